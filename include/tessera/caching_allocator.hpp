@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/contract.hpp>
+#include <tessera/core/error.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/core/usage.hpp>
+#include <tessera/engine/block.hpp>
+#include <tessera/engine/hooks.hpp>
+#include <tessera/engine/machine.hpp>
+#include <tessera/provider/provider.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+
+/// A stream-aware caching allocator: `Recipe` decides, `Provider` gives the memory, `Sink` is told.
+///
+/// It owns its provider and gives every segment back when it ends. One thread at a time may use it.
+template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events>
+class caching_allocator {
+  static_assert(check_recipe<Recipe>());
+  static_assert(!Recipe::streams::uses_events || event_provider<Provider>,
+                "Recipe::streams uses events: Provider must be an event_provider [tessera/provider/provider.hpp], or "
+                "choose reuse_ignoring_streams");
+  static_assert(!Recipe::pages::uses_page_kinds || paged_provider<Provider>,
+                "Recipe::pages chooses kinds of page: Provider must be a paged_provider [tessera/provider/provider.hpp]");
+
+ public:
+  explicit caching_allocator(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+      : policies_(std::move(chosen)), machine_(std::move(device), std::move(sink)) {}
+
+  /// Serves a request of `bytes` on `stream`.
+  ///   Returns:  an address aligned to min_alignment, valid until deallocate; null for 0 bytes
+  ///   Throws:   out_of_memory once everything has been tried, and at once above max_request
+  ///   Cost:     constant where a cached block fits; else calls to the device
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
+    const usage now = this->now();
+    const std::size_t size = bytes > max_request ? bytes : policies_.rounding.block_size(bytes);
+    raise({bytes, bytes > max_request ? bytes : policies_.growth.segment_size(size, now), now});
+  }
+
+  /// The same, but null where allocate throws.
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    if (bytes == 0 || bytes > max_request) return nullptr;
+    if (machine_.retire_pending()) evict(moment::after_free);
+    const std::size_t size = policies_.rounding.block_size(bytes);
+    const request want{bytes, size, policies_.pools.select(size), stream, policies_.streams.reuse_key(stream)};
+    engine::block* found = reuse(want);
+    if (found == nullptr && pressure_.run()) found = reuse(want);
+    if (found == nullptr) found = grow(want);
+    return found != nullptr ? hand_out(*found, want) : nullptr;
+  }
+
+  /// Takes a block back; it is reused once the streams recorded for it have come past this call. Null is ignored.
+  ///   Requires:  an address that this allocator handed out and did not get back since; else the program ends
+  void deallocate(void* p) noexcept {
+    if (p != nullptr && !try_deallocate(p)) contract_broken("deallocate: not the address of a live block", p);
+  }
+  ///   Requires:  also that `bytes` is what was requested
+  void deallocate(void* p, std::size_t bytes) noexcept {
+    const engine::block* const b = machine_.find_live(p);
+    if (b != nullptr && b->facts.requested != bytes) contract_broken("deallocate: not the size that was requested", p);
+    deallocate(p);
+  }
+  /// The same as deallocate, but an address that is not a live block's changes nothing and gives false.
+  [[nodiscard]] bool try_deallocate(void* p) noexcept {
+    engine::block* const b = machine_.find_live(p);
+    if (b == nullptr) return false;
+    if (machine_.take_back(*b)) evict(moment::after_free);
+    return true;
+  }
+
+  /// Notes that `stream` uses a block, so that freeing it waits for that use; false where `p` is not the address of a
+  /// live block, or host memory ran out.
+  bool record_stream(void* p, stream_id stream) noexcept {
+    engine::block* const b = machine_.find_live(p);
+    if (b == nullptr) return false;
+    return !policies_.streams.should_hold(b->home->key(), stream) || machine_.note_use(*b, stream);
+  }
+
+  /// Empties the cache: waits for pending frees, then gives idle segments back until at most `keep` bytes are reserved.
+  void trim(std::size_t keep = 0) noexcept {
+    machine_.wait_for_pending();
+    machine_.blocks().for_each_idle([this, keep](engine::block& idle) {
+      if (machine_.reserved() > keep) release(idle);
+    });
+    machine_.blocks().drop_empty_homes();
+  }
+
+  /// Has `call(context)` called where nothing cached fits, before the device is asked: for caches above this one. It may
+  /// free blocks, and then returns true. False where host memory ran out.
+  [[nodiscard]] bool on_pressure(engine::hooks::function call, void* context) noexcept {
+    return pressure_.add(call, context);
+  }
+
+  [[nodiscard]] usage now() const noexcept { return machine_.usage_under(policies_.growth.limit()); }
+  [[nodiscard]] auto& statistics() noexcept { return machine_.statistics(); }
+  /// Bytes of host memory that describe the blocks.
+  [[nodiscard]] std::size_t footprint() const noexcept { return machine_.footprint(); }
+  /// The first broken invariant in words, or null; walks every block.
+  [[nodiscard]] const char* audit() const noexcept { return engine::audit(machine_.blocks(), now()); }
+
+  /// The numbers of the policies; they may be changed at any time.
+  [[nodiscard]] policies<Recipe>& settings() noexcept { return policies_; }
+  [[nodiscard]] Provider& device() noexcept { return machine_.device(); }
+  [[nodiscard]] Sink& sink() noexcept { return machine_.sink(); }
+  /// What carries the decisions out: for tools that begin from a recorded state.
+  [[nodiscard]] auto& machine() noexcept { return machine_; }
+
+ private:
+  struct request {
+    std::size_t bytes;  // as asked for
+    std::size_t size;   // of the block that serves it
+    std::size_t pool;
+    stream_id stream;
+    stream_id key;
+  };
+
+  engine::block* reuse(const request& want) noexcept {
+    engine::free_blocks* const home = machine_.home(want.pool, want.key);
+    engine::block* const found = home != nullptr && machine_.reserve() ? machine_.best_fit(*home, want.size) : nullptr;
+    if (found == nullptr || !policies_.split.may_serve(want.size, found->size)) return nullptr;
+    home->remove(*found);
+    return found;
+  }
+
+  void* hand_out(engine::block& found, const request& want) noexcept {
+    const std::size_t size = policies_.split.should_split(want.size, found.size) ? want.size : found.size;
+    const bool low_end = policies_.split.handed_out() == block_end::low;
+    const bool oversize = size >= policies_.split.oversize();
+    return reinterpret_cast<void*>(machine_.hand_out(found, want.bytes, size, low_end, oversize, want.stream).address);
+  }
+
+  engine::block* grow(const request& want) noexcept {
+    evict(moment::before_growth);
+    const std::size_t wanted = policies_.growth.segment_size(want.size, now());
+    const std::size_t segment = align_up(wanted, machine_.device().granularity());
+    refusal why{};
+    engine::block* found = acquire(want, segment, why);
+    if (found != nullptr) return found;
+    const recovery_steps steps = policies_.recovery.steps(why);
+    for (recovery_step step : steps) {
+      if (recover(step, want)) found = acquire(want, segment, why);
+      if (found != nullptr) return found;
+    }
+    if (steps.count == 0) ++machine_.statistics().num_oom_rejections;
+    machine_.tell_oom(want.bytes, want.size, want.stream);
+    return nullptr;
+  }
+
+  engine::block* acquire(const request& want, std::size_t segment, refusal& why) noexcept {
+    const bool over = saturating_add(machine_.reserved(), segment) > policies_.growth.limit();
+    why = over ? refusal::by_limit : refusal::by_device;
+    engine::free_blocks* const home = over ? nullptr : machine_.home(want.pool, want.key);
+    if (home == nullptr || !machine_.reserve()) return nullptr;
+    return machine_.acquire(*home, segment, segment >= policies_.split.oversize(), policies_.pages.backing(segment));
+  }
+
+  bool recover(recovery_step step, const request& want) noexcept {
+    if (step == recovery_step::evict_all) {
+      trim();
+      ++machine_.statistics().num_alloc_retries;
+      return true;
+    }
+    const std::size_t oversize = policies_.split.oversize();
+    const engine::free_blocks* const home = machine_.home(want.pool, want.key);
+    return oversize != unlimited && home != nullptr &&
+           machine_.blocks().release_fitting(*home, want.size, oversize, [this](auto& b) { return release(b); });
+  }
+
+  void evict(moment when) noexcept {
+    const auto& policy = policies_.eviction;
+    const std::size_t wanted = policy.bytes_to_evict(when, now());
+    for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
+      idle_survey survey;
+      machine_.blocks().for_each_idle([&](const engine::block& b) {
+        if (!policy.considers(b.size)) return;
+        ++survey.count;
+        survey.total_age += b.home->age(b);
+      });
+      before = freed;
+      machine_.blocks().for_each_idle([&](engine::block& b) {
+        const idle_segment idle{b.size, b.home->age(b)};
+        if (policy.considers(idle.bytes) && policy.should_evict(idle, survey) && release(b)) freed += idle.bytes;
+      });
+    }
+  }
+
+  bool release(engine::block& idle) noexcept { return machine_.release(idle, policies_.split.oversize()); }
+
+  policies<Recipe> policies_;
+  engine::machine<Provider, Recipe::pools::count, Sink, Recipe::streams::uses_events> machine_;
+  engine::hooks pressure_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/core/stream.hpp>
+
+namespace tessera {
+
+/// Something an allocator did, told in the order of happening.
+struct allocator_event {
+  /// The names are PyTorch's trace actions, plus the device's refusals.
+  enum class action : unsigned char {
+    alloc,           ///< a block was handed out
+    free_requested,  ///< the user gave it back
+    free_completed,  ///< no stream uses it any more
+    segment_alloc,   ///< the device gave a segment
+    segment_free,    ///< the device took it back
+    refused,         ///< the device did not give `bytes`
+    oom              ///< nothing helped
+  };
+  action what;
+  std::uintptr_t address = 0;
+  std::size_t bytes = 0;  ///< as requested by the user, or of the segment
+  std::size_t block = 0;  ///< of the block that serves it
+  stream_id stream{};
+};
+
+/// Learns of each allocator_event; must not call the allocator.
+template <typename S>
+concept event_sink = std::movable<S> && requires(S& sink, const allocator_event& event) {
+  { sink.on(event) } noexcept;
+};
+
+/// The sink of an allocator that nobody listens to; costs nothing.
+struct ignore_events {
+  static constexpr void on(const allocator_event&) noexcept {}
+};
+
+}  // namespace tessera

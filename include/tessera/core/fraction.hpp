@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera {
+
+/// A share of a whole in billionths, so that it can be a template argument.
+struct fraction {
+  std::uint64_t billionths = 0;
+
+  [[nodiscard]] constexpr double value() const noexcept { return static_cast<double>(billionths) / 1e9; }
+
+  /// The share of `whole`, the product in double precision truncated to bytes.
+  [[nodiscard]] constexpr std::size_t of(std::size_t whole) const noexcept {
+    return static_cast<std::size_t>(value() * static_cast<double>(whole));
+  }
+
+  bool operator==(const fraction&) const = default;
+};
+
+[[nodiscard]] constexpr fraction percent(std::uint64_t count) noexcept { return {count * 10'000'000}; }
+
+}  // namespace tessera

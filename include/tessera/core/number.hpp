@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// A policy's numbers, known when compiling or set for each allocator object, written with one template.
+namespace tessera {
+
+/// Marks a template argument as the default of a number that each allocator object may set.
+template <typename T>
+struct tunable {
+  T initial;
+  constexpr explicit tunable(T value) noexcept : initial(value) {}
+  bool operator==(const tunable&) const = default;
+};
+
+/// The number a policy reads. Made from a plain value it is empty and constant; made from a `tunable` it is a
+/// member that starts at the given value and may be assigned.
+template <auto Value>
+struct number {
+  using value_type = decltype(Value);
+  [[nodiscard]] constexpr value_type get() const noexcept { return Value; }
+  constexpr operator value_type() const noexcept { return Value; }
+  bool operator==(const number&) const = default;
+};
+
+template <typename T, tunable<T> Initial>
+struct number<Initial> {
+  using value_type = T;
+  T value = Initial.initial;
+  constexpr number() noexcept = default;
+  constexpr number(T chosen) noexcept : value(chosen) {}
+  [[nodiscard]] constexpr T get() const noexcept { return value; }
+  constexpr operator T() const noexcept { return value; }
+  bool operator==(const number&) const = default;
+};
+
+}  // namespace tessera

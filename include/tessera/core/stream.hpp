@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+namespace tessera {
+
+/// Names a queue of device work by its handle's value; work on one stream runs in order.
+///
+/// The default value is the device's default stream.
+struct stream_id {
+  std::uint64_t handle = 0;
+  constexpr auto operator<=>(const stream_id&) const = default;
+};
+
+}  // namespace tessera

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/core/usage.hpp>
+#include <tessera/engine/block.hpp>
+#include <tessera/engine/heap.hpp>
+
+namespace tessera::engine {
+
+/// Walks a heap and names the first broken invariant, or null; `expected` is what the statistics claim.
+///   Cost:  linear in the blocks, with a search of the free index for each free one
+template <std::size_t Pools>
+[[nodiscard]] const char* audit(const heap<Pools>& blocks, const usage& expected) {
+  const char* broken = nullptr;
+  const auto require = [&broken](bool holds, const char* rule) {
+    if (!holds && broken == nullptr) broken = rule;
+  };
+  usage found;
+  std::size_t live = 0;
+  std::size_t free = 0;
+  blocks.for_each_segment([&](const block& head, std::size_t bytes) {
+    found.reserved += bytes;
+    require(head.previous == nullptr, "a segment's first block has no neighbour below");
+    for (const block* b = &head; b != nullptr; b = b->next) {
+      require(b->size > 0, "no block is empty");
+      require(b->home == head.home, "all blocks of a segment share one pool and stream");
+      if (b->next != nullptr) {
+        require(b->next->previous == b, "neighbours agree");
+        require(b->next->address == b->address + b->size, "neighbours touch");
+        require(b->is != block::state::free || b->next->is != block::state::free, "free neighbours are merged");
+      }
+      if (b->is == block::state::free) {
+        ++free;
+        found.cached += b->size;
+        require(b->home->first_from(b->size, b->address) == b, "a free block is in its index");
+        continue;
+      }
+      found.requested += b->facts.requested;
+      require(b->facts.requested <= b->size, "a block holds what was requested");
+      if (b->is == block::state::pending) {
+        found.pending += b->size;
+        require(b->count > 0, "a pending block awaits an event");
+      } else {
+        ++live;
+        found.live += b->size;
+        require(blocks.find_live(reinterpret_cast<const void*>(b->address)) == b, "a live block is found by address");
+      }
+    }
+  });
+  std::size_t indexed = 0;
+  blocks.for_each_home([&](const free_blocks& home) {
+    for (const block *b = home.first_from(0, 0), *last = nullptr; b != nullptr; last = b, b = home.after(*b)) {
+      ++indexed;
+      require(b->is == block::state::free && b->home == &home, "an index holds its own free blocks only");
+      require(last == nullptr || last->size < b->size || (last->size == b->size && last->address < b->address),
+              "an index is in order of size, then address");
+    }
+  });
+  require(indexed == free, "each free block is indexed once");
+  require(live == blocks.live_count(), "each live block is mapped once");
+  require(found.requested == expected.requested, "statistics: requested bytes");
+  require(found.live == expected.live, "statistics: live bytes");
+  require(found.pending == expected.pending, "statistics: pending bytes");
+  require(found.cached == expected.cached, "statistics: cached bytes");
+  require(found.reserved == expected.reserved, "statistics: reserved bytes");
+  return broken;
+}
+
+}  // namespace tessera::engine

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+#include <tessera/core/stream.hpp>
+#include <tessera/engine/block.hpp>
+#include <tessera/engine/free_blocks.hpp>
+#include <tessera/engine/key_map.hpp>
+#include <tessera/engine/slab.hpp>
+
+namespace tessera::engine {
+
+/// All blocks of one allocator: which segment each belongs to, which are free, and which address is which block.
+template <std::size_t Pools>
+class heap {
+ public:
+  heap() = default;
+  heap(const heap&) = delete;
+  heap& operator=(const heap&) = delete;
+  ~heap() {
+    for (pool& p : pools_) {
+      while (p.first != nullptr) drop(p, *p.first);
+    }
+  }
+
+  /// Takes the host memory that serving one request can need; false where there is none, and nothing has changed.
+  [[nodiscard]] bool reserve() noexcept { return blocks_.reserve(2) && live_.reserve_one() && segments_.reserve_one(); }
+
+  /// Where free blocks of this pool and key wait; null where host memory ran out.
+  [[nodiscard]] free_blocks* home(std::size_t in, stream_id key) noexcept {
+    pool& p = pools_[in];
+    if (p.recent != nullptr && p.recent->key() == key) return p.recent;
+    free_blocks* found = p.by_key.find(key.handle);
+    if (found == nullptr) {
+      if (!p.by_key.reserve_one()) return nullptr;
+      found = new (std::nothrow) free_blocks(in, key, p.searches);
+      if (found == nullptr) return nullptr;
+      p.by_key.insert(key.handle, found);
+      free_blocks** at = &p.first;
+      while (*at != nullptr && (*at)->key() < key) at = &(*at)->next;
+      found->next = *at;
+      *at = found;
+    }
+    p.recent = found;
+    return found;
+  }
+
+  /// The best-fitting free block; counts as a search of the pool.
+  [[nodiscard]] block* best_fit(const free_blocks& home, std::size_t size) noexcept {
+    ++pools_[home.pool()].searches;
+    return home.best_fit(size);
+  }
+
+  /// Makes one block, not yet free, of a segment that the device gave.
+  ///   Requires:  a reserve() that covers it
+  [[nodiscard]] block& add_segment(free_blocks& home, void* address, std::size_t bytes) noexcept {
+    block& whole = *blocks_.take();
+    whole.address = reinterpret_cast<std::uintptr_t>(address);
+    whole.size = bytes;
+    whole.home = &home;
+    segments_.insert(whole.address, &whole);
+    ++home.segments;
+    return whole;
+  }
+
+  /// Forgets a segment that the device took back; its one block is not in a free index any more.
+  void remove_segment(block& whole) noexcept {
+    segments_.remove(whole.address);
+    --whole.home->segments;
+    blocks_.give_back(&whole);
+  }
+
+  /// Cuts a block that is in no index at `bytes` from its start; returns the upper part.
+  ///   Requires:  a reserve() that covers it
+  [[nodiscard]] block& cut(block& low, std::size_t bytes) noexcept {
+    block& high = *blocks_.take();
+    high.address = low.address + bytes;
+    high.size = low.size - bytes;
+    high.home = low.home;
+    high.previous = &low;
+    high.next = low.next;
+    if (high.next != nullptr) high.next->previous = &high;
+    low.next = &high;
+    low.size = bytes;
+    return high;
+  }
+
+  void make_live(block& b, std::size_t requested) noexcept {
+    b.is = block::state::live;
+    b.facts = {requested, nullptr};
+    live_.insert(b.address, &b);
+  }
+  /// The live block at this address, or null; constant time.
+  [[nodiscard]] block* find_live(const void* p) const noexcept { return live_.find(reinterpret_cast<std::uintptr_t>(p)); }
+  void end_life(block& b) noexcept { live_.remove(b.address); }
+
+  /// What freeing a block swallowed.
+  struct merge {
+    block* into;
+    int count;          ///< neighbours merged
+    std::size_t bytes;  ///< theirs
+  };
+  /// Files a block as free, merged with its free neighbours.
+  merge make_free(block& freed) noexcept {
+    merge done{&freed, 0, 0};  // upwards first: downwards the block itself is given up
+    if (block* high = freed.next; high != nullptr && high->is == block::state::free) done = absorb(done, *high);
+    if (block* low = freed.previous; low != nullptr && low->is == block::state::free) done = absorb(done, *low);
+    done.into->home->insert(*done.into);
+    return done;
+  }
+
+  /// Calls f(block&) for each free block that is a whole segment, last pool first, in the order of (key, size,
+  /// address); f may take that one out.
+  template <typename F>
+  void for_each_idle(F f) const {
+    for (std::size_t in = Pools; in-- > 0;) {
+      for (const free_blocks* home = pools_[in].first; home != nullptr; home = home->next) {
+        for (block* b = home->first_from(0, 0); b != nullptr;) {
+          block* const following = home->after(*b);
+          if (!b->is_split()) f(*b);
+          b = following;
+        }
+      }
+    }
+  }
+  /// Releases one free oversize segment of `home` that holds `wanted` bytes, or where there is none, the largest ones
+  /// until they add up; whether that was enough.
+  ///   Source:  PyTorch's release_available_cached_blocks
+  template <typename F>
+  bool release_fitting(const free_blocks& home, std::size_t wanted, std::size_t oversize, F release) const {
+    const std::size_t least = wanted > oversize ? wanted : oversize;
+    if (block* fitting = home.best_fit(least); fitting != nullptr) return !fitting->is_split() && release(*fitting);
+    std::size_t released = 0;
+    for (block* b = home.last_before(least, 0); b != nullptr && b->size >= oversize && released < least;) {
+      block* const following = home.last_before(b->size, b->address);
+      const std::size_t bytes = b->size;
+      if (!b->is_split() && release(*b)) released += bytes;
+      b = following;
+    }
+    return released >= least;
+  }
+  /// Calls f(first block, bytes) for each segment, in no particular order.
+  template <typename F>
+  void for_each_segment(F f) const {
+    segments_.for_each([&f](const block& head) {
+      std::size_t bytes = 0;
+      for (const block* b = &head; b != nullptr; b = b->next) bytes += b->size;
+      f(head, bytes);
+    });
+  }
+  template <typename F>
+  void for_each_home(F f) const {
+    for (const pool& p : pools_) {
+      for (const free_blocks* home = p.first; home != nullptr; home = home->next) f(*home);
+    }
+  }
+  /// The block at the start of the segment at this address, or null.
+  [[nodiscard]] block* segment_at(const void* address) const noexcept {
+    return segments_.find(reinterpret_cast<std::uintptr_t>(address));
+  }
+
+  /// Forgets streams that own no segment, so that short-lived streams leave nothing behind.
+  void drop_empty_homes() noexcept {
+    for (pool& p : pools_) {
+      for (free_blocks* home = p.first; home != nullptr;) {
+        free_blocks* const following = home->next;
+        if (home->segments == 0) drop(p, *home);
+        home = following;
+      }
+    }
+  }
+
+  [[nodiscard]] std::size_t live_count() const noexcept { return live_.size(); }
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    std::size_t bytes = blocks_.footprint() + live_.footprint() + segments_.footprint();
+    for (const pool& p : pools_) bytes += p.by_key.footprint() + p.by_key.size() * sizeof(free_blocks);
+    return bytes;
+  }
+
+ private:
+  struct pool {
+    key_map<free_blocks> by_key;
+    free_blocks* first = nullptr;   // in the order of keys
+    free_blocks* recent = nullptr;
+    std::uint64_t searches = 0;
+  };
+
+  /// Joins a block that is in no index with a free neighbour; the lower one survives.
+  merge absorb(merge so_far, block& neighbour) noexcept {
+    neighbour.home->remove(neighbour);
+    so_far.bytes += neighbour.size;
+    ++so_far.count;
+    const bool below = so_far.into->previous == &neighbour;
+    block& low = below ? neighbour : *so_far.into;
+    block& high = below ? *so_far.into : neighbour;
+    low.size += high.size;
+    low.next = high.next;
+    if (low.next != nullptr) low.next->previous = &low;
+    blocks_.give_back(&high);
+    so_far.into = &low;
+    return so_far;
+  }
+
+  void drop(pool& p, free_blocks& home) noexcept {
+    free_blocks** at = &p.first;
+    while (*at != &home) at = &(*at)->next;
+    *at = home.next;
+    p.by_key.remove(home.key().handle);
+    if (p.recent == &home) p.recent = nullptr;
+    delete &home;
+  }
+
+  slab<block> blocks_;
+  key_map<block> live_;
+  key_map<block> segments_;
+  std::array<pool, Pools> pools_;
+};
+
+}  // namespace tessera::engine

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/fraction.hpp>
+#include <tessera/core/number.hpp>
+#include <tessera/core/usage.hpp>
+
+namespace tessera {
+
+/// When eviction is considered.
+enum class moment : unsigned char {
+  before_growth,  ///< nothing cached fits, the device is about to be asked
+  after_free      ///< a block has just become free
+};
+
+/// A cached segment of which nothing is in use.
+struct idle_segment {
+  std::size_t bytes;
+  std::uint64_t age;  ///< searches of its pool since it became free
+};
+
+/// The idle segments that a policy considers, together.
+struct idle_survey {
+  std::size_t count = 0;
+  std::uint64_t total_age = 0;
+};
+
+/// Decides which idle segments go back to the device, and when.
+///
+///   p.bytes_to_evict(when, now)       how many bytes should go; 0 for nothing to do
+///   p.considers(bytes)                whether a segment of `bytes` is a candidate
+///   p.should_evict(segment, survey)   whether this candidate goes; asked again in passes, with a new survey each,
+///                                     until enough has gone or a pass frees nothing
+template <typename P>
+concept eviction_policy = std::regular<P> && requires(const P& p, moment when, const usage& now, std::size_t bytes,
+                                                      const idle_segment& segment, const idle_survey& survey) {
+  { p.bytes_to_evict(when, now) } noexcept -> std::same_as<std::size_t>;
+  { p.considers(bytes) } noexcept -> std::same_as<bool>;
+  { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;
+};
+
+/// Keeps everything until recovery or the user asks.
+struct evict_never {
+  [[nodiscard]] static constexpr std::size_t bytes_to_evict(moment, const usage&) noexcept { return 0; }
+  [[nodiscard]] static constexpr bool considers(std::size_t) noexcept { return false; }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept { return false; }
+  bool operator==(const evict_never&) const = default;
+};
+
+/// Gives every segment back as soon as nothing in it is used.
+struct evict_at_free {
+  [[nodiscard]] static constexpr std::size_t bytes_to_evict(moment when, const usage& now) noexcept {
+    return when == moment::after_free ? now.cached : 0;
+  }
+  [[nodiscard]] static constexpr bool considers(std::size_t) noexcept { return true; }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept { return true; }
+  bool operator==(const evict_at_free&) const = default;
+};
+
+/// Before growing past `threshold` of the limit, gives back idle segments at least as old as the average one; those of
+/// `Ignored` bytes and less stay. A threshold of 0 switches it off.
+///   Source:  PyTorch's garbage_collection_threshold, which leaves the 2 MiB segments of small blocks alone
+template <auto Threshold = tunable(fraction{}), std::size_t Ignored = 2_MiB>
+struct evict_idle_above {
+  [[no_unique_address]] number<Threshold> threshold;
+
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
+    if (when != moment::before_growth || threshold.get() == fraction{}) return 0;
+    const std::size_t kept = threshold.get().of(now.limit);
+    return now.reserved > kept ? now.reserved - kept : 0;
+  }
+  [[nodiscard]] static constexpr bool considers(std::size_t bytes) noexcept { return bytes > Ignored; }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment, const idle_survey& survey) noexcept {
+    const double average = static_cast<double>(survey.total_age) / static_cast<double>(survey.count);
+    return static_cast<double>(segment.age) >= average;
+  }
+  bool operator==(const evict_idle_above&) const = default;
+};
+
+}  // namespace tessera

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+
+#include <tessera/core/bytes.hpp>
+
+namespace tessera {
+
+/// Decides which pool a block lives in; blocks of different pools never share a segment.
+///
+///   P::count          how many pools there are
+///   p.select(block)   the pool, below count, of a block of `block` bytes
+template <typename P>
+concept pools_policy = std::regular<P> && requires(const P& p, std::size_t block) {
+  { P::count } -> std::convertible_to<std::size_t>;
+  { p.select(block) } noexcept -> std::same_as<std::size_t>;
+};
+
+/// Keeps all blocks in one pool.
+struct pool_together {
+  static constexpr std::size_t count = 1;
+  [[nodiscard]] static constexpr std::size_t select(std::size_t) noexcept { return 0; }
+  bool operator==(const pool_together&) const = default;
+};
+
+/// Keeps blocks of up to `Boundary` bytes (pool 0) apart from larger ones (pool 1), so that small long-lived blocks
+/// do not pin large segments.
+///   Source:  PyTorch, with a boundary of 1 MiB
+template <std::size_t Boundary>
+struct pool_small_and_large {
+  static constexpr std::size_t count = 2;
+  [[nodiscard]] static constexpr std::size_t select(std::size_t block) noexcept {
+    return block <= Boundary ? 0 : 1;
+  }
+  bool operator==(const pool_small_and_large&) const = default;
+};
+
+}  // namespace tessera

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+
+namespace tessera {
+
+/// Who said no to growth.
+enum class refusal : unsigned char { by_limit, by_device };
+
+/// What can be tried before an allocation fails; after each step that freed something the device is asked again.
+enum class recovery_step : unsigned char {
+  evict_fitting,  ///< give back one oversize cached block of the stream that is large enough, or several together
+  evict_all       ///< wait for pending frees, then give back every idle segment
+};
+
+/// Steps in the order in which they are tried.
+struct recovery_steps {
+  std::array<recovery_step, 2> steps{};
+  std::size_t count = 0;
+
+  [[nodiscard]] constexpr const recovery_step* begin() const noexcept { return steps.data(); }
+  [[nodiscard]] constexpr const recovery_step* end() const noexcept { return steps.data() + count; }
+};
+
+/// Decides what is tried, in what order, when growth was refused.
+///
+///   p.steps(why)   the steps; none means that the allocation fails at once
+template <typename P>
+concept recovery_policy = std::regular<P> && requires(const P& p, refusal why) {
+  { p.steps(why) } noexcept -> std::same_as<recovery_steps>;
+};
+
+/// Fails at once.
+struct recover_never {
+  [[nodiscard]] static constexpr recovery_steps steps(refusal) noexcept { return {}; }
+  bool operator==(const recover_never&) const = default;
+};
+
+/// Gives everything cached back, then asks once more.
+struct recover_by_emptying_the_cache {
+  [[nodiscard]] static constexpr recovery_steps steps(refusal) noexcept {
+    return {{recovery_step::evict_all}, 1};
+  }
+  bool operator==(const recover_by_emptying_the_cache&) const = default;
+};
+
+/// Gives back what one segment needs, and everything if that was not enough.
+///   Source:  PyTorch
+struct recover_like_pytorch {
+  [[nodiscard]] static constexpr recovery_steps steps(refusal) noexcept {
+    return {{recovery_step::evict_fitting, recovery_step::evict_all}, 2};
+  }
+  bool operator==(const recover_like_pytorch&) const = default;
+};
+
+/// As PyTorch, but fails at once where it was the limit that refused: for services that would rather drop a request
+/// than stall.
+///   Source:  PyTorch's throw_on_cudamalloc_oom
+struct recover_unless_over_limit {
+  [[nodiscard]] static constexpr recovery_steps steps(refusal why) noexcept {
+    return why == refusal::by_limit ? recovery_steps{} : recover_like_pytorch::steps(why);
+  }
+  bool operator==(const recover_unless_over_limit&) const = default;
+};
+
+}  // namespace tessera

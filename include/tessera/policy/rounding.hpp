@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/divisions.hpp>
+#include <tessera/core/number.hpp>
+
+namespace tessera {
+
+/// Decides how big a block serves a request.
+///
+///   p.block_size(requested)   bytes the block must have, for 1 <= requested <= max_request
+///
+/// Laws, checked by law::rounding:
+///   covers      block_size(n) >= n
+///   aligned     block_size(n) is a multiple of min_alignment
+///   idempotent  block_size(block_size(n)) == block_size(n)
+///   monotonic   a <= b  implies  block_size(a) <= block_size(b)
+template <typename P>
+concept rounding_policy = std::regular<P> && requires(const P& p, std::size_t requested) {
+  { p.block_size(requested) } noexcept -> std::same_as<std::size_t>;
+};
+
+/// Rounds up to the next multiple of `Step` bytes: little waste, many distinct sizes.
+template <std::size_t Step>
+  requires(Step >= min_alignment && Step % min_alignment == 0)
+struct round_to_multiple {
+  [[nodiscard]] static constexpr std::size_t block_size(std::size_t requested) noexcept {
+    return align_up(requested, Step);
+  }
+  bool operator==(const round_to_multiple&) const = default;
+};
+
+/// Rounds up to a power of two, at least `Least` bytes: few distinct sizes, up to half of each block wasted.
+template <std::size_t Least>
+  requires(is_power_of_two(Least) && Least >= min_alignment)
+struct round_to_power_of_two {
+  [[nodiscard]] static constexpr std::size_t block_size(std::size_t requested) noexcept {
+    return requested <= Least ? Least : std::bit_ceil(requested);
+  }
+  bool operator==(const round_to_power_of_two&) const = default;
+};
+
+/// Rounds large requests up to one of D equal steps between two powers of two, D taken from a table by size;
+/// requests up to Step x D, and where D is 0 or 1, to a multiple of `Step` bytes.
+///
+/// For programs whose sizes vary a little from step to step: the variants share blocks.
+///   Source:  PyTorch's roundup_power2_divisions
+template <std::size_t Step, auto Table = tunable(divisions{})>
+  requires(is_power_of_two(Step) && Step >= min_alignment)
+struct round_to_divisions {
+  [[no_unique_address]] number<Table> table;
+
+  [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
+    const std::size_t parts = table.get().of(requested);
+    return parts > 1 && requested > Step * parts ? next_division(requested, parts) : align_up(requested, Step);
+  }
+  bool operator==(const round_to_divisions&) const = default;
+};
+
+}  // namespace tessera

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/number.hpp>
+
+namespace tessera {
+
+/// Which end of a free block is handed out when the rest is kept.
+enum class block_end : unsigned char { low, high };
+
+/// Decides whether the best-fitting free block may serve a request, and whether what is left of it is kept free.
+///
+///   p.may_serve(wanted, block)      a refused block means a miss: larger blocks are not tried
+///   p.should_split(wanted, block)   whether the block is cut at `wanted` bytes, else it is handed out whole
+///   p.handed_out()                  the end that is handed out
+///   p.oversize()                    from this size on blocks are never cut; `unlimited` if there is no such size
+///
+/// Law, checked by law::split: a block just large enough serves and is not cut.
+template <typename P>
+concept split_policy = std::regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
+  { p.may_serve(wanted, block) } noexcept -> std::same_as<bool>;
+  { p.should_split(wanted, block) } noexcept -> std::same_as<bool>;
+  { p.handed_out() } noexcept -> std::same_as<block_end>;
+  { p.oversize() } noexcept -> std::same_as<std::size_t>;
+};
+
+/// Hands blocks out whole.
+struct split_never {
+  [[nodiscard]] static constexpr bool may_serve(std::size_t, std::size_t) noexcept { return true; }
+  [[nodiscard]] static constexpr bool should_split(std::size_t, std::size_t) noexcept { return false; }
+  [[nodiscard]] static constexpr block_end handed_out() noexcept { return block_end::low; }
+  [[nodiscard]] static constexpr std::size_t oversize() noexcept { return unlimited; }
+  bool operator==(const split_never&) const = default;
+};
+
+/// Lets only a block of the wanted size serve: what a size-class allocator does.
+struct split_never_and_fit_exactly : split_never {
+  [[nodiscard]] static constexpr bool may_serve(std::size_t wanted, std::size_t block) noexcept {
+    return wanted == block;
+  }
+  bool operator==(const split_never_and_fit_exactly&) const = default;
+};
+
+/// Cuts any block of which at least `Rest` bytes remain.
+template <std::size_t Rest, block_end End = block_end::low>
+struct split_if_rest_at_least {
+  [[nodiscard]] static constexpr bool may_serve(std::size_t, std::size_t) noexcept { return true; }
+  [[nodiscard]] static constexpr bool should_split(std::size_t wanted, std::size_t block) noexcept {
+    return block - wanted >= Rest;
+  }
+  [[nodiscard]] static constexpr block_end handed_out() noexcept { return End; }
+  [[nodiscard]] static constexpr std::size_t oversize() noexcept { return unlimited; }
+  bool operator==(const split_if_rest_at_least&) const = default;
+};
+
+/// Cuts small blocks wherever anything remains and larger ones if more than `SmallLimit` bytes remain; blocks of `max`
+/// bytes and more are oversize: kept whole, and used only for requests that large that waste less than `slack`.
+///
+/// A finite `max` keeps small requests from pinning huge segments.
+///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; small blocks go up to 1 MiB
+template <auto Max = tunable(unlimited), auto Slack = tunable(20_MiB), std::size_t SmallLimit = 1_MiB>
+struct split_up_to {
+  [[no_unique_address]] number<Max> max;
+  [[no_unique_address]] number<Slack> slack;
+
+  [[nodiscard]] constexpr bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
+    return wanted < max ? block < max : block < saturating_add(wanted, slack);
+  }
+  [[nodiscard]] constexpr bool should_split(std::size_t wanted, std::size_t block) const noexcept {
+    const std::size_t rest = block - wanted;
+    return wanted <= SmallLimit ? rest != 0 : wanted < max && rest > SmallLimit;
+  }
+  [[nodiscard]] static constexpr block_end handed_out() noexcept { return block_end::low; }
+  [[nodiscard]] constexpr std::size_t oversize() const noexcept { return max; }
+  bool operator==(const split_up_to&) const = default;
+};
+
+}  // namespace tessera

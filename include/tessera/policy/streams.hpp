@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+
+#include <tessera/core/stream.hpp>
+
+namespace tessera {
+
+/// Decides who may reuse a block freed on a stream, and when.
+///
+///   P::uses_events            whether the device must be an event_provider
+///   p.reuse_key(stream)       streams with equal keys share free blocks
+///   p.should_hold(owner, s)   whether a block of `owner` that `s` used is held back, once freed, until an event
+///                             recorded on `s` at the free has completed
+template <typename P>
+concept streams_policy = std::regular<P> && requires(const P& p, stream_id stream) {
+  { P::uses_events } -> std::convertible_to<bool>;
+  { p.reuse_key(stream) } noexcept -> std::same_as<stream_id>;
+  { p.should_hold(stream, stream) } noexcept -> std::same_as<bool>;
+};
+
+/// Reuses a block at once on its own stream, and never on another; recorded streams hold it back.
+///   Source:  PyTorch
+struct reuse_on_same_stream {
+  static constexpr bool uses_events = true;
+  [[nodiscard]] static constexpr stream_id reuse_key(stream_id stream) noexcept { return stream; }
+  [[nodiscard]] static constexpr bool should_hold(stream_id owner, stream_id user) noexcept {
+    return owner != user;
+  }
+  bool operator==(const reuse_on_same_stream&) const = default;
+};
+
+/// Reuses any block at once: for one stream, or a caller who waits before every free.
+struct reuse_ignoring_streams {
+  static constexpr bool uses_events = false;
+  [[nodiscard]] static constexpr stream_id reuse_key(stream_id) noexcept { return {}; }
+  [[nodiscard]] static constexpr bool should_hold(stream_id, stream_id) noexcept { return false; }
+  bool operator==(const reuse_ignoring_streams&) const = default;
+};
+
+}  // namespace tessera

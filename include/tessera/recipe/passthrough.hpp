@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+
+/// Asks the device at every request and gives back at every free: the least memory and the most device calls.
+struct passthrough final {
+  using rounding = round_to_multiple<512>;
+  using pools = pool_together;
+  using streams = reuse_on_same_stream;
+  using split = split_never;
+  using pages = back_with_normal_pages;
+  using growth = grow_exactly<>;
+  using eviction = evict_at_free;
+  using recovery = recover_by_emptying_the_cache;
+};
+static_assert(recipe<passthrough>);
+
+}  // namespace tessera

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+
+/// Keeps freed blocks in classes of powers of two and never cuts one: the simplest cache, as in many pinned-memory and
+/// buffer pools, and a baseline to compare with.
+struct power_of_two final {
+  using rounding = round_to_power_of_two<512>;
+  using pools = pool_together;
+  using streams = reuse_on_same_stream;
+  using split = split_never_and_fit_exactly;
+  using pages = back_with_normal_pages;
+  using growth = grow_exactly<>;
+  using eviction = evict_never;
+  using recovery = recover_by_emptying_the_cache;
+};
+static_assert(recipe<power_of_two>);
+
+}  // namespace tessera

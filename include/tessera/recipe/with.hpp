@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <type_traits>
+
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+
+/// One of the eight questions, as a value: which policies answer it.
+enum class axis : unsigned char { none, rounding, pools, streams, split, pages, growth, eviction, recovery };
+
+/// The axis that a type is a policy of; verbs differ from axis to axis, so there is at most one.
+template <typename P>
+inline constexpr axis axis_of = rounding_policy<P>   ? axis::rounding
+                                : pools_policy<P>    ? axis::pools
+                                : streams_policy<P>  ? axis::streams
+                                : split_policy<P>    ? axis::split
+                                : pages_policy<P>    ? axis::pages
+                                : growth_policy<P>   ? axis::growth
+                                : eviction_policy<P> ? axis::eviction
+                                : recovery_policy<P> ? axis::recovery
+                                                     : axis::none;
+
+template <axis Axis, typename Otherwise, typename... Policy>
+struct policy_for {
+  using type = Otherwise;
+};
+template <axis Axis, typename Otherwise, typename First, typename... Rest>
+struct policy_for<Axis, Otherwise, First, Rest...>
+    : std::conditional_t<axis_of<First> == Axis, std::type_identity<First>, policy_for<Axis, Otherwise, Rest...>> {};
+
+template <typename... Policy>
+[[nodiscard]] consteval bool distinct_axes() {
+  unsigned seen = 0;
+  return ((axis_of<Policy> == axis::none ||
+           ((seen >> static_cast<unsigned>(axis_of<Policy>) & 1) == 0 &&
+            (seen |= 1u << static_cast<unsigned>(axis_of<Policy>)) != 0)) &&
+          ...);
+}
+
+/// A recipe that differs from `Base` in the given policies; their order does not matter.
+template <typename Base, typename... Policy>
+struct with final {
+  static_assert(((axis_of<Policy> != axis::none) && ...),
+                "with<Base, Policy...>: a type given as a policy fits no axis [tessera/recipe/recipe.hpp]");
+  static_assert(distinct_axes<Policy...>(), "with<Base, Policy...>: two policies for one axis");
+
+ private:
+  template <axis Axis, typename Otherwise>
+  using pick = typename policy_for<Axis, Otherwise, Policy...>::type;
+
+ public:
+  using rounding = pick<axis::rounding, typename Base::rounding>;
+  using pools = pick<axis::pools, typename Base::pools>;
+  using streams = pick<axis::streams, typename Base::streams>;
+  using split = pick<axis::split, typename Base::split>;
+  using pages = pick<axis::pages, typename Base::pages>;
+  using growth = pick<axis::growth, typename Base::growth>;
+  using eviction = pick<axis::eviction, typename Base::eviction>;
+  using recovery = pick<axis::recovery, typename Base::recovery>;
+};
+
+}  // namespace tessera

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <tessera/core/stream.hpp>
+
+namespace tessera::trace {
+
+/// One line of a recorded program.
+struct event {
+  enum class kind : unsigned char {
+    allocate,       ///< `id` asks for `bytes` on `stream`
+    free,           ///< `id` is given back
+    record_stream,  ///< `stream` uses `id`
+    answer_events,  ///< from here on event queries answer ready where `id` is 1, not ready where it is 0
+    empty_cache
+  };
+  kind what;
+  std::uint64_t id = 0;
+  std::size_t bytes = 0;
+  stream_id stream{};
+};
+
+/// A recorded program, checked: every free and record names an allocation that is live.
+struct recording {
+  std::string name;
+  std::vector<event> events;  ///< requests of 0 bytes, and what refers to them, are left out
+};
+
+/// What is wrong with an input, and where.
+struct input_error {
+  std::string where;  ///< "FILE:LINE" or "FILE: byte N"
+  std::string rule;   ///< the broken rule, naming the offending value
+
+  [[nodiscard]] std::string text() const { return where + ": " + rule; }
+};
+
+/// What was read, or why it could not be.
+template <typename T>
+using read_result = std::variant<T, input_error>;
+
+}  // namespace tessera::trace
