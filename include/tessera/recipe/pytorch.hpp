@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -19,7 +20,16 @@ struct pytorch final {
   using growth = grow_by_segments<2_MiB, 20_MiB>;
   using eviction = evict_idle_above<>;
   using recovery = recover_like_pytorch;
+
+  /// The policies under the settings of a PYTORCH_CUDA_ALLOC_CONF.
+  [[nodiscard]] static constexpr policies<pytorch> configured(const config::pytorch_settings& settings) noexcept;
 };
 static_assert(recipe<pytorch>);
+
+constexpr policies<pytorch> pytorch::configured(const config::pytorch_settings& settings) noexcept {
+  return {.rounding = {.table = settings.roundup},
+          .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
+          .eviction = {.threshold = settings.garbage_collection_threshold}};
+}
 
 }  // namespace tessera

@@ -17,7 +17,7 @@ struct event {
     allocate,       ///< `id` asks for `bytes` on `stream`
     free,           ///< `id` is given back
     record_stream,  ///< `stream` uses `id`
-    answer_events,  ///< from here on event queries answer ready where `id` is 1, not ready where it is 0
+    answer_events,  ///< from here on event queries answer ready where `bytes` is 1, not ready where it is 0
     empty_cache
   };
   kind what;

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What does a pair cost among a thousand live blocks of mixed sizes?
+
+#include <benchmark/benchmark.h>
+
+#include <array>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "subjects.hpp"
+
+namespace {
+
+template <typename Subject>
+void mixed_sizes(benchmark::State& state) {
+  Subject subject;
+  auto& pool = subject.pool;
+  std::mt19937_64 random(20241121);
+  std::vector<std::size_t> sizes(4096);
+  for (std::size_t& bytes : sizes) bytes = (std::size_t{512} << (random() % 17)) + random() % 512;
+  std::array<void*, 1000> live{};
+  std::size_t turn = 0;
+  for (void*& p : live) p = pool.try_allocate(sizes[turn++ % sizes.size()]);
+  for (auto _ : state) {
+    void*& p = live[(turn * 2654435761u >> 7) % live.size()];
+    pool.deallocate(p);
+    p = pool.try_allocate(sizes[turn++ % sizes.size()]);
+    benchmark::DoNotOptimize(p);
+  }
+  for (void* p : live) pool.deallocate(p);
+}
+
+BENCHMARK(mixed_sizes<bench::tessera_pytorch>);
+BENCHMARK(mixed_sizes<bench::textbook_engine>);
+BENCHMARK(mixed_sizes<bench::tessera_passthrough>);
+BENCHMARK(mixed_sizes<bench::host_heap>);
+
+}  // namespace
+
+BENCHMARK_MAIN();

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <tessera/core/bytes.hpp>
+
+namespace replay {
+
+/// What the command line says.
+struct arguments {
+  std::vector<std::string> files;
+  std::string recipe = "pytorch";
+  std::string conf;
+  std::size_t capacity = tessera::operator""_GiB(80);
+  bool json = false;
+};
+
+/// Exit codes: 0 done, 1 a verification found a difference or a trace did not complete, 2 the input was wrong.
+enum : int { done = 0, differs = 1, wrong_input = 2 };
+
+int compare(const arguments& said);
+int decisions(const arguments& said);
+int verify(const arguments& said);
+int fit(const arguments& said);
+
+}  // namespace replay

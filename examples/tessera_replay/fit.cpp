@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdio>
+#include <string_view>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/trace/program.hpp>
+
+#include "commands.hpp"
+#include "input.hpp"
+
+namespace {
+
+template <typename Recipe>
+bool completes(const tessera::trace::program& program, const tessera::config::pytorch_settings& settings,
+               std::size_t capacity) {
+  tessera::caching_allocator<Recipe, tessera::simulated_device> pool{
+      replay::device_of(capacity), replay::policies_for<Recipe>(settings, capacity)};
+  return tessera::trace::replay(program, pool) == 0;
+}
+
+}  // namespace
+
+int replay::fit(const arguments& said) {
+  return with_trace(said, [&]<typename Recipe>(std::string_view name, const tessera::trace::program& program,
+                                               const tessera::config::pytorch_settings& settings) {
+    if (program.peak_live() == 0) return complain(said.files[0] + ": nothing is allocated");
+    // Below the peak of what lives no capacity suffices; doubling finds one that does.
+    std::size_t enough = program.peak_live();
+    std::size_t too_small = enough - 1;
+    while (!completes<Recipe>(program, settings, enough)) {
+      too_small = enough;
+      if (enough > tessera::max_request) return complain(said.files[0] + ": does not complete with any capacity");
+      enough *= 2;
+    }
+    while (enough - too_small > 1) {
+      const std::size_t middle = too_small + (enough - too_small) / 2;
+      (completes<Recipe>(program, settings, middle) ? enough : too_small) = middle;
+    }
+    const double over = static_cast<double>(enough) / static_cast<double>(program.peak_live());
+    std::printf(said.json ? "{\"trace\": \"%s\", \"recipe\": \"%.*s\", \"capacity\": %zu, \"peak_live\": %zu, "
+                            "\"over_peak_live\": %.6f}\n"
+                          : "%s, %.*s: completes from capacity %zu on; peak live %zu, ratio %.4f\n",
+                title_of(said.files[0]).c_str(), static_cast<int>(name.size()), name.data(), enough, program.peak_live(),
+                over);
+    return +done;
+  });
+}

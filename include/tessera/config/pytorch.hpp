@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <variant>
+
+#include <tessera/config/words.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/divisions.hpp>
+#include <tessera/core/fraction.hpp>
+
+namespace tessera::config {
+
+/// What a PYTORCH_CUDA_ALLOC_CONF says of the native allocator of PyTorch 2.6; sizes in bytes.
+struct pytorch_settings {
+  std::size_t max_split_size = unlimited;
+  std::size_t max_non_split_rounding = 20_MiB;
+  fraction garbage_collection_threshold{};
+  divisions roundup{};
+  bool operator==(const pytorch_settings&) const = default;
+};
+
+/// Reads the keys of one configuration, one after the other.
+class pytorch_reader {
+ public:
+  constexpr explicit pytorch_reader(std::string_view text) noexcept : words_(text) {}
+
+  [[nodiscard]] constexpr std::variant<pytorch_settings, setting_error> read() noexcept {
+    while (!failed_ && !words_.at_end()) {
+      key_ = words_.next();
+      if (key_.is_delimiter()) {
+        fail(key_, "a key is expected");
+      } else if (expect(":", "a ':' must follow the key")) {
+        value();
+        if (!failed_ && !words_.at_end()) expect(",", "a ',' must part settings");
+      }
+    }
+    if (failed_) return error_;
+    return settings_;
+  }
+
+ private:
+  constexpr void value() noexcept {
+    if (key_.text_is("max_split_size_mb")) {
+      settings_.max_split_size = mebibytes();
+    } else if (key_.text_is("max_non_split_rounding_mb")) {
+      settings_.max_non_split_rounding = mebibytes();
+    } else if (key_.text_is("garbage_collection_threshold")) {
+      threshold();
+    } else if (key_.text_is("roundup_power2_divisions")) {
+      divisions_of();
+    } else if (key_.text_is("expandable_segments")) {
+      const word given = words_.next();
+      if (given.text_is("True")) fail(given, "needs virtual memory, which this recipe does not have");
+      if (!given.text_is("True") && !given.text_is("False")) fail(given, "must be True or False");
+    } else if (key_.text_is("backend")) {
+      const word given = words_.next();
+      if (!given.text_is("native")) fail(given, "only the native backend is decided here");
+    } else {
+      fail(key_, "no such option");
+    }
+  }
+
+  constexpr std::size_t mebibytes() noexcept {
+    const word given = words_.next();
+    std::uint64_t count = 0;
+    if (!given.as_integer(count)) {
+      fail(given, "must be a whole number of MiB");
+    } else if (count <= 20) {
+      fail(given, "must be greater than 20, the size of a large segment in MiB");
+    }
+    return count > unlimited >> 20 ? unlimited : static_cast<std::size_t>(count) << 20;
+  }
+
+  constexpr void threshold() noexcept {
+    const word given = words_.next();
+    std::uint64_t billionths = 0;
+    if (!given.as_billionths(billionths)) {
+      fail(given, "must be a decimal number of at most 9 places");
+    } else if (billionths == 0 || billionths >= 1'000'000'000) {
+      fail(given, "must be greater than 0 and less than 1");
+    }
+    settings_.garbage_collection_threshold = fraction{billionths};
+  }
+
+  constexpr void divisions_of() noexcept {
+    const word first = words_.next();
+    if (!first.text_is("[")) {
+      const std::uint64_t parts = power_of_two(first, false);
+      settings_.roundup = divisions::all(static_cast<std::uint32_t>(parts));
+      return;
+    }
+    settings_.roundup = {};
+    std::size_t named = 0;  // the slot of the latest entry
+    bool any = false;
+    for (word bound = words_.next(); !failed_ && !bound.text_is("]"); bound = words_.next()) {
+      std::uint64_t mib = 0;
+      const bool rest = bound.text_is(">");
+      if (!rest && (!bound.as_integer(mib) || !is_power_of_two(mib))) fail(bound, "a size must be a power of two in MiB, or >");
+      if (failed_ || !expect(":", "a ':' must follow the size")) return;
+      const auto parts = static_cast<std::uint32_t>(power_of_two(words_.next(), true));
+      const auto log2 = rest ? named + 1 : static_cast<std::size_t>(std::countr_zero(mib));
+      const std::size_t slot = log2 < divisions::slots ? log2 : divisions::slots - 1;
+      // The first size also stands for all smaller ones, and > for all larger than the one before it.
+      const std::size_t from = rest ? named + 1 : any ? slot : 0;
+      const std::size_t to = rest ? divisions::slots : slot + 1;
+      for (std::size_t i = from; i < to; ++i) settings_.roundup.in_slot[i] = parts;
+      if (!rest) named = slot, any = true;
+      const word after = words_.next();
+      if (!failed_ && after.text_is("]")) return;
+      if (!failed_ && !after.text_is(",")) fail(after, "a ',' must part entries, and a ']' end them");
+    }
+  }
+
+  constexpr std::uint64_t power_of_two(const word& given, bool zero_too) noexcept {
+    std::uint64_t n = 0;
+    const bool legal = given.as_integer(n) && n <= (1u << 30) && (is_power_of_two(n) || (n == 0 && zero_too));
+    if (!legal) fail(given, zero_too ? "divisions must be 0 or a power of two" : "divisions must be a power of two");
+    return legal ? n : 0;
+  }
+
+  constexpr bool expect(std::string_view delimiter, std::string_view rule) noexcept {
+    const word given = words_.next();
+    if (!given.text_is(delimiter)) fail(given, rule);
+    return !failed_;
+  }
+  constexpr void fail(const word& at, std::string_view rule) noexcept {
+    if (failed_) return;
+    failed_ = true;
+    const bool in_key = at.at == key_.at;
+    error_ = {key_.text, in_key ? std::string_view{} : at.text, rule, at.at};
+  }
+
+  word_reader words_;
+  word key_{};
+  pytorch_settings settings_{};
+  setting_error error_{};
+  bool failed_ = false;
+};
+
+/// Reads the settings in a PYTORCH_CUDA_ALLOC_CONF; an empty text stands for the defaults, and the last of equal keys
+/// counts. Stricter than PyTorch, which takes any delimiter for any other.
+///   Cost:  linear in the text; works in constant expressions
+[[nodiscard]] constexpr std::variant<pytorch_settings, setting_error> parse_pytorch(std::string_view text) noexcept {
+  return pytorch_reader(text).read();
+}
+
+}  // namespace tessera::config

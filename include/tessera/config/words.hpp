@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace tessera::config {
+
+/// Why a configuration string is refused.
+struct setting_error {
+  std::string_view key;
+  std::string_view value;  ///< empty where the key itself is wrong, or nothing follows
+  std::string_view rule;
+  std::size_t at = 0;  ///< offset in the string, in characters
+  bool operator==(const setting_error&) const = default;
+};
+
+/// A piece of a configuration string: a delimiter, or the characters between two of them. Empty at the end.
+struct word {
+  std::string_view text;
+  std::size_t at = 0;
+
+  [[nodiscard]] static constexpr bool is_blank(char c) noexcept { return c == ' ' || (c >= '\t' && c <= '\r'); }
+  [[nodiscard]] static constexpr bool is_delimiter(char c) noexcept {
+    return c == ',' || c == ':' || c == '[' || c == ']';
+  }
+  [[nodiscard]] constexpr bool is_delimiter() const noexcept { return text.size() == 1 && is_delimiter(text[0]); }
+
+  /// Whether the word, blanks inside it left out, reads `wanted`.
+  [[nodiscard]] constexpr bool text_is(std::string_view wanted) const noexcept {
+    std::size_t matched = 0;
+    for (char c : text) {
+      if (is_blank(c)) continue;
+      if (matched == wanted.size() || wanted[matched] != c) return false;
+      ++matched;
+    }
+    return matched == wanted.size();
+  }
+  [[nodiscard]] constexpr bool as_integer(std::uint64_t& value) const noexcept {
+    value = 0;
+    for (char c : text) {
+      if (is_blank(c)) continue;
+      const auto digit = static_cast<std::uint64_t>(c - '0');
+      if (c < '0' || c > '9' || value > (~std::uint64_t{0} - digit) / 10) return false;
+      value = value * 10 + digit;
+    }
+    return !text.empty();
+  }
+  /// A decimal number in billionths: digits, and at most 9 of them behind a point.
+  [[nodiscard]] constexpr bool as_billionths(std::uint64_t& value) const noexcept {
+    const std::size_t point = text.find('.');
+    const word whole{text.substr(0, point), at};
+    const word places{point == std::string_view::npos ? std::string_view{} : text.substr(point + 1), at};
+    std::uint64_t units = 0;
+    std::uint64_t part = 0;
+    if (!whole.text.empty() && (!whole.as_integer(units) || units > 1'000'000)) return false;
+    if (!places.text.empty() && (!places.as_integer(part) || places.text.size() > 9)) return false;
+    for (std::size_t i = places.text.size(); i < 9; ++i) part *= 10;
+    value = units * 1'000'000'000 + part;
+    return !whole.text.empty() || !places.text.empty();
+  }
+};
+
+/// Cuts a configuration string into words; blanks around words are dropped.
+///   Source:  PyTorch's ConfigTokenizer
+class word_reader {
+ public:
+  constexpr explicit word_reader(std::string_view text) noexcept : text_(text) { skip_blanks(); }
+
+  [[nodiscard]] constexpr bool at_end() const noexcept { return at_ == text_.size(); }
+
+  constexpr word next() noexcept {
+    const std::size_t begin = at_;
+    if (!at_end() && word::is_delimiter(text_[at_])) {
+      ++at_;
+    } else {
+      while (!at_end() && !word::is_delimiter(text_[at_])) ++at_;
+    }
+    std::size_t end = at_;
+    while (end > begin && word::is_blank(text_[end - 1])) --end;
+    skip_blanks();
+    return {text_.substr(begin, end - begin), begin};
+  }
+
+ private:
+  constexpr void skip_blanks() noexcept {
+    while (!at_end() && word::is_blank(text_[at_])) ++at_;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace tessera::config

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera {
+
+/// Into how many equal steps the range between two powers of two is divided, by size; 0 and 1 mean not at all.
+///
+/// Slot 0 holds sizes below 2 MiB, slot i those from 2^(20+i) bytes up to twice that, and slot 15 all from 32 GiB on.
+///   Source:  PyTorch's roundup_power2_divisions
+struct divisions {
+  static constexpr std::size_t slots = 16;
+  std::uint32_t in_slot[slots] = {};
+
+  [[nodiscard]] static constexpr divisions all(std::uint32_t parts) noexcept {
+    divisions same;
+    for (std::uint32_t& slot : same.in_slot) slot = parts;
+    return same;
+  }
+  [[nodiscard]] constexpr std::size_t of(std::size_t bytes) const noexcept {
+    const auto log2 = static_cast<std::size_t>(std::bit_width(bytes));  // one too many
+    return in_slot[log2 <= 21 ? 0 : log2 >= 36 ? 15 : log2 - 21];
+  }
+  bool operator==(const divisions&) const = default;
+};
+
+/// The next of `parts` equal steps between the powers of two around `n`; a power of two stays.
+///   Requires:  parts is a power of two, at most the power of two below n
+[[nodiscard]] constexpr std::size_t next_division(std::size_t n, std::size_t parts) noexcept {
+  if (std::has_single_bit(n)) return n;
+  const std::size_t step = std::bit_floor(n) / parts;
+  return (n + step - 1) / step * step;
+}
+
+}  // namespace tessera

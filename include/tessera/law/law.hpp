@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include <tessera/core/bytes.hpp>
+
+/// What a policy must mean, beyond its shape, checked when compiling: static_assert(law::rounding(my_policy{})).
+namespace tessera::law {
+
+/// Never defined: a law that reaches it in a constant expression stops the compiler, which then prints the words.
+void broken(const char* law);
+
+constexpr void require(bool holds, const char* law) {
+  if (!holds) broken(law);
+}
+
+/// Sizes at which policies tend to go wrong: around powers of two, and the extremes.
+[[nodiscard]] constexpr auto telling_sizes() {
+  std::array<std::size_t, 3 * 40 + 6> sizes{};
+  std::size_t count = 0;
+  for (std::size_t bits = 0; bits < 40; ++bits) {
+    const std::size_t power = std::size_t{1} << bits;
+    sizes[count++] = power > 1 ? power - 1 : 1;
+    sizes[count++] = power;
+    sizes[count++] = power + 1;
+  }
+  for (std::size_t n : {1_MiB + 512, 3_MiB, 10_MiB - 512, 19_MiB, 33_MiB, max_request}) sizes[count++] = n;
+  for (std::size_t i = 1; i < count; ++i) {
+    const std::size_t moved = sizes[i];
+    std::size_t at = i;
+    for (; at > 0 && sizes[at - 1] > moved; --at) sizes[at] = sizes[at - 1];
+    sizes[at] = moved;
+  }
+  return sizes;
+}
+
+}  // namespace tessera::law

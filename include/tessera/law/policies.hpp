@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/usage.hpp>
+#include <tessera/law/law.hpp>
+#include <tessera/policy/eviction.hpp>
+#include <tessera/policy/growth.hpp>
+#include <tessera/policy/pages.hpp>
+#include <tessera/policy/pools.hpp>
+#include <tessera/policy/recovery.hpp>
+#include <tessera/policy/rounding.hpp>
+#include <tessera/policy/split.hpp>
+#include <tessera/policy/streams.hpp>
+
+/// One law for each axis; each says true, or stops the compiler with the broken law in words.
+namespace tessera::law {
+
+template <rounding_policy P>
+constexpr bool rounding(const P& p) {
+  std::size_t before = 0;
+  for (std::size_t n : telling_sizes()) {
+    const std::size_t size = p.block_size(n);
+    require(size >= n, "rounding covers: block_size(n) >= n");
+    require(size % min_alignment == 0, "rounding is aligned: block_size(n) is a multiple of min_alignment");
+    require(p.block_size(size) == size, "rounding is idempotent: block_size(block_size(n)) == block_size(n)");
+    require(size >= before, "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
+    before = size;
+  }
+  return true;
+}
+
+template <pools_policy P>
+constexpr bool pools(const P& p) {
+  require(P::count > 0, "pools exist: count > 0");
+  for (std::size_t n : telling_sizes()) require(p.select(n) < P::count, "pools are in range: select(n) < count");
+  return true;
+}
+
+template <streams_policy P>
+constexpr bool streams(const P& p) {
+  for (stream_id s : {stream_id{0}, stream_id{1}, stream_id{~std::uint64_t{0}}}) {
+    require(p.reuse_key(p.reuse_key(s)) == p.reuse_key(s), "streams: a key is its own key");
+    require(P::uses_events || !p.should_hold(s, stream_id{7}), "streams: nothing is held without events");
+  }
+  return true;
+}
+
+template <split_policy P>
+constexpr bool split(const P& p) {
+  for (std::size_t n : telling_sizes()) {
+    const std::size_t size = align_up(n, min_alignment);
+    require(!p.should_split(size, size), "split keeps no empty rest: should_split(n, n) is false");
+    require(p.may_serve(size, size), "split lets an exact fit serve: may_serve(n, n)");
+    require(size < p.oversize() || !p.should_split(size, 2 * size), "split keeps oversize blocks whole");
+  }
+  return true;
+}
+
+template <pages_policy P>
+constexpr bool pages(const P& p) {
+  for (std::size_t n : telling_sizes()) {
+    const page_order order = p.backing(n);
+    require(order.count > 0 && order.count <= order.kinds.size(), "pages name at least one kind");
+    require(P::uses_page_kinds || (order.count == 1 && order.kinds[0] == page_kind::normal),
+            "pages that do not choose are normal");
+  }
+  return true;
+}
+
+template <growth_policy P>
+constexpr bool growth(const P& p) {
+  for (std::size_t n : telling_sizes()) {
+    const std::size_t size = align_up(n, min_alignment);
+    require(p.segment_size(size, usage{}) >= size, "growth covers: segment_size(n) >= n");
+  }
+  return true;
+}
+
+template <eviction_policy P>
+constexpr bool eviction(const P& p) {
+  const usage unused{.limit = 1_GiB};
+  for (moment when : {moment::before_growth, moment::after_free}) {
+    require(p.bytes_to_evict(when, unused) == 0, "eviction wants nothing where nothing is reserved");
+    const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
+    require(p.bytes_to_evict(when, full) <= full.reserved, "eviction wants at most what is reserved");
+  }
+  return true;
+}
+
+template <recovery_policy P>
+constexpr bool recovery(const P& p) {
+  for (refusal why : {refusal::by_limit, refusal::by_device}) {
+    require(p.steps(why).count <= p.steps(why).steps.size(), "recovery counts its steps");
+  }
+  return true;
+}
+
+}  // namespace tessera::law

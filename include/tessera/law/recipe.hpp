@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/usage.hpp>
+#include <tessera/law/law.hpp>
+#include <tessera/law/policies.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera::law {
+
+/// A recipe's policies keep their own laws, and fit together.
+template <tessera::recipe R>
+constexpr bool recipe(const policies<R>& p = {}) {
+  bool holds = rounding(p.rounding) && pools(p.pools) && streams(p.streams) && split(p.split) && pages(p.pages) &&
+               growth(p.growth) && eviction(p.eviction) && recovery(p.recovery);
+  for (std::size_t n : telling_sizes()) {
+    const std::size_t size = p.rounding.block_size(n);
+    const std::size_t segment = p.growth.segment_size(size, usage{});
+    require(segment >= size, "growth covers every block: segment_size(block_size(n)) >= block_size(n)");
+    require(segment % min_alignment == 0, "segments are a multiple of min_alignment long");
+    if (p.split.should_split(size, segment)) {
+      const std::size_t rest = segment - size;
+      require(rest % min_alignment == 0, "what split keeps is a block: a multiple of min_alignment");
+    }
+  }
+  return holds;
+}
+
+}  // namespace tessera::law

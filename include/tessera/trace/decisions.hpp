@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cinttypes>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <map>
+
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/trace/event.hpp>
+#include <tessera/trace/program.hpp>
+
+namespace tessera::trace {
+
+/// Writes what an allocator decides, a line for each device call and each event of a recording, in order of happening.
+///
+///   S+ <seg> <bytes>       the device gave a segment; segments are numbered from 1
+///   S- <seg> <bytes>       a segment went back
+///   X <bytes>              the device refused
+///   <i> a <id> <bytes> <stream> -> <seg>+<offset> blk=<block bytes>      or  -> OOM
+///   <i> f <id> <seg>+<offset> blk=<block bytes>                          or  none, where its allocation had failed
+///   <i> r <id>   <i> e <id>   <i> c <id>
+class decision_log {
+ public:
+  /// The sink of the allocator that is logged; refers to the log.
+  struct sink {
+    decision_log* log;
+    void on(const allocator_event& event) const noexcept { log->on(event); }
+  };
+
+  explicit decision_log(std::FILE* out) noexcept : out_(out) {}
+
+  void on(const allocator_event& e) noexcept {
+    using action = allocator_event::action;
+    switch (e.what) {
+      case action::segment_alloc:
+        segments_[e.address] = ++last_segment_;
+        std::fprintf(out_, "S+ %zu %zu\n", last_segment_, e.bytes);
+        break;
+      case action::segment_free:
+        std::fprintf(out_, "S- %zu %zu\n", segments_[e.address], e.bytes);
+        segments_.erase(e.address);
+        break;
+      case action::refused: std::fprintf(out_, "X %zu\n", e.bytes); break;
+      case action::alloc:
+      case action::free_requested: block_ = e.block; break;
+      case action::free_completed:
+      case action::oom: break;
+    }
+  }
+
+  void line(std::size_t i, const event& e, const void* address) noexcept {
+    switch (e.what) {
+      case event::kind::allocate:
+        std::fprintf(out_, "%zu a %" PRIu64 " %zu %" PRIu64 " -> ", i, e.id, e.bytes, e.stream.handle);
+        place(address, "OOM");
+        break;
+      case event::kind::free:
+        std::fprintf(out_, "%zu f %" PRIu64 " ", i, e.id);
+        place(address, "none");
+        break;
+      case event::kind::record_stream: std::fprintf(out_, "%zu r %" PRIu64 "\n", i, e.id); break;
+      case event::kind::answer_events: std::fprintf(out_, "%zu e %" PRIu64 "\n", i, e.id); break;
+      case event::kind::empty_cache: std::fprintf(out_, "%zu c %" PRIu64 "\n", i, e.id); break;
+    }
+  }
+
+ private:
+  void place(const void* address, const char* otherwise) noexcept {
+    if (address == nullptr) {
+      std::fprintf(out_, "%s\n", otherwise);
+      return;
+    }
+    const auto at = reinterpret_cast<std::uintptr_t>(address);
+    const auto segment = std::prev(segments_.upper_bound(at));
+    std::fprintf(out_, "%zu+%zu blk=%zu\n", segment->second, at - segment->first, block_);
+  }
+
+  std::FILE* out_;
+  std::map<std::uintptr_t, std::size_t> segments_;  // number by first address
+  std::size_t last_segment_ = 0;
+  std::size_t block_ = 0;  // of the latest hand-out or free
+};
+
+}  // namespace tessera::trace

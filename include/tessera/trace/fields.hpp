@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <tessera/trace/event.hpp>
+
+namespace tessera::trace {
+
+/// Reads a comma-separated text line by line, and says in which line something is wrong.
+class field_reader {
+ public:
+  static constexpr std::size_t most_fields = 8;
+
+  field_reader(std::string_view text, std::string name) : rest_(text), name_(std::move(name)) {}
+
+  /// Goes to the next line and cuts it into fields; false at the end. Blank lines at the end do not count.
+  [[nodiscard]] bool next_line() {
+    if (rest_.find_first_not_of("\r\n") == std::string_view::npos) return false;
+    ++line_;
+    const std::size_t end = rest_.find('\n');
+    text_ = rest_.substr(0, end);
+    rest_ = end == std::string_view::npos ? std::string_view{} : rest_.substr(end + 1);
+    if (text_.ends_with('\r')) text_.remove_suffix(1);
+    count_ = 0;
+    for (std::string_view left = text_; count_ < most_fields;) {
+      const std::size_t comma = left.find(',');
+      fields_[count_++] = left.substr(0, comma);
+      if (comma == std::string_view::npos) break;
+      left = left.substr(comma + 1);
+    }
+    return true;
+  }
+
+  [[nodiscard]] std::string_view text() const noexcept { return text_; }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  [[nodiscard]] std::string_view operator[](std::size_t i) const noexcept { return fields_[i]; }
+
+  /// Whether field `i` is a whole number below 2^64, which goes to `value`.
+  [[nodiscard]] bool as_integer(std::size_t i, std::uint64_t& value) const noexcept {
+    const std::string_view field = fields_[i];
+    const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+    return error == std::errc{} && end == field.data() + field.size();
+  }
+
+  /// An error in this line.
+  [[nodiscard]] input_error error(std::string rule) const {
+    return {name_ + ":" + std::to_string(line_ == 0 ? 1 : line_), std::move(rule)};
+  }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+
+ private:
+  std::string_view rest_;
+  std::string name_;
+  std::string_view text_;
+  std::array<std::string_view, most_fields> fields_{};
+  std::size_t count_ = 0;
+  std::size_t line_ = 0;
+};
+
+/// A field as an error shows it: cut to a readable length, without control characters.
+[[nodiscard]] inline std::string shown(std::string_view field) {
+  std::string text = "'";
+  for (char c : field.substr(0, 40)) text += c >= ' ' && c <= '~' ? c : '?';
+  return text + (field.size() > 40 ? "...'" : "'");
+}
+
+}  // namespace tessera::trace

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include <tessera/trace/event.hpp>
+
+namespace tessera::trace {
+
+/// A recording made ready for replay: allocations are numbered densely, so that a replay looks nothing up.
+class program {
+ public:
+  explicit program(const recording& source) : source_(&source) {
+    std::unordered_map<std::uint64_t, std::uint32_t> slots;
+    slot_.reserve(source.events.size());
+    std::size_t live = 0;
+    std::vector<std::size_t> bytes;
+    for (const event& e : source.events) {
+      std::uint32_t slot = 0;
+      if (e.what == event::kind::allocate) {
+        slot = static_cast<std::uint32_t>(bytes.size());
+        slots[e.id] = slot;
+        bytes.push_back(e.bytes);
+        live += e.bytes;
+        if (live > peak_live_) peak_live_ = live;
+      } else if (e.what == event::kind::free || e.what == event::kind::record_stream) {
+        slot = slots.at(e.id);
+        if (e.what == event::kind::free) live -= bytes[slot];
+      }
+      slot_.push_back(slot);
+    }
+    slots_ = bytes.size();
+  }
+
+  [[nodiscard]] const std::vector<event>& events() const noexcept { return source_->events; }
+  /// The number of the allocation that event `i` makes, frees or records.
+  [[nodiscard]] std::size_t slot(std::size_t i) const noexcept { return slot_[i]; }
+  [[nodiscard]] std::size_t slots() const noexcept { return slots_; }
+  /// The most bytes, as requested, that live at once: no allocator can reserve less.
+  [[nodiscard]] std::size_t peak_live() const noexcept { return peak_live_; }
+
+ private:
+  const recording* source_;
+  std::vector<std::uint32_t> slot_;
+  std::size_t slots_ = 0;
+  std::size_t peak_live_ = 0;
+};
+
+/// Runs a program through an allocator over a simulated device. `before(i)` is called ahead of each event, `after(i, p)`
+/// behind it with the address concerned, null where there is none; frees of failed allocations are passed over.
+///   Returns:  how many allocations failed
+template <typename Allocator, typename Before, typename After>
+std::size_t replay(const program& source, Allocator& pool, Before before, After after) {
+  std::vector<void*> address(source.slots() + 1);  // one more, so that events without an allocation have a slot
+  std::size_t failures = 0;
+  for (std::size_t i = 0; i < source.events().size(); ++i) {
+    const event& e = source.events()[i];
+    void*& p = address[source.slot(i)];
+    before(i);
+    switch (e.what) {
+      case event::kind::allocate:
+        p = pool.try_allocate(e.bytes, e.stream);
+        failures += p == nullptr;
+        after(i, p);
+        break;
+      case event::kind::free:
+        pool.deallocate(p);
+        after(i, p);
+        p = nullptr;
+        break;
+      case event::kind::record_stream:
+        if (p != nullptr) pool.record_stream(p, e.stream);
+        after(i, p);
+        break;
+      case event::kind::answer_events:
+        pool.device().hold_events(e.bytes == 0);
+        after(i, nullptr);
+        break;
+      case event::kind::empty_cache:
+        pool.trim();
+        after(i, nullptr);
+        break;
+    }
+  }
+  return failures;
+}
+template <typename Allocator>
+std::size_t replay(const program& source, Allocator& pool) {
+  return replay(source, pool, [](std::size_t) {}, [](std::size_t, void*) {});
+}
+
+}  // namespace tessera::trace
