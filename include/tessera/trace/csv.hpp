@@ -24,7 +24,8 @@ class lifetime_checker {
   [[nodiscard]] std::optional<std::string> check(const event& e, bool& keep) {
     const std::string id = "id " + std::to_string(e.id);
     if (e.what == event::kind::allocate) {
-      if (e.bytes > max_request) return "a request of " + std::to_string(e.bytes) + " bytes; less than 2^60 are allowed";
+      if (e.bytes > max_request)
+        return "a request of " + std::to_string(e.bytes) + " bytes; less than 2^60 are allowed";
       keep = e.bytes != 0;
       if (!known_.emplace(e.id, allocation{e.bytes, true}).second) return id + " is allocated twice";
       return {};
@@ -32,7 +33,8 @@ class lifetime_checker {
     if (e.what != event::kind::free && e.what != event::kind::record_stream) return {};
     const bool freeing = e.what == event::kind::free;
     const auto found = known_.find(e.id);
-    if (found == known_.end()) return id + (freeing ? " is freed" : " is recorded") + " but was never allocated";
+    if (found == known_.end())
+      return id + (freeing ? " is freed" : " is recorded") + " but was never allocated";
     keep = found->second.bytes != 0;
     if (!found->second.live) return id + (freeing ? " is freed twice" : " is recorded after it was freed");
     if (!freeing) return {};
@@ -66,7 +68,8 @@ class lifetime_checker {
     if (line.count() != 5) return line.error("a line has 5 fields, this one " + std::to_string(line.count()));
     std::uint64_t numbers[4]{};
     for (std::size_t i = 0; i < 4; ++i) {
-      if (!line.as_integer(i + 1, numbers[i])) return line.error(shown(line[i + 1]) + " is not a whole number below 2^64");
+      if (!line.as_integer(i + 1, numbers[i]))
+        return line.error(shown(line[i + 1]) + " is not a whole number below 2^64");
     }
     event e{event::kind::allocate, numbers[0], numbers[1], stream_id{numbers[2]}};
     const std::string_view op = line[0];

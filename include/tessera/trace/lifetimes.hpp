@@ -28,7 +28,8 @@ inline constexpr std::string_view lifetimes_header = "id,lower,upper,size";
   field_reader line(text, std::move(name));
   const std::string with_offset = std::string(lifetimes_header) + ",offset";
   if (!line.next_line() || (line.text() != lifetimes_header && line.text() != with_offset)) {
-    return line.error("the header must be " + with_offset + " or without the offset, not " + shown(line.text()));
+    return line.error("the header must be " + with_offset + " or without the offset, not " +
+                      shown(line.text()));
   }
   const std::size_t fields = line.count();
   struct step {
@@ -41,16 +42,19 @@ inline constexpr std::string_view lifetimes_header = "id,lower,upper,size";
   std::unordered_set<std::uint64_t> ids;
   for (std::size_t row = 0; line.next_line(); ++row) {
     if (line.count() != fields) {
-      return line.error("a line has " + std::to_string(fields) + " fields, this one " + std::to_string(line.count()));
+      return line.error("a line has " + std::to_string(fields) + " fields, this one " +
+                        std::to_string(line.count()));
     }
     std::uint64_t number[field_reader::most_fields]{};
     for (std::size_t i = 0; i < fields; ++i) {
-      if (!line.as_integer(i, number[i])) return line.error(shown(line[i]) + " is not a whole number below 2^64");
+      if (!line.as_integer(i, number[i]))
+        return line.error(shown(line[i]) + " is not a whole number below 2^64");
     }
     const auto [id, lower, upper, size] = std::tuple(number[0], number[1], number[2], number[3]);
     if (!ids.insert(id).second) return line.error("id " + std::to_string(id) + " is allocated twice");
     if (lower >= upper) return line.error("upper must be greater than lower");
-    if (size > max_request) return line.error("a size of " + std::to_string(size) + " bytes; less than 2^60 are allowed");
+    if (size > max_request)
+      return line.error("a size of " + std::to_string(size) + " bytes; less than 2^60 are allowed");
     if (size == 0) continue;
     steps.push_back({lower, true, row, {event::kind::allocate, id, size}});
     steps.push_back({upper, false, row, {event::kind::free, id, size}});

@@ -54,7 +54,8 @@ class program {
 ///   Returns:  how many allocations failed
 template <typename Allocator, typename Before, typename After>
 std::size_t replay(const program& source, Allocator& pool, Before before, After after) {
-  std::vector<void*> address(source.slots() + 1);  // one more, so that events without an allocation have a slot
+  std::vector<void*> address(source.slots() +
+                             1);  // one more, so that events without an allocation have a slot
   std::size_t failures = 0;
   for (std::size_t i = 0; i < source.events().size(); ++i) {
     const event& e = source.events()[i];
