@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdio>
+#include <string>
 #include <string_view>
 
 #include <tessera/caching_allocator.hpp>
@@ -30,19 +31,24 @@ int replay::fit(const arguments& said) {
     std::size_t too_small = enough - 1;
     while (!completes<Recipe>(program, settings, enough)) {
       too_small = enough;
-      if (enough > tessera::max_request) return complain(said.files[0] + ": does not complete with any capacity");
+      if (enough > tessera::max_request)
+        return complain(said.files[0] + ": does not complete with any capacity");
       enough *= 2;
     }
     while (enough - too_small > 1) {
+      progress(title_of(said.files[0]) + ": between " + std::to_string(too_small) + " and " +
+               std::to_string(enough));
       const std::size_t middle = too_small + (enough - too_small) / 2;
       (completes<Recipe>(program, settings, middle) ? enough : too_small) = middle;
     }
+    progress("");
     const double over = static_cast<double>(enough) / static_cast<double>(program.peak_live());
-    std::printf(said.json ? "{\"trace\": \"%s\", \"recipe\": \"%.*s\", \"capacity\": %zu, \"peak_live\": %zu, "
-                            "\"over_peak_live\": %.6f}\n"
-                          : "%s, %.*s: completes from capacity %zu on; peak live %zu, ratio %.4f\n",
-                title_of(said.files[0]).c_str(), static_cast<int>(name.size()), name.data(), enough, program.peak_live(),
-                over);
+    std::printf(said.json
+                    ? "{\"trace\": \"%s\", \"recipe\": \"%.*s\", \"capacity\": %zu, \"peak_live\": %zu, "
+                      "\"over_peak_live\": %.6f}\n"
+                    : "%s, %.*s: completes from capacity %zu on; peak live %zu, ratio %.4f\n",
+                (said.json ? json_text(title_of(said.files[0])) : title_of(said.files[0])).c_str(),
+                static_cast<int>(name.size()), name.data(), enough, program.peak_live(), over);
     return +done;
   });
 }

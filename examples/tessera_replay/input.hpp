@@ -9,6 +9,8 @@
 #include <utility>
 #include <variant>
 
+#include <unistd.h>
+
 #include <tessera/config/pytorch.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/passthrough.hpp>
@@ -39,11 +41,13 @@ using tessera::trace::read_result;
   if (auto* error = std::get_if<tessera::trace::input_error>(&text)) return std::move(*error);
   const std::string& bytes = std::get<std::string>(text);
   const bool pickled = bytes.starts_with('\x80');
-  return pickled ? tessera::trace::read_snapshot_recording(bytes, path) : tessera::trace::read_text_trace(bytes, path);
+  return pickled ? tessera::trace::read_snapshot_recording(bytes, path)
+                 : tessera::trace::read_text_trace(bytes, path);
 }
 
 /// The settings in a configuration string, or what is wrong with it.
-[[nodiscard]] inline std::variant<tessera::config::pytorch_settings, std::string> read_conf(const std::string& conf) {
+[[nodiscard]] inline std::variant<tessera::config::pytorch_settings, std::string> read_conf(
+    const std::string& conf) {
   const auto parsed = tessera::config::parse_pytorch(conf);
   if (const auto* error = std::get_if<tessera::config::setting_error>(&parsed)) {
     return "--conf, character " + std::to_string(error->at) + ": " + std::string(error->key) +
@@ -78,6 +82,21 @@ void for_each_recipe(F f) {
   return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};
 }
 
+/// `text` as it may stand between the quotes of a JSON string.
+[[nodiscard]] inline std::string json_text(std::string_view text) {
+  std::string safe;
+  for (char c : text) {
+    if (c == '"' || c == '\\') safe += '\\';
+    safe += c >= ' ' ? c : ' ';
+  }
+  return safe;
+}
+
+/// Says on a terminal what is being done, over what was said before; nothing where standard error is a file.
+inline void progress(const std::string& text) {
+  if (isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
+}
+
 inline int complain(const std::string& text) {
   std::fprintf(stderr, "tessera-replay: %s\n", text.c_str());
   return wrong_input;
@@ -101,7 +120,8 @@ int with_trace(const arguments& said, F f) {
       return;
     }
     const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
-    code = f.template operator()<Recipe>(name, program, std::get<tessera::config::pytorch_settings>(settings));
+    code =
+        f.template operator()<Recipe>(name, program, std::get<tessera::config::pytorch_settings>(settings));
   });
   return code >= 0 ? code : complain("--recipe " + said.recipe + ": no such recipe; there are " + names);
 }

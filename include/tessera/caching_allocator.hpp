@@ -24,11 +24,13 @@ namespace tessera {
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events>
 class caching_allocator {
   static_assert(check_recipe<Recipe>());
-  static_assert(!Recipe::streams::uses_events || event_provider<Provider>,
-                "Recipe::streams uses events: Provider must be an event_provider [tessera/provider/provider.hpp], or "
-                "choose reuse_ignoring_streams");
+  static_assert(
+      !Recipe::streams::uses_events || event_provider<Provider>,
+      "Recipe::streams uses events: Provider must be an event_provider [tessera/provider/provider.hpp], or "
+      "choose reuse_ignoring_streams");
   static_assert(!Recipe::pages::uses_page_kinds || paged_provider<Provider>,
-                "Recipe::pages chooses kinds of page: Provider must be a paged_provider [tessera/provider/provider.hpp]");
+                "Recipe::pages chooses kinds of page: Provider must be a paged_provider "
+                "[tessera/provider/provider.hpp]");
 
  public:
   explicit caching_allocator(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
@@ -50,7 +52,8 @@ class caching_allocator {
     if (bytes == 0 || bytes > max_request) return nullptr;
     if (machine_.retire_pending()) evict(moment::after_free);
     const std::size_t size = policies_.rounding.block_size(bytes);
-    const request want{bytes, size, policies_.pools.select(size), stream, policies_.streams.reuse_key(stream)};
+    const request want{bytes, size, policies_.pools.select(size), stream,
+                       policies_.streams.reuse_key(stream)};
     engine::block* found = reuse(want);
     if (found == nullptr && pressure_.run()) found = reuse(want);
     if (found == nullptr) found = grow(want);
@@ -65,7 +68,8 @@ class caching_allocator {
   ///   Requires:  also that `bytes` is what was requested
   void deallocate(void* p, std::size_t bytes) noexcept {
     const engine::block* const b = machine_.find_live(p);
-    if (b != nullptr && b->facts.requested != bytes) contract_broken("deallocate: not the size that was requested", p);
+    if (b != nullptr && b->facts.requested != bytes)
+      contract_broken("deallocate: not the size that was requested", p);
     deallocate(p);
   }
   /// The same as deallocate, but an address that is not a live block's changes nothing and gives false.
@@ -124,7 +128,8 @@ class caching_allocator {
 
   engine::block* reuse(const request& want) noexcept {
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
-    engine::block* const found = home != nullptr && machine_.reserve() ? machine_.best_fit(*home, want.size) : nullptr;
+    engine::block* const found =
+        home != nullptr && machine_.reserve() ? machine_.best_fit(*home, want.size) : nullptr;
     if (found == nullptr || !policies_.split.may_serve(want.size, found->size)) return nullptr;
     home->remove(*found);
     return found;
@@ -134,7 +139,8 @@ class caching_allocator {
     const std::size_t size = policies_.split.should_split(want.size, found.size) ? want.size : found.size;
     const bool low_end = policies_.split.handed_out() == block_end::low;
     const bool oversize = size >= policies_.split.oversize();
-    return reinterpret_cast<void*>(machine_.hand_out(found, want.bytes, size, low_end, oversize, want.stream).address);
+    return reinterpret_cast<void*>(
+        machine_.hand_out(found, want.bytes, size, low_end, oversize, want.stream).address);
   }
 
   engine::block* grow(const request& want) noexcept {
@@ -159,7 +165,8 @@ class caching_allocator {
     why = over ? refusal::by_limit : refusal::by_device;
     engine::free_blocks* const home = over ? nullptr : machine_.home(want.pool, want.key);
     if (home == nullptr || !machine_.reserve()) return nullptr;
-    return machine_.acquire(*home, segment, segment >= policies_.split.oversize(), policies_.pages.backing(segment));
+    return machine_.acquire(*home, segment, segment >= policies_.split.oversize(),
+                            policies_.pages.backing(segment));
   }
 
   bool recover(recovery_step step, const request& want) noexcept {
@@ -171,7 +178,8 @@ class caching_allocator {
     const std::size_t oversize = policies_.split.oversize();
     const engine::free_blocks* const home = machine_.home(want.pool, want.key);
     return oversize != unlimited && home != nullptr &&
-           machine_.blocks().release_fitting(*home, want.size, oversize, [this](auto& b) { return release(b); });
+           machine_.blocks().release_fitting(*home, want.size, oversize,
+                                             [this](auto& b) { return release(b); });
   }
 
   void evict(moment when) noexcept {
@@ -187,7 +195,8 @@ class caching_allocator {
       before = freed;
       machine_.blocks().for_each_idle([&](engine::block& b) {
         const idle_segment idle{b.size, b.home->age(b)};
-        if (policy.considers(idle.bytes) && policy.should_evict(idle, survey) && release(b)) freed += idle.bytes;
+        if (policy.considers(idle.bytes) && policy.should_evict(idle, survey) && release(b))
+          freed += idle.bytes;
       });
     }
   }

@@ -99,7 +99,8 @@ class pytorch_reader {
     for (word bound = words_.next(); !failed_ && !bound.text_is("]"); bound = words_.next()) {
       std::uint64_t mib = 0;
       const bool rest = bound.text_is(">");
-      if (!rest && (!bound.as_integer(mib) || !is_power_of_two(mib))) fail(bound, "a size must be a power of two in MiB, or >");
+      if (!rest && (!bound.as_integer(mib) || !is_power_of_two(mib)))
+        fail(bound, "a size must be a power of two in MiB, or >");
       if (failed_ || !expect(":", "a ':' must follow the size")) return;
       const auto parts = static_cast<std::uint32_t>(power_of_two(words_.next(), true));
       const auto log2 = rest ? named + 1 : static_cast<std::size_t>(std::countr_zero(mib));
@@ -118,7 +119,8 @@ class pytorch_reader {
   constexpr std::uint64_t power_of_two(const word& given, bool zero_too) noexcept {
     std::uint64_t n = 0;
     const bool legal = given.as_integer(n) && n <= (1u << 30) && (is_power_of_two(n) || (n == 0 && zero_too));
-    if (!legal) fail(given, zero_too ? "divisions must be 0 or a power of two" : "divisions must be a power of two");
+    if (!legal)
+      fail(given, zero_too ? "divisions must be 0 or a power of two" : "divisions must be a power of two");
     return legal ? n : 0;
   }
 
@@ -144,7 +146,8 @@ class pytorch_reader {
 /// Reads the settings in a PYTORCH_CUDA_ALLOC_CONF; an empty text stands for the defaults, and the last of equal keys
 /// counts. Stricter than PyTorch, which takes any delimiter for any other.
 ///   Cost:  linear in the text; works in constant expressions
-[[nodiscard]] constexpr std::variant<pytorch_settings, setting_error> parse_pytorch(std::string_view text) noexcept {
+[[nodiscard]] constexpr std::variant<pytorch_settings, setting_error> parse_pytorch(
+    std::string_view text) noexcept {
   return pytorch_reader(text).read();
 }
 

@@ -21,11 +21,15 @@ struct word {
   std::string_view text;
   std::size_t at = 0;
 
-  [[nodiscard]] static constexpr bool is_blank(char c) noexcept { return c == ' ' || (c >= '\t' && c <= '\r'); }
+  [[nodiscard]] static constexpr bool is_blank(char c) noexcept {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+  }
   [[nodiscard]] static constexpr bool is_delimiter(char c) noexcept {
     return c == ',' || c == ':' || c == '[' || c == ']';
   }
-  [[nodiscard]] constexpr bool is_delimiter() const noexcept { return text.size() == 1 && is_delimiter(text[0]); }
+  [[nodiscard]] constexpr bool is_delimiter() const noexcept {
+    return text.size() == 1 && is_delimiter(text[0]);
+  }
 
   /// Whether the word, blanks inside it left out, reads `wanted`.
   [[nodiscard]] constexpr bool text_is(std::string_view wanted) const noexcept {

@@ -15,10 +15,11 @@ class out_of_memory final : public std::bad_alloc {
  public:
   out_of_memory(std::size_t requested, std::size_t segment, const usage& now) noexcept
       : requested_(requested), segment_(segment), now_(now) {
-    std::snprintf(text_, sizeof text_,
-                  "tessera: out of memory: %zu bytes requested, a segment of %zu needed; reserved %zu of %zu, "
-                  "of it live %zu, pending %zu, cached %zu",
-                  requested, segment, now.reserved, now.limit, now.live, now.pending, now.cached);
+    std::snprintf(
+        text_, sizeof text_,
+        "tessera: out of memory: %zu bytes requested, a segment of %zu needed; reserved %zu of %zu, "
+        "of it live %zu, pending %zu, cached %zu",
+        requested, segment, now.reserved, now.limit, now.live, now.pending, now.cached);
   }
 
   [[nodiscard]] const char* what() const noexcept override { return text_; }

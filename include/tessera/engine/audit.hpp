@@ -29,7 +29,8 @@ template <std::size_t Pools>
       if (b->next != nullptr) {
         require(b->next->previous == b, "neighbours agree");
         require(b->next->address == b->address + b->size, "neighbours touch");
-        require(b->is != block::state::free || b->next->is != block::state::free, "free neighbours are merged");
+        require(b->is != block::state::free || b->next->is != block::state::free,
+                "free neighbours are merged");
       }
       if (b->is == block::state::free) {
         ++free;
@@ -45,17 +46,20 @@ template <std::size_t Pools>
       } else {
         ++live;
         found.live += b->size;
-        require(blocks.find_live(reinterpret_cast<const void*>(b->address)) == b, "a live block is found by address");
+        require(blocks.find_live(reinterpret_cast<const void*>(b->address)) == b,
+                "a live block is found by address");
       }
     }
   });
   std::size_t indexed = 0;
   blocks.for_each_home([&](const free_blocks& home) {
-    for (const block *b = home.first_from(0, 0), *last = nullptr; b != nullptr; last = b, b = home.after(*b)) {
+    for (const block *b = home.first_from(0, 0), *last = nullptr; b != nullptr;
+         last = b, b = home.after(*b)) {
       ++indexed;
       require(b->is == block::state::free && b->home == &home, "an index holds its own free blocks only");
-      require(last == nullptr || last->size < b->size || (last->size == b->size && last->address < b->address),
-              "an index is in order of size, then address");
+      require(
+          last == nullptr || last->size < b->size || (last->size == b->size && last->address < b->address),
+          "an index is in order of size, then address");
     }
   });
   require(indexed == free, "each free block is indexed once");

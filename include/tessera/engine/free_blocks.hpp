@@ -66,7 +66,8 @@ class free_blocks {
     summary_ |= std::uint64_t{1} << (bin / 64);
     block** at = &bins_[bin];
     const std::uint64_t rank = rank_of(b);
-    while (*at != nullptr && rank_of(**at) >= rank) at = before(b, **at) ? &(*at)->tree.left : &(*at)->tree.right;
+    while (*at != nullptr && rank_of(**at) >= rank)
+      at = before(b, **at) ? &(*at)->tree.left : &(*at)->tree.right;
     split(*at, b, b.tree.left, b.tree.right);
     *at = &b;
   }
@@ -82,7 +83,9 @@ class free_blocks {
     if (words_[bin / 64] == 0) summary_ &= ~(std::uint64_t{1} << (bin / 64));
   }
 
-  [[nodiscard]] std::uint64_t age(const block& b) const noexcept { return (*clock_ - b.count) & block::count_mask; }
+  [[nodiscard]] std::uint64_t age(const block& b) const noexcept {
+    return (*clock_ - b.count) & block::count_mask;
+  }
 
   std::size_t segments = 0;     ///< segments whose blocks come home here
   free_blocks* next = nullptr;  ///< the next stream of the pool, in the order of keys

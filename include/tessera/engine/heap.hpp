@@ -28,7 +28,9 @@ class heap {
   }
 
   /// Takes the host memory that serving one request can need; false where there is none, and nothing has changed.
-  [[nodiscard]] bool reserve() noexcept { return blocks_.reserve(2) && live_.reserve_one() && segments_.reserve_one(); }
+  [[nodiscard]] bool reserve() noexcept {
+    return blocks_.reserve(2) && live_.reserve_one() && segments_.reserve_one();
+  }
 
   /// Where free blocks of this pool and key wait; null where host memory ran out.
   [[nodiscard]] free_blocks* home(std::size_t in, stream_id key) noexcept {
@@ -95,7 +97,9 @@ class heap {
     live_.insert(b.address, &b);
   }
   /// The live block at this address, or null; constant time.
-  [[nodiscard]] block* find_live(const void* p) const noexcept { return live_.find(reinterpret_cast<std::uintptr_t>(p)); }
+  [[nodiscard]] block* find_live(const void* p) const noexcept {
+    return live_.find(reinterpret_cast<std::uintptr_t>(p));
+  }
   void end_life(block& b) noexcept { live_.remove(b.address); }
 
   /// What freeing a block swallowed.
@@ -107,8 +111,10 @@ class heap {
   /// Files a block as free, merged with its free neighbours.
   merge make_free(block& freed) noexcept {
     merge done{&freed, 0, 0};  // upwards first: downwards the block itself is given up
-    if (block* high = freed.next; high != nullptr && high->is == block::state::free) done = absorb(done, *high);
-    if (block* low = freed.previous; low != nullptr && low->is == block::state::free) done = absorb(done, *low);
+    if (block* high = freed.next; high != nullptr && high->is == block::state::free)
+      done = absorb(done, *high);
+    if (block* low = freed.previous; low != nullptr && low->is == block::state::free)
+      done = absorb(done, *low);
     done.into->home->insert(*done.into);
     return done;
   }
@@ -133,7 +139,8 @@ class heap {
   template <typename F>
   bool release_fitting(const free_blocks& home, std::size_t wanted, std::size_t oversize, F release) const {
     const std::size_t least = wanted > oversize ? wanted : oversize;
-    if (block* fitting = home.best_fit(least); fitting != nullptr) return !fitting->is_split() && release(*fitting);
+    if (block* fitting = home.best_fit(least); fitting != nullptr)
+      return !fitting->is_split() && release(*fitting);
     std::size_t released = 0;
     for (block* b = home.last_before(least, 0); b != nullptr && b->size >= oversize && released < least;) {
       block* const following = home.last_before(b->size, b->address);
@@ -184,7 +191,7 @@ class heap {
  private:
   struct pool {
     key_map<free_blocks> by_key;
-    free_blocks* first = nullptr;   // in the order of keys
+    free_blocks* first = nullptr;  // in the order of keys
     free_blocks* recent = nullptr;
     std::uint64_t searches = 0;
   };

@@ -53,7 +53,8 @@ class machine {
 
   /// Asks the device for a segment, each kind of page in turn; null where it refuses. The block is not free yet.
   ///   Requires:  a reserve() that covers it
-  [[nodiscard]] block* acquire(free_blocks& home, std::size_t bytes, bool oversize, const page_order& kinds) noexcept {
+  [[nodiscard]] block* acquire(free_blocks& home, std::size_t bytes, bool oversize,
+                               const page_order& kinds) noexcept {
     void* given = nullptr;
     for (const page_kind* kind = kinds.begin(); kind != kinds.end() && given == nullptr; ++kind) {
       if constexpr (paged_provider<Provider>) {
@@ -92,7 +93,8 @@ class machine {
       block& rest = low_end ? upper : found;
       if (!low_end) given = &upper;
       rest.home->insert(rest);
-      statistics_.inactive_split_changed(pool, was_split ? 0 : 1, was_split ? -signed_bytes(size) : signed_bytes(rest.size));
+      statistics_.inactive_split_changed(pool, was_split ? 0 : 1,
+                                         was_split ? -signed_bytes(size) : signed_bytes(rest.size));
     } else if (was_split) {
       statistics_.inactive_split_changed(pool, -1, -signed_bytes(size));
     }
@@ -120,9 +122,7 @@ class machine {
   }
 
   /// Notes that a stream uses a live block; false where host memory ran out.
-  [[nodiscard]] bool note_use(block& live, stream_id stream) noexcept {
-    return pending_.note(live, stream);
-  }
+  [[nodiscard]] bool note_use(block& live, stream_id stream) noexcept { return pending_.note(live, stream); }
   /// Frees the blocks whose events have completed; whether there were any.
   bool retire_pending() noexcept {
     if (pending_.empty()) return false;
@@ -139,7 +139,8 @@ class machine {
   /// Takes over a segment that the device gave before, cut into pieces from its start; false where host memory ran out.
   ///   Requires:  pieces whose bytes are multiples of min_alignment
   template <typename Pieces>
-  [[nodiscard]] bool adopt(free_blocks& home, void* segment, const Pieces& pieces, std::size_t oversize) noexcept {
+  [[nodiscard]] bool adopt(free_blocks& home, void* segment, const Pieces& pieces,
+                           std::size_t oversize) noexcept {
     std::size_t bytes = 0;
     for (const piece& p : pieces) bytes += p.bytes;
     if (!reserve()) return false;
@@ -175,9 +176,7 @@ class machine {
     ++statistics_.num_ooms;
     tell(action::oom, 0, requested, size, stream);
   }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return heap_.footprint() + pending_.footprint();
-  }
+  [[nodiscard]] std::size_t footprint() const noexcept { return heap_.footprint() + pending_.footprint(); }
 
   [[nodiscard]] heap<Pools>& blocks() noexcept { return heap_; }
   [[nodiscard]] const heap<Pools>& blocks() const noexcept { return heap_; }
@@ -188,9 +187,12 @@ class machine {
   [[nodiscard]] Sink& sink() noexcept { return sink_; }
 
  private:
-  static constexpr std::int64_t signed_bytes(std::size_t bytes) noexcept { return static_cast<std::int64_t>(bytes); }
+  static constexpr std::int64_t signed_bytes(std::size_t bytes) noexcept {
+    return static_cast<std::int64_t>(bytes);
+  }
 
-  void tell(action what, std::uintptr_t address, std::size_t bytes, std::size_t of_block, stream_id stream) noexcept {
+  void tell(action what, std::uintptr_t address, std::size_t bytes, std::size_t of_block,
+            stream_id stream) noexcept {
     sink_.on(allocator_event{what, address, bytes, of_block, stream});
   }
   block& add(free_blocks& home, void* segment, std::size_t bytes, bool oversize) noexcept {

@@ -26,8 +26,8 @@ struct use_queue {
   stream_id stream;
   stream_use* oldest;
   stream_use* newest;
-  use_queue* next;    ///< another queue in which something waits
-  std::size_t uses;   ///< of this stream, waiting or not; the queue lives as long as there are any
+  use_queue* next;   ///< another queue in which something waits
+  std::size_t uses;  ///< of this stream, waiting or not; the queue lives as long as there are any
 };
 
 /// Holds freed blocks back until the streams recorded for them have come past the free.

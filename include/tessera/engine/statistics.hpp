@@ -29,14 +29,14 @@ struct counter {
 /// What is counted for each pool and over all; `_bytes` in bytes, the others in pieces.
 ///   Source:  the names and the moments of counting are those of PyTorch's memory_stats()
 struct pool_statistics {
-  counter allocation;            ///< blocks handed out, until the user frees them
-  counter allocated_bytes;       ///< of their whole blocks
-  counter active;                ///< the same, until no stream uses them any more
+  counter allocation;       ///< blocks handed out, until the user frees them
+  counter allocated_bytes;  ///< of their whole blocks
+  counter active;           ///< the same, until no stream uses them any more
   counter active_bytes;
-  counter requested_bytes;       ///< as asked for, until no stream uses them any more
+  counter requested_bytes;  ///< as asked for, until no stream uses them any more
   counter segment;
   counter reserved_bytes;
-  counter inactive_split;        ///< free blocks that share their segment
+  counter inactive_split;  ///< free blocks that share their segment
   counter inactive_split_bytes;
 };
 
@@ -116,8 +116,8 @@ struct statistics {
   template <typename F>
   constexpr void each(F f) noexcept {
     const auto of = [f](pool_statistics& s) {
-      for (counter* c : {&s.allocation, &s.allocated_bytes, &s.active, &s.active_bytes, &s.requested_bytes, &s.segment,
-                         &s.reserved_bytes, &s.inactive_split, &s.inactive_split_bytes}) {
+      for (counter* c : {&s.allocation, &s.allocated_bytes, &s.active, &s.active_bytes, &s.requested_bytes,
+                         &s.segment, &s.reserved_bytes, &s.inactive_split, &s.inactive_split_bytes}) {
         f(*c);
       }
     };

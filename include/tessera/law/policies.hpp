@@ -35,7 +35,8 @@ constexpr bool rounding(const P& p) {
 template <pools_policy P>
 constexpr bool pools(const P& p) {
   require(P::count > 0, "pools exist: count > 0");
-  for (std::size_t n : telling_sizes()) require(p.select(n) < P::count, "pools are in range: select(n) < count");
+  for (std::size_t n : telling_sizes())
+    require(p.select(n) < P::count, "pools are in range: select(n) < count");
   return true;
 }
 

@@ -14,8 +14,8 @@ namespace tessera::law {
 /// A recipe's policies keep their own laws, and fit together.
 template <tessera::recipe R>
 constexpr bool recipe(const policies<R>& p = {}) {
-  bool holds = rounding(p.rounding) && pools(p.pools) && streams(p.streams) && split(p.split) && pages(p.pages) &&
-               growth(p.growth) && eviction(p.eviction) && recovery(p.recovery);
+  bool holds = rounding(p.rounding) && pools(p.pools) && streams(p.streams) && split(p.split) &&
+               pages(p.pages) && growth(p.growth) && eviction(p.eviction) && recovery(p.recovery);
   for (std::size_t n : telling_sizes()) {
     const std::size_t size = p.rounding.block_size(n);
     const std::size_t segment = p.growth.segment_size(size, usage{});

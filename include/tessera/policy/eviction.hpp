@@ -37,18 +37,21 @@ struct idle_survey {
 ///   p.should_evict(segment, survey)   whether this candidate goes; asked again in passes, with a new survey each,
 ///                                     until enough has gone or a pass frees nothing
 template <typename P>
-concept eviction_policy = std::regular<P> && requires(const P& p, moment when, const usage& now, std::size_t bytes,
-                                                      const idle_segment& segment, const idle_survey& survey) {
-  { p.bytes_to_evict(when, now) } noexcept -> std::same_as<std::size_t>;
-  { p.considers(bytes) } noexcept -> std::same_as<bool>;
-  { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;
-};
+concept eviction_policy =
+    std::regular<P> && requires(const P& p, moment when, const usage& now, std::size_t bytes,
+                                const idle_segment& segment, const idle_survey& survey) {
+      { p.bytes_to_evict(when, now) } noexcept -> std::same_as<std::size_t>;
+      { p.considers(bytes) } noexcept -> std::same_as<bool>;
+      { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;
+    };
 
 /// Keeps everything until recovery or the user asks.
 struct evict_never {
   [[nodiscard]] static constexpr std::size_t bytes_to_evict(moment, const usage&) noexcept { return 0; }
   [[nodiscard]] static constexpr bool considers(std::size_t) noexcept { return false; }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept { return false; }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
+    return false;
+  }
   bool operator==(const evict_never&) const = default;
 };
 
@@ -58,7 +61,9 @@ struct evict_at_free {
     return when == moment::after_free ? now.cached : 0;
   }
   [[nodiscard]] static constexpr bool considers(std::size_t) noexcept { return true; }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept { return true; }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
+    return true;
+  }
   bool operator==(const evict_at_free&) const = default;
 };
 
@@ -75,7 +80,8 @@ struct evict_idle_above {
     return now.reserved > kept ? now.reserved - kept : 0;
   }
   [[nodiscard]] static constexpr bool considers(std::size_t bytes) noexcept { return bytes > Ignored; }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment, const idle_survey& survey) noexcept {
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment,
+                                                   const idle_survey& survey) noexcept {
     const double average = static_cast<double>(survey.total_age) / static_cast<double>(survey.count);
     return static_cast<double>(segment.age) >= average;
   }

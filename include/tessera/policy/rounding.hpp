@@ -57,7 +57,8 @@ struct round_to_divisions {
 
   [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
     const std::size_t parts = table.get().of(requested);
-    return parts > 1 && requested > Step * parts ? next_division(requested, parts) : align_up(requested, Step);
+    return parts > 1 && requested > Step * parts ? next_division(requested, parts)
+                                                 : align_up(requested, Step);
   }
   bool operator==(const round_to_divisions&) const = default;
 };

@@ -30,12 +30,12 @@ class simulated_device {
     std::uint64_t wait = 5'000;
   };
   struct options {
-    std::size_t capacity = operator""_GiB(80);   ///< bytes
-    std::size_t granularity = 512;               ///< bytes; a power of two
-    std::size_t huge_budget = unlimited;         ///< bytes to be had in huge pages
-    std::size_t log_calls = 0;                   ///< how many of the latest calls the log keeps
-    std::uint64_t fail_every = 0;                ///< every k-th call that can fail does; 0 for none
-    unsigned device = 0;                         ///< devices with different numbers share no address
+    std::size_t capacity = operator""_GiB(80);  ///< bytes
+    std::size_t granularity = 512;              ///< bytes; a power of two
+    std::size_t huge_budget = unlimited;        ///< bytes to be had in huge pages
+    std::size_t log_calls = 0;                  ///< how many of the latest calls the log keeps
+    std::uint64_t fail_every = 0;               ///< every k-th call that can fail does; 0 for none
+    unsigned device = 0;                        ///< devices with different numbers share no address
     costs cost{};
   };
   enum class call : unsigned char { acquire, release, record, query, wait, discard };
@@ -70,7 +70,8 @@ class simulated_device {
     ++counts_.acquire;
     const std::size_t huge_left = options_.huge_budget - huge_used_;
     const bool legal = bytes != 0 && bytes % options_.granularity == 0 && bytes <= device_span - alignment;
-    const bool fits = legal && bytes <= options_.capacity - used_ && (kind == page_kind::normal || bytes <= huge_left) &&
+    const bool fits = legal && bytes <= options_.capacity - used_ &&
+                      (kind == page_kind::normal || bytes <= huge_left) &&
                       next_ % device_span <= device_span - alignment - bytes;
     const bool injected = fails();
     std::uintptr_t given = 0;
@@ -84,7 +85,8 @@ class simulated_device {
     } else if (!injected) {
       ++counts_.refused;
     }
-    note(call::acquire, given != 0, given, bytes, {}, options_.cost.acquire + per_mib(options_.cost.acquire_per_mib, bytes));
+    note(call::acquire, given != 0, given, bytes, {},
+         options_.cost.acquire + per_mib(options_.cost.acquire_per_mib, bytes));
     return reinterpret_cast<void*>(given);
   }
 
@@ -153,7 +155,9 @@ class simulated_device {
   static constexpr std::size_t alignment = operator""_MiB(2);
   static constexpr std::uintptr_t device_span = std::uintptr_t{1} << 56;
 
-  static std::uint64_t per_mib(std::uint64_t cost, std::size_t bytes) noexcept { return cost * (bytes >> 20); }
+  static std::uint64_t per_mib(std::uint64_t cost, std::size_t bytes) noexcept {
+    return cost * (bytes >> 20);
+  }
   [[nodiscard]] std::uint64_t busy_until(stream_id stream) const noexcept {
     const auto found = busy_.find(stream);
     return found != busy_.end() && found->second > now_ns_ ? found->second : now_ns_;
@@ -165,7 +169,8 @@ class simulated_device {
     if (every || once) ++counts_.failed;
     return every || once;
   }
-  void note(call what, bool worked, std::uintptr_t address, std::size_t bytes, stream_id stream, std::uint64_t cost) {
+  void note(call what, bool worked, std::uintptr_t address, std::size_t bytes, stream_id stream,
+            std::uint64_t cost) {
     now_ns_ += cost;
     if (options_.log_calls == 0) return;
     if (log_.size() == options_.log_calls) log_.pop_front();

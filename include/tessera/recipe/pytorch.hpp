@@ -22,7 +22,8 @@ struct pytorch final {
   using recovery = recover_like_pytorch;
 
   /// The policies under the settings of a PYTORCH_CUDA_ALLOC_CONF.
-  [[nodiscard]] static constexpr policies<pytorch> configured(const config::pytorch_settings& settings) noexcept;
+  [[nodiscard]] static constexpr policies<pytorch> configured(
+      const config::pytorch_settings& settings) noexcept;
 };
 static_assert(recipe<pytorch>);
 

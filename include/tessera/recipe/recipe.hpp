@@ -38,8 +38,8 @@ template <typename R>
 concept has_recovery = requires { typename R::recovery; } && recovery_policy<typename R::recovery>;
 
 template <typename R>
-concept recipe = has_rounding<R> && has_pools<R> && has_streams<R> && has_split<R> && has_pages<R> && has_growth<R> &&
-                 has_eviction<R> && has_recovery<R>;
+concept recipe = has_rounding<R> && has_pools<R> && has_streams<R> && has_split<R> && has_pages<R> &&
+                 has_growth<R> && has_eviction<R> && has_recovery<R>;
 
 /// The policies of one allocator, by value: where numbers are set at run time, by name.
 template <typename Recipe>
@@ -57,29 +57,36 @@ struct policies {
 /// Says in one sentence each which alias of a recipe is wrong, and where to read what it must be.
 template <typename Recipe>
 consteval bool check_recipe() {
-  static_assert(has_rounding<Recipe>,
-                "Recipe::rounding must name a rounding_policy: size_t block_size(size_t requested) const noexcept "
-                "[tessera/policy/rounding.hpp]");
+  static_assert(
+      has_rounding<Recipe>,
+      "Recipe::rounding must name a rounding_policy: size_t block_size(size_t requested) const noexcept "
+      "[tessera/policy/rounding.hpp]");
   static_assert(has_pools<Recipe>,
-                "Recipe::pools must name a pools_policy: static size_t count, size_t select(size_t block) const noexcept "
+                "Recipe::pools must name a pools_policy: static size_t count, size_t select(size_t block) "
+                "const noexcept "
                 "[tessera/policy/pools.hpp]");
-  static_assert(has_streams<Recipe>,
-                "Recipe::streams must name a streams_policy: static bool uses_events, stream_id reuse_key(stream_id), "
-                "bool should_hold(stream_id owner, stream_id user) const noexcept [tessera/policy/streams.hpp]");
-  static_assert(has_split<Recipe>,
-                "Recipe::split must name a split_policy: bool may_serve(size_t wanted, size_t block), bool "
-                "should_split(size_t wanted, size_t block), block_end handed_out(), size_t oversize() const noexcept "
-                "[tessera/policy/split.hpp]");
+  static_assert(
+      has_streams<Recipe>,
+      "Recipe::streams must name a streams_policy: static bool uses_events, stream_id reuse_key(stream_id), "
+      "bool should_hold(stream_id owner, stream_id user) const noexcept [tessera/policy/streams.hpp]");
+  static_assert(
+      has_split<Recipe>,
+      "Recipe::split must name a split_policy: bool may_serve(size_t wanted, size_t block), bool "
+      "should_split(size_t wanted, size_t block), block_end handed_out(), size_t oversize() const noexcept "
+      "[tessera/policy/split.hpp]");
   static_assert(has_pages<Recipe>,
-                "Recipe::pages must name a pages_policy: static bool uses_page_kinds, page_order backing(size_t segment) "
+                "Recipe::pages must name a pages_policy: static bool uses_page_kinds, page_order "
+                "backing(size_t segment) "
                 "const noexcept [tessera/policy/pages.hpp]");
-  static_assert(has_growth<Recipe>,
-                "Recipe::growth must name a growth_policy: size_t segment_size(size_t block, const usage&), size_t "
-                "limit() const noexcept [tessera/policy/growth.hpp]");
-  static_assert(has_eviction<Recipe>,
-                "Recipe::eviction must name an eviction_policy: size_t bytes_to_evict(moment, const usage&), bool "
-                "considers(size_t bytes), bool should_evict(const idle_segment&, const idle_survey&) const noexcept "
-                "[tessera/policy/eviction.hpp]");
+  static_assert(
+      has_growth<Recipe>,
+      "Recipe::growth must name a growth_policy: size_t segment_size(size_t block, const usage&), size_t "
+      "limit() const noexcept [tessera/policy/growth.hpp]");
+  static_assert(
+      has_eviction<Recipe>,
+      "Recipe::eviction must name an eviction_policy: size_t bytes_to_evict(moment, const usage&), bool "
+      "considers(size_t bytes), bool should_evict(const idle_segment&, const idle_survey&) const noexcept "
+      "[tessera/policy/eviction.hpp]");
   static_assert(has_recovery<Recipe>,
                 "Recipe::recovery must name a recovery_policy: recovery_steps steps(refusal) const noexcept "
                 "[tessera/policy/recovery.hpp]");

@@ -28,14 +28,14 @@ struct policy_for {
 };
 template <axis Axis, typename Otherwise, typename First, typename... Rest>
 struct policy_for<Axis, Otherwise, First, Rest...>
-    : std::conditional_t<axis_of<First> == Axis, std::type_identity<First>, policy_for<Axis, Otherwise, Rest...>> {};
+    : std::conditional_t<axis_of<First> == Axis, std::type_identity<First>,
+                         policy_for<Axis, Otherwise, Rest...>> {};
 
 template <typename... Policy>
 [[nodiscard]] consteval bool distinct_axes() {
   unsigned seen = 0;
-  return ((axis_of<Policy> == axis::none ||
-           ((seen >> static_cast<unsigned>(axis_of<Policy>) & 1) == 0 &&
-            (seen |= 1u << static_cast<unsigned>(axis_of<Policy>)) != 0)) &&
+  return ((axis_of<Policy> == axis::none || ((seen >> static_cast<unsigned>(axis_of<Policy>) & 1) == 0 &&
+                                             (seen |= 1u << static_cast<unsigned>(axis_of<Policy>)) != 0)) &&
           ...);
 }
 

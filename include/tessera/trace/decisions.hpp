@@ -7,8 +7,12 @@
 #include <cstdio>
 #include <iterator>
 #include <map>
+#include <utility>
 
+#include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/recipe.hpp>
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/program.hpp>
 
@@ -83,5 +87,18 @@ class decision_log {
   std::size_t last_segment_ = 0;
   std::size_t block_ = 0;  // of the latest hand-out or free
 };
+
+/// Runs a program through an allocator of `Recipe` and writes its decisions, and at the end what is reserved then and
+/// was at most, in bytes.
+template <typename Recipe>
+void write_decisions(std::FILE* out, const program& source, simulated_device device,
+                     const policies<Recipe>& chosen) {
+  decision_log log(out);
+  caching_allocator<Recipe, simulated_device, decision_log::sink> pool{std::move(device), chosen, {&log}};
+  replay(
+      source, pool, [](std::size_t) {}, [&](std::size_t i, void* p) { log.line(i, source.events()[i], p); });
+  const counter& reserved = pool.statistics().all.reserved_bytes;
+  std::fprintf(out, "# end in_use=%" PRId64 " peak=%" PRId64 "\n", reserved.current, reserved.peak);
+}
 
 }  // namespace tessera::trace

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// A policy of one's own, its laws, and recipes made with it.
+#include <cstddef>
+#include <cstdio>
+
+#include <tessera/law/policies.hpp>
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+
+/// Rounds small requests to 512 bytes and large ones to 64 KiB.
+struct round_in_two_steps {
+  [[nodiscard]] static constexpr std::size_t block_size(std::size_t requested) noexcept {
+    return tessera::align_up(requested, requested <= 1_MiB ? 512 : 64_KiB);
+  }
+  bool operator==(const round_in_two_steps&) const = default;
+};
+static_assert(tessera::rounding_policy<round_in_two_steps>);  // it has the shape
+static_assert(tessera::law::rounding(round_in_two_steps{}));  // and the meaning
+
+// A variation of a known recipe; the order of policies does not matter.
+using variation =
+    tessera::with<tessera::pytorch, round_in_two_steps, tessera::evict_idle_above<tessera::percent(60)>>;
+
+// The same written out: complete, so that a misspelt axis is an error.
+struct inference_server final {
+  using rounding = round_in_two_steps;
+  using pools = tessera::pool_small_and_large<1_MiB>;
+  using streams = tessera::reuse_on_same_stream;
+  using split = tessera::split_up_to<32_MiB>;
+  using pages = tessera::back_with_huge_pages_first;
+  using growth = tessera::grow_by_segments<2_MiB, 20_MiB>;
+  using eviction = tessera::evict_idle_above<tessera::percent(60)>;
+  using recovery = tessera::recover_like_pytorch;
+};
+
+int main() {
+  tessera::caching_allocator<variation, tessera::simulated_device> first;
+  tessera::caching_allocator<inference_server, tessera::simulated_device> second;
+  second.settings().split.slack = 8_MiB;  // numbers that are not template arguments are set here
+  void* p = first.allocate(3_MiB + 1);
+  void* q = second.allocate(3_MiB + 1);
+  std::printf("live: %zu and %zu bytes\n", first.now().live, second.now().live);
+  first.deallocate(p);
+  second.deallocate(q);
+  return 0;
+}

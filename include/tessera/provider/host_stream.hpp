@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace tessera {
+
+/// A stream of work on the host: one thread that runs tasks in the order of their submission.
+class host_stream {
+ public:
+  host_stream() : worker_([this] { run(); }) {}
+  host_stream(const host_stream&) = delete;
+  host_stream& operator=(const host_stream&) = delete;
+  /// Finishes what was submitted.
+  ~host_stream() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    worker_.join();
+  }
+
+  /// Queues a callable that does not throw.
+  template <typename F>
+  void submit(F work) {
+    auto queued = std::make_unique<task_of<F>>(std::move(work));
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(std::move(queued));
+      ++submitted_;
+    }
+    changed_.notify_all();
+  }
+
+  /// How many tasks have been submitted so far: a mark behind all of them.
+  [[nodiscard]] std::uint64_t mark() {
+    const std::lock_guard lock(mutex_);
+    return submitted_;
+  }
+  [[nodiscard]] bool has_reached(std::uint64_t mark) const noexcept {
+    return completed_.load(std::memory_order_acquire) >= mark;
+  }
+  void wait_for(std::uint64_t mark) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this, mark] { return has_reached(mark); });
+  }
+
+ private:
+  struct task {
+    virtual ~task() = default;
+    virtual void run() noexcept = 0;
+  };
+  template <typename F>
+  struct task_of final : task {
+    explicit task_of(F work) : work_(std::move(work)) {}
+    void run() noexcept override { work_(); }
+    F work_;
+  };
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      std::unique_ptr<task> next = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      next->run();
+      next.reset();
+      lock.lock();
+      completed_.fetch_add(1, std::memory_order_release);
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::unique_ptr<task>> tasks_;
+  std::uint64_t submitted_ = 0;
+  std::atomic<std::uint64_t> completed_{0};
+  bool ending_ = false;
+  std::thread worker_;
+};
+
+}  // namespace tessera
