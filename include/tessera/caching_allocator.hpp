@@ -74,10 +74,9 @@ class caching_allocator {
   }
   /// The same as deallocate, but an address that is not a live block's changes nothing and gives false.
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    engine::block* const b = machine_.find_live(p);
-    if (b == nullptr) return false;
-    if (machine_.take_back(*b)) evict(moment::after_free);
-    return true;
+    const auto taken = machine_.take_back(p);
+    if (taken == engine::taken::free) evict(moment::after_free);
+    return taken != engine::taken::unknown;
   }
 
   /// Notes that `stream` uses a block, so that freeing it waits for that use; false where `p` is not the address of a
@@ -104,7 +103,9 @@ class caching_allocator {
   }
 
   [[nodiscard]] usage now() const noexcept { return machine_.usage_under(policies_.growth.limit()); }
-  [[nodiscard]] auto& statistics() noexcept { return machine_.statistics(); }
+  [[nodiscard]] auto statistics() const noexcept { return machine_.books().report(); }
+  void reset_peak_statistics() noexcept { machine_.books().reset_peak(); }
+  void reset_accumulated_statistics() noexcept { machine_.books().reset_accumulated(); }
   /// Bytes of host memory that describe the blocks.
   [[nodiscard]] std::size_t footprint() const noexcept { return machine_.footprint(); }
   /// The first broken invariant in words, or null; walks every block.
@@ -130,9 +131,7 @@ class caching_allocator {
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
     engine::block* const found =
         home != nullptr && machine_.reserve() ? machine_.best_fit(*home, want.size) : nullptr;
-    if (found == nullptr || !policies_.split.may_serve(want.size, found->size)) return nullptr;
-    home->remove(*found);
-    return found;
+    return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
   }
 
   void* hand_out(engine::block& found, const request& want) noexcept {
@@ -155,7 +154,7 @@ class caching_allocator {
       if (recover(step, want)) found = acquire(want, segment, why);
       if (found != nullptr) return found;
     }
-    if (steps.count == 0) ++machine_.statistics().num_oom_rejections;
+    if (steps.count == 0) ++machine_.books().num_oom_rejections;
     machine_.tell_oom(want.bytes, want.size, want.stream);
     return nullptr;
   }
@@ -172,7 +171,7 @@ class caching_allocator {
   bool recover(recovery_step step, const request& want) noexcept {
     if (step == recovery_step::evict_all) {
       trim();
-      ++machine_.statistics().num_alloc_retries;
+      ++machine_.books().num_alloc_retries;
       return true;
     }
     const std::size_t oversize = policies_.split.oversize();

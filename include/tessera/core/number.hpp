@@ -28,7 +28,7 @@ struct number<Initial> {
   T value = Initial.initial;
   constexpr number() noexcept = default;
   constexpr number(T chosen) noexcept : value(chosen) {}
-  [[nodiscard]] constexpr T get() const noexcept { return value; }
+  [[nodiscard]] constexpr const T& get() const noexcept { return value; }
   constexpr operator T() const noexcept { return value; }
   bool operator==(const number&) const = default;
 };

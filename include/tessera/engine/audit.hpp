@@ -22,14 +22,14 @@ template <std::size_t Pools>
   std::size_t free = 0;
   blocks.for_each_segment([&](const block& head, std::size_t bytes) {
     found.reserved += bytes;
-    require(head.previous == nullptr, "a segment's first block has no neighbour below");
-    for (const block* b = &head; b != nullptr; b = b->next) {
+    require(head.is_first() && head.origin().first == &head, "a segment knows its first block");
+    for (const block* b = &head; b != nullptr; b = b->above) {
       require(b->size > 0, "no block is empty");
       require(b->home == head.home, "all blocks of a segment share one pool and stream");
-      if (b->next != nullptr) {
-        require(b->next->previous == b, "neighbours agree");
-        require(b->next->address == b->address + b->size, "neighbours touch");
-        require(b->is != block::state::free || b->next->is != block::state::free,
+      if (b->above != nullptr) {
+        require(b->above->below() == b, "neighbours agree");
+        require(b->above->address == b->address + b->size, "neighbours touch");
+        require(b->is != block::state::free || b->above->is != block::state::free,
                 "free neighbours are merged");
       }
       if (b->is == block::state::free) {

@@ -14,8 +14,7 @@ namespace tessera::engine {
 /// The free blocks of one pool on one stream, ordered by size, then by address.
 ///
 /// Sizes fall into bins, one for each multiple of 512 bytes up to 32 KiB and 32 for each power of two above, so that a
-/// bitmap leads to the smallest bin with a block that fits. Only inside a bin order costs: a treap, whose shape follows
-/// from the addresses alone.
+/// bitmap leads to the smallest bin with a block that fits. Only inside a bin order costs: there is a treap in each.
 ///   Cost:  constant, and the logarithm of the blocks in one bin
 class free_blocks {
  public:
@@ -62,25 +61,41 @@ class free_blocks {
     b.is = block::state::free;
     b.set_count(*clock_);
     const std::size_t bin = bin_of(b.size);
-    words_[bin / 64] |= std::uint64_t{1} << (bin % 64);
-    summary_ |= std::uint64_t{1} << (bin / 64);
-    block** at = &bins_[bin];
-    const std::uint64_t rank = rank_of(b);
-    while (*at != nullptr && rank_of(**at) >= rank)
-      at = before(b, **at) ? &(*at)->tree.left : &(*at)->tree.right;
-    split(*at, b, b.tree.left, b.tree.right);
-    *at = &b;
+    if (bins_[bin] == nullptr) {
+      bins_[bin] = &b;
+      b.tree = {nullptr, nullptr};
+      words_[bin / 64] |= std::uint64_t{1} << (bin % 64);
+      summary_ |= std::uint64_t{1} << (bin / 64);
+    } else {
+      plant(bins_[bin], b);
+    }
   }
 
   void remove(block& b) noexcept {
     const std::size_t bin = bin_of(b.size);
-    block** at = &bins_[bin];
-    while (*at != &b) at = before(b, **at) ? &(*at)->tree.left : &(*at)->tree.right;
-    *at = join(b.tree.left, b.tree.right);
-    b.is = block::state::loose;
-    if (bins_[bin] != nullptr) return;
-    words_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
-    if (words_[bin / 64] == 0) summary_ &= ~(std::uint64_t{1} << (bin / 64));
+    if (is_alone(bin, b)) {
+      bins_[bin] = nullptr;
+      words_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
+      if (words_[bin / 64] == 0) summary_ &= ~(std::uint64_t{1} << (bin / 64));
+    } else {
+      uproot(bins_[bin], b);
+    }
+  }
+
+  /// Changes where a free block begins and how large it is; it counts as newly free.
+  ///   Cost:  next to none while it is alone in its bin, as what large blocks are cut from mostly is
+  void change(block& b, std::uintptr_t address, std::size_t size) noexcept {
+    const std::size_t bin = bin_of(b.size);
+    if (bin == bin_of(size) && is_alone(bin, b)) {
+      b.set_count(*clock_);
+      b.address = address;
+      b.size = size;
+      return;
+    }
+    remove(b);
+    b.address = address;
+    b.size = size;
+    insert(b);
   }
 
   [[nodiscard]] std::uint64_t age(const block& b) const noexcept {
@@ -108,9 +123,26 @@ class free_blocks {
   [[nodiscard]] static bool before(const block& a, const block& b) noexcept {
     return a.size != b.size ? a.size < b.size : a.address < b.address;
   }
+  /// Scrambled from where the block is described, which does not change while it is free.
   [[nodiscard]] static std::uint64_t rank_of(const block& b) noexcept {
-    const std::uint64_t mixed = (b.address ^ (b.address >> 32)) * 0xD6E8FEB86659FD93u;
+    const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(&b) * 0xD6E8FEB86659FD93u;
     return mixed ^ (mixed >> 32);
+  }
+  [[nodiscard]] bool is_alone(std::size_t bin, const block& b) const noexcept {
+    return bins_[bin] == &b && b.tree.left == nullptr && b.tree.right == nullptr;
+  }
+  static void plant(block*& root, block& b) noexcept {
+    block** at = &root;
+    const std::uint64_t rank = rank_of(b);
+    while (*at != nullptr && rank_of(**at) >= rank)
+      at = before(b, **at) ? &(*at)->tree.left : &(*at)->tree.right;
+    split(*at, b, b.tree.left, b.tree.right);
+    *at = &b;
+  }
+  static void uproot(block*& root, block& b) noexcept {
+    block** at = &root;
+    while (*at != &b) at = before(b, **at) ? &(*at)->tree.left : &(*at)->tree.right;
+    *at = join(b.tree.left, b.tree.right);
   }
   [[nodiscard]] static block* lowest(block* b) noexcept {
     while (b->tree.left != nullptr) b = b->tree.left;

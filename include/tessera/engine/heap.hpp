@@ -28,9 +28,7 @@ class heap {
   }
 
   /// Takes the host memory that serving one request can need; false where there is none, and nothing has changed.
-  [[nodiscard]] bool reserve() noexcept {
-    return blocks_.reserve(2) && live_.reserve_one() && segments_.reserve_one();
-  }
+  [[nodiscard]] bool reserve() noexcept { return blocks_.reserve(2) && live_.reserve_one(); }
 
   /// Where free blocks of this pool and key wait; null where host memory ran out.
   [[nodiscard]] free_blocks* home(std::size_t in, stream_id key) noexcept {
@@ -57,40 +55,55 @@ class heap {
     return home.best_fit(size);
   }
 
-  /// Makes one block, not yet free, of a segment that the device gave.
-  ///   Requires:  a reserve() that covers it
-  [[nodiscard]] block& add_segment(free_blocks& home, void* address, std::size_t bytes) noexcept {
+  /// Files a segment that the device gave as one free block; null where host memory ran out.
+  [[nodiscard]] block* add_segment(free_blocks& home, std::uintptr_t address, std::size_t bytes) noexcept {
+    if (!segment_slab_.reserve(1) || !blocks_.reserve(3)) return nullptr;
+    segment& fresh = *segment_slab_.take();
+    fresh.previous = nullptr;
+    fresh.next = segments_;
+    if (segments_ != nullptr) segments_->previous = &fresh;
+    segments_ = &fresh;
     block& whole = *blocks_.take();
-    whole.address = reinterpret_cast<std::uintptr_t>(address);
+    whole.begin(fresh);
+    whole.above = nullptr;
+    whole.address = address;
     whole.size = bytes;
     whole.home = &home;
-    segments_.insert(whole.address, &whole);
     ++home.segments;
-    return whole;
+    home.insert(whole);
+    return &whole;
   }
 
-  /// Forgets a segment that the device took back; its one block is not in a free index any more.
+  /// Forgets an idle segment that the device took back.
   void remove_segment(block& whole) noexcept {
-    segments_.remove(whole.address);
+    segment& gone = whole.origin();
+    (gone.previous != nullptr ? gone.previous->next : segments_) = gone.next;
+    if (gone.next != nullptr) gone.next->previous = gone.previous;
+    segment_slab_.give_back(&gone);
+    whole.home->remove(whole);
     --whole.home->segments;
     blocks_.give_back(&whole);
   }
 
-  /// Cuts a block that is in no index at `bytes` from its start; returns the upper part.
-  ///   Requires:  a reserve() that covers it
-  [[nodiscard]] block& cut(block& low, std::size_t bytes) noexcept {
-    block& high = *blocks_.take();
-    high.address = low.address + bytes;
-    high.size = low.size - bytes;
-    high.home = low.home;
-    high.previous = &low;
-    high.next = low.next;
-    if (high.next != nullptr) high.next->previous = &high;
-    low.next = &high;
-    low.size = bytes;
-    return high;
+  /// Cuts `size` bytes off one end of a free block, which stays free; returns the part.
+  ///   Requires:  a reserve() that covers it; size < rest.size
+  [[nodiscard]] block& cut(block& rest, std::size_t size, bool low_end) noexcept {
+    block& part = *blocks_.take();
+    part.size = size;
+    part.home = rest.home;
+    if (low_end) {
+      part.address = rest.address;
+      rest.insert_below(part);
+    } else {
+      part.address = rest.address + rest.size - size;
+      rest.insert_above(part);
+    }
+    rest.home->change(rest, low_end ? rest.address + size : rest.address, rest.size - size);
+    return part;
   }
 
+  /// Gives a block that is in no index, or a part that was cut, to the user.
+  ///   Requires:  a reserve() that covers it
   void make_live(block& b, std::size_t requested) noexcept {
     b.is = block::state::live;
     b.facts = {requested, nullptr};
@@ -100,7 +113,10 @@ class heap {
   [[nodiscard]] block* find_live(const void* p) const noexcept {
     return live_.find(reinterpret_cast<std::uintptr_t>(p));
   }
-  void end_life(block& b) noexcept { live_.remove(b.address); }
+  /// The same, and it is not live any more.
+  [[nodiscard]] block* end_life(const void* p) noexcept {
+    return live_.remove(reinterpret_cast<std::uintptr_t>(p));
+  }
 
   /// What freeing a block swallowed.
   struct merge {
@@ -108,15 +124,30 @@ class heap {
     int count;          ///< neighbours merged
     std::size_t bytes;  ///< theirs
   };
-  /// Files a block as free, merged with its free neighbours.
+  /// Files a block as free, merged with its free neighbours, whose descriptions survive.
   merge make_free(block& freed) noexcept {
-    merge done{&freed, 0, 0};  // upwards first: downwards the block itself is given up
-    if (block* high = freed.next; high != nullptr && high->is == block::state::free)
-      done = absorb(done, *high);
-    if (block* low = freed.previous; low != nullptr && low->is == block::state::free)
-      done = absorb(done, *low);
-    done.into->home->insert(*done.into);
-    return done;
+    block* const low = freed.below();
+    block* const high = freed.above;
+    const bool joins_low = low != nullptr && low->is == block::state::free;
+    const bool joins_high = high != nullptr && high->is == block::state::free;
+    if (!joins_low && !joins_high) {
+      freed.home->insert(freed);
+      return {&freed, 0, 0};
+    }
+    block& into = joins_low ? *low : *high;
+    const std::uintptr_t address = joins_low ? low->address : freed.address;
+    std::size_t merged = into.size;
+    const std::size_t freed_size = freed.size;
+    freed.unlink();
+    blocks_.give_back(&freed);
+    if (joins_low && joins_high) {
+      merged += high->size;
+      high->home->remove(*high);
+      high->unlink();
+      blocks_.give_back(high);
+    }
+    into.home->change(into, address, merged + freed_size);
+    return {&into, joins_low + joins_high, merged};
   }
 
   /// Calls f(block&) for each free block that is a whole segment, last pool first, in the order of (key, size,
@@ -153,11 +184,11 @@ class heap {
   /// Calls f(first block, bytes) for each segment, in no particular order.
   template <typename F>
   void for_each_segment(F f) const {
-    segments_.for_each([&f](const block& head) {
+    for (const segment* s = segments_; s != nullptr; s = s->next) {
       std::size_t bytes = 0;
-      for (const block* b = &head; b != nullptr; b = b->next) bytes += b->size;
-      f(head, bytes);
-    });
+      for (const block* b = s->first; b != nullptr; b = b->above) bytes += b->size;
+      f(*s->first, bytes);
+    }
   }
   template <typename F>
   void for_each_home(F f) const {
@@ -165,9 +196,11 @@ class heap {
       for (const free_blocks* home = p.first; home != nullptr; home = home->next) f(*home);
     }
   }
-  /// The block at the start of the segment at this address, or null.
+  /// The block at the start of the segment at this address, or null; linear in the segments.
   [[nodiscard]] block* segment_at(const void* address) const noexcept {
-    return segments_.find(reinterpret_cast<std::uintptr_t>(address));
+    const segment* s = segments_;
+    while (s != nullptr && s->first->address != reinterpret_cast<std::uintptr_t>(address)) s = s->next;
+    return s != nullptr ? s->first : nullptr;
   }
 
   /// Forgets streams that own no segment, so that short-lived streams leave nothing behind.
@@ -183,7 +216,7 @@ class heap {
 
   [[nodiscard]] std::size_t live_count() const noexcept { return live_.size(); }
   [[nodiscard]] std::size_t footprint() const noexcept {
-    std::size_t bytes = blocks_.footprint() + live_.footprint() + segments_.footprint();
+    std::size_t bytes = blocks_.footprint() + segment_slab_.footprint() + live_.footprint();
     for (const pool& p : pools_) bytes += p.by_key.footprint() + p.by_key.size() * sizeof(free_blocks);
     return bytes;
   }
@@ -196,22 +229,6 @@ class heap {
     std::uint64_t searches = 0;
   };
 
-  /// Joins a block that is in no index with a free neighbour; the lower one survives.
-  merge absorb(merge so_far, block& neighbour) noexcept {
-    neighbour.home->remove(neighbour);
-    so_far.bytes += neighbour.size;
-    ++so_far.count;
-    const bool below = so_far.into->previous == &neighbour;
-    block& low = below ? neighbour : *so_far.into;
-    block& high = below ? *so_far.into : neighbour;
-    low.size += high.size;
-    low.next = high.next;
-    if (low.next != nullptr) low.next->previous = &low;
-    blocks_.give_back(&high);
-    so_far.into = &low;
-    return so_far;
-  }
-
   void drop(pool& p, free_blocks& home) noexcept {
     free_blocks** at = &p.first;
     while (*at != &home) at = &(*at)->next;
@@ -223,7 +240,8 @@ class heap {
 
   slab<block> blocks_;
   key_map<block> live_;
-  key_map<block> segments_;
+  slab<segment> segment_slab_;
+  segment* segments_ = nullptr;
   std::array<pool, Pools> pools_;
 };
 

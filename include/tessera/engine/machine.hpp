@@ -14,8 +14,8 @@
 #include <tessera/engine/audit.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/heap.hpp>
+#include <tessera/engine/ledger.hpp>
 #include <tessera/engine/pending_frees.hpp>
-#include <tessera/engine/statistics.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::engine {
@@ -24,6 +24,13 @@ namespace tessera::engine {
 struct piece {
   std::size_t bytes;
   std::size_t requested;
+};
+
+/// What became of a block that was given back.
+enum class taken : unsigned char {
+  unknown,  ///< there is no live block at the address
+  free,
+  held  ///< until the streams noted for it have come past
 };
 
 /// Carries out what an allocator decides: moves blocks between the device, the free index and the user, keeps the
@@ -51,8 +58,7 @@ class machine {
   }
   [[nodiscard]] block* find_live(const void* p) const noexcept { return heap_.find_live(p); }
 
-  /// Asks the device for a segment, each kind of page in turn; null where it refuses. The block is not free yet.
-  ///   Requires:  a reserve() that covers it
+  /// Asks the device for a segment, each kind of page in turn; null where it refuses, or host memory ran out.
   [[nodiscard]] block* acquire(free_blocks& home, std::size_t bytes, bool oversize,
                                const page_order& kinds) noexcept {
     void* given = nullptr;
@@ -65,7 +71,10 @@ class machine {
     }
     const auto address = reinterpret_cast<std::uintptr_t>(given);
     tell(given != nullptr ? action::segment_alloc : action::refused, address, bytes, bytes, home.key());
-    return given != nullptr ? &add(home, given, bytes, oversize) : nullptr;
+    if (given == nullptr) return nullptr;
+    block* const whole = add(home, address, bytes, oversize);
+    if (whole == nullptr) (void)device_.release(given, bytes);
+    return whole;
   }
 
   /// Gives an idle segment back; false where the device failed, and the segment stays.
@@ -74,14 +83,13 @@ class machine {
     const std::size_t bytes = idle.size;
     if (!device_.release(reinterpret_cast<void*>(address), bytes)) return false;
     tell(action::segment_free, address, bytes, bytes, idle.home->key());
-    statistics_.segment_released(idle.home->pool(), bytes);
-    if (bytes >= oversize) statistics_.oversize_segments.decrease(1);
-    idle.home->remove(idle);
+    ledger_.segment_released(idle.home->pool(), bytes);
+    if (bytes >= oversize) ledger_.oversize_segments.decrease(1);
     heap_.remove_segment(idle);
     return true;
   }
 
-  /// Makes a block, in no index, live: whole, or `size` bytes from one of its ends, the rest becoming free.
+  /// Makes a free block live: whole, or `size` bytes from one of its ends, the rest staying free.
   ///   Requires:  a reserve() that covers it; size <= found.size
   block& hand_out(block& found, std::size_t requested, std::size_t size, bool low_end, bool oversize,
                   stream_id stream) noexcept {
@@ -89,36 +97,35 @@ class machine {
     const bool was_split = found.is_split();
     block* given = &found;
     if (size < found.size) {
-      block& upper = heap_.cut(found, low_end ? size : found.size - size);
-      block& rest = low_end ? upper : found;
-      if (!low_end) given = &upper;
-      rest.home->insert(rest);
-      statistics_.inactive_split_changed(pool, was_split ? 0 : 1,
-                                         was_split ? -signed_bytes(size) : signed_bytes(rest.size));
-    } else if (was_split) {
-      statistics_.inactive_split_changed(pool, -1, -signed_bytes(size));
+      given = &heap_.cut(found, size, low_end);
+      ledger_.inactive_split_changed(pool, was_split ? 0 : 1,
+                                     was_split ? -as_signed(size) : as_signed(found.size));
+    } else {
+      found.home->remove(found);
+      if (was_split) ledger_.inactive_split_changed(pool, -1, -as_signed(size));
     }
     heap_.make_live(*given, requested);
     given->oversize = oversize;
-    if (oversize) statistics_.oversize_allocations.increase(1);
-    statistics_.handed_out(pool, requested, size);
+    if (oversize) ledger_.oversize_allocations.increase(1);
+    ledger_.handed_out(pool, requested, size);
     tell(action::alloc, given->address, requested, size, stream);
     return *given;
   }
 
-  /// Ends a block's life; whether it is free now, rather than held until the streams noted for it have come past.
-  bool take_back(block& live) noexcept {
-    heap_.end_life(live);
-    statistics_.free_requested(live.home->pool(), live.size);
-    if (live.oversize) statistics_.oversize_allocations.decrease(1);
-    tell(action::free_requested, live.address, live.facts.requested, live.size, live.home->key());
-    const bool free_now = live.facts.uses == nullptr;
-    if (free_now) {
-      complete_free(live);
-    } else {
-      pending_.hold(live, device_);
+  /// Ends the life of the block at an address.
+  taken take_back(const void* p) noexcept {
+    block* const live = heap_.end_life(p);
+    if (live == nullptr) return taken::unknown;
+    if (live->oversize) ledger_.oversize_allocations.decrease(1);
+    tell(action::free_requested, live->address, live->facts.requested, live->size, live->home->key());
+    if (live->facts.uses == nullptr) {
+      ledger_.freed(live->home->pool(), live->facts.requested, live->size);
+      complete_free(*live);
+      return taken::free;
     }
-    return free_now;
+    ledger_.held_back(live->home->pool(), live->size);
+    pending_.hold(*live, device_);
+    return taken::held;
   }
 
   /// Notes that a stream uses a live block; false where host memory ran out.
@@ -127,13 +134,13 @@ class machine {
   bool retire_pending() noexcept {
     if (pending_.empty()) return false;
     bool any = false;
-    pending_.retire(device_, [this, &any](block& b) { any = true, complete_free(b); });
+    pending_.retire(device_, [this, &any](block& b) { any = true, complete_held(b); });
     return any;
   }
   /// The same, after waiting for every event.
   void wait_for_pending() noexcept {
-    ++statistics_.num_sync_all_streams;
-    pending_.wait(device_, [this](block& b) { complete_free(b); });
+    ++ledger_.num_sync_all_streams;
+    pending_.wait(device_, [this](block& b) { complete_held(b); });
   }
 
   /// Takes over a segment that the device gave before, cut into pieces from its start; false where host memory ran out.
@@ -143,51 +150,45 @@ class machine {
                            std::size_t oversize) noexcept {
     std::size_t bytes = 0;
     for (const piece& p : pieces) bytes += p.bytes;
-    if (!reserve()) return false;
-    block* rest = &add(home, segment, bytes, bytes >= oversize);
+    block* rest = add(home, reinterpret_cast<std::uintptr_t>(segment), bytes, bytes >= oversize);
+    if (rest == nullptr) return false;
     for (const piece& p : pieces) {
       if (!reserve()) return false;
-      if (rest->is == block::state::free) home.remove(*rest);
-      block& made = hand_out(*rest, p.requested, p.bytes, true, false, home.key());
-      rest = made.next;
+      block* const following = p.bytes < rest->size ? rest : nullptr;
+      hand_out(*rest, p.requested, p.bytes, true, false, home.key());
+      rest = following;
     }
     for (block *b = heap_.segment_at(segment), *following = nullptr; b != nullptr; b = following) {
-      following = b->next;
-      if (b->facts.requested == 0) take_back(*b);
+      following = b->above;
+      if (b->is == block::state::live && b->facts.requested == 0)
+        (void)take_back(reinterpret_cast<void*>(b->address));
     }
     return true;
   }
 
   [[nodiscard]] usage usage_under(std::size_t limit) const noexcept {
-    const pool_statistics& s = statistics_.all;
-    const auto bytes = [](const counter& c) { return static_cast<std::size_t>(c.current); };
     const std::size_t capacity = device_.capacity();
-    return {.requested = bytes(s.requested_bytes),
-            .live = bytes(s.allocated_bytes),
-            .pending = bytes(s.active_bytes) - bytes(s.allocated_bytes),
-            .cached = bytes(s.reserved_bytes) - bytes(s.active_bytes),
-            .reserved = bytes(s.reserved_bytes),
-            .limit = limit < capacity ? limit : capacity};
+    usage now = ledger_.now();
+    now.limit = limit < capacity ? limit : capacity;
+    return now;
   }
-  [[nodiscard]] std::size_t reserved() const noexcept {
-    return static_cast<std::size_t>(statistics_.all.reserved_bytes.current);
-  }
+  [[nodiscard]] std::size_t reserved() const noexcept { return ledger_.reserved(); }
   void tell_oom(std::size_t requested, std::size_t size, stream_id stream) noexcept {
-    ++statistics_.num_ooms;
+    ++ledger_.num_ooms;
     tell(action::oom, 0, requested, size, stream);
   }
   [[nodiscard]] std::size_t footprint() const noexcept { return heap_.footprint() + pending_.footprint(); }
 
   [[nodiscard]] heap<Pools>& blocks() noexcept { return heap_; }
   [[nodiscard]] const heap<Pools>& blocks() const noexcept { return heap_; }
-  [[nodiscard]] tessera::statistics<Pools>& statistics() noexcept { return statistics_; }
-  [[nodiscard]] const tessera::statistics<Pools>& statistics() const noexcept { return statistics_; }
+  [[nodiscard]] ledger<Pools>& books() noexcept { return ledger_; }
+  [[nodiscard]] const ledger<Pools>& books() const noexcept { return ledger_; }
   [[nodiscard]] Provider& device() noexcept { return device_; }
   [[nodiscard]] const Provider& device() const noexcept { return device_; }
   [[nodiscard]] Sink& sink() noexcept { return sink_; }
 
  private:
-  static constexpr std::int64_t signed_bytes(std::size_t bytes) noexcept {
+  static constexpr std::int64_t as_signed(std::size_t bytes) noexcept {
     return static_cast<std::int64_t>(bytes);
   }
 
@@ -195,25 +196,31 @@ class machine {
             stream_id stream) noexcept {
     sink_.on(allocator_event{what, address, bytes, of_block, stream});
   }
-  block& add(free_blocks& home, void* segment, std::size_t bytes, bool oversize) noexcept {
-    statistics_.segment_acquired(home.pool(), bytes);
-    if (oversize) statistics_.oversize_segments.increase(1);
-    return heap_.add_segment(home, segment, bytes);
+  [[nodiscard]] block* add(free_blocks& home, std::uintptr_t address, std::size_t bytes,
+                           bool oversize) noexcept {
+    block* const whole = heap_.add_segment(home, address, bytes);
+    if (whole == nullptr) return nullptr;
+    ledger_.segment_acquired(home.pool(), bytes);
+    if (oversize) ledger_.oversize_segments.increase(1);
+    return whole;
+  }
+  void complete_held(block& held) noexcept {
+    ledger_.no_longer_held(held.home->pool(), held.facts.requested, held.size);
+    complete_free(held);
   }
   void complete_free(block& freed) noexcept {
     const std::size_t pool = freed.home->pool();
-    statistics_.free_completed(pool, freed.facts.requested, freed.size);
     tell(action::free_completed, freed.address, freed.facts.requested, freed.size, freed.home->key());
     const auto merged = heap_.make_free(freed);
     const std::size_t split_bytes = merged.into->is_split() ? merged.into->size : 0;
-    statistics_.inactive_split_changed(pool, (split_bytes != 0) - merged.count,
-                                       signed_bytes(split_bytes) - signed_bytes(merged.bytes));
+    ledger_.inactive_split_changed(pool, (split_bytes != 0) - merged.count,
+                                   as_signed(split_bytes) - as_signed(merged.bytes));
   }
 
   Provider device_;
   [[no_unique_address]] Sink sink_;
   heap<Pools> heap_;
-  tessera::statistics<Pools> statistics_;
+  ledger<Pools> ledger_;
   [[no_unique_address]] pending_frees<Provider, UsesEvents> pending_;
 };
 

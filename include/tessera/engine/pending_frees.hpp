@@ -50,13 +50,14 @@ class pending_frees {
     if (queue == nullptr) {
       if (!queue_slab_.reserve(1) || !queues_.reserve_one()) return false;
       queue = queue_slab_.take();
-      queue->stream = stream;
+      *queue = {stream, nullptr, nullptr, nullptr, 0};
       queues_.insert(stream.handle, queue);
     }
     use* const fresh = uses_.take();
     fresh->used = &used;
     fresh->queue = queue;
     fresh->next = used.facts.uses;
+    fresh->recorded = false;
     used.facts.uses = fresh;
     ++queue->uses;
     return true;

@@ -4,15 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
-#include <type_traits>
 
 namespace tessera::engine {
 
-/// Hands out nodes of one type from large chunks, the last returned first, and gives empty chunks back.
+/// Hands out default-initialised nodes of one type from large chunks, the last returned first, and gives empty chunks
+/// back. Nodes that are still out when it ends are not destroyed.
 ///
 ///   Cost:  constant; asks the host heap once for some hundreds of nodes
 template <typename Node>
-  requires std::is_trivially_destructible_v<Node>
 class slab {
  public:
   slab() = default;
@@ -54,10 +53,11 @@ class slab {
       unlink(partial_, from);
       link(full_, from);
     }
-    return ::new (static_cast<void*>(taken)) Node{};
+    return ::new (static_cast<void*>(taken)) Node;
   }
 
   void give_back(Node* node) noexcept {
+    node->~Node();
     chunk& home = *reinterpret_cast<chunk*>(reinterpret_cast<std::uintptr_t>(node) & ~(chunk_bytes - 1));
     if (home.used-- == per_chunk) {
       unlink(full_, home);
