@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -10,11 +12,15 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/engine/statistics.hpp>
 
 namespace bench {
 
-/// The caching allocator as one would write it from a textbook: an ordered set of free blocks by (stream, size,
-/// address), a hash map from address to block, one mutex. It decides as the pytorch recipe with default settings.
+using namespace tessera::literals;
+
+/// The caching allocator as one writes it from a textbook: an ordered set of free blocks by (stream, size, address), a
+/// hash map from address to block, one mutex. It does the job of the pytorch recipe with default settings: the same
+/// decisions, recorded streams and statistics, each kept the plain way.
 template <typename Provider>
 class textbook {
  public:
@@ -28,10 +34,11 @@ class textbook {
 
   void* try_allocate(std::size_t bytes, tessera::stream_id stream = {}) {
     const std::lock_guard lock(mutex_);
+    retire(false);
     const std::size_t size = tessera::align_up(bytes, 512);
-    const bool small = size <= tessera::operator""_MiB(1);
+    const bool small = size <= 1_MiB;
     auto& pool = small ? small_ : large_;
-    block wanted{stream, size, 0, small, nullptr, nullptr, false};
+    block wanted{stream, size, 0, small};
     block* b = nullptr;
     if (auto it = pool.lower_bound(&wanted); it != pool.end() && (*it)->stream == stream) {
       b = *it;
@@ -40,18 +47,38 @@ class textbook {
       b = grow(stream, size, small);
       if (b == nullptr) return nullptr;
     }
+    const bool was_split = b->is_split();
     const std::size_t rest = b->size - size;
-    if (small ? rest >= 512 : rest > tessera::operator""_MiB(1)) {
-      auto* tail = new block{stream, rest, b->address + size, small, b, b->next, false};
-      if (tail->next != nullptr) tail->next->previous = tail;
-      b->next = tail;
-      b->size = size;
-      pool.insert(tail);
+    if (small ? rest >= 512 : rest > 1_MiB) {
+      auto* part = new block{stream, size, b->address, small};
+      part->previous = b->previous;
+      if (part->previous != nullptr) part->previous->next = part;
+      part->next = b;
+      b->previous = part;
+      b->address += size;
+      b->size = rest;
+      pool.insert(b);
+      count(small, [&](tessera::pool_statistics& s) {
+        if (!was_split) s.inactive_split.increase(1);
+        s.inactive_split_bytes.change(was_split ? -as_signed(size) : as_signed(rest));
+      });
+      b = part;
+    } else if (was_split) {
+      count(small, [&](tessera::pool_statistics& s) {
+        s.inactive_split.decrease(1);
+        s.inactive_split_bytes.decrease(as_signed(b->size));
+      });
     }
     b->live = true;
+    b->requested = bytes;
     live_.emplace(reinterpret_cast<void*>(b->address), b);
-    allocated_ += b->size;
-    if (allocated_ > peak_) peak_ = allocated_;
+    count(small, [&](tessera::pool_statistics& s) {
+      s.allocation.increase(1);
+      s.allocated_bytes.increase(as_signed(b->size));
+      s.active.increase(1);
+      s.active_bytes.increase(as_signed(b->size));
+      s.requested_bytes.increase(as_signed(bytes));
+    });
     return reinterpret_cast<void*>(b->address);
   }
 
@@ -59,47 +86,49 @@ class textbook {
     const std::lock_guard lock(mutex_);
     const auto found = live_.find(p);
     if (found == live_.end()) return;
-    block* b = found->second;
+    block* const b = found->second;
     live_.erase(found);
-    allocated_ -= b->size;
-    b->live = false;
-    auto& pool = b->small ? small_ : large_;
-    if (block* low = b->previous; low != nullptr && !low->live) {
-      pool.erase(low);
-      low->size += b->size;
-      low->next = b->next;
-      if (low->next != nullptr) low->next->previous = low;
-      delete b;
-      b = low;
+    count(b->small, [&](tessera::pool_statistics& s) {
+      s.allocation.decrease(1);
+      s.allocated_bytes.decrease(as_signed(b->size));
+    });
+    if (b->uses.empty()) return free(b);
+    for (tessera::stream_id stream : std::exchange(b->uses, {})) {
+      typename Provider::event mark;
+      device_.record(stream, mark);
+      pending_[stream].emplace_back(mark, b);
+      ++b->awaited;
     }
-    if (block* high = b->next; high != nullptr && !high->live) {
-      pool.erase(high);
-      b->size += high->size;
-      b->next = high->next;
-      if (b->next != nullptr) b->next->previous = b;
-      delete high;
-    }
-    pool.insert(b);
   }
 
-  void record_stream(void*, tessera::stream_id) {}
+  void record_stream(void* p, tessera::stream_id stream) {
+    const std::lock_guard lock(mutex_);
+    const auto found = live_.find(p);
+    if (found != live_.end() && found->second->stream != stream) found->second->uses.insert(stream);
+  }
 
   void trim() {
+    retire(true);
     for (auto* pool : {&large_, &small_}) {
       for (auto it = pool->begin(); it != pool->end();) {
-        block* b = *it;
-        if (b->previous != nullptr || b->next != nullptr) {
+        block* const b = *it;
+        if (b->is_split()) {
           ++it;
           continue;
         }
         it = pool->erase(it);
         device_.release(reinterpret_cast<void*>(b->address), b->size);
+        count(b->small, [&](tessera::pool_statistics& s) {
+          s.segment.decrease(1);
+          s.reserved_bytes.decrease(as_signed(b->size));
+        });
         delete b;
       }
     }
   }
 
   Provider& device() { return device_; }
+  const tessera::statistics<2>& statistics() const { return statistics_; }
 
  private:
   struct block {
@@ -107,9 +136,14 @@ class textbook {
     std::size_t size;
     std::uintptr_t address;
     bool small;
-    block* previous;
-    block* next;
-    bool live;
+    block* previous = nullptr;
+    block* next = nullptr;
+    bool live = false;
+    std::size_t requested = 0;
+    int awaited = 0;
+    std::set<tessera::stream_id> uses{};
+    bool is_split() const { return previous != nullptr || next != nullptr; }
+    bool is_free() const { return !live; }
   };
   struct by_size {
     bool operator()(const block* a, const block* b) const {
@@ -118,8 +152,60 @@ class textbook {
     }
   };
 
+  static std::int64_t as_signed(std::size_t n) { return static_cast<std::int64_t>(n); }
+  template <typename F>
+  void count(bool small, F f) {
+    f(statistics_.all);
+    f(statistics_.pool[small ? 0 : 1]);
+  }
+
+  void free(block* b) {
+    auto& pool = b->small ? small_ : large_;
+    const std::size_t size = b->size;
+    std::int64_t pieces = 0;
+    std::int64_t bytes = 0;
+    b->live = false;
+    for (block* other : {b->previous, b->next}) {
+      if (other == nullptr || other->live) continue;
+      pool.erase(other);
+      --pieces;
+      bytes -= as_signed(other->size);
+      block* const low = other == b->previous ? other : b;
+      block* const high = other == b->previous ? b : other;
+      b->size += other->size;
+      b->address = low->address;
+      b->previous = low->previous;
+      b->next = high->next;
+      if (b->previous != nullptr) b->previous->next = b;
+      if (b->next != nullptr) b->next->previous = b;
+      delete other;
+    }
+    pool.insert(b);
+    if (b->is_split()) ++pieces, bytes += as_signed(b->size);
+    count(b->small, [&](tessera::pool_statistics& s) {
+      s.inactive_split.change(pieces);
+      s.inactive_split_bytes.change(bytes);
+      s.active.decrease(1);
+      s.active_bytes.decrease(as_signed(size));
+      s.requested_bytes.decrease(as_signed(b->requested));
+    });
+  }
+
+  void retire(bool wait) {
+    for (auto it = pending_.begin(); it != pending_.end();) {
+      auto& queue = it->second;
+      while (!queue.empty()) {
+        auto& [mark, b] = queue.front();
+        if (wait ? !device_.wait(mark) : !device_.query(mark)) break;
+        block* const done = b;
+        queue.pop_front();
+        if (--done->awaited == 0) free(done);
+      }
+      it = queue.empty() ? pending_.erase(it) : std::next(it);
+    }
+  }
+
   block* grow(tessera::stream_id stream, std::size_t size, bool small) {
-    using namespace tessera::literals;
     const std::size_t bytes = small ? 2_MiB : size < 10_MiB ? 20_MiB : tessera::align_up(size, 2_MiB);
     void* given = device_.acquire(bytes);
     if (given == nullptr) {
@@ -127,7 +213,11 @@ class textbook {
       given = device_.acquire(bytes);
     }
     if (given == nullptr) return nullptr;
-    return new block{stream, bytes, reinterpret_cast<std::uintptr_t>(given), small, nullptr, nullptr, false};
+    count(small, [&](tessera::pool_statistics& s) {
+      s.segment.increase(1);
+      s.reserved_bytes.increase(as_signed(bytes));
+    });
+    return new block{stream, bytes, reinterpret_cast<std::uintptr_t>(given), small};
   }
 
   Provider device_;
@@ -135,8 +225,8 @@ class textbook {
   std::set<block*, by_size> small_;
   std::set<block*, by_size> large_;
   std::unordered_map<void*, block*> live_;
-  std::size_t allocated_ = 0;
-  std::size_t peak_ = 0;
+  std::map<tessera::stream_id, std::deque<std::pair<typename Provider::event, block*>>> pending_;
+  tessera::statistics<2> statistics_;
 };
 
 }  // namespace bench

@@ -10,7 +10,7 @@ namespace tessera::engine {
 
 /// Maps 64-bit keys (addresses, stream handles) to objects that it does not own.
 ///
-/// Open addressing with linear probing; at most half full, and it shrinks again when nearly empty.
+/// Open addressing with linear probing; at most a quarter full, so that probes seldom collide, and it shrinks again when nearly empty.
 ///   Cost:  one probe nearly always; the host heap is asked when the table doubles or halves
 template <typename Value>
 class key_map {
@@ -25,7 +25,7 @@ class key_map {
 
   /// Makes sure that the next insert succeeds; false where host memory ran out.
   [[nodiscard]] bool reserve_one() noexcept {
-    if (size_ < capacity() / 2) return true;
+    if (size_ < capacity() / 4) return true;
     return rehash(entries_ == nullptr ? 16 : capacity() * 2);
   }
 
@@ -59,7 +59,7 @@ class key_map {
     }
     entries_[hole].value = nullptr;
     --size_;
-    if (capacity() > 64 && size_ < capacity() / 16) (void)rehash(capacity() / 4);
+    if (capacity() > 64 && size_ < capacity() / 32) (void)rehash(capacity() / 4);
     return removed;
   }
 
