@@ -72,7 +72,7 @@ struct evict_at_free {
 ///   Source:  PyTorch's garbage_collection_threshold, which leaves the 2 MiB segments of small blocks alone
 template <auto Threshold = tunable(fraction{}), std::size_t Ignored = 2_MiB>
 struct evict_idle_above {
-  [[no_unique_address]] number<Threshold> threshold;
+  [[no_unique_address]] number<Threshold> threshold{};
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
     if (when != moment::before_growth || threshold.get() == fraction{}) return 0;

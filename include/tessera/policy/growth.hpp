@@ -25,7 +25,7 @@ concept growth_policy = std::regular<P> && requires(const P& p, std::size_t bloc
 /// Takes a segment of just the block's size.
 template <auto Limit = tunable(unlimited)>
 struct grow_exactly {
-  [[no_unique_address]] number<Limit> most;
+  [[no_unique_address]] number<Limit> most{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return block;
@@ -40,7 +40,7 @@ struct grow_exactly {
 template <std::size_t Small, std::size_t Large, auto Limit = tunable(unlimited)>
   requires(Small <= Large)
 struct grow_by_segments {
-  [[no_unique_address]] number<Limit> most;
+  [[no_unique_address]] number<Limit> most{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     if (block <= Small / 2) return Small;

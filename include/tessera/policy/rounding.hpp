@@ -53,7 +53,7 @@ struct round_to_power_of_two {
 template <std::size_t Step, auto Table = tunable(divisions{})>
   requires(is_power_of_two(Step) && Step >= min_alignment)
 struct round_to_divisions {
-  [[no_unique_address]] number<Table> table;
+  [[no_unique_address]] number<Table> table{};
 
   [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
     const std::size_t parts = table.get().of(requested);

@@ -64,8 +64,8 @@ struct split_if_rest_at_least {
 ///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; small blocks go up to 1 MiB
 template <auto Max = tunable(unlimited), auto Slack = tunable(20_MiB), std::size_t SmallLimit = 1_MiB>
 struct split_up_to {
-  [[no_unique_address]] number<Max> max;
-  [[no_unique_address]] number<Slack> slack;
+  [[no_unique_address]] number<Max> max{};
+  [[no_unique_address]] number<Slack> slack{};
 
   [[nodiscard]] constexpr bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
     return wanted < max ? block < max : block < saturating_add(wanted, slack);

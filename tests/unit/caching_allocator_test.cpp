@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using torch = caching_allocator<pytorch, simulated_device>;
+
+TEST(caching_allocator, answers_zero_bytes_with_null) {
+  torch pool;
+  EXPECT_EQ(pool.allocate(0), nullptr);
+  EXPECT_EQ(pool.device().calls().acquire, 0u);
+  pool.deallocate(nullptr);
+}
+
+TEST(caching_allocator, explains_out_of_memory) {
+  torch pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
+  (void)pool.allocate(5_MiB);
+  try {
+    (void)pool.allocate(25_MiB);
+    FAIL();
+  } catch (const out_of_memory& error) {
+    EXPECT_EQ(error.requested(), 25_MiB);
+    EXPECT_EQ(error.segment(), 26_MiB);
+    EXPECT_EQ(error.at_failure().live, 5_MiB);
+    EXPECT_EQ(error.at_failure().cached, 15_MiB);
+    EXPECT_EQ(std::string(error.what()),
+              "tessera: out of memory: 26214400 bytes requested, a segment of 27262976 needed; reserved "
+              "20971520 of "
+              "31457280, of it live 5242880, pending 0, cached 15728640");
+  }
+}
+
+TEST(caching_allocator, refuses_absurd_sizes) {
+  torch pool;
+  EXPECT_EQ(pool.try_allocate(max_request + 1), nullptr);
+  EXPECT_THROW((void)pool.allocate(~std::size_t{0}), out_of_memory);
+  EXPECT_EQ(pool.try_allocate(max_request), nullptr);
+  EXPECT_EQ(pool.device().calls().acquire,
+            2u);  // the last one alone is asked for, before and after emptying the cache
+}
+
+TEST(caching_allocator, leaves_foreign_addresses_alone) {
+  torch pool;
+  void* p = pool.allocate(1_KiB);
+  int foreign = 0;
+  EXPECT_FALSE(pool.try_deallocate(&foreign));
+  EXPECT_FALSE(pool.record_stream(&foreign, stream_id{1}));
+  EXPECT_FALSE(pool.try_deallocate(static_cast<char*>(p) + 512));
+  EXPECT_TRUE(pool.try_deallocate(p));
+  EXPECT_FALSE(pool.try_deallocate(p));
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+using caching_allocator_death = testing::Test;
+TEST(caching_allocator_death, names_a_double_free) {
+  torch pool;
+  void* p = pool.allocate(1_KiB);
+  pool.deallocate(p);
+  EXPECT_DEATH(pool.deallocate(p), "deallocate: not the address of a live block");
+  void* q = pool.allocate(1_KiB);
+  EXPECT_DEATH(pool.deallocate(q, 1000), "deallocate: not the size that was requested");
+  pool.deallocate(q, 1_KiB);
+}
+
+TEST(caching_allocator, keeps_devices_and_allocators_apart) {
+  simulated_device shared;
+  caching_allocator<pytorch, provider_ref<simulated_device>> one{provider_ref(shared)},
+      two{provider_ref(shared)};
+  torch other{simulated_device{simulated_device::options{.device = 1}}};
+  void* p = one.allocate(1_KiB);
+  void* q = two.allocate(1_KiB);
+  void* r = other.allocate(1_KiB);
+  EXPECT_TRUE(p != q && p != r && q != r);
+  EXPECT_FALSE(two.try_deallocate(p));
+  EXPECT_EQ(shared.used(), 4_MiB);
+  one.deallocate(p);
+  two.deallocate(q);
+  one.trim();
+  EXPECT_EQ(shared.used(), 2_MiB);
+}
+
+TEST(caching_allocator, gives_everything_back_at_its_end) {
+  simulated_device shared;
+  {
+    caching_allocator<pytorch, provider_ref<simulated_device>> pool{provider_ref(shared)};
+    (void)pool.allocate(1_KiB);
+    void* p = pool.allocate(30_MiB);
+    pool.record_stream(p, stream_id{9});
+    shared.hold_events(true);
+    pool.deallocate(p);
+    (void)pool.allocate(3_MiB, stream_id{2});
+  }
+  EXPECT_EQ(shared.used(), 0u);
+}
+
+TEST(caching_allocator, trims_to_what_is_to_be_kept) {
+  torch pool;
+  std::vector<void*> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(pool.allocate(30_MiB));
+  for (void* p : blocks) pool.deallocate(p);
+  pool.trim(70_MiB);
+  EXPECT_EQ(pool.now().reserved, 60_MiB);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+struct caches_above {
+  torch* pool;
+  void* spare;
+  int calls = 0;
+};
+TEST(caching_allocator, asks_caches_above_it_before_growing) {
+  torch pool;
+  caches_above above{&pool, pool.allocate(30_MiB)};
+  ASSERT_TRUE(pool.on_pressure(
+      [](void* context) noexcept {
+        auto& self = *static_cast<caches_above*>(context);
+        ++self.calls;
+        if (self.spare == nullptr) return false;
+        self.pool->deallocate(self.spare);
+        self.spare = nullptr;
+        return true;
+      },
+      &above));
+  (void)pool.allocate(30_MiB);
+  EXPECT_EQ(pool.now().reserved, 30_MiB);
+  (void)pool.allocate(30_MiB);
+  EXPECT_EQ(pool.now().reserved, 60_MiB);
+  EXPECT_EQ(above.calls, 2);
+}
+
+struct memory {
+  std::vector<allocator_event>* told;
+  void on(const allocator_event& event) noexcept { told->push_back(event); }
+};
+TEST(caching_allocator, tells_its_sink) {
+  std::vector<allocator_event> told;
+  caching_allocator<pytorch, simulated_device, memory> pool{
+      simulated_device{simulated_device::options{.capacity = 4_MiB}}, {}, {&told}};
+  void* p = pool.allocate(1000);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.try_allocate(5_MiB), nullptr);
+  std::vector<allocator_event::action> actions;
+  for (const auto& e : told) actions.push_back(e.what);
+  using enum allocator_event::action;
+  EXPECT_EQ(actions, (std::vector{segment_alloc, alloc, free_requested, free_completed, refused, segment_free,
+                                  refused, oom}));
+  EXPECT_EQ(told[1].bytes, 1000u);
+  EXPECT_EQ(told[1].block, 1024u);
+  EXPECT_EQ(told[4].bytes, 20_MiB);
+  static_assert(sizeof(caching_allocator<pytorch, simulated_device>) <=
+                sizeof(caching_allocator<pytorch, simulated_device, memory>));
+}
+
+TEST(caching_allocator, hands_out_the_high_end_where_asked) {
+  using high = with<pytorch, split_if_rest_at_least<512, block_end::high>>;
+  caching_allocator<high, simulated_device> pool;
+  auto* first = static_cast<char*>(pool.allocate(1_KiB));
+  auto* second = static_cast<char*>(pool.allocate(1_KiB));
+  EXPECT_EQ(second + 1024, first);
+  pool.deallocate(first);
+  EXPECT_EQ(pool.allocate(1_KiB), first);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(caching_allocator, falls_back_from_huge_pages) {
+  using recipe = with<pytorch, back_with_huge_pages_first>;
+  caching_allocator<recipe, simulated_device> pool{
+      simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
+  (void)pool.allocate(20_MiB);
+  EXPECT_EQ(pool.device().calls().acquire, 1u);
+  (void)pool.allocate(20_MiB);
+  EXPECT_EQ(pool.device().calls().acquire, 3u);
+  EXPECT_EQ(pool.device().calls().refused, 1u);
+}
+
+TEST(caching_allocator, passes_through) {
+  caching_allocator<passthrough, simulated_device> pool;
+  void* p = pool.allocate(1000);
+  EXPECT_EQ(pool.now().reserved, 1024u);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().reserved, 0u);
+  void* q = pool.allocate(1000);
+  pool.record_stream(q, stream_id{1});
+  pool.device().submit(stream_id{1}, 1000);
+  pool.deallocate(q);
+  EXPECT_EQ(pool.now().pending, 1024u);
+  pool.device().advance(1'000'000);
+  (void)pool.allocate(10);
+  EXPECT_EQ(pool.now().reserved, 512u);
+}
+
+TEST(caching_allocator, serves_powers_of_two_from_their_class_only) {
+  caching_allocator<power_of_two, simulated_device> pool;
+  void* big = pool.allocate(100'000);
+  EXPECT_EQ(pool.now().live, 131'072u);
+  pool.deallocate(big);
+  EXPECT_NE(pool.allocate(50'000), big);
+  EXPECT_EQ(pool.allocate(70'000), big);
+}
+
+TEST(caching_allocator, forgets_streams_that_own_nothing) {
+  torch pool;
+  const std::size_t before = pool.footprint();
+  for (std::uint64_t s = 1; s <= 1000; ++s) {
+    pool.deallocate(pool.allocate(1_KiB, stream_id{s}));
+    pool.trim();
+  }
+  EXPECT_LT(pool.footprint(), before + 200'000);
+}
+
+TEST(caching_allocator, resets_statistics_as_pytorch_does) {
+  torch pool;
+  void* p = pool.allocate(1_KiB);
+  void* q = pool.allocate(3_KiB);
+  pool.deallocate(q);
+  EXPECT_EQ(pool.statistics().all.allocated_bytes, (counter{1024, 4096, 4096, 3072}));
+  pool.reset_peak_statistics();
+  EXPECT_EQ(pool.statistics().all.allocated_bytes.peak, 1024);
+  pool.reset_accumulated_statistics();
+  pool.deallocate(p);
+  EXPECT_EQ(pool.statistics().all.allocated_bytes, (counter{0, 1024, 0, 1024}));
+  EXPECT_EQ(pool.statistics().all.active, (counter{0, 1, 0, 1}));
+  EXPECT_EQ(pool.statistics().pool[0].requested_bytes, (counter{0, 1024, 0, 1024}));
+}
+
+}  // namespace

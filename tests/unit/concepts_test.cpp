@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each concept refuses a type that lacks one thing. Nothing runs here: compiling is passing.
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+struct rounds {
+  std::size_t block_size(std::size_t n) const noexcept { return n; }
+  bool operator==(const rounds&) const = default;
+};
+struct rounds_and_may_throw {
+  std::size_t block_size(std::size_t n) const { return n; }
+  bool operator==(const rounds_and_may_throw&) const = default;
+};
+struct rounds_unasked {
+  std::size_t block_size(std::size_t n) noexcept { return n; }
+  bool operator==(const rounds_unasked&) const = default;
+};
+struct rounds_to_int {
+  int block_size(std::size_t) const noexcept { return 0; }
+  bool operator==(const rounds_to_int&) const = default;
+};
+struct rounds_misspelt {
+  std::size_t blocksize(std::size_t n) const noexcept { return n; }
+  bool operator==(const rounds_misspelt&) const = default;
+};
+struct rounds_incomparably {
+  std::size_t block_size(std::size_t n) const noexcept { return n; }
+};
+static_assert(rounding_policy<rounds>);
+static_assert(!rounding_policy<rounds_and_may_throw> && !rounding_policy<rounds_unasked> &&
+              !rounding_policy<rounds_to_int>);
+static_assert(!rounding_policy<rounds_misspelt> && !rounding_policy<rounds_incomparably> &&
+              !rounding_policy<int>);
+
+struct pools_without_count {
+  std::size_t select(std::size_t) const noexcept { return 0; }
+  bool operator==(const pools_without_count&) const = default;
+};
+static_assert(pools_policy<pool_together> && !pools_policy<pools_without_count> && !pools_policy<rounds>);
+
+struct streams_without_hold {
+  static constexpr bool uses_events = false;
+  stream_id reuse_key(stream_id s) const noexcept { return s; }
+  bool operator==(const streams_without_hold&) const = default;
+};
+static_assert(streams_policy<reuse_ignoring_streams> && !streams_policy<streams_without_hold>);
+
+struct split_without_oversize {
+  bool may_serve(std::size_t, std::size_t) const noexcept { return true; }
+  bool should_split(std::size_t, std::size_t) const noexcept { return true; }
+  block_end handed_out() const noexcept { return block_end::low; }
+  bool operator==(const split_without_oversize&) const = default;
+};
+static_assert(split_policy<split_never> && !split_policy<split_without_oversize>);
+
+struct pages_without_flag {
+  page_order backing(std::size_t) const noexcept { return {}; }
+  bool operator==(const pages_without_flag&) const = default;
+};
+static_assert(pages_policy<back_with_normal_pages> && !pages_policy<pages_without_flag>);
+
+struct growth_without_limit {
+  std::size_t segment_size(std::size_t n, const usage&) const noexcept { return n; }
+  bool operator==(const growth_without_limit&) const = default;
+};
+static_assert(growth_policy<grow_exactly<>> && !growth_policy<growth_without_limit>);
+
+struct eviction_without_candidates {
+  std::size_t bytes_to_evict(moment, const usage&) const noexcept { return 0; }
+  bool should_evict(const idle_segment&, const idle_survey&) const noexcept { return true; }
+  bool operator==(const eviction_without_candidates&) const = default;
+};
+static_assert(eviction_policy<evict_never> && !eviction_policy<eviction_without_candidates>);
+
+struct recovery_without_reason {
+  recovery_steps steps() const noexcept { return {}; }
+  bool operator==(const recovery_without_reason&) const = default;
+};
+static_assert(recovery_policy<recover_never> && !recovery_policy<recovery_without_reason>);
+
+struct no_alias {};
+static_assert(recipe<pytorch> && !recipe<no_alias> && !has_rounding<no_alias>);
+
+struct device_that_throws {
+  void* acquire(std::size_t) { return nullptr; }
+  bool release(void*, std::size_t) noexcept { return true; }
+  std::size_t capacity() const noexcept { return 0; }
+  std::size_t granularity() const noexcept { return 512; }
+};
+struct plain_device {
+  void* acquire(std::size_t) noexcept { return nullptr; }
+  bool release(void*, std::size_t) noexcept { return true; }
+  std::size_t capacity() const noexcept { return 0; }
+  std::size_t granularity() const noexcept { return 512; }
+};
+static_assert(!device_provider<device_that_throws> && device_provider<plain_device>);
+static_assert(!event_provider<plain_device> && !paged_provider<plain_device>);
+static_assert(!event_provider<provider_ref<plain_device>> && !paged_provider<provider_ref<plain_device>>);
+
+// Variations: order does not matter, and what is not named stays.
+using one = with<pytorch, split_never, evict_never>;
+using other = with<pytorch, evict_never, split_never>;
+static_assert(std::is_same_v<one::split, other::split> && std::is_same_v<one::eviction, other::eviction>);
+static_assert(std::is_same_v<one::rounding, pytorch::rounding> && recipe<one>);
+
+}  // namespace

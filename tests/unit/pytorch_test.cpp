@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pytorch recipe against facts stated for PyTorch's native allocator.
+#include <cstddef>
+
+#include <gtest/gtest.h>
+
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using torch = caching_allocator<pytorch, simulated_device>;
+
+simulated_device device_of(std::size_t capacity) {
+  return simulated_device{simulated_device::options{.capacity = capacity}};
+}
+
+std::size_t live(const torch& pool) { return pool.now().live; }
+std::size_t reserved(const torch& pool) { return pool.now().reserved; }
+
+struct size_case {
+  std::size_t requested, block, reserved;
+};
+class sizes : public testing::TestWithParam<size_case> {};
+
+TEST_P(sizes, of_block_and_segment) {
+  torch pool;
+  void* p = pool.allocate(GetParam().requested);
+  EXPECT_EQ(live(pool), GetParam().block);
+  EXPECT_EQ(reserved(pool), GetParam().reserved);
+  EXPECT_EQ(pool.now().requested, GetParam().requested);
+  pool.deallocate(p);
+  EXPECT_EQ(live(pool), 0u);
+  EXPECT_EQ(pool.statistics().all.inactive_split.current, 0);
+  pool.trim();
+  EXPECT_EQ(reserved(pool), 0u);
+}
+INSTANTIATE_TEST_SUITE_P(
+    pytorch, sizes,
+    testing::Values(size_case{1, 512, 2_MiB}, size_case{480, 512, 2_MiB}, size_case{512, 512, 2_MiB},
+                    size_case{513, 1024, 2_MiB}, size_case{1025, 1536, 2_MiB}, size_case{1_MiB, 1_MiB, 2_MiB},
+                    size_case{1_MiB + 1, 1_MiB + 512, 20_MiB}, size_case{5_MiB, 5_MiB, 20_MiB},
+                    size_case{10_MiB - 512, 10_MiB - 512, 20_MiB}, size_case{10_MiB, 10_MiB, 10_MiB},
+                    size_case{10_MiB + 1, 10_MiB + 512, 12_MiB},
+                    size_case{19_MiB, 20_MiB, 20_MiB},  // 1 MiB of rest is not cut off
+                    size_case{18_MiB + 512_KiB, 18_MiB + 512_KiB, 20_MiB}, size_case{33_MiB, 34_MiB, 34_MiB},
+                    size_case{160_MiB, 160_MiB, 160_MiB}));
+
+TEST(pytorch, serves_three_mebibytes_from_two_small_segments) {
+  torch pool;
+  std::int64_t segments[3];
+  for (auto& count : segments) {
+    ASSERT_NE(pool.allocate(1_MiB), nullptr);
+    count = pool.statistics().all.segment.current;
+  }
+  EXPECT_EQ(segments[0], 1);
+  EXPECT_EQ(segments[1], 1);
+  EXPECT_EQ(segments[2], 2);
+}
+
+TEST(pytorch, reuses_a_block_whole_where_little_would_remain) {
+  torch pool;
+  void* first = pool.allocate(64_MiB);
+  pool.deallocate(first);
+  EXPECT_EQ(pool.allocate(63_MiB + 512_KiB), first);
+  EXPECT_EQ(live(pool), 64_MiB);
+}
+
+TEST(pytorch, counts_inactive_split) {
+  torch pool;
+  void* p = pool.allocate(5_MiB);
+  EXPECT_EQ(pool.statistics().all.inactive_split.current, 1);
+  EXPECT_EQ(pool.statistics().all.inactive_split_bytes.current, std::int64_t{15_MiB});
+  void* q = pool.allocate(5_MiB);
+  EXPECT_EQ(pool.statistics().pool[1].inactive_split_bytes.current, std::int64_t{10_MiB});
+  pool.deallocate(p);
+  EXPECT_EQ(pool.statistics().all.inactive_split.current, 2);
+  pool.deallocate(q);
+  EXPECT_EQ(pool.statistics().all.inactive_split.current, 0);
+  EXPECT_EQ(pool.statistics().all.inactive_split_bytes.freed,
+            pool.statistics().all.inactive_split_bytes.allocated);
+}
+
+TEST(pytorch, keeps_streams_apart) {
+  torch pool;
+  void* on_zero = pool.allocate(1_KiB);
+  pool.deallocate(on_zero);
+  void* on_one = pool.allocate(1_KiB, stream_id{1});
+  EXPECT_NE(on_one, on_zero);
+  EXPECT_EQ(pool.allocate(1_KiB), on_zero);
+  EXPECT_EQ(reserved(pool), 4_MiB);
+}
+
+TEST(pytorch, holds_a_block_until_the_recorded_stream_has_come_past) {
+  torch pool;
+  void* p = pool.allocate(1_KiB);
+  ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
+  ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
+  pool.device().submit(stream_id{1}, 1'000'000'000);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 1_KiB);
+  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.statistics().all.active_bytes.current, std::int64_t{1_KiB});
+  EXPECT_EQ(pool.statistics().all.allocated_bytes.current, 0);
+  EXPECT_EQ(pool.device().calls().record, 1u);
+  void* q = pool.allocate(1_KiB);
+  EXPECT_NE(q, p);
+  pool.device().advance(1'000'000'000);
+  EXPECT_EQ(pool.allocate(1_KiB), p);
+  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(pytorch, ignores_its_own_stream_recorded) {
+  torch pool;
+  void* p = pool.allocate(1_KiB, stream_id{3});
+  EXPECT_TRUE(pool.record_stream(p, stream_id{3}));
+  pool.deallocate(p);
+  EXPECT_EQ(pool.allocate(1_KiB, stream_id{3}), p);
+  EXPECT_EQ(pool.device().calls().record, 0u);
+}
+
+TEST(pytorch, does_not_reuse_oversize_blocks_for_small_requests) {
+  torch pool{simulated_device{}, {.split = {.max = 20_MiB}}};
+  pool.deallocate(pool.allocate(30_MiB));
+  EXPECT_EQ(pool.statistics().oversize_allocations.allocated, 1);
+  (void)pool.allocate(5_MiB);
+  EXPECT_EQ(reserved(pool), 50_MiB);
+}
+
+TEST(pytorch, accepts_oversize_blocks_within_the_slack) {
+  torch pool{simulated_device{}, {.split = {.max = 20_MiB}}};
+  void* p = pool.allocate(60_MiB);
+  pool.deallocate(p);
+  void* q = pool.allocate(41_MiB);
+  EXPECT_EQ(q, p);
+  EXPECT_EQ(live(pool), 60_MiB);
+  pool.deallocate(q);
+  EXPECT_NE(pool.allocate(40_MiB), p);
+}
+
+TEST(pytorch, recovers_by_emptying_the_cache) {
+  torch pool{device_of(100_MiB)};
+  void* half = pool.allocate(50_MiB);
+  EXPECT_EQ(pool.try_allocate(60_MiB), nullptr);
+  EXPECT_EQ(pool.statistics().num_ooms, 1u);
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
+  pool.deallocate(half);
+  EXPECT_NE(pool.try_allocate(60_MiB), nullptr);
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 2u);
+  EXPECT_EQ(reserved(pool), 60_MiB);
+}
+
+TEST(pytorch, gives_back_one_fitting_oversize_block_before_everything) {
+  torch pool{device_of(120_MiB), {.split = {.max = 30_MiB}}};
+  void* a = pool.allocate(40_MiB);
+  void* b = pool.allocate(40_MiB, stream_id{1});
+  void* c = pool.allocate(2_MiB);
+  pool.deallocate(a);
+  pool.deallocate(b);
+  pool.deallocate(c);
+  ASSERT_NE(pool.try_allocate(62_MiB), nullptr);  // 40 MiB are not enough, so the ladder goes on to the end
+  EXPECT_EQ(reserved(pool), 62_MiB);
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
+  pool.trim();
+  void* d = pool.allocate(40_MiB, stream_id{2});
+  pool.deallocate(d);
+  ASSERT_NE(pool.try_allocate(20_MiB, stream_id{3}),
+            nullptr);  // the device was full; stream 3 has nothing to give
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 2u);
+}
+
+TEST(pytorch, collects_what_is_older_than_average_above_the_threshold) {
+  torch pool{device_of(100_MiB), {.eviction = {.threshold = percent(50)}}};
+  void* old_one = pool.allocate(20_MiB);
+  void* young_one = pool.allocate(22_MiB);
+  pool.deallocate(old_one);
+  for (int i = 0; i < 6; ++i)
+    pool.deallocate(pool.allocate(18_MiB));  // ages the pool, reusing the old one each time
+  pool.deallocate(young_one);
+  EXPECT_EQ(reserved(pool), 42_MiB);
+  (void)pool.allocate(30_MiB);  // a miss, but not above the threshold yet
+  EXPECT_EQ(reserved(pool), 72_MiB);
+  (void)pool.allocate(24_MiB);  // a miss above it: both are idle and 22 MiB have to go
+  EXPECT_LE(reserved(pool), 100_MiB);
+  EXPECT_EQ(pool.statistics().num_ooms, 0u);
+  EXPECT_GT(pool.statistics().num_device_free, 0u);
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
+}
+
+TEST(pytorch, respects_a_limit_below_the_device) {
+  torch pool{device_of(1_GiB), {.growth = {.most = 40_MiB}}};
+  EXPECT_NE(pool.try_allocate(30_MiB), nullptr);
+  EXPECT_EQ(pool.try_allocate(20_MiB), nullptr);
+  EXPECT_EQ(pool.device().calls().refused, 0u);
+  EXPECT_EQ(pool.now().limit, 40_MiB);
+  pool.settings().growth.most = unlimited;
+  EXPECT_NE(pool.try_allocate(20_MiB), nullptr);
+}
+
+TEST(pytorch, rounds_by_divisions) {
+  const auto all4 = pytorch::configured({.roundup = divisions::all(4)});
+  const round_to_divisions<512> r = all4.rounding;
+  EXPECT_EQ(r.block_size(84_MiB), 96_MiB);
+  EXPECT_EQ(r.block_size(64_MiB), 64_MiB);
+  EXPECT_EQ(r.block_size(64_MiB + 1), 80_MiB);
+  EXPECT_EQ(r.block_size(1200), 1536u);
+  EXPECT_EQ(r.block_size(2048), 2048u);
+  EXPECT_EQ(r.block_size(2049), 2560u);
+  EXPECT_EQ(r.block_size(1_MiB), 1_MiB);
+}
+
+TEST(pytorch, rejects_at_once_where_the_limit_refused) {
+  using strict = with<pytorch, recover_unless_over_limit>;
+  caching_allocator<strict, simulated_device> pool{device_of(1_GiB), {.growth = {.most = 40_MiB}}};
+  void* p = pool.allocate(30_MiB);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.try_allocate(36_MiB), nullptr);
+  EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
+  EXPECT_EQ(pool.now().cached, 30_MiB);
+}
+
+}  // namespace
