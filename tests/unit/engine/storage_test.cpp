@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <random>
+#include <unordered_map>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/engine/key_map.hpp>
+#include <tessera/engine/slab.hpp>
+
+namespace {
+
+using tessera::engine::key_map;
+using tessera::engine::slab;
+
+TEST(key_map, answers_as_a_standard_map_does) {
+  std::mt19937_64 random(5);
+  key_map<int> map;
+  std::unordered_map<std::uint64_t, int*> reference;
+  std::vector<int> values(64);
+  for (int i = 0; i < 200000; ++i) {
+    const std::uint64_t key = (random() % 3000) << (i % 2 == 0 ? 9 : 21);
+    int* const value = &values[random() % values.size()];
+    if (random() % 5 < (i < 100000 ? 3u : 2u)) {
+      if (!reference.contains(key)) {
+        ASSERT_TRUE(map.reserve_one());
+        map.insert(key, value);
+        reference[key] = value;
+      }
+    } else {
+      const auto found = reference.find(key);
+      ASSERT_EQ(map.remove(key), found == reference.end() ? nullptr : found->second);
+      if (found != reference.end()) reference.erase(found);
+    }
+    ASSERT_EQ(map.size(), reference.size());
+  }
+  for (const auto& [key, value] : reference) ASSERT_EQ(map.find(key), value);
+}
+
+TEST(key_map, takes_key_zero_and_gives_memory_back) {
+  key_map<int> map;
+  int one = 1;
+  EXPECT_EQ(map.find(0), nullptr);
+  for (std::uint64_t key = 0; key < 100000; ++key) {
+    ASSERT_TRUE(map.reserve_one());
+    map.insert(key, &one);
+  }
+  EXPECT_EQ(map.find(0), &one);
+  const std::size_t full = map.footprint();
+  for (std::uint64_t key = 0; key < 100000; ++key) ASSERT_EQ(map.remove(key), &one);
+  EXPECT_LT(map.footprint(), full / 100);
+}
+
+TEST(slab, recycles_the_latest_and_gives_empty_chunks_back) {
+  struct node {
+    std::uint64_t words[8];
+  };
+  slab<node> nodes;
+  ASSERT_TRUE(nodes.reserve(1));
+  node* const first = nodes.take();
+  nodes.give_back(first);
+  EXPECT_EQ(nodes.take(), first);
+  std::vector<node*> many{first};
+  for (int i = 0; i < 10000; ++i) {
+    ASSERT_TRUE(nodes.reserve(1));
+    many.push_back(nodes.take());
+    many.back()->words[7] = static_cast<std::uint64_t>(i);
+  }
+  for (int i = 0; i < 10000; ++i)
+    ASSERT_EQ(many[static_cast<std::size_t>(i) + 1]->words[7], static_cast<std::uint64_t>(i));
+  EXPECT_GE(nodes.footprint(), 10000 * sizeof(node));
+  EXPECT_LT(nodes.footprint(), 10000 * sizeof(node) * 11 / 10 + 65536);
+  for (node* n : many) nodes.give_back(n);
+  EXPECT_LE(nodes.footprint(), 2u * 32768);
+}
+
+}  // namespace
