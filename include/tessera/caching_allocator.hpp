@@ -104,8 +104,7 @@ class caching_allocator {
 
   [[nodiscard]] usage now() const noexcept { return machine_.usage_under(policies_.growth.limit()); }
   [[nodiscard]] auto statistics() const noexcept { return machine_.books().report(); }
-  void reset_peak_statistics() noexcept { machine_.books().reset_peak(); }
-  void reset_accumulated_statistics() noexcept { machine_.books().reset_accumulated(); }
+  [[nodiscard]] auto& books() noexcept { return machine_.books(); }
   /// Bytes of host memory that describe the blocks.
   [[nodiscard]] std::size_t footprint() const noexcept { return machine_.footprint(); }
   /// The first broken invariant in words, or null; walks every block.

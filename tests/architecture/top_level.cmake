@@ -1,0 +1,15 @@
+# Checks that the top level holds what it may, and nothing else but dotfiles and build folders.
+#   cmake -D ROOT=checkout -P top_level.cmake
+cmake_minimum_required(VERSION 3.24)
+set(allowed CMakeLists.txt LICENSE README.md bench examples include tests)
+file(GLOB found RELATIVE ${ROOT} ${ROOT}/*)
+foreach(name IN LISTS found)
+  if(NOT name IN_LIST allowed AND NOT name MATCHES "^(\\.|build)")
+    message(FATAL_ERROR "the top level may not hold ${name}")
+  endif()
+endforeach()
+foreach(name IN LISTS allowed)
+  if(NOT EXISTS ${ROOT}/${name})
+    message(FATAL_ERROR "${name} is missing at the top level")
+  endif()
+endforeach()

@@ -1,0 +1,7 @@
+// expect: a type given as a policy fits no axis
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+using wrong = tessera::with<tessera::pytorch, int>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include <tessera/config/pytorch.hpp>
+#include <tessera/recipe/pytorch.hpp>
+#include <tessera/trace/decisions.hpp>
+#include <tessera/trace/file.hpp>
+#include <tessera/trace/lifetimes.hpp>
+
+namespace golden {
+
+/// FNV-1a of 64 bits: tells logs apart without carrying them.
+inline std::uint64_t digest(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
+  return hash;
+}
+
+/// The decision lines of the pytorch recipe on a trace, or why there are none.
+inline std::string decisions(const std::string& trace, const std::string& conf, std::size_t capacity) {
+  namespace t = tessera::trace;
+  const auto text = t::read_file(trace);
+  if (const auto* error = std::get_if<t::input_error>(&text)) return error->text();
+  const auto read = t::read_text_trace(std::get<std::string>(text), trace);
+  if (const auto* error = std::get_if<t::input_error>(&read)) return error->text();
+  const auto parsed = tessera::config::parse_pytorch(conf);
+  if (const auto* error = std::get_if<tessera::config::setting_error>(&parsed))
+    return std::string(error->rule);
+  const auto& settings = std::get<tessera::config::pytorch_settings>(parsed);
+  auto chosen = tessera::pytorch::configured(settings);
+  if (settings.garbage_collection_threshold != tessera::fraction{}) chosen.growth.most = capacity;
+
+  char* written = nullptr;
+  std::size_t size = 0;
+  std::FILE* const out = open_memstream(&written, &size);
+  const t::program program(std::get<t::recording>(read));
+  t::write_decisions<tessera::pytorch>(
+      out, program, tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}},
+      chosen);
+  std::fclose(out);
+  std::string lines(written, size);
+  std::free(written);
+  return lines;
+}
+
+}  // namespace golden
