@@ -54,8 +54,11 @@ class pytorch_reader {
       divisions_of();
     } else if (key_.text_is("expandable_segments")) {
       const word given = words_.next();
-      if (given.text_is("True")) fail(given, "needs virtual memory, which this recipe does not have");
-      if (!given.text_is("True") && !given.text_is("False")) fail(given, "must be True or False");
+      if (given.text_is("True")) {
+        fail(given, "needs virtual memory, which this recipe does not have");
+      } else if (!given.text_is("False")) {
+        fail(given, "must be True or False");
+      }
     } else if (key_.text_is("backend")) {
       const word given = words_.next();
       if (!given.text_is("native")) fail(given, "only the native backend is decided here");
@@ -89,39 +92,42 @@ class pytorch_reader {
   constexpr void divisions_of() noexcept {
     const word first = words_.next();
     if (!first.text_is("[")) {
-      const std::uint64_t parts = power_of_two(first, false);
-      settings_.roundup = divisions::all(static_cast<std::uint32_t>(parts));
+      settings_.roundup = divisions::all(parts_of(first, false));
       return;
     }
     settings_.roundup = {};
-    std::size_t named = 0;  // the slot of the latest entry
+    std::size_t latest = 0;  // the slot of the latest size
     bool any = false;
     for (word bound = words_.next(); !failed_ && !bound.text_is("]"); bound = words_.next()) {
-      std::uint64_t mib = 0;
       const bool rest = bound.text_is(">");
-      if (!rest && (!bound.as_integer(mib) || !is_power_of_two(mib)))
-        fail(bound, "a size must be a power of two in MiB, or >");
+      const std::size_t slot = rest ? divisions::slots - 1 : slot_of(bound);
       if (failed_ || !expect(":", "a ':' must follow the size")) return;
-      const auto parts = static_cast<std::uint32_t>(power_of_two(words_.next(), true));
-      const auto log2 = rest ? named + 1 : static_cast<std::size_t>(std::countr_zero(mib));
-      const std::size_t slot = log2 < divisions::slots ? log2 : divisions::slots - 1;
-      // The first size also stands for all smaller ones, and > for all larger than the one before it.
-      const std::size_t from = rest ? named + 1 : any ? slot : 0;
-      const std::size_t to = rest ? divisions::slots : slot + 1;
-      for (std::size_t i = from; i < to; ++i) settings_.roundup.in_slot[i] = parts;
-      if (!rest) named = slot, any = true;
+      const std::uint32_t parts = parts_of(words_.next(), true);
+      // The first size also stands for all smaller ones, and > for all larger than the latest.
+      for (std::size_t i = rest ? latest + 1 : any ? slot : 0; i <= slot; ++i)
+        settings_.roundup.in_slot[i] = parts;
+      if (!rest) latest = slot, any = true;
       const word after = words_.next();
-      if (!failed_ && after.text_is("]")) return;
-      if (!failed_ && !after.text_is(",")) fail(after, "a ',' must part entries, and a ']' end them");
+      if (after.text_is("]")) return;
+      if (!after.text_is(",")) fail(after, "a ',' must part entries, and a ']' end them");
     }
   }
 
-  constexpr std::uint64_t power_of_two(const word& given, bool zero_too) noexcept {
+  constexpr std::size_t slot_of(const word& given) noexcept {
+    std::uint64_t mib = 0;
+    if (!given.as_integer(mib) || !std::has_single_bit(mib))
+      fail(given, "a size must be a power of two in MiB, or >");
+    const auto log2 = static_cast<std::size_t>(std::countr_zero(mib));
+    return log2 < divisions::slots ? log2 : divisions::slots - 1;
+  }
+
+  constexpr std::uint32_t parts_of(const word& given, bool zero_too) noexcept {
     std::uint64_t n = 0;
-    const bool legal = given.as_integer(n) && n <= (1u << 30) && (is_power_of_two(n) || (n == 0 && zero_too));
-    if (!legal)
-      fail(given, zero_too ? "divisions must be 0 or a power of two" : "divisions must be a power of two");
-    return legal ? n : 0;
+    if (given.as_integer(n) && n < std::uint64_t{1} << 32 && (std::has_single_bit(n) || (n == 0 && zero_too)))
+      return static_cast<std::uint32_t>(n);
+    fail(given, zero_too ? "divisions must be 0 or a power of two below 2^32"
+                         : "divisions must be a power of two below 2^32");
+    return 0;
   }
 
   constexpr bool expect(std::string_view delimiter, std::string_view rule) noexcept {
@@ -144,7 +150,7 @@ class pytorch_reader {
 };
 
 /// Reads the settings in a PYTORCH_CUDA_ALLOC_CONF; an empty text stands for the defaults, and the last of equal keys
-/// counts. Stricter than PyTorch, which takes any delimiter for any other.
+/// counts. Stricter than PyTorch, which takes any delimiter for any other and passes over what follows a number.
 ///   Cost:  linear in the text; works in constant expressions
 [[nodiscard]] constexpr std::variant<pytorch_settings, setting_error> parse_pytorch(
     std::string_view text) noexcept {

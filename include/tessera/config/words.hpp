@@ -53,16 +53,29 @@ struct word {
   }
   /// A decimal number in billionths: digits, and at most 9 of them behind a point.
   [[nodiscard]] constexpr bool as_billionths(std::uint64_t& value) const noexcept {
-    const std::size_t point = text.find('.');
-    const word whole{text.substr(0, point), at};
-    const word places{point == std::string_view::npos ? std::string_view{} : text.substr(point + 1), at};
-    std::uint64_t units = 0;
-    std::uint64_t part = 0;
-    if (!whole.text.empty() && (!whole.as_integer(units) || units > 1'000'000)) return false;
-    if (!places.text.empty() && (!places.as_integer(part) || places.text.size() > 9)) return false;
-    for (std::size_t i = places.text.size(); i < 9; ++i) part *= 10;
-    value = units * 1'000'000'000 + part;
-    return !whole.text.empty() || !places.text.empty();
+    value = 0;
+    bool digits = false;
+    bool point = false;
+    std::size_t places = 0;
+    const auto append = [&value](std::uint64_t digit) {
+      if (value > (~std::uint64_t{0} - digit) / 10) return false;
+      value = value * 10 + digit;
+      return true;
+    };
+    for (char c : text) {
+      if (is_blank(c)) continue;
+      if (c == '.' && !point) {
+        point = true;
+        continue;
+      }
+      if (c < '0' || c > '9' || places == 9 || !append(static_cast<std::uint64_t>(c - '0'))) return false;
+      digits = true;
+      places += point;
+    }
+    for (; places < 9; ++places) {
+      if (!append(0)) return false;
+    }
+    return digits;
   }
 };
 

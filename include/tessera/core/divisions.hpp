@@ -20,19 +20,20 @@ struct divisions {
     for (std::uint32_t& slot : same.in_slot) slot = parts;
     return same;
   }
-  [[nodiscard]] constexpr std::size_t of(std::size_t bytes) const noexcept {
-    const auto log2 = static_cast<std::size_t>(std::bit_width(bytes));  // one too many
-    return in_slot[log2 <= 21 ? 0 : log2 >= 36 ? 15 : log2 - 21];
+  [[nodiscard]] constexpr std::uint32_t of(std::size_t bytes) const noexcept {
+    const auto bits = static_cast<std::size_t>(std::bit_width(bytes));
+    constexpr std::size_t in_slot_0 = 21;  // 2 MiB is the first size of 22 bits
+    if (bits <= in_slot_0) return in_slot[0];
+    return in_slot[bits - in_slot_0 < slots ? bits - in_slot_0 : slots - 1];
   }
   bool operator==(const divisions&) const = default;
 };
 
 /// The next of `parts` equal steps between the powers of two around `n`; a power of two stays.
-///   Requires:  parts is a power of two, at most the power of two below n
+///   Requires:  1 <= n <= 2^63; parts is a power of two and at most n
 [[nodiscard]] constexpr std::size_t next_division(std::size_t n, std::size_t parts) noexcept {
-  if (std::has_single_bit(n)) return n;
-  const std::size_t step = std::bit_floor(n) / parts;
-  return (n + step - 1) / step * step;
+  const std::size_t step = std::bit_floor(n) >> std::countr_zero(parts);
+  return (n + step - 1) & ~(step - 1);
 }
 
 }  // namespace tessera

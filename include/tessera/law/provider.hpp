@@ -1,93 +1,147 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/law/verdict.hpp>
 #include <tessera/provider/provider.hpp>
 
+/// What a provider must mean, tried at run time: for users' own providers, in any test framework.
 namespace tessera::law {
 
-/// Which law is broken, in words, or null where all hold.
-struct verdict {
-  const char* broken = nullptr;
-  [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == nullptr; }
-};
+/// The most that a trial holds where nothing else is said.
+inline constexpr std::size_t trial_bytes = 16_MiB;
 
-/// What a device_provider must mean, tried on a device of which nothing is in use: for users' own providers, in any
-/// test framework. Memory is not touched, and all of it is given back.
-///   Requires:  a capacity of at least 8 segments of the granularity
+/// Acquires several segments, each apart from the others, and gives them back, twice and in two orders.
 template <device_provider D>
-[[nodiscard]] verdict memory(D& device) {
+[[nodiscard]] verdict several_segments(D& device) {
+  struct segment {
+    std::uintptr_t begin = 0;
+    std::size_t bytes = 0;
+  };
   const std::size_t step = device.granularity();
   const std::size_t capacity = device.capacity();
+  verdict found;
+  for (int round = 0; round < 2 && found; ++round) {
+    std::array<segment, 5> held{};
+    const auto take = [&](std::size_t i, std::size_t bytes, const char* law) {
+      held[i] = {reinterpret_cast<std::uintptr_t>(device.acquire(bytes)), bytes};
+      found.require(held[i].begin != 0, law);
+      found.require(held[i].begin % step == 0, "segments start at a multiple of the granularity");
+      for (std::size_t j = 0; j < i && held[i].begin != 0; ++j) {
+        const bool above = held[i].begin >= held[j].begin;
+        const segment &low = held[above ? j : i], &high = held[above ? i : j];
+        found.require(low.begin == 0 || high.begin - low.begin >= low.bytes, "segments do not overlap");
+      }
+    };
+    for (std::size_t i = 0; i < 4; ++i)
+      take(i, (i % 2 + 1) * step,
+           round == 0 ? "acquire gives memory while there is capacity"
+                      : "released memory can be acquired again");
+    for (const std::size_t bytes : {capacity / step * step, unlimited / step * step}) {
+      void* const beyond = device.acquire(bytes);
+      found.require(beyond == nullptr, "acquire refuses what goes beyond the capacity");
+      if (beyond != nullptr) (void)device.release(beyond, bytes);
+    }
+    take(4, step, "a refused acquire loses nothing");
+    found.require(device.capacity() == capacity, "capacity and granularity are constant");
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      const segment& s = held[round == 0 ? held.size() - 1 - i : i];
+      found.require(s.begin == 0 || device.release(reinterpret_cast<void*>(s.begin), s.bytes),
+                    "release takes back what was acquired");
+    }
+    found.require(device.capacity() == capacity && device.granularity() == step,
+                  "capacity and granularity are constant");
+  }
+  return found;
+}
+
+/// Acquires and releases one large segment until a device that forgets released memory has none left.
+template <device_provider D>
+[[nodiscard]] verdict one_segment_often(D& device, std::size_t at_once) {
+  const std::size_t step = device.granularity();
+  std::size_t bytes = std::min(at_once, device.capacity()) / step * step;
+  void* p = nullptr;
+  while (bytes != 0 && (p = device.acquire(bytes)) == nullptr) bytes = bytes / 2 / step * step;
+  if (p == nullptr) return {};
+  const std::size_t enough = std::min<std::size_t>(device.capacity() / bytes, 64);
+  for (std::size_t i = 0; i < enough; ++i) {
+    if (!device.release(p, bytes)) return {"release takes back what was acquired"};
+    if (p = device.acquire(bytes); p == nullptr) return {"released memory can be acquired again"};
+  }
+  if (!device.release(p, bytes)) return {"release takes back what was acquired"};
+  return {};
+}
+
+/// What a device_provider must mean.
+template <device_provider D>
+[[nodiscard]] verdict memory(D& device, std::size_t at_once = trial_bytes) {
+  const std::size_t step = device.granularity();
   if (!is_power_of_two(step) || step < min_alignment)
     return {"granularity is a power of two, at least min_alignment"};
-  if (capacity < 8 * step) return {"capacity holds a few segments"};
-
-  constexpr std::size_t count = 4;
-  std::uintptr_t begin[count] = {};
-  const char* broken = nullptr;
-  const auto require = [&broken](bool holds, const char* law) {
-    if (!holds && broken == nullptr) broken = law;
-  };
-  for (int round = 0; round < 2; ++round) {
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t bytes = (i % 2 + 1) * step;
-      begin[i] = reinterpret_cast<std::uintptr_t>(device.acquire(bytes));
-      require(begin[i] != 0, round == 0 ? "acquire gives memory while there is capacity"
-                                        : "released memory can be acquired again");
-      require(begin[i] % step == 0, "segments start at a multiple of the granularity");
-      for (std::size_t j = 0; j < i; ++j) {
-        const bool apart = begin[i] + bytes <= begin[j] || begin[j] + (j % 2 + 1) * step <= begin[i];
-        require(apart || begin[i] == 0 || begin[j] == 0, "segments do not overlap");
-      }
-    }
-    require(device.acquire(capacity / step * step) == nullptr,
-            "acquire refuses what goes beyond the capacity");
-    for (std::size_t i = count; i-- > 0;) {
-      const bool back =
-          begin[i] == 0 || device.release(reinterpret_cast<void*>(begin[i]), (i % 2 + 1) * step);
-      require(back, "release takes back what was acquired");
-    }
-    require(device.capacity() == capacity && device.granularity() == step,
-            "capacity and granularity are constant");
-    if (broken != nullptr) return {broken};
-  }
-  return {};
+  if (device.capacity() / 8 < step) return {"capacity holds a few segments"};
+  if (const verdict found = several_segments(device); !found) return found;
+  return one_segment_often(device, at_once);
 }
 
 /// What an event_provider must mean, tried on its default stream, on which no work may be running forever.
 template <event_provider D>
 [[nodiscard]] verdict events(D& device) {
+  verdict found;
   typename D::event first{};
   if (!device.record(stream_id{}, first)) return {"record marks the default stream"};
-  if (!device.wait(first)) return {"wait returns once the work is done"};
-  if (!device.query(first)) return {"an event that was waited for is ready"};
+  typename D::event copy = first;
+  found.require(device.wait(first), "wait returns once the work is done");
+  found.require(device.query(first), "an event that was waited for is ready");
+  found.require(device.query(copy), "copies of an event agree");
   typename D::event second{};
-  if (!device.record(stream_id{}, second)) return {"a stream can be marked again"};
-  if (!device.query(first)) return {"a ready event stays ready when its stream goes on"};
+  const bool again = device.record(stream_id{}, second);
+  found.require(again, "a stream can be marked again");
+  found.require(device.query(first), "a ready event stays ready when its stream goes on");
   device.discard(first);
-  if (!device.wait(second) || !device.query(second)) return {"discarding one event leaves others alone"};
-  device.discard(second);
+  if (again) {
+    found.require(device.wait(second) && device.query(second), "discarding one event leaves others alone");
+    device.discard(second);
+  }
+  return found;
+}
+
+/// What a paged_provider must mean.
+template <paged_provider D>
+[[nodiscard]] verdict page_kinds(D& device) {
+  constexpr std::size_t huge_page = 2_MiB;
+  const std::size_t step = device.granularity();
+  const auto trial = [&](page_kind kind, std::size_t bytes, bool may_refuse) {
+    void* const p = device.acquire(bytes, kind);
+    if (p == nullptr) return may_refuse;
+    const bool aligned = reinterpret_cast<std::uintptr_t>(p) % step == 0;
+    return device.release(p, bytes) && aligned;
+  };
+  if (!trial(page_kind::normal, step, false)) return {"normal pages come and go as unasked ones do"};
+  if (!trial(page_kind::huge, std::max(step, huge_page), true))
+    return {"huge pages are refused, or come and go as others do"};
   return {};
 }
 
-/// All laws that concern a provider.
+/// All laws that concern a provider, tried on a device of which nothing else is in use. Memory is not touched, and all
+/// of it is given back, so far as the device takes it.
+///
+/// The trial holds at most `at_once` bytes, 2 MiB or 7 times the granularity, whichever is most. It finds a device that
+/// forgets what was released where the capacity is at most 64 times `at_once`.
+///   Requires:  a capacity of at least 8 times the granularity
 template <device_provider D>
-[[nodiscard]] verdict provider(D& device) {
-  if (const verdict found = memory(device); !found) return found;
+[[nodiscard]] verdict provider(D& device, std::size_t at_once = trial_bytes) {
+  if (const verdict found = memory(device, at_once); !found) return found;
   if constexpr (event_provider<D>) {
     if (const verdict found = events(device); !found) return found;
   }
-  if constexpr (paged_provider<D>) {
-    void* const p = device.acquire(device.granularity(), page_kind::normal);
-    if (p == nullptr || !device.release(p, device.granularity()))
-      return {"normal pages come and go as unasked ones do"};
-  }
+  if constexpr (paged_provider<D>) return page_kinds(device);
   return {};
 }
 

@@ -3,11 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/trace/event.hpp>
@@ -18,75 +19,106 @@ namespace tessera::trace {
 inline constexpr std::string_view csv_header = "op,id,bytes,stream,t_us";
 
 /// Checks that allocations are made, used and freed in a possible order.
+///   Cost:  constant for ids below `dense` and logarithmic from there on, so no choice of ids makes it slow or large
 class lifetime_checker {
  public:
-  /// The rule that this event breaks, or nothing. Events of requests of 0 bytes get `keep` false.
+  /// `dense` is about the number of allocations expected: programs mostly number theirs from 0.
+  explicit lifetime_checker(std::size_t dense) : most_dense_(dense) {}
+
+  /// The rule that this event breaks, or nothing. Sets `keep` to false for what concerns a request of 0 bytes.
   [[nodiscard]] std::optional<std::string> check(const event& e, bool& keep) {
-    const std::string id = "id " + std::to_string(e.id);
-    if (e.what == event::kind::allocate) {
-      if (e.bytes > max_request)
-        return "a request of " + std::to_string(e.bytes) + " bytes; less than 2^60 are allowed";
-      keep = e.bytes != 0;
-      if (!known_.emplace(e.id, allocation{e.bytes, true}).second) return id + " is allocated twice";
-      return {};
-    }
-    if (e.what != event::kind::free && e.what != event::kind::record_stream) return {};
+    const bool allocating = e.what == event::kind::allocate;
     const bool freeing = e.what == event::kind::free;
-    const auto found = known_.find(e.id);
-    if (found == known_.end())
-      return id + (freeing ? " is freed" : " is recorded") + " but was never allocated";
-    keep = found->second.bytes != 0;
-    if (!found->second.live) return id + (freeing ? " is freed twice" : " is recorded after it was freed");
-    if (!freeing) return {};
-    found->second.live = false;
-    if (e.bytes == 0 || e.bytes == found->second.bytes) return {};
-    return id + " is freed with " + std::to_string(e.bytes) + " bytes but was allocated with " +
-           std::to_string(found->second.bytes);
+    if (!allocating && !freeing && e.what != event::kind::record_stream) return {};
+    if (allocating && e.bytes > max_request)
+      return "a request of " + std::to_string(e.bytes) + " bytes; less than 2^60 are allowed";
+    const std::string_view verb = allocating ? " is allocated" : freeing ? " is freed" : " is recorded";
+    const auto broken = [&](std::string_view rule) {
+      return "id " + std::to_string(e.id).append(verb).append(rule);
+    };
+
+    allocation& its = of(e.id);
+    if (allocating) {
+      if (its.now != state::unknown) return broken(" twice");
+      its = {e.bytes, state::live};
+    }
+    if (its.now == state::unknown) return broken(" but was never allocated");
+    if (its.now == state::freed) return broken(freeing ? " twice" : " after it was freed");
+    if (e.bytes != 0 && e.bytes != its.bytes)
+      return broken(" with " + std::to_string(e.bytes) + " bytes but was allocated with " +
+                    std::to_string(its.bytes));
+    if (freeing) its.now = state::freed;
+    keep = its.bytes != 0;
+    return {};
   }
 
  private:
+  enum class state : unsigned char { unknown, live, freed };
   struct allocation {
-    std::size_t bytes;
-    bool live;
+    std::size_t bytes = 0;
+    state now = state::unknown;
   };
-  std::unordered_map<std::uint64_t, allocation> known_;
+
+  [[nodiscard]] allocation& of(std::uint64_t id) {
+    if (id >= most_dense_) return sparse_[id];
+    if (id >= dense_.size()) dense_.resize(static_cast<std::size_t>(id) + 1);
+    return dense_[static_cast<std::size_t>(id)];
+  }
+
+  std::size_t most_dense_;
+  std::vector<allocation> dense_;
+  std::map<std::uint64_t, allocation> sparse_;  // not hashed: ids could be chosen to collide
 };
 
-/// Reads a program recorded as `op,id,bytes,stream,t_us`: a allocation, f free, r use by a stream, e what event queries
-/// answer from here on (in the bytes column: 0 not ready, 1 ready), c empty cache.
+/// The event that a line of our CSV stands for, or the rule that the line breaks.
+[[nodiscard]] inline std::optional<std::string> read_event(const field_reader& line, event& e) {
+  if (line.count() != 5) return "a line has 5 fields, this one " + std::to_string(line.count());
+  const std::string_view op = line[0];
+  switch (op.size() == 1 ? op[0] : '\0') {
+    case 'a': e.what = event::kind::allocate; break;
+    case 'f': e.what = event::kind::free; break;
+    case 'r': e.what = event::kind::record_stream; break;
+    case 'e': e.what = event::kind::answer_events; break;
+    case 'c': e.what = event::kind::empty_cache; break;
+    default: return "no such op: " + shown(op) + "; there are a f r e c";
+  }
+  std::uint64_t number[4]{};
+  for (std::size_t i = 0; i < 4; ++i) {
+    if (!line.as_integer(i + 1, number[i])) return shown(line[i + 1]) + " is not a whole number below 2^64";
+  }
+  e.id = number[0];
+  e.bytes = number[1];
+  e.stream = stream_id{number[2]};
+  const bool answers = e.what == event::kind::answer_events;
+  if (answers || e.what == event::kind::empty_cache) {
+    const std::string verb = std::string(op) + " takes 0";
+    if (e.bytes > (answers ? 1u : 0u))
+      return verb + (answers ? " or 1" : "") + " as bytes, not " + std::to_string(e.bytes);
+    if (e.id != 0) return verb + " as id, not " + std::to_string(e.id);
+    if (e.stream.handle != 0) return verb + " as stream, not " + std::to_string(e.stream.handle);
+  }
+  return {};
+}
+
+/// Reads a program recorded as `op,id,bytes,stream,t_us`, one event a line, blank lines at the end aside.
+///
+/// a allocates; f frees; r lets `stream` use the allocation; e sets what event queries answer from here on, in the
+/// bytes column (0 not ready, 1 ready), and c empties the cache, both with 0 elsewhere. f and r may repeat the size or say 0.
 ///   Returns:  an error with the line for anything else, for sizes from 2^60 on, and for impossible orders
-///   Cost:     linear in the text
+///   Cost:     linear in the text where ids are small; n log n otherwise
 [[nodiscard]] inline read_result<recording> read_csv(std::string_view text, std::string name) {
   field_reader line(text, std::move(name));
-  if (!line.next_line() || line.text() != csv_header) {
+  if (!line.next_line() || line.text() != csv_header)
     return line.error("the header must be " + std::string(csv_header) + ", not " + shown(line.text()));
-  }
   recording read{line.name(), {}};
   read.events.reserve(text.size() / 24);
-  lifetime_checker order;
+  lifetime_checker order(line.most_lines());
   while (line.next_line()) {
-    if (line.count() != 5) return line.error("a line has 5 fields, this one " + std::to_string(line.count()));
-    std::uint64_t numbers[4]{};
-    for (std::size_t i = 0; i < 4; ++i) {
-      if (!line.as_integer(i + 1, numbers[i]))
-        return line.error(shown(line[i + 1]) + " is not a whole number below 2^64");
-    }
-    event e{event::kind::allocate, numbers[0], numbers[1], stream_id{numbers[2]}};
-    const std::string_view op = line[0];
-    if (op == "f") {
-      e.what = event::kind::free;
-    } else if (op == "r") {
-      e.what = event::kind::record_stream;
-    } else if (op == "e") {
-      e.what = event::kind::answer_events;
-      if (e.bytes > 1) return line.error("e takes 0 or 1 as bytes, not " + std::to_string(e.bytes));
-    } else if (op == "c") {
-      e.what = event::kind::empty_cache;
-    } else if (op != "a") {
-      return line.error("no such op: " + shown(op) + "; there are a f r e c");
-    }
+    event e{};
     bool keep = true;
-    if (auto broken = order.check(e, keep)) return line.error(std::move(*broken));
+    auto broken = read_event(line, e);
+    if (!broken) broken = order.check(e, keep);
+    if (broken) return line.error(std::move(*broken));
     if (keep) read.events.push_back(e);
   }
   return read;

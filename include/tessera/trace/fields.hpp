@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include <tessera/trace/event.hpp>
 
@@ -17,7 +19,8 @@ class field_reader {
  public:
   static constexpr std::size_t most_fields = 8;
 
-  field_reader(std::string_view text, std::string name) : rest_(text), name_(std::move(name)) {}
+  field_reader(std::string_view text, std::string name)
+      : rest_(text), size_(text.size()), name_(std::move(name)) {}
 
   /// Goes to the next line and cuts it into fields; false at the end. Blank lines at the end do not count.
   [[nodiscard]] bool next_line() {
@@ -28,17 +31,19 @@ class field_reader {
     rest_ = end == std::string_view::npos ? std::string_view{} : rest_.substr(end + 1);
     if (text_.ends_with('\r')) text_.remove_suffix(1);
     count_ = 0;
-    for (std::string_view left = text_; count_ < most_fields;) {
+    for (std::string_view left = text_;;) {
       const std::size_t comma = left.find(',');
-      fields_[count_++] = left.substr(0, comma);
-      if (comma == std::string_view::npos) break;
-      left = left.substr(comma + 1);
+      if (count_ < most_fields) fields_[count_] = left.substr(0, comma);
+      ++count_;
+      if (comma == std::string_view::npos) return true;
+      left.remove_prefix(comma + 1);
     }
-    return true;
   }
 
   [[nodiscard]] std::string_view text() const noexcept { return text_; }
+  /// How many fields the line has; the first `most_fields` of them are kept.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  ///   Requires:  i < count() and i < most_fields
   [[nodiscard]] std::string_view operator[](std::size_t i) const noexcept { return fields_[i]; }
 
   /// Whether field `i` is a whole number below 2^64, which goes to `value`.
@@ -48,6 +53,9 @@ class field_reader {
     return error == std::errc{} && end == field.data() + field.size();
   }
 
+  /// A bound on the lines of the whole text, were each four fields or more.
+  [[nodiscard]] std::size_t most_lines() const noexcept { return size_ / 8; }
+
   /// An error in this line.
   [[nodiscard]] input_error error(std::string rule) const {
     return {name_ + ":" + std::to_string(line_ == 0 ? 1 : line_), std::move(rule)};
@@ -56,6 +64,7 @@ class field_reader {
 
  private:
   std::string_view rest_;
+  std::size_t size_;
   std::string name_;
   std::string_view text_;
   std::array<std::string_view, most_fields> fields_{};
