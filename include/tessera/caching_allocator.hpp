@@ -26,11 +26,10 @@ class caching_allocator {
   static_assert(check_recipe<Recipe>());
   static_assert(
       !Recipe::streams::uses_events || event_provider<Provider>,
-      "Recipe::streams uses events: Provider must be an event_provider [tessera/provider/provider.hpp], or "
-      "choose reuse_ignoring_streams");
-  static_assert(!Recipe::pages::uses_page_kinds || paged_provider<Provider>,
-                "Recipe::pages chooses kinds of page: Provider must be a paged_provider "
-                "[tessera/provider/provider.hpp]");
+      "Recipe::streams uses events: Provider must be an event_provider [tessera/provider/provider.hpp]");
+  static_assert(
+      !Recipe::pages::uses_page_kinds || paged_provider<Provider>,
+      "Recipe::pages chooses pages: Provider must be a paged_provider [tessera/provider/provider.hpp]");
 
  public:
   explicit caching_allocator(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
@@ -42,9 +41,8 @@ class caching_allocator {
   ///   Cost:     constant where a cached block fits; else calls to the device
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    const usage now = this->now();
     const std::size_t size = bytes > max_request ? bytes : policies_.rounding.block_size(bytes);
-    raise({bytes, bytes > max_request ? bytes : policies_.growth.segment_size(size, now), now});
+    raise({bytes, bytes > max_request ? bytes : policies_.growth.segment_size(size, now()), now()});
   }
 
   /// The same, but null where allocate throws.
@@ -67,9 +65,8 @@ class caching_allocator {
   }
   ///   Requires:  also that `bytes` is what was requested
   void deallocate(void* p, std::size_t bytes) noexcept {
-    const engine::block* const b = machine_.find_live(p);
-    if (b != nullptr && b->facts.requested != bytes)
-      contract_broken("deallocate: not the size that was requested", p);
+    const auto* const b = machine_.find_live(p);
+    if (b != nullptr && b->facts.requested != bytes) contract_broken("deallocate: not the requested size", p);
     deallocate(p);
   }
   /// The same as deallocate, but an address that is not a live block's changes nothing and gives false.
@@ -79,8 +76,7 @@ class caching_allocator {
     return taken != engine::taken::unknown;
   }
 
-  /// Notes that `stream` uses a block, so that freeing it waits for that use; false where `p` is not the address of a
-  /// live block, or host memory ran out.
+  /// Notes that `stream` uses a live block, so that freeing it waits for that use; false where this cannot be done.
   bool record_stream(void* p, stream_id stream) noexcept {
     engine::block* const b = machine_.find_live(p);
     if (b == nullptr) return false;
@@ -96,14 +92,15 @@ class caching_allocator {
     machine_.blocks().drop_empty_homes();
   }
 
-  /// Has `call(context)` called where nothing cached fits, before the device is asked: for caches above this one. It may
-  /// free blocks, and then returns true. False where host memory ran out.
+  /// Calls `call(context)` where nothing cached fits, before the device is asked; true says that it freed something.
+  /// For caches above this one. False where host memory ran out.
   [[nodiscard]] bool on_pressure(engine::hooks::function call, void* context) noexcept {
     return pressure_.add(call, context);
   }
 
   [[nodiscard]] usage now() const noexcept { return machine_.usage_under(policies_.growth.limit()); }
   [[nodiscard]] auto statistics() const noexcept { return machine_.books().report(); }
+  /// What statistics() tells from; its peaks and sums can be reset.
   [[nodiscard]] auto& books() noexcept { return machine_.books(); }
   /// Bytes of host memory that describe the blocks.
   [[nodiscard]] std::size_t footprint() const noexcept { return machine_.footprint(); }
@@ -119,17 +116,14 @@ class caching_allocator {
 
  private:
   struct request {
-    std::size_t bytes;  // as asked for
-    std::size_t size;   // of the block that serves it
-    std::size_t pool;
-    stream_id stream;
-    stream_id key;
+    std::size_t bytes, size, pool;  // as asked for; of the block that serves it; where that lives
+    stream_id stream, key;
   };
 
   engine::block* reuse(const request& want) noexcept {
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
-    engine::block* const found =
-        home != nullptr && machine_.reserve() ? machine_.best_fit(*home, want.size) : nullptr;
+    if (home == nullptr || !machine_.reserve()) return nullptr;
+    engine::block* const found = machine_.best_fit(*home, want.size);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
   }
 
@@ -137,8 +131,8 @@ class caching_allocator {
     const std::size_t size = policies_.split.should_split(want.size, found.size) ? want.size : found.size;
     const bool low_end = policies_.split.handed_out() == block_end::low;
     const bool oversize = size >= policies_.split.oversize();
-    return reinterpret_cast<void*>(
-        machine_.hand_out(found, want.bytes, size, low_end, oversize, want.stream).address);
+    const auto& given = machine_.hand_out(found, want.bytes, size, low_end, oversize, want.stream);
+    return reinterpret_cast<void*>(given.address);
   }
 
   engine::block* grow(const request& want) noexcept {
@@ -163,20 +157,16 @@ class caching_allocator {
     why = over ? refusal::by_limit : refusal::by_device;
     engine::free_blocks* const home = over ? nullptr : machine_.home(want.pool, want.key);
     if (home == nullptr || !machine_.reserve()) return nullptr;
-    return machine_.acquire(*home, segment, segment >= policies_.split.oversize(),
-                            policies_.pages.backing(segment));
+    const bool oversize = segment >= policies_.split.oversize();
+    return machine_.acquire(*home, segment, oversize, policies_.pages.backing(segment));
   }
 
   bool recover(recovery_step step, const request& want) noexcept {
-    if (step == recovery_step::evict_all) {
-      trim();
-      ++machine_.books().num_alloc_retries;
-      return true;
-    }
+    if (step == recovery_step::evict_all) return trim(), ++machine_.books().num_alloc_retries, true;
     const std::size_t oversize = policies_.split.oversize();
     const engine::free_blocks* const home = machine_.home(want.pool, want.key);
-    return oversize != unlimited && home != nullptr &&
-           machine_.blocks().release_fitting(*home, want.size, oversize,
+    if (oversize == unlimited || home == nullptr) return false;
+    return machine_.blocks().release_fitting(*home, want.size, oversize,
                                              [this](auto& b) { return release(b); });
   }
 

@@ -40,14 +40,19 @@ class lifetime_checker {
     allocation& its = of(e.id);
     if (allocating) {
       if (its.now != state::unknown) return broken(" twice");
+      if (e.bytes > most_live - live_) return broken(" where more than 2^62 bytes would live at once");
       its = {e.bytes, state::live};
+      live_ += e.bytes;
     }
     if (its.now == state::unknown) return broken(" but was never allocated");
     if (its.now == state::freed) return broken(freeing ? " twice" : " after it was freed");
     if (e.bytes != 0 && e.bytes != its.bytes)
       return broken(" with " + std::to_string(e.bytes) + " bytes but was allocated with " +
                     std::to_string(its.bytes));
-    if (freeing) its.now = state::freed;
+    if (freeing) {
+      its.now = state::freed;
+      live_ -= its.bytes;
+    }
     keep = its.bytes != 0;
     return {};
   }
@@ -65,6 +70,9 @@ class lifetime_checker {
     return dense_[static_cast<std::size_t>(id)];
   }
 
+  static constexpr std::size_t most_live = std::size_t{1} << 62;
+
+  std::size_t live_ = 0;
   std::size_t most_dense_;
   std::vector<allocation> dense_;
   std::map<std::uint64_t, allocation> sparse_;  // not hashed: ids could be chosen to collide

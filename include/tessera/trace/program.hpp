@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
+#include <map>
 #include <vector>
 
 #include <tessera/trace/event.hpp>
@@ -14,7 +14,7 @@ namespace tessera::trace {
 class program {
  public:
   explicit program(const recording& source) : source_(&source) {
-    std::unordered_map<std::uint64_t, std::uint32_t> slots;
+    std::map<std::uint64_t, std::uint32_t> slots;  // not hashed: ids could be chosen to collide
     slot_.reserve(source.events.size());
     std::size_t live = 0;
     std::vector<std::size_t> bytes;
@@ -22,7 +22,7 @@ class program {
       std::uint32_t slot = 0;
       if (e.what == event::kind::allocate) {
         slot = static_cast<std::uint32_t>(bytes.size());
-        slots[e.id] = slot;
+        slots.emplace_hint(slots.end(), e.id, slot);
         bytes.push_back(e.bytes);
         live += e.bytes;
         if (live > peak_live_) peak_live_ = live;
