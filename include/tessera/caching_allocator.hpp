@@ -135,7 +135,7 @@ class caching_allocator {
     return reinterpret_cast<void*>(given.address);
   }
 
-  engine::block* grow(const request& want) noexcept {
+  [[gnu::noinline]] engine::block* grow(const request& want) noexcept {
     evict(moment::before_growth);
     const std::size_t wanted = policies_.growth.segment_size(want.size, now());
     const std::size_t segment = align_up(wanted, machine_.device().granularity());
@@ -171,8 +171,10 @@ class caching_allocator {
   }
 
   void evict(moment when) noexcept {
+    if (const std::size_t wanted = policies_.eviction.bytes_to_evict(when, now()); wanted > 0) evict(wanted);
+  }
+  [[gnu::noinline]] void evict(std::size_t wanted) noexcept {
     const auto& policy = policies_.eviction;
-    const std::size_t wanted = policy.bytes_to_evict(when, now());
     for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
       idle_survey survey;
       machine_.blocks().for_each_idle([&](const engine::block& b) {

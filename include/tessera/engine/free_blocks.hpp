@@ -61,41 +61,30 @@ class free_blocks {
     b.is = block::state::free;
     b.set_count(*clock_);
     const std::size_t bin = bin_of(b.size);
-    if (bins_[bin] == nullptr) {
-      bins_[bin] = &b;
-      b.tree = {nullptr, nullptr};
-      words_[bin / 64] |= std::uint64_t{1} << (bin % 64);
-      summary_ |= std::uint64_t{1} << (bin / 64);
-    } else {
-      plant(bins_[bin], b);
-    }
+    if (bins_[bin] != nullptr) return plant(bins_[bin], b);
+    bins_[bin] = &b;
+    b.tree = {nullptr, nullptr};
+    words_[bin / 64] |= std::uint64_t{1} << (bin % 64);
+    summary_ |= std::uint64_t{1} << (bin / 64);
   }
 
   void remove(block& b) noexcept {
     const std::size_t bin = bin_of(b.size);
-    if (is_alone(bin, b)) {
-      bins_[bin] = nullptr;
-      words_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
-      if (words_[bin / 64] == 0) summary_ &= ~(std::uint64_t{1} << (bin / 64));
-    } else {
-      uproot(bins_[bin], b);
-    }
+    if (&b == alone_) alone_ = nullptr;
+    if (!is_alone(bin, b)) return uproot(bins_[bin], b);
+    bins_[bin] = nullptr;
+    words_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
+    if (words_[bin / 64] == 0) summary_ &= ~(std::uint64_t{1} << (bin / 64));
   }
 
   /// Changes where a free block begins and how large it is; it counts as newly free.
-  ///   Cost:  next to none while it is alone in its bin, as what large blocks are cut from mostly is
+  ///   Cost:  next to none for the same block as before while it is alone in its bin and stays there, as the block that
+  ///          requests are cut from mostly does
   void change(block& b, std::uintptr_t address, std::size_t size) noexcept {
-    const std::size_t bin = bin_of(b.size);
-    if (bin == bin_of(size) && is_alone(bin, b)) {
-      b.set_count(*clock_);
-      b.address = address;
-      b.size = size;
-      return;
-    }
-    remove(b);
+    if (&b != alone_ || size < alone_from_ || size >= alone_to_) return refile(b, address, size);
+    b.set_count(*clock_);
     b.address = address;
     b.size = size;
-    insert(b);
   }
 
   [[nodiscard]] std::uint64_t age(const block& b) const noexcept {
@@ -131,7 +120,21 @@ class free_blocks {
   [[nodiscard]] bool is_alone(std::size_t bin, const block& b) const noexcept {
     return bins_[bin] == &b && b.tree.left == nullptr && b.tree.right == nullptr;
   }
-  static void plant(block*& root, block& b) noexcept {
+  [[gnu::noinline]] void refile(block& b, std::uintptr_t address, std::size_t size) noexcept {
+    remove(b);
+    b.address = address;
+    b.size = size;
+    insert(b);
+    const std::size_t bin = bin_of(size);
+    if (!is_alone(bin, b) || bin + 1 == bin_count) return;
+    const std::size_t step =
+        size >> unit_bits < linear ? std::size_t{1} << unit_bits : std::bit_floor(size) / steps;
+    alone_ = &b;
+    alone_from_ = size / step * step;
+    alone_to_ = alone_from_ + step;
+  }
+  [[gnu::noinline]] void plant(block*& root, block& b) noexcept {
+    if (root == alone_) alone_ = nullptr;
     block** at = &root;
     const std::uint64_t rank = rank_of(b);
     while (*at != nullptr && rank_of(**at) >= rank)
@@ -139,7 +142,7 @@ class free_blocks {
     split(*at, b, b.tree.left, b.tree.right);
     *at = &b;
   }
-  static void uproot(block*& root, block& b) noexcept {
+  [[gnu::noinline]] static void uproot(block*& root, block& b) noexcept {
     block** at = &root;
     while (*at != &b) at = before(b, **at) ? &(*at)->tree.left : &(*at)->tree.right;
     *at = join(b.tree.left, b.tree.right);
@@ -208,6 +211,9 @@ class free_blocks {
   std::size_t pool_;
   stream_id key_;
   const std::uint64_t* clock_;
+  block* alone_ = nullptr;  // the block changed last if no other is in its bin, and the sizes of that bin
+  std::size_t alone_from_ = 0;
+  std::size_t alone_to_ = 0;
   std::uint64_t summary_ = 0;
   std::array<std::uint64_t, word_count> words_{};
   std::array<block*, bin_count> bins_{};

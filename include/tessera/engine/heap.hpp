@@ -33,20 +33,7 @@ class heap {
   /// Where free blocks of this pool and key wait; null where host memory ran out.
   [[nodiscard]] free_blocks* home(std::size_t in, stream_id key) noexcept {
     pool& p = pools_[in];
-    if (p.recent != nullptr && p.recent->key() == key) return p.recent;
-    free_blocks* found = p.by_key.find(key.handle);
-    if (found == nullptr) {
-      if (!p.by_key.reserve_one()) return nullptr;
-      found = new (std::nothrow) free_blocks(in, key, p.searches);
-      if (found == nullptr) return nullptr;
-      p.by_key.insert(key.handle, found);
-      free_blocks** at = &p.first;
-      while (*at != nullptr && (*at)->key() < key) at = &(*at)->next;
-      found->next = *at;
-      *at = found;
-    }
-    p.recent = found;
-    return found;
+    return p.recent != nullptr && p.recent->key() == key ? p.recent : find_home(p, in, key);
   }
 
   /// The best-fitting free block; counts as a search of the pool.
@@ -228,6 +215,22 @@ class heap {
     free_blocks* recent = nullptr;
     std::uint64_t searches = 0;
   };
+
+  [[nodiscard, gnu::noinline]] free_blocks* find_home(pool& p, std::size_t in, stream_id key) noexcept {
+    free_blocks* found = p.by_key.find(key.handle);
+    if (found == nullptr) {
+      if (!p.by_key.reserve_one()) return nullptr;
+      found = new (std::nothrow) free_blocks(in, key, p.searches);
+      if (found == nullptr) return nullptr;
+      p.by_key.insert(key.handle, found);
+      free_blocks** at = &p.first;
+      while (*at != nullptr && (*at)->key() < key) at = &(*at)->next;
+      found->next = *at;
+      *at = found;
+    }
+    p.recent = found;
+    return found;
+  }
 
   void drop(pool& p, free_blocks& home) noexcept {
     free_blocks** at = &p.first;

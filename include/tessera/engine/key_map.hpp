@@ -86,7 +86,7 @@ class key_map {
     while (entries_[at].value != nullptr && entries_[at].key != key) at = (at + 1) & mask_;
     return at;
   }
-  [[nodiscard]] bool rehash(std::size_t wanted) noexcept {
+  [[nodiscard, gnu::noinline]] bool rehash(std::size_t wanted) noexcept {
     auto* const fresh = new (std::nothrow) entry[wanted]();
     if (fresh == nullptr) return false;
     entry* const old = entries_;

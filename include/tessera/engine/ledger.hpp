@@ -41,12 +41,12 @@ class ledger {
     if (!any_held_) begin_holding();
     decrease(in, blocks, 1);
     decrease(in, block_bytes, as_signed(block));
-    accounts_[in].held += 1;
-    accounts_[in].held_bytes += as_signed(block);
+    pools_[in].hold(1, as_signed(block));
+    all_.hold(1, as_signed(block));
   }
   void no_longer_held(std::size_t in, std::size_t requested, std::size_t block) noexcept {
-    accounts_[in].held -= 1;
-    accounts_[in].held_bytes -= as_signed(block);
+    pools_[in].hold(-1, -as_signed(block));
+    all_.hold(-1, -as_signed(block));
     decrease(in, requested_bytes, as_signed(requested));
   }
   /// Free blocks that share a segment became `count` more and `bytes` larger together.
@@ -65,35 +65,26 @@ class ledger {
     decrease(in, reserved_bytes, as_signed(bytes));
   }
 
-  [[nodiscard]] std::size_t reserved() const noexcept {
-    return static_cast<std::size_t>(sum(reserved_bytes));
-  }
+  [[nodiscard]] std::size_t reserved() const noexcept { return as_bytes(all_.of[reserved_bytes].current()); }
   /// Where memory stands; the limit is not known here.
   [[nodiscard]] usage now() const noexcept {
-    const auto bytes = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-    const std::int64_t live = sum(block_bytes);
-    std::int64_t pending = 0;
-    for (const account& a : accounts_) pending += a.held_bytes;
-    return {.requested = bytes(sum(requested_bytes)),
-            .live = bytes(live),
-            .pending = bytes(pending),
-            .cached = bytes(sum(reserved_bytes) - live - pending),
+    const std::int64_t live = all_.of[block_bytes].current();
+    return {.requested = as_bytes(all_.of[requested_bytes].current()),
+            .live = as_bytes(live),
+            .pending = as_bytes(all_.held_bytes),
+            .cached = as_bytes(all_.of[reserved_bytes].current() - live - all_.held_bytes),
             .reserved = reserved()};
   }
 
   [[nodiscard]] statistics<Pools> report() const noexcept {
-    statistics<Pools> told{};
-    account together{};
+    statistics<Pools> told;
+    account together = all_;
     for (std::size_t in = 0; in < Pools; ++in) {
-      const account& a = accounts_[in];
-      told.pool[in] = report(a, a.top);
-      for (std::size_t k = 0; k < kinds; ++k) together.of[k].join(a.of[k]);
-      together.held += a.held;
-      together.held_bytes += a.held_bytes;
-      together.active_base += a.active_base;
-      together.active_bytes_base += a.active_bytes_base;
+      const account& a = pools_[in];
+      told.pool[in] = report(a);
+      for (std::size_t k = 0; k < kinds; ++k) together.of[k].added += a.of[k].added;
     }
-    told.all = report(together, top_);
+    told.all = report(together);
     told.oversize_allocations = oversize_allocations;
     told.oversize_segments = oversize_segments;
     told.num_alloc_retries = num_alloc_retries;
@@ -106,21 +97,20 @@ class ledger {
   }
 
   void reset_peak() noexcept {
-    for (account& a : accounts_) a.top = peaks{};
-    top_ = peaks{};
-    for (std::size_t in = 0; in < Pools; ++in) {
-      for (std::size_t k = 0; k < kinds; ++k) raise(in, static_cast<kind>(k));
-      raise_active(in);
-    }
+    each_account([](account& a) {
+      for (flow& f : a.of) f.peak = f.current(), f.room = 0;
+      a.active_peak = a.active();
+      a.active_bytes_peak = a.active_bytes();
+    });
     oversize_allocations.peak = oversize_allocations.current;
     oversize_segments.peak = oversize_segments.current;
   }
   void reset_accumulated() noexcept {
-    for (account& a : accounts_) {
-      for (flow& f : a.of) f = {f.current, 0, f.current};
-      a.active_base = a.of[blocks].current + a.held;
-      a.active_bytes_base = a.of[block_bytes].current + a.held_bytes;
-    }
+    each_account([](account& a) {
+      for (flow& f : a.of) f.added = 0, f.base = f.current();
+      a.active_base = a.active();
+      a.active_bytes_base = a.active_bytes();
+    });
     for (counter* c : {&oversize_allocations, &oversize_segments}) c->allocated = c->freed = 0;
     num_alloc_retries = num_ooms = num_oom_rejections = 0;
     num_sync_all_streams = num_device_alloc = num_device_free = 0;
@@ -137,85 +127,92 @@ class ledger {
     split_bytes,
     kinds
   };
+
+  /// A quantity, kept as its peak and the room below it, so that most changes are one addition.
   struct flow {
-    std::int64_t current;
-    std::int64_t added;  // since the last reset
-    std::int64_t base;   // current at the last reset
-    void join(const flow& other) noexcept {
-      current += other.current;
-      added += other.added;
-      base += other.base;
+    std::int64_t room;
+    std::int64_t added;  // since the last reset; only of pools
+    std::int64_t peak;
+    std::int64_t base;  // current at the last reset
+    [[nodiscard]] std::int64_t current() const noexcept { return peak - room; }
+    void increase(std::int64_t by) noexcept {
+      room -= by;
+      if (room < 0) {
+        peak -= room;
+        room = 0;
+      }
     }
-  };
-  struct peaks {
-    std::int64_t of[kinds];
-    std::int64_t active;
-    std::int64_t active_bytes;
   };
   struct account {
     flow of[kinds];
-    peaks top;
     std::int64_t held;
     std::int64_t held_bytes;
+    std::int64_t active_peak;
+    std::int64_t active_bytes_peak;
     std::int64_t active_base;
     std::int64_t active_bytes_base;
+    [[nodiscard]] std::int64_t active() const noexcept { return of[blocks].current() + held; }
+    [[nodiscard]] std::int64_t active_bytes() const noexcept {
+      return of[block_bytes].current() + held_bytes;
+    }
+    void hold(std::int64_t count, std::int64_t bytes) noexcept {
+      held += count;
+      held_bytes += bytes;
+    }
+    void raise_active() noexcept {
+      if (active() > active_peak) active_peak = active();
+      if (active_bytes() > active_bytes_peak) active_bytes_peak = active_bytes();
+    }
   };
 
   static constexpr std::int64_t as_signed(std::size_t n) noexcept { return static_cast<std::int64_t>(n); }
-  static void raise(std::int64_t& peak, std::int64_t to) noexcept {
-    if (to > peak) peak = to;
-  }
-  void raise(std::size_t in, kind what) noexcept {
-    raise(accounts_[in].top.of[what], accounts_[in].of[what].current);
-    raise(top_.of[what], sum(what));
-  }
+  static constexpr std::size_t as_bytes(std::int64_t n) noexcept { return static_cast<std::size_t>(n); }
+
   void increase(std::size_t in, kind what, std::int64_t by) noexcept {
-    accounts_[in].of[what].current += by;
-    accounts_[in].of[what].added += by;
-    raise(in, what);
+    pools_[in].of[what].added += by;
+    pools_[in].of[what].increase(by);
+    all_.of[what].increase(by);
   }
-  void decrease(std::size_t in, kind what, std::int64_t by) noexcept { accounts_[in].of[what].current -= by; }
+  void decrease(std::size_t in, kind what, std::int64_t by) noexcept {
+    pools_[in].of[what].room += by;
+    all_.of[what].room += by;
+  }
   void change(std::size_t in, kind what, std::int64_t by) noexcept {
     if (by > 0) increase(in, what, by);
     if (by < 0) decrease(in, what, -by);
   }
-  [[nodiscard]] std::int64_t sum(kind what) const noexcept {
-    std::int64_t together = 0;
-    for (const account& a : accounts_) together += a.of[what].current;
-    return together;
+  template <typename F>
+  void each_account(F f) noexcept {
+    f(all_);
+    for (account& a : pools_) f(a);
   }
 
   // As long as no block was ever held, what is active is what is allocated, and its peaks are not kept.
-  void begin_holding() noexcept {
+  [[gnu::noinline]] void begin_holding() noexcept {
     any_held_ = true;
-    for (account& a : accounts_) a.top.active = a.top.of[blocks], a.top.active_bytes = a.top.of[block_bytes];
-    top_.active = top_.of[blocks];
-    top_.active_bytes = top_.of[block_bytes];
+    each_account([](account& a) {
+      a.active_peak = a.of[blocks].peak;
+      a.active_bytes_peak = a.of[block_bytes].peak;
+    });
   }
-  void raise_active(std::size_t in) noexcept {
-    const account& a = accounts_[in];
-    raise(accounts_[in].top.active, a.of[blocks].current + a.held);
-    raise(accounts_[in].top.active_bytes, a.of[block_bytes].current + a.held_bytes);
-    std::int64_t held = 0;
-    std::int64_t held_bytes = 0;
-    for (const account& one : accounts_) held += one.held, held_bytes += one.held_bytes;
-    raise(top_.active, sum(blocks) + held);
-    raise(top_.active_bytes, sum(block_bytes) + held_bytes);
+  [[gnu::noinline]] void raise_active(std::size_t in) noexcept {
+    pools_[in].raise_active();
+    all_.raise_active();
   }
 
-  [[nodiscard]] pool_statistics report(const account& a, const peaks& top) const noexcept {
+  [[nodiscard]] pool_statistics report(const account& a) const noexcept {
     const auto of = [&](kind k) {
       const flow& f = a.of[k];
-      return counter{f.current, top.of[k], f.added, f.base + f.added - f.current};
+      return counter{f.current(), f.peak, f.added, f.base + f.added - f.current()};
     };
-    const auto active = [&](kind k, std::int64_t held, std::int64_t peak, std::int64_t base) {
-      const std::int64_t current = a.of[k].current + held;
-      return counter{current, any_held_ ? peak : top.of[k], a.of[k].added, base + a.of[k].added - current};
+    const auto active = [&](kind k, std::int64_t current, std::int64_t peak, std::int64_t base) {
+      const flow& f = a.of[k];
+      return counter{current, any_held_ ? peak : f.peak, f.added, base + f.added - current};
     };
     return {.allocation = of(blocks),
             .allocated_bytes = of(block_bytes),
-            .active = active(blocks, a.held, top.active, a.active_base),
-            .active_bytes = active(block_bytes, a.held_bytes, top.active_bytes, a.active_bytes_base),
+            .active = active(blocks, a.active(), a.active_peak, a.active_base),
+            .active_bytes = active(block_bytes, a.active_bytes(), a.active_bytes_peak, a.active_bytes_base),
             .requested_bytes = of(requested_bytes),
             .segment = of(segments),
             .reserved_bytes = of(reserved_bytes),
@@ -223,8 +220,8 @@ class ledger {
             .inactive_split_bytes = of(split_bytes)};
   }
 
-  std::array<account, Pools> accounts_{};
-  peaks top_{};
+  account all_{};
+  std::array<account, Pools> pools_{};
   bool any_held_ = false;
 };
 

@@ -123,20 +123,14 @@ class machine {
       complete_free(*live);
       return taken::free;
     }
-    ledger_.held_back(live->home->pool(), live->size);
-    pending_.hold(*live, device_);
+    hold(*live);
     return taken::held;
   }
 
   /// Notes that a stream uses a live block; false where host memory ran out.
   [[nodiscard]] bool note_use(block& live, stream_id stream) noexcept { return pending_.note(live, stream); }
   /// Frees the blocks whose events have completed; whether there were any.
-  bool retire_pending() noexcept {
-    if (pending_.empty()) return false;
-    bool any = false;
-    pending_.retire(device_, [this, &any](block& b) { any = true, complete_held(b); });
-    return any;
-  }
+  bool retire_pending() noexcept { return !pending_.empty() && retire_waiting(); }
   /// The same, after waiting for every event.
   void wait_for_pending() noexcept {
     ++ledger_.num_sync_all_streams;
@@ -203,6 +197,15 @@ class machine {
     ledger_.segment_acquired(home.pool(), bytes);
     if (oversize) ledger_.oversize_segments.increase(1);
     return whole;
+  }
+  [[gnu::noinline]] void hold(block& freed) noexcept {
+    ledger_.held_back(freed.home->pool(), freed.size);
+    pending_.hold(freed, device_);
+  }
+  [[gnu::noinline]] bool retire_waiting() noexcept {
+    bool any = false;
+    pending_.retire(device_, [this, &any](block& b) { any = true, complete_held(b); });
+    return any;
   }
   void complete_held(block& held) noexcept {
     ledger_.no_longer_held(held.home->pool(), held.facts.requested, held.size);

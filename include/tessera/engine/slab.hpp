@@ -28,16 +28,7 @@ class slab {
   }
 
   /// Makes sure that the next `count` calls of take() succeed; false where host memory ran out.
-  [[nodiscard]] bool reserve(std::size_t count) noexcept {
-    while (free_ < count) {
-      void* memory = ::operator new(chunk_bytes, std::align_val_t{chunk_bytes}, std::nothrow);
-      if (memory == nullptr) return false;
-      link(partial_, *::new (memory) chunk{});
-      free_ += per_chunk;
-      ++chunks_;
-    }
-    return true;
-  }
+  [[nodiscard]] bool reserve(std::size_t count) noexcept { return free_ >= count || grow(count); }
 
   ///   Requires:  a reserve() that covers it
   [[nodiscard]] Node* take() noexcept {
@@ -88,6 +79,18 @@ class slab {
   static constexpr std::size_t header = 64;  // keeps nodes of 64 bytes on cache lines of their own
   static constexpr std::size_t per_chunk = (chunk_bytes - header) / sizeof(slot);
   static_assert(header % alignof(slot) == 0 && per_chunk > 1);
+
+  // Kept out of line, as all that is rare on the way of a hit, so that what is left can be inlined.
+  [[gnu::noinline]] bool grow(std::size_t count) noexcept {
+    while (free_ < count) {
+      void* memory = ::operator new(chunk_bytes, std::align_val_t{chunk_bytes}, std::nothrow);
+      if (memory == nullptr) return false;
+      link(partial_, *::new (memory) chunk{});
+      free_ += per_chunk;
+      ++chunks_;
+    }
+    return true;
+  }
 
   static void link(chunk*& list, chunk& one) noexcept {
     one.previous = nullptr;
