@@ -121,16 +121,21 @@ class free_blocks {
     return bins_[bin] == &b && b.tree.left == nullptr && b.tree.right == nullptr;
   }
   [[gnu::noinline]] void refile(block& b, std::uintptr_t address, std::size_t size) noexcept {
-    remove(b);
+    const std::size_t bin = bin_of(size);
+    const bool stays = bin == bin_of(b.size) && is_alone(bin, b);
+    if (!stays) remove(b);
     b.address = address;
     b.size = size;
-    insert(b);
-    const std::size_t bin = bin_of(size);
-    if (!is_alone(bin, b) || bin + 1 == bin_count) return;
+    if (!stays) {
+      insert(b);
+      if (!is_alone(bin, b)) return;
+    }
+    b.set_count(*clock_);
+    if (bin + 1 == bin_count) return;
     const std::size_t step =
         size >> unit_bits < linear ? std::size_t{1} << unit_bits : std::bit_floor(size) / steps;
     alone_ = &b;
-    alone_from_ = size / step * step;
+    alone_from_ = size & ~(step - 1);
     alone_to_ = alone_from_ + step;
   }
   [[gnu::noinline]] void plant(block*& root, block& b) noexcept {
