@@ -1,10 +1,18 @@
-# Checks that the top level holds what it may, and nothing else but dotfiles and build folders.
+# Checks that the top level holds what it may, and nothing else but dotfiles, build folders and what git ignores.
 #   cmake -D ROOT=checkout -P top_level.cmake
 cmake_minimum_required(VERSION 3.24)
 set(allowed CMakeLists.txt LICENSE README.md bench examples include tests)
 file(GLOB found RELATIVE ${ROOT} ${ROOT}/*)
+set(ignored "")
+if(EXISTS ${ROOT}/.git)
+  execute_process(COMMAND git check-ignore ${found} WORKING_DIRECTORY ${ROOT} OUTPUT_VARIABLE ignored ERROR_QUIET)
+  string(REPLACE "\n" ";" ignored "${ignored}")
+endif()
 foreach(name IN LISTS found)
-  if(NOT name IN_LIST allowed AND NOT name MATCHES "^(\\.|build)")
+  if(name IN_LIST allowed OR name IN_LIST ignored OR name MATCHES "^\\.")
+    continue()
+  endif()
+  if(NOT name MATCHES "^build" OR NOT IS_DIRECTORY ${ROOT}/${name})
     message(FATAL_ERROR "the top level may not hold ${name}")
   endif()
 endforeach()
