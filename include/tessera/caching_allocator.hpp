@@ -140,12 +140,11 @@ class caching_allocator {
     const std::size_t wanted = policies_.growth.segment_size(want.size, now());
     const std::size_t segment = align_up(wanted, machine_.device().granularity());
     refusal why{};
-    engine::block* found = acquire(want, segment, why);
-    if (found != nullptr) return found;
+    if (engine::block* const found = acquire(want, segment, why)) return found;
     const recovery_steps steps = policies_.recovery.steps(why);
     for (recovery_step step : steps) {
-      if (recover(step, want)) found = acquire(want, segment, why);
-      if (found != nullptr) return found;
+      if (!recover(step, want)) continue;
+      if (engine::block* const found = acquire(want, segment, why)) return found;
     }
     if (steps.count == 0) ++machine_.books().num_oom_rejections;
     machine_.tell_oom(want.bytes, want.size, want.stream);
