@@ -87,7 +87,7 @@ class caching_allocator {
   void trim(std::size_t keep = 0) noexcept {
     machine_.wait_for_pending();
     machine_.blocks().for_each_idle([this, keep](engine::block& idle) {
-      if (machine_.reserved() > keep) release(idle);
+      if (machine_.reserved() > keep) (void)machine_.release(idle);
     });
     machine_.blocks().drop_empty_homes();
   }
@@ -139,6 +139,7 @@ class caching_allocator {
     evict(moment::before_growth);
     const std::size_t wanted = policies_.growth.segment_size(want.size, now());
     const std::size_t segment = align_up(wanted, machine_.device().granularity());
+    if (segment < want.size) contract_broken("Recipe::growth: a segment must hold the block it is taken for");
     refusal why{};
     if (engine::block* const found = acquire(want, segment, why)) return found;
     const recovery_steps steps = policies_.recovery.steps(why);
@@ -166,7 +167,7 @@ class caching_allocator {
     const engine::free_blocks* const home = machine_.home(want.pool, want.key);
     if (oversize == unlimited || home == nullptr) return false;
     return machine_.blocks().release_fitting(*home, want.size, oversize,
-                                             [this](auto& b) { return release(b); });
+                                             [this](auto& b) { return machine_.release(b); });
   }
 
   void evict(moment when) noexcept {
@@ -184,13 +185,11 @@ class caching_allocator {
       before = freed;
       machine_.blocks().for_each_idle([&](engine::block& b) {
         const idle_segment idle{b.size, b.home->age(b)};
-        if (policy.considers(idle.bytes) && policy.should_evict(idle, survey) && release(b))
+        if (policy.considers(idle.bytes) && policy.should_evict(idle, survey) && machine_.release(b))
           freed += idle.bytes;
       });
     }
   }
-
-  bool release(engine::block& idle) noexcept { return machine_.release(idle, policies_.split.oversize()); }
 
   policies<Recipe> policies_;
   engine::machine<Provider, Recipe::pools::count, Sink, Recipe::streams::uses_events> machine_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -135,6 +135,36 @@ TEST(caching_allocator, asks_caches_above_it_before_growing) {
   (void)pool.allocate(30_MiB);
   EXPECT_EQ(pool.now().reserved, 60_MiB);
   EXPECT_EQ(above.calls, 2);
+}
+
+TEST(caching_allocator, lets_caches_above_it_use_it_while_they_are_asked) {
+  torch pool;
+  int calls = 0;
+  std::pair<torch*, int*> context{&pool, &calls};
+  ASSERT_TRUE(pool.on_pressure(
+      [](void* given) noexcept {
+        auto& [inner, count] = *static_cast<std::pair<torch*, int*>*>(given);
+        ++*count;
+        inner->deallocate(inner->allocate(40_MiB, stream_id{3}));
+        inner->trim();
+        return true;
+      },
+      &context));
+  void* p = pool.allocate(30_MiB, stream_id{5});
+  EXPECT_NE(p, nullptr);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(pool.now().reserved, 30_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(caching_allocator, counts_oversize_by_the_setting_of_their_time) {
+  torch pool{simulated_device{}, {.split = {.max = 30_MiB}}};
+  void* p = pool.allocate(40_MiB);
+  pool.settings().split.max = unlimited;
+  pool.deallocate(p);
+  pool.trim();
+  EXPECT_EQ(pool.statistics().oversize_allocations, (counter{0, 1, 1, 1}));
+  EXPECT_EQ(pool.statistics().oversize_segments, (counter{0, 1, 1, 1}));
 }
 
 struct memory {

@@ -15,6 +15,7 @@ struct segment {
   block* first;  ///< the block at its start
   segment* previous;
   segment* next;
+  bool oversize;  ///< was taken under the oversize rule
 };
 
 /// A piece of a segment, described outside device memory, which is never touched. One cache line.

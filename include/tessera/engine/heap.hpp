@@ -43,10 +43,12 @@ class heap {
   }
 
   /// Files a segment that the device gave as one free block; null where host memory ran out.
-  [[nodiscard]] block* add_segment(free_blocks& home, std::uintptr_t address, std::size_t bytes) noexcept {
+  [[nodiscard]] block* add_segment(free_blocks& home, std::uintptr_t address, std::size_t bytes,
+                                   bool oversize) noexcept {
     if (!segment_slab_.reserve(1) || !blocks_.reserve(3)) return nullptr;
     segment& fresh = *segment_slab_.take();
     fresh.previous = nullptr;
+    fresh.oversize = oversize;
     fresh.next = segments_;
     if (segments_ != nullptr) segments_->previous = &fresh;
     segments_ = &fresh;

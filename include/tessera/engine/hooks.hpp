@@ -29,10 +29,13 @@ class hooks {
     return *at != nullptr;
   }
 
-  /// Calls all; whether any said true.
-  bool run() const noexcept {
+  /// Calls all; whether any said true. While they run, asking again calls none, so that they may use the allocator.
+  bool run() noexcept {
+    if (running_) return false;
+    running_ = true;
     bool any = false;
     for (const hook* h = first_; h != nullptr; h = h->next) any = h->call(h->context) || any;
+    running_ = false;
     return any;
   }
 
@@ -43,6 +46,7 @@ class hooks {
     hook* next;
   };
   hook* first_ = nullptr;
+  bool running_ = false;
 };
 
 }  // namespace tessera::engine

@@ -78,13 +78,13 @@ class machine {
   }
 
   /// Gives an idle segment back; false where the device failed, and the segment stays.
-  bool release(block& idle, std::size_t oversize) noexcept {
+  bool release(block& idle) noexcept {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
     if (!device_.release(reinterpret_cast<void*>(address), bytes)) return false;
     tell(action::segment_free, address, bytes, bytes, idle.home->key());
     ledger_.segment_released(idle.home->pool(), bytes);
-    if (bytes >= oversize) ledger_.oversize_segments.decrease(1);
+    if (idle.origin().oversize) ledger_.oversize_segments.decrease(1);
     heap_.remove_segment(idle);
     return true;
   }
@@ -192,7 +192,7 @@ class machine {
   }
   [[nodiscard]] block* add(free_blocks& home, std::uintptr_t address, std::size_t bytes,
                            bool oversize) noexcept {
-    block* const whole = heap_.add_segment(home, address, bytes);
+    block* const whole = heap_.add_segment(home, address, bytes, oversize);
     if (whole == nullptr) return nullptr;
     ledger_.segment_acquired(home.pool(), bytes);
     if (oversize) ledger_.oversize_segments.increase(1);
