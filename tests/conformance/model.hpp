@@ -52,7 +52,7 @@ struct plan {
 
 /// Runs random operations; says the first promise that was broken, or nothing.
 template <typename Allocator>
-std::string misbehaviour(Allocator& pool, const plan& p, std::vector<tessera::stream_id> streams) {
+std::string misbehaviour(Allocator& pool, const plan& p, const std::vector<tessera::stream_id>& streams) {
   std::mt19937_64 random(p.seed);
   ownership owned;
   struct held {

@@ -19,7 +19,7 @@ namespace golden {
 /// FNV-1a of 64 bits: tells logs apart without carrying them.
 inline std::uint64_t digest(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325u;
-  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3u;
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return hash;
 }
 

@@ -77,9 +77,8 @@ TEST(pickle, reads_containers_and_memos) {
 TEST(pickle, executes_nothing) {
   EXPECT_EQ(refused(protocol_4 + "cos\nsystem\n."),
             "file: byte 2: opcode 99 is not plain data and is not executed");
-  for (unsigned char op : {'R', 'b', 'i', 'o', 'P', 'Q'}) {
-    EXPECT_NE(refused(protocol_4 + "N" + static_cast<char>(op)).find("is not executed"), std::string::npos)
-        << op;
+  for (char op : {'R', 'b', 'i', 'o', 'P', 'Q'}) {
+    EXPECT_NE(refused(protocol_4 + "N" + op).find("is not executed"), std::string::npos) << op;
   }
   for (int op : {0x81, 0x82, 0x83, 0x84, 0x92, 0x93, 0x97, 0x98}) {
     EXPECT_NE(refused(protocol_4 + "N" + static_cast<char>(op)).find("byte 3"), std::string::npos) << op;

@@ -10,9 +10,9 @@
 namespace tessera {
 
 inline namespace literals {
-[[nodiscard]] consteval std::size_t operator""_KiB(unsigned long long count) { return count << 10; }
-[[nodiscard]] consteval std::size_t operator""_MiB(unsigned long long count) { return count << 20; }
-[[nodiscard]] consteval std::size_t operator""_GiB(unsigned long long count) { return count << 30; }
+[[nodiscard]] constexpr std::size_t operator""_KiB(unsigned long long count) { return count << 10; }
+[[nodiscard]] constexpr std::size_t operator""_MiB(unsigned long long count) { return count << 20; }
+[[nodiscard]] constexpr std::size_t operator""_GiB(unsigned long long count) { return count << 30; }
 }  // namespace literals
 
 /// Stands for "no bound" wherever a size bounds something.

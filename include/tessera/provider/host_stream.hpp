@@ -60,9 +60,9 @@ class host_stream {
   };
   template <typename F>
   struct task_of final : task {
-    explicit task_of(F work) : work_(std::move(work)) {}
-    void run() noexcept override { work_(); }
-    F work_;
+    explicit task_of(F given) : work(std::move(given)) {}
+    void run() noexcept override { work(); }
+    F work;
   };
 
   void run() {
