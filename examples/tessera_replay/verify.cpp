@@ -19,6 +19,7 @@ using tessera::trace::verification;
 
 void print(const std::string& file, const verification& v) {
   std::printf("%s, device %zu: %s\n", file.c_str(), v.device, v.agrees() ? "agrees" : "differs");
+  if (v.allocations == 0) std::puts("  there is no history to compare, only the state at the end");
   std::printf("  allocations      %zu, at the same address as on the GPU %zu\n", v.allocations,
               v.same_address);
   if (v.same_address != v.allocations)
@@ -54,6 +55,7 @@ int replay::verify(const arguments& said) {
     for (std::size_t i = 0; i < snapshot.traces.size(); ++i) {
       if (!snapshot.traces[i].empty()) devices.insert(i);
     }
+    if (devices.empty()) return complain(file + ": holds neither segments nor a history");
     for (const std::size_t device : devices) {
       const auto outcome = tessera::trace::verifier(snapshot, device).run();
       if (const auto* error = std::get_if<input_error>(&outcome)) return complain(error->text());
