@@ -25,7 +25,7 @@ class key_map {
 
   /// Makes sure that the next insert succeeds; false where host memory ran out.
   [[nodiscard]] bool reserve_one() noexcept {
-    if (size_ < capacity() / 4) return true;
+    if (size_ < grow_at_) return true;
     return rehash(entries_ == nullptr ? 16 : capacity() * 2);
   }
 
@@ -59,7 +59,7 @@ class key_map {
     }
     entries_[hole].value = nullptr;
     --size_;
-    if (capacity() > 64 && size_ < capacity() / 32) (void)rehash(capacity() / 4);
+    if (size_ < shrink_at_) (void)rehash(capacity() / 4);
     return removed;
   }
 
@@ -93,6 +93,8 @@ class key_map {
     const std::size_t count = capacity();
     entries_ = fresh;
     mask_ = wanted - 1;
+    grow_at_ = wanted / 4;
+    shrink_at_ = wanted > 64 ? wanted / 32 : 0;
     shift_ = 64 - static_cast<int>(std::bit_width(mask_));
     size_ = 0;
     for (std::size_t at = 0; at < count; ++at) {
@@ -105,6 +107,8 @@ class key_map {
   entry* entries_ = nullptr;
   std::size_t mask_ = 0;
   std::size_t size_ = 0;
+  std::size_t grow_at_ = 0;    // entries from which on it doubles
+  std::size_t shrink_at_ = 0;  // entries below which it shrinks
   int shift_ = 0;
 };
 
