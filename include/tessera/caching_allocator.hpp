@@ -24,12 +24,10 @@ namespace tessera {
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events>
 class caching_allocator {
   static_assert(check_recipe<Recipe>());
-  static_assert(
-      !Recipe::streams::uses_events || event_provider<Provider>,
-      "Recipe::streams uses events: Provider must be an event_provider [tessera/provider/provider.hpp]");
-  static_assert(
-      !Recipe::pages::uses_page_kinds || paged_provider<Provider>,
-      "Recipe::pages chooses pages: Provider must be a paged_provider [tessera/provider/provider.hpp]");
+  static_assert(!Recipe::streams::uses_events || event_provider<Provider>,
+                "Provider must be an event_provider for Recipe::streams [tessera/provider/provider.hpp]");
+  static_assert(!Recipe::pages::uses_page_kinds || paged_provider<Provider>,
+                "Provider must be a paged_provider for Recipe::pages [tessera/provider/provider.hpp]");
 
  public:
   explicit caching_allocator(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
@@ -49,12 +47,9 @@ class caching_allocator {
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     if (bytes == 0 || bytes > max_request) return nullptr;
     if (machine_.retire_pending()) evict(moment::after_free);
-    const std::size_t size = policies_.rounding.block_size(bytes);
-    const request want{bytes, size, policies_.pools.select(size), stream,
-                       policies_.streams.reuse_key(stream)};
+    const request want = ask(bytes, stream);
     engine::block* found = reuse(want);
-    if (found == nullptr && pressure_.run()) found = reuse(want);
-    if (found == nullptr) found = grow(want);
+    if (found == nullptr) found = grow(bytes, stream);
     return found != nullptr ? hand_out(*found, want) : nullptr;
   }
 
@@ -120,22 +115,28 @@ class caching_allocator {
     stream_id stream, key;
   };
 
-  engine::block* reuse(const request& want) noexcept {
+  request ask(std::size_t bytes, stream_id stream) const noexcept {
+    const std::size_t size = policies_.rounding.block_size(bytes);
+    return {bytes, size, policies_.pools.select(size), stream, policies_.streams.reuse_key(stream)};
+  }
+
+  [[gnu::always_inline]] engine::block* reuse(request want) noexcept {
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
     if (home == nullptr || !machine_.reserve()) return nullptr;
     engine::block* const found = machine_.best_fit(*home, want.size);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
   }
 
-  void* hand_out(engine::block& found, const request& want) noexcept {
+  [[gnu::always_inline]] void* hand_out(engine::block& found, request want) noexcept {
     const std::size_t size = policies_.split.should_split(want.size, found.size) ? want.size : found.size;
     const bool low_end = policies_.split.handed_out() == block_end::low;
     const bool oversize = size >= policies_.split.oversize();
-    const auto& given = machine_.hand_out(found, want.bytes, size, low_end, oversize, want.stream);
-    return reinterpret_cast<void*>(given.address);
+    return machine_.hand_out(found, want.bytes, size, low_end, oversize, want.stream);
   }
 
-  [[gnu::noinline]] engine::block* grow(const request& want) noexcept {
+  [[gnu::noinline]] engine::block* grow(std::size_t bytes, stream_id stream) noexcept {
+    const request want = ask(bytes, stream);
+    if (engine::block* const found = pressure_.run() ? reuse(want) : nullptr) return found;
     evict(moment::before_growth);
     const std::size_t wanted = policies_.growth.segment_size(want.size, now());
     const std::size_t segment = align_up(wanted, machine_.device().granularity());
@@ -152,7 +153,7 @@ class caching_allocator {
     return nullptr;
   }
 
-  engine::block* acquire(const request& want, std::size_t segment, refusal& why) noexcept {
+  engine::block* acquire(request want, std::size_t segment, refusal& why) noexcept {
     const bool over = saturating_add(machine_.reserved(), segment) > policies_.growth.limit();
     why = over ? refusal::by_limit : refusal::by_device;
     engine::free_blocks* const home = over ? nullptr : machine_.home(want.pool, want.key);
@@ -161,10 +162,10 @@ class caching_allocator {
     return machine_.acquire(*home, segment, oversize, policies_.pages.backing(segment));
   }
 
-  bool recover(recovery_step step, const request& want) noexcept {
+  bool recover(recovery_step step, request want) noexcept {
     if (step == recovery_step::evict_all) return trim(), ++machine_.books().num_alloc_retries, true;
     const std::size_t oversize = policies_.split.oversize();
-    const engine::free_blocks* const home = machine_.home(want.pool, want.key);
+    engine::free_blocks* const home = machine_.home(want.pool, want.key);
     if (oversize == unlimited || home == nullptr) return false;
     return machine_.blocks().release_fitting(*home, want.size, oversize,
                                              [this](auto& b) { return machine_.release(b); });
@@ -180,11 +181,11 @@ class caching_allocator {
       machine_.blocks().for_each_idle([&](const engine::block& b) {
         if (!policy.considers(b.size)) return;
         ++survey.count;
-        survey.total_age += b.home->age(b);
+        survey.total_age += machine_.blocks().age(b);
       });
       before = freed;
       machine_.blocks().for_each_idle([&](engine::block& b) {
-        const idle_segment idle{b.size, b.home->age(b)};
+        const idle_segment idle{b.size, machine_.blocks().age(b)};
         if (policy.considers(idle.bytes) && policy.should_evict(idle, survey) && machine_.release(b))
           freed += idle.bytes;
       });

@@ -21,10 +21,9 @@ struct divisions {
     return same;
   }
   [[nodiscard]] constexpr std::uint32_t of(std::size_t bytes) const noexcept {
-    const auto bits = static_cast<std::size_t>(std::bit_width(bytes));
-    constexpr std::size_t in_slot_0 = 21;  // 2 MiB is the first size of 22 bits
-    if (bits <= in_slot_0) return in_slot[0];
-    return in_slot[bits - in_slot_0 < slots ? bits - in_slot_0 : slots - 1];
+    constexpr std::size_t first_of_slot_1 = std::size_t{1} << 21;
+    const auto slot = static_cast<unsigned>(std::bit_width(bytes | (first_of_slot_1 - 1)) - 21);
+    return in_slot[slot < slots ? slot : slots - 1];
   }
   bool operator==(const divisions&) const = default;
 };

@@ -10,7 +10,7 @@
 namespace tessera::engine {
 
 /// Walks a heap and names the first broken invariant, or null; `expected` is what the statistics claim.
-///   Cost:  linear in the blocks, with a search of the free index for each free one
+///   Cost:  linear in the blocks, and where a bin is a treap, its logarithm for each free one
 template <std::size_t Pools>
 [[nodiscard]] const char* audit(const heap<Pools>& blocks, const usage& expected) {
   const char* broken = nullptr;
@@ -29,20 +29,18 @@ template <std::size_t Pools>
       if (b->above != nullptr) {
         require(b->above->below() == b, "neighbours agree");
         require(b->above->address == b->address + b->size, "neighbours touch");
-        require(b->is != block::state::free || b->above->is != block::state::free,
-                "free neighbours are merged");
+        require(!b->is_free() || !b->above->is_free(), "free neighbours are merged");
       }
-      if (b->is == block::state::free) {
+      if (b->is_free()) {
         ++free;
         found.cached += b->size;
-        require(b->home->first_from(b->size, b->address) == b, "a free block is in its index");
         continue;
       }
       found.requested += b->facts.requested;
       require(b->facts.requested <= b->size, "a block holds what was requested");
-      if (b->is == block::state::pending) {
+      if (b->mark.is == block::state::pending) {
         found.pending += b->size;
-        require(b->count > 0, "a pending block awaits an event");
+        require(b->facts.awaited > 0, "a pending block awaits an event");
       } else {
         ++live;
         found.live += b->size;
@@ -53,10 +51,13 @@ template <std::size_t Pools>
   });
   std::size_t indexed = 0;
   blocks.for_each_home([&](const free_blocks& home) {
-    for (const block *b = home.first_from(0, 0), *last = nullptr; b != nullptr;
-         last = b, b = home.after(*b)) {
+    if (const block* const held = home.in_hand(); held != nullptr) {
       ++indexed;
-      require(b->is == block::state::free && b->home == &home, "an index holds its own free blocks only");
+      require(held->is_free() && held->home == &home, "the block in hand is free");
+    }
+    for (const block *b = home.lowest(), *last = nullptr; b != nullptr; last = b, b = home.after(*b)) {
+      ++indexed;
+      require(b->is_free() && b->home == &home, "an index holds its own free blocks only");
       require(
           last == nullptr || last->size < b->size || (last->size == b->size && last->address < b->address),
           "an index is in order of size, then address");

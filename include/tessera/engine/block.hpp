@@ -15,38 +15,43 @@ struct segment {
   block* first;  ///< the block at its start
   segment* previous;
   segment* next;
-  bool oversize;  ///< was taken under the oversize rule
+  std::uint64_t idle_since;  ///< searches of its pool when nothing in it was used any more
+  bool oversize;             ///< was taken under the oversize rule
 };
 
 /// A piece of a segment, described outside device memory, which is never touched. One cache line.
 struct block {
   enum class state : unsigned char { free, live, pending };
-  static constexpr std::uint64_t count_mask = (std::uint64_t{1} << 48) - 1;
 
-  struct tree_links {
-    block* left;
-    block* right;
-  };
   struct request_facts {
     std::size_t requested;  ///< bytes the user asked for
-    stream_use* uses;       ///< streams recorded for it, or awaited
+    union {
+      stream_use* uses;     ///< while live, if it has_uses
+      std::size_t awaited;  ///< while pending: events
+    };
+  };
+
+  /// What it is now; whoever changes `is` sets all.
+  struct marks {
+    std::uint16_t bin;  ///< while free: where its index keeps it
+    state is;
+    bool in_treap = false;  ///< while free: how that bin is kept
+    bool oversize = false;  ///< while live: was handed out under the oversize rule
+    bool has_uses = false;  ///< while live: streams are recorded for it
   };
 
   std::uintptr_t address;
-  std::size_t size;       ///< bytes
   std::uintptr_t before;  ///< the neighbour below in the segment, or the segment, marked by a set bit 0
+  std::size_t size;       ///< bytes
   block* above;           ///< the neighbour above, or null
-  free_blocks* home;      ///< where it waits when free
   union {
-    tree_links tree;      ///< while free
+    block* links[2];      ///< while free: to others in its bin
     request_facts facts;  ///< while live or pending
   };
-  std::uint64_t count : 48;  ///< free: searches of the pool when it became free; pending: events awaited
-  bool oversize : 1;         ///< was handed out under the oversize rule
-  state is : 8;
+  free_blocks* home;  ///< where it waits when free
+  marks mark;
 
-  void set_count(std::uint64_t n) noexcept { count = n & count_mask; }
-
+  [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
   [[nodiscard]] bool is_first() const noexcept { return (before & 1) != 0; }
   [[nodiscard]] block* below() const noexcept {
     return is_first() ? nullptr : reinterpret_cast<block*>(before);
@@ -56,6 +61,7 @@ struct block {
   }
   /// Whether other blocks share its segment.
   [[nodiscard]] bool is_split() const noexcept { return !is_first() || above != nullptr; }
+  [[nodiscard]] bool is_free() const noexcept { return mark.is == state::free; }
 
   void begin(segment& whole) noexcept {
     before = reinterpret_cast<std::uintptr_t>(&whole) | 1;

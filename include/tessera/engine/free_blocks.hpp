@@ -7,221 +7,140 @@
 #include <cstdint>
 
 #include <tessera/core/stream.hpp>
+#include <tessera/engine/bin.hpp>
 #include <tessera/engine/block.hpp>
 
 namespace tessera::engine {
 
 /// The free blocks of one pool on one stream, ordered by size, then by address.
 ///
-/// Sizes fall into bins, one for each multiple of 512 bytes up to 32 KiB and 32 for each power of two above, so that a
-/// bitmap leads to the smallest bin with a block that fits. Only inside a bin order costs: there is a treap in each.
-///   Cost:  constant, and the logarithm of the blocks in one bin
+/// Sizes fall into bins, one for each multiple of 512 bytes up to 32 KiB and 32 for each power of two above, and a
+/// bitmap leads to the next bin that holds any. The block changed last is in hand instead: requests are mostly cut from
+/// the same block again or come back to it, so that it need not be filed each time.
+///   Cost:  constant, and what a bin costs
 class free_blocks {
  public:
-  /// `clock` counts the searches of the whole pool; ages are read from it.
-  free_blocks(std::size_t pool, stream_id key, const std::uint64_t& clock) noexcept
-      : pool_(pool), key_(key), clock_(&clock) {}
+  free_blocks(std::size_t pool, stream_id key) noexcept : pool_(pool), key_(key) { mark(bin_count); }
 
   [[nodiscard]] std::size_t pool() const noexcept { return pool_; }
   [[nodiscard]] stream_id key() const noexcept { return key_; }
+  [[nodiscard]] std::uint64_t map_key() const noexcept { return key_.handle; }
 
   /// The smallest block of at least `size` bytes, the lowest address among equals; null if there is none.
-  [[nodiscard]] block* best_fit(std::size_t size) const noexcept { return first_from(size, 0); }
-
-  /// The first block that does not come before (size, address).
-  [[nodiscard]] block* first_from(std::size_t size, std::uintptr_t address) const noexcept {
-    const std::size_t bin = bin_of(size);
-    block* found = nullptr;
-    for (block* b = bins_[bin]; b != nullptr;) {
-      const bool fits = b->size > size || (b->size == size && b->address >= address);
-      if (fits) found = b;
-      b = fits ? b->tree.left : b->tree.right;
-    }
-    if (found != nullptr) return found;
-    const std::size_t above = next_bin(bin + 1);
-    return above == bin_count ? nullptr : lowest(bins_[above]);
-  }
-  [[nodiscard]] block* after(const block& b) const noexcept { return first_from(b.size, b.address + 1); }
-
-  /// The last block that comes before (size, address).
-  [[nodiscard]] block* last_before(std::size_t size, std::uintptr_t address) const noexcept {
-    const std::size_t bin = bin_of(size);
-    block* found = nullptr;
-    for (block* b = bins_[bin]; b != nullptr;) {
-      const bool fits = b->size < size || (b->size == size && b->address < address);
-      if (fits) found = b;
-      b = fits ? b->tree.right : b->tree.left;
-    }
-    if (found != nullptr) return found;
-    const std::size_t below = previous_bin(bin);
-    return below == bin_count ? nullptr : highest(bins_[below]);
+  [[nodiscard]] block* best_fit(std::size_t size) noexcept {
+    const std::size_t in = bin_of(size);
+    block* found = bins_[in].best_fit(size);
+    if (found == nullptr) found = bins_[next_bin(in)].lowest();
+    const bool hand_fits = hand_ != nullptr && hand_->size >= size;
+    return hand_fits && (found == nullptr || bin::before(*hand_, *found)) ? hand_ : found;
   }
 
   void insert(block& b) noexcept {
-    b.is = block::state::free;
-    b.set_count(*clock_);
-    const std::size_t bin = bin_of(b.size);
-    if (bins_[bin] != nullptr) return plant(bins_[bin], b);
-    bins_[bin] = &b;
-    b.tree = {nullptr, nullptr};
-    words_[bin / 64] |= std::uint64_t{1} << (bin % 64);
-    summary_ |= std::uint64_t{1} << (bin / 64);
+    b.mark = {0, block::state::free};
+    file(b);
   }
-
   void remove(block& b) noexcept {
-    const std::size_t bin = bin_of(b.size);
-    if (&b == alone_) alone_ = nullptr;
-    if (!is_alone(bin, b)) return uproot(bins_[bin], b);
-    bins_[bin] = nullptr;
-    words_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
-    if (words_[bin / 64] == 0) summary_ &= ~(std::uint64_t{1} << (bin / 64));
+    if (&b == hand_) {
+      hand_ = nullptr;
+    } else {
+      unfile(b);
+    }
   }
-
-  /// Changes where a free block begins and how large it is; it counts as newly free.
-  ///   Cost:  next to none for the same block as before while it is alone in its bin and stays there, as the block that
-  ///          requests are cut from mostly does
+  /// Changes where a free block begins and how large it is, and takes it in hand.
   void change(block& b, std::uintptr_t address, std::size_t size) noexcept {
-    if (&b != alone_ || size < alone_from_ || size >= alone_to_) return refile(b, address, size);
-    b.set_count(*clock_);
+    if (&b != hand_) {
+      put_down();
+      unfile(b);
+      hand_ = &b;
+    }
     b.address = address;
     b.size = size;
   }
 
-  [[nodiscard]] std::uint64_t age(const block& b) const noexcept {
-    return (*clock_ - b.count) & block::count_mask;
+  /// The block in hand, or null.
+  [[nodiscard]] const block* in_hand() const noexcept { return hand_; }
+  /// Files it, so that a walk meets every block.
+  void put_down() noexcept {
+    if (hand_ != nullptr) file(*hand_);
+    hand_ = nullptr;
+  }
+  /// The first filed block of all, or null.
+  [[nodiscard]] block* lowest() const noexcept {
+    return bins_[0].empty() ? bins_[next_bin(0)].lowest() : bins_[0].lowest();
+  }
+  /// The one that follows, or null.
+  [[nodiscard]] block* after(const block& b) const noexcept {
+    block* const found = bins_[b.mark.bin].after(b);
+    return found != nullptr ? found : bins_[next_bin(b.mark.bin)].lowest();
+  }
+  /// The last filed block that comes before (size, address), or null; linear in the bins.
+  [[nodiscard]] block* last_before(std::size_t size, std::uintptr_t address) const noexcept {
+    std::size_t in = bin_of(size);
+    block* found = bins_[in].last_before(size, address);
+    while (found == nullptr && in-- > 0) found = bins_[in].highest();
+    return found;
   }
 
   std::size_t segments = 0;     ///< segments whose blocks come home here
   free_blocks* next = nullptr;  ///< the next stream of the pool, in the order of keys
 
  private:
-  static constexpr std::size_t unit_bits = 9;
-  static constexpr std::size_t linear = 64;
-  static constexpr std::size_t steps = 32;
-  static constexpr std::size_t octaves = 30;  // sizes beyond share the last bin
-  static constexpr std::size_t bin_count = linear + octaves * steps;
-  static constexpr std::size_t word_count = (bin_count + 63) / 64;
+  static constexpr int unit_bits = 9;
+  static constexpr int step_bits = 5;
+  static constexpr std::size_t bin_count = (64 - unit_bits - step_bits + 1) << step_bits;
+  static constexpr std::size_t word_count = bin_count / 64 + 1;
 
+  /// The upper `step_bits` + 1 bits of the size in units, and how far they were shifted.
   [[nodiscard]] static std::size_t bin_of(std::size_t size) noexcept {
     const std::size_t units = size >> unit_bits;
-    if (units < linear) return units;
-    const auto top = static_cast<std::size_t>(std::bit_width(units)) - 1;
-    const std::size_t bin = linear + (top - 6) * steps + ((units >> (top - 5)) & (steps - 1));
-    return bin < bin_count ? bin : bin_count - 1;
+    constexpr std::size_t linear = std::size_t{2} << step_bits;
+    const unsigned shift = highest_bit(units | (linear - 1)) - step_bits;
+    return (std::size_t{shift} << step_bits) + (units >> shift);
   }
-  [[nodiscard]] static bool before(const block& a, const block& b) noexcept {
-    return a.size != b.size ? a.size < b.size : a.address < b.address;
+  ///   Requires:  bits != 0
+  [[nodiscard]] static unsigned highest_bit(std::uint64_t bits) noexcept {
+    if (bits == 0) __builtin_unreachable();
+    return 63u ^ static_cast<unsigned>(std::countl_zero(bits));
   }
-  /// Scrambled from where the block is described, which does not change while it is free.
-  [[nodiscard]] static std::uint64_t rank_of(const block& b) noexcept {
-    const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(&b) * 0xD6E8FEB86659FD93u;
-    return mixed ^ (mixed >> 32);
+  [[nodiscard]] static unsigned lowest_bit(std::uint64_t bits) noexcept {
+    if (bits == 0) __builtin_unreachable();
+    return static_cast<unsigned>(std::countr_zero(bits));
   }
-  [[nodiscard]] bool is_alone(std::size_t bin, const block& b) const noexcept {
-    return bins_[bin] == &b && b.tree.left == nullptr && b.tree.right == nullptr;
+
+  void file(block& b) noexcept {
+    const std::size_t in = bin_of(b.size);
+    b.mark.bin = static_cast<std::uint16_t>(in);
+    if (bins_[in].empty()) mark(in);
+    bins_[in].insert(b);
   }
-  [[gnu::noinline]] void refile(block& b, std::uintptr_t address, std::size_t size) noexcept {
-    const std::size_t bin = bin_of(size);
-    const bool stays = bin == bin_of(b.size) && is_alone(bin, b);
-    if (!stays) remove(b);
-    b.address = address;
-    b.size = size;
-    if (!stays) {
-      insert(b);
-      if (!is_alone(bin, b)) return;
-    }
-    b.set_count(*clock_);
-    if (bin + 1 == bin_count) return;
-    const std::size_t step =
-        size >> unit_bits < linear ? std::size_t{1} << unit_bits : std::bit_floor(size) / steps;
-    alone_ = &b;
-    alone_from_ = size & ~(step - 1);
-    alone_to_ = alone_from_ + step;
+  void unfile(block& b) noexcept {
+    const std::size_t in = b.mark.bin;
+    bins_[in].remove(b);
+    if (bins_[in].empty()) unmark(in);
   }
-  [[gnu::noinline]] void plant(block*& root, block& b) noexcept {
-    if (root == alone_) alone_ = nullptr;
-    block** at = &root;
-    const std::uint64_t rank = rank_of(b);
-    while (*at != nullptr && rank_of(**at) >= rank)
-      at = before(b, **at) ? &(*at)->tree.left : &(*at)->tree.right;
-    split(*at, b, b.tree.left, b.tree.right);
-    *at = &b;
+  void mark(std::size_t in) noexcept {
+    words_[in / 64] ^= std::uint64_t{1} << (in % 64);
+    summary_ |= std::uint64_t{1} << (in / 64);
   }
-  [[gnu::noinline]] static void uproot(block*& root, block& b) noexcept {
-    block** at = &root;
-    while (*at != &b) at = before(b, **at) ? &(*at)->tree.left : &(*at)->tree.right;
-    *at = join(b.tree.left, b.tree.right);
+  void unmark(std::size_t in) noexcept {
+    const std::uint64_t left = words_[in / 64] ^= std::uint64_t{1} << (in % 64);
+    summary_ ^= std::uint64_t{left == 0} << (in / 64);
   }
-  [[nodiscard]] static block* lowest(block* b) noexcept {
-    while (b->tree.left != nullptr) b = b->tree.left;
-    return b;
-  }
-  [[nodiscard]] static block* highest(block* b) noexcept {
-    while (b->tree.right != nullptr) b = b->tree.right;
-    return b;
-  }
-  /// The first non-empty bin from `bin` on, or bin_count.
-  [[nodiscard]] std::size_t next_bin(std::size_t bin) const noexcept {
-    if (bin >= bin_count) return bin_count;
-    const std::size_t word = bin / 64;
-    const std::uint64_t here = words_[word] & (~std::uint64_t{0} << (bin % 64));
-    if (here != 0) return word * 64 + static_cast<std::size_t>(std::countr_zero(here));
-    const std::uint64_t later = word + 1 < 64 ? summary_ & (~std::uint64_t{0} << (word + 1)) : 0;
-    if (later == 0) return bin_count;
-    const auto found = static_cast<std::size_t>(std::countr_zero(later));
-    return found * 64 + static_cast<std::size_t>(std::countr_zero(words_[found]));
-  }
-  /// The last non-empty bin below `bin`, or bin_count.
-  [[nodiscard]] std::size_t previous_bin(std::size_t bin) const noexcept {
-    const std::size_t word = bin / 64;
-    const std::uint64_t here = words_[word] & ((std::uint64_t{1} << (bin % 64)) - 1);
-    if (here != 0) return word * 64 + static_cast<std::size_t>(std::bit_width(here)) - 1;
-    const std::uint64_t earlier = summary_ & ((std::uint64_t{1} << word) - 1);
-    if (earlier == 0) return bin_count;
-    const auto found = static_cast<std::size_t>(std::bit_width(earlier)) - 1;
-    return found * 64 + static_cast<std::size_t>(std::bit_width(words_[found])) - 1;
-  }
-  /// Parts `tree` into what comes before `pivot` and what comes after it.
-  static void split(block* tree, const block& pivot, block*& low, block*& high) noexcept {
-    block** left = &low;
-    block** right = &high;
-    while (tree != nullptr) {
-      block**& side = before(*tree, pivot) ? left : right;
-      *side = tree;
-      side = &side == &left ? &tree->tree.right : &tree->tree.left;
-      tree = *side;
-    }
-    *left = nullptr;
-    *right = nullptr;
-  }
-  /// Joins two trees of which all of `low` comes before all of `high`.
-  [[nodiscard]] static block* join(block* low, block* high) noexcept {
-    block* root = nullptr;
-    block** at = &root;
-    while (low != nullptr && high != nullptr) {
-      if (rank_of(*low) >= rank_of(*high)) {
-        *at = low;
-        at = &low->tree.right;
-        low = *at;
-      } else {
-        *at = high;
-        at = &high->tree.left;
-        high = *at;
-      }
-    }
-    *at = low != nullptr ? low : high;
-    return root;
+  /// The first non-empty bin above `in`, or bin_count, which is always marked, so that looking ends.
+  [[nodiscard]] std::size_t next_bin(std::size_t in) const noexcept {
+    const std::size_t word = in / 64;
+    const std::uint64_t here = words_[word] & (~std::uint64_t{1} << (in % 64));
+    if (here != 0) return word * 64 + lowest_bit(here);
+    const std::size_t later = lowest_bit(summary_ & (~std::uint64_t{1} << word));
+    return later * 64 + lowest_bit(words_[later]);
   }
 
   std::size_t pool_;
   stream_id key_;
-  const std::uint64_t* clock_;
-  block* alone_ = nullptr;  // the block changed last if no other is in its bin, and the sizes of that bin
-  std::size_t alone_from_ = 0;
-  std::size_t alone_to_ = 0;
+  block* hand_ = nullptr;
   std::uint64_t summary_ = 0;
   std::array<std::uint64_t, word_count> words_{};
-  std::array<block*, bin_count> bins_{};
+  std::array<bin, bin_count + 1> bins_{};
 };
 
 }  // namespace tessera::engine

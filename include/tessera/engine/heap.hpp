@@ -32,13 +32,13 @@ class heap {
 
   /// Where free blocks of this pool and key wait; null where host memory ran out.
   [[nodiscard]] free_blocks* home(std::size_t in, stream_id key) noexcept {
-    pool& p = pools_[in];
-    return p.recent != nullptr && p.recent->key() == key ? p.recent : find_home(p, in, key);
+    free_blocks* const recent = recent_[in];
+    return recent != nullptr && recent->key() == key ? recent : find_home(in, key);
   }
 
   /// The best-fitting free block; counts as a search of the pool.
-  [[nodiscard]] block* best_fit(const free_blocks& home, std::size_t size) noexcept {
-    ++pools_[home.pool()].searches;
+  [[nodiscard]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
+    ++searches_[home.pool()];
     return home.best_fit(size);
   }
 
@@ -48,6 +48,7 @@ class heap {
     if (!segment_slab_.reserve(1) || !blocks_.reserve(3)) return nullptr;
     segment& fresh = *segment_slab_.take();
     fresh.previous = nullptr;
+    fresh.idle_since = searches_[home.pool()];
     fresh.oversize = oversize;
     fresh.next = segments_;
     if (segments_ != nullptr) segments_->previous = &fresh;
@@ -74,29 +75,29 @@ class heap {
     blocks_.give_back(&whole);
   }
 
-  /// Cuts `size` bytes off one end of a free block, which stays free; returns the part.
+  /// Cuts `size` bytes, which begin at `address`, off one end of a free block, which stays free; returns the part.
   ///   Requires:  a reserve() that covers it; size < rest.size
-  [[nodiscard]] block& cut(block& rest, std::size_t size, bool low_end) noexcept {
+  [[nodiscard]] block& cut(block& rest, std::uintptr_t address, std::size_t size, bool low_end) noexcept {
     block& part = *blocks_.take();
+    part.address = address;
     part.size = size;
     part.home = rest.home;
     if (low_end) {
-      part.address = rest.address;
       rest.insert_below(part);
+      rest.home->change(rest, address + size, rest.size - size);
     } else {
-      part.address = rest.address + rest.size - size;
       rest.insert_above(part);
+      rest.home->change(rest, rest.address, rest.size - size);
     }
-    rest.home->change(rest, low_end ? rest.address + size : rest.address, rest.size - size);
     return part;
   }
 
   /// Gives a block that is in no index, or a part that was cut, to the user.
-  ///   Requires:  a reserve() that covers it
-  void make_live(block& b, std::size_t requested) noexcept {
-    b.is = block::state::live;
-    b.facts = {requested, nullptr};
-    live_.insert(b.address, &b);
+  ///   Requires:  a reserve() that covers it; `address` is the block's
+  void make_live(block& b, std::uintptr_t address, std::size_t requested, bool oversize) noexcept {
+    b.mark = {0, block::state::live, false, oversize};
+    b.facts.requested = requested;
+    live_.insert(address, b);
   }
   /// The live block at this address, or null; constant time.
   [[nodiscard]] block* find_live(const void* p) const noexcept {
@@ -107,45 +108,42 @@ class heap {
     return live_.remove(reinterpret_cast<std::uintptr_t>(p));
   }
 
-  /// What freeing a block swallowed.
-  struct merge {
-    block* into;
-    int count;          ///< neighbours merged
-    std::size_t bytes;  ///< theirs
+  /// How the free blocks that share their segment with others changed, in number and in bytes together.
+  struct split_change {
+    std::int64_t count;
+    std::int64_t bytes;
   };
-  /// Files a block as free, merged with its free neighbours, whose descriptions survive.
-  merge make_free(block& freed) noexcept {
-    block* const low = freed.below();
-    block* const high = freed.above;
-    const bool joins_low = low != nullptr && low->is == block::state::free;
-    const bool joins_high = high != nullptr && high->is == block::state::free;
-    if (!joins_low && !joins_high) {
+  /// Files a block as free, merged with its free neighbours.
+  ///   Requires:  `address` is the block's
+  split_change make_free(block& freed, std::uintptr_t address) noexcept {
+    block* const low = if_free(freed.below());
+    block* const high = if_free(freed.above);
+    if (low != nullptr) return merge_down(*low, freed, high);
+    const auto freed_size = static_cast<std::int64_t>(freed.size);
+    if (high == nullptr) {
       freed.home->insert(freed);
-      return {&freed, 0, 0};
+      return is_idle(freed) ? split_change{0, 0} : split_change{1, freed_size};
     }
-    block& into = joins_low ? *low : *high;
-    const std::uintptr_t address = joins_low ? low->address : freed.address;
-    std::size_t merged = into.size;
-    const std::size_t freed_size = freed.size;
+    const std::size_t before = high->size;
+    high->home->change(*high, address, before + freed.size);
     freed.unlink();
     blocks_.give_back(&freed);
-    if (joins_low && joins_high) {
-      merged += high->size;
-      high->home->remove(*high);
-      high->unlink();
-      blocks_.give_back(high);
-    }
-    into.home->change(into, address, merged + freed_size);
-    return {&into, joins_low + joins_high, merged};
+    return is_idle(*high) ? split_change{-1, -static_cast<std::int64_t>(before)}
+                          : split_change{0, freed_size};
+  }
+  /// How many searches of its pool an idle segment has seen.
+  [[nodiscard]] std::uint64_t age(const block& idle) const noexcept {
+    return searches_[idle.home->pool()] - idle.origin().idle_since;
   }
 
   /// Calls f(block&) for each free block that is a whole segment, last pool first, in the order of (key, size,
   /// address); f may take that one out.
   template <typename F>
-  void for_each_idle(F f) const {
+  void for_each_idle(F f) {
     for (std::size_t in = Pools; in-- > 0;) {
-      for (const free_blocks* home = pools_[in].first; home != nullptr; home = home->next) {
-        for (block* b = home->first_from(0, 0); b != nullptr;) {
+      for (free_blocks* home = pools_[in].first; home != nullptr; home = home->next) {
+        home->put_down();
+        for (block* b = home->lowest(); b != nullptr;) {
           block* const following = home->after(*b);
           if (!b->is_split()) f(*b);
           b = following;
@@ -157,10 +155,11 @@ class heap {
   /// until they add up; whether that was enough.
   ///   Source:  PyTorch's release_available_cached_blocks
   template <typename F>
-  bool release_fitting(const free_blocks& home, std::size_t wanted, std::size_t oversize, F release) const {
+  bool release_fitting(free_blocks& home, std::size_t wanted, std::size_t oversize, F release) const {
     const std::size_t least = wanted > oversize ? wanted : oversize;
     if (block* fitting = home.best_fit(least); fitting != nullptr)
       return !fitting->is_split() && release(*fitting);
+    home.put_down();
     std::size_t released = 0;
     for (block* b = home.last_before(least, 0); b != nullptr && b->size >= oversize && released < least;) {
       block* const following = home.last_before(b->size, b->address);
@@ -214,32 +213,54 @@ class heap {
   struct pool {
     key_map<free_blocks> by_key;
     free_blocks* first = nullptr;  // in the order of keys
-    free_blocks* recent = nullptr;
-    std::uint64_t searches = 0;
   };
 
-  [[nodiscard, gnu::noinline]] free_blocks* find_home(pool& p, std::size_t in, stream_id key) noexcept {
+  [[nodiscard, gnu::noinline]] free_blocks* find_home(std::size_t in, stream_id key) noexcept {
+    pool& p = pools_[in];
     free_blocks* found = p.by_key.find(key.handle);
     if (found == nullptr) {
       if (!p.by_key.reserve_one()) return nullptr;
-      found = new (std::nothrow) free_blocks(in, key, p.searches);
+      found = new (std::nothrow) free_blocks(in, key);
       if (found == nullptr) return nullptr;
-      p.by_key.insert(key.handle, found);
+      p.by_key.insert(key.handle, *found);
       free_blocks** at = &p.first;
       while (*at != nullptr && (*at)->key() < key) at = &(*at)->next;
       found->next = *at;
       *at = found;
     }
-    p.recent = found;
+    recent_[in] = found;
     return found;
   }
 
+  [[nodiscard]] static block* if_free(block* b) noexcept {
+    return b != nullptr && b->is_free() ? b : nullptr;
+  }
+  [[gnu::noinline]] split_change merge_down(block& low, block& freed, block* high) noexcept {
+    const auto freed_size = static_cast<std::int64_t>(freed.size);
+    const auto before = static_cast<std::int64_t>(low.size + (high != nullptr ? high->size : 0));
+    const std::int64_t joined = high != nullptr ? 2 : 1;
+    if (high != nullptr) {
+      high->home->remove(*high);
+      high->unlink();
+      blocks_.give_back(high);
+    }
+    low.home->change(low, low.address, static_cast<std::size_t>(before + freed_size));
+    freed.unlink();
+    blocks_.give_back(&freed);
+    return is_idle(low) ? split_change{-joined, -before} : split_change{1 - joined, freed_size};
+  }
+  /// Whether a free block is a whole segment; its age begins now.
+  [[nodiscard]] bool is_idle(const block& free) noexcept {
+    if (free.is_split()) return false;
+    free.origin().idle_since = searches_[free.home->pool()];
+    return true;
+  }
   void drop(pool& p, free_blocks& home) noexcept {
     free_blocks** at = &p.first;
     while (*at != &home) at = &(*at)->next;
     *at = home.next;
     p.by_key.remove(home.key().handle);
-    if (p.recent == &home) p.recent = nullptr;
+    if (recent_[home.pool()] == &home) recent_[home.pool()] = nullptr;
     delete &home;
   }
 
@@ -247,6 +268,8 @@ class heap {
   key_map<block> live_;
   slab<segment> segment_slab_;
   segment* segments_ = nullptr;
+  std::array<free_blocks*, Pools> recent_{};  // where the last request of the pool looked
+  std::array<std::uint64_t, Pools> searches_{};
   std::array<pool, Pools> pools_;
 };
 

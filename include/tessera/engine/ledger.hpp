@@ -41,17 +41,15 @@ class ledger {
     if (!any_held_) begin_holding();
     decrease(in, blocks, 1);
     decrease(in, block_bytes, as_signed(block));
-    pools_[in].hold(1, as_signed(block));
-    all_.hold(1, as_signed(block));
+    for (std::size_t who : {in, all}) held_[who].change(1, as_signed(block));
   }
   void no_longer_held(std::size_t in, std::size_t requested, std::size_t block) noexcept {
-    pools_[in].hold(-1, -as_signed(block));
-    all_.hold(-1, -as_signed(block));
+    for (std::size_t who : {in, all}) held_[who].change(-1, -as_signed(block));
     decrease(in, requested_bytes, as_signed(requested));
   }
   /// Free blocks that share a segment became `count` more and `bytes` larger together.
   void inactive_split_changed(std::size_t in, std::int64_t count, std::int64_t bytes) noexcept {
-    change(in, split, count);
+    if (count != 0) change(in, split, count);
     change(in, split_bytes, bytes);
   }
   void segment_acquired(std::size_t in, std::size_t bytes) noexcept {
@@ -65,26 +63,22 @@ class ledger {
     decrease(in, reserved_bytes, as_signed(bytes));
   }
 
-  [[nodiscard]] std::size_t reserved() const noexcept { return as_bytes(all_.of[reserved_bytes].current()); }
+  [[nodiscard]] std::size_t reserved() const noexcept { return as_bytes(current(all, reserved_bytes)); }
   /// Where memory stands; the limit is not known here.
   [[nodiscard]] usage now() const noexcept {
-    const std::int64_t live = all_.of[block_bytes].current();
-    return {.requested = as_bytes(all_.of[requested_bytes].current()),
+    const std::int64_t live = current(all, block_bytes);
+    const std::int64_t pending = held_[all].bytes;
+    return {.requested = as_bytes(current(all, requested_bytes)),
             .live = as_bytes(live),
-            .pending = as_bytes(all_.held_bytes),
-            .cached = as_bytes(all_.of[reserved_bytes].current() - live - all_.held_bytes),
+            .pending = as_bytes(pending),
+            .cached = as_bytes(current(all, reserved_bytes) - live - pending),
             .reserved = reserved()};
   }
 
   [[nodiscard]] statistics<Pools> report() const noexcept {
     statistics<Pools> told;
-    account together = all_;
-    for (std::size_t in = 0; in < Pools; ++in) {
-      const account& a = pools_[in];
-      told.pool[in] = report(a);
-      for (std::size_t k = 0; k < kinds; ++k) together.of[k].added += a.of[k].added;
-    }
-    told.all = report(together);
+    for (std::size_t in = 0; in < Pools; ++in) told.pool[in] = report(in);
+    told.all = report(all);
     told.oversize_allocations = oversize_allocations;
     told.oversize_segments = oversize_segments;
     told.num_alloc_retries = num_alloc_retries;
@@ -97,20 +91,26 @@ class ledger {
   }
 
   void reset_peak() noexcept {
-    each_account([](account& a) {
-      for (flow& f : a.of) f.peak = f.current(), f.room = 0;
-      a.active_peak = a.active();
-      a.active_bytes_peak = a.active_bytes();
-    });
+    for (std::size_t who = 0; who <= all; ++who) {
+      for (std::size_t k = 0; k < kinds; ++k) {
+        peak_[k][who] = current(who, k);
+        room_[k][who] = 0;
+      }
+      held_[who].active_peak = active(who);
+      held_[who].active_bytes_peak = active_bytes(who);
+    }
     oversize_allocations.peak = oversize_allocations.current;
     oversize_segments.peak = oversize_segments.current;
   }
   void reset_accumulated() noexcept {
-    each_account([](account& a) {
-      for (flow& f : a.of) f.added = 0, f.base = f.current();
-      a.active_base = a.active();
-      a.active_bytes_base = a.active_bytes();
-    });
+    for (std::size_t who = 0; who <= all; ++who) {
+      for (std::size_t k = 0; k < kinds; ++k) {
+        base_[k][who] = current(who, k);
+        freed_[k][who] = 0;
+      }
+      held_[who].active_base = active(who);
+      held_[who].active_bytes_base = active_bytes(who);
+    }
     for (counter* c : {&oversize_allocations, &oversize_segments}) c->allocated = c->freed = 0;
     num_alloc_retries = num_ooms = num_oom_rejections = 0;
     num_sync_all_streams = num_device_alloc = num_device_free = 0;
@@ -127,101 +127,104 @@ class ledger {
     split_bytes,
     kinds
   };
+  static constexpr std::size_t all = Pools;  // the last account of each row
 
-  /// A quantity, kept as its peak and the room below it, so that most changes are one addition.
-  struct flow {
-    std::int64_t room;
-    std::int64_t added;  // since the last reset; only of pools
-    std::int64_t peak;
-    std::int64_t base;  // current at the last reset
-    [[nodiscard]] std::int64_t current() const noexcept { return peak - room; }
-    void increase(std::int64_t by) noexcept {
-      room -= by;
-      if (room < 0) {
-        peak -= room;
-        room = 0;
-      }
-    }
-  };
-  struct account {
-    flow of[kinds];
-    std::int64_t held;
-    std::int64_t held_bytes;
+  /// What was given back and is still used by streams, and what follows for the active blocks.
+  struct holding {
+    std::int64_t count;
+    std::int64_t bytes;
     std::int64_t active_peak;
     std::int64_t active_bytes_peak;
     std::int64_t active_base;
     std::int64_t active_bytes_base;
-    [[nodiscard]] std::int64_t active() const noexcept { return of[blocks].current() + held; }
-    [[nodiscard]] std::int64_t active_bytes() const noexcept {
-      return of[block_bytes].current() + held_bytes;
-    }
-    void hold(std::int64_t count, std::int64_t bytes) noexcept {
-      held += count;
-      held_bytes += bytes;
-    }
-    void raise_active() noexcept {
-      if (active() > active_peak) active_peak = active();
-      if (active_bytes() > active_bytes_peak) active_bytes_peak = active_bytes();
+    void change(std::int64_t by, std::int64_t by_bytes) noexcept {
+      count += by;
+      bytes += by_bytes;
     }
   };
 
   static constexpr std::int64_t as_signed(std::size_t n) noexcept { return static_cast<std::int64_t>(n); }
   static constexpr std::size_t as_bytes(std::int64_t n) noexcept { return static_cast<std::size_t>(n); }
 
+  [[nodiscard]] std::int64_t current(std::size_t who, std::size_t k) const noexcept {
+    return peak_[k][who] - room_[k][who];
+  }
+  [[nodiscard]] std::int64_t active(std::size_t who) const noexcept {
+    return current(who, blocks) + held_[who].count;
+  }
+  [[nodiscard]] std::int64_t active_bytes(std::size_t who) const noexcept {
+    return current(who, block_bytes) + held_[who].bytes;
+  }
+
+  void take(std::size_t who, std::size_t k, std::int64_t by) noexcept {
+    if ((room_[k][who] -= by) < 0) raise(who, k);
+  }
+  [[gnu::noinline, gnu::cold]] void raise(std::size_t who, std::size_t k) noexcept {
+    peak_[k][who] -= room_[k][who];
+    room_[k][who] = 0;
+  }
   void increase(std::size_t in, kind what, std::int64_t by) noexcept {
-    pools_[in].of[what].added += by;
-    pools_[in].of[what].increase(by);
-    all_.of[what].increase(by);
+    take(in, what, by);
+    take(all, what, by);
   }
   void decrease(std::size_t in, kind what, std::int64_t by) noexcept {
-    pools_[in].of[what].room += by;
-    all_.of[what].room += by;
+    room_[what][in] += by;
+    freed_[what][in] += by;
+    room_[what][all] += by;
   }
   void change(std::size_t in, kind what, std::int64_t by) noexcept {
-    if (by > 0) increase(in, what, by);
-    if (by < 0) decrease(in, what, -by);
-  }
-  template <typename F>
-  void each_account(F f) noexcept {
-    f(all_);
-    for (account& a : pools_) f(a);
+    by < 0 ? decrease(in, what, -by) : increase(in, what, by);
   }
 
   // As long as no block was ever held, what is active is what is allocated, and its peaks are not kept.
   [[gnu::noinline]] void begin_holding() noexcept {
     any_held_ = true;
-    each_account([](account& a) {
-      a.active_peak = a.of[blocks].peak;
-      a.active_bytes_peak = a.of[block_bytes].peak;
-    });
+    for (std::size_t who = 0; who <= all; ++who) {
+      held_[who].active_peak = peak_[blocks][who];
+      held_[who].active_bytes_peak = peak_[block_bytes][who];
+    }
   }
   [[gnu::noinline]] void raise_active(std::size_t in) noexcept {
-    pools_[in].raise_active();
-    all_.raise_active();
+    for (std::size_t who : {in, all}) {
+      holding& h = held_[who];
+      if (active(who) > h.active_peak) h.active_peak = active(who);
+      if (active_bytes(who) > h.active_bytes_peak) h.active_bytes_peak = active_bytes(who);
+    }
   }
 
-  [[nodiscard]] pool_statistics report(const account& a) const noexcept {
+  [[nodiscard]] pool_statistics report(std::size_t who) const noexcept {
+    const holding& h = held_[who];
     const auto of = [&](kind k) {
-      const flow& f = a.of[k];
-      return counter{f.current(), f.peak, f.added, f.base + f.added - f.current()};
+      std::int64_t freed = freed_[k][who];
+      for (std::size_t in = 0; who == all && in < Pools; ++in) freed += freed_[k][in];
+      return counter{current(who, k), peak_[k][who], current(who, k) - base_[k][who] + freed, freed};
     };
-    const auto active = [&](kind k, std::int64_t current, std::int64_t peak, std::int64_t base) {
-      const flow& f = a.of[k];
-      return counter{current, any_held_ ? peak : f.peak, f.added, base + f.added - current};
+    const auto active_of = [&](kind k, std::int64_t now, std::int64_t peak, std::int64_t base) {
+      const std::int64_t added = of(k).allocated;
+      return counter{now, any_held_ ? peak : peak_[k][who], added, base + added - now};
     };
-    return {.allocation = of(blocks),
-            .allocated_bytes = of(block_bytes),
-            .active = active(blocks, a.active(), a.active_peak, a.active_base),
-            .active_bytes = active(block_bytes, a.active_bytes(), a.active_bytes_peak, a.active_bytes_base),
-            .requested_bytes = of(requested_bytes),
-            .segment = of(segments),
-            .reserved_bytes = of(reserved_bytes),
-            .inactive_split = of(split),
-            .inactive_split_bytes = of(split_bytes)};
+    return {
+        .allocation = of(blocks),
+        .allocated_bytes = of(block_bytes),
+        .active = active_of(blocks, active(who), h.active_peak, h.active_base),
+        .active_bytes = active_of(block_bytes, active_bytes(who), h.active_bytes_peak, h.active_bytes_base),
+        .requested_bytes = of(requested_bytes),
+        .segment = of(segments),
+        .reserved_bytes = of(reserved_bytes),
+        .inactive_split = of(split),
+        .inactive_split_bytes = of(split_bytes)};
   }
 
-  account all_{};
-  std::array<account, Pools> pools_{};
+  // A quantity is kept as its peak and the room below it, so that most changes are one addition; what was freed since
+  // the last reset is kept for pools only. Each row holds one number of one quantity for all accounts: next to each
+  // other, numbers that change together would be read and written as pairs, and a processor waits where half of a pair
+  // has just been written alone.
+  using row = std::array<std::int64_t, Pools + 1>;
+  std::array<row, kinds> room_{};
+  std::array<row, kinds> freed_{};
+  std::array<row, kinds> peak_{};
+  std::array<row, kinds> base_{};  // current at the last reset
+  std::array<holding, Pools + 1> held_{};
   bool any_held_ = false;
 };
 

@@ -53,7 +53,7 @@ class machine {
   /// Takes the host memory that serving one request can need; false where there is none.
   [[nodiscard]] bool reserve() noexcept { return heap_.reserve(); }
   [[nodiscard]] free_blocks* home(std::size_t pool, stream_id key) noexcept { return heap_.home(pool, key); }
-  [[nodiscard]] block* best_fit(const free_blocks& home, std::size_t size) noexcept {
+  [[nodiscard]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
     return heap_.best_fit(home, size);
   }
   [[nodiscard]] block* find_live(const void* p) const noexcept { return heap_.find_live(p); }
@@ -89,38 +89,41 @@ class machine {
     return true;
   }
 
-  /// Makes a free block live: whole, or `size` bytes from one of its ends, the rest staying free.
+  /// Makes a free block live: whole, or `size` bytes from one of its ends, the rest staying free; returns the address.
   ///   Requires:  a reserve() that covers it; size <= found.size
-  block& hand_out(block& found, std::size_t requested, std::size_t size, bool low_end, bool oversize,
-                  stream_id stream) noexcept {
+  void* hand_out(block& found, std::size_t requested, std::size_t size, bool low_end, bool oversize,
+                 stream_id stream) noexcept {
     const std::size_t pool = found.home->pool();
-    const bool was_split = found.is_split();
+    // Addresses go along by value, here and below: reading back from a block what was just written there takes long.
+    const std::uintptr_t address = low_end ? found.address : found.address + (found.size - size);
     block* given = &found;
     if (size < found.size) {
-      given = &heap_.cut(found, size, low_end);
-      ledger_.inactive_split_changed(pool, was_split ? 0 : 1,
-                                     was_split ? -as_signed(size) : as_signed(found.size));
+      if (found.is_split()) {
+        ledger_.inactive_split_changed(pool, 0, -as_signed(size));
+      } else {
+        ledger_.inactive_split_changed(pool, 1, as_signed(found.size - size));
+      }
+      given = &heap_.cut(found, address, size, low_end);
     } else {
+      if (found.is_split()) ledger_.inactive_split_changed(pool, -1, -as_signed(size));
       found.home->remove(found);
-      if (was_split) ledger_.inactive_split_changed(pool, -1, -as_signed(size));
     }
-    heap_.make_live(*given, requested);
-    given->oversize = oversize;
+    heap_.make_live(*given, address, requested, oversize);
     if (oversize) ledger_.oversize_allocations.increase(1);
     ledger_.handed_out(pool, requested, size);
-    tell(action::alloc, given->address, requested, size, stream);
-    return *given;
+    tell(action::alloc, address, requested, size, stream);
+    return reinterpret_cast<void*>(address);
   }
 
   /// Ends the life of the block at an address.
   taken take_back(const void* p) noexcept {
     block* const live = heap_.end_life(p);
     if (live == nullptr) return taken::unknown;
-    if (live->oversize) ledger_.oversize_allocations.decrease(1);
+    if (live->mark.oversize) ledger_.oversize_allocations.decrease(1);
     tell(action::free_requested, live->address, live->facts.requested, live->size, live->home->key());
-    if (live->facts.uses == nullptr) {
+    if (!live->mark.has_uses) {
       ledger_.freed(live->home->pool(), live->facts.requested, live->size);
-      complete_free(*live);
+      complete_free(*live, reinterpret_cast<std::uintptr_t>(p));
       return taken::free;
     }
     hold(*live);
@@ -154,7 +157,7 @@ class machine {
     }
     for (block *b = heap_.segment_at(segment), *following = nullptr; b != nullptr; b = following) {
       following = b->above;
-      if (b->is == block::state::live && b->facts.requested == 0)
+      if (b->mark.is == block::state::live && b->facts.requested == 0)
         (void)take_back(reinterpret_cast<void*>(b->address));
     }
     return true;
@@ -207,17 +210,15 @@ class machine {
     pending_.retire(device_, [this, &any](block& b) { any = true, complete_held(b); });
     return any;
   }
-  void complete_held(block& held) noexcept {
+  [[gnu::noinline]] void complete_held(block& held) noexcept {
     ledger_.no_longer_held(held.home->pool(), held.facts.requested, held.size);
-    complete_free(held);
+    complete_free(held, held.address);
   }
-  void complete_free(block& freed) noexcept {
+  [[gnu::always_inline]] void complete_free(block& freed, std::uintptr_t address) noexcept {
     const std::size_t pool = freed.home->pool();
-    tell(action::free_completed, freed.address, freed.facts.requested, freed.size, freed.home->key());
-    const auto merged = heap_.make_free(freed);
-    const std::size_t split_bytes = merged.into->is_split() ? merged.into->size : 0;
-    ledger_.inactive_split_changed(pool, (split_bytes != 0) - merged.count,
-                                   as_signed(split_bytes) - as_signed(merged.bytes));
+    tell(action::free_completed, address, freed.facts.requested, freed.size, freed.home->key());
+    const auto change = heap_.make_free(freed, address);
+    ledger_.inactive_split_changed(pool, change.count, change.bytes);
   }
 
   Provider device_;

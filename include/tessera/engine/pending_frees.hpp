@@ -28,6 +28,7 @@ struct use_queue {
   stream_use* newest;
   use_queue* next;   ///< another queue in which something waits
   std::size_t uses;  ///< of this stream, waiting or not; the queue lives as long as there are any
+  [[nodiscard]] std::uint64_t map_key() const noexcept { return stream.handle; }
 };
 
 /// Holds freed blocks back until the streams recorded for them have come past the free.
@@ -42,7 +43,8 @@ class pending_frees {
 
   /// Notes that `stream` uses a live block; noting it again changes nothing. False where host memory ran out.
   [[nodiscard]] bool note(block& used, stream_id stream) noexcept {
-    for (const stream_use* u = used.facts.uses; u != nullptr; u = u->next) {
+    stream_use* const earlier = used.mark.has_uses ? used.facts.uses : nullptr;
+    for (const stream_use* u = earlier; u != nullptr; u = u->next) {
       if (u->queue->stream == stream) return true;
     }
     use_queue* queue = queues_.find(stream.handle);
@@ -51,23 +53,25 @@ class pending_frees {
       if (!queue_slab_.reserve(1) || !queues_.reserve_one()) return false;
       queue = queue_slab_.take();
       *queue = {stream, nullptr, nullptr, nullptr, 0};
-      queues_.insert(stream.handle, queue);
+      queues_.insert(stream.handle, *queue);
     }
     use* const fresh = uses_.take();
     fresh->used = &used;
     fresh->queue = queue;
-    fresh->next = used.facts.uses;
+    fresh->next = earlier;
     fresh->recorded = false;
     used.facts.uses = fresh;
+    used.mark.has_uses = true;
     ++queue->uses;
     return true;
   }
 
   /// Holds a block back whose uses were noted.
   void hold(block& freed, Provider& device) noexcept {
-    freed.is = block::state::pending;
-    freed.set_count(0);
-    for (stream_use* u = freed.facts.uses; u != nullptr;) {
+    stream_use* u = freed.facts.uses;
+    freed.mark.is = block::state::pending;
+    freed.facts.awaited = 0;
+    while (u != nullptr) {
       stream_use* const following = u->next;
       u->next = nullptr;
       use_queue& queue = *u->queue;
@@ -80,10 +84,9 @@ class pending_frees {
       }
       queue.newest = u;
       u->recorded = device.record(queue.stream, static_cast<use*>(u)->event);
-      freed.set_count(freed.count + 1);
+      ++freed.facts.awaited;
       u = following;
     }
-    freed.facts.uses = nullptr;
   }
 
   /// Calls completed(block&) for each block whose last event has completed.
@@ -120,8 +123,7 @@ class pending_frees {
         block& held = *front.used;
         uses_.give_back(&front);
         --queue.uses;
-        held.set_count(held.count - 1);
-        if (held.count == 0) completed(held);
+        if (--held.facts.awaited == 0) completed(held);
       }
       if (queue.oldest != nullptr) {
         at = &queue.next;

@@ -71,8 +71,8 @@ struct split_up_to {
     return wanted < max ? block < max : block < saturating_add(wanted, slack);
   }
   [[nodiscard]] constexpr bool should_split(std::size_t wanted, std::size_t block) const noexcept {
-    const std::size_t rest = block - wanted;
-    return wanted <= SmallLimit ? rest != 0 : wanted < max && rest > SmallLimit;
+    const std::size_t kept = wanted <= SmallLimit ? 0 : wanted < max ? SmallLimit : unlimited;
+    return block - wanted > kept;
   }
   [[nodiscard]] static constexpr block_end handed_out() noexcept { return block_end::low; }
   [[nodiscard]] constexpr std::size_t oversize() const noexcept { return max; }

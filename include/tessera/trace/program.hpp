@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include <tessera/trace/event.hpp>
@@ -54,36 +55,28 @@ class program {
 ///   Returns:  how many allocations failed
 template <typename Allocator, typename Before, typename After>
 std::size_t replay(const program& source, Allocator& pool, Before before, After after) {
-  std::vector<void*> address(source.slots() +
-                             1);  // one more, so that events without an allocation have a slot
+  std::vector<void*> addresses(source.slots() +
+                               1);  // one more, so that events without an allocation have a slot
+  const std::vector<event>& events = source.events();
   std::size_t failures = 0;
-  for (std::size_t i = 0; i < source.events().size(); ++i) {
-    const event& e = source.events()[i];
-    void*& p = address[source.slot(i)];
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const event& e = events[i];
+    void*& p = addresses[source.slot(i)];
     before(i);
-    switch (e.what) {
-      case event::kind::allocate:
-        p = pool.try_allocate(e.bytes, e.stream);
-        failures += p == nullptr;
-        after(i, p);
-        break;
-      case event::kind::free:
-        pool.deallocate(p);
-        after(i, p);
-        p = nullptr;
-        break;
-      case event::kind::record_stream:
-        if (p != nullptr) pool.record_stream(p, e.stream);
-        after(i, p);
-        break;
-      case event::kind::answer_events:
-        pool.device().hold_events(e.bytes == 0);
-        after(i, nullptr);
-        break;
-      case event::kind::empty_cache:
-        pool.trim();
-        after(i, nullptr);
-        break;
+    if (e.what == event::kind::allocate) {  // no switch: nearly all are these two, and a jump table is slower
+      p = pool.try_allocate(e.bytes, e.stream);
+      failures += p == nullptr;
+      after(i, p);
+    } else if (e.what == event::kind::free) {
+      pool.deallocate(p);
+      after(i, std::exchange(p, nullptr));
+    } else if (e.what == event::kind::record_stream) {
+      if (p != nullptr) pool.record_stream(p, e.stream);
+      after(i, p);
+    } else {
+      if (e.what == event::kind::answer_events) pool.device().hold_events(e.bytes == 0);
+      if (e.what == event::kind::empty_cache) pool.trim();
+      after(i, nullptr);
     }
   }
   return failures;

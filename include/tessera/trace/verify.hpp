@@ -121,7 +121,7 @@ class verifier {
         if (found == segments_.end()) break;
         auto& machine = pool_of(found->second.pool).machine();
         engine::block* const head = machine.blocks().segment_at(reinterpret_cast<void*>(e.address));
-        const bool idle = head != nullptr && head->is == engine::block::state::free && !head->is_split();
+        const bool idle = head != nullptr && head->is_free() && !head->is_split();
         if (!idle || !machine.release(*head))
           differ("a segment of " + std::to_string(e.size) + " bytes went back there and is in use here");
         reserved_ -= e.size;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <random>
 #include <set>
@@ -8,10 +9,12 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/engine/bin.hpp>
 #include <tessera/engine/free_blocks.hpp>
 
 namespace {
 
+using tessera::engine::bin;
 using tessera::engine::block;
 using tessera::engine::free_blocks;
 
@@ -20,82 +23,122 @@ struct by_key {
     return std::tuple(a->size, a->address) < std::tuple(b->size, b->address);
   }
 };
+using ordered = std::set<block*, by_key>;
+
+block* first_not_before(const ordered& reference, std::size_t size, std::uintptr_t address) {
+  block wanted{};
+  wanted.size = size;
+  wanted.address = address;
+  const auto found = reference.lower_bound(&wanted);
+  return found == reference.end() ? nullptr : *found;
+}
+block* last_before(const ordered& reference, std::size_t size, std::uintptr_t address) {
+  block wanted{};
+  wanted.size = size;
+  wanted.address = address;
+  const auto found = reference.lower_bound(&wanted);
+  return found == reference.begin() ? nullptr : *std::prev(found);
+}
+// Any of them, and which one does not depend on where they lie in memory.
+block* one_of(const ordered& reference, std::mt19937_64& random) {
+  block* const found = first_not_before(reference, std::size_t{1} << (random() % 42), 0);
+  return found != nullptr ? found : *reference.begin();
+}
+
+template <typename Index>
+void expect_walk(const Index& index, const ordered& reference) {
+  block* walked = index.lowest();
+  for (block* expected : reference) {
+    ASSERT_EQ(walked, expected);
+    walked = index.after(*walked);
+  }
+  ASSERT_EQ(walked, nullptr);
+}
 
 std::size_t any_size(std::mt19937_64& random) {
   return ((std::size_t{1} << (random() % 42)) + random() % 4096) / 64 * 64 + 64;
 }
 
-// The index against an ordered set, for every question it answers.
+// Both ways of keeping a bin: few blocks stay a ring, many in no particular order become a treap.
+TEST(bin, answers_as_an_ordered_set_does) {
+  for (const std::size_t most : {1u, 3u, 20u, 400u}) {
+    std::mt19937_64 random(most);
+    std::vector<block> storage(most);
+    bool any_treap = false;
+    bin tested;
+    ordered reference;
+    for (int i = 0; i < 20000; ++i) {
+      block& b = storage[random() % most];
+      if (const auto same = reference.find(&b); same != reference.end() && *same == &b) {
+        tested.remove(b);
+        reference.erase(&b);
+      } else {
+        b.address = random() % 1000 * 512;
+        b.size = 4096 + random() % 4 * 64;
+        if (reference.contains(&b)) continue;
+        tested.insert(b);
+        reference.insert(&b);
+      }
+      if (i % 4000 > 3000) {  // now and then all go
+        while (!reference.empty()) {
+          tested.remove(**reference.begin());
+          reference.erase(reference.begin());
+        }
+      }
+      ASSERT_EQ(tested.empty(), reference.empty());
+      ASSERT_EQ(tested.lowest(), reference.empty() ? nullptr : *reference.begin());
+      ASSERT_EQ(tested.highest(), reference.empty() ? nullptr : *reference.rbegin());
+      const std::size_t size = 4096 + random() % 5 * 64;
+      const std::uintptr_t address = random() % 1000 * 512;
+      ASSERT_EQ(tested.best_fit(size), first_not_before(reference, size, 0));
+      ASSERT_EQ(tested.last_before(size, address), last_before(reference, size, address));
+      if (i % 100 == 0) expect_walk(tested, reference);
+      for (const block* kept : reference) any_treap = any_treap || kept->mark.in_treap;
+    }
+    EXPECT_EQ(any_treap, most == 400);
+  }
+}
+
 TEST(free_blocks, answer_as_an_ordered_set_does) {
   std::mt19937_64 random(11);
-  const std::uint64_t clock = 0;
-  auto index = std::make_unique<free_blocks>(0, tessera::stream_id{}, clock);
-  std::set<block*, by_key> reference;
+  auto index = std::make_unique<free_blocks>(0, tessera::stream_id{});
+  ordered reference;
   std::vector<std::unique_ptr<block>> storage;
   for (int i = 0; i < 60000; ++i) {
     const std::size_t size = i % 3 == 0 ? 512 * (1 + random() % 40) : any_size(random);
-    switch (random() % 4) {
-      case 0:
-      case 1: {
-        auto made = std::make_unique<block>();
-        made->address = random() % 100000 * 512;
-        made->size = size;
-        if (!reference.insert(made.get()).second) break;
-        index->insert(*made);
-        storage.push_back(std::move(made));
-        break;
-      }
-      case 2: {
-        if (reference.empty()) break;
-        auto it = reference.lower_bound(storage[random() % storage.size()].get());
-        if (it == reference.end()) it = reference.begin();
-        index->remove(**it);
-        reference.erase(it);
-        break;
-      }
-      case 3: {
-        if (reference.empty()) break;
-        block* const b = *reference.begin();
-        block wanted{};
-        wanted.size = size;
-        wanted.address = b->address;
-        if (reference.contains(&wanted)) break;
-        reference.erase(reference.begin());
+    const std::size_t action = random() % 4;
+    if (action < 2) {
+      auto made = std::make_unique<block>();
+      made->address = random() % 100000 * 512;
+      made->size = size;
+      if (!reference.insert(made.get()).second) continue;
+      index->insert(*made);
+      storage.push_back(std::move(made));
+    } else if (!reference.empty()) {
+      block* const b = one_of(reference, random);
+      if (action == 2) {
+        index->remove(*b);
+        reference.erase(b);
+      } else if (block* const same = first_not_before(reference, size, b->address);
+                 same == nullptr || same->size != size || same->address != b->address) {
+        reference.erase(b);
         index->change(*b, b->address, size);
         reference.insert(b);
-        break;
+        ASSERT_EQ(index->in_hand(), b);
       }
     }
-    block wanted{};
-    wanted.size = any_size(random);
-    const auto fit = reference.lower_bound(&wanted);
-    ASSERT_EQ(index->best_fit(wanted.size), fit == reference.end() ? nullptr : *fit);
-    wanted.address = random() % 100000 * 512;
-    const auto first = reference.lower_bound(&wanted);
-    ASSERT_EQ(index->first_from(wanted.size, wanted.address), first == reference.end() ? nullptr : *first);
-    ASSERT_EQ(index->last_before(wanted.size, wanted.address),
-              first == reference.begin() ? nullptr : *std::prev(first));
+    const std::size_t wanted = any_size(random);
+    ASSERT_EQ(index->best_fit(wanted), first_not_before(reference, wanted, 0));
+    if (i % 16 == 0) {
+      index->put_down();
+      ASSERT_EQ(index->in_hand(), nullptr);
+      const std::uintptr_t address = random() % 100000 * 512;
+      ASSERT_EQ(index->last_before(wanted, address), last_before(reference, wanted, address));
+    }
+    if (i % 1008 == 0) expect_walk(*index, reference);  // just put down
   }
-  block* walked = index->first_from(0, 0);
-  for (block* expected : reference) {
-    ASSERT_EQ(walked, expected);
-    walked = index->after(*walked);
-  }
-  EXPECT_EQ(walked, nullptr);
 }
 
-TEST(free_blocks, fit_in_a_cache_line_each) { EXPECT_EQ(sizeof(block), 64u); }
-
-TEST(free_blocks, age_with_the_searches_of_the_pool) {
-  std::uint64_t clock = 5;
-  auto index = std::make_unique<free_blocks>(0, tessera::stream_id{}, clock);
-  block b{};
-  b.size = 512;
-  index->insert(b);
-  clock = 12;
-  EXPECT_EQ(index->age(b), 7u);
-  index->change(b, 512, 1024);
-  EXPECT_EQ(index->age(b), 0u);
-}
+TEST(block, fits_in_a_cache_line) { EXPECT_EQ(sizeof(block), 64u); }
 
 }  // namespace

@@ -14,41 +14,46 @@ namespace {
 using tessera::engine::key_map;
 using tessera::engine::slab;
 
+struct thing {
+  std::uint64_t key;
+  [[nodiscard]] std::uint64_t map_key() const { return key; }
+};
+
 TEST(key_map, answers_as_a_standard_map_does) {
   std::mt19937_64 random(5);
-  key_map<int> map;
-  std::unordered_map<std::uint64_t, int*> reference;
-  std::vector<int> values(64);
+  key_map<thing> map;
+  std::unordered_map<std::uint64_t, thing> reference;
   for (int i = 0; i < 200000; ++i) {
     const std::uint64_t key = (random() % 3000) << (i % 2 == 0 ? 9 : 21);
-    int* const value = &values[random() % values.size()];
     if (random() % 5 < (i < 100000 ? 3u : 2u)) {
       if (!reference.contains(key)) {
         ASSERT_TRUE(map.reserve_one());
-        map.insert(key, value);
-        reference[key] = value;
+        map.insert(key, reference[key] = thing{key});
       }
     } else {
       const auto found = reference.find(key);
-      ASSERT_EQ(map.remove(key), found == reference.end() ? nullptr : found->second);
+      ASSERT_EQ(map.remove(key), found == reference.end() ? nullptr : &found->second);
       if (found != reference.end()) reference.erase(found);
     }
     ASSERT_EQ(map.size(), reference.size());
   }
-  for (const auto& [key, value] : reference) ASSERT_EQ(map.find(key), value);
+  for (auto& [key, value] : reference) ASSERT_EQ(map.find(key), &value);
+  for (std::uint64_t key = 1; key < 1000; key += 2) ASSERT_EQ(map.find(key), nullptr);
 }
 
 TEST(key_map, takes_key_zero_and_gives_memory_back) {
-  key_map<int> map;
-  int one = 1;
+  key_map<thing> map;
   EXPECT_EQ(map.find(0), nullptr);
-  for (std::uint64_t key = 0; key < 100000; ++key) {
+  EXPECT_EQ(map.remove(~std::uint64_t{0}), nullptr);
+  std::vector<thing> things(100000);
+  for (std::size_t i = 0; i < things.size(); ++i) {
+    things[i].key = i;
     ASSERT_TRUE(map.reserve_one());
-    map.insert(key, &one);
+    map.insert(i, things[i]);
   }
-  EXPECT_EQ(map.find(0), &one);
+  EXPECT_EQ(map.find(0), &things[0]);
   const std::size_t full = map.footprint();
-  for (std::uint64_t key = 0; key < 100000; ++key) ASSERT_EQ(map.remove(key), &one);
+  for (thing& t : things) ASSERT_EQ(map.remove(t.key), &t);
   EXPECT_LT(map.footprint(), full / 100);
 }
 

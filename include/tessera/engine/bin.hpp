@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/engine/block.hpp>
+
+namespace tessera::engine {
+
+/// Free blocks in the order of size, then address.
+///
+/// They are a ring as long as what is asked lies near one of its ends, as it nearly always does; from the first time
+/// that it does not until they are all gone, they are a treap.
+///   Cost:  constant; in a treap, the logarithm of their number
+class bin {
+ public:
+  /// Whether `a` comes before `b`; without branches, as nobody could predict them.
+  [[nodiscard]] static bool before(const block& a, const block& b) noexcept {
+    return (a.size < b.size) | ((a.size == b.size) & (a.address < b.address));
+  }
+  [[nodiscard]] bool empty() const noexcept { return top_ == nullptr; }
+
+  void insert(block& b) noexcept {
+    if (top_ == nullptr) return begin(b);
+    if (top_->mark.in_treap) return plant(b);
+    block& first = *top_;
+    block& last = *first.links[0];
+    const bool is_first = before(b, first);
+    if (!is_first && before(b, last)) return insert_inside(b);
+    link(last, b, first);
+    if (is_first) top_ = &b;
+  }
+
+  void remove(block& b) noexcept {
+    if (b.mark.in_treap) return uproot(b);
+    block* const following = b.links[1];
+    b.links[0]->links[1] = following;
+    following->links[0] = b.links[0];
+    if (top_ == &b) top_ = following != &b ? following : nullptr;
+  }
+
+  /// The first block, or null.
+  [[nodiscard]] block* lowest() const noexcept {
+    return top_ == nullptr || !top_->mark.in_treap ? top_ : end(0);
+  }
+  [[nodiscard]] block* highest() const noexcept {
+    return top_ == nullptr ? nullptr : !top_->mark.in_treap ? top_->links[0] : end(1);
+  }
+  /// The first block of at least `size` bytes, or null.
+  [[nodiscard]] block* best_fit(std::size_t size) noexcept {
+    if (top_ == nullptr) return nullptr;
+    return !top_->mark.in_treap && top_->size >= size ? top_ : search(size);
+  }
+  /// The first block behind `b`, or null.
+  [[nodiscard]] block* after(const block& b) const noexcept {
+    if (!b.mark.in_treap) return b.links[1] != top_ ? b.links[1] : nullptr;
+    block* found = nullptr;
+    for (block* at = top_; at != nullptr;) {
+      const bool is_behind = before(b, *at);
+      found = is_behind ? at : found;
+      at = at->links[!is_behind];
+    }
+    return found;
+  }
+  /// The last block that comes before (size, address), or null.
+  [[nodiscard]] block* last_before(std::size_t size, std::uintptr_t address) const noexcept {
+    block wanted;
+    wanted.size = size;
+    wanted.address = address;
+    block* found = nullptr;
+    if (top_ == nullptr || top_->mark.in_treap) {
+      for (block* at = top_; at != nullptr;) {
+        const bool is_ahead = before(*at, wanted);
+        found = is_ahead ? at : found;
+        at = at->links[is_ahead];
+      }
+      return found;
+    }
+    for (found = top_->links[0]; !before(*found, wanted); found = found->links[0]) {
+      if (found == top_) return nullptr;
+    }
+    return found;
+  }
+
+ private:
+  static constexpr int most_steps = 16;  // from either end of a ring
+
+  void begin(block& only) noexcept {
+    top_ = &only;
+    only.links[0] = only.links[1] = &only;
+  }
+  static void link(block& low, block& b, block& high) noexcept {
+    b.links[0] = &low;
+    b.links[1] = &high;
+    low.links[1] = &b;
+    high.links[0] = &b;
+  }
+  [[gnu::noinline]] void insert_inside(block& b) noexcept {
+    block* low = top_->links[1];
+    block* high = top_->links[0]->links[0];
+    for (int step = 0; step < most_steps; ++step) {
+      if (before(b, *low)) return link(*low->links[0], b, *low);
+      if (before(*high, b)) return link(*high, b, *high->links[1]);
+      low = low->links[1];
+      high = high->links[0];
+    }
+    become_treap();
+    plant(b);
+  }
+  [[gnu::noinline]] block* search(std::size_t size) noexcept {
+    if (!top_->mark.in_treap) {
+      block* low = top_;
+      if (low->links[0]->size < size) return nullptr;
+      for (int step = 0; step < most_steps; ++step) {
+        low = low->links[1];
+        if (low->size >= size) return low;
+      }
+      become_treap();
+    }
+    block* found = nullptr;
+    for (block* at = top_; at != nullptr;) {
+      const bool fits = at->size >= size;
+      found = fits ? at : found;
+      at = at->links[!fits];
+    }
+    return found;
+  }
+
+  // In a treap, links[0] leads to what comes before a block and links[1] to what comes after it, and no block ranks
+  // above the one that leads to it.
+
+  /// Scrambled from where the block is described, which does not change while it is free.
+  [[nodiscard]] static std::uint64_t rank_of(const block& b) noexcept {
+    const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(&b) * 0xD6E8FEB86659FD93u;
+    return mixed ^ (mixed >> 32);
+  }
+  [[nodiscard]] block* end(int side) const noexcept {
+    block* b = top_;
+    while (b->links[side] != nullptr) b = b->links[side];
+    return b;
+  }
+  void become_treap() noexcept {
+    block* const first = top_;
+    block* b = first;
+    top_ = nullptr;
+    do {
+      block* const following = b->links[1];
+      plant(*b);
+      b = following;
+    } while (b != first);
+  }
+  [[gnu::noinline]] void plant(block& b) noexcept {
+    block** at = &top_;
+    const std::uint64_t rank = rank_of(b);
+    while (*at != nullptr && rank_of(**at) >= rank) at = &(*at)->links[!before(b, **at)];
+    block* const below = *at;
+    *at = &b;
+    b.mark.in_treap = true;
+    part(below, b);
+  }
+  [[gnu::noinline]] void uproot(block& b) noexcept {
+    block** at = &top_;
+    while (*at != &b) at = &(*at)->links[!before(b, **at)];
+    *at = join(b.links[0], b.links[1]);
+    b.mark.in_treap = false;
+  }
+  /// Parts a tree into what comes before `b` and what comes after it, and hangs both below `b`.
+  static void part(block* tree, block& b) noexcept {
+    block** open[2] = {&b.links[0], &b.links[1]};
+    while (tree != nullptr) {
+      const bool is_high = !before(*tree, b);
+      *open[is_high] = tree;
+      open[is_high] = &tree->links[!is_high];
+      tree = tree->links[!is_high];
+    }
+    *open[0] = *open[1] = nullptr;
+  }
+  /// Joins two trees of which all of `low` comes before all of `high`.
+  [[nodiscard]] static block* join(block* low, block* high) noexcept {
+    block* root = nullptr;
+    block** at = &root;
+    while (low != nullptr && high != nullptr) {
+      const bool low_leads = rank_of(*low) >= rank_of(*high);
+      block*& leader = low_leads ? low : high;
+      *at = leader;
+      at = &leader->links[low_leads];
+      leader = *at;
+    }
+    *at = low != nullptr ? low : high;
+    return root;
+  }
+
+  block* top_ = nullptr;  // the first of the ring, or the root of the treap
+};
+
+}  // namespace tessera::engine
