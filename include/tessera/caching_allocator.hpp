@@ -84,7 +84,7 @@ class caching_allocator {
     machine_.blocks().for_each_idle([this, keep](engine::block& idle) {
       if (machine_.reserved() > keep) (void)machine_.release(idle);
     });
-    machine_.blocks().drop_empty_homes();
+    machine_.blocks().shrink();
   }
 
   /// Calls `call(context)` where nothing cached fits, before the device is asked; true says that it freed something.

@@ -244,7 +244,18 @@ TEST(caching_allocator, forgets_streams_that_own_nothing) {
     pool.deallocate(pool.allocate(1_KiB, stream_id{s}));
     pool.trim();
   }
-  EXPECT_LT(pool.footprint(), before + 200'000);
+  EXPECT_LT(pool.footprint(), before + 4_KiB);
+}
+
+TEST(caching_allocator, describes_blocks_in_128_bytes_and_gives_those_back) {
+  torch pool;
+  const std::size_t before = pool.footprint();
+  std::vector<void*> live;
+  for (std::size_t i = 0; i < 100'000; ++i) live.push_back(pool.allocate(512));
+  EXPECT_LT(pool.footprint() - before, live.size() * 128);
+  for (std::size_t i = 0; i < live.size(); ++i) pool.deallocate(live[i * 7919 % live.size()]);
+  pool.trim();
+  EXPECT_LT(pool.footprint(), before + 4_KiB);
 }
 
 TEST(caching_allocator, resets_statistics_as_pytorch_does) {

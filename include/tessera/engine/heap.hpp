@@ -122,14 +122,14 @@ class heap {
     const auto freed_size = static_cast<std::int64_t>(freed.size);
     if (high == nullptr) {
       freed.home->insert(freed);
-      return is_idle(freed) ? split_change{0, 0} : split_change{1, freed_size};
+      return became_idle(freed) ? split_change{0, 0} : split_change{1, freed_size};
     }
     const std::size_t before = high->size;
     high->home->change(*high, address, before + freed.size);
     freed.unlink();
     blocks_.give_back(&freed);
-    return is_idle(*high) ? split_change{-1, -static_cast<std::int64_t>(before)}
-                          : split_change{0, freed_size};
+    return became_idle(*high) ? split_change{-1, -static_cast<std::int64_t>(before)}
+                              : split_change{0, freed_size};
   }
   /// How many searches of its pool an idle segment has seen.
   [[nodiscard]] std::uint64_t age(const block& idle) const noexcept {
@@ -191,8 +191,8 @@ class heap {
     return s != nullptr ? s->first : nullptr;
   }
 
-  /// Forgets streams that own no segment, so that short-lived streams leave nothing behind.
-  void drop_empty_homes() noexcept {
+  /// Gives back the host memory that describes nothing any more, also that of streams which own no segment.
+  void shrink() noexcept {
     for (pool& p : pools_) {
       for (free_blocks* home = p.first; home != nullptr;) {
         free_blocks* const following = home->next;
@@ -200,6 +200,8 @@ class heap {
         home = following;
       }
     }
+    blocks_.sweep();
+    segment_slab_.sweep();
   }
 
   [[nodiscard]] std::size_t live_count() const noexcept { return live_.size(); }
@@ -247,10 +249,10 @@ class heap {
     low.home->change(low, low.address, static_cast<std::size_t>(before + freed_size));
     freed.unlink();
     blocks_.give_back(&freed);
-    return is_idle(low) ? split_change{-joined, -before} : split_change{1 - joined, freed_size};
+    return became_idle(low) ? split_change{-joined, -before} : split_change{1 - joined, freed_size};
   }
   /// Whether a free block is a whole segment; its age begins now.
-  [[nodiscard]] bool is_idle(const block& free) noexcept {
+  [[nodiscard]] bool became_idle(const block& free) noexcept {
     if (free.is_split()) return false;
     free.origin().idle_since = searches_[free.home->pool()];
     return true;

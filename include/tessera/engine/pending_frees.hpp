@@ -99,6 +99,8 @@ class pending_frees {
   template <typename F>
   void wait(Provider& device, F completed) noexcept {
     settle(device, completed, [&device](auto& event) { return device.wait(event); });
+    uses_.sweep();
+    queue_slab_.sweep();
   }
 
   [[nodiscard]] std::size_t footprint() const noexcept {

@@ -43,6 +43,33 @@ class slab {
     if (++spare_ >= sweep_at_) sweep();
   }
 
+  /// Gives back the chunks of which nothing is out; linear in the spare nodes. It happens by itself, too, once as much
+  /// has come back as was left by the last time.
+  [[gnu::noinline]] void sweep() noexcept {
+    for (chunk* c = chunks_; c != nullptr; c = c->next) c->spare = 0;
+    for (const slot* s = latest_; s != nullptr; s = s->next) ++chunk_of(s).spare;
+    for (slot** at = &latest_; *at != nullptr;) {
+      slot& here = **at;
+      if (chunk_of(&here).spare == per_chunk) {
+        *at = here.next;
+      } else {
+        at = &here.next;
+      }
+    }
+    for (chunk** at = &chunks_; *at != nullptr;) {
+      chunk& here = **at;
+      if (here.spare != per_chunk) {
+        at = &here.next;
+        continue;
+      }
+      *at = here.next;
+      to_host(here);
+      --held_;
+      spare_ -= per_chunk;
+    }
+    sweep_at_ = 2 * (spare_ + per_chunk);
+  }
+
   /// Bytes held from the host heap.
   [[nodiscard]] std::size_t footprint() const noexcept { return held_ * chunk_bytes; }
 
@@ -72,32 +99,6 @@ class slab {
       ++held_;
     }
     return true;
-  }
-
-  /// Gives back the chunks of which nothing is out. The next sweep waits until as much again has come back.
-  [[gnu::noinline]] void sweep() noexcept {
-    for (chunk* c = chunks_; c != nullptr; c = c->next) c->spare = 0;
-    for (const slot* s = latest_; s != nullptr; s = s->next) ++chunk_of(s).spare;
-    for (slot** at = &latest_; *at != nullptr;) {
-      slot& here = **at;
-      if (chunk_of(&here).spare == per_chunk) {
-        *at = here.next;
-      } else {
-        at = &here.next;
-      }
-    }
-    for (chunk** at = &chunks_; *at != nullptr;) {
-      chunk& here = **at;
-      if (here.spare != per_chunk) {
-        at = &here.next;
-        continue;
-      }
-      *at = here.next;
-      to_host(here);
-      --held_;
-      spare_ -= per_chunk;
-    }
-    sweep_at_ = 2 * (spare_ + per_chunk);
   }
 
   [[nodiscard]] static chunk& chunk_of(const slot* s) noexcept {
