@@ -157,7 +157,8 @@ class ledger {
   }
 
   void take(std::size_t who, std::size_t k, std::int64_t by) noexcept {
-    if ((room_[k][who] -= by) < 0) raise(who, k);
+    room_[k][who] -= by;
+    if (room_[k][who] < 0) raise(who, k);
   }
   [[gnu::noinline, gnu::cold]] void raise(std::size_t who, std::size_t k) noexcept {
     peak_[k][who] -= room_[k][who];
