@@ -27,7 +27,7 @@ class free_blocks {
   [[nodiscard]] std::uint64_t map_key() const noexcept { return key_.handle; }
 
   /// The smallest block of at least `size` bytes, the lowest address among equals; null if there is none.
-  [[nodiscard]] block* best_fit(std::size_t size) noexcept {
+  [[nodiscard, gnu::always_inline]] block* best_fit(std::size_t size) noexcept {
     const std::size_t in = bin_of(size);
     block* found = bins_[in].best_fit(size);
     if (found == nullptr) found = bins_[next_bin(in)].lowest();

@@ -77,7 +77,8 @@ class heap {
 
   /// Cuts `size` bytes, which begin at `address`, off one end of a free block, which stays free; returns the part.
   ///   Requires:  a reserve() that covers it; size < rest.size
-  [[nodiscard]] block& cut(block& rest, std::uintptr_t address, std::size_t size, bool low_end) noexcept {
+  [[nodiscard, gnu::always_inline]] block& cut(block& rest, std::uintptr_t address, std::size_t size,
+                                               bool low_end) noexcept {
     block& part = *blocks_.take();
     part.address = address;
     part.size = size;
@@ -115,7 +116,7 @@ class heap {
   };
   /// Files a block as free, merged with its free neighbours.
   ///   Requires:  `address` is the block's
-  split_change make_free(block& freed, std::uintptr_t address) noexcept {
+  [[gnu::always_inline]] split_change make_free(block& freed, std::uintptr_t address) noexcept {
     block* const low = if_free(freed.below());
     block* const high = if_free(freed.above);
     if (low != nullptr) return merge_down(*low, freed, high);

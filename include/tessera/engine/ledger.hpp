@@ -48,7 +48,8 @@ class ledger {
     decrease(in, requested_bytes, as_signed(requested));
   }
   /// Free blocks that share a segment became `count` more and `bytes` larger together.
-  void inactive_split_changed(std::size_t in, std::int64_t count, std::int64_t bytes) noexcept {
+  [[gnu::always_inline]] void inactive_split_changed(std::size_t in, std::int64_t count,
+                                                     std::int64_t bytes) noexcept {
     if (count != 0) change(in, split, count);
     change(in, split_bytes, bytes);
   }

@@ -35,6 +35,9 @@ enum class taken : unsigned char {
 
 /// Carries out what an allocator decides: moves blocks between the device, the free index and the user, keeps the
 /// statistics and tells the sink. Decides nothing itself.
+///
+/// What every hit runs through, here and below, is marked always_inline: the calls between such short parts would cost
+/// about as much as the parts.
 template <device_provider Provider, std::size_t Pools, event_sink Sink, bool UsesEvents>
 class machine {
  public:
@@ -91,8 +94,8 @@ class machine {
 
   /// Makes a free block live: whole, or `size` bytes from one of its ends, the rest staying free; returns the address.
   ///   Requires:  a reserve() that covers it; size <= found.size
-  void* hand_out(block& found, std::size_t requested, std::size_t size, bool low_end, bool oversize,
-                 stream_id stream) noexcept {
+  [[gnu::always_inline]] void* hand_out(block& found, std::size_t requested, std::size_t size, bool low_end,
+                                        bool oversize, stream_id stream) noexcept {
     const std::size_t pool = found.home->pool();
     // Addresses go along by value, here and below: reading back from a block what was just written there takes long.
     const std::uintptr_t address = low_end ? found.address : found.address + (found.size - size);
@@ -116,7 +119,7 @@ class machine {
   }
 
   /// Ends the life of the block at an address.
-  taken take_back(const void* p) noexcept {
+  [[gnu::always_inline]] taken take_back(const void* p) noexcept {
     block* const live = heap_.end_life(p);
     if (live == nullptr) return taken::unknown;
     if (live->mark.oversize) ledger_.oversize_allocations.decrease(1);
