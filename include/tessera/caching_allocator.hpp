@@ -135,7 +135,7 @@ class caching_allocator {
   }
 
   [[gnu::noinline]] engine::block* grow(std::size_t bytes, stream_id stream) noexcept {
-    const request want = ask(bytes, stream);
+    const request want = ask(bytes, stream);  // again: to hand it over would cost each hit
     if (engine::block* const found = pressure_.run() ? reuse(want) : nullptr) return found;
     evict(moment::before_growth);
     const std::size_t wanted = policies_.growth.segment_size(want.size, now());

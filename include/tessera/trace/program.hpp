@@ -55,8 +55,8 @@ class program {
 ///   Returns:  how many allocations failed
 template <typename Allocator, typename Before, typename After>
 std::size_t replay(const program& source, Allocator& pool, Before before, After after) {
-  std::vector<void*> addresses(source.slots() +
-                               1);  // one more, so that events without an allocation have a slot
+  // One more than there are, so that events without an allocation have a slot.
+  std::vector<void*> addresses(source.slots() + 1);
   const std::vector<event>& events = source.events();
   std::size_t failures = 0;
   for (std::size_t i = 0; i < events.size(); ++i) {
