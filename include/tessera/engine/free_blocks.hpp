@@ -47,7 +47,7 @@ class free_blocks {
     }
   }
   /// Changes where a free block begins and how large it is, and takes it in hand.
-  void change(block& b, std::uintptr_t address, std::size_t size) noexcept {
+  [[gnu::always_inline]] void change(block& b, std::uintptr_t address, std::size_t size) noexcept {
     if (&b != hand_) {
       put_down();
       unfile(b);
@@ -113,7 +113,7 @@ class free_blocks {
     if (bins_[in].empty()) mark(in);
     bins_[in].insert(b);
   }
-  void unfile(block& b) noexcept {
+  [[gnu::always_inline]] void unfile(block& b) noexcept {
     const std::size_t in = b.mark.bin;
     bins_[in].remove(b);
     if (bins_[in].empty()) unmark(in);

@@ -165,7 +165,7 @@ class ledger {
     peak_[k][who] -= room_[k][who];
     room_[k][who] = 0;
   }
-  void increase(std::size_t in, kind what, std::int64_t by) noexcept {
+  [[gnu::always_inline]] void increase(std::size_t in, kind what, std::int64_t by) noexcept {
     take(in, what, by);
     take(all, what, by);
   }
@@ -174,7 +174,7 @@ class ledger {
     freed_[what][in] += by;
     room_[what][all] += by;
   }
-  void change(std::size_t in, kind what, std::int64_t by) noexcept {
+  [[gnu::always_inline]] void change(std::size_t in, kind what, std::int64_t by) noexcept {
     by < 0 ? decrease(in, what, -by) : increase(in, what, by);
   }
 

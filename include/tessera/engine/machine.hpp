@@ -56,7 +56,7 @@ class machine {
   /// Takes the host memory that serving one request can need; false where there is none.
   [[nodiscard]] bool reserve() noexcept { return heap_.reserve(); }
   [[nodiscard]] free_blocks* home(std::size_t pool, stream_id key) noexcept { return heap_.home(pool, key); }
-  [[nodiscard]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
+  [[nodiscard, gnu::always_inline]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
     return heap_.best_fit(home, size);
   }
   [[nodiscard]] block* find_live(const void* p) const noexcept { return heap_.find_live(p); }
