@@ -285,7 +285,6 @@ TEST(provider_law, large_segments) {
 struct eventful : honest {
   struct event {
     int number = 0;
-    bool operator==(const event&) const = default;
   };
   bool record(stream_id, event& e) noexcept { return e.number = ++recorded, true; }
   bool query(event& e) noexcept { return e.number != 0; }

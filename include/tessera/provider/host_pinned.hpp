@@ -39,7 +39,6 @@ class host_pinned {
   struct event {
     stream_id stream{};
     std::uint64_t mark = 0;
-    bool operator==(const event&) const = default;
   };
 
   host_pinned() : host_pinned(options{}) {}

@@ -28,12 +28,13 @@ concept device_provider = std::movable<D> && requires(D& d, const D& c, void* p,
 
 /// Tells how far a stream's work has come.
 ///
+///   D::event          a mark; empty when made, may be copied
 ///   d.record(s, e)    sets `e` to a mark behind all work submitted to `s` so far; false where it failed
 ///   d.query(e)        whether the work before the mark is done; never waits
 ///   d.wait(e)         returns once it is done; false where waiting failed
 ///   d.discard(e)      ends a recorded mark, which then means nothing
 template <typename D>
-concept event_provider = device_provider<D> && std::regular<typename D::event> &&
+concept event_provider = device_provider<D> && std::semiregular<typename D::event> &&
                          requires(D& d, typename D::event& e, stream_id s) {
                            { d.record(s, e) } noexcept -> std::same_as<bool>;
                            { d.query(e) } noexcept -> std::same_as<bool>;

@@ -58,7 +58,6 @@ class simulated_device {
   /// A mark in a stream: the time at which the work before it ends.
   struct event {
     std::uint64_t ready_ns = 0;
-    bool operator==(const event&) const = default;
   };
 
   simulated_device() : simulated_device(options{}) {}
