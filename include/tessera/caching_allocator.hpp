@@ -20,7 +20,7 @@ namespace tessera {
 
 /// A stream-aware caching allocator: `Recipe` decides, `Provider` gives the memory, `Sink` is told.
 ///
-/// It owns its provider and gives every segment back when it ends. One thread at a time may use it.
+/// It owns its provider, stays where it is, and gives every segment back when it ends. One thread at a time may use it.
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events>
 class caching_allocator {
   static_assert(check_recipe<Recipe>());
@@ -36,11 +36,10 @@ class caching_allocator {
   /// Serves a request of `bytes` on `stream`.
   ///   Returns:  an address aligned to min_alignment, valid until deallocate; null for 0 bytes
   ///   Throws:   out_of_memory once everything has been tried, and at once above max_request
-  ///   Cost:     constant where a cached block fits; else calls to the device
+  ///   Cost:     constant, and a query for each stream that frees wait for; calls to the device where nothing fits
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    const std::size_t size = bytes > max_request ? bytes : policies_.rounding.block_size(bytes);
-    raise({bytes, bytes > max_request ? bytes : policies_.growth.segment_size(size, now()), now()});
+    raise({bytes, bytes > max_request ? bytes : segment_for(policies_.rounding.block_size(bytes)), now()});
   }
 
   /// The same, but null where allocate throws.
@@ -53,7 +52,7 @@ class caching_allocator {
     return found != nullptr ? hand_out(*found, want) : nullptr;
   }
 
-  /// Takes a block back; it is reused once the streams recorded for it have come past this call. Null is ignored.
+  /// Takes a block back, for reuse once a later call finds the streams recorded for it past this one. Null is ignored.
   ///   Requires:  an address that this allocator handed out and did not get back since; else the program ends
   void deallocate(void* p) noexcept {
     if (p != nullptr && !try_deallocate(p)) contract_broken("deallocate: not the address of a live block", p);
@@ -114,15 +113,17 @@ class caching_allocator {
     std::size_t bytes, size, pool;  // as asked for; of the block that serves it; where that lives
     stream_id stream, key;
   };
-
   request ask(std::size_t bytes, stream_id stream) const noexcept {
     const std::size_t size = policies_.rounding.block_size(bytes);
     return {bytes, size, policies_.pools.select(size), stream, policies_.streams.reuse_key(stream)};
   }
+  std::size_t segment_for(std::size_t size) noexcept {
+    return align_up(policies_.growth.segment_size(size, now()), machine_.device().granularity());
+  }
 
   [[gnu::always_inline]] engine::block* reuse(request want) noexcept {
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
-    if (home == nullptr || !machine_.reserve()) return nullptr;
+    if (home == nullptr || !machine_.make_room()) return nullptr;
     engine::block* const found = machine_.best_fit(*home, want.size);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
   }
@@ -138,8 +139,7 @@ class caching_allocator {
     const request want = ask(bytes, stream);  // again: to hand it over would cost each hit
     if (engine::block* const found = pressure_.run() ? reuse(want) : nullptr) return found;
     evict(moment::before_growth);
-    const std::size_t wanted = policies_.growth.segment_size(want.size, now());
-    const std::size_t segment = align_up(wanted, machine_.device().granularity());
+    const std::size_t segment = segment_for(want.size);
     if (segment < want.size) contract_broken("Recipe::growth: a segment must hold the block it is taken for");
     refusal why{};
     if (engine::block* const found = acquire(want, segment, why)) return found;
@@ -157,7 +157,7 @@ class caching_allocator {
     const bool over = saturating_add(machine_.reserved(), segment) > policies_.growth.limit();
     why = over ? refusal::by_limit : refusal::by_device;
     engine::free_blocks* const home = over ? nullptr : machine_.home(want.pool, want.key);
-    if (home == nullptr || !machine_.reserve()) return nullptr;
+    if (home == nullptr || !machine_.make_room()) return nullptr;
     const bool oversize = segment >= policies_.split.oversize();
     return machine_.acquire(*home, segment, oversize, policies_.pages.backing(segment));
   }

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/law/policies.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -235,6 +236,49 @@ TEST(caching_allocator, serves_powers_of_two_from_their_class_only) {
   pool.deallocate(big);
   EXPECT_NE(pool.allocate(50'000), big);
   EXPECT_EQ(pool.allocate(70'000), big);
+}
+
+TEST(caching_allocator, names_the_segment_that_the_device_was_asked_for) {
+  caching_allocator<passthrough, simulated_device> pool{
+      simulated_device{simulated_device::options{.capacity = 64_KiB, .granularity = 64_KiB}}};
+  (void)pool.allocate(100);
+  try {
+    (void)pool.allocate(100);
+    FAIL();
+  } catch (const out_of_memory& error) {
+    EXPECT_EQ(error.segment(), 64_KiB);
+  }
+}
+
+/// Streams of equal parity share their blocks.
+struct share_by_parity {
+  static constexpr bool uses_events = true;
+  [[nodiscard]] static constexpr stream_id reuse_key(stream_id s) noexcept { return {s.handle & 1}; }
+  [[nodiscard]] static constexpr bool should_hold(stream_id key, stream_id user) noexcept {
+    return key != reuse_key(user);
+  }
+  bool operator==(const share_by_parity&) const = default;
+};
+static_assert(law::streams(share_by_parity{}));
+
+TEST(caching_allocator, holds_blocks_of_a_group_for_other_groups_only) {
+  caching_allocator<with<pytorch, share_by_parity>, simulated_device> pool;
+  pool.device().hold_events(true);
+  void* p = pool.allocate(5_MiB, stream_id{3});
+  pool.record_stream(p, stream_id{1});
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.allocate(5_MiB, stream_id{1}), p);
+  pool.record_stream(p, stream_id{2});
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 5_MiB);
+}
+
+TEST(caching_allocator, keeps_little_for_streams_that_came_and_went) {
+  caching_allocator<passthrough, simulated_device> pool;
+  for (std::uint64_t s = 1; s <= 5000; ++s) pool.deallocate(pool.allocate(100, stream_id{s}));
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_LT(pool.footprint(), 1_MiB);
 }
 
 TEST(caching_allocator, forgets_streams_that_own_nothing) {

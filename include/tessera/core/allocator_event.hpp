@@ -18,14 +18,14 @@ struct allocator_event {
     free_completed,  ///< no stream uses it any more
     segment_alloc,   ///< the device gave a segment
     segment_free,    ///< the device took it back
-    refused,         ///< the device did not give `bytes`
+    refused,         ///< the device did not give `bytes`, or host memory to describe them ran out
     oom              ///< nothing helped
   };
   action what;
   std::uintptr_t address = 0;
   std::size_t bytes = 0;  ///< as requested by the user, or of the segment
   std::size_t block = 0;  ///< of the block that serves it
-  stream_id stream{};
+  stream_id stream{};     ///< of the request; where nobody requests, the key under which the block is shared
 };
 
 /// Learns of each allocator_event; must not call the allocator.

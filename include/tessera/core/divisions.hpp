@@ -7,7 +7,8 @@
 
 namespace tessera {
 
-/// Into how many equal steps the range between two powers of two is divided, by size; 0 and 1 mean not at all.
+/// Into how many equal steps the range between two powers of two is divided, by size; 0 and 1 mean not at all, other
+/// numbers must be powers of two.
 ///
 /// Slot 0 holds sizes below 2 MiB, slot i those from 2^(20+i) bytes up to twice that, and slot 15 all from 32 GiB on.
 ///   Source:  PyTorch's roundup_power2_divisions

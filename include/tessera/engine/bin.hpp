@@ -10,13 +10,13 @@ namespace tessera::engine {
 
 /// Free blocks in the order of size, then address.
 ///
-/// They are a ring as long as what is asked lies near one of its ends, as it nearly always does; from the first time
-/// that it does not until they are all gone, they are a treap.
+/// They are a ring as long as what is inserted lies near one of its ends and what is looked for near the first, as they
+/// nearly always do; from the first time that they do not until all blocks are gone, they are a treap.
 ///   Cost:  constant; in a treap, the logarithm of their number
 class bin {
  public:
   /// Whether `a` comes before `b`; without branches, as nobody could predict them.
-  [[nodiscard]] static bool before(const block& a, const block& b) noexcept {
+  [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
     return (a.size < b.size) | ((a.size == b.size) & (a.address < b.address));
   }
   [[nodiscard]] bool empty() const noexcept { return top_ == nullptr; }
@@ -26,8 +26,8 @@ class bin {
     if (top_->mark.in_treap) return plant(b);
     block& first = *top_;
     block& last = *first.links[0];
-    const bool is_first = before(b, first);
-    if (!is_first && before(b, last)) return insert_inside(b);
+    const bool is_first = precedes(b, first);
+    if (!is_first && precedes(b, last)) return insert_inside(b);
     link(last, b, first);
     if (is_first) top_ = &b;
   }
@@ -57,7 +57,7 @@ class bin {
     if (!b.mark.in_treap) return b.links[1] != top_ ? b.links[1] : nullptr;
     block* found = nullptr;
     for (block* at = top_; at != nullptr;) {
-      const bool is_behind = before(b, *at);
+      const bool is_behind = precedes(b, *at);
       found = is_behind ? at : found;
       at = at->links[!is_behind];
     }
@@ -71,13 +71,13 @@ class bin {
     block* found = nullptr;
     if (top_ == nullptr || top_->mark.in_treap) {
       for (block* at = top_; at != nullptr;) {
-        const bool is_ahead = before(*at, wanted);
+        const bool is_ahead = precedes(*at, wanted);
         found = is_ahead ? at : found;
         at = at->links[is_ahead];
       }
       return found;
     }
-    for (found = top_->links[0]; !before(*found, wanted); found = found->links[0]) {
+    for (found = top_->links[0]; !precedes(*found, wanted); found = found->links[0]) {
       if (found == top_) return nullptr;
     }
     return found;
@@ -100,8 +100,8 @@ class bin {
     block* low = top_->links[1];
     block* high = top_->links[0]->links[0];
     for (int step = 0; step < most_steps; ++step) {
-      if (before(b, *low)) return link(*low->links[0], b, *low);
-      if (before(*high, b)) return link(*high, b, *high->links[1]);
+      if (precedes(b, *low)) return link(*low->links[0], b, *low);
+      if (precedes(*high, b)) return link(*high, b, *high->links[1]);
       low = low->links[1];
       high = high->links[0];
     }
@@ -153,23 +153,23 @@ class bin {
   [[gnu::noinline]] void plant(block& b) noexcept {
     block** at = &top_;
     const std::uint64_t rank = rank_of(b);
-    while (*at != nullptr && rank_of(**at) >= rank) at = &(*at)->links[!before(b, **at)];
+    while (*at != nullptr && rank_of(**at) >= rank) at = &(*at)->links[!precedes(b, **at)];
     block* const below = *at;
     *at = &b;
     b.mark.in_treap = true;
-    part(below, b);
+    hang_below(b, below);
   }
   [[gnu::noinline]] void uproot(block& b) noexcept {
     block** at = &top_;
-    while (*at != &b) at = &(*at)->links[!before(b, **at)];
+    while (*at != &b) at = &(*at)->links[!precedes(b, **at)];
     *at = join(b.links[0], b.links[1]);
     b.mark.in_treap = false;
   }
   /// Parts a tree into what comes before `b` and what comes after it, and hangs both below `b`.
-  static void part(block* tree, block& b) noexcept {
+  static void hang_below(block& b, block* tree) noexcept {
     block** open[2] = {&b.links[0], &b.links[1]};
     while (tree != nullptr) {
-      const bool is_high = !before(*tree, b);
+      const bool is_high = !precedes(*tree, b);
       *open[is_high] = tree;
       open[is_high] = &tree->links[!is_high];
       tree = tree->links[!is_high];

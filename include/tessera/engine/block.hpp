@@ -31,7 +31,7 @@ struct block {
     };
   };
 
-  /// What it is now; whoever changes `is` sets all.
+  /// What it is now.
   struct marks {
     std::uint16_t bin;  ///< while free: where its index keeps it
     state is;
@@ -94,5 +94,6 @@ struct block {
     }
   }
 };
+static_assert(sizeof(block) <= 64);
 
 }  // namespace tessera::engine

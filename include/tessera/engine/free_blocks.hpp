@@ -20,7 +20,7 @@ namespace tessera::engine {
 ///   Cost:  constant, and what a bin costs
 class free_blocks {
  public:
-  free_blocks(std::size_t pool, stream_id key) noexcept : pool_(pool), key_(key) { mark(bin_count); }
+  free_blocks(std::size_t pool, stream_id key) noexcept : pool_(pool), key_(key) { set_bit(bin_count); }
 
   [[nodiscard]] std::size_t pool() const noexcept { return pool_; }
   [[nodiscard]] stream_id key() const noexcept { return key_; }
@@ -32,7 +32,7 @@ class free_blocks {
     block* found = bins_[in].best_fit(size);
     if (found == nullptr) found = bins_[next_bin(in)].lowest();
     const bool hand_fits = hand_ != nullptr && hand_->size >= size;
-    return hand_fits && (found == nullptr || bin::before(*hand_, *found)) ? hand_ : found;
+    return hand_fits && (found == nullptr || bin::precedes(*hand_, *found)) ? hand_ : found;
   }
 
   void insert(block& b) noexcept {
@@ -110,19 +110,19 @@ class free_blocks {
   void file(block& b) noexcept {
     const std::size_t in = bin_of(b.size);
     b.mark.bin = static_cast<std::uint16_t>(in);
-    if (bins_[in].empty()) mark(in);
+    if (bins_[in].empty()) set_bit(in);
     bins_[in].insert(b);
   }
   [[gnu::always_inline]] void unfile(block& b) noexcept {
     const std::size_t in = b.mark.bin;
     bins_[in].remove(b);
-    if (bins_[in].empty()) unmark(in);
+    if (bins_[in].empty()) clear_bit(in);
   }
-  void mark(std::size_t in) noexcept {
+  void set_bit(std::size_t in) noexcept {
     words_[in / 64] ^= std::uint64_t{1} << (in % 64);
     summary_ |= std::uint64_t{1} << (in / 64);
   }
-  void unmark(std::size_t in) noexcept {
+  void clear_bit(std::size_t in) noexcept {
     const std::uint64_t left = words_[in / 64] ^= std::uint64_t{1} << (in % 64);
     summary_ ^= std::uint64_t{left == 0} << (in / 64);
   }

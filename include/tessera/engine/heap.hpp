@@ -28,9 +28,9 @@ class heap {
   }
 
   /// Takes the host memory that serving one request can need; false where there is none, and nothing has changed.
-  [[nodiscard]] bool reserve() noexcept { return blocks_.reserve(2) && live_.reserve_one(); }
+  [[nodiscard]] bool make_room() noexcept { return blocks_.reserve(2) && live_.reserve_one(); }
 
-  /// Where free blocks of this pool and key wait; null where host memory ran out.
+  /// The home of a pool and a key, where their free blocks wait; null where host memory ran out.
   [[nodiscard]] free_blocks* home(std::size_t in, stream_id key) noexcept {
     free_blocks* const recent = recent_[in];
     return recent != nullptr && recent->key() == key ? recent : find_home(in, key);
@@ -76,7 +76,7 @@ class heap {
   }
 
   /// Cuts `size` bytes, which begin at `address`, off one end of a free block, which stays free; returns the part.
-  ///   Requires:  a reserve() that covers it; size < rest.size
+  ///   Requires:  a make_room() that covers it; size < rest.size
   [[nodiscard, gnu::always_inline]] block& cut(block& rest, std::uintptr_t address, std::size_t size,
                                                bool low_end) noexcept {
     block& part = *blocks_.take();
@@ -94,7 +94,7 @@ class heap {
   }
 
   /// Gives a block that is in no index, or a part that was cut, to the user.
-  ///   Requires:  a reserve() that covers it; `address` is the block's
+  ///   Requires:  a make_room() that covers it; `address` is the block's
   void make_live(block& b, std::uintptr_t address, std::size_t requested, bool oversize) noexcept {
     b.mark = {0, block::state::live, false, oversize};
     b.facts.requested = requested;
@@ -194,13 +194,7 @@ class heap {
 
   /// Gives back the host memory that describes nothing any more, also that of streams which own no segment.
   void shrink() noexcept {
-    for (pool& p : pools_) {
-      for (free_blocks* home = p.first; home != nullptr;) {
-        free_blocks* const following = home->next;
-        if (home->segments == 0) drop(p, *home);
-        home = following;
-      }
-    }
+    for (pool& p : pools_) drop_empty(p);
     blocks_.sweep();
     segment_slab_.sweep();
   }
@@ -216,12 +210,14 @@ class heap {
   struct pool {
     key_map<free_blocks> by_key;
     free_blocks* first = nullptr;  // in the order of keys
+    std::size_t drop_at = 16;      // homes from which on empty ones are looked for
   };
 
   [[nodiscard, gnu::noinline]] free_blocks* find_home(std::size_t in, stream_id key) noexcept {
     pool& p = pools_[in];
     free_blocks* found = p.by_key.find(key.handle);
     if (found == nullptr) {
+      if (p.by_key.size() >= p.drop_at) drop_empty(p);
       if (!p.by_key.reserve_one()) return nullptr;
       found = new (std::nothrow) free_blocks(in, key);
       if (found == nullptr) return nullptr;
@@ -257,6 +253,15 @@ class heap {
     if (free.is_split()) return false;
     free.origin().idle_since = searches_[free.home->pool()];
     return true;
+  }
+  /// Drops the homes that own no segment, so that short-lived streams leave little behind.
+  void drop_empty(pool& p) noexcept {
+    for (free_blocks* home = p.first; home != nullptr;) {
+      free_blocks* const following = home->next;
+      if (home->segments == 0) drop(p, *home);
+      home = following;
+    }
+    p.drop_at = 2 * p.by_key.size() + 16;
   }
   void drop(pool& p, free_blocks& home) noexcept {
     free_blocks** at = &p.first;

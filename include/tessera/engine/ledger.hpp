@@ -10,8 +10,8 @@
 
 namespace tessera::engine {
 
-/// Keeps an allocator's statistics with few additions for each call; what follows from other numbers is worked out
-/// when somebody asks.
+/// Keeps an allocator's statistics with few additions for each call: of each quantity its peak and the room below it,
+/// and for pools what was freed since the last reset. The rest is worked out when somebody asks.
 template <std::size_t Pools>
 class ledger {
  public:
@@ -217,10 +217,8 @@ class ledger {
         .inactive_split_bytes = of(split_bytes)};
   }
 
-  // A quantity is kept as its peak and the room below it, so that most changes are one addition; what was freed since
-  // the last reset is kept for pools only. Each row holds one number of one quantity for all accounts: next to each
-  // other, numbers that change together would be read and written as pairs, and a processor waits where half of a pair
-  // has just been written alone.
+  // Each row holds one number of one quantity for all accounts: next to each other, numbers that change together would
+  // be read and written as pairs, and a processor waits where half of a pair has just been written alone.
   using row = std::array<std::int64_t, Pools + 1>;
   std::array<row, kinds> room_{};
   std::array<row, kinds> freed_{};

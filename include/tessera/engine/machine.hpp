@@ -54,7 +54,7 @@ class machine {
   }
 
   /// Takes the host memory that serving one request can need; false where there is none.
-  [[nodiscard]] bool reserve() noexcept { return heap_.reserve(); }
+  [[nodiscard]] bool make_room() noexcept { return heap_.make_room(); }
   [[nodiscard]] free_blocks* home(std::size_t pool, stream_id key) noexcept { return heap_.home(pool, key); }
   [[nodiscard, gnu::always_inline]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
     return heap_.best_fit(home, size);
@@ -73,10 +73,13 @@ class machine {
       }
     }
     const auto address = reinterpret_cast<std::uintptr_t>(given);
-    tell(given != nullptr ? action::segment_alloc : action::refused, address, bytes, bytes, home.key());
-    if (given == nullptr) return nullptr;
-    block* const whole = add(home, address, bytes, oversize);
-    if (whole == nullptr) (void)device_.release(given, bytes);
+    block* const whole = given != nullptr ? add(home, address, bytes, oversize) : nullptr;
+    if (given != nullptr && whole == nullptr) (void)device_.release(given, bytes);
+    if (whole != nullptr) {
+      tell(action::segment_alloc, address, bytes, bytes, home.key());
+    } else {
+      tell(action::refused, 0, bytes, bytes, home.key());
+    }
     return whole;
   }
 
@@ -93,7 +96,7 @@ class machine {
   }
 
   /// Makes a free block live: whole, or `size` bytes from one of its ends, the rest staying free; returns the address.
-  ///   Requires:  a reserve() that covers it; size <= found.size
+  ///   Requires:  a make_room() that covers it; size <= found.size
   [[gnu::always_inline]] void* hand_out(block& found, std::size_t requested, std::size_t size, bool low_end,
                                         bool oversize, stream_id stream) noexcept {
     const std::size_t pool = found.home->pool();
@@ -153,7 +156,7 @@ class machine {
     block* rest = add(home, reinterpret_cast<std::uintptr_t>(segment), bytes, bytes >= oversize);
     if (rest == nullptr) return false;
     for (const piece& p : pieces) {
-      if (!reserve()) return false;
+      if (!make_room()) return false;
       block* const following = p.bytes < rest->size ? rest : nullptr;
       hand_out(*rest, p.requested, p.bytes, true, false, home.key());
       rest = following;

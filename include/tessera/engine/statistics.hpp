@@ -48,8 +48,8 @@ struct statistics {
   std::array<pool_statistics, Pools> pool;
   counter oversize_allocations;
   counter oversize_segments;
-  std::uint64_t num_alloc_retries = 0;     ///< times the device was asked again with an empty cache
-  std::uint64_t num_ooms = 0;              ///< requests that failed
+  std::uint64_t num_alloc_retries = 0;     ///< times growth was tried again with an empty cache
+  std::uint64_t num_ooms = 0;              ///< requests that failed, except those above max_request
   std::uint64_t num_oom_rejections = 0;    ///< of them, without any recovery tried
   std::uint64_t num_sync_all_streams = 0;  ///< waits for all pending frees
   std::uint64_t num_device_alloc = 0;      ///< segments the device gave

@@ -45,6 +45,7 @@ constexpr bool streams(const P& p) {
   for (stream_id s : {stream_id{0}, stream_id{1}, stream_id{~std::uint64_t{0}}}) {
     require(p.reuse_key(p.reuse_key(s)) == p.reuse_key(s), "streams: a key is its own key");
     require(P::uses_events || !p.should_hold(s, stream_id{7}), "streams: nothing is held without events");
+    require(!p.should_hold(p.reuse_key(s), s), "streams of one key hold no blocks back for each other");
   }
   return true;
 }
@@ -76,6 +77,7 @@ constexpr bool growth(const P& p) {
   for (std::size_t n : telling_sizes()) {
     const std::size_t size = align_up(n, min_alignment);
     require(p.segment_size(size, usage{}) >= size, "growth covers: segment_size(n) >= n");
+    require(p.segment_size(size, usage{}) <= unlimited / 2, "growth stays in range: segment_size(n) < 2^63");
   }
   return true;
 }

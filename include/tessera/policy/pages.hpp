@@ -18,7 +18,7 @@ concept pages_policy = std::regular<P> && requires(const P& p, std::size_t segme
   { p.backing(segment) } noexcept -> std::same_as<page_order>;
 };
 
-/// Takes what the device gives unasked.
+/// Asks for normal pages, or where the device knows no kinds, for what it has.
 struct back_with_normal_pages {
   static constexpr bool uses_page_kinds = false;
   [[nodiscard]] static constexpr page_order backing(std::size_t) noexcept { return {{page_kind::normal}, 1}; }

@@ -10,7 +10,7 @@ namespace tessera {
 /// Who said no to growth.
 enum class refusal : unsigned char { by_limit, by_device };
 
-/// What can be tried before an allocation fails; after each step that freed something the device is asked again.
+/// What can be tried before an allocation fails; then growth is tried again, after evict_fitting only if it freed enough.
 enum class recovery_step : unsigned char {
   evict_fitting,  ///< give back one oversize cached block of the stream that is large enough, or several together
   evict_all       ///< wait for pending frees, then give back every idle segment

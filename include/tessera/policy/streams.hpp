@@ -10,9 +10,11 @@ namespace tessera {
 /// Decides who may reuse a block freed on a stream, and when.
 ///
 ///   P::uses_events            whether the device must be an event_provider
-///   p.reuse_key(stream)       streams with equal keys share free blocks
-///   p.should_hold(owner, s)   whether a block of `owner` that `s` used is held back, once freed, until an event
-///                             recorded on `s` at the free has completed
+///   p.reuse_key(stream)      streams with equal keys share free blocks, at once: their work must be in one order
+///   p.should_hold(key, s)    whether a block that streams of `key` share and that `s` used is held back, once freed,
+///                            until an event recorded on `s` at the free has completed
+///
+/// Law, checked by law::streams: streams of one key hold no blocks back for each other.
 template <typename P>
 concept streams_policy = std::regular<P> && requires(const P& p, stream_id stream) {
   { P::uses_events } -> std::convertible_to<bool>;
@@ -25,8 +27,8 @@ concept streams_policy = std::regular<P> && requires(const P& p, stream_id strea
 struct reuse_on_same_stream {
   static constexpr bool uses_events = true;
   [[nodiscard]] static constexpr stream_id reuse_key(stream_id stream) noexcept { return stream; }
-  [[nodiscard]] static constexpr bool should_hold(stream_id owner, stream_id user) noexcept {
-    return owner != user;
+  [[nodiscard]] static constexpr bool should_hold(stream_id key, stream_id user) noexcept {
+    return key != user;
   }
   bool operator==(const reuse_on_same_stream&) const = default;
 };

@@ -68,7 +68,7 @@ consteval bool check_recipe() {
   static_assert(
       has_streams<Recipe>,
       "Recipe::streams must name a streams_policy: static bool uses_events, stream_id reuse_key(stream_id), "
-      "bool should_hold(stream_id owner, stream_id user) const noexcept [tessera/policy/streams.hpp]");
+      "bool should_hold(stream_id key, stream_id user) const noexcept [tessera/policy/streams.hpp]");
   static_assert(
       has_split<Recipe>,
       "Recipe::split must name a split_policy: bool may_serve(size_t wanted, size_t block), bool "

@@ -43,7 +43,8 @@ template <typename... Policy>
 template <typename Base, typename... Policy>
 struct with final {
   static_assert(((axis_of<Policy> != axis::none) && ...),
-                "with<Base, Policy...>: a type given as a policy fits no axis [tessera/recipe/recipe.hpp]");
+                "with<Base, Policy...>: a type given as a policy fits no axis, or is not regular and "
+                "noexcept [tessera/recipe/recipe.hpp]");
   static_assert(distinct_axes<Policy...>(), "with<Base, Policy...>: two policies for one axis");
 
  private:

@@ -1,0 +1,14 @@
+// expect: streams of one key hold no blocks back for each other
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+#include <tessera/law/policies.hpp>
+
+struct share_all_and_hold : tessera::reuse_ignoring_streams {
+  static constexpr bool uses_events = true;
+  static constexpr bool should_hold(tessera::stream_id key, tessera::stream_id user) noexcept {
+    return key != user;
+  }
+  bool operator==(const share_all_and_hold&) const = default;
+};
+static_assert(tessera::law::streams(share_all_and_hold{}));
