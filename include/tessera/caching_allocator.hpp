@@ -91,11 +91,11 @@ class caching_allocator {
   [[nodiscard]] bool on_pressure(engine::hooks::function call, void* context) noexcept {
     return pressure_.add(call, context);
   }
-
   [[nodiscard]] usage now() const noexcept { return machine_.usage_under(policies_.growth.limit()); }
   [[nodiscard]] auto statistics() const noexcept { return machine_.books().report(); }
-  /// What statistics() tells from; its peaks and sums can be reset.
-  [[nodiscard]] auto& books() noexcept { return machine_.books(); }
+  /// Peaks begin again at what is current; sums begin again at 0.
+  void reset_peak_statistics() noexcept { machine_.books().reset_peak(); }
+  void reset_accumulated_statistics() noexcept { machine_.books().reset_accumulated(); }
   /// Bytes of host memory that describe the blocks.
   [[nodiscard]] std::size_t footprint() const noexcept { return machine_.footprint(); }
   /// The first broken invariant in words, or null; walks every block.

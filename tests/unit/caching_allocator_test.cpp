@@ -308,9 +308,9 @@ TEST(caching_allocator, resets_statistics_as_pytorch_does) {
   void* q = pool.allocate(3_KiB);
   pool.deallocate(q);
   EXPECT_EQ(pool.statistics().all.allocated_bytes, (counter{1024, 4096, 4096, 3072}));
-  pool.books().reset_peak();
+  pool.reset_peak_statistics();
   EXPECT_EQ(pool.statistics().all.allocated_bytes.peak, 1024);
-  pool.books().reset_accumulated();
+  pool.reset_accumulated_statistics();
   pool.deallocate(p);
   EXPECT_EQ(pool.statistics().all.allocated_bytes, (counter{0, 1024, 0, 1024}));
   EXPECT_EQ(pool.statistics().all.active, (counter{0, 1, 0, 1}));
