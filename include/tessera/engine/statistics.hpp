@@ -41,7 +41,7 @@ struct pool_statistics {
   counter inactive_split_bytes;
 };
 
-/// An allocator's statistics; `num_` values count since the start or the last reset_accumulated().
+/// An allocator's statistics; `num_` values count since the start or the last reset_accumulated_statistics().
 template <std::size_t Pools>
 struct statistics {
   pool_statistics all;
