@@ -1,16 +1,7 @@
 // expect: compiles
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/tessera.hpp>
+#include "complete.hpp"
 
-struct my_recipe final {
-  using rounding = tessera::pytorch::rounding;
-  using pools = tessera::pytorch::pools;
-  using streams = tessera::pytorch::streams;
-  using split = tessera::pytorch::split;
-  using pages = tessera::pytorch::pages;
-  using growth = tessera::pytorch::growth;
-  using eviction = tessera::pytorch::eviction;
-  using recovery = tessera::pytorch::recovery;
-};
+struct my_recipe final : complete {};
 
 int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }

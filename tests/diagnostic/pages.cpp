@@ -1,17 +1,10 @@
 // expect: Recipe::pages must name a pages_policy
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/tessera.hpp>
+#include "complete.hpp"
 
 struct misspelt {};
-struct my_recipe final {
-  using rounding = tessera::pytorch::rounding;
-  using pools = tessera::pytorch::pools;
-  using streams = tessera::pytorch::streams;
-  using split = tessera::pytorch::split;
+struct my_recipe final : complete {
   using pages = misspelt;
-  using growth = tessera::pytorch::growth;
-  using eviction = tessera::pytorch::eviction;
-  using recovery = tessera::pytorch::recovery;
 };
 
 int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }

@@ -1,16 +1,9 @@
 // expect: Recipe::recovery must name a recovery_policy
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/tessera.hpp>
+#include "complete.hpp"
 
 struct misspelt {};
-struct my_recipe final {
-  using rounding = tessera::pytorch::rounding;
-  using pools = tessera::pytorch::pools;
-  using streams = tessera::pytorch::streams;
-  using split = tessera::pytorch::split;
-  using pages = tessera::pytorch::pages;
-  using growth = tessera::pytorch::growth;
-  using eviction = tessera::pytorch::eviction;
+struct my_recipe final : complete {
   using recovery = misspelt;
 };
 
