@@ -143,7 +143,6 @@ class textbook {
     int awaited = 0;
     std::set<tessera::stream_id> uses{};
     bool is_split() const { return previous != nullptr || next != nullptr; }
-    bool is_free() const { return !live; }
   };
   struct by_size {
     bool operator()(const block* a, const block* b) const {

@@ -55,29 +55,17 @@ class bin {
   /// The first block behind `b`, or null.
   [[nodiscard]] block* after(const block& b) const noexcept {
     if (!b.mark.in_treap) return b.links[1] != top_ ? b.links[1] : nullptr;
-    block* found = nullptr;
-    for (block* at = top_; at != nullptr;) {
-      const bool is_behind = precedes(b, *at);
-      found = is_behind ? at : found;
-      at = at->links[!is_behind];
-    }
-    return found;
+    return outermost(0, [&b](const block& at) { return precedes(b, at); });
   }
   /// The last block that comes before (size, address), or null.
   [[nodiscard]] block* last_before(std::size_t size, std::uintptr_t address) const noexcept {
     block wanted;
     wanted.size = size;
     wanted.address = address;
-    block* found = nullptr;
-    if (top_ == nullptr || top_->mark.in_treap) {
-      for (block* at = top_; at != nullptr;) {
-        const bool is_ahead = precedes(*at, wanted);
-        found = is_ahead ? at : found;
-        at = at->links[is_ahead];
-      }
-      return found;
-    }
-    for (found = top_->links[0]; !precedes(*found, wanted); found = found->links[0]) {
+    if (top_ == nullptr || top_->mark.in_treap)
+      return outermost(1, [&wanted](const block& at) { return precedes(at, wanted); });
+    block* found = top_->links[0];
+    for (; !precedes(*found, wanted); found = found->links[0]) {
       if (found == top_) return nullptr;
     }
     return found;
@@ -118,13 +106,7 @@ class bin {
       }
       become_treap();
     }
-    block* found = nullptr;
-    for (block* at = top_; at != nullptr;) {
-      const bool fits = at->size >= size;
-      found = fits ? at : found;
-      at = at->links[!fits];
-    }
-    return found;
+    return outermost(0, [size](const block& at) { return at.size >= size; });
   }
 
   // In a treap, links[0] leads to what comes before a block and links[1] to what comes after it, and no block ranks
@@ -134,6 +116,18 @@ class bin {
   [[nodiscard]] static std::uint64_t rank_of(const block& b) noexcept {
     const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(&b) * 0xD6E8FEB86659FD93u;
     return mixed ^ (mixed >> 32);
+  }
+  /// The first (side 0) or last (side 1) of the blocks that qualify, or null; they are all blocks from some place on to
+  /// the other end.
+  template <typename Qualifies>
+  [[nodiscard]] block* outermost(int side, Qualifies qualifies) const noexcept {
+    block* found = nullptr;
+    for (block* at = top_; at != nullptr;) {
+      const bool is_one = qualifies(*at);
+      found = is_one ? at : found;
+      at = at->links[is_one ? side : 1 - side];
+    }
+    return found;
   }
   [[nodiscard]] block* end(int side) const noexcept {
     block* b = top_;

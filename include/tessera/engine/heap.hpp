@@ -120,17 +120,9 @@ class heap {
     block* const low = if_free(freed.below());
     block* const high = if_free(freed.above);
     if (low != nullptr) return merge_down(*low, freed, high);
-    const auto freed_size = static_cast<std::int64_t>(freed.size);
-    if (high == nullptr) {
-      freed.home->insert(freed);
-      return became_idle(freed) ? split_change{0, 0} : split_change{1, freed_size};
-    }
-    const std::size_t before = high->size;
-    high->home->change(*high, address, before + freed.size);
-    freed.unlink();
-    blocks_.give_back(&freed);
-    return became_idle(*high) ? split_change{-1, -static_cast<std::int64_t>(before)}
-                              : split_change{0, freed_size};
+    if (high != nullptr) return absorb(*high, address, freed, high->size, 1);
+    freed.home->insert(freed);
+    return became_idle(freed) ? split_change{0, 0} : split_change{1, static_cast<std::int64_t>(freed.size)};
   }
   /// How many searches of its pool an idle segment has seen.
   [[nodiscard]] std::uint64_t age(const block& idle) const noexcept {
@@ -235,18 +227,23 @@ class heap {
     return b != nullptr && b->is_free() ? b : nullptr;
   }
   [[gnu::noinline]] split_change merge_down(block& low, block& freed, block* high) noexcept {
-    const auto freed_size = static_cast<std::int64_t>(freed.size);
-    const auto before = static_cast<std::int64_t>(low.size + (high != nullptr ? high->size : 0));
-    const std::int64_t joined = high != nullptr ? 2 : 1;
-    if (high != nullptr) {
-      high->home->remove(*high);
-      high->unlink();
-      blocks_.give_back(high);
-    }
-    low.home->change(low, low.address, static_cast<std::size_t>(before + freed_size));
+    if (high == nullptr) return absorb(low, low.address, freed, low.size, 1);
+    const std::size_t before = low.size + high->size;
+    high->home->remove(*high);
+    high->unlink();
+    blocks_.give_back(high);
+    return absorb(low, low.address, freed, before, 2);
+  }
+  /// Lets a free block, which then begins at `address`, take a freed neighbour in. `joined` free blocks of `before` bytes
+  /// become one.
+  [[gnu::always_inline]] split_change absorb(block& into, std::uintptr_t address, block& freed,
+                                             std::size_t before, std::int64_t joined) noexcept {
+    const std::size_t freed_size = freed.size;
+    into.home->change(into, address, before + freed_size);
     freed.unlink();
     blocks_.give_back(&freed);
-    return became_idle(low) ? split_change{-joined, -before} : split_change{1 - joined, freed_size};
+    if (became_idle(into)) return {-joined, -static_cast<std::int64_t>(before)};
+    return {1 - joined, static_cast<std::int64_t>(freed_size)};
   }
   /// Whether a free block is a whole segment; its age begins now.
   [[nodiscard]] bool became_idle(const block& free) noexcept {

@@ -104,11 +104,9 @@ class ledger {
     oversize_segments.peak = oversize_segments.current;
   }
   void reset_accumulated() noexcept {
+    freed_ = {};
     for (std::size_t who = 0; who <= all; ++who) {
-      for (std::size_t k = 0; k < kinds; ++k) {
-        base_[k][who] = current(who, k);
-        freed_[k][who] = 0;
-      }
+      for (std::size_t k = 0; k < kinds; ++k) base_[k][who] = current(who, k);
       held_[who].active_base = active(who);
       held_[who].active_bytes_base = active_bytes(who);
     }
@@ -197,8 +195,8 @@ class ledger {
   [[nodiscard]] pool_statistics report(std::size_t who) const noexcept {
     const holding& h = held_[who];
     const auto of = [&](kind k) {
-      std::int64_t freed = freed_[k][who];
-      for (std::size_t in = 0; who == all && in < Pools; ++in) freed += freed_[k][in];
+      std::int64_t freed = 0;
+      for (std::size_t in = 0; in < Pools; ++in) freed += who == all || who == in ? freed_[k][in] : 0;
       return counter{current(who, k), peak_[k][who], current(who, k) - base_[k][who] + freed, freed};
     };
     const auto active_of = [&](kind k, std::int64_t now, std::int64_t peak, std::int64_t base) {
@@ -221,7 +219,7 @@ class ledger {
   // be read and written as pairs, and a processor waits where half of a pair has just been written alone.
   using row = std::array<std::int64_t, Pools + 1>;
   std::array<row, kinds> room_{};
-  std::array<row, kinds> freed_{};
+  std::array<std::array<std::int64_t, Pools>, kinds> freed_{};  // since the last reset
   std::array<row, kinds> peak_{};
   std::array<row, kinds> base_{};  // current at the last reset
   std::array<holding, Pools + 1> held_{};

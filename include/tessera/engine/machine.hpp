@@ -74,13 +74,13 @@ class machine {
     }
     const auto address = reinterpret_cast<std::uintptr_t>(given);
     block* const whole = given != nullptr ? add(home, address, bytes, oversize) : nullptr;
-    if (given != nullptr && whole == nullptr) (void)device_.release(given, bytes);
     if (whole != nullptr) {
       tell(action::segment_alloc, address, bytes, bytes, home.key());
-    } else {
-      tell(action::refused, 0, bytes, bytes, home.key());
+      return whole;
     }
-    return whole;
+    if (given != nullptr) (void)device_.release(given, bytes);
+    tell(action::refused, 0, bytes, bytes, home.key());
+    return nullptr;
   }
 
   /// Gives an idle segment back; false where the device failed, and the segment stays.
@@ -155,13 +155,14 @@ class machine {
     for (const piece& p : pieces) bytes += p.bytes;
     block* rest = add(home, reinterpret_cast<std::uintptr_t>(segment), bytes, bytes >= oversize);
     if (rest == nullptr) return false;
+    const engine::segment& adopted = rest->origin();
     for (const piece& p : pieces) {
       if (!make_room()) return false;
       block* const following = p.bytes < rest->size ? rest : nullptr;
       hand_out(*rest, p.requested, p.bytes, true, false, home.key());
       rest = following;
     }
-    for (block *b = heap_.segment_at(segment), *following = nullptr; b != nullptr; b = following) {
+    for (block *b = adopted.first, *following = nullptr; b != nullptr; b = following) {
       following = b->above;
       if (b->mark.is == block::state::live && b->facts.requested == 0)
         (void)take_back(reinterpret_cast<void*>(b->address));
