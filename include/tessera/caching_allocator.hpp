@@ -11,17 +11,21 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/engine/block.hpp>
+#include <tessera/engine/handle.hpp>
 #include <tessera/engine/hooks.hpp>
 #include <tessera/engine/machine.hpp>
+#include <tessera/engine/totals.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
+#include <tessera/reclaim.hpp>
 
 namespace tessera {
 
-/// A stream-aware caching allocator: `Recipe` decides, `Provider` gives the memory, `Sink` is told.
+/// A stream-aware caching allocator: `Recipe` decides, `Provider` gives the memory, `Sink` is told, `Counting` keeps count.
 ///
 /// It owns its provider, stays where it is, and gives every segment back when it ends. One thread at a time may use it.
-template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events>
+template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
+          typename Counting = count_everything>
 class caching_allocator {
   static_assert(check_recipe<Recipe>());
   static_assert(!Recipe::streams::uses_events || event_provider<Provider>,
@@ -39,7 +43,7 @@ class caching_allocator {
   ///   Cost:     constant, and a query for each stream that frees wait for; calls to the device where nothing fits
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    raise({bytes, bytes > max_request ? bytes : segment_for(policies_.rounding.block_size(bytes)), now()});
+    raise(failure(bytes));
   }
 
   /// The same, but null where allocate throws.
@@ -52,6 +56,11 @@ class caching_allocator {
     return found != nullptr ? hand_out(*found, want) : nullptr;
   }
 
+  /// The same, but for a caller who keeps a handle, which saves the look-ups; empty where try_allocate gives null.
+  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
+    return handle(try_allocate(bytes, stream) != nullptr ? machine_.by_handle() : nullptr);
+  }
+
   /// Takes a block back, for reuse once a later call finds the streams recorded for it past this one. Null is ignored.
   ///   Requires:  an address that this allocator handed out and did not get back since; else the program ends
   void deallocate(void* p) noexcept {
@@ -59,40 +68,44 @@ class caching_allocator {
   }
   ///   Requires:  also that `bytes` is what was requested
   void deallocate(void* p, std::size_t bytes) noexcept {
-    const auto* const b = machine_.find_live(p);
-    if (b != nullptr && b->facts.requested != bytes) contract_broken("deallocate: not the requested size", p);
+    if (machine_.requested_at(p, bytes) != bytes) contract_broken("deallocate: not the requested size", p);
     deallocate(p);
   }
-  /// The same as deallocate, but an address that is not a live block's changes nothing and gives false.
-  [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    const auto taken = machine_.take_back(p);
-    if (taken == engine::taken::free) evict(moment::after_free);
-    return taken != engine::taken::unknown;
+  ///   Requires:  a handle that this allocator gave and did not get back since
+  void deallocate(handle h) noexcept {
+    if (h && !settle(machine_.take_back(*h.block())))
+      contract_broken("deallocate: not a live block", h.data());
   }
+  /// The same as deallocate, but an address that is not a live block's changes nothing and gives false.
+  [[nodiscard]] bool try_deallocate(void* p) noexcept { return settle(machine_.take_back(p)); }
 
   /// Notes that `stream` uses a live block, so that freeing it waits for that use; false where this cannot be done.
   bool record_stream(void* p, stream_id stream) noexcept {
-    engine::block* const b = machine_.find_live(p);
-    if (b == nullptr) return false;
-    return !policies_.streams.should_hold(b->home->key(), stream) || machine_.note_use(*b, stream);
+    return record_stream(handle(machine_.find_live(p)), stream);
+  }
+  bool record_stream(handle h, stream_id stream) noexcept {
+    return h && (!policies_.streams.should_hold(h.block()->home->key(), stream) ||
+                 machine_.note_use(*h.block(), stream));
   }
 
   /// Empties the cache: waits for pending frees, then gives idle segments back until at most `keep` bytes are reserved.
-  void trim(std::size_t keep = 0) noexcept {
-    machine_.wait_for_pending();
-    machine_.blocks().for_each_idle([this, keep](engine::block& idle) {
-      if (machine_.reserved() > keep) (void)machine_.release(idle);
-    });
-    machine_.blocks().shrink();
-  }
+  void trim(std::size_t keep = 0) noexcept { empty_cache(machine_, keep), evict(moment::after_free); }
 
-  /// Calls `call(context)` where nothing cached fits, before the device is asked; true says that it freed something.
-  /// For caches above this one. False where host memory ran out.
+  /// Calls `call(context)`, which says whether it freed something, where nothing cached fits, before the device is asked.
+  /// False where host memory ran out.
   [[nodiscard]] bool on_pressure(engine::hooks::function call, void* context) noexcept {
     return pressure_.add(call, context);
   }
+  /// What allocate throws.
+  [[nodiscard]] out_of_memory failure(std::size_t bytes) noexcept {
+    return {bytes, bytes > max_request ? bytes : segment_for(policies_.rounding.block_size(bytes)), now()};
+  }
   [[nodiscard]] usage now() const noexcept { return machine_.usage_under(policies_.growth.limit()); }
-  [[nodiscard]] auto statistics() const noexcept { return machine_.books().report(); }
+  [[nodiscard]] auto statistics() const noexcept
+    requires Counting::keeps_statistics
+  {
+    return machine_.books().report();
+  }
   /// Peaks begin again at what is current; sums begin again at 0.
   void reset_peak_statistics() noexcept { machine_.books().reset_peak(); }
   void reset_accumulated_statistics() noexcept { machine_.books().reset_accumulated(); }
@@ -111,8 +124,13 @@ class caching_allocator {
  private:
   struct request {
     std::size_t bytes, size, pool;  // as asked for; of the block that serves it; where that lives
-    stream_id stream, key;
+    stream_id stream;
+    [[no_unique_address]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
   };
+  bool settle(engine::taken taken) noexcept {
+    if (taken == engine::taken::free) evict(moment::after_free);
+    return taken != engine::taken::unknown;
+  }
   request ask(std::size_t bytes, stream_id stream) const noexcept {
     const std::size_t size = policies_.rounding.block_size(bytes);
     return {bytes, size, policies_.pools.select(size), stream, policies_.streams.reuse_key(stream)};
@@ -120,7 +138,6 @@ class caching_allocator {
   std::size_t segment_for(std::size_t size) noexcept {
     return align_up(policies_.growth.segment_size(size, now()), machine_.device().granularity());
   }
-
   [[gnu::always_inline]] engine::block* reuse(request want) noexcept {
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
     if (home == nullptr || !machine_.make_room()) return nullptr;
@@ -145,8 +162,7 @@ class caching_allocator {
     if (engine::block* const found = acquire(want, segment, why)) return found;
     const recovery_steps steps = policies_.recovery.steps(why);
     for (recovery_step step : steps) {
-      if (!recover(step, want)) continue;
-      if (engine::block* const found = acquire(want, segment, why)) return found;
+      if (auto* const found = recover(step, want) ? acquire(want, segment, why) : nullptr) return found;
     }
     if (steps.count == 0) ++machine_.books().num_oom_rejections;
     machine_.tell_oom(want.bytes, want.size, want.stream);
@@ -154,46 +170,30 @@ class caching_allocator {
   }
 
   engine::block* acquire(request want, std::size_t segment, refusal& why) noexcept {
-    const bool over = saturating_add(machine_.reserved(), segment) > policies_.growth.limit();
+    const bool over = machine_.would_pass(policies_.growth.limit(), segment);
     why = over ? refusal::by_limit : refusal::by_device;
-    engine::free_blocks* const home = over ? nullptr : machine_.home(want.pool, want.key);
-    if (home == nullptr || !machine_.make_room()) return nullptr;
-    const bool oversize = segment >= policies_.split.oversize();
-    return machine_.acquire(*home, segment, oversize, policies_.pages.backing(segment));
+    if (over || machine_.home(want.pool, want.key) == nullptr || !machine_.make_room()) return nullptr;
+    return machine_.acquire(want.pool, want.key, segment, segment >= policies_.split.oversize(),
+                            policies_.pages.backing(segment));
   }
 
   bool recover(recovery_step step, request want) noexcept {
     if (step == recovery_step::evict_all) return trim(), ++machine_.books().num_alloc_retries, true;
     const std::size_t oversize = policies_.split.oversize();
-    engine::free_blocks* const home = machine_.home(want.pool, want.key);
-    if (oversize == unlimited || home == nullptr) return false;
-    return machine_.blocks().release_fitting(*home, want.size, oversize,
-                                             [this](auto& b) { return machine_.release(b); });
+    engine::free_blocks* const home = oversize != unlimited ? machine_.home(want.pool, want.key) : nullptr;
+    const auto release = [this](engine::block& b) { return machine_.release(b); };
+    return home != nullptr && machine_.blocks().release_fitting(*home, want.size, oversize, release);
   }
 
   void evict(moment when) noexcept {
     if (const std::size_t wanted = policies_.eviction.bytes_to_evict(when, now()); wanted > 0) evict(wanted);
   }
   [[gnu::noinline]] void evict(std::size_t wanted) noexcept {
-    const auto& policy = policies_.eviction;
-    for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
-      idle_survey survey;
-      machine_.blocks().for_each_idle([&](const engine::block& b) {
-        if (!policy.considers(b.size)) return;
-        ++survey.count;
-        survey.total_age += machine_.blocks().age(b);
-      });
-      before = freed;
-      machine_.blocks().for_each_idle([&](engine::block& b) {
-        const idle_segment idle{b.size, machine_.blocks().age(b)};
-        if (policy.considers(idle.bytes) && policy.should_evict(idle, survey) && machine_.release(b))
-          freed += idle.bytes;
-      });
-    }
+    evict_idle(machine_, policies_.eviction, wanted);
   }
 
   policies<Recipe> policies_;
-  engine::machine<Provider, Recipe::pools::count, Sink, Recipe::streams::uses_events> machine_;
+  engine::machine<Provider, Sink, Counting, Recipe::pools::count, Recipe::streams::uses_events> machine_;
   engine::hooks pressure_;
 };
 

@@ -99,6 +99,8 @@ struct plain_device {
 static_assert(!device_provider<device_that_throws> && device_provider<plain_device>);
 static_assert(!event_provider<plain_device> && !paged_provider<plain_device>);
 static_assert(!event_provider<provider_ref<plain_device>> && !paged_provider<provider_ref<plain_device>>);
+static_assert(!is_thread_safe<plain_device> && !is_thread_safe<provider_ref<plain_device>>);
+static_assert(is_thread_safe<host_pinned> && is_thread_safe<provider_ref<host_pinned>>);
 
 // Variations: order does not matter, and what is not named stays.
 using one = with<pytorch, split_never, evict_never>;

@@ -14,4 +14,10 @@ struct stream_id {
   constexpr auto operator<=>(const stream_id&) const = default;
 };
 
+/// Stands for the key of every stream where all streams share, so that none is compared; as a stream it is the default one.
+struct any_stream {
+  constexpr operator stream_id() const noexcept { return {}; }
+  bool operator==(const any_stream&) const = default;
+};
+
 }  // namespace tessera

@@ -17,17 +17,18 @@ template <std::size_t Pools>
   const auto require = [&broken](bool holds, const char* rule) {
     if (!holds && broken == nullptr) broken = rule;
   };
-  usage found;
+  usage found{.cached = blocks.leaving(), .reserved = blocks.leaving()};
   std::size_t live = 0;
   std::size_t free = 0;
   blocks.for_each_segment([&](const block& head, std::size_t bytes) {
     found.reserved += bytes;
-    require(head.is_first() && head.origin().first == &head, "a segment knows its first block");
-    for (const block* b = &head; b != nullptr; b = b->above) {
+    const block* const end = head.below;
+    require(!end->is_free(), "a segment ends its row of blocks");
+    for (const block* b = &head; b != end; b = b->above) {
       require(b->size > 0, "no block is empty");
       require(b->home == head.home, "all blocks of a segment share one pool and stream");
-      if (b->above != nullptr) {
-        require(b->above->below() == b, "neighbours agree");
+      require(b->above->below == b, "neighbours agree");
+      if (b->above != end) {
         require(b->above->address == b->address + b->size, "neighbours touch");
         require(!b->is_free() || !b->above->is_free(), "free neighbours are merged");
       }
@@ -42,8 +43,9 @@ template <std::size_t Pools>
         found.pending += b->size;
         require(b->facts.awaited > 0, "a pending block awaits an event");
       } else {
-        ++live;
         found.live += b->size;
+        if (b->is_by_handle()) continue;
+        ++live;
         require(blocks.find_live(reinterpret_cast<const void*>(b->address)) == b,
                 "a live block is found by address");
       }

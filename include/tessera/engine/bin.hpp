@@ -21,23 +21,35 @@ class bin {
   }
   [[nodiscard]] bool empty() const noexcept { return top_ == nullptr; }
 
-  void insert(block& b) noexcept {
-    if (top_ == nullptr) return begin(b);
-    if (top_->mark.in_treap) return plant(b);
+  /// Files a block; whether it is the only one.
+  [[gnu::always_inline]] bool insert(block& b) noexcept {
+    if (top_ == nullptr) {
+      top_ = b.links[0] = b.links[1] = &b;
+      return true;
+    }
     block& first = *top_;
+    if (first.mark.in_treap) return plant(b), false;
     block& last = *first.links[0];
-    const bool is_first = precedes(b, first);
-    if (!is_first && precedes(b, last)) return insert_inside(b);
-    link(last, b, first);
-    if (is_first) top_ = &b;
+    if (precedes(last, b)) {
+      link(last, b, first);
+    } else if (precedes(b, first)) {
+      link(last, b, first);
+      top_ = &b;
+    } else {
+      insert_inside(b);
+    }
+    return false;
   }
 
-  void remove(block& b) noexcept {
-    if (b.mark.in_treap) return uproot(b);
+  /// Takes a block out; whether none is left.
+  [[gnu::always_inline]] bool remove(block& b) noexcept {
+    if (b.mark.in_treap) return uproot(b), top_ == nullptr;
     block* const following = b.links[1];
+    if (following == &b) return top_ = nullptr, true;
     b.links[0]->links[1] = following;
     following->links[0] = b.links[0];
-    if (top_ == &b) top_ = following != &b ? following : nullptr;
+    if (top_ == &b) top_ = following;
+    return false;
   }
 
   /// The first block, or null.
@@ -74,10 +86,6 @@ class bin {
  private:
   static constexpr int most_steps = 16;  // from either end of a ring
 
-  void begin(block& only) noexcept {
-    top_ = &only;
-    only.links[0] = only.links[1] = &only;
-  }
   static void link(block& low, block& b, block& high) noexcept {
     b.links[0] = &low;
     b.links[1] = &high;

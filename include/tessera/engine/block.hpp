@@ -7,21 +7,19 @@
 namespace tessera::engine {
 
 class free_blocks;
-struct block;
 struct stream_use;
 
-/// What the device gave in one piece.
-struct segment {
-  block* first;  ///< the block at its start
-  segment* previous;
-  segment* next;
-  std::uint64_t idle_since;  ///< searches of its pool when nothing in it was used any more
-  bool oversize;             ///< was taken under the oversize rule
-};
-
 /// A piece of a segment, described outside device memory, which is never touched. One cache line.
+///
+/// The blocks of a segment are a ring in the order of addresses, closed by the segment itself.
 struct block {
-  enum class state : unsigned char { free, live, pending };
+  enum class state : unsigned char {
+    free,
+    live,
+    live_by_handle,  ///< live, and not to be found by address
+    live_noted,      ///< live, and `noted` tells what is special about it
+    pending
+  };
 
   struct request_facts {
     std::size_t requested;  ///< bytes the user asked for
@@ -35,65 +33,75 @@ struct block {
   struct marks {
     std::uint16_t bin;  ///< while free: where its index keeps it
     state is;
-    bool in_treap = false;  ///< while free: how that bin is kept
-    bool oversize = false;  ///< while live: was handed out under the oversize rule
-    bool has_uses = false;  ///< while live: streams are recorded for it
+    bool in_treap;  ///< while free: how that bin is kept
+  };
+  struct notes {
+    bool oversize;   ///< was handed out under the oversize rule
+    bool has_uses;   ///< streams are recorded for it
+    bool by_handle;  ///< is not to be found by address
   };
 
   std::uintptr_t address;
-  std::uintptr_t before;  ///< the neighbour below in the segment, or the segment, marked by a set bit 0
-  std::size_t size;       ///< bytes
-  block* above;           ///< the neighbour above, or null
+  std::size_t size;  ///< bytes
+  block* below;      ///< the neighbour in the segment, or the segment
+  block* above;
   union {
     block* links[2];      ///< while free: to others in its bin
     request_facts facts;  ///< while live or pending
   };
   free_blocks* home;  ///< where it waits when free
   marks mark;
+  notes noted;  ///< while live_noted
 
   [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
-  [[nodiscard]] bool is_first() const noexcept { return (before & 1) != 0; }
-  [[nodiscard]] block* below() const noexcept {
-    return is_first() ? nullptr : reinterpret_cast<block*>(before);
-  }
-  [[nodiscard]] segment& origin() const noexcept {
-    return *reinterpret_cast<segment*>(before & ~std::uintptr_t{1});
-  }
   /// Whether other blocks share its segment.
-  [[nodiscard]] bool is_split() const noexcept { return !is_first() || above != nullptr; }
+  [[nodiscard]] bool is_split() const noexcept { return below != above; }
   [[nodiscard]] bool is_free() const noexcept { return mark.is == state::free; }
+  [[nodiscard]] bool is_by_handle() const noexcept {
+    return mark.is == state::live_by_handle || (mark.is == state::live_noted && noted.by_handle);
+  }
+  /// So that its handle stands for no block of any kind, whatever becomes of it.
+  void by_handle_no_more() noexcept {
+    if (mark.is == state::live_by_handle) mark.is = state::live;
+    noted.by_handle = false;
+  }
+  /// Of a live block: what is special about it.
+  [[nodiscard]] notes what_is_noted() const noexcept {
+    return mark.is == state::live_noted ? noted : notes{false, false, mark.is == state::live_by_handle};
+  }
+  void note(notes special) noexcept {
+    special.by_handle = is_by_handle();
+    noted = special;
+    mark.is = state::live_noted;
+  }
 
-  void begin(segment& whole) noexcept {
-    before = reinterpret_cast<std::uintptr_t>(&whole) | 1;
-    whole.first = this;
-  }
-  /// Puts a new block between this one and the one below.
-  void insert_below(block& low) noexcept {
-    low.before = before;
-    low.above = this;
-    if (is_first()) {
-      origin().first = &low;
-    } else {
-      below()->above = &low;
-    }
-    before = reinterpret_cast<std::uintptr_t>(&low);
-  }
-  void insert_above(block& high) noexcept {
-    high.before = reinterpret_cast<std::uintptr_t>(this);
-    high.above = above;
-    if (above != nullptr) above->before = reinterpret_cast<std::uintptr_t>(&high);
+  /// Puts it between two neighbours.
+  void link(block& low, block& high) noexcept {
+    below = &low;
     above = &high;
+    low.above = high.below = this;
   }
-  /// Takes it out of its segment's row of blocks.
+  /// Takes it out of its segment's ring.
   void unlink() noexcept {
-    if (above != nullptr) above->before = before;
-    if (is_first()) {
-      origin().first = above;
-    } else {
-      below()->above = above;
-    }
+    below->above = above;
+    above->below = below;
   }
 };
 static_assert(sizeof(block) <= 64);
+
+/// What the device gave in one piece, as what lies below its first block and above its last; never free.
+struct segment : block {
+  segment* previous;
+  segment* next;
+  std::uint64_t idle_since;  ///< searches of its pool when nothing in it was used any more
+  bool oversize;             ///< was taken under the oversize rule
+
+  [[nodiscard]] block& first() const noexcept { return *above; }
+};
+
+/// The segment of a block that is all of it.
+[[nodiscard]] inline segment& segment_of(const block& whole) noexcept {
+  return static_cast<segment&>(*whole.below);
+}
 
 }  // namespace tessera::engine

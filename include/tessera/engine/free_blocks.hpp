@@ -5,7 +5,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/engine/bin.hpp>
 #include <tessera/engine/block.hpp>
@@ -14,13 +16,15 @@ namespace tessera::engine {
 
 /// The free blocks of one pool on one stream, ordered by size, then by address.
 ///
-/// Sizes fall into bins, one for each multiple of 512 bytes up to 32 KiB and 32 for each power of two above, and a
-/// bitmap leads to the next bin that holds any. The block changed last is in hand instead: requests are mostly cut from
-/// the same block again or come back to it, so that it need not be filed each time.
+/// Sizes fall into bins, 32 for each power of two, so that up to 32 KiB each multiple of 512 bytes has its own; a bitmap
+/// leads to the next bin that holds any. The block changed last is in hand instead: requests are mostly cut from the
+/// same block again or come back to it, so that it need not be filed each time.
 ///   Cost:  constant, and what a bin costs
 class free_blocks {
  public:
-  free_blocks(std::size_t pool, stream_id key) noexcept : pool_(pool), key_(key) { set_bit(bin_count); }
+  free_blocks(std::size_t pool, stream_id key) noexcept : pool_(pool), key_(key) {
+    set_bit(first_bin + bin_count);
+  }
 
   [[nodiscard]] std::size_t pool() const noexcept { return pool_; }
   [[nodiscard]] stream_id key() const noexcept { return key_; }
@@ -29,17 +33,18 @@ class free_blocks {
   /// The smallest block of at least `size` bytes, the lowest address among equals; null if there is none.
   [[nodiscard, gnu::always_inline]] block* best_fit(std::size_t size) noexcept {
     const std::size_t in = bin_of(size);
-    block* found = bins_[in].best_fit(size);
-    if (found == nullptr) found = bins_[next_bin(in)].lowest();
-    const bool hand_fits = hand_ != nullptr && hand_->size >= size;
-    return hand_fits && (found == nullptr || bin::precedes(*hand_, *found)) ? hand_ : found;
+    block* found = at(in).best_fit(size);
+    if (found == nullptr) found = at(next_bin(in)).lowest();
+    if (hand_ == nullptr || hand_->size < size) return found;
+    return found == nullptr || bin::precedes(*hand_, *found) ? hand_ : found;
   }
 
-  void insert(block& b) noexcept {
-    b.mark = {0, block::state::free};
+  [[gnu::always_inline]] void insert(block& b) noexcept {
+    b.mark.is = block::state::free;
+    b.mark.in_treap = false;
     file(b);
   }
-  void remove(block& b) noexcept {
+  [[gnu::always_inline]] void remove(block& b) noexcept {
     if (&b == hand_) {
       hand_ = nullptr;
     } else {
@@ -65,74 +70,70 @@ class free_blocks {
     hand_ = nullptr;
   }
   /// The first filed block of all, or null.
-  [[nodiscard]] block* lowest() const noexcept {
-    return bins_[0].empty() ? bins_[next_bin(0)].lowest() : bins_[0].lowest();
-  }
+  [[nodiscard]] block* lowest() const noexcept { return at(next_bin(first_bin)).lowest(); }
   /// The one that follows, or null.
   [[nodiscard]] block* after(const block& b) const noexcept {
-    block* const found = bins_[b.mark.bin].after(b);
-    return found != nullptr ? found : bins_[next_bin(b.mark.bin)].lowest();
+    block* const found = at(b.mark.bin).after(b);
+    return found != nullptr ? found : at(next_bin(b.mark.bin)).lowest();
   }
-  /// The last filed block that comes before (size, address), or null; linear in the bins.
+  /// The last filed block that comes before (size, address), or null.
   [[nodiscard]] block* last_before(std::size_t size, std::uintptr_t address) const noexcept {
-    std::size_t in = bin_of(size);
-    block* found = bins_[in].last_before(size, address);
-    while (found == nullptr && in-- > 0) found = bins_[in].highest();
-    return found;
+    const std::size_t in = bin_of(size);
+    if (block* const found = at(in).last_before(size, address); found != nullptr) return found;
+    std::size_t word = word_of(in);
+    std::uint64_t below = words_[word] & ((std::uint64_t{1} << (in % 64)) - 1);
+    while (below == 0 && word > 0) below = words_[--word];
+    return below != 0 ? at(first_bin + word * 64 + std::bit_width(below) - 1).highest() : nullptr;
   }
 
   std::size_t segments = 0;     ///< segments whose blocks come home here
   free_blocks* next = nullptr;  ///< the next stream of the pool, in the order of keys
 
  private:
-  static constexpr int unit_bits = 9;
   static constexpr int step_bits = 5;
-  static constexpr std::size_t bin_count = (64 - unit_bits - step_bits + 1) << step_bits;
+  static constexpr std::size_t first_bin = (1023 + 5) << step_bits;
+  static constexpr std::size_t bin_count = (64 - 5) << step_bits;
   static constexpr std::size_t word_count = bin_count / 64 + 1;
+  static_assert(first_bin % 64 == 0 && first_bin + bin_count <= 65536 && min_alignment > 32);
 
-  /// The upper `step_bits` + 1 bits of the size in units, and how far they were shifted.
+  /// The exponent and the upper bits of the mantissa, as a floating-point number holds them: the cheapest logarithm.
   [[nodiscard]] static std::size_t bin_of(std::size_t size) noexcept {
-    const std::size_t units = size >> unit_bits;
-    constexpr std::size_t linear = std::size_t{2} << step_bits;
-    const unsigned shift = highest_bit(units | (linear - 1)) - step_bits;
-    return (std::size_t{shift} << step_bits) + (units >> shift);
+    static_assert(std::numeric_limits<double>::is_iec559);
+    return std::bit_cast<std::uint64_t>(static_cast<double>(static_cast<std::int64_t>(size))) >>
+           (52 - step_bits);
   }
+  [[nodiscard]] bin& at(std::size_t in) noexcept { return bins_[in - first_bin]; }
+  [[nodiscard]] const bin& at(std::size_t in) const noexcept { return bins_[in - first_bin]; }
   ///   Requires:  bits != 0
-  [[nodiscard]] static unsigned highest_bit(std::uint64_t bits) noexcept {
-    if (bits == 0) __builtin_unreachable();
-    return 63u ^ static_cast<unsigned>(std::countl_zero(bits));
-  }
   [[nodiscard]] static unsigned lowest_bit(std::uint64_t bits) noexcept {
     if (bits == 0) __builtin_unreachable();
     return static_cast<unsigned>(std::countr_zero(bits));
   }
 
-  void file(block& b) noexcept {
+  [[gnu::always_inline]] void file(block& b) noexcept {
     const std::size_t in = bin_of(b.size);
     b.mark.bin = static_cast<std::uint16_t>(in);
-    if (bins_[in].empty()) set_bit(in);
-    bins_[in].insert(b);
+    if (at(in).insert(b)) set_bit(in);
   }
   [[gnu::always_inline]] void unfile(block& b) noexcept {
     const std::size_t in = b.mark.bin;
-    bins_[in].remove(b);
-    if (bins_[in].empty()) clear_bit(in);
+    if (at(in).remove(b)) clear_bit(in);
   }
+  [[nodiscard]] static std::size_t word_of(std::size_t in) noexcept { return in / 64 - first_bin / 64; }
   void set_bit(std::size_t in) noexcept {
-    words_[in / 64] ^= std::uint64_t{1} << (in % 64);
-    summary_ |= std::uint64_t{1} << (in / 64);
+    words_[word_of(in)] |= std::uint64_t{1} << (in % 64);
+    summary_ |= std::uint64_t{1} << word_of(in);
   }
   void clear_bit(std::size_t in) noexcept {
-    const std::uint64_t left = words_[in / 64] ^= std::uint64_t{1} << (in % 64);
-    summary_ ^= std::uint64_t{left == 0} << (in / 64);
+    const std::uint64_t left = words_[word_of(in)] &= ~(std::uint64_t{1} << (in % 64));
+    if (left == 0) summary_ &= ~(std::uint64_t{1} << word_of(in));
   }
-  /// The first non-empty bin above `in`, or bin_count, which is always marked, so that looking ends.
+  /// The first non-empty bin above `in`, or the one above all, which is always marked, so that looking ends.
   [[nodiscard]] std::size_t next_bin(std::size_t in) const noexcept {
-    const std::size_t word = in / 64;
-    const std::uint64_t here = words_[word] & (~std::uint64_t{1} << (in % 64));
-    if (here != 0) return word * 64 + lowest_bit(here);
-    const std::size_t later = lowest_bit(summary_ & (~std::uint64_t{1} << word));
-    return later * 64 + lowest_bit(words_[later]);
+    const std::uint64_t here = words_[word_of(in)] & (~std::uint64_t{1} << (in % 64));
+    if (here != 0) return (in & ~std::size_t{63}) + lowest_bit(here);
+    const std::size_t later = lowest_bit(summary_ & (~std::uint64_t{1} << word_of(in)));
+    return first_bin + later * 64 + lowest_bit(words_[later]);
   }
 
   std::size_t pool_;

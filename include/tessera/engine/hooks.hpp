@@ -29,7 +29,8 @@ class hooks {
     return *at != nullptr;
   }
 
-  /// Calls all; whether any said true. While they run, asking again calls none, so that they may use the allocator.
+  /// Calls all; whether any said true. While they run, asking again, also for another thread, calls none and gives
+  /// false, so that they may use the allocator; one that is added then is called too.
   bool run() noexcept {
     if (running_) return false;
     running_ = true;

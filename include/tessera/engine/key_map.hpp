@@ -11,7 +11,7 @@ namespace tessera::engine {
 
 /// Finds objects that it does not own by a 64-bit key that each carries: `std::uint64_t map_key() const`.
 ///
-/// Open addressing with linear probing, at most a quarter full. What is taken out leaves a hole, which ends no search:
+/// Open addressing with linear probing, at most three eighths full. What is taken out leaves a hole, which ends no search:
 /// a search ends after as many steps as an insert ever took.
 ///   Cost:  one probe nearly always; the host heap is asked when the table doubles, and when it shrinks, nearly empty
 template <typename Value>
@@ -79,8 +79,8 @@ class key_map {
     const std::size_t count = capacity();
     entries_ = fresh;
     mask_ = wanted - 1;
-    grow_at_ = wanted / 4;
-    shrink_at_ = wanted > 64 ? wanted / 32 : 0;
+    grow_at_ = wanted / 8 * 3;
+    shrink_at_ = wanted > 64 ? wanted / 20 : 0;
     shift_ = 64 - static_cast<int>(std::bit_width(mask_));
     size_ = 0;
     longest_ = 0;

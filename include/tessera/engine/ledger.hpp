@@ -28,7 +28,7 @@ class ledger {
     increase(in, blocks, 1);
     increase(in, block_bytes, as_signed(block));
     increase(in, requested_bytes, as_signed(requested));
-    if (any_held_) raise_active(in);
+    if (held_[all].count != 0) raise_active(in);
   }
   /// The user gave a block back, and it is free at once.
   void freed(std::size_t in, std::size_t requested, std::size_t block) noexcept {
@@ -36,9 +36,17 @@ class ledger {
     decrease(in, block_bytes, as_signed(block));
     decrease(in, requested_bytes, as_signed(requested));
   }
+  /// The user had a block, which is free again, and nothing else happened in between.
+  [[gnu::always_inline]] void lent(std::size_t in, std::size_t requested, std::size_t block) noexcept {
+    if (held_[all].count != 0 || !has_room(in, blocks, 1) || !has_room(in, block_bytes, as_signed(block)) ||
+        !has_room(in, requested_bytes, as_signed(requested)))
+      return reach_a_peak(in, requested, block);
+    freed_[blocks][in] += 1;
+    freed_[block_bytes][in] += as_signed(block);
+    freed_[requested_bytes][in] += as_signed(requested);
+  }
   /// The user gave a block back, and a stream still uses it.
   void held_back(std::size_t in, std::size_t block) noexcept {
-    if (!any_held_) begin_holding();
     decrease(in, blocks, 1);
     decrease(in, block_bytes, as_signed(block));
     for (std::size_t who : {in, all}) held_[who].change(1, as_signed(block));
@@ -47,11 +55,27 @@ class ledger {
     for (std::size_t who : {in, all}) held_[who].change(-1, -as_signed(block));
     decrease(in, requested_bytes, as_signed(requested));
   }
-  /// Free blocks that share a segment became `count` more and `bytes` larger together.
-  [[gnu::always_inline]] void inactive_split_changed(std::size_t in, std::int64_t count,
-                                                     std::int64_t bytes) noexcept {
-    if (count != 0) change(in, split, count);
-    change(in, split_bytes, bytes);
+  /// The free blocks that share their segment with others became `bytes` more and `count` more, or less.
+  [[gnu::always_inline]] void split_grew(std::size_t in, int count, std::size_t bytes) noexcept {
+    if (count > 0) increase(in, split, count);
+    if (count < 0) decrease(in, split, -count);
+    increase(in, split_bytes, as_signed(bytes));
+  }
+  /// They became `count` and `bytes` less.
+  [[gnu::always_inline]] void split_shrank(std::size_t in, int count, std::size_t bytes) noexcept {
+    if (count > 0) decrease(in, split, count);
+    decrease(in, split_bytes, as_signed(bytes));
+  }
+  /// They had become `count` and `bytes` less, and are as before.
+  void split_dipped(std::size_t in, int count, std::size_t bytes) noexcept {
+    freed_[split][in] += count;
+    freed_[split_bytes][in] += as_signed(bytes);
+  }
+  /// They had become one and `bytes` more, and are as before.
+  [[gnu::always_inline]] void split_rose(std::size_t in, std::size_t bytes) noexcept {
+    if (!has_room(in, split, 1) || !has_room(in, split_bytes, as_signed(bytes)))
+      return reach_a_split_peak(in, bytes);
+    split_dipped(in, 1, bytes);
   }
   void segment_acquired(std::size_t in, std::size_t bytes) noexcept {
     ++num_device_alloc;
@@ -172,18 +196,19 @@ class ledger {
     freed_[what][in] += by;
     room_[what][all] += by;
   }
-  [[gnu::always_inline]] void change(std::size_t in, kind what, std::int64_t by) noexcept {
-    by < 0 ? decrease(in, what, -by) : increase(in, what, by);
+  [[nodiscard, gnu::always_inline]] bool has_room(std::size_t in, kind what, std::int64_t by) const noexcept {
+    return room_[what][in] >= by && room_[what][all] >= by;
+  }
+  [[gnu::noinline]] void reach_a_split_peak(std::size_t in, std::size_t bytes) noexcept {
+    split_grew(in, 1, bytes);
+    split_shrank(in, 1, bytes);
+  }
+  [[gnu::noinline]] void reach_a_peak(std::size_t in, std::size_t requested, std::size_t block) noexcept {
+    handed_out(in, requested, block);
+    freed(in, requested, block);
   }
 
-  // As long as no block was ever held, what is active is what is allocated, and its peaks are not kept.
-  [[gnu::noinline]] void begin_holding() noexcept {
-    any_held_ = true;
-    for (std::size_t who = 0; who <= all; ++who) {
-      held_[who].active_peak = peak_[blocks][who];
-      held_[who].active_bytes_peak = peak_[block_bytes][who];
-    }
-  }
+  // While nothing is held, what is active is what is allocated, and its peaks are not kept.
   [[gnu::noinline]] void raise_active(std::size_t in) noexcept {
     for (std::size_t who : {in, all}) {
       holding& h = held_[who];
@@ -201,7 +226,7 @@ class ledger {
     };
     const auto active_of = [&](kind k, std::int64_t now, std::int64_t peak, std::int64_t base) {
       const std::int64_t added = of(k).allocated;
-      return counter{now, any_held_ ? peak : peak_[k][who], added, base + added - now};
+      return counter{now, peak > peak_[k][who] ? peak : peak_[k][who], added, base + added - now};
     };
     return {
         .allocation = of(blocks),
@@ -223,7 +248,6 @@ class ledger {
   std::array<row, kinds> peak_{};
   std::array<row, kinds> base_{};  // current at the last reset
   std::array<holding, Pools + 1> held_{};
-  bool any_held_ = false;
 };
 
 }  // namespace tessera::engine

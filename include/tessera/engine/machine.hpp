@@ -14,8 +14,8 @@
 #include <tessera/engine/audit.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/heap.hpp>
-#include <tessera/engine/ledger.hpp>
 #include <tessera/engine/pending_frees.hpp>
+#include <tessera/engine/promise.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::engine {
@@ -36,12 +36,16 @@ enum class taken : unsigned char {
 /// Carries out what an allocator decides: moves blocks between the device, the free index and the user, keeps the
 /// statistics and tells the sink. Decides nothing itself.
 ///
+/// Calls of the device that may take long (acquire, release, wait) may come back here before they return: all is in
+/// order before each, and looked up again after it. It knows no locks; an adaptor may let other threads in there.
+///
 /// What every hit runs through, here and below, is marked always_inline: the calls between such short parts would cost
 /// about as much as the parts.
-template <device_provider Provider, std::size_t Pools, event_sink Sink, bool UsesEvents>
+template <device_provider Provider, event_sink Sink, typename Counting, std::size_t Pools, bool UsesEvents>
 class machine {
  public:
   using action = allocator_event::action;
+  using books_type = typename Counting::template books<Pools>;
 
   machine(Provider device, Sink sink) : device_(std::move(device)), sink_(std::move(sink)) {}
   machine(const machine&) = delete;
@@ -54,17 +58,30 @@ class machine {
   }
 
   /// Takes the host memory that serving one request can need; false where there is none.
-  [[nodiscard]] bool make_room() noexcept { return heap_.make_room(); }
-  [[nodiscard]] free_blocks* home(std::size_t pool, stream_id key) noexcept { return heap_.home(pool, key); }
+  [[nodiscard]] bool make_room() noexcept {
+    keep_promise();
+    return heap_.make_room();
+  }
+  template <typename Key>
+  [[nodiscard]] free_blocks* home(std::size_t pool, Key key) noexcept {
+    return heap_.home(pool, key);
+  }
   [[nodiscard, gnu::always_inline]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
     return heap_.best_fit(home, size);
   }
-  [[nodiscard]] block* find_live(const void* p) const noexcept { return heap_.find_live(p); }
+  [[nodiscard]] block* find_live(const void* p) noexcept { return keep_promise(), heap_.find_live(p); }
+  /// The bytes that were requested of a live block, or `otherwise` where there is none at the address.
+  [[nodiscard]] std::size_t requested_at(const void* p, std::size_t otherwise) const noexcept {
+    if (p != nullptr && reinterpret_cast<std::uintptr_t>(p) == promised_.address) return promised_.requested;
+    const block* const live = heap_.find_live(p);
+    return live != nullptr ? live->facts.requested : otherwise;
+  }
 
   /// Asks the device for a segment, each kind of page in turn; null where it refuses, or host memory ran out.
-  [[nodiscard]] block* acquire(free_blocks& home, std::size_t bytes, bool oversize,
+  [[nodiscard]] block* acquire(std::size_t pool, stream_id key, std::size_t bytes, bool oversize,
                                const page_order& kinds) noexcept {
     void* given = nullptr;
+    asked_for_ += bytes;
     for (const page_kind* kind = kinds.begin(); kind != kinds.end() && given == nullptr; ++kind) {
       if constexpr (paged_provider<Provider>) {
         given = device_.acquire(bytes, *kind);
@@ -73,67 +90,57 @@ class machine {
       }
     }
     const auto address = reinterpret_cast<std::uintptr_t>(given);
-    block* const whole = given != nullptr ? add(home, address, bytes, oversize) : nullptr;
+    free_blocks* const home = given != nullptr ? heap_.home(pool, key) : nullptr;
+    block* const whole = home != nullptr && make_room() ? add(*home, address, bytes, oversize) : nullptr;
+    if (given != nullptr && whole == nullptr) (void)device_.release(given, bytes);
+    asked_for_ -= bytes;
     if (whole != nullptr) {
-      tell(action::segment_alloc, address, bytes, bytes, home.key());
-      return whole;
+      tell(action::segment_alloc, address, bytes, bytes, key);
+    } else {
+      tell(action::refused, 0, bytes, bytes, key);
     }
-    if (given != nullptr) (void)device_.release(given, bytes);
-    tell(action::refused, 0, bytes, bytes, home.key());
-    return nullptr;
+    return whole;
   }
 
   /// Gives an idle segment back; false where the device failed, and the segment stays.
   bool release(block& idle) noexcept {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
-    if (!device_.release(reinterpret_cast<void*>(address), bytes)) return false;
+    heap_.take_out(idle);
+    const bool released = device_.release(reinterpret_cast<void*>(address), bytes);
+    keep_promise();
+    if (!released) return heap_.put_back(idle), false;
     tell(action::segment_free, address, bytes, bytes, idle.home->key());
     ledger_.segment_released(idle.home->pool(), bytes);
-    if (idle.origin().oversize) ledger_.oversize_segments.decrease(1);
+    if (segment_of(idle).oversize) ledger_.oversize_segments.decrease(1);
     heap_.remove_segment(idle);
     return true;
   }
 
-  /// Makes a free block live: whole, or `size` bytes from one of its ends, the rest staying free; returns the address.
+  /// Promises a free block: whole, or `size` bytes from one of its ends, the rest staying free; returns the address.
   ///   Requires:  a make_room() that covers it; size <= found.size
   [[gnu::always_inline]] void* hand_out(block& found, std::size_t requested, std::size_t size, bool low_end,
                                         bool oversize, stream_id stream) noexcept {
-    const std::size_t pool = found.home->pool();
-    // Addresses go along by value, here and below: reading back from a block what was just written there takes long.
     const std::uintptr_t address = low_end ? found.address : found.address + (found.size - size);
-    block* given = &found;
-    if (size < found.size) {
-      if (found.is_split()) {
-        ledger_.inactive_split_changed(pool, 0, -as_signed(size));
-      } else {
-        ledger_.inactive_split_changed(pool, 1, as_signed(found.size - size));
-      }
-      given = &heap_.cut(found, address, size, low_end);
-    } else {
-      if (found.is_split()) ledger_.inactive_split_changed(pool, -1, -as_signed(size));
-      found.home->remove(found);
-    }
-    heap_.make_live(*given, address, requested, oversize);
-    if (oversize) ledger_.oversize_allocations.increase(1);
-    ledger_.handed_out(pool, requested, size);
+    promised_ = {&found, address, size, requested, low_end, oversize};
     tell(action::alloc, address, requested, size, stream);
     return reinterpret_cast<void*>(address);
   }
 
+  /// Keeps the promise that hand_out() has just made, for a block that is not to be found by its address.
+  [[nodiscard]] block* by_handle() noexcept { return &promised_.keep(heap_, ledger_, true); }
+
   /// Ends the life of the block at an address.
   [[gnu::always_inline]] taken take_back(const void* p) noexcept {
-    block* const live = heap_.end_life(p);
-    if (live == nullptr) return taken::unknown;
-    if (live->mark.oversize) ledger_.oversize_allocations.decrease(1);
-    tell(action::free_requested, live->address, live->facts.requested, live->size, live->home->key());
-    if (!live->mark.has_uses) {
-      ledger_.freed(live->home->pool(), live->facts.requested, live->size);
-      complete_free(*live, reinterpret_cast<std::uintptr_t>(p));
-      return taken::free;
-    }
-    hold(*live);
-    return taken::held;
+    const auto address = reinterpret_cast<std::uintptr_t>(p);
+    return p != nullptr && address == promised_.address ? withdraw() : take_back_kept(p);
+  }
+  /// The same by handle.
+  [[nodiscard]] taken take_back(block& live) noexcept {
+    keep_promise();
+    if (!live.is_by_handle()) return taken::unknown;
+    live.by_handle_no_more();
+    return end(live, live.address);
   }
 
   /// Notes that a stream uses a live block; false where host memory ran out.
@@ -146,7 +153,8 @@ class machine {
     pending_.wait(device_, [this](block& b) { complete_held(b); });
   }
 
-  /// Takes over a segment that the device gave before, cut into pieces from its start; false where host memory ran out.
+  /// Takes over a segment that the device gave before, cut into pieces from its start; false where host memory ran out,
+  /// and then a part of it may have been taken over.
   ///   Requires:  pieces whose bytes are multiples of min_alignment
   template <typename Pieces>
   [[nodiscard]] bool adopt(free_blocks& home, void* segment, const Pieces& pieces,
@@ -155,14 +163,15 @@ class machine {
     for (const piece& p : pieces) bytes += p.bytes;
     block* rest = add(home, reinterpret_cast<std::uintptr_t>(segment), bytes, bytes >= oversize);
     if (rest == nullptr) return false;
-    const engine::segment& adopted = rest->origin();
+    const engine::segment& adopted = segment_of(*rest);
     for (const piece& p : pieces) {
       if (!make_room()) return false;
       block* const following = p.bytes < rest->size ? rest : nullptr;
       hand_out(*rest, p.requested, p.bytes, true, false, home.key());
       rest = following;
     }
-    for (block *b = adopted.first, *following = nullptr; b != nullptr; b = following) {
+    keep_promise();
+    for (block *b = adopted.above, *following = nullptr; b != &adopted; b = following) {
       following = b->above;
       if (b->mark.is == block::state::live && b->facts.requested == 0)
         (void)take_back(reinterpret_cast<void*>(b->address));
@@ -172,30 +181,36 @@ class machine {
 
   [[nodiscard]] usage usage_under(std::size_t limit) const noexcept {
     const std::size_t capacity = device_.capacity();
-    usage now = ledger_.now();
+    usage now = books().now();
     now.limit = limit < capacity ? limit : capacity;
     return now;
   }
-  [[nodiscard]] std::size_t reserved() const noexcept { return ledger_.reserved(); }
+  /// What will be reserved once the device has taken back what it is being asked to.
+  [[nodiscard]] std::size_t staying() const noexcept { return ledger_.reserved() - heap_.leaving(); }
+  /// Whether another segment would pass a limit, the segments that the device is being asked for included; or a limit that
+  /// the provider knows, where it says over_limit(bytes).
+  [[nodiscard]] bool would_pass(std::size_t limit, std::size_t bytes) const noexcept {
+    if (saturating_add(saturating_add(ledger_.reserved(), asked_for_), bytes) > limit) return true;
+    if constexpr (requires { device_.over_limit(bytes); }) return device_.over_limit(bytes);
+    return false;
+  }
+  /// Whether streams are noted for any block.
+  [[nodiscard]] bool has_uses() const noexcept { return pending_.has_uses(); }
   void tell_oom(std::size_t requested, std::size_t size, stream_id stream) noexcept {
     ++ledger_.num_ooms;
     tell(action::oom, 0, requested, size, stream);
   }
   [[nodiscard]] std::size_t footprint() const noexcept { return heap_.footprint() + pending_.footprint(); }
 
-  [[nodiscard]] heap<Pools>& blocks() noexcept { return heap_; }
-  [[nodiscard]] const heap<Pools>& blocks() const noexcept { return heap_; }
-  [[nodiscard]] ledger<Pools>& books() noexcept { return ledger_; }
-  [[nodiscard]] const ledger<Pools>& books() const noexcept { return ledger_; }
+  [[nodiscard]] heap<Pools>& blocks() noexcept { return keep_promise(), heap_; }
+  [[nodiscard]] const heap<Pools>& blocks() const noexcept { return keep_promise(), heap_; }
+  [[nodiscard]] books_type& books() noexcept { return keep_promise(), ledger_; }
+  [[nodiscard]] const books_type& books() const noexcept { return keep_promise(), ledger_; }
   [[nodiscard]] Provider& device() noexcept { return device_; }
   [[nodiscard]] const Provider& device() const noexcept { return device_; }
   [[nodiscard]] Sink& sink() noexcept { return sink_; }
 
  private:
-  static constexpr std::int64_t as_signed(std::size_t bytes) noexcept {
-    return static_cast<std::int64_t>(bytes);
-  }
-
   void tell(action what, std::uintptr_t address, std::size_t bytes, std::size_t of_block,
             stream_id stream) noexcept {
     sink_.on(allocator_event{what, address, bytes, of_block, stream});
@@ -208,9 +223,38 @@ class machine {
     if (oversize) ledger_.oversize_segments.increase(1);
     return whole;
   }
-  [[gnu::noinline]] void hold(block& freed) noexcept {
+  [[gnu::always_inline]] void keep_promise() const noexcept {
+    if (promised_.address != 0) keep_it();
+  }
+  [[gnu::noinline]] void keep_it() const noexcept { (void)promised_.keep(heap_, ledger_, false); }
+  [[gnu::always_inline]] taken withdraw() noexcept {
+    const stream_id key = promised_.from->home->key();
+    tell(action::free_requested, promised_.address, promised_.requested, promised_.size, key);
+    tell(action::free_completed, promised_.address, promised_.requested, promised_.size, key);
+    promised_.withdraw(heap_, ledger_);
+    return taken::free;
+  }
+  /// Takes a block back that is not just promised. Out of line, as it needs many registers.
+  [[gnu::noinline]] taken take_back_kept(const void* p) noexcept {
+    if (promised_.address != 0) (void)promised_.keep(heap_, ledger_, false);
+    block* const live = heap_.end_life(p);
+    if (live == nullptr) return taken::unknown;
+    return end(*live, reinterpret_cast<std::uintptr_t>(p));
+  }
+  [[gnu::always_inline]] taken end(block& live, std::uintptr_t address) noexcept {
+    tell(action::free_requested, address, live.facts.requested, live.size, live.home->key());
+    if (live.mark.is != block::state::live && is_held(live)) return taken::held;
+    ledger_.freed(live.home->pool(), live.facts.requested, live.size);
+    complete_free(live, address);
+    return taken::free;
+  }
+  /// Does what the notes of a block that is given back ask for; whether it is held back.
+  [[gnu::noinline]] bool is_held(block& freed) noexcept {
+    if (freed.noted.oversize) ledger_.oversize_allocations.decrease(1);
+    if (!freed.noted.has_uses) return false;
     ledger_.held_back(freed.home->pool(), freed.size);
     pending_.hold(freed, device_);
+    return true;
   }
   [[gnu::noinline]] bool retire_waiting() noexcept {
     bool any = false;
@@ -218,20 +262,27 @@ class machine {
     return any;
   }
   [[gnu::noinline]] void complete_held(block& held) noexcept {
+    keep_promise();
     ledger_.no_longer_held(held.home->pool(), held.facts.requested, held.size);
     complete_free(held, held.address);
   }
   [[gnu::always_inline]] void complete_free(block& freed, std::uintptr_t address) noexcept {
-    const std::size_t pool = freed.home->pool();
     tell(action::free_completed, address, freed.facts.requested, freed.size, freed.home->key());
-    const auto change = heap_.make_free(freed, address);
-    ledger_.inactive_split_changed(pool, change.count, change.bytes);
+    heap_.make_free(freed, address, split_observer{ledger_, freed.home->pool()});
   }
+  struct split_observer {
+    books_type& books;
+    std::size_t pool;
+    void grew(int count, std::size_t bytes) const noexcept { books.split_grew(pool, count, bytes); }
+    void shrank(int count, std::size_t bytes) const noexcept { books.split_shrank(pool, count, bytes); }
+  };
 
   Provider device_;
   [[no_unique_address]] Sink sink_;
-  heap<Pools> heap_;
-  ledger<Pools> ledger_;
+  mutable promise promised_{};
+  mutable heap<Pools> heap_;  // a promise is kept also for those who only look
+  [[no_unique_address]] mutable books_type ledger_;
+  std::size_t asked_for_ = 0;
   [[no_unique_address]] pending_frees<Provider, UsesEvents> pending_;
 };
 

@@ -26,8 +26,9 @@ struct use_queue {
   stream_id stream;
   stream_use* oldest;
   stream_use* newest;
-  use_queue* next;   ///< another queue in which something waits
-  std::size_t uses;  ///< of this stream, waiting or not; the queue lives as long as there are any
+  use_queue* next;      ///< another queue in which something waits
+  std::size_t uses;     ///< of this stream, waiting or not; the queue lives as long as there are any
+  std::size_t waiters;  ///< calls of wait() that are at it; until they have left, it is among those that wait
   [[nodiscard]] std::uint64_t map_key() const noexcept { return stream.handle; }
 };
 
@@ -40,10 +41,13 @@ class pending_frees {
  public:
   /// Whether nothing waits.
   [[nodiscard]] bool empty() const noexcept { return waiting_ == nullptr; }
+  /// Whether streams are noted for any block, live or held.
+  [[nodiscard]] bool has_uses() const noexcept { return queues_.size() > 0; }
 
   /// Notes that `stream` uses a live block; noting it again changes nothing. False where host memory ran out.
   [[nodiscard]] bool note(block& used, stream_id stream) noexcept {
-    stream_use* const earlier = used.mark.has_uses ? used.facts.uses : nullptr;
+    block::notes special = used.what_is_noted();
+    stream_use* const earlier = special.has_uses ? used.facts.uses : nullptr;
     for (const stream_use* u = earlier; u != nullptr; u = u->next) {
       if (u->queue->stream == stream) return true;
     }
@@ -52,7 +56,7 @@ class pending_frees {
     if (queue == nullptr) {
       if (!queue_slab_.reserve(1) || !queues_.reserve_one()) return false;
       queue = queue_slab_.take();
-      *queue = {stream, nullptr, nullptr, nullptr, 0};
+      *queue = {stream, nullptr, nullptr, nullptr, 0, 0};
       queues_.insert(stream.handle, *queue);
     }
     use* const fresh = uses_.take();
@@ -61,7 +65,8 @@ class pending_frees {
     fresh->next = earlier;
     fresh->recorded = false;
     used.facts.uses = fresh;
-    used.mark.has_uses = true;
+    special.has_uses = true;
+    used.note(special);
     ++queue->uses;
     return true;
   }
@@ -75,13 +80,11 @@ class pending_frees {
       stream_use* const following = u->next;
       u->next = nullptr;
       use_queue& queue = *u->queue;
-      if (queue.oldest == nullptr) {
-        queue.oldest = u;
+      if (queue.oldest == nullptr && queue.waiters == 0) {
         queue.next = waiting_;
         waiting_ = &queue;
-      } else {
-        queue.newest->next = u;
       }
+      (queue.oldest == nullptr ? queue.oldest : queue.newest->next) = u;
       queue.newest = u;
       u->recorded = device.record(queue.stream, static_cast<use*>(u)->event);
       ++freed.facts.awaited;
@@ -92,13 +95,41 @@ class pending_frees {
   /// Calls completed(block&) for each block whose last event has completed.
   template <typename F>
   void retire(Provider& device, F completed) noexcept {
-    settle(device, completed, [&device](auto& event) { return device.query(event); });
+    for (use_queue** at = &waiting_; *at != nullptr;) {
+      use_queue& queue = **at;
+      while (use* const front = recorded_front(queue, device)) {
+        if (!device.query(front->event)) break;
+        queue.oldest = front->next;
+        end(*front, device, completed);
+      }
+      if (!drop_if_idle(at)) at = &queue.next;
+    }
   }
 
-  /// The same, after waiting for every event; blocks stay held where the device fails.
+  /// The same, after waiting for every event of now; blocks stay held where the device fails. While the device waits,
+  /// a use is in no queue, so that nobody else ends it; other uses may come and go.
   template <typename F>
   void wait(Provider& device, F completed) noexcept {
-    settle(device, completed, [&device](auto& event) { return device.wait(event); });
+    for (use_queue* queue = waiting_; queue != nullptr;) {
+      ++queue->waiters;
+      for (std::size_t left = queue->uses; left > 0; --left) {
+        use* const front = recorded_front(*queue, device);
+        if (front == nullptr) break;
+        queue->oldest = front->next;
+        if (!device.wait(front->event)) {
+          front->next = queue->oldest;
+          if (queue->oldest == nullptr) queue->newest = front;
+          queue->oldest = front;
+          break;
+        }
+        end(*front, device, completed);
+      }
+      --queue->waiters;
+      use_queue** at = &waiting_;
+      while (*at != queue) at = &(*at)->next;
+      queue = queue->next;
+      (void)drop_if_idle(at);
+    }
     uses_.sweep();
     queue_slab_.sweep();
   }
@@ -112,31 +143,32 @@ class pending_frees {
     typename Provider::event event;
   };
 
-  template <typename F, typename IsDone>
-  void settle(Provider& device, F completed, IsDone is_done) noexcept {
-    for (use_queue** at = &waiting_; *at != nullptr;) {
-      use_queue& queue = **at;
-      while (queue.oldest != nullptr) {
-        use& front = *static_cast<use*>(queue.oldest);
-        if (!front.recorded) front.recorded = device.record(queue.stream, front.event);
-        if (!front.recorded || !is_done(front.event)) break;
-        device.discard(front.event);
-        queue.oldest = front.next;
-        block& held = *front.used;
-        uses_.give_back(&front);
-        --queue.uses;
-        if (--held.facts.awaited == 0) completed(held);
-      }
-      if (queue.oldest != nullptr) {
-        at = &queue.next;
-        continue;
-      }
-      *at = queue.next;
-      if (queue.uses == 0) {
-        queues_.remove(queue.stream.handle);
-        queue_slab_.give_back(&queue);
-      }
+  /// The oldest use of a queue, or null where there is none, or none whose event can be recorded.
+  [[nodiscard]] use* recorded_front(use_queue& queue, Provider& device) noexcept {
+    use* const front = static_cast<use*>(queue.oldest);
+    if (front != nullptr && !front->recorded) front->recorded = device.record(queue.stream, front->event);
+    return front != nullptr && front->recorded ? front : nullptr;
+  }
+  /// Ends a use that is in no queue; its event is discarded right after the call that found it completed.
+  template <typename F>
+  void end(use& done, Provider& device, F& completed) noexcept {
+    device.discard(done.event);
+    block& held = *done.used;
+    --done.queue->uses;
+    uses_.give_back(&done);
+    if (--held.facts.awaited == 0) completed(held);
+  }
+  /// Takes a queue in which nothing waits off those in which something does, and drops it where its stream is noted for
+  /// no block any more.
+  bool drop_if_idle(use_queue** at) noexcept {
+    use_queue& queue = **at;
+    if (queue.oldest != nullptr || queue.waiters > 0) return false;
+    *at = queue.next;
+    if (queue.uses == 0) {
+      queues_.remove(queue.stream.handle);
+      queue_slab_.give_back(&queue);
     }
+    return true;
   }
 
   slab<use> uses_;
@@ -150,6 +182,7 @@ template <typename Provider>
 class pending_frees<Provider, false> {
  public:
   [[nodiscard]] static constexpr bool empty() noexcept { return true; }
+  [[nodiscard]] static constexpr bool has_uses() noexcept { return false; }
   [[nodiscard]] static constexpr bool note(block&, stream_id) noexcept { return true; }
   static constexpr void hold(block&, Provider&) noexcept {}
   template <typename F>

@@ -7,8 +7,8 @@
 
 namespace tessera::engine {
 
-/// Hands out default-initialised nodes of one type from large chunks, the last returned first, and gives empty chunks
-/// back. Nodes that are still out when it ends are not destroyed.
+/// Hands out default-initialised nodes of one type from chunks, the last returned first, and gives empty chunks back:
+/// small ones, so that few survivors keep few of them. Nodes that are still out when it ends are not destroyed.
 ///
 ///   Cost:  constant; now and then, in proportion to the calls before, asks the host heap for a chunk, or looks through
 ///          the spare nodes for chunks that can go back
@@ -43,8 +43,8 @@ class slab {
     if (++spare_ >= sweep_at_) sweep();
   }
 
-  /// Gives back the chunks of which nothing is out; linear in the spare nodes. It happens by itself, too, once as much
-  /// has come back as was left by the last time.
+  /// Gives back the chunks of which nothing is out; linear in the spare nodes. It happens by itself, too, once
+  /// a quarter of all nodes have come back since the last time.
   [[gnu::noinline]] void sweep() noexcept {
     for (chunk* c = chunks_; c != nullptr; c = c->next) c->spare = 0;
     for (const slot* s = latest_; s != nullptr; s = s->next) ++chunk_of(s).spare;
@@ -67,7 +67,7 @@ class slab {
       --held_;
       spare_ -= per_chunk;
     }
-    sweep_at_ = 2 * (spare_ + per_chunk);
+    sweep_at_ = spare_ + held_ * per_chunk / 4 + 2 * per_chunk;
   }
 
   /// Bytes held from the host heap.
@@ -82,15 +82,17 @@ class slab {
     chunk* next;
     std::size_t spare;  // nodes, counted by a sweep
   };
-  static constexpr std::size_t chunk_bytes = 32768;
-  static constexpr std::size_t header = 64;  // keeps nodes of 64 bytes on cache lines of their own
-  static constexpr std::size_t per_chunk = (chunk_bytes - header) / sizeof(Node);
+  static constexpr std::size_t chunk_bytes = 4096;  // and where each begins at a multiple of
+  static constexpr std::size_t header = 64;         // keeps nodes of 64 bytes on cache lines of their own
+  static constexpr std::size_t heaps_own = 64;  // left to the host heap, whose books lie between its blocks
+  static constexpr std::size_t per_chunk = (chunk_bytes - heaps_own - header) / sizeof(Node);
   static_assert(sizeof(chunk) <= header && header % alignof(Node) == 0 && per_chunk > 1);
 
   // Kept out of line, as all that is rare on the way of a hit, so that what is left can be inlined.
   [[gnu::noinline]] bool grow(std::size_t count) noexcept {
     while (spare_ < count) {
-      void* const memory = ::operator new(chunk_bytes, std::align_val_t{chunk_bytes}, std::nothrow);
+      void* const memory =
+          ::operator new(chunk_bytes - heaps_own, std::align_val_t{chunk_bytes}, std::nothrow);
       if (memory == nullptr) return false;
       chunks_ = ::new (memory) chunk{chunks_, 0};
       auto* const nodes = static_cast<unsigned char*>(memory) + header;

@@ -10,7 +10,8 @@ namespace tessera {
 /// Decides who may reuse a block freed on a stream, and when.
 ///
 ///   P::uses_events            whether the device must be an event_provider
-///   p.reuse_key(stream)      streams with equal keys share free blocks, at once: their work must be in one order
+///   p.reuse_key(stream)      streams with equal keys share free blocks, at once: their work must be in one order; a
+///                            stream_id, or any_stream where all have the same key
 ///   p.should_hold(key, s)    whether a block that streams of `key` share and that `s` used is held back, once freed,
 ///                            until an event recorded on `s` at the free has completed
 ///
@@ -18,7 +19,7 @@ namespace tessera {
 template <typename P>
 concept streams_policy = std::regular<P> && requires(const P& p, stream_id stream) {
   { P::uses_events } -> std::convertible_to<bool>;
-  { p.reuse_key(stream) } noexcept -> std::same_as<stream_id>;
+  { p.reuse_key(stream) } noexcept -> std::convertible_to<stream_id>;
   { p.should_hold(stream, stream) } noexcept -> std::same_as<bool>;
 };
 
@@ -36,7 +37,7 @@ struct reuse_on_same_stream {
 /// Reuses any block at once: for one stream, or a caller who waits before every free.
 struct reuse_ignoring_streams {
   static constexpr bool uses_events = false;
-  [[nodiscard]] static constexpr stream_id reuse_key(stream_id) noexcept { return {}; }
+  [[nodiscard]] static constexpr any_stream reuse_key(stream_id) noexcept { return {}; }
   [[nodiscard]] static constexpr bool should_hold(stream_id, stream_id) noexcept { return false; }
   bool operator==(const reuse_ignoring_streams&) const = default;
 };

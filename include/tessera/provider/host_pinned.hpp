@@ -23,9 +23,10 @@ namespace tessera {
 /// Page-locked memory of this machine. Its streams are threads and its events are real, so that a program in which
 /// streams misuse each other's memory goes wrong here as it would on a device. Linux.
 ///
-/// Calls may come from several threads.
+/// Calls may come from several threads; those about streams and events wait for none about memory.
 class host_pinned {
  public:
+  static constexpr bool is_thread_safe = true;
   enum class pinning : unsigned char {
     required,       ///< refuses memory that cannot be locked
     where_allowed,  ///< takes it unlocked then
@@ -110,7 +111,7 @@ class host_pinned {
 
   /// A new stream; the default one, stream 0, is always there.
   [[nodiscard]] stream_id create_stream() {
-    const std::lock_guard lock(state_->mutex);
+    const std::lock_guard lock(state_->streams_mutex);
     const stream_id made{++state_->last_stream};
     state_->streams.emplace(made, std::make_shared<host_stream>());
     return made;
@@ -118,7 +119,7 @@ class host_pinned {
   /// Finishes a stream's work and ends its thread; false where there is no such stream.
   bool destroy_stream(stream_id stream) {
     std::shared_ptr<host_stream> ending = find(stream);
-    const std::lock_guard lock(state_->mutex);
+    const std::lock_guard lock(state_->streams_mutex);
     return state_->streams.erase(stream) == 1;
   }
   /// Queues a callable, which must not throw, on a stream; false where there is no such stream.
@@ -187,12 +188,13 @@ class host_pinned {
     std::size_t page;
     std::size_t capacity;
     pinning pin;
-    std::mutex mutex;
+    std::mutex mutex;  // of the segments, and of what goes with them
     std::map<void*, segment> segments;
-    std::map<stream_id, std::shared_ptr<host_stream>> streams;
     std::size_t used = 0;
-    std::uint64_t last_stream = 0;
     const char* error = "";
+    std::mutex streams_mutex;
+    std::map<stream_id, std::shared_ptr<host_stream>> streams;
+    std::uint64_t last_stream = 0;
   };
 
   [[nodiscard]] static std::size_t mapped_bytes(std::size_t bytes, page_kind kind) noexcept {
@@ -203,7 +205,7 @@ class host_pinned {
     return nullptr;
   }
   [[nodiscard]] std::shared_ptr<host_stream> find(stream_id stream) noexcept {
-    const std::lock_guard lock(state_->mutex);
+    const std::lock_guard lock(state_->streams_mutex);
     const auto found = state_->streams.find(stream);
     return found != state_->streams.end() ? found->second : nullptr;
   }

@@ -42,6 +42,15 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
                            { d.discard(e) } noexcept;
                          };
 
+/// Whether calls of a provider may come from several threads at once: what it says as a
+/// `static constexpr bool is_thread_safe`, and false where it says nothing. The adaptors for threads then let in one call
+/// at a time; where several allocators share it by provider_ref, it must be true.
+template <typename D>
+inline constexpr bool is_thread_safe = false;
+template <typename D>
+  requires std::convertible_to<decltype(D::is_thread_safe), bool>
+inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
+
 /// Gives memory in pages of a kind; null where that kind is not to be had.
 template <typename D>
 concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes, page_kind kind) {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/core/usage.hpp>
+#include <tessera/engine/ledger.hpp>
+
+namespace tessera {
+namespace engine {
+
+/// Keeps what the policies must see, and no statistics: two additions for each call.
+class totals {
+ public:
+  /// What is not kept.
+  struct nothing {
+    constexpr void increase(std::int64_t) noexcept {}
+    constexpr void decrease(std::int64_t) noexcept {}
+    constexpr nothing& operator++() noexcept { return *this; }
+  };
+  [[no_unique_address]] nothing oversize_allocations, oversize_segments, num_alloc_retries, num_ooms,
+      num_oom_rejections, num_sync_all_streams;
+
+  void handed_out(std::size_t, std::size_t requested, std::size_t block) noexcept {
+    now_.requested += requested;
+    now_.live += block;
+  }
+  void freed(std::size_t, std::size_t requested, std::size_t block) noexcept {
+    now_.requested -= requested;
+    now_.live -= block;
+  }
+  void held_back(std::size_t, std::size_t block) noexcept {
+    now_.live -= block;
+    now_.pending += block;
+  }
+  void no_longer_held(std::size_t, std::size_t requested, std::size_t block) noexcept {
+    now_.requested -= requested;
+    now_.pending -= block;
+  }
+  static constexpr void lent(std::size_t, std::size_t, std::size_t) noexcept {}
+  static constexpr void split_dipped(std::size_t, int, std::size_t) noexcept {}
+  static constexpr void split_rose(std::size_t, std::size_t) noexcept {}
+  static constexpr void split_grew(std::size_t, int, std::size_t) noexcept {}
+  static constexpr void split_shrank(std::size_t, int, std::size_t) noexcept {}
+  void segment_acquired(std::size_t, std::size_t bytes) noexcept { now_.reserved += bytes; }
+  void segment_released(std::size_t, std::size_t bytes) noexcept { now_.reserved -= bytes; }
+
+  [[nodiscard]] std::size_t reserved() const noexcept { return now_.reserved; }
+  [[nodiscard]] usage now() const noexcept {
+    usage told = now_;
+    told.cached = now_.reserved - now_.live - now_.pending;
+    return told;
+  }
+
+ private:
+  usage now_;
+};
+
+}  // namespace engine
+
+/// What an allocator counts: all of PyTorch's statistics.
+struct count_everything {
+  static constexpr bool keeps_statistics = true;
+  template <std::size_t Pools>
+  using books = engine::ledger<Pools>;
+};
+/// What an allocator counts: only what now() tells, so that statistics() is not to be had.
+struct count_totals {
+  static constexpr bool keeps_statistics = false;
+  template <std::size_t Pools>
+  using books = engine::totals;
+};
+
+}  // namespace tessera

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine takes short cuts; the textbook's allocator takes none. Both must give the same addresses and statistics.
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/tessera.hpp>
+
+#include "../../bench/textbook.hpp"
+
+namespace {
+
+using namespace tessera;
+using engine_under_test = caching_allocator<pytorch, simulated_device>;
+using textbook_engine = bench::textbook<simulated_device>;
+
+bool equal(const pool_statistics& a, const pool_statistics& b) {
+  return a.allocation == b.allocation && a.allocated_bytes == b.allocated_bytes && a.active == b.active &&
+         a.active_bytes == b.active_bytes && a.requested_bytes == b.requested_bytes &&
+         a.segment == b.segment && a.reserved_bytes == b.reserved_bytes &&
+         a.inactive_split == b.inactive_split && a.inactive_split_bytes == b.inactive_split_bytes;
+}
+bool equal(const statistics<2>& a, const statistics<2>& b) {
+  return equal(a.all, b.all) && equal(a.pool[0], b.pool[0]) && equal(a.pool[1], b.pool[1]);
+}
+
+template <typename Pool>
+concept tells_statistics = requires(const Pool& pool) { pool.statistics(); };
+
+struct workload {
+  std::size_t most_live;
+  std::size_t last_in_first_out;  // of 10 frees
+  std::size_t recorded;           // of 100 blocks
+  std::size_t operations;
+};
+
+class both : public testing::TestWithParam<workload> {};
+
+TEST_P(both, give_the_same_addresses_and_statistics) {
+  const workload& w = GetParam();
+  for (std::uint64_t seed : {1u, 2u, 3u}) {
+    std::mt19937_64 random(seed);
+    const auto bytes = [&]() -> std::size_t {
+      if (seed == 1) return 512 * (1 + random() % 8);
+      if (seed == 2) return (std::size_t{1} << (9 + random() % 14)) + random() % 700;
+      return 1 + random() % 12'000'000;
+    };
+    engine_under_test tested;
+    textbook_engine reference{simulated_device{}};
+    std::vector<void*> live;
+    for (std::size_t i = 0; i < w.operations; ++i) {
+      const bool shrink = i % 5000 > 3500 && random() % 4 != 0;
+      if (live.size() < w.most_live && !shrink && (live.size() < w.most_live / 2 || random() % 2 == 0)) {
+        const std::size_t wanted = bytes();
+        const stream_id stream{random() % 4 == 0 ? random() % 3 : 0};
+        live.push_back(tested.try_allocate(wanted, stream));
+        ASSERT_EQ(live.back(), reference.try_allocate(wanted, stream)) << "operation " << i;
+        if (random() % 100 < w.recorded) {
+          ASSERT_TRUE(tested.record_stream(live.back(), stream_id{7}));
+          reference.record_stream(live.back(), stream_id{7});
+        }
+      } else if (!live.empty()) {
+        if (random() % 10 >= w.last_in_first_out) std::swap(live[random() % live.size()], live.back());
+        tested.deallocate(live.back());
+        reference.deallocate(live.back());
+        live.pop_back();
+      }
+      if (w.recorded > 0 && i % 50 == 0) {
+        const bool held = random() % 2 == 0;
+        tested.device().hold_events(held);
+        reference.device().hold_events(held);
+      }
+      if (random() % 64 == 0) {
+        ASSERT_TRUE(equal(tested.statistics(), reference.statistics())) << "operation " << i;
+      }
+      if (random() % 4096 == 0) {
+        ASSERT_STREQ(tested.audit(), nullptr);
+      }
+    }
+    for (void* p : live) tested.deallocate(p), reference.deallocate(p);
+    ASSERT_TRUE(equal(tested.statistics(), reference.statistics()));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(workloads, both,
+                         testing::Values(workload{40, 0, 0, 60'000}, workload{40, 8, 0, 60'000},
+                                         workload{3, 5, 0, 60'000}, workload{60, 5, 20, 60'000},
+                                         workload{4000, 2, 0, 60'000}));
+
+// What is not counted is not missed where policies ask.
+TEST(totals, are_those_of_the_statistics) {
+  caching_allocator<pytorch, simulated_device> full;
+  caching_allocator<pytorch, simulated_device, ignore_events, count_totals> bare;
+  std::mt19937_64 random(11);
+  std::vector<void*> live;
+  for (int i = 0; i < 50'000; ++i) {
+    if (live.size() < 100 && random() % 2 == 0) {
+      const std::size_t bytes = 1 + random() % 3'000'000;
+      live.push_back(full.allocate(bytes));
+      ASSERT_EQ(live.back(), bare.allocate(bytes));
+      if (random() % 8 == 0) {
+        ASSERT_TRUE(full.record_stream(live.back(), stream_id{1}));
+        ASSERT_TRUE(bare.record_stream(live.back(), stream_id{1}));
+      }
+    } else if (!live.empty()) {
+      std::swap(live[random() % live.size()], live.back());
+      full.deallocate(live.back());
+      bare.deallocate(live.back());
+      live.pop_back();
+    }
+    ASSERT_EQ(full.now(), bare.now());
+  }
+  ASSERT_STREQ(bare.audit(), nullptr);
+  static_assert(sizeof(bare) + 500 < sizeof(full));
+  static_assert(tells_statistics<decltype(full)> && !tells_statistics<decltype(bare)>);
+  for (void* p : live) full.deallocate(p), bare.deallocate(p);
+}
+
+}  // namespace

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using pool_type = caching_allocator<pytorch, simulated_device>;
+
+TEST(handle, stands_for_a_block_that_no_address_finds) {
+  pool_type pool;
+  const handle h = pool.allocate_by_handle(5_MiB);
+  ASSERT_TRUE(h);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(h.data()) % min_alignment, 0u);
+  EXPECT_EQ(pool.now().live, 5_MiB);
+  EXPECT_FALSE(pool.try_deallocate(h.data()));
+  EXPECT_FALSE(pool.record_stream(h.data(), stream_id{1}));
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(h);
+  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.statistics().all.allocation.freed, 1);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(handle, is_empty_where_nothing_was_allocated) {
+  pool_type pool{simulated_device{{.capacity = 1_MiB}}};
+  EXPECT_FALSE(pool.allocate_by_handle(0));
+  EXPECT_FALSE(pool.allocate_by_handle(1_GiB));
+  EXPECT_EQ(handle().data(), nullptr);
+  pool.deallocate(handle());
+  EXPECT_FALSE(pool.record_stream(handle(), stream_id{1}));
+}
+
+TEST(handle, is_held_back_for_recorded_streams) {
+  pool_type pool;
+  pool.device().hold_events(true);
+  const handle h = pool.allocate_by_handle(1_KiB);
+  EXPECT_TRUE(pool.record_stream(h, stream_id{4}));
+  EXPECT_TRUE(pool.record_stream(h, stream_id{4}));
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(h);
+  EXPECT_EQ(pool.now().pending, 1_KiB);
+  EXPECT_EQ(pool.device().calls().record, 1u);
+  pool.device().hold_events(false);
+  void* const p = pool.allocate(1_KiB);
+  EXPECT_EQ(pool.now().pending, 0u);
+  pool.deallocate(p);
+}
+
+TEST(handle, counts_oversize_blocks) {
+  pool_type pool;
+  pool.settings().split.max = 32_MiB;
+  const handle h = pool.allocate_by_handle(64_MiB);
+  EXPECT_TRUE(pool.record_stream(h, stream_id{1}));
+  EXPECT_EQ(pool.statistics().oversize_allocations.current, 1);
+  pool.deallocate(h);
+  EXPECT_EQ(pool.statistics().oversize_allocations.current, 0);
+}
+
+TEST(handle_death, names_a_second_free) {
+  pool_type pool;
+  const handle h = pool.allocate_by_handle(1_KiB);
+  const handle keeps_the_description = pool.allocate_by_handle(1_KiB);
+  pool.deallocate(h);
+  EXPECT_DEATH(pool.deallocate(h), "not a live block");
+  pool.deallocate(keeps_the_description);
+}
+
+TEST(handle_death, names_a_second_free_of_a_block_that_was_merged) {
+  pool_type pool;
+  const handle h = pool.allocate_by_handle(1_KiB);
+  ASSERT_TRUE(pool.record_stream(h, stream_id{0}));
+  pool.deallocate(h);
+  EXPECT_DEATH(pool.deallocate(h), "not a live block");
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(handle, decides_as_an_address_does) {
+  pool_type by_address;
+  pool_type by_handle;
+  std::mt19937_64 random(3);
+  std::vector<void*> addresses;
+  std::vector<handle> handles;
+  for (int i = 0; i < 20'000; ++i) {
+    if (addresses.size() < 80 && random() % 2 == 0) {
+      const std::size_t bytes = 1 + random() % 4'000'000;
+      addresses.push_back(by_address.allocate(bytes));
+      handles.push_back(by_handle.allocate_by_handle(bytes));
+      ASSERT_EQ(addresses.back(), handles.back().data());
+    } else if (!addresses.empty()) {
+      const std::size_t at = random() % addresses.size();
+      by_address.deallocate(addresses[at]);
+      by_handle.deallocate(handles[at]);
+      addresses.erase(addresses.begin() + static_cast<std::ptrdiff_t>(at));
+      handles.erase(handles.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    ASSERT_EQ(by_address.now(), by_handle.now());
+  }
+  ASSERT_STREQ(by_handle.audit(), nullptr);
+  for (void* p : addresses) by_address.deallocate(p);
+  for (handle h : handles) by_handle.deallocate(h);
+}
+
+// A block that was just handed out is not cut yet; nobody may be able to tell.
+TEST(promise, is_seen_by_whoever_asks) {
+  pool_type pool;
+  void* const kept = pool.allocate(1_MiB);
+  void* const p = pool.allocate(300);
+  EXPECT_EQ(pool.now().live, 1_MiB + 512);
+  EXPECT_EQ(pool.now().requested, 1_MiB + 300);
+  pool.deallocate(p, 300);
+  void* const q = pool.allocate(300);
+  EXPECT_EQ(q, p);
+  EXPECT_EQ(pool.statistics().all.allocation.current, 2);
+  EXPECT_EQ(pool.statistics().all.allocation.allocated, 3);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  EXPECT_TRUE(pool.try_deallocate(q));
+  EXPECT_FALSE(pool.try_deallocate(q));
+  void* const r = pool.allocate(300);
+  EXPECT_TRUE(pool.record_stream(r, stream_id{2}));
+  pool.trim();
+  EXPECT_EQ(pool.now().live, 1_MiB + 512);
+  pool.deallocate(r);
+  pool.deallocate(kept);
+}
+TEST(promise, is_not_what_null_stands_for) {
+  pool_type pool;
+  EXPECT_FALSE(pool.try_deallocate(nullptr));
+  pool.deallocate(pool.allocate(300));
+  EXPECT_FALSE(pool.try_deallocate(nullptr));
+  pool.trim();
+  EXPECT_FALSE(pool.try_deallocate(nullptr));
+  EXPECT_EQ(pool.statistics().all.allocation.freed, 1);
+  EXPECT_EQ(pool.statistics().all.inactive_split_bytes.current, 0);
+}
+TEST(promise, is_checked_when_it_comes_back_by_size) {
+  pool_type pool;
+  void* const p = pool.allocate(300);
+  EXPECT_DEATH(pool.deallocate(p, 301), "not the requested size");
+  pool.deallocate(p, 300);
+  EXPECT_DEATH(pool.deallocate(p), "not the address of a live block");
+}
+TEST(promise, is_told_in_order) {
+  struct sink {
+    std::vector<allocator_event::action> told;
+    void on(const allocator_event& e) noexcept { told.push_back(e.what); }
+  };
+  using action = allocator_event::action;
+  caching_allocator<pytorch, simulated_device, sink> pool;
+  pool.deallocate(pool.allocate(512));
+  pool.deallocate(pool.allocate(512));
+  const std::vector<action> expected{action::segment_alloc,  action::alloc, action::free_requested,
+                                     action::free_completed, action::alloc, action::free_requested,
+                                     action::free_completed};
+  EXPECT_EQ(pool.sink().told, expected);
+}
+// A whole segment that was promised and comes back goes at once where the recipe says so.
+TEST(promise, that_comes_back_may_be_evicted) {
+  caching_allocator<passthrough, simulated_device> pool;
+  pool.deallocate(pool.allocate(1_MiB));
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.device().used(), 0u);
+}
+TEST(trim, evicts_what_was_pending_where_the_recipe_says_so) {
+  caching_allocator<passthrough, simulated_device> pool;
+  void* const p = pool.allocate(5_MiB);
+  pool.record_stream(p, stream_id{1});
+  pool.device().hold_events(true);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 5_MiB);
+  pool.trim(1_GiB);
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+}  // namespace
