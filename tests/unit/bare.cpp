@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // All of the library without exceptions and run-time types.
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_device.hpp>
+#include <tessera/adaptor/per_stream.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/law/recipe.hpp>
 #include <tessera/tessera.hpp>
@@ -15,5 +18,14 @@ int main() {
   const bool refuses = pool.try_allocate(std::size_t{1} << 30) == nullptr;
   pool.deallocate(p, 1000);
   pool.trim();
-  return refuses && pool.audit() == nullptr && pool.now().reserved == 0 ? 0 : 1;
+  std::vector<tessera::simulated_device> devices(1);
+  tessera::per_device<tessera::pytorch, tessera::simulated_device, tessera::per_stream> safe{
+      std::move(devices)};
+  safe.deallocate(safe.allocate(1000, 0));
+  tessera::locked<tessera::pytorch, tessera::simulated_device> simple;
+  simple.deallocate(simple.allocate(1000));
+  return safe.audit() == nullptr && simple.audit() == nullptr && refuses && pool.audit() == nullptr &&
+                 pool.now().reserved == 0
+             ? 0
+             : 1;
 }

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/provider/forwarding.hpp>
+
+namespace tessera {
+
+/// A mutex that its holder lets go of for the time of a call, and the calls for which that is so now.
+class leavable_mutex {
+ public:
+  std::mutex mutex;
+
+  /// Lets go of the mutex as long as it lives.
+  ///   Requires:  the calling thread holds the mutex
+  class call {
+   public:
+    explicit call(leavable_mutex& of) noexcept : of_(of), serial_(++of.latest_), previous_(of.newest_) {
+      if (previous_ != nullptr) ++of.overlaps_;
+      (previous_ != nullptr ? previous_->next_ : of.oldest_) = this;
+      of.newest_ = this;
+      of.mutex.unlock();
+    }
+    call(const call&) = delete;
+    call& operator=(const call&) = delete;
+    ~call() {
+      of_.mutex.lock();
+      (previous_ != nullptr ? previous_->next_ : of_.oldest_) = next_;
+      (next_ != nullptr ? next_->previous_ : of_.newest_) = previous_;
+      of_.ended_.notify_all();
+    }
+
+   private:
+    friend leavable_mutex;
+    leavable_mutex& of_;
+    std::uint64_t serial_;
+    call* previous_;
+    call* next_ = nullptr;
+  };
+
+  // All that follows is asked with the mutex held.
+
+  /// How often a call has begun while another one was under way.
+  [[nodiscard]] std::uint64_t overlaps() const noexcept { return overlaps_; }
+  [[nodiscard]] bool any_under_way() const noexcept { return oldest_ != nullptr; }
+  /// Returns once the calls that are under way now have ended.
+  void wait_for_calls(std::unique_lock<std::mutex>& held) {
+    const std::uint64_t latest = latest_;
+    ended_.wait(held, [this, latest] { return oldest_ == nullptr || oldest_->serial_ > latest; });
+  }
+
+ private:
+  std::condition_variable ended_;
+  call* oldest_ = nullptr;
+  call* newest_ = nullptr;
+  std::uint64_t latest_ = 0;
+  std::uint64_t overlaps_ = 0;
+};
+
+/// What the engine below a mutex takes for its provider: lets go of the mutex where a call may take long.
+template <typename Device>
+class outside : public forwarding<Device> {
+ public:
+  using typename forwarding<Device>::event;
+
+  outside(Device& to, leavable_mutex& inside) noexcept : forwarding<Device>(to), inside_(&inside) {}
+
+  template <std::same_as<page_kind>... Kind>
+    requires requires(Device& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); }
+  [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
+    const leavable_mutex::call under_way(*inside_);
+    return this->to().acquire(bytes, kind...);
+  }
+  bool release(void* p, std::size_t bytes) noexcept {
+    const leavable_mutex::call under_way(*inside_);
+    return this->to().release(p, bytes);
+  }
+  bool wait(event& mark) noexcept
+    requires requires(Device& d) { d.wait(mark); }
+  {
+    const leavable_mutex::call under_way(*inside_);
+    return this->to().wait(mark);
+  }
+
+ private:
+  leavable_mutex* inside_;
+};
+
+/// A caching allocator and the mutex before it, which nobody holds while the device gives, takes back or waits, nor while
+/// a user's callback runs. `Device` may be called from several threads at once.
+template <typename Recipe, typename Device, event_sink Sink, typename Counting>
+class guarded {
+ public:
+  using allocator = caching_allocator<Recipe, outside<Device>, Sink, Counting>;
+
+  template <typename From>
+  guarded(From&& device, policies<Recipe> chosen, Sink sink)
+      : device_(std::forward<From>(device)),
+        allocator_(outside<Device>(device_, mutex_), std::move(chosen), std::move(sink)) {}
+  guarded(const guarded&) = delete;
+  guarded& operator=(const guarded&) = delete;
+  ~guarded() {
+    while (callbacks_ != nullptr) delete std::exchange(callbacks_, callbacks_->next);
+    mutex_.mutex.lock();  // which the allocator lets go of when it gives its segments back
+  }
+
+  /// Calls f(allocator) with the mutex held, except as said above.
+  template <typename F>
+  decltype(auto) enter(F&& f) {
+    const std::lock_guard lock(mutex_.mutex);
+    return std::forward<F>(f)(allocator_);
+  }
+  template <typename F>
+  decltype(auto) enter(F&& f) const {
+    const std::lock_guard lock(mutex_.mutex);
+    return std::forward<F>(f)(std::as_const(allocator_));
+  }
+
+  /// The allocator's try_allocate, behind f(allocator). Where that fails while other threads are at the device, which may
+  /// be about to give back what is wanted, waits for those calls to end and tries once more; each try is counted.
+  template <typename F>
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, F&& f) noexcept {
+    std::unique_lock lock(mutex_.mutex);
+    f(allocator_);
+    const std::uint64_t overlaps = mutex_.overlaps();
+    void* const p = allocator_.try_allocate(bytes, stream);
+    if (p != nullptr) return p;
+    if (bytes == 0 || bytes > max_request) return nullptr;
+    if (overlaps == mutex_.overlaps() && !mutex_.any_under_way()) return nullptr;
+    mutex_.wait_for_calls(lock);
+    return allocator_.try_allocate(bytes, stream);
+  }
+  /// Waits for the calls to the device that are under way, then empties the cache.
+  void trim_after_calls() noexcept {
+    std::unique_lock lock(mutex_.mutex);
+    mutex_.wait_for_calls(lock);
+    allocator_.trim();
+  }
+
+  using callback = bool (*)(void* context) noexcept;
+  [[nodiscard]] bool on_pressure(callback call, void* context) noexcept {
+    const std::lock_guard lock(mutex_.mutex);
+    auto* const made = new (std::nothrow) outside_callback{this, call, context, callbacks_};
+    if (made == nullptr) return false;
+    callbacks_ = made;
+    return allocator_.on_pressure(
+        [](void* given) noexcept {
+          auto& self = *static_cast<outside_callback*>(given);
+          self.of->mutex_.mutex.unlock();
+          const bool freed = self.call(self.context);
+          self.of->mutex_.mutex.lock();
+          return freed;
+        },
+        made);
+  }
+
+  [[nodiscard]] Device& device() noexcept { return device_; }
+
+ private:
+  struct outside_callback {
+    guarded* of;
+    callback call;
+    void* context;
+    outside_callback* next;
+  };
+
+  struct unlocks_at_its_end {
+    std::mutex& held;
+    ~unlocks_at_its_end() { held.unlock(); }
+  };
+
+  mutable leavable_mutex mutex_;
+  Device device_;
+  unlocks_at_its_end end_{mutex_.mutex};  // behind that of the allocator
+  allocator allocator_;
+  outside_callback* callbacks_ = nullptr;
+};
+
+}  // namespace tessera

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <concepts>
+#include <cstddef>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <tessera/adaptor/address_directory.hpp>
+#include <tessera/adaptor/guarded.hpp>
+#include <tessera/adaptor/hand_over.hpp>
+#include <tessera/adaptor/registered.hpp>
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
+
+namespace tessera {
+
+/// What all lanes together may take from the device.
+struct lane_budget {
+  std::atomic<std::size_t> limit;
+  std::atomic<std::size_t> taken{0};
+
+  [[nodiscard]] bool is_passed_by(std::size_t bytes) const noexcept {
+    return saturating_add(taken.load(), bytes) > limit.load();
+  }
+  [[nodiscard]] bool take(std::size_t bytes) noexcept {
+    std::size_t before = taken.load();
+    do {
+      if (saturating_add(before, bytes) > limit.load()) return false;
+    } while (!taken.compare_exchange_weak(before, before + bytes));
+    return true;
+  }
+};
+
+/// What a lane takes for its provider: the shared one, within the budget, its segments registered as the lane's.
+template <typename Device>
+class lane_device : public registered<Device> {
+ public:
+  lane_device(Device& to, address_directory& in, address_directory::owner_number owner,
+              lane_budget& budget) noexcept
+      : registered<Device>(to, in, owner), budget_(&budget) {}
+
+  template <std::same_as<page_kind>... Kind>
+    requires requires(Device& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); }
+  [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
+    if (!budget_->take(bytes)) return nullptr;
+    void* const given = registered<Device>::acquire(bytes, kind...);
+    if (given == nullptr) budget_->taken -= bytes;
+    return given;
+  }
+  [[nodiscard]] bool over_limit(std::size_t bytes) const noexcept { return budget_->is_passed_by(bytes); }
+  bool release(void* p, std::size_t bytes) noexcept {
+    const bool gone = registered<Device>::release(p, bytes);
+    if (gone) budget_->taken -= bytes;
+    return gone;
+  }
+
+ private:
+  lane_budget* budget_;
+};
+
+/// A sink that lanes share: one of them tells it something at a time.
+template <event_sink Sink>
+class lane_sink {
+ public:
+  lane_sink(Sink& to, std::mutex& mutex) noexcept : to_(&to), mutex_(&mutex) {}
+  void on(const allocator_event& event) noexcept {
+    const std::lock_guard lock(*mutex_);
+    to_->on(event);
+  }
+
+ private:
+  Sink* to_;
+  std::mutex* mutex_;
+};
+template <>
+class lane_sink<ignore_events> {
+ public:
+  lane_sink(ignore_events&, std::mutex&) noexcept {}
+  static constexpr void on(const allocator_event&) noexcept {}
+};
+
+/// An allocator for few streams, and what other threads hand it for freeing, so that they need not wait for its mutex.
+template <typename Recipe, typename Device, event_sink Sink, typename Counting>
+class alignas(64) lane {
+  using pool = guarded<Recipe, lane_device<Device>, lane_sink<Sink>, Counting>;
+
+ public:
+  using allocator = typename pool::allocator;
+
+  lane(stream_id key, lane_device<Device> device, policies<Recipe> chosen, lane_sink<Sink> sink)
+      : key_(key), inside_(std::move(device), std::move(chosen), std::move(sink)) {}
+
+  /// The first stream that came here.
+  [[nodiscard]] stream_id key() const noexcept { return key_; }
+
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream) noexcept {
+    return inside_.try_allocate(bytes, stream, [this](allocator& in) {
+      for (std::size_t n = 0; n < hand_over::capacity; ++n) {
+        const hand_over::item next = freed_.take();
+        if (next.address == nullptr) break;
+        free(in, next);
+      }
+      if (has_uses_.load(std::memory_order_relaxed)) has_uses_.store(in.machine().has_uses());
+      const std::thread::id me = std::this_thread::get_id();
+      if (user_.load(std::memory_order_relaxed) != me) user_.store(me, std::memory_order_relaxed);
+    });
+  }
+
+  /// Frees a block now where that disturbs nobody; else it is freed when somebody next allocates or looks here.
+  ///   Requires:  its address lies in a segment of this lane
+  void deallocate(hand_over::item freed) noexcept {
+    // A stream that is noted may end after this call, so that its event must be recorded now.
+    const bool may_wait = user_.load(std::memory_order_relaxed) != std::this_thread::get_id() &&
+                          !has_uses_.load(std::memory_order_relaxed);
+    if (may_wait && freed_.push(freed)) return;
+    inside_.enter([&](allocator& in) {
+      if (may_wait) drain(in);
+      free(in, freed);
+    });
+  }
+
+  bool record_stream(void* p, stream_id stream) noexcept {
+    return look([&](allocator& in) {
+      const bool noted = in.record_stream(p, stream);
+      if (in.machine().has_uses()) has_uses_.store(true);
+      return noted;
+    });
+  }
+
+  /// Calls f(allocator) with the mutex held, once everything that was handed over is freed.
+  template <typename F>
+  decltype(auto) look(F&& f) noexcept {
+    return inside_.enter([&](allocator& in) -> decltype(auto) {
+      drain(in);
+      return std::forward<F>(f)(in);
+    });
+  }
+  /// The same without that.
+  template <typename F>
+  decltype(auto) enter(F&& f) noexcept {
+    return inside_.enter(std::forward<F>(f));
+  }
+  /// Empties the cache for the sake of another lane, and waits for those who are at that already.
+  void empty() noexcept {
+    look([](allocator&) {});
+    inside_.trim_after_calls();
+  }
+  [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
+    return inside_.on_pressure(call, context);
+  }
+
+ private:
+  static void free(allocator& in, hand_over::item freed) noexcept {
+    freed.bytes == unlimited ? in.deallocate(freed.address) : in.deallocate(freed.address, freed.bytes);
+  }
+  void drain(allocator& in) noexcept {
+    freed_.take_all([&in](hand_over::item next) { free(in, next); });
+  }
+
+  const stream_id key_;
+  std::atomic<std::thread::id> user_{};  // who allocated here last
+  std::atomic<bool> has_uses_{false};    // false: no block here has a stream noted
+  alignas(64) pool inside_;
+  hand_over freed_;
+};
+
+}  // namespace tessera

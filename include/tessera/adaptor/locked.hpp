@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include <tessera/adaptor/guarded.hpp>
+#include <tessera/adaptor/shared_provider.hpp>
+#include <tessera/caching_allocator.hpp>
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/error.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/core/usage.hpp>
+
+namespace tessera {
+
+/// A caching_allocator for several threads, with one mutex: the same template arguments, calls and decisions.
+///
+/// The mutex is not held while the device gives, takes back or waits, so that nobody who finds a cached block waits for
+/// somebody who finds none; nor while a callback of on_pressure runs. The sink is called with it held. A provider that is
+/// not thread-safe is called by one thread at a time; it must not use the allocator.
+template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
+          typename Counting = count_everything>
+class locked {
+ public:
+  explicit locked(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+      : inside_(std::move(device), std::move(chosen), std::move(sink)) {}
+
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
+    raise(inside_.enter([&](auto& pool) { return pool.failure(bytes); }));
+  }
+  /// Where it fails while other threads are at the device, tries once more when they are done.
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    return inside_.try_allocate(bytes, stream, [](auto&) {});
+  }
+  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
+    return inside_.enter([=](auto& pool) { return pool.allocate_by_handle(bytes, stream); });
+  }
+  void deallocate(handle h) noexcept {
+    inside_.enter([h](auto& pool) { pool.deallocate(h); });
+  }
+  bool record_stream(handle h, stream_id stream) noexcept {
+    return inside_.enter([=](auto& pool) { return pool.record_stream(h, stream); });
+  }
+  void deallocate(void* p) noexcept {
+    inside_.enter([p](auto& pool) { pool.deallocate(p); });
+  }
+  void deallocate(void* p, std::size_t bytes) noexcept {
+    inside_.enter([=](auto& pool) { pool.deallocate(p, bytes); });
+  }
+  [[nodiscard]] bool try_deallocate(void* p) noexcept {
+    return inside_.enter([p](auto& pool) { return pool.try_deallocate(p); });
+  }
+  bool record_stream(void* p, stream_id stream) noexcept {
+    return inside_.enter([=](auto& pool) { return pool.record_stream(p, stream); });
+  }
+  /// What other threads are waiting for or giving back meanwhile, it leaves to them.
+  void trim(std::size_t keep = 0) noexcept {
+    inside_.enter([keep](auto& pool) { pool.trim(keep); });
+  }
+
+  /// The callback may use the allocator. While callbacks run, a thread in need does without them.
+  [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
+    return inside_.on_pressure(call, context);
+  }
+  [[nodiscard]] usage now() const noexcept {
+    return inside_.enter([](const auto& pool) { return pool.now(); });
+  }
+  [[nodiscard]] auto statistics() const noexcept
+    requires Counting::keeps_statistics
+  {
+    return inside_.enter([](const auto& pool) { return pool.statistics(); });
+  }
+  void reset_peak_statistics() noexcept {
+    inside_.enter([](auto& pool) { pool.reset_peak_statistics(); });
+  }
+  void reset_accumulated_statistics() noexcept {
+    inside_.enter([](auto& pool) { pool.reset_accumulated_statistics(); });
+  }
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    return inside_.enter([](const auto& pool) { return pool.footprint(); });
+  }
+  [[nodiscard]] const char* audit() const noexcept {
+    return inside_.enter([](const auto& pool) { return pool.audit(); });
+  }
+
+  /// Calls f with the settings, which nobody reads meanwhile; f must not use the allocator.
+  template <typename F>
+  decltype(auto) with_settings(F f) {
+    return inside_.enter([&f](auto& pool) -> decltype(auto) { return f(pool.settings()); });
+  }
+  /// Calls f with the provider, which nobody else calls meanwhile unless it is thread-safe; f must not use the allocator.
+  template <typename F>
+  decltype(auto) with_device(F f) {
+    return inside_.device().with_device(f);
+  }
+  /// Calls f with the sink, which is told nothing meanwhile; f must not use the allocator.
+  template <typename F>
+  decltype(auto) with_sink(F f) {
+    return inside_.enter([&f](auto& pool) -> decltype(auto) { return f(pool.sink()); });
+  }
+
+ private:
+  guarded<Recipe, shared_provider<Provider>, Sink, Counting> inside_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include <tessera/adaptor/address_directory.hpp>
+#include <tessera/adaptor/lane.hpp>
+#include <tessera/adaptor/shared_provider.hpp>
+#include <tessera/adaptor/sums.hpp>
+#include <tessera/caching_allocator.hpp>
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/contract.hpp>
+#include <tessera/core/error.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/core/usage.hpp>
+
+namespace tessera {
+
+/// A caching_allocator for many threads that mostly use streams of their own: each stream has a lane, an allocator with a
+/// mutex of its own, over one provider. The calls are those of caching_allocator, but for handles.
+///
+/// There are at most 256 lanes, made when they are needed and kept; streams that find no place of their own share one. A thread that
+/// frees what a lane gave to another thread hands it over to that lane, where it is free once somebody next allocates or
+/// looks there: who looks (at now(), statistics() and so on) may so release segments. The limit of growth holds for all lanes together;
+/// what else a policy is told of `usage` is the lane's. A lane that can get no memory has the others empty their caches
+/// and tries once more, if the recipe recovers by emptying the cache. The sink learns of one event at a time, in the order
+/// of each lane.
+template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
+          typename Counting = count_everything>
+class per_stream {
+  using lane_type = lane<Recipe, shared_provider<Provider>, Sink, Counting>;
+  using allocator = typename lane_type::allocator;
+
+ public:
+  static constexpr std::size_t most_lanes = 256;
+
+  explicit per_stream(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+      : device_(std::move(device)),
+        settings_(std::move(chosen)),
+        streams_(settings_.streams),
+        sink_(std::move(sink)),
+        budget_{settings_.growth.limit()} {}
+  per_stream(const per_stream&) = delete;
+  per_stream& operator=(const per_stream&) = delete;
+  ~per_stream() {
+    for (auto& place : lanes_) delete place.load();
+    for (callback* c = callbacks_.load(); c != nullptr;) delete std::exchange(c, c->next.load());
+  }
+
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
+    lane_type* const at = lane_of(stream);
+    if (at == nullptr) raise({bytes, bytes, now()});
+    const std::size_t segment = at->enter([&](allocator& in) { return in.failure(bytes).segment(); });
+    raise({bytes, segment, now()});
+  }
+  /// Null also where host memory for the first lane ran out.
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    lane_type* const at = lane_of(stream);
+    if (at == nullptr) return nullptr;
+    if (void* const p = at->try_allocate(bytes, stream)) return p;
+    if (bytes == 0 || bytes > max_request || !empty_others(at, bytes)) return nullptr;
+    return at->try_allocate(bytes, stream);
+  }
+
+  /// An address that is not a live block's may be found to be none only later; then, too, the program ends.
+  void deallocate(void* p) noexcept { hand_back({p, unlimited}); }
+  void deallocate(void* p, std::size_t bytes) noexcept {
+    if (bytes > max_request) contract_broken("deallocate: not the requested size", p);
+    hand_back({p, bytes});
+  }
+  [[nodiscard]] bool try_deallocate(void* p) noexcept {
+    lane_type* const at = owner_of(p);
+    return at != nullptr && at->look([p](allocator& in) { return in.try_deallocate(p); });
+  }
+  bool record_stream(void* p, stream_id stream) noexcept {
+    lane_type* const at = owner_of(p);
+    return at != nullptr && at->record_stream(p, stream);
+  }
+
+  /// Goes from lane to lane.
+  void trim(std::size_t keep = 0) noexcept {
+    for_each_lane([&](lane_type& l) {
+      l.look([&](allocator& in) {
+        const std::size_t here = in.now().reserved;
+        const std::size_t all = budget_.taken.load();
+        const std::size_t elsewhere = all > here ? all - here : 0;
+        in.trim(keep > elsewhere ? keep - elsewhere : 0);
+      });
+    });
+  }
+
+  /// The callback may use the allocator. While callbacks run, a thread in need does without them.
+  [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
+    auto* const made = new (std::nothrow) callback{call, context, nullptr};
+    if (made == nullptr) return false;
+    const std::lock_guard lock(mutex_);
+    std::atomic<callback*>* at = &callbacks_;
+    while (at->load() != nullptr) at = &at->load()->next;
+    at->store(made);
+    return true;
+  }
+
+  /// Sums over the lanes, one after the other.
+  [[nodiscard]] usage now() const noexcept {
+    usage sum;
+    for_each_lane([&](lane_type& l) { l.look([&](allocator& in) { add_to(sum, in.now()); }); });
+    const std::size_t limit = budget_.limit.load();
+    sum.limit = limit < device_.capacity() ? limit : device_.capacity();
+    return sum;
+  }
+  /// The same; peaks are upper bounds.
+  [[nodiscard]] auto statistics() const noexcept
+    requires Counting::keeps_statistics
+  {
+    tessera::statistics<Recipe::pools::count> sum;
+    for_each_lane([&](lane_type& l) { l.look([&](allocator& in) { add_to(sum, in.statistics()); }); });
+    return sum;
+  }
+  void reset_peak_statistics() noexcept {
+    for_each_lane([](lane_type& l) { l.look([](allocator& in) { in.reset_peak_statistics(); }); });
+  }
+  void reset_accumulated_statistics() noexcept {
+    for_each_lane([](lane_type& l) { l.look([](allocator& in) { in.reset_accumulated_statistics(); }); });
+  }
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    std::size_t bytes = directory_.footprint();
+    for_each_lane([&](lane_type& l) {
+      bytes += sizeof(lane_type) + l.look([](allocator& in) { return in.footprint(); });
+    });
+    return bytes;
+  }
+  [[nodiscard]] const char* audit() const noexcept {
+    const char* broken = nullptr;
+    for_each_lane([&](lane_type& l) {
+      const char* const here = l.look([](allocator& in) { return in.audit(); });
+      broken = broken != nullptr ? broken : here;
+    });
+    return broken;
+  }
+  [[nodiscard]] std::size_t lanes() const noexcept {
+    std::size_t count = 0;
+    for_each_lane([&](lane_type&) { ++count; });
+    return count;
+  }
+
+  /// Calls f with the settings, which all lanes take over afterwards, one after the other; f must not use the allocator.
+  /// Which streams share blocks was settled when it was made.
+  template <typename F>
+  void with_settings(F f) {
+    const std::lock_guard lock(mutex_);
+    f(settings_);
+    budget_.limit = settings_.growth.limit();
+    for_each_lane([&](lane_type& l) { l.enter([&](allocator& in) { in.settings() = settings_; }); });
+  }
+  /// Calls f with the provider, which nobody else calls meanwhile unless it is thread-safe; f must not use the allocator.
+  template <typename F>
+  decltype(auto) with_device(F f) {
+    return device_.with_device(f);
+  }
+  /// Calls f with the sink, which is told nothing meanwhile; f must not use the allocator.
+  template <typename F>
+  decltype(auto) with_sink(F f) {
+    const std::lock_guard lock(sink_mutex_);
+    return f(sink_);
+  }
+
+ private:
+  struct callback {
+    bool (*call)(void* context) noexcept;
+    void* context;
+    std::atomic<callback*> next;
+  };
+  static constexpr std::size_t most_steps = 8;
+
+  /// The lane of a stream: the first of a few places that has it or is empty, and where others have all of them, one of
+  /// those. Null where host memory for the first of all lanes ran out.
+  [[nodiscard]] lane_type* lane_of(stream_id stream) noexcept {
+    const stream_id key = streams_.reuse_key(stream);
+    const auto first = static_cast<std::size_t>((key.handle * 0x9E3779B97F4A7C15u) >> 56);
+    for (std::size_t step = 0; step < most_steps; ++step) {
+      lane_type* const here = lanes_[(first + step) % most_lanes].load(std::memory_order_acquire);
+      if (here == nullptr) return make_lane(key, first);
+      if (here->key() == key) return here;
+    }
+    return lanes_[(first + key.handle % most_steps) % most_lanes].load(std::memory_order_acquire);
+  }
+  [[nodiscard, gnu::noinline]] lane_type* make_lane(stream_id key, std::size_t first) noexcept {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t step = 0; step < most_steps; ++step) {
+      const std::size_t number = (first + step) % most_lanes;
+      lane_type* here = lanes_[number].load(std::memory_order_acquire);
+      if (here != nullptr && here->key() == key) return here;
+      if (here != nullptr) continue;
+      const auto owner = static_cast<address_directory::owner_number>(number);
+      here = new (std::nothrow)
+          lane_type(key, lane_device<shared_provider<Provider>>(device_, directory_, owner, budget_),
+                    settings_, lane_sink<Sink>(sink_, sink_mutex_));
+      if (here != nullptr && here->on_pressure(&run_callbacks, this)) {
+        lanes_[number].store(here, std::memory_order_release);
+        return here;
+      }
+      delete here;
+      break;
+    }
+    for (std::size_t step = 0; step < most_lanes; ++step) {
+      if (lane_type* const other = lanes_[(first + step) % most_lanes].load()) return other;
+    }
+    return nullptr;
+  }
+  void hand_back(hand_over::item freed) noexcept {
+    if (freed.address == nullptr) return;
+    lane_type* const at = owner_of(freed.address);
+    if (at == nullptr) contract_broken("deallocate: not the address of a live block", freed.address);
+    at->deallocate(freed);
+  }
+  [[nodiscard]] lane_type* owner_of(const void* p) const noexcept {
+    const address_directory::owner_number owner = directory_.owner_of(p);
+    return owner != address_directory::no_owner ? lanes_[owner].load(std::memory_order_acquire) : nullptr;
+  }
+  template <typename F>
+  void for_each_lane(F f) const {
+    for (const auto& place : lanes_) {
+      if (lane_type* const l = place.load(std::memory_order_acquire)) f(*l);
+    }
+  }
+
+  /// False where the recipe does not want it, or there are none.
+  [[nodiscard]] bool empty_others(lane_type* in_need, std::size_t bytes) noexcept {
+    const recovery_steps steps = in_need->enter([&](allocator& in) {
+      const bool over = budget_.is_passed_by(in.failure(bytes).segment());
+      return in.settings().recovery.steps(over ? refusal::by_limit : refusal::by_device);
+    });
+    if (std::find(steps.begin(), steps.end(), recovery_step::evict_all) == steps.end()) return false;
+    bool any = false;
+    for_each_lane([&](lane_type& other) {
+      if (&other != in_need) any = true, other.empty();
+    });
+    return any;
+  }
+
+  static bool run_callbacks(void* context) noexcept {
+    auto& self = *static_cast<per_stream*>(context);
+    if (self.callbacks_.load() == nullptr || self.calling_.exchange(true)) return false;
+    bool any = false;
+    for (const callback* c = self.callbacks_.load(); c != nullptr; c = c->next.load())
+      any = c->call(c->context) || any;
+    self.calling_ = false;
+    return any;
+  }
+
+  shared_provider<Provider> device_;
+  address_directory directory_;
+  policies<Recipe> settings_;
+  const typename Recipe::streams streams_;
+  Sink sink_;
+  std::mutex sink_mutex_;
+  lane_budget budget_;
+  std::mutex mutex_;  // of making lanes, of the settings and of adding callbacks
+  std::atomic<callback*> callbacks_{nullptr};
+  std::atomic<bool> calling_{false};
+  std::array<std::atomic<lane_type*>, most_lanes> lanes_{};
+};
+
+}  // namespace tessera

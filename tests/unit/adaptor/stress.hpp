@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/tessera.hpp>
+
+namespace adaptor_tests {
+
+/// Each thread on a stream of its own, with blocks that it also gives to the next one.
+template <typename Pool>
+void run_threads(Pool& pool, int threads, int rounds, std::size_t largest) {
+  std::vector<std::atomic<void*>> given(static_cast<std::size_t>(threads));
+  std::vector<std::thread> running;
+  for (int t = 0; t < threads; ++t) {
+    running.emplace_back([&, t] {
+      std::mt19937_64 random(static_cast<std::uint64_t>(t));
+      std::vector<void*> mine;
+      const tessera::stream_id own{static_cast<std::uint64_t>(t)};
+      for (int i = 0; i < rounds; ++i) {
+        const std::size_t what = random() % 16;
+        if (what < 7 && mine.size() < 20) {
+          if (void* p = pool.try_allocate(1 + random() % largest, own)) mine.push_back(p);
+        } else if (what < 13 && !mine.empty()) {
+          if (what == 7) pool.record_stream(mine.back(), tessera::stream_id{random() % 4});
+          pool.deallocate(mine.back());
+          mine.pop_back();
+        } else if (what < 15 && !mine.empty()) {
+          void* const other = given[random() % given.size()].exchange(mine.back());
+          mine.pop_back();
+          if (other != nullptr) mine.push_back(other);
+        } else if (random() % 32 == 0) {
+          pool.trim(random() % 2 == 0 ? 0 : pool.now().reserved / 2);
+        } else {
+          const tessera::usage now = pool.now();
+          EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
+          EXPECT_GE(pool.statistics().all.allocation.current, 0);
+          EXPECT_STREQ(pool.audit(), nullptr);
+        }
+      }
+      for (void* p : mine) pool.deallocate(p);
+    });
+  }
+  for (auto& t : running) t.join();
+  for (auto& g : given) pool.deallocate(g.load());
+}
+
+}  // namespace adaptor_tests
