@@ -3,10 +3,20 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include <tessera/trace/csv.hpp>
+#include <tessera/trace/event.hpp>
 #include <tessera/trace/file.hpp>
 #include <tessera/trace/program.hpp>
 
@@ -14,25 +24,33 @@
 
 namespace {
 
-const tessera::trace::recording* bundled() {
-  static const auto loaded = []() -> std::variant<tessera::trace::recording, std::string> {
-    const std::string path = TESSERA_EXAMPLES_DIR "/traces/gnn_sage.csv";
-    const auto text = tessera::trace::read_file(path);
-    if (const auto* wrong = std::get_if<tessera::trace::input_error>(&text)) return wrong->text();
-    auto read = tessera::trace::read_csv(std::get<std::string>(text), path);
-    if (const auto* wrong = std::get_if<tessera::trace::input_error>(&read)) return wrong->text();
-    return std::get<tessera::trace::recording>(std::move(read));
-  }();
-  return std::get_if<tessera::trace::recording>(&loaded);
+using tessera::trace::event;
+using tessera::trace::recording;
+
+/// Frees what is still live at the end, so that the next round begins as this one did.
+void close(recording& run) {
+  std::map<std::uint64_t, bool> live;
+  for (const event& e : run.events) {
+    if (e.what == event::kind::allocate || e.what == event::kind::free)
+      live[e.id] = e.what == event::kind::allocate;
+  }
+  run.events.push_back({event::kind::answer_events, 0, 1});
+  for (const auto& [id, is_live] : live) {
+    if (is_live) run.events.push_back({event::kind::free, id});
+  }
+}
+
+tessera::trace::read_result<recording> read(const std::string& path) {
+  auto text = tessera::trace::read_file(path);
+  if (auto* wrong = std::get_if<tessera::trace::input_error>(&text)) return std::move(*wrong);
+  auto run = tessera::trace::read_csv(std::get<std::string>(text), path);
+  if (auto* read = std::get_if<recording>(&run)) close(*read);
+  return run;
 }
 
 template <typename Subject>
-void replay(benchmark::State& state) {
-  if (bundled() == nullptr) {
-    state.SkipWithError("the bundled trace cannot be read");
-    return;
-  }
-  const tessera::trace::program program(*bundled());
+void replay(benchmark::State& state, const recording& run) {
+  const tessera::trace::program program(run);
   Subject subject;
   for (auto _ : state) benchmark::DoNotOptimize(tessera::trace::replay(program, subject.pool));
   const auto operations = static_cast<double>(program.events().size());
@@ -40,11 +58,41 @@ void replay(benchmark::State& state) {
       operations * 1e-9, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
-BENCHMARK(replay<bench::tessera_pytorch>)->Unit(benchmark::kMillisecond);
-BENCHMARK(replay<bench::textbook_engine>)->Unit(benchmark::kMillisecond);
-BENCHMARK(replay<bench::tessera_passthrough>)->Unit(benchmark::kMillisecond);
-BENCHMARK(replay<bench::host_heap>)->Unit(benchmark::kMillisecond);
+template <typename Subject>
+void add(const char* subject, const std::string& title, const std::shared_ptr<const recording>& run) {
+  const std::string name = std::string("replay<bench::") + subject + ">/" + title;
+  benchmark::RegisterBenchmark(name.c_str(), [run](benchmark::State& state) {
+    replay<Subject>(state, *run);
+  })->Unit(benchmark::kMillisecond);
+}
 
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  std::error_code unreadable;
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(TESSERA_EXAMPLES_DIR "/traces", unreadable)) {
+    if (entry.path().extension() == ".csv") paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  for (const auto& path : paths) {
+    auto read_in = read(path.string());
+    if (const auto* wrong = std::get_if<tessera::trace::input_error>(&read_in)) {
+      std::fprintf(stderr, "%s\n", wrong->text().c_str());
+      return 1;
+    }
+    const auto run = std::make_shared<const recording>(std::get<recording>(std::move(read_in)));
+    const std::string title = path.stem().string();
+    add<bench::tessera_pytorch>("tessera_pytorch", title, run);
+    add<bench::textbook_engine>("textbook_engine", title, run);
+    add<bench::tessera_passthrough>("tessera_passthrough", title, run);
+    add<bench::host_heap>("host_heap", title, run);
+  }
+  if (paths.empty()) {
+    std::fprintf(stderr, "no recorded programs in %s\n", TESSERA_EXAMPLES_DIR "/traces");
+    return 1;
+  }
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdlib>
-#include <memory>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/tessera.hpp>
 
@@ -13,14 +13,19 @@
 /// What the benchmarks compare, all with the same calls.
 namespace bench {
 
+/// A device that never refuses.
+inline tessera::simulated_device roomy() {
+  return tessera::simulated_device({.capacity = tessera::max_request});
+}
+
 struct tessera_pytorch {
-  tessera::caching_allocator<tessera::pytorch, tessera::simulated_device> pool{};
+  tessera::caching_allocator<tessera::pytorch, tessera::simulated_device> pool{roomy()};
 };
 struct tessera_passthrough {
-  tessera::caching_allocator<tessera::passthrough, tessera::simulated_device> pool{};
+  tessera::caching_allocator<tessera::passthrough, tessera::simulated_device> pool{roomy()};
 };
 struct textbook_engine {
-  textbook<tessera::simulated_device> pool{tessera::simulated_device{}};
+  textbook<tessera::simulated_device> pool{roomy()};
 };
 
 /// The host heap, which knows no streams and no device.

@@ -1,5 +1,5 @@
 # Plants faults in trees of its own and expects the scripts beside this one to name them.
-#   cmake -D SCRATCH=folder -P can_fail.cmake
+#   cmake -D SCRATCH=folder -D COMPILER=c++ -D FAMILY=GNU|Clang -P can_fail.cmake
 cmake_minimum_required(VERSION 3.24)
 set(tree ${SCRATCH}/planted)
 file(REMOVE_RECURSE ${tree})
@@ -10,7 +10,8 @@ endfunction()
 
 # Runs a script over what has been planted; without words, it must find no fault.
 function(expect script words)
-  execute_process(COMMAND ${CMAKE_COMMAND} -D ROOT=${tree} -P ${CMAKE_CURRENT_LIST_DIR}/${script}
+  execute_process(COMMAND ${CMAKE_COMMAND} -D ROOT=${tree} -D COMPILER=${COMPILER} -D FAMILY=${FAMILY}
+                          -D SCRATCH=${tree}/scratch -P ${CMAKE_CURRENT_LIST_DIR}/${script}
                   RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
   file(REMOVE_RECURSE ${tree})
   string(FIND "${out}" "${words}" at)
@@ -80,3 +81,20 @@ plant(README.md "```cpp\none(2);\nthree();\n```")
 expect(readme.cmake "this block of README.md stands in no example")
 plant(README.md "no code")
 expect(readme.cmake "README.md shows no code")
+
+# Plants a library of one template, which holds the text, and limits of 7 lines and 10 instantiations.
+function(plant_costly text)
+  plant(include/tessera/tessera.hpp "#include <cstddef>\nnamespace tessera {\nstruct pytorch;\nstruct simulated_device;
+template <typename, typename> struct caching_allocator { ${text} };\n}")
+  plant(tests/architecture/compile_cost_limits.cmake
+        "set(most_lines_GNU 7)\nset(most_lines_Clang 7)\nset(most_instantiations_GNU 10)\nset(most_instantiations_Clang 10)")
+endfunction()
+if(FAMILY MATCHES "^(GNU|Clang)$")
+  plant_costly("")
+  expect(compile_cost.cmake "")
+  plant_costly("\n\nint a;\n// no line\n\nint b;\n")
+  expect(compile_cost.cmake "tessera's own lines are 9; 7 are allowed")
+  plant_costly("template <int N, typename> struct more : more<N - 1, int> {}; template <typename T> struct more<0, T> {};
+                more<20, int> many;")
+  expect(compile_cost.cmake "; 10 are allowed")
+endif()

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much host memory describes the blocks, and how often is the host heap asked for it?
+//
+// Counted, not timed: every request of this program to the host heap is seen, except those of the simulated device.
+
+#include <benchmark/benchmark.h>
+#include <malloc.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <tessera/core/page.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+#include "dice.hpp"
+#include "textbook.hpp"
+
+namespace {
+
+struct {
+  bool paused = false;
+  std::int64_t requests = 0;
+  std::int64_t bytes = 0;  // with the heap's own word before each
+} host;
+
+void* counted(void* p) {
+  if (p == nullptr) std::abort();
+  if (!host.paused) {
+    ++host.requests;
+    host.bytes += static_cast<std::int64_t>(malloc_usable_size(p) + sizeof(std::size_t));
+  }
+  return p;
+}
+void uncounted(void* p) {
+  if (p != nullptr && !host.paused)
+    host.bytes -= static_cast<std::int64_t>(malloc_usable_size(p) + sizeof(std::size_t));
+  std::free(p);
+}
+
+/// A simulated device that never refuses; what it remembers is not counted.
+class uncounted_device : public tessera::simulated_device {
+ public:
+  uncounted_device() : simulated_device({.capacity = tessera::max_request}) {}
+  void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::page_kind::normal) noexcept {
+    host.paused = true;
+    void* const given = simulated_device::acquire(bytes, kind);
+    host.paused = false;
+    return given;
+  }
+  bool release(void* p, std::size_t bytes) noexcept {
+    host.paused = true;
+    const bool works = simulated_device::release(p, bytes);
+    host.paused = false;
+    return works;
+  }
+};
+
+struct tessera_pytorch {
+  tessera::caching_allocator<tessera::pytorch, uncounted_device> pool;
+};
+struct textbook_engine {
+  bench::textbook<uncounted_device> pool{uncounted_device{}};
+};
+
+template <typename Subject>
+void metadata(benchmark::State& state) {
+  const auto count = static_cast<std::size_t>(state.range(0));
+  std::vector<void*> blocks(count);
+  bench::dice random;
+  const std::int64_t at_first = host.bytes;
+  Subject subject;
+  auto& pool = subject.pool;
+  const auto held = [&] { return static_cast<double>(host.bytes - at_first); };
+  const auto note = [&](const char* name, double value) {
+    host.paused = true;
+    state.counters[name] = value;
+    host.paused = false;
+  };
+  const auto note_share_of = [&](const char* name, std::int64_t described) {
+    note(name, held() / static_cast<double>(described));
+  };
+  const auto live = [&] { return pool.statistics().all.active.current; };
+  const auto replace_one = [&] {
+    void*& p = blocks[random.below(count)];
+    pool.deallocate(p);
+    p = pool.try_allocate(random.bytes());
+  };
+
+  for (auto _ : state) {
+    for (void*& p : blocks) p = pool.try_allocate(random.bytes());
+    note_share_of("per_live", live());
+
+    for (std::size_t i = 0; i < count; ++i) replace_one();
+    std::int64_t hits = 0;
+    std::int64_t requests = 0;
+    for (std::size_t i = 0; i < 100'000; ++i) {
+      const std::uint64_t misses_before = pool.device().calls().acquire;
+      const std::int64_t requests_before = host.requests;
+      replace_one();
+      if (pool.device().calls().acquire != misses_before) continue;
+      ++hits;
+      requests += host.requests - requests_before;
+    }
+    note("requests_per_hit", static_cast<double>(requests) / static_cast<double>(hits));
+    note_share_of("per_live_after_use", live());
+
+    for (std::size_t i = 0; i < count; i += 2) pool.deallocate(std::exchange(blocks[i], nullptr));
+    note_share_of("per_block_half_free", live() + pool.statistics().all.inactive_split.current);
+    if constexpr (requires { pool.footprint(); })
+      note("footprint_of_counted", static_cast<double>(pool.footprint()) / held());
+
+    const double before = held();
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i % 100 != 1) pool.deallocate(std::exchange(blocks[i], nullptr));
+    }
+    note("kept_with_1_of_100", held() / before);
+    pool.trim();
+    note("kept_after_trim", held() / before);
+    note_share_of("per_live_after_trim", live());
+    for (void*& p : blocks) pool.deallocate(std::exchange(p, nullptr));
+    pool.trim();
+    note("bytes_when_empty", held());
+  }
+}
+
+struct host_heap {};
+
+/// What the host heap takes beyond what it was asked for, as its blocks end at a word, a line or a page.
+template <>
+void metadata<host_heap>(benchmark::State& state) {
+  const auto count = static_cast<std::size_t>(state.range(0));
+  std::vector<void*> blocks(count);
+  bench::dice random;
+  for (auto _ : state) {
+    std::size_t beyond = 0;
+    for (void*& p : blocks) {
+      const std::size_t bytes = random.bytes();
+      p = std::malloc(bytes);
+      beyond += malloc_usable_size(p) + sizeof(std::size_t) - bytes;
+    }
+    state.counters["per_live"] = static_cast<double>(beyond) / static_cast<double>(count);
+    for (void* p : blocks) std::free(p);
+  }
+}
+
+void counts(benchmark::internal::Benchmark* b) {
+  b->RangeMultiplier(10)->Range(100, 1'000'000)->Iterations(1)->Repetitions(1);
+}
+BENCHMARK(metadata<tessera_pytorch>)->Apply(counts);
+BENCHMARK(metadata<textbook_engine>)->Apply(counts);
+BENCHMARK(metadata<host_heap>)->Arg(100)->Arg(1'000)->Arg(10'000)->Iterations(1)->Repetitions(1);
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted(std::malloc(bytes)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted(std::aligned_alloc(static_cast<std::size_t>(alignment), bytes));
+}
+void operator delete(void* p) noexcept { uncounted(p); }
+void operator delete(void* p, std::size_t) noexcept { uncounted(p); }
+void operator delete(void* p, std::align_val_t) noexcept { uncounted(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { uncounted(p); }
+
+BENCHMARK_MAIN();

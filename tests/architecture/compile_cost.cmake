@@ -1,0 +1,83 @@
+# Checks what a user has to compile who includes <tessera/tessera.hpp> and instantiates one allocator: preprocessed lines
+# and template instantiations, beyond those of the standard headers that are included on the way. Both are counted, so
+# that they depend on the compiler and never on the machine's speed. Prints them beside some headers of the library.
+#   cmake -D ROOT=checkout -D COMPILER=c++ -D FAMILY=GNU|Clang -D SCRATCH=folder -P compile_cost.cmake
+cmake_minimum_required(VERSION 3.24)
+include(${ROOT}/tests/architecture/compile_cost_limits.cmake)
+file(MAKE_DIRECTORY ${SCRATCH})
+
+function(compile source)
+  execute_process(COMMAND ${COMPILER} -std=c++20 -I ${ROOT}/include ${ARGN} ${source} RESULT_VARIABLE code
+                  OUTPUT_VARIABLE out ERROR_VARIABLE err WORKING_DIRECTORY ${SCRATCH})
+  if(NOT code EQUAL 0)
+    message(FATAL_ERROR "the compiler fails:\n${err}")
+  endif()
+  set(out "${out}" PARENT_SCOPE)
+  set(err "${err}" PARENT_SCOPE)
+endfunction()
+
+# Sets `lines` and `instantiations` to what a source text amounts to, and prints them.
+function(count what text)
+  set(source ${SCRATCH}/compile_cost.cpp)
+  file(WRITE ${source} "${text}")
+  compile(${source} -E -P)
+  string(REGEX REPLACE "[^\n]*[^ \t\n][^\n]*\n" "x" out "${out}")
+  string(REGEX REPLACE "[^x]" "" out "${out}")
+  string(LENGTH "${out}" lines)
+  if(FAMILY STREQUAL "GNU")  # the sizes of its tables of specializations: functions and variables, classes and aliases
+    compile(${source} -fsyntax-only -fstats)
+    string(REGEX MATCH "decl_specializations: size [0-9]+, ([0-9]+) elements" found "${err}")
+    set(instantiations ${CMAKE_MATCH_1})
+    string(REGEX MATCH "type_specializations: size [0-9]+, ([0-9]+) elements" found "${err}")
+    math(EXPR instantiations "${instantiations} + ${CMAKE_MATCH_1}")
+  else()  # how often its trace says that it instantiates a function or a class
+    compile(${source} -c -ftime-trace -ftime-trace-granularity=0 -o compile_cost.o)
+    file(READ ${SCRATCH}/compile_cost.json out)
+    string(REGEX MATCHALL "\"name\":\"Instantiate(Class|Function)\"" found "${out}")
+    list(LENGTH found instantiations)
+  endif()
+  message(STATUS "${what}: ${lines} lines, ${instantiations} instantiations")
+  set(lines ${lines} PARENT_SCOPE)
+  set(instantiations ${instantiations} PARENT_SCOPE)
+endfunction()
+
+# Sets `standard` to the directives that include what is not tessera's, of a header and of those it includes.
+function(collect header)
+  file(STRINGS ${ROOT}/include/${header} directives REGEX "^#include <")
+  set_property(GLOBAL APPEND PROPERTY seen ${header})
+  foreach(line IN LISTS directives)
+    string(REGEX REPLACE "^#include <(.*)>.*" "\\1" name "${line}")
+    get_property(seen GLOBAL PROPERTY seen)
+    if(name MATCHES "^tessera/" AND NOT name IN_LIST seen)
+      collect(${name})
+    elseif(NOT name MATCHES "^tessera/")
+      string(APPEND standard "#include <${name}>\n")
+    endif()
+  endforeach()
+  set(standard "${standard}" PARENT_SCOPE)
+endfunction()
+
+set(standard "")
+collect(tessera/tessera.hpp)
+count("<map>" "#include <map>\n")
+count("<memory_resource>" "#include <memory_resource>\n")
+count("the standard headers that tessera includes" "${standard}")
+set(standard_lines ${lines})
+set(standard_instantiations ${instantiations})
+count("with tessera and one allocator" "${standard}#include <tessera/tessera.hpp>
+template class tessera::caching_allocator<tessera::pytorch, tessera::simulated_device>;\n")
+
+set(faults "")
+foreach(what IN ITEMS lines instantiations)
+  math(EXPR own "${${what}} - ${standard_${what}}")
+  set(most ${most_${what}_${FAMILY}})
+  message(STATUS "tessera's own ${what}: ${own}, at most ${most}")
+  if(own LESS_EQUAL 0)
+    string(APPEND faults "  tessera's own ${what} are ${own}: nothing was counted\n")
+  elseif(NOT own LESS_EQUAL most)
+    string(APPEND faults "  tessera's own ${what} are ${own}; ${most} are allowed\n")
+  endif()
+endforeach()
+if(NOT faults STREQUAL "")
+  message(FATAL_ERROR "\n${faults}")
+endif()
