@@ -70,7 +70,6 @@ struct block {
     return mark.is == state::live_noted ? noted : notes{false, false, mark.is == state::live_by_handle};
   }
   void note(notes special) noexcept {
-    special.by_handle = is_by_handle();
     noted = special;
     mark.is = state::live_noted;
   }

@@ -22,6 +22,7 @@ class heap {
   heap() = default;
   heap(const heap&) = delete;
   heap& operator=(const heap&) = delete;
+
   /// Takes the host memory that serving one request can need; false where there is none, and nothing has changed.
   [[nodiscard]] bool make_room() noexcept { return blocks_.reserve(2) && live_.reserve_one(); }
 

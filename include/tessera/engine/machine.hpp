@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 #include <utility>
 
 #include <tessera/core/allocator_event.hpp>
@@ -187,11 +186,11 @@ class machine {
   }
   /// What will be reserved once the device has taken back what it is being asked to.
   [[nodiscard]] std::size_t staying() const noexcept { return ledger_.reserved() - heap_.leaving(); }
-  /// Whether another segment would pass a limit, the segments that the device is being asked for included; or a limit that
-  /// the provider knows, where it says over_limit(bytes).
+  /// Whether another segment would pass a limit, the segments that the device is being asked for included, or a limit that
+  /// the provider knows.
   [[nodiscard]] bool would_pass(std::size_t limit, std::size_t bytes) const noexcept {
     if (saturating_add(saturating_add(ledger_.reserved(), asked_for_), bytes) > limit) return true;
-    if constexpr (requires { device_.over_limit(bytes); }) return device_.over_limit(bytes);
+    if constexpr (limited_provider<Provider>) return device_.over_limit(bytes);
     return false;
   }
   /// Whether streams are noted for any block.

@@ -51,6 +51,13 @@ template <typename D>
   requires std::convertible_to<decltype(D::is_thread_safe), bool>
 inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
 
+/// Knows a limit of its own, as one that several allocators share: d.over_limit(bytes) says whether `bytes` more would
+/// pass it, so that a refusal for that is told from one for want of memory.
+template <typename D>
+concept limited_provider = device_provider<D> && requires(const D& d, std::size_t bytes) {
+  { d.over_limit(bytes) } noexcept -> std::same_as<bool>;
+};
+
 /// Gives memory in pages of a kind; null where that kind is not to be had.
 template <typename D>
 concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes, page_kind kind) {
