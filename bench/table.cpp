@@ -90,7 +90,7 @@ constexpr row rows[] = {
     {"hot pair, 5 MiB", "hot_pair", "/5242880"},
     {"mixed pair, 1000 live", "mixed_sizes", ""},
     {"operation of a recorded run", "replay", "*", "ns_per_operation"},
-    measured_of("full", {"pair, seven others in between", "back_later", ""}),
+    {"pair, seven others in between", "back_later", ""},
     measured_of("stripped", {"the same without statistics, streams", "back_later", ""}),
     measured_of("by_handle", {"the same by handle", "back_later", ""}),
     measured_of("tessera_per_stream", {"a thread's pair, 1 thread", "own_streams", "/1", "real_time"}),

@@ -14,10 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_stream.hpp>
-
 #include "subjects.hpp"
+#include "threaded_subjects.hpp"
 
 namespace {
 
@@ -25,13 +23,6 @@ using namespace tessera::literals;
 using clock_on_the_wall = std::chrono::steady_clock;
 
 constexpr int pairs = 100'000;
-
-struct tessera_per_stream {
-  tessera::per_stream<tessera::pytorch, tessera::simulated_device> pool{bench::roomy()};
-};
-struct tessera_locked {
-  tessera::locked<tessera::pytorch, tessera::simulated_device> pool{bench::roomy()};
-};
 
 double seconds_since(clock_on_the_wall::time_point start) {
   return std::chrono::duration<double>(clock_on_the_wall::now() - start).count();
@@ -109,13 +100,13 @@ void producer_and_consumer(benchmark::State& state) {
 void threads(benchmark::internal::Benchmark* b) {
   b->Arg(1)->Arg(2)->Arg(4)->Arg(8)->UseManualTime()->Iterations(20);
 }
-BENCHMARK(own_streams<tessera_per_stream>)->Apply(threads);
-BENCHMARK(own_streams<tessera_locked>)->Apply(threads);
+BENCHMARK(own_streams<bench::tessera_per_stream>)->Apply(threads);
+BENCHMARK(own_streams<bench::tessera_locked>)->Apply(threads);
 BENCHMARK(own_streams<bench::textbook_engine>)->Apply(threads);
 BENCHMARK(own_streams<bench::host_heap>)->Apply(threads);
 
-BENCHMARK(producer_and_consumer<tessera_per_stream>)->UseManualTime()->Iterations(20);
-BENCHMARK(producer_and_consumer<tessera_locked>)->UseManualTime()->Iterations(20);
+BENCHMARK(producer_and_consumer<bench::tessera_per_stream>)->UseManualTime()->Iterations(20);
+BENCHMARK(producer_and_consumer<bench::tessera_locked>)->UseManualTime()->Iterations(20);
 BENCHMARK(producer_and_consumer<bench::textbook_engine>)->UseManualTime()->Iterations(20);
 BENCHMARK(producer_and_consumer<bench::host_heap>)->UseManualTime()->Iterations(20);
 

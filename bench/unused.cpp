@@ -9,10 +9,8 @@
 #include <cstddef>
 #include <utility>
 
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_stream.hpp>
-
 #include "subjects.hpp"
+#include "threaded_subjects.hpp"
 
 namespace {
 
@@ -24,7 +22,6 @@ using tessera::simulated_device;
 /// One order for all work: no events, and no stream is compared.
 using one_stream = tessera::with<tessera::pytorch, tessera::reuse_ignoring_streams>;
 
-struct full : bench::tessera_pytorch {};
 struct no_statistics {
   tessera::caching_allocator<tessera::pytorch, simulated_device, ignore_events, count_totals> pool{
       bench::roomy()};
@@ -34,12 +31,6 @@ struct no_streams {
 };
 struct stripped {
   tessera::caching_allocator<one_stream, simulated_device, ignore_events, count_totals> pool{bench::roomy()};
-};
-struct with_lock {
-  tessera::locked<tessera::pytorch, simulated_device> pool{bench::roomy()};
-};
-struct with_lanes {
-  tessera::per_stream<tessera::pytorch, simulated_device> pool{bench::roomy()};
 };
 
 /// The same calls, by handle.
@@ -100,21 +91,21 @@ void back_later(benchmark::State& state) {
   for (auto& p : live) pool.deallocate(p);
 }
 
-BENCHMARK(back_at_once<full>);
+BENCHMARK(back_at_once<bench::tessera_pytorch>);
 BENCHMARK(back_at_once<no_statistics>);
 BENCHMARK(back_at_once<no_streams>);
 BENCHMARK(back_at_once<stripped>);
 BENCHMARK(back_at_once<by_handle>);
-BENCHMARK(back_at_once<with_lock>);
-BENCHMARK(back_at_once<with_lanes>);
+BENCHMARK(back_at_once<bench::tessera_locked>);
+BENCHMARK(back_at_once<bench::tessera_per_stream>);
 
-BENCHMARK(back_later<full>);
+BENCHMARK(back_later<bench::tessera_pytorch>);
 BENCHMARK(back_later<no_statistics>);
 BENCHMARK(back_later<no_streams>);
 BENCHMARK(back_later<stripped>);
 BENCHMARK(back_later<by_handle>);
-BENCHMARK(back_later<with_lock>);
-BENCHMARK(back_later<with_lanes>);
+BENCHMARK(back_later<bench::tessera_locked>);
+BENCHMARK(back_later<bench::tessera_per_stream>);
 BENCHMARK(back_later<bench::textbook_engine>);
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include <tessera/provider/forwarding.hpp>
 #include <tessera/tessera.hpp>
 
 /// Devices for the tests of adaptors.
@@ -87,23 +88,10 @@ class gated_device {
 };
 
 /// Refers to one; what the allocators take.
-class gated_ref {
+class gated_ref : public tessera::forwarding<gated_device> {
  public:
-  using event = gated_device::event;
   static constexpr bool is_thread_safe = true;
-
-  explicit gated_ref(gated_device& to) : to_(&to) {}
-  void* acquire(std::size_t bytes) noexcept { return to_->acquire(bytes); }
-  bool release(void* p, std::size_t bytes) noexcept { return to_->release(p, bytes); }
-  std::size_t capacity() const noexcept { return to_->capacity(); }
-  std::size_t granularity() const noexcept { return to_->granularity(); }
-  bool record(tessera::stream_id stream, event& mark) noexcept { return to_->record(stream, mark); }
-  bool query(event& mark) noexcept { return to_->query(mark); }
-  bool wait(event& mark) noexcept { return to_->wait(mark); }
-  void discard(event& mark) noexcept { to_->discard(mark); }
-
- private:
-  gated_device* to_;
+  using forwarding::forwarding;
 };
 static_assert(tessera::event_provider<gated_ref> && tessera::is_thread_safe<gated_ref>);
 static_assert(!tessera::is_thread_safe<tessera::simulated_device>);

@@ -20,7 +20,8 @@ namespace {
 using namespace tessera;
 using adaptor_tests::gated_device;
 using adaptor_tests::gated_ref;
-using adaptor_tests::run_threads;
+using adaptor_tests::run_threads_and_give_back;
+using adaptor_tests::run_threads_with_failing_calls;
 using torch = locked<pytorch, gated_ref>;
 
 TEST(locked_threads, decide_alone_as_without_a_lock) {
@@ -101,46 +102,19 @@ TEST(locked_threads, explain_out_of_memory) {
 }
 
 TEST(locked_threads, keep_every_promise_on_a_device_for_one_thread) {
+  using recipe = with<pytorch, evict_idle_above<percent(50)>>;
   simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
-  {
-    locked<with<pytorch, evict_idle_above<percent(50)>>, provider_ref<simulated_device>> pool{
-        provider_ref(shared)};
-    run_threads(pool, 4, 4000, 8_MiB);
-    pool.trim();
-    EXPECT_STREQ(pool.audit(), nullptr);
-    EXPECT_EQ(pool.now().live, 0u);
-    EXPECT_EQ(pool.now().reserved, 0u);
-  }
-  EXPECT_EQ(shared.used(), 0u);
+  run_threads_and_give_back<locked<recipe, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
+                                                                            8_MiB);
 }
 
 TEST(locked_threads, keep_every_promise_where_every_free_gives_back) {
   gated_device shared;
-  {
-    locked<passthrough, gated_ref> pool{gated_ref(shared)};
-    run_threads(pool, 4, 3000, 64_KiB);
-    pool.trim();
-    EXPECT_STREQ(pool.audit(), nullptr);
-    EXPECT_EQ(pool.now().reserved, 0u);
-  }
-  EXPECT_EQ(shared.used(), 0u);
+  run_threads_and_give_back<locked<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
 }
 
 TEST(locked_threads, survive_calls_failing_again_and_again) {
-  for (std::uint64_t k = 2; k <= 12; k += 2) {
-    gated_device shared(200_MiB);
-    shared.with([k](auto& d) { d.fail_every(k); });
-    {
-      locked<with<pytorch, split_up_to<2_MiB>>, gated_ref> pool{gated_ref(shared)};
-      run_threads(pool, 3, 1500, 8_MiB);
-      EXPECT_STREQ(pool.audit(), nullptr);
-      shared.with([](auto& d) { d.fail_every(0); });
-      pool.trim();
-      EXPECT_STREQ(pool.audit(), nullptr);
-      EXPECT_EQ(pool.now().reserved, 0u);
-    }
-    EXPECT_EQ(shared.used(), 0u) << "with every call " << k << " failing";
-  }
+  run_threads_with_failing_calls<locked<with<pytorch, split_up_to<2_MiB>>, gated_ref>>();
 }
 
 TEST(locked_threads, find_cached_blocks_while_another_waits_for_the_device) {
@@ -182,55 +156,57 @@ TEST(locked_threads, never_pass_the_limit_together) {
   pool.deallocate(first);
 }
 
-TEST(locked_threads, do_not_hand_out_what_is_being_given_back) {
+/// A segment of 100 MiB that the device is asked to take back, and does not answer until go_on().
+struct release_under_way {
+  explicit release_under_way(std::size_t capacity = 1_GiB) : shared(capacity) {
+    pool.deallocate(cached);
+    shared.releases.shut();
+    trimming = std::thread([this] { pool.trim(); });
+    shared.releases.await(1);
+  }
+  void go_on() {
+    shared.releases.open();
+    trimming.join();
+  }
+
   gated_device shared;
   torch pool{gated_ref(shared)};
   void* const cached = pool.allocate(100_MiB);
-  pool.deallocate(cached);
-  shared.releases.shut();
-  std::thread trimming([&] { pool.trim(); });
-  shared.releases.await(1);
+  std::thread trimming;
+};
+
+TEST(locked_threads, do_not_hand_out_what_is_being_given_back) {
+  release_under_way now;
+  auto& pool = now.pool;
   EXPECT_EQ(pool.now().reserved, 100_MiB);  // the device has not taken it back yet
   EXPECT_STREQ(pool.audit(), nullptr);
   void* const fresh = pool.allocate(100_MiB);
-  EXPECT_NE(fresh, cached);
+  EXPECT_NE(fresh, now.cached);
   pool.trim();
-  shared.releases.open();
-  trimming.join();
+  now.go_on();
   EXPECT_EQ(pool.now().reserved, 100_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(fresh);
 }
 
 TEST(locked_threads, keep_what_the_device_fails_to_take_back) {
-  gated_device shared;
-  torch pool{gated_ref(shared)};
-  void* const cached = pool.allocate(100_MiB);
-  pool.deallocate(cached);
-  shared.releases.shut();
-  std::thread trimming([&] { pool.trim(); });
-  shared.releases.await(1);
-  shared.with([](auto& d) { d.fail_call(1); });
-  shared.releases.open();
-  trimming.join();
+  release_under_way now;
+  auto& pool = now.pool;
+  now.shared.with([](auto& d) { d.fail_call(1); });
+  now.go_on();
   EXPECT_EQ(pool.now().cached, 100_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
-  EXPECT_EQ(pool.allocate(100_MiB), cached);
-  pool.deallocate(cached);
+  EXPECT_EQ(pool.allocate(100_MiB), now.cached);
+  pool.deallocate(now.cached);
 }
 
 TEST(locked_threads, wait_for_memory_that_another_gives_back) {
-  gated_device shared(120_MiB);
-  torch pool{gated_ref(shared)};
-  pool.deallocate(pool.allocate(100_MiB));
-  shared.releases.shut();
-  std::thread trimming([&] { pool.trim(); });
-  shared.releases.await(1);
+  release_under_way now(120_MiB);
+  auto& pool = now.pool;
   void* p = nullptr;
   std::thread needing([&] { p = pool.try_allocate(100_MiB, stream_id{1}); });
   while (pool.statistics().num_ooms == 0) std::this_thread::yield();
-  shared.releases.open();
-  trimming.join();
+  now.go_on();
   needing.join();
   EXPECT_NE(p, nullptr);
   pool.deallocate(p);

@@ -22,7 +22,8 @@ namespace {
 using namespace tessera;
 using adaptor_tests::gated_device;
 using adaptor_tests::gated_ref;
-using adaptor_tests::run_threads;
+using adaptor_tests::run_threads_and_give_back;
+using adaptor_tests::run_threads_with_failing_calls;
 using torch = per_stream<pytorch, gated_ref>;
 
 TEST(per_stream_threads, serve_as_one_allocator) {
@@ -132,46 +133,19 @@ TEST(per_stream_threads, decide_alone_on_one_stream_as_without_lanes) {
 }
 
 TEST(per_stream_threads, keep_every_promise_on_a_device_for_one_thread) {
+  using recipe = with<pytorch, evict_idle_above<percent(20)>>;
   simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
-  {
-    per_stream<with<pytorch, evict_idle_above<percent(20)>>, provider_ref<simulated_device>> pool{
-        provider_ref(shared)};
-    run_threads(pool, 4, 4000, 8_MiB);
-    pool.trim();
-    EXPECT_STREQ(pool.audit(), nullptr);
-    EXPECT_EQ(pool.now().live, 0u);
-    EXPECT_EQ(pool.now().reserved, 0u);
-  }
-  EXPECT_EQ(shared.used(), 0u);
+  run_threads_and_give_back<per_stream<recipe, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
+                                                                                8_MiB);
 }
 
 TEST(per_stream_threads, keep_every_promise_where_every_free_gives_back) {
   gated_device shared;
-  {
-    per_stream<passthrough, gated_ref> pool{gated_ref(shared)};
-    run_threads(pool, 4, 3000, 64_KiB);
-    pool.trim();
-    EXPECT_STREQ(pool.audit(), nullptr);
-    EXPECT_EQ(pool.now().reserved, 0u);
-  }
-  EXPECT_EQ(shared.used(), 0u);
+  run_threads_and_give_back<per_stream<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
 }
 
 TEST(per_stream_threads, survive_calls_failing_again_and_again) {
-  for (std::uint64_t k = 2; k <= 12; k += 2) {
-    gated_device shared(200_MiB);
-    shared.with([k](auto& d) { d.fail_every(k); });
-    {
-      per_stream<with<pytorch, split_up_to<2_MiB>>, gated_ref> pool{gated_ref(shared)};
-      run_threads(pool, 3, 1500, 8_MiB);
-      EXPECT_STREQ(pool.audit(), nullptr);
-      shared.with([](auto& d) { d.fail_every(0); });
-      pool.trim();
-      EXPECT_EQ(pool.now().reserved, 0u);
-      EXPECT_EQ(pool.now().live, 0u);
-    }
-    EXPECT_EQ(shared.used(), 0u) << "with every call " << k << " failing";
-  }
+  run_threads_with_failing_calls<per_stream<with<pytorch, split_up_to<2_MiB>>, gated_ref>>();
 }
 
 TEST(per_stream_threads, pass_blocks_from_producer_to_consumer) {

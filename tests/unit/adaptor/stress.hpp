@@ -12,6 +12,8 @@
 
 #include <tessera/tessera.hpp>
 
+#include "devices.hpp"
+
 namespace adaptor_tests {
 
 /// Each thread on a stream of its own, with blocks that it also gives to the next one.
@@ -50,6 +52,40 @@ void run_threads(Pool& pool, int threads, int rounds, std::size_t largest) {
   }
   for (auto& t : running) t.join();
   for (auto& g : given) pool.deallocate(g.load());
+}
+
+/// The same on a pool over a device of somebody else, which then has everything back.
+template <typename Pool, typename Ref>
+void run_threads_and_give_back(Ref shared, int threads, int rounds, std::size_t largest) {
+  {
+    Pool pool{shared};
+    run_threads(pool, threads, rounds, largest);
+    pool.trim();
+    EXPECT_STREQ(pool.audit(), nullptr);
+    EXPECT_EQ(pool.now().live, 0u);
+    EXPECT_EQ(pool.now().reserved, 0u);
+  }
+  EXPECT_EQ(shared.to().used(), 0u);
+}
+
+/// The same while every second to twelfth call of the device fails.
+template <typename Pool>
+void run_threads_with_failing_calls() {
+  for (std::uint64_t k = 2; k <= 12; k += 2) {
+    gated_device shared(tessera::operator""_MiB(200));
+    shared.with([k](auto& d) { d.fail_every(k); });
+    {
+      Pool pool{gated_ref(shared)};
+      run_threads(pool, 3, 1500, tessera::operator""_MiB(8));
+      EXPECT_STREQ(pool.audit(), nullptr);
+      shared.with([](auto& d) { d.fail_every(0); });
+      pool.trim();
+      EXPECT_STREQ(pool.audit(), nullptr);
+      EXPECT_EQ(pool.now().live, 0u);
+      EXPECT_EQ(pool.now().reserved, 0u);
+    }
+    EXPECT_EQ(shared.used(), 0u) << "with every call " << k << " failing";
+  }
 }
 
 }  // namespace adaptor_tests

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_stream.hpp>
+
+#include "subjects.hpp"
+
+/// What may be called by several threads, with the same calls again.
+namespace bench {
+
+struct tessera_locked {
+  tessera::locked<tessera::pytorch, tessera::simulated_device> pool{roomy()};
+};
+struct tessera_per_stream {
+  tessera::per_stream<tessera::pytorch, tessera::simulated_device> pool{roomy()};
+};
+
+}  // namespace bench
