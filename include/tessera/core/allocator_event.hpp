@@ -11,13 +11,17 @@ namespace tessera {
 
 /// Something an allocator did, told in the order of happening.
 struct allocator_event {
-  /// The names are PyTorch's trace actions, plus the device's refusals.
+  /// The names are PyTorch's trace actions, plus the device's refusals and ranges.
   enum class action : unsigned char {
     alloc,           ///< a block was handed out
     free_requested,  ///< the user gave it back
     free_completed,  ///< no stream uses it any more
     segment_alloc,   ///< the device gave a segment
     segment_free,    ///< the device took it back
+    segment_map,     ///< physical memory was mapped into a range, `bytes` of it
+    segment_unmap,   ///< and taken away from there
+    range_reserve,   ///< the device gave a range of addresses
+    range_release,   ///< and took it back
     refused,         ///< the device did not give `bytes`, or host memory to describe them ran out
     oom              ///< nothing helped
   };

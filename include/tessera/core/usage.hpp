@@ -16,4 +16,13 @@ struct usage {
   bool operator==(const usage&) const = default;
 };
 
+/// What a policy of growth is told, in bytes, where pages may move instead of new ones being taken.
+struct growth_state {
+  std::size_t reserved = 0;  ///< now
+  std::size_t limit = 0;     ///< the most that may be reserved
+  std::size_t peak_live =
+      0;  ///< the most that was live where memory was got, the block that is wanted now included
+  std::size_t peak_reserved = 0;  ///< the most that was reserved; neither peak ever falls
+};
+
 }  // namespace tessera

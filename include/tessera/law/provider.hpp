@@ -9,14 +9,13 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/law/registering.hpp>
 #include <tessera/law/verdict.hpp>
+#include <tessera/law/virtual_memory.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// What a provider must mean, tried at run time: for users' own providers, in any test framework.
 namespace tessera::law {
-
-/// The most that a trial holds where nothing else is said.
-inline constexpr std::size_t trial_bytes = 16_MiB;
 
 /// Acquires several segments, each apart from the others, and gives them back, twice and in two orders.
 template <device_provider D>
@@ -115,34 +114,41 @@ template <event_provider D>
 /// What a paged_provider must mean.
 template <paged_provider D>
 [[nodiscard]] verdict page_kinds(D& device) {
-  constexpr std::size_t huge_page = 2_MiB;
   const std::size_t step = device.granularity();
-  const auto trial = [&](page_kind kind, std::size_t bytes, bool may_refuse) {
+  for (const page_kind kind : trial_kinds) {
+    const std::size_t bytes = std::max(step, kind.step());
     void* const p = device.acquire(bytes, kind);
-    if (p == nullptr) return may_refuse;
-    const bool aligned = reinterpret_cast<std::uintptr_t>(p) % step == 0;
-    return device.release(p, bytes) && aligned;
-  };
-  if (!trial(page_kind::normal, step, false)) return {"normal pages come and go as unasked ones do"};
-  if (!trial(page_kind::huge, std::max(step, huge_page), true))
-    return {"huge pages are refused, or come and go as others do"};
+    const bool aligned = p != nullptr && reinterpret_cast<std::uintptr_t>(p) % step == 0;
+    const bool goes = p != nullptr && device.release(p, bytes);
+    if (kind == normal_pages && !(aligned && goes)) return {"normal pages come and go as unasked ones do"};
+    if (p != nullptr && !(aligned && goes))
+      return {"pages of a kind are refused, or come and go as others do"};
+  }
   return {};
 }
 
-/// All laws that concern a provider, tried on a device of which nothing else is in use. Memory is not touched, and all
-/// of it is given back, so far as the device takes it.
+/// All laws that concern one provider, tried on a device of which nothing else is in use; law::sharing is about two.
+/// Memory is not touched, and all of it is given back, so far as the device takes it.
 ///
-/// The trial holds at most `at_once` bytes, 2 MiB or 7 times the granularity, whichever is most. It finds a device that
-/// forgets what was released where the capacity is at most 64 times `at_once`.
+/// The trial holds at most `at_once` bytes, three pages of one kind or 7 times the granularity, whichever is most. It finds
+/// a device that forgets what was released where the capacity is at most 64 times `at_once`.
 ///   Requires:  a capacity of at least 8 times the granularity
 template <device_provider D>
 [[nodiscard]] verdict provider(D& device, std::size_t at_once = trial_bytes) {
-  if (const verdict found = memory(device, at_once); !found) return found;
+  verdict found = memory(device, at_once);
   if constexpr (event_provider<D>) {
-    if (const verdict found = events(device); !found) return found;
+    if (found) found = events(device);
   }
-  if constexpr (paged_provider<D>) return page_kinds(device);
-  return {};
+  if constexpr (paged_provider<D>) {
+    if (found) found = page_kinds(device);
+  }
+  if constexpr (virtual_memory_provider<D>) {
+    if (found) found = virtual_memory(device, at_once);
+  }
+  if constexpr (registering_provider<D>) {
+    if (found) found = registering(device);
+  }
+  return found;
 }
 
 }  // namespace tessera::law

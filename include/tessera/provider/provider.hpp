@@ -3,6 +3,8 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <type_traits>
 
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
@@ -58,10 +60,91 @@ concept limited_provider = device_provider<D> && requires(const D& d, std::size_
   { d.over_limit(bytes) } noexcept -> std::same_as<bool>;
 };
 
-/// Gives memory in pages of a kind; null where that kind is not to be had.
+/// Gives memory in pages of a kind; null where that kind is not to be had. Portable callers ask for a multiple of
+/// kind.step().
 template <typename D>
 concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes, page_kind kind) {
   { d.acquire(bytes, kind) } noexcept -> std::same_as<void*>;
+};
+
+/// Keeps addresses and physical memory apart: a range of addresses is reserved, physical memory is created, and is mapped
+/// whole, in one place at a time, wherever the range is free.
+///
+///   D::physical            names physical memory; empty when made, may be copied
+///   D::map_grants_access   whether what is mapped can be used at once, without grant
+///   D::unmap_wants_size    whether unmap looks at `bytes`; portable callers give what was mapped in any case
+///   d.step(kind)           power of two; memory of `kind` is a multiple of it long and mapped at a multiple of it
+///   d.reserve(bytes, to)   a range of addresses, a multiple of the step long, that begins at a multiple of `to`, a power
+///                          of two; null where refused
+///   d.unreserve(p, bytes)  gives a whole range back, in which nothing is mapped
+///   d.create(bytes, k, m)  sets `m` to `bytes` of physical memory of kind `k`
+///   d.destroy(m)           lets go of it; it goes once it is mapped nowhere and no process that imported it holds it
+///   d.map(p, bytes, m)     puts all `bytes` of `m` at `p`, where nothing is mapped
+///   d.grant(p, bytes)      lets the device use what one map put there
+///   d.unmap(p, bytes)      takes away what one map put there; no work that uses it may be under way
+///   d.synchronize(s)       returns once all work submitted to `s` so far is done; a stream that is not there has none
+///
+/// All but the first three are false, or null, where they failed, and then nothing has changed. The order that every
+/// device takes is: reserve, create, map, grant, use, synchronize, unmap, destroy, unreserve.
+/// Checked by law::provider [tessera/law/provider.hpp].
+///   Source:  what CUDA's cuMem* and ACL's aclrt*Mem* functions have in common
+template <typename D>
+concept virtual_memory_provider =
+    device_provider<D> && std::semiregular<typename D::physical> &&
+    requires(D& d, const D& c, void* p, std::size_t bytes, typename D::physical& m,
+             const typename D::physical& made, page_kind kind, stream_id s) {
+      { D::map_grants_access } -> std::convertible_to<bool>;
+      { D::unmap_wants_size } -> std::convertible_to<bool>;
+      { c.step(kind) } noexcept -> std::same_as<std::size_t>;
+      { d.reserve(bytes, bytes) } noexcept -> std::same_as<void*>;
+      { d.unreserve(p, bytes) } noexcept -> std::same_as<bool>;
+      { d.create(bytes, kind, m) } noexcept -> std::same_as<bool>;
+      { d.destroy(made) } noexcept -> std::same_as<bool>;
+      { d.map(p, bytes, made) } noexcept -> std::same_as<bool>;
+      { d.grant(p, bytes) } noexcept -> std::same_as<bool>;
+      { d.unmap(p, bytes) } noexcept -> std::same_as<bool>;
+      { d.synchronize(s) } noexcept -> std::same_as<bool>;
+    };
+
+/// Who may import what another process exported.
+enum class importers : unsigned char {
+  listed,  ///< processes that were allowed one by one
+  any
+};
+
+/// Lets processes use the same physical memory. Each has a name of its own for it, and each destroys its own.
+///
+///   D::shareable             names exported memory to other processes; trivially copyable
+///   c.process()              the number by which others must list this process; may hold within one namespace only
+///   d.export_memory(m, w, s) sets `s` to what `w` may import; once for each `m`, of memory that was created here
+///   d.allow(s, process)      lists a process as an importer of what was exported here to listed ones
+///   d.import_memory(s, m)    sets `m` to memory that another process exported and has not destroyed since; may wait for
+///                            that process, but not for ever
+///
+/// All but the first two are false where they failed, and then nothing has changed.
+/// Checked by law::sharing [tessera/law/sharing.hpp].
+template <typename D>
+concept sharing_provider =
+    virtual_memory_provider<D> && std::is_trivially_copyable_v<typename D::shareable> &&
+    requires(D& d, const D& c, typename D::physical& m, const typename D::physical& made,
+             typename D::shareable& s, const typename D::shareable& given, importers who,
+             std::int32_t process) {
+      { c.process() } noexcept -> std::same_as<std::int32_t>;
+      { d.export_memory(made, who, s) } noexcept -> std::same_as<bool>;
+      { d.allow(given, process) } noexcept -> std::same_as<bool>;
+      { d.import_memory(given, m) } noexcept -> std::same_as<bool>;
+    };
+
+/// Makes memory that the user brought as good as its own for transfers; the user keeps it until it is unregistered.
+///
+///   d.register_memory(p, bytes)  false where `p` is no multiple of the page, or a part is registered or its own already
+///   d.unregister_memory(p)       false where nothing was registered at `p`
+///
+/// Checked by law::provider [tessera/law/provider.hpp].
+template <typename D>
+concept registering_provider = device_provider<D> && requires(D& d, void* p, std::size_t bytes) {
+  { d.register_memory(p, bytes) } noexcept -> std::same_as<bool>;
+  { d.unregister_memory(p) } noexcept -> std::same_as<bool>;
 };
 
 }  // namespace tessera

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/law/verdict.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera::law {
+
+/// The most that a trial holds where nothing else is said.
+inline constexpr std::size_t trial_bytes = 16_MiB;
+
+/// Each kind of page that a device may have; it must have the first.
+inline constexpr page_kind trial_kinds[] = {
+    normal_pages,
+    huge_pages,
+    giant_pages,
+    {.peer_to_peer = true},
+    {.speed = bandwidth::low},
+    {.speed = bandwidth::high},
+    {.read_only = true},
+};
+
+/// Addresses that a trial reserves; they go back when it ends.
+template <virtual_memory_provider D>
+class trial_range {
+ public:
+  trial_range(D& device, std::size_t bytes, std::size_t to) noexcept
+      : device_(device), bytes_(bytes), begin_(device.reserve(bytes, to)) {}
+  trial_range(const trial_range&) = delete;
+  trial_range& operator=(const trial_range&) = delete;
+  ~trial_range() {
+    if (begin_ != nullptr) (void)device_.unreserve(begin_, bytes_);
+  }
+
+  [[nodiscard]] std::uintptr_t number() const noexcept { return reinterpret_cast<std::uintptr_t>(begin_); }
+  [[nodiscard]] void* at(std::size_t offset) const noexcept {
+    return reinterpret_cast<void*>(number() + offset);
+  }
+  [[nodiscard]] bool unreserve() noexcept {
+    const bool gone = device_.unreserve(begin_, bytes_);
+    if (gone) begin_ = nullptr;
+    return gone;
+  }
+  /// Whether it shares no address with `bytes` from `p` on.
+  [[nodiscard]] bool is_apart(std::uintptr_t p, std::size_t bytes) const noexcept {
+    return p >= number() ? p - number() >= bytes_ : number() - p >= bytes;
+  }
+
+ private:
+  D& device_;
+  std::size_t bytes_;
+  void* begin_;
+};
+
+/// Physical memory that a trial creates or imports; it is unmapped and goes back when the trial ends.
+template <virtual_memory_provider D>
+class trial_memory {
+ public:
+  explicit trial_memory(D& device) noexcept : device_(device) {}
+  trial_memory(const trial_memory&) = delete;
+  trial_memory& operator=(const trial_memory&) = delete;
+  ~trial_memory() {
+    if (at_ != nullptr) (void)device_.unmap(at_, mapped_);
+    if (held_) (void)device_.destroy(name);
+  }
+
+  [[nodiscard]] bool create(std::size_t bytes, page_kind kind) noexcept {
+    return held_ = device_.create(bytes, kind, name);
+  }
+  template <typename Shareable>
+  [[nodiscard]] bool import_from(const Shareable& given) noexcept {
+    return held_ = device_.import_memory(given, name);
+  }
+  [[nodiscard]] bool destroy() noexcept {
+    const bool gone = device_.destroy(name);
+    if (gone) held_ = false;
+    return gone;
+  }
+  [[nodiscard]] bool map(void* p, std::size_t bytes) noexcept {
+    const bool there = device_.map(p, bytes, name);
+    if (there) at_ = p, mapped_ = bytes;
+    return there;
+  }
+  [[nodiscard]] bool grant() noexcept { return device_.grant(at_, mapped_); }
+  [[nodiscard]] bool unmap() noexcept {
+    const bool gone = device_.unmap(at_, mapped_);
+    if (gone) at_ = nullptr;
+    return gone;
+  }
+
+  typename D::physical name{};
+
+ private:
+  D& device_;
+  bool held_ = false;
+  void* at_ = nullptr;
+  std::size_t mapped_ = 0;
+};
+
+/// Reserves ranges, of which nothing is used.
+template <virtual_memory_provider D>
+[[nodiscard]] verdict addresses(D& device, page_kind kind) {
+  const std::size_t step = device.step(kind), segment = device.granularity();
+  trial_range<D> first(device, 4 * step, step), second(device, step, 4 * step);
+  if (first.number() == 0 || second.number() == 0) return {"reserve gives addresses"};
+  if (first.number() % step != 0 || second.number() % (4 * step) != 0)
+    return {"a range begins at a multiple of what was asked for"};
+  void* const p = device.acquire(segment);
+  const auto number = reinterpret_cast<std::uintptr_t>(p);
+  const bool apart = first.is_apart(second.number(), step) && first.is_apart(number, segment) &&
+                     second.is_apart(number, segment);
+  if (p != nullptr) (void)device.release(p, segment);
+  if (!apart) return {"a range overlaps nothing given"};
+  if (!first.unreserve() || !second.unreserve()) return {"unreserve takes back what was reserved"};
+  return {};
+}
+
+/// Asks for memory that cannot be, and for what only memory can have.
+template <virtual_memory_provider D>
+[[nodiscard]] verdict impossible_memory(D& device, page_kind kind) {
+  const std::size_t step = device.step(kind);
+  trial_range<D> range(device, step, step);
+  trial_memory<D> none(device), page(device);
+  if (none.destroy() || none.map(range.at(0), step)) return {"what names no memory is refused"};
+  for (const std::size_t bytes : {std::size_t{0}, step + step / 2}) {
+    const bool possible = bytes != 0 && bytes % step == 0;  // where a page is one byte
+    if (!possible && none.create(bytes, kind))
+      return {"memory is a multiple of the step long, and not empty"};
+  }
+  if (!page.create(step, kind)) return {};
+  for (const std::size_t bytes : {device.capacity() / step * step, unlimited / step * step}) {
+    if (none.create(bytes, kind)) return {"create refuses what goes beyond the capacity"};
+  }
+  return {};
+}
+
+/// Maps two memories side by side, where that may be and where not, and takes them away again. The device may refuse to
+/// create either.
+template <virtual_memory_provider D>
+[[nodiscard]] verdict mapped_memory(D& device, page_kind kind) {
+  const std::size_t step = device.step(kind);
+  trial_range<D> range(device, 4 * step, step);
+  trial_memory<D> one(device), two(device);
+  if (!one.create(2 * step, kind) || !two.create(step, kind)) return {};
+  if (step > 1 && one.map(range.at(step / 2), 2 * step))
+    return {"memory is mapped at a multiple of the step"};
+  if (one.map(range.at(0), 4 * step)) return {"no more is mapped than there is of the memory"};
+  if (!one.map(range.at(step), 2 * step)) return {"map puts memory where the range is free"};
+  if (two.map(range.at(step), step) || two.map(range.at(2 * step), step))
+    return {"map refuses addresses at which something is mapped"};
+  if (!two.map(range.at(3 * step), step)) return {"a refused map changes nothing"};
+  if (!one.grant() || !two.grant()) return {"grant gives access to what one map put there"};
+  if (device.grant(range.at(0), step)) return {"grant refuses addresses at which nothing is mapped"};
+  if (range.unreserve()) return {"a range goes back only when nothing is mapped in it"};
+  if (device.unmap(range.at(0), step)) return {"unmap refuses addresses at which nothing is mapped"};
+  if (D::unmap_wants_size && device.unmap(range.at(step), step))
+    return {"unmap refuses a part of what one map put there"};
+  if (!device.synchronize(stream_id{})) return {"synchronize returns once the work is done"};
+  if (!one.unmap() || device.unmap(range.at(step), 2 * step))
+    return {"unmap takes away what one map put there, once"};
+  if (!one.map(range.at(0), 2 * step)) return {"memory that was unmapped can be mapped elsewhere"};
+  if (!one.destroy() || !one.unmap()) return {"memory that is destroyed stays until it is unmapped"};
+  if (!two.unmap() || !two.destroy()) return {"destroy lets go of memory"};
+  if (!range.unreserve()) return {"unreserve takes back what was reserved"};
+  return {};
+}
+
+/// Creates, maps and destroys until a device that forgets what was destroyed has no memory left.
+template <virtual_memory_provider D>
+[[nodiscard]] verdict memory_often(D& device, page_kind kind, std::size_t at_once) {
+  const std::size_t step = device.step(kind);
+  std::size_t bytes = std::max(std::min(at_once, device.capacity()) / step * step, step);
+  trial_range<D> range(device, bytes, step);
+  std::size_t enough = 1;
+  for (std::size_t i = 0; i < enough; ++i) {
+    trial_memory<D> memory(device);
+    while (!memory.create(bytes, kind)) {
+      if (i != 0) return {"destroyed memory can be created again"};
+      if (bytes == step) return {};  // none at all
+      bytes = bytes / 2 / step * step;
+    }
+    enough = 2 * std::min<std::size_t>(device.capacity() / bytes, 64) + 1;
+    if (!memory.map(range.at(0), bytes)) return {"map puts memory where the range is free"};
+    // Which of the two comes first may make a difference to what is forgotten.
+    const bool unmaps_first = i % 2 == 0;
+    if (unmaps_first && !memory.unmap()) return {"unmap takes away what one map put there, once"};
+    if (!memory.destroy()) return {"destroy lets go of memory"};
+    if (!unmaps_first && !memory.unmap()) return {"memory that is destroyed stays until it is unmapped"};
+  }
+  return {};
+}
+
+/// What a virtual_memory_provider must mean, tried with each kind of page that the device gives. Memory is not touched,
+/// and all of it is given back, so far as the device takes it.
+///
+/// The trial holds at most `at_once` bytes or three pages of one kind, whichever is more.
+template <virtual_memory_provider D>
+[[nodiscard]] verdict virtual_memory(D& device, std::size_t at_once = trial_bytes) {
+  for (const page_kind kind : trial_kinds) {
+    const std::size_t step = device.step(kind);
+    if (!is_power_of_two(step) || step % kind.step() != 0)
+      return {"step is a power of two, and a multiple of the page's size"};
+    if (kind == normal_pages) {
+      trial_memory<D> memory(device);
+      if (!memory.create(step, kind)) return {"create gives normal pages while there is capacity"};
+    }
+    if (const verdict found = addresses(device, kind); !found) return found;
+    if (const verdict found = impossible_memory(device, kind); !found) return found;
+    if (const verdict found = mapped_memory(device, kind); !found) return found;
+    if (const verdict found = memory_often(device, kind, at_once); !found) return found;
+    if (device.step(kind) != step) return {"step is constant"};
+  }
+  return {};
+}
+
+}  // namespace tessera::law
