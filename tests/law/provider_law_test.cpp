@@ -351,14 +351,14 @@ static_assert(paged_provider<paged>);
 struct huge_only : honest {
   using honest::acquire;
   void* acquire(std::size_t bytes, page_kind kind) noexcept {
-    return kind == page_kind::normal ? nullptr : honest::acquire(bytes);
+    return kind == normal_pages ? nullptr : honest::acquire(bytes);
   }
 };
 /// Gives huge pages that it does not take back.
 struct keeps_huge : honest {
   using honest::acquire;
   void* acquire(std::size_t bytes, page_kind kind) noexcept {
-    return kind == page_kind::normal ? honest::acquire(bytes) : reinterpret_cast<void*>(2_MiB);
+    return kind == normal_pages ? honest::acquire(bytes) : reinterpret_cast<void*>(2_MiB);
   }
   bool release(void* p, std::size_t bytes) noexcept { return bytes < 2_MiB && honest::release(p, bytes); }
 };
@@ -366,7 +366,7 @@ struct misaligned_huge : keeps_huge {
   void* acquire(std::size_t bytes) noexcept { return keeps_huge::acquire(bytes); }
   void* acquire(std::size_t bytes, page_kind kind) noexcept {
     void* const p = keeps_huge::acquire(bytes, kind);
-    return kind == page_kind::normal ? p : static_cast<char*>(p) + 64;
+    return kind == normal_pages ? p : static_cast<char*>(p) + 64;
   }
   bool release(void* p, std::size_t bytes) noexcept { return bytes >= 2_MiB || honest::release(p, bytes); }
 };
@@ -375,8 +375,8 @@ TEST(provider_law, pages) {
   EXPECT_STREQ(law::provider(device).broken, nullptr);
   EXPECT_EQ(device.in_use(), 0u);
   EXPECT_STREQ(broken_by(huge_only{}), "normal pages come and go as unasked ones do");
-  EXPECT_STREQ(broken_by(keeps_huge{}), "huge pages are refused, or come and go as others do");
-  EXPECT_STREQ(broken_by(misaligned_huge{}), "huge pages are refused, or come and go as others do");
+  EXPECT_STREQ(broken_by(keeps_huge{}), "pages of a kind are refused, or come and go as others do");
+  EXPECT_STREQ(broken_by(misaligned_huge{}), "pages of a kind are refused, or come and go as others do");
 }
 
 }  // namespace

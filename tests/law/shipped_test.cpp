@@ -4,6 +4,9 @@
 #include <tessera/law/policies.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/law/recipe.hpp>
+#include <tessera/law/sharing.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_npu.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -22,8 +25,15 @@ static_assert(law::split(split_if_rest_at_least<512>{}) &&
               law::split(split_if_rest_at_least<64, block_end::high>{}));
 static_assert(law::split(split_up_to<>{}) && law::split(split_up_to<32_MiB>{}) &&
               law::split(split_up_to<>{.max = 20_MiB}));
-static_assert(law::pages(back_with_normal_pages{}) && law::pages(back_with_huge_pages_first{}));
+static_assert(law::pages(back_with_normal_pages{}) && law::pages(back_with_huge_pages_first{}) &&
+              law::pages(back_with_huge_pages_only{}));
+static_assert(law::pages(back_with_giant_pages_first{}) && law::pages(back_with_giant_pages_only{}));
+static_assert(law::pages(back_with<>{}) &&
+              law::pages(back_with<>{.choice = page_choice{.pages = page_plan::giant_first}}));
+static_assert(law::pages(back_with<page_choice{.speed = bandwidth::high, .read_only = true}>{}) &&
+              law::pages(back_with<page_choice{.peer_to_peer = true}>{}));
 static_assert(law::growth(grow_exactly<>{}) && law::growth(grow_by_segments<2_MiB, 20_MiB>{}));
+static_assert(law::growth(grow_in_place<>{}) && law::growth(grow_by_stitching<>{}));
 static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free{}));
 static_assert(law::eviction(evict_idle_above<percent(60)>{}) &&
               law::eviction(evict_idle_above<>{.threshold = percent(99)}));
@@ -31,8 +41,11 @@ static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptyin
 static_assert(law::recovery(recover_like_pytorch{}) && law::recovery(recover_unless_over_limit{}));
 
 static_assert(law::recipe<pytorch>() && law::recipe<passthrough>() && law::recipe<power_of_two>());
+static_assert(law::recipe<pytorch_expandable>() && law::recipe<stitched>());
 static_assert(law::recipe<with<pytorch, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
+static_assert(law::recipe<with<pytorch, back_with_huge_pages_first>>() &&
+              law::recipe<with<pytorch, back_with_giant_pages_first>>());
 
 // A number given as a template argument takes no room and no time; one set at run time is a member.
 static_assert(std::is_empty_v<split_up_to<32_MiB, 20_MiB>> && std::is_empty_v<evict_idle_above<percent(60)>>);
@@ -49,6 +62,11 @@ TEST(law, holds_for_the_providers) {
   EXPECT_EQ(simulated.used(), 0u);
   provider_ref<simulated_device> reference(simulated);
   EXPECT_STREQ(law::provider(reference).broken, nullptr);
+  simulated_device second = simulated.another_process();
+  EXPECT_STREQ(law::sharing(simulated, second).broken, nullptr);
+  simulated_npu npu, other = npu.another_process();
+  EXPECT_STREQ(law::provider(npu).broken, nullptr);
+  EXPECT_STREQ(law::sharing(npu, other).broken, nullptr);
   host_pinned pinned{host_pinned::options{.capacity = 1_MiB, .pin = host_pinned::pinning::where_allowed}};
   EXPECT_STREQ(law::provider(pinned).broken, nullptr);
 }

@@ -3,211 +3,232 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <map>
+#include <memory>
+#include <utility>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/provider/simulated_memory.hpp>
+#include <tessera/provider/simulated_process.hpp>
+#include <tessera/provider/simulated_ranges.hpp>
+#include <tessera/provider/simulated_streams.hpp>
 
 namespace tessera {
 
 /// A device of addresses without memory, for replays, tests and measurements on any machine.
 ///
 /// Deterministic: addresses only grow and are never given twice, and time passes only where a call or the user makes
-/// it. It moves and does not copy, as a copy would give the same addresses again; provider_ref shares one.
-class simulated_device {
+/// it. It moves and does not copy, as a copy would give the same addresses again; provider_ref shares one. A call that
+/// breaks a rule fails and changes nothing; last_error() says which rule. It takes virtual memory as CUDA does: what is
+/// mapped cannot be used until access is granted, and what is unmapped is named with its size.
+class simulated_device : public simulated_streams {
  public:
-  /// What calls cost, in nanoseconds of virtual time; the costs per MiB count whole MiB that were given or taken back.
-  ///   Source:  cudaMalloc takes about 50 us from 4 KB to 512 KB and rises above that, by undated measurements on old
-  ///            hosts (cs.virginia.edu/~mwb7w/cuda_support); the others are plausible, not measured
-  struct call_costs {
-    std::uint64_t acquire = 50'000;
-    std::uint64_t acquire_per_mib = 500;
-    std::uint64_t release = 50'000;
-    std::uint64_t release_per_mib = 100;
-    std::uint64_t record = 1'000;
-    std::uint64_t query = 500;
-    std::uint64_t wait = 5'000;
-  };
+  static constexpr bool map_grants_access = false;
+  static constexpr bool unmap_wants_size = true;
+
   struct options {
-    std::size_t capacity = 80_GiB;        ///< bytes
-    std::size_t granularity = 512;        ///< bytes; a power of two from 64 B to 1 GiB
-    unsigned device = 0;                  ///< below 255; devices with different numbers share no address
-    std::size_t huge_budget = unlimited;  ///< bytes to be had in huge pages
-    std::uint64_t fail_every = 0;         ///< every k-th call that can fail does; 0 for none
-    std::size_t log_calls = 0;            ///< how many of the latest calls the log keeps
+    std::size_t capacity = 80_GiB;          ///< bytes
+    std::size_t granularity = 512;          ///< bytes; a power of two from 64 B to 1 GiB; of acquire
+    std::size_t page_granularity = 2_MiB;   ///< bytes of a normal page; a power of two from 4 KiB to 1 GiB
+    unsigned device = 0;                    ///< below 255; devices with different numbers share no address
+    std::size_t normal_budget = unlimited;  ///< bytes to be had in normal pages
+    std::size_t huge_budget = unlimited;    ///< the same in huge pages
+    std::size_t giant_budget = unlimited;   ///< the same in giant pages
+    std::size_t peer_to_peer_budget = unlimited;    ///< bytes to be had for copies between two devices
+    std::size_t low_bandwidth_budget = unlimited;   ///< bytes of low-bandwidth memory
+    std::size_t high_bandwidth_budget = unlimited;  ///< bytes of high-bandwidth memory, which is taken first
+    std::uint64_t fail_every = 0;                   ///< every k-th call that can fail does; 0 for none
+    std::size_t log_calls = 0;                      ///< how many of the latest calls the log keeps
     call_costs costs{};
   };
-  enum class call : unsigned char { acquire, release, record, query, wait, discard };
-  struct counts {
-    std::uint64_t acquire = 0, release = 0, record = 0, query = 0, wait = 0, discard = 0;
-    std::uint64_t refused = 0;  ///< acquires for want of memory
-    std::uint64_t failed = 0;   ///< calls made to fail
+  /// Names physical memory in one process.
+  struct physical {
+    std::uint64_t number = 0;
+    bool operator==(const physical&) const = default;
   };
-  struct logged {
-    call kind;
-    std::uintptr_t address;
-    std::size_t bytes;
-    stream_id stream;
-    bool ok;                ///< of a query: ready
-    std::uint64_t time_ns;  ///< when the call returned
+  /// Names exported memory in all processes of a machine.
+  struct shareable {
+    std::int32_t process = 0;  // which exported it
+    physical memory;           // there
+    bool operator==(const shareable&) const = default;
   };
-  /// A mark in a stream: the time at which the work before it ends.
-  struct event {
-    std::uint64_t ready_ns = 0;
+  /// What a process holds; bytes, where nothing else is said.
+  struct holdings {
+    std::size_t handles = 0;      ///< how many
+    std::size_t named = 0;        ///< physical memory that the handles name
+    std::size_t reserved = 0;     ///< addresses in ranges
+    std::size_t mapped = 0;       ///< of them those at which memory is mapped
+    std::size_t not_granted = 0;  ///< of those, the ones that cannot be used
+    /// How many, of segments and of mappings.
+    ///   Source:  1 GiB takes 512 entries in pages of 2 MiB and one in a page of 1 GiB (ACL's aclrtMemMallocPolicy)
+    std::size_t page_table_entries = 0;
   };
 
   simulated_device() : simulated_device(options{}) {}
   explicit simulated_device(const options& chosen)
-      : options_(chosen),
-        next_((std::uintptr_t{chosen.device} + 1) * device_span),
-        room_(device_span - alignment) {
-    if (!is_power_of_two(chosen.granularity) || chosen.granularity < min_alignment ||
-        chosen.granularity > 1_GiB)
-      contract_broken("simulated_device: options.granularity is a power of two from 64 B to 1 GiB");
-    if (chosen.device >= 255) contract_broken("simulated_device: options.device is below 255");
-  }
+      : simulated_device(chosen, std::make_shared<simulated_machine>(), 0) {}
   simulated_device(simulated_device&&) = default;
   simulated_device& operator=(simulated_device&&) = default;
+
+  /// A process of its own on this device, which shares its memory; its options, and the time it is, are this one's now.
+  ///
+  /// What belongs to one machine is used by one thread at a time.
+  [[nodiscard]] simulated_device another_process() const {
+    return simulated_device(options_, process_->machine(), process_->memory(), now_ns());
+  }
+  /// Another device of this machine, and a process of its own on it.
+  ///   Requires:  the machine has no device of that number yet
+  [[nodiscard]] simulated_device another_device(const options& chosen) const {
+    return simulated_device(chosen, process_->machine(), now_ns());
+  }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return options_.capacity; }
   [[nodiscard]] std::size_t granularity() const noexcept { return options_.granularity; }
 
-  /// Null also where `bytes` is 0 or no multiple of the granularity. Segments start at a multiple of 2 MiB.
-  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
-    ++counts_.acquire;
-    const bool injected = fails();
-    const bool legal = bytes != 0 && bytes % options_.granularity == 0;
-    const bool fits = bytes <= options_.capacity - used_ && bytes <= room_ &&
-                      (kind != page_kind::huge || bytes <= options_.huge_budget - huge_used_);
-    if (legal && !fits && !injected) ++counts_.refused;
-    const bool works = legal && fits && !injected;
-    const std::uintptr_t given = works ? next_ : 0;
-    if (works) {
-      segments_.emplace(given, segment{bytes, kind});
-      next_ += align_up(bytes, alignment);
-      room_ -= align_up(bytes, alignment);
-      used_ += bytes;
-      if (used_ > peak_) peak_ = used_;
-      if (kind == page_kind::huge) huge_used_ += bytes;
-    }
-    pass(options_.costs.acquire + (works ? options_.costs.acquire_per_mib * (bytes >> 20) : 0));
-    note({call::acquire, given, bytes, {}, works, now_ns_});
-    return reinterpret_cast<void*>(given);
+  /// Null also where `bytes` is 0 or no multiple of the granularity and of the page's size, if that is huge or giant.
+  /// Segments start at a multiple of 2 MiB, and of the page's size.
+  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
+    const auto came = fails() ? as_told : process_->addresses().acquire(bytes, kind, options_.granularity);
+    booked(counts_.acquire, {.kind = call::acquire, .bytes = bytes}, came, costs_.acquire,
+           costs_.acquire_per_mib);
+    return reinterpret_cast<void*>(came.given);
   }
-
   /// False where it was not given, or not with this size.
   bool release(void* p, std::size_t bytes) noexcept {
-    ++counts_.release;
-    const bool injected = fails();
-    const auto address = reinterpret_cast<std::uintptr_t>(p);
-    const auto found = segments_.find(address);
-    const bool works = !injected && found != segments_.end() && found->second.bytes == bytes;
-    if (works) {
-      used_ -= bytes;
-      if (found->second.kind == page_kind::huge) huge_used_ -= bytes;
-      segments_.erase(found);
-    }
-    pass(options_.costs.release + (works ? options_.costs.release_per_mib * (bytes >> 20) : 0));
-    note({call::release, address, bytes, {}, works, now_ns_});
-    return works;
+    const auto came = fails() ? as_told : process_->addresses().release(number(p), bytes);
+    return booked(counts_.release, {call::release, number(p), bytes}, came, costs_.release,
+                  costs_.release_per_mib);
   }
 
-  bool record(stream_id stream, event& mark) noexcept {
-    ++counts_.record;
-    const bool works = !fails();
-    if (works) mark.ready_ns = end_of_work(stream);
-    pass(options_.costs.record);
-    note({call::record, 0, 0, stream, works, now_ns_});
-    return works;
+  /// Bytes of a page.
+  [[nodiscard]] std::size_t step(page_kind kind) const noexcept { return process_->memory()->step(kind); }
+  /// Null also where `bytes` is no multiple of 4 KiB. Ranges start at a multiple of 2 MiB; they do not count against the
+  /// capacity.
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
+    const auto came = fails() ? as_told : process_->addresses().reserve(bytes, to);
+    booked(counts_.reserve, {.kind = call::reserve, .bytes = bytes}, came, costs_.reserve);
+    return reinterpret_cast<void*>(came.given);
   }
-  [[nodiscard]] bool query(event& mark) noexcept {
-    ++counts_.query;
-    const bool ready = !held_ && mark.ready_ns <= now_ns_;
-    pass(options_.costs.query);
-    note({call::query, 0, 0, {}, ready, now_ns_});
-    return ready;
+  bool unreserve(void* p, std::size_t bytes) noexcept {
+    const auto came = fails() ? as_told : process_->addresses().unreserve(number(p), bytes);
+    return booked(counts_.unreserve, {call::unreserve, number(p), bytes}, came, costs_.unreserve);
   }
-  bool wait(event& mark) noexcept {
-    ++counts_.wait;
-    const bool works = !fails();
-    if (works && mark.ready_ns > now_ns_) now_ns_ = mark.ready_ns;
-    pass(options_.costs.wait);
-    note({call::wait, 0, 0, {}, works, now_ns_});
-    return works;
+  bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
+    const auto came = fails() ? as_told : process_->create(bytes, kind, memory.number);
+    return booked(counts_.create, {.kind = call::create, .bytes = bytes}, came, costs_.create,
+                  costs_.create_per_mib);
   }
-  void discard(event&) noexcept {
-    ++counts_.discard;
-    note({call::discard, 0, 0, {}, true, now_ns_});
+  /// Memory that is mapped stays until it is unmapped.
+  bool destroy(const physical& memory) noexcept {
+    const auto came = fails() ? as_told : process_->destroy(memory.number);
+    return booked(counts_.destroy, {.kind = call::destroy}, came, costs_.destroy);
+  }
+  bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
+    return map(p, bytes, memory, map_grants_access);
+  }
+  bool grant(void* p, std::size_t bytes) noexcept {
+    const auto came = fails() ? as_told : process_->addresses().grant(number(p), bytes);
+    return booked(counts_.grant, {call::grant, number(p), bytes}, came, costs_.grant, costs_.grant_per_entry);
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept { return unmap(p, bytes, !unmap_wants_size); }
+
+  /// The number by which other processes of the machine list this one.
+  [[nodiscard]] std::int32_t process() const noexcept { return process_->number(); }
+  bool export_memory(const physical& memory, importers who, shareable& name) noexcept {
+    const auto came = fails() ? as_told : process_->export_memory(memory.number, who);
+    if (came.broken == nullptr) name = {process(), memory};
+    return booked(counts_.export_memory, {.kind = call::export_memory}, came, costs_.export_memory);
+  }
+  /// False also where 65,535 processes are listed.
+  bool allow(const shareable& name, std::int32_t importer) noexcept {
+    const auto came = fails() ? as_told : process_->allow(name.process, name.memory.number, importer);
+    return booked(counts_.allow, {.kind = call::allow}, came, costs_.allow);
+  }
+  /// Memory of another device wants enable_peer_access() before.
+  bool import_memory(const shareable& name, physical& memory) noexcept {
+    const auto came =
+        fails() ? as_told : process_->import_memory(name.process, name.memory.number, memory.number);
+    return booked(counts_.import_memory, {.kind = call::import_memory}, came, costs_.import_memory);
+  }
+  /// Lets this process import memory of another device of the machine; again changes nothing.
+  ///   Source:  CANN's acl.rt.mem_export_to_shareable_handle wants device_enable_peer_access across devices
+  bool enable_peer_access(unsigned device) noexcept {
+    const auto came = fails() ? as_told : process_->enable_peer_access(device);
+    return booked(counts_.enable_peer_access, {.kind = call::enable_peer_access}, came,
+                  costs_.enable_peer_access);
   }
 
-  /// Queues work of `duration` nanoseconds behind what the stream has to do already.
-  ///   Cost:  linear in the streams that are busy, which are all that is remembered
-  void submit(stream_id stream, std::uint64_t duration) {
-    std::erase_if(busy_, [this](const auto& entry) { return entry.second <= now_ns_; });
-    busy_[stream] = saturating_add(end_of_work(stream), duration);
+  /// Whether the device may use all these addresses: of one segment, or mapped with access.
+  [[nodiscard]] bool can_use(const void* p, std::size_t bytes) const noexcept {
+    return process_->addresses().can_use(number(p), bytes);
   }
-  void advance(std::uint64_t nanoseconds) noexcept { pass(nanoseconds); }
-  [[nodiscard]] std::uint64_t now_ns() const noexcept { return now_ns_; }
+  /// What this process holds now.
+  [[nodiscard]] holdings held() const noexcept {
+    const simulated_ranges& addresses = process_->addresses();
+    return {process_->handles(), process_->held_bytes(),  addresses.reserved(),
+            addresses.mapped(),  addresses.not_granted(), addresses.page_table_entries()};
+  }
+  /// Bytes of physical memory that the device has given, in whatever way.
+  [[nodiscard]] std::size_t used() const noexcept { return process_->memory()->used(); }
+  [[nodiscard]] std::size_t peak_used() const noexcept { return process_->memory()->peak_used(); }
 
-  /// While held, no query answers ready, whatever the time; waits still end.
-  void hold_events(bool held) noexcept { held_ = held; }
-  /// Lets every k-th call that can fail do so, counted from now: acquire, release, record and wait. 0 ends it.
-  void fail_every(std::uint64_t k) noexcept { options_.fail_every = k, since_failure_ = 0; }
-  /// Lets the n-th such call from now fail, once. 0 calls it off.
-  void fail_call(std::uint64_t n) noexcept { fail_in_ = n; }
-
-  [[nodiscard]] const counts& calls() const noexcept { return counts_; }
-  /// The latest calls, oldest first.
-  [[nodiscard]] const std::deque<logged>& log() const noexcept { return log_; }
-  [[nodiscard]] std::size_t used() const noexcept { return used_; }
-  [[nodiscard]] std::size_t peak_used() const noexcept { return peak_; }
+ protected:
+  bool map(void* p, std::size_t bytes, const physical& memory, bool granted) noexcept {
+    const auto came = fails() ? as_told : process_->map(number(p), bytes, memory.number, granted);
+    return booked(counts_.map, {call::map, number(p), bytes}, came, costs_.map, costs_.map_per_entry);
+  }
+  bool unmap(void* p, std::size_t bytes, bool any_size) noexcept {
+    const auto came = fails() ? as_told : process_->unmap(number(p), bytes, any_size);
+    return booked(counts_.unmap, {call::unmap, number(p), bytes}, came, costs_.unmap, costs_.unmap_per_entry);
+  }
 
  private:
-  struct segment {
-    std::size_t bytes;
-    page_kind kind;
-  };
-  static constexpr std::size_t alignment = 2_MiB;
-  /// Far above the addresses that a process of today can have.
-  static constexpr std::uintptr_t device_span = std::uintptr_t{1} << 56;
+  simulated_device(const options& chosen, std::shared_ptr<simulated_machine> machine, std::uint64_t now_ns)
+      : simulated_device(
+            checked(chosen, *machine), machine,
+            std::make_shared<simulated_memory>(chosen.device, budgets_of(chosen), chosen.page_granularity),
+            now_ns) {
+    machine->devices[chosen.device] = true;
+  }
+  simulated_device(const options& chosen, std::shared_ptr<simulated_machine> machine,
+                   std::shared_ptr<simulated_memory> memory, std::uint64_t now_ns)
+      : simulated_streams(chosen.costs, chosen.fail_every, chosen.log_calls),
+        options_(chosen),
+        process_(std::make_unique<simulated_process>(std::move(machine), std::move(memory))) {
+    advance(now_ns);
+  }
 
-  [[nodiscard]] std::uint64_t end_of_work(stream_id stream) const noexcept {
-    const auto found = busy_.find(stream);
-    return found != busy_.end() ? found->second : now_ns_;
+  [[nodiscard]] static const options& checked(const options& o, const simulated_machine& machine) {
+    if (!is_power_of_two(o.granularity) || o.granularity < min_alignment || o.granularity > 1_GiB)
+      contract_broken("simulated_device: options.granularity is a power of two from 64 B to 1 GiB");
+    if (!is_power_of_two(o.page_granularity) || o.page_granularity < simulated_ranges::least_page ||
+        o.page_granularity > 1_GiB)
+      contract_broken("simulated_device: options.page_granularity is a power of two from 4 KiB to 1 GiB");
+    if (o.device >= simulated_machine::most_devices)
+      contract_broken("simulated_device: options.device is below 255");
+    if (machine.devices[o.device]) contract_broken("simulated_device: a machine has one device of a number");
+    return o;
   }
-  void pass(std::uint64_t nanoseconds) noexcept { now_ns_ = saturating_add(now_ns_, nanoseconds); }
-  bool fails() noexcept {
-    const bool every = options_.fail_every != 0 && ++since_failure_ == options_.fail_every;
-    const bool once = fail_in_ != 0 && --fail_in_ == 0;
-    if (every) since_failure_ = 0;
-    if (every || once) ++counts_.failed;
-    return every || once;
+  [[nodiscard]] static simulated_budgets budgets_of(const options& o) noexcept {
+    return {o.capacity,
+            o.normal_budget,
+            o.huge_budget,
+            o.giant_budget,
+            o.peer_to_peer_budget,
+            o.low_bandwidth_budget,
+            o.high_bandwidth_budget};
   }
-  void note(const logged& latest) {
-    if (options_.log_calls == 0) return;
-    if (log_.size() == options_.log_calls) log_.pop_front();
-    log_.push_back(latest);
+  [[nodiscard]] static std::uintptr_t number(const void* p) noexcept {
+    return reinterpret_cast<std::uintptr_t>(p);
   }
 
   options options_;
-  std::uintptr_t next_;
-  std::size_t room_;  // addresses left; the last `alignment` are never given, so that no end wraps
-  std::map<std::uintptr_t, segment> segments_;
-  std::map<stream_id, std::uint64_t> busy_;  // when each stream's work ends or ended
-  std::deque<logged> log_;
-  counts counts_;
-  std::size_t used_ = 0;
-  std::size_t peak_ = 0;
-  std::size_t huge_used_ = 0;
-  std::uint64_t now_ns_ = 0;
-  std::uint64_t since_failure_ = 0;
-  std::uint64_t fail_in_ = 0;
-  bool held_ = false;
+  std::unique_ptr<simulated_process> process_;
 };
-static_assert(event_provider<simulated_device> && paged_provider<simulated_device>);
+static_assert(event_provider<simulated_device> && paged_provider<simulated_device> &&
+              sharing_provider<simulated_device>);
 
 }  // namespace tessera

@@ -135,14 +135,106 @@ TEST(simulated_device, takes_back_only_what_it_gave) {
 
 TEST(simulated_device, draws_huge_pages_from_their_budget) {
   simulated_device device{options{.capacity = 10_MiB, .huge_budget = 4_MiB}};
-  void* const p = device.acquire(4_MiB, page_kind::huge);
+  void* const p = device.acquire(4_MiB, huge_pages);
   ASSERT_NE(p, nullptr);
-  EXPECT_EQ(device.acquire(512, page_kind::huge), nullptr);
-  EXPECT_NE(device.acquire(2_MiB, page_kind::normal), nullptr);
+  EXPECT_EQ(device.acquire(2_MiB, huge_pages), nullptr);
+  EXPECT_NE(device.acquire(2_MiB, normal_pages), nullptr);
   EXPECT_TRUE(device.release(p, 4_MiB));
-  EXPECT_NE(device.acquire(2_MiB, page_kind::huge), nullptr);
-  EXPECT_EQ(device.acquire(4_MiB, page_kind::huge), nullptr);
+  EXPECT_NE(device.acquire(2_MiB, huge_pages), nullptr);
+  EXPECT_EQ(device.acquire(4_MiB, huge_pages), nullptr);
   EXPECT_EQ(device.calls().refused, 2u);
+}
+
+TEST(simulated_device, counts_each_kind_of_memory_against_its_budget) {
+  const auto room_for_2_mib = [](options chosen, page_kind kind) {
+    simulated_device device{chosen};
+    if (device.acquire(4_MiB, kind) != nullptr || device.calls().refused != 1) return false;
+    void* const p = device.acquire(2_MiB, kind);
+    if (p == nullptr || device.acquire(2_MiB, kind) != nullptr) return false;
+    return device.release(p, 2_MiB) && device.acquire(2_MiB, kind) != nullptr;
+  };
+  EXPECT_TRUE(room_for_2_mib({.normal_budget = 2_MiB}, normal_pages));
+  EXPECT_TRUE(room_for_2_mib({.huge_budget = 2_MiB}, huge_pages));
+  EXPECT_TRUE(room_for_2_mib({.peer_to_peer_budget = 2_MiB}, {.peer_to_peer = true}));
+  EXPECT_TRUE(room_for_2_mib({.low_bandwidth_budget = 2_MiB}, {.speed = bandwidth::low}));
+  EXPECT_TRUE(room_for_2_mib({.high_bandwidth_budget = 2_MiB}, {.speed = bandwidth::high}));
+  EXPECT_TRUE(
+      room_for_2_mib({.high_bandwidth_budget = 2_MiB}, {page_size::huge, bandwidth::high, true, true}));
+
+  simulated_device device{options{.capacity = 8_GiB, .giant_budget = 1_GiB}};
+  void* const p = device.acquire(1_GiB, giant_pages);
+  EXPECT_EQ(number(p) % 1_GiB, 0u);
+  EXPECT_EQ(device.acquire(1_GiB, giant_pages), nullptr);
+  EXPECT_NE(device.acquire(1_GiB, huge_pages), nullptr);
+  EXPECT_TRUE(device.release(p, 1_GiB));
+  EXPECT_NE(device.acquire(1_GiB, giant_pages), nullptr);
+}
+
+TEST(simulated_device, takes_whole_pages_of_the_larger_kinds) {
+  simulated_device device;
+  EXPECT_EQ(device.acquire(512, huge_pages), nullptr);
+  EXPECT_EQ(device.acquire(3_MiB, huge_pages), nullptr);
+  EXPECT_EQ(device.acquire(512_MiB, giant_pages), nullptr);
+  EXPECT_EQ(device.calls().refused, 0u);
+  EXPECT_NE(device.acquire(2_MiB, huge_pages), nullptr);
+  EXPECT_EQ(number(device.acquire(1_GiB, giant_pages)) % 1_GiB, 0u);
+  EXPECT_EQ(device.used(), 1_GiB + 2_MiB);
+}
+
+TEST(simulated_device, takes_any_bandwidth_from_the_high_one_first) {
+  const page_kind low{.speed = bandwidth::low}, high{.speed = bandwidth::high};
+  simulated_device device{options{.low_bandwidth_budget = 4_MiB, .high_bandwidth_budget = 4_MiB}};
+  void* const first = device.acquire(2_MiB);  // high
+  EXPECT_EQ(device.acquire(4_MiB, high), nullptr);
+  void* const second = device.acquire(4_MiB);  // low, as the high one has no room for all of it
+  EXPECT_EQ(device.acquire(512, low), nullptr);
+  void* const third = device.acquire(2_MiB);
+  EXPECT_EQ(device.acquire(512), nullptr);
+  EXPECT_TRUE(device.release(second, 4_MiB));
+  EXPECT_EQ(device.acquire(512, high), nullptr);
+  EXPECT_TRUE(device.release(first, 2_MiB) && device.release(third, 2_MiB));
+  EXPECT_NE(device.acquire(4_MiB, low), nullptr);
+  EXPECT_NE(device.acquire(4_MiB, high), nullptr);
+}
+
+TEST(simulated_device, says_why_it_failed) {
+  simulated_device device{options{.capacity = 4_MiB, .huge_budget = 0}};
+  EXPECT_STREQ(device.last_error(), "");
+  void* const p = device.acquire(2_MiB);
+  EXPECT_STREQ(device.last_error(), "");
+  EXPECT_EQ(device.acquire(4_MiB), nullptr);
+  EXPECT_STREQ(device.last_error(), "acquire, 4194304 bytes: the capacity is reached");
+  EXPECT_EQ(device.acquire(2_MiB, huge_pages), nullptr);
+  EXPECT_STREQ(device.last_error(), "acquire, 2097152 bytes: there are no more pages of this size");
+  EXPECT_FALSE(device.release(p, 512));
+  EXPECT_STREQ(device.last_error(), "release at 0x100000000000000, 512 bytes: a segment is released whole");
+  EXPECT_EQ(device.acquire(0), nullptr);
+  EXPECT_STREQ(
+      device.last_error(),
+      "acquire: a segment is a multiple of the granularity and of the page's size long, and not empty");
+  device.fail_call(1);
+  simulated_device::event mark;
+  EXPECT_FALSE(device.record({}, mark));
+  EXPECT_STREQ(device.last_error(), "record: the call is made to fail");
+}
+
+TEST(simulated_device, synchronizes_with_one_stream) {
+  simulated_device device{options{.log_calls = 1, .costs = {.synchronize = 3}}};
+  device.submit({1}, 100);
+  device.submit({2}, 1000);
+  EXPECT_TRUE(device.synchronize({1}));
+  EXPECT_EQ(device.now_ns(), 103u);
+  EXPECT_EQ(device.log()[0].kind, call::synchronize);
+  EXPECT_EQ(device.log()[0].stream, stream_id{1});
+  EXPECT_TRUE(device.synchronize({1}));
+  EXPECT_TRUE(device.synchronize({7}));  // on which there is nothing
+  EXPECT_EQ(device.now_ns(), 109u);
+  device.fail_call(1);
+  EXPECT_FALSE(device.synchronize({2}));
+  EXPECT_EQ(device.now_ns(), 112u);
+  EXPECT_TRUE(device.synchronize({2}));
+  EXPECT_EQ(device.now_ns(), 1003u);
+  EXPECT_EQ(device.calls().synchronize, 5u);
 }
 
 TEST(simulated_device, lets_every_kth_call_fail) {
@@ -343,7 +435,7 @@ TEST(simulated_device, is_shared_by_reference) {
   void* const p = one.acquire(4_MiB);
   EXPECT_EQ(two.acquire(512), nullptr);
   EXPECT_TRUE(two.release(p, 4_MiB));
-  EXPECT_EQ(two.acquire(2_MiB, page_kind::huge), nullptr);
+  EXPECT_EQ(two.acquire(2_MiB, huge_pages), nullptr);
   EXPECT_EQ(one.capacity(), 4_MiB);
   EXPECT_EQ(one.granularity(), 512u);
   simulated_device::event mark;

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <tessera/law/sharing.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/provider/simulated_npu.hpp>
+
+namespace {
+
+using namespace tessera;
+using options = simulated_device::options;
+using physical = simulated_device::physical;
+using shareable = simulated_device::shareable;
+
+template <typename D>
+bool is_empty(const D& d) {
+  const auto [handles, named, reserved, mapped, not_granted, entries] = d.held();
+  return handles + named + reserved + mapped + not_granted + entries + d.used() == 0;
+}
+
+template <typename D>
+class sharing_law : public testing::Test {};
+using both = testing::Types<simulated_device, simulated_npu>;
+TYPED_TEST_SUITE(sharing_law, both);
+
+TYPED_TEST(sharing_law, holds_between_processes_and_leaves_them_as_they_were) {
+  for (const std::size_t capacity : {4_MiB, 64_MiB, 80_GiB, unlimited}) {
+    TypeParam first{options{.capacity = capacity}};
+    TypeParam second = first.another_process();
+    EXPECT_STREQ(law::sharing(first, second).broken, nullptr) << first.last_error();
+    EXPECT_STREQ(law::sharing(second, first).broken, nullptr);
+    EXPECT_STREQ(law::sharing(first, second, 1_GiB).broken, nullptr);
+    provider_ref<TypeParam> one(first), other(second);
+    EXPECT_STREQ(law::sharing(one, other).broken, nullptr);
+    EXPECT_TRUE(is_empty(first) && is_empty(second));
+    EXPECT_EQ(first.calls().failed, 0u);
+  }
+}
+
+TYPED_TEST(sharing_law, holds_between_devices_that_may_reach_each_other) {
+  TypeParam first;
+  TypeParam second = first.another_device({.page_granularity = 64_KiB, .device = 1});
+  EXPECT_STREQ(law::sharing(first, second).broken, "who is listed can import");
+  ASSERT_TRUE(second.enable_peer_access(0));
+  EXPECT_STREQ(law::sharing(first, second).broken, nullptr);
+  EXPECT_TRUE(is_empty(first) && is_empty(second));
+}
+
+/// Wherever a call fails for once, what can be given back is; what fails at giving back is not tried again.
+TYPED_TEST(sharing_law, gives_everything_back_after_it_is_broken) {
+  using call = simulated_device::call;
+  for (const bool exporter_fails : {true, false}) {
+    TypeParam first{options{.capacity = 32_MiB, .log_calls = 10'000}};
+    TypeParam second = first.another_process();
+    EXPECT_STREQ(law::sharing(first, second).broken, nullptr);
+    const auto& calls = (exporter_fails ? first : second).log();
+    std::size_t broken = 0;
+    for (std::size_t n = 0; n < calls.size(); ++n) {
+      TypeParam one{options{.capacity = 32_MiB}};
+      TypeParam other = one.another_process();
+      (exporter_fails ? one : other).fail_call(n + 1);
+      broken += law::sharing(one, other) ? 0 : 1;
+      const call failing = calls[n].kind;
+      const bool gives_back =
+          failing == call::unmap || failing == call::destroy || failing == call::unreserve;
+      EXPECT_TRUE(gives_back || (is_empty(one) && is_empty(other))) << n;
+    }
+    EXPECT_GT(broken, calls.size() / 2);
+  }
+}
+
+/// Keeps every law; each test breaks one by overriding.
+struct lawful : simulated_device {
+  lawful() : simulated_device(options{.capacity = 64_MiB}) {}
+  explicit lawful(simulated_device&& made) : simulated_device(std::move(made)) {}
+};
+template <typename D>
+const char* broken_by() {
+  D exporter;
+  D importer;
+  static_cast<simulated_device&>(importer) = exporter.another_process();
+  return law::sharing(exporter, importer).broken;
+}
+
+struct nameless : lawful {
+  std::int32_t process() const noexcept { return 1; }
+};
+struct poor : lawful {
+  bool create(std::size_t, page_kind, physical&) noexcept { return false; }
+};
+struct poor_the_second_time : lawful {
+  bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
+    return calls().create == 0 && lawful::create(bytes, kind, m);
+  }
+};
+TEST(sharing_laws, numbers_and_memory) {
+  EXPECT_STREQ(broken_by<lawful>(), nullptr);
+  EXPECT_STREQ(broken_by<nameless>(), "each process has a number of its own");
+  EXPECT_STREQ(broken_by<poor>(), "create gives normal pages while there is capacity");
+  EXPECT_STREQ(broken_by<poor_the_second_time>(), "create gives normal pages while there is capacity");
+}
+
+struct keeps_to_itself : lawful {
+  bool export_memory(const physical&, importers, shareable&) noexcept { return false; }
+};
+struct exports_to_listed : lawful {
+  bool export_memory(const physical& m, importers who, shareable& s) noexcept {
+    return who == importers::listed && lawful::export_memory(m, who, s);
+  }
+};
+struct exports_often : lawful {
+  bool export_memory(const physical& m, importers who, shareable& s) noexcept {
+    return lawful::export_memory(m, who, s) || who == importers::listed;
+  }
+};
+struct exports_what_it_imported : lawful {
+  bool export_memory(const physical& m, importers who, shareable& s) noexcept {
+    return lawful::export_memory(m, who, s) || who == importers::any;
+  }
+};
+TEST(sharing_laws, exports) {
+  EXPECT_STREQ(broken_by<keeps_to_itself>(), "created memory can be exported");
+  EXPECT_STREQ(broken_by<exports_to_listed>(), "created memory can be exported");
+  EXPECT_STREQ(broken_by<exports_often>(), "memory is exported once");
+  EXPECT_STREQ(broken_by<exports_what_it_imported>(), "imported memory is not exported");
+}
+
+/// Exports to any whatever it is told, as it does where processes are not checked.
+struct open_to_all : lawful {
+  bool export_memory(const physical& m, importers, shareable& s) noexcept {
+    return lawful::export_memory(m, importers::any, s);
+  }
+};
+struct lets_importers_list : lawful {
+  bool allow(const shareable& s, std::int32_t p) noexcept {
+    return lawful::allow(s, p) || process() != s.process;
+  }
+};
+struct lists_nobody : lawful {
+  bool allow(const shareable&, std::int32_t) noexcept { return false; }
+};
+struct lists_for_any : lawful {
+  bool allow(const shareable& s, std::int32_t p) noexcept {
+    return lawful::allow(s, p) || process() == s.process;
+  }
+};
+/// Forgets whom it listed.
+struct forgets_the_list : lawful {
+  bool allow(const shareable& s, std::int32_t) noexcept { return process() == s.process; }
+};
+TEST(sharing_laws, lists) {
+  EXPECT_STREQ(broken_by<open_to_all>(), "who is not listed cannot import");
+  EXPECT_STREQ(broken_by<lets_importers_list>(), "the exporter alone lists importers");
+  EXPECT_STREQ(broken_by<lists_nobody>(), "the exporter can list a process");
+  EXPECT_STREQ(broken_by<forgets_the_list>(), "who is listed can import");
+  EXPECT_STREQ(broken_by<lists_for_any>(), "importers are not listed for what any may import");
+}
+
+/// Imports at home what it exported, under a handle of nothing else.
+struct imports_at_home : lawful {
+  bool import_memory(const shareable& s, physical& m) noexcept {
+    if (process() == s.process) return lawful::create(2_MiB, normal_pages, m);
+    return lawful::import_memory(s, m);
+  }
+};
+struct imports_from_the_list_alone : lawful {
+  bool import_memory(const shareable& s, physical& m) noexcept {
+    return calls().map == 0 && lawful::import_memory(s, m);
+  }
+};
+/// Imports what is gone, too.
+struct imports_ghosts : lawful {
+  bool import_memory(const shareable& s, physical& m) noexcept {
+    return lawful::import_memory(s, m) ||
+           (held().handles != 0 && calls().import_memory > 2 && lawful::create(2_MiB, normal_pages, m));
+  }
+};
+TEST(sharing_laws, imports) {
+  EXPECT_STREQ(broken_by<imports_at_home>(), "memory is not imported where it was exported");
+  EXPECT_STREQ(broken_by<imports_from_the_list_alone>(), "any process can import what is exported to any");
+  EXPECT_STREQ(broken_by<imports_ghosts>(), "what the exporter destroyed is not imported");
+}
+
+struct keeps_exports : lawful {
+  bool destroy(const physical& m) noexcept { return calls().export_memory == 0 && lawful::destroy(m); }
+};
+struct keeps_imports : lawful {
+  bool destroy(const physical& m) noexcept { return calls().map == 0 && lawful::destroy(m); }
+};
+struct keeps_imports_of_any : lawful {
+  bool destroy(const physical& m) noexcept {
+    return (calls().import_memory == 0 || calls().destroy == 0) && lawful::destroy(m);
+  }
+};
+template <int Step>
+struct cannot_use_imports : lawful {
+  bool map(void* p, std::size_t bytes, const physical& m) noexcept {
+    return Step != 0 && lawful::map(p, bytes, m);
+  }
+  bool grant(void* p, std::size_t bytes) noexcept { return Step != 1 && lawful::grant(p, bytes); }
+  bool unmap(void* p, std::size_t bytes) noexcept { return Step != 2 && lawful::unmap(p, bytes); }
+};
+/// Has as much less when its exporter destroys what was exported.
+struct forgets : lawful {
+  bool destroy(const physical& m) noexcept {
+    physical lost;
+    return lawful::destroy(m) && (calls().export_memory == 0 || lawful::create(16_MiB, normal_pages, lost));
+  }
+};
+TEST(sharing_laws, letting_go) {
+  constexpr auto as_any_other =
+      "imported memory is mapped, and goes, as any other, whatever the exporter did";
+  EXPECT_STREQ(broken_by<keeps_exports>(), "exported memory can be destroyed");
+  EXPECT_STREQ(broken_by<keeps_imports>(), as_any_other);
+  EXPECT_STREQ(broken_by<cannot_use_imports<0>>(), as_any_other);
+  EXPECT_STREQ(broken_by<cannot_use_imports<1>>(), as_any_other);
+  EXPECT_STREQ(broken_by<cannot_use_imports<2>>(), as_any_other);
+  EXPECT_STREQ(broken_by<keeps_imports_of_any>(), "each process destroys its own");
+  EXPECT_STREQ(broken_by<forgets>(), "memory goes once all processes have let go of it");
+}
+
+}  // namespace

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/law/provider.hpp>
+#include <tessera/law/virtual_memory.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/provider/simulated_npu.hpp>
+
+namespace {
+
+using namespace tessera;
+using options = simulated_device::options;
+using physical = simulated_device::physical;
+
+template <typename D>
+bool is_empty(const D& d) {
+  const auto [handles, named, reserved, mapped, not_granted, entries] = d.held();
+  return handles + named + reserved + mapped + not_granted + entries + d.used() == 0;
+}
+
+/// Which law a simulated device breaks in which each test changes one thing.
+template <typename D>
+const char* broken_by(D device = D{}) {
+  return law::virtual_memory(device).broken;
+}
+
+template <typename D>
+class virtual_memory_law : public testing::Test {};
+using both = testing::Types<simulated_device, simulated_npu>;
+TYPED_TEST_SUITE(virtual_memory_law, both);
+
+TYPED_TEST(virtual_memory_law, holds_and_leaves_the_device_as_it_was) {
+  for (const std::size_t capacity : {4_GiB, 80_GiB, 1'000'000_GiB, unlimited}) {
+    for (const std::size_t page : {4_KiB, 64_KiB, 2_MiB, 1_GiB}) {
+      TypeParam device{options{.capacity = capacity, .page_granularity = page}};
+      EXPECT_STREQ(law::virtual_memory(device).broken, nullptr) << device.last_error();
+      EXPECT_STREQ(law::virtual_memory(device, 3_GiB).broken, nullptr) << device.last_error();
+      EXPECT_TRUE(is_empty(device));
+      EXPECT_EQ(device.calls().failed, 0u);
+    }
+  }
+}
+
+TYPED_TEST(virtual_memory_law, is_tried_with_every_kind_of_page) {
+  TypeParam device{options{.log_calls = 100'000}};
+  EXPECT_STREQ(law::virtual_memory(device).broken, nullptr);
+  for (const page_kind kind : law::trial_kinds) {
+    std::size_t mapped = 0;
+    for (const auto& c : device.log())
+      mapped += c.kind == simulated_device::call::map && c.ok && c.bytes == 2 * device.step(kind) ? 1 : 0;
+    EXPECT_GT(mapped, 0u);
+  }
+}
+
+TYPED_TEST(virtual_memory_law, allows_that_a_kind_of_page_is_refused) {
+  for (const options& without : {options{.huge_budget = 0}, options{.giant_budget = 0},
+                                 options{.peer_to_peer_budget = 0}, options{.low_bandwidth_budget = 0},
+                                 options{.high_bandwidth_budget = 0}, options{.capacity = 64_MiB}}) {
+    TypeParam device{without};
+    EXPECT_STREQ(law::virtual_memory(device).broken, nullptr) << device.last_error();
+  }
+}
+
+TYPED_TEST(virtual_memory_law, is_one_of_the_laws_of_providers) {
+  TypeParam device;
+  EXPECT_STREQ(law::provider(device).broken, nullptr);
+  EXPECT_GT(device.calls().map, 0u);
+  provider_ref<TypeParam> reference(device);
+  EXPECT_STREQ(law::provider(reference).broken, nullptr);
+  EXPECT_TRUE(is_empty(device));
+}
+
+/// Wherever a call fails for once, what can be given back is; what fails at giving back is not tried again.
+TYPED_TEST(virtual_memory_law, gives_everything_back_after_it_is_broken) {
+  using call = simulated_device::call;
+  TypeParam lawful{options{.capacity = 64_MiB, .log_calls = 10'000}};
+  EXPECT_STREQ(law::virtual_memory(lawful).broken, nullptr);
+  std::size_t broken = 0;
+  for (std::size_t n = 0; n < lawful.log().size(); ++n) {
+    TypeParam device{options{.capacity = 64_MiB}};
+    device.fail_call(n + 1);
+    broken += law::virtual_memory(device) ? 0 : 1;
+    const call failing = lawful.log()[n].kind;
+    const bool gives_back = failing == call::release || failing == call::unmap || failing == call::destroy ||
+                            failing == call::unreserve;
+    EXPECT_TRUE(gives_back || is_empty(device)) << n;
+  }
+  EXPECT_GT(broken, lawful.log().size() / 2);
+}
+
+struct coarse : simulated_device {
+  std::size_t step(page_kind) const noexcept { return 3_MiB; }
+};
+struct fine : simulated_device {
+  std::size_t step(page_kind) const noexcept { return 2_MiB; }  // of giant pages, too
+};
+struct wavering : simulated_device {
+  std::size_t step(page_kind kind) const noexcept {
+    return calls().synchronize == 0 ? simulated_device::step(kind) : 2 * simulated_device::step(kind);
+  }
+};
+struct poor : simulated_device {
+  bool create(std::size_t, page_kind, physical&) noexcept { return false; }
+};
+TEST(virtual_memory_laws, steps_and_normal_pages) {
+  EXPECT_STREQ(broken_by<coarse>(), "step is a power of two, and a multiple of the page's size");
+  EXPECT_STREQ(broken_by<fine>(), "step is a power of two, and a multiple of the page's size");
+  EXPECT_STREQ(broken_by<wavering>(), "step is constant");
+  EXPECT_STREQ(broken_by<poor>(), "create gives normal pages while there is capacity");
+}
+
+struct without_addresses : simulated_device {
+  void* reserve(std::size_t, std::size_t) noexcept { return nullptr; }
+};
+struct one_range_at_a_time : simulated_device {
+  void* reserve(std::size_t bytes, std::size_t to) noexcept {
+    return held().reserved == 0 ? simulated_device::reserve(bytes, to) : nullptr;
+  }
+};
+struct reserves_anywhere : simulated_device {
+  void* reserve(std::size_t bytes, std::size_t) noexcept {
+    return static_cast<char*>(simulated_device::reserve(bytes + 4_KiB, 2_MiB)) + 4_KiB;
+  }
+};
+struct aligns_to_2_mib : simulated_device {
+  void* reserve(std::size_t bytes, std::size_t) noexcept {
+    (void)simulated_device::reserve(4_KiB, 2_MiB);
+    return simulated_device::reserve(bytes, 2_MiB);
+  }
+};
+/// Gives every range the same addresses.
+struct repeating : simulated_device {
+  void* reserve(std::size_t bytes, std::size_t to) noexcept {
+    return first != nullptr ? first : first = simulated_device::reserve(bytes, 4 * to);
+  }
+  void* first = nullptr;
+};
+/// Lets the second range begin in the middle of the first.
+struct creeping : simulated_device {
+  void* reserve(std::size_t, std::size_t) noexcept {
+    if (first != nullptr) return static_cast<char*>(first) + 2_MiB;
+    first = static_cast<char*>(simulated_device::reserve(1_GiB, 1_GiB)) + 6_MiB;
+    return first;
+  }
+  void* first = nullptr;
+};
+/// Gives segments that begin in one of two ranges, or end in it.
+template <int Range, std::size_t Below>
+struct segments_in_ranges : simulated_device {
+  segments_in_ranges() : simulated_device(options{.granularity = 4_MiB}) {}
+  void* reserve(std::size_t bytes, std::size_t to) noexcept {
+    void* const given = simulated_device::reserve(bytes, to);
+    if (++ranges == Range) chosen = given;
+    return given;
+  }
+  void* acquire(std::size_t) noexcept { return static_cast<char*>(chosen) - Below; }
+  int ranges = 0;
+  void* chosen = nullptr;
+};
+struct keeps_ranges : simulated_device {
+  bool unreserve(void*, std::size_t) noexcept { return false; }
+};
+TEST(virtual_memory_laws, addresses) {
+  EXPECT_STREQ(broken_by<without_addresses>(), "reserve gives addresses");
+  EXPECT_STREQ(broken_by<one_range_at_a_time>(), "reserve gives addresses");
+  EXPECT_STREQ(broken_by<reserves_anywhere>(), "a range begins at a multiple of what was asked for");
+  EXPECT_STREQ(broken_by<aligns_to_2_mib>(), "a range begins at a multiple of what was asked for");
+  EXPECT_STREQ(broken_by<repeating>(), "a range overlaps nothing given");
+  EXPECT_STREQ(broken_by<creeping>(), "a range overlaps nothing given");
+  EXPECT_STREQ((broken_by<segments_in_ranges<1, 0>>()), "a range overlaps nothing given");
+  EXPECT_STREQ((broken_by<segments_in_ranges<2, 0>>()), "a range overlaps nothing given");
+  EXPECT_STREQ((broken_by<segments_in_ranges<1, 2_MiB>>()), "a range overlaps nothing given");
+  EXPECT_STREQ((broken_by<segments_in_ranges<2, 2_MiB>>()), "a range overlaps nothing given");
+  EXPECT_STREQ(broken_by<keeps_ranges>(), "unreserve takes back what was reserved");
+}
+
+struct rounds_up : simulated_device {
+  bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
+    const std::size_t s = step(kind);
+    return simulated_device::create(bytes > unlimited - s ? bytes : align_up(bytes, s), kind, m);
+  }
+};
+struct creates_nothing : simulated_device {
+  bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
+    return bytes == 0 || simulated_device::create(bytes, kind, m);
+  }
+};
+struct generous : simulated_device {
+  generous() : simulated_device(options{.capacity = unlimited}) {}
+  std::size_t capacity() const noexcept { return 80_GiB; }
+};
+/// Adds before it compares, so that the sum wraps.
+struct wrapping : simulated_device {
+  bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
+    return simulated_device::create(used() + bytes + 4_MiB < bytes ? step(kind) : bytes, kind, m);
+  }
+};
+struct destroys_nothing : simulated_device {
+  bool destroy(const physical& m) noexcept { return m.number == 0 || simulated_device::destroy(m); }
+};
+struct maps_nothing : simulated_device {
+  bool map(void* p, std::size_t bytes, const physical& m) noexcept {
+    return m.number == 0 || simulated_device::map(p, bytes, m);
+  }
+};
+TEST(virtual_memory_laws, impossible_memory) {
+  EXPECT_STREQ(broken_by<rounds_up>(), "memory is a multiple of the step long, and not empty");
+  EXPECT_STREQ(broken_by<creates_nothing>(), "memory is a multiple of the step long, and not empty");
+  EXPECT_STREQ(broken_by<generous>(), "create refuses what goes beyond the capacity");
+  EXPECT_STREQ(broken_by<wrapping>(), "create refuses what goes beyond the capacity");
+  EXPECT_STREQ(broken_by<destroys_nothing>(), "what names no memory is refused");
+  EXPECT_STREQ(broken_by<maps_nothing>(), "what names no memory is refused");
+}
+
+/// A step of one byte, as a device of bytes would have, is a step like others.
+struct of_bytes : simulated_device {
+  std::size_t step(page_kind kind) const noexcept { return kind.step(); }
+  void* reserve(std::size_t bytes, std::size_t to) noexcept {
+    return simulated_device::reserve(align_up(bytes, 4_KiB), to);
+  }
+  bool unreserve(void* p, std::size_t bytes) noexcept {
+    return simulated_device::unreserve(p, align_up(bytes, 4_KiB));
+  }
+};
+TEST(virtual_memory_laws, normal_pages_of_any_size) {
+  EXPECT_STREQ(broken_by<of_bytes>(), "create gives normal pages while there is capacity");
+}
+
+/// Says of one call that it refuses that it works.
+template <int Nth>
+struct map_that_accepts : simulated_device {
+  bool map(void* p, std::size_t bytes, const physical& m) noexcept {
+    return simulated_device::map(p, bytes, m) || ++refused == Nth;
+  }
+  int refused = 0;
+};
+struct maps_nowhere : simulated_device {
+  bool map(void*, std::size_t, const physical&) noexcept { return false; }
+};
+struct forgets_after_refusing : simulated_device {
+  bool map(void* p, std::size_t bytes, const physical& m) noexcept {
+    const bool there = !soiled && simulated_device::map(p, bytes, m);
+    soiled = !there && held().mapped != 0;
+    return there;
+  }
+  bool soiled = false;
+};
+struct maps_once : simulated_device {
+  bool map(void* p, std::size_t bytes, const physical& m) noexcept {
+    return m.number > last && simulated_device::map(p, bytes, m) && (last = m.number - (m.number % 2), true);
+  }
+  std::uint64_t last = 0;
+};
+TEST(virtual_memory_laws, map) {
+  // The first refusal is that of a handle that names nothing.
+  EXPECT_STREQ(broken_by<map_that_accepts<1>>(), "what names no memory is refused");
+  EXPECT_STREQ(broken_by<map_that_accepts<2>>(), "memory is mapped at a multiple of the step");
+  EXPECT_STREQ(broken_by<map_that_accepts<3>>(), "no more is mapped than there is of the memory");
+  EXPECT_STREQ(broken_by<map_that_accepts<4>>(), "map refuses addresses at which something is mapped");
+  EXPECT_STREQ(broken_by<map_that_accepts<5>>(), "map refuses addresses at which something is mapped");
+  EXPECT_STREQ(broken_by<maps_nowhere>(), "map puts memory where the range is free");
+  EXPECT_STREQ(broken_by<forgets_after_refusing>(), "a refused map changes nothing");
+  EXPECT_STREQ(broken_by<maps_once>(), "memory that was unmapped can be mapped elsewhere");
+}
+
+struct grants_never : simulated_device {
+  bool grant(void*, std::size_t) noexcept { return false; }
+};
+struct grants_once : simulated_device {
+  bool grant(void* p, std::size_t bytes) noexcept {
+    return calls().grant == 0 && simulated_device::grant(p, bytes);
+  }
+};
+struct grants_always : simulated_device {
+  bool grant(void* p, std::size_t bytes) noexcept { return (void)simulated_device::grant(p, bytes), true; }
+};
+TEST(virtual_memory_laws, grant) {
+  EXPECT_STREQ(broken_by<grants_never>(), "grant gives access to what one map put there");
+  EXPECT_STREQ(broken_by<grants_once>(), "grant gives access to what one map put there");
+  EXPECT_STREQ(broken_by<grants_always>(), "grant refuses addresses at which nothing is mapped");
+}
+
+struct drops_ranges : simulated_device {
+  bool unreserve(void* p, std::size_t bytes) noexcept {
+    return simulated_device::unreserve(p, bytes) || held().mapped != 0;
+  }
+};
+struct unmaps_air : simulated_device {
+  bool unmap(void* p, std::size_t bytes) noexcept {
+    return simulated_device::unmap(p, bytes) || held().mapped != 0;
+  }
+};
+/// Says that it looks at sizes, and does not.
+struct unmaps_parts : simulated_npu {
+  static constexpr bool unmap_wants_size = true;
+};
+struct unmaps_twice : simulated_device {
+  bool unmap(void* p, std::size_t bytes) noexcept {
+    const bool gone = simulated_device::unmap(p, bytes) || p == latest;
+    if (gone) latest = p;
+    return gone;
+  }
+  void* latest = nullptr;
+};
+struct unmaps_never : simulated_device {
+  bool unmap(void*, std::size_t) noexcept { return false; }
+};
+struct never_done : simulated_device {
+  bool synchronize(stream_id) noexcept { return false; }
+};
+TEST(virtual_memory_laws, unmap_and_synchronize) {
+  EXPECT_STREQ(broken_by<drops_ranges>(), "a range goes back only when nothing is mapped in it");
+  EXPECT_STREQ(broken_by<unmaps_air>(), "unmap refuses addresses at which nothing is mapped");
+  EXPECT_STREQ(broken_by<unmaps_parts>(), "unmap refuses a part of what one map put there");
+  EXPECT_STREQ(broken_by<unmaps_twice>(), "unmap takes away what one map put there, once");
+  EXPECT_STREQ(broken_by<unmaps_never>(), "unmap takes away what one map put there, once");
+  EXPECT_STREQ(broken_by<never_done>(), "synchronize returns once the work is done");
+}
+
+/// Refuses to destroy what is mapped, as early versions of ACL did.
+struct clings : simulated_device {
+  bool destroy(const physical& m) noexcept { return held().mapped == 0 && simulated_device::destroy(m); }
+};
+/// Unmaps what is destroyed.
+struct tears_down : simulated_device {
+  bool map(void* p, std::size_t bytes, const physical& m) noexcept {
+    const bool there = simulated_device::map(p, bytes, m);
+    if (there) at = p, mapped = bytes, name = m;
+    return there;
+  }
+  bool destroy(const physical& m) noexcept {
+    if (m == name) (void)simulated_device::unmap(at, mapped);
+    return simulated_device::destroy(m);
+  }
+  void* at = nullptr;
+  std::size_t mapped = 0;
+  physical name{};
+};
+struct keeps_handles : simulated_device {
+  bool destroy(const physical&) noexcept { return held().mapped != 0; }
+};
+/// Has little, so that it is soon noticed when something is forgotten.
+struct small : simulated_device {
+  small() : simulated_device(options{.capacity = 64_MiB}) {}
+};
+struct forgets_destroyed : small {
+  bool destroy(const physical& m) noexcept { return m.number != 0; }
+};
+/// Forget what is large, in one of the two orders.
+struct notes_size : small {
+  bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
+    return small::create(latest = bytes, kind, m);
+  }
+  std::size_t latest = 0;
+};
+struct forgets_what_is_mapped : notes_size {
+  bool destroy(const physical& m) noexcept {
+    return m.number != 0 && ((latest == 16_MiB && held().mapped != 0) || small::destroy(m));
+  }
+};
+struct forgets_what_is_not_mapped : notes_size {
+  bool destroy(const physical& m) noexcept {
+    return m.number != 0 && ((latest == 16_MiB && held().mapped == 0) || small::destroy(m));
+  }
+};
+struct creates_much_once : small {
+  bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
+    return (bytes != 16_MiB || ++large == 1) && simulated_device::create(bytes, kind, m);
+  }
+  int large = 0;
+};
+TEST(virtual_memory_laws, destroy) {
+  EXPECT_STREQ(broken_by<clings>(), "memory that is destroyed stays until it is unmapped");
+  EXPECT_STREQ(broken_by<tears_down>(), "memory that is destroyed stays until it is unmapped");
+  EXPECT_STREQ(broken_by<keeps_handles>(), "destroy lets go of memory");
+  EXPECT_STREQ(broken_by<forgets_destroyed>(), "destroyed memory can be created again");
+  EXPECT_STREQ(broken_by<forgets_what_is_mapped>(), "destroyed memory can be created again");
+  EXPECT_STREQ(broken_by<forgets_what_is_not_mapped>(), "destroyed memory can be created again");
+  EXPECT_STREQ(broken_by<creates_much_once>(), "destroyed memory can be created again");
+}
+
+}  // namespace
