@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <cstdio>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
-#include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/provider/host_exports.hpp>
+#include <tessera/provider/host_extents.hpp>
+#include <tessera/provider/host_memory.hpp>
+#include <tessera/provider/host_ranges.hpp>
+#include <tessera/provider/host_registered.hpp>
+#include <tessera/provider/host_sharing.hpp>
 #include <tessera/provider/host_stream.hpp>
+#include <tessera/provider/host_system.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
@@ -23,23 +31,43 @@ namespace tessera {
 /// Page-locked memory of this machine. Its streams are threads and its events are real, so that a program in which
 /// streams misuse each other's memory goes wrong here as it would on a device. Linux.
 ///
-/// Calls may come from several threads; those about streams and events wait for none about memory.
+/// Of a page kind, the page size and read_only hold, the latter against every write through the address that is given
+/// or mapped to. Any bandwidth and peer access is to be had, as the host has one memory, which all its threads reach.
+///
+/// Calls may come from several threads; those about streams and events wait for none about memory. A process made by
+/// fork has none of the threads, so it leaves a provider that it inherits alone, its destructor too; what was created
+/// stays until it ends or starts a program.
 class host_pinned {
  public:
   static constexpr bool is_thread_safe = true;
-  enum class pinning : unsigned char {
-    required,       ///< refuses memory that cannot be locked
-    where_allowed,  ///< takes it unlocked then
-    never
-  };
+  static constexpr bool map_grants_access = true;
+  static constexpr bool unmap_wants_size = true;
+  using pinning = host_pinning;
   struct options {
-    std::size_t capacity = 0;  ///< bytes; 0 stands for all of the machine's memory
+    std::size_t capacity = 0;  ///< bytes acquired or created; 0 stands for all of the machine's memory
     pinning pin = pinning::required;
+    std::chrono::milliseconds import_timeout{2000};  ///< how long import_memory waits for the exporter
   };
   /// A mark in a stream: the number of tasks before it.
   struct event {
     stream_id stream{};
     std::uint64_t mark = 0;
+  };
+  /// Physical memory: a file in memory, of which all pages are there from the start.
+  struct physical {
+    std::uint64_t number = 0;  ///< 0 for none
+    bool operator==(const physical&) const = default;
+  };
+  using shareable = host_shareable;
+  /// Bytes, in whole pages.
+  struct holdings {
+    std::size_t acquired = 0, created = 0;  ///< of the capacity
+    std::size_t imported = 0;
+    std::size_t reserved = 0;  ///< addresses
+    std::size_t mapped = 0;
+    std::size_t registered = 0;
+    std::size_t locked = 0;  ///< of what is acquired, mapped or registered
+    bool operator==(const holdings&) const = default;
   };
 
   host_pinned() : host_pinned(options{}) {}
@@ -48,170 +76,207 @@ class host_pinned {
   host_pinned& operator=(host_pinned&&) noexcept = default;
   ~host_pinned() = default;
 
-  [[nodiscard]] std::size_t capacity() const noexcept { return state_->capacity; }
-  [[nodiscard]] std::size_t granularity() const noexcept { return state_->page; }
-
-  /// Null where the capacity is reached or the system refuses; last_error() says which, and what helps.
-  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
+  [[nodiscard]] std::size_t capacity() const noexcept { return state_->memory.capacity(); }
+  [[nodiscard]] std::size_t granularity() const noexcept { return host_page(); }
+  [[nodiscard]] std::size_t step(page_kind kind) const noexcept { return host_step(kind); }
+  [[nodiscard]] std::size_t used() const noexcept {
     const std::lock_guard lock(state_->mutex);
-    const std::size_t mapped = mapped_bytes(bytes, kind);
-    if (bytes == 0 || bytes > max_request) return refuse("acquire: not a possible number of bytes");
-    if (mapped > state_->capacity - state_->used)
-      return refuse("acquire: the capacity of this provider is reached");
-    const int huge =
-        kind == page_kind::huge ? MAP_HUGETLB | (21 << 26) : 0;  // 2^21 bytes, as <linux/mman.h> codes it
-    void* const p =
-        ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | huge, -1, 0);
-    if (p == MAP_FAILED) {
-      return refuse(kind == page_kind::huge
-                        ? "acquire: no huge pages are free; the system administrator raises "
-                          "/proc/sys/vm/nr_hugepages"
-                        : "acquire: the system has no memory left");
-    }
-    if (state_->pin != pinning::never && ::mlock(p, mapped) != 0 && state_->pin == pinning::required) {
-      const bool limit = errno == ENOMEM || errno == EPERM;
-      ::munmap(p, mapped);
-      return refuse(
-          limit
-              ? "acquire: the locked-memory limit is reached; raise it (ulimit -l, limits.conf, or the right "
-                "CAP_IPC_LOCK), or choose pinning::where_allowed"
-              : "acquire: the system cannot lock the memory now");
-    }
-    if (!state_->remember(p, bytes, kind)) {
-      ::munmap(p, mapped);
-      return refuse("acquire: host memory for bookkeeping ran out");
-    }
-    state_->used += mapped;
-    return p;
+    return state_->memory.used();
+  }
+  [[nodiscard]] holdings held() const noexcept {
+    const std::lock_guard lock(state_->mutex);
+    const host_extents &segments = state_->memory.segments(), &mappings = state_->ranges.mappings();
+    const host_extents& registered = state_->registered.extents();
+    return {.acquired = segments.bytes(),
+            .created = state_->memory.created(),
+            .imported = state_->memory.imported(),
+            .reserved = state_->ranges.ranges().bytes(),
+            .mapped = mappings.bytes(),
+            .registered = registered.bytes(),
+            .locked = segments.locked() + mappings.locked() + registered.locked()};
   }
 
+  /// Null where the capacity is reached or the system refuses; last_error() says which, and what helps.
+  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    void* given = nullptr;
+    (void)worked("acquire", nullptr, bytes, state_->memory.acquire(bytes, kind, given));
+    return given;
+  }
   /// False where it was not given, or not with this size.
   bool release(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(state_->mutex);
-    const auto found = state_->segments.find(p);
-    if (found == state_->segments.end() || found->second.bytes != bytes) {
-      state_->error = "release: not a segment of this provider";
-      return false;
-    }
-    const std::size_t mapped = mapped_bytes(bytes, found->second.kind);
-    if (::munmap(p, mapped) != 0) {
-      state_->error = "release: the system refuses";
-      return false;
-    }
-    state_->used -= mapped;
-    state_->segments.erase(found);
-    return true;
+    return worked("release", p, bytes, state_->memory.release(p, bytes));
   }
 
-  /// Why the latest call failed, and what helps; empty if none has.
-  [[nodiscard]] const char* last_error() const noexcept {
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
     const std::lock_guard lock(state_->mutex);
-    return state_->error;
+    void* given = nullptr;
+    (void)worked("reserve", nullptr, bytes, state_->ranges.reserve(bytes, to, given));
+    return given;
+  }
+  bool unreserve(void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    return worked("unreserve", p, bytes, state_->ranges.unreserve(p, bytes));
+  }
+  bool create(std::size_t bytes, page_kind kind, physical& made) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    return worked("create", nullptr, bytes, state_->memory.create(bytes, kind, made.number));
+  }
+  bool destroy(const physical& leaving) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    state_->exports.remove(leaving.number);
+    return worked("destroy", nullptr, 0, state_->memory.destroy(leaving.number));
+  }
+  /// Locks the memory too, as the options say.
+  bool map(void* p, std::size_t bytes, const physical& from) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    return worked("map", p, bytes, state_->ranges.map(p, bytes, from.number));
+  }
+  bool grant(void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    return worked("grant", p, bytes, state_->ranges.grant(p, bytes));
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    return worked("unmap", p, bytes, state_->ranges.unmap(p, bytes));
+  }
+
+  /// As processes of the same process namespace see it.
+  [[nodiscard]] std::int32_t process() const noexcept { return ::getpid(); }
+  /// Shares with processes of the same user, or of root; a thread answers them from now on.
+  bool export_memory(const physical& made, importers who, shareable& given) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    const host_memory::piece* const piece = state_->memory.find(made.number);
+    const char* const fault = piece == nullptr  ? host_memory::no_piece
+                              : piece->imported ? "imported memory is exported by nobody but its creator"
+                                                : state_->exports.add(made.number, piece->file.get(),
+                                                                      piece->bytes, piece->kind, who);
+    if (fault == nullptr) given = {state_->token, made.number, process()};
+    return worked("export_memory", nullptr, 0, fault);
+  }
+  bool allow(const shareable& given, std::int32_t process) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    return worked("allow", nullptr, 0,
+                  given.token == state_->token ? state_->exports.allow(given.number, process)
+                                               : "exported by another provider, or made up");
+  }
+  /// Waits for the exporter as long as the options say. What is imported counts not against the capacity.
+  bool import_memory(const shareable& given, physical& made) noexcept {
+    host_import asking(state_->import_timeout);
+    const char* fault = asking.ask(given);  // while other calls go on
+    const std::lock_guard lock(state_->mutex);
+    if (fault == nullptr)
+      fault = state_->memory.adopt(std::move(asking.file), asking.bytes, asking.kind, made.number);
+    return worked("import_memory", nullptr, 0, fault);
+  }
+
+  /// Locks the user's memory as the options say, in whole pages and outside the capacity; unregister_memory unlocks it,
+  /// whoever else had locked it too, as the system does not count. Memory of this provider is therefore refused.
+  bool register_memory(void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    const bool own = bytes <= max_request && (state_->memory.segments().overlaps(p, bytes) ||
+                                              state_->ranges.ranges().overlaps(p, bytes));
+    return worked("register_memory", p, bytes,
+                  own ? "memory of this provider" : state_->registered.add(p, bytes, state_->memory.pin()));
+  }
+  bool unregister_memory(void* p) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    return worked("unregister_memory", p, 0, state_->registered.remove(p));
+  }
+
+  /// Why the latest call about memory failed, and what helps; empty if none has.
+  [[nodiscard]] std::string last_error() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->latest.text();
   }
 
   /// A new stream; the default one, stream 0, is always there.
-  [[nodiscard]] stream_id create_stream() {
-    const std::lock_guard lock(state_->streams_mutex);
-    const stream_id made{++state_->last_stream};
-    state_->streams.emplace(made, std::make_shared<host_stream>());
-    return made;
-  }
+  [[nodiscard]] stream_id create_stream() { return state_->streams.create(); }
   /// Finishes a stream's work and ends its thread; false where there is no such stream.
-  bool destroy_stream(stream_id stream) {
-    std::shared_ptr<host_stream> ending = find(stream);
-    const std::lock_guard lock(state_->streams_mutex);
-    return state_->streams.erase(stream) == 1;
-  }
+  bool destroy_stream(stream_id stream) { return state_->streams.destroy(stream); }
   /// Queues a callable, which must not throw, on a stream; false where there is no such stream.
   template <typename F>
   bool submit(stream_id stream, F work) {
-    const auto on = find(stream);
+    const auto on = state_->streams.find(stream);
     if (on == nullptr) return false;
     on->submit(std::move(work));
     return true;
   }
-  /// Returns once all work submitted to the stream so far is done; false where there is no such stream.
-  bool synchronize(stream_id stream) {
-    const auto on = find(stream);
-    if (on == nullptr) return false;
-    on->wait_for(on->mark());
+  /// Returns once all work submitted to the stream so far is done; a stream that has ended has none.
+  bool synchronize(stream_id stream) noexcept {
+    if (const auto on = state_->streams.find(stream)) on->wait_for(on->mark());
     return true;
   }
 
   bool record(stream_id stream, event& mark) noexcept {
-    const auto on = find(stream);
+    const auto on = state_->streams.find(stream);
     if (on == nullptr) return false;
     mark = {stream, on->mark()};
     return true;
   }
   /// An event of a stream that has ended is ready.
   [[nodiscard]] bool query(event& mark) noexcept {
-    const auto on = find(mark.stream);
+    const auto on = state_->streams.find(mark.stream);
     return on == nullptr || on->has_reached(mark.mark);
   }
   bool wait(event& mark) noexcept {
-    if (const auto on = find(mark.stream)) on->wait_for(mark.mark);
+    if (const auto on = state_->streams.find(mark.stream)) on->wait_for(mark.mark);
     return true;
   }
   void discard(event&) noexcept {}
 
  private:
-  struct segment {
-    std::size_t bytes;
-    page_kind kind;
+  struct refusal {
+    const char* call = nullptr;
+    const void* at = nullptr;
+    std::size_t bytes = 0;
+    const char* rule = nullptr;
+
+    [[nodiscard]] std::string text() const {
+      char where[80] = "";
+      if (at != nullptr && bytes != 0)
+        std::snprintf(where, sizeof where, " %zu bytes at %p", bytes, at);
+      else if (at != nullptr)
+        std::snprintf(where, sizeof where, " at %p", at);
+      else if (bytes != 0)
+        std::snprintf(where, sizeof where, " %zu bytes", bytes);
+      return call != nullptr ? std::string(call) + where + ": " + rule : std::string();
+    }
   };
   struct state {
     explicit state(const options& chosen)
-        : page(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))),
-          capacity(chosen.capacity != 0 ? chosen.capacity
-                                        : page * static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES))),
-          pin(chosen.pin) {
-      streams.emplace(stream_id{}, std::make_shared<host_stream>());
-    }
-    ~state() {
-      streams.clear();
-      for (const auto& [p, s] : segments) ::munmap(p, mapped_bytes(s.bytes, s.kind));
-    }
-    [[nodiscard]] bool remember(void* p, std::size_t bytes, page_kind kind) noexcept {
-#if defined(__cpp_exceptions)
-      try {
-        segments.emplace(p, segment{bytes, kind});
-      } catch (...) {
-        return false;
-      }
-#else
-      segments.emplace(p, segment{bytes, kind});
-#endif
-      return true;
-    }
+        : memory(chosen.capacity != 0 ? chosen.capacity
+                                      : host_page() * static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)),
+                 chosen.pin, token),
+          import_timeout(chosen.import_timeout) {}
 
-    std::size_t page;
-    std::size_t capacity;
-    pinning pin;
-    std::mutex mutex;  // of the segments, and of what goes with them
-    std::map<void*, segment> segments;
-    std::size_t used = 0;
-    const char* error = "";
-    std::mutex streams_mutex;
-    std::map<stream_id, std::shared_ptr<host_stream>> streams;
-    std::uint64_t last_stream = 0;
+    std::uint64_t token = random_number();  // of this provider; its pieces are numbered from here
+    std::mutex mutex;                       // of all but the streams
+    host_memory memory;
+    host_ranges ranges{memory};
+    host_registered registered;
+    host_exports exports{token};
+    std::chrono::milliseconds import_timeout;
+    refusal latest;
+    host_streams streams;  // ends first, as work may use the memory
   };
 
-  [[nodiscard]] static std::size_t mapped_bytes(std::size_t bytes, page_kind kind) noexcept {
-    return kind == page_kind::huge ? align_up(bytes, operator""_MiB(2)) : bytes;
+  [[nodiscard]] bool worked(const char* call, const void* at, std::size_t bytes, const char* rule) noexcept {
+    if (rule != nullptr) state_->latest = {call, at, bytes, rule};
+    return rule == nullptr;
   }
-  [[nodiscard]] void* refuse(const char* why) noexcept {
-    state_->error = why;
-    return nullptr;
-  }
-  [[nodiscard]] std::shared_ptr<host_stream> find(stream_id stream) noexcept {
-    const std::lock_guard lock(state_->streams_mutex);
-    const auto found = state_->streams.find(stream);
-    return found != state_->streams.end() ? found->second : nullptr;
+  /// Differs between the providers of all processes, so far as chance can do it.
+  [[nodiscard]] static std::uint64_t random_number() noexcept {
+    std::uint64_t drawn = 0;
+    while (::getrandom(&drawn, sizeof drawn, 0) != sizeof drawn || drawn == 0) {
+    }
+    return drawn;
   }
 
   std::unique_ptr<state> state_;
 };
-static_assert(event_provider<host_pinned> && paged_provider<host_pinned>);
+static_assert(event_provider<host_pinned> && paged_provider<host_pinned> &&
+              virtual_memory_provider<host_pinned>);
 
 }  // namespace tessera

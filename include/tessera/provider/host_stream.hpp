@@ -5,10 +5,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include <tessera/core/stream.hpp>
 
 namespace tessera {
 
@@ -88,6 +91,35 @@ class host_stream {
   std::atomic<std::uint64_t> completed_{0};
   bool ending_ = false;
   std::thread worker_;
+};
+
+/// The streams of one provider. Each is shared with the calls that use it, so that none ends under them.
+class host_streams {
+ public:
+  host_streams() { streams_.emplace(stream_id{}, std::make_shared<host_stream>()); }
+
+  [[nodiscard]] stream_id create() {
+    const std::lock_guard lock(mutex_);
+    const stream_id made{++last_};
+    streams_.emplace(made, std::make_shared<host_stream>());
+    return made;
+  }
+  /// Finishes a stream's work; false where there is no such stream.
+  bool destroy(stream_id stream) {
+    const std::shared_ptr<host_stream> ending = find(stream);
+    const std::lock_guard lock(mutex_);
+    return streams_.erase(stream) == 1;
+  }
+  [[nodiscard]] std::shared_ptr<host_stream> find(stream_id stream) {
+    const std::lock_guard lock(mutex_);
+    const auto found = streams_.find(stream);
+    return found != streams_.end() ? found->second : nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<stream_id, std::shared_ptr<host_stream>> streams_;
+  std::uint64_t last_ = 0;
 };
 
 }  // namespace tessera

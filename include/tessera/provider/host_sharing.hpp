@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/types.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <tessera/core/page.hpp>
+#include <tessera/provider/host_system.hpp>
+
+/// How memory files go from one process to another: the importer asks at a socket that bears the exporter's token, once
+/// for each connection, and gets the file or a reason. The socket is in the abstract namespace, so nothing is left
+/// behind; both processes are in one network namespace, and in one process namespace, as they tell each other's number.
+namespace tessera {
+
+/// Names exported memory to other processes. Plain bytes, which go through a pipe or a file; made up or too old, they
+/// are refused.
+struct host_shareable {
+  std::uint64_t token = 0;   ///< of the provider that exported it
+  std::uint64_t number = 0;  ///< of the physical memory there
+  std::int64_t process = 0;  ///< of that provider
+  bool operator==(const host_shareable&) const = default;
+};
+
+/// What the importer sends: one packet.
+struct host_request {
+  static constexpr std::uint64_t this_protocol = 0x3165726573736574;
+  std::uint64_t protocol = this_protocol;
+  std::uint64_t number = 0;
+};
+enum class host_answer : std::uint32_t { granted, unknown, other_user, not_listed };
+/// What it gets: one packet, with the memory file where it was granted.
+struct host_reply {
+  std::uint64_t protocol = host_request::this_protocol;
+  std::uint64_t bytes = 0;
+  host_answer answer = host_answer::unknown;
+  std::uint32_t kind = 0;  ///< as host_encode gives it
+};
+
+[[nodiscard]] constexpr std::uint32_t host_encode(page_kind kind) noexcept {
+  return static_cast<std::uint32_t>(kind.size) | static_cast<std::uint32_t>(kind.speed) << 2 |
+         static_cast<std::uint32_t>(kind.peer_to_peer) << 4 | static_cast<std::uint32_t>(kind.read_only) << 5;
+}
+/// False where no kind has that code.
+[[nodiscard]] constexpr bool host_decode(std::uint32_t code, page_kind& kind) noexcept {
+  if (code >= 64 || (code & 3) == 3 || (code >> 2 & 3) == 3) return false;
+  kind = {.size = static_cast<page_size>(code & 3),
+          .speed = static_cast<bandwidth>(code >> 2 & 3),
+          .peer_to_peer = (code & 16) != 0,
+          .read_only = (code & 32) != 0};
+  return true;
+}
+
+/// Where an exporter listens.
+struct host_socket_name {
+  explicit host_socket_name(std::uint64_t token) noexcept {
+    address.sun_family = AF_UNIX;
+    const int written = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "tessera.%016llx",
+                                      static_cast<unsigned long long>(token));
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path)) + 1 + static_cast<socklen_t>(written);
+  }
+  [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
+
+  sockaddr_un address{};
+  socklen_t length = 0;
+};
+
+[[nodiscard]] inline host_descriptor host_new_socket(int flags) noexcept {
+  return host_descriptor{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0)};
+}
+/// Who is at the other end, as the system saw it when the connection was made; false where it does not say.
+[[nodiscard]] inline bool host_peer(int socket, ucred& peer) noexcept {
+  socklen_t length = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && length == sizeof peer;
+}
+
+/// A packet as sendmsg and recvmsg want it, with room for one descriptor beside it.
+struct host_packet {
+  host_packet(void* data, std::size_t bytes) noexcept : part{data, bytes} {
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = beside.data();
+  }
+  host_packet(const host_packet&) = delete;
+  host_packet& operator=(const host_packet&) = delete;
+  void expect_file() noexcept { message.msg_controllen = CMSG_LEN(sizeof(int)); }
+  void enclose(int file) noexcept {
+    expect_file();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_len = CMSG_LEN(sizeof file);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    std::memcpy(CMSG_DATA(header), &file, sizeof file);
+  }
+  /// What came with a packet that had been ready to take it.
+  [[nodiscard]] host_descriptor enclosed() noexcept {
+    const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    int file = -1;
+    if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+        header->cmsg_len == CMSG_LEN(sizeof file))
+      std::memcpy(&file, CMSG_DATA(header), sizeof file);
+    return host_descriptor{file};
+  }
+
+  iovec part;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> beside{};
+  msghdr message{};
+};
+
+/// Asks an exporter for memory, and takes what it gives only if that is safe to use.
+class host_import {
+ public:
+  explicit host_import(std::chrono::milliseconds patience) noexcept
+      : until_(std::chrono::steady_clock::now() +
+               std::min<std::chrono::milliseconds>(patience, std::chrono::hours(24))) {}
+
+  /// Null where it worked, or what hinders it.
+  [[nodiscard]] const char* ask(const host_shareable& what) noexcept {
+    if (what.process == ::getpid()) return "memory is imported in another process than exports it";
+    socket_ = host_new_socket(0);
+    if (!socket_) return "the system gives no socket; the limit of open files may be reached (ulimit -n)";
+    const host_socket_name name(what.token);
+    if (in_time([&] { return ::connect(socket_.get(), name.get(), name.length); }) != 0)
+      return errno == EAGAIN ? no_answer
+                             : "nobody shares it: its exporter has ended, or the shareable was made up";
+    ucred peer{};
+    if (!host_peer(socket_.get(), peer) || peer.pid != what.process)
+      return "another process answers for the exporter, or it is in another process namespace";
+    host_request request{.number = what.number};
+    if (in_time([&] { return ::send(socket_.get(), &request, sizeof request, MSG_NOSIGNAL); }) !=
+        sizeof request)
+      return errno == EAGAIN ? no_answer : hung_up;
+    return receive();
+  }
+
+  host_descriptor file;
+  std::size_t bytes = 0;
+  page_kind kind{};
+
+ private:
+  static constexpr const char* no_answer =
+      "the exporter does not answer in time; options.import_timeout is longer";
+  static constexpr const char* hung_up = "the exporter ended, or hung up without an answer";
+
+  [[nodiscard]] const char* receive() noexcept {
+    host_reply reply;
+    host_packet packet(&reply, sizeof reply);
+    packet.expect_file();
+    const long length =
+        in_time([&] { return ::recvmsg(socket_.get(), &packet.message, MSG_CMSG_CLOEXEC | MSG_TRUNC); });
+    if (length <= 0) return length < 0 && errno == EAGAIN ? no_answer : hung_up;
+    host_descriptor given = packet.enclosed();
+    if (length != sizeof reply || reply.protocol != host_request::this_protocol) return nonsense;
+    switch (reply.answer) {
+      case host_answer::unknown: return "the exporter has destroyed it, or never exported it";
+      case host_answer::other_user: return "the exporter shares with processes of its own user alone";
+      case host_answer::not_listed: return "this process is not listed; the exporter lists it by allow()";
+      case host_answer::granted: break;
+    }
+    if (reply.answer != host_answer::granted || !given || !host_decode(reply.kind, kind)) return nonsense;
+    if (const char* const fault = host_check_file(given.get(), reply.bytes, kind)) return fault;
+    bytes = reply.bytes;
+    file = std::move(given);
+    return nullptr;
+  }
+  static constexpr const char* nonsense = "the exporter's answer makes no sense";
+
+  /// Calls again where a signal came in between; fails with EAGAIN when the time is over.
+  template <typename Call>
+  [[nodiscard]] long in_time(Call call) const noexcept {
+    while (true) {
+      const auto left =
+          std::chrono::ceil<std::chrono::microseconds>(until_ - std::chrono::steady_clock::now()).count();
+      if (left <= 0) return errno = EAGAIN, -1;
+      const timeval most{.tv_sec = left / 1'000'000, .tv_usec = left % 1'000'000};
+      (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
+      (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+      const long result = call();
+      if (result >= 0 || errno != EINTR) return result;
+    }
+  }
+
+  std::chrono::steady_clock::time_point until_;
+  host_descriptor socket_;
+};
+
+}  // namespace tessera

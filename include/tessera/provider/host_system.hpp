@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/page.hpp>
+
+/// What host_pinned asks of Linux. A function that can fail returns null where it worked, and otherwise the rule that
+/// was broken or what the system lacks and how to get it.
+namespace tessera {
+
+/// How memory is kept from being moved to a disk.
+enum class host_pinning : unsigned char {
+  required,       ///< refuses memory that cannot be locked
+  where_allowed,  ///< takes it unlocked then
+  never
+};
+
+/// A file descriptor, closed with its owner.
+class host_descriptor {
+ public:
+  host_descriptor() = default;
+  explicit host_descriptor(int file) noexcept : file_(file) {}
+  host_descriptor(host_descriptor&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
+  host_descriptor& operator=(host_descriptor other) noexcept {
+    std::swap(file_, other.file_);
+    return *this;
+  }
+  ~host_descriptor() {
+    if (file_ >= 0) ::close(file_);
+  }
+  [[nodiscard]] int get() const noexcept { return file_; }
+  explicit operator bool() const noexcept { return file_ >= 0; }
+
+ private:
+  int file_ = -1;
+};
+
+/// Runs what may throw for want of host memory; false where it did.
+template <typename F>
+[[nodiscard]] bool host_remembers(F work) noexcept {
+#if defined(__cpp_exceptions)
+  try {
+    work();
+  } catch (...) {
+    return false;
+  }
+#else
+  work();
+#endif
+  return true;
+}
+inline constexpr const char* host_cannot_remember = "host memory for bookkeeping ran out";
+
+[[nodiscard]] inline std::uintptr_t host_address(const void* p) noexcept {
+  return reinterpret_cast<std::uintptr_t>(p);
+}
+[[nodiscard]] inline void* host_pointer(std::uintptr_t address) noexcept {
+  return reinterpret_cast<void*>(address);
+}
+[[nodiscard]] inline std::size_t host_page() noexcept {
+  return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+/// Bytes of one page of a kind.
+[[nodiscard]] inline std::size_t host_step(page_kind kind) noexcept {
+  return kind.size == page_size::normal ? host_page() : kind.step();
+}
+[[nodiscard]] inline int host_protection(page_kind kind) noexcept {
+  return kind.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+}
+/// A flag of mmap or memfd_create for pages of a kind, with their size in bits 26 to 31 as both want it.
+[[nodiscard]] inline unsigned host_page_flags(page_kind kind, unsigned hugetlb) noexcept {
+  return kind.size == page_size::giant  ? hugetlb | (30u << 26)
+         : kind.size == page_size::huge ? hugetlb | (21u << 26)
+                                        : 0;
+}
+
+[[nodiscard]] inline const char* host_lacks_pages(page_kind kind) noexcept {
+  switch (kind.size) {
+    case page_size::giant:
+      return "no 1 GiB page is free; the system administrator raises "
+             "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";
+    case page_size::huge:
+      return "no 2 MiB page is free; the system administrator raises "
+             "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    case page_size::normal: break;
+  }
+  return "the system has too little memory left";
+}
+
+/// Bytes of normal pages that the system can still give without swapping; `unlimited` where it does not say. A smaller
+/// limit of a control group is not in it.
+[[nodiscard]] inline std::size_t host_available() noexcept {
+  const host_descriptor file{::open("/proc/meminfo", O_RDONLY | O_CLOEXEC)};
+  char text[1024];
+  const ssize_t length = file ? ::read(file.get(), text, sizeof text - 1) : 0;
+  if (length <= 0) return unlimited;
+  text[length] = 0;
+  const char* const line = std::strstr(text, "MemAvailable:");
+  return line != nullptr ? operator""_KiB(std::strtoull(line + sizeof "MemAvailable:", nullptr, 10))
+                         : unlimited;
+}
+
+/// Keeps memory from being moved to a disk, and sets `locked` to whether that was done; it is there then. Pages larger
+/// than normal are never moved.
+[[nodiscard]] inline const char* host_lock(void* p, std::size_t bytes, page_kind kind, host_pinning pin,
+                                           bool& locked) noexcept {
+  locked = false;
+  if (pin == host_pinning::never || kind.size != page_size::normal) return nullptr;
+  locked = ::mlock(p, bytes) == 0;
+  if (locked || pin == host_pinning::where_allowed) return nullptr;
+  return errno == ENOMEM || errno == EPERM
+             ? "the locked-memory limit is reached; raise it (ulimit -l, limits.conf, or the right "
+               "CAP_IPC_LOCK), or choose pinning::where_allowed"
+             : "the system cannot lock the memory now";
+}
+
+/// Puts all pages of a memory file in place, so that no later use of them can fail.
+///   Requires:  `bytes` is a multiple of host_step(kind)
+[[nodiscard]] inline const char* host_fill(int file, std::size_t bytes, page_kind kind) noexcept {
+  constexpr std::size_t at_once = 64_MiB;  // so that signals, which undo what is under way, cost little
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t next = bytes - done < at_once ? bytes - done : at_once;
+    // The system would end programs before it refused normal pages.
+    if (kind.size == page_size::normal && host_available() < bytes - done) return host_lacks_pages(kind);
+    if (::fallocate(file, 0, static_cast<off_t>(done), static_cast<off_t>(next)) == 0)
+      done += next;
+    else if (errno != EINTR)
+      return host_lacks_pages(kind);
+  }
+  return nullptr;
+}
+
+/// Makes a memory file whose pages are all there and whose size never changes again.
+///   Requires:  `bytes` is a multiple of host_step(kind)
+[[nodiscard]] inline const char* host_make_file(std::size_t bytes, page_kind kind,
+                                                host_descriptor& made) noexcept {
+  host_descriptor file{
+      ::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING | host_page_flags(kind, MFD_HUGETLB))};
+  if (!file)
+    return errno == EMFILE || errno == ENFILE ? "the limit of open files is reached; raise it (ulimit -n)"
+                                              : host_lacks_pages(kind);
+  if (const char* const lack = host_fill(file.get(), bytes, kind)) return lack;
+  if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return "the system cannot seal the memory's size";
+  made = std::move(file);
+  return nullptr;
+}
+
+/// Checks a memory file that came from another process: nobody can make it shorter, and its pages are all there.
+[[nodiscard]] inline const char* host_check_file(int file, std::size_t bytes, page_kind kind) noexcept {
+  struct stat is{};
+  const int seals = ::fcntl(file, F_GET_SEALS);
+  if (bytes == 0 || bytes > max_request || bytes % host_step(kind) != 0 || ::fstat(file, &is) != 0 ||
+      is.st_size < 0 || static_cast<std::size_t>(is.st_size) != bytes || seals < 0 ||
+      (seals & F_SEAL_SHRINK) == 0)
+    return "the exporter gave something other than memory of the size that it says";
+  return host_fill(file, bytes, kind);
+}
+
+}  // namespace tessera
