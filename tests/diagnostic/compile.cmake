@@ -1,14 +1,20 @@
-# Compiles a file whose first line says what to expect: a sentence in the compiler's output, or that it compiles.
+# Compiles a file whose first line says what to expect: a sentence in the compiler's output, with "expect first" in its
+# first line that says "error", or that it compiles.
 #   cmake -D COMPILER=c++ -D SOURCE=file.cpp -D INCLUDE=include -P compile.cmake
 cmake_minimum_required(VERSION 3.24)
 file(STRINGS ${SOURCE} first LIMIT_COUNT 1)
-if(NOT first MATCHES "^// expect: (.+)$")
-  message(FATAL_ERROR "${SOURCE}: the first line must be '// expect: ...'")
+if(NOT first MATCHES "^// expect( first)?: (.+)$")
+  message(FATAL_ERROR "${SOURCE}: the first line must be '// expect: ...' or '// expect first: ...'")
 endif()
-set(expected "${CMAKE_MATCH_1}")
+set(only_first "${CMAKE_MATCH_1}")
+set(expected "${CMAKE_MATCH_2}")
 execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${INCLUDE} ${SOURCE}
                 RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
-string(FIND "${out}" "${expected}" at)
+set(searched "${out}")
+if(only_first AND out MATCHES "error: [^\n]*")
+  set(searched "${CMAKE_MATCH_0}")
+endif()
+string(FIND "${searched}" "${expected}" at)
 if(expected STREQUAL "compiles")
   if(NOT code EQUAL 0)
     message(FATAL_ERROR "${SOURCE} must compile:\n${out}")

@@ -3,35 +3,76 @@
 
 #include <concepts>
 #include <cstddef>
+#include <type_traits>
 
+#include <tessera/core/contract.hpp>
+#include <tessera/core/number.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/page_choice.hpp>
 
 namespace tessera {
 
 /// Decides what backs a segment, and what to take instead where that runs out.
 ///
 ///   P::uses_page_kinds    whether the device must be a paged_provider
-///   p.backing(segment)    the kinds of page to ask for, in order, for a segment of `segment` bytes
+///   p.backing(segment)    the kinds of page to ask for, in order, for a segment of `segment` bytes; the segment is then
+///                         rounded up to whole pages
+///
+/// Laws, checked by law::pages:
+///   settles     rounding a segment up to whole pages twice is rounding it once
+///   monotonic   a <= b  implies  in_whole_pages(p, a) <= in_whole_pages(p, b)
 template <typename P>
 concept pages_policy = std::regular<P> && requires(const P& p, std::size_t segment) {
   { P::uses_page_kinds } -> std::convertible_to<bool>;
   { p.backing(segment) } noexcept -> std::same_as<page_order>;
 };
 
-/// Asks for normal pages, or where the device knows no kinds, for what it has.
-struct back_with_normal_pages {
-  static constexpr bool uses_page_kinds = false;
-  [[nodiscard]] static constexpr page_order backing(std::size_t) noexcept { return {{page_kind::normal}, 1}; }
-  bool operator==(const back_with_normal_pages&) const = default;
+/// Asks for the pages of a page_choice; plain normal ones are also to be had from a device that knows no kinds.
+///
+/// A choice that breaks a rule does not compile; one set at run time ends the program where it is first used, so ask its
+/// broken_rule() before.
+///   Source:  ACL's malloc policies, of which it is every legal one; as numbers and names in config/acl_malloc_policy.hpp
+template <auto Choice = tunable(page_choice{})>
+struct back_with {
+  static_assert(std::same_as<std::remove_cv_t<typename number<Choice>::value_type>, page_choice>,
+                "pages: back_with takes a page_choice or a tunable one [tessera/core/page_choice.hpp]");
+  static constexpr page_choice initial = number<Choice>{}.get();
+  static_assert(initial.speed == bandwidth::any || !initial.is_giant(),
+                "pages: low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages");
+  static_assert(initial.speed == bandwidth::any || !initial.peer_to_peer,
+                "pages: low or high bandwidth does not go with peer-to-peer memory");
+  static_assert(initial.broken_rule() == nullptr, "pages: the choice breaks a rule of page_choice");
+
+  [[no_unique_address]] number<Choice> choice{};
+
+  static constexpr bool is_fixed = std::is_empty_v<number<Choice>>;
+  static constexpr bool uses_page_kinds =
+      !is_fixed || initial != page_choice{.pages = page_plan::normal_only};
+
+  [[nodiscard]] constexpr page_order backing(std::size_t segment) const noexcept {
+    const page_choice chosen = choice.get();
+    if constexpr (!is_fixed) {
+      if (const char* const rule = chosen.broken_rule()) contract_broken(rule);
+    }
+    return chosen.order(segment);
+  }
+  bool operator==(const back_with&) const = default;
 };
 
-/// Asks for 2 MiB pages, and for normal ones where those have run out.
-struct back_with_huge_pages_first {
-  static constexpr bool uses_page_kinds = true;
-  [[nodiscard]] static constexpr page_order backing(std::size_t) noexcept {
-    return {{page_kind::huge, page_kind::normal}, 2};
-  }
-  bool operator==(const back_with_huge_pages_first&) const = default;
-};
+/// Asks for normal pages, or where the device knows no kinds, for what it has.
+using back_with_normal_pages = back_with<page_choice{.pages = page_plan::normal_only}>;
+
+/// Asks for 2 MiB pages, and for normal ones where those have run out or the segment is of at most 1 MiB.
+using back_with_huge_pages_first = back_with<page_choice{.pages = page_plan::huge_first}>;
+
+/// Asks for 2 MiB pages alone, for the smallest segment too.
+using back_with_huge_pages_only = back_with<page_choice{.pages = page_plan::huge_only}>;
+
+/// Asks for 1 GiB pages for segments above 2 MiB, then as back_with_huge_pages_first does.
+///   Source:  torch_npu's page_size:1g, whose small segments are of 2 MiB
+using back_with_giant_pages_first = back_with<page_choice{.pages = page_plan::giant_first}>;
+
+/// Asks for 1 GiB pages alone: fewest entries in the device's page tables, and 1 GiB for the smallest segment.
+using back_with_giant_pages_only = back_with<page_choice{.pages = page_plan::giant_only}>;
 
 }  // namespace tessera

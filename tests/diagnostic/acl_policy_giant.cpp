@@ -1,0 +1,7 @@
+// expect: low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+#include <tessera/config/acl_malloc_policy.hpp>
+
+tessera::back_with<tessera::config::acl_malloc_policy(0x106u)> pages;

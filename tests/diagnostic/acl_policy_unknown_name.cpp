@@ -1,0 +1,7 @@
+// expect: no such enumerator of aclrtMemMallocPolicy
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+#include <tessera/config/acl_malloc_policy.hpp>
+
+tessera::back_with<tessera::config::acl_malloc_policy("ACL_MEM_MALLOC_HUGE")> pages;

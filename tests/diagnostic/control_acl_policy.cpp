@@ -1,0 +1,14 @@
+// expect: compiles
+// SPDX-License-Identifier: Apache-2.0
+#include "complete.hpp"
+
+#include <tessera/config/acl_malloc_policy.hpp>
+
+using namespace tessera::config;
+
+struct my_recipe final : complete {
+  using pages =
+      tessera::back_with<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY_P2P", acl_product::atlas_training)>;
+};
+
+int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }

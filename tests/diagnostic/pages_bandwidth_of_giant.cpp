@@ -1,0 +1,10 @@
+// expect first: low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages
+// SPDX-License-Identifier: Apache-2.0
+#include "complete.hpp"
+
+struct my_recipe final : complete {
+  using pages = tessera::back_with<tessera::page_choice{.pages = tessera::page_plan::giant_only,
+                                                        .speed = tessera::bandwidth::high}>;
+};
+
+int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }

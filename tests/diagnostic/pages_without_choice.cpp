@@ -1,0 +1,9 @@
+// expect first: back_with takes a page_choice or a tunable one
+// SPDX-License-Identifier: Apache-2.0
+#include "complete.hpp"
+
+struct my_recipe final : complete {
+  using pages = tessera::back_with<3>;
+};
+
+int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }

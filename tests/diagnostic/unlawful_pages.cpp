@@ -1,0 +1,14 @@
+// expect: pages are monotonic
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+#include <tessera/law/policies.hpp>
+
+struct huge_for_small_ones {
+  static constexpr bool uses_page_kinds = true;
+  static constexpr tessera::page_order backing(std::size_t segment) noexcept {
+    return {{segment < 1024 ? tessera::huge_pages : tessera::normal_pages}, 1};
+  }
+  bool operator==(const huge_for_small_ones&) const = default;
+};
+static_assert(tessera::law::pages(huge_for_small_ones{}));

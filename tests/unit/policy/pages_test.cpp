@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/law/policies.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+constexpr page_kind normal_for_peers{.peer_to_peer = true};
+constexpr page_kind huge_for_peers{.size = page_size::huge, .peer_to_peer = true};
+
+constexpr page_order just(page_kind kind) { return {{kind}, 1}; }
+constexpr page_order both(page_kind first, page_kind then) { return {{first, then}, 2}; }
+
+bool operator==(const page_order& a, const page_order& b) { return a.count == b.count && a.kinds == b.kinds; }
+
+std::vector<page_choice> all_choices() {
+  std::vector<page_choice> all;
+  for (auto plan : {page_plan::normal_only, page_plan::huge_first, page_plan::huge_only,
+                    page_plan::giant_first, page_plan::giant_only}) {
+    for (auto speed : {bandwidth::any, bandwidth::low, bandwidth::high}) {
+      for (bool peers : {false, true}) {
+        for (bool read_only : {false, true}) all.push_back({plan, speed, peers, read_only});
+      }
+    }
+  }
+  return all;
+}
+
+/// Gives addresses from a budget for each page size, and remembers what it was asked for.
+class recording_device {
+ public:
+  struct asked {
+    std::size_t bytes;
+    page_kind kind;
+    bool operator==(const asked&) const = default;
+  };
+  std::map<page_size, std::size_t> budget{{page_size::normal, 64_GiB}};
+  std::vector<asked> log;
+
+  [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return acquire(bytes, normal_pages); }
+  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind) noexcept {
+    log.push_back({bytes, kind});
+    if (bytes > budget[kind.size] || bytes % kind.step() != 0) return nullptr;
+    budget[kind.size] -= bytes;
+    given_[next_] = kind.size;
+    return reinterpret_cast<void*>(std::exchange(next_, next_ + align_up(bytes, 1_GiB)));
+  }
+  bool release(void* p, std::size_t bytes) noexcept {
+    budget[given_.at(reinterpret_cast<std::uintptr_t>(p))] += bytes;
+    return true;
+  }
+  [[nodiscard]] std::size_t capacity() const noexcept { return 64_GiB; }
+  [[nodiscard]] std::size_t granularity() const noexcept { return 512; }
+
+ private:
+  std::uintptr_t next_ = std::uintptr_t{1} << 40;
+  std::map<std::uintptr_t, page_size> given_;
+};
+static_assert(paged_provider<recording_device>);
+
+/// One segment for each request, ignoring streams.
+template <typename Pages>
+using direct = caching_allocator<with<passthrough, reuse_ignoring_streams, Pages>, recording_device>;
+
+static_assert(!back_with_normal_pages::uses_page_kinds && back_with_huge_pages_first::uses_page_kinds);
+static_assert(back_with<page_choice{page_plan::normal_only, bandwidth::any, true}>::uses_page_kinds &&
+              back_with<tunable(page_choice{page_plan::normal_only})>::uses_page_kinds);
+static_assert(std::is_empty_v<back_with_giant_pages_only> && !std::is_empty_v<back_with<>>);
+static_assert(back_with<>{}.choice.get() == page_choice{.pages = page_plan::huge_first});
+
+TEST(pages, normal_only_asks_for_nothing_else) {
+  for (std::size_t bytes : {std::size_t{1}, 1_MiB, 2_MiB, 5_GiB})
+    EXPECT_TRUE(back_with_normal_pages{}.backing(bytes) == just(normal_pages)) << bytes;
+  EXPECT_EQ(in_whole_pages(back_with_normal_pages{}, 3_MiB + 512), 3_MiB + 512);
+}
+
+// ACL's document has huge-first memory rounded to 2 MiB, and in the next paragraph up to 1 MiB in normal pages.
+TEST(pages, huge_first_rounds_only_what_is_above_one_mebibyte) {
+  constexpr back_with_huge_pages_first pages;
+  EXPECT_TRUE(pages.backing(1) == just(normal_pages));
+  EXPECT_TRUE(pages.backing(1_MiB) == just(normal_pages));
+  EXPECT_TRUE(pages.backing(1_MiB + 1) == both(huge_pages, normal_pages));
+  EXPECT_EQ(in_whole_pages(pages, 1_MiB - 512), 1_MiB - 512);
+  EXPECT_EQ(in_whole_pages(pages, 1_MiB), 1_MiB);
+  EXPECT_EQ(in_whole_pages(pages, 1_MiB + 1), 2_MiB);
+  EXPECT_EQ(in_whole_pages(pages, 2_MiB), 2_MiB);
+  EXPECT_EQ(in_whole_pages(pages, 2_MiB + 1), 4_MiB);
+}
+
+TEST(pages, huge_first_for_peers_has_the_small_rule_too) {
+  constexpr back_with<page_choice{.pages = page_plan::huge_first, .peer_to_peer = true}> pages;
+  EXPECT_TRUE(pages.backing(1_MiB) == just(normal_for_peers));
+  EXPECT_TRUE(pages.backing(1_MiB + 1) == both(huge_for_peers, normal_for_peers));
+}
+
+TEST(pages, huge_only_takes_a_huge_page_for_the_smallest_segment) {
+  constexpr back_with_huge_pages_only pages;
+  EXPECT_TRUE(pages.backing(1_KiB) == just(huge_pages));
+  EXPECT_EQ(in_whole_pages(pages, 1_KiB), 2_MiB);
+  EXPECT_EQ(in_whole_pages(pages, 1_MiB), 2_MiB);
+  EXPECT_EQ(in_whole_pages(pages, 3_MiB), 4_MiB);
+}
+
+TEST(pages, giant_only_rounds_to_gibibytes) {
+  constexpr back_with_giant_pages_only pages;
+  EXPECT_TRUE(pages.backing(1_GiB) == just(giant_pages));
+  EXPECT_EQ(in_whole_pages(pages, 1), 1_GiB);
+  EXPECT_EQ(in_whole_pages(pages, 1_GiB), 1_GiB);
+  EXPECT_EQ(in_whole_pages(pages, 19 * 1_GiB / 10), 2_GiB);
+}
+
+TEST(pages, giant_first_leaves_what_one_huge_page_holds_to_smaller_pages) {
+  constexpr back_with_giant_pages_first pages;
+  EXPECT_TRUE(pages.backing(1_MiB) == just(normal_pages));
+  EXPECT_TRUE(pages.backing(2_MiB) == both(huge_pages, normal_pages));
+  EXPECT_TRUE((pages.backing(2_MiB + 1) == page_order{{giant_pages, huge_pages, normal_pages}, 3}));
+  EXPECT_EQ(in_whole_pages(pages, 2_MiB), 2_MiB);
+  EXPECT_EQ(in_whole_pages(pages, 20_MiB), 1_GiB);
+}
+
+TEST(pages, every_kind_carries_the_whole_choice) {
+  int legal = 0;
+  for (const page_choice& choice : all_choices()) {
+    if (choice.broken_rule() != nullptr) continue;
+    ++legal;
+    const back_with<> pages{.choice = choice};
+    for (std::size_t bytes : {std::size_t{1}, 2_MiB, 1_GiB}) {
+      for (const page_kind& kind : pages.backing(bytes)) {
+        EXPECT_EQ(kind.speed, choice.speed);
+        EXPECT_EQ(kind.peer_to_peer, choice.peer_to_peer);
+        EXPECT_EQ(kind.read_only, choice.read_only);
+      }
+    }
+  }
+  // Five plans, for peers or not; three of them for low and high bandwidth; each writable or read-only.
+  EXPECT_EQ(legal, (5 * 2 + 3 * 2) * 2);
+}
+
+TEST(pages, bandwidth_goes_with_three_plans_and_no_peers) {
+  for (const page_choice& choice : all_choices()) {
+    const bool giant = choice.pages == page_plan::giant_first || choice.pages == page_plan::giant_only;
+    const bool legal = choice.speed == bandwidth::any || (!giant && !choice.peer_to_peer);
+    EXPECT_EQ(choice.broken_rule() == nullptr, legal);
+  }
+}
+
+TEST(pages, the_choice_of_one_kind_asks_for_it_alone) {
+  for (page_size size : {page_size::normal, page_size::huge, page_size::giant}) {
+    const page_kind kind{size, bandwidth::high, true, true};
+    for (std::size_t bytes : {std::size_t{1}, 1_MiB, 5_GiB})
+      EXPECT_TRUE(page_choice::only(kind).order(bytes) == just(kind));
+  }
+}
+
+TEST(pages, allocator_asks_for_huge_pages_then_normal_ones) {
+  direct<back_with_huge_pages_first> pool;
+  pool.device().budget[page_size::huge] = 4_MiB;
+  using asked = std::vector<recording_device::asked>;
+  (void)pool.allocate(1_MiB);
+  EXPECT_EQ(pool.device().log, (asked{{1_MiB, normal_pages}}));
+  (void)pool.allocate(1_MiB + 1);
+  (void)pool.allocate(2_MiB);
+  (void)pool.allocate(3_MiB);
+  EXPECT_EQ(pool.device().log, (asked{{1_MiB, normal_pages},
+                                      {2_MiB, huge_pages},
+                                      {2_MiB, huge_pages},
+                                      {4_MiB, huge_pages},
+                                      {4_MiB, normal_pages}}));
+  EXPECT_EQ(pool.now().reserved, 1_MiB + 2_MiB + 2_MiB + 4_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(pages, allocator_has_no_fallback_from_huge_only) {
+  direct<back_with_huge_pages_only> pool;
+  pool.device().budget[page_size::huge] = 4_MiB;
+  void* small = pool.allocate(1_KiB);
+  (void)pool.allocate(2_MiB);
+  try {
+    (void)pool.allocate(1_KiB);
+    FAIL();
+  } catch (const out_of_memory& full) {
+    EXPECT_EQ(full.segment(), 2_MiB);
+  }
+  for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, huge_pages);
+  pool.deallocate(small);
+  EXPECT_NE(pool.try_allocate(1_KiB), nullptr);
+}
+
+TEST(pages, allocator_has_no_fallback_from_giant_only) {
+  direct<back_with_giant_pages_only> pool;
+  pool.device().budget[page_size::giant] = 3_GiB;
+  pool.device().budget[page_size::huge] = 64_GiB;
+  (void)pool.allocate(19 * 1_GiB / 10);
+  EXPECT_EQ(pool.now().reserved, 2_GiB);
+  EXPECT_EQ(pool.try_allocate(1_GiB + 1), nullptr);
+  EXPECT_NE(pool.try_allocate(1), nullptr);
+  for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, giant_pages);
+}
+
+// torch_npu under page_size:1g: a small pool in 2 MiB segments, and any failure of 1 GiB pages ends at smaller ones.
+TEST(pages, allocator_falls_back_from_giant_pages_twice) {
+  using recipe = with<pytorch, reuse_ignoring_streams, back_with_giant_pages_first>;
+  caching_allocator<recipe, recording_device> pool;
+  pool.device().budget[page_size::giant] = 1_GiB;
+  pool.device().budget[page_size::huge] = 1_GiB + 2_MiB;
+  using asked = std::vector<recording_device::asked>;
+  (void)pool.allocate(512);
+  EXPECT_EQ(pool.device().log, (asked{{2_MiB, huge_pages}}));
+  pool.device().log.clear();
+  (void)pool.allocate(2_MiB);
+  (void)pool.allocate(900_MiB);
+  EXPECT_EQ(pool.device().log, (asked{{1_GiB, giant_pages}}));
+  pool.device().log.clear();
+  (void)pool.allocate(900_MiB);
+  EXPECT_EQ(pool.device().log, (asked{{1_GiB, giant_pages}, {1_GiB, huge_pages}}));
+  pool.device().log.clear();
+  (void)pool.allocate(900_MiB);
+  EXPECT_EQ(pool.device().log, (asked{{1_GiB, giant_pages}, {1_GiB, huge_pages}, {1_GiB, normal_pages}}));
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(pages, allocator_asks_for_what_is_chosen_at_run_time) {
+  direct<back_with<>> pool;
+  pool.device().budget[page_size::giant] = 1_GiB;
+  pool.settings().pages.choice =
+      page_choice{.pages = page_plan::giant_only, .peer_to_peer = true, .read_only = true};
+  (void)pool.allocate(1);
+  pool.settings().pages.choice = page_choice{.pages = page_plan::normal_only, .speed = bandwidth::low};
+  (void)pool.allocate(1);
+  ASSERT_EQ(pool.device().log.size(), 2u);
+  EXPECT_EQ(pool.device().log[0],
+            (recording_device::asked{1_GiB, {page_size::giant, bandwidth::any, true, true}}));
+  EXPECT_EQ(pool.device().log[1], (recording_device::asked{512, {page_size::normal, bandwidth::low}}));
+}
+
+TEST(pages_death, a_choice_at_run_time_that_breaks_a_rule_ends_the_program) {
+  direct<back_with<>> pool;
+  pool.settings().pages.choice = page_choice{.speed = bandwidth::low, .peer_to_peer = true};
+  EXPECT_DEATH((void)pool.try_allocate(1), "low or high bandwidth does not go with peer-to-peer memory");
+}
+
+TEST(pages, budget_of_the_simulated_device_runs_out) {
+  const simulated_device::options options{.capacity = 1_GiB, .huge_budget = 4_MiB};
+  caching_allocator<with<passthrough, back_with_huge_pages_first>, simulated_device> first{
+      simulated_device(options)};
+  (void)first.allocate(1_MiB);  // takes none of the budget
+  (void)first.allocate(1_MiB + 1);
+  (void)first.allocate(1_MiB + 1);
+  EXPECT_EQ(first.device().calls().refused, 0u);
+  (void)first.allocate(1_MiB + 1);
+  EXPECT_EQ(first.device().calls().refused, 1u);
+  EXPECT_EQ(first.device().used(), 7_MiB);
+
+  caching_allocator<with<passthrough, back_with_huge_pages_only>, simulated_device> only{
+      simulated_device(options)};
+  EXPECT_NE(only.try_allocate(1_MiB), nullptr);
+  void* second = only.try_allocate(1);
+  EXPECT_NE(second, nullptr);
+  EXPECT_EQ(only.try_allocate(1), nullptr);
+  only.deallocate(second);
+  EXPECT_NE(only.try_allocate(1), nullptr);
+}
+
+}  // namespace
