@@ -4,17 +4,20 @@
 #include <cstddef>
 #include <utility>
 
+#include <tessera/check_provider.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/core/growth_way.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/handle.hpp>
 #include <tessera/engine/hooks.hpp>
-#include <tessera/engine/machine.hpp>
+#include <tessera/engine/machine_for.hpp>
 #include <tessera/engine/totals.hpp>
+#include <tessera/get_memory.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 #include <tessera/reclaim.hpp>
@@ -28,10 +31,7 @@ template <typename Recipe, device_provider Provider, event_sink Sink = ignore_ev
           typename Counting = count_everything>
 class caching_allocator {
   static_assert(check_recipe<Recipe>());
-  static_assert(!Recipe::streams::uses_events || event_provider<Provider>,
-                "Provider must be an event_provider for Recipe::streams [tessera/provider/provider.hpp]");
-  static_assert(!Recipe::pages::uses_page_kinds || paged_provider<Provider>,
-                "Provider must be a paged_provider for Recipe::pages [tessera/provider/provider.hpp]");
+  static_assert(check_provider<Recipe, Provider>());
 
  public:
   explicit caching_allocator(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
@@ -106,7 +106,6 @@ class caching_allocator {
   {
     return machine_.books().report();
   }
-  /// Peaks begin again at what is current; sums begin again at 0.
   void reset_peak_statistics() noexcept { machine_.books().reset_peak(); }
   void reset_accumulated_statistics() noexcept { machine_.books().reset_accumulated(); }
   /// Bytes of host memory that describe the blocks.
@@ -136,20 +135,24 @@ class caching_allocator {
     return {bytes, size, policies_.pools.select(size), stream, policies_.streams.reuse_key(stream)};
   }
   std::size_t segment_for(std::size_t size) noexcept {
-    return align_up(policies_.growth.segment_size(size, now()), machine_.device().granularity());
+    return in_whole_pages(policies_.pages, align_up(policies_.growth.segment_size(size, now()),
+                                                    machine_.device().granularity()));
   }
   [[gnu::always_inline]] engine::block* reuse(request want) noexcept {
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
     if (home == nullptr || !machine_.make_room()) return nullptr;
-    engine::block* const found = machine_.best_fit(*home, want.size);
+    engine::block* const found = best_fit(machine_, policies_, *home, want.size);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
   }
-
   [[gnu::always_inline]] void* hand_out(engine::block& found, request want) noexcept {
-    const std::size_t size = policies_.split.should_split(want.size, found.size) ? want.size : found.size;
-    const bool low_end = policies_.split.handed_out() == block_end::low;
+    std::size_t gap = 0;
+    if constexpr (Recipe::growth::way != growth_way::segments)
+      gap = machine_.gap(found, want.size, policies_.growth.base_alignment(want.size));
+    const bool cut = policies_.split.should_split(want.size, found.size - gap);
+    const std::size_t size = cut ? want.size : found.size - gap;
+    const std::size_t at = policies_.split.handed_out() == block_end::low ? gap : found.size - size;
     const bool oversize = size >= policies_.split.oversize();
-    return machine_.hand_out(found, want.bytes, size, low_end, oversize, want.stream);
+    return machine_.hand_out(found, want.bytes, size, at, oversize, want.stream);
   }
 
   [[gnu::noinline]] engine::block* grow(std::size_t bytes, stream_id stream) noexcept {
@@ -172,9 +175,10 @@ class caching_allocator {
   engine::block* acquire(request want, std::size_t segment, refusal& why) noexcept {
     const bool over = machine_.would_pass(policies_.growth.limit(), segment);
     why = over ? refusal::by_limit : refusal::by_device;
-    if (over || machine_.home(want.pool, want.key) == nullptr || !machine_.make_room()) return nullptr;
-    return machine_.acquire(want.pool, want.key, segment, segment >= policies_.split.oversize(),
-                            policies_.pages.backing(segment));
+    if (over && Recipe::growth::way != growth_way::stitching) return nullptr;
+    engine::free_blocks* const home = machine_.home(want.pool, want.key);
+    if (home == nullptr || !machine_.make_room()) return nullptr;
+    return get_memory(machine_, policies_, *home, want.size, segment);
   }
 
   bool recover(recovery_step step, request want) noexcept {
@@ -185,15 +189,11 @@ class caching_allocator {
     return home != nullptr && machine_.blocks().release_fitting(*home, want.size, oversize, release);
   }
 
-  void evict(moment when) noexcept {
-    if (const std::size_t wanted = policies_.eviction.bytes_to_evict(when, now()); wanted > 0) evict(wanted);
-  }
-  [[gnu::noinline]] void evict(std::size_t wanted) noexcept {
-    evict_idle(machine_, policies_.eviction, wanted);
-  }
+  void evict(moment when) noexcept { evict_idle(machine_, policies_.eviction, when, now()); }
 
   policies<Recipe> policies_;
-  engine::machine<Provider, Sink, Counting, Recipe::pools::count, Recipe::streams::uses_events> machine_;
+  typename engine::machine_for<Recipe::growth::way, Provider, Sink, Counting, Recipe::pools::count,
+                               Recipe::streams::uses_events>::type machine_;
   engine::hooks pressure_;
 };
 

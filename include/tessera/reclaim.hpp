@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/usage.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/policy/eviction.hpp>
 
@@ -14,28 +15,39 @@ namespace tessera {
 template <typename Machine>
 void empty_cache(Machine& machine, std::size_t keep) noexcept {
   machine.wait_for_pending();
-  machine.blocks().for_each_idle(
-      [&](engine::block& idle) { return machine.staying() > keep && (machine.release(idle), true); });
-  machine.blocks().shrink();
+  machine.blocks().for_each_idle([&](engine::block& idle) {
+    return machine.staying() > keep && machine.releasable(idle) > 0 && (machine.release(idle), true);
+  });
+  machine.shrink();
 }
 
 /// Asks the policy about idle segments, round after round, until `wanted` bytes went back or a round freed none.
 template <typename Machine>
-void evict_idle(Machine& machine, const eviction_policy auto& policy, std::size_t wanted) noexcept {
+[[gnu::noinline]] void evict_idle(Machine& machine, const eviction_policy auto& policy,
+                                  std::size_t wanted) noexcept {
   for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
     before = freed;
     idle_survey survey;
     machine.blocks().for_each_idle([&](const engine::block& b) {
-      if (policy.considers(b.size)) ++survey.count, survey.total_age += machine.blocks().age(b);
+      if (policy.considers(machine.releasable(b)))
+        ++survey.count, survey.total_age += machine.blocks().age(b);
       return false;
     });
     machine.blocks().for_each_idle([&](engine::block& b) {
-      const idle_segment idle{b.size, machine.blocks().age(b)};
+      const idle_segment idle{machine.releasable(b), machine.blocks().age(b)};
       const bool goes = policy.considers(idle.bytes) && policy.should_evict(idle, survey);
-      if (goes && machine.release(b)) freed += idle.bytes;
+      if (goes) freed += machine.release(b);
       return goes;
     });
   }
+}
+
+/// The same, for as many bytes as the policy wants at this moment.
+template <typename Machine>
+[[gnu::always_inline]] inline void evict_idle(Machine& machine, const eviction_policy auto& policy,
+                                              moment when, const usage& now) noexcept {
+  if (const std::size_t wanted = policy.bytes_to_evict(when, now); wanted > 0)
+    evict_idle(machine, policy, wanted);
 }
 
 }  // namespace tessera

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/stitched.hpp>
 #include <tessera/recipe/with.hpp>

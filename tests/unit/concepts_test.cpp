@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each concept refuses a type that lacks one thing. Nothing runs here: compiling is passing.
+#include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -99,8 +100,51 @@ struct plain_device {
 static_assert(!device_provider<device_that_throws> && device_provider<plain_device>);
 static_assert(!event_provider<plain_device> && !paged_provider<plain_device>);
 static_assert(!event_provider<provider_ref<plain_device>> && !paged_provider<provider_ref<plain_device>>);
+static_assert(!virtual_memory_provider<provider_ref<plain_device>> &&
+              !sharing_provider<provider_ref<plain_device>> &&
+              !registering_provider<provider_ref<plain_device>>);
 static_assert(!is_thread_safe<plain_device> && !is_thread_safe<provider_ref<plain_device>>);
 static_assert(is_thread_safe<host_pinned> && is_thread_safe<provider_ref<host_pinned>>);
+
+/// Each lacks one thing that a device with virtual memory has.
+struct silent_about_access : simulated_device {
+ private:
+  using simulated_device::map_grants_access;
+};
+struct silent_about_sizes : simulated_device {
+ private:
+  using simulated_device::unmap_wants_size;
+};
+struct without_steps : simulated_device {
+  void step() const noexcept {}
+};
+struct without_handles : simulated_device {
+  using physical = void;
+};
+struct unmaps_by_address_alone : simulated_device {
+  bool unmap(void*) noexcept { return false; }
+};
+struct synchronizes_all : simulated_device {
+  bool synchronize() noexcept { return true; }
+};
+struct without_a_process_number : simulated_device {
+  void process() const noexcept {}
+};
+static_assert(virtual_memory_provider<simulated_device> && sharing_provider<simulated_device>);
+static_assert(!virtual_memory_provider<plain_device> && !virtual_memory_provider<silent_about_access> &&
+              !virtual_memory_provider<silent_about_sizes> && !virtual_memory_provider<without_steps> &&
+              !virtual_memory_provider<without_handles> &&
+              !virtual_memory_provider<unmaps_by_address_alone> &&
+              !virtual_memory_provider<synchronizes_all>);
+static_assert(virtual_memory_provider<without_a_process_number> &&
+              !sharing_provider<without_a_process_number>);
+
+struct brings_memory_in : plain_device {
+  bool register_memory(void*, std::size_t) noexcept { return false; }
+  bool unregister_memory(void*) noexcept { return false; }
+};
+static_assert(!registering_provider<plain_device> && registering_provider<brings_memory_in> &&
+              registering_provider<provider_ref<brings_memory_in>>);
 
 // Variations: order does not matter, and what is not named stays.
 using one = with<pytorch, split_never, evict_never>;

@@ -20,6 +20,7 @@ struct pytorch_settings {
   std::size_t max_non_split_rounding = 20_MiB;
   fraction garbage_collection_threshold{};
   divisions roundup{};
+  bool expandable_segments = false;
   bool operator==(const pytorch_settings&) const = default;
 };
 
@@ -54,11 +55,8 @@ class pytorch_reader {
       divisions_of();
     } else if (key_.text_is("expandable_segments")) {
       const word given = words_.next();
-      if (given.text_is("True")) {
-        fail(given, "needs virtual memory, which this recipe does not have");
-      } else if (!given.text_is("False")) {
-        fail(given, "must be True or False");
-      }
+      settings_.expandable_segments = given.text_is("True");
+      if (!settings_.expandable_segments && !given.text_is("False")) fail(given, "must be True or False");
     } else if (key_.text_is("backend")) {
       const word given = words_.next();
       if (!given.text_is("native")) fail(given, "only the native backend is decided here");

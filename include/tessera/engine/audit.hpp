@@ -5,14 +5,13 @@
 
 #include <tessera/core/usage.hpp>
 #include <tessera/engine/block.hpp>
-#include <tessera/engine/heap.hpp>
 
 namespace tessera::engine {
 
 /// Walks a heap and names the first broken invariant, or null; `expected` is what the statistics claim.
 ///   Cost:  linear in the blocks, and where a bin is a treap, its logarithm for each free one
-template <std::size_t Pools>
-[[nodiscard]] const char* audit(const heap<Pools>& blocks, const usage& expected) {
+template <typename Heap>
+[[nodiscard]] const char* audit(const Heap& blocks, const usage& expected) {
   const char* broken = nullptr;
   const auto require = [&broken](bool holds, const char* rule) {
     if (!holds && broken == nullptr) broken = rule;
@@ -20,8 +19,7 @@ template <std::size_t Pools>
   usage found{.cached = blocks.leaving(), .reserved = blocks.leaving()};
   std::size_t live = 0;
   std::size_t free = 0;
-  blocks.for_each_segment([&](const block& head, std::size_t bytes) {
-    found.reserved += bytes;
+  blocks.for_each_segment([&](const block& head, std::size_t) {
     const block* const end = head.below;
     require(!end->is_free(), "a segment ends its row of blocks");
     for (const block* b = &head; b != end; b = b->above) {
@@ -31,7 +29,10 @@ template <std::size_t Pools>
       if (b->above != end) {
         require(b->above->address == b->address + b->size, "neighbours touch");
         require(!b->is_free() || !b->above->is_free(), "free neighbours are merged");
+        require(!b->is_unmapped() || !b->above->is_unmapped(), "unmapped neighbours are merged");
       }
+      if (b->is_unmapped()) continue;
+      found.reserved += b->size;
       if (b->is_free()) {
         ++free;
         found.cached += b->size;

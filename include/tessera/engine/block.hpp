@@ -18,7 +18,9 @@ struct block {
     live,
     live_by_handle,  ///< live, and not to be found by address
     live_noted,      ///< live, and `noted` tells what is special about it
-    pending
+    pending,
+    unmapped,  ///< addresses of a range, without memory
+    segment    ///< no block: the segment that closes the ring
   };
 
   struct request_facts {
@@ -46,17 +48,24 @@ struct block {
   block* below;      ///< the neighbour in the segment, or the segment
   block* above;
   union {
-    block* links[2];      ///< while free: to others in its bin
+    block* links[2];      ///< while free: to others in its bin; while unmapped: to others in its range
     request_facts facts;  ///< while live or pending
   };
   free_blocks* home;  ///< where it waits when free
   marks mark;
-  notes noted;  ///< while live_noted
+  union {
+    notes noted;               ///< while live_noted
+    std::uint32_t free_since;  ///< while free in a range: searches of its pool at the time, modulo 2^32
+  };
 
   [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
   /// Whether other blocks share its segment.
   [[nodiscard]] bool is_split() const noexcept { return below != above; }
   [[nodiscard]] bool is_free() const noexcept { return mark.is == state::free; }
+  [[nodiscard]] bool is_unmapped() const noexcept { return mark.is == state::unmapped; }
+  /// Whether a block in a range could come to lie here.
+  [[nodiscard]] bool is_open() const noexcept { return is_free() || is_unmapped(); }
+  [[nodiscard]] std::uintptr_t end() const noexcept { return address + size; }
   [[nodiscard]] bool is_by_handle() const noexcept {
     return mark.is == state::live_by_handle || (mark.is == state::live_noted && noted.by_handle);
   }
@@ -88,12 +97,15 @@ struct block {
 };
 static_assert(sizeof(block) <= 64);
 
-/// What the device gave in one piece, as what lies below its first block and above its last; never free.
+/// What the device gave in one piece, as what lies below its first block and above its last; never free. Where that is a
+/// range of addresses, it also closes the ring of what is unmapped there, and knows where the range begins and how large
+/// it is, as a block does.
 struct segment : block {
   segment* previous;
   segment* next;
   std::uint64_t idle_since;  ///< searches of its pool when nothing in it was used any more
   bool oversize;             ///< was taken under the oversize rule
+  segment* next_range;       ///< of a range: the next one of its home, in the order of addresses
 
   [[nodiscard]] block& first() const noexcept { return *above; }
 };

@@ -87,6 +87,7 @@ class free_blocks {
   }
 
   std::size_t segments = 0;     ///< segments whose blocks come home here
+  segment* ranges = nullptr;    ///< those that are ranges, the first in the order of addresses
   free_blocks* next = nullptr;  ///< the next stream of the pool, in the order of keys
 
  private:

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/free_blocks.hpp>
@@ -16,15 +17,24 @@
 namespace tessera::engine {
 
 /// All blocks of one allocator: which segment each belongs to, which are free, and which address is which block.
-template <std::size_t Pools>
+///
+/// Where segments are `Ranges` of addresses, whose pages come and go one by one, each free block has an age of its own,
+/// and none counts as split off.
+template <std::size_t Pools, bool Ranges = false>
 class heap {
  public:
+  static constexpr std::size_t pools = Pools;
+  static constexpr bool has_ranges = Ranges;
+
   heap() = default;
   heap(const heap&) = delete;
   heap& operator=(const heap&) = delete;
 
-  /// Takes the host memory that serving one request can need; false where there is none, and nothing has changed.
-  [[nodiscard]] bool make_room() noexcept { return blocks_.reserve(2) && live_.reserve_one(); }
+  /// Takes the host memory that serving one request can need, or what so many new blocks need; false where there is none,
+  /// and nothing has changed.
+  [[nodiscard]] bool make_room(std::size_t blocks = 2) noexcept {
+    return blocks_.reserve(blocks) && live_.reserve_one();
+  }
 
   /// The home of a pool and a key, where their free blocks wait; null where host memory ran out.
   template <typename Key>
@@ -92,6 +102,14 @@ class heap {
   /// Takes `size` bytes, which begin at `address`, out of a free block: all of it, or a part that is cut off.
   [[nodiscard, gnu::always_inline]] block& take(block& from, std::uintptr_t address, std::size_t size,
                                                 bool low_end) noexcept {
+    if constexpr (Ranges) {
+      if (!low_end && address + size < from.address + from.size) {  // out of its middle
+        block& above = cut(from, address, from.address + from.size - address, false);
+        above.home->insert(above);
+        above.free_since = from.free_since;
+        return cut(above, address, size, true);
+      }
+    }
     if (size < from.size) return cut(from, address, size, low_end);
     from.home->remove(from);
     return from;
@@ -125,30 +143,36 @@ class heap {
     freed.home->insert(freed);
     if (!became_idle(freed)) split.grew(1, freed.size);
   }
-  /// Whether a free block is a whole segment; its age begins now.
-  [[nodiscard, gnu::always_inline]] bool became_idle(const block& free) noexcept {
+  /// Whether a free block can go back as a whole; its age begins now.
+  [[nodiscard, gnu::always_inline]] bool became_idle(block& free) noexcept {
+    if constexpr (Ranges) {
+      free.free_since = static_cast<std::uint32_t>(searches_[free.home->pool()]);
+      return true;
+    }
     if (free.is_split()) return false;
     segment_of(free).idle_since = searches_[free.home->pool()];
     return true;
   }
-  /// How many searches of its pool an idle segment has seen.
+  /// How many searches of its pool an idle segment has seen, or in a range, a free block.
   [[nodiscard]] std::uint64_t age(const block& idle) const noexcept {
-    return searches_[idle.home->pool()] - segment_of(idle).idle_since;
+    const std::uint64_t now = searches_[idle.home->pool()];
+    if constexpr (Ranges) return static_cast<std::uint32_t>(now) - idle.free_since;
+    return now - segment_of(idle).idle_since;
   }
 
-  /// Calls f(block&) for each free block that is a whole segment, last pool first, in the order of (key, size,
-  /// address). f may try to release that one, during which blocks may come and go, and says then true; what comes in
-  /// the meantime does not keep the walk going.
+  /// Calls f(block&) for each free block of at least `least` bytes that is a whole segment, and in ranges for every one,
+  /// last pool first, in the order of (key, size, address). f may try to release that one, during which blocks may come and go, and says then
+  /// true; what comes in the meantime does not keep the walk going.
   template <typename F>
-  void for_each_idle(F f) {
-    std::size_t tries = segments_.count();
+  void for_each_idle(F f, std::size_t least = min_alignment) {
+    std::size_t tries = Ranges ? blocks_.in_use() : segments_.count();
     for (std::size_t in = Pools; in-- > 0;) {
       for (free_blocks* home = pools_[in].first(); home != nullptr; home = home->next) {
         home->put_down();
-        for (block* b = home->lowest(); b != nullptr;) {
+        for (block* b = home->best_fit(least); b != nullptr;) {
           const std::size_t size = b->size;
           const std::uintptr_t address = b->address;
-          if (b->is_split() || !f(*b)) {
+          if ((!Ranges && b->is_split()) || !f(*b)) {
             b = home->after(*b);
           } else if (--tries > 0) {
             b = first_after(*home, size, address);
@@ -159,21 +183,21 @@ class heap {
       }
     }
   }
-  /// Releases one free oversize segment of `home` that holds `wanted` bytes, or where there is none, the largest ones
-  /// until they add up; whether that was enough. Blocks may come and go during a release.
+  /// Releases one free oversize block of `home` that holds `wanted` bytes, or where there is none, the largest ones
+  /// until they add up; whether that was enough. `release` says how many bytes went; blocks may come and go during it.
   ///   Source:  PyTorch's release_available_cached_blocks
   template <typename F>
   bool release_fitting(free_blocks& home, std::size_t wanted, std::size_t oversize, F release) const {
     const std::size_t least = wanted > oversize ? wanted : oversize;
     if (block* fitting = home.best_fit(least); fitting != nullptr)
-      return !fitting->is_split() && release(*fitting);
+      return (Ranges || !fitting->is_split()) && release(*fitting) >= (Ranges ? wanted : least);
     home.put_down();
     std::size_t released = 0;
     for (block* b = home.last_before(least, 0); b != nullptr && b->size >= oversize && released < least;) {
       const std::size_t size = b->size;
       const std::uintptr_t address = b->address;
-      if (!b->is_split()) {
-        if (release(*b)) released += size;
+      if (Ranges || !b->is_split()) {
+        released += release(*b);
         home.put_down();
       }
       b = home.last_before(size, address);
@@ -192,7 +216,7 @@ class heap {
   template <typename F>
   void for_each_home(F f) const {
     for (const homes& p : pools_) {
-      for (const free_blocks* home = p.first(); home != nullptr; home = home->next) f(*home);
+      for (free_blocks* home = p.first(); home != nullptr; home = home->next) f(*home);
     }
   }
   /// The block at the start of the segment at this address, or null; linear in the segments.
@@ -214,6 +238,11 @@ class heap {
     for (const homes& p : pools_) bytes += p.footprint();
     return bytes;
   }
+
+ protected:
+  slab<block> blocks_;
+  key_map<block> live_;
+  segments segments_;
 
  private:
   /// The first block behind (size, address), or null.
@@ -246,9 +275,6 @@ class heap {
     became_idle(into) ? split.shrank(joined, before) : split.grew(1 - joined, added);
   }
 
-  slab<block> blocks_;
-  key_map<block> live_;
-  segments segments_;
   std::array<std::uint64_t, Pools> searches_{};
   std::array<homes, Pools> pools_;
 };

@@ -78,13 +78,20 @@ class ledger {
     split_dipped(in, 1, bytes);
   }
   void segment_acquired(std::size_t in, std::size_t bytes) noexcept {
-    ++num_device_alloc;
     increase(in, segments, 1);
-    increase(in, reserved_bytes, as_signed(bytes));
+    mapped(in, bytes);
   }
   void segment_released(std::size_t in, std::size_t bytes) noexcept {
-    ++num_device_free;
     decrease(in, segments, 1);
+    unmapped(in, bytes);
+  }
+  /// Memory came to a range; ranges do not count as segments.
+  void mapped(std::size_t in, std::size_t bytes) noexcept {
+    ++num_device_alloc;
+    increase(in, reserved_bytes, as_signed(bytes));
+  }
+  void unmapped(std::size_t in, std::size_t bytes) noexcept {
+    ++num_device_free;
     decrease(in, reserved_bytes, as_signed(bytes));
   }
 

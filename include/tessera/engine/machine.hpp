@@ -40,20 +40,22 @@ enum class taken : unsigned char {
 ///
 /// What every hit runs through, here and below, is marked always_inline: the calls between such short parts would cost
 /// about as much as the parts.
-template <device_provider Provider, event_sink Sink, typename Counting, std::size_t Pools, bool UsesEvents>
+template <device_provider Provider, event_sink Sink, typename Counting, typename Heap, bool UsesEvents>
 class machine {
  public:
   using action = allocator_event::action;
-  using books_type = typename Counting::template books<Pools>;
+  using books_type = typename Counting::template books<Heap::pools>;
 
   machine(Provider device, Sink sink) : device_(std::move(device)), sink_(std::move(sink)) {}
   machine(const machine&) = delete;
   machine& operator=(const machine&) = delete;
   ~machine() {
     wait_for_pending();
-    heap_.for_each_segment([this](const block& head, std::size_t bytes) {
-      (void)device_.release(reinterpret_cast<void*>(head.address), bytes);
-    });
+    if constexpr (!Heap::has_ranges) {
+      heap_.for_each_segment([this](const block& head, std::size_t bytes) {
+        (void)device_.release(reinterpret_cast<void*>(head.address), bytes);
+      });
+    }
   }
 
   /// Takes the host memory that serving one request can need; false where there is none.
@@ -101,27 +103,29 @@ class machine {
     return whole;
   }
 
-  /// Gives an idle segment back; false where the device failed, and the segment stays.
-  bool release(block& idle) noexcept {
+  /// Bytes that release() would give back.
+  [[nodiscard]] static std::size_t releasable(const block& idle) noexcept { return idle.size; }
+  /// Gives an idle segment back and returns its bytes; 0 where the device failed, and the segment stays.
+  std::size_t release(block& idle) noexcept {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
     heap_.take_out(idle);
     const bool released = device_.release(reinterpret_cast<void*>(address), bytes);
     keep_promise();
-    if (!released) return heap_.put_back(idle), false;
+    if (!released) return heap_.put_back(idle), 0;
     tell(action::segment_free, address, bytes, bytes, idle.home->key());
     ledger_.segment_released(idle.home->pool(), bytes);
     if (segment_of(idle).oversize) ledger_.oversize_segments.decrease(1);
     heap_.remove_segment(idle);
-    return true;
+    return bytes;
   }
 
-  /// Promises a free block: whole, or `size` bytes from one of its ends, the rest staying free; returns the address.
-  ///   Requires:  a make_room() that covers it; size <= found.size
-  [[gnu::always_inline]] void* hand_out(block& found, std::size_t requested, std::size_t size, bool low_end,
+  /// Promises `size` bytes that lie `at` bytes into a free block, the rest staying free; returns the address.
+  ///   Requires:  a make_room() that covers it; at + size <= found.size, and where it has no ranges, at one of its ends
+  [[gnu::always_inline]] void* hand_out(block& found, std::size_t requested, std::size_t size, std::size_t at,
                                         bool oversize, stream_id stream) noexcept {
-    const std::uintptr_t address = low_end ? found.address : found.address + (found.size - size);
-    promised_ = {&found, address, size, requested, low_end, oversize};
+    const std::uintptr_t address = found.address + at;
+    promised_ = {&found, address, size, requested, at == 0, oversize};
     tell(action::alloc, address, requested, size, stream);
     return reinterpret_cast<void*>(address);
   }
@@ -166,7 +170,7 @@ class machine {
     for (const piece& p : pieces) {
       if (!make_room()) return false;
       block* const following = p.bytes < rest->size ? rest : nullptr;
-      hand_out(*rest, p.requested, p.bytes, true, false, home.key());
+      hand_out(*rest, p.requested, p.bytes, 0, false, home.key());
       rest = following;
     }
     keep_promise();
@@ -199,21 +203,32 @@ class machine {
     ++ledger_.num_ooms;
     tell(action::oom, 0, requested, size, stream);
   }
+  /// Gives back the host memory that describes nothing any more.
+  void shrink() noexcept { blocks().shrink(); }
   [[nodiscard]] std::size_t footprint() const noexcept { return heap_.footprint() + pending_.footprint(); }
-
-  [[nodiscard]] heap<Pools>& blocks() noexcept { return keep_promise(), heap_; }
-  [[nodiscard]] const heap<Pools>& blocks() const noexcept { return keep_promise(), heap_; }
+  [[nodiscard]] Heap& blocks() noexcept { return keep_promise(), heap_; }
+  [[nodiscard]] const Heap& blocks() const noexcept { return keep_promise(), heap_; }
   [[nodiscard]] books_type& books() noexcept { return keep_promise(), ledger_; }
   [[nodiscard]] const books_type& books() const noexcept { return keep_promise(), ledger_; }
   [[nodiscard]] Provider& device() noexcept { return device_; }
   [[nodiscard]] const Provider& device() const noexcept { return device_; }
   [[nodiscard]] Sink& sink() noexcept { return sink_; }
 
- private:
+ protected:
   void tell(action what, std::uintptr_t address, std::size_t bytes, std::size_t of_block,
             stream_id stream) noexcept {
     sink_.on(allocator_event{what, address, bytes, of_block, stream});
   }
+  [[gnu::always_inline]] void keep_promise() const noexcept {
+    if (promised_.address != 0) keep_it();
+  }
+
+  Provider device_;
+  mutable promise promised_{};
+  mutable Heap heap_;  // a promise is kept also for those who only look
+  [[no_unique_address]] mutable books_type ledger_;
+
+ private:
   [[nodiscard]] block* add(free_blocks& home, std::uintptr_t address, std::size_t bytes,
                            bool oversize) noexcept {
     block* const whole = heap_.add_segment(home, address, bytes, oversize);
@@ -221,9 +236,6 @@ class machine {
     ledger_.segment_acquired(home.pool(), bytes);
     if (oversize) ledger_.oversize_segments.increase(1);
     return whole;
-  }
-  [[gnu::always_inline]] void keep_promise() const noexcept {
-    if (promised_.address != 0) keep_it();
   }
   [[gnu::noinline]] void keep_it() const noexcept { (void)promised_.keep(heap_, ledger_, false); }
   [[gnu::always_inline]] taken withdraw() noexcept {
@@ -272,15 +284,15 @@ class machine {
   struct split_observer {
     books_type& books;
     std::size_t pool;
-    void grew(int count, std::size_t bytes) const noexcept { books.split_grew(pool, count, bytes); }
-    void shrank(int count, std::size_t bytes) const noexcept { books.split_shrank(pool, count, bytes); }
+    void grew(int count, std::size_t bytes) const noexcept {
+      if constexpr (!Heap::has_ranges) books.split_grew(pool, count, bytes);
+    }
+    void shrank(int count, std::size_t bytes) const noexcept {
+      if constexpr (!Heap::has_ranges) books.split_shrank(pool, count, bytes);
+    }
   };
 
-  Provider device_;
   [[no_unique_address]] Sink sink_;
-  mutable promise promised_{};
-  mutable heap<Pools> heap_;  // a promise is kept also for those who only look
-  [[no_unique_address]] mutable books_type ledger_;
   std::size_t asked_for_ = 0;
   [[no_unique_address]] pending_frees<Provider, UsesEvents> pending_;
 };

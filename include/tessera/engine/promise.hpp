@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include <tessera/engine/block.hpp>
-#include <tessera/engine/heap.hpp>
 
 namespace tessera::engine {
 
@@ -22,14 +21,16 @@ struct promise {
 
   /// Gives what is promised to the user, to be found by its address or not.
   ///   Requires:  a make_room() that covers it
-  template <std::size_t Pools, typename Books>
-  [[gnu::always_inline]] block& keep(heap<Pools>& blocks, Books& books, bool by_handle) noexcept {
+  template <typename Heap, typename Books>
+  [[gnu::always_inline]] block& keep(Heap& blocks, Books& books, bool by_handle) noexcept {
     const std::size_t pool = from->home->pool();
     const std::size_t rest = from->size - size;
-    if (from->is_split()) {
-      books.split_shrank(pool, rest == 0, size);
-    } else if (rest > 0) {
-      books.split_grew(pool, 1, rest);
+    if constexpr (!Heap::has_ranges) {
+      if (from->is_split()) {
+        books.split_shrank(pool, rest == 0, size);
+      } else if (rest > 0) {
+        books.split_grew(pool, 1, rest);
+      }
     }
     block& given = blocks.take(*from, address, size, low_end);
     if (by_handle) {
@@ -48,15 +49,18 @@ struct promise {
   }
 
   /// The block that is promised comes back.
-  template <std::size_t Pools, typename Books>
-  [[gnu::always_inline]] void withdraw(heap<Pools>& blocks, Books& books) noexcept {
+  template <typename Heap, typename Books>
+  [[gnu::always_inline]] void withdraw(Heap& blocks, Books& books) noexcept {
     const std::size_t pool = from->home->pool();
     const std::size_t rest = from->size - size;
     address = 0;
-    if (!blocks.became_idle(*from)) {
-      books.split_dipped(pool, rest == 0, size);
-    } else if (rest > 0) {
-      books.split_rose(pool, rest);
+    const bool is_idle = blocks.became_idle(*from);
+    if constexpr (!Heap::has_ranges) {
+      if (!is_idle) {
+        books.split_dipped(pool, rest == 0, size);
+      } else if (rest > 0) {
+        books.split_rose(pool, rest);
+      }
     }
     if (oversize) books.oversize_allocations.increase(1), books.oversize_allocations.decrease(1);
     books.lent(pool, requested, size);

@@ -17,7 +17,7 @@ class segments {
   ///   Requires:  a reserve_one() that covers it
   [[nodiscard]] segment& add(std::uint64_t idle_since, bool oversize) noexcept {
     segment& fresh = *nodes_.take();
-    fresh.mark.is = block::state::live;  // so that nothing is merged with it
+    fresh.mark.is = block::state::segment;
     fresh.idle_since = idle_since;
     fresh.oversize = oversize;
     link(fresh);

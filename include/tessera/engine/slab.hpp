@@ -70,6 +70,8 @@ class slab {
     sweep_at_ = spare_ + held_ * per_chunk / 4 + 2 * per_chunk;
   }
 
+  /// Nodes that are out.
+  [[nodiscard]] std::size_t in_use() const noexcept { return held_ * per_chunk - spare_; }
   /// Bytes held from the host heap.
   [[nodiscard]] std::size_t footprint() const noexcept { return held_ * chunk_bytes; }
 

@@ -43,8 +43,10 @@ class totals {
   static constexpr void split_rose(std::size_t, std::size_t) noexcept {}
   static constexpr void split_grew(std::size_t, int, std::size_t) noexcept {}
   static constexpr void split_shrank(std::size_t, int, std::size_t) noexcept {}
-  void segment_acquired(std::size_t, std::size_t bytes) noexcept { now_.reserved += bytes; }
-  void segment_released(std::size_t, std::size_t bytes) noexcept { now_.reserved -= bytes; }
+  void segment_acquired(std::size_t in, std::size_t bytes) noexcept { mapped(in, bytes); }
+  void segment_released(std::size_t in, std::size_t bytes) noexcept { unmapped(in, bytes); }
+  void mapped(std::size_t, std::size_t bytes) noexcept { now_.reserved += bytes; }
+  void unmapped(std::size_t, std::size_t bytes) noexcept { now_.reserved -= bytes; }
 
   [[nodiscard]] std::size_t reserved() const noexcept { return now_.reserved; }
   [[nodiscard]] usage now() const noexcept {

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/page.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/law/law.hpp>
 #include <tessera/policy/eviction.hpp>
@@ -63,10 +64,19 @@ constexpr bool split(const P& p) {
 
 template <pages_policy P>
 constexpr bool pages(const P& p) {
+  std::size_t before = 0;
   for (std::size_t n : telling_sizes()) {
     const page_order order = p.backing(n);
     require(order.count > 0 && order.count <= order.kinds.size(), "pages name at least one kind");
-    require(P::uses_page_kinds || (order.count == 1 && order.kinds[0] == page_kind::normal),
+    for (std::size_t i = 1; i < order.count; ++i) {
+      for (std::size_t j = 0; j < i; ++j)
+        require(order.kinds[i] != order.kinds[j], "pages name each kind once");
+    }
+    const std::size_t segment = in_whole_pages(p, n);
+    require(in_whole_pages(p, segment) == segment, "pages settle: a segment in whole pages stays as it is");
+    require(segment >= before, "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
+    before = segment;
+    require(P::uses_page_kinds || (order.count == 1 && order.kinds[0] == normal_pages),
             "pages that do not choose are normal");
   }
   return true;
@@ -78,6 +88,18 @@ constexpr bool growth(const P& p) {
     const std::size_t size = align_up(n, min_alignment);
     require(p.segment_size(size, usage{}) >= size, "growth covers: segment_size(n) >= n");
     require(p.segment_size(size, usage{}) <= unlimited / 2, "growth stays in range: segment_size(n) < 2^63");
+    if constexpr (range_growth_policy<P>) {
+      require(p.page_size(size) > 0 && p.page_size(size) % min_alignment == 0,
+              "growth maps pages: page_size(n) is a multiple of min_alignment");
+      require(is_power_of_two(p.base_alignment(size)), "growth aligns: base_alignment(n) is a power of two");
+      require(p.range_size(size) >= size, "growth reserves what can be mapped: range_size(c) >= c");
+    }
+    if constexpr (stitching_growth_policy<P>) {
+      const growth_state full{.reserved = n, .limit = n, .peak_live = n, .peak_reserved = n};
+      require(p.take_freely(full) <= n, "growth takes freely at most its limit: take_freely(s) <= s.limit");
+      require(p.largest_piece(full) > 0, "growth maps pieces: largest_piece(s) > 0");
+      require(p.largest_piece(full) <= unlimited / 2, "growth stays in range: largest_piece(s) < 2^63");
+    }
   }
   return true;
 }

@@ -57,12 +57,15 @@ struct split_if_rest_at_least {
   bool operator==(const split_if_rest_at_least&) const = default;
 };
 
-/// Cuts small blocks wherever anything remains and larger ones if more than `SmallLimit` bytes remain; blocks of `max`
-/// bytes and more are oversize: kept whole, and used only for requests that large that waste less than `slack`.
+/// Cuts blocks of at most `SmallLimit` bytes wherever anything remains and larger ones if more than `Waste` bytes remain;
+/// blocks of `max` bytes and more are oversize: kept whole, and used only for requests that large that waste less than
+/// `slack`.
 ///
 /// A finite `max` keeps small requests from pinning huge segments.
-///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; small blocks go up to 1 MiB
-template <auto Max = tunable(unlimited), auto Slack = tunable(20_MiB), std::size_t SmallLimit = 1_MiB>
+///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; small blocks go up to 1 MiB, larger ones waste up
+///            to that, or nothing where segments are expandable
+template <auto Max = tunable(unlimited), auto Slack = tunable(20_MiB), std::size_t SmallLimit = 1_MiB,
+          std::size_t Waste = SmallLimit>
 struct split_up_to {
   [[no_unique_address]] number<Max> max{};
   [[no_unique_address]] number<Slack> slack{};
@@ -71,7 +74,7 @@ struct split_up_to {
     return wanted < max ? block < max : block < saturating_add(wanted, slack);
   }
   [[nodiscard]] constexpr bool should_split(std::size_t wanted, std::size_t block) const noexcept {
-    const std::size_t kept = wanted <= SmallLimit ? 0 : wanted < max ? SmallLimit : unlimited;
+    const std::size_t kept = wanted <= SmallLimit ? 0 : wanted < max ? Waste : unlimited;
     return block - wanted > kept;
   }
   [[nodiscard]] static constexpr block_end handed_out() noexcept { return block_end::low; }

@@ -3,6 +3,7 @@
 
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/contract.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -22,12 +23,43 @@ struct pytorch final {
   using recovery = recover_like_pytorch;
 
   /// The policies under the settings of a PYTORCH_CUDA_ALLOC_CONF.
+  ///   Requires:  settings without expandable_segments, for which pytorch_expandable is there, and the reverse
   [[nodiscard]] static constexpr policies<pytorch> configured(
       const config::pytorch_settings& settings) noexcept;
 };
 static_assert(recipe<pytorch>);
 
+/// Decides as that allocator does with expandable_segments: pages are mapped into ranges of addresses, so that blocks of
+/// any size share them.
+///
+/// Here a range also gives idle pages back above `eviction.threshold`, and `split.max` keeps small requests out of large
+/// free blocks; PyTorch takes both settings and does neither.
+struct pytorch_expandable final {
+  using rounding = round_to_divisions<512>;
+  using pools = pool_small_and_large<1_MiB>;
+  using streams = reuse_on_same_stream;
+  using split = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
+  using pages = back_with_normal_pages;
+  using growth = grow_in_place<>;
+  using eviction = evict_idle_above<>;
+  using recovery = recover_like_pytorch;
+
+  [[nodiscard]] static constexpr policies<pytorch_expandable> configured(
+      const config::pytorch_settings& settings) noexcept;
+};
+static_assert(recipe<pytorch_expandable>);
+
 constexpr policies<pytorch> pytorch::configured(const config::pytorch_settings& settings) noexcept {
+  if (settings.expandable_segments)
+    contract_broken("pytorch::configured: for expandable_segments the recipe is pytorch_expandable");
+  return {.rounding = {.table = settings.roundup},
+          .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
+          .eviction = {.threshold = settings.garbage_collection_threshold}};
+}
+constexpr policies<pytorch_expandable> pytorch_expandable::configured(
+    const config::pytorch_settings& settings) noexcept {
+  if (!settings.expandable_segments)
+    contract_broken("pytorch_expandable::configured: without expandable_segments the recipe is pytorch");
   return {.rounding = {.table = settings.roundup},
           .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
           .eviction = {.threshold = settings.garbage_collection_threshold}};

@@ -31,6 +31,13 @@ concept has_pages = requires { typename R::pages; } && pages_policy<typename R::
 template <typename R>
 concept has_growth = requires { typename R::growth; } && growth_policy<typename R::growth>;
 
+/// A growth that maps pages answers what its way needs.
+template <typename R>
+concept has_way_of_growth =
+    has_growth<R> && (R::growth::way == growth_way::segments ||
+                      (R::growth::way == growth_way::in_place && range_growth_policy<typename R::growth>) ||
+                      stitching_growth_policy<typename R::growth>);
+
 template <typename R>
 concept has_eviction = requires { typename R::eviction; } && eviction_policy<typename R::eviction>;
 
@@ -39,7 +46,7 @@ concept has_recovery = requires { typename R::recovery; } && recovery_policy<typ
 
 template <typename R>
 concept recipe = has_rounding<R> && has_pools<R> && has_streams<R> && has_split<R> && has_pages<R> &&
-                 has_growth<R> && has_eviction<R> && has_recovery<R>;
+                 has_way_of_growth<R> && has_eviction<R> && has_recovery<R>;
 
 /// The policies of one allocator, by value: where numbers are set at run time, by name.
 template <typename Recipe>
@@ -80,8 +87,11 @@ consteval bool check_recipe() {
                 "const noexcept [tessera/policy/pages.hpp]");
   static_assert(
       has_growth<Recipe>,
-      "Recipe::growth must name a growth_policy: size_t segment_size(size_t block, const usage&), size_t "
-      "limit() const noexcept [tessera/policy/growth.hpp]");
+      "Recipe::growth must name a growth_policy: static growth_way way, size_t segment_size(size_t block, "
+      "const usage&), size_t limit() const noexcept [tessera/policy/growth.hpp]");
+  static_assert(has_way_of_growth<Recipe>,
+                "Recipe::growth must answer what its way needs: in_place a range_growth_policy's questions, "
+                "stitching also a stitching_growth_policy's [tessera/policy/growth.hpp]");
   static_assert(
       has_eviction<Recipe>,
       "Recipe::eviction must name an eviction_policy: size_t bytes_to_evict(moment, const usage&), bool "

@@ -83,6 +83,8 @@ TEST(pytorch_conf, blanks_do_not_count) {
 
 TEST(pytorch_conf, a_trailing_comma_is_accepted) {
   EXPECT_EQ(settings("expandable_segments:False,"), pytorch_settings{});
+  EXPECT_TRUE(settings("expandable_segments:True,max_split_size_mb:40").expandable_segments);
+  EXPECT_FALSE(settings("expandable_segments:True,expandable_segments:False").expandable_segments);
   EXPECT_EQ(settings("roundup_power2_divisions:[64:8,],"), settings("roundup_power2_divisions:[64:8]"));
 }
 
@@ -200,7 +202,6 @@ constexpr std::string_view not_decimal = "must be a decimal number of at most 9 
 constexpr std::string_view not_inside = "must be greater than 0 and less than 1";
 constexpr std::string_view not_bool = "must be True or False";
 constexpr std::string_view not_native = "only the native backend is decided here";
-constexpr std::string_view no_virtual_memory = "needs virtual memory, which this recipe does not have";
 constexpr std::string_view not_parts = "divisions must be a power of two below 2^32";
 constexpr std::string_view not_parts_or_0 = "divisions must be 0 or a power of two below 2^32";
 constexpr std::string_view not_size = "a size must be a power of two in MiB, or >";
@@ -249,8 +250,6 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"garbage_collection_threshold:0.5.5", {collect, "0.5.5", not_decimal, 29}},
         refused{"garbage_collection_threshold:.", {collect, ".", not_decimal, 29}},
         refused{"garbage_collection_threshold:", {collect, "", not_decimal, 29}},
-        refused{"expandable_segments:True,max_split_size_mb:40",
-                {"expandable_segments", "True", no_virtual_memory, 20}},
         refused{"expandable_segments:true", {"expandable_segments", "true", not_bool, 20}},
         refused{"expandable_segments:", {"expandable_segments", "", not_bool, 20}},
         refused{"backend:cudaMallocAsync", {"backend", "cudaMallocAsync", not_native, 8}},

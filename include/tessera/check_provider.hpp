@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/core/growth_way.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera {
+
+/// Says in one sentence each what a recipe needs of a provider that it does not have, and where to read what that is.
+template <typename Recipe, typename Provider>
+consteval bool check_provider() {
+  static_assert(!Recipe::streams::uses_events || event_provider<Provider>,
+                "Provider must be an event_provider for Recipe::streams [tessera/provider/provider.hpp]");
+  static_assert(!Recipe::pages::uses_page_kinds || paged_provider<Provider>,
+                "Provider must be a paged_provider for Recipe::pages [tessera/provider/provider.hpp]");
+  static_assert(
+      Recipe::growth::way == growth_way::segments || virtual_memory_provider<Provider>,
+      "Provider must be a virtual_memory_provider for Recipe::growth [tessera/provider/provider.hpp]");
+  return true;
+}
+
+}  // namespace tessera

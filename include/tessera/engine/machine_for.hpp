@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/core/growth_way.hpp>
+#include <tessera/engine/heap.hpp>
+#include <tessera/engine/machine.hpp>
+#include <tessera/engine/range_machine.hpp>
+#include <tessera/engine/stitching_machine.hpp>
+
+namespace tessera::engine {
+
+/// The machine that grows in a way.
+template <growth_way Way, typename Provider, typename Sink, typename Counting, std::size_t Pools,
+          bool UsesEvents>
+struct machine_for {
+  using type = range_machine<Provider, Sink, Counting, Pools, UsesEvents>;
+};
+template <typename Provider, typename Sink, typename Counting, std::size_t Pools, bool UsesEvents>
+struct machine_for<growth_way::segments, Provider, Sink, Counting, Pools, UsesEvents> {
+  using type = machine<Provider, Sink, Counting, heap<Pools>, UsesEvents>;
+};
+
+template <typename Provider, typename Sink, typename Counting, std::size_t Pools, bool UsesEvents>
+struct machine_for<growth_way::stitching, Provider, Sink, Counting, Pools, UsesEvents> {
+  using type = stitching_machine<Provider, Sink, Counting, Pools, UsesEvents>;
+};
+
+}  // namespace tessera::engine

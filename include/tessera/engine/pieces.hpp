@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/engine/key_map.hpp>
+#include <tessera/engine/slab.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera::engine {
+
+/// The physical memory of one allocator, in pieces that are mapped whole; each is found by the address where it begins.
+///
+/// What the device fails to take back is stray: it is found no more, and tried again by retry_stray().
+template <virtual_memory_provider Provider>
+class pieces {
+ public:
+  struct piece {
+    std::uintptr_t address;  ///< where it is mapped, or is to be
+    std::size_t bytes;
+    typename Provider::physical memory;
+    page_kind kind;
+    bool is_mapped;
+    bool is_chosen;  ///< for whoever chooses some
+    piece* next;     ///< for whoever holds several
+    [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
+  };
+
+  pieces() = default;
+  pieces(const pieces&) = delete;
+  pieces& operator=(const pieces&) = delete;
+
+  /// New memory of the first kind that is to be had, not mapped yet; null where there is none.
+  [[nodiscard]] piece* create(Provider& device, std::uintptr_t address, std::size_t bytes,
+                              const page_order& kinds) noexcept {
+    if (!nodes_.reserve(1)) return nullptr;
+    for (const page_kind& kind : kinds) {
+      typename Provider::physical memory{};
+      if (!device.create(bytes, kind, memory)) continue;
+      piece& made = *nodes_.take();
+      made = {address, bytes, memory, kind, false, false, nullptr};
+      return &made;
+    }
+    return nullptr;
+  }
+  /// Puts a piece where it is to be; false where the device failed, and then it is to be destroyed.
+  [[nodiscard]] bool map(Provider& device, piece& p) noexcept {
+    void* const at = reinterpret_cast<void*>(p.address);
+    if (!by_address_.reserve_one() || !device.map(at, p.bytes, p.memory)) return false;
+    p.is_mapped = true;
+    by_address_.insert(p.address, p);
+    if constexpr (!Provider::map_grants_access) {
+      if (!device.grant(at, p.bytes)) return false;
+    }
+    return true;
+  }
+  /// Takes a piece away from where it is mapped; false where the device failed, and it stays there.
+  [[nodiscard]] bool unmap(Provider& device, piece& p) noexcept {
+    if (!device.unmap(reinterpret_cast<void*>(p.address), p.bytes)) return false;
+    by_address_.remove(p.address);
+    p.is_mapped = false;
+    return true;
+  }
+  /// Maps all pieces of a list where they are to be, or destroys all; false where the device failed.
+  [[nodiscard]] bool map_all(Provider& device, piece* first) noexcept {
+    for (piece* p = first; p != nullptr; p = p->next) {
+      if (!map(device, *p)) return destroy_all(device, first), false;
+    }
+    return true;
+  }
+  void destroy_all(Provider& device, piece* first) noexcept {
+    while (first != nullptr) destroy(device, *std::exchange(first, first->next));
+  }
+  /// Lets go of a piece, wherever it is mapped.
+  void destroy(Provider& device, piece& p) noexcept {
+    if ((!p.is_mapped || unmap(device, p)) && device.destroy(p.memory)) return nodes_.give_back(&p);
+    if (p.is_mapped) by_address_.remove(p.address);
+    p.next = stray_;
+    stray_ = &p;
+  }
+  void retry_stray(Provider& device) noexcept {
+    for (piece* p = std::exchange(stray_, nullptr); p != nullptr;) {
+      piece* const following = p->next;
+      destroy(device, *p);
+      p = following;
+    }
+  }
+
+  /// The lowest piece that begins in [begin, end), or null.
+  ///   Cost:  linear in (end - begin) / step
+  ///   Requires:  every piece begins at a multiple of `step`
+  [[nodiscard]] piece* first_from(std::uintptr_t begin, std::uintptr_t end, std::size_t step) const noexcept {
+    for (std::uintptr_t at = align_up(begin, step); at < end; at += step) {
+      if (piece* const found = by_address_.find(at)) return found;
+    }
+    return nullptr;
+  }
+  /// The same, where that piece lies in [begin, end) as a whole.
+  [[nodiscard]] piece* first_inside(std::uintptr_t begin, std::uintptr_t end,
+                                    std::size_t step) const noexcept {
+    piece* const found = first_from(begin, end, step);
+    return found != nullptr && found->bytes <= end - found->address ? found : nullptr;
+  }
+
+  void sweep() noexcept { nodes_.sweep(); }
+  [[nodiscard]] std::size_t count() const noexcept { return by_address_.size(); }
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    return nodes_.footprint() + by_address_.footprint();
+  }
+
+ private:
+  slab<piece> nodes_;
+  key_map<piece> by_address_;
+  piece* stray_ = nullptr;
+};
+
+}  // namespace tessera::engine

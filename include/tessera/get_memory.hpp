@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/growth_way.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/usage.hpp>
+#include <tessera/engine/block.hpp>
+#include <tessera/engine/free_blocks.hpp>
+#include <tessera/engine/window.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+/// How memory comes from the device, once it is decided that it must.
+namespace tessera {
+
+/// What pieces are made of where a policy stitches.
+struct stitching_pages {
+  page_order kinds;
+  std::size_t page;  ///< bytes that their sizes and addresses are multiples of
+};
+template <typename Machine, typename Growth, typename Pages>
+stitching_pages pages_for(const Machine& machine, const Growth& growth, const Pages& pages,
+                          std::size_t size) noexcept {
+  const page_order kinds = pages.backing(growth.page_size(size));
+  return {kinds, align_up(growth.page_size(size), machine.step(kinds))};
+}
+
+/// Makes a window usable: idle pieces move there, or new ones are taken, so that at most `freely` bytes are reserved, and
+/// no more than the limit in any case. Null where that cannot be, and idle pieces may be gone.
+template <typename Machine, typename Growth>
+engine::block* fill_window(Machine& machine, const Growth& growth, engine::free_blocks& home,
+                           std::size_t size, const engine::window& w, const stitching_pages& pages,
+                           std::size_t freely) noexcept {
+  const growth_state now = machine.state(size, growth.limit());
+  const auto excess = [&](std::size_t most) {
+    const std::size_t after = now.reserved + w.missing;
+    return w.missing > 0 && after > most ? after - most : 0;
+  };
+  const std::size_t needed = excess(now.limit);
+  const std::size_t wanted = excess(freely);
+  const std::size_t taken = wanted > 0 ? machine.take_idle(w, wanted, needed) : 0;
+  engine::block* found = nullptr;
+  if (taken >= needed) {
+    const std::size_t left = now.reserved - taken;
+    found = machine.map(w, home, pages.kinds, pages.page, growth.least_growth(size),
+                        freely > left ? freely - left : 0, [&](std::size_t reserved) {
+                          growth_state then = now;
+                          then.reserved = reserved;
+                          const std::size_t most = growth.largest_piece(then);
+                          return most < pages.page
+                                     ? pages.page
+                                     : (most < max_request ? most : max_request) / pages.page * pages.page;
+                        });
+  }
+  machine.drop_spare();
+  return found;
+}
+
+/// Takes a window instead of a free block that would serve, if that breaks into fewer whole pages.
+template <typename Machine, typename Growth, typename Pages>
+[[gnu::noinline]] engine::block* save_pages(Machine& machine, const Growth& growth, const Pages& pages,
+                                            engine::free_blocks& home, std::size_t size,
+                                            engine::block* fit) noexcept {
+  const stitching_pages plan = pages_for(machine, growth, pages, size);
+  const std::size_t broken = machine.breaks(*fit, size, plan.page);
+  if (broken == 0) return fit;
+  const engine::window w = machine.find(home, size, plan.page, 0, true);
+  if (w.first == nullptr || w.taken >= broken) return fit;
+  const std::size_t freely = growth.take_freely(machine.state(size, growth.limit()));
+  engine::block* const found = fill_window(machine, growth, home, size, w, plan, freely);
+  if (found == nullptr) return machine.best_fit(home, size);
+  machine.place_at(w);
+  return found;
+}
+
+/// The free block that serves `size` bytes best, or null; where pages are to be saved, it may have been made for that.
+template <typename Recipe, typename Machine>
+[[gnu::always_inline]] inline engine::block* best_fit(Machine& machine, const policies<Recipe>& chosen,
+                                                      engine::free_blocks& home, std::size_t size) noexcept {
+  engine::block* const fit = machine.best_fit(home, size);
+  if constexpr (Recipe::growth::way == growth_way::stitching) {
+    const usage now = machine.usage_under(chosen.growth.limit());
+    if (fit != nullptr && chosen.growth.saves_pages(now.reserved, now.limit))
+      return save_pages(machine, chosen.growth, chosen.pages, home, size, fit);
+  }
+  return fit;
+}
+
+/// Gets memory for a block of `size` bytes where that costs least; the free block that holds it, or null.
+template <typename Machine, typename Growth, typename Pages>
+engine::block* stitch(Machine& machine, const Growth& growth, const Pages& pages, engine::free_blocks& home,
+                      std::size_t size) noexcept {
+  const growth_state now = machine.state(size, growth.limit());
+  const stitching_pages plan = pages_for(machine, growth, pages, size);
+  const engine::window w = machine.find(home, size, plan.page, growth.range_size(machine.device().capacity()),
+                                        growth.saves_pages(now.reserved, now.limit));
+  if (w.first == nullptr) return nullptr;
+  if (auto* const found = fill_window(machine, growth, home, size, w, plan, growth.take_freely(now)))
+    return found;
+  // The device may give less than it has, as others use it too: then all that is new is made up for.
+  return fill_window(machine, growth, home, size, w, plan, machine.state(size, growth.limit()).reserved);
+}
+
+/// Gets memory for a block of `size` bytes, and where the recipe grows by segments, one of `segment` bytes; the free
+/// block that holds it, or null.
+template <typename Recipe, typename Machine>
+engine::block* get_memory(Machine& machine, const policies<Recipe>& chosen, engine::free_blocks& home,
+                          std::size_t size, std::size_t segment) noexcept {
+  const auto& growth = chosen.growth;
+  if constexpr (Recipe::growth::way == growth_way::segments) {
+    return machine.acquire(home.pool(), home.key(), segment, segment >= chosen.split.oversize(),
+                           chosen.pages.backing(segment));
+  } else if constexpr (Recipe::growth::way == growth_way::in_place) {
+    const std::size_t page = growth.page_size(size);
+    return machine.extend(home, size,
+                          {page, growth.range_size(machine.device().capacity()), chosen.pages.backing(page)});
+  } else {
+    return stitch(machine, growth, chosen.pages, home, size);
+  }
+}
+
+}  // namespace tessera

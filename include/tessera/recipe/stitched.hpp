@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+
+/// Reserves the least: pieces of memory that are idle in any pool and on any stream move to where memory is wanted.
+///
+/// `growth.pieces` trades memory for calls of the device.
+struct stitched final {
+  using rounding = round_to_multiple<512>;
+  using pools = pool_small_and_large<512_KiB>;
+  using streams = reuse_on_same_stream;
+  using split = split_if_rest_at_least<512>;
+  using pages = back_with_normal_pages;
+  using growth = grow_by_stitching<>;
+  using eviction = evict_never;
+  using recovery = recover_by_emptying_the_cache;
+};
+static_assert(recipe<stitched>);
+
+}  // namespace tessera

@@ -1,0 +1,7 @@
+// expect first: Provider must be a virtual_memory_provider for Recipe::growth
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/adaptor/locked.hpp>
+
+#include "no_virtual_memory.hpp"
+
+int main() { tessera::locked<tessera::pytorch_expandable, no_virtual_memory> pool; }

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// What PyTorch's expandable segments do, and what ours do besides. The numbers are of the rows of the table of facts.
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+template <typename... Policy>
+using expandable = caching_allocator<with<pytorch_expandable, Policy...>, simulated_device>;
+
+struct events {
+  std::vector<allocator_event>* seen;
+  void on(const allocator_event& e) const noexcept { seen->push_back(e); }
+};
+
+std::uintptr_t at(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+
+simulated_device small_device(std::size_t capacity) {
+  return simulated_device{simulated_device::options{.capacity = capacity}};
+}
+
+TEST(pytorch_expandable, row_94_the_first_block_maps_one_page) {
+  expandable<> pool;
+  void* const p = pool.allocate(5_MiB);
+  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_EQ(pool.now().live, 5_MiB);
+  EXPECT_EQ(pool.now().cached, 15_MiB);
+  EXPECT_EQ(pool.statistics().all.segment.current, 0);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(p);
+}
+
+TEST(pytorch_expandable, row_95_the_next_block_begins_in_the_rest) {
+  expandable<> pool;
+  void* const first = pool.allocate(5_MiB);
+  void* const second = pool.allocate(30_MiB);
+  EXPECT_EQ(at(second), at(first) + 5_MiB);
+  EXPECT_EQ(pool.now().reserved, 40_MiB);
+  EXPECT_EQ(pool.now().cached, 5_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(pytorch_expandable, row_96_small_blocks_map_small_pages) {
+  expandable<> pool;
+  (void)pool.allocate(1);
+  EXPECT_EQ(pool.now().reserved, 2_MiB);
+}
+
+TEST(pytorch_expandable, row_97_the_size_of_pages_can_be_set) {
+  expandable<> pool;
+  pool.settings().growth.large = 128_MiB;
+  (void)pool.allocate(8_MiB);
+  EXPECT_EQ(pool.now().reserved, 128_MiB);
+}
+
+TEST(pytorch_expandable, row_100_whole_free_pages_go_back) {
+  expandable<> pool;
+  void* const kept = pool.allocate(5_MiB);
+  void* const rest = pool.allocate(35_MiB);
+  ASSERT_EQ(at(rest), at(kept) + 5_MiB);
+  pool.deallocate(rest);
+  EXPECT_EQ(pool.now().reserved, 40_MiB);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_EQ(pool.now().cached, 15_MiB);
+  EXPECT_EQ(pool.allocate(15_MiB), rest);
+  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(pytorch_expandable, row_102_streams_have_ranges_of_their_own) {
+  std::vector<allocator_event> seen;
+  caching_allocator<pytorch_expandable, simulated_device, events> pool{{}, {}, {&seen}};
+  (void)pool.allocate(5_MiB, stream_id{1});
+  (void)pool.allocate(5_MiB, stream_id{2});
+  (void)pool.allocate(5_MiB, stream_id{1});
+  int ranges = 0;
+  for (const allocator_event& e : seen) ranges += e.what == allocator_event::action::range_reserve;
+  EXPECT_EQ(ranges, 2);
+}
+
+TEST(pytorch_expandable, row_103_a_block_that_cannot_grow_is_taken_before_one_that_can) {
+  expandable<> pool;
+  void* const low = pool.allocate(12_MiB);
+  (void)pool.allocate(8_MiB);
+  void* const high =
+      pool.allocate(10_MiB);  // its right neighbours are 10 MiB free and then unmapped addresses
+  pool.deallocate(low);
+  pool.deallocate(high);
+  // 12 MiB that cannot grow lie beside 20 MiB that can; both would do, and the first is the better fit here,
+  EXPECT_EQ(pool.allocate(8_MiB), low);
+  pool.deallocate(low);
+  void* const rest = pool.allocate(11_MiB, stream_id{0});
+  EXPECT_EQ(rest, low);
+  pool.deallocate(rest);
+  // and also where the one that can grow is the smaller one.
+  (void)pool.allocate(10_MiB);  // in the 12 MiB
+  (void)pool.allocate(2_MiB);
+  void* const tail = pool.allocate(10_MiB);
+  EXPECT_EQ(tail, high);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(pytorch_expandable, row_104_large_blocks_can_begin_at_aligned_addresses) {
+  expandable<> pool;
+  pool.settings().growth.alignment = 16_KiB;
+  void* const first = pool.allocate(3_MiB + 512);
+  void* const second = pool.allocate(2_MiB);
+  EXPECT_EQ(at(second) % 16_KiB, 0u);
+  EXPECT_EQ(at(second), at(first) + 3_MiB + 16_KiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  EXPECT_EQ(pool.now().live, 5_MiB + 512);
+  EXPECT_EQ(pool.now().cached, 15_MiB - 512) << "what was left out is free";
+  void* const below_2_MiB = pool.allocate(2_MiB - 512);
+  EXPECT_EQ(at(below_2_MiB), at(second) + 2_MiB) << "smaller blocks begin anywhere";
+  pool.deallocate(second);
+  pool.deallocate(first);
+  pool.deallocate(below_2_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  EXPECT_EQ(pool.allocate(20_MiB), first) << "and all merges again";
+}
+
+TEST(pytorch_expandable, an_aligned_block_that_comes_back_at_once_leaves_no_trace) {
+  expandable<> pool;
+  pool.settings().growth.alignment = 16_KiB;
+  void* const first = pool.allocate(3_MiB + 512);
+  void* const second = pool.allocate(2_MiB);
+  pool.deallocate(second);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  EXPECT_EQ(pool.allocate(17_MiB - 512 - 15872, stream_id{0}), second);
+  pool.deallocate(first);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+// All or nothing: a map of which the last page does not fit takes none.
+TEST(pytorch_expandable, a_map_that_fails_half_way_leaves_nothing) {
+  expandable<> pool{small_device(50_MiB)};
+  EXPECT_EQ(pool.try_allocate(60_MiB), nullptr);
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.device().used(), 0u);
+  EXPECT_NE(pool.try_allocate(40_MiB), nullptr);
+  EXPECT_EQ(pool.now().reserved, 40_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(pytorch_expandable, idle_pages_of_one_pool_make_room_for_the_other) {
+  expandable<> pool{small_device(40_MiB)};
+  void* const large = pool.allocate(40_MiB);
+  pool.deallocate(large);
+  EXPECT_NE(pool.try_allocate(1), nullptr);
+  EXPECT_EQ(pool.now().reserved, 2_MiB);
+}
+
+TEST(pytorch_expandable, a_range_goes_back_with_its_last_page) {
+  std::vector<allocator_event> seen;
+  caching_allocator<pytorch_expandable, simulated_device, events> pool{small_device(1_GiB), {}, {&seen}};
+  void* const p = pool.allocate(30_MiB);
+  pool.deallocate(p);
+  seen.clear();
+  pool.trim();
+  ASSERT_EQ(seen.size(), 3u);
+  EXPECT_EQ(seen[0].what, allocator_event::action::segment_unmap);
+  EXPECT_EQ(seen[0].bytes, 20_MiB);
+  EXPECT_EQ(seen[2].what, allocator_event::action::range_release);
+  EXPECT_EQ(seen[2].bytes, 1160_MiB) << "1 1/8 of the capacity, in whole pages";
+  EXPECT_EQ(seen[2].address, at(p));
+}
+
+TEST(pytorch_expandable, pages_are_not_taken_from_under_a_stream) {
+  expandable<> pool{small_device(1_GiB)};
+  void* const p = pool.allocate(30_MiB, stream_id{5});
+  pool.device().submit(stream_id{5}, 7'000'000);
+  pool.deallocate(p);
+  const auto before = pool.device().now_ns();
+  pool.trim();
+  EXPECT_GE(pool.device().now_ns(), before + 7'000'000);
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+TEST(pytorch_expandable, a_request_larger_than_a_range_is_refused) {
+  expandable<> pool{small_device(100_MiB)};
+  EXPECT_EQ(pool.try_allocate(200_MiB), nullptr);
+  EXPECT_EQ(pool.try_allocate(max_request), nullptr);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(pytorch_expandable, pages_of_several_sizes_share_a_range_where_pools_do) {
+  expandable<pool_together> pool{small_device(1_GiB)};
+  std::vector<void*> held;
+  for (std::size_t i = 0; i < 12; ++i) {
+    held.push_back(pool.allocate(i % 2 == 0 ? 1_MiB : 3_MiB));
+    ASSERT_STREQ(pool.audit(), nullptr);
+  }
+  for (std::size_t i = 0; i < held.size(); i += 2) pool.deallocate(held[i]);
+  pool.trim();
+  (void)pool.allocate(50_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(pytorch_expandable, a_page_goes_only_where_it_can_lie) {
+  expandable<pool_together, back_with_huge_pages_first, grow_in_place<256_KiB, 6_MiB>, recover_never> pool{
+      simulated_device{simulated_device::options{.capacity = 64_MiB, .page_granularity = 64_KiB}}};
+  std::vector<void*> small;
+  for (int i = 0; i < 8; ++i) small.push_back(pool.allocate(128_KiB));
+  pool.deallocate(small[0]);
+  pool.deallocate(small[1]);
+  pool.trim();  // 256 KiB at a multiple of 2 MiB are unmapped, and all from 1 MiB behind it on
+  for (std::size_t i = 2; i < 8; ++i) pool.deallocate(small[i]);
+  EXPECT_NE(pool.try_allocate(5_MiB), nullptr) << pool.device().last_error();
+  EXPECT_STREQ(pool.device().last_error(), "");
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(pytorch_expandable_death, settings_that_no_range_can_have_end_the_program_in_words) {
+  expandable<> pool;
+  pool.settings().growth.large = 0;
+  EXPECT_DEATH((void)pool.try_allocate(5_MiB), "page_size is a multiple of min_alignment");
+  pool.settings().growth.large = 20_MiB;
+  pool.settings().growth.alignment = 96;
+  EXPECT_DEATH((void)pool.try_allocate(5_MiB), "base_alignment is a power of two");
+  pool.settings().growth.alignment = 0;
+  EXPECT_NE(pool.try_allocate(5_MiB), nullptr) << "0 stands for none";
+}
+
+// Neither PyTorch nor torch_npu can combine these with expandable segments.
+TEST(pytorch_expandable, idle_pages_above_a_threshold_go_back) {
+  expandable<evict_idle_above<percent(50)>, grow_in_place<2_MiB, tunable(20_MiB), 100_MiB>> pool{
+      small_device(1_GiB)};
+  pool.deallocate(pool.allocate(1_MiB));
+  void* const old = pool.allocate(40_MiB);
+  void* const used = pool.allocate(20_MiB);
+  pool.deallocate(old);
+  for (int i = 0; i < 10; ++i) pool.deallocate(pool.allocate(1_MiB));
+  EXPECT_EQ(pool.now().reserved, 62_MiB);
+  EXPECT_NE(pool.try_allocate(45_MiB), nullptr);
+  EXPECT_EQ(pool.device().calls().unmap, 2u) << "before growing past half of the limit, the idle pages went";
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(used);
+}
+TEST(pytorch_expandable, large_free_blocks_are_kept_for_large_requests) {
+  expandable<> pool;
+  pool.settings().split.max = 32_MiB;
+  void* const large = pool.allocate(60_MiB);
+  void* const wall = pool.allocate(20_MiB);
+  pool.deallocate(large);
+  void* const small = pool.allocate(5_MiB);
+  EXPECT_TRUE(at(small) < at(large) || at(small) >= at(large) + 60_MiB) << "the 60 MiB stay whole";
+  EXPECT_EQ(pool.allocate(50_MiB), large);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(wall);
+}
+
+}  // namespace

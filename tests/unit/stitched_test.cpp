@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Growth by stitching: idle pages move to where memory is wanted.
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+template <typename... Policy>
+using pool_of = caching_allocator<with<stitched, Policy...>, simulated_device>;
+
+simulated_device device_of(std::size_t capacity) {
+  return simulated_device{simulated_device::options{.capacity = capacity}};
+}
+bool is_whole(const auto& pool) { return pool.audit() == nullptr; }
+
+TEST(stitched, takes_what_is_wanted_and_little_more) {
+  pool_of<> pool;
+  void* const p = pool.allocate(100_MiB);
+  EXPECT_EQ(pool.now().reserved, 100_MiB);
+  (void)pool.allocate(1);
+  EXPECT_EQ(pool.now().reserved, 102_MiB);
+  pool.deallocate(p);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+// 40 + 40 idle MiB that lie apart, with 20 in use between them, hold 70 MiB.
+TEST(stitched, puts_idle_pages_side_by_side) {
+  pool_of<> pool{device_of(110_MiB)};
+  void* const low = pool.allocate(40_MiB);
+  void* const used = pool.allocate(20_MiB);
+  void* const high = pool.allocate(40_MiB);
+  void* const end = pool.allocate(8_MiB);
+  pool.deallocate(low);
+  pool.deallocate(high);
+  ASSERT_NE(pool.try_allocate(70_MiB), nullptr);
+  EXPECT_LE(pool.now().reserved, 110_MiB);
+  EXPECT_GT(pool.device().calls().unmap, 0u);
+  EXPECT_TRUE(is_whole(pool));
+  EXPECT_TRUE(pool.device().can_use(used, 20_MiB));
+  EXPECT_TRUE(pool.device().can_use(end, 8_MiB));
+}
+
+TEST(stitched, moves_idle_pages_from_stream_to_stream_once_their_work_is_done) {
+  pool_of<> pool{device_of(100_MiB)};
+  void* const p = pool.allocate(96_MiB, stream_id{1});
+  pool.device().submit(stream_id{1}, 5'000'000);
+  pool.deallocate(p);
+  const auto before = pool.device().now_ns();
+  void* const q = pool.try_allocate(90_MiB, stream_id{2});
+  ASSERT_NE(q, nullptr);
+  EXPECT_GE(pool.device().now_ns(), before + 5'000'000);
+  EXPECT_TRUE(pool.device().can_use(q, 90_MiB));
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(stitched, moves_idle_pages_from_pool_to_pool) {
+  pool_of<> pool{device_of(64_MiB)};
+  std::vector<void*> small;
+  for (int i = 0; i < 120; ++i) small.push_back(pool.allocate(512_KiB));
+  for (void* p : small) pool.deallocate(p);
+  EXPECT_NE(pool.try_allocate(62_MiB), nullptr);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(stitched, leaves_pages_where_they_are_as_long_as_little_is_reserved) {
+  pool_of<> pool;
+  void* const first = pool.allocate(64_MiB);
+  (void)pool.allocate(64_MiB);
+  pool.deallocate(first);
+  // Of what was needed at most, 128 MiB, there are 4 % more to be had: 66 MiB here move what is idle instead.
+  (void)pool.allocate(66_MiB);
+  EXPECT_GT(pool.device().calls().unmap, 0u);
+  EXPECT_LE(pool.now().reserved, 136_MiB);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(stitched, keeps_its_limit_to_the_byte) {
+  pool_of<> pool;
+  pool.settings().growth.most = 50_MiB;
+  EXPECT_EQ(pool.try_allocate(51_MiB), nullptr);
+  void* const a = pool.try_allocate(30_MiB);
+  void* const b = pool.try_allocate(20_MiB);
+  ASSERT_TRUE(a != nullptr && b != nullptr);
+  EXPECT_EQ(pool.now().reserved, 50_MiB);
+  EXPECT_EQ(pool.try_allocate(1), nullptr);
+  pool.deallocate(a);
+  EXPECT_NE(pool.try_allocate(1), nullptr);
+  EXPECT_LE(pool.now().reserved, 50_MiB);
+  EXPECT_EQ(pool.try_allocate(29_MiB), nullptr);
+  EXPECT_NE(pool.try_allocate(28_MiB), nullptr);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+// Others use the device too: what it has is not what is left for us.
+TEST(stitched, gets_along_with_less_than_the_device_has) {
+  simulated_device shared = device_of(200_MiB);
+  void* const others = shared.acquire(100_MiB);
+  caching_allocator<stitched, provider_ref<simulated_device>> pool{provider_ref(shared)};
+  void* const low = pool.allocate(40_MiB);
+  void* const used = pool.allocate(18_MiB);
+  void* const high = pool.allocate(40_MiB);
+  pool.deallocate(low);
+  pool.deallocate(high);
+  EXPECT_NE(pool.try_allocate(78_MiB), nullptr);
+  EXPECT_LE(shared.used(), 200_MiB);
+  EXPECT_TRUE(is_whole(pool));
+  pool.deallocate(used);
+  EXPECT_TRUE(shared.release(others, 100_MiB));
+}
+
+TEST(stitched, gives_back_ranges_whose_pages_moved_away) {
+  pool_of<> pool{device_of(64_MiB)};
+  for (std::uint64_t s = 0; s < 50; ++s) pool.deallocate(pool.allocate(60_MiB, stream_id{s}));
+  pool.trim();
+  EXPECT_EQ(pool.device().held().reserved, 0u);
+  EXPECT_EQ(pool.device().used(), 0u);
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+TEST(stitched, trades_memory_for_calls_at_one_knob) {
+  const auto run = [](std::size_t pieces) {
+    pool_of<> pool;
+    pool.settings().growth.pieces = pieces;
+    std::uint64_t random = 1;
+    std::vector<std::pair<void*, std::size_t>> live;
+    for (int i = 0; i < 4000; ++i) {
+      random = random * 6364136223846793005u + 1442695040888963407u;
+      const std::size_t pick = random >> 33;
+      if (live.size() < 40) {
+        const std::size_t bytes = 2_MiB + pick % 100_MiB;
+        live.emplace_back(pool.allocate(bytes), bytes);
+      } else {
+        auto& chosen = live[pick % live.size()];
+        pool.deallocate(chosen.first, chosen.second);
+        chosen = live.back();
+        live.pop_back();
+      }
+    }
+    const auto& calls = pool.device().calls();
+    return std::pair(calls.map + calls.unmap, pool.device().peak_used());
+  };
+  const auto many = run(512), few = run(8);
+  EXPECT_GT(many.first, few.first);
+  EXPECT_LT(many.second, few.second);
+}
+
+TEST(stitched, takes_0_for_its_knobs_as_1) {
+  pool_of<> pool{device_of(1_GiB)};
+  pool.settings().growth.pieces = 0;
+  pool.settings().growth.last_pieces = 0;
+  (void)pool.allocate(300_MiB);
+  EXPECT_NE(pool.try_allocate(300_MiB), nullptr);
+  EXPECT_EQ(pool.device().calls().map, 2u) << "all at once";
+  EXPECT_TRUE(is_whole(pool));
+}
+
+struct one_piece_each : grow_by_stitching<> {
+  [[nodiscard]] static constexpr std::size_t largest_piece(const growth_state&) noexcept { return unlimited; }
+  bool operator==(const one_piece_each&) const = default;
+};
+struct least_pieces : grow_by_stitching<> {
+  [[nodiscard]] static constexpr std::size_t largest_piece(const growth_state&) noexcept { return 1; }
+  bool operator==(const least_pieces&) const = default;
+};
+TEST(stitched, makes_pieces_of_any_size_that_a_policy_names) {
+  pool_of<one_piece_each> whole;
+  (void)whole.allocate(100_MiB);
+  EXPECT_EQ(whole.device().calls().map, 1u);
+  pool_of<least_pieces> cut;
+  (void)cut.allocate(100_MiB);
+  EXPECT_EQ(cut.device().calls().map, 50u) << "in pages, as nothing smaller is mapped";
+}
+
+TEST(stitched, aligns_the_base_of_large_blocks_where_there_is_room) {
+  pool_of<> pool;
+  pool.settings().growth.alignment = 16_KiB;
+  (void)pool.allocate(3_MiB + 512);
+  for (int i = 0; i < 20; ++i) (void)pool.allocate(2_MiB + 512);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(stitched, serves_by_handle_too) {
+  pool_of<> pool{device_of(100_MiB)};
+  const handle a = pool.allocate_by_handle(60_MiB);
+  const handle b = pool.allocate_by_handle(30_MiB);
+  ASSERT_TRUE(a && b);
+  pool.deallocate(a);
+  const handle c = pool.allocate_by_handle(64_MiB);
+  EXPECT_TRUE(c);
+  pool.deallocate(b);
+  pool.deallocate(c);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+// Each page kind in turn, and what each asks of the device.
+TEST(stitched, moves_pages_of_every_kind) {
+  pool_of<back_with_huge_pages_first> huge{simulated_device{
+      simulated_device::options{.capacity = 200_MiB, .page_granularity = 64_KiB, .huge_budget = 50_MiB}}};
+  void* const a = huge.allocate(60_MiB);
+  void* const b = huge.allocate(60_MiB);
+  huge.deallocate(a);
+  EXPECT_NE(huge.try_allocate(130_MiB), nullptr);
+  EXPECT_TRUE(is_whole(huge));
+  huge.deallocate(b);
+  pool_of<back_with_giant_pages_only> giant{device_of(4_GiB)};
+  void* const c = giant.allocate(1_GiB + 1);
+  EXPECT_EQ(giant.now().reserved, 2_GiB);
+  giant.deallocate(c);
+  EXPECT_NE(giant.try_allocate(3_GiB), nullptr);
+  EXPECT_TRUE(is_whole(giant));
+}
+
+}  // namespace
