@@ -47,8 +47,8 @@ class address_directory {
   address_directory& operator=(const address_directory&) = delete;
 
   /// Notes an owner, below most_owners, of `bytes` from `begin`; false where that would take more than 128 TiB of frames
-  /// at a time or host memory ran out, and nothing changed.
-  ///   Requires:  bytes > 0; no part of it is in here
+  /// at a time, host memory ran out or a range in here begins there too, and nothing changed.
+  ///   Requires:  bytes > 0; no part of it is in here, unless it is taken out next
   [[nodiscard]] bool add(const void* begin, std::size_t bytes, owner_number owner) noexcept {
     const std::lock_guard lock(mutex_);
     const auto first = reinterpret_cast<std::uintptr_t>(begin);
@@ -169,14 +169,13 @@ class address_directory {
   [[nodiscard]] bool remember(std::uintptr_t first, const range& added) noexcept {
 #if defined(__cpp_exceptions)
     try {
-      ranges_.emplace(first, added);
+      return ranges_.emplace(first, added).second;
     } catch (...) {
       return false;
     }
 #else
-    ranges_.emplace(first, added);
+    return ranges_.emplace(first, added).second;
 #endif
-    return true;
   }
 
   /// What the map says of a frame.

@@ -68,7 +68,8 @@ class leavable_mutex {
   std::uint64_t overlaps_ = 0;
 };
 
-/// What the engine below a mutex takes for its provider: lets go of the mutex where a call may take long.
+/// What the engine below a mutex takes for its provider: lets go of the mutex where a call may take long. Not where pages
+/// are mapped and unmapped, nor in synchronize, which comes before that: the engine does all of it in one piece.
 template <typename Device>
 class outside : public forwarding<Device> {
  public:
@@ -97,8 +98,8 @@ class outside : public forwarding<Device> {
   leavable_mutex* inside_;
 };
 
-/// A caching allocator and the mutex before it, which nobody holds while the device gives, takes back or waits, nor while
-/// a user's callback runs. `Device` may be called from several threads at once.
+/// A caching allocator and the mutex before it, which nobody holds while the device gives or takes back segments or waits
+/// for events, nor while a user's callback runs. `Device` may be called from several threads at once.
 template <typename Recipe, typename Device, event_sink Sink, typename Counting>
 class guarded {
  public:

@@ -16,9 +16,12 @@ namespace tessera {
 
 /// A caching_allocator for several threads, with one mutex: the same template arguments, calls and decisions.
 ///
-/// The mutex is not held while the device gives, takes back or waits, so that nobody who finds a cached block waits for
-/// somebody who finds none; nor while a callback of on_pressure runs. The sink is called with it held. A provider that is
-/// not thread-safe is called by one thread at a time; it must not use the allocator.
+/// The mutex is not held while the device gives or takes back segments or waits for events, so that nobody who finds a
+/// cached block waits for somebody who finds none; nor while a callback of on_pressure runs. The sink is called with it
+/// held. A provider that is not thread-safe is called by one thread at a time; it must not use the allocator.
+///
+/// Where the recipe maps pages into ranges, the mutex is held meanwhile, and while a stream whose pages are to go back
+/// ends its work: that work must not use the allocator.
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class locked {

@@ -26,12 +26,15 @@ namespace tessera {
 /// A caching_allocator for many threads that mostly use streams of their own: each stream has a lane, an allocator with a
 /// mutex of its own, over one provider. The calls are those of caching_allocator, but for handles.
 ///
-/// There are at most 256 lanes, made when they are needed and kept; streams that find no place of their own share one. A thread that
-/// frees what a lane gave to another thread hands it over to that lane, where it is free once somebody next allocates or
-/// looks there: who looks (at now(), statistics() and so on) may so release segments. The limit of growth holds for all lanes together;
-/// what else a policy is told of `usage` is the lane's. A lane that can get no memory has the others empty their caches
+/// There are at most 256 lanes, made when they are needed and kept; streams that find no place of their own share one. A
+/// thread that frees what a lane gave to another thread hands it over to that lane, where it is free once somebody next
+/// allocates or looks there: who looks (at now(), statistics() and so on) may so release segments. The limit of growth
+/// holds for all lanes together; what else a policy is told of `usage` is the lane's. A lane that can get no memory has the others empty their caches
 /// and tries once more, if the recipe recovers by emptying the cache. The sink learns of one event at a time, in the order
 /// of each lane.
+///
+/// Where the recipe maps pages into ranges, each lane has ranges of its own, and idle pages do not move from lane to lane,
+/// also where it stitches. What `locked` says of its mutex then holds for that of each lane.
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class per_stream {

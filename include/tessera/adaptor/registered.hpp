@@ -12,7 +12,8 @@
 
 namespace tessera {
 
-/// A provider whose segments stand in a directory, under one owner, as long as they are given.
+/// A provider whose segments stand in a directory, under one owner, as long as they are given; and what is mapped, as
+/// long as it is.
 ///   Requires:  the provider and the directory outlive it
 template <typename Device>
 class registered : public forwarding<Device> {
@@ -34,6 +35,23 @@ class registered : public forwarding<Device> {
     // Once the device has it, it may give the addresses to another owner.
     address_directory::taken leaving = in_->take_out(p);
     const bool gone = this->to().release(p, bytes);
+    gone ? in_->forget(std::move(leaving)) : in_->put_back(std::move(leaving));
+    return gone;
+  }
+
+  bool map(void* p, std::size_t bytes, const auto& made) noexcept
+    requires requires(Device& d) { d.map(p, bytes, made); }
+  {
+    if (!in_->add(p, bytes, owner_)) return false;
+    if (this->to().map(p, bytes, made)) return true;
+    in_->forget(in_->take_out(p));
+    return false;
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept
+    requires requires(Device& d) { d.unmap(p, bytes); }
+  {
+    address_directory::taken leaving = in_->take_out(p);
+    const bool gone = this->to().unmap(p, bytes);
     gone ? in_->forget(std::move(leaving)) : in_->put_back(std::move(leaving));
     return gone;
   }

@@ -13,6 +13,48 @@
 
 namespace tessera {
 
+/// What a shared_provider has besides where its provider has virtual memory.
+template <typename Shared, typename Provider>
+class shared_virtual_memory {};
+template <typename Shared, virtual_memory_provider Provider>
+class shared_virtual_memory<Shared, Provider> {
+ public:
+  using physical = typename Provider::physical;
+  static constexpr bool map_grants_access = Provider::map_grants_access;
+  static constexpr bool unmap_wants_size = Provider::unmap_wants_size;
+
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
+    return in_turn([=](Provider& d) { return d.reserve(bytes, to); });
+  }
+  bool unreserve(void* p, std::size_t bytes) noexcept {
+    return in_turn([=](Provider& d) { return d.unreserve(p, bytes); });
+  }
+  bool create(std::size_t bytes, page_kind kind, physical& made) noexcept {
+    return in_turn([&](Provider& d) { return d.create(bytes, kind, made); });
+  }
+  bool destroy(const physical& leaving) noexcept {
+    return in_turn([&](Provider& d) { return d.destroy(leaving); });
+  }
+  bool map(void* p, std::size_t bytes, const physical& made) noexcept {
+    return in_turn([&](Provider& d) { return d.map(p, bytes, made); });
+  }
+  bool grant(void* p, std::size_t bytes) noexcept {
+    return in_turn([=](Provider& d) { return d.grant(p, bytes); });
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept {
+    return in_turn([=](Provider& d) { return d.unmap(p, bytes); });
+  }
+  bool synchronize(stream_id stream) noexcept {
+    return in_turn([=](Provider& d) { return d.synchronize(stream); });
+  }
+
+ private:
+  template <typename F>
+  auto in_turn(F f) noexcept {
+    return static_cast<Shared&>(*this).with_device(f);
+  }
+};
+
 /// Owns a provider and lets several threads call it, for an allocator's engine to be put on; provider_ref makes it one
 /// that moves.
 ///
@@ -21,7 +63,7 @@ namespace tessera {
 /// need, does not wait: while another thread is in there, nothing has completed yet, and blocks are held longer. Who
 /// records streams over a provider whose calls take long should make it thread-safe.
 template <device_provider Provider>
-class shared_provider {
+class shared_provider : public shared_virtual_memory<shared_provider<Provider>, Provider> {
  public:
   using event = typename event_of<Provider>::type;
   static constexpr bool is_thread_safe = true;
@@ -46,6 +88,11 @@ class shared_provider {
   }
   [[nodiscard]] std::size_t capacity() const noexcept { return device_.capacity(); }
   [[nodiscard]] std::size_t granularity() const noexcept { return device_.granularity(); }
+  [[nodiscard]] std::size_t step(page_kind kind) const noexcept
+    requires virtual_memory_provider<Provider>
+  {
+    return device_.step(kind);
+  }
 
   bool record(stream_id stream, event& mark) noexcept
     requires event_provider<Provider>

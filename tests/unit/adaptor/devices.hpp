@@ -7,6 +7,7 @@
 #include <thread>
 
 #include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
 /// Devices for the tests of adaptors.
@@ -36,10 +37,19 @@ class gate {
 class gated_device {
  public:
   using event = tessera::simulated_device::event;
+  using physical = tessera::simulated_device::physical;
   static constexpr bool is_thread_safe = true;
+  static constexpr bool map_grants_access = tessera::simulated_device::map_grants_access;
+  static constexpr bool unmap_wants_size = tessera::simulated_device::unmap_wants_size;
 
   explicit gated_device(std::size_t capacity = tessera::operator""_GiB(1))
       : device_(tessera::simulated_device::options{.capacity = capacity}) {}
+
+  template <typename F>
+  auto with(F f) {
+    const std::lock_guard lock(mutex_);
+    return f(device_);
+  }
 
   void* acquire(std::size_t bytes) noexcept {
     acquires.pass();
@@ -70,17 +80,39 @@ class gated_device {
     const std::lock_guard lock(mutex_);
     device_.discard(mark);
   }
-
-  template <typename F>
-  auto with(F f) {
-    const std::lock_guard lock(mutex_);
-    return f(device_);
+  std::size_t step(tessera::page_kind kind) const noexcept { return device_.step(kind); }
+  void* reserve(std::size_t bytes, std::size_t to) noexcept {
+    reserves.pass();
+    return with([=](auto& d) { return d.reserve(bytes, to); });
   }
+  bool unreserve(void* p, std::size_t bytes) noexcept {
+    return with([=](auto& d) { return d.unreserve(p, bytes); });
+  }
+  bool create(std::size_t bytes, tessera::page_kind kind, physical& made) noexcept {
+    return with([&](auto& d) { return d.create(bytes, kind, made); });
+  }
+  bool destroy(const physical& leaving) noexcept {
+    return with([&](auto& d) { return d.destroy(leaving); });
+  }
+  bool map(void* p, std::size_t bytes, const physical& made) noexcept {
+    maps.pass();
+    return with([&](auto& d) { return d.map(p, bytes, made); });
+  }
+  bool grant(void* p, std::size_t bytes) noexcept {
+    return with([=](auto& d) { return d.grant(p, bytes); });
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept {
+    return with([=](auto& d) { return d.unmap(p, bytes); });
+  }
+  bool synchronize(tessera::stream_id stream) noexcept {
+    return with([=](auto& d) { return d.synchronize(stream); });
+  }
+
   std::size_t used() {
     return with([](auto& d) { return d.used(); });
   }
 
-  gate acquires, releases, waits;
+  gate acquires, releases, waits, reserves, maps;
 
  private:
   std::mutex mutex_;
@@ -94,6 +126,18 @@ class gated_ref : public tessera::forwarding<gated_device> {
   using forwarding::forwarding;
 };
 static_assert(tessera::event_provider<gated_ref> && tessera::is_thread_safe<gated_ref>);
+static_assert(tessera::virtual_memory_provider<gated_ref>);
 static_assert(!tessera::is_thread_safe<tessera::simulated_device>);
+
+/// What a device has given and not been given back, of whatever kind; 0 for none.
+inline std::size_t outstanding(const tessera::simulated_device& d) {
+  return d.used() + d.held().handles + d.held().reserved + d.held().mapped;
+}
+inline std::size_t outstanding(gated_device& d) {
+  return d.with([](auto& inside) { return outstanding(inside); });
+}
+inline std::size_t outstanding(const tessera::host_pinned& d) {
+  return d.used() + d.held().reserved + d.held().mapped;
+}
 
 }  // namespace adaptor_tests

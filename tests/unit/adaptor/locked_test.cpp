@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/adaptor/locked.hpp>
+#include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
 #include "devices.hpp"
@@ -20,14 +21,15 @@ namespace {
 using namespace tessera;
 using adaptor_tests::gated_device;
 using adaptor_tests::gated_ref;
+using adaptor_tests::run_streams_in_host_memory;
 using adaptor_tests::run_threads_and_give_back;
 using adaptor_tests::run_threads_with_failing_calls;
 using torch = locked<pytorch, gated_ref>;
 
-TEST(locked_threads, decide_alone_as_without_a_lock) {
+template <typename recipe>
+void decide_alone_as_without_a_lock() {
   for (std::uint64_t seed : {1u, 2u, 3u}) {
     const simulated_device::options options{.capacity = 300_MiB, .fail_every = seed * 13};
-    using recipe = with<pytorch, split_up_to<16_MiB>, evict_idle_above<percent(50)>>;
     caching_allocator<recipe, simulated_device> plain{simulated_device{options}};
     locked<recipe, simulated_device> safe{simulated_device{options}};
     std::mt19937_64 random(seed);
@@ -62,8 +64,13 @@ TEST(locked_threads, decide_alone_as_without_a_lock) {
     const auto calls = safe.with_device([](auto& d) { return d.calls(); });
     EXPECT_EQ(plain.device().calls().query, calls.query);
     EXPECT_EQ(plain.device().calls().discard, calls.discard);
+    EXPECT_EQ(plain.device().calls().unmap, calls.unmap);
     EXPECT_GT(calls.failed, 0u);
   }
+}
+TEST(locked_threads, decide_alone_as_without_a_lock) {
+  decide_alone_as_without_a_lock<with<pytorch, split_up_to<16_MiB>, evict_idle_above<percent(50)>>>();
+  decide_alone_as_without_a_lock<with<pytorch_expandable, evict_idle_above<percent(50)>>>();
 }
 
 /// Offers no more than it must.
@@ -106,15 +113,25 @@ TEST(locked_threads, keep_every_promise_on_a_device_for_one_thread) {
   simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
   run_threads_and_give_back<locked<recipe, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
                                                                             8_MiB);
+  using ranges = with<pytorch_expandable, evict_idle_above<percent(50)>>;
+  run_threads_and_give_back<locked<ranges, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
+                                                                            8_MiB);
+}
+
+TEST(locked_threads, take_no_page_from_under_a_stream) {
+  run_streams_in_host_memory<locked<pytorch_expandable, provider_ref<host_pinned>>>(3, 600);
 }
 
 TEST(locked_threads, keep_every_promise_where_every_free_gives_back) {
   gated_device shared;
   run_threads_and_give_back<locked<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
+  using ranges = with<pytorch_expandable, evict_at_free>;
+  run_threads_and_give_back<locked<ranges, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
 }
 
 TEST(locked_threads, survive_calls_failing_again_and_again) {
   run_threads_with_failing_calls<locked<with<pytorch, split_up_to<2_MiB>>, gated_ref>>();
+  run_threads_with_failing_calls<locked<pytorch_expandable, gated_ref>>();
 }
 
 TEST(locked_threads, find_cached_blocks_while_another_waits_for_the_device) {

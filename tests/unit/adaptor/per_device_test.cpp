@@ -26,8 +26,9 @@ std::vector<simulated_device> devices(unsigned count) {
   return made;
 }
 
-TEST(per_device_threads, finds_the_device_of_a_block) {
-  per_device<pytorch, simulated_device> all{devices(3)};
+template <typename Recipe>
+void finds_the_device_of_a_block() {
+  per_device<Recipe, simulated_device> all{devices(3)};
   ASSERT_EQ(all.devices(), 3u);
   void* const p = all.allocate(1_MiB, 0);
   void* const q = all.allocate(30_MiB, 2, stream_id{4});
@@ -47,6 +48,28 @@ TEST(per_device_threads, finds_the_device_of_a_block) {
   all.trim();
   EXPECT_EQ(all.device_of(q), all.devices());
   EXPECT_STREQ(all.audit(), nullptr);
+}
+TEST(per_device_threads, finds_the_device_of_a_block) {
+  finds_the_device_of_a_block<pytorch>();
+  finds_the_device_of_a_block<pytorch_expandable>();
+}
+
+TEST(per_device_threads, knows_of_a_range_what_is_mapped) {
+  per_device<pytorch_expandable, simulated_device> all{devices(2)};
+  void* const p = all.allocate(20_MiB, 1);
+  char* const behind = static_cast<char*>(p) + 20_MiB;
+  EXPECT_EQ(all.device_of(behind - 1), 1u);
+  EXPECT_EQ(all.device_of(behind), all.devices());
+  void* const q = all.allocate(40_MiB, 1);
+  ASSERT_EQ(q, behind);
+  EXPECT_EQ(all.device_of(behind + 40_MiB - 1), 1u);
+  all.deallocate(p);
+  all.trim();
+  EXPECT_EQ(all.device_of(p), all.devices());
+  EXPECT_EQ(all.device_of(behind), 1u);
+  EXPECT_FALSE(all.try_deallocate(p));
+  all.deallocate(q);
+  EXPECT_EQ(all.allocate(60_MiB, 1), p);
 }
 
 using per_device_threads_death = testing::Test;
@@ -86,19 +109,26 @@ void pass_blocks_around() {
     EXPECT_STREQ(all.audit(), nullptr);
     EXPECT_EQ(all.front(0).now().live + all.front(1).now().live, 0u);
   }
-  EXPECT_EQ(first.used() + second.used(), 0u);
+  EXPECT_EQ(adaptor_tests::outstanding(first) + adaptor_tests::outstanding(second), 0u);
 }
 TEST(per_device_threads, pass_blocks_around_on_any_front) {
   pass_blocks_around<per_device<pytorch, gated_ref>>();
   pass_blocks_around<per_device<pytorch, gated_ref, per_stream>>();
+  pass_blocks_around<per_device<pytorch_expandable, gated_ref>>();
+  pass_blocks_around<per_device<pytorch_expandable, gated_ref, per_stream>>();
 }
 
 TEST(per_device_threads, serves_one_thread_with_plain_allocators) {
   per_device<pytorch, simulated_device, caching_allocator> all{devices(2)};
-  void* const p = all.allocate(1_KiB, 1);
-  EXPECT_EQ(all.device_of(p), 1u);
-  all.deallocate(p);
-  EXPECT_EQ(all.front(1).now().cached, 2_MiB);
+  per_device<pytorch_expandable, simulated_device, caching_allocator> ranges{devices(2)};
+  const auto serves = [](auto& pool) {
+    void* const p = pool.allocate(1_KiB, 1);
+    EXPECT_EQ(pool.device_of(p), 1u);
+    pool.deallocate(p);
+    EXPECT_EQ(pool.front(1).now().cached, 2_MiB);
+  };
+  serves(all);
+  serves(ranges);
 }
 
 }  // namespace

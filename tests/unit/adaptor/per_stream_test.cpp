@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/adaptor/per_stream.hpp>
+#include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
 #include "devices.hpp"
@@ -22,9 +23,11 @@ namespace {
 using namespace tessera;
 using adaptor_tests::gated_device;
 using adaptor_tests::gated_ref;
+using adaptor_tests::run_streams_in_host_memory;
 using adaptor_tests::run_threads_and_give_back;
 using adaptor_tests::run_threads_with_failing_calls;
 using torch = per_stream<pytorch, gated_ref>;
+using expandable = per_stream<pytorch_expandable, gated_ref>;
 
 TEST(per_stream_threads, serve_as_one_allocator) {
   per_stream<pytorch, simulated_device> pool;
@@ -80,8 +83,8 @@ TEST(per_stream_threads_death, find_a_double_free) {
   pool.deallocate(p);
 }
 
-TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
-  using droppable = with<pytorch, recover_unless_over_limit>;
+template <typename droppable>
+void tell_a_limit_from_a_full_device() {
   policies<droppable> chosen;
   chosen.growth.most = 100_MiB;
   const auto second_stream_is_served = [&](std::size_t capacity, const policies<droppable>& settings) {
@@ -96,12 +99,19 @@ TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
   EXPECT_FALSE(second_stream_is_served(1_GiB, chosen));
   EXPECT_TRUE(second_stream_is_served(100_MiB, {}));
 }
+TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
+  tell_a_limit_from_a_full_device<with<pytorch, recover_unless_over_limit>>();
+  tell_a_limit_from_a_full_device<with<pytorch_expandable, recover_unless_over_limit>>();
+}
 
-TEST(per_stream_threads, decide_alone_on_one_stream_as_without_lanes) {
+template <typename recipe>
+void decide_alone_on_one_stream_as_without_lanes(std::size_t capacity, std::size_t limit) {
   for (std::uint64_t seed : {1u, 2u}) {
-    const simulated_device::options options{.capacity = 150_MiB};
-    caching_allocator<pytorch, simulated_device> plain{simulated_device{options}};
-    per_stream<pytorch, simulated_device> lanes{simulated_device{options}};
+    const simulated_device::options options{.capacity = capacity};
+    policies<recipe> settings;
+    settings.growth.most = limit;
+    caching_allocator<recipe, simulated_device> plain{simulated_device{options}, settings};
+    per_stream<recipe, simulated_device> lanes{simulated_device{options}, settings};
     std::mt19937_64 random(seed);
     std::vector<void*> live;
     for (int i = 0; i < 20'000; ++i) {
@@ -131,21 +141,37 @@ TEST(per_stream_threads, decide_alone_on_one_stream_as_without_lanes) {
     EXPECT_GT(counted.num_ooms, 0u);
   }
 }
+TEST(per_stream_threads, decide_alone_on_one_stream_as_without_lanes) {
+  decide_alone_on_one_stream_as_without_lanes<pytorch>(150_MiB, unlimited);
+  decide_alone_on_one_stream_as_without_lanes<pytorch>(1_GiB, 150_MiB);
+  decide_alone_on_one_stream_as_without_lanes<pytorch_expandable>(150_MiB, unlimited);
+  decide_alone_on_one_stream_as_without_lanes<pytorch_expandable>(1_GiB, 155_MiB);
+}
 
 TEST(per_stream_threads, keep_every_promise_on_a_device_for_one_thread) {
   using recipe = with<pytorch, evict_idle_above<percent(20)>>;
   simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
   run_threads_and_give_back<per_stream<recipe, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
                                                                                 8_MiB);
+  using ranges = with<pytorch_expandable, evict_idle_above<percent(20)>>;
+  run_threads_and_give_back<per_stream<ranges, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
+                                                                                8_MiB);
+}
+
+TEST(per_stream_threads, take_no_page_from_under_a_stream) {
+  run_streams_in_host_memory<per_stream<pytorch_expandable, provider_ref<host_pinned>>>(3, 600);
 }
 
 TEST(per_stream_threads, keep_every_promise_where_every_free_gives_back) {
   gated_device shared;
   run_threads_and_give_back<per_stream<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
+  using ranges = with<pytorch_expandable, evict_at_free>;
+  run_threads_and_give_back<per_stream<ranges, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
 }
 
 TEST(per_stream_threads, survive_calls_failing_again_and_again) {
   run_threads_with_failing_calls<per_stream<with<pytorch, split_up_to<2_MiB>>, gated_ref>>();
+  run_threads_with_failing_calls<expandable>();
 }
 
 TEST(per_stream_threads, pass_blocks_from_producer_to_consumer) {
@@ -222,6 +248,24 @@ TEST(per_stream_threads, find_cached_blocks_while_another_stream_waits_for_the_d
   pool.deallocate(large);
 }
 
+TEST(per_stream_threads, find_cached_blocks_while_another_stream_maps_pages) {
+  gated_device shared;
+  expandable pool{gated_ref(shared)};
+  void* const p = pool.allocate(5_MiB, stream_id{1});
+  pool.deallocate(p);
+  shared.maps.shut();
+  void* large = nullptr;
+  std::thread growing([&] { large = pool.allocate(100_MiB, stream_id{2}); });
+  shared.maps.await(1);
+  for (int i = 0; i < 100; ++i) pool.deallocate(pool.allocate(5_MiB, stream_id{1}));
+  shared.maps.open();
+  growing.join();
+  EXPECT_NE(large, nullptr);
+  EXPECT_EQ(pool.now().reserved, 120_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(large);
+}
+
 /// Is not called by several threads at once.
 struct for_one : gated_ref {
   using gated_ref::gated_ref;
@@ -251,9 +295,11 @@ TEST(per_stream_threads, ask_for_events_without_waiting_for_a_turn_and_record_th
   pool.deallocate(large);
 }
 
-TEST(per_stream_threads, keep_one_limit_together) {
+/// Returns how much of the device was used at most.
+template <typename Pool>
+std::size_t keep_one_limit_together() {
   gated_device shared;
-  torch pool{gated_ref(shared), {.growth = {.most = 150_MiB}}};
+  Pool pool{gated_ref(shared), {.growth = {.most = 150_MiB}}};
   std::vector<std::thread> running;
   for (std::uint64_t t = 0; t < 4; ++t) {
     running.emplace_back([&pool, t] {
@@ -261,8 +307,7 @@ TEST(per_stream_threads, keep_one_limit_together) {
     });
   }
   for (auto& t : running) t.join();
-  EXPECT_LE(shared.with([](auto& d) { return d.peak_used(); }), 150_MiB);
-  EXPECT_GT(shared.with([](auto& d) { return d.peak_used(); }), 0u);
+  const std::size_t peak = shared.with([](auto& d) { return d.peak_used(); });
   EXPECT_EQ(pool.now().limit, 150_MiB);
   pool.with_settings([](auto& s) { s.growth.most = 40_MiB; });
   pool.trim();
@@ -270,22 +315,87 @@ TEST(per_stream_threads, keep_one_limit_together) {
   void* const p = pool.allocate(30_MiB);
   EXPECT_THROW((void)pool.allocate(30_MiB, stream_id{7}), out_of_memory);
   pool.deallocate(p);
+  return peak;
+}
+TEST(per_stream_threads, keep_one_limit_together) {
+  const std::size_t in_segments = keep_one_limit_together<torch>();
+  EXPECT_LE(in_segments, 150_MiB);
+  EXPECT_GT(in_segments, 80_MiB);
+  const std::size_t in_pages = keep_one_limit_together<expandable>();
+  EXPECT_LT(in_pages, 170_MiB) << "less than a page above, as without lanes";
+  EXPECT_GT(in_pages, 80_MiB);
 }
 
-TEST(per_stream_threads, get_what_other_lanes_cache) {
+TEST(per_stream_threads, keep_one_limit_though_each_asks_before_the_others_take) {
+  gated_device shared;
+  expandable pool{gated_ref(shared), {.growth = {.most = 150_MiB}}};
+  shared.reserves.shut();
+  std::vector<std::thread> running;
+  for (std::uint64_t t = 0; t < 3; ++t) {
+    running.emplace_back([&pool, t] { pool.deallocate(pool.try_allocate(100_MiB, stream_id{t})); });
+  }
+  shared.reserves.await(3);
+  shared.reserves.open();
+  for (auto& t : running) t.join();
+  EXPECT_LT(shared.with([](auto& d) { return d.peak_used(); }), 170_MiB);
+  EXPECT_NE(pool.try_allocate(140_MiB, stream_id{9}), nullptr);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(per_stream_threads, count_pages_against_the_limit_as_long_as_they_are_there) {
+  gated_device shared;
+  expandable pool{gated_ref(shared), {.growth = {.most = 50_MiB}}};
+  void* const first = pool.allocate(30_MiB, stream_id{1});
+  EXPECT_EQ(pool.now().reserved, 40_MiB);
+  EXPECT_EQ(pool.try_allocate(5_MiB, stream_id{2}), nullptr);
+  EXPECT_EQ(pool.now().reserved, 40_MiB) << "what is live keeps its pages";
+  void* const second = pool.allocate(10_MiB, stream_id{2});
+  EXPECT_EQ(pool.now().reserved, 60_MiB) << "the last page passes the limit in part";
+  EXPECT_EQ(pool.try_allocate(1, stream_id{3}), nullptr);
+  pool.deallocate(first);
+  void* const third = pool.allocate(20_MiB, stream_id{3});
+  EXPECT_NE(third, nullptr) << "the first lane gave its pages back";
+  EXPECT_EQ(pool.now().reserved, 40_MiB);
+  shared.with([](auto& d) { d.fail_call(3); });  // after reserve and create
+  EXPECT_NE(pool.try_allocate(1, stream_id{4}), nullptr) << "the second try serves it";
+  EXPECT_EQ(pool.now().reserved, 42_MiB);
+  EXPECT_EQ(shared.used(), 42_MiB);
+  pool.deallocate(second);
+  pool.deallocate(third);
+  pool.trim();
+  EXPECT_NE(pool.try_allocate(48_MiB, stream_id{5}), nullptr) << "of the limit nothing is lost";
+}
+
+TEST(per_stream_threads, keep_pages_within_their_lane) {
+  gated_device shared;
+  expandable pool{gated_ref(shared)};
+  pool.deallocate(pool.allocate(40_MiB, stream_id{1}));
+  pool.deallocate(pool.allocate(40_MiB, stream_id{2}));
+  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  EXPECT_EQ(shared.with([](auto& d) { return d.held().reserved; }), 2 * 1160_MiB);
+  pool.trim();
+  EXPECT_EQ(adaptor_tests::outstanding(shared), 0u);
+}
+
+template <typename recipe>
+void get_what_other_lanes_cache() {
   gated_device shared(100_MiB);
-  torch pool{gated_ref(shared)};
-  for (std::uint64_t s = 0; s < 4; ++s) pool.deallocate(pool.allocate(24_MiB, stream_id{s}));
+  per_stream<recipe, gated_ref> pool{gated_ref(shared)};
+  for (std::uint64_t s = 0; s < 4; ++s) pool.deallocate(pool.allocate(20_MiB, stream_id{s}));
   void* const handed = pool.allocate(2_MiB, stream_id{1});
   std::thread([&] { pool.deallocate(handed); }).join();  // so that it waits to be freed
-  EXPECT_EQ(pool.now().reserved, 96_MiB);
+  EXPECT_EQ(pool.now().reserved, 80_MiB);
   void* const p = pool.allocate(90_MiB, stream_id{9});
   EXPECT_NE(p, nullptr);
   pool.deallocate(p);
-  per_stream<with<pytorch, recover_never>, gated_ref> unwilling{gated_ref(shared)};
+  per_stream<with<recipe, recover_never>, gated_ref> unwilling{gated_ref(shared)};
   pool.trim();
   unwilling.deallocate(unwilling.allocate(90_MiB, stream_id{1}));
   EXPECT_EQ(unwilling.try_allocate(90_MiB, stream_id{2}), nullptr);
+}
+TEST(per_stream_threads, get_what_other_lanes_cache) {
+  get_what_other_lanes_cache<pytorch>();
+  get_what_other_lanes_cache<pytorch_expandable>();
 }
 
 TEST(per_stream_threads, share_lanes_where_streams_are_many) {

@@ -65,7 +65,56 @@ void run_threads_and_give_back(Ref shared, int threads, int rounds, std::size_t 
     EXPECT_EQ(pool.now().live, 0u);
     EXPECT_EQ(pool.now().reserved, 0u);
   }
-  EXPECT_EQ(shared.to().used(), 0u);
+  EXPECT_EQ(outstanding(shared.to()), 0u);
+}
+
+/// Each thread has its stream write into blocks that it frees at once, or that it gives to the next thread, whose stream
+/// then reads them.
+template <typename Pool>
+void run_streams_in_host_memory(int threads, int rounds) {
+  using tessera::host_pinned;
+  host_pinned device{
+      host_pinned::options{.capacity = tessera::operator""_MiB(64), .pin = host_pinned::pinning::never}};
+  std::atomic<int> wrong = 0;
+  {
+    Pool pool{tessera::provider_ref(device)};
+    std::vector<tessera::stream_id> streams;
+    for (int t = 0; t < threads; ++t) streams.push_back(device.create_stream());
+    std::atomic<void*> given = nullptr;
+    std::vector<std::thread> running;
+    for (int t = 0; t < threads; ++t) {
+      running.emplace_back([&, t] {
+        std::mt19937_64 random(static_cast<std::uint64_t>(t));
+        const tessera::stream_id own = streams[static_cast<std::size_t>(t)];
+        for (int i = 0; i < rounds; ++i) {
+          if (random() % 16 == 0) pool.trim();
+          const std::size_t words = 3 + random() % (random() % 8 == 0 ? 400'000 : 4'000);
+          auto* const mine = static_cast<std::uint64_t*>(pool.try_allocate(words * 8, own));
+          if (mine == nullptr) continue;
+          const std::uint64_t mark = random();
+          device.submit(own, [=] { mine[0] = mine[words - 1] = mark, mine[1] = ~mark; });
+          device.submit(own, [=, &wrong] { wrong += mine[0] != mark || mine[words - 1] != mark; });
+          if (i % 4 != 0) {
+            pool.deallocate(mine);
+            continue;
+          }
+          device.synchronize(own);
+          auto* const other = static_cast<std::uint64_t*>(given.exchange(mine));
+          if (other == nullptr) continue;
+          device.submit(own, [=, &wrong] { wrong += other[1] != ~other[0]; });
+          pool.record_stream(other, own);
+          pool.deallocate(other);
+        }
+      });
+    }
+    for (auto& t : running) t.join();
+    pool.deallocate(given.load());
+    pool.trim();
+    EXPECT_STREQ(pool.audit(), nullptr);
+    EXPECT_EQ(pool.now().reserved, 0u);
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(outstanding(device), 0u);
 }
 
 /// The same while every second to twelfth call of the device fails.
@@ -84,7 +133,7 @@ void run_threads_with_failing_calls() {
       EXPECT_EQ(pool.now().live, 0u);
       EXPECT_EQ(pool.now().reserved, 0u);
     }
-    EXPECT_EQ(shared.used(), 0u) << "with every call " << k << " failing";
+    EXPECT_EQ(outstanding(shared), 0u) << "with every call " << k << " failing";
   }
 }
 
