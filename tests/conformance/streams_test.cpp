@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

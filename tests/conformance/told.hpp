@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include <tessera/core/allocator_event.hpp>
+
+namespace conformance {
+
+/// What an allocator says that it has of the device: an event sink's books.
+struct told {
+  using extents = std::map<std::uintptr_t, std::size_t>;  // bytes by address
+  extents memory;                                         // segments, or what is mapped
+  extents ranges;
+  std::size_t grown = 0;   // how often memory came
+  std::size_t shrunk = 0;  // how often memory went
+  std::string broken;      // the first event that does not fit those before
+
+  void note(const tessera::allocator_event& e) {
+    using action = tessera::allocator_event::action;
+    switch (e.what) {
+      case action::segment_alloc:
+      case action::segment_map: ++grown; return add(memory, e);
+      case action::segment_free:
+      case action::segment_unmap: ++shrunk; return remove(memory, e);
+      case action::range_reserve: return add(ranges, e);
+      case action::range_release: return remove(ranges, e);
+      default: return;
+    }
+  }
+  [[nodiscard]] static std::size_t bytes(const extents& of) {
+    std::size_t sum = 0;
+    for (const auto& [at, bytes] : of) sum += bytes;
+    return sum;
+  }
+  /// Whether one of the extents holds all these addresses.
+  [[nodiscard]] static bool holds(const extents& in, std::uintptr_t at, std::size_t bytes) {
+    auto found = in.upper_bound(at);
+    if (found == in.begin()) return false;
+    --found;
+    return at - found->first <= found->second && bytes <= found->second - (at - found->first);
+  }
+
+ private:
+  void add(extents& to, const tessera::allocator_event& e) {
+    if (!to.emplace(e.address, e.bytes).second && broken.empty()) broken = "the same memory came twice";
+  }
+  void remove(extents& from, const tessera::allocator_event& e) {
+    const auto found = from.find(e.address);
+    if (found != from.end() && found->second == e.bytes) {
+      from.erase(found);
+    } else if (broken.empty()) {
+      broken = "memory went that had not come like this";
+    }
+  }
+};
+
+/// The sink that keeps them.
+struct tell {
+  told* books;
+  void on(const tessera::allocator_event& e) const noexcept { books->note(e); }
+};
+
+}  // namespace conformance

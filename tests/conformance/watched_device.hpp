@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/provider/simulated_device.hpp>
+
+namespace conformance {
+
+/// A simulated device that fails the calls it is told to, knows which stream uses what, and keeps books of its own on each
+/// piece of memory.
+class watched_device : public tessera::simulated_device {
+ public:
+  using simulated_device::simulated_device;
+  using interval = std::pair<std::uint64_t, std::uint64_t>;  // the first call and the last
+
+  struct piece {
+    std::size_t bytes;
+    std::uintptr_t at = 0;     // where it is mapped
+    bool granted = false;      // whether it can be used there
+    bool wanted_back = false;  // whether taking it back, or away from where it is mapped, has failed
+  };
+  /// Work that uses addresses.
+  struct use {
+    std::uintptr_t begin, end;
+    tessera::stream_id stream;
+    std::uint64_t until_ns;
+    bool owns;  // whether it is the stream on which the block was allocated
+  };
+
+  /// Lets the calls in these intervals fail, of those that can, counted from now.
+  void fail(std::vector<interval> which) {
+    failing_ = std::move(which);
+    made_ = 0;
+    segments_refused_ = ranges_refused_ = 0;
+  }
+  /// Calls so far that can fail, since then.
+  [[nodiscard]] std::uint64_t made() const { return made_; }
+  /// The first rule that was broken, or nothing.
+  [[nodiscard]] const std::string& broken() const { return broken_; }
+  [[nodiscard]] const std::map<std::uint64_t, piece>& pieces() const { return pieces_; }
+  [[nodiscard]] std::size_t in_segments() const { return in_segments_; }
+  /// Bytes of segments and of ranges that were not taken back since fail().
+  [[nodiscard]] std::size_t segments_refused() const { return segments_refused_; }
+  [[nodiscard]] std::size_t ranges_refused() const { return ranges_refused_; }
+  /// Bytes of pieces that the allocator could not give back, as far as `kept` says which ones it has.
+  template <typename F>
+  [[nodiscard]] std::size_t stray(F kept) {
+    std::size_t bytes = 0;
+    for (auto& [number, p] : pieces_) {
+      if (p.at != 0 && p.granted && kept(p.at, p.bytes)) {
+        p.wanted_back = false;
+      } else {
+        bytes += p.bytes;
+        if (!p.wanted_back) breaks("memory is lost: mapped nowhere, unusable or unknown, and nothing failed");
+      }
+    }
+    return bytes;
+  }
+
+  void work(tessera::stream_id stream, std::uint64_t duration) {
+    submit(stream, duration);
+    ends_[stream] = std::max(ends_[stream], now_ns()) + duration;
+  }
+  /// What a stream has to do so far uses these addresses.
+  void is_used(const void* p, std::size_t bytes, tessera::stream_id by, bool owns) {
+    std::erase_if(uses_, [this](const use& u) { return u.until_ns <= now_ns(); });
+    const auto begin = reinterpret_cast<std::uintptr_t>(p);
+    uses_.push_back({begin, begin + bytes, by, ends_[by], owns});
+  }
+  /// A stream's next work may use these addresses at once.
+  void is_reused(const void* p, std::size_t bytes, tessera::stream_id by) {
+    check(reinterpret_cast<std::uintptr_t>(p), bytes, "a block is reused that another stream still uses",
+          [by](const use& u) { return u.stream != by; });
+  }
+  /// For recipes under which nobody looks after streams.
+  void ignore_streams() { watches_ = false; }
+
+  [[nodiscard]] void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::normal_pages) noexcept {
+    void* const given = tried([&] { return simulated_device::acquire(bytes, kind); });
+    if (given != nullptr) in_segments_ += bytes;
+    return given;
+  }
+  bool release(void* p, std::size_t bytes) noexcept {
+    check(reinterpret_cast<std::uintptr_t>(p), bytes, "a segment goes that another stream still uses",
+          [](const use& u) { return !u.owns; });
+    const bool works = tried([&] { return simulated_device::release(p, bytes); });
+    if (works) {
+      in_segments_ -= bytes;
+    } else {
+      segments_refused_ += bytes;
+    }
+    return works;
+  }
+  bool record(tessera::stream_id stream, event& mark) noexcept {
+    return tried([&] { return simulated_device::record(stream, mark); });
+  }
+  bool wait(event& mark) noexcept {
+    return tried([&] { return simulated_device::wait(mark); });
+  }
+  bool synchronize(tessera::stream_id stream) noexcept {
+    return tried([&] { return simulated_device::synchronize(stream); });
+  }
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
+    return tried([&] { return simulated_device::reserve(bytes, to); });
+  }
+  bool unreserve(void* p, std::size_t bytes) noexcept {
+    const bool works = tried([&] { return simulated_device::unreserve(p, bytes); });
+    if (!works) ranges_refused_ += bytes;
+    return works;
+  }
+  bool create(std::size_t bytes, tessera::page_kind kind, physical& memory) noexcept {
+    const bool works = tried([&] { return simulated_device::create(bytes, kind, memory); });
+    if (works) pieces_.emplace(memory.number, piece{bytes});
+    return works;
+  }
+  bool destroy(const physical& memory) noexcept {
+    piece& p = pieces_.at(memory.number);
+    if (p.at != 0) breaks("memory is destroyed while it is mapped");
+    const bool works = tried([&] { return simulated_device::destroy(memory); });
+    if (works) {
+      pieces_.erase(memory.number);
+    } else {
+      p.wanted_back = true;
+    }
+    return works;
+  }
+  bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
+    const bool works = tried([&] { return simulated_device::map(p, bytes, memory); });
+    if (works) pieces_.at(memory.number).at = reinterpret_cast<std::uintptr_t>(p);
+    return works;
+  }
+  bool grant(void* p, std::size_t bytes) noexcept {
+    const bool works = tried([&] { return simulated_device::grant(p, bytes); });
+    if (works) piece_at(p).granted = true;
+    return works;
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept {
+    check(reinterpret_cast<std::uintptr_t>(p), bytes, "memory is unmapped that a stream still uses",
+          [](const use&) { return true; });
+    piece& leaving = piece_at(p);
+    const bool works = tried([&] { return simulated_device::unmap(p, bytes); });
+    if (works) {
+      leaving.at = 0;
+      leaving.granted = false;
+    } else {
+      leaving.wanted_back = true;
+    }
+    return works;
+  }
+
+ private:
+  void breaks(const char* rule) {
+    if (broken_.empty()) broken_ = rule;
+  }
+  /// Makes a call that can fail. Where it does, it was told to or there was too little memory; or memory that could not be
+  /// taken away is in the way.
+  template <typename F>
+  std::invoke_result_t<F> tried(F make) {
+    ++made_;
+    for (const interval& i : failing_) {
+      if (i.first <= made_ && made_ <= i.second) fail_call(1);
+    }
+    const std::uint64_t excused = calls().failed + calls().refused;
+    const auto came = make();
+    const bool in_the_way =
+        std::any_of(pieces_.begin(), pieces_.end(), [](const auto& p) { return p.second.wanted_back; });
+    if (!came && calls().failed + calls().refused == excused && !in_the_way) breaks(last_error());
+    return came;
+  }
+  [[nodiscard]] piece& piece_at(const void* p) {
+    for (auto& [number, known] : pieces_) {
+      if (known.at == reinterpret_cast<std::uintptr_t>(p)) return known;
+    }
+    breaks("nothing is mapped there");
+    return nothing_;
+  }
+  template <typename F>
+  void check(std::uintptr_t begin, std::size_t bytes, const char* rule, F concerns) {
+    for (const use& u : uses_) {
+      if (watches_ && u.begin < begin + bytes && begin < u.end && u.until_ns > now_ns() && concerns(u))
+        breaks(rule);
+    }
+  }
+
+  std::vector<interval> failing_;
+  std::uint64_t made_ = 0;
+  std::string broken_;
+  std::map<std::uint64_t, piece> pieces_;  // by the number of the handle
+  piece nothing_{0};
+  std::size_t in_segments_ = 0, segments_refused_ = 0, ranges_refused_ = 0;
+  std::map<tessera::stream_id, std::uint64_t> ends_;  // of each stream's work
+  std::vector<use> uses_;
+  bool watches_ = true;
+};
+
+}  // namespace conformance
