@@ -23,8 +23,8 @@ struct row {
   std::string recipe;
   std::size_t peak_reserved = 0;  // bytes
   std::size_t cached_at_end = 0;  // bytes
-  std::uint64_t device_calls = 0;
-  std::uint64_t retries = 0;
+  tessera::simulated_device::counts calls{};
+  std::uintmax_t retries = 0;
   std::size_t failures = 0;
   double nanoseconds = 0;  // of host time for each operation
 };
@@ -43,7 +43,7 @@ row measure(std::string_view name, const tessera::trace::program& program, const
     const auto& counted = pool.statistics();
     found.peak_reserved = static_cast<std::size_t>(counted.all.reserved_bytes.peak);
     found.cached_at_end = pool.now().cached;
-    found.device_calls = pool.device().calls().acquire + pool.device().calls().release;
+    found.calls = pool.device().calls();
     found.retries = counted.num_alloc_retries;
   }
   std::sort(times.begin(), times.end());
@@ -58,15 +58,16 @@ double mib(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
 void print(const std::string& trace, const tessera::trace::program& program, const std::vector<row>& rows) {
   std::printf("%s: %zu operations\n", trace.c_str(), program.events().size());
-  std::printf("  %-20s %12s %10s %11s %12s %8s %9s %8s\n", "recipe", "peak MiB", "over live", "cached MiB",
-              "device calls", "retries", "failures", "ns/op");
+  std::printf("  %-20s %9s %9s %10s %8s %8s %7s %7s %7s %7s %7s %8s %6s\n", "recipe", "peak MiB", "over live",
+              "cached MiB", "acquire", "release", "create", "destroy", "map", "unmap", "retries", "failures",
+              "ns/op");
   for (const row& r : rows) {
-    std::printf("  %-20s %12.1f %10.3f %11.1f %12llu %8llu %9zu %8.1f\n", r.recipe.c_str(),
-                mib(r.peak_reserved), ratio(r.peak_reserved, program.peak_live()), mib(r.cached_at_end),
-                static_cast<unsigned long long>(r.device_calls), static_cast<unsigned long long>(r.retries),
-                r.failures, r.nanoseconds);
+    std::printf("  %-20s %9.1f %9.3f %10.1f %8ju %8ju %7ju %7ju %7ju %7ju %7ju %8zu %6.1f\n",
+                r.recipe.c_str(), mib(r.peak_reserved), ratio(r.peak_reserved, program.peak_live()),
+                mib(r.cached_at_end), r.calls.acquire, r.calls.release, r.calls.create, r.calls.destroy,
+                r.calls.map, r.calls.unmap, r.retries, r.failures, r.nanoseconds);
   }
-  std::printf("  %-20s %12.1f %10.3f\n\n", "(peak live)", mib(program.peak_live()), 1.0);
+  std::printf("  %-20s %9.1f %9.3f\n\n", "(peak live)", mib(program.peak_live()), 1.0);
 }
 
 void print_json(const std::string& trace, const tessera::trace::program& program,
@@ -77,12 +78,12 @@ void print_json(const std::string& trace, const tessera::trace::program& program
   for (const row& r : rows) {
     std::printf(
         "%s\n  {\"recipe\": \"%s\", \"peak_reserved\": %zu, \"over_peak_live\": %.6f, \"cached_at_end\": "
-        "%zu, "
-        "\"device_calls\": %llu, \"retries\": %llu, \"failures\": %zu, \"host_ns_per_operation\": %.1f}",
+        "%zu, \"acquire\": %ju, \"release\": %ju, \"create\": %ju, \"destroy\": %ju, \"map\": %ju, "
+        "\"unmap\": %ju, "
+        "\"retries\": %ju, \"failures\": %zu, \"host_ns_per_operation\": %.1f}",
         &r == rows.data() ? "" : ",", replay::json_text(r.recipe).c_str(), r.peak_reserved,
-        ratio(r.peak_reserved, program.peak_live()), r.cached_at_end,
-        static_cast<unsigned long long>(r.device_calls), static_cast<unsigned long long>(r.retries),
-        r.failures, r.nanoseconds);
+        ratio(r.peak_reserved, program.peak_live()), r.cached_at_end, r.calls.acquire, r.calls.release,
+        r.calls.create, r.calls.destroy, r.calls.map, r.calls.unmap, r.retries, r.failures, r.nanoseconds);
   }
   std::printf("]}");
 }
@@ -103,10 +104,13 @@ int replay::compare(const arguments& said) {
     for_each_recipe([&]<typename Recipe>(std::string_view name) {
       progress("[" + std::to_string(i + 1) + "/" + std::to_string(wide) + "] " + title_of(file) + ": " +
                std::string(name));
-      rows.push_back(measure<Recipe>(name, program, {}, said.capacity));
-      if (!std::is_same_v<Recipe, tessera::pytorch> || said.conf.empty()) return;
-      rows.push_back(measure<Recipe>("pytorch, with --conf", program, std::get<pytorch_settings>(settings),
-                                     said.capacity));
+      constexpr bool expands = std::is_same_v<Recipe, tessera::pytorch_expandable>;
+      rows.push_back(measure<Recipe>(name, program, {.expandable_segments = expands}, said.capacity));
+      const auto& chosen = std::get<pytorch_settings>(settings);
+      if constexpr (takes_settings<Recipe>) {
+        if (!said.conf.empty() && chosen.expandable_segments == expands)
+          rows.push_back(measure<Recipe>("pytorch, with --conf", program, chosen, said.capacity));
+      }
     });
     progress("");
     said.json ? print_json(title_of(file), program, rows, i == 0) : print(title_of(file), program, rows);

@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
 #include <tessera/trace/decisions.hpp>
 #include <tessera/trace/program.hpp>
@@ -13,10 +12,9 @@
 int replay::decisions(const arguments& said) {
   return with_trace(said, [&]<typename Recipe>(std::string_view name, const tessera::trace::program& program,
                                                const tessera::config::pytorch_settings& settings) {
-    constexpr bool torch = std::is_same_v<Recipe, tessera::pytorch>;
     std::printf("# %s; conf=\"%s\" capacity=%zu trace=%s\n",
-                torch ? "pytorch-2.6.0 native allocator" : std::string(name).c_str(), said.conf.c_str(),
-                said.capacity, title_of(said.files[0]).c_str());
+                takes_settings<Recipe> ? "pytorch-2.6.0 native allocator" : std::string(name).c_str(),
+                said.conf.c_str(), said.capacity, title_of(said.files[0]).c_str());
     tessera::trace::write_decisions<Recipe>(stdout, program, device_of(said.capacity),
                                             policies_for<Recipe>(settings, said.capacity));
     return std::fflush(stdout) == 0 && std::ferror(stdout) == 0

@@ -17,6 +17,8 @@
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/recipe.hpp>
+#include <tessera/recipe/stitched.hpp>
+#include <tessera/recipe/with.hpp>
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/file.hpp>
 #include <tessera/trace/lifetimes.hpp>
@@ -56,12 +58,17 @@ using tessera::trace::read_result;
   return std::get<tessera::config::pytorch_settings>(parsed);
 }
 
-/// A recipe's policies under the settings; only recipes that have the settings take any.
+/// Whether a recipe takes the settings of a configuration string.
+template <typename Recipe>
+inline constexpr bool takes_settings =
+    requires(const tessera::config::pytorch_settings& settings) { Recipe::configured(settings); };
+
+/// A recipe's policies under the settings, so far as it takes any.
 template <typename Recipe>
 [[nodiscard]] tessera::policies<Recipe> policies_for(const tessera::config::pytorch_settings& settings,
                                                      std::size_t capacity) {
-  if constexpr (std::is_same_v<Recipe, tessera::pytorch>) {
-    auto chosen = tessera::pytorch::configured(settings);
+  if constexpr (takes_settings<Recipe>) {
+    auto chosen = Recipe::configured(settings);
     // PyTorch collects only under a memory fraction, so a threshold comes with the fraction 1.
     if (settings.garbage_collection_threshold != tessera::fraction{}) chosen.growth.most = capacity;
     return chosen;
@@ -74,6 +81,10 @@ template <typename Recipe>
 template <typename F>
 void for_each_recipe(F f) {
   f.template operator()<tessera::pytorch>("pytorch");
+  f.template operator()<tessera::pytorch_expandable>("pytorch_expandable");
+  f.template operator()<tessera::stitched>("stitched");
+  f.template operator()<tessera::with<tessera::stitched, tessera::grow_by_stitching<std::size_t{32}>>>(
+      "stitched_calmly");
   f.template operator()<tessera::power_of_two>("power_of_two");
   f.template operator()<tessera::passthrough>("passthrough");
 }
@@ -106,22 +117,28 @@ inline int complain(const std::string& text) {
 /// f.operator()<Recipe>(name, program, settings) with the recipe asked for and returns its exit code.
 template <typename F>
 int with_trace(const arguments& said, F f) {
-  const auto settings = read_conf(said.conf);
-  if (const auto* rule = std::get_if<std::string>(&settings)) return complain(*rule);
-  if (!said.conf.empty() && said.recipe != "pytorch") return complain("--conf goes with --recipe pytorch");
+  const auto read = read_conf(said.conf);
+  if (const auto* rule = std::get_if<std::string>(&read)) return complain(*rule);
+  auto settings = std::get<tessera::config::pytorch_settings>(read);
+  std::string recipe = said.recipe;
+  if (recipe == "pytorch" && settings.expandable_segments) recipe = "pytorch_expandable";
+  if (recipe == "pytorch_expandable") settings.expandable_segments = true;
   int code = -1;
   std::string names;
   for_each_recipe([&]<typename Recipe>(std::string_view name) {
     names.append(names.empty() ? "" : ", ").append(name);
-    if (name != said.recipe) return;
+    if (name != recipe) return;
+    if (!takes_settings<Recipe> && !said.conf.empty()) {
+      code = complain("--conf: recipe " + recipe + " takes no settings");
+      return;
+    }
     const auto recording = read_recording(said.files[0]);
     if (const auto* wrong = std::get_if<tessera::trace::input_error>(&recording)) {
       code = complain(wrong->text());
       return;
     }
     const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
-    code =
-        f.template operator()<Recipe>(name, program, std::get<tessera::config::pytorch_settings>(settings));
+    code = f.template operator()<Recipe>(name, program, settings);
   });
   return code >= 0 ? code : complain("--recipe " + said.recipe + ": no such recipe; there are " + names);
 }

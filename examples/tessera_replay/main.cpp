@@ -21,9 +21,9 @@ constexpr const char* usage_text =
     "    the least capacity with which the trace completes\n"
     "\n"
     "TRACE     op,id,bytes,stream,t_us or id,lower,upper,size (CSV), or a PyTorch snapshot\n"
-    "--recipe  pytorch (default), passthrough, power_of_two\n"
-    "--conf    PyTorch's keys: max_split_size_mb, max_non_split_rounding_mb, roundup_power2_divisions,\n"
-    "          garbage_collection_threshold\n"
+    "--recipe  pytorch (default), pytorch_expandable, stitched, stitched_calmly, power_of_two, passthrough\n"
+    "--conf    PyTorch's keys: expandable_segments, max_split_size_mb, max_non_split_rounding_mb,\n"
+    "          roundup_power2_divisions, garbage_collection_threshold\n"
     "--capacity  bytes of device memory; 80 GiB if not given\n";
 
 int complain(const std::string& text) {

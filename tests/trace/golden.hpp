@@ -23,7 +23,7 @@ inline std::uint64_t digest(std::string_view text) {
   return hash;
 }
 
-/// The decision lines of the pytorch recipe on a trace, or why there are none.
+/// The decision lines of the recipe that PyTorch is under a configuration, on a trace, or why there are none.
 inline std::string decisions(const std::string& trace, const std::string& conf, std::size_t capacity) {
   namespace t = tessera::trace;
   const auto text = t::read_file(trace);
@@ -34,16 +34,22 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
   if (const auto* error = std::get_if<tessera::config::setting_error>(&parsed))
     return std::string(error->rule);
   const auto& settings = std::get<tessera::config::pytorch_settings>(parsed);
-  auto chosen = tessera::pytorch::configured(settings);
-  if (settings.garbage_collection_threshold != tessera::fraction{}) chosen.growth.most = capacity;
 
   char* written = nullptr;
   std::size_t size = 0;
   std::FILE* const out = open_memstream(&written, &size);
   const t::program program(std::get<t::recording>(read));
-  t::write_decisions<tessera::pytorch>(
-      out, program, tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}},
-      chosen);
+  const auto write = [&]<typename Recipe>(tessera::policies<Recipe> chosen) {
+    if (settings.garbage_collection_threshold != tessera::fraction{}) chosen.growth.most = capacity;
+    t::write_decisions<Recipe>(
+        out, program, tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}},
+        chosen);
+  };
+  if (settings.expandable_segments) {
+    write.operator()<tessera::pytorch_expandable>(tessera::pytorch_expandable::configured(settings));
+  } else {
+    write.operator()<tessera::pytorch>(tessera::pytorch::configured(settings));
+  }
   std::fclose(out);
   std::string lines(written, size);
   std::free(written);

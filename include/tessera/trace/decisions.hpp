@@ -22,6 +22,10 @@ namespace tessera::trace {
 ///
 ///   S+ <seg> <bytes>       the device gave a segment; segments are numbered from 1
 ///   S- <seg> <bytes>       a segment went back
+///   V+ <seg> <bytes>       the device gave a range of addresses, which counts as a segment
+///   V- <seg> <bytes>       a range went back
+///   M+ <seg> <offset> <bytes>   pages were mapped into a range, as one piece
+///   M- <seg> <offset> <bytes>   and taken away
 ///   X <bytes>              the device refused
 ///   <i> a <id> <bytes> <stream> -> <seg>+<offset> blk=<block bytes>      or  -> OOM
 ///   <i> f <id> <seg>+<offset> blk=<block bytes>                          or  none, where its allocation had failed
@@ -40,13 +44,24 @@ class decision_log {
     using action = allocator_event::action;
     switch (e.what) {
       case action::segment_alloc:
+      case action::range_reserve:
         segments_[e.address] = ++last_segment_;
-        std::fprintf(out_, "S+ %zu %zu\n", last_segment_, e.bytes);
+        std::fprintf(out_, "%c+ %zu %zu\n", e.what == action::segment_alloc ? 'S' : 'V', last_segment_,
+                     e.bytes);
         break;
       case action::segment_free:
-        std::fprintf(out_, "S- %zu %zu\n", segments_[e.address], e.bytes);
+      case action::range_release:
+        std::fprintf(out_, "%c- %zu %zu\n", e.what == action::segment_free ? 'S' : 'V', segments_[e.address],
+                     e.bytes);
         segments_.erase(e.address);
         break;
+      case action::segment_map:
+      case action::segment_unmap: {
+        const auto [segment, offset] = find(e.address);
+        std::fprintf(out_, "M%c %zu %zu %zu\n", e.what == action::segment_map ? '+' : '-', segment, offset,
+                     e.bytes);
+        break;
+      }
       case action::refused: std::fprintf(out_, "X %zu\n", e.bytes); break;
       case action::alloc:
       case action::free_requested: block_ = e.block; break;
@@ -77,9 +92,13 @@ class decision_log {
       std::fprintf(out_, "%s\n", otherwise);
       return;
     }
-    const auto at = reinterpret_cast<std::uintptr_t>(address);
-    const auto segment = std::prev(segments_.upper_bound(at));
-    std::fprintf(out_, "%zu+%zu blk=%zu\n", segment->second, at - segment->first, block_);
+    const auto [segment, offset] = find(reinterpret_cast<std::uintptr_t>(address));
+    std::fprintf(out_, "%zu+%zu blk=%zu\n", segment, offset, block_);
+  }
+  /// The number of the segment in which an address lies, and how far.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> find(std::uintptr_t address) const noexcept {
+    const auto segment = std::prev(segments_.upper_bound(address));
+    return {segment->second, address - segment->first};
   }
 
   std::FILE* out_;
@@ -88,8 +107,8 @@ class decision_log {
   std::size_t block_ = 0;  // of the latest hand-out or free
 };
 
-/// Runs a program through an allocator of `Recipe` and writes its decisions, and at the end what is reserved then and
-/// was at most, in bytes.
+/// Runs a program through an allocator of `Recipe` and writes its decisions, and at the end what the device had given then
+/// and at most, in bytes, memory that was created in vain included.
 template <typename Recipe>
 void write_decisions(std::FILE* out, const program& source, simulated_device device,
                      const policies<Recipe>& chosen) {
@@ -97,8 +116,7 @@ void write_decisions(std::FILE* out, const program& source, simulated_device dev
   caching_allocator<Recipe, simulated_device, decision_log::sink> pool{std::move(device), chosen, {&log}};
   replay(
       source, pool, [](std::size_t) {}, [&](std::size_t i, void* p) { log.line(i, source.events()[i], p); });
-  const counter& reserved = pool.statistics().all.reserved_bytes;
-  std::fprintf(out, "# end in_use=%" PRId64 " peak=%" PRId64 "\n", reserved.current, reserved.peak);
+  std::fprintf(out, "# end in_use=%zu peak=%zu\n", pool.device().used(), pool.device().peak_used());
 }
 
 }  // namespace tessera::trace
