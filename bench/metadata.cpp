@@ -45,8 +45,10 @@ void uncounted(void* p) {
 /// A simulated device that never refuses; what it remembers is not counted.
 class uncounted_device : public tessera::simulated_device {
  public:
-  uncounted_device() : simulated_device({.capacity = tessera::max_request}) {}
-  void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::page_kind::normal) noexcept {
+  uncounted_device() : simulated_device(after_pausing({.capacity = tessera::max_request})) {
+    host.paused = false;
+  }
+  void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::normal_pages) noexcept {
     host.paused = true;
     void* const given = simulated_device::acquire(bytes, kind);
     host.paused = false;
@@ -58,6 +60,9 @@ class uncounted_device : public tessera::simulated_device {
     host.paused = false;
     return works;
   }
+
+ private:
+  static const options& after_pausing(const options& chosen) { return host.paused = true, chosen; }
 };
 
 struct tessera_pytorch {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A second translation unit: everything in the headers must link twice.
+#include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
 std::size_t reserved_elsewhere() {
