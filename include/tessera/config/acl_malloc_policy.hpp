@@ -140,16 +140,17 @@ inline constexpr std::array<page_choice, 8> acl_page_choices{
     while (end > begin && word::is_blank(text[end - 1])) --end;
     const std::string_view name = text.substr(begin, end - begin);
     if (name.empty()) return setting_error{name, {}, "an enumerator is expected", begin};
-    const acl_enumerator* found = nullptr;
+    constexpr std::uint32_t none = ~std::uint32_t{0};
+    std::uint32_t found = none;
     for (const acl_enumerator& each : acl_enumerators) {
-      if (each.name == name) found = &each;
+      if (each.name == name) found = each.value;
     }
-    if (found == nullptr) return setting_error{name, {}, "no such enumerator of aclrtMemMallocPolicy", begin};
-    if (found->value <= acl_pages) {
+    if (found == none) return setting_error{name, {}, "no such enumerator of aclrtMemMallocPolicy", begin};
+    if (found <= acl_pages) {
       if (!pages.empty()) return setting_error{pages, name, "only one page size may be named", begin};
       pages = name;
     }
-    value |= found->value;
+    value |= found;
     auto choice = parse_acl_malloc_policy(value);
     if (setting_error* const why = std::get_if<setting_error>(&choice)) return why->at = begin, choice;
     if (next > text.size()) return choice;
