@@ -48,10 +48,8 @@ engine::block* fill_window(Machine& machine, const Growth& growth, engine::free_
                         freely > left ? freely - left : 0, [&](std::size_t reserved) {
                           growth_state then = now;
                           then.reserved = reserved;
-                          const std::size_t most = growth.largest_piece(then);
-                          return most < pages.page
-                                     ? pages.page
-                                     : (most < max_request ? most : max_request) / pages.page * pages.page;
+                          const std::size_t count = growth.largest_piece(then) / pages.page;
+                          return count > 0 ? count * pages.page : pages.page;
                         });
   }
   machine.drop_spare();

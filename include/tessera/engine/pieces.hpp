@@ -23,7 +23,6 @@ class pieces {
     std::uintptr_t address;  ///< where it is mapped, or is to be
     std::size_t bytes;
     typename Provider::physical memory;
-    page_kind kind;
     bool is_mapped;
     bool is_chosen;  ///< for whoever chooses some
     piece* next;     ///< for whoever holds several
@@ -42,7 +41,7 @@ class pieces {
       typename Provider::physical memory{};
       if (!device.create(bytes, kind, memory)) continue;
       piece& made = *nodes_.take();
-      made = {address, bytes, memory, kind, false, false, nullptr};
+      made = {address, bytes, memory, false, false, nullptr};
       return &made;
     }
     return nullptr;
@@ -107,7 +106,6 @@ class pieces {
   }
 
   void sweep() noexcept { nodes_.sweep(); }
-  [[nodiscard]] std::size_t count() const noexcept { return by_address_.size(); }
   [[nodiscard]] std::size_t footprint() const noexcept {
     return nodes_.footprint() + by_address_.footprint();
   }

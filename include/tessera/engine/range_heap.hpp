@@ -10,6 +10,16 @@
 
 namespace tessera::engine {
 
+/// Calls f(unmapped block) for each of a home's, in the order of addresses, until it says true.
+template <typename F>
+void for_each_unmapped(const free_blocks& home, F f) {
+  for (const segment* range = home.ranges; range != nullptr; range = range->next_range) {
+    for (block* b = range->links[1]; b != range; b = b->links[1]) {
+      if (f(*b)) return;
+    }
+  }
+}
+
 /// A heap whose segments are ranges of addresses, in which some parts are unmapped: no memory is behind them. Such a part
 /// is a block that is neither free nor anybody's. Two of them are never neighbours.
 ///
@@ -28,15 +38,10 @@ class range_heap : public heap<Pools, true> {
     fresh.next_range = *before;
     *before = &fresh;
     ++home.segments;
-    block& whole = *this->blocks_.take();
-    whole.link(fresh, fresh);
-    whole.address = address;
-    whole.size = bytes;
-    whole.home = &home;
-    whole.mark.is = block::state::unmapped;
-    fresh.links[0] = fresh.links[1] = &whole;
-    whole.links[0] = whole.links[1] = &fresh;
-    return &whole;
+    fresh.home = &home;
+    fresh.link(fresh, fresh);
+    fresh.links[0] = fresh.links[1] = &fresh;
+    return &unmapped_beside(fresh, address, bytes);
   }
   /// Forgets a range of which nothing is mapped.
   void remove_range(block& whole) noexcept {
@@ -75,29 +80,7 @@ class range_heap : public heap<Pools, true> {
   /// Lets a part of a free block become unmapped, merged with what is unmapped beside it; returns the unmapped block.
   ///   Requires:  a make_room() that covers it; the part lies in the block
   block& hollow(block& free, std::uintptr_t address, std::size_t bytes) noexcept {
-    free_blocks& home = *free.home;
-    const std::size_t low = address - free.address;
-    const std::size_t high = free.size - low - bytes;
-    block* hole = &free;
-    if (low > 0) {
-      hole = this->blocks_.take();
-      hole->home = &home;
-      hole->link(free, *free.above);
-      home.change(free, free.address, low);
-    } else {
-      home.remove(free);
-    }
-    if (high > 0) {
-      block& rest = *this->blocks_.take();
-      rest.address = address + bytes;
-      rest.size = high;
-      rest.home = &home;
-      rest.link(*hole, *hole->above);
-      home.insert(rest);
-      rest.free_since = free.free_since;
-    }
-    hole->address = address;
-    hole->size = bytes;
+    block* hole = &this->take(free, address, bytes, address == free.address);
     hole->mark.is = block::state::unmapped;
     block* before = hole->below;
     while (!before->is_unmapped() && before->mark.is != block::state::segment) before = before->below;
@@ -105,16 +88,6 @@ class range_heap : public heap<Pools, true> {
     if (hole->above->is_unmapped()) join(*hole, *hole->above);
     if (hole->below->is_unmapped()) hole = hole->below, join(*hole, *hole->above);
     return *hole;
-  }
-
-  /// Calls f(unmapped block) for each of a home's, in the order of addresses, until it says true.
-  template <typename F>
-  static void for_each_unmapped(const free_blocks& home, F f) {
-    for (const segment* range = home.ranges; range != nullptr; range = range->next_range) {
-      for (block* b = range->links[1]; b != range; b = b->links[1]) {
-        if (f(*b)) return;
-      }
-    }
   }
 
  private:

@@ -119,7 +119,6 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
   }
   /// Also tries again to give back what the device failed to take.
   void shrink() noexcept {
-    this->keep_promise();
     pieces_.retry_stray(this->device_);
     pieces_.sweep();
     base::shrink();
@@ -181,7 +180,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
   [[nodiscard]] block* add_range(free_blocks& home, std::size_t size, const growth_step& how) noexcept {
     const std::size_t bytes = align_up(how.range < max_request ? how.range : max_request, how.page);
     if (bytes < size) return nullptr;
-    void* const given = this->device_.reserve(bytes, how.page & (~how.page + 1));
+    void* const given = this->device_.reserve(bytes, granule_of(how.page));
     if (given == nullptr) return nullptr;
     block* const whole = this->heap_.add_range(home, reinterpret_cast<std::uintptr_t>(given), bytes);
     if (whole == nullptr) return (void)this->device_.unreserve(given, bytes), nullptr;
@@ -191,7 +190,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
   /// Calls f(piece) for each piece that lies in a block as a whole, in the order of addresses, as long as f says true.
   template <typename F>
   void for_each_piece(const block& in, F f) const {
-    const std::uintptr_t end = in.address + in.size;
+    const std::uintptr_t end = in.end();
     for (std::uintptr_t at = in.address; piece* const p = pieces_.first_inside(at, end, granule_);) {
       at = p->address + p->bytes;
       if (!f(*p)) return;
@@ -207,11 +206,12 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
     this->tell(action::range_release, address, bytes, bytes, key);
   }
 
+  /// The largest power of two that pages of a size, one after the other, all begin at a multiple of.
+  [[nodiscard]] static std::size_t granule_of(std::size_t page) noexcept { return page & (~page + 1); }
   /// What all pieces begin at a multiple of.
   [[nodiscard]] std::size_t granule() const noexcept { return granule_; }
   void note_granule(std::size_t page) noexcept {
-    const std::size_t granule = page & (~page + 1);
-    if (granule < granule_) granule_ = granule;
+    if (granule_of(page) < granule_) granule_ = granule_of(page);
   }
 
   pieces<Provider> pieces_;
@@ -231,7 +231,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
   [[nodiscard]] static block* place_for(const free_blocks& home, std::size_t size,
                                         std::size_t step) noexcept {
     block* found = nullptr;
-    range_heap<Pools>::for_each_unmapped(home, [&found, size, step](block& unmapped) {
+    for_each_unmapped(home, [&found, size, step](block& unmapped) {
       if (unmapped.address % step != 0) return false;  // kept for smaller pages
       block& first = unmapped.below->is_free() ? *unmapped.below : unmapped;
       if (first.is_free() && first.size >= size) return false;

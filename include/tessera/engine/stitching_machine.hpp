@@ -35,7 +35,6 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
     const usage now = this->usage_under(limit);
     const std::size_t live = now.live + now.pending + size;
     if (live > peak_live_) peak_live_ = live;
-    if (now.reserved > peak_reserved_) peak_reserved_ = now.reserved;
     return {now.reserved, now.limit, peak_live_, peak_reserved_};
   }
 
@@ -54,13 +53,11 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
 
   /// Bytes of whole free pages that `size` bytes at the start of a free block would break into.
   [[nodiscard]] static std::size_t breaks(const block& free, std::size_t size, std::size_t page) noexcept {
-    const std::uintptr_t first = align_up(free.address, page);
-    const std::uintptr_t end = (free.address + free.size) / page * page;
-    const std::uintptr_t rest = align_up(free.address + size, page);
-    return first < end ? (rest < end ? rest : end) - first : 0;
+    return whole_pages(free.address, free.end(), page) - whole_pages(free.address + size, free.end(), page);
   }
 
-  /// Where `size` bytes could come to lie, in a new range where no other has room; none where that cannot be had.
+  /// Where `size` bytes could come to lie; where no range has room, in a new one of `range` bytes, unless that is 0. None
+  /// where that cannot be had.
   [[nodiscard]] window find(free_blocks& home, std::size_t size, std::size_t page, std::size_t range,
                             bool saves_pages) noexcept {
     this->note_granule(page);
@@ -130,7 +127,6 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
 
   /// Also gives ranges back whose pages all moved away.
   void shrink() noexcept {
-    this->keep_promise();
     this->for_each_range([this](const segment& range) {
       if (range.first().is_unmapped() && !range.first().is_split()) this->remove_range(range.first());
     });
@@ -158,8 +154,7 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
   [[nodiscard]] static part_of_block part(const window& w, const block& b, std::size_t page) noexcept {
     const std::uintptr_t low = w.begin / page * page;
     const std::uintptr_t high = align_up(w.end, page);
-    const std::uintptr_t end = b.address + b.size;
-    return {low > b.address ? low : b.address, high < end ? high : end};
+    return {low > b.address ? low : b.address, high < b.end() ? high : b.end()};
   }
 
   /// A spare piece of just this size, or a new one.

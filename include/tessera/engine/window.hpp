@@ -8,8 +8,17 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/free_blocks.hpp>
+#include <tessera/engine/range_heap.hpp>
 
 namespace tessera::engine {
+
+/// Bytes of the pages, each at a multiple of `page`, that lie in [begin, end) as a whole.
+[[nodiscard]] inline std::size_t whole_pages(std::uintptr_t begin, std::uintptr_t end,
+                                             std::size_t page) noexcept {
+  const std::uintptr_t first = align_up(begin, page);
+  const std::uintptr_t last = end / page * page;
+  return last > first ? last - first : 0;
+}
 
 /// Addresses of a range where a block could come to lie: of free blocks, and of unmapped ones that would be mapped.
 struct window {
@@ -31,12 +40,11 @@ class window_search {
 
   /// The best window in the ranges of a home; each begins or ends with a free block, or at an end of what is not in use.
   [[nodiscard]] window best(const free_blocks& home) noexcept {
-    for (const segment* range = home.ranges; range != nullptr; range = range->next_range) {
-      for (block* b = range->links[1]; b != range; b = b->links[1]) {
-        const bool is_first = !b->below->is_free() || !b->below->below->is_unmapped();
-        if (is_first) look_at(b->below->is_free() ? *b->below : *b);
-      }
-    }
+    for_each_unmapped(home, [this](block& b) {
+      const bool is_first = !b.below->is_free() || !b.below->below->is_unmapped();
+      if (is_first) look_at(b.below->is_free() ? *b.below : b);
+      return false;
+    });
     return best_;
   }
 
@@ -89,11 +97,8 @@ class window_search {
     };
     if (best_.first == nullptr || cost(w) < cost(best_)) best_ = w;
   }
-  /// Bytes of the pages that lie in [begin, end) as a whole.
   [[nodiscard]] std::size_t whole_pages(std::uintptr_t begin, std::uintptr_t end) const noexcept {
-    const std::uintptr_t first = align_up(begin, page_);
-    const std::uintptr_t last = end / page_ * page_;
-    return last > first ? last - first : 0;
+    return engine::whole_pages(begin, end, page_);
   }
 
   std::size_t size_;

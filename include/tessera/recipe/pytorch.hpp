@@ -49,20 +49,24 @@ struct pytorch_expandable final {
 };
 static_assert(recipe<pytorch_expandable>);
 
-constexpr policies<pytorch> pytorch::configured(const config::pytorch_settings& settings) noexcept {
-  if (settings.expandable_segments)
-    contract_broken("pytorch::configured: for expandable_segments the recipe is pytorch_expandable");
+/// The policies of a recipe with PyTorch's numbers under its settings.
+template <typename Recipe>
+[[nodiscard]] constexpr policies<Recipe> under_pytorch_settings(
+    const config::pytorch_settings& settings) noexcept {
   return {.rounding = {.table = settings.roundup},
           .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
           .eviction = {.threshold = settings.garbage_collection_threshold}};
+}
+constexpr policies<pytorch> pytorch::configured(const config::pytorch_settings& settings) noexcept {
+  if (settings.expandable_segments)
+    contract_broken("pytorch::configured: for expandable_segments the recipe is pytorch_expandable");
+  return under_pytorch_settings<pytorch>(settings);
 }
 constexpr policies<pytorch_expandable> pytorch_expandable::configured(
     const config::pytorch_settings& settings) noexcept {
   if (!settings.expandable_segments)
     contract_broken("pytorch_expandable::configured: without expandable_segments the recipe is pytorch");
-  return {.rounding = {.table = settings.roundup},
-          .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
-          .eviction = {.threshold = settings.garbage_collection_threshold}};
+  return under_pytorch_settings<pytorch_expandable>(settings);
 }
 
 }  // namespace tessera

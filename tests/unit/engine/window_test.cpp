@@ -27,7 +27,7 @@ class windows : public testing::Test {
   void map(std::size_t begin, std::size_t end) {
     ASSERT_TRUE(heap.make_room(8));
     block* at = nullptr;
-    range_heap<1>::for_each_unmapped(*home, [&](block& b) {
+    for_each_unmapped(*home, [&](block& b) {
       at = &b;
       return b.end() > base + begin;
     });
