@@ -5,6 +5,7 @@
 
 #include <tessera/core/usage.hpp>
 #include <tessera/engine/block.hpp>
+#include <tessera/engine/free_blocks.hpp>
 
 namespace tessera::engine {
 

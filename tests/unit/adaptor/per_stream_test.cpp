@@ -436,33 +436,8 @@ TEST(per_stream_threads, give_back_what_cannot_be_registered) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-struct cache_above {
-  torch* pool;
-  std::atomic<int> calls{0};
-};
 TEST(per_stream_threads, may_use_the_allocator_in_callbacks_under_pressure) {
-  gated_device shared(300_MiB);
-  torch pool{gated_ref(shared)};
-  cache_above above{&pool};
-  ASSERT_TRUE(pool.on_pressure(
-      [](void* given) noexcept {
-        auto& self = *static_cast<cache_above*>(given);
-        ++self.calls;
-        self.pool->deallocate(self.pool->try_allocate(40_MiB, stream_id{9}));
-        self.pool->trim();
-        return true;
-      },
-      &above));
-  std::vector<std::thread> running;
-  for (std::uint64_t t = 0; t < 3; ++t) {
-    running.emplace_back([&pool, t] {
-      for (std::size_t i = 1; i < 200; ++i) pool.deallocate(pool.try_allocate(i % 7 * 10_MiB, stream_id{t}));
-    });
-  }
-  for (auto& t : running) t.join();
-  EXPECT_GT(above.calls, 0);
-  EXPECT_STREQ(pool.audit(), nullptr);
-  EXPECT_EQ(pool.now().live, 0u);
+  adaptor_tests::use_the_allocator_under_pressure<torch>();
 }
 
 struct tally {

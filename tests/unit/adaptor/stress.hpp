@@ -137,4 +137,37 @@ void run_threads_with_failing_calls() {
   }
 }
 
+template <typename Pool>
+struct cache_above {
+  Pool* pool;
+  std::atomic<int> calls{0};
+};
+/// A callback may use the allocator that calls it for want of memory, whoever else does meanwhile.
+template <typename Pool>
+void use_the_allocator_under_pressure() {
+  using namespace tessera;
+  gated_device shared(300_MiB);
+  Pool pool{gated_ref(shared)};
+  cache_above<Pool> above{&pool};
+  ASSERT_TRUE(pool.on_pressure(
+      [](void* given) noexcept {
+        auto& self = *static_cast<cache_above<Pool>*>(given);
+        ++self.calls;
+        self.pool->deallocate(self.pool->try_allocate(40_MiB, stream_id{9}));
+        self.pool->trim();
+        return true;
+      },
+      &above));
+  std::vector<std::thread> running;
+  for (std::uint64_t t = 0; t < 3; ++t) {
+    running.emplace_back([&pool, t] {
+      for (std::size_t i = 1; i < 200; ++i) pool.deallocate(pool.try_allocate(i % 7 * 10_MiB, stream_id{t}));
+    });
+  }
+  for (auto& t : running) t.join();
+  EXPECT_GT(above.calls, 0);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
 }  // namespace adaptor_tests

@@ -12,6 +12,8 @@
 #include <tessera/core/page_choice.hpp>
 #include <tessera/tessera.hpp>
 
+#include "refused.hpp"
+
 namespace {
 
 using namespace tessera;
@@ -134,22 +136,11 @@ TEST(acl_malloc_policy, numbers_that_do_not_go_together) {
                      "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages", 12}));
 }
 
-struct refused {
-  std::string_view text;
-  setting_error why;
-};
-std::ostream& operator<<(std::ostream& out, const refused& r) { return out << r.text; }
+using config_tests::refused;
 class acl_malloc_policy_errors : public testing::TestWithParam<refused> {};
 
 TEST_P(acl_malloc_policy_errors, say_names_rule_and_place) {
-  const auto& [text, why] = GetParam();
-  const auto parsed = parse_acl_malloc_policy(text);
-  ASSERT_TRUE(std::holds_alternative<setting_error>(parsed));
-  const setting_error said = std::get<setting_error>(parsed);
-  EXPECT_EQ(said.key, why.key);
-  EXPECT_EQ(said.value, why.value);
-  EXPECT_EQ(said.rule, why.rule);
-  EXPECT_EQ(said.at, why.at);
+  config_tests::expect_refusal(parse_acl_malloc_policy(GetParam().text), GetParam().why);
 }
 
 constexpr std::string_view huge_only = "ACL_MEM_MALLOC_HUGE_ONLY";

@@ -16,6 +16,8 @@
 #include <tessera/core/fraction.hpp>
 #include <tessera/policy/rounding.hpp>
 
+#include "refused.hpp"
+
 namespace {
 
 using namespace tessera::literals;
@@ -169,22 +171,11 @@ TEST(pytorch_conf, ends_of_a_list) {
   EXPECT_EQ(settings("roundup_power2_divisions:[]").roundup, divisions{});
 }
 
-struct refused {
-  std::string_view text;
-  setting_error why;
-};
-std::ostream& operator<<(std::ostream& out, const refused& r) { return out << r.text; }
+using config_tests::refused;
 class pytorch_conf_errors : public testing::TestWithParam<refused> {};
 
 TEST_P(pytorch_conf_errors, say_key_value_rule_and_place) {
-  const auto& [text, why] = GetParam();
-  const auto parsed = parse_pytorch(text);
-  ASSERT_TRUE(std::holds_alternative<setting_error>(parsed));
-  const setting_error said = std::get<setting_error>(parsed);
-  EXPECT_EQ(said.key, why.key);
-  EXPECT_EQ(said.value, why.value);
-  EXPECT_EQ(said.rule, why.rule);
-  EXPECT_EQ(said.at, why.at);
+  config_tests::expect_refusal(parse_pytorch(GetParam().text), GetParam().why);
 }
 
 constexpr std::string_view split = "max_split_size_mb";

@@ -21,28 +21,25 @@
 #include <tessera/provider/host_pinned.hpp>
 
 #include "host_process.hpp"
+#include "sharing.hpp"
 
 namespace {
 
 using namespace tessera;
 using namespace std::chrono_literals;
 using host_process::channel;
-using physical = host_pinned::physical;
-using shareable = host_pinned::shareable;
+using sharing_tests::loose;
+using sharing_tests::map_somewhere;
+using sharing_tests::physical;
+using sharing_tests::shareable;
+using sharing_tests::size;
 using holdings = host_pinned::holdings;
-
-constexpr host_pinned::options loose{.capacity = 64_MiB, .pin = host_pinned::pinning::never};
-constexpr std::size_t size = 1_MiB;
 
 int rounds() {
   const char* const given = std::getenv("TESSERA_KILL_ROUNDS");
   return given != nullptr ? std::atoi(given) : 100;
 }
 
-std::byte* map_somewhere(host_pinned& device, const physical& memory) {
-  auto* const p = static_cast<std::byte*>(device.reserve(size, size));
-  return p != nullptr && device.map(p, size, memory) ? p : nullptr;
-}
 bool give_back(host_pinned& device, std::byte* p, const physical& memory) {
   return device.unmap(p, size) && device.unreserve(p, size) && device.destroy(memory);
 }

@@ -22,6 +22,7 @@
 #include <tessera/provider/host_pinned.hpp>
 
 #include "host_process.hpp"
+#include "sharing.hpp"
 
 namespace {
 
@@ -29,17 +30,13 @@ using namespace tessera;
 using namespace std::chrono_literals;
 using host_process::channel;
 using options = host_pinned::options;
-using physical = host_pinned::physical;
-using shareable = host_pinned::shareable;
+using sharing_tests::loose;
+using sharing_tests::map_somewhere;
+using sharing_tests::physical;
+using sharing_tests::shareable;
+using sharing_tests::size;
 using holdings = host_pinned::holdings;
 
-constexpr options loose{.capacity = 64_MiB, .pin = host_pinned::pinning::never};
-constexpr std::size_t size = 1_MiB;
-
-std::byte* map_somewhere(host_pinned& device, const physical& memory) {
-  auto* const p = static_cast<std::byte*>(device.reserve(size, size));
-  return p != nullptr && device.map(p, size, memory) ? p : nullptr;
-}
 bool says(const host_pinned& device, const char* words) {
   return device.last_error().find(words) != std::string::npos;
 }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of sharing between processes share.
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/provider/host_pinned.hpp>
+
+namespace sharing_tests {
+
+using namespace tessera::literals;
+using physical = tessera::host_pinned::physical;
+using shareable = tessera::host_pinned::shareable;
+
+constexpr tessera::host_pinned::options loose{.capacity = 64_MiB,
+                                              .pin = tessera::host_pinned::pinning::never};
+constexpr std::size_t size = 1_MiB;
+
+inline std::byte* map_somewhere(tessera::host_pinned& device, const physical& memory) {
+  auto* const p = static_cast<std::byte*>(device.reserve(size, size));
+  return p != nullptr && device.map(p, size, memory) ? p : nullptr;
+}
+
+}  // namespace sharing_tests
