@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <tessera/engine/block.hpp>
+#include <tessera/engine/free_blocks.hpp>
 
 namespace tessera::engine {
 
