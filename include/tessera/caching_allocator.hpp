@@ -100,7 +100,7 @@ class caching_allocator {
   [[nodiscard]] out_of_memory failure(std::size_t bytes) noexcept {
     return {bytes, bytes > max_request ? bytes : segment_for(policies_.rounding.block_size(bytes)), now()};
   }
-  [[nodiscard]] usage now() const noexcept { return machine_.usage_under(policies_.growth.limit()); }
+  [[nodiscard]] usage now() const noexcept { return usage_of(machine_, policies_.growth); }
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {
@@ -173,7 +173,7 @@ class caching_allocator {
   }
 
   engine::block* acquire(request want, std::size_t segment, refusal& why) noexcept {
-    const bool over = machine_.would_pass(policies_.growth.limit(), segment);
+    const bool over = machine_.would_pass(limit_of(machine_, policies_.growth), segment);
     why = over ? refusal::by_limit : refusal::by_device;
     if (over && Recipe::growth::way != growth_way::stitching) return nullptr;
     engine::free_blocks* const home = machine_.home(want.pool, want.key);

@@ -15,6 +15,17 @@
 /// How memory comes from the device, once it is decided that it must.
 namespace tessera {
 
+/// The most bytes that may be reserved.
+template <typename Machine, typename Growth>
+[[nodiscard]] std::size_t limit_of(const Machine& machine, const Growth& growth) noexcept {
+  return growth.limit(machine.device().capacity());
+}
+
+template <typename Machine, typename Growth>
+[[nodiscard]] usage usage_of(const Machine& machine, const Growth& growth) noexcept {
+  return machine.usage_under(limit_of(machine, growth));
+}
+
 /// What pieces are made of where a policy stitches.
 struct stitching_pages {
   page_order kinds;
@@ -33,7 +44,7 @@ template <typename Machine, typename Growth>
 engine::block* fill_window(Machine& machine, const Growth& growth, engine::free_blocks& home,
                            std::size_t size, const engine::window& w, const stitching_pages& pages,
                            std::size_t freely) noexcept {
-  const growth_state now = machine.state(size, growth.limit());
+  const growth_state now = machine.state(size, limit_of(machine, growth));
   const auto excess = [&](std::size_t most) {
     const std::size_t after = now.reserved + w.missing;
     return w.missing > 0 && after > most ? after - most : 0;
@@ -66,7 +77,7 @@ template <typename Machine, typename Growth, typename Pages>
   if (broken == 0) return fit;
   const engine::window w = machine.find(home, size, plan.page, 0, true);
   if (w.first == nullptr || w.taken >= broken) return fit;
-  const std::size_t freely = growth.take_freely(machine.state(size, growth.limit()));
+  const std::size_t freely = growth.take_freely(machine.state(size, limit_of(machine, growth)));
   engine::block* const found = fill_window(machine, growth, home, size, w, plan, freely);
   if (found == nullptr) return machine.best_fit(home, size);
   machine.place_at(w);
@@ -79,7 +90,7 @@ template <typename Recipe, typename Machine>
                                                       engine::free_blocks& home, std::size_t size) noexcept {
   engine::block* const fit = machine.best_fit(home, size);
   if constexpr (Recipe::growth::way == growth_way::stitching) {
-    const usage now = machine.usage_under(chosen.growth.limit());
+    const usage now = usage_of(machine, chosen.growth);
     if (fit != nullptr && chosen.growth.saves_pages(now.reserved, now.limit))
       return save_pages(machine, chosen.growth, chosen.pages, home, size, fit);
   }
@@ -90,7 +101,7 @@ template <typename Recipe, typename Machine>
 template <typename Machine, typename Growth, typename Pages>
 engine::block* stitch(Machine& machine, const Growth& growth, const Pages& pages, engine::free_blocks& home,
                       std::size_t size) noexcept {
-  const growth_state now = machine.state(size, growth.limit());
+  const growth_state now = machine.state(size, limit_of(machine, growth));
   const stitching_pages plan = pages_for(machine, growth, pages, size);
   const engine::window w = machine.find(home, size, plan.page, growth.range_size(machine.device().capacity()),
                                         growth.saves_pages(now.reserved, now.limit));
@@ -98,7 +109,8 @@ engine::block* stitch(Machine& machine, const Growth& growth, const Pages& pages
   if (auto* const found = fill_window(machine, growth, home, size, w, plan, growth.take_freely(now)))
     return found;
   // The device may give less than it has, as others use it too: then all that is new is made up for.
-  return fill_window(machine, growth, home, size, w, plan, machine.state(size, growth.limit()).reserved);
+  return fill_window(machine, growth, home, size, w, plan,
+                     machine.state(size, limit_of(machine, growth)).reserved);
 }
 
 /// Gets memory for a block of `size` bytes, and where the recipe grows by segments, one of `segment` bytes; the free

@@ -23,19 +23,19 @@ void empty_cache(Machine& machine, std::size_t keep) noexcept {
 
 /// Asks the policy about idle segments, round after round, until `wanted` bytes went back or a round freed none.
 template <typename Machine>
-[[gnu::noinline]] void evict_idle(Machine& machine, const eviction_policy auto& policy,
+[[gnu::noinline]] void evict_idle(Machine& machine, const eviction_policy auto& policy, const usage& now,
                                   std::size_t wanted) noexcept {
   for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
     before = freed;
     idle_survey survey;
     machine.blocks().for_each_idle([&](const engine::block& b) {
-      if (policy.considers(machine.releasable(b)))
+      if (policy.considers(machine.releasable(b), now))
         ++survey.count, survey.total_age += machine.blocks().age(b);
       return false;
     });
     machine.blocks().for_each_idle([&](engine::block& b) {
       const idle_segment idle{machine.releasable(b), machine.blocks().age(b)};
-      const bool goes = policy.considers(idle.bytes) && policy.should_evict(idle, survey);
+      const bool goes = policy.considers(idle.bytes, now) && policy.should_evict(idle, survey);
       if (goes) freed += machine.release(b);
       return goes;
     });
@@ -47,7 +47,7 @@ template <typename Machine>
 [[gnu::always_inline]] inline void evict_idle(Machine& machine, const eviction_policy auto& policy,
                                               moment when, const usage& now) noexcept {
   if (const std::size_t wanted = policy.bytes_to_evict(when, now); wanted > 0)
-    evict_idle(machine, policy, wanted);
+    evict_idle(machine, policy, now, wanted);
 }
 
 }  // namespace tessera

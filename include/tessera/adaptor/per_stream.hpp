@@ -49,7 +49,7 @@ class per_stream {
         settings_(std::move(chosen)),
         streams_(settings_.streams),
         sink_(std::move(sink)),
-        budget_{settings_.growth.limit()} {}
+        budget_{settings_.growth.limit(device_.capacity())} {}
   per_stream(const per_stream&) = delete;
   per_stream& operator=(const per_stream&) = delete;
   ~per_stream() {
@@ -160,7 +160,7 @@ class per_stream {
   void with_settings(F f) {
     const std::lock_guard lock(mutex_);
     f(settings_);
-    budget_.limit = settings_.growth.limit();
+    budget_.limit = settings_.growth.limit(device_.capacity());
     for_each_lane([&](lane_type& l) { l.enter([&](allocator& in) { in.settings() = settings_; }); });
   }
   /// Calls f with the provider, which nobody else calls meanwhile unless it is thread-safe; f must not use the allocator.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+#include <type_traits>
+
 /// A policy's numbers, known when compiling or set for each allocator object, written with one template.
 namespace tessera {
 
@@ -28,6 +31,11 @@ struct number<Initial> {
   T value = Initial.initial;
   constexpr number() noexcept = default;
   constexpr number(T chosen) noexcept : value(chosen) {}
+  /// From what stands for a T, as a number of bytes does for a limit.
+  template <typename U>
+    requires(std::is_class_v<T> && std::convertible_to<U, T> && !std::same_as<U, T> &&
+             !std::same_as<U, number>)
+  constexpr number(U chosen) noexcept : value(chosen) {}
   [[nodiscard]] constexpr const T& get() const noexcept { return value; }
   constexpr operator T() const noexcept { return value; }
   bool operator==(const number&) const = default;

@@ -33,7 +33,7 @@ struct idle_survey {
 /// Decides which idle segments go back to the device, and when.
 ///
 ///   p.bytes_to_evict(when, now)       how many bytes should go; 0 for nothing to do
-///   p.considers(bytes)                whether a segment of `bytes` is a candidate
+///   p.considers(bytes, now)           whether a segment of `bytes` is a candidate
 ///   p.should_evict(segment, survey)   whether this candidate goes; asked again in passes, with a new survey each,
 ///                                     until enough has gone or a pass frees nothing
 template <typename P>
@@ -41,14 +41,14 @@ concept eviction_policy =
     std::regular<P> && requires(const P& p, moment when, const usage& now, std::size_t bytes,
                                 const idle_segment& segment, const idle_survey& survey) {
       { p.bytes_to_evict(when, now) } noexcept -> std::same_as<std::size_t>;
-      { p.considers(bytes) } noexcept -> std::same_as<bool>;
+      { p.considers(bytes, now) } noexcept -> std::same_as<bool>;
       { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;
     };
 
 /// Keeps everything until recovery or the user asks.
 struct evict_never {
   [[nodiscard]] static constexpr std::size_t bytes_to_evict(moment, const usage&) noexcept { return 0; }
-  [[nodiscard]] static constexpr bool considers(std::size_t) noexcept { return false; }
+  [[nodiscard]] static constexpr bool considers(std::size_t, const usage&) noexcept { return false; }
   [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
     return false;
   }
@@ -60,7 +60,7 @@ struct evict_at_free {
   [[nodiscard]] static constexpr std::size_t bytes_to_evict(moment when, const usage& now) noexcept {
     return when == moment::after_free ? now.cached : 0;
   }
-  [[nodiscard]] static constexpr bool considers(std::size_t) noexcept { return true; }
+  [[nodiscard]] static constexpr bool considers(std::size_t, const usage&) noexcept { return true; }
   [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
     return true;
   }
@@ -79,7 +79,9 @@ struct evict_idle_above {
     const std::size_t kept = threshold.get().of(now.limit);
     return now.reserved > kept ? now.reserved - kept : 0;
   }
-  [[nodiscard]] static constexpr bool considers(std::size_t bytes) noexcept { return bytes > Ignored; }
+  [[nodiscard]] static constexpr bool considers(std::size_t bytes, const usage&) noexcept {
+    return bytes > Ignored;
+  }
   [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment,
                                                    const idle_survey& survey) noexcept {
     const double average = static_cast<double>(survey.total_age) / static_cast<double>(survey.count);

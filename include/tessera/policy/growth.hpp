@@ -7,6 +7,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fraction.hpp>
 #include <tessera/core/growth_way.hpp>
+#include <tessera/core/memory_limit.hpp>
 #include <tessera/core/number.hpp>
 #include <tessera/core/usage.hpp>
 
@@ -16,14 +17,15 @@ namespace tessera {
 ///
 ///   P::way                       whether it takes segments, or maps pages into ranges of addresses, and how
 ///   p.segment_size(block, now)   bytes to ask the device for, so that a block of `block` bytes fits
-///   p.limit()                    the most bytes that may be reserved; `unlimited` leaves it to the device
+///   p.limit(capacity)            the most bytes that may be reserved on a device of `capacity` bytes; `unlimited` leaves
+///                                it to the device
 ///
 /// Law, checked by law::growth: segment_size(n, now) >= n.
 template <typename P>
 concept growth_policy = std::regular<P> && requires(const P& p, std::size_t block, const usage& now) {
   { P::way } -> std::convertible_to<growth_way>;
   { p.segment_size(block, now) } noexcept -> std::same_as<std::size_t>;
-  { p.limit() } noexcept -> std::same_as<std::size_t>;
+  { p.limit(block) } noexcept -> std::same_as<std::size_t>;
 };
 
 /// What a growth_policy that maps pages into ranges of addresses must answer besides.
@@ -57,7 +59,7 @@ concept stitching_growth_policy =
     };
 
 /// Takes a segment of just the block's size.
-template <auto Limit = tunable(unlimited)>
+template <auto Limit = tunable(memory_limit{})>
 struct grow_exactly {
   static constexpr growth_way way = growth_way::segments;
   [[no_unique_address]] number<Limit> most{};
@@ -65,14 +67,16 @@ struct grow_exactly {
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return block;
   }
-  [[nodiscard]] constexpr std::size_t limit() const noexcept { return most; }
+  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
+    return memory_limit(most.get()).on(capacity);
+  }
   bool operator==(const grow_exactly&) const = default;
 };
 
 /// Takes a `Small` segment for a block of at most half of it, a `Large` one for a block of less than half of that,
 /// and otherwise the block's size, rounded up to a multiple of `Small`; all in bytes.
 ///   Source:  PyTorch, with 2 MiB and 20 MiB
-template <std::size_t Small, std::size_t Large, auto Limit = tunable(unlimited)>
+template <std::size_t Small, std::size_t Large, auto Limit = tunable(memory_limit{})>
   requires(Small <= Large)
 struct grow_by_segments {
   static constexpr growth_way way = growth_way::segments;
@@ -82,7 +86,9 @@ struct grow_by_segments {
     if (block <= Small / 2) return Small;
     return block < Large / 2 ? Large : align_up(block, Small);
   }
-  [[nodiscard]] constexpr std::size_t limit() const noexcept { return most; }
+  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
+    return memory_limit(most.get()).on(capacity);
+  }
   bool operator==(const grow_by_segments&) const = default;
 };
 
@@ -95,7 +101,7 @@ struct grow_by_segments {
 /// it by less than a page.
 ///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB, and torch_npu's segment_size_mb (20 to 512) and
 ///            base_addr_aligned_kb (0 to 16)
-template <std::size_t Small = 2_MiB, auto Large = tunable(20_MiB), auto Limit = tunable(unlimited),
+template <std::size_t Small = 2_MiB, auto Large = tunable(20_MiB), auto Limit = tunable(memory_limit{}),
           auto Alignment = tunable(std::size_t{1})>
 struct grow_in_place {
   static constexpr growth_way way = growth_way::in_place;
@@ -107,7 +113,9 @@ struct grow_in_place {
     if (block <= Small / 2) return Small;
     return block < 10_MiB && block <= large ? large.get() : align_up(block, Small);
   }
-  [[nodiscard]] constexpr std::size_t limit() const noexcept { return most; }
+  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
+    return memory_limit(most.get()).on(capacity);
+  }
   [[nodiscard]] constexpr std::size_t page_size(std::size_t block) const noexcept {
     return block <= Small / 2 ? Small : large.get();
   }
@@ -132,7 +140,7 @@ struct grow_in_place {
 /// back_with_giant_pages_first no page is giant; with back_with_giant_pages_only each is.
 ///   Source:  the idea is GMLake's (arXiv 2401.08156); the rule was found by replaying recorded programs
 template <auto Pieces = tunable(std::size_t{64}), auto Slack = tunable(percent(4)),
-          auto Limit = tunable(unlimited), auto LastPieces = tunable(std::size_t{1024}),
+          auto Limit = tunable(memory_limit{}), auto LastPieces = tunable(std::size_t{1024}),
           auto Alignment = tunable(std::size_t{1})>
 struct grow_by_stitching {
   static constexpr growth_way way = growth_way::stitching;
@@ -146,7 +154,9 @@ struct grow_by_stitching {
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return align_up(block, page);
   }
-  [[nodiscard]] constexpr std::size_t limit() const noexcept { return most; }
+  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
+    return memory_limit(most.get()).on(capacity);
+  }
   [[nodiscard]] static constexpr std::size_t page_size(std::size_t) noexcept { return page; }
   [[nodiscard]] static constexpr std::size_t range_size(std::size_t capacity) noexcept {
     return saturating_add(capacity, capacity / 8);

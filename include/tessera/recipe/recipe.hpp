@@ -88,14 +88,15 @@ consteval bool check_recipe() {
   static_assert(
       has_growth<Recipe>,
       "Recipe::growth must name a growth_policy: static growth_way way, size_t segment_size(size_t block, "
-      "const usage&), size_t limit() const noexcept [tessera/policy/growth.hpp]");
+      "const usage&), size_t limit(size_t capacity) const noexcept [tessera/policy/growth.hpp]");
   static_assert(has_way_of_growth<Recipe>,
                 "Recipe::growth must answer what its way needs: in_place a range_growth_policy's questions, "
                 "stitching also a stitching_growth_policy's [tessera/policy/growth.hpp]");
   static_assert(
       has_eviction<Recipe>,
       "Recipe::eviction must name an eviction_policy: size_t bytes_to_evict(moment, const usage&), bool "
-      "considers(size_t bytes), bool should_evict(const idle_segment&, const idle_survey&) const noexcept "
+      "considers(size_t bytes, const usage&), bool should_evict(const idle_segment&, const idle_survey&) "
+      "const noexcept "
       "[tessera/policy/eviction.hpp]");
   static_assert(has_recovery<Recipe>,
                 "Recipe::recovery must name a recovery_policy: recovery_steps steps(refusal) const noexcept "

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/fraction.hpp>
+
+namespace tessera {
+
+/// The most memory that may be reserved: so many bytes, and such a share of what the device has; the lesser counts.
+struct memory_limit {
+  std::size_t bytes = unlimited;
+  fraction share = percent(100);
+
+  constexpr memory_limit() noexcept = default;
+  constexpr memory_limit(std::size_t most) noexcept : bytes(most) {}
+  constexpr memory_limit(fraction most) noexcept : share(most) {}
+  constexpr memory_limit(std::size_t most, fraction of_device) noexcept : bytes(most), share(of_device) {}
+
+  /// The limit in bytes, on a device of `capacity` bytes; `unlimited` where there is none.
+  [[nodiscard]] constexpr std::size_t on(std::size_t capacity) const noexcept {
+    if (share == percent(100)) return bytes;
+    const std::size_t part = share.of(capacity);
+    return part < bytes ? part : bytes;
+  }
+  bool operator==(const memory_limit&) const = default;
+};
+
+}  // namespace tessera
