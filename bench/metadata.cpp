@@ -66,7 +66,7 @@ class uncounted_device : public tessera::simulated_device {
 };
 
 struct tessera_pytorch {
-  tessera::caching_allocator<tessera::pytorch, uncounted_device> pool;
+  tessera::caching_allocator<tessera::pytorch<>, uncounted_device> pool;
 };
 struct textbook_engine {
   bench::textbook<uncounted_device> pool{uncounted_device{}};

@@ -19,7 +19,7 @@ inline tessera::simulated_device roomy() {
 }
 
 struct tessera_pytorch {
-  tessera::caching_allocator<tessera::pytorch, tessera::simulated_device> pool{roomy()};
+  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool{roomy()};
 };
 struct tessera_passthrough {
   tessera::caching_allocator<tessera::passthrough, tessera::simulated_device> pool{roomy()};

@@ -10,10 +10,10 @@
 namespace bench {
 
 struct tessera_locked {
-  tessera::locked<tessera::pytorch, tessera::simulated_device> pool{roomy()};
+  tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool{roomy()};
 };
 struct tessera_per_stream {
-  tessera::per_stream<tessera::pytorch, tessera::simulated_device> pool{roomy()};
+  tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> pool{roomy()};
 };
 
 }  // namespace bench

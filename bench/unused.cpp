@@ -20,10 +20,10 @@ using tessera::ignore_events;
 using tessera::simulated_device;
 
 /// One order for all work: no events, and no stream is compared.
-using one_stream = tessera::with<tessera::pytorch, tessera::reuse_ignoring_streams>;
+using one_stream = tessera::with<tessera::pytorch<>, tessera::reuse_ignoring_streams>;
 
 struct no_statistics {
-  tessera::caching_allocator<tessera::pytorch, simulated_device, ignore_events, count_totals> pool{
+  tessera::caching_allocator<tessera::pytorch<>, simulated_device, ignore_events, count_totals> pool{
       bench::roomy()};
 };
 struct no_streams {
@@ -36,7 +36,7 @@ struct stripped {
 /// The same calls, by handle.
 struct by_handle {
   struct {
-    tessera::caching_allocator<tessera::pytorch, simulated_device> inside{bench::roomy()};
+    tessera::caching_allocator<tessera::pytorch<>, simulated_device> inside{bench::roomy()};
     tessera::handle try_allocate(std::size_t bytes) { return inside.allocate_by_handle(bytes); }
     void deallocate(tessera::handle h) { inside.deallocate(h); }
     simulated_device& device() { return inside.device(); }

@@ -7,7 +7,7 @@
 int main() {
   using namespace tessera::literals;
 
-  tessera::caching_allocator<tessera::pytorch, tessera::simulated_device> pool;
+  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
   void* weights = pool.allocate(300_MiB);
   void* batch = pool.allocate(5_MiB, tessera::stream_id{1});  // on a stream of its own
   pool.record_stream(weights, tessera::stream_id{1});         // stream 1 reads the weights too

@@ -20,7 +20,7 @@ static_assert(tessera::law::rounding(round_in_two_steps{}));  // and the meaning
 
 // A variation of a known recipe; the order of policies does not matter.
 using variation =
-    tessera::with<tessera::pytorch, round_in_two_steps, tessera::evict_idle_above<tessera::percent(60)>>;
+    tessera::with<tessera::pytorch<>, round_in_two_steps, tessera::evict_idle_above<tessera::percent(60)>>;
 
 // The same written out: complete, so that a misspelt axis is an error.
 struct inference_server final {
@@ -31,7 +31,7 @@ struct inference_server final {
   using pages = tessera::back_with_huge_pages_first;
   using growth = tessera::grow_by_segments<2_MiB, 20_MiB>;
   using eviction = tessera::evict_idle_above<tessera::percent(60)>;
-  using recovery = tessera::recover_like_pytorch;
+  using recovery = tessera::recover_like_pytorch<>;
 };
 
 int main() {

@@ -50,7 +50,7 @@ int main() {
   std::puts("the arena keeps the law of providers");
 
   // It has no events, so the recipe must not ask for any.
-  using recipe = tessera::with<tessera::pytorch, tessera::reuse_ignoring_streams>;
+  using recipe = tessera::with<tessera::pytorch<>, tessera::reuse_ignoring_streams>;
   tessera::caching_allocator<recipe, arena> pool{std::move(device)};
   auto* numbers = static_cast<int*>(pool.allocate(1000 * sizeof(int)));
   numbers[999] = 42;

@@ -30,8 +30,8 @@ bool serve_four_threads(Pool& pool) {
 
 int main() {
   // One mutex, which nobody holds while the device is asked: for threads that share streams, or allocate now and then.
-  tessera::locked<tessera::pytorch, tessera::simulated_device> simple;
+  tessera::locked<tessera::pytorch<>, tessera::simulated_device> simple;
   // A mutex for each stream: for threads that allocate all the time, on streams of their own.
-  tessera::per_stream<tessera::pytorch, tessera::simulated_device> fast;
+  tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> fast;
   return serve_four_threads(simple) && serve_four_threads(fast) ? 0 : 1;
 }

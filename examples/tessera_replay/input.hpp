@@ -80,7 +80,7 @@ template <typename Recipe>
 /// Calls f.operator()<Recipe>(name) for each recipe.
 template <typename F>
 void for_each_recipe(F f) {
-  f.template operator()<tessera::pytorch>("pytorch");
+  f.template operator()<tessera::pytorch<>>("pytorch");
   f.template operator()<tessera::pytorch_expandable>("pytorch_expandable");
   f.template operator()<tessera::stitched>("stitched");
   f.template operator()<tessera::with<tessera::stitched, tessera::grow_by_stitching<std::size_t{32}>>>(

@@ -20,7 +20,7 @@ namespace {
 using namespace tessera;
 using conformance::misbehaviour;
 using conformance::plan;
-using eager = with<pytorch, split_up_to<32_MiB>, evict_idle_above<percent(60)>>;
+using eager = with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>;
 using eager_in_ranges =
     with<pytorch_expandable, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, evict_idle_above<percent(60)>>;
 
@@ -65,11 +65,11 @@ struct devices_with_lanes {
 template <typename Front>
 class threads : public testing::Test {};
 using fronts =
-    testing::Types<one_lock<pytorch>, one_lock<passthrough>, one_lock<eager>, one_lock<pytorch_expandable>,
-                   one_lock<eager_in_ranges>, lanes<pytorch>, lanes<passthrough>, lanes<eager>,
-                   lanes<with<pytorch, reuse_ignoring_streams>>, lanes<pytorch_expandable>,
+    testing::Types<one_lock<pytorch<>>, one_lock<passthrough>, one_lock<eager>, one_lock<pytorch_expandable>,
+                   one_lock<eager_in_ranges>, lanes<pytorch<>>, lanes<passthrough>, lanes<eager>,
+                   lanes<with<pytorch<>, reuse_ignoring_streams>>, lanes<pytorch_expandable>,
                    lanes<eager_in_ranges>,
-                   lanes<with<pytorch_expandable, reuse_ignoring_streams, evict_at_free>>, devices<pytorch>,
+                   lanes<with<pytorch_expandable, reuse_ignoring_streams, evict_at_free>>, devices<pytorch<>>,
                    devices<pytorch_expandable>, devices_with_lanes<pytorch_expandable>>;
 TYPED_TEST_SUITE(threads, fronts);
 

@@ -309,10 +309,10 @@ class faults : public testing::Test {
 
 using mixed_pages = grow_in_place<256_KiB, 6_MiB>;
 using cases = testing::Types<
-    under<pytorch>, under<passthrough>, under<power_of_two>,
-    under<with<pytorch, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>,
-    under<with<pytorch, split_if_rest_at_least<512, block_end::high>, pool_together>>,
-    under<with<pytorch, reuse_ignoring_streams>>, under<with<passthrough, back_with_huge_pages_first>>,
+    under<pytorch<>>, under<passthrough>, under<power_of_two>,
+    under<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>,
+    under<with<pytorch<>, split_if_rest_at_least<512, block_end::high>, pool_together>>,
+    under<with<pytorch<>, reuse_ignoring_streams>>, under<with<passthrough, back_with_huge_pages_first>>,
     under<pytorch_expandable>,
     under<with<pytorch_expandable, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, evict_idle_above<percent(60)>>>,
     under<with<pytorch_expandable, split_if_rest_at_least<512, block_end::high>, pool_together, mixed_pages>>,

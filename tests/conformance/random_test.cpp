@@ -30,9 +30,10 @@ constexpr std::size_t of_real_pages =
 template <typename Recipe>
 class recipes : public testing::Test {};
 using all = testing::Types<
-    pytorch, passthrough, power_of_two, with<pytorch, split_up_to<32_MiB>, evict_idle_above<percent(60)>>,
-    with<pytorch, split_if_rest_at_least<512, block_end::high>, pool_together>,
-    with<pytorch, reuse_ignoring_streams>, with<passthrough, back_with_huge_pages_first>, pytorch_expandable,
+    pytorch<>, passthrough, power_of_two, with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>,
+    with<pytorch<>, split_if_rest_at_least<512, block_end::high>, pool_together>,
+    with<pytorch<>, reuse_ignoring_streams>, with<passthrough, back_with_huge_pages_first>,
+    pytorch_expandable,
     with<pytorch_expandable, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, evict_idle_above<percent(60)>>,
     with<pytorch_expandable, split_if_rest_at_least<512, block_end::high>, pool_together>,
     with<pytorch_expandable, reuse_ignoring_streams, evict_at_free>,

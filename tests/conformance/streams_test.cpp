@@ -54,13 +54,13 @@ int corrupted_rounds(int rounds) {
 }
 
 TEST(streams, never_see_a_recorded_block_overwritten) {
-  EXPECT_EQ(corrupted_rounds<pytorch>(200), 0);
+  EXPECT_EQ(corrupted_rounds<pytorch<>>(200), 0);
   EXPECT_EQ(corrupted_rounds<passthrough>(200), 0);
   EXPECT_EQ(corrupted_rounds<power_of_two>(200), 0);
 }
 
 TEST(streams, corrupt_where_a_recipe_ignores_them) {
-  using careless = with<pytorch, reuse_ignoring_streams>;
+  using careless = with<pytorch<>, reuse_ignoring_streams>;
   EXPECT_EQ(corrupted_rounds<careless>(20), 20);
 }
 

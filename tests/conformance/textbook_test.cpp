@@ -14,7 +14,7 @@
 namespace {
 
 using namespace tessera;
-using engine_under_test = caching_allocator<pytorch, simulated_device>;
+using engine_under_test = caching_allocator<pytorch<>, simulated_device>;
 using textbook_engine = bench::textbook<simulated_device>;
 
 bool equal(const pool_statistics& a, const pool_statistics& b) {
@@ -91,8 +91,8 @@ INSTANTIATE_TEST_SUITE_P(workloads, both,
 
 // What is not counted is not missed where policies ask.
 TEST(totals, are_those_of_the_statistics) {
-  caching_allocator<pytorch, simulated_device> full;
-  caching_allocator<pytorch, simulated_device, ignore_events, count_totals> bare;
+  caching_allocator<pytorch<>, simulated_device> full;
+  caching_allocator<pytorch<>, simulated_device, ignore_events, count_totals> bare;
   std::mt19937_64 random(11);
   std::vector<void*> live;
   for (int i = 0; i < 50'000; ++i) {

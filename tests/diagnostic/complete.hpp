@@ -5,12 +5,12 @@
 
 /// A recipe without fault, of which each test spoils one alias.
 struct complete {
-  using rounding = tessera::pytorch::rounding;
-  using pools = tessera::pytorch::pools;
-  using streams = tessera::pytorch::streams;
-  using split = tessera::pytorch::split;
-  using pages = tessera::pytorch::pages;
-  using growth = tessera::pytorch::growth;
-  using eviction = tessera::pytorch::eviction;
-  using recovery = tessera::pytorch::recovery;
+  using rounding = tessera::pytorch_native::rounding;
+  using pools = tessera::pytorch_native::pools;
+  using streams = tessera::pytorch_native::streams;
+  using split = tessera::pytorch_native::split;
+  using pages = tessera::pytorch_native::pages;
+  using growth = tessera::pytorch_native::growth;
+  using eviction = tessera::pytorch_native::eviction;
+  using recovery = tessera::pytorch_native::recovery;
 };

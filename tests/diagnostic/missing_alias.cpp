@@ -3,13 +3,13 @@
 #include <tessera/tessera.hpp>
 
 struct my_recipe final {
-  using rounding = tessera::pytorch::rounding;
-  using pools = tessera::pytorch::pools;
-  using streams = tessera::pytorch::streams;
-  using split = tessera::pytorch::split;
-  using pages = tessera::pytorch::pages;
-  using growth = tessera::pytorch::growth;
-  using recovery = tessera::pytorch::recovery;
+  using rounding = tessera::pytorch_native::rounding;
+  using pools = tessera::pytorch_native::pools;
+  using streams = tessera::pytorch_native::streams;
+  using split = tessera::pytorch_native::split;
+  using pages = tessera::pytorch_native::pages;
+  using growth = tessera::pytorch_native::growth;
+  using recovery = tessera::pytorch_native::recovery;
 };
 
 int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }

@@ -2,6 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tessera.hpp>
 
-using wrong = tessera::with<tessera::pytorch, tessera::split_never, tessera::split_up_to<>>;
+using wrong = tessera::with<tessera::pytorch<>, tessera::split_never, tessera::split_up_to<>>;
 
 int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -2,6 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tessera.hpp>
 
-using wrong = tessera::with<tessera::pytorch, int>;
+using wrong = tessera::with<tessera::pytorch<>, int>;
 
 int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

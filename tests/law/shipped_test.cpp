@@ -38,18 +38,18 @@ static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free{}));
 static_assert(law::eviction(evict_idle_above<percent(60)>{}) &&
               law::eviction(evict_idle_above<>{.threshold = percent(99)}));
 static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_the_cache{}));
-static_assert(law::recovery(recover_like_pytorch{}) && law::recovery(recover_unless_over_limit{}));
+static_assert(law::recovery(recover_like_pytorch<>{}) && law::recovery(recover_unless_over_limit{}));
 
-static_assert(law::recipe<pytorch>() && law::recipe<passthrough>() && law::recipe<power_of_two>());
+static_assert(law::recipe<pytorch<>>() && law::recipe<passthrough>() && law::recipe<power_of_two>());
 static_assert(law::recipe<pytorch_expandable>() && law::recipe<stitched>());
-static_assert(law::recipe<with<pytorch, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>());
+static_assert(law::recipe<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
-static_assert(law::recipe<with<pytorch, back_with_huge_pages_first>>() &&
-              law::recipe<with<pytorch, back_with_giant_pages_first>>());
+static_assert(law::recipe<with<pytorch<>, back_with_huge_pages_first>>() &&
+              law::recipe<with<pytorch<>, back_with_giant_pages_first>>());
 
 // A number given as a template argument takes no room and no time; one set at run time is a member.
 static_assert(std::is_empty_v<split_up_to<32_MiB, 20_MiB>> && std::is_empty_v<evict_idle_above<percent(60)>>);
-static_assert(std::is_empty_v<grow_by_segments<2_MiB, 20_MiB, unlimited>>);
+static_assert(std::is_empty_v<grow_by_segments<2_MiB, 20_MiB, 10_MiB, unlimited>>);
 static_assert(sizeof(split_up_to<>) == 2 * sizeof(std::size_t));
 
 // No type answers for two axes.

@@ -48,7 +48,7 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
   if (settings.expandable_segments) {
     write.operator()<tessera::pytorch_expandable>(tessera::pytorch_expandable::configured(settings));
   } else {
-    write.operator()<tessera::pytorch>(tessera::pytorch::configured(settings));
+    write.operator()<tessera::pytorch<>>(tessera::pytorch_native::configured(settings));
   }
   std::fclose(out);
   std::string lines(written, size);

@@ -12,7 +12,7 @@
 namespace {
 
 using namespace tessera;
-using torch = caching_allocator<pytorch, simulated_device>;
+using torch = caching_allocator<pytorch<>, simulated_device>;
 
 TEST(caching_allocator, answers_zero_bytes_with_null) {
   torch pool;
@@ -73,7 +73,7 @@ TEST(caching_allocator_death, names_a_double_free) {
 
 TEST(caching_allocator, keeps_devices_and_allocators_apart) {
   simulated_device shared;
-  caching_allocator<pytorch, provider_ref<simulated_device>> one{provider_ref(shared)},
+  caching_allocator<pytorch<>, provider_ref<simulated_device>> one{provider_ref(shared)},
       two{provider_ref(shared)};
   torch other{simulated_device{simulated_device::options{.device = 1}}};
   void* p = one.allocate(1_KiB);
@@ -91,7 +91,7 @@ TEST(caching_allocator, keeps_devices_and_allocators_apart) {
 TEST(caching_allocator, gives_everything_back_at_its_end) {
   simulated_device shared;
   {
-    caching_allocator<pytorch, provider_ref<simulated_device>> pool{provider_ref(shared)};
+    caching_allocator<pytorch<>, provider_ref<simulated_device>> pool{provider_ref(shared)};
     (void)pool.allocate(1_KiB);
     void* p = pool.allocate(30_MiB);
     pool.record_stream(p, stream_id{9});
@@ -174,7 +174,7 @@ struct memory {
 };
 TEST(caching_allocator, tells_its_sink) {
   std::vector<allocator_event> told;
-  caching_allocator<pytorch, simulated_device, memory> pool{
+  caching_allocator<pytorch<>, simulated_device, memory> pool{
       simulated_device{simulated_device::options{.capacity = 4_MiB}}, {}, {&told}};
   void* p = pool.allocate(1000);
   pool.deallocate(p);
@@ -187,12 +187,12 @@ TEST(caching_allocator, tells_its_sink) {
   EXPECT_EQ(told[1].bytes, 1000u);
   EXPECT_EQ(told[1].block, 1024u);
   EXPECT_EQ(told[4].bytes, 20_MiB);
-  static_assert(sizeof(caching_allocator<pytorch, simulated_device>) <=
-                sizeof(caching_allocator<pytorch, simulated_device, memory>));
+  static_assert(sizeof(caching_allocator<pytorch<>, simulated_device>) <=
+                sizeof(caching_allocator<pytorch<>, simulated_device, memory>));
 }
 
 TEST(caching_allocator, hands_out_the_high_end_where_asked) {
-  using high = with<pytorch, split_if_rest_at_least<512, block_end::high>>;
+  using high = with<pytorch<>, split_if_rest_at_least<512, block_end::high>>;
   caching_allocator<high, simulated_device> pool;
   auto* first = static_cast<char*>(pool.allocate(1_KiB));
   auto* second = static_cast<char*>(pool.allocate(1_KiB));
@@ -203,7 +203,7 @@ TEST(caching_allocator, hands_out_the_high_end_where_asked) {
 }
 
 TEST(caching_allocator, falls_back_from_huge_pages) {
-  using recipe = with<pytorch, back_with_huge_pages_first>;
+  using recipe = with<pytorch<>, back_with_huge_pages_first>;
   caching_allocator<recipe, simulated_device> pool{
       simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
   (void)pool.allocate(20_MiB);
@@ -262,7 +262,7 @@ struct share_by_parity {
 static_assert(law::streams(share_by_parity{}));
 
 TEST(caching_allocator, holds_blocks_of_a_group_for_other_groups_only) {
-  caching_allocator<with<pytorch, share_by_parity>, simulated_device> pool;
+  caching_allocator<with<pytorch<>, share_by_parity>, simulated_device> pool;
   pool.device().hold_events(true);
   void* p = pool.allocate(5_MiB, stream_id{3});
   pool.record_stream(p, stream_id{1});

@@ -83,7 +83,7 @@ struct recovery_without_reason {
 static_assert(recovery_policy<recover_never> && !recovery_policy<recovery_without_reason>);
 
 struct no_alias {};
-static_assert(recipe<pytorch> && !recipe<no_alias> && !has_rounding<no_alias>);
+static_assert(recipe<pytorch<>> && !recipe<no_alias> && !has_rounding<no_alias>);
 
 struct device_that_throws {
   void* acquire(std::size_t) { return nullptr; }
@@ -147,9 +147,9 @@ static_assert(!registering_provider<plain_device> && registering_provider<brings
               registering_provider<provider_ref<brings_memory_in>>);
 
 // Variations: order does not matter, and what is not named stays.
-using one = with<pytorch, split_never, evict_never>;
-using other = with<pytorch, evict_never, split_never>;
+using one = with<pytorch<>, split_never, evict_never>;
+using other = with<pytorch<>, evict_never, split_never>;
 static_assert(std::is_same_v<one::split, other::split> && std::is_same_v<one::eviction, other::eviction>);
-static_assert(std::is_same_v<one::rounding, pytorch::rounding> && recipe<one>);
+static_assert(std::is_same_v<one::rounding, pytorch_native::rounding> && recipe<one>);
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace {
 
 using namespace tessera;
-using pool_type = caching_allocator<pytorch, simulated_device>;
+using pool_type = caching_allocator<pytorch<>, simulated_device>;
 
 TEST(handle, stands_for_a_block_that_no_address_finds) {
   pool_type pool;
@@ -152,7 +152,7 @@ TEST(promise, is_told_in_order) {
     void on(const allocator_event& e) noexcept { told.push_back(e.what); }
   };
   using action = allocator_event::action;
-  caching_allocator<pytorch, simulated_device, sink> pool;
+  caching_allocator<pytorch<>, simulated_device, sink> pool;
   pool.deallocate(pool.allocate(512));
   pool.deallocate(pool.allocate(512));
   const std::vector<action> expected{action::segment_alloc,  action::alloc, action::free_requested,

@@ -9,7 +9,7 @@
 namespace {
 
 using namespace tessera;
-using torch = caching_allocator<pytorch, simulated_device>;
+using torch = caching_allocator<pytorch<>, simulated_device>;
 
 simulated_device device_of(std::size_t capacity) {
   return simulated_device{simulated_device::options{.capacity = capacity}};
@@ -199,7 +199,7 @@ TEST(pytorch, respects_a_limit_below_the_device) {
 }
 
 TEST(pytorch, rounds_by_divisions) {
-  const auto all4 = pytorch::configured({.roundup = divisions::all(4)});
+  const auto all4 = pytorch_native::configured({.roundup = divisions::all(4)});
   const round_to_divisions<512> r = all4.rounding;
   EXPECT_EQ(r.block_size(84_MiB), 96_MiB);
   EXPECT_EQ(r.block_size(64_MiB), 64_MiB);
@@ -211,7 +211,7 @@ TEST(pytorch, rounds_by_divisions) {
 }
 
 TEST(pytorch, rejects_at_once_where_the_limit_refused) {
-  using strict = with<pytorch, recover_unless_over_limit>;
+  using strict = with<pytorch<>, recover_unless_over_limit>;
   caching_allocator<strict, simulated_device> pool{device_of(1_GiB), {.growth = {.most = 40_MiB}}};
   void* p = pool.allocate(30_MiB);
   pool.deallocate(p);

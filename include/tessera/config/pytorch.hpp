@@ -11,16 +11,31 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/divisions.hpp>
 #include <tessera/core/fraction.hpp>
+#include <tessera/core/memory_limit.hpp>
 
 namespace tessera::config {
 
-/// What a PYTORCH_CUDA_ALLOC_CONF says of the native allocator of PyTorch 2.6; sizes in bytes.
+/// What a PYTORCH_CUDA_ALLOC_CONF says; sizes in bytes.
 struct pytorch_settings {
   std::size_t max_split_size = unlimited;
   std::size_t max_non_split_rounding = 20_MiB;
+  std::size_t large_segment_size = 20_MiB;
   fraction garbage_collection_threshold{};
   divisions roundup{};
   bool expandable_segments = false;
+  memory_limit expandable_segments_reserve{};
+  bool async_backend = false;  ///< backend:cudaMallocAsync
+  fraction memory_fraction = percent(100);
+  bool throw_on_oom = false;
+  bool release_lock = false;
+  bool graph_capture_record_stream_reuse = false;
+  bool pinned_use_background_threads = false;
+  bool pinned_use_host_register = false;
+  bool pinned_free_catch_all = false;
+  std::size_t pinned_num_register_threads = 1;
+  std::size_t pinned_max_round_threshold = unlimited;
+  std::size_t pinned_max_cached_size = unlimited;
+  std::size_t pinned_reserve_segment_size = 0;
   bool operator==(const pytorch_settings&) const = default;
 };
 

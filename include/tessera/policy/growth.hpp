@@ -73,18 +73,19 @@ struct grow_exactly {
   bool operator==(const grow_exactly&) const = default;
 };
 
-/// Takes a `Small` segment for a block of at most half of it, a `Large` one for a block of less than half of that,
-/// and otherwise the block's size, rounded up to a multiple of `Small`; all in bytes.
-///   Source:  PyTorch, with 2 MiB and 20 MiB
-template <std::size_t Small, std::size_t Large, auto Limit = tunable(memory_limit{})>
-  requires(Small <= Large)
+/// Takes a `Small` segment for a block of at most half of it, a `large` one for a block of less than `Own` bytes, and
+/// otherwise the block's size, rounded up to a multiple of `Small`; all in bytes.
+///   Source:  PyTorch, with 2, 20 and 10 MiB, of which large_segment_size_mb changes the second
+template <std::size_t Small = 2_MiB, auto Large = tunable(20_MiB), std::size_t Own = 10_MiB,
+          auto Limit = tunable(memory_limit{})>
 struct grow_by_segments {
   static constexpr growth_way way = growth_way::segments;
+  [[no_unique_address]] number<Large> large{};
   [[no_unique_address]] number<Limit> most{};
 
-  [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
+  [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
     if (block <= Small / 2) return Small;
-    return block < Large / 2 ? Large : align_up(block, Small);
+    return block < Own && block <= large ? large.get() : align_up(block, Small);
   }
   [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
     return memory_limit(most.get()).on(capacity);
@@ -102,12 +103,13 @@ struct grow_by_segments {
 ///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB, and torch_npu's segment_size_mb (20 to 512) and
 ///            base_addr_aligned_kb (0 to 16)
 template <std::size_t Small = 2_MiB, auto Large = tunable(20_MiB), auto Limit = tunable(memory_limit{}),
-          auto Alignment = tunable(std::size_t{1})>
+          auto Alignment = tunable(std::size_t{1}), auto Reserve = tunable(memory_limit{})>
 struct grow_in_place {
   static constexpr growth_way way = growth_way::in_place;
   [[no_unique_address]] number<Large> large{};
   [[no_unique_address]] number<Limit> most{};
   [[no_unique_address]] number<Alignment> alignment{};
+  [[no_unique_address]] number<Reserve> reserve{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
     if (block <= Small / 2) return Small;
@@ -119,8 +121,10 @@ struct grow_in_place {
   [[nodiscard]] constexpr std::size_t page_size(std::size_t block) const noexcept {
     return block <= Small / 2 ? Small : large.get();
   }
-  [[nodiscard]] static constexpr std::size_t range_size(std::size_t capacity) noexcept {
-    return saturating_add(capacity, capacity / 8);
+  [[nodiscard]] constexpr std::size_t range_size(std::size_t capacity) const noexcept {
+    const std::size_t all = saturating_add(capacity, capacity / 8);
+    const std::size_t said = memory_limit(reserve.get()).on(capacity);
+    return said < all ? said : all;
   }
   [[nodiscard]] constexpr std::size_t base_alignment(std::size_t block) const noexcept {
     return block >= 2_MiB && alignment > 0 ? alignment.get() : 1;

@@ -5,6 +5,8 @@
 #include <concepts>
 #include <cstddef>
 
+#include <tessera/core/number.hpp>
+
 namespace tessera {
 
 /// Who said no to growth.
@@ -47,23 +49,19 @@ struct recover_by_emptying_the_cache {
   bool operator==(const recover_by_emptying_the_cache&) const = default;
 };
 
-/// Gives back what one segment needs, and everything if that was not enough.
-///   Source:  PyTorch
+/// Gives back what one segment needs, and everything if that was not enough. Where it `rejects` and it was the limit that
+/// refused, fails at once: for services that would rather drop a request than stall.
+///   Source:  PyTorch, with its throw_on_cudamalloc_oom
+template <auto Rejects = tunable(false)>
 struct recover_like_pytorch {
-  [[nodiscard]] static constexpr recovery_steps steps(refusal) noexcept {
+  [[no_unique_address]] number<Rejects> rejects{};
+
+  [[nodiscard]] constexpr recovery_steps steps(refusal why) const noexcept {
+    if (why == refusal::by_limit && rejects) return {};
     return {{recovery_step::evict_fitting, recovery_step::evict_all}, 2};
   }
   bool operator==(const recover_like_pytorch&) const = default;
 };
-
-/// As PyTorch, but fails at once where it was the limit that refused: for services that would rather drop a request
-/// than stall.
-///   Source:  PyTorch's throw_on_cudamalloc_oom
-struct recover_unless_over_limit {
-  [[nodiscard]] static constexpr recovery_steps steps(refusal why) noexcept {
-    return why == refusal::by_limit ? recovery_steps{} : recover_like_pytorch::steps(why);
-  }
-  bool operator==(const recover_unless_over_limit&) const = default;
-};
+using recover_unless_over_limit = recover_like_pytorch<true>;
 
 }  // namespace tessera

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 #include <tessera/config/pytorch.hpp>
+#include <tessera/config/text.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
+#include <tessera/recipe/preset.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -12,22 +16,22 @@ namespace tessera {
 ///
 /// Its settings are members of the policies, off by default: `rounding.table` (roundup_power2_divisions), `split.max`
 /// (max_split_size_mb), `eviction.threshold` (garbage_collection_threshold), `growth.most` (the memory fraction).
-struct pytorch final {
+struct pytorch_native final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;
   using streams = reuse_on_same_stream;
   using split = split_up_to<>;
   using pages = back_with_normal_pages;
-  using growth = grow_by_segments<2_MiB, 20_MiB>;
+  using growth = grow_by_segments<>;
   using eviction = evict_idle_above<>;
-  using recovery = recover_like_pytorch;
+  using recovery = recover_like_pytorch<>;
 
   /// The policies under the settings of a PYTORCH_CUDA_ALLOC_CONF.
   ///   Requires:  settings without expandable_segments, for which pytorch_expandable is there, and the reverse
-  [[nodiscard]] static constexpr policies<pytorch> configured(
+  [[nodiscard]] static constexpr policies<pytorch_native> configured(
       const config::pytorch_settings& settings) noexcept;
 };
-static_assert(recipe<pytorch>);
+static_assert(recipe<pytorch_native>);
 
 /// Decides as that allocator does with expandable_segments: pages are mapped into ranges of addresses, so that blocks of
 /// any size share them.
@@ -42,7 +46,7 @@ struct pytorch_expandable final {
   using pages = back_with_normal_pages;
   using growth = grow_in_place<>;
   using eviction = evict_idle_above<>;
-  using recovery = recover_like_pytorch;
+  using recovery = recover_like_pytorch<>;
 
   [[nodiscard]] static constexpr policies<pytorch_expandable> configured(
       const config::pytorch_settings& settings) noexcept;
@@ -55,18 +59,31 @@ template <typename Recipe>
     const config::pytorch_settings& settings) noexcept {
   return {.rounding = {.table = settings.roundup},
           .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
-          .eviction = {.threshold = settings.garbage_collection_threshold}};
+          .growth = {.large = settings.large_segment_size, .most = settings.memory_fraction},
+          .eviction = {.threshold = settings.garbage_collection_threshold},
+          .recovery = {.rejects = settings.throw_on_oom}};
 }
-constexpr policies<pytorch> pytorch::configured(const config::pytorch_settings& settings) noexcept {
+constexpr policies<pytorch_native> pytorch_native::configured(
+    const config::pytorch_settings& settings) noexcept {
   if (settings.expandable_segments)
-    contract_broken("pytorch::configured: for expandable_segments the recipe is pytorch_expandable");
-  return under_pytorch_settings<pytorch>(settings);
+    contract_broken("pytorch_native::configured: for expandable_segments the recipe is pytorch_expandable");
+  return under_pytorch_settings<pytorch_native>(settings);
 }
 constexpr policies<pytorch_expandable> pytorch_expandable::configured(
     const config::pytorch_settings& settings) noexcept {
   if (!settings.expandable_segments)
-    contract_broken("pytorch_expandable::configured: without expandable_segments the recipe is pytorch");
-  return under_pytorch_settings<pytorch_expandable>(settings);
+    contract_broken(
+        "pytorch_expandable::configured: without expandable_segments the recipe is pytorch_native");
+  auto chosen = under_pytorch_settings<pytorch_expandable>(settings);
+  chosen.growth.reserve = settings.expandable_segments_reserve;
+  return chosen;
 }
+
+/// The recipe for settings, with which its policies begin.
+template <config::pytorch_settings Settings>
+using pytorch_with =
+    preset<std::conditional_t<Settings.expandable_segments, pytorch_expandable, pytorch_native>, Settings>;
+template <config::text Conf = "">
+using pytorch = pytorch_native;
 
 }  // namespace tessera

@@ -47,7 +47,7 @@ class verifier {
     const snapshot::settings& s = source.configured;
     const auto conf = config::parse_pytorch(s.conf);
     if (const auto* parsed = std::get_if<config::pytorch_settings>(&conf))
-      chosen_ = pytorch::configured(*parsed);
+      chosen_ = pytorch_native::configured(*parsed);
     chosen_.split.max = s.max_split_size;
     chosen_.eviction.threshold = fraction{};
     std::copy(std::begin(s.roundup_power2_divisions), std::end(s.roundup_power2_divisions),
@@ -70,7 +70,7 @@ class verifier {
   }
 
  private:
-  using allocator = caching_allocator<pytorch, recorded_device>;
+  using allocator = caching_allocator<pytorch<>, recorded_device>;
   using pool_id = std::pair<std::uint64_t, std::uint64_t>;
   struct place {
     std::size_t size;
@@ -172,7 +172,7 @@ class verifier {
 
   const snapshot& source_;
   std::size_t device_;
-  policies<pytorch> chosen_{};
+  policies<pytorch<>> chosen_{};
   std::map<pool_id, std::unique_ptr<allocator>> pools_;
   std::map<std::uint64_t, place> segments_;                  // as on the recorded device
   std::map<std::uint64_t, std::pair<pool_id, void*>> live_;  // by recorded address

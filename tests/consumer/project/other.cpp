@@ -4,11 +4,11 @@
 #include <tessera/tessera.hpp>
 
 std::size_t reserved_elsewhere() {
-  tessera::caching_allocator<tessera::pytorch, tessera::host_pinned> pinned{
+  tessera::caching_allocator<tessera::pytorch<>, tessera::host_pinned> pinned{
       tessera::host_pinned{{.capacity = 1 << 22, .pin = tessera::host_pinned::pinning::never}}};
   void* q = pinned.allocate(1000);
   pinned.deallocate(q);
-  tessera::caching_allocator<tessera::pytorch, tessera::simulated_device> pool;
+  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
   void* p = pool.allocate(1000);
   pool.deallocate(p);
   return pool.now().reserved;

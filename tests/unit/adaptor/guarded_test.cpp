@@ -76,7 +76,7 @@ using strings = std::set<std::string>;
 
 TEST(guarded_threads, let_go_of_the_mutex_while_segments_come_and_go) {
   asked calls;
-  fill_and_empty<pytorch>(calls);
+  fill_and_empty<pytorch<>>(calls);
   EXPECT_EQ(calls.without, (strings{"acquire", "release", "wait"}));
   EXPECT_EQ(calls.with_mutex, strings{});
 }

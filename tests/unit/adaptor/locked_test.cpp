@@ -24,7 +24,7 @@ using adaptor_tests::gated_ref;
 using adaptor_tests::run_streams_in_host_memory;
 using adaptor_tests::run_threads_and_give_back;
 using adaptor_tests::run_threads_with_failing_calls;
-using torch = locked<pytorch, gated_ref>;
+using torch = locked<pytorch<>, gated_ref>;
 
 template <typename recipe>
 void decide_alone_as_without_a_lock() {
@@ -69,7 +69,7 @@ void decide_alone_as_without_a_lock() {
   }
 }
 TEST(locked_threads, decide_alone_as_without_a_lock) {
-  decide_alone_as_without_a_lock<with<pytorch, split_up_to<16_MiB>, evict_idle_above<percent(50)>>>();
+  decide_alone_as_without_a_lock<with<pytorch<>, split_up_to<16_MiB>, evict_idle_above<percent(50)>>>();
   decide_alone_as_without_a_lock<with<pytorch_expandable, evict_idle_above<percent(50)>>>();
 }
 
@@ -81,9 +81,9 @@ struct plain_device {
   std::size_t granularity() const noexcept { return 512; }
 };
 TEST(locked_threads, ask_of_a_device_what_the_recipe_asks) {
-  locked<with<pytorch, reuse_ignoring_streams>, plain_device> plain;
+  locked<with<pytorch<>, reuse_ignoring_streams>, plain_device> plain;
   EXPECT_EQ(plain.try_allocate(1), nullptr);
-  locked<with<pytorch, back_with_huge_pages_first>, simulated_device> paged{
+  locked<with<pytorch<>, back_with_huge_pages_first>, simulated_device> paged{
       simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
   (void)paged.allocate(20_MiB);
   (void)paged.allocate(20_MiB);
@@ -91,7 +91,7 @@ TEST(locked_threads, ask_of_a_device_what_the_recipe_asks) {
 }
 
 TEST(locked_threads, explain_out_of_memory) {
-  locked<pytorch, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
+  locked<pytorch<>, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
   void* p = pool.allocate(5_MiB);
   try {
     (void)pool.allocate(25_MiB);
@@ -109,7 +109,7 @@ TEST(locked_threads, explain_out_of_memory) {
 }
 
 TEST(locked_threads, keep_every_promise_on_a_device_for_one_thread) {
-  using recipe = with<pytorch, evict_idle_above<percent(50)>>;
+  using recipe = with<pytorch<>, evict_idle_above<percent(50)>>;
   simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
   run_threads_and_give_back<locked<recipe, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
                                                                             8_MiB);
@@ -130,7 +130,7 @@ TEST(locked_threads, keep_every_promise_where_every_free_gives_back) {
 }
 
 TEST(locked_threads, survive_calls_failing_again_and_again) {
-  run_threads_with_failing_calls<locked<with<pytorch, split_up_to<2_MiB>>, gated_ref>>();
+  run_threads_with_failing_calls<locked<with<pytorch<>, split_up_to<2_MiB>>, gated_ref>>();
   run_threads_with_failing_calls<locked<pytorch_expandable, gated_ref>>();
 }
 
@@ -283,7 +283,7 @@ class refilling_device : public gated_ref {
 TEST(locked_threads, end_a_walk_though_others_fill_the_cache) {
   gated_device shared(1000_GiB);
   refilling_device::refill refill;
-  using refilled = locked<pytorch, refilling_device>;
+  using refilled = locked<pytorch<>, refilling_device>;
   refilled pool{refilling_device(shared, refill), {.split = {.max = 20_MiB}, .growth = {.most = 999_GiB}}};
   for (int i = 0; i < 10; ++i) (void)pool.allocate(30_MiB);
   std::vector<void*> blocks;
@@ -308,7 +308,7 @@ TEST(locked_threads, may_use_the_allocator_in_callbacks_under_pressure) {
 }
 
 TEST(locked_threads, reach_settings_and_device_safely) {
-  locked<pytorch, host_pinned> pool{
+  locked<pytorch<>, host_pinned> pool{
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}}};
   const stream_id side = pool.with_device([](auto& d) { return d.create_stream(); });
   std::thread setting([&] {

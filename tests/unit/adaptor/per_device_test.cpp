@@ -50,7 +50,7 @@ void finds_the_device_of_a_block() {
   EXPECT_STREQ(all.audit(), nullptr);
 }
 TEST(per_device_threads, finds_the_device_of_a_block) {
-  finds_the_device_of_a_block<pytorch>();
+  finds_the_device_of_a_block<pytorch<>>();
   finds_the_device_of_a_block<pytorch_expandable>();
 }
 
@@ -75,7 +75,7 @@ TEST(per_device_threads, knows_of_a_range_what_is_mapped) {
 using per_device_threads_death = testing::Test;
 TEST(per_device_threads_death, names_a_device_that_is_not_there) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  per_device<pytorch, simulated_device> all{devices(2)};
+  per_device<pytorch<>, simulated_device> all{devices(2)};
   EXPECT_DEATH((void)all.allocate(1, 2), "per_device: there is no device of this number");
   EXPECT_DEATH((void)all.front(2), "per_device: there is no device of this number");
   EXPECT_DEATH(all.deallocate(&all), "deallocate: not the address of a live block");
@@ -112,14 +112,14 @@ void pass_blocks_around() {
   EXPECT_EQ(adaptor_tests::outstanding(first) + adaptor_tests::outstanding(second), 0u);
 }
 TEST(per_device_threads, pass_blocks_around_on_any_front) {
-  pass_blocks_around<per_device<pytorch, gated_ref>>();
-  pass_blocks_around<per_device<pytorch, gated_ref, per_stream>>();
+  pass_blocks_around<per_device<pytorch<>, gated_ref>>();
+  pass_blocks_around<per_device<pytorch<>, gated_ref, per_stream>>();
   pass_blocks_around<per_device<pytorch_expandable, gated_ref>>();
   pass_blocks_around<per_device<pytorch_expandable, gated_ref, per_stream>>();
 }
 
 TEST(per_device_threads, serves_one_thread_with_plain_allocators) {
-  per_device<pytorch, simulated_device, caching_allocator> all{devices(2)};
+  per_device<pytorch<>, simulated_device, caching_allocator> all{devices(2)};
   per_device<pytorch_expandable, simulated_device, caching_allocator> ranges{devices(2)};
   const auto serves = [](auto& pool) {
     void* const p = pool.allocate(1_KiB, 1);

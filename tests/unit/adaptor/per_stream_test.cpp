@@ -26,11 +26,11 @@ using adaptor_tests::gated_ref;
 using adaptor_tests::run_streams_in_host_memory;
 using adaptor_tests::run_threads_and_give_back;
 using adaptor_tests::run_threads_with_failing_calls;
-using torch = per_stream<pytorch, gated_ref>;
+using torch = per_stream<pytorch<>, gated_ref>;
 using expandable = per_stream<pytorch_expandable, gated_ref>;
 
 TEST(per_stream_threads, serve_as_one_allocator) {
-  per_stream<pytorch, simulated_device> pool;
+  per_stream<pytorch<>, simulated_device> pool;
   void* weights = pool.allocate(300_MiB);
   void* batch = pool.allocate(5_MiB, stream_id{1});
   EXPECT_EQ(pool.lanes(), 2u);
@@ -63,7 +63,7 @@ TEST(per_stream_threads, serve_as_one_allocator) {
 using per_stream_threads_death = testing::Test;
 TEST(per_stream_threads_death, find_a_double_free) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  per_stream<pytorch, simulated_device> pool;
+  per_stream<pytorch<>, simulated_device> pool;
   void* p = pool.allocate(1_KiB);
   EXPECT_DEATH(pool.deallocate(&pool), "deallocate: not the address of a live block");
   EXPECT_DEATH(pool.deallocate(p, 1000), "deallocate: not the requested size");
@@ -100,7 +100,7 @@ void tell_a_limit_from_a_full_device() {
   EXPECT_TRUE(second_stream_is_served(100_MiB, {}));
 }
 TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
-  tell_a_limit_from_a_full_device<with<pytorch, recover_unless_over_limit>>();
+  tell_a_limit_from_a_full_device<with<pytorch<>, recover_unless_over_limit>>();
   tell_a_limit_from_a_full_device<with<pytorch_expandable, recover_unless_over_limit>>();
 }
 
@@ -142,14 +142,14 @@ void decide_alone_on_one_stream_as_without_lanes(std::size_t capacity, std::size
   }
 }
 TEST(per_stream_threads, decide_alone_on_one_stream_as_without_lanes) {
-  decide_alone_on_one_stream_as_without_lanes<pytorch>(150_MiB, unlimited);
-  decide_alone_on_one_stream_as_without_lanes<pytorch>(1_GiB, 150_MiB);
+  decide_alone_on_one_stream_as_without_lanes<pytorch<>>(150_MiB, unlimited);
+  decide_alone_on_one_stream_as_without_lanes<pytorch<>>(1_GiB, 150_MiB);
   decide_alone_on_one_stream_as_without_lanes<pytorch_expandable>(150_MiB, unlimited);
   decide_alone_on_one_stream_as_without_lanes<pytorch_expandable>(1_GiB, 155_MiB);
 }
 
 TEST(per_stream_threads, keep_every_promise_on_a_device_for_one_thread) {
-  using recipe = with<pytorch, evict_idle_above<percent(20)>>;
+  using recipe = with<pytorch<>, evict_idle_above<percent(20)>>;
   simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
   run_threads_and_give_back<per_stream<recipe, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
                                                                                 8_MiB);
@@ -170,7 +170,7 @@ TEST(per_stream_threads, keep_every_promise_where_every_free_gives_back) {
 }
 
 TEST(per_stream_threads, survive_calls_failing_again_and_again) {
-  run_threads_with_failing_calls<per_stream<with<pytorch, split_up_to<2_MiB>>, gated_ref>>();
+  run_threads_with_failing_calls<per_stream<with<pytorch<>, split_up_to<2_MiB>>, gated_ref>>();
   run_threads_with_failing_calls<expandable>();
 }
 
@@ -218,7 +218,7 @@ TEST(per_stream_threads, free_more_at_once_than_can_be_handed_over) {
 }
 
 TEST(per_stream_threads, record_the_event_of_a_stream_that_ends_after_the_free) {
-  per_stream<pytorch, host_pinned> pool{
+  per_stream<pytorch<>, host_pinned> pool{
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}}};
   const stream_id side = pool.with_device([](auto& d) { return d.create_stream(); });
   void* const p = pool.allocate(1_MiB);
@@ -273,7 +273,7 @@ struct for_one : gated_ref {
 };
 TEST(per_stream_threads, ask_for_events_without_waiting_for_a_turn_and_record_them_with) {
   gated_device shared;
-  per_stream<pytorch, for_one> pool{for_one(shared)};
+  per_stream<pytorch<>, for_one> pool{for_one(shared)};
   void* const held = pool.allocate(5_MiB, stream_id{1});
   void* const later = pool.allocate(5_MiB, stream_id{1});
   pool.record_stream(held, stream_id{3});
@@ -394,12 +394,12 @@ void get_what_other_lanes_cache() {
   EXPECT_EQ(unwilling.try_allocate(90_MiB, stream_id{2}), nullptr);
 }
 TEST(per_stream_threads, get_what_other_lanes_cache) {
-  get_what_other_lanes_cache<pytorch>();
+  get_what_other_lanes_cache<pytorch<>>();
   get_what_other_lanes_cache<pytorch_expandable>();
 }
 
 TEST(per_stream_threads, share_lanes_where_streams_are_many) {
-  per_stream<pytorch, simulated_device> pool{
+  per_stream<pytorch<>, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 1000_GiB}}};
   for (std::uint64_t s = 0; s < 10'000; ++s) pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64}));
   EXPECT_LE(pool.lanes(), pool.most_lanes);
@@ -418,7 +418,7 @@ TEST(per_stream_threads, share_lanes_where_streams_are_many) {
 }
 
 TEST(per_stream_threads, put_streams_that_share_blocks_into_one_lane) {
-  per_stream<with<pytorch, reuse_ignoring_streams>, simulated_device> pool;
+  per_stream<with<pytorch<>, reuse_ignoring_streams>, simulated_device> pool;
   void* const p = pool.allocate(1_KiB, stream_id{1});
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(1_KiB, stream_id{2}), p);
@@ -427,7 +427,7 @@ TEST(per_stream_threads, put_streams_that_share_blocks_into_one_lane) {
 
 TEST(per_stream_threads, give_back_what_cannot_be_registered) {
   simulated_device shared{simulated_device::options{.capacity = 500'000_GiB}};
-  per_stream<pytorch, provider_ref<simulated_device>> pool{provider_ref(shared)};
+  per_stream<pytorch<>, provider_ref<simulated_device>> pool{provider_ref(shared)};
   EXPECT_EQ(pool.try_allocate(200'000_GiB), nullptr);
   EXPECT_EQ(shared.used(), 0u);
   EXPECT_GT(shared.calls().release, 0u);
@@ -446,7 +446,7 @@ struct tally {
 };
 TEST(per_stream_threads, tell_one_sink) {
   gated_device shared;
-  per_stream<pytorch, gated_ref, tally> pool{gated_ref(shared)};
+  per_stream<pytorch<>, gated_ref, tally> pool{gated_ref(shared)};
   std::vector<std::thread> running;
   for (std::uint64_t t = 0; t < 4; ++t) {
     running.emplace_back([&pool, t] {

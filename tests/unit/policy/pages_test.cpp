@@ -208,7 +208,7 @@ TEST(pages, allocator_has_no_fallback_from_giant_only) {
 
 // torch_npu under page_size:1g: a small pool in 2 MiB segments, and any failure of 1 GiB pages ends at smaller ones.
 TEST(pages, allocator_falls_back_from_giant_pages_twice) {
-  using recipe = with<pytorch, reuse_ignoring_streams, back_with_giant_pages_first>;
+  using recipe = with<pytorch<>, reuse_ignoring_streams, back_with_giant_pages_first>;
   caching_allocator<recipe, recording_device> pool;
   pool.device().budget[page_size::giant] = 1_GiB;
   pool.device().budget[page_size::huge] = 1_GiB + 2_MiB;
