@@ -11,13 +11,20 @@
 /// How idle segments go back to the device, once it is decided that some must.
 namespace tessera {
 
-/// Waits for pending frees, then gives idle segments back until at most `keep` bytes are reserved.
+/// Gives idle segments back until at most `keep` bytes are reserved.
 template <typename Machine>
-void empty_cache(Machine& machine, std::size_t keep) noexcept {
-  machine.wait_for_pending();
+void release_idle(Machine& machine, std::size_t keep) noexcept {
+  if (machine.staying() <= keep) return;
+  machine.gather_idle();
   machine.blocks().for_each_idle([&](engine::block& idle) {
     return machine.staying() > keep && machine.releasable(idle) > 0 && (machine.release(idle), true);
   });
+}
+/// The same after waiting for pending frees; host memory that describes nothing any more goes too.
+template <typename Machine>
+void empty_cache(Machine& machine, std::size_t keep) noexcept {
+  machine.wait_for_pending();
+  release_idle(machine, keep);
   machine.shrink();
 }
 
@@ -27,6 +34,7 @@ template <typename Machine>
                                   std::size_t wanted) noexcept {
   for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
     before = freed;
+    machine.gather_idle();
     idle_survey survey;
     machine.blocks().for_each_idle([&](const engine::block& b) {
       if (policy.considers(machine.releasable(b), now))
@@ -35,6 +43,7 @@ template <typename Machine>
     });
     machine.blocks().for_each_idle([&](engine::block& b) {
       const idle_segment idle{machine.releasable(b), machine.blocks().age(b)};
+      survey.missing = wanted > freed ? wanted - freed : 0;
       const bool goes = policy.considers(idle.bytes, now) && policy.should_evict(idle, survey);
       if (goes) freed += machine.release(b);
       return goes;

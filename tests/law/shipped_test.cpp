@@ -20,6 +20,8 @@ static_assert(law::rounding(round_to_divisions<512>{.table = divisions::all(4)})
 static_assert(law::rounding(round_to_divisions<512, divisions::all(8)>{}));
 static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_MiB>{}));
 static_assert(law::streams(reuse_on_same_stream{}) && law::streams(reuse_ignoring_streams{}));
+static_assert(law::streams(reuse_in_order<>{}) && law::streams(reuse_in_order<false, true, false>{}) &&
+              law::streams(reuse_in_order<>{.opportunistic = false}));
 static_assert(law::split(split_never{}) && law::split(split_never_and_fit_exactly{}));
 static_assert(law::split(split_if_rest_at_least<512>{}) &&
               law::split(split_if_rest_at_least<64, block_end::high>{}));
@@ -37,11 +39,13 @@ static_assert(law::growth(grow_in_place<>{}) && law::growth(grow_by_stitching<>{
 static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free{}));
 static_assert(law::eviction(evict_idle_above<percent(60)>{}) &&
               law::eviction(evict_idle_above<>{.threshold = percent(99)}));
+static_assert(law::eviction(evict_at_synchronize_above<>{}) &&
+              law::eviction(evict_at_synchronize_above<1_GiB>{}));
 static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_the_cache{}));
 static_assert(law::recovery(recover_like_pytorch<>{}) && law::recovery(recover_unless_over_limit{}));
 
 static_assert(law::recipe<pytorch<>>() && law::recipe<passthrough>() && law::recipe<power_of_two>());
-static_assert(law::recipe<pytorch_expandable>() && law::recipe<stitched>());
+static_assert(law::recipe<pytorch_expandable>() && law::recipe<stitched>() && law::recipe<cuda_async>());
 static_assert(law::recipe<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
 static_assert(law::recipe<with<pytorch<>, back_with_huge_pages_first>>() &&
@@ -50,6 +54,8 @@ static_assert(law::recipe<with<pytorch<>, back_with_huge_pages_first>>() &&
 // A number given as a template argument takes no room and no time; one set at run time is a member.
 static_assert(std::is_empty_v<split_up_to<32_MiB, 20_MiB>> && std::is_empty_v<evict_idle_above<percent(60)>>);
 static_assert(std::is_empty_v<grow_by_segments<2_MiB, 20_MiB, 10_MiB, unlimited>>);
+static_assert(std::is_empty_v<reuse_in_order<true, false, true>> && sizeof(reuse_in_order<>) == 3 &&
+              std::is_empty_v<evict_at_synchronize_above<std::size_t{0}>>);
 static_assert(sizeof(split_up_to<>) == 2 * sizeof(std::size_t));
 
 // No type answers for two axes.

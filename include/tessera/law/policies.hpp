@@ -5,6 +5,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/law/law.hpp>
 #include <tessera/policy/eviction.hpp>
@@ -47,6 +48,8 @@ constexpr bool streams(const P& p) {
     require(p.reuse_key(p.reuse_key(s)) == p.reuse_key(s), "streams: a key is its own key");
     require(P::uses_events || !p.should_hold(s, stream_id{7}), "streams: nothing is held without events");
     require(!p.should_hold(p.reuse_key(s), s), "streams of one key hold no blocks back for each other");
+    require(!P::crosses || p.reuse_key(s) == s, "streams that blocks cross have keys of their own");
+    require(P::crosses || p.crossing() == crossings{}, "streams: a block crosses by rules where it crosses");
   }
   return true;
 }
@@ -107,7 +110,7 @@ constexpr bool growth(const P& p) {
 template <eviction_policy P>
 constexpr bool eviction(const P& p) {
   const usage unused{.limit = 1_GiB};
-  for (moment when : {moment::before_growth, moment::after_free}) {
+  for (moment when : {moment::before_growth, moment::after_free, moment::after_synchronize}) {
     require(p.bytes_to_evict(when, unused) == 0, "eviction wants nothing where nothing is reserved");
     const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
     require(p.bytes_to_evict(when, full) <= full.reserved, "eviction wants at most what is reserved");
