@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <iterator>
 #include <map>
 
@@ -54,8 +53,9 @@ class simulated_streams : public simulated_calls {
   }
 
   [[nodiscard]] std::uint64_t position(stream_id stream) const noexcept {
-    const auto found = lines_.find(stream.handle);
-    return found != lines_.end() ? found->second.submitted : 0;
+    const auto behind = ends_ns_.upper_bound({stream.handle, unlimited});
+    if (behind == ends_ns_.begin() || std::prev(behind)->first.first != stream.handle) return 0;
+    return std::prev(behind)->first.second;
   }
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) const noexcept {
     return !held_ && end_of_work(stream, at) <= now_ns();
@@ -77,7 +77,7 @@ class simulated_streams : public simulated_calls {
   }
 
   /// Queues work of `duration` nanoseconds behind what the stream has to do already.
-  ///   Cost:  linear in the work that has ended since the last call; what is under way is remembered, and each stream
+  ///   Cost:  logarithmic in what is remembered: the tasks that are under way, and the last one of each stream
   void submit(stream_id stream, std::uint64_t duration) {
     queue(stream, saturating_add(end_of_work(stream), duration));
   }
@@ -88,37 +88,25 @@ class simulated_streams : public simulated_calls {
   using simulated_calls::simulated_calls;
 
  private:
-  struct task {
-    std::uint64_t position;
-    std::uint64_t ends_ns;
-  };
-  struct line {
-    std::uint64_t submitted = 0;
-    std::deque<task> under_way{};  // those that have ended may be missing
-  };
-
   /// When the work of a stream ends that was submitted up to a position, or if that is sooner, now.
   [[nodiscard]] std::uint64_t end_of_work(stream_id stream, std::uint64_t at = unlimited) const noexcept {
-    const auto found = lines_.find(stream.handle);
-    if (found == lines_.end()) return now_ns();
-    const std::deque<task>& tasks = found->second.under_way;
-    const auto behind =
-        at == unlimited ? tasks.end() : std::partition_point(tasks.begin(), tasks.end(), [at](const task& t) {
-          return t.position <= at;
-        });
-    return behind != tasks.begin() ? std::max(std::prev(behind)->ends_ns, now_ns()) : now_ns();
+    const auto behind = ends_ns_.upper_bound({stream.handle, at});
+    if (behind == ends_ns_.begin() || std::prev(behind)->first.first != stream.handle) return now_ns();
+    return std::max(std::prev(behind)->second, now_ns());
   }
+  /// Submits a task that ends at this time. Those that have ended are forgotten; the last one tells the position.
   void queue(stream_id stream, std::uint64_t ends_ns) {
-    line& of = lines_[stream.handle];
-    while (!of.under_way.empty() && of.under_way.front().ends_ns <= now_ns()) of.under_way.pop_front();
-    of.under_way.push_back({++of.submitted, ends_ns});
+    const stream_pair task{stream.handle, position(stream) + 1};
+    ends_ns_[task] = ends_ns;
+    auto first = ends_ns_.lower_bound({stream.handle, 0});
+    while (first->second <= now_ns() && first->first.second < task.second) first = ends_ns_.erase(first);
   }
 
   bool ended(std::uint64_t& count, const logged& made, bool works, std::uint64_t cost) noexcept {
     return booked(count, made, works ? simulated_outcome{} : as_told, cost);
   }
 
-  std::map<std::uint64_t, line> lines_;  // the work of each stream that has been given any
+  std::map<stream_pair, std::uint64_t> ends_ns_;  // by stream and position, of tasks
   stream_order order_;
   bool held_ = false;
 };
