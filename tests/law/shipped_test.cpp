@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <tessera/law/ordering.hpp>
 #include <tessera/law/policies.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/law/recipe.hpp>
@@ -75,6 +76,8 @@ TEST(law, holds_for_the_providers) {
   EXPECT_STREQ(law::sharing(npu, other).broken, nullptr);
   host_pinned pinned{host_pinned::options{.capacity = 1_MiB, .pin = host_pinned::pinning::where_allowed}};
   EXPECT_STREQ(law::provider(pinned).broken, nullptr);
+  EXPECT_STREQ(law::ordering(simulated, stream_id{1}, stream_id{2}).broken, nullptr);
+  EXPECT_STREQ(law::ordering(pinned, stream_id{}, pinned.create_stream()).broken, nullptr);
 }
 
 }  // namespace
