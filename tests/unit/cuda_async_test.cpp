@@ -158,27 +158,24 @@ TEST(cuda_async, puts_free_neighbours_of_several_streams_together) {
 
 // What is taken over lies beside what the stream has already: they are one block, whatever becomes of the request.
 TEST(cuda_async, merges_what_it_takes_over_with_what_it_has) {
-  async pool{simulated_device{}, only(false, true, false)};
-  void* const low = pool.allocate(1_MiB, a);
-  void* const high = pool.allocate(1_MiB, a);
-  pool.deallocate(high);
-  void* const taken = pool.allocate(1_MiB, b);
-  ASSERT_EQ(taken, high);
-  pool.deallocate(taken);
-  pool.deallocate(low);
-  for (const std::size_t bytes : {2_MiB, 2_MiB - 512}) {
-    pool.deallocate(pool.allocate(bytes, b));
+  for (const std::size_t bytes : {1_MiB, 1_MiB + 512, 1_MiB + 512_KiB}) {
+    async pool{simulated_device{}, only(false, true, false)};
+    void* const low = pool.allocate(1_MiB, a);
+    void* const middle = pool.allocate(512_KiB, a);
+    void* const high = pool.allocate(512_KiB, a);
+    pool.deallocate(middle);
+    ASSERT_EQ(pool.allocate(512_KiB, b), middle);
+    pool.deallocate(middle);  // it is b's now
+    pool.deallocate(low);
+    void* const both = pool.allocate(bytes, b);
+    EXPECT_EQ(both, low);
+    pool.deallocate(both);
+    EXPECT_TRUE(is_whole(pool)) << bytes;
+    EXPECT_EQ(pool.allocate(1_MiB + 512_KiB, b), low);
+    EXPECT_EQ(pool.now().reserved, 2_MiB);
+    pool.deallocate(high);
     EXPECT_TRUE(is_whole(pool));
-    EXPECT_EQ(pool.statistics().all.inactive_split.current, 0);
   }
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
-
-  // The same where what it has lies behind all that is taken over.
-  void* const first = pool.allocate(1_MiB, a);
-  pool.deallocate(pool.allocate(1_MiB, b));
-  pool.deallocate(first);
-  pool.deallocate(pool.allocate(1_MiB + 512, b));
-  EXPECT_TRUE(is_whole(pool));
 }
 
 TEST(cuda_async, gives_a_segment_back_whose_parts_wait_on_several_streams) {
