@@ -51,7 +51,8 @@ struct streams_without_crossing {
 static_assert(streams_policy<reuse_in_order<>> && !streams_policy<streams_without_crossing>);
 
 struct streams_without_hold {
-  static constexpr bool uses_events = false, crosses = false;
+  static constexpr bool uses_events = false;
+  [[maybe_unused]] static constexpr bool crosses = false;
   stream_id reuse_key(stream_id s) const noexcept { return s; }
   crossings crossing() const noexcept { return {}; }
   bool operator==(const streams_without_hold&) const = default;
