@@ -42,7 +42,7 @@ using expandable = listened<tessera::pytorch_expandable>;
   return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};
 }
 /// What a valid text says.
-[[nodiscard]] inline tessera::config::pytorch_settings said(std::string_view text) {
+[[nodiscard]] constexpr tessera::config::pytorch_settings said(std::string_view text) {
   return std::get<tessera::config::pytorch_settings>(tessera::config::parse_pytorch(text));
 }
 
