@@ -37,6 +37,22 @@ template <typename Dialect>
       Dialect::keys[static_cast<std::size_t>(name)].to);
 }
 
+/// Exchanges what one key is set to in two settings; false where that is the same already.
+template <typename Settings>
+[[nodiscard]] constexpr bool exchange(const key<Settings>& k, Settings& one, Settings& other) noexcept {
+  return std::visit(
+      [&](auto member) {
+        if constexpr (std::is_same_v<decltype(member), std::monostate>) {
+          return false;
+        } else {
+          if (one.*member == other.*member) return false;
+          std::swap(one.*member, other.*member);
+          return true;
+        }
+      },
+      k.to);
+}
+
 /// Reads a text in a dialect.
 template <typename Dialect>
 class dialect_reader : value_reader {
