@@ -20,6 +20,8 @@ static_assert(law::rounding(round_to_divisions<512>{.table = divisions::all(4)})
 static_assert(law::rounding(round_to_divisions<512, divisions::all(8)>{}));
 static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_MiB>{}));
 static_assert(law::streams(reuse_on_same_stream{}) && law::streams(reuse_ignoring_streams{}));
+static_assert(law::streams(reuse_on_same_stream_after_recorded{}) &&
+              law::streams(reuse_after_recorded_streams{}));
 static_assert(law::split(split_never{}) && law::split(split_never_and_fit_exactly{}));
 static_assert(law::split(split_if_rest_at_least<512>{}) &&
               law::split(split_if_rest_at_least<64, block_end::high>{}));

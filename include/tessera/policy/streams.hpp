@@ -15,7 +15,7 @@ namespace tessera {
 ///   p.should_hold(key, s)    whether a block that streams of `key` share and that `s` used is held back, once freed,
 ///                            until an event recorded on `s` at the free has completed
 ///
-/// Law, checked by law::streams: streams of one key hold no blocks back for each other.
+/// Law, checked by law::streams: streams of one key hold no blocks back for each other, unless every stream holds back.
 template <typename P>
 concept streams_policy = std::regular<P> && requires(const P& p, stream_id stream) {
   { P::uses_events } -> std::convertible_to<bool>;
@@ -32,6 +32,23 @@ struct reuse_on_same_stream {
     return key != user;
   }
   bool operator==(const reuse_on_same_stream&) const = default;
+};
+
+/// The same, but its own stream holds a block back too, once it is recorded.
+///   Source:  torch_npu
+struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
+  [[nodiscard]] static constexpr bool should_hold(stream_id, stream_id) noexcept { return true; }
+  bool operator==(const reuse_on_same_stream_after_recorded&) const = default;
+};
+
+/// Reuses a block on any stream: at once where no stream was recorded for it, else once all of them have come past. For
+/// memory that the host writes and reads, and streams only where they are recorded.
+///   Source:  PyTorch's pinned memory
+struct reuse_after_recorded_streams {
+  static constexpr bool uses_events = true;
+  [[nodiscard]] static constexpr any_stream reuse_key(stream_id) noexcept { return {}; }
+  [[nodiscard]] static constexpr bool should_hold(stream_id, stream_id) noexcept { return true; }
+  bool operator==(const reuse_after_recorded_streams&) const = default;
 };
 
 /// Reuses any block at once: for one stream, or a caller who waits before every free.
