@@ -18,6 +18,11 @@ static_assert(law::rounding(round_to_power_of_two<64>{}) && law::rounding(round_
 static_assert(law::rounding(round_to_divisions<512>{}));
 static_assert(law::rounding(round_to_divisions<512>{.table = divisions::all(4)}));
 static_assert(law::rounding(round_to_divisions<512, divisions::all(8)>{}));
+static_assert(law::rounding(round_padded<64, round_to_multiple<256>>{}) &&
+              law::rounding(round_padded<0, round_to_multiple<64>>{}));
+static_assert(law::rounding(round_padded<32, round_to_divisions<512>>{}) &&
+              law::rounding(round_padded<32, round_to_divisions<512>>{
+                  .inner = {.table = divisions::all(4)}}));
 static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_MiB>{}));
 static_assert(law::streams(reuse_on_same_stream{}) && law::streams(reuse_ignoring_streams{}));
 static_assert(law::streams(reuse_on_same_stream_after_recorded{}) &&
@@ -37,6 +42,7 @@ static_assert(law::pages(back_with<page_choice{.speed = bandwidth::high, .read_o
 static_assert(law::growth(grow_exactly<>{}) && law::growth(grow_by_segments<2_MiB, 20_MiB>{}));
 static_assert(law::growth(grow_in_place<>{}) && law::growth(grow_by_stitching<>{}));
 static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free{}));
+static_assert(law::eviction(evict_at_free_above<>{}) && law::eviction(evict_at_free_above<1_MiB>{}));
 static_assert(law::eviction(evict_idle_above<percent(60)>{}) &&
               law::eviction(evict_idle_above<>{.threshold = percent(99)}));
 static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_the_cache{}));

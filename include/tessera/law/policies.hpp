@@ -19,6 +19,13 @@
 /// One law for each axis; each says true, or stops the compiler with the broken law in words.
 namespace tessera::law {
 
+/// Bytes of each block that are not for the user, which a padded rounding_policy states.
+template <typename P>
+inline constexpr std::size_t padding_of = 0;
+template <typename P>
+  requires requires { P::padding; }
+inline constexpr std::size_t padding_of<P> = P::padding;
+
 template <rounding_policy P>
 constexpr bool rounding(const P& p) {
   std::size_t before = 0;
@@ -26,7 +33,9 @@ constexpr bool rounding(const P& p) {
     const std::size_t size = p.block_size(n);
     require(size >= n, "rounding covers: block_size(n) >= n");
     require(size % min_alignment == 0, "rounding is aligned: block_size(n) is a multiple of min_alignment");
-    require(p.block_size(size) == size, "rounding is idempotent: block_size(block_size(n)) == block_size(n)");
+    require(size - n >= padding_of<P>, "rounding covers what it pads with: block_size(n) >= n + padding");
+    require(p.block_size(size - padding_of<P>) == size,
+            "rounding is idempotent: block_size(block_size(n) - padding) == block_size(n)");
     require(size >= before, "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
     before = size;
   }

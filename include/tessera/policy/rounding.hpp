@@ -18,7 +18,7 @@ namespace tessera {
 /// Laws, checked by law::rounding:
 ///   covers      block_size(n) >= n
 ///   aligned     block_size(n) is a multiple of min_alignment
-///   idempotent  block_size(block_size(n)) == block_size(n)
+///   idempotent  block_size(block_size(n) - p.padding) == block_size(n), where a policy without that has no padding
 ///   monotonic   a <= b  implies  block_size(a) <= block_size(b)
 template <typename P>
 concept rounding_policy = std::regular<P> && requires(const P& p, std::size_t requested) {
@@ -61,6 +61,21 @@ struct round_to_divisions {
                                                  : align_up(requested, Step);
   }
   bool operator==(const round_to_divisions&) const = default;
+};
+
+/// Adds `Padding` bytes to each request, then rounds as `Inner` does: for what lies beside the user's bytes, or is read
+/// behind them.
+///   Source:  32 bytes in torch_npu and ACL, 64 in Paddle's naive_best_fit
+template <std::size_t Padding, rounding_policy Inner>
+  requires(Padding <= 1_MiB)
+struct round_padded {
+  static constexpr std::size_t padding = Padding;
+  [[no_unique_address]] Inner inner{};
+
+  [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
+    return inner.block_size(requested + Padding);
+  }
+  bool operator==(const round_padded&) const = default;
 };
 
 }  // namespace tessera
