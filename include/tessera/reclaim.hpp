@@ -33,14 +33,20 @@ template <typename Machine, streams_policy Streams>
   return freed;
 }
 
-/// Waits for pending frees, then gives idle segments back until at most `keep` bytes are reserved.
+/// Gives idle segments back until at most `keep` bytes are reserved.
 template <typename Machine>
-void empty_cache(Machine& machine, std::size_t keep) noexcept {
-  machine.wait_for_pending();
+void give_back_idle(Machine& machine, std::size_t keep) noexcept {
   machine.blocks().for_each_idle([&](engine::block& idle) {
     return machine.staying() > keep && machine.releasable(idle) > 0 && (machine.release(idle), true);
   });
   machine.shrink();
+}
+
+/// The same, after waiting for pending frees.
+template <typename Machine>
+void empty_cache(Machine& machine, std::size_t keep) noexcept {
+  machine.wait_for_pending();
+  give_back_idle(machine, keep);
 }
 
 /// Asks the policy about idle segments, round after round, until `wanted` bytes went back or a round freed none.
@@ -70,6 +76,23 @@ template <typename Machine>
                                               moment when, const usage& now) noexcept {
   if (const std::size_t wanted = policy.bytes_to_evict(when, now); wanted > 0)
     evict_idle(machine, policy, now, wanted);
+}
+
+/// Frees the blocks of an allocator that streams have come past, as each of its allocations does first; whether there were
+/// any.
+template <typename Allocator>
+bool retire(Allocator& pool) noexcept {
+  const bool any = pool.machine().retire_pending();
+  if (any) evict_idle(pool.machine(), pool.settings().eviction, moment::after_free, pool.now());
+  return any;
+}
+
+/// The allocator's trim, but what streams still use stays instead of being waited for.
+///   Source:  how PyTorch empties its cache of pinned memory
+template <typename Allocator>
+void trim_without_waiting(Allocator& pool, std::size_t keep = 0) noexcept {
+  (void)retire(pool);
+  give_back_idle(pool.machine(), keep);
 }
 
 }  // namespace tessera
