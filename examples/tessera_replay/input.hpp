@@ -50,7 +50,7 @@ using tessera::trace::read_result;
 /// The settings in a configuration string, or what is wrong with it.
 [[nodiscard]] inline std::variant<tessera::config::pytorch_settings, std::string> read_conf(
     const std::string& conf) {
-  const auto parsed = tessera::config::parse_pytorch(conf);
+  const auto parsed = tessera::config::parse<tessera::config::pytorch>(conf);
   if (const auto* error = std::get_if<tessera::config::setting_error>(&parsed)) {
     return "--conf, character " + std::to_string(error->at) + ": " + std::string(error->key) +
            (error->value.empty() ? "" : ":" + std::string(error->value)) + ": " + std::string(error->rule);

@@ -172,7 +172,7 @@ TEST(pytorch_expandable_death, settings_that_no_range_can_have_end_the_program_i
   EXPECT_DEATH((void)pool.try_allocate(5_MiB), "page_size is a multiple of min_alignment");
   pool.settings().growth.large = 20_MiB;
   pool.settings().growth.alignment = 96;
-  EXPECT_DEATH((void)pool.try_allocate(5_MiB), "base_alignment is a power of two");
+  EXPECT_DEATH((void)pool.try_allocate(5_MiB), "base_alignment is 1 or a multiple of min_alignment");
   pool.settings().growth.alignment = 0;
   EXPECT_NE(pool.try_allocate(5_MiB), nullptr) << "0 stands for none";
 }

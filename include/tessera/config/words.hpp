@@ -7,12 +7,25 @@
 
 namespace tessera::config {
 
+/// What is wrong with a setting.
+enum class fault : unsigned char {
+  malformed,  ///< a delimiter is missing, or where it should not be
+  unknown_key,
+  missing_value,
+  not_a_number,
+  not_one_of_its_words,
+  out_of_range,
+  excluded_by  ///< another setting, which is named
+};
+
 /// Why a configuration string is refused.
 struct setting_error {
   std::string_view key;
   std::string_view value;  ///< empty where the key itself is wrong, or nothing follows
   std::string_view rule;
   std::size_t at = 0;  ///< offset in the string, in characters
+  fault what = fault::malformed;
+  std::string_view other{};  ///< the key that excludes it
   bool operator==(const setting_error&) const = default;
 };
 
@@ -23,12 +36,6 @@ struct word {
 
   [[nodiscard]] static constexpr bool is_blank(char c) noexcept {
     return c == ' ' || (c >= '\t' && c <= '\r');
-  }
-  [[nodiscard]] static constexpr bool is_delimiter(char c) noexcept {
-    return c == ',' || c == ':' || c == '[' || c == ']';
-  }
-  [[nodiscard]] constexpr bool is_delimiter() const noexcept {
-    return text.size() == 1 && is_delimiter(text[0]);
   }
 
   /// Whether the word, blanks inside it left out, reads `wanted`.
@@ -83,16 +90,27 @@ struct word {
 ///   Source:  PyTorch's ConfigTokenizer
 class word_reader {
  public:
-  constexpr explicit word_reader(std::string_view text) noexcept : text_(text) { skip_blanks(); }
+  constexpr word_reader(std::string_view text, std::string_view delimiters) noexcept
+      : text_(text), delimiters_(delimiters) {
+    skip_blanks();
+  }
 
   [[nodiscard]] constexpr bool at_end() const noexcept { return at_ == text_.size(); }
+  [[nodiscard]] constexpr bool is_delimiter(const word& w) const noexcept {
+    return w.text.size() == 1 && is_delimiter(w.text[0]);
+  }
 
+  /// The next word, which stays the next.
+  [[nodiscard]] constexpr word ahead() const noexcept {
+    word_reader copy = *this;
+    return copy.next();
+  }
   constexpr word next() noexcept {
     const std::size_t begin = at_;
-    if (!at_end() && word::is_delimiter(text_[at_])) {
+    if (!at_end() && is_delimiter(text_[at_])) {
       ++at_;
     } else {
-      while (!at_end() && !word::is_delimiter(text_[at_])) ++at_;
+      while (!at_end() && !is_delimiter(text_[at_])) ++at_;
     }
     std::size_t end = at_;
     while (end > begin && word::is_blank(text_[end - 1])) --end;
@@ -101,11 +119,15 @@ class word_reader {
   }
 
  private:
+  [[nodiscard]] constexpr bool is_delimiter(char c) const noexcept {
+    return delimiters_.find(c) != std::string_view::npos;
+  }
   constexpr void skip_blanks() noexcept {
     while (!at_end() && word::is_blank(text_[at_])) ++at_;
   }
 
   std::string_view text_;
+  std::string_view delimiters_;
   std::size_t at_ = 0;
 };
 

@@ -22,17 +22,19 @@ namespace {
 
 using namespace tessera::literals;
 using tessera::divisions;
-using tessera::config::parse_pytorch;
+using tessera::config::fault;
 using tessera::config::pytorch_settings;
 using tessera::config::setting_error;
 
 constexpr bool is_legal(std::string_view text) {
-  return std::holds_alternative<pytorch_settings>(parse_pytorch(text));
+  return std::holds_alternative<pytorch_settings>(tessera::config::parse<tessera::config::pytorch>(text));
 }
 constexpr pytorch_settings settings(std::string_view text) {
-  return std::get<pytorch_settings>(parse_pytorch(text));
+  return std::get<pytorch_settings>(tessera::config::parse<tessera::config::pytorch>(text));
 }
-constexpr setting_error error(std::string_view text) { return std::get<setting_error>(parse_pytorch(text)); }
+constexpr setting_error error(std::string_view text) {
+  return std::get<setting_error>(tessera::config::parse<tessera::config::pytorch>(text));
+}
 
 /// The block that serves a request under a setting of roundup_power2_divisions.
 constexpr std::size_t block(std::string_view roundup, std::size_t request) {
@@ -49,7 +51,7 @@ constexpr std::string_view with_gap = "roundup_power2_divisions:[8:1,64:4,128:8,
 // The parser works in constant expressions.
 static_assert(settings("") == pytorch_settings{});
 static_assert(settings("max_split_size_mb:32,garbage_collection_threshold:0.6").max_split_size == 32_MiB);
-static_assert(error("foo:1,bar:2") == setting_error{"foo", "", "no such option", 0});
+static_assert(error("foo:1,bar:2") == setting_error{"foo", "", "no such key", 0, fault::unknown_key});
 
 TEST(pytorch_conf, defaults) {
   const pytorch_settings none = settings("");
@@ -175,7 +177,8 @@ using config_tests::refused;
 class pytorch_conf_errors : public testing::TestWithParam<refused> {};
 
 TEST_P(pytorch_conf_errors, say_key_value_rule_and_place) {
-  config_tests::expect_refusal(parse_pytorch(GetParam().text), GetParam().why);
+  config_tests::expect_refusal(tessera::config::parse<tessera::config::pytorch>(GetParam().text),
+                               GetParam().why);
 }
 
 constexpr std::string_view split = "max_split_size_mb";
@@ -183,16 +186,16 @@ constexpr std::string_view slack = "max_non_split_rounding_mb";
 constexpr std::string_view collect = "garbage_collection_threshold";
 constexpr std::string_view roundup = "roundup_power2_divisions";
 
-constexpr std::string_view unknown = "no such option";
+constexpr std::string_view unknown = "no such key";
 constexpr std::string_view no_key = "a key is expected";
 constexpr std::string_view no_colon = "a ':' must follow the key";
 constexpr std::string_view no_comma = "a ',' must part settings";
 constexpr std::string_view not_mib = "must be a whole number of MiB";
-constexpr std::string_view too_small = "must be greater than 20, the size of a large segment in MiB";
+constexpr std::string_view too_small = "must be at least large_segment_size_mb";
 constexpr std::string_view not_decimal = "must be a decimal number of at most 9 places";
 constexpr std::string_view not_inside = "must be greater than 0 and less than 1";
 constexpr std::string_view not_bool = "must be True or False";
-constexpr std::string_view not_native = "only the native backend is decided here";
+constexpr std::string_view not_native = "must be native or cudaMallocAsync";
 constexpr std::string_view not_parts = "divisions must be a power of two below 2^32";
 constexpr std::string_view not_parts_or_0 = "divisions must be 0 or a power of two below 2^32";
 constexpr std::string_view not_size = "a size must be a power of two in MiB, or >";
@@ -201,35 +204,37 @@ constexpr std::string_view not_parted = "a ',' must part entries, and a ']' end 
 
 INSTANTIATE_TEST_SUITE_P(
     keys, pytorch_conf_errors,
-    testing::Values(
-        refused{"foo:1,bar:2", {"foo", "", unknown, 0}},
-        refused{"Backend:native", {"Backend", "", unknown, 0}},
-        refused{"large_segment_size_mb:15", {"large_segment_size_mb", "", unknown, 0}},
-        refused{"release_lock_on_cudamalloc:none", {"release_lock_on_cudamalloc", "", unknown, 0}},
-        refused{"max_split_size_mb:64,per_process_memory_fraction:0.5",
-                {"per_process_memory_fraction", "", unknown, 21}},
-        refused{",", {",", "", no_key, 0}}, refused{"[", {"[", "", no_key, 0}},
-        refused{",max_split_size_mb:64", {",", "", no_key, 0}},
-        refused{"max_split_size_mb:64,,backend:native", {",", "", no_key, 21}},
-        refused{"max_split_size_mb", {split, "", no_colon, 17}},
-        refused{"max_split_size_mb,40", {split, ",", no_colon, 17}},
-        refused{"max_split_size_mb:64:", {split, ":", no_comma, 20}},
-        refused{"roundup_power2_divisions:[1:2]]", {roundup, "]", no_comma, 30}},
-        refused{"roundup_power2_divisions:[1:2]backend:native", {roundup, "backend", no_comma, 30}}));
+    testing::Values(refused{"foo:1,bar:2", {"foo", "", unknown, 0}},
+                    refused{"Backend:native", {"Backend", "", unknown, 0}},
+                    refused{"max_split_size_mb:64,page_size:1g", {"page_size", "", unknown, 21}},
+                    refused{",", {",", "", no_key, 0}}, refused{"[", {"[", "", no_key, 0}},
+                    refused{",max_split_size_mb:64", {",", "", no_key, 0}},
+                    refused{"max_split_size_mb:64,,backend:native", {",", "", no_key, 21}},
+                    refused{"max_split_size_mb", {split, "", no_colon, 17}},
+                    refused{"max_split_size_mb,40", {split, ",", no_colon, 17}},
+                    refused{"max_split_size_mb:64:", {split, ":", no_comma, 20}},
+                    refused{"roundup_power2_divisions:[1:2]]", {roundup, "]", no_comma, 30}},
+                    refused{"roundup_power2_divisions:[1:2]backend:native",
+                            {roundup, "backend", no_comma, 30}}));
 
 INSTANTIATE_TEST_SUITE_P(
     values, pytorch_conf_errors,
     testing::Values(
         refused{"max_split_size_mb:", {split, "", not_mib, 18}},
         refused{"max_split_size_mb:2", {split, "2", too_small, 18}},
-        refused{"max_split_size_mb:20", {split, "20", too_small, 18}},
+        refused{"max_split_size_mb:20,large_segment_size_mb:25", {split, "20", too_small, 18}},
+        refused{"large_segment_size_mb:10", {"large_segment_size_mb", "10", "must be greater than 10", 22}},
+        refused{"pinned_num_register_threads:3",
+                {"pinned_num_register_threads", "3", "must be a power of two of at most 128", 28}},
+        refused{"pinned_reserve_segment_size_mb:0",
+                {"pinned_reserve_segment_size_mb", "0", "must be greater than 0", 31}},
         refused{"max_split_size_mb:-1", {split, "-1", not_mib, 18}},
         refused{"max_split_size_mb:+40", {split, "+40", not_mib, 18}},
         refused{"max_split_size_mb:40abc", {split, "40abc", not_mib, 18}},
         refused{"max_split_size_mb:40.0", {split, "40.0", not_mib, 18}},
         refused{"max_split_size_mb:[40]", {split, "[", not_mib, 18}},
         refused{"max_split_size_mb:18446744073709551616", {split, "18446744073709551616", not_mib, 18}},
-        refused{"max_non_split_rounding_mb:20", {slack, "20", too_small, 26}},
+        refused{"max_non_split_rounding_mb:19", {slack, "19", too_small, 26}},
         refused{"garbage_collection_threshold:1.2", {collect, "1.2", not_inside, 29}},
         refused{"garbage_collection_threshold:1", {collect, "1", not_inside, 29}},
         refused{"garbage_collection_threshold:0", {collect, "0", not_inside, 29}},
@@ -243,7 +248,7 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"garbage_collection_threshold:", {collect, "", not_decimal, 29}},
         refused{"expandable_segments:true", {"expandable_segments", "true", not_bool, 20}},
         refused{"expandable_segments:", {"expandable_segments", "", not_bool, 20}},
-        refused{"backend:cudaMallocAsync", {"backend", "cudaMallocAsync", not_native, 8}},
+        refused{"backend:cuda", {"backend", "cuda", not_native, 8}},
         refused{"backend:", {"backend", "", not_native, 8}}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -266,7 +271,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 /// Whatever is parsed obeys its own rules: settings are in range, errors lie in the text.
 void expect_sound(std::string_view text) {
-  const auto parsed = parse_pytorch(text);
+  const auto parsed = tessera::config::parse<tessera::config::pytorch>(text);
   if (const auto* why = std::get_if<setting_error>(&parsed)) {
     ASSERT_LE(why->at, text.size()) << text;
     ASSERT_FALSE(why->rule.empty()) << text;
