@@ -43,7 +43,7 @@ using expandable = listened<tessera::pytorch_expandable>;
 }
 /// What a valid text says.
 [[nodiscard]] constexpr tessera::config::pytorch_settings said(std::string_view text) {
-  return std::get<tessera::config::pytorch_settings>(tessera::config::parse_pytorch(text));
+  return std::get<tessera::config::pytorch_settings>(tessera::config::parse<tessera::config::pytorch>(text));
 }
 
 [[nodiscard]] inline std::uintptr_t at(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }

@@ -26,18 +26,6 @@ expandable expandable_under(pytorch_settings settings, std::size_t capacity = 80
   return expandable{device_of(capacity), pytorch_expandable::configured(settings)};
 }
 
-TEST(torch_row, n060_half_of_the_device_is_a_limit) {
-  constexpr std::size_t total = 80_GiB;
-  native pool = under({.memory_fraction = percent(50)}, total);
-  (void)pool.allocate(1_KiB);
-  const std::size_t within = static_cast<std::size_t>(0.499 * total) - reserved(pool);
-  void* const p = pool.try_allocate(within);
-  ASSERT_NE(p, nullptr);
-  pool.deallocate(p);
-  EXPECT_EQ(pool.try_allocate(total / 2), nullptr) << "the small block's segment is reserved too";
-  EXPECT_EQ(pool.device().calls().refused, 0u) << "the device has room";
-  EXPECT_EQ(pool.now().limit, total / 2);
-}
 TEST(torch_row, n061_a_tenth_of_the_device_is_less_than_a_fifth) {
   native pool = under({.memory_fraction = percent(10)});
   EXPECT_THROW((void)pool.allocate(16_GiB), out_of_memory);
@@ -54,19 +42,6 @@ TEST(torch_row, n062_a_second_half_is_served_from_the_first_once_that_is_freed) 
   EXPECT_EQ(pool.device().calls().acquire, asked);
 }
 
-/// The row mixes segments and ranges in one allocator, which here has one way to grow; so each way passes alone.
-TEST(torch_row, n063_a_whole_limit_of_oversize_blocks_goes_back_for_one_request_in_segments_alone) {
-  native pool = under({.max_split_size = 40_MiB}, 1_GiB);
-  pool.settings().growth.most = 120_MiB;
-  std::vector<void*> held;
-  for (int i = 0; i < 3; ++i) held.push_back(pool.allocate(40_MiB));
-  EXPECT_EQ(pool.try_allocate(40_MiB), nullptr);
-  EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
-  for (void* p : held) pool.deallocate(p);
-  EXPECT_NE(pool.try_allocate(120_MiB), nullptr);
-  EXPECT_EQ(pool.statistics().num_alloc_retries, 1u) << "the three together were enough";
-  EXPECT_EQ(reserved(pool), 120_MiB);
-}
 TEST(torch_row, n063_a_limit_with_max_split_holds_in_ranges_alone) {
   expandable pool = expandable_under({.max_split_size = 40_MiB}, 1_GiB);
   pool.settings().growth.most = 120_MiB;
@@ -78,24 +53,6 @@ TEST(torch_row, n063_a_limit_with_max_split_holds_in_ranges_alone) {
   EXPECT_NE(pool.try_allocate(120_MiB), nullptr);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 2u) << "the pages of other streams go in the full flush";
   EXPECT_EQ(reserved(pool), 120_MiB);
-  EXPECT_STREQ(pool.audit(), nullptr);
-}
-
-/// PyTorch takes collecting together with expandable segments and then collects nothing of them; ours does.
-TEST(torch_row, n064_collecting_gives_idle_pages_back_too_before_a_range_grows) {
-  expandable pool = expandable_under({.garbage_collection_threshold = percent(50)}, 1_GiB);
-  pool.settings().growth.most = 120_MiB;
-  void* const elsewhere = pool.allocate(40_MiB, stream_id{1});
-  void* const here = pool.allocate(40_MiB);
-  pool.deallocate(elsewhere);
-  pool.deallocate(here);
-  EXPECT_EQ(reserved(pool), 80_MiB);
-  pool.sink().events.clear();
-  EXPECT_NE(pool.try_allocate(80_MiB), nullptr);
-  EXPECT_EQ(pool.sink().events.front().what, action::segment_unmap);
-  EXPECT_EQ(pool.sink().count(action::oom), 0u);
-  EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
-  EXPECT_EQ(reserved(pool), 80_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -189,31 +146,6 @@ TEST(torch_row, n121_a_max_split_of_20M_keeps_5M_out_of_the_20M_that_they_took_b
   EXPECT_NE(pool.allocate(5_MiB), p);
   EXPECT_EQ(reserved(pool), 40_MiB);
 }
-TEST(torch_row, n122_below_the_threshold_nothing_goes_and_ages_advance) {
-  aging a;
-  void* const old = a.pool.allocate(60_MiB);
-  void* const young = a.pool.allocate(62_MiB);
-  a.pool.settings().eviction.threshold = percent(90);
-  a.pool.settings().growth.most = percent(50);
-  a.pool.deallocate(old);
-  EXPECT_TRUE(a.miss(50_MiB).empty());
-  EXPECT_TRUE(a.miss(52_MiB).empty());
-  a.pool.deallocate(young);
-  a.pool.settings().growth.most = 250_MiB;
-  EXPECT_EQ(a.miss(16_MiB), (std::vector<std::size_t>{60_MiB})) << "only the older one is above the average";
-}
-TEST(torch_row, n123_a_limit_of_nothing_leaves_what_is_cached) {
-  native pool;
-  void* const p = pool.allocate(30_MiB);
-  pool.deallocate(p);
-  pool.settings().growth.most = percent(0);
-  EXPECT_EQ(pool.allocate(30_MiB), p);
-  EXPECT_EQ(pool.try_allocate(1), nullptr);
-  EXPECT_EQ(pool.try_allocate(30_MiB), nullptr);
-  EXPECT_EQ(pool.device().calls().refused, 0u);
-  EXPECT_EQ(pool.device().calls().acquire, 1u);
-}
-
 /// Of two segments of a size, the one given later lies lower.
 class falling_device : public simulated_device {
  public:
