@@ -27,15 +27,15 @@ using tessera::config::form;
 
 std::string shown(std::size_t value, form written) {
   if (value == tessera::unlimited) return written == form::gibibytes_or_less ? "never" : "unlimited";
-  const std::size_t unit = written == form::mebibytes            ? tessera::operator""_MiB(1)
-                           : written == form::kibibytes          ? tessera::operator""_KiB(1)
+  const std::size_t unit = written == form::mebibytes           ? tessera::operator""_MiB(1)
+                           : written == form::kibibytes         ? tessera::operator""_KiB(1)
                            : written == form::gibibytes_or_less ? tessera::operator""_GiB(1)
-                                                                 : 1;
+                                                                : 1;
   if (value % unit != 0) return std::to_string(value) + " bytes";
-  const char* const name = unit == 1                              ? ""
+  const char* const name = unit == 1                            ? ""
                            : unit == tessera::operator""_KiB(1) ? " KiB"
                            : unit == tessera::operator""_MiB(1) ? " MiB"
-                                                                  : " GiB";
+                                                                : " GiB";
   return std::to_string(value / unit) + name;
 }
 std::string shown(tessera::fraction value, form) {
@@ -45,7 +45,8 @@ std::string shown(tessera::fraction value, form) {
   return std::to_string(value.billionths / 1'000'000'000) + "." + digits;
 }
 std::string shown(const tessera::memory_limit& value, form written) {
-  return value.bytes != tessera::unlimited ? shown(value.bytes, form::mebibytes) : shown(value.share, written);
+  return value.bytes != tessera::unlimited ? shown(value.bytes, form::mebibytes)
+                                           : shown(value.share, written);
 }
 std::string shown(const tessera::divisions& value, form) {
   std::string all;
@@ -54,8 +55,8 @@ std::string shown(const tessera::divisions& value, form) {
 }
 
 /// What a key is set to; what it is at its default, as its documentation says it.
-template <typename Settings>
-std::string shown(const tessera::config::key<Settings>& key, const Settings& given) {
+template <typename Settings, typename... More>
+std::string shown(const tessera::config::key<Settings, More...>& key, const Settings& given) {
   return std::visit(
       [&](auto member) -> std::string {
         if constexpr (std::is_same_v<decltype(member), std::monostate>) {

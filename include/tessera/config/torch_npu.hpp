@@ -76,7 +76,7 @@ struct torch_npu {
 
   static constexpr std::string_view flag_rule = "must be True or False";
   using s = torch_npu_settings;
-  static constexpr std::array<key<s>, 19> keys{{
+  static constexpr std::array<key<s, divisions>, 19> keys{{
       {"max_split_size_mb", &s::max_split_size, form::mebibytes, "whole, more than 20", "unlimited",
        "blocks of this size and more are never cut, and serve only requests of about their size", 21, ~0ull,
        "must be greater than 20"},
