@@ -148,7 +148,9 @@ class value_reader {
   /// Passes over a list.
   constexpr void skip_list() noexcept {
     constexpr std::string_view rule = "must be a list in brackets";
-    if (!expect("[", fault::missing_value, rule)) return;
+    const word first = words_.next();
+    if (!first.text_is("["))
+      return fail(first, first.text.empty() ? fault::missing_value : fault::malformed, rule);
     for (word w = words_.next(); !w.text_is("]"); w = words_.next()) {
       if (w.text.empty()) return fail(w, fault::malformed, rule);
     }
