@@ -40,7 +40,8 @@ using all = testing::Types<
     with<pytorch_expandable, back_with_huge_pages_first,
          grow_in_place<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>,
     stitched, with<stitched, pool_together, evict_idle_above<percent(60)>>,
-    with<stitched, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, reuse_ignoring_streams>>;
+    with<stitched, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, reuse_ignoring_streams>, pinned, pinned_packed,
+    pinned_expandable>;
 TYPED_TEST_SUITE(recipes, all);
 
 TYPED_TEST(recipes, keep_every_promise_on_a_simulated_device) {

@@ -15,12 +15,24 @@ using namespace tessera;
 
 static_assert(law::rounding(round_to_multiple<64>{}) && law::rounding(round_to_multiple<512>{}));
 static_assert(law::rounding(round_to_power_of_two<64>{}) && law::rounding(round_to_power_of_two<512>{}));
+static_assert(law::rounding(round_to_power_of_two<4_KiB, 64_MiB>{}) &&
+              law::rounding(round_to_power_of_two<4_KiB, 100_MiB + 1>{}) &&
+              law::rounding(round_to_power_of_two<512, tunable(unlimited)>{.threshold = 100}) &&
+              law::rounding(round_to_power_of_two<512, 0_MiB>{}));
 static_assert(law::rounding(round_to_divisions<512>{}));
 static_assert(law::rounding(round_to_divisions<512>{.table = divisions::all(4)}));
 static_assert(law::rounding(round_to_divisions<512, divisions::all(8)>{}));
+static_assert(law::rounding(round_padded<64, round_to_multiple<256>>{}) &&
+              law::rounding(round_padded<0, round_to_multiple<64>>{}));
+static_assert(law::rounding(round_padded<32, round_to_divisions<512>>{}) &&
+              law::rounding(round_padded<32, round_to_divisions<512>>{
+                  .inner = {.table = divisions::all(4)}}));
 static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_MiB>{}));
 static_assert(law::streams(reuse_on_same_stream{}) && law::streams(reuse_ignoring_streams{}));
-static_assert(law::split(split_never{}) && law::split(split_never_and_fit_exactly{}));
+static_assert(law::streams(reuse_on_same_stream_after_recorded{}) &&
+              law::streams(reuse_after_recorded_streams{}));
+static_assert(law::split(split_never{}) && law::split(split_never_and_fit_exactly{}) &&
+              law::split(split_never_and_fit_within_power_of_two{}));
 static_assert(law::split(split_if_rest_at_least<512>{}) &&
               law::split(split_if_rest_at_least<64, block_end::high>{}));
 static_assert(law::split(split_up_to<>{}) && law::split(split_up_to<32_MiB>{}) &&
@@ -35,6 +47,7 @@ static_assert(law::pages(back_with<page_choice{.speed = bandwidth::high, .read_o
 static_assert(law::growth(grow_exactly<>{}) && law::growth(grow_by_segments<2_MiB, 20_MiB>{}));
 static_assert(law::growth(grow_in_place<>{}) && law::growth(grow_by_stitching<>{}));
 static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free{}));
+static_assert(law::eviction(evict_at_free_above<>{}) && law::eviction(evict_at_free_above<1_MiB>{}));
 static_assert(law::eviction(evict_idle_above<percent(60)>{}) &&
               law::eviction(evict_idle_above<>{.threshold = percent(99)}));
 static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_the_cache{}));
@@ -42,6 +55,9 @@ static_assert(law::recovery(recover_like_pytorch<>{}) && law::recovery(recover_u
 
 static_assert(law::recipe<pytorch<>>() && law::recipe<passthrough>() && law::recipe<power_of_two>());
 static_assert(law::recipe<pytorch_expandable>() && law::recipe<stitched>());
+static_assert(law::recipe<pinned>() && law::recipe<pinned_packed>() && law::recipe<pinned_expandable>());
+static_assert(law::recipe<pinned>(pinned::configured(config::pytorch_settings{
+    .pinned_max_round_threshold = 300_MiB, .pinned_max_cached_size = 100_MiB})));
 static_assert(law::recipe<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
 static_assert(law::recipe<with<pytorch<>, back_with_huge_pages_first>>() &&

@@ -45,11 +45,29 @@ template <typename Dialect>
   return index;
 }
 
+/// Exchanges what one key is set to in two settings; false where that is the same already.
+template <typename Settings, typename... More>
+[[nodiscard]] constexpr bool exchange(const key<Settings, More...>& k, Settings& one,
+                                      Settings& other) noexcept {
+  return std::visit(
+      [&](auto member) {
+        if constexpr (std::is_same_v<decltype(member), std::monostate>) {
+          return false;
+        } else {
+          if (one.*member == other.*member) return false;
+          std::swap(one.*member, other.*member);
+          return true;
+        }
+      },
+      k.to);
+}
+
 /// Reads a text in a dialect.
 template <typename Dialect>
 class dialect_reader : value_reader {
   using settings = typename Dialect::settings;
   using key_name = typename Dialect::key_name;
+  using key_type = typename decltype(Dialect::keys)::value_type;
   static constexpr std::size_t count = Dialect::keys.size();
 
  public:
@@ -100,7 +118,7 @@ class dialect_reader : value_reader {
       this->expect(",", fault::malformed, "a ',' must part settings");
   }
 
-  constexpr void read_value(const config::key<settings>& k) noexcept {
+  constexpr void read_value(const key_type& k) noexcept {
     const value_reader::bounds in{k.least, k.most, k.rule};
     if (k.written == form::list) return this->skip_list();
     std::visit(
@@ -113,7 +131,7 @@ class dialect_reader : value_reader {
         k.to);
   }
   template <typename T>
-  constexpr T read_as(const config::key<settings>& k, const value_reader::bounds& in) noexcept {
+  constexpr T read_as(const key_type& k, const value_reader::bounds& in) noexcept {
     if constexpr (std::is_same_v<T, bool>) {
       return this->choice(k.value, k.rule) > 0 || k.written == form::only_word;
     } else if constexpr (std::is_same_v<T, fraction>) {

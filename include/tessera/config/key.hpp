@@ -6,9 +6,7 @@
 #include <string_view>
 #include <variant>
 
-#include <tessera/core/divisions.hpp>
 #include <tessera/core/fraction.hpp>
-#include <tessera/core/memory_limit.hpp>
 
 namespace tessera::config {
 
@@ -28,12 +26,13 @@ enum class form : unsigned char {
   list                 ///< in brackets; not looked into
 };
 
-/// One key of a dialect: where its value goes, what it may be, and what its documentation says.
-template <typename Settings>
+/// One key of a dialect: where its value goes (a member that is a bool, a size, a fraction or one of `More`), what it may
+/// be, and what its documentation says.
+template <typename Settings, typename... More>
 struct key {
   std::string_view name;
   std::variant<std::monostate, bool Settings::*, std::size_t Settings::*, fraction Settings::*,
-               divisions Settings::*, memory_limit Settings::*>
+               More Settings::*...>
       to;
   form written;
   std::string_view value;   ///< what may be written, in words; for form::words, the words

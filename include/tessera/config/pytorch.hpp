@@ -78,7 +78,7 @@ struct pytorch {
   static constexpr std::string_view assign_rule = "a ':' must follow the key";
 
   using s = pytorch_settings;
-  static constexpr std::array<key<s>, 22> keys{{
+  static constexpr std::array<key<s, divisions, memory_limit>, 22> keys{{
       {"backend", &s::async_backend, form::words, "native, cudaMallocAsync|hipMallocAsync", "native",
        "which allocator decides: PyTorch's own, or pools of the driver", 0, 0,
        "must be native or cudaMallocAsync"},

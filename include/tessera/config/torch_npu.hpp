@@ -76,7 +76,7 @@ struct torch_npu {
 
   static constexpr std::string_view flag_rule = "must be True or False";
   using s = torch_npu_settings;
-  static constexpr std::array<key<s>, 19> keys{{
+  static constexpr std::array<key<s, divisions>, 19> keys{{
       {"max_split_size_mb", &s::max_split_size, form::mebibytes, "whole, more than 20", "unlimited",
        "blocks of this size and more are never cut, and serve only requests of about their size", 21, ~0ull,
        "must be greater than 20"},
@@ -132,8 +132,7 @@ struct torch_npu {
   static constexpr std::string_view expandable_rule =
       "max_split_size_mb and garbage_collection_threshold go only with expandable_segments:False";
   static constexpr std::string_view pages_rule =
-      "of the keys in the document, page_size goes only with expandable_segments, segment_size_mb and "
-      "base_addr_aligned_kb";
+      "page_size goes with no other feature but expandable_segments, segment_size_mb, base_addr_aligned_kb";
   static constexpr std::string_view pinned_rule =
       "pinned_mem_register does not go with pin_memory_expandable_segments";
   static constexpr std::array<exclusion<key_name>, 9> exclusions{

@@ -95,11 +95,8 @@ class machine {
     block* const whole = home != nullptr && make_room() ? add(*home, address, bytes, oversize) : nullptr;
     if (given != nullptr && whole == nullptr) (void)device_.release(given, bytes);
     asked_for_ -= bytes;
-    if (whole != nullptr) {
-      tell(action::segment_alloc, address, bytes, bytes, key);
-    } else {
-      tell(action::refused, 0, bytes, bytes, key);
-    }
+    const bool works = whole != nullptr;
+    tell(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key);
     return whole;
   }
 
@@ -148,6 +145,8 @@ class machine {
 
   /// Notes that a stream uses a live block; false where host memory ran out.
   [[nodiscard]] bool note_use(block& live, stream_id stream) noexcept { return pending_.note(live, stream); }
+  /// Uses of freed blocks that wait for their events.
+  [[nodiscard]] std::size_t waiting() const noexcept { return pending_.count(); }
   /// Frees the blocks whose events have completed; whether there were any.
   bool retire_pending() noexcept { return !pending_.empty() && retire_waiting(); }
   /// The same, after waiting for every event.

@@ -67,6 +67,24 @@ struct evict_at_free {
   bool operator==(const evict_at_free&) const = default;
 };
 
+/// Gives a segment of more than `kept` bytes back as soon as nothing in it is used, and keeps the others.
+///   Cost:  a free looks at each free block while more than that is cached
+template <auto Kept = tunable(unlimited)>
+struct evict_at_free_above {
+  [[no_unique_address]] number<Kept> kept{};
+
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
+    return when == moment::after_free && now.cached > kept ? now.cached : 0;
+  }
+  [[nodiscard]] constexpr bool considers(std::size_t bytes, const usage&) const noexcept {
+    return bytes > kept;
+  }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
+    return true;
+  }
+  bool operator==(const evict_at_free_above&) const = default;
+};
+
 /// Before growing past `threshold` of the limit, gives back idle segments at least as old as the average one; those of
 /// `Ignored` bytes and less stay. A threshold of 0 switches it off.
 ///   Source:  PyTorch's garbage_collection_threshold, which leaves the 2 MiB segments of small blocks alone

@@ -35,12 +35,12 @@ bool lies_in(std::string_view part, std::string_view whole) {
   return part.data() >= whole.data() && part.data() + part.size() <= whole.data() + whole.size();
 }
 
-template <typename Settings>
-bool is_in_range(const key<Settings>&, bool) {
+template <typename Key>
+bool is_in_range(const Key&, bool) {
   return true;
 }
-template <typename Settings>
-bool is_in_range(const key<Settings>& k, std::size_t size) {
+template <typename Key>
+bool is_in_range(const Key& k, std::size_t size) {
   switch (k.written) {
     case form::mebibytes:
       return size == tessera::unlimited ||
@@ -51,19 +51,19 @@ bool is_in_range(const key<Settings>& k, std::size_t size) {
     default: return size >= k.least && size <= k.most;
   }
 }
-template <typename Settings>
-bool is_in_range(const key<Settings>& k, fraction share) {
+template <typename Key>
+bool is_in_range(const Key& k, fraction share) {
   return share.billionths >= k.least && share.billionths <= k.most;
 }
-template <typename Settings>
-bool is_in_range(const key<Settings>&, const divisions& table) {
+template <typename Key>
+bool is_in_range(const Key&, const divisions& table) {
   for (const std::uint32_t parts : table.in_slot) {
     if (parts != 0 && !std::has_single_bit(parts)) return false;
   }
   return true;
 }
-template <typename Settings>
-bool is_in_range(const key<Settings>&, const memory_limit& most) {
+template <typename Key>
+bool is_in_range(const Key&, const memory_limit& most) {
   return most.bytes > 0 && most.share != fraction{};
 }
 
