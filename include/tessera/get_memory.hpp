@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/contract.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/usage.hpp>
@@ -24,6 +25,17 @@ template <typename Machine, typename Growth>
 template <typename Machine, typename Growth>
 [[nodiscard]] usage usage_of(const Machine& machine, const Growth& growth) noexcept {
   return machine.usage_under(limit_of(machine, growth));
+}
+
+/// Bytes to ask the device for, so that a block of `size` bytes fits: what growth wants, or exactly that, in whole pages.
+template <typename Recipe, typename Machine>
+[[nodiscard]] std::size_t segment_for(const Machine& machine, const policies<Recipe>& chosen,
+                                      std::size_t size, bool exactly = false) noexcept {
+  const std::size_t wanted =
+      exactly ? size : chosen.growth.segment_size(size, usage_of(machine, chosen.growth));
+  const std::size_t segment = in_whole_pages(chosen.pages, align_up(wanted, machine.device().granularity()));
+  if (segment < size) contract_broken("Recipe::growth: a segment must hold the block it is taken for");
+  return segment;
 }
 
 /// What pieces are made of where a policy stitches.

@@ -49,24 +49,40 @@ void empty_cache(Machine& machine, std::size_t keep) noexcept {
   give_back_idle(machine, keep);
 }
 
+/// A bound below which a policy considers no segment, found by bisection, as it considers all that are larger than one.
+[[nodiscard]] constexpr std::size_t least_considered(const eviction_policy auto& policy,
+                                                     const usage& now) noexcept {
+  std::size_t least = min_alignment;
+  if (policy.considers(least, now)) return least;
+  for (std::size_t step = std::size_t{1} << 60; step >= min_alignment; step /= 2) {
+    if (!policy.considers(least + step - min_alignment, now)) least += step;
+  }
+  return least;
+}
+
 /// Asks the policy about idle segments, round after round, until `wanted` bytes went back or a round freed none.
 template <typename Machine>
 [[gnu::noinline]] void evict_idle(Machine& machine, const eviction_policy auto& policy, const usage& now,
                                   std::size_t wanted) noexcept {
+  const std::size_t least = least_considered(policy, now);
   for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
     before = freed;
     idle_survey survey;
-    machine.blocks().for_each_idle([&](const engine::block& b) {
-      if (policy.considers(machine.releasable(b), now))
-        ++survey.count, survey.total_age += machine.blocks().age(b);
-      return false;
-    });
-    machine.blocks().for_each_idle([&](engine::block& b) {
-      const idle_segment idle{machine.releasable(b), machine.blocks().age(b)};
-      const bool goes = policy.considers(idle.bytes, now) && policy.should_evict(idle, survey);
-      if (goes) freed += machine.release(b);
-      return goes;
-    });
+    machine.blocks().for_each_idle(
+        [&](const engine::block& b) {
+          if (policy.considers(machine.releasable(b), now))
+            ++survey.count, survey.total_age += machine.blocks().age(b);
+          return false;
+        },
+        least);
+    machine.blocks().for_each_idle(
+        [&](engine::block& b) {
+          const idle_segment idle{machine.releasable(b), machine.blocks().age(b)};
+          const bool goes = policy.considers(idle.bytes, now) && policy.should_evict(idle, survey);
+          if (goes) freed += machine.release(b);
+          return goes;
+        },
+        least);
   }
 }
 

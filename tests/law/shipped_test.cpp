@@ -28,7 +28,8 @@ static_assert(law::rounding(round_padded<64, round_to_multiple<256>>{}) &&
 static_assert(law::rounding(round_padded<32, round_to_divisions<512>>{}) &&
               law::rounding(round_padded<32, round_to_divisions<512>>{
                   .inner = {.table = divisions::all(4)}}));
-static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_MiB>{}));
+static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_MiB>{}) &&
+              law::pools(pool_small_and_large<tunable(0_MiB)>{}));
 static_assert(law::streams(reuse_on_same_stream{}) && law::streams(reuse_ignoring_streams{}));
 static_assert(law::streams(reuse_on_same_stream_after_recorded{}) &&
               law::streams(reuse_after_recorded_streams{}));
@@ -48,15 +49,22 @@ static_assert(law::pages(back_with<>{}) &&
 static_assert(law::pages(back_with<page_choice{.speed = bandwidth::high, .read_only = true}>{}) &&
               law::pages(back_with<page_choice{.peer_to_peer = true}>{}));
 static_assert(law::growth(grow_exactly<>{}) && law::growth(grow_by_segments<2_MiB, 20_MiB>{}));
+static_assert(law::growth(grow_by_chunks<>{}) && law::growth(grow_by_chunks<2_MiB, 16_MiB, 1_MiB>{}));
+static_assert(law::growth(grow_by_plan<>{}) && law::growth(grow_by_plan<chunk_plan{100_MiB, 50_MiB}>{}));
 static_assert(law::growth(grow_in_place<>{}) && law::growth(grow_by_stitching<>{}));
 static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free{}));
+static_assert(law::eviction(evict_idle_chunks<>{}) && law::eviction(evict_idle_chunks<true, true>{}));
+static_assert(law::eviction(evict_direct_at_free<>{}) &&
+              law::eviction(evict_direct_at_free<chunk_plan{.share = percent(0)}>{}));
 static_assert(law::eviction(evict_at_free_above<>{}) && law::eviction(evict_at_free_above<1_MiB>{}));
 static_assert(law::eviction(evict_idle_above<percent(60)>{}) &&
               law::eviction(evict_idle_above<>{.threshold = percent(99)}));
 static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_the_cache{}));
+static_assert(law::recovery(recover_like_paddle<>{}) && law::recovery(recover_like_paddle<true>{}));
 static_assert(law::recovery(recover_like_pytorch<>{}) && law::recovery(recover_unless_over_limit{}));
 
 static_assert(law::recipe<pytorch<>>() && law::recipe<passthrough>() && law::recipe<power_of_two>());
+static_assert(law::recipe<paddle_auto_growth>() && law::recipe<paddle_naive_best_fit>());
 static_assert(law::recipe<pytorch_expandable>() && law::recipe<stitched>());
 static_assert(law::recipe<pinned>() && law::recipe<pinned_packed>() && law::recipe<pinned_expandable>());
 static_assert(law::recipe<pinned>(pinned::configured(config::pytorch_settings{

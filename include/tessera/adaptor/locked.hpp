@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <tessera/adaptor/guarded.hpp>
+#include <tessera/adaptor/in_place.hpp>
 #include <tessera/adaptor/shared_provider.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
@@ -57,6 +58,10 @@ class locked {
   }
   bool record_stream(void* p, stream_id stream) noexcept {
     return inside_.enter([=](auto& pool) { return pool.record_stream(p, stream); });
+  }
+  /// What allocate_in_place asks for.
+  [[nodiscard]] bool pass_on(void* p, std::size_t bytes, stream_id stream) noexcept {
+    return inside_.enter([=](auto& pool) { return tessera::pass_on(pool, p, bytes, stream); });
   }
   /// What other threads are waiting for or giving back meanwhile, it leaves to them.
   void trim(std::size_t keep = 0) noexcept {

@@ -127,6 +127,11 @@ constexpr bool eviction(const P& p) {
     require(p.bytes_to_evict(when, unused) == 0, "eviction wants nothing where nothing is reserved");
     const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
     require(p.bytes_to_evict(when, full) <= full.reserved, "eviction wants at most what is reserved");
+    bool before = false;
+    for (std::size_t n : telling_sizes()) {
+      require(!before || p.considers(n, full), "eviction considers what is larger than what it considers");
+      before = p.considers(n, full);
+    }
   }
   return true;
 }
