@@ -17,7 +17,6 @@ struct device_clock {
   using rep = duration::rep;
   using period = duration::period;
   using time_point = std::chrono::time_point<device_clock>;
-  static constexpr bool is_steady = true;
   static inline const simulated_device* device = nullptr;
   static time_point now() noexcept {
     return time_point(duration(static_cast<std::int64_t>(device->now_ns())));
