@@ -49,7 +49,7 @@ class caching_allocator {
   /// The same, but null where allocate throws.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     if (bytes == 0 || bytes > max_request) return nullptr;
-    if (machine_.retire_pending()) evict(moment::after_free);
+    if (look_first(machine_, policies_.streams)) evict(moment::after_free);
     const request want = ask(bytes, stream);
     engine::block* found = reuse(want);
     if (found == nullptr) found = grow(bytes, stream);
@@ -157,7 +157,7 @@ class caching_allocator {
 
   [[gnu::noinline]] engine::block* grow(std::size_t bytes, stream_id stream) noexcept {
     const request want = ask(bytes, stream);  // again: to hand it over would cost each hit
-    if (engine::block* const found = pressure_.run() ? reuse(want) : nullptr) return found;
+    if (auto* found = relieve(pressure_, machine_, policies_.streams) ? reuse(want) : nullptr) return found;
     evict(moment::before_growth);
     const std::size_t segment = segment_for(want.size);
     if (segment < want.size) contract_broken("Recipe::growth: a segment must hold the block it is taken for");

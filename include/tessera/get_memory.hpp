@@ -115,11 +115,11 @@ engine::block* stitch(Machine& machine, const Growth& growth, const Pages& pages
 
 /// An idle segment of just the size of one that would be taken and handed out whole, or null. The policy may have refused
 /// it, as it knows neither the device's granularity nor what pages the segment would be made of.
-template <typename Machine, typename Split>
-engine::block* like_new(Machine& machine, const Split& split, engine::free_blocks& home, std::size_t size,
+template <typename Split>
+engine::block* like_new(const Split& split, engine::free_blocks& home, std::size_t size,
                         std::size_t segment) noexcept {
   if (segment == size || segment >= split.oversize() || split.should_split(size, segment)) return nullptr;
-  engine::block* const fit = machine.best_fit(home, size);
+  engine::block* const fit = home.best_fit(size);
   return fit != nullptr && fit->size == segment ? fit : nullptr;
 }
 
@@ -130,7 +130,7 @@ engine::block* get_memory(Machine& machine, const policies<Recipe>& chosen, engi
                           std::size_t size, std::size_t segment) noexcept {
   const auto& growth = chosen.growth;
   if constexpr (Recipe::growth::way == growth_way::segments) {
-    if (engine::block* const idle = like_new(machine, chosen.split, home, size, segment)) return idle;
+    if (engine::block* const idle = like_new(chosen.split, home, size, segment)) return idle;
     return machine.acquire(home.pool(), home.key(), segment, segment >= chosen.split.oversize(),
                            chosen.pages.backing(segment));
   } else if constexpr (Recipe::growth::way == growth_way::in_place) {

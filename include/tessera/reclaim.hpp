@@ -6,10 +6,32 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/engine/block.hpp>
+#include <tessera/engine/hooks.hpp>
 #include <tessera/policy/eviction.hpp>
+#include <tessera/policy/streams.hpp>
 
-/// How idle segments go back to the device, once it is decided that some must.
+/// How blocks become free again without the device, and how idle segments go back to it, once it is decided that some must.
 namespace tessera {
+
+/// Frees the blocks whose events have completed, before a request searches, unless the policy puts that off; whether there
+/// were any.
+template <typename Machine, streams_policy Streams>
+[[nodiscard, gnu::always_inline]] inline bool look_first(Machine& machine, const Streams& policy) noexcept {
+  if constexpr (patient_streams_policy<Streams>) {
+    if (!policy.looks_first(machine.uses_that_wait())) return false;
+  }
+  return machine.retire_pending();
+}
+
+/// Calls what waits for pressure, and frees the blocks at whose events nobody looked; whether something came free.
+template <typename Machine, streams_policy Streams>
+[[nodiscard]] bool relieve(engine::hooks& pressure, Machine& machine, const Streams& policy) noexcept {
+  const bool freed = pressure.run();
+  if constexpr (patient_streams_policy<Streams>) {
+    if (!policy.looks_first(machine.uses_that_wait()) && machine.retire_pending()) return true;
+  }
+  return freed;
+}
 
 /// Gives idle segments back until at most `keep` bytes are reserved.
 template <typename Machine>

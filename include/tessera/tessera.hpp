@@ -9,4 +9,5 @@
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/stitched.hpp>
+#include <tessera/recipe/torch_npu.hpp>
 #include <tessera/recipe/with.hpp>

@@ -117,4 +117,10 @@ class locked {
   guarded<Recipe, shared_provider<Provider>, Sink, Counting> inside_;
 };
 
+/// Says to adaptor/configured.hpp that threads share an allocator by one mutex.
+struct in_threads {
+  template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
+  using allocator = locked<Recipe, Provider, Sink, Counting>;
+};
+
 }  // namespace tessera

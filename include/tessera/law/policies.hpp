@@ -105,7 +105,9 @@ constexpr bool growth(const P& p) {
     if constexpr (range_growth_policy<P>) {
       require(p.page_size(size) > 0 && p.page_size(size) % min_alignment == 0,
               "growth maps pages: page_size(n) is a multiple of min_alignment");
-      require(is_power_of_two(p.base_alignment(size)), "growth aligns: base_alignment(n) is a power of two");
+      const std::size_t to = p.base_alignment(size);
+      require(to == 1 || (to > 0 && to % min_alignment == 0),
+              "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
       require(p.range_size(size) >= size, "growth reserves what can be mapped: range_size(c) >= c");
     }
     if constexpr (stitching_growth_policy<P>) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 
+#include <tessera/core/number.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
@@ -23,6 +25,15 @@ concept streams_policy = std::regular<P> && requires(const P& p, stream_id strea
   { p.should_hold(stream, stream) } noexcept -> std::same_as<bool>;
 };
 
+/// What a streams_policy may answer besides; each request looks first where it does not.
+///
+///   p.looks_first(waiting)   whether a request looks at the events of freed blocks before it searches, where `waiting` of
+///                            them have not been found completed; else where nothing fits, and then searches again
+template <typename P>
+concept patient_streams_policy = streams_policy<P> && requires(const P& p, std::size_t waiting) {
+  { p.looks_first(waiting) } noexcept -> std::same_as<bool>;
+};
+
 /// Reuses a block at once on its own stream, and never on another; recorded streams hold it back.
 ///   Source:  PyTorch
 struct reuse_on_same_stream {
@@ -39,6 +50,17 @@ struct reuse_on_same_stream {
 struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
   [[nodiscard]] static constexpr bool should_hold(stream_id, stream_id) noexcept { return true; }
   bool operator==(const reuse_on_same_stream_after_recorded&) const = default;
+};
+
+/// As `Streams`, but a request looks at events first only where more than `patience` of them wait. For programs that record
+/// streams for many blocks: a look costs a query for each stream, and the blocks come back later.
+///   Source:  torch_npu's multi_stream_lazy_reclaim, with 512
+template <streams_policy Streams, auto Patience = tunable(std::size_t{0})>
+struct look_at_events_late : Streams {
+  [[no_unique_address]] number<Patience> patience{};
+
+  [[nodiscard]] constexpr bool looks_first(std::size_t waiting) const noexcept { return waiting > patience; }
+  bool operator==(const look_at_events_late&) const = default;
 };
 
 /// Reuses a block on any stream: at once where no stream was recorded for it, else once all of them have come past. For

@@ -7,6 +7,7 @@
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
+#include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -26,8 +27,11 @@ struct pinned final {
   using eviction = evict_at_free_above<>;
   using recovery = recover_by_emptying_the_cache;
 
-  /// The policies under settings, of which those for pinned memory count.
-  ///   Requires:  settings without pin_memory_expandable_segments, for which pinned_expandable is there, and the reverse
+  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings&) noexcept { return true; }
+  [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
+    return !settings.pin_memory_expandable_segments;
+  }
+  /// The policies under settings that it serves, of which those for pinned memory count.
   [[nodiscard]] static constexpr policies<pinned> configured(
       const config::pytorch_settings& settings) noexcept;
   [[nodiscard]] static constexpr policies<pinned> configured(
@@ -47,6 +51,9 @@ struct pinned_expandable final {
   using eviction = evict_never;
   using recovery = recover_by_emptying_the_cache;
 
+  [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
+    return settings.pin_memory_expandable_segments;
+  }
   [[nodiscard]] static constexpr policies<pinned_expandable> configured(
       const config::torch_npu_settings& settings) noexcept;
 };
@@ -81,16 +88,17 @@ constexpr policies<pinned> pinned::configured(const config::pytorch_settings& se
   return under_pinned_settings(settings.pinned_max_round_threshold, settings.pinned_max_cached_size);
 }
 constexpr policies<pinned> pinned::configured(const config::torch_npu_settings& settings) noexcept {
-  if (settings.pin_memory_expandable_segments)
-    contract_broken("pinned::configured: for pin_memory_expandable_segments the recipe is pinned_expandable");
+  if (!serves(settings)) contract_broken("pinned::configured: settings for another recipe");
   return under_pinned_settings(settings.pinned_max_round_threshold, settings.pinned_max_cached_size);
 }
 constexpr policies<pinned_expandable> pinned_expandable::configured(
     const config::torch_npu_settings& settings) noexcept {
-  if (!settings.pin_memory_expandable_segments)
-    contract_broken(
-        "pinned_expandable::configured: without pin_memory_expandable_segments the recipe is pinned");
+  if (!serves(settings)) contract_broken("pinned_expandable::configured: settings for another recipe");
   return {};
 }
+
+/// What a PYTORCH_CUDA_ALLOC_CONF or a PYTORCH_NPU_ALLOC_CONF chooses among for pinned memory.
+using pytorch_pinned_family = family<config::pytorch, pinned>;
+using torch_npu_pinned_family = family<config::torch_npu, pinned, pinned_expandable>;
 
 }  // namespace tessera

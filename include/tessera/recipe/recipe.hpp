@@ -59,6 +59,7 @@ struct policies {
   [[no_unique_address]] typename Recipe::growth growth{};
   [[no_unique_address]] typename Recipe::eviction eviction{};
   [[no_unique_address]] typename Recipe::recovery recovery{};
+  bool operator==(const policies&) const = default;
 };
 
 /// Says in one sentence each which alias of a recipe is wrong, and where to read what it must be.
