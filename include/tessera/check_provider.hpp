@@ -9,6 +9,7 @@ namespace tessera {
 /// Whether a provider has all that a recipe needs.
 template <typename Provider, typename Recipe>
 concept provider_for = (!Recipe::streams::uses_events || event_provider<Provider>) &&
+                       (!Recipe::streams::crosses || ordering_provider<Provider>) &&
                        (!Recipe::pages::uses_page_kinds || paged_provider<Provider>) &&
                        (Recipe::growth::way == growth_way::segments || virtual_memory_provider<Provider>);
 
