@@ -27,12 +27,17 @@ template <typename Recipe>
 constexpr std::size_t of_real_pages =
     Recipe::growth::way == growth_way::segments ? operations : operations / 50;
 
+constexpr chunk_plan small_chunks{.first = 40_MiB, .further = 5_MiB};
 template <typename Recipe>
 class recipes : public testing::Test {};
 using all = testing::Types<
     pytorch<>, passthrough, power_of_two, with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>,
     with<pytorch<>, split_if_rest_at_least<512, block_end::high>, pool_together>,
     with<pytorch<>, reuse_ignoring_streams>, with<passthrough, back_with_huge_pages_first>,
+    paddle_auto_growth, paddle_naive_best_fit,
+    with<paddle_auto_growth, pool_small_and_large<1_MiB>, grow_by_chunks<2_MiB, 10_MiB, 1_MiB>,
+         evict_idle_chunks<true, true>, recover_like_paddle<true>>,
+    with<paddle_naive_best_fit, grow_by_plan<small_chunks>, evict_direct_at_free<small_chunks>>,
     pytorch_expandable,
     with<pytorch_expandable, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, evict_idle_above<percent(60)>>,
     with<pytorch_expandable, split_if_rest_at_least<512, block_end::high>, pool_together>,
