@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_stream.hpp>
 #include <tessera/provider/simulated_npu.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
@@ -245,6 +247,29 @@ TEST(torch_npu, segments_go_back_once_the_work_of_their_stream_is_done) {
     EXPECT_GE(ended, 7'000'000'000u);
     EXPECT_LT(ended, 90'000'000'000u);
   }
+}
+template <typename Allocator>
+void waits_before_a_segment_goes_back() {
+  simulated_npu npu;
+  {
+    Allocator pool{provider_ref(npu)};
+    void* const p = pool.allocate(40_MiB, stream_id{5});
+    npu.submit(stream_id{5}, 7'000'000'000);
+    pool.deallocate(p);
+    pool.trim();
+    EXPECT_GE(npu.now_ns(), 7'000'000'000u);
+    EXPECT_EQ(pool.now().reserved, 0u);
+    pool.deallocate(pool.allocate(40_MiB, stream_id{5}));
+    npu.submit(stream_id{5}, 7'000'000'000);
+  }
+  EXPECT_GE(npu.now_ns(), 14'000'000'000u) << "and at the end of the allocator";
+  EXPECT_EQ(npu.used(), 0u);
+}
+TEST(torch_npu_threads, segments_wait_in_every_kind_of_allocator) {
+  using shared = provider_ref<simulated_npu>;
+  waits_before_a_segment_goes_back<caching_allocator<torch_npu_native, shared>>();
+  waits_before_a_segment_goes_back<locked<torch_npu_native, shared>>();
+  waits_before_a_segment_goes_back<per_stream<torch_npu_native, shared>>();
 }
 TEST(torch_npu, a_segment_stays_where_its_stream_cannot_be_waited_for) {
   auto pool = made<native>({});
