@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstddef>
-#include <type_traits>
 
+#include <tessera/config/text.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/page_choice.hpp>
-#include <tessera/recipe/preset.hpp>
+#include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -29,8 +29,10 @@ struct torch_npu_native final {
   using eviction = evict_idle_above<>;
   using recovery = recover_like_pytorch<>;
 
-  /// The policies under the settings of a PYTORCH_NPU_ALLOC_CONF.
-  ///   Requires:  settings without expandable_segments, for which torch_npu_expandable is there, and the reverse
+  [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
+    return !settings.expandable_segments;
+  }
+  /// The policies under settings that it serves.
   [[nodiscard]] static constexpr policies<torch_npu_native> configured(
       const config::torch_npu_settings& settings) noexcept;
 };
@@ -48,6 +50,9 @@ struct torch_npu_expandable final {
   using eviction = evict_idle_above<>;
   using recovery = recover_like_pytorch<>;
 
+  [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
+    return settings.expandable_segments;
+  }
   [[nodiscard]] static constexpr policies<torch_npu_expandable> configured(
       const config::torch_npu_settings& settings) noexcept;
 };
@@ -71,30 +76,27 @@ template <typename Recipe>
 }
 constexpr policies<torch_npu_native> torch_npu_native::configured(
     const config::torch_npu_settings& settings) noexcept {
-  if (settings.expandable_segments)
-    contract_broken(
-        "torch_npu_native::configured: for expandable_segments the recipe is torch_npu_expandable");
+  if (!serves(settings)) contract_broken("torch_npu_native::configured: settings for another recipe");
   return under_torch_npu_settings<torch_npu_native>(settings);
 }
 constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
     const config::torch_npu_settings& settings) noexcept {
-  if (!settings.expandable_segments)
-    contract_broken(
-        "torch_npu_expandable::configured: without expandable_segments the recipe is torch_npu_native");
+  if (!serves(settings)) contract_broken("torch_npu_expandable::configured: settings for another recipe");
   auto chosen = under_torch_npu_settings<torch_npu_expandable>(settings);
   chosen.growth.alignment = settings.base_addr_aligned;
   if (settings.giant_pages) {
     chosen.growth.large = 1_GiB;
-  } else if (settings.large_segment_size == 20_MiB && settings.segment_size != 0) {
+  } else if (settings.large_segment_size == 20_MiB) {
     chosen.growth.large = settings.segment_size;
   }
   return chosen;
 }
 
-/// The recipe for settings, with which its policies begin.
-template <config::torch_npu_settings Settings>
-using torch_npu_with =
-    preset<std::conditional_t<Settings.expandable_segments, torch_npu_expandable, torch_npu_native>,
-           Settings>;
+/// What a PYTORCH_NPU_ALLOC_CONF chooses among.
+using torch_npu_family = family<config::torch_npu, torch_npu_native, torch_npu_expandable>;
+
+/// The recipe that a PYTORCH_NPU_ALLOC_CONF chooses, as in torch_npu<"max_split_size_mb:32">.
+template <config::text Conf = "">
+using torch_npu = torch_npu_family::from<Conf>;
 
 }  // namespace tessera
