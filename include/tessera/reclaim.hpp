@@ -18,7 +18,7 @@ namespace tessera {
 template <typename Machine, streams_policy Streams>
 [[nodiscard, gnu::always_inline]] inline bool look_first(Machine& machine, const Streams& policy) noexcept {
   if constexpr (patient_streams_policy<Streams>) {
-    if (!policy.looks_first(machine.waiting())) return false;
+    if (!policy.looks_first(machine.uses_that_wait())) return false;
   }
   return machine.retire_pending();
 }
@@ -28,7 +28,7 @@ template <typename Machine, streams_policy Streams>
 [[nodiscard]] bool relieve(engine::hooks& pressure, Machine& machine, const Streams& policy) noexcept {
   const bool freed = pressure.run();
   if constexpr (patient_streams_policy<Streams>) {
-    if (!policy.looks_first(machine.waiting()) && machine.retire_pending()) return true;
+    if (!policy.looks_first(machine.uses_that_wait()) && machine.retire_pending()) return true;
   }
   return freed;
 }

@@ -7,6 +7,7 @@
 #include <tessera/law/sharing.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_npu.hpp>
+#include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -31,6 +32,8 @@ static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_M
 static_assert(law::streams(reuse_on_same_stream{}) && law::streams(reuse_ignoring_streams{}));
 static_assert(law::streams(reuse_on_same_stream_after_recorded{}) &&
               law::streams(reuse_after_recorded_streams{}));
+static_assert(law::streams(look_at_events_late<reuse_on_same_stream>{{}, 512}) &&
+              law::streams(look_at_events_late<reuse_on_same_stream_after_recorded, std::size_t{512}>{}));
 static_assert(law::split(split_never{}) && law::split(split_never_and_fit_exactly{}) &&
               law::split(split_never_and_fit_within_power_of_two{}));
 static_assert(law::split(split_if_rest_at_least<512>{}) &&
@@ -58,6 +61,10 @@ static_assert(law::recipe<pytorch_expandable>() && law::recipe<stitched>());
 static_assert(law::recipe<pinned>() && law::recipe<pinned_packed>() && law::recipe<pinned_expandable>());
 static_assert(law::recipe<pinned>(pinned::configured(config::pytorch_settings{
     .pinned_max_round_threshold = 300_MiB, .pinned_max_cached_size = 100_MiB})));
+static_assert(law::recipe<torch_npu_native>() && law::recipe<torch_npu_expandable>());
+static_assert(law::recipe<torch_npu_family::with<config::torch_npu_settings{.giant_pages = true}>>() &&
+              law::recipe<torch_npu_family::with<config::torch_npu_settings{
+                  .expandable_segments = true, .base_addr_aligned = 3_KiB, .segment_size = 21_MiB}>>());
 static_assert(law::recipe<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
 static_assert(law::recipe<with<pytorch<>, back_with_huge_pages_first>>() &&

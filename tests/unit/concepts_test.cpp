@@ -48,6 +48,8 @@ struct streams_without_hold {
   bool operator==(const streams_without_hold&) const = default;
 };
 static_assert(streams_policy<reuse_ignoring_streams> && !streams_policy<streams_without_hold>);
+static_assert(patient_streams_policy<look_at_events_late<reuse_on_same_stream>> &&
+              !patient_streams_policy<reuse_on_same_stream>);
 
 struct split_without_oversize {
   bool may_serve(std::size_t, std::size_t) const noexcept { return true; }

@@ -37,6 +37,14 @@ template <typename Dialect>
       Dialect::keys[static_cast<std::size_t>(name)].to);
 }
 
+/// The place of a key in its table, which ends behind all keys where there is none of that name.
+template <typename Dialect>
+[[nodiscard]] constexpr std::size_t key_index(const word& name) noexcept {
+  std::size_t index = 0;
+  while (index < Dialect::keys.size() && !name.text_is(Dialect::keys[index].name)) ++index;
+  return index;
+}
+
 /// Exchanges what one key is set to in two settings; false where that is the same already.
 template <typename Settings, typename... More>
 [[nodiscard]] constexpr bool exchange(const key<Settings, More...>& k, Settings& one,
@@ -101,8 +109,7 @@ class dialect_reader : value_reader {
     this->key_ = this->words_.next();
     const word key = this->key_;
     if (this->words_.is_delimiter(key)) return this->fail(key, fault::malformed, "a key is expected");
-    std::size_t found = 0;
-    while (found < count && !key.text_is(Dialect::keys[found].name)) ++found;
+    const std::size_t found = key_index<Dialect>(key);
     if (found == count) return this->fail(key, fault::unknown_key, "no such key");
     if (!this->expect(Dialect::assign, fault::missing_value, Dialect::assign_rule)) return;
     written_[found] = {true, key, this->words_.ahead()};
@@ -183,7 +190,7 @@ template <typename Dialect>
 }
 
 /// What a compiler names in its first error where a string is refused as a template argument: what is wrong, with which
-/// key, which other one excludes it, and at which character. Never defined.
+/// key (letter by letter where there is no such key), which other one excludes it, and at which character. Never defined.
 template <fault Why, auto... Where>
 struct setting_refused;
 
@@ -192,17 +199,17 @@ template <typename Dialect, auto Text>
 [[nodiscard]] consteval typename Dialect::settings settings_in() {
   using key_name = typename Dialect::key_name;
   constexpr auto name = [](std::string_view key) {
-    std::size_t found = 0;
-    while (found < Dialect::keys.size() && !word{key}.text_is(Dialect::keys[found].name)) ++found;
-    return static_cast<key_name>(found);
+    return static_cast<key_name>(key_index<Dialect>(word{key}));
   };
   constexpr auto parsed = parse<Dialect>(Text.view());
   if constexpr (parsed.index() == 0) {
     return std::get<0>(parsed);
   } else {
     constexpr setting_error error = std::get<1>(parsed);
-    if constexpr (error.what == fault::unknown_key || error.what == fault::malformed) {
-      return setting_refused<error.what, error.at>{};
+    if constexpr (key_index<Dialect>(word{error.key}) == Dialect::keys.size()) {
+      return [error]<std::size_t... I>(std::index_sequence<I...>) {
+        return setting_refused<error.what, error.key[I]..., error.at>{};
+      }(std::make_index_sequence<error.key.size()>{});
     } else if constexpr (error.what == fault::excluded_by) {
       return setting_refused<error.what, name(error.key), name(error.other), error.at>{};
     } else {

@@ -15,7 +15,6 @@ enum class form : unsigned char {
   words,         ///< one of those in `value`: what is left of the first comma switches off, all others on
   only_word,     ///< the one in `value`, which switches on
   whole,         ///< a whole number
-  plain_whole,   ///< the same, without leading zeros
   power_of_two,  ///< the same, a power of two
   kibibytes,     ///< a whole number without leading zeros, of KiB
   mebibytes,     ///< a whole number of MiB; what exceeds the address space means no bound

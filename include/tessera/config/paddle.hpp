@@ -97,7 +97,7 @@ struct paddle {
        "0", "auto_growth: the chunk of the other pool; 0 for what a request needs"},
       {"FLAGS_eager_delete_tensor_gb", &s::garbage_threshold, form::gibibytes_or_less, "a number of GiB", "0",
        "the collector: garbage is kept until there is so much; 0 frees at once, below 0 never", 0,
-       std::uint64_t{1'000'000'000} << 30, "must be less than 2^30"},
+       (std::uint64_t{1'000'000'000} << 30) - 1, "must be less than 2^30"},
       {"FLAGS_memory_fraction_of_eager_deletion", &s::memory_fraction_of_eager_deletion, form::decimal,
        "0 to 1", "1.0", "the collector: the share of all bytes that is collected, largest variables first", 0,
        1'000'000'000, share_rule},

@@ -22,8 +22,8 @@ struct torch_npu_settings {
   divisions roundup{};
   bool expandable_segments = false;
   std::size_t base_addr_aligned = 16_KiB;
-  bool giant_pages = false;      ///< page_size:1g
-  std::size_t segment_size = 0;  ///< 0 where it is not said
+  bool giant_pages = false;  ///< page_size:1g
+  std::size_t segment_size = 20_MiB;
   bool multi_stream_lazy_reclaim = false;
   fraction memory_fraction = percent(100);
   bool throw_on_oom = false;
@@ -82,16 +82,14 @@ struct torch_npu {
        "must be greater than 20"},
       {"garbage_collection_threshold", &s::garbage_collection_threshold, form::decimal,
        "between 0 and 1, both excluded", "off",
-       "the share of the limit (per_process_memory_fraction of the device) above which idle segments go back "
-       "before "
-       "growth, older ones first",
+       "the share of the limit (per_process_memory_fraction of the device) above which idle segments go "
+       "back before growth, older ones first",
        1, 999'999'999, "must be greater than 0 and less than 1"},
       {"expandable_segments", &s::expandable_segments, form::words, "False, True", "False",
        "pages are mapped into ranges of addresses, so that blocks of all sizes share them", 0, 0, flag_rule},
       {"base_addr_aligned_kb", &s::base_addr_aligned, form::kibibytes, "whole, 0 to 16", "16",
-       "with expandable_segments, blocks of 2 MiB and more begin at a multiple of it where there is room; 0 "
-       "for 512 "
-       "bytes",
+       "with expandable_segments, blocks of 2 MiB and more begin at a multiple of it where there is room; "
+       "0 for 512 bytes",
        0, 16, "must be from 0 to 16"},
       {"page_size", &s::giant_pages, form::only_word, "1g", "2 MiB",
        "segments for blocks above 1 MiB are made of 1 GiB pages; it wins over segment_size_mb", 0, 0,
@@ -100,7 +98,7 @@ struct torch_npu {
        "with expandable_segments, what is mapped at once for blocks above 1 MiB", 20, 512,
        "must be from 20 to 512"},
       {"roundup_power2_divisions", &s::roundup, form::divisions_or_zero,
-       "a power of two, or [size in MiB:divisions, ..., >:divisions]", "off",
+       "0, a power of two, or [size in MiB:divisions, ..., >:divisions]", "off",
        "into how many sizes the range between two powers of two is divided"},
       {"pinned_use_background_threads", &s::pinned_use_background_threads, form::words, "False, True",
        "False", "a thread looks after events of pinned memory, so that requests need not", 0, 0, flag_rule},
@@ -134,7 +132,7 @@ struct torch_npu {
   static constexpr std::string_view expandable_rule =
       "max_split_size_mb and garbage_collection_threshold go only with expandable_segments:False";
   static constexpr std::string_view pages_rule =
-      "page_size goes only with expandable_segments, segment_size_mb and base_addr_aligned_kb";
+      "page_size goes with no other feature but expandable_segments, segment_size_mb, base_addr_aligned_kb";
   static constexpr std::string_view pinned_rule =
       "pinned_mem_register does not go with pin_memory_expandable_segments";
   static constexpr std::array<exclusion<key_name>, 9> exclusions{

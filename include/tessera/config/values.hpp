@@ -68,15 +68,17 @@ class value_reader {
 
   constexpr std::uint64_t whole(const bounds& in, std::string_view rule, bool plain) noexcept {
     const word given = value(fault::not_a_number, rule);
-    std::uint64_t count = 0;
-    if (!given.as_integer(count)) {
+    const word::number read = given.as_integer();
+    if (!read.is) {
       fail(given, fault::not_a_number, rule);
     } else if (plain && given.text.size() > 1 && given.text[0] == '0') {
       fail(given, fault::not_a_number, "must be written without leading zeros");
-    } else if (count < in.least || count > in.most) {
+    } else if (read.value < in.least || read.value > in.most) {
       fail(given, fault::out_of_range, in.rule);
+    } else if (!read.fits) {
+      fail(given, fault::out_of_range, "must be less than 2^64");
     }
-    return count;
+    return read.value;
   }
   constexpr std::size_t mebibytes(const bounds& in) noexcept {
     const std::uint64_t count = whole(in, "must be a whole number of MiB", false);
@@ -90,39 +92,37 @@ class value_reader {
   }
   constexpr fraction decimal(const bounds& in) noexcept {
     const word given = value(fault::not_a_number, not_decimal);
-    std::uint64_t billionths = 0;
-    if (!given.as_billionths(billionths)) {
+    const word::number read = given.as_billionths();
+    if (!read.is) {
       fail(given, fault::not_a_number, not_decimal);
-    } else if (billionths < in.least || billionths > in.most) {
+    } else if (read.value < in.least || read.value > in.most) {
       fail(given, fault::out_of_range, in.rule);
     }
-    return {billionths};
+    return {read.value};
   }
   /// Bytes, or `unlimited` for a number below 0.
   constexpr std::size_t gibibytes_or_less(const bounds& in) noexcept {
-    word given = value(fault::not_a_number, not_decimal);
+    const word given = value(fault::not_a_number, not_decimal);
     const bool negative = given.text.starts_with('-');
-    if (negative) given.text.remove_prefix(1);
-    std::uint64_t billionths = 0;
-    if (!given.as_billionths(billionths)) {
+    const word::number read = word{given.text.substr(negative)}.as_billionths();
+    if (!read.is) {
       fail(given, fault::not_a_number, not_decimal);
-    } else if (!negative && billionths > in.most) {
+    } else if (!negative && read.value > in.most) {
       fail(given, fault::out_of_range, in.rule);
     }
-    return negative && billionths > 0 ? unlimited : in_gibibytes(billionths);
+    return negative && read.value > 0 ? unlimited : in_gibibytes(read.value);
   }
   constexpr memory_limit share_or_gibibytes() noexcept {
     constexpr std::string_view rule = "must be a positive share of the device, or a number of GiB with a G";
-    word given = value(fault::not_a_number, rule);
+    const word given = value(fault::not_a_number, rule);
     const bool in_gib = given.text.ends_with('G') || given.text.ends_with('g');
-    if (in_gib) given.text.remove_suffix(1);
-    std::uint64_t billionths = 0;
-    if (!given.as_billionths(billionths)) {
+    const word::number read = word{given.text.substr(0, given.text.size() - in_gib)}.as_billionths();
+    if (!read.is) {
       fail(given, fault::not_a_number, rule);
-    } else if (billionths == 0) {
+    } else if (read.value == 0) {
       fail(given, fault::out_of_range, rule);
     }
-    return in_gib ? memory_limit(in_gibibytes(billionths)) : memory_limit(fraction{billionths});
+    return in_gib ? memory_limit(in_gibibytes(read.value)) : memory_limit(fraction{read.value});
   }
 
   constexpr divisions parts(bool zero_alone) noexcept {
@@ -148,7 +148,9 @@ class value_reader {
   /// Passes over a list.
   constexpr void skip_list() noexcept {
     constexpr std::string_view rule = "must be a list in brackets";
-    if (!expect("[", fault::missing_value, rule)) return;
+    const word first = words_.next();
+    if (!first.text_is("["))
+      return fail(first, first.text.empty() ? fault::missing_value : fault::malformed, rule);
     for (word w = words_.next(); !w.text_is("]"); w = words_.next()) {
       if (w.text.empty()) return fail(w, fault::malformed, rule);
     }
@@ -166,27 +168,30 @@ class value_reader {
     return whole >= unlimited >> 30 ? unlimited - 1 : (whole << 30) + ((billionths % one) << 30) / one;
   }
   constexpr std::size_t slot_of(const word& given) noexcept {
-    std::uint64_t mib = 0;
-    if (!given.as_integer(mib)) {
+    const word::number mib = given.as_integer();
+    if (given.text.empty()) {
+      fail(given, fault::missing_value, size_rule);
+    } else if (!mib.is) {
       fail(given, fault::not_a_number, size_rule);
-    } else if (!std::has_single_bit(mib)) {
+    } else if (!std::has_single_bit(mib.value)) {
       fail(given, fault::out_of_range, size_rule);
     }
-    const auto log2 = static_cast<std::size_t>(std::countr_zero(mib));
+    const auto log2 = static_cast<std::size_t>(std::countr_zero(mib.value));
     return log2 < divisions::slots ? log2 : divisions::slots - 1;
   }
   constexpr std::uint32_t parts_of(const word& given, bool zero_too) noexcept {
     const std::string_view rule = zero_too ? "divisions must be 0 or a power of two below 2^32"
                                            : "divisions must be a power of two below 2^32";
-    std::uint64_t n = 0;
+    const word::number n = given.as_integer();
     if (given.text.empty() || words_.is_delimiter(given)) {
       fail(given, fault::missing_value, rule);
-    } else if (!given.as_integer(n)) {
+    } else if (!n.is) {
       fail(given, fault::not_a_number, rule);
-    } else if (n >= std::uint64_t{1} << 32 || !(std::has_single_bit(n) || (n == 0 && zero_too))) {
+    } else if (n.value >= std::uint64_t{1} << 32 ||
+               !(std::has_single_bit(n.value) || (n.value == 0 && zero_too))) {
       fail(given, fault::out_of_range, rule);
     }
-    return failed_ ? 0 : static_cast<std::uint32_t>(n);
+    return failed_ ? 0 : static_cast<std::uint32_t>(n.value);
   }
   static constexpr std::string_view size_rule = "a size must be a power of two in MiB, or >";
 

@@ -48,41 +48,49 @@ struct word {
     }
     return matched == wanted.size();
   }
-  [[nodiscard]] constexpr bool as_integer(std::uint64_t& value) const noexcept {
-    value = 0;
+  /// A number as it is read; where it does not fit, `value` is the largest that does.
+  struct number {
+    std::uint64_t value = 0;
+    bool is = false;
+    bool fits = true;
+
+    constexpr void append(char digit) noexcept {
+      constexpr std::uint64_t most = ~std::uint64_t{0};
+      const auto next = static_cast<std::uint64_t>(digit - '0');
+      fits = fits && value <= (most - next) / 10;
+      value = fits ? value * 10 + next : most;
+    }
+  };
+
+  /// Digits alone.
+  [[nodiscard]] constexpr number as_integer() const noexcept {
+    number read;
     for (char c : text) {
       if (is_blank(c)) continue;
-      const auto digit = static_cast<std::uint64_t>(c - '0');
-      if (c < '0' || c > '9' || value > (~std::uint64_t{0} - digit) / 10) return false;
-      value = value * 10 + digit;
+      if (c < '0' || c > '9') return {};
+      read.append(c);
+      read.is = true;
     }
-    return !text.empty();
+    return read;
   }
   /// A decimal number in billionths: digits, and at most 9 of them behind a point.
-  [[nodiscard]] constexpr bool as_billionths(std::uint64_t& value) const noexcept {
-    value = 0;
-    bool digits = false;
+  [[nodiscard]] constexpr number as_billionths() const noexcept {
+    number read;
     bool point = false;
     std::size_t places = 0;
-    const auto append = [&value](std::uint64_t digit) {
-      if (value > (~std::uint64_t{0} - digit) / 10) return false;
-      value = value * 10 + digit;
-      return true;
-    };
     for (char c : text) {
       if (is_blank(c)) continue;
       if (c == '.' && !point) {
         point = true;
         continue;
       }
-      if (c < '0' || c > '9' || places == 9 || !append(static_cast<std::uint64_t>(c - '0'))) return false;
-      digits = true;
+      if (c < '0' || c > '9' || places == 9) return {};
+      read.append(c);
+      read.is = true;
       places += point;
     }
-    for (; places < 9; ++places) {
-      if (!append(0)) return false;
-    }
-    return digits;
+    for (; places < 9; ++places) read.append('0');
+    return read;
   }
 };
 

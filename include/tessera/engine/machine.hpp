@@ -53,6 +53,7 @@ class machine {
     wait_for_pending();
     if constexpr (!Heap::has_ranges) {
       heap_.for_each_segment([this](const block& head, std::size_t bytes) {
+        (void)wait_before_release(device_, head.home->key());
         (void)device_.release(reinterpret_cast<void*>(head.address), bytes);
       });
     }
@@ -107,7 +108,8 @@ class machine {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
     heap_.take_out(idle);
-    const bool released = device_.release(reinterpret_cast<void*>(address), bytes);
+    const bool released = wait_before_release(device_, idle.home->key()) &&
+                          device_.release(reinterpret_cast<void*>(address), bytes);
     keep_promise();
     if (!released) return heap_.put_back(idle), 0;
     tell(action::segment_free, address, bytes, bytes, idle.home->key());
@@ -145,8 +147,6 @@ class machine {
 
   /// Notes that a stream uses a live block; false where host memory ran out.
   [[nodiscard]] bool note_use(block& live, stream_id stream) noexcept { return pending_.note(live, stream); }
-  /// Uses of freed blocks that wait for their events.
-  [[nodiscard]] std::size_t waiting() const noexcept { return pending_.count(); }
   /// Frees the blocks whose events have completed; whether there were any.
   bool retire_pending() noexcept { return !pending_.empty() && retire_waiting(); }
   /// The same, after waiting for every event.
@@ -198,6 +198,7 @@ class machine {
   }
   /// Whether streams are noted for any block.
   [[nodiscard]] bool has_uses() const noexcept { return pending_.has_uses(); }
+  [[nodiscard]] std::size_t uses_that_wait() const noexcept { return pending_.count(); }
   void tell_oom(std::size_t requested, std::size_t size, stream_id stream) noexcept {
     ++ledger_.num_ooms;
     tell(action::oom, 0, requested, size, stream);

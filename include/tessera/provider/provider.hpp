@@ -15,7 +15,8 @@ namespace tessera {
 /// Gives and takes back memory in segments.
 ///
 ///   d.acquire(bytes)       `bytes` of device memory, or null where the device refuses; overlaps nothing given
-///   d.release(p, bytes)    takes a whole segment back; false where it failed: the caller still holds it
+///   d.release(p, bytes)    takes a whole segment back; false where it failed: the caller still holds it. Waits for
+///                          work that may use it, or says by release_waits that it does not
 ///   d.capacity()           bytes the device has in all; constant
 ///   d.granularity()        power of two; segments are a multiple of it long and start at a multiple of it
 ///
@@ -52,6 +53,28 @@ inline constexpr bool is_thread_safe = false;
 template <typename D>
   requires std::convertible_to<decltype(D::is_thread_safe), bool>
 inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
+
+/// Whether release() waits for the work that may still use the memory, as cudaFree does and aclrtFree does not: what a
+/// provider says as a `static constexpr bool release_waits`, and true where it says nothing.
+template <typename D>
+inline constexpr bool release_waits = true;
+template <typename D>
+  requires std::convertible_to<decltype(D::release_waits), bool>
+inline constexpr bool release_waits<D> = D::release_waits;
+
+/// Returns once the work that a stream was given so far is done, where release() does not see to that; false where this
+/// cannot be known.
+template <device_provider D>
+bool wait_before_release(D& device, stream_id stream) noexcept {
+  if constexpr (!release_waits<D> && event_provider<D>) {
+    typename D::event mark;
+    if (!device.record(stream, mark)) return false;
+    const bool done = device.wait(mark);
+    device.discard(mark);
+    return done;
+  }
+  return true;
+}
 
 /// Knows a limit of its own, as one that several allocators share: d.over_limit(bytes) says whether `bytes` more would
 /// pass it, so that a refusal for that is told from one for want of memory.

@@ -86,7 +86,7 @@ constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
   chosen.growth.alignment = settings.base_addr_aligned;
   if (settings.giant_pages) {
     chosen.growth.large = 1_GiB;
-  } else if (settings.large_segment_size == 20_MiB && settings.segment_size != 0) {
+  } else if (settings.large_segment_size == 20_MiB) {
     chosen.growth.large = settings.segment_size;
   }
   return chosen;
