@@ -109,6 +109,22 @@ TYPED_TEST(seed_examples, npu_5_a_list_rounds_large_sizes_alone) {
   EXPECT_EQ(reserved(pool), 34_MiB);
 }
 
+TYPED_TEST(seed_examples, npu_7_pinned_memory_comes_20_mb_at_a_time_whatever_is_asked_for) {
+  TypeParam place;
+  on<npu_7, TypeParam> pool{provider_ref(place.device)};
+  void* const first = pool.allocate(1_KiB);
+  EXPECT_EQ(reserved(pool), 20_MiB);
+  void* const second = pool.allocate(30_MiB);
+  EXPECT_EQ(reserved(pool), 40_MiB);
+  EXPECT_EQ(at(second), at(first) + 1_KiB + 512) << "in the rest of the first page";
+  place.write(place.compute, second, 30_MiB, 8);
+  place.finish();
+  pool.deallocate(first);
+  pool.deallocate(second);
+  EXPECT_EQ(pool.allocate(35_MiB), first) << "free blocks of any size serve any";
+  EXPECT_EQ(reserved(pool), 40_MiB);
+}
+
 TYPED_TEST(seed_examples, acl_huge_pages_that_have_run_out_are_made_up_for_by_normal_ones) {
   TypeParam place;
   on<backed<config::acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST")>, TypeParam> pool{

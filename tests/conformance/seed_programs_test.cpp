@@ -71,7 +71,7 @@ struct settings {
 
 using everywhere =
     settings<pytorch<>, pytorch<"expandable_segments:True">, npu_1, npu_2, npu_4, npu_5_number, npu_5_list,
-             pinned, pinned_expandable, backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST")>,
+             pinned, npu_7, backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST")>,
              backed<acl_malloc_policy("ACL_MEM_MALLOC_NORMAL_ONLY")>,
              backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST_P2P")>,
              backed<acl_malloc_policy("ACL_MEM_MALLOC_NORMAL_ONLY_P2P")>,

@@ -4,7 +4,10 @@
 #include <cstddef>
 
 #include <tessera/config/acl_malloc_policy.hpp>
+#include <tessera/config/dialect.hpp>
+#include <tessera/config/torch_npu.hpp>
 #include <tessera/recipe/pinned.hpp>
+#include <tessera/recipe/preset.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
@@ -35,5 +38,10 @@ using npu_3 = tessera::torch_npu<"page_size:1g">;
 using npu_4 = tessera::torch_npu<"expandable_segments:True,segment_size_mb:40">;
 using npu_5_number = tessera::torch_npu<"roundup_power2_divisions:4">;
 using npu_5_list = tessera::torch_npu<"roundup_power2_divisions:[256:1,512:2,1024:4,>:8]">;
+// Of pinned memory.
+using npu_7 = tessera::preset<
+    tessera::pinned_expandable,
+    tessera::config::settings_in<tessera::config::torch_npu,
+                                 tessera::config::text("pin_memory_expandable_segments:True")>()>;
 
 }  // namespace conformance
