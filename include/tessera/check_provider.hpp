@@ -17,6 +17,8 @@ template <typename Recipe, typename Provider>
 consteval bool check_provider() {
   static_assert(!Recipe::streams::uses_events || event_provider<Provider>,
                 "Provider must be an event_provider for Recipe::streams [tessera/provider/provider.hpp]");
+  static_assert(!Recipe::streams::crosses || ordering_provider<Provider>,
+                "Provider must be an ordering_provider for Recipe::streams [tessera/provider/provider.hpp]");
   static_assert(!Recipe::pages::uses_page_kinds || paged_provider<Provider>,
                 "Provider must be a paged_provider for Recipe::pages [tessera/provider/provider.hpp]");
   static_assert(

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/contract.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/usage.hpp>
@@ -24,6 +25,17 @@ template <typename Machine, typename Growth>
 template <typename Machine, typename Growth>
 [[nodiscard]] usage usage_of(const Machine& machine, const Growth& growth) noexcept {
   return machine.usage_under(limit_of(machine, growth));
+}
+
+/// Bytes to ask the device for, so that a block of `size` bytes fits: what growth wants, or exactly that, in whole pages.
+template <typename Recipe, typename Machine>
+[[nodiscard]] std::size_t segment_for(const Machine& machine, const policies<Recipe>& chosen,
+                                      std::size_t size, bool exactly = false) noexcept {
+  const std::size_t wanted =
+      exactly ? size : chosen.growth.segment_size(size, usage_of(machine, chosen.growth));
+  const std::size_t segment = in_whole_pages(chosen.pages, align_up(wanted, machine.device().granularity()));
+  if (segment < size) contract_broken("Recipe::growth: a segment must hold the block it is taken for");
+  return segment;
 }
 
 /// What pieces are made of where a policy stitches.
@@ -121,6 +133,21 @@ engine::block* like_new(const Split& split, engine::free_blocks& home, std::size
   if (segment == size || segment >= split.oversize() || split.should_split(size, segment)) return nullptr;
   engine::block* const fit = home.best_fit(size);
   return fit != nullptr && fit->size == segment ? fit : nullptr;
+}
+
+/// The free block that holds `size` bytes, taken over from other streams where the recipe lets it serve this one, or null.
+template <typename Recipe, typename Machine, typename Key>
+engine::block* borrow(Machine& machine, const policies<Recipe>& chosen, std::size_t pool, Key key,
+                      std::size_t size) noexcept {
+  if constexpr (Recipe::streams::crosses) {
+    engine::free_blocks* const home = machine.home(pool, key);
+    if (home == nullptr || !machine.make_room()) return nullptr;
+    return machine.borrow(
+        *home, size, chosen.streams.crossing(),
+        [&](std::size_t bytes) { return chosen.split.may_serve(size, bytes); },
+        [&](std::size_t bytes) { return chosen.split.should_split(size, bytes); });
+  }
+  return nullptr;
 }
 
 /// Gets memory for a block of `size` bytes, and where the recipe grows by segments, one of `segment` bytes; the free

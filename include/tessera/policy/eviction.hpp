@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/chunk_plan.hpp>
 #include <tessera/core/fraction.hpp>
 #include <tessera/core/number.hpp>
 #include <tessera/core/usage.hpp>
@@ -14,8 +15,9 @@ namespace tessera {
 
 /// When eviction is considered.
 enum class moment : unsigned char {
-  before_growth,  ///< nothing cached fits, the device is about to be asked
-  after_free      ///< a block has just become free
+  before_growth,     ///< nothing cached fits, the device is about to be asked
+  after_free,        ///< a block has just become free
+  after_synchronize  ///< a stream was waited for, by an adaptor that offers that
 };
 
 /// A cached segment of which nothing is in use.
@@ -28,14 +30,17 @@ struct idle_segment {
 struct idle_survey {
   std::size_t count = 0;
   std::uint64_t total_age = 0;
+  std::size_t missing = 0;  ///< bytes of what is wanted that have not gone yet
 };
 
 /// Decides which idle segments go back to the device, and when.
 ///
 ///   p.bytes_to_evict(when, now)       how many bytes should go; 0 for nothing to do
-///   p.considers(bytes, now)           whether a segment of `bytes` is a candidate
+///   p.considers(bytes, now)           whether a segment of `bytes` is a candidate; then larger ones are, too
 ///   p.should_evict(segment, survey)   whether this candidate goes; asked again in passes, with a new survey each,
 ///                                     until enough has gone or a pass frees nothing
+///
+/// Laws, checked by law::eviction: nothing goes where nothing is reserved, and what is considered depends on size alone.
 template <typename P>
 concept eviction_policy =
     std::regular<P> && requires(const P& p, moment when, const usage& now, std::size_t bytes,
@@ -68,7 +73,7 @@ struct evict_at_free {
 };
 
 /// Gives a segment of more than `kept` bytes back as soon as nothing in it is used, and keeps the others.
-///   Cost:  a free looks at each free block while more than that is cached
+///   Cost:  a free looks at each free block of more than that size
 template <auto Kept = tunable(unlimited)>
 struct evict_at_free_above {
   [[no_unique_address]] number<Kept> kept{};
@@ -83,6 +88,44 @@ struct evict_at_free_above {
     return true;
   }
   bool operator==(const evict_at_free_above&) const = default;
+};
+
+/// Gives every idle segment back before growing, after a free, at both times or never.
+///   Source:  Paddle's free_when_no_cache_hit and free_idle_chunk
+template <auto BeforeGrowth = tunable(false), auto AtFree = tunable(false)>
+struct evict_idle_chunks {
+  [[no_unique_address]] number<BeforeGrowth> before_growth{};
+  [[no_unique_address]] number<AtFree> at_free{};
+
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
+    const bool goes = when == moment::after_free ? at_free.get() : before_growth.get();
+    return goes ? now.cached : 0;
+  }
+  [[nodiscard]] static constexpr bool considers(std::size_t, const usage&) noexcept { return true; }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
+    return true;
+  }
+  bool operator==(const evict_idle_chunks&) const = default;
+};
+
+/// Gives segments back at once that are larger than any chunk of a plan, and keeps the chunks. A device may take chunks
+/// for multiples of `Step`, so that what is larger by less than that stays, too.
+///   Source:  Paddle's naive_best_fit
+template <auto Plan = tunable(chunk_plan{}), std::size_t Step = 1_MiB>
+struct evict_direct_at_free {
+  [[no_unique_address]] number<Plan> plan{};
+
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
+    return when == moment::after_free && considers(now.cached, now) ? now.cached : 0;
+  }
+  [[nodiscard]] constexpr bool considers(std::size_t bytes, const usage& now) const noexcept {
+    const chunk_plan& chosen = plan.get();
+    return bytes > align_up(chosen.largest_pooled(now.limit), Step);
+  }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
+    return true;
+  }
+  bool operator==(const evict_direct_at_free&) const = default;
 };
 
 /// Before growing past `threshold` of the limit, gives back idle segments at least as old as the average one; those of
@@ -106,6 +149,24 @@ struct evict_idle_above {
     return static_cast<double>(segment.age) >= average;
   }
   bool operator==(const evict_idle_above&) const = default;
+};
+
+/// Gives back what is reserved above `threshold` bytes whenever a stream was waited for, as far as it is idle.
+///   Source:  the release threshold of CUDA's memory pools
+template <auto Threshold = tunable(std::size_t{0})>
+struct evict_at_synchronize_above {
+  [[no_unique_address]] number<Threshold> threshold{};
+
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
+    return when == moment::after_synchronize && now.reserved > threshold ? now.reserved - threshold : 0;
+  }
+  [[nodiscard]] static constexpr bool considers(std::size_t bytes, const usage&) noexcept {
+    return bytes > 0;
+  }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey& survey) noexcept {
+    return survey.missing > 0;
+  }
+  bool operator==(const evict_at_synchronize_above&) const = default;
 };
 
 }  // namespace tessera

@@ -57,6 +57,7 @@ struct split_never_and_fit_within_power_of_two : split_never {
 };
 
 /// Cuts any block of which at least `Rest` bytes remain.
+///   Source:  Paddle, at the high end where anything remains in auto_growth, at the low end above 64 bytes in naive_best_fit
 template <std::size_t Rest, block_end End = block_end::low>
 struct split_if_rest_at_least {
   [[nodiscard]] static constexpr bool may_serve(std::size_t, std::size_t) noexcept { return true; }
