@@ -143,30 +143,6 @@ TYPED_TEST(seed_examples, acl_huge_pages_that_have_run_out_are_made_up_for_by_no
   EXPECT_TRUE(place.is_good());
 }
 
-TYPED_TEST(seed_examples, paddle_a_fraction_of_0_asks_the_device_each_time) {
-  TypeParam place;
-  on<passthrough, TypeParam> pool{provider_ref(place.device)};
-  for (std::size_t i = 1; i <= 5; ++i) {
-    void* const p = pool.allocate(3_MiB);
-    place.write(place.compute, p, 3_MiB, 9);
-    place.finish();
-    pool.deallocate(p);
-    EXPECT_EQ(taken(pool), i);
-    EXPECT_EQ(place.device.used(), 0u);
-  }
-}
-TYPED_TEST(seed_examples, paddle_a_limit_is_an_error_though_the_device_has_room) {
-  TypeParam place;
-  on<pytorch<>, TypeParam> pool{provider_ref(place.device)};
-  pool.settings().growth.most = 100_MiB;
-  void* const p = pool.allocate(60_MiB);
-  EXPECT_THROW((void)pool.allocate(60_MiB), out_of_memory);
-  EXPECT_EQ(pool.sink().count(action::refused), 0u);
-  EXPECT_LT(place.device.used() + 60_MiB, place.device.capacity());
-  pool.deallocate(p);
-  EXPECT_EQ(pool.allocate(60_MiB), p);
-}
-
 TYPED_TEST(seed_examples, native_small_and_large_blocks_never_share_a_segment) {
   TypeParam place;
   on<pytorch<>, TypeParam> pool{provider_ref(place.device)};

@@ -5,9 +5,9 @@
 
 #include <tessera/config/acl_malloc_policy.hpp>
 #include <tessera/config/dialect.hpp>
-#include <tessera/config/torch_npu.hpp>
+#include <tessera/config/paddle.hpp>
+#include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/pinned.hpp>
-#include <tessera/recipe/preset.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
@@ -38,10 +38,20 @@ using npu_3 = tessera::torch_npu<"page_size:1g">;
 using npu_4 = tessera::torch_npu<"expandable_segments:True,segment_size_mb:40">;
 using npu_5_number = tessera::torch_npu<"roundup_power2_divisions:4">;
 using npu_5_list = tessera::torch_npu<"roundup_power2_divisions:[256:1,512:2,1024:4,>:8]">;
-// Of pinned memory.
-using npu_7 = tessera::preset<
-    tessera::pinned_expandable,
-    tessera::config::settings_in<tessera::config::torch_npu,
-                                 tessera::config::text("pin_memory_expandable_segments:True")>()>;
+// And those that are of pinned memory.
+using npu_6 = tessera::torch_npu_pinned<"pinned_use_background_threads:True">;
+using npu_7 = tessera::torch_npu_pinned<"pin_memory_expandable_segments:True">;
+using npu_8 = tessera::torch_npu_pinned<"pinned_mem_register:True">;
+
+/// What Paddle's FLAGS_* say.
+template <tessera::config::text Flags>
+inline constexpr tessera::config::paddle_settings paddle_flags =
+    tessera::config::settings_in<tessera::config::paddle, Flags>();
+using paddle_growing = tessera::paddle_with<paddle_flags<"FLAGS_allocator_strategy=auto_growth">>;
+using paddle_ahead = tessera::paddle_with<paddle_flags<"FLAGS_allocator_strategy=naive_best_fit">>;
+using paddle_ahead_by_0_4 = tessera::paddle_with<
+    paddle_flags<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_fraction_of_gpu_memory_to_use=0.4">>;
+using paddle_ahead_by_0 = tessera::paddle_with<
+    paddle_flags<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_fraction_of_gpu_memory_to_use=0">>;
 
 }  // namespace conformance
