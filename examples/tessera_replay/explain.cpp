@@ -50,8 +50,8 @@ std::string shown(const tessera::memory_limit& value, form written) {
 }
 std::string shown(const tessera::divisions& value, form) {
   std::string all;
-  for (std::uint32_t parts : value.in_slot) all += (all.empty() ? "[" : " ") + std::to_string(parts);
-  return all + "] by power of two from 1 MiB on";
+  for (std::uint32_t parts : value.in_slot) all.append(all.empty() ? "[" : " ").append(std::to_string(parts));
+  return all.append("] by power of two from 1 MiB on");
 }
 
 /// What a key is set to; what it is at its default, as its documentation says it.

@@ -23,9 +23,10 @@ constexpr const char* usage_text =
     "    what a configuration string means, key by key, or where it is wrong\n"
     "\n"
     "TRACE     op,id,bytes,stream,t_us or id,lower,upper,size (CSV), or a PyTorch snapshot\n"
-    "--recipe  pytorch (default), pytorch_expandable, torch_npu, torch_npu_expandable, pinned, "
-    "pinned_expandable,\n"
-    "          pinned_packed, stitched, stitched_calmly, power_of_two, passthrough\n"
+    "--recipe  pytorch (default), pytorch_expandable, cuda_async, torch_npu, torch_npu_expandable, paddle,\n"
+    "          paddle_auto_growth, paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed, "
+    "stitched,\n"
+    "          stitched_calmly, power_of_two, passthrough\n"
     "--conf    settings in the words of the recipe's system, as explain explains them\n"
     "--capacity  bytes of device memory; 80 GiB if not given\n";
 

@@ -9,6 +9,7 @@
 
 #include <tessera/config/bad_setting.hpp>
 #include <tessera/config/dialect.hpp>
+#include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/power_of_two.hpp>
@@ -78,9 +79,13 @@ template <typename F>
   if (name == "pytorch") return in.template operator()<pytorch_family>("");
   if (name == "pytorch_expandable")
     return in.template operator()<pytorch_family>("expandable_segments:True,");
+  if (name == "cuda_async") return in.template operator()<pytorch_family>("backend:cudaMallocAsync,");
   if (name == "torch_npu") return in.template operator()<torch_npu_family>("");
   if (name == "torch_npu_expandable")
     return in.template operator()<torch_npu_family>("expandable_segments:True,");
+  if (name == "paddle" || name == "paddle_auto_growth") return in.template operator()<paddle_family>("");
+  if (name == "paddle_naive_best_fit")
+    return in.template operator()<paddle_family>("FLAGS_allocator_strategy=naive_best_fit,");
   if (name == "pinned") return in.template operator()<torch_npu_pinned_family>("");
   if (name == "pinned_expandable")
     return in.template operator()<torch_npu_pinned_family>("pin_memory_expandable_segments:True,");
@@ -91,13 +96,24 @@ template <typename F>
   if (name == "power_of_two") return plain.template operator()<power_of_two>();
   if (name == "passthrough") return plain.template operator()<passthrough>();
   return "--recipe " + name +
-         ": no such recipe; there are pytorch, pytorch_expandable, torch_npu, torch_npu_expandable, "
-         "pinned, pinned_expandable, pinned_packed, stitched, stitched_calmly, power_of_two, passthrough";
+         ": no such recipe; there are pytorch, pytorch_expandable, cuda_async, torch_npu, "
+         "torch_npu_expandable, paddle, "
+         "paddle_auto_growth, paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed, stitched, "
+         "stitched_calmly, "
+         "power_of_two, passthrough";
 }
 
 /// What compare shows, in this order.
-inline constexpr const char* compared[] = {
-    "pytorch",  "pytorch_expandable", "torch_npu",    "torch_npu_expandable",
-    "stitched", "stitched_calmly",    "power_of_two", "passthrough"};
+inline constexpr const char* compared[] = {"pytorch",
+                                           "pytorch_expandable",
+                                           "cuda_async",
+                                           "torch_npu",
+                                           "torch_npu_expandable",
+                                           "paddle_auto_growth",
+                                           "paddle_naive_best_fit",
+                                           "stitched",
+                                           "stitched_calmly",
+                                           "power_of_two",
+                                           "passthrough"};
 
 }  // namespace replay

@@ -163,12 +163,12 @@ class caching_allocator {
       const bool exactly = step == recovery_step::grow_exactly;
       if (auto* const found = recover(step, want) ? acquire(want, why, exactly) : nullptr) return found;
     }
-    if (steps.count == 0) ++machine_.books().num_oom_rejections;
-    machine_.tell_oom(want.bytes, want.size, want.stream);
+    machine_.tell_oom(want.bytes, want.size, want.stream, steps.count == 0);
     return nullptr;
   }
 
   engine::block* acquire(request want, refusal& why, bool exactly = false) noexcept {
+    if (auto* const found = borrow(machine_, policies_, want.pool, want.key, want.size)) return found;
     const std::size_t segment = segment_for(machine_, policies_, want.size, exactly);
     const bool over = machine_.would_pass(limit_of(machine_, policies_.growth), segment);
     why = over ? refusal::by_limit : refusal::by_device;
@@ -191,7 +191,7 @@ class caching_allocator {
 
   policies<Recipe> policies_;
   typename engine::machine_for<Recipe::growth::way, Provider, Sink, Counting, Recipe::pools::count,
-                               Recipe::streams::uses_events>::type machine_;
+                               Recipe::streams::uses_events, Recipe::streams::crosses>::type machine_;
   engine::hooks pressure_;
 };
 

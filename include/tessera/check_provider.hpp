@@ -9,6 +9,7 @@ namespace tessera {
 /// Whether a provider has all that a recipe needs.
 template <typename Provider, typename Recipe>
 concept provider_for = (!Recipe::streams::uses_events || event_provider<Provider>) &&
+                       (!Recipe::streams::crosses || ordering_provider<Provider>) &&
                        (!Recipe::pages::uses_page_kinds || paged_provider<Provider>) &&
                        (Recipe::growth::way == growth_way::segments || virtual_memory_provider<Provider>);
 
@@ -17,6 +18,8 @@ template <typename Recipe, typename Provider>
 consteval bool check_provider() {
   static_assert(!Recipe::streams::uses_events || event_provider<Provider>,
                 "Provider must be an event_provider for Recipe::streams [tessera/provider/provider.hpp]");
+  static_assert(!Recipe::streams::crosses || ordering_provider<Provider>,
+                "Provider must be an ordering_provider for Recipe::streams [tessera/provider/provider.hpp]");
   static_assert(!Recipe::pages::uses_page_kinds || paged_provider<Provider>,
                 "Provider must be a paged_provider for Recipe::pages [tessera/provider/provider.hpp]");
   static_assert(

@@ -135,6 +135,21 @@ engine::block* like_new(const Split& split, engine::free_blocks& home, std::size
   return fit != nullptr && fit->size == segment ? fit : nullptr;
 }
 
+/// The free block that holds `size` bytes, taken over from other streams where the recipe lets it serve this one, or null.
+template <typename Recipe, typename Machine, typename Key>
+engine::block* borrow(Machine& machine, const policies<Recipe>& chosen, std::size_t pool, Key key,
+                      std::size_t size) noexcept {
+  if constexpr (Recipe::streams::crosses) {
+    engine::free_blocks* const home = machine.home(pool, key);
+    if (home == nullptr || !machine.make_room()) return nullptr;
+    return machine.borrow(
+        *home, size, chosen.streams.crossing(),
+        [&](std::size_t bytes) { return chosen.split.may_serve(size, bytes); },
+        [&](std::size_t bytes) { return chosen.split.should_split(size, bytes); });
+  }
+  return nullptr;
+}
+
 /// Gets memory for a block of `size` bytes, and where the recipe grows by segments, one of `segment` bytes; the free
 /// block that holds it, or null.
 template <typename Recipe, typename Machine>

@@ -17,36 +17,31 @@ namespace tessera {
 /// were any.
 template <typename Machine, streams_policy Streams>
 [[nodiscard, gnu::always_inline]] inline bool look_first(Machine& machine, const Streams& policy) noexcept {
-  if constexpr (patient_streams_policy<Streams>) {
-    if (!policy.looks_first(machine.uses_that_wait())) return false;
-  }
-  return machine.retire_pending();
+  return policy.looks_first(machine.uses_that_wait()) && machine.retire_pending();
 }
 
 /// Calls what waits for pressure, and frees the blocks at whose events nobody looked; whether something came free.
 template <typename Machine, streams_policy Streams>
 [[nodiscard]] bool relieve(engine::hooks& pressure, Machine& machine, const Streams& policy) noexcept {
   const bool freed = pressure.run();
-  if constexpr (patient_streams_policy<Streams>) {
-    if (!policy.looks_first(machine.uses_that_wait()) && machine.retire_pending()) return true;
-  }
-  return freed;
+  return (!policy.looks_first(machine.uses_that_wait()) && machine.retire_pending()) || freed;
 }
 
 /// Gives idle segments back until at most `keep` bytes are reserved.
 template <typename Machine>
 void give_back_idle(Machine& machine, std::size_t keep) noexcept {
+  if (machine.staying() <= keep) return;
+  machine.gather_idle();
   machine.blocks().for_each_idle([&](engine::block& idle) {
     return machine.staying() > keep && machine.releasable(idle) > 0 && (machine.release(idle), true);
   });
-  machine.shrink();
 }
-
-/// The same, after waiting for pending frees.
+/// The same after waiting for pending frees; host memory that describes nothing any more goes too.
 template <typename Machine>
 void empty_cache(Machine& machine, std::size_t keep) noexcept {
   machine.wait_for_pending();
   give_back_idle(machine, keep);
+  machine.shrink();
 }
 
 /// A bound below which a policy considers no segment, found by bisection, as it considers all that are larger than one.
@@ -67,6 +62,7 @@ template <typename Machine>
   const std::size_t least = least_considered(policy, now);
   for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
     before = freed;
+    machine.gather_idle();
     idle_survey survey;
     machine.blocks().for_each_idle(
         [&](const engine::block& b) {
@@ -78,6 +74,7 @@ template <typename Machine>
     machine.blocks().for_each_idle(
         [&](engine::block& b) {
           const idle_segment idle{machine.releasable(b), machine.blocks().age(b)};
+          survey.missing = wanted > freed ? wanted - freed : 0;
           const bool goes = policy.considers(idle.bytes, now) && policy.should_evict(idle, survey);
           if (goes) freed += machine.release(b);
           return goes;

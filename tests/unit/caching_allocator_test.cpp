@@ -274,6 +274,8 @@ struct share_by_parity {
   [[nodiscard]] static constexpr bool should_hold(stream_id key, stream_id user) noexcept {
     return key != reuse_key(user);
   }
+  static constexpr bool crosses = false;
+  [[nodiscard]] static constexpr crossings crossing() noexcept { return {}; }
   bool operator==(const share_by_parity&) const = default;
 };
 static_assert(law::streams(share_by_parity{}));

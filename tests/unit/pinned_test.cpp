@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <type_traits>
-#include <variant>
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/configured.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
-#include <tessera/recipe/preset.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -87,22 +86,35 @@ TEST(pinned, gives_a_large_block_back_once_streams_have_come_past_it) {
   EXPECT_EQ(pool.now().reserved, 0u);
 }
 
-TEST(pinned, begins_with_the_settings_of_a_preset) {
-  constexpr config::pytorch_settings settings{.pinned_max_round_threshold = 64_MiB};
-  caching_allocator<preset<pinned, settings>, simulated_device> pool;
-  (void)pool.allocate(80_MiB);
-  EXPECT_EQ(pool.now().reserved, 80_MiB);
-  constexpr config::torch_npu_settings expandable{.pin_memory_expandable_segments = true};
-  caching_allocator<preset<pinned_expandable, expandable>, simulated_device> ranges;
+TEST(pinned, is_what_a_text_for_the_device_chooses_for_the_host) {
+  static_assert(std::is_same_v<pytorch_pinned<>, pinned> && std::is_same_v<torch_npu_pinned<>, pinned>);
+  caching_allocator<pytorch_pinned<"max_split_size_mb:64,pinned_max_round_threshold_mb:64">, simulated_device>
+      cuda;
+  (void)cuda.allocate(80_MiB);
+  EXPECT_EQ(cuda.now().reserved, 80_MiB);
+  caching_allocator<torch_npu_pinned<"pinned_max_cached_size_mb:32">, simulated_device> npu;
+  npu.deallocate(npu.allocate(64_MiB));
+  EXPECT_EQ(npu.now().reserved, 0u);
+  caching_allocator<torch_npu_pinned<"pin_memory_expandable_segments:True">, simulated_device> ranges;
   (void)ranges.allocate(1);
   EXPECT_EQ(ranges.now().reserved, 20_MiB);
   EXPECT_EQ(ranges.now().live, 512u);
 }
 
+TEST(pinned, is_chosen_when_the_program_runs) {
+  for (bool expandable : {false, true}) {
+    configured<torch_npu_pinned_family, simulated_device> pool(
+        config::torch_npu_settings{.pin_memory_expandable_segments = expandable});
+    EXPECT_NE(pool.allocate(40_MiB), nullptr);
+    EXPECT_EQ(pool.now().reserved, expandable ? 60_MiB : 64_MiB);
+  }
+}
+
 TEST(pinned, refuses_settings_for_another_recipe) {
   const config::torch_npu_settings expandable{.pin_memory_expandable_segments = true};
-  EXPECT_DEATH((void)pinned::configured(expandable), "the recipe is pinned_expandable");
-  EXPECT_DEATH((void)pinned_expandable::configured(config::torch_npu_settings{}), "the recipe is pinned");
+  EXPECT_DEATH((void)pinned::configured(expandable), "pinned::configured: settings for another recipe");
+  EXPECT_DEATH((void)pinned_expandable::configured(config::torch_npu_settings{}),
+               "pinned_expandable::configured: settings for another recipe");
 }
 
 TEST(pinned_packed, pins_what_is_asked_for_where_classes_pin_the_next_power_of_two) {

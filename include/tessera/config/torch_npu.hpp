@@ -123,7 +123,7 @@ struct torch_npu {
       {"release_lock_on_npumalloc", &s::release_lock, form::words, "False, True", "False",
        "none: locked and per_stream hold no lock while the device is asked", 0, 0, flag_rule},
       {"multi_stream_lazy_reclaim", &s::multi_stream_lazy_reclaim, form::words, "False, True", "False",
-       "requests look at events only where more than 512 wait, or nothing else fits", 0, 0, flag_rule},
+       "a request looks at events only where more than 512 wait, or where nothing fits", 0, 0, flag_rule},
       {"pinned_max_round_threshold_mb", &s::pinned_max_round_threshold, form::mebibytes, "whole", "unlimited",
        "pinned requests above it are not rounded up to a power of two"},
       {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, form::mebibytes, "whole", "unlimited",

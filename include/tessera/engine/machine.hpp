@@ -25,13 +25,6 @@ struct piece {
   std::size_t requested;
 };
 
-/// What became of a block that was given back.
-enum class taken : unsigned char {
-  unknown,  ///< there is no live block at the address
-  free,
-  held  ///< until the streams noted for it have come past
-};
-
 /// Carries out what an allocator decides: moves blocks between the device, the free index and the user, keeps the
 /// statistics and tells the sink. Decides nothing itself.
 ///
@@ -187,6 +180,8 @@ class machine {
     now.limit = limit < capacity ? limit : capacity;
     return now;
   }
+  /// Makes idle segments out of those of which all is free, where that is not so already.
+  static constexpr void gather_idle() noexcept {}
   /// What will be reserved once the device has taken back what it is being asked to.
   [[nodiscard]] std::size_t staying() const noexcept { return ledger_.reserved() - heap_.leaving(); }
   /// Whether another segment would pass a limit, the segments that the device is being asked for included, or a limit that
@@ -199,8 +194,9 @@ class machine {
   /// Whether streams are noted for any block.
   [[nodiscard]] bool has_uses() const noexcept { return pending_.has_uses(); }
   [[nodiscard]] std::size_t uses_that_wait() const noexcept { return pending_.count(); }
-  void tell_oom(std::size_t requested, std::size_t size, stream_id stream) noexcept {
-    ++ledger_.num_ooms;
+  void tell_oom(std::size_t requested, std::size_t size, stream_id stream, bool rejected) noexcept {
+    ++books().num_ooms;
+    if (rejected) ++ledger_.num_oom_rejections;
     tell(action::oom, 0, requested, size, stream);
   }
   /// Gives back the host memory that describes nothing any more.
@@ -227,8 +223,6 @@ class machine {
   mutable promise promised_{};
   mutable Heap heap_;  // a promise is kept also for those who only look
   [[no_unique_address]] mutable books_type ledger_;
-
- private:
   [[nodiscard]] block* add(free_blocks& home, std::uintptr_t address, std::size_t bytes,
                            bool oversize) noexcept {
     block* const whole = heap_.add_segment(home, address, bytes, oversize);
@@ -242,6 +236,7 @@ class machine {
     const stream_id key = promised_.from->home->key();
     tell(action::free_requested, promised_.address, promised_.requested, promised_.size, key);
     tell(action::free_completed, promised_.address, promised_.requested, promised_.size, key);
+    stamp(*promised_.from);
     promised_.withdraw(heap_, ledger_);
     return taken::free;
   }
@@ -279,7 +274,12 @@ class machine {
   }
   [[gnu::always_inline]] void complete_free(block& freed, std::uintptr_t address) noexcept {
     tell(action::free_completed, address, freed.facts.requested, freed.size, freed.home->key());
+    stamp(freed);
     heap_.make_free(freed, address, split_observer{ledger_, freed.home->pool()});
+  }
+  /// Notes of a block behind which work it is free now.
+  [[gnu::always_inline]] void stamp(block& b) noexcept {
+    if constexpr (Heap::crosses) b.free_behind = static_cast<std::uint32_t>(device_.position(b.home->key()));
   }
   struct split_observer {
     books_type& books;

@@ -73,6 +73,25 @@ class pending_frees {
     return true;
   }
 
+  /// Calls f(stream) for each stream noted for a live block, and forgets it where that is true; whether all are forgotten.
+  template <typename F>
+  [[nodiscard]] bool settle(block& used, F f) noexcept {
+    block::notes special = used.what_is_noted();
+    if (!special.has_uses) return true;
+    while (stream_use* const u = used.facts.uses) {
+      use_queue& queue = *u->queue;
+      if (!f(queue.stream)) return false;
+      used.facts.uses = u->next;
+      uses_.give_back(static_cast<use*>(u));
+      if (--queue.uses > 0 || queue.waiters > 0) continue;
+      queues_.remove(queue.stream.handle);
+      queue_slab_.give_back(&queue);
+    }
+    special.has_uses = false;
+    used.note(special);
+    return true;
+  }
+
   /// Holds a block back whose uses were noted.
   void hold(block& freed, Provider& device) noexcept {
     stream_use* u = freed.facts.uses;

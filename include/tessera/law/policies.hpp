@@ -5,6 +5,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/law/law.hpp>
 #include <tessera/policy/eviction.hpp>
@@ -56,6 +57,8 @@ constexpr bool streams(const P& p) {
   for (stream_id s : some) {
     const stream_id key = p.reuse_key(s);
     require(p.reuse_key(key) == key, "streams: a key is its own key");
+    require(!P::crosses || key == s, "streams that blocks cross have keys of their own");
+    require(P::crosses || p.crossing() == crossings{}, "streams: a block crosses by rules where it crosses");
     for (stream_id user : some) {
       require(P::uses_events || !p.should_hold(key, user), "streams: nothing is held without events");
       require(!p.should_hold(key, s) || p.should_hold(key, user),
@@ -123,7 +126,7 @@ constexpr bool growth(const P& p) {
 template <eviction_policy P>
 constexpr bool eviction(const P& p) {
   const usage unused{.limit = 1_GiB};
-  for (moment when : {moment::before_growth, moment::after_free}) {
+  for (moment when : {moment::before_growth, moment::after_free, moment::after_synchronize}) {
     require(p.bytes_to_evict(when, unused) == 0, "eviction wants nothing where nothing is reserved");
     const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
     require(p.bytes_to_evict(when, full) <= full.reserved, "eviction wants at most what is reserved");

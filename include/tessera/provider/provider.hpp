@@ -45,6 +45,26 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
                            { d.discard(e) } noexcept;
                          };
 
+/// Knows the order in which the work of streams comes, and puts one stream behind another.
+///
+/// A position counts the work that a stream was given, waits included, so that the position 0 lies before all of it.
+///
+///   d.position(s)            how much work has been submitted to `s` so far
+///   d.is_done(s, at)         whether the work of `s` up to a position is done; never waits
+///   d.is_behind(s, of, at)   whether all further work of `s` comes behind that of `of` up to a position, because `s`
+///                            was told to wait for it, or for what waits for it
+///   d.let_wait(s, of, at)    tells it to, without waiting itself; false where it failed
+///
+/// What is waited for has been submitted before, so no streams wait for each other. A stream that is not there any more
+/// has done its work. Checked by law::provider [tessera/law/provider.hpp].
+template <typename D>
+concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std::uint64_t at) {
+  { d.position(s) } noexcept -> std::same_as<std::uint64_t>;
+  { d.is_done(s, at) } noexcept -> std::same_as<bool>;
+  { d.is_behind(s, s, at) } noexcept -> std::same_as<bool>;
+  { d.let_wait(s, s, at) } noexcept -> std::same_as<bool>;
+};
+
 /// Whether calls of a provider may come from several threads at once: what it says as a
 /// `static constexpr bool is_thread_safe`, and false where it says nothing. The adaptors for threads then let in one call
 /// at a time; where several allocators share it by provider_ref, it must be true.

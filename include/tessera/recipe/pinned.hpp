@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/config/pytorch.hpp>
+#include <tessera/config/text.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
@@ -100,5 +101,12 @@ constexpr policies<pinned_expandable> pinned_expandable::configured(
 /// What a PYTORCH_CUDA_ALLOC_CONF or a PYTORCH_NPU_ALLOC_CONF chooses among for pinned memory.
 using pytorch_pinned_family = family<config::pytorch, pinned>;
 using torch_npu_pinned_family = family<config::torch_npu, pinned, pinned_expandable>;
+
+/// The recipe that the same text as for pytorch and torch_npu chooses for pinned memory, as in
+/// torch_npu_pinned<"pin_memory_expandable_segments:True">.
+template <config::text Conf = "">
+using pytorch_pinned = pytorch_pinned_family::from<Conf>;
+template <config::text Conf = "">
+using torch_npu_pinned = torch_npu_pinned_family::from<Conf>;
 
 }  // namespace tessera

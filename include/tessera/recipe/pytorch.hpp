@@ -5,6 +5,7 @@
 #include <tessera/config/text.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
+#include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -80,7 +81,7 @@ constexpr policies<pytorch_expandable> pytorch_expandable::configured(
 }
 
 /// What a PYTORCH_CUDA_ALLOC_CONF chooses among.
-using pytorch_family = family<config::pytorch, pytorch_native, pytorch_expandable>;
+using pytorch_family = family<config::pytorch, pytorch_native, pytorch_expandable, cuda_async>;
 
 /// The recipe that a PYTORCH_CUDA_ALLOC_CONF chooses, as in pytorch<"max_split_size_mb:128">.
 template <config::text Conf = "">
