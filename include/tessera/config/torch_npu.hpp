@@ -77,7 +77,8 @@ struct torch_npu {
   static constexpr std::string_view flag_rule = "must be True or False";
   using s = torch_npu_settings;
   static constexpr std::array<key<s, divisions>, 19> keys{{
-      {"max_split_size_mb", &s::max_split_size, form::mebibytes, "whole, more than 20", "unlimited",
+      {"max_split_size_mb", &s::max_split_size, form::mebibytes,
+       "whole, more than 20, at least large_segment_size_mb", "unlimited",
        "blocks of this size and more are never cut, and serve only requests of about their size", 21, ~0ull,
        "must be greater than 20"},
       {"garbage_collection_threshold", &s::garbage_collection_threshold, form::decimal,
@@ -111,8 +112,10 @@ struct torch_npu {
        "whole, at least large_segment_size_mb", "large_segment_size_mb",
        "how much larger than a request an oversize block that serves it may be"},
       {"large_segment_size_mb", &s::large_segment_size, form::mebibytes, "whole, more than 10", "20",
-       "segments for blocks of 1 to 10 MiB; other than 20 it wins over segment_size_mb", 11, ~0ull,
-       "must be greater than 10"},
+       "segments for blocks of 1 to 10 MiB, and pages of expandable segments for blocks above 1 MiB, where "
+       "it is "
+       "other than 20 and so wins over segment_size_mb",
+       11, ~0ull, "must be greater than 10"},
       {"per_process_memory_fraction", &s::memory_fraction, form::decimal, "0 to 1", "1.0",
        "the share of the device that may be reserved", 0, 1'000'000'000, "must be from 0 to 1"},
       {"throw_on_npumalloc_oom", &s::throw_on_oom, form::words, "False, True", "False",
