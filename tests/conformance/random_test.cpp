@@ -51,8 +51,8 @@ using all = testing::Types<
          grow_in_place<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>,
     stitched, with<stitched, pool_together, evict_idle_above<percent(60)>>,
     with<stitched, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, reuse_ignoring_streams>, pinned, pinned_packed,
-    pinned_expandable,
-    cuda_async, with<cuda_async, pool_small_and_large<1_MiB>, evict_idle_above<percent(60)>>,
+    pinned_expandable, cuda_async,
+    with<cuda_async, pool_small_and_large<1_MiB>, evict_idle_above<percent(60)>>,
     with<cuda_async, reuse_in_order<true, false, false>, evict_at_free>,
     with<cuda_async, reuse_in_order<false, false, true>, split_up_to<32_MiB, 20_MiB>>>;
 TYPED_TEST_SUITE(recipes, all);
