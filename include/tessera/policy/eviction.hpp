@@ -9,6 +9,7 @@
 #include <tessera/core/chunk_plan.hpp>
 #include <tessera/core/fraction.hpp>
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 #include <tessera/core/usage.hpp>
 
 namespace tessera {
@@ -42,13 +43,12 @@ struct idle_survey {
 ///
 /// Laws, checked by law::eviction: nothing goes where nothing is reserved, and what is larger than a candidate is one.
 template <typename P>
-concept eviction_policy =
-    std::regular<P> && requires(const P& p, moment when, const usage& now, std::size_t bytes,
-                                const idle_segment& segment, const idle_survey& survey) {
-      { p.bytes_to_evict(when, now) } noexcept -> std::same_as<std::size_t>;
-      { p.considers(bytes, now) } noexcept -> std::same_as<bool>;
-      { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;
-    };
+concept eviction_policy = regular<P> && requires(const P& p, moment when, const usage& now, std::size_t bytes,
+                                                 const idle_segment& segment, const idle_survey& survey) {
+  { p.bytes_to_evict(when, now) } noexcept -> std::same_as<std::size_t>;
+  { p.considers(bytes, now) } noexcept -> std::same_as<bool>;
+  { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;
+};
 
 /// Keeps everything until recovery or the user asks.
 struct evict_never {

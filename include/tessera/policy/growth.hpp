@@ -10,6 +10,7 @@
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/memory_limit.hpp>
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 #include <tessera/core/usage.hpp>
 
 namespace tessera {
@@ -23,7 +24,7 @@ namespace tessera {
 ///
 /// Law, checked by law::growth: segment_size(n, now) >= n.
 template <typename P>
-concept growth_policy = std::regular<P> && requires(const P& p, std::size_t block, const usage& now) {
+concept growth_policy = regular<P> && requires(const P& p, std::size_t block, const usage& now) {
   { P::way } -> std::convertible_to<growth_way>;
   { p.segment_size(block, now) } noexcept -> std::same_as<std::size_t>;
   { p.limit(block) } noexcept -> std::same_as<std::size_t>;

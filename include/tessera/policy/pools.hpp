@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
@@ -13,7 +14,7 @@ namespace tessera {
 ///   P::count          how many pools there are
 ///   p.select(block)   the pool, below count, of a block of `block` bytes
 template <typename P>
-concept pools_policy = std::regular<P> && requires(const P& p, std::size_t block) {
+concept pools_policy = regular<P> && requires(const P& p, std::size_t block) {
   { P::count } -> std::convertible_to<std::size_t>;
   { p.select(block) } noexcept -> std::same_as<std::size_t>;
 };

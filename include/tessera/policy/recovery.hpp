@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
@@ -33,7 +34,7 @@ struct recovery_steps {
 ///
 ///   p.steps(why)   the steps; none means that the allocation fails at once
 template <typename P>
-concept recovery_policy = std::regular<P> && requires(const P& p, refusal why) {
+concept recovery_policy = regular<P> && requires(const P& p, refusal why) {
   { p.steps(why) } noexcept -> std::same_as<recovery_steps>;
 };
 

@@ -8,6 +8,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/divisions.hpp>
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
@@ -21,7 +22,7 @@ namespace tessera {
 ///   idempotent  block_size(block_size(n) - p.padding) == block_size(n), where a policy without that has no padding
 ///   monotonic   a <= b  implies  block_size(a) <= block_size(b)
 template <typename P>
-concept rounding_policy = std::regular<P> && requires(const P& p, std::size_t requested) {
+concept rounding_policy = regular<P> && requires(const P& p, std::size_t requested) {
   { p.block_size(requested) } noexcept -> std::same_as<std::size_t>;
 };
 

@@ -7,6 +7,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
@@ -22,7 +23,7 @@ enum class block_end : unsigned char { low, high };
 ///
 /// Law, checked by law::split: a block just large enough serves and is not cut.
 template <typename P>
-concept split_policy = std::regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
+concept split_policy = regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
   { p.may_serve(wanted, block) } noexcept -> std::same_as<bool>;
   { p.should_split(wanted, block) } noexcept -> std::same_as<bool>;
   { p.handed_out() } noexcept -> std::same_as<block_end>;

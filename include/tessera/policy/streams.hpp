@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
@@ -25,7 +26,7 @@ namespace tessera {
 /// Laws, checked by law::streams: streams of one key hold no blocks back for each other, unless every stream holds back;
 /// what crosses has keys that are streams, and what does not has no rules for it.
 template <typename P>
-concept streams_policy = std::regular<P> && requires(const P& p, stream_id stream, std::size_t waiting) {
+concept streams_policy = regular<P> && requires(const P& p, stream_id stream, std::size_t waiting) {
   { P::uses_events } -> std::convertible_to<bool>;
   { p.reuse_key(stream) } noexcept -> std::convertible_to<stream_id>;
   { p.should_hold(stream, stream) } noexcept -> std::same_as<bool>;
