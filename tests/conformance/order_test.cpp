@@ -116,6 +116,21 @@ class ordered_device : public simulated_device {
   lie lie_ = lie::none;
 };
 
+/// Whether the statistics count the free blocks that share a segment with others, and their bytes.
+template <typename Pool>
+bool counts_split_blocks(Pool& pool) {
+  std::int64_t count = 0, bytes = 0;
+  pool.machine().blocks().for_each_segment([&](const engine::block& head, std::size_t) {
+    for (const engine::block* b = &head; b != head.below; b = b->above) {
+      if (!b->is_free() || !b->is_split()) continue;
+      ++count;
+      bytes += static_cast<std::int64_t>(b->size);
+    }
+  });
+  const auto told = pool.statistics().all;
+  return told.inactive_split.current == count && told.inactive_split_bytes.current == bytes;
+}
+
 struct outcome {
   std::string broken;
   std::size_t crossed = 0;
@@ -181,6 +196,7 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
       (void)pool.set(pool_attribute::release_threshold, pick(2) == 0 ? pick(32_MiB) : unlimited);
     }
     if (const char* broken = i % 50 == 0 ? pool.audit() : nullptr) return {broken, 0};
+    if (i % 50 == 0 && !counts_split_blocks(pool.pool())) return {"split blocks are miscounted", 0};
     if (!device.broken().empty()) return {device.broken() + ", operation " + std::to_string(i), 0};
   }
   device.fail_every(0);

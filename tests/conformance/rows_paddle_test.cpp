@@ -101,7 +101,7 @@ TEST(paddle_row, n04_the_threshold_is_held_against_the_padded_size) {
 
 TEST(paddle_row, n05_of_chunks_of_5_and_10_the_larger_one_is_the_threshold) {
   auto pool = preallocating({.initial_gpu_memory = 5_MiB, .reallocate_gpu_memory = 10_MiB});
-  for (const std::size_t mib : {6, 8, 9}) EXPECT_TRUE(is_pooled(pool, mib << 20)) << mib;
+  for (const std::size_t mib : {6u, 8u, 9u}) EXPECT_TRUE(is_pooled(pool, mib << 20)) << mib;
   EXPECT_FALSE(is_pooled(pool, 11_MiB));
 }
 
@@ -340,7 +340,7 @@ TEST(paddle_row, n23_idle_chunks_go_before_growth_or_when_memory_runs_out) {
     chosen.eviction.before_growth = before_growth;
     caching_allocator<padded, simulated_device> pool(device_of(11264), chosen);
     std::vector<std::size_t> reserved;
-    for (const std::size_t bytes : {4096, 4608, 5120}) {
+    for (const std::size_t bytes : {4096u, 4608u, 5120u}) {
       pool.deallocate(pool.allocate(bytes));
       reserved.push_back(pool.now().reserved);
     }

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is stated of the pinned-memory caches of PyTorch and torch_npu, row by row.
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/host_statistics.hpp>
+#include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -136,6 +141,40 @@ TEST(torch_row, n113_npu_expandable_a_block_in_a_pending_copy_stays_until_that_i
   trim_without_waiting(pool);
   EXPECT_EQ(active_bytes(pool), 0);
   EXPECT_EQ(allocated_bytes(pool), 0);
+}
+
+/// What a running copy reads of a block that was freed, while others write to what they are given.
+template <typename Recipe>
+void copy_of_a_freed_block_is_whole() {
+  caching_allocator<Recipe, host_pinned> pool{
+      host_pinned{host_pinned::options{.capacity = 128_MiB, .pin = host_pinned::pinning::never}}};
+  const stream_id copies = pool.device().create_stream();
+  std::atomic<bool> may_copy = false;
+  std::vector<unsigned char> copy(4_MiB);
+  auto* const used = static_cast<unsigned char*>(pool.allocate(4_MiB, copies));
+  std::memset(used, 1, copy.size());
+  ASSERT_TRUE(pool.record_stream(used, copies));
+  pool.device().submit(copies, [&] {
+    while (!may_copy) std::this_thread::yield();
+    std::memcpy(copy.data(), used, copy.size());
+  });
+  pool.deallocate(used);
+  trim_without_waiting(pool);
+  for (int i = 0; i < 4; ++i) {
+    void* const next = pool.allocate(4_MiB, copies);
+    EXPECT_NE(next, used);
+    std::memset(next, 2, copy.size());
+  }
+  may_copy = true;
+  pool.device().synchronize(copies);
+  EXPECT_EQ(copy, std::vector<unsigned char>(4_MiB, 1));
+  EXPECT_EQ(pool.allocate(4_MiB), used);
+}
+
+TEST(torch_row, n113_a_running_copy_reads_its_block_whole_in_host_memory) {
+  copy_of_a_freed_block_is_whole<pinned>();
+  copy_of_a_freed_block_is_whole<pinned_packed>();
+  copy_of_a_freed_block_is_whole<pinned_expandable>();
 }
 
 }  // namespace

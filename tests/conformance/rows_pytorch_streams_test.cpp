@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows 72 to 76 and 78 of the facts about PyTorch's allocator, streams and events; rows 115 and 116, what a trace holds;
-// rows 87 and 93, where an allocator of its own is the pool.
+// rows 84 to 93, where an allocator of its own is the pool.
 #include <cstddef>
 #include <cstdint>
 #include <thread>
@@ -94,6 +94,17 @@ TEST(torch_row, n078_the_next_request_reaps_513_events_before_it_searches) {
 }
 
 // A pool of their own is an allocator of its own.
+using sharing = listened<pytorch_native, provider_ref<simulated_device>>;
+TEST(torch_row, n084_emptying_one_cache_leaves_another_pools_segment) {
+  simulated_device device;
+  sharing ordinary{provider_ref(device)}, pool{provider_ref(device)};
+  ordinary.deallocate(ordinary.allocate(5_MiB));
+  pool.deallocate(pool.allocate(5_MiB));
+  ordinary.trim();
+  EXPECT_EQ(segments(ordinary), 0u);
+  EXPECT_EQ(segments(pool), 1u);
+  EXPECT_EQ(device.used(), 20_MiB);
+}
 TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
   listened<with<pytorch_native, split_never>> never;
   native ordinary;
@@ -105,6 +116,20 @@ TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
   EXPECT_EQ(reserved(never), 40_MiB);
   EXPECT_EQ(live(never), 40_MiB) << "one block each";
   EXPECT_EQ(segments(ordinary), 1u);
+}
+TEST(torch_row, n088_a_pool_empties_another_ones_cache_where_the_device_is_full) {
+  simulated_device device = device_of(80_MiB);
+  sharing ordinary{provider_ref(device)}, pool{provider_ref(device)};
+  ordinary.deallocate(ordinary.allocate(60_MiB));
+  EXPECT_EQ(pool.try_allocate(60_MiB), nullptr) << "nobody said whose cache may go";
+  ASSERT_TRUE(pool.on_pressure(
+      [](void* other) noexcept {
+        static_cast<sharing*>(other)->trim();
+        return true;
+      },
+      &ordinary));
+  EXPECT_NE(pool.try_allocate(60_MiB), nullptr);
+  EXPECT_EQ(reserved(ordinary), 0u);
 }
 /// Three blocks of 20 MiB at a time, ten times, in a thread of their own.
 template <typename Pool>

@@ -109,6 +109,22 @@ TYPED_TEST(seed_examples, npu_5_a_list_rounds_large_sizes_alone) {
   EXPECT_EQ(reserved(pool), 34_MiB);
 }
 
+TYPED_TEST(seed_examples, npu_7_pinned_memory_comes_20_mb_at_a_time_whatever_is_asked_for) {
+  TypeParam place;
+  on<npu_7, TypeParam> pool{provider_ref(place.device)};
+  void* const first = pool.allocate(1_KiB);
+  EXPECT_EQ(reserved(pool), 20_MiB);
+  void* const second = pool.allocate(30_MiB);
+  EXPECT_EQ(reserved(pool), 40_MiB);
+  EXPECT_EQ(at(second), at(first) + 1_KiB + 512) << "in the rest of the first page";
+  place.write(place.compute, second, 30_MiB, 8);
+  place.finish();
+  pool.deallocate(first);
+  pool.deallocate(second);
+  EXPECT_EQ(pool.allocate(35_MiB), first) << "free blocks of any size serve any";
+  EXPECT_EQ(reserved(pool), 40_MiB);
+}
+
 TYPED_TEST(seed_examples, acl_huge_pages_that_have_run_out_are_made_up_for_by_normal_ones) {
   TypeParam place;
   on<backed<config::acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST")>, TypeParam> pool{
@@ -125,30 +141,6 @@ TYPED_TEST(seed_examples, acl_huge_pages_that_have_run_out_are_made_up_for_by_no
   }
   place.finish();
   EXPECT_TRUE(place.is_good());
-}
-
-TYPED_TEST(seed_examples, paddle_a_fraction_of_0_asks_the_device_each_time) {
-  TypeParam place;
-  on<passthrough, TypeParam> pool{provider_ref(place.device)};
-  for (std::size_t i = 1; i <= 5; ++i) {
-    void* const p = pool.allocate(3_MiB);
-    place.write(place.compute, p, 3_MiB, 9);
-    place.finish();
-    pool.deallocate(p);
-    EXPECT_EQ(taken(pool), i);
-    EXPECT_EQ(place.device.used(), 0u);
-  }
-}
-TYPED_TEST(seed_examples, paddle_a_limit_is_an_error_though_the_device_has_room) {
-  TypeParam place;
-  on<pytorch<>, TypeParam> pool{provider_ref(place.device)};
-  pool.settings().growth.most = 100_MiB;
-  void* const p = pool.allocate(60_MiB);
-  EXPECT_THROW((void)pool.allocate(60_MiB), out_of_memory);
-  EXPECT_EQ(pool.sink().count(action::refused), 0u);
-  EXPECT_LT(place.device.used() + 60_MiB, place.device.capacity());
-  pool.deallocate(p);
-  EXPECT_EQ(pool.allocate(60_MiB), p);
 }
 
 TYPED_TEST(seed_examples, native_small_and_large_blocks_never_share_a_segment) {

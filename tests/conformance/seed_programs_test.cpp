@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/registering.hpp>
+#include <tessera/adaptor/retiring.hpp>
 #include <tessera/tessera.hpp>
 
 #include "seed_settings.hpp"
@@ -71,7 +73,8 @@ struct settings {
 
 using everywhere =
     settings<pytorch<>, pytorch<"expandable_segments:True">, npu_1, npu_2, npu_4, npu_5_number, npu_5_list,
-             pinned, pinned_expandable, backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST")>,
+             npu_6, npu_7, npu_8, paddle_growing, paddle_ahead, paddle_ahead_by_0_4,
+             backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST")>,
              backed<acl_malloc_policy("ACL_MEM_MALLOC_NORMAL_ONLY")>,
              backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST_P2P")>,
              backed<acl_malloc_policy("ACL_MEM_MALLOC_NORMAL_ONLY_P2P")>,
@@ -113,6 +116,30 @@ template <typename Run>
 class seed_programs_on_special_pages : public testing::Test {};
 TYPED_TEST_SUITE(seed_programs_on_special_pages, where_pages_are);
 TYPED_TEST(seed_programs_on_special_pages, learn_and_leave_nothing) { learn_and_leave_nothing<TypeParam>(); }
+
+// The device of these is used by several threads, or registers memory, which the simulated one is not and does not.
+TEST(seed_programs_of_pinned_memory, npu_6_a_thread_retires_what_streams_have_come_past) {
+  host_place place;
+  {
+    retiring<npu_6, provider_ref<host_pinned>> pool{provider_ref(place.device)};
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(step(pool, place));
+    EXPECT_TRUE(pool.has_worker());
+  }
+  EXPECT_EQ(place.device.used(), 0u);
+}
+TEST(seed_programs_of_pinned_memory, npu_8_the_device_reaches_what_is_registered_with_it) {
+  host_place place, memory;
+  using registered_memory = registering<host_pinned, host_pinned>;
+  {
+    caching_allocator<npu_8, registered_memory> pool{registered_memory(memory.device, place.device)};
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(step(pool, place));
+    EXPECT_GT(reserved(pool), 0u);
+    EXPECT_EQ(place.device.held().registered, reserved(pool));
+    EXPECT_EQ(memory.device.held().acquired, reserved(pool));
+  }
+  EXPECT_EQ(place.device.held().registered, 0u);
+  EXPECT_EQ(memory.device.used(), 0u);
+}
 
 TEST(seed_programs_can_fail, where_a_block_is_reused_too_early) {
   using careless = with<pytorch<>, reuse_ignoring_streams>;

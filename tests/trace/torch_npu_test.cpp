@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recipe made of torch_npu's settings, and the same written by hand, decide the same on recorded programs.
+// The recipe that a PYTORCH_NPU_ALLOC_CONF chooses, and the same written by hand, decide the same on recorded programs.
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +18,6 @@
 namespace {
 
 using namespace tessera;
-using config::torch_npu_settings;
 
 /// The decision lines of a recipe with its own numbers, on a trace of the examples.
 template <typename Recipe>
@@ -55,7 +54,6 @@ void expect_the_same(std::initializer_list<const char*> words) {
   for (const char* word : words) EXPECT_TRUE(has(all, word)) << word;
 }
 
-/// max_split_size_mb:32,garbage_collection_threshold:0.6,roundup_power2_divisions:4,per_process_memory_fraction:0.8
 struct native_by_hand {
   using rounding = round_padded<32, round_to_divisions<512, divisions::all(4)>>;
   using pools = pool_small_and_large<1_MiB>;
@@ -66,43 +64,40 @@ struct native_by_hand {
   using eviction = evict_idle_above<percent(60)>;
   using recovery = recover_like_pytorch<false>;
 };
-constexpr torch_npu_settings native_settings{.max_split_size = 32_MiB,
-                                             .garbage_collection_threshold = percent(60),
-                                             .roundup = divisions::all(4),
-                                             .memory_fraction = percent(80)};
+TEST(torch_npu_decisions, of_a_text_are_those_of_what_is_written_by_hand) {
+  expect_the_same<
+      torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6,roundup_power2_divisions:4,"
+                "per_process_memory_fraction:0.8">,
+      native_by_hand>({"-> 1+", "S+", "S-", "OOM"});
+}
 
-/// expandable_segments:True,segment_size_mb:40,base_addr_aligned_kb:8
 struct expandable_by_hand {
   using rounding = round_padded<32, round_to_multiple<512>>;
   using pools = pool_small_and_large<1_MiB>;
   using streams = reuse_on_same_stream_after_recorded;
   using split = split_if_rest_at_least<512>;
   using pages = back_with_huge_pages_first;
-  using growth = grow_in_place<2_MiB, 40_MiB, unlimited, 8_KiB>;
+  using growth = grow_in_place<2_MiB, 40_MiB, unlimited, 3_KiB>;
   using eviction = evict_never;
   using recovery = recover_by_emptying_the_cache;
 };
-constexpr torch_npu_settings expandable_settings{
-    .expandable_segments = true, .base_addr_aligned = 8_KiB, .segment_size = 40_MiB};
-
-/// page_size:1g,multi_stream_lazy_reclaim:True
-using giant_by_hand = with<torch_npu_native, back_with_giant_pages_first,
-                           look_at_events_late<reuse_on_same_stream_after_recorded, std::size_t{512}>>;
-constexpr torch_npu_settings giant_settings{.giant_pages = true, .multi_stream_lazy_reclaim = true};
-
-TEST(torch_npu_decisions, of_settings_are_those_of_what_is_written_by_hand) {
-  expect_the_same<torch_npu_with<native_settings>, native_by_hand>({"-> 1+", "S+", "S-", "OOM"});
-  expect_the_same<torch_npu_with<expandable_settings>, expandable_by_hand>({"-> 1+", "M+", "M-", "OOM"});
-  expect_the_same<torch_npu_with<giant_settings>, giant_by_hand>({"-> 1+", "S+ 1 1073741824", "X", "OOM"});
+TEST(torch_npu_decisions, of_expandable_segments_too) {
+  expect_the_same<torch_npu<"expandable_segments:True,segment_size_mb:40,base_addr_aligned_kb:3">,
+                  expandable_by_hand>({"-> 1+", "M+", "M-", "OOM"});
 }
 
-TEST(torch_npu_decisions, differ_where_a_setting_does) {
-  constexpr torch_npu_settings other{.max_split_size = 32_MiB,
-                                     .garbage_collection_threshold = percent(60),
-                                     .roundup = divisions::all(8),
-                                     .memory_fraction = percent(80)};
-  EXPECT_FALSE(decisions<torch_npu_with<other>>("gpt2_adamw.csv", 6_GiB) ==
-               decisions<native_by_hand>("gpt2_adamw.csv", 6_GiB));
+TEST(torch_npu_decisions, of_giant_pages_and_of_late_looks_too) {
+  expect_the_same<torch_npu<"page_size:1g">, with<torch_npu<>, back_with_giant_pages_first>>(
+      {"-> 1+", "S+ 1 1073741824", "X", "OOM"});
+  expect_the_same<
+      torch_npu<"multi_stream_lazy_reclaim:True">,
+      with<torch_npu<>, look_at_events_late<reuse_on_same_stream_after_recorded, std::size_t{512}>>>(
+      {"-> 1+", "S-", "OOM"});
+}
+
+TEST(torch_npu_decisions, differ_where_a_text_does) {
+  EXPECT_FALSE(decisions<torch_npu<"roundup_power2_divisions:8">>("gpt2_adamw.csv", 6_GiB) ==
+               decisions<torch_npu<"roundup_power2_divisions:4">>("gpt2_adamw.csv", 6_GiB));
 }
 
 }  // namespace

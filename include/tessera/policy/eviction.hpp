@@ -36,11 +36,11 @@ struct idle_survey {
 /// Decides which idle segments go back to the device, and when.
 ///
 ///   p.bytes_to_evict(when, now)       how many bytes should go; 0 for nothing to do
-///   p.considers(bytes, now)           whether a segment of `bytes` is a candidate; then larger ones are, too
+///   p.considers(bytes, now)           whether a segment of `bytes` is a candidate
 ///   p.should_evict(segment, survey)   whether this candidate goes; asked again in passes, with a new survey each,
 ///                                     until enough has gone or a pass frees nothing
 ///
-/// Laws, checked by law::eviction: nothing goes where nothing is reserved, and what is considered depends on size alone.
+/// Laws, checked by law::eviction: nothing goes where nothing is reserved, and what is larger than a candidate is one.
 template <typename P>
 concept eviction_policy =
     std::regular<P> && requires(const P& p, moment when, const usage& now, std::size_t bytes,

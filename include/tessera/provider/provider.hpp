@@ -88,10 +88,14 @@ template <device_provider D>
 bool wait_before_release(D& device, stream_id stream) noexcept {
   if constexpr (!release_waits<D> && event_provider<D>) {
     typename D::event mark;
-    if (!device.record(stream, mark)) return false;
-    const bool done = device.wait(mark);
-    device.discard(mark);
-    return done;
+    if (device.record(stream, mark)) {
+      const bool done = device.wait(mark);
+      device.discard(mark);
+      return done;
+    }
+    // Of a stream that has ended there is no mark; synchronize knows that it has no work.
+    if constexpr (requires { device.synchronize(stream); }) return device.synchronize(stream);
+    return false;
   }
   return true;
 }

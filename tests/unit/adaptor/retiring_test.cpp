@@ -53,6 +53,49 @@ void await_retirement(const auto& pool) {
   while (pool.now().pending > 0) std::this_thread::yield();
 }
 
+/// What a worker has done, and how many rounds it is to make in a row.
+struct rounds {
+  std::atomic<int> made{0};
+  std::atomic<int> wanted{1};
+  static bool one(void* self) noexcept {
+    auto& its = *static_cast<rounds*>(self);
+    return ++its.made < its.wanted;
+  }
+  void await(int count) const {
+    while (made < count) std::this_thread::yield();
+  }
+};
+
+TEST(round_worker, makes_as_many_rounds_as_there_is_work_and_misses_none) {
+  rounds work;
+  round_worker worker(&rounds::one, &work, std::chrono::microseconds(0));
+  EXPECT_FALSE(worker.is_running());
+  for (int wake = 1; wake <= 1000; ++wake) {
+    work.wanted = wake;
+    worker.wake();
+    work.await(wake);
+  }
+  EXPECT_TRUE(worker.is_running());
+  work.wanted = 1100;
+  worker.wake();
+  work.await(1100);
+  worker.stop();
+  EXPECT_EQ(work.made, 1100);
+  EXPECT_FALSE(worker.is_running());
+  worker.wake();
+  EXPECT_FALSE(worker.is_running());
+}
+
+TEST(round_worker, ends_while_it_rests) {
+  rounds work;
+  work.wanted = 2;
+  round_worker worker(&rounds::one, &work, std::chrono::hours(1));
+  worker.wake();
+  work.await(1);
+  worker.stop();
+  EXPECT_EQ(work.made, 1);
+}
+
 TEST(retiring, frees_blocks_while_nobody_calls) {
   retiring<pinned, host_pinned> pool{host_pinned{unlocked()}};
   const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });
