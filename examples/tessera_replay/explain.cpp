@@ -57,24 +57,20 @@ std::string shown(const tessera::divisions& value, form) {
 /// What a key is set to; what it is at its default, as its documentation says it.
 template <typename Settings, typename... More>
 std::string shown(const tessera::config::key<Settings, More...>& key, const Settings& given) {
-  return std::visit(
-      [&](auto member) -> std::string {
-        if constexpr (std::is_same_v<decltype(member), std::monostate>) {
-          return std::string(key.preset);
-        } else {
-          if (given.*member == Settings{}.*member) return std::string(key.preset);
-          if constexpr (std::is_same_v<std::remove_cvref_t<decltype(given.*member)>, bool>) {
-            if (key.written == form::only_word) return std::string(key.value);
-            const std::size_t comma = key.value.find(", ");
-            const std::string_view word =
-                given.*member ? key.value.substr(comma + 2) : key.value.substr(0, comma);
-            return std::string(word.substr(0, word.find('|')));
-          } else {
-            return shown(given.*member, key.written);
-          }
-        }
-      },
-      key.to);
+  std::string said(key.preset);
+  key.to.visit([&](auto member) {
+    if (given.*member == Settings{}.*member) return;
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(given.*member)>, bool>) {
+      const std::size_t comma = key.value.find(", ");
+      std::string_view word = key.value;
+      if (key.written != form::only_word)
+        word = given.*member ? word.substr(comma + 2) : word.substr(0, comma);
+      said = word.substr(0, word.find('|'));
+    } else {
+      said = shown(given.*member, key.written);
+    }
+  });
+  return said;
 }
 
 template <typename Dialect>

@@ -1,7 +1,5 @@
 // expect first: setting_refused<tessera::config::fault::malformed, tessera::config::paddle_key::FLAGS_free_idle_chunk, 23
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/config/paddle.hpp>
-#include <tessera/config/text.hpp>
+#include <tessera/tessera.hpp>
 
-using namespace tessera::config;
-constexpr auto settings = settings_in<paddle, text("FLAGS_free_idle_chunk=1=0")>();
+tessera::caching_allocator<tessera::paddle<"FLAGS_free_idle_chunk=1=0">, tessera::simulated_device> pool;

@@ -1,7 +1,5 @@
 // expect first: setting_refused<tessera::config::fault::missing_value, tessera::config::paddle_key::FLAGS_gpu_memory_limit_mb, 26
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/config/paddle.hpp>
-#include <tessera/config/text.hpp>
+#include <tessera/tessera.hpp>
 
-using namespace tessera::config;
-constexpr auto settings = settings_in<paddle, text("FLAGS_gpu_memory_limit_mb=")>();
+tessera::caching_allocator<tessera::paddle<"FLAGS_gpu_memory_limit_mb=">, tessera::simulated_device> pool;

@@ -25,16 +25,10 @@ namespace tessera::config {
 template <typename Dialect>
 [[nodiscard]] constexpr bool is_on(const typename Dialect::settings& given,
                                    typename Dialect::key_name name) noexcept {
-  using settings = typename Dialect::settings;
-  return std::visit(
-      [&](auto member) {
-        if constexpr (std::is_same_v<decltype(member), std::monostate>) {
-          return false;
-        } else {
-          return !(given.*member == settings{}.*member);
-        }
-      },
-      Dialect::keys[static_cast<std::size_t>(name)].to);
+  bool on = false;
+  Dialect::keys[static_cast<std::size_t>(name)].to.visit(
+      [&](auto member) { on = !(given.*member == typename Dialect::settings{}.*member); });
+  return on;
 }
 
 /// The place of a key in its table, which ends behind all keys where there is none of that name.
@@ -49,17 +43,12 @@ template <typename Dialect>
 template <typename Settings, typename... More>
 [[nodiscard]] constexpr bool exchange(const key<Settings, More...>& k, Settings& one,
                                       Settings& other) noexcept {
-  return std::visit(
-      [&](auto member) {
-        if constexpr (std::is_same_v<decltype(member), std::monostate>) {
-          return false;
-        } else {
-          if (one.*member == other.*member) return false;
-          std::swap(one.*member, other.*member);
-          return true;
-        }
-      },
-      k.to);
+  bool differ = false;
+  k.to.visit([&](auto member) {
+    differ = !(one.*member == other.*member);
+    if (differ) std::swap(one.*member, other.*member);
+  });
+  return differ;
 }
 
 /// Reads a text in a dialect.
@@ -121,14 +110,10 @@ class dialect_reader : value_reader {
   constexpr void read_value(const key_type& k) noexcept {
     const value_reader::bounds in{k.least, k.most, k.rule};
     if (k.written == form::list) return this->skip_list();
-    std::visit(
-        [&](auto member) {
-          if constexpr (!std::is_same_v<decltype(member), std::monostate>) {
-            using type = std::remove_cvref_t<decltype(std::declval<settings&>().*member)>;
-            settings_.*member = this->read_as<type>(k, in);
-          }
-        },
-        k.to);
+    k.to.visit([&](auto member) {
+      using type = std::remove_cvref_t<decltype(settings_.*member)>;
+      settings_.*member = this->read_as<type>(k, in);
+    });
   }
   template <typename T>
   constexpr T read_as(const key_type& k, const value_reader::bounds& in) noexcept {
@@ -172,7 +157,7 @@ class dialect_reader : value_reader {
     }
   }
   [[nodiscard]] constexpr std::size_t size(key_name k) const noexcept {
-    return settings_.*std::get<std::size_t settings::*>(Dialect::keys[index(k)].to);
+    return settings_.*Dialect::keys[index(k)].to.template as<std::size_t>();
   }
 
   settings settings_{};

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
-#include <variant>
 
 #include <tessera/core/fraction.hpp>
 
@@ -26,14 +25,34 @@ enum class form : unsigned char {
   list                 ///< in brackets; not looked into
 };
 
+template <typename Settings, typename T>
+struct maybe_member {
+  T Settings::* member = nullptr;
+};
+
+/// A member of settings that has one of the types, or none. What a std::variant would be for, which compiles slowly.
+template <typename Settings, typename... T>
+struct any_member : maybe_member<Settings, T>... {
+  constexpr any_member(std::nullptr_t) noexcept {}
+  template <typename U>
+  constexpr any_member(U Settings::* given) noexcept {
+    maybe_member<Settings, U>::member = given;
+  }
+
+  template <typename U>
+  [[nodiscard]] constexpr U Settings::* as() const noexcept {
+    return maybe_member<Settings, U>::member;
+  }
+  /// Calls f with the member, unless there is none.
+  constexpr void visit(auto f) const { ((as<T>() != nullptr ? f(as<T>()) : void()), ...); }
+};
+
 /// One key of a dialect: where its value goes (a member that is a bool, a size, a fraction or one of `More`), what it may
 /// be, and what its documentation says.
 template <typename Settings, typename... More>
 struct key {
   std::string_view name;
-  std::variant<std::monostate, bool Settings::*, std::size_t Settings::*, fraction Settings::*,
-               More Settings::*...>
-      to;
+  any_member<Settings, bool, std::size_t, fraction, More...> to;
   form written;
   std::string_view value;   ///< what may be written, in words; for form::words, the words
   std::string_view preset;  ///< what counts where it is not written, as it would be written, or in words

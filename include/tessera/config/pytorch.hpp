@@ -103,7 +103,7 @@ struct pytorch {
        true_or_false},
       {"expandable_segments_reserve", &s::expandable_segments_reserve, form::share_or_gibibytes,
        "a share of the device, or GiB with a G", "9/8 of the device", "addresses reserved for one range"},
-      {"expandable_segments_reserve_by_class", std::monostate{}, form::list, "[class:reserve, ...]", "[]",
+      {"expandable_segments_reserve_by_class", nullptr, form::list, "[class:reserve, ...]", "[]",
        "none: streams have no classes here"},
       {"per_process_memory_fraction", &s::memory_fraction, form::decimal, "0 to 1", "1.0",
        "the share of the device that may be reserved", 0, 1'000'000'000, "must be from 0 to 1"},

@@ -72,15 +72,9 @@ template <typename Dialect>
 const char* flaw_of(const typename Dialect::settings& got) {
   using settings = typename Dialect::settings;
   for (const auto& k : Dialect::keys) {
-    const bool sound = std::visit(
-        [&](auto member) {
-          if constexpr (std::is_same_v<decltype(member), std::monostate>) {
-            return true;
-          } else {
-            return got.*member == settings{}.*member || is_in_range(k, got.*member);
-          }
-        },
-        k.to);
+    bool sound = true;
+    k.to.visit(
+        [&](auto member) { sound = got.*member == settings{}.*member || is_in_range(k, got.*member); });
     if (!sound) return "a setting out of its range";
   }
   for (const auto& pair : Dialect::exclusions) {
@@ -88,7 +82,7 @@ const char* flaw_of(const typename Dialect::settings& got) {
       return "settings that exclude each other";
   }
   const auto size = [&](auto name) {
-    return got.*std::get<std::size_t settings::*>(Dialect::keys[static_cast<std::size_t>(name)].to);
+    return got.*Dialect::keys[static_cast<std::size_t>(name)].to.template as<std::size_t>();
   };
   for (const auto& least : Dialect::least_sizes) {
     if (size(least.size) < size(least.bound)) return "a size below its bound";

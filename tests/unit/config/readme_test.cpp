@@ -125,7 +125,6 @@ TYPED_TEST(dialect_tables, say_the_default_as_it_is_written_or_in_words) {
 
 // For a key that takes words, each of them is taken, and the first ones leave a switch off.
 TYPED_TEST(dialect_tables, say_each_word_that_is_taken) {
-  using settings = typename TypeParam::settings;
   std::size_t words = 0;
   for (const auto& k : TypeParam::keys) {
     if (k.written != form::words && k.written != form::only_word) continue;
@@ -136,7 +135,7 @@ TYPED_TEST(dialect_tables, say_each_word_that_is_taken) {
                                std::string(k.value.substr(begin, end - begin));
       const auto parsed = parse<TypeParam>(text);
       ASSERT_EQ(parsed.index(), 0u) << text;
-      EXPECT_EQ(std::get<0>(parsed).*std::get<bool settings::*>(k.to), on) << text;
+      EXPECT_EQ(std::get<0>(parsed).*k.to.template as<bool>(), on) << text;
       on |= end < k.value.size() && k.value[end] == ',';
       begin = end + 1 + (end < k.value.size() && k.value[end] == ',');
     }

@@ -179,7 +179,8 @@ class torch_npu_conf_exclusions : public testing::TestWithParam<pair> {};
 std::string_view key_of(std::string_view setting) { return setting.substr(0, setting.find(':')); }
 
 TEST_P(torch_npu_conf_exclusions, hold_both_ways_and_only_together) {
-  const auto& [one, other, one_off, other_off, rule] = GetParam();
+  const auto& [one, other, one_off, other_off, its_rule] = GetParam();
+  const std::string_view rule = its_rule;  // which a lambda may use
   const auto text = [](std::string_view a, std::string_view b) {
     return std::string(a) + "," + std::string(b);
   };
