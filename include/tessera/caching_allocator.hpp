@@ -49,7 +49,7 @@ class caching_allocator {
   /// The same, but null where allocate throws.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     if (bytes == 0 || bytes > max_request) return nullptr;
-    if (machine_.retire_pending()) evict(moment::after_free);
+    if (look_first(machine_, policies_.streams)) evict(moment::after_free);
     const request want = ask(bytes, stream);
     engine::block* found = reuse(want);
     if (found == nullptr) found = grow(bytes, stream);
@@ -154,7 +154,7 @@ class caching_allocator {
 
   [[gnu::noinline]] engine::block* grow(std::size_t bytes, stream_id stream) noexcept {
     const request want = ask(bytes, stream);  // again: to hand it over would cost each hit
-    if (engine::block* const found = pressure_.run() ? reuse(want) : nullptr) return found;
+    if (auto* found = relieve(pressure_, machine_, policies_.streams) ? reuse(want) : nullptr) return found;
     evict(moment::before_growth);
     refusal why{};
     if (engine::block* const found = acquire(want, why)) return found;
@@ -163,12 +163,12 @@ class caching_allocator {
       const bool exactly = step == recovery_step::grow_exactly;
       if (auto* const found = recover(step, want) ? acquire(want, why, exactly) : nullptr) return found;
     }
-    if (steps.count == 0) ++machine_.books().num_oom_rejections;
-    machine_.tell_oom(want.bytes, want.size, want.stream);
+    machine_.tell_oom(want.bytes, want.size, want.stream, steps.count == 0);
     return nullptr;
   }
 
   engine::block* acquire(request want, refusal& why, bool exactly = false) noexcept {
+    if (auto* const found = borrow(machine_, policies_, want.pool, want.key, want.size)) return found;
     const std::size_t segment = segment_for(machine_, policies_, want.size, exactly);
     const bool over = machine_.would_pass(limit_of(machine_, policies_.growth), segment);
     why = over ? refusal::by_limit : refusal::by_device;
@@ -191,7 +191,7 @@ class caching_allocator {
 
   policies<Recipe> policies_;
   typename engine::machine_for<Recipe::growth::way, Provider, Sink, Counting, Recipe::pools::count,
-                               Recipe::streams::uses_events>::type machine_;
+                               Recipe::streams::uses_events, Recipe::streams::crosses>::type machine_;
   engine::hooks pressure_;
 };
 

@@ -125,6 +125,31 @@ engine::block* stitch(Machine& machine, const Growth& growth, const Pages& pages
                      machine.state(size, limit_of(machine, growth)).reserved);
 }
 
+/// An idle segment of just the size of one that would be taken and handed out whole, or null. The policy may have refused
+/// it, as it knows neither the device's granularity nor what pages the segment would be made of.
+template <typename Split>
+engine::block* like_new(const Split& split, engine::free_blocks& home, std::size_t size,
+                        std::size_t segment) noexcept {
+  if (segment == size || segment >= split.oversize() || split.should_split(size, segment)) return nullptr;
+  engine::block* const fit = home.best_fit(size);
+  return fit != nullptr && fit->size == segment ? fit : nullptr;
+}
+
+/// The free block that holds `size` bytes, taken over from other streams where the recipe lets it serve this one, or null.
+template <typename Recipe, typename Machine, typename Key>
+engine::block* borrow(Machine& machine, const policies<Recipe>& chosen, std::size_t pool, Key key,
+                      std::size_t size) noexcept {
+  if constexpr (Recipe::streams::crosses) {
+    engine::free_blocks* const home = machine.home(pool, key);
+    if (home == nullptr || !machine.make_room()) return nullptr;
+    return machine.borrow(
+        *home, size, chosen.streams.crossing(),
+        [&](std::size_t bytes) { return chosen.split.may_serve(size, bytes); },
+        [&](std::size_t bytes) { return chosen.split.should_split(size, bytes); });
+  }
+  return nullptr;
+}
+
 /// Gets memory for a block of `size` bytes, and where the recipe grows by segments, one of `segment` bytes; the free
 /// block that holds it, or null.
 template <typename Recipe, typename Machine>
@@ -132,6 +157,7 @@ engine::block* get_memory(Machine& machine, const policies<Recipe>& chosen, engi
                           std::size_t size, std::size_t segment) noexcept {
   const auto& growth = chosen.growth;
   if constexpr (Recipe::growth::way == growth_way::segments) {
+    if (engine::block* const idle = like_new(chosen.split, home, size, segment)) return idle;
     return machine.acquire(home.pool(), home.key(), segment, segment >= chosen.split.oversize(),
                            chosen.pages.backing(segment));
   } else if constexpr (Recipe::growth::way == growth_way::in_place) {

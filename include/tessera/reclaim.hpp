@@ -6,18 +6,41 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/engine/block.hpp>
+#include <tessera/engine/hooks.hpp>
 #include <tessera/policy/eviction.hpp>
+#include <tessera/policy/streams.hpp>
 
-/// How idle segments go back to the device, once it is decided that some must.
+/// How blocks become free again without the device, and how idle segments go back to it, once it is decided that some must.
 namespace tessera {
 
-/// Waits for pending frees, then gives idle segments back until at most `keep` bytes are reserved.
+/// Frees the blocks whose events have completed, before a request searches, unless the policy puts that off; whether there
+/// were any.
+template <typename Machine, streams_policy Streams>
+[[nodiscard, gnu::always_inline]] inline bool look_first(Machine& machine, const Streams& policy) noexcept {
+  return policy.looks_first(machine.uses_that_wait()) && machine.retire_pending();
+}
+
+/// Calls what waits for pressure, and frees the blocks at whose events nobody looked; whether something came free.
+template <typename Machine, streams_policy Streams>
+[[nodiscard]] bool relieve(engine::hooks& pressure, Machine& machine, const Streams& policy) noexcept {
+  const bool freed = pressure.run();
+  return (!policy.looks_first(machine.uses_that_wait()) && machine.retire_pending()) || freed;
+}
+
+/// Gives idle segments back until at most `keep` bytes are reserved.
 template <typename Machine>
-void empty_cache(Machine& machine, std::size_t keep) noexcept {
-  machine.wait_for_pending();
+void give_back_idle(Machine& machine, std::size_t keep) noexcept {
+  if (machine.staying() <= keep) return;
+  machine.gather_idle();
   machine.blocks().for_each_idle([&](engine::block& idle) {
     return machine.staying() > keep && machine.releasable(idle) > 0 && (machine.release(idle), true);
   });
+}
+/// The same after waiting for pending frees; host memory that describes nothing any more goes too.
+template <typename Machine>
+void empty_cache(Machine& machine, std::size_t keep) noexcept {
+  machine.wait_for_pending();
+  give_back_idle(machine, keep);
   machine.shrink();
 }
 
@@ -39,6 +62,7 @@ template <typename Machine>
   const std::size_t least = least_considered(policy, now);
   for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
     before = freed;
+    machine.gather_idle();
     idle_survey survey;
     machine.blocks().for_each_idle(
         [&](const engine::block& b) {
@@ -50,6 +74,7 @@ template <typename Machine>
     machine.blocks().for_each_idle(
         [&](engine::block& b) {
           const idle_segment idle{machine.releasable(b), machine.blocks().age(b)};
+          survey.missing = wanted > freed ? wanted - freed : 0;
           const bool goes = policy.considers(idle.bytes, now) && policy.should_evict(idle, survey);
           if (goes) freed += machine.release(b);
           return goes;
@@ -64,6 +89,23 @@ template <typename Machine>
                                               moment when, const usage& now) noexcept {
   if (const std::size_t wanted = policy.bytes_to_evict(when, now); wanted > 0)
     evict_idle(machine, policy, now, wanted);
+}
+
+/// Frees the blocks of an allocator that streams have come past, as each of its allocations does first; whether there were
+/// any.
+template <typename Allocator>
+bool retire(Allocator& pool) noexcept {
+  const bool any = pool.machine().retire_pending();
+  if (any) evict_idle(pool.machine(), pool.settings().eviction, moment::after_free, pool.now());
+  return any;
+}
+
+/// The allocator's trim, but what streams still use stays instead of being waited for.
+///   Source:  how PyTorch empties its cache of pinned memory
+template <typename Allocator>
+void trim_without_waiting(Allocator& pool, std::size_t keep = 0) noexcept {
+  (void)retire(pool);
+  give_back_idle(pool.machine(), keep);
 }
 
 }  // namespace tessera

@@ -42,7 +42,16 @@ struct pools_without_count {
 };
 static_assert(pools_policy<pool_together> && !pools_policy<pools_without_count> && !pools_policy<rounds>);
 
-struct streams_without_hold {
+struct streams_without_crossing {
+  static constexpr bool uses_events = false, crosses = false;
+  stream_id reuse_key(stream_id s) const noexcept { return s; }
+  bool should_hold(stream_id, stream_id) const noexcept { return false; }
+  bool looks_first(std::size_t) const noexcept { return true; }
+  bool operator==(const streams_without_crossing&) const = default;
+};
+static_assert(streams_policy<reuse_in_order<>> && !streams_policy<streams_without_crossing>);
+
+struct streams_without_hold : reuse_without_crossing {
   static constexpr bool uses_events = false;
   stream_id reuse_key(stream_id s) const noexcept { return s; }
   bool operator==(const streams_without_hold&) const = default;
@@ -138,6 +147,17 @@ static_assert(!virtual_memory_provider<plain_device> && !virtual_memory_provider
               !virtual_memory_provider<synchronizes_all>);
 static_assert(virtual_memory_provider<without_a_process_number> &&
               !sharing_provider<without_a_process_number>);
+
+struct orders_and_may_throw : simulated_device {
+  std::uint64_t position(stream_id) { return 0; }
+};
+struct waits_for_all : simulated_device {
+  bool let_wait(stream_id) noexcept { return true; }
+};
+static_assert(ordering_provider<simulated_device> && ordering_provider<host_pinned> &&
+              ordering_provider<provider_ref<simulated_device>>);
+static_assert(!ordering_provider<plain_device> && !ordering_provider<provider_ref<plain_device>> &&
+              !ordering_provider<orders_and_may_throw> && !ordering_provider<waits_for_all>);
 
 struct brings_memory_in : plain_device {
   bool register_memory(void*, std::size_t) noexcept { return false; }

@@ -45,15 +45,15 @@ static_assert(law::recipe<paddle_naive_best_fit>(
 
 constexpr paddle_settings preset_growth{.auto_growth_chunk_size = 10_MiB};
 constexpr paddle_settings preset_naive{.naive_best_fit = true, .initial_gpu_memory = 10_MiB};
-static_assert(recipe<paddle_with<preset_growth>> && recipe<paddle_with<preset_naive>>);
-static_assert(std::is_same_v<paddle_with<preset_growth>::base, paddle_auto_growth>);
-static_assert(std::is_same_v<paddle_with<preset_naive>::base, paddle_naive_best_fit>);
+static_assert(recipe<paddle_family::with<preset_growth>> && recipe<paddle_family::with<preset_naive>>);
+static_assert(std::is_same_v<paddle_family::with<preset_growth>::base, paddle_auto_growth>);
+static_assert(std::is_same_v<paddle_family::with<preset_naive>::base, paddle_naive_best_fit>);
 
 TEST(paddle_with, begins_with_its_settings) {
-  caching_allocator<paddle_with<preset_growth>, simulated_device> growing;
+  caching_allocator<paddle_family::with<preset_growth>, simulated_device> growing;
   growing.deallocate(growing.allocate(1));
   EXPECT_EQ(growing.now().reserved, 10_MiB);
-  caching_allocator<paddle_with<preset_naive>, simulated_device> other;
+  caching_allocator<paddle_family::with<preset_naive>, simulated_device> other;
   other.deallocate(other.allocate(1));
   EXPECT_EQ(other.now().reserved, 10_MiB);
 }

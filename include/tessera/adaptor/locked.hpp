@@ -12,6 +12,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
+#include <tessera/reclaim.hpp>
 
 namespace tessera {
 
@@ -68,6 +69,14 @@ class locked {
     inside_.enter([keep](auto& pool) { pool.trim(keep); });
   }
 
+  /// As the functions of these names for an allocator.
+  bool retire() noexcept {
+    return inside_.enter([](auto& pool) { return tessera::retire(pool); });
+  }
+  void trim_without_waiting(std::size_t keep = 0) noexcept {
+    inside_.enter([keep](auto& pool) { tessera::trim_without_waiting(pool, keep); });
+  }
+
   /// The callback may use the allocator. While callbacks run, a thread in need does without them.
   [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
     return inside_.on_pressure(call, context);
@@ -109,8 +118,14 @@ class locked {
     return inside_.enter([&f](auto& pool) -> decltype(auto) { return f(pool.sink()); });
   }
 
- private:
+ protected:
   guarded<Recipe, shared_provider<Provider>, Sink, Counting> inside_;
+};
+
+/// Says to adaptor/configured.hpp that threads share an allocator by one mutex.
+struct in_threads {
+  template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
+  using allocator = locked<Recipe, Provider, Sink, Counting>;
 };
 
 }  // namespace tessera

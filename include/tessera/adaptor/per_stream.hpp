@@ -280,4 +280,10 @@ class per_stream {
   std::array<std::atomic<lane_type*>, most_lanes> lanes_{};
 };
 
+/// Says to adaptor/configured.hpp that threads share an allocator by one mutex for each stream.
+struct in_streams {
+  template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
+  using allocator = per_stream<Recipe, Provider, Sink, Counting>;
+};
+
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <type_traits>
 #include <utility>
@@ -67,6 +68,7 @@ class shared_provider : public shared_virtual_memory<shared_provider<Provider>, 
  public:
   using event = typename event_of<Provider>::type;
   static constexpr bool is_thread_safe = true;
+  static constexpr bool release_waits = tessera::release_waits<Provider>;
 
   explicit shared_provider(Provider device) : device_(std::move(device)) {}
   shared_provider(const shared_provider&) = delete;
@@ -117,6 +119,31 @@ class shared_provider : public shared_virtual_memory<shared_provider<Provider>, 
   static void discard(event&) noexcept
     requires event_provider<Provider>
   {}
+
+  [[nodiscard]] std::uint64_t position(stream_id stream) noexcept
+    requires ordering_provider<Provider>
+  {
+    const turn here(*this);
+    return device_.position(stream);
+  }
+  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) noexcept
+    requires ordering_provider<Provider>
+  {
+    const turn here(*this);
+    return device_.is_done(stream, at);
+  }
+  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) noexcept
+    requires ordering_provider<Provider>
+  {
+    const turn here(*this);
+    return device_.is_behind(stream, of, at);
+  }
+  bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept
+    requires ordering_provider<Provider>
+  {
+    const turn here(*this);
+    return device_.let_wait(stream, of, at);
+  }
 
   /// Calls f(provider) when it is its turn.
   template <typename F>

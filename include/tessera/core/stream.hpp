@@ -20,4 +20,12 @@ struct any_stream {
   bool operator==(const any_stream&) const = default;
 };
 
+/// By which rules a block that is free behind the work of one stream may serve another.
+struct crossings {
+  bool where_behind = false;  ///< the other stream comes behind that work already
+  bool where_done = false;    ///< that work is seen to be done
+  bool by_waiting = false;    ///< the other stream is made to wait for it
+  bool operator==(const crossings&) const = default;
+};
+
 }  // namespace tessera

@@ -20,16 +20,20 @@ template <typename Heap>
   usage found{.cached = blocks.leaving(), .reserved = blocks.leaving()};
   std::size_t live = 0;
   std::size_t free = 0;
+  std::size_t of_homes = 0;
   blocks.for_each_segment([&](const block& head, std::size_t) {
     const block* const end = head.below;
     require(!end->is_free(), "a segment ends its row of blocks");
     for (const block* b = &head; b != end; b = b->above) {
       require(b->size > 0, "no block is empty");
-      require(b->home == head.home, "all blocks of a segment share one pool and stream");
+      require(b->home == head.home || (Heap::crosses && b->home->pool() == head.home->pool()),
+              "all blocks of a segment share one pool, and one stream where they do not cross");
+      of_homes += Heap::crosses ? 1 : 0;
       require(b->above->below == b, "neighbours agree");
       if (b->above != end) {
         require(b->above->address == b->address + b->size, "neighbours touch");
-        require(!b->is_free() || !b->above->is_free(), "free neighbours are merged");
+        require(!b->is_free() || !b->above->is_free() || b->home != b->above->home,
+                "free neighbours are merged");
         require(!b->is_unmapped() || !b->above->is_unmapped(), "unmapped neighbours are merged");
       }
       if (b->is_unmapped()) continue;
@@ -55,6 +59,7 @@ template <typename Heap>
   });
   std::size_t indexed = 0;
   blocks.for_each_home([&](const free_blocks& home) {
+    if (Heap::crosses) of_homes -= home.segments;
     if (const block* const held = home.in_hand(); held != nullptr) {
       ++indexed;
       require(held->is_free() && held->home == &home, "the block in hand is free");
@@ -68,6 +73,7 @@ template <typename Heap>
     }
   });
   require(indexed == free, "each free block is indexed once");
+  require(of_homes == 0 || blocks.leaving() > 0, "homes count their blocks");
   require(live == blocks.live_count(), "each live block is mapped once");
   require(found.requested == expected.requested, "statistics: requested bytes");
   require(found.live == expected.live, "statistics: live bytes");

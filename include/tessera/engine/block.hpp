@@ -9,6 +9,13 @@ namespace tessera::engine {
 class free_blocks;
 struct stream_use;
 
+/// What became of a block that was given back.
+enum class taken : unsigned char {
+  unknown,  ///< there is no live block at the address
+  free,
+  held  ///< until the streams noted for it have come past
+};
+
 /// A piece of a segment, described outside device memory, which is never touched. One cache line.
 ///
 /// The blocks of a segment are a ring in the order of addresses, closed by the segment itself.
@@ -56,6 +63,9 @@ struct block {
   union {
     notes noted;               ///< while live_noted
     std::uint32_t free_since;  ///< while free in a range: searches of its pool at the time, modulo 2^32
+    /// While free, where blocks cross from stream to stream: the position, modulo 2^32, of its home's stream behind which
+    /// it is free. As a stream's later position lies behind its earlier ones, it may stand for a later one.
+    std::uint32_t free_behind;
   };
 
   [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }

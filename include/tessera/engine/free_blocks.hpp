@@ -86,7 +86,7 @@ class free_blocks {
     return below != 0 ? at(first_bin + word * 64 + std::bit_width(below) - 1).highest() : nullptr;
   }
 
-  std::size_t segments = 0;     ///< segments whose blocks come home here
+  std::size_t segments = 0;     ///< segments whose blocks come home here; where blocks cross, blocks
   segment* ranges = nullptr;    ///< those that are ranges, the first in the order of addresses
   free_blocks* next = nullptr;  ///< the next stream of the pool, in the order of keys
 

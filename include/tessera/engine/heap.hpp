@@ -20,9 +20,14 @@ namespace tessera::engine {
 ///
 /// Where segments are `Ranges` of addresses, whose pages come and go one by one, each free block has an age of its own,
 /// and none counts as split off.
-template <std::size_t Pools, bool Ranges = false>
+///
+/// Where a block `Crosses` from stream to stream, blocks of one segment may wait in several homes of their pool.
+template <std::size_t Pools, bool Ranges = false, bool Crosses = false>
 class heap {
+  static_assert(!(Ranges && Crosses), "a free block notes one of: its age, the work behind which it is free");
+
  public:
+  static constexpr bool crosses = Crosses;
   static constexpr std::size_t pools = Pools;
   static constexpr bool has_ranges = Ranges;
 
@@ -58,6 +63,7 @@ class heap {
     whole.address = address;
     whole.size = bytes;
     whole.home = &home;
+    whole.free_behind = 0;  // behind no work
     ++home.segments;
     home.insert(whole);
     return &whole;
@@ -89,6 +95,7 @@ class heap {
     part.address = address;
     part.size = size;
     part.home = rest.home;
+    count_in(*rest.home, 1);
     if (low_end) {
       part.link(*rest.below, rest);
       rest.home->change(rest, address + size, rest.size - size);
@@ -138,8 +145,8 @@ class heap {
   [[gnu::always_inline]] void make_free(block& freed, std::uintptr_t address, Observer split) noexcept {
     block& low = *freed.below;
     block& high = *freed.above;
-    if (low.is_free()) return merge_down(low, freed, split);
-    if (high.is_free()) return absorb(high, address, freed, high.size, 1, split);
+    if (merges(low, freed)) return merge_down(low, freed, split);
+    if (merges(high, freed)) return absorb(high, address, freed, high.size, 1, split);
     freed.home->insert(freed);
     if (!became_idle(freed)) split.grew(1, freed.size);
   }
@@ -240,11 +247,19 @@ class heap {
   }
 
  protected:
+  /// Where blocks cross, a home counts blocks.
+  [[gnu::always_inline]] static void count_in(free_blocks& home, int more) noexcept {
+    if constexpr (Crosses) home.segments += static_cast<std::size_t>(more);
+  }
+
   slab<block> blocks_;
   key_map<block> live_;
   segments segments_;
 
  private:
+  [[nodiscard, gnu::always_inline]] static bool merges(const block& neighbour, const block& freed) noexcept {
+    return neighbour.is_free() && (!Crosses || neighbour.home == freed.home);
+  }
   /// The first block behind (size, address), or null.
   static block* first_after(free_blocks& home, std::size_t size, std::uintptr_t address) noexcept {
     home.put_down();
@@ -256,9 +271,10 @@ class heap {
   template <typename Observer>
   [[gnu::noinline]] void merge_down(block& low, block& freed, Observer split) noexcept {
     block& high = *freed.above;
-    if (!high.is_free()) return absorb(low, low.address, freed, low.size, 1, split);
+    if (!merges(high, freed)) return absorb(low, low.address, freed, low.size, 1, split);
     const std::size_t before = low.size + high.size;
     high.home->remove(high);
+    count_in(*high.home, -1);
     high.unlink();
     blocks_.give_back(&high);
     absorb(low, low.address, freed, before, 2, split);
@@ -270,6 +286,8 @@ class heap {
                                      int joined, Observer split) noexcept {
     const std::size_t added = freed.size;
     into.home->change(into, address, before + added);
+    count_in(*into.home, -1);
+    if constexpr (Crosses) into.free_behind = freed.free_behind;  // the latest
     freed.unlink();
     blocks_.give_back(&freed);
     became_idle(into) ? split.shrank(joined, before) : split.grew(1 - joined, added);

@@ -25,13 +25,6 @@ struct piece {
   std::size_t requested;
 };
 
-/// What became of a block that was given back.
-enum class taken : unsigned char {
-  unknown,  ///< there is no live block at the address
-  free,
-  held  ///< until the streams noted for it have come past
-};
-
 /// Carries out what an allocator decides: moves blocks between the device, the free index and the user, keeps the
 /// statistics and tells the sink. Decides nothing itself.
 ///
@@ -53,6 +46,7 @@ class machine {
     wait_for_pending();
     if constexpr (!Heap::has_ranges) {
       heap_.for_each_segment([this](const block& head, std::size_t bytes) {
+        (void)wait_before_release(device_, head.home->key());
         (void)device_.release(reinterpret_cast<void*>(head.address), bytes);
       });
     }
@@ -95,11 +89,8 @@ class machine {
     block* const whole = home != nullptr && make_room() ? add(*home, address, bytes, oversize) : nullptr;
     if (given != nullptr && whole == nullptr) (void)device_.release(given, bytes);
     asked_for_ -= bytes;
-    if (whole != nullptr) {
-      tell(action::segment_alloc, address, bytes, bytes, key);
-    } else {
-      tell(action::refused, 0, bytes, bytes, key);
-    }
+    const bool works = whole != nullptr;
+    tell(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key);
     return whole;
   }
 
@@ -110,7 +101,8 @@ class machine {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
     heap_.take_out(idle);
-    const bool released = device_.release(reinterpret_cast<void*>(address), bytes);
+    const bool released = wait_before_release(device_, idle.home->key()) &&
+                          device_.release(reinterpret_cast<void*>(address), bytes);
     keep_promise();
     if (!released) return heap_.put_back(idle), 0;
     tell(action::segment_free, address, bytes, bytes, idle.home->key());
@@ -188,6 +180,8 @@ class machine {
     now.limit = limit < capacity ? limit : capacity;
     return now;
   }
+  /// Makes idle segments out of those of which all is free, where that is not so already.
+  static constexpr void gather_idle() noexcept {}
   /// What will be reserved once the device has taken back what it is being asked to.
   [[nodiscard]] std::size_t staying() const noexcept { return ledger_.reserved() - heap_.leaving(); }
   /// Whether another segment would pass a limit, the segments that the device is being asked for included, or a limit that
@@ -199,8 +193,10 @@ class machine {
   }
   /// Whether streams are noted for any block.
   [[nodiscard]] bool has_uses() const noexcept { return pending_.has_uses(); }
-  void tell_oom(std::size_t requested, std::size_t size, stream_id stream) noexcept {
-    ++ledger_.num_ooms;
+  [[nodiscard]] std::size_t uses_that_wait() const noexcept { return pending_.count(); }
+  void tell_oom(std::size_t requested, std::size_t size, stream_id stream, bool rejected) noexcept {
+    ++books().num_ooms;
+    if (rejected) ++ledger_.num_oom_rejections;
     tell(action::oom, 0, requested, size, stream);
   }
   /// Gives back the host memory that describes nothing any more.
@@ -227,8 +223,6 @@ class machine {
   mutable promise promised_{};
   mutable Heap heap_;  // a promise is kept also for those who only look
   [[no_unique_address]] mutable books_type ledger_;
-
- private:
   [[nodiscard]] block* add(free_blocks& home, std::uintptr_t address, std::size_t bytes,
                            bool oversize) noexcept {
     block* const whole = heap_.add_segment(home, address, bytes, oversize);
@@ -242,6 +236,7 @@ class machine {
     const stream_id key = promised_.from->home->key();
     tell(action::free_requested, promised_.address, promised_.requested, promised_.size, key);
     tell(action::free_completed, promised_.address, promised_.requested, promised_.size, key);
+    stamp(*promised_.from);
     promised_.withdraw(heap_, ledger_);
     return taken::free;
   }
@@ -279,7 +274,12 @@ class machine {
   }
   [[gnu::always_inline]] void complete_free(block& freed, std::uintptr_t address) noexcept {
     tell(action::free_completed, address, freed.facts.requested, freed.size, freed.home->key());
+    stamp(freed);
     heap_.make_free(freed, address, split_observer{ledger_, freed.home->pool()});
+  }
+  /// Notes of a block behind which work it is free now.
+  [[gnu::always_inline]] void stamp(block& b) noexcept {
+    if constexpr (Heap::crosses) b.free_behind = static_cast<std::uint32_t>(device_.position(b.home->key()));
   }
   struct split_observer {
     books_type& books;

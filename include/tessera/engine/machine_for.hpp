@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/core/growth_way.hpp>
+#include <tessera/engine/crossing_machine.hpp>
 #include <tessera/engine/heap.hpp>
 #include <tessera/engine/machine.hpp>
 #include <tessera/engine/range_machine.hpp>
@@ -11,15 +12,19 @@
 
 namespace tessera::engine {
 
-/// The machine that grows in a way.
+/// The machine that grows in a way, and whose blocks cross from stream to stream or do not.
 template <growth_way Way, typename Provider, typename Sink, typename Counting, std::size_t Pools,
-          bool UsesEvents>
+          bool UsesEvents, bool Crosses = false>
 struct machine_for {
   using type = range_machine<Provider, Sink, Counting, Pools, UsesEvents>;
 };
 template <typename Provider, typename Sink, typename Counting, std::size_t Pools, bool UsesEvents>
 struct machine_for<growth_way::segments, Provider, Sink, Counting, Pools, UsesEvents> {
   using type = machine<Provider, Sink, Counting, heap<Pools>, UsesEvents>;
+};
+template <typename Provider, typename Sink, typename Counting, std::size_t Pools, bool UsesEvents>
+struct machine_for<growth_way::segments, Provider, Sink, Counting, Pools, UsesEvents, true> {
+  using type = crossing_machine<Provider, Sink, Counting, Pools, UsesEvents>;
 };
 
 template <typename Provider, typename Sink, typename Counting, std::size_t Pools, bool UsesEvents>

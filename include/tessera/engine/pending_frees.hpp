@@ -41,6 +41,8 @@ class pending_frees {
  public:
   /// Whether nothing waits.
   [[nodiscard]] bool empty() const noexcept { return waiting_ == nullptr; }
+  /// Uses that wait for their events.
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Whether streams are noted for any block, live or held.
   [[nodiscard]] bool has_uses() const noexcept { return queues_.size() > 0; }
 
@@ -71,6 +73,25 @@ class pending_frees {
     return true;
   }
 
+  /// Calls f(stream) for each stream noted for a live block, and forgets it where that is true; whether all are forgotten.
+  template <typename F>
+  [[nodiscard]] bool settle(block& used, F f) noexcept {
+    block::notes special = used.what_is_noted();
+    if (!special.has_uses) return true;
+    while (stream_use* const u = used.facts.uses) {
+      use_queue& queue = *u->queue;
+      if (!f(queue.stream)) return false;
+      used.facts.uses = u->next;
+      uses_.give_back(static_cast<use*>(u));
+      if (--queue.uses > 0 || queue.waiters > 0) continue;
+      queues_.remove(queue.stream.handle);
+      queue_slab_.give_back(&queue);
+    }
+    special.has_uses = false;
+    used.note(special);
+    return true;
+  }
+
   /// Holds a block back whose uses were noted.
   void hold(block& freed, Provider& device) noexcept {
     stream_use* u = freed.facts.uses;
@@ -88,6 +109,7 @@ class pending_frees {
       queue.newest = u;
       u->recorded = device.record(queue.stream, static_cast<use*>(u)->event);
       ++freed.facts.awaited;
+      ++count_;
       u = following;
     }
   }
@@ -155,6 +177,7 @@ class pending_frees {
     device.discard(done.event);
     block& held = *done.used;
     --done.queue->uses;
+    --count_;
     uses_.give_back(&done);
     if (--held.facts.awaited == 0) completed(held);
   }
@@ -175,6 +198,7 @@ class pending_frees {
   slab<use_queue> queue_slab_;
   key_map<use_queue> queues_;
   use_queue* waiting_ = nullptr;
+  std::size_t count_ = 0;
 };
 
 /// For recipes without events: nothing is noted, so nothing is ever held.
@@ -182,6 +206,7 @@ template <typename Provider>
 class pending_frees<Provider, false> {
  public:
   [[nodiscard]] static constexpr bool empty() noexcept { return true; }
+  [[nodiscard]] static constexpr std::size_t count() noexcept { return 0; }
   [[nodiscard]] static constexpr bool has_uses() noexcept { return false; }
   [[nodiscard]] static constexpr bool note(block&, stream_id) noexcept { return true; }
   static constexpr void hold(block&, Provider&) noexcept {}

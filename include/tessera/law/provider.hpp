@@ -9,6 +9,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/law/ordering.hpp>
 #include <tessera/law/registering.hpp>
 #include <tessera/law/verdict.hpp>
 #include <tessera/law/virtual_memory.hpp>
@@ -138,6 +139,9 @@ template <device_provider D>
   verdict found = memory(device, at_once);
   if constexpr (event_provider<D>) {
     if (found) found = events(device);
+  }
+  if constexpr (ordering_provider<D>) {
+    if (found) found = ordering(device);
   }
   if constexpr (paged_provider<D>) {
     if (found) found = page_kinds(device);

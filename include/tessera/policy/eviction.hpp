@@ -15,8 +15,9 @@ namespace tessera {
 
 /// When eviction is considered.
 enum class moment : unsigned char {
-  before_growth,  ///< nothing cached fits, the device is about to be asked
-  after_free      ///< a block has just become free
+  before_growth,     ///< nothing cached fits, the device is about to be asked
+  after_free,        ///< a block has just become free
+  after_synchronize  ///< a stream was waited for, by an adaptor that offers that
 };
 
 /// A cached segment of which nothing is in use.
@@ -29,6 +30,7 @@ struct idle_segment {
 struct idle_survey {
   std::size_t count = 0;
   std::uint64_t total_age = 0;
+  std::size_t missing = 0;  ///< bytes of what is wanted that have not gone yet
 };
 
 /// Decides which idle segments go back to the device, and when.
@@ -147,6 +149,24 @@ struct evict_idle_above {
     return static_cast<double>(segment.age) >= average;
   }
   bool operator==(const evict_idle_above&) const = default;
+};
+
+/// Gives back what is reserved above `threshold` bytes whenever a stream was waited for, as far as it is idle.
+///   Source:  the release threshold of CUDA's memory pools
+template <auto Threshold = tunable(std::size_t{0})>
+struct evict_at_synchronize_above {
+  [[no_unique_address]] number<Threshold> threshold{};
+
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
+    return when == moment::after_synchronize && now.reserved > threshold ? now.reserved - threshold : 0;
+  }
+  [[nodiscard]] static constexpr bool considers(std::size_t bytes, const usage&) noexcept {
+    return bytes > 0;
+  }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey& survey) noexcept {
+    return survey.missing > 0;
+  }
+  bool operator==(const evict_at_synchronize_above&) const = default;
 };
 
 }  // namespace tessera

@@ -33,7 +33,8 @@ concept growth_policy = std::regular<P> && requires(const P& p, std::size_t bloc
 ///
 ///   p.page_size(block)       bytes that are mapped at once, where a block of `block` bytes is wanted
 ///   p.range_size(capacity)   bytes of addresses that are reserved at once, on a device of `capacity` bytes
-///   p.base_alignment(block)  what the block's address should be a multiple of, where there is room; at least 1
+///   p.base_alignment(block)  what the block's address should be a multiple of, where there is room; 1 or a multiple of
+///                            min_alignment
 template <typename P>
 concept range_growth_policy =
     growth_policy<P> && requires(const P& p, std::size_t block, std::size_t capacity) {
@@ -145,8 +146,8 @@ struct grow_by_plan {
 
 /// Maps pages into ranges of addresses, at the lowest place that gets room for the block: pages of `Small` bytes for
 /// blocks of at most half of that, and of `large` bytes for larger ones. So blocks of sizes that vary share one range, and
-/// what is not used can go back page by page. Blocks of 2 MiB and more begin at a multiple of `alignment`, 0 or a power
-/// of two, where there is room.
+/// what is not used can go back page by page. Blocks of 2 MiB and more begin at a multiple of `alignment`, 0 or one
+/// of min_alignment, where there is room.
 ///
 /// The limit is held against the segment that grow_by_segments<Small, large> would take, so that what is reserved may pass
 /// it by less than a page.

@@ -35,12 +35,19 @@ struct round_to_multiple {
   bool operator==(const round_to_multiple&) const = default;
 };
 
-/// Rounds up to a power of two, at least `Least` bytes: few distinct sizes, up to half of each block wasted.
-template <std::size_t Least>
+/// Rounds up to a power of two, at least `Least` bytes: few distinct sizes, up to half of each block wasted. Above
+/// `threshold`, rounds only to a multiple of `Least`, and nothing below it is rounded to more than it.
+///   Source:  PyTorch's pinned_max_round_threshold_mb
+template <std::size_t Least, auto Threshold = unlimited>
   requires(is_power_of_two(Least) && Least >= min_alignment)
 struct round_to_power_of_two {
-  [[nodiscard]] static constexpr std::size_t block_size(std::size_t requested) noexcept {
-    return requested <= Least ? Least : std::bit_ceil(requested);
+  [[no_unique_address]] number<Threshold> threshold{};
+
+  [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
+    const std::size_t least = requested <= Least ? Least : align_up(requested, Least);
+    if (requested > threshold) return least;
+    const std::size_t power = std::bit_ceil(least);
+    return power <= threshold ? power : align_up(threshold, Least);
   }
   bool operator==(const round_to_power_of_two&) const = default;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <concepts>
 #include <cstddef>
 
@@ -43,6 +44,16 @@ struct split_never_and_fit_exactly : split_never {
     return wanted == block;
   }
   bool operator==(const split_never_and_fit_exactly&) const = default;
+};
+
+/// Lets a block serve where the next power of two is that of the wanted size: what a size-class allocator does whose
+/// larger sizes are not rounded. It is the best-fitting block that is asked about, so it is large enough.
+///   Source:  the buckets of PyTorch's pinned memory
+struct split_never_and_fit_within_power_of_two : split_never {
+  [[nodiscard]] static constexpr bool may_serve(std::size_t wanted, std::size_t block) noexcept {
+    return std::bit_ceil(wanted) == std::bit_ceil(block);
+  }
+  bool operator==(const split_never_and_fit_within_power_of_two&) const = default;
 };
 
 /// Cuts any block of which at least `Rest` bytes remain.

@@ -60,6 +60,7 @@ class forwarding : public virtual_memory_of<Device> {
   using event = typename event_of<Device>::type;
   using typename virtual_memory_of<Device>::physical;
   using shareable = typename shareable_of<Device>::type;
+  static constexpr bool release_waits = tessera::release_waits<Device>;
 
   explicit forwarding(Device& to) noexcept : to_(&to) {}
 
@@ -96,6 +97,26 @@ class forwarding : public virtual_memory_of<Device> {
     requires requires(Device& d) { d.discard(mark); }
   {
     to_->discard(mark);
+  }
+  [[nodiscard]] std::uint64_t position(stream_id stream) noexcept
+    requires requires(Device& d) { d.position(stream); }
+  {
+    return to_->position(stream);
+  }
+  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) noexcept
+    requires requires(Device& d) { d.is_done(stream, at); }
+  {
+    return to_->is_done(stream, at);
+  }
+  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) noexcept
+    requires requires(Device& d) { d.is_behind(stream, of, at); }
+  {
+    return to_->is_behind(stream, of, at);
+  }
+  bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept
+    requires requires(Device& d) { d.let_wait(stream, of, at); }
+  {
+    return to_->let_wait(stream, of, at);
   }
 
   [[nodiscard]] std::size_t step(page_kind kind) const noexcept

@@ -225,6 +225,24 @@ class host_pinned {
     return true;
   }
   void discard(event&) noexcept {}
+  [[nodiscard]] std::uint64_t position(stream_id stream) noexcept {
+    const auto on = state_->streams.find(stream);
+    return on != nullptr ? on->mark() : 0;
+  }
+  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) noexcept {
+    const auto on = state_->streams.find(stream);
+    return on == nullptr || on->has_reached(at);
+  }
+  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) noexcept {
+    return state_->streams.is_behind(stream, of, at);
+  }
+  bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
+    return state_->streams.let_wait(stream, of, at);
+  }
+  /// Lets all further work of a stream wait for what is before a mark: how a program puts its streams in order.
+  bool let_wait(stream_id stream, const event& mark) noexcept {
+    return let_wait(stream, mark.stream, mark.mark);
+  }
 
  private:
   struct refusal {
@@ -276,7 +294,7 @@ class host_pinned {
 
   std::unique_ptr<state> state_;
 };
-static_assert(event_provider<host_pinned> && paged_provider<host_pinned> &&
+static_assert(ordering_provider<host_pinned> && paged_provider<host_pinned> &&
               virtual_memory_provider<host_pinned>);
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include <tessera/core/stream.hpp>
+#include <tessera/provider/stream_order.hpp>
 
 namespace tessera {
 
@@ -24,36 +25,41 @@ class host_stream {
   /// Finishes what was submitted.
   ~host_stream() {
     {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(progress_->mutex);
       ending_ = true;
     }
-    changed_.notify_all();
+    progress_->changed.notify_all();
     worker_.join();
   }
 
   /// Queues a callable that does not throw.
+  ///   Returns:  a mark behind it
   template <typename F>
-  void submit(F work) {
+  std::uint64_t submit(F work) {
     auto queued = std::make_unique<task_of<F>>(std::move(work));
+    std::uint64_t mark = 0;
     {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard lock(progress_->mutex);
       tasks_.push_back(std::move(queued));
-      ++submitted_;
+      mark = ++submitted_;
     }
-    changed_.notify_all();
+    progress_->changed.notify_all();
+    return mark;
   }
 
   /// How many tasks have been submitted so far: a mark behind all of them.
   [[nodiscard]] std::uint64_t mark() {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(progress_->mutex);
     return submitted_;
   }
-  [[nodiscard]] bool has_reached(std::uint64_t mark) const noexcept {
-    return completed_.load(std::memory_order_acquire) >= mark;
-  }
-  void wait_for(std::uint64_t mark) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this, mark] { return has_reached(mark); });
+  [[nodiscard]] bool has_reached(std::uint64_t mark) const noexcept { return progress_->has_reached(mark); }
+  void wait_for(std::uint64_t mark) { progress_->wait_for(mark); }
+  /// Queues a wait for what another stream was given up to a mark; returns a mark behind it. So no two streams can wait
+  /// for each other: what is waited for is there already.
+  std::uint64_t submit_wait(host_stream& other, std::uint64_t mark) {
+    const std::uint64_t given = other.mark();
+    // Only the other's progress is kept: its thread must not have to be ended here, where its work may wait for this.
+    return submit([of = other.progress_, until = mark < given ? mark : given] { of->wait_for(until); });
   }
 
  private:
@@ -68,10 +74,25 @@ class host_stream {
     F work;
   };
 
+  /// How far it has come; outlives it for those who wait.
+  struct progress {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::atomic<std::uint64_t> completed{0};
+
+    [[nodiscard]] bool has_reached(std::uint64_t mark) const noexcept {
+      return completed.load(std::memory_order_acquire) >= mark;
+    }
+    void wait_for(std::uint64_t mark) {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [this, mark] { return has_reached(mark); });
+    }
+  };
+
   void run() {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(progress_->mutex);
     while (true) {
-      changed_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
+      progress_->changed.wait(lock, [this] { return ending_ || !tasks_.empty(); });
       if (tasks_.empty()) return;
       std::unique_ptr<task> next = std::move(tasks_.front());
       tasks_.pop_front();
@@ -79,16 +100,14 @@ class host_stream {
       next->run();
       next.reset();
       lock.lock();
-      completed_.fetch_add(1, std::memory_order_release);
-      changed_.notify_all();
+      progress_->completed.fetch_add(1, std::memory_order_release);
+      progress_->changed.notify_all();
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  std::shared_ptr<progress> progress_ = std::make_shared<progress>();
   std::deque<std::unique_ptr<task>> tasks_;
   std::uint64_t submitted_ = 0;
-  std::atomic<std::uint64_t> completed_{0};
   bool ending_ = false;
   std::thread worker_;
 };
@@ -116,9 +135,24 @@ class host_streams {
     return found != streams_.end() ? found->second : nullptr;
   }
 
+  /// Whether all further work of `stream` comes behind that of `of` up to a mark.
+  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t mark) {
+    const std::lock_guard lock(mutex_);
+    return order_.is_behind(stream, of, mark);
+  }
+  /// Lets it; false where there is no such stream. One that has ended needs not be waited for.
+  bool let_wait(stream_id stream, stream_id of, std::uint64_t mark) {
+    const std::shared_ptr<host_stream> waiting = find(stream), other = find(of);
+    if (waiting == nullptr || other == nullptr || waiting == other) return waiting != nullptr;
+    const std::lock_guard lock(mutex_);
+    order_.add(stream, waiting->submit_wait(*other, mark), of, mark);
+    return true;
+  }
+
  private:
   std::mutex mutex_;
   std::map<stream_id, std::shared_ptr<host_stream>> streams_;
+  stream_order order_;
   std::uint64_t last_ = 0;
 };
 

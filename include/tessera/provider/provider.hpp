@@ -15,7 +15,8 @@ namespace tessera {
 /// Gives and takes back memory in segments.
 ///
 ///   d.acquire(bytes)       `bytes` of device memory, or null where the device refuses; overlaps nothing given
-///   d.release(p, bytes)    takes a whole segment back; false where it failed: the caller still holds it
+///   d.release(p, bytes)    takes a whole segment back; false where it failed: the caller still holds it. Waits for
+///                          work that may use it, or says by release_waits that it does not
 ///   d.capacity()           bytes the device has in all; constant
 ///   d.granularity()        power of two; segments are a multiple of it long and start at a multiple of it
 ///
@@ -44,6 +45,26 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
                            { d.discard(e) } noexcept;
                          };
 
+/// Knows the order in which the work of streams comes, and puts one stream behind another.
+///
+/// A position counts the work that a stream was given, waits included, so that the position 0 lies before all of it.
+///
+///   d.position(s)            how much work has been submitted to `s` so far
+///   d.is_done(s, at)         whether the work of `s` up to a position is done; never waits
+///   d.is_behind(s, of, at)   whether all further work of `s` comes behind that of `of` up to a position, because `s`
+///                            was told to wait for it, or for what waits for it
+///   d.let_wait(s, of, at)    tells it to, without waiting itself; false where it failed
+///
+/// What is waited for has been submitted before, so no streams wait for each other. A stream that is not there any more
+/// has done its work. Checked by law::provider [tessera/law/provider.hpp].
+template <typename D>
+concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std::uint64_t at) {
+  { d.position(s) } noexcept -> std::same_as<std::uint64_t>;
+  { d.is_done(s, at) } noexcept -> std::same_as<bool>;
+  { d.is_behind(s, s, at) } noexcept -> std::same_as<bool>;
+  { d.let_wait(s, s, at) } noexcept -> std::same_as<bool>;
+};
+
 /// Whether calls of a provider may come from several threads at once: what it says as a
 /// `static constexpr bool is_thread_safe`, and false where it says nothing. The adaptors for threads then let in one call
 /// at a time; where several allocators share it by provider_ref, it must be true.
@@ -52,6 +73,32 @@ inline constexpr bool is_thread_safe = false;
 template <typename D>
   requires std::convertible_to<decltype(D::is_thread_safe), bool>
 inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
+
+/// Whether release() waits for the work that may still use the memory, as cudaFree does and aclrtFree does not: what a
+/// provider says as a `static constexpr bool release_waits`, and true where it says nothing.
+template <typename D>
+inline constexpr bool release_waits = true;
+template <typename D>
+  requires std::convertible_to<decltype(D::release_waits), bool>
+inline constexpr bool release_waits<D> = D::release_waits;
+
+/// Returns once the work that a stream was given so far is done, where release() does not see to that; false where this
+/// cannot be known.
+template <device_provider D>
+bool wait_before_release(D& device, stream_id stream) noexcept {
+  if constexpr (!release_waits<D> && event_provider<D>) {
+    typename D::event mark;
+    if (device.record(stream, mark)) {
+      const bool done = device.wait(mark);
+      device.discard(mark);
+      return done;
+    }
+    // Of a stream that has ended there is no mark; synchronize knows that it has no work.
+    if constexpr (requires { device.synchronize(stream); }) return device.synchronize(stream);
+    return false;
+  }
+  return true;
+}
 
 /// Knows a limit of its own, as one that several allocators share: d.over_limit(bytes) says whether `bytes` more would
 /// pass it, so that a refusal for that is told from one for want of memory.

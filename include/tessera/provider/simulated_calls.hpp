@@ -51,6 +51,7 @@ class simulated_calls {
     std::uint64_t allow = 5'000;
     std::uint64_t import_memory = 30'000;
     std::uint64_t enable_peer_access = 100'000;
+    std::uint64_t let_wait = 1'000;
   };
   enum class call : unsigned char {
     acquire,
@@ -70,13 +71,14 @@ class simulated_calls {
     export_memory,
     allow,
     import_memory,
-    enable_peer_access
+    enable_peer_access,
+    let_wait
   };
   struct counts {
     std::uint64_t acquire = 0, release = 0, record = 0, query = 0, wait = 0, discard = 0;
     std::uint64_t reserve = 0, unreserve = 0, create = 0, destroy = 0;
     std::uint64_t map = 0, grant = 0, unmap = 0, synchronize = 0;
-    std::uint64_t export_memory = 0, allow = 0, import_memory = 0, enable_peer_access = 0;
+    std::uint64_t export_memory = 0, allow = 0, import_memory = 0, enable_peer_access = 0, let_wait = 0;
     std::uint64_t refused = 0;  ///< calls for want of memory or of addresses
     std::uint64_t failed = 0;   ///< calls made to fail
   };
@@ -107,7 +109,8 @@ class simulated_calls {
     constexpr std::array names = {
         "acquire", "release",     "record",        "query",   "wait",          "discard",
         "reserve", "unreserve",   "create",        "destroy", "map",           "grant",
-        "unmap",   "synchronize", "export_memory", "allow",   "import_memory", "enable_peer_access"};
+        "unmap",   "synchronize", "export_memory", "allow",   "import_memory", "enable_peer_access",
+        "let_wait"};
     const char* const name = names[static_cast<std::size_t>(failure_.kind)];
     if (failure_.address != 0)
       std::snprintf(text_.data(), text_.size(), "%s at %p, %zu bytes: %s", name,

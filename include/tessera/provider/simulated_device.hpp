@@ -228,7 +228,7 @@ class simulated_device : public simulated_streams {
   options options_;
   std::unique_ptr<simulated_process> process_;
 };
-static_assert(event_provider<simulated_device> && paged_provider<simulated_device> &&
+static_assert(ordering_provider<simulated_device> && paged_provider<simulated_device> &&
               sharing_provider<simulated_device>);
 
 }  // namespace tessera

@@ -1,26 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/simulated_calls.hpp>
+#include <tessera/provider/stream_order.hpp>
 
 namespace tessera {
 
 /// The streams of a simulated device, whose work takes virtual time, and the events in them.
 class simulated_streams : public simulated_calls {
  public:
-  /// A mark in a stream: the time at which the work before it ends.
+  /// A mark in a stream: the time at which the work before it ends, and how much that is.
   struct event {
     std::uint64_t ready_ns = 0;
+    stream_id stream{};
+    std::uint64_t position = 0;
   };
 
   bool record(stream_id stream, event& mark) noexcept {
     const bool works = !fails();
-    if (works) mark.ready_ns = end_of_work(stream);
+    if (works) mark = {end_of_work(stream), stream, position(stream)};
     return ended(counts_.record, {.kind = call::record, .stream = stream}, works, costs_.record);
   }
   [[nodiscard]] bool query(event& mark) noexcept {
@@ -47,29 +52,62 @@ class simulated_streams : public simulated_calls {
                  costs_.synchronize);
   }
 
-  /// Queues work of `duration` nanoseconds behind what the stream has to do already.
-  ///   Cost:  linear in the streams that are busy, which are all that is remembered
-  void submit(stream_id stream, std::uint64_t duration) {
-    std::erase_if(busy_, [this](const auto& entry) { return entry.second <= now_ns(); });
-    busy_[stream.handle] = saturating_add(end_of_work(stream), duration);
+  [[nodiscard]] std::uint64_t position(stream_id stream) const noexcept {
+    const auto behind = ends_ns_.upper_bound({stream.handle, unlimited});
+    if (behind == ends_ns_.begin() || std::prev(behind)->first.first != stream.handle) return 0;
+    return std::prev(behind)->first.second;
   }
-  /// While held, no query answers ready, whatever the time; waits still end.
+  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) const noexcept {
+    return !held_ && end_of_work(stream, at) <= now_ns();
+  }
+  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) const noexcept {
+    return order_.is_behind(stream, of, at);
+  }
+  bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
+    const bool works = !fails();
+    if (works && stream != of) {
+      queue(stream, std::max(end_of_work(stream), end_of_work(of, at)));
+      order_.add(stream, position(stream), of, at);
+    }
+    return ended(counts_.let_wait, {.kind = call::let_wait, .stream = stream}, works, costs_.let_wait);
+  }
+  /// Lets all further work of a stream wait for what is before a mark: how a program puts its streams in order.
+  bool let_wait(stream_id stream, const event& mark) noexcept {
+    return let_wait(stream, mark.stream, mark.position);
+  }
+
+  /// Queues work of `duration` nanoseconds behind what the stream has to do already.
+  ///   Cost:  logarithmic in what is remembered: the tasks that are under way, and the last one of each stream
+  void submit(stream_id stream, std::uint64_t duration) {
+    queue(stream, saturating_add(end_of_work(stream), duration));
+  }
+  /// While held, no query answers ready and nothing is seen to be done, whatever the time; waits still end.
   void hold_events(bool held) noexcept { held_ = held; }
 
  protected:
   using simulated_calls::simulated_calls;
 
  private:
-  [[nodiscard]] std::uint64_t end_of_work(stream_id stream) const noexcept {
-    const auto found = busy_.find(stream.handle);
-    return found != busy_.end() ? found->second : now_ns();
+  /// When the work of a stream ends that was submitted up to a position, or if that is sooner, now.
+  [[nodiscard]] std::uint64_t end_of_work(stream_id stream, std::uint64_t at = unlimited) const noexcept {
+    const auto behind = ends_ns_.upper_bound({stream.handle, at});
+    if (behind == ends_ns_.begin() || std::prev(behind)->first.first != stream.handle) return now_ns();
+    return std::max(std::prev(behind)->second, now_ns());
+  }
+  /// Submits a task that ends at this time. Those that have ended are forgotten; the last one tells the position.
+  void queue(stream_id stream, std::uint64_t ends_ns) {
+    const stream_pair task{stream.handle, position(stream) + 1};
+    ends_ns_[task] = ends_ns;
+    auto first = ends_ns_.lower_bound({stream.handle, 0});
+    while (first->second <= now_ns() && first->first.second < task.second) first = ends_ns_.erase(first);
   }
 
   bool ended(std::uint64_t& count, const logged& made, bool works, std::uint64_t cost) noexcept {
     return booked(count, made, works ? simulated_outcome{} : as_told, cost);
   }
 
-  std::map<std::uint64_t, std::uint64_t> busy_;  // when the work of each stream ends or ended
+  std::map<stream_pair, std::uint64_t> ends_ns_;  // by stream and position, of tasks
+  stream_order order_;
   bool held_ = false;
 };
 

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <type_traits>
-
 #include <tessera/config/paddle.hpp>
+#include <tessera/config/text.hpp>
+#include <tessera/recipe/family.hpp>
 #include <tessera/recipe/paddle_auto_growth.hpp>
 #include <tessera/recipe/paddle_naive_best_fit.hpp>
-#include <tessera/recipe/preset.hpp>
 
 namespace tessera {
 
-/// The recipe for the strategy of settings, with which its policies begin.
-template <config::paddle_settings Settings>
-using paddle_with =
-    preset<std::conditional_t<Settings.naive_best_fit, paddle_naive_best_fit, paddle_auto_growth>, Settings>;
+/// What Paddle's flags choose among.
+using paddle_family = family<config::paddle, paddle_auto_growth, paddle_naive_best_fit>;
+
+/// The recipe that Paddle's flags choose, as in paddle<"FLAGS_allocator_strategy=naive_best_fit">.
+template <config::text Flags = "">
+using paddle = paddle_family::from<Flags>;
 
 }  // namespace tessera

@@ -29,8 +29,10 @@ struct paddle_auto_growth final {
   using eviction = evict_idle_chunks<>;
   using recovery = recover_like_paddle<>;
 
-  /// The policies under the settings of Paddle's FLAGS_*.
-  ///   Requires:  settings with the strategy auto_growth
+  [[nodiscard]] static constexpr bool serves(const config::paddle_settings& settings) noexcept {
+    return !settings.naive_best_fit;
+  }
+  /// The policies under settings that it serves.
   [[nodiscard]] static constexpr policies<paddle_auto_growth> configured(
       const config::paddle_settings& settings) noexcept;
 };
@@ -38,8 +40,7 @@ static_assert(recipe<paddle_auto_growth>);
 
 constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
     const config::paddle_settings& settings) noexcept {
-  if (settings.naive_best_fit)
-    contract_broken("paddle_auto_growth::configured: for naive_best_fit the recipe is paddle_naive_best_fit");
+  if (!serves(settings)) contract_broken("paddle_auto_growth::configured: settings for another recipe");
   const bool two_pools = settings.small_pool_size > 0;  // whose chunk sizes then override the general one
   const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;
   const std::size_t limit = settings.gpu_memory_limit;

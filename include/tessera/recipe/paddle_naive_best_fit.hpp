@@ -27,8 +27,10 @@ struct paddle_naive_best_fit final {
   using eviction = evict_direct_at_free<>;
   using recovery = recover_never;
 
-  /// The policies under the settings of Paddle's FLAGS_*.
-  ///   Requires:  settings with the strategy naive_best_fit
+  [[nodiscard]] static constexpr bool serves(const config::paddle_settings& settings) noexcept {
+    return settings.naive_best_fit;
+  }
+  /// The policies under settings that it serves.
   [[nodiscard]] static constexpr policies<paddle_naive_best_fit> configured(
       const config::paddle_settings& settings) noexcept;
 };
@@ -36,8 +38,7 @@ static_assert(recipe<paddle_naive_best_fit>);
 
 constexpr policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
     const config::paddle_settings& settings) noexcept {
-  if (!settings.naive_best_fit)
-    contract_broken("paddle_naive_best_fit::configured: for auto_growth the recipe is paddle_auto_growth");
+  if (!serves(settings)) contract_broken("paddle_naive_best_fit::configured: settings for another recipe");
   const chunk_plan plan{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
                         settings.fraction_of_gpu_memory};
   const std::size_t limit = settings.gpu_memory_limit;

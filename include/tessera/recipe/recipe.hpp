@@ -38,6 +38,12 @@ concept has_way_of_growth =
                       (R::growth::way == growth_way::in_place && range_growth_policy<typename R::growth>) ||
                       stitching_growth_policy<typename R::growth>);
 
+/// Blocks cross from stream to stream only where a segment is memory of its own: pages that come and go would have to
+/// know the streams behind which they are free.
+template <typename R>
+concept has_way_across_streams =
+    !has_streams<R> || !has_growth<R> || !bool(R::streams::crosses) || R::growth::way == growth_way::segments;
+
 template <typename R>
 concept has_eviction = requires { typename R::eviction; } && eviction_policy<typename R::eviction>;
 
@@ -46,7 +52,7 @@ concept has_recovery = requires { typename R::recovery; } && recovery_policy<typ
 
 template <typename R>
 concept recipe = has_rounding<R> && has_pools<R> && has_streams<R> && has_split<R> && has_pages<R> &&
-                 has_way_of_growth<R> && has_eviction<R> && has_recovery<R>;
+                 has_way_of_growth<R> && has_way_across_streams<R> && has_eviction<R> && has_recovery<R>;
 
 /// The policies of one allocator, by value: where numbers are set at run time, by name.
 template <typename Recipe>
@@ -59,6 +65,7 @@ struct policies {
   [[no_unique_address]] typename Recipe::growth growth{};
   [[no_unique_address]] typename Recipe::eviction eviction{};
   [[no_unique_address]] typename Recipe::recovery recovery{};
+  bool operator==(const policies&) const = default;
 };
 
 /// Says in one sentence each which alias of a recipe is wrong, and where to read what it must be.
@@ -75,7 +82,9 @@ consteval bool check_recipe() {
   static_assert(
       has_streams<Recipe>,
       "Recipe::streams must name a streams_policy: static bool uses_events, stream_id reuse_key(stream_id), "
-      "bool should_hold(stream_id key, stream_id user) const noexcept [tessera/policy/streams.hpp]");
+      "bool should_hold(stream_id key, stream_id user), static bool crosses, crossings crossing(), bool "
+      "looks_first(size_t waiting) const noexcept "
+      "[tessera/policy/streams.hpp]");
   static_assert(
       has_split<Recipe>,
       "Recipe::split must name a split_policy: bool may_serve(size_t wanted, size_t block), bool "
@@ -92,6 +101,9 @@ consteval bool check_recipe() {
   static_assert(has_way_of_growth<Recipe>,
                 "Recipe::growth must answer what its way needs: in_place a range_growth_policy's questions, "
                 "stitching also a stitching_growth_policy's [tessera/policy/growth.hpp]");
+  static_assert(has_way_across_streams<Recipe>,
+                "Recipe::growth must take segments where Recipe::streams lets blocks cross "
+                "[tessera/policy/streams.hpp]");
   static_assert(
       has_eviction<Recipe>,
       "Recipe::eviction must name an eviction_policy: size_t bytes_to_evict(moment, const usage&), bool "

@@ -36,6 +36,24 @@ TEST(round_padded, has_the_numbers_of_what_it_pads) {
   EXPECT_EQ(npu.block_size(1_MiB - 31), 1_MiB + 256_KiB);
 }
 
+TEST(round_to_power_of_two, rounds_above_the_threshold_to_the_least_size_only) {
+  constexpr round_to_power_of_two<4_KiB, 64_MiB> rounding{};
+  EXPECT_EQ(rounding.block_size(1), 4_KiB);
+  EXPECT_EQ(rounding.block_size(33_MiB), 64_MiB);
+  EXPECT_EQ(rounding.block_size(64_MiB), 64_MiB);
+  EXPECT_EQ(rounding.block_size(64_MiB + 1), 64_MiB + 4_KiB);
+  EXPECT_EQ(rounding.block_size(80_MiB), 80_MiB);
+  EXPECT_EQ(rounding.block_size(max_request), max_request + 1);
+}
+
+TEST(round_to_power_of_two, rounds_nothing_beyond_a_threshold_between_two_powers) {
+  constexpr round_to_power_of_two<4_KiB, 100_MiB> rounding{};
+  EXPECT_EQ(rounding.block_size(40_MiB), 64_MiB);
+  EXPECT_EQ(rounding.block_size(90_MiB), 100_MiB);
+  EXPECT_EQ(rounding.block_size(100_MiB + 1), 100_MiB + 4_KiB);
+}
+
+static_assert(std::is_empty_v<round_to_power_of_two<512>>);
 static_assert(std::is_empty_v<round_padded<64, round_to_multiple<256>>>);
 
 }  // namespace

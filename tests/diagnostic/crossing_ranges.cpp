@@ -1,0 +1,9 @@
+// expect first: Recipe::growth must take segments where Recipe::streams lets blocks cross
+// SPDX-License-Identifier: Apache-2.0
+#include "complete.hpp"
+
+struct recipe : complete {
+  using streams = tessera::reuse_in_order<>;
+  using growth = tessera::grow_in_place<>;
+};
+template class tessera::caching_allocator<recipe, tessera::simulated_device>;

@@ -1,0 +1,9 @@
+// expect: Provider must be an ordering_provider for Recipe::streams
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct only_events : tessera::simulated_device {
+  void is_behind() const noexcept {}
+};
+
+int main() { tessera::caching_allocator<tessera::cuda_async, only_events> pool; }

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include <tessera/law/ordering.hpp>
+#include <tessera/law/provider.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
+
+namespace {
+
+using namespace tessera;
+constexpr stream_id a{1}, b{2};
+
+/// Each test breaks one law by overriding what this has right.
+template <typename D>
+const char* broken_by(D device) {
+  device.submit(a, 1000);
+  device.submit(b, 1000);
+  return law::ordering(device, a, b).broken;
+}
+
+TEST(ordering_law, holds_for_the_devices) {
+  EXPECT_STREQ(broken_by(simulated_device{}), nullptr);
+  simulated_device device;
+  provider_ref<simulated_device> reference(device);
+  EXPECT_STREQ(law::ordering(reference, a, b).broken, nullptr);
+  EXPECT_STREQ(law::ordering(reference, a, a).broken, nullptr);
+  host_pinned pinned{host_pinned::options{.capacity = 1_MiB, .pin = host_pinned::pinning::never}};
+  const stream_id side = pinned.create_stream();
+  EXPECT_STREQ(law::ordering(pinned, {}, side).broken, nullptr);
+  EXPECT_STREQ(law::ordering(pinned, side, {}).broken, nullptr);
+}
+
+TEST(ordering_law, is_among_those_of_a_provider) {
+  struct never_done : simulated_device {
+    static bool is_done(stream_id, std::uint64_t) noexcept { return false; }
+  } device;
+  EXPECT_STREQ(law::provider(device).broken, "the position 0 lies before all work");
+}
+
+struct without_events : simulated_device {
+  bool wait(event&) noexcept { return false; }
+};
+struct never_done : simulated_device {
+  static bool is_done(stream_id, std::uint64_t at) noexcept { return at == 0; }
+};
+struct never_behind : simulated_device {
+  static bool is_behind(stream_id, stream_id, std::uint64_t at) noexcept { return at == 0; }
+};
+struct behind_itself_only : simulated_device {
+  static bool is_behind(stream_id s, stream_id of, std::uint64_t at) noexcept { return s == of || at == 0; }
+};
+struct waits_for_nobody : simulated_device {
+  static bool let_wait(stream_id, stream_id, std::uint64_t) noexcept { return false; }
+};
+struct counts_no_waits : simulated_device {
+  bool let_wait(stream_id s, stream_id of, std::uint64_t at) noexcept {
+    const std::uint64_t before = position(s);
+    return simulated_device::let_wait(s, of, at) && (s != b || (kept = before, true));
+  }
+  std::uint64_t position(stream_id s) noexcept {
+    return s == b && kept != 0 ? kept : simulated_device::position(s);
+  }
+  std::uint64_t kept = 0;
+};
+struct waits_one_way : simulated_device {
+  bool let_wait(stream_id s, stream_id of, std::uint64_t at) noexcept {
+    return s == b && simulated_device::let_wait(s, of, at);
+  }
+};
+struct falls_back : simulated_device {
+  bool wait(event& mark) noexcept { return ++waits, simulated_device::wait(mark); }
+  std::uint64_t position(stream_id s) noexcept { return waits < 2 ? simulated_device::position(s) : 0; }
+  int waits = 0;
+};
+
+TEST(ordering_law, names_what_is_broken) {
+  EXPECT_STREQ(broken_by(without_events{}), "a stream of which the order is known has events");
+  EXPECT_STREQ(broken_by(never_done{}), "what was waited for is done");
+  EXPECT_STREQ(broken_by(never_behind{}), "a stream comes behind its own work");
+  EXPECT_STREQ(broken_by(behind_itself_only{}), "a stream comes behind what it waits for");
+  EXPECT_STREQ(broken_by(waits_for_nobody{}), "a stream can be told to wait for another one");
+  EXPECT_STREQ(broken_by(counts_no_waits{}), "a wait counts as work");
+  EXPECT_STREQ(broken_by(waits_one_way{}), "streams may wait for each other's earlier work");
+  EXPECT_STREQ(broken_by(falls_back{}), "positions never fall");
+}
+
+}  // namespace

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks that cross from stream to stream: which, by which rule, and what becomes of their segments.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using async = caching_allocator<cuda_async, simulated_device>;
+constexpr stream_id a{1}, b{2}, c{3};
+constexpr std::uint64_t long_time = 1'000'000'000;
+
+simulated_device device_of(std::size_t capacity) {
+  return simulated_device{simulated_device::options{.capacity = capacity}};
+}
+policies<cuda_async> only(bool follows, bool opportunistic, bool inserts) {
+  policies<cuda_async> chosen;
+  chosen.streams.follows_dependencies = follows;
+  chosen.streams.opportunistic = opportunistic;
+  chosen.streams.inserts_dependencies = inserts;
+  return chosen;
+}
+char* at(void* p) { return static_cast<char*>(p); }
+bool is_whole(const auto& pool) { return pool.audit() == nullptr; }
+
+/// Frees a block of `bytes` on a stream that will be busy for long.
+void* freed_behind_work(auto& pool, std::size_t bytes, stream_id stream) {
+  void* const p = pool.allocate(bytes, stream);
+  pool.device().submit(stream, long_time);
+  pool.deallocate(p);
+  return p;
+}
+
+TEST(cuda_async, rounds_to_512_bytes_and_grows_in_multiples_of_2_mib) {
+  async pool;
+  (void)pool.allocate(1, a);
+  EXPECT_EQ(pool.now().live, 512u);
+  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  (void)pool.allocate(3_MiB, a);
+  EXPECT_EQ(pool.now().reserved, 6_MiB);
+}
+
+TEST(cuda_async, begins_as_pytorch_sets_it_up) {
+  const config::pytorch_settings settings{.async_backend = true, .memory_fraction = percent(50)};
+  caching_allocator<cuda_async, simulated_device> pool{device_of(64_MiB), cuda_async::configured(settings)};
+  EXPECT_EQ(pool.settings().eviction.threshold.get(), unlimited);
+  EXPECT_TRUE(pool.settings().streams.follows_dependencies && pool.settings().streams.opportunistic &&
+              pool.settings().streams.inserts_dependencies);
+  EXPECT_EQ(pool.now().limit, 32_MiB);
+  EXPECT_DEATH((void)cuda_async::configured({}), "without backend:cudaMallocAsync the recipe is another one");
+}
+
+TEST(cuda_async, takes_what_is_done_from_another_stream) {
+  async pool{simulated_device{}, only(false, true, false)};
+  void* const p = freed_behind_work(pool, 2_MiB, a);
+  EXPECT_NE(pool.allocate(2_MiB, b), p);
+  pool.device().advance(long_time);
+  EXPECT_EQ(pool.allocate(2_MiB, c), p);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(cuda_async, follows_a_wait_that_was_passed_on) {
+  async pool{simulated_device{}, only(true, false, false)};
+  void* const p = freed_behind_work(pool, 2_MiB, a);
+  simulated_device::event mark;
+  ASSERT_TRUE(pool.device().record(a, mark) && pool.device().let_wait(b, mark));
+  ASSERT_TRUE(pool.device().record(b, mark) && pool.device().let_wait(c, mark));
+  EXPECT_EQ(pool.allocate(2_MiB, c), p);
+}
+
+TEST(cuda_async, does_not_follow_a_wait_for_what_was_before) {
+  async pool{simulated_device{}, only(true, false, false)};
+  void* const p = pool.allocate(2_MiB, a);
+  pool.device().submit(a, long_time);
+  simulated_device::event early;
+  ASSERT_TRUE(pool.device().record(a, early));
+  pool.device().submit(a, long_time);
+  pool.deallocate(p);
+  ASSERT_TRUE(pool.device().let_wait(b, early));
+  EXPECT_NE(pool.allocate(2_MiB, b), p);
+}
+
+TEST(cuda_async, inserts_a_wait_where_nothing_else_helps) {
+  async pool{simulated_device{}, only(false, false, true)};
+  void* const p = freed_behind_work(pool, 2_MiB, a);
+  EXPECT_EQ(pool.allocate(2_MiB, b), p);
+  EXPECT_EQ(pool.device().calls().let_wait, 1u);
+  EXPECT_TRUE(pool.device().is_behind(b, a, pool.device().position(a)));
+}
+
+TEST(cuda_async, asks_the_device_where_a_wait_cannot_be_inserted) {
+  async pool{simulated_device{}, only(false, false, true)};
+  void* const p = freed_behind_work(pool, 2_MiB, a);
+  pool.device().fail_call(1);
+  void* const q = pool.allocate(2_MiB, b);
+  EXPECT_NE(q, p);
+  EXPECT_EQ(pool.now().reserved, 4_MiB);
+  EXPECT_EQ(pool.allocate(2_MiB, a), p);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+// What needs no wait comes before what fits better; and waits are inserted last.
+TEST(cuda_async, prefers_following_to_luck_and_luck_to_waiting) {
+  for (const bool waits : {true, false}) {
+    async pool;
+    void* const followed = pool.allocate(8_MiB, a);
+    void* const done = pool.allocate(6_MiB, b);
+    void* const busy = pool.allocate(4_MiB, c);
+    pool.device().submit(a, long_time);
+    pool.device().submit(b, 1);
+    pool.device().submit(c, long_time);
+    pool.device().advance(1);
+    pool.deallocate(followed);
+    pool.deallocate(done);
+    pool.deallocate(busy);
+    constexpr stream_id d{4};
+    ASSERT_TRUE(!waits || pool.device().let_wait(d, a, pool.device().position(a)));
+    EXPECT_EQ(pool.allocate(4_MiB, d), waits ? followed : done);
+    const auto inserted = pool.device().calls().let_wait;
+    EXPECT_EQ(pool.allocate(2_MiB, d), waits ? static_cast<void*>(at(followed) + 4_MiB) : at(done) + 4_MiB);
+    EXPECT_EQ(pool.allocate(6_MiB, d), waits ? done : followed);
+    EXPECT_EQ(pool.device().calls().let_wait, inserted + (waits ? 0 : 1));
+    EXPECT_TRUE(is_whole(pool));
+  }
+}
+
+TEST(cuda_async, takes_over_only_the_part_it_needs) {
+  async pool;
+  void* const p = freed_behind_work(pool, 8_MiB, a);
+  EXPECT_EQ(pool.allocate(1_MiB, b), p);
+  EXPECT_EQ(pool.allocate(7_MiB, a), at(p) + 1_MiB);  // at once, as the rest never left its stream
+  EXPECT_EQ(pool.device().calls().let_wait, 1u);
+  EXPECT_EQ(pool.now().reserved, 8_MiB);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(cuda_async, puts_free_neighbours_of_several_streams_together) {
+  async pool;
+  void* const low = pool.allocate(4_MiB, a);
+  pool.deallocate(low);
+  void* const part = pool.allocate(1_MiB, b);
+  ASSERT_EQ(part, low);
+  pool.deallocate(part);
+  const auto split = pool.statistics().all.inactive_split;
+  EXPECT_EQ(split.current, 2);  // 1 MiB of b's, 3 MiB of a's
+  EXPECT_EQ(pool.allocate(4_MiB, c), low);
+  EXPECT_EQ(pool.statistics().all.inactive_split.current, 0);
+  EXPECT_EQ(pool.now().reserved, 4_MiB);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(cuda_async, gives_a_segment_back_whose_parts_wait_on_several_streams) {
+  async pool;
+  void* const low = pool.allocate(4_MiB, a);
+  pool.deallocate(low);
+  pool.deallocate(pool.allocate(1_MiB, b));
+  pool.device().submit(b, long_time);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.device().used(), 0u);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(cuda_async, waits_for_streams_when_everything_is_to_go) {
+  async pool;
+  (void)freed_behind_work(pool, 2_MiB, a);
+  const auto before = pool.device().now_ns();
+  pool.trim();
+  EXPECT_GE(pool.device().now_ns(), before + long_time);
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+// A full device: a's memory is waited for, and then serves b, though its segment stays.
+TEST(cuda_async, waits_before_it_gives_up) {
+  async pool{device_of(8_MiB), only(true, true, false)};
+  void* const low = pool.allocate(6_MiB, a);
+  void* const high = pool.allocate(2_MiB, a);
+  pool.deallocate(low);
+  void* const kept = pool.allocate(1_MiB, a);
+  ASSERT_EQ(kept, low);
+  pool.device().submit(a, long_time);
+  pool.deallocate(high);
+  void* const rest = pool.allocate(5_MiB, a);
+  pool.device().submit(a, long_time);
+  pool.deallocate(rest);
+  EXPECT_EQ(pool.allocate(5_MiB, b), rest);
+  EXPECT_TRUE(is_whole(pool));
+  EXPECT_EQ(pool.try_allocate(4_MiB, b), nullptr);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(cuda_async, holds_what_was_recorded_until_its_event_and_frees_it_behind_its_own_stream) {
+  async pool{simulated_device{}, only(true, false, false)};
+  void* const p = pool.allocate(2_MiB, a);
+  ASSERT_TRUE(pool.record_stream(p, b));
+  pool.device().submit(b, 1'000'000);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 2_MiB);
+  pool.device().advance(1'000'000);
+  EXPECT_EQ(pool.allocate(2_MiB, a), p);
+}
+
+/// A device whose streams have been given 2^32 - 3 tasks before.
+struct old_device : simulated_device {
+  static constexpr std::uint64_t before = (std::uint64_t{1} << 32) - 3;
+  std::uint64_t position(stream_id s) const noexcept { return before + simulated_device::position(s); }
+  bool is_done(stream_id s, std::uint64_t upto) const noexcept {
+    return simulated_device::is_done(s, upto > before ? upto - before : 0);
+  }
+  bool is_behind(stream_id s, stream_id of, std::uint64_t upto) const noexcept {
+    return simulated_device::is_behind(s, of, upto > before ? upto - before : 0);
+  }
+  bool let_wait(stream_id s, stream_id of, std::uint64_t upto) noexcept {
+    return simulated_device::let_wait(s, of, upto > before ? upto - before : 0);
+  }
+};
+TEST(cuda_async, knows_the_order_when_32_bits_have_run_over) {
+  caching_allocator<cuda_async, old_device> pool{old_device{}, only(true, true, false)};
+  for (int i = 0; i < 8; ++i) {
+    void* const p = freed_behind_work(pool, 2_MiB, a);
+    EXPECT_NE(pool.allocate(2_MiB, b), p) << i;
+    EXPECT_EQ(pool.allocate(2_MiB, a), p) << i;
+    pool.deallocate(p);
+    pool.device().advance(long_time);
+    EXPECT_EQ(pool.allocate(2_MiB, b), p) << i;
+    EXPECT_TRUE(is_whole(pool));
+  }
+}
+
+TEST(cuda_async, works_behind_the_adaptors_for_threads) {
+  locked<cuda_async, simulated_device> one;
+  void* const p = one.allocate(2_MiB, a);
+  one.deallocate(p);
+  EXPECT_EQ(one.allocate(2_MiB, b), p);
+  EXPECT_EQ(one.audit(), nullptr);
+  one.deallocate(p);
+  one.trim();
+  EXPECT_EQ(one.now().reserved, 0u);
+  per_stream<cuda_async, simulated_device> lanes;
+  void* const q = lanes.allocate(2_MiB, a);
+  lanes.deallocate(q);
+  EXPECT_NE(lanes.allocate(2_MiB, b), nullptr);
+}
+
+}  // namespace
