@@ -9,7 +9,6 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
-#include <tessera/core/growth_way.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
@@ -66,9 +65,6 @@ template <typename Recipe, device_provider Provider, event_sink Sink, typename C
   const bool fits = block->size >= size && chosen.split.may_serve(size, block->size) &&
                     !chosen.split.should_split(size, block->size) && chosen.pools.select(size) == in;
   if (!fits || noted.has_uses || stream_id(chosen.streams.reuse_key(stream)) != key) return false;
-  if constexpr (Recipe::growth::way != growth_way::segments) {
-    if (machine.gap(*block, size, chosen.growth.base_alignment(size)) > 0) return false;
-  }
   using action = allocator_event::action;
   for (action what : {action::free_requested, action::free_completed})
     pool.sink().on({what, block->address, block->facts.requested, block->size, key});

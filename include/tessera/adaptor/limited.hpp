@@ -98,8 +98,9 @@ class within_budget : public Over<Device> {
 
 /// Owns a provider and takes at most so much memory from it, in segments, in pages and for all allocators that share it by
 /// provider_ref. Above that it refuses even where the device has room; its capacity is no more than that, either.
-///   Source:  Paddle's gpu_memory_limit_mb, which counts what is reserved, but several threads there may pass it together,
-///            and virtual memory is not held to it
+/// A limit of `unlimited` is none.
+///   Source:  Paddle's gpu_memory_limit_mb (0 for none), which counts what is reserved, but several threads there may pass
+///            it together, and virtual memory is not held to it
 template <device_provider Device>
 class limited : public within_budget<Device> {
  public:

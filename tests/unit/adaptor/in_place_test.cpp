@@ -122,6 +122,24 @@ TEST(in_place, what_does_not_fit_is_allocated_and_then_the_donor_is_freed) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
+template <typename Recipe>
+bool passes_on(std::size_t given, std::size_t wanted) {
+  caching_allocator<Recipe, simulated_device> pool;
+  void* donor = pool.allocate(given);
+  void* const at = donor;
+  void* const output = allocate_in_place(pool, donor, wanted);
+  pool.deallocate(output);
+  return output == at;
+}
+TEST(in_place, each_policy_has_its_say) {
+  using whole = with<pytorch<>, split_never>;
+  EXPECT_TRUE(passes_on<whole>(4_MiB, 2_MiB));
+  EXPECT_FALSE(passes_on<whole>(12_MiB, 12_MiB + 1));
+  EXPECT_FALSE(passes_on<whole>(4_MiB, 1_MiB));  // belongs to another pool
+  EXPECT_TRUE(passes_on<power_of_two>(1000, 513));
+  EXPECT_FALSE(passes_on<power_of_two>(1000, 512));  // only its own size may serve
+}
+
 TEST(in_place, what_another_stream_uses_is_not_written_over) {
   torch pool;
   void* donor = pool.allocate(1_MiB);
@@ -163,7 +181,7 @@ TEST(in_place_death, a_donor_that_is_no_live_block_ends_the_program) {
   EXPECT_DEATH((void)allocate_in_place(pool, donor, 4_MiB), "not the address of a live block");
 }
 
-TEST(in_place, in_ranges_a_block_is_passed_on_where_it_is_aligned) {
+TEST(in_place, works_in_ranges_too) {
   caching_allocator<pytorch_expandable, simulated_device> pool;
   void* donor = pool.allocate(6_MiB);
   void* const at = donor;

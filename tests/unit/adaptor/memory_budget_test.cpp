@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <cstddef>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -46,25 +47,40 @@ TEST(memory_budget, a_lower_limit_takes_nothing_back) {
   EXPECT_TRUE(budget.take(50, 0, given));
 }
 
-// Whether it comes before the first call has ended or after, it must get what the first one did not.
+/// Asks for 60 of 100 and meanwhile, in another thread, for `other`, which comes before the first call has ended or after.
+///   Returns:  whether the other one got it
+bool got_beside_60(memory_budget& budget, std::size_t other, bool first_is_given) {
+  std::thread second;
+  bool got = false;
+  EXPECT_EQ(budget.take(60, 0,
+                        [&] {
+                          std::atomic<bool> is_there{false};
+                          second = std::thread([&] {
+                            is_there = true;
+                            got = budget.take(other, 0, given);
+                          });
+                          while (!is_there) std::this_thread::yield();
+                          for (int i = 0; i < 100; ++i) std::this_thread::yield();
+                          return first_is_given;
+                        }),
+            first_is_given);
+  second.join();
+  return got;
+}
+
 TEST(memory_budget, who_is_in_want_waits_for_calls_that_may_fail) {
   for (int round = 0; round < 50; ++round) {
     memory_budget budget(100);
-    std::thread second;
-    bool got = false;
-    EXPECT_FALSE(budget.take(60, 0, [&] {
-      std::atomic<bool> is_there{false};
-      second = std::thread([&budget, &got, &is_there] {
-        is_there = true;
-        got = budget.take(50, 0, given);
-      });
-      while (!is_there) std::this_thread::yield();
-      for (int i = 0; i < 100; ++i) std::this_thread::yield();
-      return false;
-    }));
-    second.join();
-    EXPECT_TRUE(got);
+    EXPECT_TRUE(got_beside_60(budget, 50, false));
     EXPECT_EQ(budget.taken(), 50u);
+  }
+}
+
+TEST(memory_budget, calls_that_overlap_do_not_pass_it_together) {
+  for (int round = 0; round < 50; ++round) {
+    memory_budget budget(100);
+    EXPECT_FALSE(got_beside_60(budget, 50, true));
+    EXPECT_EQ(budget.taken(), 60u);
   }
 }
 
