@@ -71,7 +71,8 @@ using fronts =
                    lanes<with<pytorch<>, reuse_ignoring_streams>>, lanes<pytorch_expandable>,
                    lanes<eager_in_ranges>,
                    lanes<with<pytorch_expandable, reuse_ignoring_streams, evict_at_free>>, devices<pytorch<>>,
-                   devices<pytorch_expandable>, devices_with_lanes<pytorch_expandable>>;
+                   devices<pytorch_expandable>, one_lock<cuda_async>, lanes<cuda_async>,
+                   devices_with_lanes<pytorch_expandable>>;
 TYPED_TEST_SUITE(threads, fronts);
 
 /// Of whatever kind; 0 for none.

@@ -195,8 +195,8 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
     } else {
       (void)pool.set(pool_attribute::release_threshold, pick(2) == 0 ? pick(32_MiB) : unlimited);
     }
-    if (const char* broken = i % 50 == 0 ? pool.audit() : nullptr) return {broken, 0};
-    if (i % 50 == 0 && !counts_split_blocks(pool.pool())) return {"split blocks are miscounted", 0};
+    if (const char* broken = i % 7 == 0 ? pool.audit() : nullptr) return {broken, 0};
+    if (i % 7 == 0 && !counts_split_blocks(pool.pool())) return {"split blocks are miscounted", 0};
     if (!device.broken().empty()) return {device.broken() + ", operation " + std::to_string(i), 0};
   }
   device.fail_every(0);

@@ -156,6 +156,28 @@ TEST(cuda_async, puts_free_neighbours_of_several_streams_together) {
   EXPECT_TRUE(is_whole(pool));
 }
 
+// What is taken over lies beside what the stream has already: they are one block, whatever becomes of the request.
+TEST(cuda_async, merges_what_it_takes_over_with_what_it_has) {
+  for (const std::size_t bytes : {1_MiB, 1_MiB + 512, 1_MiB + 512_KiB}) {
+    async pool{simulated_device{}, only(false, true, false)};
+    void* const low = pool.allocate(1_MiB, a);
+    void* const middle = pool.allocate(512_KiB, a);
+    void* const high = pool.allocate(512_KiB, a);
+    pool.deallocate(middle);
+    ASSERT_EQ(pool.allocate(512_KiB, b), middle);
+    pool.deallocate(middle);  // it is b's now
+    pool.deallocate(low);
+    void* const both = pool.allocate(bytes, b);
+    EXPECT_EQ(both, low);
+    pool.deallocate(both);
+    EXPECT_TRUE(is_whole(pool)) << bytes;
+    EXPECT_EQ(pool.allocate(1_MiB + 512_KiB, b), low);
+    EXPECT_EQ(pool.now().reserved, 2_MiB);
+    pool.deallocate(high);
+    EXPECT_TRUE(is_whole(pool));
+  }
+}
+
 TEST(cuda_async, gives_a_segment_back_whose_parts_wait_on_several_streams) {
   async pool;
   void* const low = pool.allocate(4_MiB, a);

@@ -41,8 +41,8 @@ class crossing_machine : public machine<Provider, Sink, Counting, crossing_heap<
   }
 
   /// Takes free blocks of any home over into `home` by the first rule that lets enough of them, side by side, cross, and
-  /// of those the smallest row, from its low end; null where there is none, or the device failed. Rows count by how much
-  /// they hold: serves(bytes), and cuts(bytes) where what is too much stays where it is.
+  /// of those the smallest row, from its low end; null where there is none, or the device failed. Of `bytes` side by side,
+  /// serves(bytes) says whether they may serve, and cuts(bytes) whether what is too much stays where it is.
   ///   Requires:  a make_room() that covers it
   template <typename Serves, typename Cuts>
   [[nodiscard]] block* borrow(free_blocks& home, std::size_t size, crossings by, Serves serves,
@@ -59,9 +59,14 @@ class crossing_machine : public machine<Provider, Sink, Counting, crossing_heap<
       if (found.first == nullptr) continue;
       block* last = found.first;
       for (found.bytes = last->size; found.bytes < size; found.bytes += last->size) last = last->above;
+      if (last->above->is_free() && last->above->home == &home) {  // what is taken over merges with it
+        last = last->above;
+        found.bytes += last->size;
+      }
       if (!serves(found.bytes)) continue;
       found.end = last->above;
-      return take_over(found, *last, cuts(found.bytes) ? found.bytes - size : 0, home, rules);
+      const bool leaves_rest = last->home != &home && cuts(found.bytes);
+      return take_over(found, *last, leaves_rest ? found.bytes - size : 0, home, rules);
     }
     return nullptr;
   }

@@ -80,6 +80,22 @@ class gated_device {
     const std::lock_guard lock(mutex_);
     device_.discard(mark);
   }
+  std::uint64_t position(tessera::stream_id stream) noexcept {
+    const std::lock_guard lock(mutex_);
+    return device_.position(stream);
+  }
+  bool is_done(tessera::stream_id stream, std::uint64_t at) noexcept {
+    const std::lock_guard lock(mutex_);
+    return device_.is_done(stream, at);
+  }
+  bool is_behind(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
+    const std::lock_guard lock(mutex_);
+    return device_.is_behind(stream, of, at);
+  }
+  bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
+    const std::lock_guard lock(mutex_);
+    return device_.let_wait(stream, of, at);
+  }
   std::size_t step(tessera::page_kind kind) const noexcept { return device_.step(kind); }
   void* reserve(std::size_t bytes, std::size_t to) noexcept {
     reserves.pass();

@@ -116,10 +116,16 @@ TEST(locked_threads, keep_every_promise_on_a_device_for_one_thread) {
   using ranges = with<pytorch_expandable, evict_idle_above<percent(50)>>;
   run_threads_and_give_back<locked<ranges, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
                                                                             8_MiB);
+  run_threads_and_give_back<locked<cuda_async, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
+                                                                                8_MiB);
 }
 
 TEST(locked_threads, take_no_page_from_under_a_stream) {
   run_streams_in_host_memory<locked<pytorch_expandable, provider_ref<host_pinned>>>(3, 600);
+}
+
+TEST(locked_threads, let_no_block_cross_to_a_stream_too_early) {
+  run_streams_in_host_memory<locked<cuda_async, provider_ref<host_pinned>>>(3, 2000);
 }
 
 TEST(locked_threads, keep_every_promise_where_every_free_gives_back) {
@@ -132,6 +138,7 @@ TEST(locked_threads, keep_every_promise_where_every_free_gives_back) {
 TEST(locked_threads, survive_calls_failing_again_and_again) {
   run_threads_with_failing_calls<locked<with<pytorch<>, split_up_to<2_MiB>>, gated_ref>>();
   run_threads_with_failing_calls<locked<pytorch_expandable, gated_ref>>();
+  run_threads_with_failing_calls<locked<cuda_async, gated_ref>>();
 }
 
 TEST(locked_threads, find_cached_blocks_while_another_waits_for_the_device) {
