@@ -47,11 +47,11 @@ using npu_8 = tessera::torch_npu_pinned<"pinned_mem_register:True">;
 template <tessera::config::text Flags>
 inline constexpr tessera::config::paddle_settings paddle_flags =
     tessera::config::settings_in<tessera::config::paddle, Flags>();
-using paddle_growing = tessera::paddle_with<paddle_flags<"FLAGS_allocator_strategy=auto_growth">>;
-using paddle_ahead = tessera::paddle_with<paddle_flags<"FLAGS_allocator_strategy=naive_best_fit">>;
-using paddle_ahead_by_0_4 = tessera::paddle_with<
-    paddle_flags<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_fraction_of_gpu_memory_to_use=0.4">>;
-using paddle_ahead_by_0 = tessera::paddle_with<
-    paddle_flags<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_fraction_of_gpu_memory_to_use=0">>;
+using paddle_growing = tessera::paddle<"FLAGS_allocator_strategy=auto_growth">;
+using paddle_ahead = tessera::paddle<"FLAGS_allocator_strategy=naive_best_fit">;
+using paddle_ahead_by_0_4 =
+    tessera::paddle<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_fraction_of_gpu_memory_to_use=0.4">;
+using paddle_ahead_by_0 =
+    tessera::paddle<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_fraction_of_gpu_memory_to_use=0">;
 
 }  // namespace conformance
