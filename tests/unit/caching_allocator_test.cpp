@@ -268,14 +268,12 @@ TEST(caching_allocator, reuses_whole_blocks_where_the_device_is_coarser_than_the
 }
 
 /// Streams of equal parity share their blocks.
-struct share_by_parity {
+struct share_by_parity : reuse_without_crossing {
   static constexpr bool uses_events = true;
   [[nodiscard]] static constexpr stream_id reuse_key(stream_id s) noexcept { return {s.handle & 1}; }
   [[nodiscard]] static constexpr bool should_hold(stream_id key, stream_id user) noexcept {
     return key != reuse_key(user);
   }
-  static constexpr bool crosses = false;
-  [[nodiscard]] static constexpr crossings crossing() noexcept { return {}; }
   bool operator==(const share_by_parity&) const = default;
 };
 static_assert(law::streams(share_by_parity{}));

@@ -15,8 +15,7 @@ namespace tessera {
 /// Gives and takes back memory in segments.
 ///
 ///   d.acquire(bytes)       `bytes` of device memory, or null where the device refuses; overlaps nothing given
-///   d.release(p, bytes)    takes a whole segment back; false where it failed: the caller still holds it. Waits for
-///                          work that may use it, or says by release_waits that it does not
+///   d.release(p, bytes)    takes a whole segment back; false where it failed: the caller still holds it
 ///   d.capacity()           bytes the device has in all; constant
 ///   d.granularity()        power of two; segments are a multiple of it long and start at a multiple of it
 ///
@@ -74,8 +73,9 @@ template <typename D>
   requires std::convertible_to<decltype(D::is_thread_safe), bool>
 inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
 
-/// Whether release() waits for the work that may still use the memory, as cudaFree does and aclrtFree does not: what a
-/// provider says as a `static constexpr bool release_waits`, and true where it says nothing.
+/// Whether release() may be called while work of the stream that a segment was for is under way, as with cudaFree, which
+/// waits for it, and not with aclrtFree: what a provider says as a `static constexpr bool release_waits`, and true where it
+/// says nothing; so memory that work uses only where its stream is recorded need not say so.
 template <typename D>
 inline constexpr bool release_waits = true;
 template <typename D>
