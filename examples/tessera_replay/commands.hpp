@@ -13,6 +13,7 @@ namespace replay {
 struct arguments {
   std::vector<std::string> files;
   std::string recipe = "pytorch";
+  std::string dialect = "pytorch";
   std::string conf;
   std::size_t capacity = tessera::operator""_GiB(80);
   bool json = false;
@@ -25,5 +26,6 @@ int compare(const arguments& said);
 int decisions(const arguments& said);
 int verify(const arguments& said);
 int fit(const arguments& said);
+int explain(const arguments& said);
 
 }  // namespace replay

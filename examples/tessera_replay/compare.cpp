@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -16,8 +15,6 @@
 #include "input.hpp"
 
 namespace {
-
-using tessera::config::pytorch_settings;
 
 struct row {
   std::string recipe;
@@ -30,13 +27,12 @@ struct row {
 };
 
 template <typename Recipe>
-row measure(std::string_view name, const tessera::trace::program& program, const pytorch_settings& settings,
-            std::size_t capacity) {
-  row found{.recipe = std::string(name)};
+row measure(const std::string& name, const tessera::trace::program& program,
+            const tessera::policies<Recipe>& chosen, std::size_t capacity) {
+  row found{.recipe = name};
   std::array<double, 3> times{};
   for (double& time : times) {
-    tessera::caching_allocator<Recipe, tessera::simulated_device> pool{
-        replay::device_of(capacity), replay::policies_for<Recipe>(settings, capacity)};
+    tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), chosen};
     const auto begin = std::chrono::steady_clock::now();
     found.failures = tessera::trace::replay(program, pool);
     time = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
@@ -91,8 +87,6 @@ void print_json(const std::string& trace, const tessera::trace::program& program
 }  // namespace
 
 int replay::compare(const arguments& said) {
-  const auto settings = read_conf(said.conf);
-  if (const auto* rule = std::get_if<std::string>(&settings)) return complain(*rule);
   const std::size_t wide = said.files.size();
   for (std::size_t i = 0; i < wide; ++i) {
     const std::string& file = said.files[i];
@@ -101,17 +95,19 @@ int replay::compare(const arguments& said) {
       return complain(wrong->text());
     const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
     std::vector<row> rows;
-    for_each_recipe([&]<typename Recipe>(std::string_view name) {
+    const auto add = [&](const std::string& recipe, const std::string& conf, const std::string& name) {
       progress("[" + std::to_string(i + 1) + "/" + std::to_string(wide) + "] " + title_of(file) + ": " +
-               std::string(name));
-      constexpr bool expands = std::is_same_v<Recipe, tessera::pytorch_expandable>;
-      rows.push_back(measure<Recipe>(name, program, {.expandable_segments = expands}, said.capacity));
-      const auto& chosen = std::get<pytorch_settings>(settings);
-      if constexpr (takes_settings<Recipe>) {
-        if (!said.conf.empty() && chosen.expandable_segments == expands)
-          rows.push_back(measure<Recipe>("pytorch, with --conf", program, chosen, said.capacity));
-      }
-    });
+               name);
+      return choose_recipe(recipe, conf, said.capacity,
+                           [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
+                             rows.push_back(measure<Recipe>(name, program, chosen, said.capacity));
+                           });
+    };
+    if (!said.conf.empty()) {
+      const std::string wrong = add(said.recipe, said.conf, said.recipe + ", with --conf");
+      if (!wrong.empty()) return complain(wrong);
+    }
+    for (const char* const name : compared) (void)add(name, "", name);
     progress("");
     said.json ? print_json(title_of(file), program, rows, i == 0) : print(title_of(file), program, rows);
   }

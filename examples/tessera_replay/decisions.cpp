@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <string>
-#include <string_view>
 
 #include <tessera/trace/decisions.hpp>
 #include <tessera/trace/program.hpp>
@@ -10,13 +9,13 @@
 #include "input.hpp"
 
 int replay::decisions(const arguments& said) {
-  return with_trace(said, [&]<typename Recipe>(std::string_view name, const tessera::trace::program& program,
-                                               const tessera::config::pytorch_settings& settings) {
+  return with_trace(said, [&]<typename Recipe>(const tessera::trace::program& program,
+                                               const tessera::policies<Recipe>& chosen) {
+    const bool is_pytorch = said.recipe.starts_with("pytorch");
     std::printf("# %s; conf=\"%s\" capacity=%zu trace=%s\n",
-                takes_settings<Recipe> ? "pytorch-2.6.0 native allocator" : std::string(name).c_str(),
-                said.conf.c_str(), said.capacity, title_of(said.files[0]).c_str());
-    tessera::trace::write_decisions<Recipe>(stdout, program, device_of(said.capacity),
-                                            policies_for<Recipe>(settings, said.capacity));
+                is_pytorch ? "pytorch-2.6.0 native allocator" : said.recipe.c_str(), said.conf.c_str(),
+                said.capacity, title_of(said.files[0]).c_str());
+    tessera::trace::write_decisions<Recipe>(stdout, program, device_of(said.capacity), chosen);
     return std::fflush(stdout) == 0 && std::ferror(stdout) == 0
                ? done
                : complain("standard output: cannot be written");

@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <string>
-#include <string_view>
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/trace/program.hpp>
@@ -12,24 +11,28 @@
 
 namespace {
 
+/// Whether the program completes with so much; a limit that is the whole of the device goes with it.
 template <typename Recipe>
-bool completes(const tessera::trace::program& program, const tessera::config::pytorch_settings& settings,
+bool completes(const tessera::trace::program& program, tessera::policies<Recipe> chosen, std::size_t given,
                std::size_t capacity) {
-  tessera::caching_allocator<Recipe, tessera::simulated_device> pool{
-      replay::device_of(capacity), replay::policies_for<Recipe>(settings, capacity)};
+  if constexpr (requires { chosen.growth.most; }) {
+    if (tessera::memory_limit(chosen.growth.most).bytes == given) chosen.growth.most = capacity;
+  }
+  tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), chosen};
   return tessera::trace::replay(program, pool) == 0;
 }
 
 }  // namespace
 
 int replay::fit(const arguments& said) {
-  return with_trace(said, [&]<typename Recipe>(std::string_view name, const tessera::trace::program& program,
-                                               const tessera::config::pytorch_settings& settings) {
+  return with_trace(said, [&]<typename Recipe>(const tessera::trace::program& program,
+                                               const tessera::policies<Recipe>& chosen) {
+    const std::string& name = said.recipe;
     if (program.peak_live() == 0) return complain(said.files[0] + ": nothing is allocated");
     // Below the peak of what lives no capacity suffices; doubling finds one that does.
     std::size_t enough = program.peak_live();
     std::size_t too_small = enough - 1;
-    while (!completes<Recipe>(program, settings, enough)) {
+    while (!completes<Recipe>(program, chosen, said.capacity, enough)) {
       too_small = enough;
       if (enough > tessera::max_request)
         return complain(said.files[0] + ": does not complete with any capacity");
@@ -39,7 +42,7 @@ int replay::fit(const arguments& said) {
       progress(title_of(said.files[0]) + ": between " + std::to_string(too_small) + " and " +
                std::to_string(enough));
       const std::size_t middle = too_small + (enough - too_small) / 2;
-      (completes<Recipe>(program, settings, middle) ? enough : too_small) = middle;
+      (completes<Recipe>(program, chosen, said.capacity, middle) ? enough : too_small) = middle;
     }
     progress("");
     const double over = static_cast<double>(enough) / static_cast<double>(program.peak_live());

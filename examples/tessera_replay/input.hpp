@@ -11,14 +11,7 @@
 
 #include <unistd.h>
 
-#include <tessera/config/pytorch.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/passthrough.hpp>
-#include <tessera/recipe/power_of_two.hpp>
-#include <tessera/recipe/pytorch.hpp>
-#include <tessera/recipe/recipe.hpp>
-#include <tessera/recipe/stitched.hpp>
-#include <tessera/recipe/with.hpp>
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/file.hpp>
 #include <tessera/trace/lifetimes.hpp>
@@ -26,6 +19,7 @@
 #include <tessera/trace/snapshot_recording.hpp>
 
 #include "commands.hpp"
+#include "recipes.hpp"
 
 namespace replay {
 
@@ -45,48 +39,6 @@ using tessera::trace::read_result;
   const bool pickled = bytes.starts_with('\x80');
   return pickled ? tessera::trace::read_snapshot_recording(bytes, path)
                  : tessera::trace::read_text_trace(bytes, path);
-}
-
-/// The settings in a configuration string, or what is wrong with it.
-[[nodiscard]] inline std::variant<tessera::config::pytorch_settings, std::string> read_conf(
-    const std::string& conf) {
-  const auto parsed = tessera::config::parse_pytorch(conf);
-  if (const auto* error = std::get_if<tessera::config::setting_error>(&parsed)) {
-    return "--conf, character " + std::to_string(error->at) + ": " + std::string(error->key) +
-           (error->value.empty() ? "" : ":" + std::string(error->value)) + ": " + std::string(error->rule);
-  }
-  return std::get<tessera::config::pytorch_settings>(parsed);
-}
-
-/// Whether a recipe takes the settings of a configuration string.
-template <typename Recipe>
-inline constexpr bool takes_settings =
-    requires(const tessera::config::pytorch_settings& settings) { Recipe::configured(settings); };
-
-/// A recipe's policies under the settings, so far as it takes any.
-template <typename Recipe>
-[[nodiscard]] tessera::policies<Recipe> policies_for(const tessera::config::pytorch_settings& settings,
-                                                     std::size_t capacity) {
-  if constexpr (takes_settings<Recipe>) {
-    auto chosen = Recipe::configured(settings);
-    // PyTorch collects only under a memory fraction, so a threshold comes with the fraction 1.
-    if (settings.garbage_collection_threshold != tessera::fraction{}) chosen.growth.most = capacity;
-    return chosen;
-  } else {
-    return {};
-  }
-}
-
-/// Calls f.operator()<Recipe>(name) for each recipe.
-template <typename F>
-void for_each_recipe(F f) {
-  f.template operator()<tessera::pytorch<>>("pytorch");
-  f.template operator()<tessera::pytorch_expandable>("pytorch_expandable");
-  f.template operator()<tessera::stitched>("stitched");
-  f.template operator()<tessera::with<tessera::stitched, tessera::grow_by_stitching<std::size_t{32}>>>(
-      "stitched_calmly");
-  f.template operator()<tessera::power_of_two>("power_of_two");
-  f.template operator()<tessera::passthrough>("passthrough");
 }
 
 [[nodiscard]] inline tessera::simulated_device device_of(std::size_t capacity) {
@@ -113,34 +65,22 @@ inline int complain(const std::string& text) {
   return wrong_input;
 }
 
-/// Reads what a command on one trace needs, says what is wrong with it, or calls
-/// f.operator()<Recipe>(name, program, settings) with the recipe asked for and returns its exit code.
+/// Reads what a command on one trace needs, says what is wrong with it, or calls f.operator()<Recipe>(program, policies)
+/// with the recipe asked for and returns its exit code.
 template <typename F>
 int with_trace(const arguments& said, F f) {
-  const auto read = read_conf(said.conf);
-  if (const auto* rule = std::get_if<std::string>(&read)) return complain(*rule);
-  auto settings = std::get<tessera::config::pytorch_settings>(read);
-  std::string recipe = said.recipe;
-  if (recipe == "pytorch" && settings.expandable_segments) recipe = "pytorch_expandable";
-  if (recipe == "pytorch_expandable") settings.expandable_segments = true;
-  int code = -1;
-  std::string names;
-  for_each_recipe([&]<typename Recipe>(std::string_view name) {
-    names.append(names.empty() ? "" : ", ").append(name);
-    if (name != recipe) return;
-    if (!takes_settings<Recipe> && !said.conf.empty()) {
-      code = complain("--conf: recipe " + recipe + " takes no settings");
-      return;
-    }
-    const auto recording = read_recording(said.files[0]);
-    if (const auto* wrong = std::get_if<tessera::trace::input_error>(&recording)) {
-      code = complain(wrong->text());
-      return;
-    }
-    const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
-    code = f.template operator()<Recipe>(name, program, settings);
-  });
-  return code >= 0 ? code : complain("--recipe " + said.recipe + ": no such recipe; there are " + names);
+  int code = done;
+  const std::string wrong = choose_recipe(
+      said.recipe, said.conf, said.capacity, [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
+        const auto recording = read_recording(said.files[0]);
+        if (const auto* const error = std::get_if<tessera::trace::input_error>(&recording)) {
+          code = complain(error->text());
+          return;
+        }
+        const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
+        code = f.template operator()<Recipe>(program, chosen);
+      });
+  return wrong.empty() ? code : complain(wrong);
 }
 
 }  // namespace replay

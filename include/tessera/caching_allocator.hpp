@@ -49,7 +49,7 @@ class caching_allocator {
   /// The same, but null where allocate throws.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     if (bytes == 0 || bytes > max_request) return nullptr;
-    if (machine_.retire_pending()) evict(moment::after_free);
+    if (look_first(machine_, policies_.streams)) evict(moment::after_free);
     const request want = ask(bytes, stream);
     engine::block* found = reuse(want);
     if (found == nullptr) found = grow(bytes, stream);
@@ -98,7 +98,8 @@ class caching_allocator {
   }
   /// What allocate throws.
   [[nodiscard]] out_of_memory failure(std::size_t bytes) noexcept {
-    return {bytes, bytes > max_request ? bytes : segment_for(policies_.rounding.block_size(bytes)), now()};
+    return {bytes, bytes > max_request ? bytes : segment_for(machine_, policies_, ask(bytes, {}).size),
+            now()};
   }
   [[nodiscard]] usage now() const noexcept { return usage_of(machine_, policies_.growth); }
   [[nodiscard]] auto statistics() const noexcept
@@ -134,10 +135,6 @@ class caching_allocator {
     const std::size_t size = policies_.rounding.block_size(bytes);
     return {bytes, size, policies_.pools.select(size), stream, policies_.streams.reuse_key(stream)};
   }
-  std::size_t segment_for(std::size_t size) noexcept {
-    return in_whole_pages(policies_.pages, align_up(policies_.growth.segment_size(size, now()),
-                                                    machine_.device().granularity()));
-  }
   [[gnu::always_inline]] engine::block* reuse(request want) noexcept {
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
     if (home == nullptr || !machine_.make_room()) return nullptr;
@@ -157,22 +154,22 @@ class caching_allocator {
 
   [[gnu::noinline]] engine::block* grow(std::size_t bytes, stream_id stream) noexcept {
     const request want = ask(bytes, stream);  // again: to hand it over would cost each hit
-    if (engine::block* const found = pressure_.run() ? reuse(want) : nullptr) return found;
+    if (auto* found = relieve(pressure_, machine_, policies_.streams) ? reuse(want) : nullptr) return found;
     evict(moment::before_growth);
-    const std::size_t segment = segment_for(want.size);
-    if (segment < want.size) contract_broken("Recipe::growth: a segment must hold the block it is taken for");
     refusal why{};
-    if (engine::block* const found = acquire(want, segment, why)) return found;
+    if (engine::block* const found = acquire(want, why)) return found;
     const recovery_steps steps = policies_.recovery.steps(why);
     for (recovery_step step : steps) {
-      if (auto* const found = recover(step, want) ? acquire(want, segment, why) : nullptr) return found;
+      const bool exactly = step == recovery_step::grow_exactly;
+      if (auto* const found = recover(step, want) ? acquire(want, why, exactly) : nullptr) return found;
     }
     machine_.tell_oom(want.bytes, want.size, want.stream, steps.count == 0);
     return nullptr;
   }
 
-  engine::block* acquire(request want, std::size_t segment, refusal& why) noexcept {
+  engine::block* acquire(request want, refusal& why, bool exactly = false) noexcept {
     if (auto* const found = borrow(machine_, policies_, want.pool, want.key, want.size)) return found;
+    const std::size_t segment = segment_for(machine_, policies_, want.size, exactly);
     const bool over = machine_.would_pass(limit_of(machine_, policies_.growth), segment);
     why = over ? refusal::by_limit : refusal::by_device;
     if (over && Recipe::growth::way != growth_way::stitching) return nullptr;
@@ -182,6 +179,7 @@ class caching_allocator {
   }
 
   bool recover(recovery_step step, request want) noexcept {
+    if (step == recovery_step::grow_exactly) return true;
     if (step == recovery_step::evict_all) return trim(), ++machine_.books().num_alloc_retries, true;
     const std::size_t oversize = policies_.split.oversize();
     engine::free_blocks* const home = oversize != unlimited ? machine_.home(want.pool, want.key) : nullptr;

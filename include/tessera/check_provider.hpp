@@ -6,6 +6,13 @@
 
 namespace tessera {
 
+/// Whether a provider has all that a recipe needs.
+template <typename Provider, typename Recipe>
+concept provider_for = (!Recipe::streams::uses_events || event_provider<Provider>) &&
+                       (!Recipe::streams::crosses || ordering_provider<Provider>) &&
+                       (!Recipe::pages::uses_page_kinds || paged_provider<Provider>) &&
+                       (Recipe::growth::way == growth_way::segments || virtual_memory_provider<Provider>);
+
 /// Says in one sentence each what a recipe needs of a provider that it does not have, and where to read what that is.
 template <typename Recipe, typename Provider>
 consteval bool check_provider() {
@@ -18,7 +25,7 @@ consteval bool check_provider() {
   static_assert(
       Recipe::growth::way == growth_way::segments || virtual_memory_provider<Provider>,
       "Provider must be a virtual_memory_provider for Recipe::growth [tessera/provider/provider.hpp]");
-  return true;
+  return provider_for<Provider, Recipe>;
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/contract.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/usage.hpp>
@@ -24,6 +25,17 @@ template <typename Machine, typename Growth>
 template <typename Machine, typename Growth>
 [[nodiscard]] usage usage_of(const Machine& machine, const Growth& growth) noexcept {
   return machine.usage_under(limit_of(machine, growth));
+}
+
+/// Bytes to ask the device for, so that a block of `size` bytes fits: what growth wants, or exactly that, in whole pages.
+template <typename Recipe, typename Machine>
+[[nodiscard]] std::size_t segment_for(const Machine& machine, const policies<Recipe>& chosen,
+                                      std::size_t size, bool exactly = false) noexcept {
+  const std::size_t wanted =
+      exactly ? size : chosen.growth.segment_size(size, usage_of(machine, chosen.growth));
+  const std::size_t segment = in_whole_pages(chosen.pages, align_up(wanted, machine.device().granularity()));
+  if (segment < size) contract_broken("Recipe::growth: a segment must hold the block it is taken for");
+  return segment;
 }
 
 /// What pieces are made of where a policy stitches.
@@ -113,6 +125,16 @@ engine::block* stitch(Machine& machine, const Growth& growth, const Pages& pages
                      machine.state(size, limit_of(machine, growth)).reserved);
 }
 
+/// An idle segment of just the size of one that would be taken and handed out whole, or null. The policy may have refused
+/// it, as it knows neither the device's granularity nor what pages the segment would be made of.
+template <typename Split>
+engine::block* like_new(const Split& split, engine::free_blocks& home, std::size_t size,
+                        std::size_t segment) noexcept {
+  if (segment == size || segment >= split.oversize() || split.should_split(size, segment)) return nullptr;
+  engine::block* const fit = home.best_fit(size);
+  return fit != nullptr && fit->size == segment ? fit : nullptr;
+}
+
 /// The free block that holds `size` bytes, taken over from other streams where the recipe lets it serve this one, or null.
 template <typename Recipe, typename Machine, typename Key>
 engine::block* borrow(Machine& machine, const policies<Recipe>& chosen, std::size_t pool, Key key,
@@ -135,6 +157,7 @@ engine::block* get_memory(Machine& machine, const policies<Recipe>& chosen, engi
                           std::size_t size, std::size_t segment) noexcept {
   const auto& growth = chosen.growth;
   if constexpr (Recipe::growth::way == growth_way::segments) {
+    if (engine::block* const idle = like_new(chosen.split, home, size, segment)) return idle;
     return machine.acquire(home.pool(), home.key(), segment, segment >= chosen.split.oversize(),
                            chosen.pages.backing(segment));
   } else if constexpr (Recipe::growth::way == growth_way::in_place) {

@@ -6,14 +6,30 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/engine/block.hpp>
+#include <tessera/engine/hooks.hpp>
 #include <tessera/policy/eviction.hpp>
+#include <tessera/policy/streams.hpp>
 
-/// How idle segments go back to the device, once it is decided that some must.
+/// How blocks become free again without the device, and how idle segments go back to it, once it is decided that some must.
 namespace tessera {
+
+/// Frees the blocks whose events have completed, before a request searches, unless the policy puts that off; whether there
+/// were any.
+template <typename Machine, streams_policy Streams>
+[[nodiscard, gnu::always_inline]] inline bool look_first(Machine& machine, const Streams& policy) noexcept {
+  return policy.looks_first(machine.uses_that_wait()) && machine.retire_pending();
+}
+
+/// Calls what waits for pressure, and frees the blocks at whose events nobody looked; whether something came free.
+template <typename Machine, streams_policy Streams>
+[[nodiscard]] bool relieve(engine::hooks& pressure, Machine& machine, const Streams& policy) noexcept {
+  const bool freed = pressure.run();
+  return (!policy.looks_first(machine.uses_that_wait()) && machine.retire_pending()) || freed;
+}
 
 /// Gives idle segments back until at most `keep` bytes are reserved.
 template <typename Machine>
-void release_idle(Machine& machine, std::size_t keep) noexcept {
+void give_back_idle(Machine& machine, std::size_t keep) noexcept {
   if (machine.staying() <= keep) return;
   machine.gather_idle();
   machine.blocks().for_each_idle([&](engine::block& idle) {
@@ -24,30 +40,46 @@ void release_idle(Machine& machine, std::size_t keep) noexcept {
 template <typename Machine>
 void empty_cache(Machine& machine, std::size_t keep) noexcept {
   machine.wait_for_pending();
-  release_idle(machine, keep);
+  give_back_idle(machine, keep);
   machine.shrink();
+}
+
+/// A bound below which a policy considers no segment, found by bisection, as it considers all that are larger than one.
+[[nodiscard]] constexpr std::size_t least_considered(const eviction_policy auto& policy,
+                                                     const usage& now) noexcept {
+  std::size_t least = min_alignment;
+  if (policy.considers(least, now)) return least;
+  for (std::size_t step = std::size_t{1} << 60; step >= min_alignment; step /= 2) {
+    if (!policy.considers(least + step - min_alignment, now)) least += step;
+  }
+  return least;
 }
 
 /// Asks the policy about idle segments, round after round, until `wanted` bytes went back or a round freed none.
 template <typename Machine>
 [[gnu::noinline]] void evict_idle(Machine& machine, const eviction_policy auto& policy, const usage& now,
                                   std::size_t wanted) noexcept {
+  const std::size_t least = least_considered(policy, now);
   for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
     before = freed;
     machine.gather_idle();
     idle_survey survey;
-    machine.blocks().for_each_idle([&](const engine::block& b) {
-      if (policy.considers(machine.releasable(b), now))
-        ++survey.count, survey.total_age += machine.blocks().age(b);
-      return false;
-    });
-    machine.blocks().for_each_idle([&](engine::block& b) {
-      const idle_segment idle{machine.releasable(b), machine.blocks().age(b)};
-      survey.missing = wanted > freed ? wanted - freed : 0;
-      const bool goes = policy.considers(idle.bytes, now) && policy.should_evict(idle, survey);
-      if (goes) freed += machine.release(b);
-      return goes;
-    });
+    machine.blocks().for_each_idle(
+        [&](const engine::block& b) {
+          if (policy.considers(machine.releasable(b), now))
+            ++survey.count, survey.total_age += machine.blocks().age(b);
+          return false;
+        },
+        least);
+    machine.blocks().for_each_idle(
+        [&](engine::block& b) {
+          const idle_segment idle{machine.releasable(b), machine.blocks().age(b)};
+          survey.missing = wanted > freed ? wanted - freed : 0;
+          const bool goes = policy.considers(idle.bytes, now) && policy.should_evict(idle, survey);
+          if (goes) freed += machine.release(b);
+          return goes;
+        },
+        least);
   }
 }
 
@@ -57,6 +89,23 @@ template <typename Machine>
                                               moment when, const usage& now) noexcept {
   if (const std::size_t wanted = policy.bytes_to_evict(when, now); wanted > 0)
     evict_idle(machine, policy, now, wanted);
+}
+
+/// Frees the blocks of an allocator that streams have come past, as each of its allocations does first; whether there were
+/// any.
+template <typename Allocator>
+bool retire(Allocator& pool) noexcept {
+  const bool any = pool.machine().retire_pending();
+  if (any) evict_idle(pool.machine(), pool.settings().eviction, moment::after_free, pool.now());
+  return any;
+}
+
+/// The allocator's trim, but what streams still use stays instead of being waited for.
+///   Source:  how PyTorch empties its cache of pinned memory
+template <typename Allocator>
+void trim_without_waiting(Allocator& pool, std::size_t keep = 0) noexcept {
+  (void)retire(pool);
+  give_back_idle(pool.machine(), keep);
 }
 
 }  // namespace tessera

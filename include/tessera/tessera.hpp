@@ -5,8 +5,11 @@
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/cuda_async.hpp>
+#include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/passthrough.hpp>
+#include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/stitched.hpp>
+#include <tessera/recipe/torch_npu.hpp>
 #include <tessera/recipe/with.hpp>

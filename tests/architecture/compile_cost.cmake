@@ -65,7 +65,7 @@ count("the standard headers that tessera includes" "${standard}")
 set(standard_lines ${lines})
 set(standard_instantiations ${instantiations})
 count("with tessera and one allocator" "${standard}#include <tessera/tessera.hpp>
-template class tessera::caching_allocator<tessera::pytorch, tessera::simulated_device>;\n")
+template class tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;\n")
 
 set(faults "")
 foreach(what IN ITEMS lines instantiations)

@@ -65,8 +65,9 @@ struct devices_with_lanes {
 template <typename Front>
 class threads : public testing::Test {};
 using fronts =
-    testing::Types<one_lock<pytorch<>>, one_lock<passthrough>, one_lock<eager>, one_lock<pytorch_expandable>,
-                   one_lock<eager_in_ranges>, lanes<pytorch<>>, lanes<passthrough>, lanes<eager>,
+    testing::Types<one_lock<pytorch<>>, one_lock<passthrough>, one_lock<eager>, one_lock<paddle_auto_growth>,
+                   lanes<paddle_naive_best_fit>, one_lock<pytorch_expandable>, one_lock<eager_in_ranges>,
+                   lanes<pytorch<>>, lanes<passthrough>, lanes<eager>,
                    lanes<with<pytorch<>, reuse_ignoring_streams>>, lanes<pytorch_expandable>,
                    lanes<eager_in_ranges>,
                    lanes<with<pytorch_expandable, reuse_ignoring_streams, evict_at_free>>, devices<pytorch<>>,

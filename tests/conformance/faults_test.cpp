@@ -308,11 +308,17 @@ class faults : public testing::Test {
 };
 
 using mixed_pages = grow_in_place<256_KiB, 6_MiB>;
+constexpr chunk_plan small_chunks{.first = 20_MiB, .further = 3_MiB};
 using cases = testing::Types<
     under<pytorch<>>, under<passthrough>, under<power_of_two>,
     under<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>,
     under<with<pytorch<>, split_if_rest_at_least<512, block_end::high>, pool_together>>,
     under<with<pytorch<>, reuse_ignoring_streams>>, under<with<passthrough, back_with_huge_pages_first>>,
+    under<paddle_naive_best_fit>,
+    under<with<paddle_auto_growth, pool_small_and_large<1_MiB>, grow_by_chunks<2_MiB, 10_MiB, 1_MiB>,
+               evict_idle_chunks<true, true>, recover_like_paddle<true>>>,
+    under<with<paddle_naive_best_fit, grow_by_plan<small_chunks>, evict_direct_at_free<small_chunks>,
+               recover_by_emptying_the_cache>>,
     // By the other rules a block crosses to a stream that comes behind, which the watch takes for a fault.
     under<with<cuda_async, reuse_in_order<false, true, false>>>,
     under<with<cuda_async, reuse_in_order<false, true, false>, split_up_to<32_MiB>, evict_at_free>>,

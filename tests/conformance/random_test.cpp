@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
 #include <gtest/gtest.h>
 
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_npu.hpp>
+#include <tessera/recipe/torch_npu.hpp>
 
 #include "model.hpp"
 
@@ -27,12 +31,18 @@ template <typename Recipe>
 constexpr std::size_t of_real_pages =
     Recipe::growth::way == growth_way::segments ? operations : operations / 50;
 
+constexpr chunk_plan small_chunks{.first = 40_MiB, .further = 5_MiB};
 template <typename Recipe>
 class recipes : public testing::Test {};
 using all = testing::Types<
     pytorch<>, passthrough, power_of_two, with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>,
     with<pytorch<>, split_if_rest_at_least<512, block_end::high>, pool_together>,
     with<pytorch<>, reuse_ignoring_streams>, with<passthrough, back_with_huge_pages_first>,
+    paddle_auto_growth, paddle_naive_best_fit,
+    with<paddle_auto_growth, pool_small_and_large<1_MiB>, grow_by_chunks<2_MiB, 10_MiB, 1_MiB>,
+         evict_idle_chunks<true, true>, recover_like_paddle<true>>,
+    with<paddle_naive_best_fit, grow_by_plan<small_chunks>, evict_direct_at_free<small_chunks>>,
+    with<torch_npu_native, look_at_events_late<reuse_on_same_stream_after_recorded, std::size_t{4}>>,
     pytorch_expandable,
     with<pytorch_expandable, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, evict_idle_above<percent(60)>>,
     with<pytorch_expandable, split_if_rest_at_least<512, block_end::high>, pool_together>,
@@ -40,7 +50,8 @@ using all = testing::Types<
     with<pytorch_expandable, back_with_huge_pages_first,
          grow_in_place<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>,
     stitched, with<stitched, pool_together, evict_idle_above<percent(60)>>,
-    with<stitched, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, reuse_ignoring_streams>, cuda_async,
+    with<stitched, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, reuse_ignoring_streams>, pinned, pinned_packed,
+    pinned_expandable, cuda_async,
     with<cuda_async, pool_small_and_large<1_MiB>, evict_idle_above<percent(60)>>,
     with<cuda_async, reuse_in_order<true, false, false>, evict_at_free>,
     with<cuda_async, reuse_in_order<false, false, true>, split_up_to<32_MiB, 20_MiB>>>;
@@ -84,6 +95,28 @@ TYPED_TEST(recipes, survive_any_failing_call) {
     }
     ASSERT_EQ(shared.used(), 0u) << "with call " << k << " failing";
   }
+}
+template <typename Recipe>
+void survives_where_release_does_not_wait() {
+  for (std::uint64_t k = 1; k <= 300; ++k) {
+    simulated_npu shared{simulated_device::options{.capacity = 200_MiB, .log_calls = 100'000}};
+    {
+      caching_allocator<Recipe, provider_ref<simulated_npu>> pool{provider_ref(shared)};
+      shared.fail_call(k);
+      const std::string broken =
+          misbehaviour(pool, plan{k, 400, 32_MiB, 40, 1}, {stream_id{0}, stream_id{1}, stream_id{2}});
+      ASSERT_EQ(broken, "") << "with call " << k << " failing";
+    }
+    ASSERT_EQ(shared.used(), 0u) << "with call " << k << " failing";
+    const auto recorded = std::count_if(shared.log().begin(), shared.log().end(), [](const auto& made) {
+      return made.kind == simulated_npu::call::record && made.ok;
+    });
+    ASSERT_EQ(static_cast<std::uint64_t>(recorded), shared.calls().discard) << "every event was discarded";
+  }
+}
+TEST(recipes_on_an_npu, survive_any_failing_call) {
+  survives_where_release_does_not_wait<torch_npu_native>();
+  survives_where_release_does_not_wait<passthrough>();
 }
 TYPED_TEST(recipes, survive_calls_failing_again_and_again) {
   for (std::uint64_t k = 2; k <= 40; ++k) {

@@ -57,6 +57,9 @@ TEST(streams, never_see_a_recorded_block_overwritten) {
   EXPECT_EQ(corrupted_rounds<pytorch<>>(200), 0);
   EXPECT_EQ(corrupted_rounds<passthrough>(200), 0);
   EXPECT_EQ(corrupted_rounds<power_of_two>(200), 0);
+  EXPECT_EQ(corrupted_rounds<pinned>(200), 0);
+  EXPECT_EQ(corrupted_rounds<pinned_packed>(200), 0);
+  EXPECT_EQ(corrupted_rounds<pinned_expandable>(20), 0);
 }
 
 TEST(streams, corrupt_where_a_recipe_ignores_them) {

@@ -8,6 +8,7 @@
 #include <tessera/law/sharing.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_npu.hpp>
+#include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -16,14 +17,29 @@ using namespace tessera;
 
 static_assert(law::rounding(round_to_multiple<64>{}) && law::rounding(round_to_multiple<512>{}));
 static_assert(law::rounding(round_to_power_of_two<64>{}) && law::rounding(round_to_power_of_two<512>{}));
+static_assert(law::rounding(round_to_power_of_two<4_KiB, 64_MiB>{}) &&
+              law::rounding(round_to_power_of_two<4_KiB, 100_MiB + 1>{}) &&
+              law::rounding(round_to_power_of_two<512, tunable(unlimited)>{.threshold = 100}) &&
+              law::rounding(round_to_power_of_two<512, 0_MiB>{}));
 static_assert(law::rounding(round_to_divisions<512>{}));
 static_assert(law::rounding(round_to_divisions<512>{.table = divisions::all(4)}));
 static_assert(law::rounding(round_to_divisions<512, divisions::all(8)>{}));
-static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_MiB>{}));
+static_assert(law::rounding(round_padded<64, round_to_multiple<256>>{}) &&
+              law::rounding(round_padded<0, round_to_multiple<64>>{}));
+static_assert(law::rounding(round_padded<32, round_to_divisions<512>>{}) &&
+              law::rounding(round_padded<32, round_to_divisions<512>>{
+                  .inner = {.table = divisions::all(4)}}));
+static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_MiB>{}) &&
+              law::pools(pool_small_and_large<tunable(0_MiB)>{}));
 static_assert(law::streams(reuse_on_same_stream{}) && law::streams(reuse_ignoring_streams{}));
+static_assert(law::streams(reuse_on_same_stream_after_recorded{}) &&
+              law::streams(reuse_after_recorded_streams{}));
+static_assert(law::streams(look_at_events_late<reuse_on_same_stream>{{}, 512}) &&
+              law::streams(look_at_events_late<reuse_on_same_stream_after_recorded, std::size_t{512}>{}));
+static_assert(law::split(split_never{}) && law::split(split_never_and_fit_exactly{}) &&
+              law::split(split_never_and_fit_within_power_of_two{}));
 static_assert(law::streams(reuse_in_order<>{}) && law::streams(reuse_in_order<false, true, false>{}) &&
               law::streams(reuse_in_order<>{.opportunistic = false}));
-static_assert(law::split(split_never{}) && law::split(split_never_and_fit_exactly{}));
 static_assert(law::split(split_if_rest_at_least<512>{}) &&
               law::split(split_if_rest_at_least<64, block_end::high>{}));
 static_assert(law::split(split_up_to<>{}) && law::split(split_up_to<32_MiB>{}) &&
@@ -36,17 +52,32 @@ static_assert(law::pages(back_with<>{}) &&
 static_assert(law::pages(back_with<page_choice{.speed = bandwidth::high, .read_only = true}>{}) &&
               law::pages(back_with<page_choice{.peer_to_peer = true}>{}));
 static_assert(law::growth(grow_exactly<>{}) && law::growth(grow_by_segments<2_MiB, 20_MiB>{}));
+static_assert(law::growth(grow_by_chunks<>{}) && law::growth(grow_by_chunks<2_MiB, 16_MiB, 1_MiB>{}));
+static_assert(law::growth(grow_by_plan<>{}) && law::growth(grow_by_plan<chunk_plan{100_MiB, 50_MiB}>{}));
 static_assert(law::growth(grow_in_place<>{}) && law::growth(grow_by_stitching<>{}));
 static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free{}));
+static_assert(law::eviction(evict_idle_chunks<>{}) && law::eviction(evict_idle_chunks<true, true>{}));
+static_assert(law::eviction(evict_direct_at_free<>{}) &&
+              law::eviction(evict_direct_at_free<chunk_plan{.share = percent(0)}>{}));
+static_assert(law::eviction(evict_at_free_above<>{}) && law::eviction(evict_at_free_above<1_MiB>{}));
 static_assert(law::eviction(evict_idle_above<percent(60)>{}) &&
               law::eviction(evict_idle_above<>{.threshold = percent(99)}));
 static_assert(law::eviction(evict_at_synchronize_above<>{}) &&
               law::eviction(evict_at_synchronize_above<1_GiB>{}));
 static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_the_cache{}));
+static_assert(law::recovery(recover_like_paddle<>{}) && law::recovery(recover_like_paddle<true>{}));
 static_assert(law::recovery(recover_like_pytorch<>{}) && law::recovery(recover_unless_over_limit{}));
 
 static_assert(law::recipe<pytorch<>>() && law::recipe<passthrough>() && law::recipe<power_of_two>());
+static_assert(law::recipe<paddle_auto_growth>() && law::recipe<paddle_naive_best_fit>());
 static_assert(law::recipe<pytorch_expandable>() && law::recipe<stitched>() && law::recipe<cuda_async>());
+static_assert(law::recipe<pinned>() && law::recipe<pinned_packed>() && law::recipe<pinned_expandable>());
+static_assert(law::recipe<pinned>(pinned::configured(config::pytorch_settings{
+    .pinned_max_round_threshold = 300_MiB, .pinned_max_cached_size = 100_MiB})));
+static_assert(law::recipe<torch_npu_native>() && law::recipe<torch_npu_expandable>());
+static_assert(law::recipe<torch_npu_family::with<config::torch_npu_settings{.giant_pages = true}>>() &&
+              law::recipe<torch_npu_family::with<config::torch_npu_settings{
+                  .expandable_segments = true, .base_addr_aligned = 3_KiB, .segment_size = 21_MiB}>>());
 static_assert(law::recipe<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
 static_assert(law::recipe<with<pytorch<>, back_with_huge_pages_first>>() &&

@@ -30,7 +30,7 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
   if (const auto* error = std::get_if<t::input_error>(&text)) return error->text();
   const auto read = t::read_text_trace(std::get<std::string>(text), trace);
   if (const auto* error = std::get_if<t::input_error>(&read)) return error->text();
-  const auto parsed = tessera::config::parse_pytorch(conf);
+  const auto parsed = tessera::config::parse<tessera::config::pytorch>(conf);
   if (const auto* error = std::get_if<tessera::config::setting_error>(&parsed))
     return std::string(error->rule);
   const auto& settings = std::get<tessera::config::pytorch_settings>(parsed);

@@ -250,15 +250,30 @@ TEST(caching_allocator, names_the_segment_that_the_device_was_asked_for) {
   }
 }
 
+// A class of 512 bytes comes as a segment of 64 KiB then, which is what the same request gets again.
+TEST(caching_allocator, reuses_whole_blocks_where_the_device_is_coarser_than_their_classes) {
+  caching_allocator<power_of_two, simulated_device> pool{
+      simulated_device{simulated_device::options{.granularity = 64_KiB}}};
+  void* const first = pool.allocate(100);
+  EXPECT_EQ(pool.now().live, 64_KiB);
+  pool.deallocate(first);
+  EXPECT_EQ(pool.allocate(100), first);
+  pool.deallocate(first);
+  EXPECT_EQ(pool.allocate(5000), first);
+  pool.deallocate(pool.allocate(128_KiB));
+  EXPECT_NE(pool.allocate(100), nullptr);
+  EXPECT_EQ(pool.statistics().num_device_alloc, 3u);
+  EXPECT_EQ(pool.now().live, 128_KiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
 /// Streams of equal parity share their blocks.
-struct share_by_parity {
+struct share_by_parity : reuse_without_crossing {
   static constexpr bool uses_events = true;
   [[nodiscard]] static constexpr stream_id reuse_key(stream_id s) noexcept { return {s.handle & 1}; }
   [[nodiscard]] static constexpr bool should_hold(stream_id key, stream_id user) noexcept {
     return key != reuse_key(user);
   }
-  static constexpr bool crosses = false;
-  [[nodiscard]] static constexpr crossings crossing() noexcept { return {}; }
   bool operator==(const share_by_parity&) const = default;
 };
 static_assert(law::streams(share_by_parity{}));

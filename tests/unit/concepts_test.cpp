@@ -46,15 +46,14 @@ struct streams_without_crossing {
   static constexpr bool uses_events = false, crosses = false;
   stream_id reuse_key(stream_id s) const noexcept { return s; }
   bool should_hold(stream_id, stream_id) const noexcept { return false; }
+  bool looks_first(std::size_t) const noexcept { return true; }
   bool operator==(const streams_without_crossing&) const = default;
 };
 static_assert(streams_policy<reuse_in_order<>> && !streams_policy<streams_without_crossing>);
 
-struct streams_without_hold {
+struct streams_without_hold : reuse_without_crossing {
   static constexpr bool uses_events = false;
-  [[maybe_unused]] static constexpr bool crosses = false;
   stream_id reuse_key(stream_id s) const noexcept { return s; }
-  crossings crossing() const noexcept { return {}; }
   bool operator==(const streams_without_hold&) const = default;
 };
 static_assert(streams_policy<reuse_ignoring_streams> && !streams_policy<streams_without_hold>);

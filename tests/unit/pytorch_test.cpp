@@ -46,26 +46,6 @@ INSTANTIATE_TEST_SUITE_P(
                     size_case{18_MiB + 512_KiB, 18_MiB + 512_KiB, 20_MiB}, size_case{33_MiB, 34_MiB, 34_MiB},
                     size_case{160_MiB, 160_MiB, 160_MiB}));
 
-TEST(pytorch, serves_three_mebibytes_from_two_small_segments) {
-  torch pool;
-  std::int64_t segments[3];
-  for (auto& count : segments) {
-    ASSERT_NE(pool.allocate(1_MiB), nullptr);
-    count = pool.statistics().all.segment.current;
-  }
-  EXPECT_EQ(segments[0], 1);
-  EXPECT_EQ(segments[1], 1);
-  EXPECT_EQ(segments[2], 2);
-}
-
-TEST(pytorch, reuses_a_block_whole_where_little_would_remain) {
-  torch pool;
-  void* first = pool.allocate(64_MiB);
-  pool.deallocate(first);
-  EXPECT_EQ(pool.allocate(63_MiB + 512_KiB), first);
-  EXPECT_EQ(live(pool), 64_MiB);
-}
-
 TEST(pytorch, counts_inactive_split) {
   torch pool;
   void* p = pool.allocate(5_MiB);
@@ -79,16 +59,6 @@ TEST(pytorch, counts_inactive_split) {
   EXPECT_EQ(pool.statistics().all.inactive_split.current, 0);
   EXPECT_EQ(pool.statistics().all.inactive_split_bytes.freed,
             pool.statistics().all.inactive_split_bytes.allocated);
-}
-
-TEST(pytorch, keeps_streams_apart) {
-  torch pool;
-  void* on_zero = pool.allocate(1_KiB);
-  pool.deallocate(on_zero);
-  void* on_one = pool.allocate(1_KiB, stream_id{1});
-  EXPECT_NE(on_one, on_zero);
-  EXPECT_EQ(pool.allocate(1_KiB), on_zero);
-  EXPECT_EQ(reserved(pool), 4_MiB);
 }
 
 TEST(pytorch, holds_a_block_until_the_recorded_stream_has_come_past) {
@@ -109,34 +79,6 @@ TEST(pytorch, holds_a_block_until_the_recorded_stream_has_come_past) {
   EXPECT_EQ(pool.allocate(1_KiB), p);
   EXPECT_EQ(pool.now().pending, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
-}
-
-TEST(pytorch, ignores_its_own_stream_recorded) {
-  torch pool;
-  void* p = pool.allocate(1_KiB, stream_id{3});
-  EXPECT_TRUE(pool.record_stream(p, stream_id{3}));
-  pool.deallocate(p);
-  EXPECT_EQ(pool.allocate(1_KiB, stream_id{3}), p);
-  EXPECT_EQ(pool.device().calls().record, 0u);
-}
-
-TEST(pytorch, does_not_reuse_oversize_blocks_for_small_requests) {
-  torch pool{simulated_device{}, {.split = {.max = 20_MiB}}};
-  pool.deallocate(pool.allocate(30_MiB));
-  EXPECT_EQ(pool.statistics().oversize_allocations.allocated, 1);
-  (void)pool.allocate(5_MiB);
-  EXPECT_EQ(reserved(pool), 50_MiB);
-}
-
-TEST(pytorch, accepts_oversize_blocks_within_the_slack) {
-  torch pool{simulated_device{}, {.split = {.max = 20_MiB}}};
-  void* p = pool.allocate(60_MiB);
-  pool.deallocate(p);
-  void* q = pool.allocate(41_MiB);
-  EXPECT_EQ(q, p);
-  EXPECT_EQ(live(pool), 60_MiB);
-  pool.deallocate(q);
-  EXPECT_NE(pool.allocate(40_MiB), p);
 }
 
 TEST(pytorch, recovers_by_emptying_the_cache) {
@@ -196,18 +138,6 @@ TEST(pytorch, respects_a_limit_below_the_device) {
   EXPECT_EQ(pool.now().limit, 40_MiB);
   pool.settings().growth.most = unlimited;
   EXPECT_NE(pool.try_allocate(20_MiB), nullptr);
-}
-
-TEST(pytorch, rounds_by_divisions) {
-  const auto all4 = pytorch_native::configured({.roundup = divisions::all(4)});
-  const round_to_divisions<512> r = all4.rounding;
-  EXPECT_EQ(r.block_size(84_MiB), 96_MiB);
-  EXPECT_EQ(r.block_size(64_MiB), 64_MiB);
-  EXPECT_EQ(r.block_size(64_MiB + 1), 80_MiB);
-  EXPECT_EQ(r.block_size(1200), 1536u);
-  EXPECT_EQ(r.block_size(2048), 2048u);
-  EXPECT_EQ(r.block_size(2049), 2560u);
-  EXPECT_EQ(r.block_size(1_MiB), 1_MiB);
 }
 
 TEST(pytorch, rejects_at_once_where_the_limit_refused) {

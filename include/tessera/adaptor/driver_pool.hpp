@@ -89,7 +89,7 @@ class driver_pool {
   /// done yet is not idle, and is not waited for.
   void trim_to(std::size_t keep) noexcept {
     (void)pool_.machine().retire_pending();
-    release_idle(pool_.machine(), keep);
+    give_back_idle(pool_.machine(), keep);
   }
 
   [[nodiscard]] std::uint64_t get(pool_attribute what) noexcept {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <concepts>
 #include <cstddef>
 #include <mutex>
 #include <thread>
@@ -11,93 +10,18 @@
 #include <tessera/adaptor/address_directory.hpp>
 #include <tessera/adaptor/guarded.hpp>
 #include <tessera/adaptor/hand_over.hpp>
+#include <tessera/adaptor/limited.hpp>
 #include <tessera/adaptor/registered.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
 
-/// What all lanes together may take from the device.
-struct lane_budget {
-  std::atomic<std::size_t> limit;
-  std::atomic<std::size_t> taken{0};
-
-  [[nodiscard]] bool is_passed_by(std::size_t bytes) const noexcept {
-    return saturating_add(taken.load(), bytes) > limit.load();
-  }
-  /// False where it would pass the limit by more than `beyond` bytes.
-  [[nodiscard]] bool take(std::size_t bytes, std::size_t beyond = 0) noexcept {
-    std::size_t before = taken.load();
-    do {
-      if (saturating_add(before, bytes - beyond) > limit.load()) return false;
-    } while (!taken.compare_exchange_weak(before, before + bytes));
-    return true;
-  }
-};
-
-/// Physical memory of a device, where that has any, and its size.
+/// What a lane takes for its provider: the shared one, within the budget of all lanes, its segments and what it maps
+/// registered as the lane's.
 template <typename Device>
-struct lane_memory {};
-template <typename Device>
-  requires requires { typename Device::physical; }
-struct lane_memory<Device> {
-  typename Device::physical memory{};
-  std::size_t bytes = 0;
-};
-
-/// What a lane takes for its provider: the shared one, within the budget, its segments and what it maps registered as the
-/// lane's.
-template <typename Device>
-class lane_device : public registered<Device> {
- public:
-  using physical = lane_memory<Device>;
-
-  lane_device(Device& to, address_directory& in, address_directory::owner_number owner,
-              lane_budget& budget) noexcept
-      : registered<Device>(to, in, owner), budget_(&budget) {}
-
-  template <std::same_as<page_kind>... Kind>
-    requires requires(Device& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); }
-  [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
-    if (!budget_->take(bytes)) return nullptr;
-    void* const given = registered<Device>::acquire(bytes, kind...);
-    if (given == nullptr) budget_->taken -= bytes;
-    return given;
-  }
-  [[nodiscard]] bool over_limit(std::size_t bytes) const noexcept { return budget_->is_passed_by(bytes); }
-  bool release(void* p, std::size_t bytes) noexcept {
-    const bool gone = registered<Device>::release(p, bytes);
-    if (gone) budget_->taken -= bytes;
-    return gone;
-  }
-
-  /// The last page may pass the limit in part, as without lanes: over_limit() is asked before about what is wanted of it.
-  bool create(std::size_t bytes, page_kind kind, physical& made) noexcept
-    requires requires(Device& d) { d.create(bytes, kind, made.memory); }
-  {
-    if (!budget_->take(bytes, bytes - 1)) return false;
-    const bool works = this->to().create(bytes, kind, made.memory);
-    works ? made.bytes = bytes : budget_->taken -= bytes;
-    return works;
-  }
-  bool destroy(const physical& leaving) noexcept
-    requires requires(Device& d) { d.destroy(leaving.memory); }
-  {
-    const bool gone = this->to().destroy(leaving.memory);
-    if (gone) budget_->taken -= leaving.bytes;
-    return gone;
-  }
-  bool map(void* p, std::size_t bytes, const physical& made) noexcept
-    requires requires(Device& d) { d.map(p, bytes, made.memory); }
-  {
-    return registered<Device>::map(p, bytes, made.memory);
-  }
-
- private:
-  lane_budget* budget_;
-};
+using lane_device = within_budget<Device, registered, true>;
 
 /// A sink that lanes share: one of them tells it something at a time.
 template <event_sink Sink>

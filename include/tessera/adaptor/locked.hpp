@@ -5,12 +5,14 @@
 #include <utility>
 
 #include <tessera/adaptor/guarded.hpp>
+#include <tessera/adaptor/in_place.hpp>
 #include <tessera/adaptor/shared_provider.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
+#include <tessera/reclaim.hpp>
 
 namespace tessera {
 
@@ -58,9 +60,21 @@ class locked {
   bool record_stream(void* p, stream_id stream) noexcept {
     return inside_.enter([=](auto& pool) { return pool.record_stream(p, stream); });
   }
+  /// What allocate_in_place asks for.
+  [[nodiscard]] bool pass_on(void* p, std::size_t bytes, stream_id stream) noexcept {
+    return inside_.enter([=](auto& pool) { return tessera::pass_on(pool, p, bytes, stream); });
+  }
   /// What other threads are waiting for or giving back meanwhile, it leaves to them.
   void trim(std::size_t keep = 0) noexcept {
     inside_.enter([keep](auto& pool) { pool.trim(keep); });
+  }
+
+  /// As the functions of these names for an allocator.
+  bool retire() noexcept {
+    return inside_.enter([](auto& pool) { return tessera::retire(pool); });
+  }
+  void trim_without_waiting(std::size_t keep = 0) noexcept {
+    inside_.enter([keep](auto& pool) { tessera::trim_without_waiting(pool, keep); });
   }
 
   /// The callback may use the allocator. While callbacks run, a thread in need does without them.
@@ -104,8 +118,14 @@ class locked {
     return inside_.enter([&f](auto& pool) -> decltype(auto) { return f(pool.sink()); });
   }
 
- private:
+ protected:
   guarded<Recipe, shared_provider<Provider>, Sink, Counting> inside_;
+};
+
+/// Says to adaptor/configured.hpp that threads share an allocator by one mutex.
+struct in_threads {
+  template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
+  using allocator = locked<Recipe, Provider, Sink, Counting>;
 };
 
 }  // namespace tessera

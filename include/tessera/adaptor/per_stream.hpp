@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <tessera/adaptor/address_directory.hpp>
+#include <tessera/adaptor/in_place.hpp>
 #include <tessera/adaptor/lane.hpp>
 #include <tessera/adaptor/shared_provider.hpp>
 #include <tessera/adaptor/sums.hpp>
@@ -49,7 +50,7 @@ class per_stream {
         settings_(std::move(chosen)),
         streams_(settings_.streams),
         sink_(std::move(sink)),
-        budget_{settings_.growth.limit(device_.capacity())} {}
+        budget_(settings_.growth.limit(device_.capacity())) {}
   per_stream(const per_stream&) = delete;
   per_stream& operator=(const per_stream&) = delete;
   ~per_stream() {
@@ -88,12 +89,19 @@ class per_stream {
     return at != nullptr && at->record_stream(p, stream);
   }
 
+  /// What allocate_in_place asks for; a block of another lane is not passed on.
+  [[nodiscard]] bool pass_on(void* p, std::size_t bytes, stream_id stream) noexcept {
+    lane_type* const at = owner_of(p);
+    return at != nullptr && at == lane_of(stream) &&
+           at->look([=](allocator& in) { return tessera::pass_on(in, p, bytes, stream); });
+  }
+
   /// Goes from lane to lane.
   void trim(std::size_t keep = 0) noexcept {
     for_each_lane([&](lane_type& l) {
       l.look([&](allocator& in) {
         const std::size_t here = in.now().reserved;
-        const std::size_t all = budget_.taken.load();
+        const std::size_t all = budget_.taken();
         const std::size_t elsewhere = all > here ? all - here : 0;
         in.trim(keep > elsewhere ? keep - elsewhere : 0);
       });
@@ -115,7 +123,7 @@ class per_stream {
   [[nodiscard]] usage now() const noexcept {
     usage sum;
     for_each_lane([&](lane_type& l) { l.look([&](allocator& in) { add_to(sum, in.now()); }); });
-    const std::size_t limit = budget_.limit.load();
+    const std::size_t limit = budget_.limit();
     sum.limit = limit < device_.capacity() ? limit : device_.capacity();
     return sum;
   }
@@ -160,7 +168,7 @@ class per_stream {
   void with_settings(F f) {
     const std::lock_guard lock(mutex_);
     f(settings_);
-    budget_.limit = settings_.growth.limit(device_.capacity());
+    budget_.set_limit(settings_.growth.limit(device_.capacity()));
     for_each_lane([&](lane_type& l) { l.enter([&](allocator& in) { in.settings() = settings_; }); });
   }
   /// Calls f with the provider, which nobody else calls meanwhile unless it is thread-safe; f must not use the allocator.
@@ -204,7 +212,7 @@ class per_stream {
       if (here != nullptr) continue;
       const auto owner = static_cast<address_directory::owner_number>(number);
       here = new (std::nothrow)
-          lane_type(key, lane_device<shared_provider<Provider>>(device_, directory_, owner, budget_),
+          lane_type(key, lane_device<shared_provider<Provider>>(budget_, device_, directory_, owner),
                     settings_, lane_sink<Sink>(sink_, sink_mutex_));
       if (here != nullptr && here->on_pressure(&run_callbacks, this)) {
         lanes_[number].store(here, std::memory_order_release);
@@ -265,11 +273,17 @@ class per_stream {
   const typename Recipe::streams streams_;
   Sink sink_;
   std::mutex sink_mutex_;
-  lane_budget budget_;
+  memory_budget budget_;
   std::mutex mutex_;  // of making lanes, of the settings and of adding callbacks
   std::atomic<callback*> callbacks_{nullptr};
   std::atomic<bool> calling_{false};
   std::array<std::atomic<lane_type*>, most_lanes> lanes_{};
+};
+
+/// Says to adaptor/configured.hpp that threads share an allocator by one mutex for each stream.
+struct in_streams {
+  template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
+  using allocator = per_stream<Recipe, Provider, Sink, Counting>;
 };
 
 }  // namespace tessera

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
+#include <array>
 #include <cstddef>
-#include <cstdint>
 #include <string_view>
-#include <variant>
 
-#include <tessera/config/words.hpp>
+#include <tessera/config/dialect.hpp>
+#include <tessera/config/key.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/divisions.hpp>
 #include <tessera/core/fraction.hpp>
@@ -39,135 +38,115 @@ struct pytorch_settings {
   bool operator==(const pytorch_settings&) const = default;
 };
 
-/// Reads the keys of one configuration, one after the other.
-class pytorch_reader {
- public:
-  constexpr explicit pytorch_reader(std::string_view text) noexcept : words_(text) {}
-
-  [[nodiscard]] constexpr std::variant<pytorch_settings, setting_error> read() noexcept {
-    while (!failed_ && !words_.at_end()) {
-      key_ = words_.next();
-      if (key_.is_delimiter()) {
-        fail(key_, "a key is expected");
-      } else if (expect(":", "a ':' must follow the key")) {
-        value();
-        if (!failed_ && !words_.at_end()) expect(",", "a ',' must part settings");
-      }
-    }
-    if (failed_) return error_;
-    return settings_;
-  }
-
- private:
-  constexpr void value() noexcept {
-    if (key_.text_is("max_split_size_mb")) {
-      settings_.max_split_size = mebibytes();
-    } else if (key_.text_is("max_non_split_rounding_mb")) {
-      settings_.max_non_split_rounding = mebibytes();
-    } else if (key_.text_is("garbage_collection_threshold")) {
-      threshold();
-    } else if (key_.text_is("roundup_power2_divisions")) {
-      divisions_of();
-    } else if (key_.text_is("expandable_segments")) {
-      const word given = words_.next();
-      settings_.expandable_segments = given.text_is("True");
-      if (!settings_.expandable_segments && !given.text_is("False")) fail(given, "must be True or False");
-    } else if (key_.text_is("backend")) {
-      const word given = words_.next();
-      if (!given.text_is("native")) fail(given, "only the native backend is decided here");
-    } else {
-      fail(key_, "no such option");
-    }
-  }
-
-  constexpr std::size_t mebibytes() noexcept {
-    const word given = words_.next();
-    std::uint64_t count = 0;
-    if (!given.as_integer(count)) {
-      fail(given, "must be a whole number of MiB");
-    } else if (count <= 20) {
-      fail(given, "must be greater than 20, the size of a large segment in MiB");
-    }
-    return count > unlimited >> 20 ? unlimited : static_cast<std::size_t>(count) << 20;
-  }
-
-  constexpr void threshold() noexcept {
-    const word given = words_.next();
-    std::uint64_t billionths = 0;
-    if (!given.as_billionths(billionths)) {
-      fail(given, "must be a decimal number of at most 9 places");
-    } else if (billionths == 0 || billionths >= 1'000'000'000) {
-      fail(given, "must be greater than 0 and less than 1");
-    }
-    settings_.garbage_collection_threshold = fraction{billionths};
-  }
-
-  constexpr void divisions_of() noexcept {
-    const word first = words_.next();
-    if (!first.text_is("[")) {
-      settings_.roundup = divisions::all(parts_of(first, false));
-      return;
-    }
-    settings_.roundup = {};
-    std::size_t latest = 0;  // the slot of the latest size
-    bool any = false;
-    for (word bound = words_.next(); !failed_ && !bound.text_is("]"); bound = words_.next()) {
-      const bool rest = bound.text_is(">");
-      const std::size_t slot = rest ? divisions::slots - 1 : slot_of(bound);
-      if (failed_ || !expect(":", "a ':' must follow the size")) return;
-      const std::uint32_t parts = parts_of(words_.next(), true);
-      // The first size also stands for all smaller ones, and > for all larger than the latest.
-      for (std::size_t i = rest ? latest + 1 : any ? slot : 0; i <= slot; ++i)
-        settings_.roundup.in_slot[i] = parts;
-      if (!rest) latest = slot, any = true;
-      const word after = words_.next();
-      if (after.text_is("]")) return;
-      if (!after.text_is(",")) fail(after, "a ',' must part entries, and a ']' end them");
-    }
-  }
-
-  constexpr std::size_t slot_of(const word& given) noexcept {
-    std::uint64_t mib = 0;
-    if (!given.as_integer(mib) || !std::has_single_bit(mib))
-      fail(given, "a size must be a power of two in MiB, or >");
-    const auto log2 = static_cast<std::size_t>(std::countr_zero(mib));
-    return log2 < divisions::slots ? log2 : divisions::slots - 1;
-  }
-
-  constexpr std::uint32_t parts_of(const word& given, bool zero_too) noexcept {
-    std::uint64_t n = 0;
-    if (given.as_integer(n) && n < std::uint64_t{1} << 32 && (std::has_single_bit(n) || (n == 0 && zero_too)))
-      return static_cast<std::uint32_t>(n);
-    fail(given, zero_too ? "divisions must be 0 or a power of two below 2^32"
-                         : "divisions must be a power of two below 2^32");
-    return 0;
-  }
-
-  constexpr bool expect(std::string_view delimiter, std::string_view rule) noexcept {
-    const word given = words_.next();
-    if (!given.text_is(delimiter)) fail(given, rule);
-    return !failed_;
-  }
-  constexpr void fail(const word& at, std::string_view rule) noexcept {
-    if (failed_) return;
-    failed_ = true;
-    const bool in_key = at.at == key_.at;
-    error_ = {key_.text, in_key ? std::string_view{} : at.text, rule, at.at};
-  }
-
-  word_reader words_;
-  word key_{};
-  pytorch_settings settings_{};
-  setting_error error_{};
-  bool failed_ = false;
+/// The keys of PYTORCH_CUDA_ALLOC_CONF, in the order of their table.
+enum class pytorch_key : unsigned char {
+  backend,
+  max_split_size_mb,
+  max_non_split_rounding_mb,
+  large_segment_size_mb,
+  garbage_collection_threshold,
+  roundup_power2_divisions,
+  expandable_segments,
+  expandable_segments_reserve,
+  expandable_segments_reserve_by_class,
+  per_process_memory_fraction,
+  throw_on_cudamalloc_oom,
+  release_lock_on_cudamalloc,
+  release_lock_on_hipmalloc,
+  graph_capture_record_stream_reuse,
+  pinned_use_background_threads,
+  pinned_use_cuda_host_register,
+  pinned_use_hip_host_register,
+  pinned_num_register_threads,
+  pinned_max_round_threshold_mb,
+  pinned_max_cached_size_mb,
+  pinned_reserve_segment_size_mb,
+  pinned_free_catch_all
 };
 
-/// Reads the settings in a PYTORCH_CUDA_ALLOC_CONF; an empty text stands for the defaults, and the last of equal keys
-/// counts. Stricter than PyTorch, which takes any delimiter for any other and passes over what follows a number.
-///   Cost:  linear in the text; works in constant expressions
-[[nodiscard]] constexpr std::variant<pytorch_settings, setting_error> parse_pytorch(
-    std::string_view text) noexcept {
-  return pytorch_reader(text).read();
-}
+inline constexpr std::string_view true_or_false = "must be True or False";
+
+/// The dialect of PYTORCH_CUDA_ALLOC_CONF.
+///   Source:  PyTorch of mid-2026: c10's AllocatorConfig and CUDAAllocatorConfig
+struct pytorch {
+  using settings = pytorch_settings;
+  using key_name = pytorch_key;
+  static constexpr std::string_view name = "pytorch";
+  static constexpr std::array<const char*, 2> variables{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"};
+  static constexpr std::string_view delimiters = ",:[]";
+  static constexpr std::string_view assign = ":";
+  static constexpr std::string_view assign_rule = "a ':' must follow the key";
+
+  using s = pytorch_settings;
+  static constexpr std::array<key<s, divisions, memory_limit>, 22> keys{{
+      {"backend", &s::async_backend, form::words, "native, cudaMallocAsync|hipMallocAsync", "native",
+       "which allocator decides: PyTorch's own, or pools of the driver", 0, 0,
+       "must be native or cudaMallocAsync"},
+      {"max_split_size_mb", &s::max_split_size, form::mebibytes, "whole, at least large_segment_size_mb",
+       "unlimited",
+       "blocks of this size and more are never cut, and serve only requests of about their size"},
+      {"max_non_split_rounding_mb", &s::max_non_split_rounding, form::mebibytes,
+       "whole, at least large_segment_size_mb", "large_segment_size_mb",
+       "how much larger than a request an oversize block that serves it may be"},
+      {"large_segment_size_mb", &s::large_segment_size, form::mebibytes, "whole, more than 10", "20",
+       "segments for blocks of 1 to 10 MiB, and pages of expandable segments for blocks above 1 MiB", 11,
+       ~0ull, "must be greater than 10"},
+      {"garbage_collection_threshold", &s::garbage_collection_threshold, form::decimal,
+       "between 0 and 1, both excluded", "off",
+       "the share of the limit above which idle segments go back before growth, older ones first", 1,
+       999'999'999, "must be greater than 0 and less than 1"},
+      {"roundup_power2_divisions", &s::roundup, form::divisions,
+       "a power of two, or [size in MiB:divisions, ..., >:divisions]", "off",
+       "into how many sizes the range between two powers of two is divided"},
+      {"expandable_segments", &s::expandable_segments, form::words, "False, True", "False",
+       "pages are mapped into ranges of addresses, so that blocks of all sizes share them", 0, 0,
+       true_or_false},
+      {"expandable_segments_reserve", &s::expandable_segments_reserve, form::share_or_gibibytes,
+       "a share of the device, or GiB with a G", "9/8 of the device", "addresses reserved for one range"},
+      {"expandable_segments_reserve_by_class", nullptr, form::list, "[class:reserve, ...]", "[]",
+       "none: streams have no classes here"},
+      {"per_process_memory_fraction", &s::memory_fraction, form::decimal, "0 to 1", "1.0",
+       "the share of the device that may be reserved", 0, 1'000'000'000, "must be from 0 to 1"},
+      {"throw_on_cudamalloc_oom", &s::throw_on_oom, form::words, "False, True", "False",
+       "a request over the limit fails at once, without giving idle memory back first", 0, 0, true_or_false},
+      {"release_lock_on_cudamalloc", &s::release_lock, form::words, "False, True", "False",
+       "none: locked and per_stream hold no lock while the device is asked", 0, 0, true_or_false},
+      {"release_lock_on_hipmalloc", &s::release_lock, form::words, "False, True", "False",
+       "as release_lock_on_cudamalloc", 0, 0, true_or_false},
+      {"graph_capture_record_stream_reuse", &s::graph_capture_record_stream_reuse, form::words, "False, True",
+       "False", "none: there is no capture of graphs", 0, 0, true_or_false},
+      {"pinned_use_background_threads", &s::pinned_use_background_threads, form::words, "False, True",
+       "False", "a thread looks after events of pinned memory, so that requests need not", 0, 0,
+       true_or_false},
+      {"pinned_use_cuda_host_register", &s::pinned_use_host_register, form::words, "False, True", "False",
+       "pinned memory is ordinary memory that is registered with the device", 0, 0, true_or_false},
+      {"pinned_use_hip_host_register", &s::pinned_use_host_register, form::words, "False, True", "False",
+       "as pinned_use_cuda_host_register", 0, 0, true_or_false},
+      {"pinned_num_register_threads", &s::pinned_num_register_threads, form::power_of_two,
+       "a power of two, at most 128", "1", "none: the system touches pages when it locks them", 1, 128,
+       "must be a power of two of at most 128"},
+      {"pinned_max_round_threshold_mb", &s::pinned_max_round_threshold, form::mebibytes, "whole", "unlimited",
+       "pinned requests above it are not rounded up to a power of two"},
+      {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, form::mebibytes, "whole", "unlimited",
+       "pinned blocks above it go back to the system when they are freed"},
+      {"pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size, form::mebibytes,
+       "whole, more than 0", "off", "pinned memory that is taken at the first request and cut up", 1, ~0ull,
+       "must be greater than 0"},
+      {"pinned_free_catch_all", &s::pinned_free_catch_all, form::words, "False, True", "False",
+       "none: nothing here throws when it frees", 0, 0, true_or_false},
+  }};
+  static constexpr std::array<exclusion<key_name>, 0> exclusions{};
+  static constexpr std::array<least_size<key_name>, 2> least_sizes{
+      {{key_name::max_split_size_mb, key_name::large_segment_size_mb,
+        "must be at least large_segment_size_mb"},
+       {key_name::max_non_split_rounding_mb, key_name::large_segment_size_mb,
+        "must be at least large_segment_size_mb"}}};
+
+  /// What a key stands at where only others are written.
+  static constexpr void settle(settings& given, auto written) noexcept {
+    if (!written(key_name::max_non_split_rounding_mb))
+      given.max_non_split_rounding = given.large_segment_size;
+  }
+};
 
 }  // namespace tessera::config

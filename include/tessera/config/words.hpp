@@ -7,12 +7,25 @@
 
 namespace tessera::config {
 
+/// What is wrong with a setting.
+enum class fault : unsigned char {
+  malformed,  ///< a delimiter is missing, or where it should not be
+  unknown_key,
+  missing_value,
+  not_a_number,
+  not_one_of_its_words,
+  out_of_range,
+  excluded_by  ///< another setting, which is named
+};
+
 /// Why a configuration string is refused.
 struct setting_error {
   std::string_view key;
   std::string_view value;  ///< empty where the key itself is wrong, or nothing follows
   std::string_view rule;
   std::size_t at = 0;  ///< offset in the string, in characters
+  fault what = fault::malformed;
+  std::string_view other{};  ///< the key that excludes it
   bool operator==(const setting_error&) const = default;
 };
 
@@ -23,12 +36,6 @@ struct word {
 
   [[nodiscard]] static constexpr bool is_blank(char c) noexcept {
     return c == ' ' || (c >= '\t' && c <= '\r');
-  }
-  [[nodiscard]] static constexpr bool is_delimiter(char c) noexcept {
-    return c == ',' || c == ':' || c == '[' || c == ']';
-  }
-  [[nodiscard]] constexpr bool is_delimiter() const noexcept {
-    return text.size() == 1 && is_delimiter(text[0]);
   }
 
   /// Whether the word, blanks inside it left out, reads `wanted`.
@@ -41,41 +48,49 @@ struct word {
     }
     return matched == wanted.size();
   }
-  [[nodiscard]] constexpr bool as_integer(std::uint64_t& value) const noexcept {
-    value = 0;
+  /// A number as it is read; where it does not fit, `value` is the largest that does.
+  struct number {
+    std::uint64_t value = 0;
+    bool is = false;
+    bool fits = true;
+
+    constexpr void append(char digit) noexcept {
+      constexpr std::uint64_t most = ~std::uint64_t{0};
+      const auto next = static_cast<std::uint64_t>(digit - '0');
+      fits = fits && value <= (most - next) / 10;
+      value = fits ? value * 10 + next : most;
+    }
+  };
+
+  /// Digits alone.
+  [[nodiscard]] constexpr number as_integer() const noexcept {
+    number read;
     for (char c : text) {
       if (is_blank(c)) continue;
-      const auto digit = static_cast<std::uint64_t>(c - '0');
-      if (c < '0' || c > '9' || value > (~std::uint64_t{0} - digit) / 10) return false;
-      value = value * 10 + digit;
+      if (c < '0' || c > '9') return {};
+      read.append(c);
+      read.is = true;
     }
-    return !text.empty();
+    return read;
   }
   /// A decimal number in billionths: digits, and at most 9 of them behind a point.
-  [[nodiscard]] constexpr bool as_billionths(std::uint64_t& value) const noexcept {
-    value = 0;
-    bool digits = false;
+  [[nodiscard]] constexpr number as_billionths() const noexcept {
+    number read;
     bool point = false;
     std::size_t places = 0;
-    const auto append = [&value](std::uint64_t digit) {
-      if (value > (~std::uint64_t{0} - digit) / 10) return false;
-      value = value * 10 + digit;
-      return true;
-    };
     for (char c : text) {
       if (is_blank(c)) continue;
       if (c == '.' && !point) {
         point = true;
         continue;
       }
-      if (c < '0' || c > '9' || places == 9 || !append(static_cast<std::uint64_t>(c - '0'))) return false;
-      digits = true;
+      if (c < '0' || c > '9' || places == 9) return {};
+      read.append(c);
+      read.is = true;
       places += point;
     }
-    for (; places < 9; ++places) {
-      if (!append(0)) return false;
-    }
-    return digits;
+    for (; places < 9; ++places) read.append('0');
+    return read;
   }
 };
 
@@ -83,16 +98,27 @@ struct word {
 ///   Source:  PyTorch's ConfigTokenizer
 class word_reader {
  public:
-  constexpr explicit word_reader(std::string_view text) noexcept : text_(text) { skip_blanks(); }
+  constexpr word_reader(std::string_view text, std::string_view delimiters) noexcept
+      : text_(text), delimiters_(delimiters) {
+    skip_blanks();
+  }
 
   [[nodiscard]] constexpr bool at_end() const noexcept { return at_ == text_.size(); }
+  [[nodiscard]] constexpr bool is_delimiter(const word& w) const noexcept {
+    return w.text.size() == 1 && is_delimiter(w.text[0]);
+  }
 
+  /// The next word, which stays the next.
+  [[nodiscard]] constexpr word ahead() const noexcept {
+    word_reader copy = *this;
+    return copy.next();
+  }
   constexpr word next() noexcept {
     const std::size_t begin = at_;
-    if (!at_end() && word::is_delimiter(text_[at_])) {
+    if (!at_end() && is_delimiter(text_[at_])) {
       ++at_;
     } else {
-      while (!at_end() && !word::is_delimiter(text_[at_])) ++at_;
+      while (!at_end() && !is_delimiter(text_[at_])) ++at_;
     }
     std::size_t end = at_;
     while (end > begin && word::is_blank(text_[end - 1])) --end;
@@ -101,11 +127,15 @@ class word_reader {
   }
 
  private:
+  [[nodiscard]] constexpr bool is_delimiter(char c) const noexcept {
+    return delimiters_.find(c) != std::string_view::npos;
+  }
   constexpr void skip_blanks() noexcept {
     while (!at_end() && word::is_blank(text_[at_])) ++at_;
   }
 
   std::string_view text_;
+  std::string_view delimiters_;
   std::size_t at_ = 0;
 };
 

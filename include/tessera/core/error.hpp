@@ -35,7 +35,8 @@ class out_of_memory final : public std::bad_alloc {
 };
 
 /// Throws `error`; where exceptions are switched off, says it and ends the program.
-[[noreturn]] inline void raise(const out_of_memory& error) {
+template <typename Error = out_of_memory>
+[[noreturn]] inline void raise(const Error& error) {
 #if defined(__cpp_exceptions)
   throw error;
 #else

@@ -12,9 +12,10 @@ struct fraction {
 
   [[nodiscard]] constexpr double value() const noexcept { return static_cast<double>(billionths) / 1e9; }
 
-  /// The share of `whole`, the product in double precision truncated to bytes.
+  /// The share of `whole`, the product in double precision truncated to bytes; the largest size where that is none.
   [[nodiscard]] constexpr std::size_t of(std::size_t whole) const noexcept {
-    return static_cast<std::size_t>(value() * static_cast<double>(whole));
+    const double part = value() * static_cast<double>(whole);
+    return part < 0x1p64 ? static_cast<std::size_t>(part) : ~std::size_t{0};
   }
 
   bool operator==(const fraction&) const = default;

@@ -46,6 +46,7 @@ class machine {
     wait_for_pending();
     if constexpr (!Heap::has_ranges) {
       heap_.for_each_segment([this](const block& head, std::size_t bytes) {
+        (void)wait_before_release(device_, head.home->key());
         (void)device_.release(reinterpret_cast<void*>(head.address), bytes);
       });
     }
@@ -88,11 +89,8 @@ class machine {
     block* const whole = home != nullptr && make_room() ? add(*home, address, bytes, oversize) : nullptr;
     if (given != nullptr && whole == nullptr) (void)device_.release(given, bytes);
     asked_for_ -= bytes;
-    if (whole != nullptr) {
-      tell(action::segment_alloc, address, bytes, bytes, key);
-    } else {
-      tell(action::refused, 0, bytes, bytes, key);
-    }
+    const bool works = whole != nullptr;
+    tell(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key);
     return whole;
   }
 
@@ -103,7 +101,8 @@ class machine {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
     heap_.take_out(idle);
-    const bool released = device_.release(reinterpret_cast<void*>(address), bytes);
+    const bool released = wait_before_release(device_, idle.home->key()) &&
+                          device_.release(reinterpret_cast<void*>(address), bytes);
     keep_promise();
     if (!released) return heap_.put_back(idle), 0;
     tell(action::segment_free, address, bytes, bytes, idle.home->key());
@@ -194,6 +193,7 @@ class machine {
   }
   /// Whether streams are noted for any block.
   [[nodiscard]] bool has_uses() const noexcept { return pending_.has_uses(); }
+  [[nodiscard]] std::size_t uses_that_wait() const noexcept { return pending_.count(); }
   void tell_oom(std::size_t requested, std::size_t size, stream_id stream, bool rejected) noexcept {
     ++books().num_ooms;
     if (rejected) ++ledger_.num_oom_rejections;

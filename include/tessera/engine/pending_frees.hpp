@@ -41,6 +41,8 @@ class pending_frees {
  public:
   /// Whether nothing waits.
   [[nodiscard]] bool empty() const noexcept { return waiting_ == nullptr; }
+  /// Uses that wait for their events.
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Whether streams are noted for any block, live or held.
   [[nodiscard]] bool has_uses() const noexcept { return queues_.size() > 0; }
 
@@ -107,6 +109,7 @@ class pending_frees {
       queue.newest = u;
       u->recorded = device.record(queue.stream, static_cast<use*>(u)->event);
       ++freed.facts.awaited;
+      ++count_;
       u = following;
     }
   }
@@ -174,6 +177,7 @@ class pending_frees {
     device.discard(done.event);
     block& held = *done.used;
     --done.queue->uses;
+    --count_;
     uses_.give_back(&done);
     if (--held.facts.awaited == 0) completed(held);
   }
@@ -194,6 +198,7 @@ class pending_frees {
   slab<use_queue> queue_slab_;
   key_map<use_queue> queues_;
   use_queue* waiting_ = nullptr;
+  std::size_t count_ = 0;
 };
 
 /// For recipes without events: nothing is noted, so nothing is ever held.
@@ -201,6 +206,7 @@ template <typename Provider>
 class pending_frees<Provider, false> {
  public:
   [[nodiscard]] static constexpr bool empty() noexcept { return true; }
+  [[nodiscard]] static constexpr std::size_t count() noexcept { return 0; }
   [[nodiscard]] static constexpr bool has_uses() noexcept { return false; }
   [[nodiscard]] static constexpr bool note(block&, stream_id) noexcept { return true; }
   static constexpr void hold(block&, Provider&) noexcept {}

@@ -97,7 +97,8 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
   /// Bytes to leave out at the start of a free block, so that `size` bytes begin at a multiple of `alignment`; 0 where the
   /// block has not room for that.
   [[nodiscard]] static std::size_t gap(const block& free, std::size_t size, std::size_t alignment) noexcept {
-    if (!is_power_of_two(alignment)) contract_broken("Recipe::growth: base_alignment is a power of two");
+    if (alignment != 1 && (alignment == 0 || alignment % min_alignment != 0))
+      contract_broken("Recipe::growth: base_alignment is 1 or a multiple of min_alignment");
     const std::size_t left_out = align_up(free.address, alignment) - free.address;
     return left_out + size <= free.size ? left_out : 0;
   }

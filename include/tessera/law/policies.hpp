@@ -20,6 +20,13 @@
 /// One law for each axis; each says true, or stops the compiler with the broken law in words.
 namespace tessera::law {
 
+/// Bytes of each block that are not for the user, which a padded rounding_policy states.
+template <typename P>
+inline constexpr std::size_t padding_of = 0;
+template <typename P>
+  requires requires { P::padding; }
+inline constexpr std::size_t padding_of<P> = P::padding;
+
 template <rounding_policy P>
 constexpr bool rounding(const P& p) {
   std::size_t before = 0;
@@ -27,7 +34,9 @@ constexpr bool rounding(const P& p) {
     const std::size_t size = p.block_size(n);
     require(size >= n, "rounding covers: block_size(n) >= n");
     require(size % min_alignment == 0, "rounding is aligned: block_size(n) is a multiple of min_alignment");
-    require(p.block_size(size) == size, "rounding is idempotent: block_size(block_size(n)) == block_size(n)");
+    require(size - n >= padding_of<P>, "rounding covers what it pads with: block_size(n) >= n + padding");
+    require(p.block_size(size - padding_of<P>) == size,
+            "rounding is idempotent: block_size(block_size(n) - padding) == block_size(n)");
     require(size >= before, "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
     before = size;
   }
@@ -44,12 +53,17 @@ constexpr bool pools(const P& p) {
 
 template <streams_policy P>
 constexpr bool streams(const P& p) {
-  for (stream_id s : {stream_id{0}, stream_id{1}, stream_id{~std::uint64_t{0}}}) {
-    require(p.reuse_key(p.reuse_key(s)) == p.reuse_key(s), "streams: a key is its own key");
-    require(P::uses_events || !p.should_hold(s, stream_id{7}), "streams: nothing is held without events");
-    require(!p.should_hold(p.reuse_key(s), s), "streams of one key hold no blocks back for each other");
-    require(!P::crosses || p.reuse_key(s) == s, "streams that blocks cross have keys of their own");
+  constexpr stream_id some[] = {stream_id{0}, stream_id{1}, stream_id{7}, stream_id{~std::uint64_t{0}}};
+  for (stream_id s : some) {
+    const stream_id key = p.reuse_key(s);
+    require(p.reuse_key(key) == key, "streams: a key is its own key");
+    require(!P::crosses || key == s, "streams that blocks cross have keys of their own");
     require(P::crosses || p.crossing() == crossings{}, "streams: a block crosses by rules where it crosses");
+    for (stream_id user : some) {
+      require(P::uses_events || !p.should_hold(key, user), "streams: nothing is held without events");
+      require(!p.should_hold(key, s) || p.should_hold(key, user),
+              "streams of one key hold no blocks back for each other, unless every stream holds back");
+    }
   }
   return true;
 }
@@ -94,7 +108,9 @@ constexpr bool growth(const P& p) {
     if constexpr (range_growth_policy<P>) {
       require(p.page_size(size) > 0 && p.page_size(size) % min_alignment == 0,
               "growth maps pages: page_size(n) is a multiple of min_alignment");
-      require(is_power_of_two(p.base_alignment(size)), "growth aligns: base_alignment(n) is a power of two");
+      const std::size_t to = p.base_alignment(size);
+      require(to == 1 || (to > 0 && to % min_alignment == 0),
+              "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
       require(p.range_size(size) >= size, "growth reserves what can be mapped: range_size(c) >= c");
     }
     if constexpr (stitching_growth_policy<P>) {
@@ -114,6 +130,11 @@ constexpr bool eviction(const P& p) {
     require(p.bytes_to_evict(when, unused) == 0, "eviction wants nothing where nothing is reserved");
     const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
     require(p.bytes_to_evict(when, full) <= full.reserved, "eviction wants at most what is reserved");
+    bool before = false;
+    for (std::size_t n : telling_sizes()) {
+      require(!before || p.considers(n, full), "eviction considers what is larger than what it considers");
+      before = p.considers(n, full);
+    }
   }
   return true;
 }

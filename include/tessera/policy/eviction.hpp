@@ -6,8 +6,10 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/chunk_plan.hpp>
 #include <tessera/core/fraction.hpp>
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 #include <tessera/core/usage.hpp>
 
 namespace tessera {
@@ -38,14 +40,15 @@ struct idle_survey {
 ///   p.considers(bytes, now)           whether a segment of `bytes` is a candidate
 ///   p.should_evict(segment, survey)   whether this candidate goes; asked again in passes, with a new survey each,
 ///                                     until enough has gone or a pass frees nothing
+///
+/// Laws, checked by law::eviction: nothing goes where nothing is reserved, and what is larger than a candidate is one.
 template <typename P>
-concept eviction_policy =
-    std::regular<P> && requires(const P& p, moment when, const usage& now, std::size_t bytes,
-                                const idle_segment& segment, const idle_survey& survey) {
-      { p.bytes_to_evict(when, now) } noexcept -> std::same_as<std::size_t>;
-      { p.considers(bytes, now) } noexcept -> std::same_as<bool>;
-      { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;
-    };
+concept eviction_policy = regular<P> && requires(const P& p, moment when, const usage& now, std::size_t bytes,
+                                                 const idle_segment& segment, const idle_survey& survey) {
+  { p.bytes_to_evict(when, now) } noexcept -> std::same_as<std::size_t>;
+  { p.considers(bytes, now) } noexcept -> std::same_as<bool>;
+  { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;
+};
 
 /// Keeps everything until recovery or the user asks.
 struct evict_never {
@@ -67,6 +70,62 @@ struct evict_at_free {
     return true;
   }
   bool operator==(const evict_at_free&) const = default;
+};
+
+/// Gives a segment of more than `kept` bytes back as soon as nothing in it is used, and keeps the others.
+///   Cost:  a free looks at each free block of more than that size
+template <auto Kept = tunable(unlimited)>
+struct evict_at_free_above {
+  [[no_unique_address]] number<Kept> kept{};
+
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
+    return when == moment::after_free && now.cached > kept ? now.cached : 0;
+  }
+  [[nodiscard]] constexpr bool considers(std::size_t bytes, const usage&) const noexcept {
+    return bytes > kept;
+  }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
+    return true;
+  }
+  bool operator==(const evict_at_free_above&) const = default;
+};
+
+/// Gives every idle segment back before growing, after a free, at both times or never.
+///   Source:  Paddle's free_when_no_cache_hit and free_idle_chunk
+template <auto BeforeGrowth = tunable(false), auto AtFree = tunable(false)>
+struct evict_idle_chunks {
+  [[no_unique_address]] number<BeforeGrowth> before_growth{};
+  [[no_unique_address]] number<AtFree> at_free{};
+
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
+    const bool goes = when == moment::after_free ? at_free.get() : before_growth.get();
+    return goes ? now.cached : 0;
+  }
+  [[nodiscard]] static constexpr bool considers(std::size_t, const usage&) noexcept { return true; }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
+    return true;
+  }
+  bool operator==(const evict_idle_chunks&) const = default;
+};
+
+/// Gives segments back at once that are larger than any chunk of a plan, and keeps the chunks. A device may take chunks
+/// for multiples of `Step`, so that what is larger by less than that stays, too.
+///   Source:  Paddle's naive_best_fit
+template <auto Plan = tunable(chunk_plan{}), std::size_t Step = 1_MiB>
+struct evict_direct_at_free {
+  [[no_unique_address]] number<Plan> plan{};
+
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
+    return when == moment::after_free && considers(now.cached, now) ? now.cached : 0;
+  }
+  [[nodiscard]] constexpr bool considers(std::size_t bytes, const usage& now) const noexcept {
+    const chunk_plan& chosen = plan.get();
+    return bytes > align_up(chosen.largest_pooled(now.limit), Step);
+  }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
+    return true;
+  }
+  bool operator==(const evict_direct_at_free&) const = default;
 };
 
 /// Before growing past `threshold` of the limit, gives back idle segments at least as old as the average one; those of

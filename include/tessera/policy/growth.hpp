@@ -5,10 +5,12 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/chunk_plan.hpp>
 #include <tessera/core/fraction.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/memory_limit.hpp>
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 #include <tessera/core/usage.hpp>
 
 namespace tessera {
@@ -22,7 +24,7 @@ namespace tessera {
 ///
 /// Law, checked by law::growth: segment_size(n, now) >= n.
 template <typename P>
-concept growth_policy = std::regular<P> && requires(const P& p, std::size_t block, const usage& now) {
+concept growth_policy = regular<P> && requires(const P& p, std::size_t block, const usage& now) {
   { P::way } -> std::convertible_to<growth_way>;
   { p.segment_size(block, now) } noexcept -> std::same_as<std::size_t>;
   { p.limit(block) } noexcept -> std::same_as<std::size_t>;
@@ -32,7 +34,8 @@ concept growth_policy = std::regular<P> && requires(const P& p, std::size_t bloc
 ///
 ///   p.page_size(block)       bytes that are mapped at once, where a block of `block` bytes is wanted
 ///   p.range_size(capacity)   bytes of addresses that are reserved at once, on a device of `capacity` bytes
-///   p.base_alignment(block)  what the block's address should be a multiple of, where there is room; at least 1
+///   p.base_alignment(block)  what the block's address should be a multiple of, where there is room; 1 or a multiple of
+///                            min_alignment
 template <typename P>
 concept range_growth_policy =
     growth_policy<P> && requires(const P& p, std::size_t block, std::size_t capacity) {
@@ -93,10 +96,59 @@ struct grow_by_segments {
   bool operator==(const grow_by_segments&) const = default;
 };
 
+/// Takes a chunk of at least `small` bytes for a block of up to `boundary`, and of at least `large` for a larger one; 0 for
+/// just the block's size.
+///   Source:  Paddle's auto_growth, whose auto_growth_chunk_size_in_mb is `large` where there is one pool
+template <auto Small = tunable(std::size_t{0}), auto Large = tunable(std::size_t{0}),
+          auto Boundary = tunable(std::size_t{0}), auto Limit = tunable(memory_limit{})>
+struct grow_by_chunks {
+  static constexpr growth_way way = growth_way::segments;
+  [[no_unique_address]] number<Small> small{};
+  [[no_unique_address]] number<Large> large{};
+  [[no_unique_address]] number<Boundary> boundary{};
+  [[no_unique_address]] number<Limit> most{};
+
+  [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
+    const std::size_t chunk = block <= boundary ? small.get() : large.get();
+    return block > chunk ? block : chunk;
+  }
+  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
+    return memory_limit(most.get()).on(capacity);
+  }
+  bool operator==(const grow_by_chunks&) const = default;
+};
+
+/// Takes chunks by a plan, the first one often nearly all that is free, and for what is larger than any of them, a segment
+/// of the block's size. Where a chunk of the plan cannot be had, growth is refused, however small the block.
+///   Source:  Paddle's naive_best_fit; what is free there is what the device tells, and here what the limit leaves, so that
+///            direct segments count as chunks that were taken
+template <auto Plan = tunable(chunk_plan{}), auto Limit = tunable(memory_limit{})>
+struct grow_by_plan {
+  static constexpr growth_way way = growth_way::segments;
+  [[no_unique_address]] number<Plan> plan{};
+  [[no_unique_address]] number<Limit> most{};
+
+  [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
+    const chunk_plan& chosen = plan.get();
+    const std::size_t largest = chosen.largest_pooled(now.limit);
+    const bool is_sound = largest <= chunk_plan::available(now.limit);
+    if (is_sound && block > largest) return block;
+    const std::size_t free = now.limit > now.reserved ? now.limit - now.reserved : 0;
+    const std::size_t chunk = is_sound         ? chosen.next(free, now.reserved == 0)
+                              : largest > free ? largest
+                                               : free + 1;
+    return block > chunk ? block : chunk;
+  }
+  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
+    return memory_limit(most.get()).on(capacity);
+  }
+  bool operator==(const grow_by_plan&) const = default;
+};
+
 /// Maps pages into ranges of addresses, at the lowest place that gets room for the block: pages of `Small` bytes for
 /// blocks of at most half of that, and of `large` bytes for larger ones. So blocks of sizes that vary share one range, and
-/// what is not used can go back page by page. Blocks of 2 MiB and more begin at a multiple of `alignment`, 0 or a power
-/// of two, where there is room.
+/// what is not used can go back page by page. Blocks of 2 MiB and more begin at a multiple of `alignment`, 0 or one
+/// of min_alignment, where there is room.
 ///
 /// The limit is held against the segment that grow_by_segments<Small, large> would take, so that what is reserved may pass
 /// it by less than a page.

@@ -9,6 +9,7 @@
 #include <tessera/core/number.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/page_choice.hpp>
+#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
@@ -22,7 +23,7 @@ namespace tessera {
 ///   settles     rounding a segment up to whole pages twice is rounding it once
 ///   monotonic   a <= b  implies  in_whole_pages(p, a) <= in_whole_pages(p, b)
 template <typename P>
-concept pages_policy = std::regular<P> && requires(const P& p, std::size_t segment) {
+concept pages_policy = regular<P> && requires(const P& p, std::size_t segment) {
   { P::uses_page_kinds } -> std::convertible_to<bool>;
   { p.backing(segment) } noexcept -> std::same_as<page_order>;
 };

@@ -4,7 +4,8 @@
 #include <concepts>
 #include <cstddef>
 
-#include <tessera/core/bytes.hpp>
+#include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
@@ -13,7 +14,7 @@ namespace tessera {
 ///   P::count          how many pools there are
 ///   p.select(block)   the pool, below count, of a block of `block` bytes
 template <typename P>
-concept pools_policy = std::regular<P> && requires(const P& p, std::size_t block) {
+concept pools_policy = regular<P> && requires(const P& p, std::size_t block) {
   { P::count } -> std::convertible_to<std::size_t>;
   { p.select(block) } noexcept -> std::same_as<std::size_t>;
 };
@@ -25,14 +26,16 @@ struct pool_together {
   bool operator==(const pool_together&) const = default;
 };
 
-/// Keeps blocks of up to `Boundary` bytes (pool 0) apart from larger ones (pool 1), so that small long-lived blocks
-/// do not pin large segments.
-///   Source:  PyTorch, with a boundary of 1 MiB
-template <std::size_t Boundary>
+/// Keeps blocks of up to `boundary` bytes (pool 0) apart from larger ones (pool 1), so that small long-lived blocks
+/// do not pin large segments. Of a boundary of 0, all are larger.
+///   Source:  PyTorch, with a boundary of 1 MiB, and Paddle's small_pool_size_in_mb
+template <auto Boundary>
 struct pool_small_and_large {
   static constexpr std::size_t count = 2;
-  [[nodiscard]] static constexpr std::size_t select(std::size_t block) noexcept {
-    return block <= Boundary ? 0 : 1;
+  [[no_unique_address]] number<Boundary> boundary{};
+
+  [[nodiscard]] constexpr std::size_t select(std::size_t block) const noexcept {
+    return block <= boundary ? 0 : 1;
   }
   bool operator==(const pool_small_and_large&) const = default;
 };

@@ -6,16 +6,19 @@
 #include <cstddef>
 
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
 /// Who said no to growth.
 enum class refusal : unsigned char { by_limit, by_device };
 
-/// What can be tried before an allocation fails; then growth is tried again, after evict_fitting only if it freed enough.
+/// What can be tried before an allocation fails; then growth is asked and tried again, after evict_fitting only if it
+/// freed enough.
 enum class recovery_step : unsigned char {
   evict_fitting,  ///< give back one oversize cached block of the stream that is large enough, or several together
-  evict_all       ///< wait for pending frees, then give back every idle segment
+  evict_all,      ///< wait for pending frees, then give back every idle segment
+  grow_exactly  ///< take a segment of just the block's size, whatever growth wants
 };
 
 /// Steps in the order in which they are tried.
@@ -31,7 +34,7 @@ struct recovery_steps {
 ///
 ///   p.steps(why)   the steps; none means that the allocation fails at once
 template <typename P>
-concept recovery_policy = std::regular<P> && requires(const P& p, refusal why) {
+concept recovery_policy = regular<P> && requires(const P& p, refusal why) {
   { p.steps(why) } noexcept -> std::same_as<recovery_steps>;
 };
 
@@ -47,6 +50,19 @@ struct recover_by_emptying_the_cache {
     return {{recovery_step::evict_all}, 1};
   }
   bool operator==(const recover_by_emptying_the_cache&) const = default;
+};
+
+/// Gives everything cached back and asks once more; where it `settles` for less, then asks for just what the block needs,
+/// so that a small request does not fail for want of a large chunk.
+///   Source:  Paddle, which never settles for less
+template <auto Settles = tunable(false)>
+struct recover_like_paddle {
+  [[no_unique_address]] number<Settles> settles{};
+
+  [[nodiscard]] constexpr recovery_steps steps(refusal) const noexcept {
+    return {{recovery_step::evict_all, recovery_step::grow_exactly}, settles ? 2u : 1u};
+  }
+  bool operator==(const recover_like_paddle&) const = default;
 };
 
 /// Gives back what one segment needs, and everything if that was not enough. Where it `rejects` and it was the limit that

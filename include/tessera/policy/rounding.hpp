@@ -8,6 +8,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/divisions.hpp>
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
@@ -18,10 +19,10 @@ namespace tessera {
 /// Laws, checked by law::rounding:
 ///   covers      block_size(n) >= n
 ///   aligned     block_size(n) is a multiple of min_alignment
-///   idempotent  block_size(block_size(n)) == block_size(n)
+///   idempotent  block_size(block_size(n) - p.padding) == block_size(n), where a policy without that has no padding
 ///   monotonic   a <= b  implies  block_size(a) <= block_size(b)
 template <typename P>
-concept rounding_policy = std::regular<P> && requires(const P& p, std::size_t requested) {
+concept rounding_policy = regular<P> && requires(const P& p, std::size_t requested) {
   { p.block_size(requested) } noexcept -> std::same_as<std::size_t>;
 };
 
@@ -35,12 +36,19 @@ struct round_to_multiple {
   bool operator==(const round_to_multiple&) const = default;
 };
 
-/// Rounds up to a power of two, at least `Least` bytes: few distinct sizes, up to half of each block wasted.
-template <std::size_t Least>
+/// Rounds up to a power of two, at least `Least` bytes: few distinct sizes, up to half of each block wasted. Above
+/// `threshold`, rounds only to a multiple of `Least`, and nothing below it is rounded to more than it.
+///   Source:  PyTorch's pinned_max_round_threshold_mb
+template <std::size_t Least, auto Threshold = unlimited>
   requires(is_power_of_two(Least) && Least >= min_alignment)
 struct round_to_power_of_two {
-  [[nodiscard]] static constexpr std::size_t block_size(std::size_t requested) noexcept {
-    return requested <= Least ? Least : std::bit_ceil(requested);
+  [[no_unique_address]] number<Threshold> threshold{};
+
+  [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
+    const std::size_t least = requested <= Least ? Least : align_up(requested, Least);
+    if (requested > threshold) return least;
+    const std::size_t power = std::bit_ceil(least);
+    return power <= threshold ? power : align_up(threshold, Least);
   }
   bool operator==(const round_to_power_of_two&) const = default;
 };
@@ -61,6 +69,21 @@ struct round_to_divisions {
                                                  : align_up(requested, Step);
   }
   bool operator==(const round_to_divisions&) const = default;
+};
+
+/// Adds `Padding` bytes to each request, then rounds as `Inner` does: for what lies beside the user's bytes, or is read
+/// behind them.
+///   Source:  32 bytes in torch_npu and ACL, 64 in Paddle's naive_best_fit
+template <std::size_t Padding, rounding_policy Inner>
+  requires(Padding <= 1_MiB)
+struct round_padded {
+  static constexpr std::size_t padding = Padding;
+  [[no_unique_address]] Inner inner{};
+
+  [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
+    return inner.block_size(requested + Padding);
+  }
+  bool operator==(const round_padded&) const = default;
 };
 
 }  // namespace tessera

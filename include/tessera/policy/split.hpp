@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <concepts>
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/number.hpp>
+#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
@@ -21,7 +23,7 @@ enum class block_end : unsigned char { low, high };
 ///
 /// Law, checked by law::split: a block just large enough serves and is not cut.
 template <typename P>
-concept split_policy = std::regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
+concept split_policy = regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
   { p.may_serve(wanted, block) } noexcept -> std::same_as<bool>;
   { p.should_split(wanted, block) } noexcept -> std::same_as<bool>;
   { p.handed_out() } noexcept -> std::same_as<block_end>;
@@ -45,7 +47,18 @@ struct split_never_and_fit_exactly : split_never {
   bool operator==(const split_never_and_fit_exactly&) const = default;
 };
 
+/// Lets a block serve where the next power of two is that of the wanted size: what a size-class allocator does whose
+/// larger sizes are not rounded. It is the best-fitting block that is asked about, so it is large enough.
+///   Source:  the buckets of PyTorch's pinned memory
+struct split_never_and_fit_within_power_of_two : split_never {
+  [[nodiscard]] static constexpr bool may_serve(std::size_t wanted, std::size_t block) noexcept {
+    return std::bit_ceil(wanted) == std::bit_ceil(block);
+  }
+  bool operator==(const split_never_and_fit_within_power_of_two&) const = default;
+};
+
 /// Cuts any block of which at least `Rest` bytes remain.
+///   Source:  Paddle, at the high end where anything remains in auto_growth, at the low end above 64 bytes in naive_best_fit
 template <std::size_t Rest, block_end End = block_end::low>
 struct split_if_rest_at_least {
   [[nodiscard]] static constexpr bool may_serve(std::size_t, std::size_t) noexcept { return true; }

@@ -73,6 +73,33 @@ template <typename D>
   requires std::convertible_to<decltype(D::is_thread_safe), bool>
 inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
 
+/// Whether release() may be called while work of the stream that a segment was for is under way, as with cudaFree, which
+/// waits for it, and not with aclrtFree: what a provider says as a `static constexpr bool release_waits`, and true where it
+/// says nothing; so memory that work uses only where its stream is recorded need not say so.
+template <typename D>
+inline constexpr bool release_waits = true;
+template <typename D>
+  requires std::convertible_to<decltype(D::release_waits), bool>
+inline constexpr bool release_waits<D> = D::release_waits;
+
+/// Returns once the work that a stream was given so far is done, where release() does not see to that; false where this
+/// cannot be known.
+template <device_provider D>
+bool wait_before_release(D& device, stream_id stream) noexcept {
+  if constexpr (!release_waits<D> && event_provider<D>) {
+    typename D::event mark;
+    if (device.record(stream, mark)) {
+      const bool done = device.wait(mark);
+      device.discard(mark);
+      return done;
+    }
+    // Of a stream that has ended there is no mark; synchronize knows that it has no work.
+    if constexpr (requires { device.synchronize(stream); }) return device.synchronize(stream);
+    return false;
+  }
+  return true;
+}
+
 /// Knows a limit of its own, as one that several allocators share: d.over_limit(bytes) says whether `bytes` more would
 /// pass it, so that a refusal for that is told from one for want of memory.
 template <typename D>

@@ -9,11 +9,13 @@
 
 namespace tessera {
 
-/// A simulated_device that takes virtual memory as ACL does: what is mapped can be used at once, and unmap looks at no size.
+/// A simulated_device that does as ACL does: what is mapped can be used at once, unmap looks at no size, and release does
+/// not wait for work.
 class simulated_npu : public simulated_device {
  public:
   static constexpr bool map_grants_access = true;
   static constexpr bool unmap_wants_size = false;
+  static constexpr bool release_waits = false;
 
   using simulated_device::simulated_device;
 

@@ -24,16 +24,17 @@ struct cuda_async final {
   using eviction = evict_at_synchronize_above<>;
   using recovery = recover_by_emptying_the_cache;
 
-  /// The policies under PyTorch's settings: nothing goes back by itself. Keys of the native backend change nothing.
-  ///   Requires:  settings with backend:cudaMallocAsync
+  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+    return settings.async_backend;
+  }
+  /// The policies under settings that it serves: nothing goes back by itself. Keys of the native backend change nothing.
   [[nodiscard]] static constexpr policies<cuda_async> configured(
       const config::pytorch_settings& settings) noexcept;
 };
 static_assert(recipe<cuda_async>);
 
 constexpr policies<cuda_async> cuda_async::configured(const config::pytorch_settings& settings) noexcept {
-  if (!settings.async_backend)
-    contract_broken("cuda_async::configured: without backend:cudaMallocAsync the recipe is another one");
+  if (!serves(settings)) contract_broken("cuda_async::configured: settings for another recipe");
   return {.growth = {.most = settings.memory_fraction}, .eviction = {.threshold = unlimited}};
 }
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <type_traits>
-
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/text.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
-#include <tessera/recipe/preset.hpp>
+#include <tessera/recipe/cuda_async.hpp>
+#include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -26,8 +25,10 @@ struct pytorch_native final {
   using eviction = evict_idle_above<>;
   using recovery = recover_like_pytorch<>;
 
-  /// The policies under the settings of a PYTORCH_CUDA_ALLOC_CONF.
-  ///   Requires:  settings without expandable_segments, for which pytorch_expandable is there, and the reverse
+  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+    return !settings.async_backend && !settings.expandable_segments;
+  }
+  /// The policies under settings that it serves.
   [[nodiscard]] static constexpr policies<pytorch_native> configured(
       const config::pytorch_settings& settings) noexcept;
 };
@@ -48,6 +49,9 @@ struct pytorch_expandable final {
   using eviction = evict_idle_above<>;
   using recovery = recover_like_pytorch<>;
 
+  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+    return !settings.async_backend && settings.expandable_segments;
+  }
   [[nodiscard]] static constexpr policies<pytorch_expandable> configured(
       const config::pytorch_settings& settings) noexcept;
 };
@@ -65,25 +69,22 @@ template <typename Recipe>
 }
 constexpr policies<pytorch_native> pytorch_native::configured(
     const config::pytorch_settings& settings) noexcept {
-  if (settings.expandable_segments)
-    contract_broken("pytorch_native::configured: for expandable_segments the recipe is pytorch_expandable");
+  if (!serves(settings)) contract_broken("pytorch_native::configured: settings for another recipe");
   return under_pytorch_settings<pytorch_native>(settings);
 }
 constexpr policies<pytorch_expandable> pytorch_expandable::configured(
     const config::pytorch_settings& settings) noexcept {
-  if (!settings.expandable_segments)
-    contract_broken(
-        "pytorch_expandable::configured: without expandable_segments the recipe is pytorch_native");
+  if (!serves(settings)) contract_broken("pytorch_expandable::configured: settings for another recipe");
   auto chosen = under_pytorch_settings<pytorch_expandable>(settings);
   chosen.growth.reserve = settings.expandable_segments_reserve;
   return chosen;
 }
 
-/// The recipe for settings, with which its policies begin.
-template <config::pytorch_settings Settings>
-using pytorch_with =
-    preset<std::conditional_t<Settings.expandable_segments, pytorch_expandable, pytorch_native>, Settings>;
+/// What a PYTORCH_CUDA_ALLOC_CONF chooses among.
+using pytorch_family = family<config::pytorch, pytorch_native, pytorch_expandable, cuda_async>;
+
+/// The recipe that a PYTORCH_CUDA_ALLOC_CONF chooses, as in pytorch<"max_split_size_mb:128">.
 template <config::text Conf = "">
-using pytorch = pytorch_native;
+using pytorch = pytorch_family::from<Conf>;
 
 }  // namespace tessera

@@ -65,6 +65,7 @@ struct policies {
   [[no_unique_address]] typename Recipe::growth growth{};
   [[no_unique_address]] typename Recipe::eviction eviction{};
   [[no_unique_address]] typename Recipe::recovery recovery{};
+  bool operator==(const policies&) const = default;
 };
 
 /// Says in one sentence each which alias of a recipe is wrong, and where to read what it must be.
@@ -81,8 +82,8 @@ consteval bool check_recipe() {
   static_assert(
       has_streams<Recipe>,
       "Recipe::streams must name a streams_policy: static bool uses_events, stream_id reuse_key(stream_id), "
-      "bool should_hold(stream_id key, stream_id user), static bool crosses, crossings crossing() const "
-      "noexcept "
+      "bool should_hold(stream_id key, stream_id user), static bool crosses, crossings crossing(), bool "
+      "looks_first(size_t waiting) const noexcept "
       "[tessera/policy/streams.hpp]");
   static_assert(
       has_split<Recipe>,

@@ -45,7 +45,7 @@ class verifier {
   verifier(const snapshot& source, std::size_t device) : source_(source), device_(device) {
     result_.device = device;
     const snapshot::settings& s = source.configured;
-    const auto conf = config::parse_pytorch(s.conf);
+    const auto conf = config::parse<config::pytorch>(s.conf);
     if (const auto* parsed = std::get_if<config::pytorch_settings>(&conf))
       chosen_ = pytorch_native::configured(*parsed);
     chosen_.split.max = s.max_split_size;

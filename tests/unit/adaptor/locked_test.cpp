@@ -333,4 +333,33 @@ TEST(locked_threads, reach_settings_and_device_safely) {
   EXPECT_EQ(pool.now().reserved, 0u);
 }
 
+TEST(locked, retires_and_trims_without_waiting) {
+  locked<pytorch<>, simulated_device> pool;
+  constexpr stream_id other{1};
+  const auto free_in_use = [&] {
+    void* const p = pool.allocate(5_MiB);
+    EXPECT_TRUE(pool.record_stream(p, other));
+    pool.with_device([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
+    pool.deallocate(p);
+  };
+  const auto finish = [&] {
+    pool.with_device([](simulated_device& device) { device.advance(1'000'000'000); });
+  };
+  free_in_use();
+  EXPECT_FALSE(pool.retire());
+  finish();
+  EXPECT_TRUE(pool.retire());
+  EXPECT_EQ(pool.now().pending, 0u);
+  free_in_use();
+  pool.trim_without_waiting();
+  EXPECT_EQ(pool.now().pending, 5_MiB);
+  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  finish();
+  pool.trim_without_waiting(20_MiB);
+  EXPECT_EQ(pool.now().cached, 20_MiB);
+  pool.trim_without_waiting();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.statistics().num_sync_all_streams, 0u);
+}
+
 }  // namespace

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <ostream>
-#include <random>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -14,6 +12,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/divisions.hpp>
 #include <tessera/core/fraction.hpp>
+#include <tessera/core/memory_limit.hpp>
 #include <tessera/policy/rounding.hpp>
 
 #include "refused.hpp"
@@ -21,18 +20,16 @@
 namespace {
 
 using namespace tessera::literals;
+using config_tests::both;
 using tessera::divisions;
-using tessera::config::parse_pytorch;
+using tessera::config::fault;
+using tessera::config::pytorch;
 using tessera::config::pytorch_settings;
 using tessera::config::setting_error;
 
-constexpr bool is_legal(std::string_view text) {
-  return std::holds_alternative<pytorch_settings>(parse_pytorch(text));
-}
-constexpr pytorch_settings settings(std::string_view text) {
-  return std::get<pytorch_settings>(parse_pytorch(text));
-}
-constexpr setting_error error(std::string_view text) { return std::get<setting_error>(parse_pytorch(text)); }
+constexpr bool is_legal(std::string_view text) { return config_tests::is_legal<pytorch>(text); }
+constexpr pytorch_settings settings(std::string_view text) { return config_tests::settings<pytorch>(text); }
+constexpr setting_error error(std::string_view text) { return config_tests::error<pytorch>(text); }
 
 /// The block that serves a request under a setting of roundup_power2_divisions.
 constexpr std::size_t block(std::string_view roundup, std::size_t request) {
@@ -49,25 +46,136 @@ constexpr std::string_view with_gap = "roundup_power2_divisions:[8:1,64:4,128:8,
 // The parser works in constant expressions.
 static_assert(settings("") == pytorch_settings{});
 static_assert(settings("max_split_size_mb:32,garbage_collection_threshold:0.6").max_split_size == 32_MiB);
-static_assert(error("foo:1,bar:2") == setting_error{"foo", "", "no such option", 0});
+static_assert(error("foo:1,bar:2") == setting_error{"foo", "", "no such key", 0, fault::unknown_key});
 
 TEST(pytorch_conf, defaults) {
-  const pytorch_settings none = settings("");
+  const pytorch_settings none = both<pytorch, "">();
+  EXPECT_EQ(none, pytorch_settings{});
   EXPECT_EQ(none.max_split_size, tessera::unlimited);
   EXPECT_EQ(none.max_non_split_rounding, 20_MiB);
+  EXPECT_EQ(none.large_segment_size, 20_MiB);
   EXPECT_EQ(none.garbage_collection_threshold, tessera::fraction{});
   EXPECT_EQ(none.roundup, divisions{});
+  EXPECT_FALSE(none.expandable_segments);
+  EXPECT_EQ(none.expandable_segments_reserve, tessera::memory_limit{});
+  EXPECT_FALSE(none.async_backend);
+  EXPECT_EQ(none.memory_fraction, tessera::percent(100));
+  EXPECT_FALSE(none.throw_on_oom || none.release_lock || none.graph_capture_record_stream_reuse);
+  EXPECT_FALSE(none.pinned_use_background_threads || none.pinned_use_host_register ||
+               none.pinned_free_catch_all);
+  EXPECT_EQ(none.pinned_num_register_threads, 1u);
+  EXPECT_EQ(none.pinned_max_round_threshold, tessera::unlimited);
+  EXPECT_EQ(none.pinned_max_cached_size, tessera::unlimited);
+  EXPECT_EQ(none.pinned_reserve_segment_size, 0u);
   EXPECT_EQ(settings(" \t\n"), none);
 }
 
+// Each key changes its own setting, and only that.
 TEST(pytorch_conf, every_key) {
-  const pytorch_settings all = settings(
-      "max_split_size_mb:64,max_non_split_rounding_mb:21,garbage_collection_threshold:0.123456789,"
-      "roundup_power2_divisions:8,expandable_segments:False,backend:native");
-  EXPECT_EQ(all.max_split_size, 64_MiB);
-  EXPECT_EQ(all.max_non_split_rounding, 21_MiB);
-  EXPECT_EQ(all.garbage_collection_threshold.billionths, 123'456'789u);
-  EXPECT_EQ(all.roundup, divisions::all(8));
+  const auto with = [](auto change) {
+    pytorch_settings changed;
+    change(changed);
+    return changed;
+  };
+  using s = pytorch_settings;
+  EXPECT_EQ((both<pytorch, "backend:cudaMallocAsync">()), with([](s& c) { c.async_backend = true; }));
+  EXPECT_EQ((both<pytorch, "backend:hipMallocAsync">()), with([](s& c) { c.async_backend = true; }));
+  EXPECT_EQ((both<pytorch, "max_split_size_mb:64">()), with([](s& c) { c.max_split_size = 64_MiB; }));
+  EXPECT_EQ((both<pytorch, "max_non_split_rounding_mb:21">()),
+            with([](s& c) { c.max_non_split_rounding = 21_MiB; }));
+  EXPECT_EQ((both<pytorch, "large_segment_size_mb:30">()),
+            with([](s& c) { c.large_segment_size = c.max_non_split_rounding = 30_MiB; }));
+  EXPECT_EQ((both<pytorch, "garbage_collection_threshold:0.123456789">()),
+            with([](s& c) { c.garbage_collection_threshold = {123'456'789}; }));
+  EXPECT_EQ((both<pytorch, "roundup_power2_divisions:8">()),
+            with([](s& c) { c.roundup = divisions::all(8); }));
+  EXPECT_EQ((both<pytorch, "expandable_segments:True">()), with([](s& c) { c.expandable_segments = true; }));
+  EXPECT_EQ((both<pytorch, "expandable_segments_reserve:0.5">()),
+            with([](s& c) { c.expandable_segments_reserve = tessera::percent(50); }));
+  EXPECT_EQ((both<pytorch, "expandable_segments_reserve:40G">()),
+            with([](s& c) { c.expandable_segments_reserve = 40_GiB; }));
+  EXPECT_EQ((both<pytorch, "expandable_segments_reserve_by_class:[default:0.5,large:2G]">()), s{});
+  EXPECT_EQ((both<pytorch, "per_process_memory_fraction:0.5">()),
+            with([](s& c) { c.memory_fraction = tessera::percent(50); }));
+  EXPECT_EQ((both<pytorch, "throw_on_cudamalloc_oom:True">()), with([](s& c) { c.throw_on_oom = true; }));
+  EXPECT_EQ((both<pytorch, "release_lock_on_cudamalloc:True">()), with([](s& c) { c.release_lock = true; }));
+  EXPECT_EQ((both<pytorch, "release_lock_on_hipmalloc:True">()), with([](s& c) { c.release_lock = true; }));
+  EXPECT_EQ((both<pytorch, "graph_capture_record_stream_reuse:True">()),
+            with([](s& c) { c.graph_capture_record_stream_reuse = true; }));
+  EXPECT_EQ((both<pytorch, "pinned_use_background_threads:True">()),
+            with([](s& c) { c.pinned_use_background_threads = true; }));
+  EXPECT_EQ((both<pytorch, "pinned_use_cuda_host_register:True">()),
+            with([](s& c) { c.pinned_use_host_register = true; }));
+  EXPECT_EQ((both<pytorch, "pinned_use_hip_host_register:True">()),
+            with([](s& c) { c.pinned_use_host_register = true; }));
+  EXPECT_EQ((both<pytorch, "pinned_num_register_threads:8">()),
+            with([](s& c) { c.pinned_num_register_threads = 8; }));
+  EXPECT_EQ((both<pytorch, "pinned_max_round_threshold_mb:64">()),
+            with([](s& c) { c.pinned_max_round_threshold = 64_MiB; }));
+  EXPECT_EQ((both<pytorch, "pinned_max_cached_size_mb:128">()),
+            with([](s& c) { c.pinned_max_cached_size = 128_MiB; }));
+  EXPECT_EQ((both<pytorch, "pinned_reserve_segment_size_mb:256">()),
+            with([](s& c) { c.pinned_reserve_segment_size = 256_MiB; }));
+  EXPECT_EQ((both<pytorch, "pinned_free_catch_all:True">()),
+            with([](s& c) { c.pinned_free_catch_all = true; }));
+}
+
+TEST(pytorch_conf, ends_of_ranges_are_legal) {
+  EXPECT_EQ((both<pytorch, "max_split_size_mb:20">().max_split_size), 20_MiB);
+  EXPECT_EQ((both<pytorch, "max_non_split_rounding_mb:20">().max_non_split_rounding), 20_MiB);
+  EXPECT_EQ((both<pytorch, "large_segment_size_mb:11,max_split_size_mb:11">().max_split_size), 11_MiB);
+  EXPECT_EQ((both<pytorch, "max_split_size_mb:11,large_segment_size_mb:11">().max_split_size), 11_MiB);
+  EXPECT_EQ((both<pytorch, "per_process_memory_fraction:0">().memory_fraction), tessera::fraction{});
+  EXPECT_EQ((both<pytorch, "per_process_memory_fraction:1">().memory_fraction), tessera::percent(100));
+  EXPECT_EQ((both<pytorch, "pinned_num_register_threads:1">().pinned_num_register_threads), 1u);
+  EXPECT_EQ((both<pytorch, "pinned_num_register_threads:128">().pinned_num_register_threads), 128u);
+  EXPECT_EQ((both<pytorch, "pinned_max_round_threshold_mb:0">().pinned_max_round_threshold), 0u);
+  EXPECT_EQ((both<pytorch, "pinned_max_cached_size_mb:0">().pinned_max_cached_size), 0u);
+  EXPECT_EQ((both<pytorch, "pinned_reserve_segment_size_mb:1">().pinned_reserve_segment_size), 1_MiB);
+  EXPECT_EQ((both<pytorch, "expandable_segments_reserve:0.000000001">().expandable_segments_reserve),
+            tessera::fraction{1});
+  EXPECT_EQ((both<pytorch, "expandable_segments_reserve:0.5g">().expandable_segments_reserve), 512_MiB);
+  // What is more than there can be is all there can be, and no share of anything overflows.
+  EXPECT_EQ((both<pytorch, "expandable_segments_reserve:99999999999999999999G">()
+                 .expandable_segments_reserve.bytes),
+            tessera::unlimited - 1);
+  EXPECT_EQ(
+      (both<pytorch, "expandable_segments_reserve:99999999999999999999">().expandable_segments_reserve.on(
+          80_GiB)),
+      tessera::unlimited);
+  EXPECT_EQ((both<pytorch, "expandable_segments_reserve_by_class:[]">()), pytorch_settings{});
+}
+
+// PyTorch has no exclusion, where torch_npu has some.
+TEST(pytorch_conf, every_key_goes_with_every_other) {
+  constexpr std::string_view on[] = {"backend:cudaMallocAsync",
+                                     "max_split_size_mb:64",
+                                     "max_non_split_rounding_mb:64",
+                                     "large_segment_size_mb:30",
+                                     "garbage_collection_threshold:0.6",
+                                     "roundup_power2_divisions:4",
+                                     "expandable_segments:True",
+                                     "expandable_segments_reserve:0.5",
+                                     "expandable_segments_reserve_by_class:[a:1]",
+                                     "per_process_memory_fraction:0.5",
+                                     "throw_on_cudamalloc_oom:True",
+                                     "release_lock_on_cudamalloc:True",
+                                     "release_lock_on_hipmalloc:True",
+                                     "graph_capture_record_stream_reuse:True",
+                                     "pinned_use_background_threads:True",
+                                     "pinned_use_cuda_host_register:True",
+                                     "pinned_use_hip_host_register:True",
+                                     "pinned_num_register_threads:8",
+                                     "pinned_max_round_threshold_mb:64",
+                                     "pinned_max_cached_size_mb:64",
+                                     "pinned_reserve_segment_size_mb:64",
+                                     "pinned_free_catch_all:True"};
+  static_assert(std::size(on) == pytorch::keys.size());
+  for (std::size_t i = 0; i < std::size(on); ++i) {
+    EXPECT_EQ(on[i].substr(0, on[i].find(':')), pytorch::keys[i].name);
+    for (const std::string_view other : on)
+      EXPECT_TRUE(is_legal(std::string(on[i]) + "," + std::string(other))) << on[i] << other;
+  }
 }
 
 TEST(pytorch_conf, the_last_of_equal_keys_counts) {
@@ -175,7 +283,7 @@ using config_tests::refused;
 class pytorch_conf_errors : public testing::TestWithParam<refused> {};
 
 TEST_P(pytorch_conf_errors, say_key_value_rule_and_place) {
-  config_tests::expect_refusal(parse_pytorch(GetParam().text), GetParam().why);
+  config_tests::expect_refusal(tessera::config::parse<pytorch>(GetParam().text), GetParam().why);
 }
 
 constexpr std::string_view split = "max_split_size_mb";
@@ -183,16 +291,16 @@ constexpr std::string_view slack = "max_non_split_rounding_mb";
 constexpr std::string_view collect = "garbage_collection_threshold";
 constexpr std::string_view roundup = "roundup_power2_divisions";
 
-constexpr std::string_view unknown = "no such option";
+constexpr std::string_view unknown = "no such key";
 constexpr std::string_view no_key = "a key is expected";
 constexpr std::string_view no_colon = "a ':' must follow the key";
 constexpr std::string_view no_comma = "a ',' must part settings";
 constexpr std::string_view not_mib = "must be a whole number of MiB";
-constexpr std::string_view too_small = "must be greater than 20, the size of a large segment in MiB";
+constexpr std::string_view too_small = "must be at least large_segment_size_mb";
 constexpr std::string_view not_decimal = "must be a decimal number of at most 9 places";
 constexpr std::string_view not_inside = "must be greater than 0 and less than 1";
 constexpr std::string_view not_bool = "must be True or False";
-constexpr std::string_view not_native = "only the native backend is decided here";
+constexpr std::string_view not_native = "must be native or cudaMallocAsync";
 constexpr std::string_view not_parts = "divisions must be a power of two below 2^32";
 constexpr std::string_view not_parts_or_0 = "divisions must be 0 or a power of two below 2^32";
 constexpr std::string_view not_size = "a size must be a power of two in MiB, or >";
@@ -202,112 +310,130 @@ constexpr std::string_view not_parted = "a ',' must part entries, and a ']' end 
 INSTANTIATE_TEST_SUITE_P(
     keys, pytorch_conf_errors,
     testing::Values(
-        refused{"foo:1,bar:2", {"foo", "", unknown, 0}},
-        refused{"Backend:native", {"Backend", "", unknown, 0}},
-        refused{"large_segment_size_mb:15", {"large_segment_size_mb", "", unknown, 0}},
-        refused{"release_lock_on_cudamalloc:none", {"release_lock_on_cudamalloc", "", unknown, 0}},
-        refused{"max_split_size_mb:64,per_process_memory_fraction:0.5",
-                {"per_process_memory_fraction", "", unknown, 21}},
-        refused{",", {",", "", no_key, 0}}, refused{"[", {"[", "", no_key, 0}},
-        refused{",max_split_size_mb:64", {",", "", no_key, 0}},
-        refused{"max_split_size_mb:64,,backend:native", {",", "", no_key, 21}},
-        refused{"max_split_size_mb", {split, "", no_colon, 17}},
-        refused{"max_split_size_mb,40", {split, ",", no_colon, 17}},
-        refused{"max_split_size_mb:64:", {split, ":", no_comma, 20}},
-        refused{"roundup_power2_divisions:[1:2]]", {roundup, "]", no_comma, 30}},
-        refused{"roundup_power2_divisions:[1:2]backend:native", {roundup, "backend", no_comma, 30}}));
+        refused{"foo:1,bar:2", {"foo", "", unknown, 0, fault::unknown_key}},
+        refused{"Backend:native", {"Backend", "", unknown, 0, fault::unknown_key}},
+        refused{"max_split_size_mb:64,page_size:1g", {"page_size", "", unknown, 21, fault::unknown_key}},
+        refused{",", {",", "", no_key, 0, fault::malformed}},
+        refused{"[", {"[", "", no_key, 0, fault::malformed}},
+        refused{",max_split_size_mb:64", {",", "", no_key, 0, fault::malformed}},
+        refused{"max_split_size_mb:64,,backend:native", {",", "", no_key, 21, fault::malformed}},
+        refused{"max_split_size_mb", {split, "", no_colon, 17, fault::missing_value}},
+        refused{"max_split_size_mb,40", {split, ",", no_colon, 17, fault::missing_value}},
+        refused{"max_split_size_mb:64:", {split, ":", no_comma, 20, fault::malformed}},
+        refused{"roundup_power2_divisions:[1:2]]", {roundup, "]", no_comma, 30, fault::malformed}},
+        refused{"roundup_power2_divisions:[1:2]backend:native",
+                {roundup, "backend", no_comma, 30, fault::malformed}}));
 
 INSTANTIATE_TEST_SUITE_P(
     values, pytorch_conf_errors,
     testing::Values(
-        refused{"max_split_size_mb:", {split, "", not_mib, 18}},
-        refused{"max_split_size_mb:2", {split, "2", too_small, 18}},
-        refused{"max_split_size_mb:20", {split, "20", too_small, 18}},
-        refused{"max_split_size_mb:-1", {split, "-1", not_mib, 18}},
-        refused{"max_split_size_mb:+40", {split, "+40", not_mib, 18}},
-        refused{"max_split_size_mb:40abc", {split, "40abc", not_mib, 18}},
-        refused{"max_split_size_mb:40.0", {split, "40.0", not_mib, 18}},
-        refused{"max_split_size_mb:[40]", {split, "[", not_mib, 18}},
-        refused{"max_split_size_mb:18446744073709551616", {split, "18446744073709551616", not_mib, 18}},
-        refused{"max_non_split_rounding_mb:20", {slack, "20", too_small, 26}},
-        refused{"garbage_collection_threshold:1.2", {collect, "1.2", not_inside, 29}},
-        refused{"garbage_collection_threshold:1", {collect, "1", not_inside, 29}},
-        refused{"garbage_collection_threshold:0", {collect, "0", not_inside, 29}},
-        refused{"garbage_collection_threshold:0.0", {collect, "0.0", not_inside, 29}},
-        refused{"garbage_collection_threshold:0.1234567891", {collect, "0.1234567891", not_decimal, 29}},
-        refused{"garbage_collection_threshold:-0.5", {collect, "-0.5", not_decimal, 29}},
-        refused{"garbage_collection_threshold:1e-1", {collect, "1e-1", not_decimal, 29}},
-        refused{"garbage_collection_threshold:nan", {collect, "nan", not_decimal, 29}},
-        refused{"garbage_collection_threshold:0.5.5", {collect, "0.5.5", not_decimal, 29}},
-        refused{"garbage_collection_threshold:.", {collect, ".", not_decimal, 29}},
-        refused{"garbage_collection_threshold:", {collect, "", not_decimal, 29}},
-        refused{"expandable_segments:true", {"expandable_segments", "true", not_bool, 20}},
-        refused{"expandable_segments:", {"expandable_segments", "", not_bool, 20}},
-        refused{"backend:cudaMallocAsync", {"backend", "cudaMallocAsync", not_native, 8}},
-        refused{"backend:", {"backend", "", not_native, 8}}));
+        refused{"max_split_size_mb:", {split, "", not_mib, 18, fault::missing_value}},
+        refused{"max_split_size_mb:2", {split, "2", too_small, 18, fault::out_of_range}},
+        refused{"max_split_size_mb:20,large_segment_size_mb:25",
+                {split, "20", too_small, 18, fault::out_of_range}},
+        refused{"large_segment_size_mb:10",
+                {"large_segment_size_mb", "10", "must be greater than 10", 22, fault::out_of_range}},
+        refused{"pinned_num_register_threads:3",
+                {"pinned_num_register_threads", "3", "must be a power of two of at most 128", 28,
+                 fault::out_of_range}},
+        refused{"pinned_reserve_segment_size_mb:0",
+                {"pinned_reserve_segment_size_mb", "0", "must be greater than 0", 31, fault::out_of_range}},
+        refused{"max_split_size_mb:-1", {split, "-1", not_mib, 18, fault::not_a_number}},
+        refused{"max_split_size_mb:+40", {split, "+40", not_mib, 18, fault::not_a_number}},
+        refused{"max_split_size_mb:40abc", {split, "40abc", not_mib, 18, fault::not_a_number}},
+        refused{"max_split_size_mb:40.0", {split, "40.0", not_mib, 18, fault::not_a_number}},
+        refused{"max_split_size_mb:[40]", {split, "[", not_mib, 18, fault::not_a_number}},
+        refused{"max_split_size_mb:18446744073709551616",
+                {split, "18446744073709551616", "must be less than 2^64", 18, fault::out_of_range}},
+        refused{"max_non_split_rounding_mb:19", {slack, "19", too_small, 26, fault::out_of_range}},
+        refused{"garbage_collection_threshold:1.2", {collect, "1.2", not_inside, 29, fault::out_of_range}},
+        refused{"garbage_collection_threshold:1", {collect, "1", not_inside, 29, fault::out_of_range}},
+        refused{"garbage_collection_threshold:0", {collect, "0", not_inside, 29, fault::out_of_range}},
+        refused{"garbage_collection_threshold:0.0", {collect, "0.0", not_inside, 29, fault::out_of_range}},
+        refused{"garbage_collection_threshold:0.1234567891",
+                {collect, "0.1234567891", not_decimal, 29, fault::not_a_number}},
+        refused{"garbage_collection_threshold:-0.5", {collect, "-0.5", not_decimal, 29, fault::not_a_number}},
+        refused{"garbage_collection_threshold:1e-1", {collect, "1e-1", not_decimal, 29, fault::not_a_number}},
+        refused{"garbage_collection_threshold:nan", {collect, "nan", not_decimal, 29, fault::not_a_number}},
+        refused{"garbage_collection_threshold:0.5.5",
+                {collect, "0.5.5", not_decimal, 29, fault::not_a_number}},
+        refused{"garbage_collection_threshold:.", {collect, ".", not_decimal, 29, fault::not_a_number}},
+        refused{"garbage_collection_threshold:", {collect, "", not_decimal, 29, fault::missing_value}},
+        refused{"expandable_segments:true",
+                {"expandable_segments", "true", not_bool, 20, fault::not_one_of_its_words}},
+        refused{"expandable_segments:", {"expandable_segments", "", not_bool, 20, fault::missing_value}},
+        refused{"backend:cuda", {"backend", "cuda", not_native, 8, fault::not_one_of_its_words}},
+        refused{"backend:", {"backend", "", not_native, 8, fault::missing_value}}));
 
 INSTANTIATE_TEST_SUITE_P(
     lists, pytorch_conf_errors,
-    testing::Values(refused{"roundup_power2_divisions:0", {roundup, "0", not_parts, 25}},
-                    refused{"roundup_power2_divisions:3", {roundup, "3", not_parts, 25}},
-                    refused{"roundup_power2_divisions:4294967296", {roundup, "4294967296", not_parts, 25}},
-                    refused{"roundup_power2_divisions:", {roundup, "", not_parts, 25}},
-                    refused{"roundup_power2_divisions:[65:4]", {roundup, "65", not_size, 26}},
-                    refused{"roundup_power2_divisions:[0:4]", {roundup, "0", not_size, 26}},
-                    refused{"roundup_power2_divisions:[<:4]", {roundup, "<", not_size, 26}},
-                    refused{"roundup_power2_divisions:[64:3]", {roundup, "3", not_parts_or_0, 29}},
-                    refused{"roundup_power2_divisions:[64:]", {roundup, "]", not_parts_or_0, 29}},
-                    refused{"roundup_power2_divisions:[64,8]", {roundup, ",", no_size_colon, 28}},
-                    refused{"roundup_power2_divisions:[64", {roundup, "", no_size_colon, 28}},
-                    refused{"roundup_power2_divisions:[64:8:128:2]", {roundup, ":", not_parted, 30}},
-                    refused{"roundup_power2_divisions:[64:8", {roundup, "", not_parted, 30}},
-                    refused{"roundup_power2_divisions:[64:8,", {roundup, "", not_size, 31}},
-                    refused{"roundup_power2_divisions:[", {roundup, "", not_size, 26}}));
+    testing::Values(
+        refused{"roundup_power2_divisions:0", {roundup, "0", not_parts, 25, fault::out_of_range}},
+        refused{"roundup_power2_divisions:3", {roundup, "3", not_parts, 25, fault::out_of_range}},
+        refused{"roundup_power2_divisions:4294967296",
+                {roundup, "4294967296", not_parts, 25, fault::out_of_range}},
+        refused{"roundup_power2_divisions:", {roundup, "", not_parts, 25, fault::missing_value}},
+        refused{"roundup_power2_divisions:[65:4]", {roundup, "65", not_size, 26, fault::out_of_range}},
+        refused{"roundup_power2_divisions:[0:4]", {roundup, "0", not_size, 26, fault::out_of_range}},
+        refused{"roundup_power2_divisions:[<:4]", {roundup, "<", not_size, 26, fault::not_a_number}},
+        refused{"roundup_power2_divisions:[64:3]", {roundup, "3", not_parts_or_0, 29, fault::out_of_range}},
+        refused{"roundup_power2_divisions:[64:]", {roundup, "]", not_parts_or_0, 29, fault::missing_value}},
+        refused{"roundup_power2_divisions:[64,8]", {roundup, ",", no_size_colon, 28, fault::missing_value}},
+        refused{"roundup_power2_divisions:[64", {roundup, "", no_size_colon, 28, fault::missing_value}},
+        refused{"roundup_power2_divisions:[64:8:128:2]", {roundup, ":", not_parted, 30, fault::malformed}},
+        refused{"roundup_power2_divisions:[64:8", {roundup, "", not_parted, 30, fault::malformed}},
+        refused{"roundup_power2_divisions:[64:8,", {roundup, "", not_size, 31, fault::missing_value}},
+        refused{"roundup_power2_divisions:[", {roundup, "", not_size, 26, fault::missing_value}}));
 
-/// Whatever is parsed obeys its own rules: settings are in range, errors lie in the text.
-void expect_sound(std::string_view text) {
-  const auto parsed = parse_pytorch(text);
-  if (const auto* why = std::get_if<setting_error>(&parsed)) {
-    ASSERT_LE(why->at, text.size()) << text;
-    ASSERT_FALSE(why->rule.empty()) << text;
-    const std::string_view named = why->value.empty() ? why->key : why->value;
-    ASSERT_NE(text.find(named), std::string_view::npos) << text;
-    return;
-  }
-  const auto& got = std::get<pytorch_settings>(parsed);
-  ASSERT_GT(got.max_split_size, 20_MiB) << text;
-  ASSERT_GE(got.max_non_split_rounding, 20_MiB) << text;
-  ASSERT_LT(got.garbage_collection_threshold.billionths, 1'000'000'000u) << text;
-  for (std::uint32_t parts : got.roundup.in_slot) ASSERT_EQ(parts & (parts - 1u), 0u) << text;
-}
+constexpr std::string_view reserve = "expandable_segments_reserve";
+constexpr std::string_view by_class = "expandable_segments_reserve_by_class";
+constexpr std::string_view not_reserve =
+    "must be a positive share of the device, or a number of GiB with a G";
+constexpr std::string_view share = "per_process_memory_fraction";
+constexpr std::string_view not_share = "must be from 0 to 1";
+constexpr std::string_view threads = "pinned_num_register_threads";
+constexpr std::string_view not_threads = "must be a power of two of at most 128";
 
-constexpr std::string_view whole =
-    "max_split_size_mb:64,max_non_split_rounding_mb:21,garbage_collection_threshold:0.6,"
-    "roundup_power2_divisions:[64:8,128:2,>:1],expandable_segments:False,backend:native,";
-
-TEST(pytorch_conf, any_beginning_is_answered) {
-  for (std::size_t n = 0; n <= whole.size(); ++n) expect_sound(whole.substr(0, n));
-  EXPECT_TRUE(is_legal(whole));
-}
-
-TEST(pytorch_conf, any_mutation_is_answered) {
-  constexpr std::string_view letters = std::string_view(",:[]> .0129-aT\0\xff", 16);
-  std::mt19937 random(7);
-  for (int i = 0; i < 50'000; ++i) {
-    std::string text(whole);
-    for (auto changes = random() % 4 + 1; changes > 0; --changes) {
-      const std::size_t at = random() % text.size();
-      const char c = letters[random() % letters.size()];
-      switch (random() % 3) {
-        case 0: text[at] = c; break;
-        case 1: text.insert(at, 1, c); break;
-        default: text.erase(at, random() % 8 + 1);
-      }
-      if (text.empty()) text = c;
-    }
-    expect_sound(text);
-    if (HasFatalFailure()) return;
-  }
-}
+INSTANTIATE_TEST_SUITE_P(
+    of_cuda, pytorch_conf_errors,
+    testing::Values(
+        refused{"backend:cudamallocasync",
+                {"backend", "cudamallocasync", not_native, 8, fault::not_one_of_its_words}},
+        refused{"expandable_segments_reserve:0", {reserve, "0", not_reserve, 28, fault::out_of_range}},
+        refused{"expandable_segments_reserve:0G", {reserve, "0G", not_reserve, 28, fault::out_of_range}},
+        refused{"expandable_segments_reserve:-1", {reserve, "-1", not_reserve, 28, fault::not_a_number}},
+        refused{"expandable_segments_reserve:40M", {reserve, "40M", not_reserve, 28, fault::not_a_number}},
+        refused{"expandable_segments_reserve:G", {reserve, "G", not_reserve, 28, fault::not_a_number}},
+        refused{"expandable_segments_reserve:", {reserve, "", not_reserve, 28, fault::missing_value}},
+        refused{"expandable_segments_reserve_by_class:0.5",
+                {by_class, "0.5", "must be a list in brackets", 37, fault::malformed}},
+        refused{"expandable_segments_reserve_by_class:",
+                {by_class, "", "must be a list in brackets", 37, fault::missing_value}},
+        refused{"expandable_segments_reserve_by_class:[a:1",
+                {by_class, "", "must be a list in brackets", 41, fault::malformed}},
+        refused{"per_process_memory_fraction:1.1", {share, "1.1", not_share, 28, fault::out_of_range}},
+        refused{"per_process_memory_fraction:-0.1", {share, "-0.1", not_decimal, 28, fault::not_a_number}},
+        refused{"throw_on_cudamalloc_oom:1",
+                {"throw_on_cudamalloc_oom", "1", not_bool, 24, fault::not_one_of_its_words}},
+        refused{"release_lock_on_cudamalloc:none",
+                {"release_lock_on_cudamalloc", "none", not_bool, 27, fault::not_one_of_its_words}},
+        refused{"release_lock_on_hipmalloc:",
+                {"release_lock_on_hipmalloc", "", not_bool, 26, fault::missing_value}},
+        refused{"graph_capture_record_stream_reuse:on",
+                {"graph_capture_record_stream_reuse", "on", not_bool, 34, fault::not_one_of_its_words}},
+        refused{"pinned_use_background_threads:true",
+                {"pinned_use_background_threads", "true", not_bool, 30, fault::not_one_of_its_words}},
+        refused{"pinned_use_hip_host_register:none",
+                {"pinned_use_hip_host_register", "none", not_bool, 29, fault::not_one_of_its_words}},
+        refused{"pinned_num_register_threads:0", {threads, "0", not_threads, 28, fault::out_of_range}},
+        refused{"pinned_num_register_threads:256", {threads, "256", not_threads, 28, fault::out_of_range}},
+        refused{"pinned_num_register_threads:none",
+                {threads, "none", "must be a whole number", 28, fault::not_a_number}},
+        refused{"pinned_max_cached_size_mb:-1",
+                {"pinned_max_cached_size_mb", "-1", not_mib, 26, fault::not_a_number}},
+        refused{"pinned_free_catch_all:", {"pinned_free_catch_all", "", not_bool, 22, fault::missing_value}},
+        refused{"page_size:1g", {"page_size", "", unknown, 0, fault::unknown_key}},
+        refused{"throw_on_npumalloc_oom:True",
+                {"throw_on_npumalloc_oom", "", unknown, 0, fault::unknown_key}}));
 
 }  // namespace

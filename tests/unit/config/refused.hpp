@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/config/dialect.hpp>
+#include <tessera/config/text.hpp>
 #include <tessera/config/words.hpp>
 
 namespace config_tests {
@@ -27,6 +29,30 @@ void expect_refusal(const Parsed& parsed, const tessera::config::setting_error& 
   EXPECT_EQ(said->value, why.value);
   EXPECT_EQ(said->rule, why.rule);
   EXPECT_EQ(said->at, why.at);
+  EXPECT_EQ(said->what, why.what);
+  EXPECT_EQ(said->other, why.other);
+}
+
+/// Whether a text is legal in a dialect, what it says, and why not.
+template <typename Dialect>
+constexpr bool is_legal(std::string_view text) {
+  return tessera::config::parse<Dialect>(text).index() == 0;
+}
+template <typename Dialect>
+constexpr typename Dialect::settings settings(std::string_view text) {
+  return std::get<0>(tessera::config::parse<Dialect>(text));
+}
+template <typename Dialect>
+constexpr tessera::config::setting_error error(std::string_view text) {
+  return std::get<1>(tessera::config::parse<Dialect>(text));
+}
+
+/// What a legal text says, which is the same when compiling and when running.
+template <typename Dialect, tessera::config::text Text>
+typename Dialect::settings both() {
+  constexpr auto compiled = tessera::config::settings_in<Dialect, Text>();
+  EXPECT_EQ(settings<Dialect>(Text.view()), compiled) << Text.view();
+  return compiled;
 }
 
 }  // namespace config_tests

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include <tessera/config/bad_setting.hpp>
+#include <tessera/config/dialect.hpp>
+#include <tessera/recipe/paddle.hpp>
+#include <tessera/recipe/passthrough.hpp>
+#include <tessera/recipe/pinned.hpp>
+#include <tessera/recipe/power_of_two.hpp>
+#include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/recipe.hpp>
+#include <tessera/recipe/stitched.hpp>
+#include <tessera/recipe/torch_npu.hpp>
+#include <tessera/recipe/with.hpp>
+
+#include "commands.hpp"
+
+/// The recipes that can be named on the command line.
+namespace replay {
+
+/// Reads settings, or says what is wrong with them; characters count from behind `before`.
+template <typename Dialect>
+[[nodiscard]] std::variant<typename Dialect::settings, std::string> read_conf(const std::string& before,
+                                                                              const std::string& conf) {
+  const std::string text = before + conf;
+  auto parsed = tessera::config::parse<Dialect>(text);
+  if (auto* const error = std::get_if<tessera::config::setting_error>(&parsed)) {
+    error->at -= before.size();
+    return std::string(tessera::config::bad_setting("--conf", *error).what());
+  }
+  return std::get<typename Dialect::settings>(parsed);
+}
+
+/// Calls f.operator()<Recipe>(policies) with what the settings choose in a family; returns what is wrong, or nothing.
+template <typename Family, typename F>
+[[nodiscard]] std::string choose_in(const std::string& before, const std::string& conf, std::size_t capacity,
+                                    F f) {
+  const auto read = read_conf<typename Family::dialect>(before, conf);
+  if (const auto* const wrong = std::get_if<std::string>(&read)) return *wrong;
+  const auto& settings = std::get<typename Family::settings>(read);
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    const auto call = [&]<typename Recipe>() {
+      auto chosen = Recipe::configured(settings);
+      // PyTorch collects only under a memory fraction, so a threshold comes with the fraction 1.
+      if constexpr (requires { settings.garbage_collection_threshold; }) {
+        if (settings.garbage_collection_threshold != tessera::fraction{} &&
+            settings.memory_fraction == tessera::percent(100))
+          chosen.growth.most = capacity;
+      }
+      f.template operator()<Recipe>(chosen);
+    };
+    (void)((Family::index_for(settings) == I &&
+            (call.template operator()<typename Family::template recipe_at<I>>(), true)) ||
+           ...);
+  }(std::make_index_sequence<Family::count>{});
+  return {};
+}
+
+/// Calls f.operator()<Recipe>(policies) for the recipe of a name, under the settings of a configuration string in its
+/// system's dialect; returns what is wrong, or nothing.
+template <typename F>
+[[nodiscard]] std::string choose_recipe(const std::string& name, const std::string& conf,
+                                        std::size_t capacity, F f) {
+  const auto in = [&]<typename Family>(const char* before) {
+    return choose_in<Family>(before, conf, capacity, f);
+  };
+  const auto plain = [&]<typename Recipe>() -> std::string {
+    if (!conf.empty()) return "--conf: recipe " + name + " takes no settings";
+    f.template operator()<Recipe>(tessera::policies<Recipe>{});
+    return {};
+  };
+  using namespace tessera;
+  if (name == "pytorch") return in.template operator()<pytorch_family>("");
+  if (name == "pytorch_expandable")
+    return in.template operator()<pytorch_family>("expandable_segments:True,");
+  if (name == "cuda_async") return in.template operator()<pytorch_family>("backend:cudaMallocAsync,");
+  if (name == "torch_npu") return in.template operator()<torch_npu_family>("");
+  if (name == "torch_npu_expandable")
+    return in.template operator()<torch_npu_family>("expandable_segments:True,");
+  if (name == "paddle" || name == "paddle_auto_growth") return in.template operator()<paddle_family>("");
+  if (name == "paddle_naive_best_fit")
+    return in.template operator()<paddle_family>("FLAGS_allocator_strategy=naive_best_fit,");
+  if (name == "pinned") return in.template operator()<torch_npu_pinned_family>("");
+  if (name == "pinned_expandable")
+    return in.template operator()<torch_npu_pinned_family>("pin_memory_expandable_segments:True,");
+  if (name == "pinned_packed") return plain.template operator()<pinned_packed>();
+  if (name == "stitched") return plain.template operator()<stitched>();
+  if (name == "stitched_calmly")
+    return plain.template operator()<with<stitched, grow_by_stitching<std::size_t{32}>>>();
+  if (name == "power_of_two") return plain.template operator()<power_of_two>();
+  if (name == "passthrough") return plain.template operator()<passthrough>();
+  return "--recipe " + name +
+         ": no such recipe; there are pytorch, pytorch_expandable, cuda_async, torch_npu, "
+         "torch_npu_expandable, paddle, "
+         "paddle_auto_growth, paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed, stitched, "
+         "stitched_calmly, "
+         "power_of_two, passthrough";
+}
+
+/// What compare shows, in this order.
+inline constexpr const char* compared[] = {"pytorch",
+                                           "pytorch_expandable",
+                                           "cuda_async",
+                                           "torch_npu",
+                                           "torch_npu_expandable",
+                                           "paddle_auto_growth",
+                                           "paddle_naive_best_fit",
+                                           "stitched",
+                                           "stitched_calmly",
+                                           "power_of_two",
+                                           "passthrough"};
+
+}  // namespace replay

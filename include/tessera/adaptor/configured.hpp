@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/config/bad_setting.hpp>
+#include <tessera/config/dialect.hpp>
+#include <tessera/config/environment.hpp>
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/contract.hpp>
+#include <tessera/core/error.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/core/usage.hpp>
+#include <tessera/provider/provider.hpp>
+#include <tessera/recipe/family.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+
+/// Says that one thread at a time uses an allocator; adaptor/locked.hpp and adaptor/per_stream.hpp have others to say.
+struct in_one_thread {
+  template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
+  using allocator = caching_allocator<Recipe, Provider, Sink, Counting>;
+};
+
+/// The allocator of one recipe of a family.
+template <typename Recipe, typename Pool>
+struct chosen_front {
+  using recipe = Recipe;
+  Pool pool;
+  chosen_front(auto device, const auto& chosen, auto sink)
+      : pool(std::move(device), Recipe::configured(chosen), std::move(sink)) {}
+};
+/// Stands for a recipe that the provider has not what it needs for.
+template <std::size_t>
+struct no_front {};
+
+template <std::size_t I, typename Family, device_provider Provider, typename Front, event_sink Sink,
+          typename Counting>
+struct front_at {
+  using type = no_front<I>;
+};
+template <std::size_t I, typename Family, device_provider Provider, typename Front, event_sink Sink,
+          typename Counting>
+  requires provider_for<Provider, typename Family::template recipe_at<I>>
+struct front_at<I, Family, Provider, Front, Sink, Counting> {
+  using recipe = typename Family::template recipe_at<I>;
+  using type = chosen_front<recipe, typename Front::template allocator<recipe, Provider, Sink, Counting>>;
+};
+template <typename Family, device_provider Provider, typename Front, event_sink Sink, typename Counting,
+          std::size_t... I>
+auto any_front(std::index_sequence<I...>)
+    -> std::variant<std::monostate, typename front_at<I, Family, Provider, Front, Sink, Counting>::type...>;
+
+/// The first recipe that a provider has what it needs for.
+template <typename Family, device_provider Provider, std::size_t... I>
+consteval std::size_t first_served(std::index_sequence<I...>) {
+  std::size_t index = 0;
+  (void)((provider_for<Provider, typename Family::template recipe_at<I>> || (++index, false)) || ...);
+  return index;
+}
+
+/// An allocator whose settings are read when the program runs, and choose its recipe in a family: the same decisions as
+/// the `Front` of that recipe, for a branch at each call.
+template <typename Family, device_provider Provider, typename Front = in_one_thread,
+          event_sink Sink = ignore_events, typename Counting = count_everything>
+class configured {
+ public:
+  using settings_type = typename Family::settings;
+  using dialect = typename Family::dialect;
+
+  ///   Throws:  config::bad_setting where the provider has not what the recipe needs
+  explicit configured(const settings_type& chosen, Provider device = Provider{}, Sink sink = {})
+      : settings_(chosen) {
+    make(indices{}, device, sink);
+  }
+  configured(const configured&) = delete;
+  configured& operator=(const configured&) = delete;
+
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    return visit([=](auto& pool) { return pool.allocate(bytes, stream); });
+  }
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    return visit([=](auto& pool) { return pool.try_allocate(bytes, stream); });
+  }
+  void deallocate(void* p) noexcept {
+    visit([=](auto& pool) { pool.deallocate(p); });
+  }
+  void deallocate(void* p, std::size_t bytes) noexcept {
+    visit([=](auto& pool) { pool.deallocate(p, bytes); });
+  }
+  [[nodiscard]] bool try_deallocate(void* p) noexcept {
+    return visit([=](auto& pool) { return pool.try_deallocate(p); });
+  }
+  bool record_stream(void* p, stream_id stream) noexcept {
+    return visit([=](auto& pool) { return pool.record_stream(p, stream); });
+  }
+  void trim(std::size_t keep = 0) noexcept {
+    visit([=](auto& pool) { pool.trim(keep); });
+  }
+  [[nodiscard]] usage now() const noexcept {
+    return visit([](const auto& pool) { return pool.now(); });
+  }
+  [[nodiscard]] pool_statistics statistics() const noexcept
+    requires Counting::keeps_statistics
+  {
+    return visit([](const auto& pool) { return pool.statistics().all; });
+  }
+  [[nodiscard]] const char* audit() const noexcept {
+    return visit([](const auto& pool) { return pool.audit(); });
+  }
+
+  [[nodiscard]] const settings_type& settings() const noexcept { return settings_; }
+  /// Takes other settings over, for all that is decided from now on, unless one of them differs that cannot change any
+  /// more: it would choose another recipe, or no policy of this one reads it.
+  ///   Returns:  the error that names that key, and nothing has changed; or nothing
+  [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
+    return visit_front([&](auto& in) { return change_in(in, wanted); });
+  }
+  /// The same for a text; what it does not name is at its default then, as in PyTorch.
+  [[nodiscard]] std::optional<config::setting_error> change(std::string_view text) noexcept {
+    const auto parsed = config::parse<dialect>(text);
+    if (const auto* const error = std::get_if<config::setting_error>(&parsed)) return *error;
+    return change(std::get<settings_type>(parsed));
+  }
+
+  /// Calls f with the allocator that was chosen; f must return the same type for each.
+  template <typename F>
+  decltype(auto) visit(F f) {
+    return visit_front([&f](auto& in) -> decltype(auto) { return f(in.pool); });
+  }
+  template <typename F>
+  decltype(auto) visit(F f) const {
+    return const_cast<configured&>(*this).visit_front(
+        [&f](const auto& in) -> decltype(auto) { return f(in.pool); });
+  }
+
+ private:
+  using indices = std::make_index_sequence<Family::count>;
+  using any = decltype(any_front<Family, Provider, Front, Sink, Counting>(indices{}));
+  static constexpr std::size_t first = first_served<Family, Provider>(indices{});
+  static_assert(first < Family::count, "configured: the provider serves no recipe of the family");
+
+  template <std::size_t... I>
+  void make(std::index_sequence<I...>, Provider& device, Sink& sink) {
+    const std::size_t wanted = Family::index_for(settings_);
+    (void)((wanted == I && (make_one<I>(device, sink), true)) || ...);
+  }
+  template <std::size_t I>
+  void make_one(Provider& device, Sink& sink) {
+    using recipe = typename Family::template recipe_at<I>;
+    if constexpr (provider_for<Provider, recipe>) {
+      pool_.template emplace<I + 1>(std::move(device), settings_, std::move(sink));
+    } else {
+      raise(config::bad_setting(dialect::name, {{}, {}, "the provider has not what these settings need"}));
+    }
+  }
+
+  template <typename F>
+  decltype(auto) visit_front(F f) {
+    using result = decltype(f(std::get<first + 1>(pool_)));
+    return std::visit(
+        [&f](auto& in) -> result {
+          if constexpr (requires { in.pool; }) {
+            return f(in);
+          } else {
+            contract_broken("configured: there is no allocator");
+          }
+        },
+        pool_);
+  }
+
+  template <typename Chosen>
+  std::optional<config::setting_error> change_in(Chosen& in, const settings_type& wanted) noexcept {
+    using recipe = typename Chosen::recipe;
+    const std::size_t index = Family::index_for(settings_);
+    const bool same_recipe = Family::index_for(wanted) == index;
+    std::optional<config::setting_error> refused;
+    for (const auto& key : dialect::keys) {
+      settings_type with_it = settings_;
+      settings_type without = wanted;
+      if (refused || !config::exchange(key, with_it, without)) continue;
+      if (Family::index_for(with_it) != index) {
+        refused = {{key.name, {}, "chooses another recipe, so it cannot change any more"}};
+      } else if (same_recipe && recipe::configured(with_it) == recipe::configured(settings_) &&
+                 (Family::index_for(without) != index ||
+                  recipe::configured(without) == recipe::configured(wanted))) {
+        refused = {
+            {key.name, {}, "is read by no policy of this allocator's recipe, so it cannot change any more"}};
+      }
+    }
+    if (refused || !same_recipe) return refused;
+    if constexpr (requires { in.pool.settings(); }) {
+      in.pool.settings() = recipe::configured(wanted);
+    } else {
+      in.pool.with_settings([&](auto& chosen) { chosen = recipe::configured(wanted); });
+    }
+    settings_ = wanted;
+    return {};
+  }
+
+  settings_type settings_;
+  any pool_;
+};
+
+/// An allocator of a family, under the settings in an environment variable, as in
+/// from_environment<torch_npu_family, simulated_device>("PYTORCH_NPU_ALLOC_CONF"); where it is not set, at their defaults.
+///   Throws:  config::bad_setting where a setting is refused
+template <typename Family, device_provider Provider, typename Front = in_one_thread>
+[[nodiscard]] configured<Family, Provider, Front> from_environment(const char* variable,
+                                                                   Provider device = Provider{}) {
+  const auto read = config::from_environment<typename Family::dialect>(variable);
+  if (const auto* const error = std::get_if<config::setting_error>(&read))
+    raise(config::bad_setting(variable, *error));
+  return configured<Family, Provider, Front>(std::get<typename Family::settings>(read), std::move(device));
+}
+/// The same for the variables that the family's system reads.
+template <typename Family, device_provider Provider, typename Front = in_one_thread>
+[[nodiscard]] configured<Family, Provider, Front> from_environment(Provider device = Provider{}) {
+  const auto read = config::from_environment<typename Family::dialect>();
+  if (const auto* const error = std::get_if<config::setting_error>(&read))
+    raise(config::bad_setting(Family::dialect::name, *error));
+  return configured<Family, Provider, Front>(std::get<typename Family::settings>(read), std::move(device));
+}
+
+}  // namespace tessera

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
+
+namespace tessera {
+
+/// An allocator for several threads (`locked`, `per_stream`) that waits where memory ran out: until another thread frees
+/// something through it, then it tries again, and so on until it was patient for long enough. All else is as there.
+///
+/// A thread that waits for what it holds itself, or for frees that do not come this way, waits in vain. Each try counts as
+/// one in the statistics.
+///   Source:  Paddle's gpu_allocator_retry_time, where a free may be missed
+template <typename Allocator>
+class retrying : public Allocator {
+ public:
+  static constexpr std::chrono::milliseconds usual_patience{10'000};
+
+  retrying() = default;
+  using Allocator::Allocator;
+  /// With a patience of 0 or less it never waits.
+  template <typename... Rest>
+  explicit retrying(std::chrono::milliseconds patience, Rest&&... rest)
+      : Allocator(std::forward<Rest>(rest)...), patience_(patience < longest ? patience : longest) {}
+
+  [[nodiscard]] std::chrono::milliseconds patience() const noexcept { return patience_; }
+
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    void* const p = try_in_time(bytes, [&] { return Allocator::try_allocate(bytes, stream); });
+    return p != nullptr ? p : Allocator::allocate(bytes, stream);
+  }
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    const auto once = [&] { return Allocator::try_allocate(bytes, stream); };
+    void* const p = try_in_time(bytes, once);
+    return p != nullptr ? p : once();
+  }
+  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+    requires requires(Allocator& a) { a.allocate_by_handle(bytes, stream); }
+  {
+    const auto once = [&] { return Allocator::allocate_by_handle(bytes, stream); };
+    const handle h = try_in_time(bytes, once);
+    return h ? h : once();
+  }
+
+  void deallocate(void* p) noexcept { Allocator::deallocate(p), freed(); }
+  void deallocate(void* p, std::size_t bytes) noexcept { Allocator::deallocate(p, bytes), freed(); }
+  void deallocate(handle h) noexcept
+    requires requires(Allocator& a) { a.deallocate(h); }
+  {
+    Allocator::deallocate(h), freed();
+  }
+  [[nodiscard]] bool try_deallocate(void* p) noexcept {
+    const bool done = Allocator::try_deallocate(p);
+    if (done) freed();
+    return done;
+  }
+  void trim(std::size_t keep = 0) noexcept { Allocator::trim(keep), freed(); }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 365);
+
+  /// What once() gives before the time is over; the last try of all is left to the caller.
+  template <typename F>
+  [[nodiscard]] auto try_in_time(std::size_t bytes, F once) noexcept -> decltype(once()) {
+    decltype(once()) got{};
+    if (bytes == 0 || bytes > max_request || patience_.count() <= 0 || (got = once())) return got;
+    const clock::time_point deadline = clock::now() + patience_;
+    waiting_.fetch_add(1, std::memory_order_acq_rel);
+    std::unique_lock lock(mutex_);
+    for (bool in_time = true; !got && in_time;) {
+      const std::uint64_t seen = frees_;
+      lock.unlock();
+      got = once();
+      lock.lock();
+      in_time = got || changed_.wait_until(lock, deadline, [&] { return frees_ != seen; });
+    }
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
+    return got;
+  }
+  void freed() noexcept {
+    // Whoever begins to wait behind this, in the order of changes of `waiting_`, finds what was freed in its next try.
+    if (waiting_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
+    const std::lock_guard lock(mutex_);
+    ++frees_;
+    changed_.notify_all();
+  }
+
+  std::chrono::milliseconds patience_ = usual_patience;
+  std::atomic<std::size_t> waiting_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t frees_ = 0;  // that somebody waited for
+};
+
+}  // namespace tessera

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+
+#include <tessera/config/dialect.hpp>
+#include <tessera/recipe/preset.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+
+/// The recipes of one system, of which its settings choose one: the first that says R::serves(settings). Its policies
+/// then begin as R::configured(settings).
+template <typename Dialect, typename... Recipe>
+struct family {
+  using dialect = Dialect;
+  using settings = typename Dialect::settings;
+  static constexpr std::size_t count = sizeof...(Recipe);
+  template <std::size_t Index>
+  using recipe_at = std::tuple_element_t<Index, std::tuple<Recipe...>>;
+
+  [[nodiscard]] static constexpr std::size_t index_for(const settings& given) noexcept {
+    std::size_t index = 0;
+    (void)((Recipe::serves(given) || (++index, false)) || ...);
+    return index;
+  }
+
+  template <settings Given>
+  using chosen = recipe_at<index_for(Given)>;
+  /// The recipe for settings that are known when compiling; at their defaults, a recipe as it is.
+  template <settings Given>
+  using with = std::conditional_t<Given == settings{}, chosen<Given>, preset<chosen<Given>, Given>>;
+  /// The same for a text; one that is refused does not compile.
+  template <auto Text>
+  using from = with<config::settings_in<Dialect, Text>()>;
+};
+
+}  // namespace tessera

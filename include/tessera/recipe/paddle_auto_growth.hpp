@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/config/paddle.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/contract.hpp>
+#include <tessera/core/memory_limit.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+
+/// Decides as the auto_growth allocator of PaddlePaddle does, which is its default: a chunk is taken when nothing fits, and
+/// cut from its high end.
+///
+/// Its settings are members of the policies, off by default: `growth.large` (auto_growth_chunk_size_in_mb),
+/// `eviction.at_free` (free_idle_chunk), `eviction.before_growth` (free_when_no_cache_hit), `pools.boundary` and
+/// `growth.boundary` (small_pool_size_in_mb), `growth.most` (gpu_memory_limit_mb, for this allocator alone; `limited` holds
+/// for all on a device). `recovery.settles` is not Paddle's: where a chunk is refused, a request is content with what it
+/// needs. Recorded streams hold a block back from its free on, in Paddle from record_stream on.
+struct paddle_auto_growth final {
+  using rounding = round_to_multiple<256>;
+  using pools = pool_small_and_large<tunable(std::size_t{0})>;
+  using streams = reuse_on_same_stream;
+  using split = split_if_rest_at_least<min_alignment, block_end::high>;
+  using pages = back_with_normal_pages;
+  using growth = grow_by_chunks<>;
+  using eviction = evict_idle_chunks<>;
+  using recovery = recover_like_paddle<>;
+
+  [[nodiscard]] static constexpr bool serves(const config::paddle_settings& settings) noexcept {
+    return !settings.naive_best_fit;
+  }
+  /// The policies under settings that it serves.
+  [[nodiscard]] static constexpr policies<paddle_auto_growth> configured(
+      const config::paddle_settings& settings) noexcept;
+};
+static_assert(recipe<paddle_auto_growth>);
+
+constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
+    const config::paddle_settings& settings) noexcept {
+  if (!serves(settings)) contract_broken("paddle_auto_growth::configured: settings for another recipe");
+  const bool two_pools = settings.small_pool_size > 0;  // whose chunk sizes then override the general one
+  const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;
+  const std::size_t limit = settings.gpu_memory_limit;
+  return {
+      .pools = {.boundary = settings.small_pool_size},
+      .growth = {.small = settings.small_pool_chunk_size,
+                 .large = large,
+                 .boundary = settings.small_pool_size,
+                 .most = limit > 0 ? memory_limit(limit) : memory_limit()},
+      .eviction = {.before_growth = settings.free_when_no_cache_hit, .at_free = settings.free_idle_chunk}};
+}
+
+}  // namespace tessera

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/config/paddle.hpp>
+#include <tessera/core/chunk_plan.hpp>
+#include <tessera/core/contract.hpp>
+#include <tessera/core/memory_limit.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+
+/// Decides as the naive_best_fit allocator of PaddlePaddle does: it takes most of the device's memory as its first chunk,
+/// and serves from there. Requests above the size of a chunk are direct: their memory goes straight back when they are
+/// freed. A block has 64 bytes more than was asked for, and nothing goes back in need.
+///
+/// Its settings are `growth.plan`, which `eviction.plan` must equal, and `growth.most` (gpu_memory_limit_mb, for this
+/// allocator alone; `limited` holds for all on a device).
+struct paddle_naive_best_fit final {
+  using rounding = round_padded<64, round_to_multiple<256>>;
+  using pools = pool_together;
+  using streams = reuse_on_same_stream;
+  using split = split_if_rest_at_least<128>;
+  using pages = back_with_normal_pages;
+  using growth = grow_by_plan<>;
+  using eviction = evict_direct_at_free<>;
+  using recovery = recover_never;
+
+  [[nodiscard]] static constexpr bool serves(const config::paddle_settings& settings) noexcept {
+    return settings.naive_best_fit;
+  }
+  /// The policies under settings that it serves.
+  [[nodiscard]] static constexpr policies<paddle_naive_best_fit> configured(
+      const config::paddle_settings& settings) noexcept;
+};
+static_assert(recipe<paddle_naive_best_fit>);
+
+constexpr policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
+    const config::paddle_settings& settings) noexcept {
+  if (!serves(settings)) contract_broken("paddle_naive_best_fit::configured: settings for another recipe");
+  const chunk_plan plan{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
+                        settings.fraction_of_gpu_memory};
+  const std::size_t limit = settings.gpu_memory_limit;
+  return {.growth = {.plan = plan, .most = limit > 0 ? memory_limit(limit) : memory_limit()},
+          .eviction = {.plan = plan}};
+}
+
+}  // namespace tessera

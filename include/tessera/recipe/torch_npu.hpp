@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/config/text.hpp>
+#include <tessera/config/torch_npu.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/contract.hpp>
+#include <tessera/core/page_choice.hpp>
+#include <tessera/recipe/family.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+
+/// Decides as the caching allocator of torch_npu 2.12 does.
+///
+/// It differs from pytorch_native in that 32 bytes are added to each request before it is rounded, so that powers of two
+/// land in the next class and 1 MiB in the large pool; in that a block's own stream holds it back once it is recorded; and
+/// in its 2 MiB pages. Its settings are members of the policies: those of pytorch_native, with `rounding.inner.table`, and
+/// `pages.choice` (page_size) and `streams.patience` (multi_stream_lazy_reclaim).
+struct torch_npu_native final {
+  using rounding = round_padded<32, round_to_divisions<512>>;
+  using pools = pool_small_and_large<1_MiB>;
+  using streams = look_at_events_late<reuse_on_same_stream_after_recorded>;
+  using split = split_up_to<>;
+  using pages = back_with<tunable(page_choice{.pages = page_plan::huge_first})>;
+  using growth = grow_by_segments<>;
+  using eviction = evict_idle_above<>;
+  using recovery = recover_like_pytorch<>;
+
+  [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
+    return !settings.expandable_segments;
+  }
+  /// The policies under settings that it serves.
+  [[nodiscard]] static constexpr policies<torch_npu_native> configured(
+      const config::torch_npu_settings& settings) noexcept;
+};
+static_assert(recipe<torch_npu_native>);
+
+/// Decides as that allocator does with expandable_segments; large blocks then begin at multiples of `growth.alignment`
+/// (base_addr_aligned_kb), and large pages are of `growth.large` bytes (large_segment_size_mb, segment_size_mb).
+struct torch_npu_expandable final {
+  using rounding = torch_npu_native::rounding;
+  using pools = torch_npu_native::pools;
+  using streams = torch_npu_native::streams;
+  using split = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
+  using pages = torch_npu_native::pages;
+  using growth = grow_in_place<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
+  using eviction = evict_idle_above<>;
+  using recovery = recover_like_pytorch<>;
+
+  [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
+    return settings.expandable_segments;
+  }
+  [[nodiscard]] static constexpr policies<torch_npu_expandable> configured(
+      const config::torch_npu_settings& settings) noexcept;
+};
+static_assert(recipe<torch_npu_expandable>);
+
+/// The policies of a recipe with torch_npu's numbers under its settings.
+template <typename Recipe>
+[[nodiscard]] constexpr policies<Recipe> under_torch_npu_settings(
+    const config::torch_npu_settings& settings) noexcept {
+  constexpr std::size_t events_until_a_look = 512;
+  return {.rounding = {.inner = {.table = settings.roundup}},
+          .streams = {{}, settings.multi_stream_lazy_reclaim ? events_until_a_look : 0},
+          .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
+          .pages = {.choice = page_choice{.pages = settings.giant_pages ? page_plan::giant_first
+                                                                        : page_plan::huge_first}},
+          // Of 1 GiB pages, segments are rounded up to whole ones, whatever is said of them.
+          .growth = {.large = settings.giant_pages ? 20_MiB : settings.large_segment_size,
+                     .most = settings.memory_fraction},
+          .eviction = {.threshold = settings.garbage_collection_threshold},
+          .recovery = {.rejects = settings.throw_on_oom}};
+}
+constexpr policies<torch_npu_native> torch_npu_native::configured(
+    const config::torch_npu_settings& settings) noexcept {
+  if (!serves(settings)) contract_broken("torch_npu_native::configured: settings for another recipe");
+  return under_torch_npu_settings<torch_npu_native>(settings);
+}
+constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
+    const config::torch_npu_settings& settings) noexcept {
+  if (!serves(settings)) contract_broken("torch_npu_expandable::configured: settings for another recipe");
+  auto chosen = under_torch_npu_settings<torch_npu_expandable>(settings);
+  chosen.growth.alignment = settings.base_addr_aligned;
+  if (settings.giant_pages) {
+    chosen.growth.large = 1_GiB;
+  } else if (settings.large_segment_size == 20_MiB) {
+    chosen.growth.large = settings.segment_size;
+  }
+  return chosen;
+}
+
+/// What a PYTORCH_NPU_ALLOC_CONF chooses among.
+using torch_npu_family = family<config::torch_npu, torch_npu_native, torch_npu_expandable>;
+
+/// The recipe that a PYTORCH_NPU_ALLOC_CONF chooses, as in torch_npu<"max_split_size_mb:32">.
+template <config::text Conf = "">
+using torch_npu = torch_npu_family::from<Conf>;
+
+}  // namespace tessera

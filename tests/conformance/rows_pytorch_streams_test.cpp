@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows 72 to 76 and 78 of the facts about PyTorch's allocator, streams and events; rows 115 and 116, what a trace holds;
+// rows 84 to 93, where an allocator of its own is the pool.
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/tessera.hpp>
+
+#include "rows.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace conformance;
+using action = allocator_event::action;
+
+constexpr stream_id a{1}, b{2};
+constexpr std::uint64_t second = 1'000'000'000;
+
+TEST(torch_row, n072_the_same_stream_reuses_at_once_without_synchronising) {
+  native pool;
+  void* const p = pool.allocate(1_KiB, a);
+  pool.device().submit(a, second);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.allocate(1_KiB, a), p);
+  const auto& calls = pool.device().calls();
+  EXPECT_EQ(calls.record + calls.query + calls.wait + calls.synchronize, 0u);
+  EXPECT_LT(pool.device().now_ns(), second);
+}
+TEST(torch_row, n073_another_stream_never_reuses) {
+  native pool;
+  void* const p = pool.allocate(1_KiB, a);
+  pool.deallocate(p);
+  EXPECT_NE(pool.allocate(1_KiB, b), p);
+  EXPECT_EQ(reserved(pool), 4_MiB);
+  EXPECT_EQ(pool.allocate(1_KiB, a), p);
+}
+
+/// A block of 1 KiB of stream a, freed while stream b uses it for a second.
+struct held_by_b {
+  native pool;
+  void* p = pool.allocate(1_KiB, a);
+
+  held_by_b() {
+    pool.record_stream(p, b);
+    pool.device().submit(b, second);
+    pool.deallocate(p);
+  }
+};
+TEST(torch_row, n074_a_block_that_a_busy_stream_uses_is_freed_and_stays_active) {
+  held_by_b h;
+  EXPECT_EQ(h.pool.statistics().all.active_bytes.current, 1024);
+  EXPECT_EQ(h.pool.statistics().all.active.current, 1);
+  EXPECT_EQ(h.pool.statistics().all.allocated_bytes.current, 0);
+  EXPECT_EQ(h.pool.statistics().all.requested_bytes.current, 1024);
+  EXPECT_EQ(h.pool.now().pending, 1_KiB);
+  EXPECT_EQ(h.pool.sink().events.back().what, action::free_requested);
+  EXPECT_NE(h.pool.allocate(1_KiB, a), h.p);
+}
+TEST(torch_row, n075_the_next_request_completes_the_free_and_reuses_the_block) {
+  held_by_b h;
+  h.pool.device().advance(second);
+  h.pool.sink().events.clear();
+  EXPECT_EQ(h.pool.allocate(1_KiB, a), h.p);
+  EXPECT_EQ(h.pool.sink().actions(), (std::vector{action::free_completed, action::alloc}));
+  EXPECT_EQ(h.pool.sink().events[0].address, at(h.p));
+  EXPECT_EQ(h.pool.now().pending, 0u);
+}
+TEST(torch_row, n076_cuda_its_own_stream_holds_no_block_back) {
+  native pool;
+  void* const p = pool.allocate(1_KiB, a);
+  EXPECT_TRUE(pool.record_stream(p, a));
+  pool.device().submit(a, second);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.allocate(1_KiB, a), p);
+  EXPECT_EQ(pool.device().calls().record, 0u);
+}
+TEST(torch_row, n078_the_next_request_reaps_513_events_before_it_searches) {
+  native pool;
+  std::vector<void*> blocks;
+  for (int i = 0; i < 513; ++i) blocks.push_back(pool.allocate(512));
+  for (void* p : blocks) pool.record_stream(p, b);
+  pool.device().submit(b, second);
+  for (void* p : blocks) pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 513u * 512);
+  pool.device().advance(second);
+  EXPECT_EQ(pool.allocate(512), blocks[0]);
+  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.device().calls().acquire, 1u);
+}
+
+// A pool of their own is an allocator of its own.
+using sharing = listened<pytorch_native, provider_ref<simulated_device>>;
+TEST(torch_row, n084_emptying_one_cache_leaves_another_pools_segment) {
+  simulated_device device;
+  sharing ordinary{provider_ref(device)}, pool{provider_ref(device)};
+  ordinary.deallocate(ordinary.allocate(5_MiB));
+  pool.deallocate(pool.allocate(5_MiB));
+  ordinary.trim();
+  EXPECT_EQ(segments(ordinary), 0u);
+  EXPECT_EQ(segments(pool), 1u);
+  EXPECT_EQ(device.used(), 20_MiB);
+}
+TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
+  listened<with<pytorch_native, split_never>> never;
+  native ordinary;
+  for (int i = 0; i < 2; ++i) {
+    (void)never.allocate(4_MiB);
+    (void)ordinary.allocate(4_MiB);
+  }
+  EXPECT_EQ(segments(never), 2u);
+  EXPECT_EQ(reserved(never), 40_MiB);
+  EXPECT_EQ(live(never), 40_MiB) << "one block each";
+  EXPECT_EQ(segments(ordinary), 1u);
+}
+TEST(torch_row, n088_a_pool_empties_another_ones_cache_where_the_device_is_full) {
+  simulated_device device = device_of(80_MiB);
+  sharing ordinary{provider_ref(device)}, pool{provider_ref(device)};
+  ordinary.deallocate(ordinary.allocate(60_MiB));
+  EXPECT_EQ(pool.try_allocate(60_MiB), nullptr) << "nobody said whose cache may go";
+  ASSERT_TRUE(pool.on_pressure(
+      [](void* other) noexcept {
+        static_cast<sharing*>(other)->trim();
+        return true;
+      },
+      &ordinary));
+  EXPECT_NE(pool.try_allocate(60_MiB), nullptr);
+  EXPECT_EQ(reserved(ordinary), 0u);
+}
+/// Three blocks of 20 MiB at a time, ten times, in a thread of their own.
+template <typename Pool>
+void three_blocks_ten_times(Pool& pool) {
+  std::thread([&pool] {
+    for (int i = 0; i < 10; ++i) {
+      std::vector<void*> held;
+      for (int k = 0; k < 3; ++k) held.push_back(pool.allocate(20_MiB));
+      for (void* p : held) pool.deallocate(p);
+    }
+  }).join();
+}
+TEST(torch_row, n093_a_pool_that_another_thread_uses_takes_4_segments_or_2_ranges) {
+  native segmented;
+  (void)segmented.allocate(16);
+  three_blocks_ten_times(segmented);
+  EXPECT_EQ(segments(segmented), 4u);
+  expandable ranged;
+  (void)ranged.allocate(16);
+  three_blocks_ten_times(ranged);
+  EXPECT_EQ(ranged.sink().count(action::range_reserve), 2u);
+  EXPECT_EQ(reserved(ranged), 62_MiB);
+}
+
+constexpr std::size_t floats = std::size_t{311} * 411 * sizeof(float);
+
+TEST(torch_row, n115_the_trace_tells_the_unrounded_size) {
+  native pool;
+  void* const p = pool.allocate(floats);
+  const allocator_event latest = pool.sink().events.back();
+  EXPECT_EQ(latest.what, action::alloc);
+  EXPECT_EQ(latest.bytes, floats);
+  EXPECT_EQ(latest.address, at(p));
+  EXPECT_EQ(latest.block, align_up(floats, 512));
+}
+TEST(torch_row, n116_a_walk_over_the_segments_finds_the_block_with_what_was_requested) {
+  native pool;
+  void* const p = pool.allocate(floats);
+  std::size_t found = 0;
+  pool.machine().blocks().for_each_segment([&](const engine::block& head, std::size_t bytes) {
+    const std::uintptr_t end = head.address + bytes;
+    for (const engine::block* each = &head; each->address < end; each = each->above) {
+      if (each->mark.is == engine::block::state::live && each->address == at(p))
+        found = each->facts.requested;
+      if (each->end() == end) break;
+    }
+  });
+  EXPECT_EQ(found, floats);
+}
+
+}  // namespace

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/config/acl_malloc_policy.hpp>
+#include <tessera/config/dialect.hpp>
+#include <tessera/config/paddle.hpp>
+#include <tessera/recipe/paddle.hpp>
+#include <tessera/recipe/pinned.hpp>
+#include <tessera/recipe/torch_npu.hpp>
+#include <tessera/tessera.hpp>
+
+#include "places.hpp"
+#include "rows.hpp"
+
+/// The settings that the documents of the systems whose settings we speak show as examples.
+namespace conformance {
+
+/// An allocator on a place, whose device outlives it.
+template <typename Recipe, typename Place>
+using on = tessera::caching_allocator<Recipe, tessera::provider_ref<typename Place::device_type>, heard>;
+
+/// How often memory came from the device.
+template <typename Pool>
+std::size_t taken(Pool& pool) {
+  return pool.sink().count(heard::action::segment_alloc) + pool.sink().count(heard::action::segment_map);
+}
+
+/// PyTorch's, backed as an aclrtMemMallocPolicy says.
+template <tessera::page_choice Choice>
+using backed = tessera::with<tessera::pytorch_native, tessera::back_with<Choice>>;
+
+// PYTORCH_NPU_ALLOC_CONF, in the order of its document.
+using npu_1 = tessera::torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6">;
+using npu_2 = tessera::torch_npu<"expandable_segments:True,base_addr_aligned_kb:16">;
+using npu_3 = tessera::torch_npu<"page_size:1g">;
+using npu_4 = tessera::torch_npu<"expandable_segments:True,segment_size_mb:40">;
+using npu_5_number = tessera::torch_npu<"roundup_power2_divisions:4">;
+using npu_5_list = tessera::torch_npu<"roundup_power2_divisions:[256:1,512:2,1024:4,>:8]">;
+// And those that are of pinned memory.
+using npu_6 = tessera::torch_npu_pinned<"pinned_use_background_threads:True">;
+using npu_7 = tessera::torch_npu_pinned<"pin_memory_expandable_segments:True">;
+using npu_8 = tessera::torch_npu_pinned<"pinned_mem_register:True">;
+
+/// What Paddle's FLAGS_* say.
+template <tessera::config::text Flags>
+inline constexpr tessera::config::paddle_settings paddle_flags =
+    tessera::config::settings_in<tessera::config::paddle, Flags>();
+using paddle_growing = tessera::paddle<"FLAGS_allocator_strategy=auto_growth">;
+using paddle_ahead = tessera::paddle<"FLAGS_allocator_strategy=naive_best_fit">;
+using paddle_ahead_by_0_4 =
+    tessera::paddle<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_fraction_of_gpu_memory_to_use=0.4">;
+using paddle_ahead_by_0 =
+    tessera::paddle<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_fraction_of_gpu_memory_to_use=0">;
+
+}  // namespace conformance

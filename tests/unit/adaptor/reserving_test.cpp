@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+
+#include <gtest/gtest.h>
+
+#include <tessera/adaptor/reserving.hpp>
+#include <tessera/law/provider.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using region = reserved_region<simulated_device>;
+using provider = reserving<simulated_device>;
+static_assert(event_provider<provider> && paged_provider<provider>);
+
+TEST(reserving, keeps_the_law_of_providers) {
+  simulated_device device;
+  region reserved(device, 1_MiB);
+  provider from(reserved);
+  EXPECT_STREQ(law::provider(from).broken, nullptr);
+}
+
+TEST(reserving, serves_many_segments_with_one_call_and_then_asks_the_device) {
+  simulated_device device;
+  {
+    region reserved(device, 1_MiB);
+    {
+      caching_allocator<pinned, provider> pool{provider(reserved)};
+      EXPECT_EQ(device.calls().acquire, 0u);
+      void* const first = pool.allocate(256_KiB);
+      auto* const second = static_cast<std::byte*>(pool.allocate(256_KiB));
+      EXPECT_EQ(second, static_cast<std::byte*>(first) + 256_KiB);
+      EXPECT_NE(pool.allocate(512_KiB), nullptr);
+      EXPECT_EQ(device.calls().acquire, 1u);
+      EXPECT_NE(pool.allocate(4_KiB), nullptr);
+      EXPECT_EQ(device.calls().acquire, 2u);
+      EXPECT_EQ(device.used(), 1_MiB + 4_KiB);
+      EXPECT_STREQ(pool.audit(), nullptr);
+    }
+    EXPECT_EQ(device.used(), 1_MiB);
+  }
+  EXPECT_EQ(device.used(), 0u);
+}
+
+TEST(reserving, uses_again_what_was_given_back_behind_the_last_segment) {
+  simulated_device device;
+  region reserved(device, 1_MiB);
+  provider from(reserved);
+  void* const first = from.acquire(256_KiB);
+  void* const second = from.acquire(256_KiB);
+  void* const third = from.acquire(512_KiB);
+  EXPECT_TRUE(from.release(third, 512_KiB));
+  EXPECT_EQ(from.acquire(512_KiB), third);
+  EXPECT_TRUE(from.release(first, 256_KiB));
+  void* const outside = from.acquire(256_KiB);
+  EXPECT_EQ(device.calls().acquire, 2u);
+  EXPECT_TRUE(from.release(second, 256_KiB));
+  EXPECT_TRUE(from.release(third, 512_KiB));
+  EXPECT_EQ(from.acquire(1_MiB), first);
+  EXPECT_TRUE(from.release(first, 1_MiB));
+  EXPECT_TRUE(from.release(outside, 256_KiB));
+  EXPECT_EQ(device.used(), 1_MiB);
+}
+
+TEST(reserving, asks_the_device_where_there_is_no_region) {
+  simulated_device device(simulated_device::options{.capacity = 1_MiB});
+  region none(device, 0), too_large(device, 2_MiB);
+  for (region* reserved : {&none, &too_large}) {
+    provider from(*reserved);
+    void* const p = from.acquire(512_KiB);
+    EXPECT_NE(p, nullptr);
+    EXPECT_EQ(from.acquire(1_MiB), nullptr);
+    EXPECT_TRUE(from.release(p, 512_KiB));
+  }
+  EXPECT_EQ(device.calls().refused, 3u);
+}
+
+TEST(reserving, leaves_pages_of_other_kinds_to_the_device) {
+  simulated_device device;
+  region reserved(device, 4_MiB);
+  provider from(reserved);
+  void* const huge = from.acquire(2_MiB, page_kind{.size = page_size::huge});
+  EXPECT_EQ(device.used(), 2_MiB);
+  EXPECT_TRUE(from.release(huge, 2_MiB));
+  EXPECT_EQ(device.used(), 0u);
+}
+
+}  // namespace

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paddle's flags as its document on memory describes them: their ranges, defaults and examples.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+#include <tessera/config/paddle.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/fraction.hpp>
+
+#include "refused.hpp"
+
+namespace {
+
+using namespace tessera::literals;
+using config_tests::both;
+using config_tests::refused;
+using tessera::percent;
+using tessera::unlimited;
+using tessera::config::fault;
+using tessera::config::paddle;
+using tessera::config::paddle_settings;
+
+constexpr bool is_legal(std::string_view text) { return config_tests::is_legal<paddle>(text); }
+constexpr paddle_settings settings(std::string_view text) { return config_tests::settings<paddle>(text); }
+
+TEST(paddle_flags, defaults) {
+  const paddle_settings none = both<paddle, "">();
+  EXPECT_EQ(none, paddle_settings{});
+  EXPECT_FALSE(none.naive_best_fit);
+  EXPECT_EQ(none.fraction_of_gpu_memory, percent(92));
+  EXPECT_EQ(none.initial_gpu_memory, 0u);
+  EXPECT_EQ(none.reallocate_gpu_memory, 0u);
+  EXPECT_EQ(none.gpu_memory_limit, 0u);
+  EXPECT_EQ(none.retry_milliseconds, 10'000u);
+  EXPECT_EQ(none.auto_growth_chunk_size, 0u);
+  EXPECT_FALSE(none.free_idle_chunk);
+  EXPECT_FALSE(none.free_when_no_cache_hit);
+  EXPECT_EQ(none.small_pool_size, 0u);
+  EXPECT_EQ(none.small_pool_chunk_size, 0u);
+  EXPECT_EQ(none.large_pool_chunk_size, 0u);
+  EXPECT_EQ(none.garbage_threshold, 0u);
+  EXPECT_EQ(none.memory_fraction_of_eager_deletion, percent(100));
+  EXPECT_TRUE(none.fast_eager_deletion);
+}
+
+// Each flag changes its own setting, and only that.
+TEST(paddle_flags, every_flag) {
+  const auto with = [](auto change) {
+    paddle_settings changed;
+    change(changed);
+    return changed;
+  };
+  using s = paddle_settings;
+  EXPECT_EQ((both<paddle, "FLAGS_allocator_strategy=naive_best_fit">()),
+            with([](s& c) { c.naive_best_fit = true; }));
+  EXPECT_EQ((both<paddle, "FLAGS_fraction_of_gpu_memory_to_use=0.5">()),
+            with([](s& c) { c.fraction_of_gpu_memory = percent(50); }));
+  EXPECT_EQ((both<paddle, "FLAGS_initial_gpu_memory_in_mb=100">()),
+            with([](s& c) { c.initial_gpu_memory = 100_MiB; }));
+  EXPECT_EQ((both<paddle, "FLAGS_reallocate_gpu_memory_in_mb=50">()),
+            with([](s& c) { c.reallocate_gpu_memory = 50_MiB; }));
+  EXPECT_EQ((both<paddle, "FLAGS_gpu_memory_limit_mb=4096">()),
+            with([](s& c) { c.gpu_memory_limit = 4_GiB; }));
+  EXPECT_EQ((both<paddle, "FLAGS_gpu_allocator_retry_time=250">()),
+            with([](s& c) { c.retry_milliseconds = 250; }));
+  EXPECT_EQ((both<paddle, "FLAGS_auto_growth_chunk_size_in_mb=8">()),
+            with([](s& c) { c.auto_growth_chunk_size = 8_MiB; }));
+  EXPECT_EQ((both<paddle, "FLAGS_free_idle_chunk=True">()), with([](s& c) { c.free_idle_chunk = true; }));
+  EXPECT_EQ((both<paddle, "FLAGS_free_when_no_cache_hit=True">()),
+            with([](s& c) { c.free_when_no_cache_hit = true; }));
+  EXPECT_EQ((both<paddle, "FLAGS_small_pool_size_in_mb=1">()), with([](s& c) { c.small_pool_size = 1_MiB; }));
+  EXPECT_EQ((both<paddle, "FLAGS_small_pool_auto_growth_chunk_size_in_mb=2">()),
+            with([](s& c) { c.small_pool_chunk_size = 2_MiB; }));
+  EXPECT_EQ((both<paddle, "FLAGS_large_pool_auto_growth_chunk_size_in_mb=16">()),
+            with([](s& c) { c.large_pool_chunk_size = 16_MiB; }));
+  EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=2">()),
+            with([](s& c) { c.garbage_threshold = 2_GiB; }));
+  EXPECT_EQ((both<paddle, "FLAGS_memory_fraction_of_eager_deletion=0.25">()),
+            with([](s& c) { c.memory_fraction_of_eager_deletion = percent(25); }));
+  EXPECT_EQ((both<paddle, "FLAGS_fast_eager_deletion_mode=False">()),
+            with([](s& c) { c.fast_eager_deletion = false; }));
+}
+
+// What the document writes, in its order.
+TEST(paddle_flags, examples_of_the_document) {
+  EXPECT_EQ((both<paddle, "FLAGS_fraction_of_gpu_memory_to_use=0.4">().fraction_of_gpu_memory), percent(40));
+  EXPECT_EQ((both<paddle, "FLAGS_fraction_of_gpu_memory_to_use=0">().fraction_of_gpu_memory), percent(0));
+  EXPECT_FALSE((both<paddle, "FLAGS_allocator_strategy=auto_growth">().naive_best_fit));
+  EXPECT_TRUE((both<paddle, "FLAGS_allocator_strategy=naive_best_fit">().naive_best_fit));
+  EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=0">().garbage_threshold), 0u);
+  EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=1">().garbage_threshold), 1_GiB);
+  EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=-1">().garbage_threshold), unlimited);
+  EXPECT_EQ((both<paddle, "FLAGS_memory_fraction_of_eager_deletion=1">().memory_fraction_of_eager_deletion),
+            percent(100));
+  EXPECT_EQ((both<paddle, "FLAGS_memory_fraction_of_eager_deletion=0.6">().memory_fraction_of_eager_deletion),
+            percent(60));
+  EXPECT_EQ((both<paddle, "FLAGS_memory_fraction_of_eager_deletion=0">().memory_fraction_of_eager_deletion),
+            percent(0));
+  EXPECT_TRUE((both<paddle, "FLAGS_fast_eager_deletion_mode=True">().fast_eager_deletion));
+  EXPECT_EQ((both<paddle, "FLAGS_gpu_memory_limit_mb=0">().gpu_memory_limit), 0u);
+}
+
+TEST(paddle_flags, ends_of_ranges_are_legal) {
+  EXPECT_EQ((both<paddle, "FLAGS_fraction_of_gpu_memory_to_use=1.0">().fraction_of_gpu_memory), percent(100));
+  EXPECT_EQ((both<paddle, "FLAGS_gpu_memory_limit_mb=18446744073709551615">().gpu_memory_limit), unlimited);
+  EXPECT_EQ((both<paddle, "FLAGS_gpu_allocator_retry_time=0">().retry_milliseconds), 0u);
+  EXPECT_EQ((both<paddle, "FLAGS_gpu_allocator_retry_time=18446744073709551615">().retry_milliseconds),
+            ~std::uint64_t{0});
+  EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=0.5">().garbage_threshold), 512_MiB);
+  EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=0.000000001">().garbage_threshold), 1u);
+  EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=1073741823.999999999">().garbage_threshold),
+            (std::size_t{1} << 60) - 2);
+  EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=-0">().garbage_threshold), 0u);
+  EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=-0.000000001">().garbage_threshold), unlimited);
+  EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=-99999999999999999999">().garbage_threshold),
+            unlimited);
+}
+
+TEST(paddle_flags, a_switch_is_written_in_three_ways) {
+  EXPECT_TRUE((both<paddle, "FLAGS_free_idle_chunk=1">().free_idle_chunk));
+  EXPECT_TRUE((both<paddle, "FLAGS_free_idle_chunk=true">().free_idle_chunk));
+  EXPECT_TRUE((both<paddle, "FLAGS_free_idle_chunk=True">().free_idle_chunk));
+  EXPECT_FALSE((both<paddle, "FLAGS_fast_eager_deletion_mode=0">().fast_eager_deletion));
+  EXPECT_FALSE((both<paddle, "FLAGS_fast_eager_deletion_mode=false">().fast_eager_deletion));
+  EXPECT_FALSE((both<paddle, "FLAGS_fast_eager_deletion_mode=False">().fast_eager_deletion));
+}
+
+TEST(paddle_flags, stand_together) {
+  const auto several = both<paddle,
+                            "FLAGS_allocator_strategy=auto_growth,FLAGS_gpu_memory_limit_mb=1024,"
+                            "FLAGS_eager_delete_tensor_gb=-1.0,FLAGS_fast_eager_deletion_mode=0,">();
+  EXPECT_FALSE(several.naive_best_fit);
+  EXPECT_EQ(several.gpu_memory_limit, 1_GiB);
+  EXPECT_EQ(several.garbage_threshold, unlimited);
+  EXPECT_FALSE(several.fast_eager_deletion);
+  EXPECT_EQ(settings(" FLAGS_free_idle_chunk =\t1 ,\n").free_idle_chunk, true);
+  EXPECT_EQ(settings("FLAGS_gpu_memory_limit_mb=1,FLAGS_gpu_memory_limit_mb=2").gpu_memory_limit, 2_MiB);
+  // No flag goes without another.
+  for (const auto& one : paddle::keys) {
+    for (const auto& other : paddle::keys) {
+      const auto set = [](const auto& key) {
+        return std::string(key.name) + (key.written == tessera::config::form::words
+                                            ? key.value.starts_with("auto") ? "=naive_best_fit" : "=True"
+                                            : "=1");
+      };
+      EXPECT_TRUE(is_legal(set(one) + "," + set(other))) << set(one) << set(other);
+    }
+  }
+}
+
+class paddle_flags_errors : public testing::TestWithParam<refused> {};
+TEST_P(paddle_flags_errors, say_key_value_rule_and_place) {
+  config_tests::expect_refusal(tessera::config::parse<paddle>(GetParam().text), GetParam().why);
+}
+
+constexpr std::string_view strategy = "FLAGS_allocator_strategy";
+constexpr std::string_view share = "FLAGS_fraction_of_gpu_memory_to_use";
+constexpr std::string_view limit = "FLAGS_gpu_memory_limit_mb";
+constexpr std::string_view retry = "FLAGS_gpu_allocator_retry_time";
+constexpr std::string_view idle = "FLAGS_free_idle_chunk";
+constexpr std::string_view garbage = "FLAGS_eager_delete_tensor_gb";
+
+constexpr std::string_view unknown = "no such key";
+constexpr std::string_view no_sign = "a '=' must follow the flag";
+constexpr std::string_view no_comma = "a ',' must part settings";
+constexpr std::string_view not_strategy = "must be auto_growth or naive_best_fit";
+constexpr std::string_view not_share = "must be from 0 to 1";
+constexpr std::string_view not_decimal = "must be a decimal number of at most 9 places";
+constexpr std::string_view not_mib = "must be a whole number of MiB";
+constexpr std::string_view not_whole = "must be a whole number";
+constexpr std::string_view not_bool = "must be True or False";
+
+INSTANTIATE_TEST_SUITE_P(
+    keys, paddle_flags_errors,
+    testing::Values(
+        refused{"allocator_strategy=auto_growth", {"allocator_strategy", "", unknown, 0, fault::unknown_key}},
+        refused{"FLAGS_Allocator_strategy=auto_growth",
+                {"FLAGS_Allocator_strategy", "", unknown, 0, fault::unknown_key}},
+        refused{"FLAGS_free_idle_chunk=1,max_split_size_mb=32",
+                {"max_split_size_mb", "", unknown, 24, fault::unknown_key}},
+        refused{"FLAGS_allocator_strategy:auto_growth",
+                {"FLAGS_allocator_strategy:auto_growth", "", unknown, 0, fault::unknown_key}},
+        refused{"FLAGS_allocator_strategy", {strategy, "", no_sign, 24, fault::missing_value}},
+        refused{"FLAGS_allocator_strategy,auto_growth", {strategy, ",", no_sign, 24, fault::missing_value}},
+        refused{"FLAGS_free_idle_chunk=1=1", {idle, "=", no_comma, 23, fault::malformed}},
+        refused{"=", {"=", "", "a key is expected", 0, fault::malformed}},
+        refused{"FLAGS_free_idle_chunk=1,,", {",", "", "a key is expected", 24, fault::malformed}}));
+
+INSTANTIATE_TEST_SUITE_P(
+    values, paddle_flags_errors,
+    testing::Values(
+        refused{"FLAGS_allocator_strategy=thread_local",
+                {strategy, "thread_local", not_strategy, 25, fault::not_one_of_its_words}},
+        refused{"FLAGS_allocator_strategy=", {strategy, "", not_strategy, 25, fault::missing_value}},
+        refused{"FLAGS_allocator_strategy=,", {strategy, ",", not_strategy, 25, fault::missing_value}},
+        refused{"FLAGS_fraction_of_gpu_memory_to_use=1.000000001",
+                {share, "1.000000001", not_share, 36, fault::out_of_range}},
+        refused{"FLAGS_fraction_of_gpu_memory_to_use=-0.1",
+                {share, "-0.1", not_decimal, 36, fault::not_a_number}},
+        refused{"FLAGS_fraction_of_gpu_memory_to_use=40%",
+                {share, "40%", not_decimal, 36, fault::not_a_number}},
+        refused{"FLAGS_memory_fraction_of_eager_deletion=2",
+                {"FLAGS_memory_fraction_of_eager_deletion", "2", not_share, 40, fault::out_of_range}},
+        refused{"FLAGS_gpu_memory_limit_mb=-1", {limit, "-1", not_mib, 26, fault::not_a_number}},
+        refused{"FLAGS_gpu_memory_limit_mb=1.5", {limit, "1.5", not_mib, 26, fault::not_a_number}},
+        refused{"FLAGS_gpu_memory_limit_mb=18446744073709551616",
+                {limit, "18446744073709551616", "must be less than 2^64", 26, fault::out_of_range}},
+        refused{"FLAGS_gpu_allocator_retry_time=-1", {retry, "-1", not_whole, 31, fault::not_a_number}},
+        refused{"FLAGS_gpu_allocator_retry_time=", {retry, "", not_whole, 31, fault::missing_value}},
+        refused{"FLAGS_free_idle_chunk=yes", {idle, "yes", not_bool, 22, fault::not_one_of_its_words}},
+        refused{"FLAGS_free_idle_chunk=2", {idle, "2", not_bool, 22, fault::not_one_of_its_words}},
+        refused{"FLAGS_eager_delete_tensor_gb=1073741824",
+                {garbage, "1073741824", "must be less than 2^30", 29, fault::out_of_range}},
+        refused{"FLAGS_eager_delete_tensor_gb=-", {garbage, "-", not_decimal, 29, fault::not_a_number}},
+        refused{"FLAGS_eager_delete_tensor_gb=-x", {garbage, "-x", not_decimal, 29, fault::not_a_number}},
+        refused{"FLAGS_eager_delete_tensor_gb=", {garbage, "", not_decimal, 29, fault::missing_value}},
+        refused{"FLAGS_eager_delete_tensor_gb=--1", {garbage, "--1", not_decimal, 29, fault::not_a_number}}));
+
+}  // namespace

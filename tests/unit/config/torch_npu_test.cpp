@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+// PYTORCH_NPU_ALLOC_CONF as torch_npu's document describes it: its keys, ranges, defaults, exclusions and examples.
+#include <cstddef>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+#include <tessera/config/torch_npu.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/divisions.hpp>
+#include <tessera/core/fraction.hpp>
+
+#include "refused.hpp"
+
+namespace {
+
+using namespace tessera::literals;
+using config_tests::both;
+using config_tests::refused;
+using tessera::divisions;
+using tessera::config::fault;
+using tessera::config::setting_error;
+using tessera::config::torch_npu;
+using tessera::config::torch_npu_settings;
+
+constexpr bool is_legal(std::string_view text) { return config_tests::is_legal<torch_npu>(text); }
+constexpr torch_npu_settings settings(std::string_view text) {
+  return config_tests::settings<torch_npu>(text);
+}
+constexpr setting_error error(std::string_view text) { return config_tests::error<torch_npu>(text); }
+
+TEST(torch_npu_conf, defaults) {
+  const torch_npu_settings none = both<torch_npu, "">();
+  EXPECT_EQ(none, torch_npu_settings{});
+  EXPECT_EQ(none.max_split_size, tessera::unlimited);
+  EXPECT_EQ(none.max_non_split_rounding, 20_MiB);
+  EXPECT_EQ(none.large_segment_size, 20_MiB);
+  EXPECT_EQ(none.garbage_collection_threshold, tessera::fraction{});
+  EXPECT_EQ(none.roundup, divisions{});
+  EXPECT_FALSE(none.expandable_segments);
+  EXPECT_EQ(none.base_addr_aligned, 16_KiB);
+  EXPECT_FALSE(none.giant_pages);
+  EXPECT_EQ(none.segment_size, 20_MiB);
+  EXPECT_FALSE(none.multi_stream_lazy_reclaim);
+  EXPECT_EQ(none.memory_fraction, tessera::percent(100));
+  EXPECT_FALSE(none.throw_on_oom);
+  EXPECT_FALSE(none.release_lock);
+  EXPECT_FALSE(none.pinned_use_background_threads);
+  EXPECT_FALSE(none.pin_memory_expandable_segments);
+  EXPECT_FALSE(none.pinned_mem_register);
+  EXPECT_EQ(none.pinned_max_round_threshold, tessera::unlimited);
+  EXPECT_EQ(none.pinned_max_cached_size, tessera::unlimited);
+  EXPECT_EQ(none.pinned_reserve_segment_size, 0u);
+}
+
+// Each key changes its own setting, and only that.
+TEST(torch_npu_conf, every_key) {
+  const auto with = [](auto change) {
+    torch_npu_settings changed;
+    change(changed);
+    return changed;
+  };
+  using s = torch_npu_settings;
+  EXPECT_EQ((both<torch_npu, "max_split_size_mb:32">()), with([](s& c) { c.max_split_size = 32_MiB; }));
+  EXPECT_EQ((both<torch_npu, "garbage_collection_threshold:0.6">()),
+            with([](s& c) { c.garbage_collection_threshold = tessera::percent(60); }));
+  EXPECT_EQ((both<torch_npu, "expandable_segments:True">()),
+            with([](s& c) { c.expandable_segments = true; }));
+  EXPECT_EQ((both<torch_npu, "base_addr_aligned_kb:4">()), with([](s& c) { c.base_addr_aligned = 4_KiB; }));
+  EXPECT_EQ((both<torch_npu, "page_size:1g">()), with([](s& c) { c.giant_pages = true; }));
+  EXPECT_EQ((both<torch_npu, "segment_size_mb:40">()), with([](s& c) { c.segment_size = 40_MiB; }));
+  EXPECT_EQ((both<torch_npu, "roundup_power2_divisions:8">()),
+            with([](s& c) { c.roundup = divisions::all(8); }));
+  EXPECT_EQ((both<torch_npu, "pinned_use_background_threads:True">()),
+            with([](s& c) { c.pinned_use_background_threads = true; }));
+  EXPECT_EQ((both<torch_npu, "pin_memory_expandable_segments:True">()),
+            with([](s& c) { c.pin_memory_expandable_segments = true; }));
+  EXPECT_EQ((both<torch_npu, "pinned_mem_register:True">()),
+            with([](s& c) { c.pinned_mem_register = true; }));
+  EXPECT_EQ((both<torch_npu, "max_non_split_rounding_mb:21">()),
+            with([](s& c) { c.max_non_split_rounding = 21_MiB; }));
+  EXPECT_EQ((both<torch_npu, "large_segment_size_mb:30">()),
+            with([](s& c) { c.large_segment_size = c.max_non_split_rounding = 30_MiB; }));
+  EXPECT_EQ((both<torch_npu, "per_process_memory_fraction:0.5">()),
+            with([](s& c) { c.memory_fraction = tessera::percent(50); }));
+  EXPECT_EQ((both<torch_npu, "throw_on_npumalloc_oom:True">()), with([](s& c) { c.throw_on_oom = true; }));
+  EXPECT_EQ((both<torch_npu, "release_lock_on_npumalloc:True">()), with([](s& c) { c.release_lock = true; }));
+  EXPECT_EQ((both<torch_npu, "multi_stream_lazy_reclaim:True">()),
+            with([](s& c) { c.multi_stream_lazy_reclaim = true; }));
+  EXPECT_EQ((both<torch_npu, "pinned_max_round_threshold_mb:64">()),
+            with([](s& c) { c.pinned_max_round_threshold = 64_MiB; }));
+  EXPECT_EQ((both<torch_npu, "pinned_max_cached_size_mb:128">()),
+            with([](s& c) { c.pinned_max_cached_size = 128_MiB; }));
+  EXPECT_EQ((both<torch_npu, "pinned_reserve_segment_size_mb:256">()),
+            with([](s& c) { c.pinned_reserve_segment_size = 256_MiB; }));
+}
+
+// The examples of the document, in its order.
+TEST(torch_npu_conf, examples_of_the_document) {
+  const auto first = both<torch_npu, "max_split_size_mb:32,garbage_collection_threshold:0.6">();
+  EXPECT_EQ(first.max_split_size, 32_MiB);
+  EXPECT_EQ(first.garbage_collection_threshold, tessera::percent(60));
+  const auto second = both<torch_npu, "expandable_segments:True,base_addr_aligned_kb:16">();
+  EXPECT_TRUE(second.expandable_segments);
+  EXPECT_EQ(second.base_addr_aligned, 16_KiB);
+  EXPECT_TRUE((both<torch_npu, "page_size:1g">().giant_pages));
+  const auto fourth = both<torch_npu, "expandable_segments:True,segment_size_mb:40">();
+  EXPECT_TRUE(fourth.expandable_segments);
+  EXPECT_EQ(fourth.segment_size, 40_MiB);
+  EXPECT_EQ((both<torch_npu, "roundup_power2_divisions:4">().roundup), divisions::all(4));
+  const auto list = both<torch_npu, "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]">();
+  EXPECT_EQ(list.roundup, (divisions{{1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 8, 8, 8, 8}}));
+  EXPECT_TRUE((both<torch_npu, "pinned_use_background_threads:True">().pinned_use_background_threads));
+  EXPECT_TRUE((both<torch_npu, "pin_memory_expandable_segments:True">().pin_memory_expandable_segments));
+  EXPECT_TRUE((both<torch_npu, "pinned_mem_register:True">().pinned_mem_register));
+}
+
+TEST(torch_npu_conf, ends_of_ranges_are_legal) {
+  EXPECT_EQ((both<torch_npu, "max_split_size_mb:21">().max_split_size), 21_MiB);
+  EXPECT_EQ((both<torch_npu, "max_split_size_mb:18446744073709551615">()), torch_npu_settings{});
+  EXPECT_EQ(
+      (both<torch_npu, "garbage_collection_threshold:0.000000001">().garbage_collection_threshold.billionths),
+      1u);
+  EXPECT_EQ(
+      (both<torch_npu, "garbage_collection_threshold:0.999999999">().garbage_collection_threshold.billionths),
+      999'999'999u);
+  EXPECT_EQ((both<torch_npu, "base_addr_aligned_kb:0">().base_addr_aligned), 0u);
+  EXPECT_EQ((both<torch_npu, "base_addr_aligned_kb:16">().base_addr_aligned), 16_KiB);
+  EXPECT_EQ((both<torch_npu, "segment_size_mb:20">().segment_size), 20_MiB);
+  EXPECT_EQ((both<torch_npu, "segment_size_mb:512">().segment_size), 512_MiB);
+  EXPECT_EQ((both<torch_npu, "large_segment_size_mb:11">().large_segment_size), 11_MiB);
+  EXPECT_EQ((both<torch_npu, "large_segment_size_mb:17592186044415">().large_segment_size),
+            std::size_t{17592186044415} << 20);
+  EXPECT_EQ((both<torch_npu, "max_non_split_rounding_mb:20">().max_non_split_rounding), 20_MiB);
+  EXPECT_EQ((both<torch_npu, "per_process_memory_fraction:0">().memory_fraction), tessera::fraction{});
+  EXPECT_EQ((both<torch_npu, "per_process_memory_fraction:1.0">().memory_fraction), tessera::percent(100));
+  EXPECT_EQ((both<torch_npu, "pinned_max_round_threshold_mb:0">().pinned_max_round_threshold), 0u);
+  EXPECT_EQ((both<torch_npu, "pinned_max_cached_size_mb:0">().pinned_max_cached_size), 0u);
+  EXPECT_EQ((both<torch_npu, "pinned_reserve_segment_size_mb:0">().pinned_reserve_segment_size), 0u);
+  EXPECT_EQ((both<torch_npu, "roundup_power2_divisions:0">().roundup), divisions{});
+  EXPECT_EQ((both<torch_npu, "roundup_power2_divisions:1">().roundup), divisions::all(1));
+  EXPECT_EQ((both<torch_npu, "roundup_power2_divisions:2147483648">().roundup), divisions::all(1u << 31));
+  EXPECT_EQ((both<torch_npu, "roundup_power2_divisions:[1:0,32768:4]">().roundup.in_slot[15]), 4u);
+}
+
+TEST(torch_npu_conf, a_flag_may_be_written_as_it_is) {
+  EXPECT_EQ((both<torch_npu,
+                  "expandable_segments:False,pinned_use_background_threads:False,"
+                  "pin_memory_expandable_segments:False,pinned_mem_register:False,"
+                  "throw_on_npumalloc_oom:False,release_lock_on_npumalloc:False,"
+                  "multi_stream_lazy_reclaim:False">()),
+            torch_npu_settings{});
+}
+
+TEST(torch_npu_conf, sizes_are_compared_whatever_their_order) {
+  const auto below = both<torch_npu, "max_split_size_mb:30,large_segment_size_mb:30">();
+  EXPECT_EQ(below.max_split_size, 30_MiB);
+  EXPECT_EQ((both<torch_npu, "large_segment_size_mb:30,max_split_size_mb:30">()), below);
+  EXPECT_EQ(
+      (both<torch_npu, "max_non_split_rounding_mb:15,large_segment_size_mb:15">().max_non_split_rounding),
+      15_MiB);
+}
+
+TEST(torch_npu_conf, the_last_of_equal_keys_counts) {
+  EXPECT_EQ(settings("segment_size_mb:40,segment_size_mb:80").segment_size, 80_MiB);
+  EXPECT_FALSE(settings("expandable_segments:True,expandable_segments:False").expandable_segments);
+  EXPECT_TRUE(is_legal("expandable_segments:True,max_split_size_mb:32,expandable_segments:False"));
+  EXPECT_FALSE(is_legal("expandable_segments:False,max_split_size_mb:32,expandable_segments:True"));
+}
+
+/// Two settings that do not go together, each with what its key is at by default.
+struct pair {
+  std::string_view one, other, one_off, other_off, rule;
+};
+class torch_npu_conf_exclusions : public testing::TestWithParam<pair> {};
+
+std::string_view key_of(std::string_view setting) { return setting.substr(0, setting.find(':')); }
+
+TEST_P(torch_npu_conf_exclusions, hold_both_ways_and_only_together) {
+  const auto& [one, other, one_off, other_off, its_rule] = GetParam();
+  const std::string_view rule = its_rule;  // which a lambda may use
+  const auto text = [](std::string_view a, std::string_view b) {
+    return std::string(a) + "," + std::string(b);
+  };
+  EXPECT_TRUE(is_legal(one)) << one;
+  EXPECT_TRUE(is_legal(other)) << other;
+  const auto expect_excluded = [&](std::string_view first, std::string_view second) {
+    SCOPED_TRACE(text(first, second));
+    config_tests::expect_refusal(
+        tessera::config::parse<torch_npu>(text(first, second)),
+        {key_of(second), "", rule, first.size() + 1, fault::excluded_by, key_of(first)});
+  };
+  expect_excluded(one, other);
+  expect_excluded(other, one);
+  if (!one_off.empty()) {
+    EXPECT_TRUE(is_legal(text(one_off, other)));
+    EXPECT_TRUE(is_legal(text(other, one_off)));
+  }
+  if (!other_off.empty()) {
+    EXPECT_TRUE(is_legal(text(one, other_off)));
+    EXPECT_TRUE(is_legal(text(other_off, one)));
+  }
+}
+
+constexpr std::string_view split = "max_split_size_mb:32";
+constexpr std::string_view no_split = "max_split_size_mb:18446744073709551615";
+constexpr std::string_view collect = "garbage_collection_threshold:0.6";
+constexpr std::string_view pages = "page_size:1g";
+
+INSTANTIATE_TEST_SUITE_P(
+    document, torch_npu_conf_exclusions,
+    testing::Values(
+        pair{"expandable_segments:True", split, "expandable_segments:False", no_split,
+             torch_npu::expandable_rule},
+        pair{"expandable_segments:True", collect, "expandable_segments:False", "",
+             torch_npu::expandable_rule},
+        pair{"pin_memory_expandable_segments:True", "pinned_mem_register:True",
+             "pin_memory_expandable_segments:False", "pinned_mem_register:False", torch_npu::pinned_rule},
+        pair{pages, split, "", no_split, torch_npu::pages_rule},
+        pair{pages, collect, "", "", torch_npu::pages_rule},
+        pair{pages, "roundup_power2_divisions:4", "", "roundup_power2_divisions:0", torch_npu::pages_rule},
+        pair{pages, "roundup_power2_divisions:[64:8]", "", "roundup_power2_divisions:[]",
+             torch_npu::pages_rule},
+        pair{pages, "pinned_use_background_threads:True", "", "pinned_use_background_threads:False",
+             torch_npu::pages_rule},
+        pair{pages, "pin_memory_expandable_segments:True", "", "pin_memory_expandable_segments:False",
+             torch_npu::pages_rule},
+        pair{pages, "pinned_mem_register:True", "", "pinned_mem_register:False", torch_npu::pages_rule}));
+
+TEST(torch_npu_conf, has_no_other_exclusion) {
+  // A value for each key by which it is not at its default, in the order of the table.
+  constexpr std::string_view on[] = {"max_split_size_mb:64",
+                                     "garbage_collection_threshold:0.6",
+                                     "expandable_segments:True",
+                                     "base_addr_aligned_kb:0",
+                                     "page_size:1g",
+                                     "segment_size_mb:40",
+                                     "roundup_power2_divisions:4",
+                                     "pinned_use_background_threads:True",
+                                     "pin_memory_expandable_segments:True",
+                                     "pinned_mem_register:True",
+                                     "max_non_split_rounding_mb:64",
+                                     "large_segment_size_mb:30",
+                                     "per_process_memory_fraction:0.5",
+                                     "throw_on_npumalloc_oom:True",
+                                     "release_lock_on_npumalloc:True",
+                                     "multi_stream_lazy_reclaim:True",
+                                     "pinned_max_round_threshold_mb:64",
+                                     "pinned_max_cached_size_mb:64",
+                                     "pinned_reserve_segment_size_mb:64"};
+  static_assert(std::size(on) == torch_npu::keys.size());
+  std::size_t refusals = 0;
+  for (std::size_t i = 0; i < std::size(on); ++i) {
+    ASSERT_EQ(key_of(on[i]), torch_npu::keys[i].name);
+    for (std::size_t j = 0; j < std::size(on); ++j) {
+      if (i != j) refusals += !is_legal(std::string(on[i]) + "," + std::string(on[j]));
+    }
+  }
+  EXPECT_EQ(refusals, 2 * torch_npu::exclusions.size());
+}
+
+// The document speaks of page_size together with these.
+TEST(torch_npu_conf, pages_go_with_what_belongs_to_them) {
+  const auto all =
+      both<torch_npu, "page_size:1g,expandable_segments:True,segment_size_mb:512,base_addr_aligned_kb:0">();
+  EXPECT_TRUE(all.giant_pages && all.expandable_segments);
+  EXPECT_EQ(all.segment_size, 512_MiB);
+  EXPECT_TRUE(is_legal("segment_size_mb:40,page_size:1g"));
+  EXPECT_TRUE(is_legal("expandable_segments:True,page_size:1g,per_process_memory_fraction:0.5"));
+}
+
+class torch_npu_conf_errors : public testing::TestWithParam<refused> {};
+TEST_P(torch_npu_conf_errors, say_key_value_rule_and_place) {
+  config_tests::expect_refusal(tessera::config::parse<torch_npu>(GetParam().text), GetParam().why);
+}
+
+constexpr std::string_view not_mib = "must be a whole number of MiB";
+constexpr std::string_view not_kib = "must be a whole number of KiB";
+constexpr std::string_view no_zeros = "must be written without leading zeros";
+constexpr std::string_view not_bool = "must be True or False";
+constexpr std::string_view not_inside = "must be greater than 0 and less than 1";
+constexpr std::string_view not_share = "must be from 0 to 1";
+constexpr std::string_view not_decimal = "must be a decimal number of at most 9 places";
+constexpr std::string_view no_colon = "a ':' must follow the key";
+constexpr std::string_view no_comma = "a ',' must part settings";
+constexpr std::string_view not_parts = "divisions must be 0 or a power of two below 2^32";
+constexpr std::string_view at_most_16 = "must be from 0 to 16";
+constexpr std::string_view to_512 = "must be from 20 to 512";
+constexpr std::string_view above_20 = "must be greater than 20";
+constexpr std::string_view above_10 = "must be greater than 10";
+constexpr std::string_view not_below_large = "must be at least large_segment_size_mb";
+
+INSTANTIATE_TEST_SUITE_P(
+    keys, torch_npu_conf_errors,
+    testing::Values(
+        refused{"foo:1", {"foo", "", "no such key", 0, fault::unknown_key}},
+        refused{"Max_split_size_mb:32", {"Max_split_size_mb", "", "no such key", 0, fault::unknown_key}},
+        refused{"segment_size_mb:40,backend:native", {"backend", "", "no such key", 19, fault::unknown_key}},
+        refused{"throw_on_cudamalloc_oom:True",
+                {"throw_on_cudamalloc_oom", "", "no such key", 0, fault::unknown_key}},
+        refused{"page_size", {"page_size", "", no_colon, 9, fault::missing_value}},
+        refused{"page_size,1g", {"page_size", ",", no_colon, 9, fault::missing_value}},
+        refused{"page_size=1g", {"page_size=1g", "", "no such key", 0, fault::unknown_key}},
+        refused{"page_size:1g;", {"page_size", "1g;", "must be 1g", 10, fault::not_one_of_its_words}},
+        refused{"page_size:1g:", {"page_size", ":", no_comma, 12, fault::malformed}},
+        refused{",page_size:1g", {",", "", "a key is expected", 0, fault::malformed}},
+        refused{"page_size:1g,,", {",", "", "a key is expected", 13, fault::malformed}}));
+
+INSTANTIATE_TEST_SUITE_P(
+    values, torch_npu_conf_errors,
+    testing::Values(
+        refused{"max_split_size_mb:20", {"max_split_size_mb", "20", above_20, 18, fault::out_of_range}},
+        refused{"max_split_size_mb:0", {"max_split_size_mb", "0", above_20, 18, fault::out_of_range}},
+        refused{
+            "max_split_size_mb:18446744073709551616",
+            {"max_split_size_mb", "18446744073709551616", "must be less than 2^64", 18, fault::out_of_range}},
+        refused{"max_split_size_mb:", {"max_split_size_mb", "", not_mib, 18, fault::missing_value}},
+        refused{"max_split_size_mb:,", {"max_split_size_mb", ",", not_mib, 18, fault::missing_value}},
+        refused{"max_split_size_mb:32MB", {"max_split_size_mb", "32MB", not_mib, 18, fault::not_a_number}},
+        refused{"max_split_size_mb:-32", {"max_split_size_mb", "-32", not_mib, 18, fault::not_a_number}},
+        refused{"max_split_size_mb:25,large_segment_size_mb:30",
+                {"max_split_size_mb", "25", not_below_large, 18, fault::out_of_range}},
+        refused{"large_segment_size_mb:30,max_split_size_mb:25",
+                {"max_split_size_mb", "25", not_below_large, 43, fault::out_of_range}},
+        refused{"max_non_split_rounding_mb:19",
+                {"max_non_split_rounding_mb", "19", not_below_large, 26, fault::out_of_range}},
+        refused{"large_segment_size_mb:10",
+                {"large_segment_size_mb", "10", above_10, 22, fault::out_of_range}},
+        refused{"garbage_collection_threshold:0",
+                {"garbage_collection_threshold", "0", not_inside, 29, fault::out_of_range}},
+        refused{"garbage_collection_threshold:1.0",
+                {"garbage_collection_threshold", "1.0", not_inside, 29, fault::out_of_range}},
+        refused{
+            "garbage_collection_threshold:99999999999999999999",
+            {"garbage_collection_threshold", "99999999999999999999", not_inside, 29, fault::out_of_range}},
+        refused{"garbage_collection_threshold:60%",
+                {"garbage_collection_threshold", "60%", not_decimal, 29, fault::not_a_number}},
+        refused{"base_addr_aligned_kb:17",
+                {"base_addr_aligned_kb", "17", at_most_16, 21, fault::out_of_range}},
+        refused{"base_addr_aligned_kb:-1", {"base_addr_aligned_kb", "-1", not_kib, 21, fault::not_a_number}},
+        refused{"base_addr_aligned_kb:8.0",
+                {"base_addr_aligned_kb", "8.0", not_kib, 21, fault::not_a_number}},
+        refused{"base_addr_aligned_kb:016",
+                {"base_addr_aligned_kb", "016", no_zeros, 21, fault::not_a_number}},
+        refused{"base_addr_aligned_kb:00", {"base_addr_aligned_kb", "00", no_zeros, 21, fault::not_a_number}},
+        refused{"base_addr_aligned_kb:", {"base_addr_aligned_kb", "", not_kib, 21, fault::missing_value}},
+        refused{"segment_size_mb:19", {"segment_size_mb", "19", to_512, 16, fault::out_of_range}},
+        refused{"segment_size_mb:513", {"segment_size_mb", "513", to_512, 16, fault::out_of_range}},
+        refused{"segment_size_mb:40.5", {"segment_size_mb", "40.5", not_mib, 16, fault::not_a_number}},
+        refused{"page_size:2m", {"page_size", "2m", "must be 1g", 10, fault::not_one_of_its_words}},
+        refused{"page_size:1G", {"page_size", "1G", "must be 1g", 10, fault::not_one_of_its_words}},
+        refused{"page_size:", {"page_size", "", "must be 1g", 10, fault::missing_value}},
+        refused{"expandable_segments:true",
+                {"expandable_segments", "true", not_bool, 20, fault::not_one_of_its_words}},
+        refused{"expandable_segments:1",
+                {"expandable_segments", "1", not_bool, 20, fault::not_one_of_its_words}},
+        refused{"pinned_use_background_threads:yes",
+                {"pinned_use_background_threads", "yes", not_bool, 30, fault::not_one_of_its_words}},
+        refused{"pin_memory_expandable_segments:",
+                {"pin_memory_expandable_segments", "", not_bool, 31, fault::missing_value}},
+        refused{"pinned_mem_register:TRUE",
+                {"pinned_mem_register", "TRUE", not_bool, 20, fault::not_one_of_its_words}},
+        refused{"per_process_memory_fraction:1.000000001",
+                {"per_process_memory_fraction", "1.000000001", not_share, 28, fault::out_of_range}},
+        refused{"pinned_max_round_threshold_mb:-1",
+                {"pinned_max_round_threshold_mb", "-1", not_mib, 30, fault::not_a_number}},
+        refused{"roundup_power2_divisions:3",
+                {"roundup_power2_divisions", "3", not_parts, 25, fault::out_of_range}},
+        refused{"roundup_power2_divisions:[256:1 512:2]",
+                {"roundup_power2_divisions", "1 512", not_parts, 30, fault::out_of_range}}));
+
+// Where a dialect has two faults, the first in the text is told, and exclusions last.
+TEST(torch_npu_conf, the_first_fault_is_told) {
+  EXPECT_EQ(error("segment_size_mb:1,base_addr_aligned_kb:99").key, "segment_size_mb");
+  EXPECT_EQ(error("page_size:1g,max_split_size_mb:32,segment_size_mb:1").what, fault::out_of_range);
+}
+
+}  // namespace

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/law/recipe.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/paddle.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using config::paddle_settings;
+
+using auto_growth = caching_allocator<paddle_auto_growth, simulated_device>;
+using naive = caching_allocator<paddle_naive_best_fit, simulated_device>;
+
+simulated_device of(std::size_t capacity) {
+  return simulated_device(simulated_device::options{.capacity = capacity, .granularity = 256});
+}
+
+auto_growth growing(const paddle_settings& settings, std::size_t capacity = 16_GiB) {
+  return auto_growth(of(capacity), paddle_auto_growth::configured(settings));
+}
+naive preallocating(paddle_settings settings, std::size_t capacity = 16_GiB) {
+  settings.naive_best_fit = true;
+  return naive(of(capacity), paddle_naive_best_fit::configured(settings));
+}
+
+std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+
+static_assert(law::recipe<paddle_auto_growth>() && law::recipe<paddle_naive_best_fit>());
+static_assert(law::recipe<paddle_auto_growth>(paddle_auto_growth::configured(
+    {.auto_growth_chunk_size = 10_MiB, .free_idle_chunk = true, .free_when_no_cache_hit = true})));
+static_assert(law::recipe<paddle_auto_growth>(paddle_auto_growth::configured(
+    {.small_pool_size = 1_MiB, .small_pool_chunk_size = 2_MiB, .large_pool_chunk_size = 16_MiB})));
+static_assert(law::recipe<paddle_naive_best_fit>(paddle_naive_best_fit::configured(
+    {.naive_best_fit = true, .initial_gpu_memory = 100_MiB, .reallocate_gpu_memory = 50_MiB})));
+static_assert(law::recipe<paddle_naive_best_fit>(
+    paddle_naive_best_fit::configured({.naive_best_fit = true, .fraction_of_gpu_memory = percent(0)})));
+
+constexpr paddle_settings preset_growth{.auto_growth_chunk_size = 10_MiB};
+constexpr paddle_settings preset_naive{.naive_best_fit = true, .initial_gpu_memory = 10_MiB};
+static_assert(recipe<paddle_family::with<preset_growth>> && recipe<paddle_family::with<preset_naive>>);
+static_assert(std::is_same_v<paddle_family::with<preset_growth>::base, paddle_auto_growth>);
+static_assert(std::is_same_v<paddle_family::with<preset_naive>::base, paddle_naive_best_fit>);
+
+TEST(paddle_with, begins_with_its_settings) {
+  caching_allocator<paddle_family::with<preset_growth>, simulated_device> growing;
+  growing.deallocate(growing.allocate(1));
+  EXPECT_EQ(growing.now().reserved, 10_MiB);
+  caching_allocator<paddle_family::with<preset_naive>, simulated_device> other;
+  other.deallocate(other.allocate(1));
+  EXPECT_EQ(other.now().reserved, 10_MiB);
+}
+
+TEST(paddle_auto_growth, takes_its_numbers_from_the_settings) {
+  const auto chosen = paddle_auto_growth::configured({.gpu_memory_limit = 3_GiB,
+                                                      .auto_growth_chunk_size = 10_MiB,
+                                                      .free_idle_chunk = true,
+                                                      .free_when_no_cache_hit = true});
+  EXPECT_EQ(chosen.growth.large.get(), 10_MiB);
+  EXPECT_EQ(chosen.growth.limit(16_GiB), 3_GiB);
+  EXPECT_EQ(chosen.pools.boundary.get(), 0u);
+  EXPECT_TRUE(chosen.eviction.at_free);
+  EXPECT_TRUE(chosen.eviction.before_growth);
+  EXPECT_FALSE(chosen.recovery.settles);
+  EXPECT_EQ(paddle_auto_growth::configured({}).growth.limit(16_GiB), unlimited);
+}
+
+TEST(paddle_auto_growth, two_pools_have_chunk_sizes_of_their_own_and_none_means_just_the_block) {
+  auto pool =
+      growing({.auto_growth_chunk_size = 10_MiB, .small_pool_size = 1_MiB, .small_pool_chunk_size = 2_MiB});
+  void* const small = pool.allocate(1_MiB);
+  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  void* const large = pool.allocate(1_MiB + 1);
+  EXPECT_EQ(pool.now().reserved, 3_MiB + 256);
+  EXPECT_EQ(pool.statistics().pool[0].allocation.current, 1);
+  EXPECT_EQ(pool.statistics().pool[1].allocation.current, 1);
+  void* const second = pool.allocate(1_MiB);
+  EXPECT_EQ(pool.now().reserved, 3_MiB + 256);
+  for (void* p : {small, large, second}) pool.deallocate(p);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(paddle_auto_growth, the_chunk_of_a_pool_counts_only_where_there_are_two) {
+  auto pool = growing(
+      {.auto_growth_chunk_size = 4_MiB, .small_pool_chunk_size = 2_MiB, .large_pool_chunk_size = 16_MiB});
+  pool.deallocate(pool.allocate(1));
+  EXPECT_EQ(pool.now().reserved, 4_MiB);
+}
+
+TEST(paddle_auto_growth, hands_out_the_high_end_of_whatever_is_cut) {
+  auto pool = growing({.auto_growth_chunk_size = 1_MiB});
+  void* const high = pool.allocate(256);
+  void* const below = pool.allocate(512);
+  EXPECT_EQ(number(high) - number(below), 512u);
+  pool.deallocate(high);
+  EXPECT_EQ(pool.allocate(100), high);
+}
+
+TEST(paddle_auto_growth, sweeps_idle_chunks_after_every_free_where_told_so) {
+  auto pool = growing({.auto_growth_chunk_size = 1_MiB, .free_idle_chunk = true});
+  void* const a = pool.allocate(1_MiB);
+  void* const b = pool.allocate(512_KiB);
+  void* const c = pool.allocate(256);
+  pool.deallocate(a);
+  EXPECT_EQ(pool.now().reserved, 1_MiB);
+  pool.deallocate(b);
+  EXPECT_EQ(pool.now().reserved, 1_MiB);
+  pool.deallocate(c);
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.device().calls().release, 2u);
+}
+
+TEST(paddle_auto_growth, settles_for_just_the_block_where_told_so_and_only_after_all_is_given_back) {
+  auto chosen = paddle_auto_growth::configured({.auto_growth_chunk_size = 10_MiB});
+  chosen.recovery.settles = true;
+  auto_growth pool(of(18_MiB), chosen);
+  void* const first = pool.allocate(6_MiB);
+  pool.deallocate(first);
+  void* const large = pool.allocate(11_MiB);  // gives the idle chunk back, and takes what it needs
+  EXPECT_EQ(pool.now().reserved, 11_MiB);
+  void* const small = pool.allocate(1_MiB);
+  EXPECT_NE(small, nullptr);
+  EXPECT_EQ(pool.now().reserved, 12_MiB);
+  EXPECT_EQ(pool.try_allocate(7_MiB), nullptr);
+  for (void* p : {large, small}) pool.deallocate(p);
+  void* const chunk = pool.allocate(12_MiB);
+  EXPECT_EQ(pool.now().reserved, 12_MiB);
+  pool.deallocate(chunk);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(paddle_auto_growth, settles_within_its_limit_alone) {
+  auto chosen = paddle_auto_growth::configured({.gpu_memory_limit = 8_MiB, .auto_growth_chunk_size = 10_MiB});
+  auto_growth strict({}, chosen);
+  EXPECT_EQ(strict.try_allocate(1_MiB), nullptr);
+  chosen.recovery.settles = true;
+  auto_growth content({}, chosen);
+  EXPECT_NE(content.try_allocate(8_MiB), nullptr);
+  EXPECT_EQ(content.try_allocate(1), nullptr);
+  EXPECT_EQ(content.now().reserved, 8_MiB);
+}
+
+TEST(chunk_plan, leaves_a_twentieth_and_what_is_too_little) {
+  EXPECT_EQ(chunk_plan::available(1000_MiB), 950_MiB);
+  EXPECT_EQ(chunk_plan::available(1039), 988u);
+  EXPECT_EQ(chunk_plan::available(268), 0u);
+  EXPECT_EQ(chunk_plan::available(269), 256u);
+  EXPECT_EQ(chunk_plan::available(0), 0u);
+}
+
+TEST(chunk_plan, takes_numbers_before_shares) {
+  constexpr chunk_plan plan{.first = 5_MiB, .share = percent(50)};
+  EXPECT_EQ(plan.next(1000_MiB, true), 5_MiB);
+  EXPECT_EQ(plan.next(1000_MiB, false), 475_MiB);
+  EXPECT_EQ(plan.largest_pooled(1000_MiB), 475_MiB);
+  EXPECT_EQ(plan.largest_pooled(2_MiB), 5_MiB);
+}
+
+TEST(chunk_plan, asks_for_more_than_there_is_where_a_chunk_cannot_be_had) {
+  constexpr chunk_plan plan{.first = 980_MiB, .further = 2000_MiB};
+  EXPECT_EQ(plan.next(1000_MiB, true), 1000_MiB + 1);
+  EXPECT_EQ(plan.next(1000_MiB, false), 2000_MiB);
+  EXPECT_EQ(chunk_plan{}.next(100, true), 101u);
+}
+
+TEST(paddle_naive_best_fit, takes_its_numbers_from_the_settings) {
+  const auto chosen = paddle_naive_best_fit::configured({.naive_best_fit = true,
+                                                         .fraction_of_gpu_memory = percent(40),
+                                                         .initial_gpu_memory = 7_MiB,
+                                                         .reallocate_gpu_memory = 3_MiB,
+                                                         .gpu_memory_limit = 3_GiB});
+  constexpr chunk_plan plan{7_MiB, 3_MiB, percent(40)};
+  EXPECT_EQ(chosen.growth.plan.get(), plan);
+  EXPECT_EQ(chosen.eviction.plan.get(), plan);
+  EXPECT_EQ(chosen.growth.limit(16_GiB), 3_GiB);
+}
+
+TEST(paddle_naive_best_fit, further_chunks_are_a_share_of_what_is_left) {
+  auto pool = preallocating({.fraction_of_gpu_memory = percent(50)}, 1000_MiB);
+  void* const first = pool.allocate(475_MiB - 64);
+  EXPECT_EQ(pool.now().reserved, 475_MiB);
+  void* const second = pool.allocate(1);
+  const std::size_t available = chunk_plan::available(525_MiB);
+  EXPECT_EQ(pool.now().reserved, 475_MiB + align_up(available / 2, 256));
+  for (void* p : {first, second}) pool.deallocate(p);
+  EXPECT_EQ(pool.device().calls().release, 0u);
+}
+
+TEST(paddle_naive_best_fit, a_chunk_that_cannot_be_had_fails_a_request_that_needs_one) {
+  auto pool = preallocating({.initial_gpu_memory = 700_MiB, .reallocate_gpu_memory = 400_MiB}, 1000_MiB);
+  void* const first = pool.allocate(700_MiB - 64);
+  EXPECT_EQ(pool.try_allocate(1), nullptr);
+  pool.deallocate(first);
+  void* const again = pool.allocate(1);
+  EXPECT_EQ(again, first);
+  EXPECT_EQ(pool.now().reserved, 700_MiB);
+}
+
+TEST(paddle_naive_best_fit, refuses_everything_where_its_chunks_can_never_be_had) {
+  auto pool = preallocating({.initial_gpu_memory = 980_MiB}, 1000_MiB);
+  EXPECT_EQ(pool.try_allocate(1), nullptr);
+  EXPECT_EQ(pool.try_allocate(990_MiB), nullptr);
+  auto other = preallocating({.initial_gpu_memory = 1_MiB, .reallocate_gpu_memory = 980_MiB}, 1000_MiB);
+  EXPECT_EQ(other.try_allocate(1), nullptr);
+  EXPECT_EQ(other.now().reserved, 0u);
+}
+
+TEST(paddle_naive_best_fit, its_limit_stands_for_the_memory_of_the_device) {
+  auto pool = preallocating({.gpu_memory_limit = 1000_MiB}, 16_GiB);
+  pool.deallocate(pool.allocate(1));
+  EXPECT_EQ(pool.now().reserved, 874_MiB);
+}
+
+TEST(paddle_naive_best_fit, direct_memory_held_by_a_stream_goes_back_when_that_is_done) {
+  auto pool = preallocating({.initial_gpu_memory = 10_MiB, .reallocate_gpu_memory = 10_MiB});
+  void* const kept = pool.allocate(1);
+  void* const direct = pool.allocate(20_MiB);
+  ASSERT_TRUE(pool.record_stream(direct, stream_id{3}));
+  pool.device().submit(stream_id{3}, 1'000'000'000);
+  pool.deallocate(direct);
+  EXPECT_EQ(pool.now().reserved, 30_MiB + 256);
+  pool.device().advance(1'000'000'000);
+  pool.deallocate(pool.allocate(1));
+  EXPECT_EQ(pool.now().reserved, 10_MiB);
+  pool.deallocate(kept);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+/// Chunks that a device takes for multiples of its granule are none of the direct segments.
+TEST(paddle_naive_best_fit, keeps_chunks_that_a_coarse_device_rounds_up) {
+  paddle_settings settings{.naive_best_fit = true, .fraction_of_gpu_memory = percent(33)};
+  naive pool(simulated_device({.capacity = 1000_MiB, .granularity = 1_MiB}),
+             paddle_naive_best_fit::configured(settings));
+  std::vector<void*> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(pool.allocate(100_MiB));
+  const std::size_t before = pool.now().reserved;
+  for (void* p : blocks) pool.deallocate(p);
+  EXPECT_EQ(pool.now().reserved, before);
+  EXPECT_EQ(pool.device().calls().release, 0u);
+}
+
+}  // namespace
