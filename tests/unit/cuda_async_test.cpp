@@ -54,7 +54,7 @@ TEST(cuda_async, begins_as_pytorch_sets_it_up) {
   EXPECT_TRUE(pool.settings().streams.follows_dependencies && pool.settings().streams.opportunistic &&
               pool.settings().streams.inserts_dependencies);
   EXPECT_EQ(pool.now().limit, 32_MiB);
-  EXPECT_DEATH((void)cuda_async::configured({}), "without backend:cudaMallocAsync the recipe is another one");
+  EXPECT_DEATH((void)cuda_async::configured({}), "cuda_async::configured: settings for another recipe");
 }
 
 TEST(cuda_async, takes_what_is_done_from_another_stream) {
