@@ -73,8 +73,9 @@ class driver_pool {
     if (taken == engine::taken::free) evict(moment::after_free);
     return taken != engine::taken::unknown;
   }
-  /// Notes that `stream` uses a block, so that the stream on which it will be freed is made to wait for that use.
-  ///   Source:  PyTorch's cudaMallocAsync backend joins the streams that were recorded in the one on which it frees
+  /// Notes that `stream`, too, uses a block, so that the stream on which it will be freed is made to wait for it and for the
+  /// one on which it was allocated. Noting the latter alone changes nothing.
+  ///   Source:  PyTorch's cudaMallocAsync backend joins these streams in the one on which it frees
   bool record_stream(void* p, stream_id stream) noexcept { return pool_.record_stream(p, stream); }
 
   /// Returns once all that `stream` was given is done, and gives back what the release threshold lets go; false where the

@@ -25,18 +25,21 @@ class crossing_machine : public machine<Provider, Sink, Counting, crossing_heap<
   using base::base;
   using base::take_back;
 
-  /// Ends the life of the block at an address, behind the work of a stream, which gets it at once from now on. The stream
-  /// is made to wait for those noted for the block; where that fails, the block is held until they have come past.
+  /// Ends the life of the block at an address, behind the work of a stream, which gets it at once from now on. Where streams
+  /// are noted for the block, that one is made to wait for them and for the block's own; where that fails, the block is
+  /// held until those noted have come past.
   [[nodiscard]] taken take_back(const void* p, stream_id behind) noexcept {
     this->keep_promise();
     block* const live = p != nullptr ? this->heap_.end_life(p) : nullptr;
     if (live == nullptr) return taken::unknown;
-    if (free_blocks* const home = this->heap_.home(live->home->pool(), behind)) {
+    const stream_id own = live->home->key();
+    const bool has_uses = live->what_is_noted().has_uses;
+    if (free_blocks* const home = this->heap_.home(live->home->pool(), behind))
       this->heap_.change_home(*live, *home);
-    } else if (!comes_behind(live->home->key(), behind)) {
-      (void)wait_for(behind);
-    }
-    (void)this->pending_.settle(*live, [&](stream_id user) { return comes_behind(live->home->key(), user); });
+    const stream_id to = live->home->key();  // `behind`, where host memory did not run out
+    (void)this->pending_.settle(*live, [&](stream_id user) { return comes_behind(to, user); });
+    if (to != behind && !comes_behind(to, behind)) (void)wait_for(behind);
+    if (has_uses && to != own && !comes_behind(to, own)) (void)wait_for(own);
     return this->end(*live, live->address);
   }
 

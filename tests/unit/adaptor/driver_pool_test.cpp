@@ -57,6 +57,7 @@ TEST(driver_pool, lets_the_stream_that_frees_wait_for_those_that_were_recorded) 
   pool.free_async(p, c);
   EXPECT_EQ(pool.now().pending, 0u);
   EXPECT_TRUE(pool.device().is_behind(c, b, 1));
+  EXPECT_TRUE(pool.device().is_behind(c, a, 1));
   EXPECT_FALSE(pool.device().is_behind(a, b, 1));  // the stream that allocated goes on
   EXPECT_EQ(pool.allocate_async(2_MiB, c), p);
   EXPECT_EQ(pool.device().calls().record, 0u);
