@@ -48,7 +48,7 @@ expect(2 "--conf, character 18: max_split_size_mb 3: must be at least large_segm
 expect(2 "turbo: no such key" decisions ${trace} --conf turbo:1)
 expect(2 "--conf: recipe passthrough takes no settings" decisions ${trace} --recipe passthrough --conf max_split_size_mb:32)
 expect(2 "--conf, character 0: page_size: no such key" decisions ${trace} --recipe pytorch_expandable --conf page_size:1g)
-expect(2 "torch_npu, character 13: max_split_size_mb: page_size goes only with" explain page_size:1g,max_split_size_mb:32
+expect(2 "torch_npu, character 13: max_split_size_mb: page_size goes with no other" explain page_size:1g,max_split_size_mb:32
        --dialect torch_npu)
 expect(2 "--dialect latin: no such dialect" explain max_split_size_mb:32 --dialect latin)
 expect(2 "explain: a text is missing" explain)
