@@ -8,6 +8,7 @@
 #include <tessera/adaptor/collector.hpp>
 #include <tessera/adaptor/in_place.hpp>
 #include <tessera/adaptor/limited.hpp>
+#include <tessera/adaptor/paddle.hpp>
 #include <tessera/tessera.hpp>
 
 #include "seed_settings.hpp"
@@ -75,7 +76,7 @@ TYPED_TEST(seed_paddle, a_limit_is_an_error_though_the_device_has_room_whichever
   constexpr paddle_settings said = paddle_flags<"FLAGS_gpu_memory_limit_mb=100">;
   TypeParam place;
   using bounded = limited<provider_ref<typename TypeParam::device_type>>;
-  bounded device(provider_ref(place.device), said.gpu_memory_limit);
+  bounded device(provider_ref(place.device), limit_of(said));
   caching_allocator<paddle_growing, provider_ref<bounded>> one{provider_ref(device)};
   caching_allocator<pytorch_expandable, provider_ref<bounded>> other{provider_ref(device)};
   EXPECT_NE(one.try_allocate(60_MiB), nullptr);
@@ -89,8 +90,7 @@ TYPED_TEST(seed_paddle, a_limit_is_an_error_though_the_device_has_room_whichever
 /// What becomes of garbage under the flags.
 template <typename Pool>
 collector<Pool> collecting(Pool& pool, const paddle_settings& said, stream_id stream = {}) {
-  return collector<Pool>(
-      pool, {.threshold = said.garbage_threshold, .waits = !said.fast_eager_deletion, .stream = stream});
+  return collector<Pool>(pool, collection_of(said, stream));
 }
 TYPED_TEST(seed_paddle, garbage_is_freed_at_once_or_a_gibibyte_at_a_time_or_never) {
   TypeParam place;

@@ -6,8 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/registering.hpp>
-#include <tessera/adaptor/retiring.hpp>
+#include <tessera/adaptor/pinned_host.hpp>
 #include <tessera/tessera.hpp>
 
 #include "seed_settings.hpp"
@@ -121,17 +120,18 @@ TYPED_TEST(seed_programs_on_special_pages, learn_and_leave_nothing) { learn_and_
 TEST(seed_programs_of_pinned_memory, npu_6_a_thread_retires_what_streams_have_come_past) {
   host_place place;
   {
-    retiring<npu_6, provider_ref<host_pinned>> pool{provider_ref(place.device)};
+    pinned_host<torch_npu_pinned_family, provider_ref<host_pinned>> pool(npu_6::settings,
+                                                                         provider_ref(place.device));
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(step(pool, place));
-    EXPECT_TRUE(pool.has_worker());
+    EXPECT_TRUE(pool.visit([](const auto& in) { return in.has_worker(); }));
   }
   EXPECT_EQ(place.device.used(), 0u);
 }
 TEST(seed_programs_of_pinned_memory, npu_8_the_device_reaches_what_is_registered_with_it) {
   host_place place, memory;
-  using registered_memory = registering<host_pinned, host_pinned>;
   {
-    caching_allocator<npu_8, registered_memory> pool{registered_memory(memory.device, place.device)};
+    pinned_host<torch_npu_pinned_family, provider_ref<host_pinned>, host_pinned> pool(
+        npu_8::settings, provider_ref(memory.device), place.device);
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(step(pool, place));
     EXPECT_GT(reserved(pool), 0u);
     EXPECT_EQ(place.device.held().registered, reserved(pool));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <optional>
 #include <string_view>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include <tessera/adaptor/by_visit.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/config/bad_setting.hpp>
 #include <tessera/config/dialect.hpp>
@@ -15,8 +17,6 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -29,13 +29,16 @@ struct in_one_thread {
   using allocator = caching_allocator<Recipe, Provider, Sink, Counting>;
 };
 
-/// The allocator of one recipe of a family.
-template <typename Recipe, typename Pool>
+/// The allocator of one recipe of a family. A `Front` that says so reads more from the settings than the recipe does.
+template <typename Recipe, typename Front, typename Pool>
 struct chosen_front {
   using recipe = Recipe;
   Pool pool;
   chosen_front(auto device, const auto& chosen, auto sink)
       : pool(std::move(device), Recipe::configured(chosen), std::move(sink)) {}
+  chosen_front(auto device, const auto& chosen, auto sink)
+    requires requires { Front::configured(chosen); }
+      : pool(std::move(device), Recipe::configured(chosen), std::move(sink), Front::configured(chosen)) {}
 };
 /// Stands for a recipe that the provider has not what it needs for.
 template <std::size_t>
@@ -51,7 +54,8 @@ template <std::size_t I, typename Family, device_provider Provider, typename Fro
   requires provider_for<Provider, typename Family::template recipe_at<I>>
 struct front_at<I, Family, Provider, Front, Sink, Counting> {
   using recipe = typename Family::template recipe_at<I>;
-  using type = chosen_front<recipe, typename Front::template allocator<recipe, Provider, Sink, Counting>>;
+  using type =
+      chosen_front<recipe, Front, typename Front::template allocator<recipe, Provider, Sink, Counting>>;
 };
 template <typename Family, device_provider Provider, typename Front, event_sink Sink, typename Counting,
           std::size_t... I>
@@ -70,7 +74,7 @@ consteval std::size_t first_served(std::index_sequence<I...>) {
 /// the `Front` of that recipe, for a branch at each call.
 template <typename Family, device_provider Provider, typename Front = in_one_thread,
           event_sink Sink = ignore_events, typename Counting = count_everything>
-class configured {
+class configured : public by_visit<configured<Family, Provider, Front, Sink, Counting>> {
  public:
   using settings_type = typename Family::settings;
   using dialect = typename Family::dialect;
@@ -83,39 +87,11 @@ class configured {
   configured(const configured&) = delete;
   configured& operator=(const configured&) = delete;
 
-  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    return visit([=](auto& pool) { return pool.allocate(bytes, stream); });
-  }
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    return visit([=](auto& pool) { return pool.try_allocate(bytes, stream); });
-  }
-  void deallocate(void* p) noexcept {
-    visit([=](auto& pool) { pool.deallocate(p); });
-  }
-  void deallocate(void* p, std::size_t bytes) noexcept {
-    visit([=](auto& pool) { pool.deallocate(p, bytes); });
-  }
-  [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    return visit([=](auto& pool) { return pool.try_deallocate(p); });
-  }
-  bool record_stream(void* p, stream_id stream) noexcept {
-    return visit([=](auto& pool) { return pool.record_stream(p, stream); });
-  }
-  void trim(std::size_t keep = 0) noexcept {
-    visit([=](auto& pool) { pool.trim(keep); });
-  }
-  [[nodiscard]] usage now() const noexcept {
-    return visit([](const auto& pool) { return pool.now(); });
-  }
   [[nodiscard]] pool_statistics statistics() const noexcept
     requires Counting::keeps_statistics
   {
     return visit([](const auto& pool) { return pool.statistics().all; });
   }
-  [[nodiscard]] const char* audit() const noexcept {
-    return visit([](const auto& pool) { return pool.audit(); });
-  }
-
   [[nodiscard]] const settings_type& settings() const noexcept { return settings_; }
   /// Takes other settings over, for all that is decided from now on, unless one of them differs that cannot change any
   /// more: it would choose another recipe, or no policy of this one reads it.
@@ -209,24 +185,31 @@ class configured {
   any pool_;
 };
 
-/// An allocator of a family, under the settings in an environment variable, as in
-/// from_environment<torch_npu_family, simulated_device>("PYTORCH_NPU_ALLOC_CONF"); where it is not set, at their defaults.
+/// What a family's settings are in an environment variable; without a name, in those that its system reads. What is not
+/// set is at its default.
+///   Throws:  config::bad_setting where a setting is refused
+template <typename Family, std::same_as<const char*>... Variable>
+  requires(sizeof...(Variable) <= 1)
+[[nodiscard]] typename Family::settings settings_from_environment(Variable... variable) {
+  const auto read = config::from_environment<typename Family::dialect>(variable...);
+  if (const auto* const error = std::get_if<config::setting_error>(&read)) {
+    const std::string_view names[] = {variable..., Family::dialect::name};
+    raise(config::bad_setting(names[0], *error));
+  }
+  return std::get<typename Family::settings>(read);
+}
+
+/// An allocator of a family under them, as in
+/// from_environment<torch_npu_family, simulated_device>("PYTORCH_NPU_ALLOC_CONF").
 ///   Throws:  config::bad_setting where a setting is refused
 template <typename Family, device_provider Provider, typename Front = in_one_thread>
 [[nodiscard]] configured<Family, Provider, Front> from_environment(const char* variable,
                                                                    Provider device = Provider{}) {
-  const auto read = config::from_environment<typename Family::dialect>(variable);
-  if (const auto* const error = std::get_if<config::setting_error>(&read))
-    raise(config::bad_setting(variable, *error));
-  return configured<Family, Provider, Front>(std::get<typename Family::settings>(read), std::move(device));
+  return configured<Family, Provider, Front>(settings_from_environment<Family>(variable), std::move(device));
 }
-/// The same for the variables that the family's system reads.
 template <typename Family, device_provider Provider, typename Front = in_one_thread>
 [[nodiscard]] configured<Family, Provider, Front> from_environment(Provider device = Provider{}) {
-  const auto read = config::from_environment<typename Family::dialect>();
-  if (const auto* const error = std::get_if<config::setting_error>(&read))
-    raise(config::bad_setting(Family::dialect::name, *error));
-  return configured<Family, Provider, Front>(std::get<typename Family::settings>(read), std::move(device));
+  return configured<Family, Provider, Front>(settings_from_environment<Family>(), std::move(device));
 }
 
 }  // namespace tessera

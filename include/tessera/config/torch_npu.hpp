@@ -102,12 +102,12 @@ struct torch_npu {
        "0, a power of two, or [size in MiB:divisions, ..., >:divisions]", "off",
        "into how many sizes the range between two powers of two is divided"},
       {"pinned_use_background_threads", &s::pinned_use_background_threads, form::words, "False, True",
-       "False", "a thread looks after events of pinned memory, so that requests need not", 0, 0, flag_rule},
+       "False", "by pinned_host: a thread looks after events, so that requests need not", 0, 0, flag_rule},
       {"pin_memory_expandable_segments", &s::pin_memory_expandable_segments, form::words, "False, True",
        "False", "pinned memory is mapped in pages of 20 MiB, and statistics do not count its blocks", 0, 0,
        flag_rule},
       {"pinned_mem_register", &s::pinned_mem_register, form::words, "False, True", "False",
-       "pinned memory is registered with the device", 0, 0, flag_rule},
+       "by pinned_host: segments are registered with the device", 0, 0, flag_rule},
       {"max_non_split_rounding_mb", &s::max_non_split_rounding, form::mebibytes,
        "whole, at least large_segment_size_mb", "large_segment_size_mb",
        "how much larger than a request an oversize block that serves it may be"},
@@ -129,7 +129,7 @@ struct torch_npu {
       {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, form::mebibytes, "whole", "unlimited",
        "pinned blocks above it go back to the system when they are freed"},
       {"pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size, form::mebibytes, "whole", "0",
-       "pinned memory that is taken at the first request and cut up"},
+       "by pinned_host: memory that is taken at the first request and cut up"},
   }};
 
   static constexpr std::string_view expandable_rule =

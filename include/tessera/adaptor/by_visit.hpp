@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/core/stream.hpp>
+#include <tessera/core/usage.hpp>
+
+namespace tessera {
+
+/// The calls of an allocator whose type is one of several: each is made on the one that `Self::visit` calls its argument
+/// with.
+template <typename Self>
+class by_visit {
+ public:
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    return self().visit([=](auto& pool) { return pool.allocate(bytes, stream); });
+  }
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    return self().visit([=](auto& pool) { return pool.try_allocate(bytes, stream); });
+  }
+  void deallocate(void* p) noexcept {
+    self().visit([=](auto& pool) { pool.deallocate(p); });
+  }
+  void deallocate(void* p, std::size_t bytes) noexcept {
+    self().visit([=](auto& pool) { pool.deallocate(p, bytes); });
+  }
+  [[nodiscard]] bool try_deallocate(void* p) noexcept {
+    return self().visit([=](auto& pool) { return pool.try_deallocate(p); });
+  }
+  bool record_stream(void* p, stream_id stream) noexcept {
+    return self().visit([=](auto& pool) { return pool.record_stream(p, stream); });
+  }
+  void trim(std::size_t keep = 0) noexcept {
+    self().visit([=](auto& pool) { pool.trim(keep); });
+  }
+  [[nodiscard]] usage now() const noexcept {
+    return self().visit([](const auto& pool) { return pool.now(); });
+  }
+  [[nodiscard]] const char* audit() const noexcept {
+    return self().visit([](const auto& pool) { return pool.audit(); });
+  }
+  /// Calls f with the provider, as the allocator does whose it is.
+  template <typename F>
+  decltype(auto) with_device(F f) {
+    return self().visit([&f](auto& pool) -> decltype(auto) {
+      if constexpr (requires { pool.with_device(f); }) {
+        return pool.with_device(f);
+      } else {
+        return f(pool.device());
+      }
+    });
+  }
+
+ private:
+  friend Self;
+  by_visit() = default;
+  [[nodiscard]] Self& self() noexcept { return static_cast<Self&>(*this); }
+  [[nodiscard]] const Self& self() const noexcept { return static_cast<const Self&>(*this); }
+};
+
+}  // namespace tessera
