@@ -18,12 +18,14 @@ namespace tessera {
 
 /// The most bytes that may be reserved.
 template <typename Machine, typename Growth>
-[[nodiscard]] std::size_t limit_of(const Machine& machine, const Growth& growth) noexcept {
+[[nodiscard, gnu::always_inline]] inline std::size_t limit_of(const Machine& machine,
+                                                              const Growth& growth) noexcept {
   return growth.limit(machine.device().capacity());
 }
 
 template <typename Machine, typename Growth>
-[[nodiscard]] usage usage_of(const Machine& machine, const Growth& growth) noexcept {
+[[nodiscard, gnu::always_inline]] inline usage usage_of(const Machine& machine,
+                                                        const Growth& growth) noexcept {
   return machine.usage_under(limit_of(machine, growth));
 }
 
