@@ -78,4 +78,13 @@ struct least_size {
   std::string_view rule;
 };
 
+/// How PyTorch and torch_npu write settings, and what both say of them.
+struct torch_syntax {
+  static constexpr std::string_view delimiters = ",:[]";
+  static constexpr std::string_view assign = ":";
+  static constexpr std::string_view assign_rule = "a ':' must follow the key";
+  static constexpr std::string_view true_or_false = "must be True or False";
+  static constexpr std::string_view at_least_large = "must be at least large_segment_size_mb";
+};
+
 }  // namespace tessera::config

@@ -64,18 +64,13 @@ enum class pytorch_key : unsigned char {
   pinned_free_catch_all
 };
 
-inline constexpr std::string_view true_or_false = "must be True or False";
-
 /// The dialect of PYTORCH_CUDA_ALLOC_CONF.
 ///   Source:  PyTorch of mid-2026: c10's AllocatorConfig and CUDAAllocatorConfig
-struct pytorch {
+struct pytorch : torch_syntax {
   using settings = pytorch_settings;
   using key_name = pytorch_key;
   static constexpr std::string_view name = "pytorch";
   static constexpr std::array<const char*, 2> variables{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"};
-  static constexpr std::string_view delimiters = ",:[]";
-  static constexpr std::string_view assign = ":";
-  static constexpr std::string_view assign_rule = "a ':' must follow the key";
 
   using s = pytorch_settings;
   static constexpr std::array<key<s, divisions, memory_limit>, 22> keys{{
@@ -138,10 +133,8 @@ struct pytorch {
   }};
   static constexpr std::array<exclusion<key_name>, 0> exclusions{};
   static constexpr std::array<least_size<key_name>, 2> least_sizes{
-      {{key_name::max_split_size_mb, key_name::large_segment_size_mb,
-        "must be at least large_segment_size_mb"},
-       {key_name::max_non_split_rounding_mb, key_name::large_segment_size_mb,
-        "must be at least large_segment_size_mb"}}};
+      {{key_name::max_split_size_mb, key_name::large_segment_size_mb, at_least_large},
+       {key_name::max_non_split_rounding_mb, key_name::large_segment_size_mb, at_least_large}}};
 
   /// What a key stands at where only others are written.
   static constexpr void settle(settings& given, auto written) noexcept {

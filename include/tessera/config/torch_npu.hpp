@@ -65,16 +65,12 @@ enum class torch_npu_key : unsigned char {
 /// Its document says that page_size goes with nothing else, and also what it means together with expandable_segments and
 /// segment_size_mb: so it goes with these and with base_addr_aligned_kb, which belongs to them, and with nothing else.
 ///   Source:  torch_npu's document for the first ten keys, its code for the others
-struct torch_npu {
+struct torch_npu : torch_syntax {
   using settings = torch_npu_settings;
   using key_name = torch_npu_key;
   static constexpr std::string_view name = "torch_npu";
   static constexpr std::array<const char*, 1> variables{"PYTORCH_NPU_ALLOC_CONF"};
-  static constexpr std::string_view delimiters = ",:[]";
-  static constexpr std::string_view assign = ":";
-  static constexpr std::string_view assign_rule = "a ':' must follow the key";
 
-  static constexpr std::string_view flag_rule = "must be True or False";
   using s = torch_npu_settings;
   static constexpr std::array<key<s, divisions>, 19> keys{{
       {"max_split_size_mb", &s::max_split_size, form::mebibytes,
@@ -87,7 +83,8 @@ struct torch_npu {
        "back before growth, older ones first",
        1, 999'999'999, "must be greater than 0 and less than 1"},
       {"expandable_segments", &s::expandable_segments, form::words, "False, True", "False",
-       "pages are mapped into ranges of addresses, so that blocks of all sizes share them", 0, 0, flag_rule},
+       "pages are mapped into ranges of addresses, so that blocks of all sizes share them", 0, 0,
+       true_or_false},
       {"base_addr_aligned_kb", &s::base_addr_aligned, form::kibibytes, "whole, 0 to 16", "16",
        "with expandable_segments, blocks of 2 MiB and more begin at a multiple of it where there is room; "
        "0 for 512 bytes",
@@ -102,12 +99,13 @@ struct torch_npu {
        "0, a power of two, or [size in MiB:divisions, ..., >:divisions]", "off",
        "into how many sizes the range between two powers of two is divided"},
       {"pinned_use_background_threads", &s::pinned_use_background_threads, form::words, "False, True",
-       "False", "by pinned_host: a thread looks after events, so that requests need not", 0, 0, flag_rule},
+       "False", "by pinned_host: a thread looks after events, so that requests need not", 0, 0,
+       true_or_false},
       {"pin_memory_expandable_segments", &s::pin_memory_expandable_segments, form::words, "False, True",
        "False", "pinned memory is mapped in pages of 20 MiB, and statistics do not count its blocks", 0, 0,
-       flag_rule},
+       true_or_false},
       {"pinned_mem_register", &s::pinned_mem_register, form::words, "False, True", "False",
-       "by pinned_host: segments are registered with the device", 0, 0, flag_rule},
+       "by pinned_host: segments are registered with the device", 0, 0, true_or_false},
       {"max_non_split_rounding_mb", &s::max_non_split_rounding, form::mebibytes,
        "whole, at least large_segment_size_mb", "large_segment_size_mb",
        "how much larger than a request an oversize block that serves it may be"},
@@ -119,11 +117,11 @@ struct torch_npu {
       {"per_process_memory_fraction", &s::memory_fraction, form::decimal, "0 to 1", "1.0",
        "the share of the device that may be reserved", 0, 1'000'000'000, "must be from 0 to 1"},
       {"throw_on_npumalloc_oom", &s::throw_on_oom, form::words, "False, True", "False",
-       "a request over the limit fails at once, without giving idle memory back first", 0, 0, flag_rule},
+       "a request over the limit fails at once, without giving idle memory back first", 0, 0, true_or_false},
       {"release_lock_on_npumalloc", &s::release_lock, form::words, "False, True", "False",
-       "none: locked and per_stream hold no lock while the device is asked", 0, 0, flag_rule},
+       "none: locked and per_stream hold no lock while the device is asked", 0, 0, true_or_false},
       {"multi_stream_lazy_reclaim", &s::multi_stream_lazy_reclaim, form::words, "False, True", "False",
-       "a request looks at events only where more than 512 wait, or where nothing fits", 0, 0, flag_rule},
+       "a request looks at events only where more than 512 wait, or where nothing fits", 0, 0, true_or_false},
       {"pinned_max_round_threshold_mb", &s::pinned_max_round_threshold, form::mebibytes, "whole", "unlimited",
        "pinned requests above it are not rounded up to a power of two"},
       {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, form::mebibytes, "whole", "unlimited",
@@ -149,10 +147,8 @@ struct torch_npu {
        {key_name::page_size, key_name::pin_memory_expandable_segments, pages_rule},
        {key_name::page_size, key_name::pinned_mem_register, pages_rule}}};
   static constexpr std::array<least_size<key_name>, 2> least_sizes{
-      {{key_name::max_split_size_mb, key_name::large_segment_size_mb,
-        "must be at least large_segment_size_mb"},
-       {key_name::max_non_split_rounding_mb, key_name::large_segment_size_mb,
-        "must be at least large_segment_size_mb"}}};
+      {{key_name::max_split_size_mb, key_name::large_segment_size_mb, at_least_large},
+       {key_name::max_non_split_rounding_mb, key_name::large_segment_size_mb, at_least_large}}};
 
   static constexpr void settle(settings& given, auto written) noexcept {
     if (!written(key_name::max_non_split_rounding_mb))
