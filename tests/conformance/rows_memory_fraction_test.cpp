@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/caching_allocator.hpp>
-#include <tessera/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/simulated_npu.hpp>
 #include <tessera/recipe/pytorch.hpp>

@@ -9,6 +9,7 @@
 
 #include <tessera/adaptor/by_visit.hpp>
 #include <tessera/adaptor/configured.hpp>
+#include <tessera/adaptor/host_statistics.hpp>
 #include <tessera/adaptor/registering.hpp>
 #include <tessera/adaptor/reserving.hpp>
 #include <tessera/adaptor/retiring.hpp>
@@ -17,7 +18,6 @@
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/host_statistics.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/recipe/pinned.hpp>

@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/adaptor/per_device.hpp>
 #include <tessera/adaptor/per_stream.hpp>
-#include <tessera/memory_fraction.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include <tessera/host_statistics.hpp>
+#include <tessera/adaptor/host_statistics.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

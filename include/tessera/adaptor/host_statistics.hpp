@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tessera/caching_allocator.hpp>
 #include <tessera/core/growth_way.hpp>
-#include <tessera/engine/statistics.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
