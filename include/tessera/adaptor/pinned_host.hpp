@@ -78,7 +78,8 @@ class pinned_host : public by_visit<pinned_host<Family, Host, Device...>> {
     } else if constexpr (sizeof...(Device) > 0) {
       pool_.template emplace<2>(chosen, host_, device...);
     } else {
-      raise(config::bad_setting(Family::dialect::name, {key, "True", "there is no device to register with"}));
+      raise(config::bad_setting(Family::dialect::name, {key, "True", "there is no device to register with", 0,
+                                                        config::fault::excluded_by, "the provider"}));
     }
   }
   pinned_host(const pinned_host&) = delete;

@@ -10,7 +10,8 @@
 
 namespace tessera::config {
 
-/// A configuration string that is refused, in words: where in the text, which key and value, and which rule they break.
+/// A configuration string that is refused, in words: where in the text, which key and value, what is wrong with them,
+/// and which rule they break.
 class bad_setting final : public std::exception {
  public:
   bad_setting(std::string_view dialect, const setting_error& why) noexcept {
@@ -23,6 +24,9 @@ class bad_setting final : public std::exception {
     if (!why.value.empty()) append(" ");
     append(why.value);
     append(": ");
+    append(words_of(why.what));
+    append(why.other);
+    append(": ");
     append(why.rule);
   }
   [[nodiscard]] const char* what() const noexcept override { return text_; }
@@ -32,7 +36,7 @@ class bad_setting final : public std::exception {
     constexpr std::size_t most = 100;
     for (char c : part.substr(0, most)) text_[used_++] = c;
   }
-  char text_[640]{};
+  char text_[768]{};
   std::size_t used_ = 0;
 };
 

@@ -18,6 +18,19 @@ enum class fault : unsigned char {
   excluded_by  ///< another setting, which is named
 };
 
+[[nodiscard]] constexpr std::string_view words_of(fault what) noexcept {
+  switch (what) {
+    case fault::unknown_key: return "unknown key";
+    case fault::missing_value: return "missing value";
+    case fault::not_a_number: return "not a number";
+    case fault::not_one_of_its_words: return "no such word";
+    case fault::out_of_range: return "out of range";
+    case fault::excluded_by: return "excluded by ";
+    case fault::malformed: break;
+  }
+  return "malformed";
+}
+
 /// Why a configuration string is refused.
 struct setting_error {
   std::string_view key;

@@ -79,9 +79,9 @@ TEST(configured, reads_the_environment) {
     (void)from_environment<pytorch_family, simulated_device>("TESSERA_TEST_CONF");
     ADD_FAILURE();
   } catch (const config::bad_setting& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "TESSERA_TEST_CONF, character 18: max_split_size_mb 2: must be at least large_segment_size_mb");
+    EXPECT_STREQ(error.what(),
+                 "TESSERA_TEST_CONF, character 18: max_split_size_mb 2: out of range: must be at least "
+                 "large_segment_size_mb");
   }
   ::unsetenv("TESSERA_TEST_CONF");
   auto plain = from_environment<pytorch_family, simulated_device>("TESSERA_TEST_CONF");
