@@ -134,9 +134,9 @@ class configured : public by_visit<configured<Family, Provider, Front, Sink, Cou
     if constexpr (provider_for<Provider, recipe>) {
       pool_.template emplace<I + 1>(std::move(device), settings_, std::move(sink));
     } else {
-      raise(config::bad_setting(dialect::name, {.rule = "it has not what these settings need",
-                                                .what = config::fault::excluded_by,
-                                                .other = "the provider"}));
+      raise(config::bad_setting(
+          dialect::name,
+          {{}, {}, "it has not what these settings need", 0, config::fault::excluded_by, "the provider"}));
     }
   }
 
