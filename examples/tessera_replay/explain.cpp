@@ -57,7 +57,7 @@ std::string shown(const tessera::divisions& value, form) {
 /// What a key is set to; what it is at its default, as its documentation says it.
 template <typename Settings, typename... More>
 std::string shown(const tessera::config::key<Settings, More...>& key, const Settings& given) {
-  std::string said(key.preset);
+  std::string said(key.otherwise);
   key.to.visit([&](auto member) {
     if (given.*member == Settings{}.*member) return;
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(given.*member)>, bool>) {

@@ -20,7 +20,7 @@ constexpr const char* usage_text =
     "tessera-replay fit TRACE [--recipe NAME] [--conf TEXT] [--json]\n"
     "    the least capacity with which the trace completes\n"
     "tessera-replay explain TEXT [--dialect pytorch|torch_npu|paddle]\n"
-    "    what a configuration string means, key by key, or where it is wrong\n"
+    "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n"
     "\n"
     "TRACE     op,id,bytes,stream,t_us or id,lower,upper,size (CSV), or a PyTorch snapshot\n"
     "--recipe  pytorch (default), pytorch_expandable, cuda_async, torch_npu, torch_npu_expandable, paddle,\n"

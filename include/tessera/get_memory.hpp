@@ -33,8 +33,12 @@ template <typename Machine, typename Growth>
 template <typename Recipe, typename Machine>
 [[nodiscard]] std::size_t segment_for(const Machine& machine, const policies<Recipe>& chosen,
                                       std::size_t size, bool exactly = false) noexcept {
-  const std::size_t wanted =
-      exactly ? size : chosen.growth.segment_size(size, usage_of(machine, chosen.growth));
+  usage now = usage_of(machine, chosen.growth);
+  if constexpr (requires { machine.device().available(); }) {
+    const std::size_t most = saturating_add(now.reserved, machine.device().available());
+    if (most < now.limit) now.limit = most;
+  }
+  const std::size_t wanted = exactly ? size : chosen.growth.segment_size(size, now);
   const std::size_t segment = in_whole_pages(chosen.pages, align_up(wanted, machine.device().granularity()));
   if (segment < size) contract_broken("Recipe::growth: a segment must hold the block it is taken for");
   return segment;

@@ -75,8 +75,8 @@ static_assert(law::recipe<pinned>() && law::recipe<pinned_packed>() && law::reci
 static_assert(law::recipe<pinned>(pinned::configured(config::pytorch_settings{
     .pinned_max_round_threshold = 300_MiB, .pinned_max_cached_size = 100_MiB})));
 static_assert(law::recipe<torch_npu_native>() && law::recipe<torch_npu_expandable>());
-static_assert(law::recipe<torch_npu_family::with<config::torch_npu_settings{.giant_pages = true}>>() &&
-              law::recipe<torch_npu_family::with<config::torch_npu_settings{
+static_assert(law::recipe<torch_npu_family::under<config::torch_npu_settings{.giant_pages = true}>>() &&
+              law::recipe<torch_npu_family::under<config::torch_npu_settings{
                   .expandable_segments = true, .base_addr_aligned = 3_KiB, .segment_size = 21_MiB}>>());
 static_assert(law::recipe<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());

@@ -45,15 +45,15 @@ static_assert(law::recipe<paddle_naive_best_fit>(
 
 constexpr paddle_settings preset_growth{.auto_growth_chunk_size = 10_MiB};
 constexpr paddle_settings preset_naive{.naive_best_fit = true, .initial_gpu_memory = 10_MiB};
-static_assert(recipe<paddle_family::with<preset_growth>> && recipe<paddle_family::with<preset_naive>>);
-static_assert(std::is_same_v<paddle_family::with<preset_growth>::base, paddle_auto_growth>);
-static_assert(std::is_same_v<paddle_family::with<preset_naive>::base, paddle_naive_best_fit>);
+static_assert(recipe<paddle_family::under<preset_growth>> && recipe<paddle_family::under<preset_naive>>);
+static_assert(std::is_same_v<paddle_family::under<preset_growth>::base, paddle_auto_growth>);
+static_assert(std::is_same_v<paddle_family::under<preset_naive>::base, paddle_naive_best_fit>);
 
 TEST(paddle_with, begins_with_its_settings) {
-  caching_allocator<paddle_family::with<preset_growth>, simulated_device> growing;
+  caching_allocator<paddle_family::under<preset_growth>, simulated_device> growing;
   growing.deallocate(growing.allocate(1));
   EXPECT_EQ(growing.now().reserved, 10_MiB);
-  caching_allocator<paddle_family::with<preset_naive>, simulated_device> other;
+  caching_allocator<paddle_family::under<preset_naive>, simulated_device> other;
   other.deallocate(other.allocate(1));
   EXPECT_EQ(other.now().reserved, 10_MiB);
 }
@@ -244,6 +244,31 @@ TEST(paddle_naive_best_fit, keeps_chunks_that_a_coarse_device_rounds_up) {
   for (void* p : blocks) pool.deallocate(p);
   EXPECT_EQ(pool.now().reserved, before);
   EXPECT_EQ(pool.device().calls().release, 0u);
+}
+
+TEST(paddle_naive_best_fit, serves_all_streams_from_one_chunk) {
+  caching_allocator<paddle_naive_best_fit, simulated_device> pool{
+      simulated_device{simulated_device::options{.capacity = 10_GiB}}};
+  void* const small = pool.allocate(1_KiB);
+  const std::size_t reserved = pool.now().reserved;
+  void* const large = pool.try_allocate(2_GiB, stream_id{1});
+  ASSERT_NE(large, nullptr);
+  EXPECT_EQ(pool.now().reserved, reserved);
+  pool.deallocate(small);
+  pool.deallocate(large);
+}
+
+TEST(paddle_naive_best_fit, takes_its_share_of_what_others_leave) {
+  simulated_device one{simulated_device::options{.capacity = 10_GiB}};
+  simulated_device other = one.another_process();
+  void* const theirs = other.acquire(5_GiB);
+  caching_allocator<paddle_naive_best_fit, provider_ref<simulated_device>> pool{provider_ref(one)};
+  void* const p = pool.try_allocate(1_KiB);
+  ASSERT_NE(p, nullptr);
+  EXPECT_LT(pool.now().reserved, 5_GiB);
+  EXPECT_GT(pool.now().reserved, 4_GiB);
+  pool.deallocate(p);
+  EXPECT_TRUE(other.release(theirs, 5_GiB));
 }
 
 }  // namespace

@@ -294,7 +294,7 @@ TEST(torch_npu, a_segment_stays_where_its_stream_cannot_be_waited_for) {
 
 TEST(torch_npu, a_preset_begins_with_its_settings) {
   constexpr torch_npu_settings settings{.expandable_segments = true, .segment_size = 128_MiB};
-  caching_allocator<torch_npu_family::with<settings>, simulated_npu> pool;
+  caching_allocator<torch_npu_family::under<settings>, simulated_npu> pool;
   (void)pool.allocate(8_MiB);
   EXPECT_EQ(pool.now().reserved, 128_MiB);
   caching_allocator<torch_npu<>, simulated_npu> plain;

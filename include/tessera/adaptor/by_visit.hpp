@@ -34,6 +34,15 @@ class by_visit {
   void trim(std::size_t keep = 0) noexcept {
     self().visit([=](auto& pool) { pool.trim(keep); });
   }
+  [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
+    return self().visit([=](auto& pool) { return pool.on_pressure(call, context); });
+  }
+  void reset_peak_statistics() noexcept {
+    self().visit([](auto& pool) { pool.reset_peak_statistics(); });
+  }
+  void reset_accumulated_statistics() noexcept {
+    self().visit([](auto& pool) { pool.reset_accumulated_statistics(); });
+  }
   [[nodiscard]] usage now() const noexcept {
     return self().visit([](const auto& pool) { return pool.now(); });
   }

@@ -95,7 +95,8 @@ class configured : public by_visit<configured<Family, Provider, Front, Sink, Cou
   [[nodiscard]] const settings_type& settings() const noexcept { return settings_; }
   /// Takes other settings over, for all that is decided from now on, unless one of them differs that cannot change any
   /// more: it would choose another recipe, or no policy of this one reads it.
-  ///   Returns:  the error that names that key, and nothing has changed; or nothing
+  ///   Requires:  settings that a text could say; one thread at a time to call it, whoever allocates meanwhile
+  ///   Returns:   the error that names that key, and nothing has changed; or nothing
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
     return visit_front([&](auto& in) { return change_in(in, wanted); });
   }
@@ -193,7 +194,7 @@ class configured : public by_visit<configured<Family, Provider, Front, Sink, Cou
 template <typename Family, std::same_as<const char*>... Variable>
   requires(sizeof...(Variable) <= 1)
 [[nodiscard]] typename Family::settings settings_from_environment(Variable... variable) {
-  const auto read = config::from_environment<typename Family::dialect>(variable...);
+  const auto read = config::read_environment<typename Family::dialect>(variable...);
   if (const auto* const error = std::get_if<config::setting_error>(&read)) {
     const std::string_view names[] = {variable..., Family::dialect::name};
     raise(config::bad_setting(names[0], *error));

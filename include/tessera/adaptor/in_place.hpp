@@ -15,9 +15,8 @@ namespace tessera {
 
 /// What a program knows of an operation's input that might give its memory to an output.
 struct donor_facts {
-  std::size_t last_readers =
-      1;                 ///< operations of which none runs before another, and that nobody reads it after
-  std::size_t uses = 1;  ///< how often this operation names it, as input or output
+  std::size_t last_readers = 1;  ///< how many operations may be the last to read it
+  std::size_t uses = 1;          ///< how often this operation names it, as input or output
   bool is_empty = false;
   bool is_dense = true;
   bool is_persistable = false;
@@ -84,14 +83,21 @@ template <typename Recipe, device_provider Provider, event_sink Sink, typename C
 template <typename Allocator>
 [[nodiscard]] void* allocate_in_place(Allocator& pool, void*& donor, std::size_t bytes,
                                       stream_id stream = {}) {
-  const auto passed_on = [&] {
-    if constexpr (requires { pool.pass_on(donor, bytes, stream); }) {
-      return pool.pass_on(donor, bytes, stream);
+  const auto passed_on = [&](auto& in) {
+    if constexpr (requires { in.pass_on(donor, bytes, stream); }) {
+      return in.pass_on(donor, bytes, stream);
     } else {
-      return pass_on(pool, donor, bytes, stream);
+      return pass_on(in, donor, bytes, stream);
     }
   };
-  if (donor != nullptr && passed_on()) return std::exchange(donor, nullptr);
+  const auto passed_on_by_any = [&] {
+    if constexpr (requires { pool.visit([](auto&) {}); }) {
+      return pool.visit(passed_on);
+    } else {
+      return passed_on(pool);
+    }
+  };
+  if (donor != nullptr && passed_on_by_any()) return std::exchange(donor, nullptr);
   void* const given = pool.allocate(bytes, stream);
   if (given != nullptr && given == donor)
     contract_broken("allocate_in_place: the donor is not a live block", donor);

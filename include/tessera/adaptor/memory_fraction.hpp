@@ -15,6 +15,8 @@ template <typename Allocator, typename F>
 void for_each_settings(Allocator& pool, F f) {
   if constexpr (requires { pool.devices(); }) {
     for (std::size_t device = 0; device < pool.devices(); ++device) for_each_settings(pool.front(device), f);
+  } else if constexpr (requires { pool.visit([](auto&) {}); }) {
+    pool.visit([&f](auto& chosen) { for_each_settings(chosen, f); });
   } else if constexpr (requires { pool.with_settings(f); }) {
     pool.with_settings(f);
   } else {

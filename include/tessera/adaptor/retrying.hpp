@@ -18,7 +18,8 @@ namespace tessera {
 /// An allocator for several threads (`locked`, `per_stream`) that waits where memory ran out: until another thread frees
 /// something through it, then it tries again, and so on until it was patient for long enough. All else is as there.
 ///
-/// A thread that waits for what it holds itself, or for frees that do not come this way, waits in vain. Each try counts as
+/// A thread that waits for what it holds itself, or for frees that do not come this way, waits in vain; where a collector
+/// holds it, on_pressure may flush that. Each try counts as
 /// one in the statistics.
 ///   Source:  Paddle's gpu_allocator_retry_time, where a free may be missed
 template <typename Allocator>

@@ -89,6 +89,12 @@ class shared_provider : public shared_virtual_memory<shared_provider<Provider>, 
     return device_.release(p, bytes);
   }
   [[nodiscard]] std::size_t capacity() const noexcept { return device_.capacity(); }
+  [[nodiscard]] std::size_t available() const noexcept
+    requires measured_provider<Provider>
+  {
+    const turn here(const_cast<shared_provider&>(*this));
+    return device_.available();
+  }
   [[nodiscard]] std::size_t granularity() const noexcept { return device_.granularity(); }
   [[nodiscard]] std::size_t step(page_kind kind) const noexcept
     requires virtual_memory_provider<Provider>

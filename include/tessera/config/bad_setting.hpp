@@ -17,10 +17,13 @@ class bad_setting final : public std::exception {
   bad_setting(std::string_view dialect, const setting_error& why) noexcept {
     char place[24];
     append(dialect);
-    append(", character ");
-    append({place, static_cast<std::size_t>(std::to_chars(place, place + sizeof place, why.at).ptr - place)});
-    append(": ");
-    append(why.key);
+    if (!why.key.empty()) {
+      append(", character ");
+      append(
+          {place, static_cast<std::size_t>(std::to_chars(place, place + sizeof place, why.at).ptr - place)});
+      append(": ");
+      append(why.key);
+    }
     if (!why.value.empty()) append(" ");
     append(why.value);
     append(": ");

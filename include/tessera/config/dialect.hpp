@@ -18,7 +18,7 @@
 
 /// A dialect is what one system says to its allocator, as a type: `settings`, which an empty text leaves at their
 /// defaults; `keys`, one for each enumerator of `key_name`, in their order; `exclusions` and `least_sizes` among them;
-/// `delimiters`, of which `assign` parts a key from its value; and `settle`, for what follows from keys not written.
+/// `delimiters`, of which `assign` parts a key from its value and `,` one setting from the next; and `settle`, for what follows from keys not written.
 namespace tessera::config {
 
 /// Whether a key is set to other than its default.

@@ -13,7 +13,7 @@ namespace tessera::config {
 /// Reads the settings in an environment variable; where it is not set, all are at their defaults.
 ///   Returns:  the settings, or the first error, whose words point into the variable
 template <typename Dialect>
-[[nodiscard]] std::variant<typename Dialect::settings, setting_error> from_environment(
+[[nodiscard]] std::variant<typename Dialect::settings, setting_error> read_environment(
     const char* variable) noexcept {
   const char* const text = std::getenv(variable);
   return parse<Dialect>(text != nullptr ? text : "");
@@ -22,9 +22,9 @@ template <typename Dialect>
 /// The same for the variables that the dialect's system reads: the first one that is set counts, and where each key is a
 /// variable, all of them.
 template <typename Dialect>
-[[nodiscard]] std::variant<typename Dialect::settings, setting_error> from_environment() noexcept {
+[[nodiscard]] std::variant<typename Dialect::settings, setting_error> read_environment() noexcept {
   for (const char* variable : Dialect::variables) {
-    if (std::getenv(variable) != nullptr) return from_environment<Dialect>(variable);
+    if (std::getenv(variable) != nullptr) return read_environment<Dialect>(variable);
   }
   dialect_reader<Dialect> reader("");
   if constexpr (Dialect::variables.empty()) {

@@ -47,6 +47,10 @@ struct any_member : maybe_member<Settings, T>... {
   constexpr void visit(auto f) const { ((as<T>() != nullptr ? f(as<T>()) : void()), ...); }
 };
 
+/// The most MiB that a size may be which something of that size is made; a bound may be larger.
+inline constexpr std::uint64_t most_mebibytes = (std::uint64_t{1} << 40) - 1;
+inline constexpr std::string_view below_2_to_40 = "must be less than 2^40";
+
 /// One key of a dialect: where its value goes (a member that is a bool, a size, a fraction or one of `More`), what it may
 /// be, and what its documentation says.
 template <typename Settings, typename... More>
@@ -54,8 +58,8 @@ struct key {
   std::string_view name;
   any_member<Settings, bool, std::size_t, fraction, More...> to;
   form written;
-  std::string_view value;   ///< what may be written, in words; for form::words, the words
-  std::string_view preset;  ///< what counts where it is not written, as it would be written, or in words
+  std::string_view value;      ///< what may be written, in words; for form::words, the words
+  std::string_view otherwise;  ///< what counts where it is not written, as it would be written, or in words
   std::string_view effect;
   std::uint64_t least = 0;  ///< in the unit that is written, or billionths
   std::uint64_t most = ~std::uint64_t{0};

@@ -22,7 +22,7 @@ struct pytorch_settings {
   fraction garbage_collection_threshold{};
   divisions roundup{};
   bool expandable_segments = false;
-  memory_limit expandable_segments_reserve{};
+  memory_limit expandable_segments_reserve{fraction{1'125'000'000}};
   bool async_backend = false;  ///< backend:cudaMallocAsync
   fraction memory_fraction = percent(100);
   bool throw_on_oom = false;
@@ -75,8 +75,9 @@ struct pytorch : torch_syntax {
   using s = pytorch_settings;
   static constexpr std::array<key<s, divisions, memory_limit>, 22> keys{{
       {"backend", &s::async_backend, form::words, "native, cudaMallocAsync|hipMallocAsync", "native",
-       "which allocator decides: PyTorch's own, or pools of the driver", 0, 0,
-       "must be native or cudaMallocAsync"},
+       "which allocator decides: PyTorch's own, or pools of the driver, to which of the other keys only "
+       "per_process_memory_fraction says something",
+       0, 0, "must be native or cudaMallocAsync"},
       {"max_split_size_mb", &s::max_split_size, form::mebibytes, "whole, at least large_segment_size_mb",
        "unlimited",
        "blocks of this size and more are never cut, and serve only requests of about their size"},
@@ -85,14 +86,16 @@ struct pytorch : torch_syntax {
        "how much larger than a request an oversize block that serves it may be"},
       {"large_segment_size_mb", &s::large_segment_size, form::mebibytes, "whole, more than 10", "20",
        "segments for blocks of 1 to 10 MiB, and pages of expandable segments for blocks above 1 MiB", 11,
-       ~0ull, "must be greater than 10"},
+       most_mebibytes, "must be greater than 10 and less than 2^40"},
       {"garbage_collection_threshold", &s::garbage_collection_threshold, form::decimal,
        "between 0 and 1, both excluded", "off",
-       "the share of the limit above which idle segments go back before growth, older ones first", 1,
-       999'999'999, "must be greater than 0 and less than 1"},
+       "once more than this share of the limit is reserved, growth first gives back idle segments at least "
+       "as old as the average",
+       1, 999'999'999, "must be greater than 0 and less than 1"},
       {"roundup_power2_divisions", &s::roundup, form::divisions,
        "a power of two, or [size in MiB:divisions, ..., >:divisions]", "off",
-       "into how many sizes the range between two powers of two is divided"},
+       "into how many sizes the range between two powers of two is divided; in a list, the first size also "
+       "stands for all smaller ones, > for all above the one before it, and other sizes are not divided"},
       {"expandable_segments", &s::expandable_segments, form::words, "False, True", "False",
        "pages are mapped into ranges of addresses, so that blocks of all sizes share them", 0, 0,
        true_or_false},
@@ -127,7 +130,7 @@ struct pytorch : torch_syntax {
        "pinned blocks above it go back to the system when they are freed"},
       {"pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size, form::mebibytes,
        "whole, more than 0", "off", "by pinned_host: memory that is taken at the first request and cut up", 1,
-       ~0ull, "must be greater than 0"},
+       most_mebibytes, "must be greater than 0 and less than 2^40"},
       {"pinned_free_catch_all", &s::pinned_free_catch_all, form::words, "False, True", "False",
        "none: nothing here throws when it frees", 0, 0, true_or_false},
   }};

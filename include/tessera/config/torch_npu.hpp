@@ -79,8 +79,8 @@ struct torch_npu : torch_syntax {
        "must be greater than 20"},
       {"garbage_collection_threshold", &s::garbage_collection_threshold, form::decimal,
        "between 0 and 1, both excluded", "off",
-       "the share of the limit (per_process_memory_fraction of the device) above which idle segments go "
-       "back before growth, older ones first",
+       "once more than this share of the limit (per_process_memory_fraction of the device) is reserved, "
+       "growth first gives back idle segments at least as old as the average",
        1, 999'999'999, "must be greater than 0 and less than 1"},
       {"expandable_segments", &s::expandable_segments, form::words, "False, True", "False",
        "pages are mapped into ranges of addresses, so that blocks of all sizes share them", 0, 0,
@@ -90,14 +90,16 @@ struct torch_npu : torch_syntax {
        "0 for 512 bytes",
        0, 16, "must be from 0 to 16"},
       {"page_size", &s::giant_pages, form::only_word, "1g", "2 MiB",
-       "segments for blocks above 1 MiB are made of 1 GiB pages; it wins over segment_size_mb", 0, 0,
-       "must be 1g"},
+       "segments for blocks above 1 MiB are made of 1 GiB pages; it wins over segment_size_mb and "
+       "large_segment_size_mb",
+       0, 0, "must be 1g"},
       {"segment_size_mb", &s::segment_size, form::mebibytes, "whole, 20 to 512", "20",
        "with expandable_segments, what is mapped at once for blocks above 1 MiB", 20, 512,
        "must be from 20 to 512"},
       {"roundup_power2_divisions", &s::roundup, form::divisions_or_zero,
        "0, a power of two, or [size in MiB:divisions, ..., >:divisions]", "off",
-       "into how many sizes the range between two powers of two is divided"},
+       "into how many sizes the range between two powers of two is divided; in a list, the first size also "
+       "stands for all smaller ones, > for all above the one before it, and other sizes are not divided"},
       {"pinned_use_background_threads", &s::pinned_use_background_threads, form::words, "False, True",
        "False", "by pinned_host: a thread looks after events, so that requests need not", 0, 0,
        true_or_false},
@@ -113,7 +115,7 @@ struct torch_npu : torch_syntax {
        "segments for blocks of 1 to 10 MiB, and pages of expandable segments for blocks above 1 MiB, where "
        "it is "
        "other than 20 and so wins over segment_size_mb",
-       11, ~0ull, "must be greater than 10"},
+       11, most_mebibytes, "must be greater than 10 and less than 2^40"},
       {"per_process_memory_fraction", &s::memory_fraction, form::decimal, "0 to 1", "1.0",
        "the share of the device that may be reserved", 0, 1'000'000'000, "must be from 0 to 1"},
       {"throw_on_npumalloc_oom", &s::throw_on_oom, form::words, "False, True", "False",
@@ -127,7 +129,8 @@ struct torch_npu : torch_syntax {
       {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, form::mebibytes, "whole", "unlimited",
        "pinned blocks above it go back to the system when they are freed"},
       {"pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size, form::mebibytes, "whole", "0",
-       "by pinned_host: memory that is taken at the first request and cut up"},
+       "by pinned_host: memory that is taken at the first request and cut up", 0, most_mebibytes,
+       below_2_to_40},
   }};
 
   static constexpr std::string_view expandable_rule =

@@ -120,8 +120,7 @@ struct grow_by_chunks {
 
 /// Takes chunks by a plan, the first one often nearly all that is free, and for what is larger than any of them, a segment
 /// of the block's size. Where a chunk of the plan cannot be had, growth is refused, however small the block.
-///   Source:  Paddle's naive_best_fit; what is free there is what the device tells, and here what the limit leaves, so that
-///            direct segments count as chunks that were taken
+///   Source:  Paddle's naive_best_fit; here direct segments count as chunks that were taken
 template <auto Plan = tunable(chunk_plan{}), auto Limit = tunable(memory_limit{})>
 struct grow_by_plan {
   static constexpr growth_way way = growth_way::segments;
@@ -155,7 +154,8 @@ struct grow_by_plan {
 ///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB, and torch_npu's segment_size_mb (20 to 512) and
 ///            base_addr_aligned_kb (0 to 16)
 template <std::size_t Small = 2_MiB, auto Large = tunable(20_MiB), auto Limit = tunable(memory_limit{}),
-          auto Alignment = tunable(std::size_t{1}), auto Reserve = tunable(memory_limit{})>
+          auto Alignment = tunable(std::size_t{1}),
+          auto Reserve = tunable(memory_limit{fraction{1'125'000'000}})>
 struct grow_in_place {
   static constexpr growth_way way = growth_way::in_place;
   [[no_unique_address]] number<Large> large{};
@@ -175,8 +175,9 @@ struct grow_in_place {
   }
   [[nodiscard]] constexpr std::size_t range_size(std::size_t capacity) const noexcept {
     const std::size_t all = saturating_add(capacity, capacity / 8);
-    const std::size_t said = memory_limit(reserve.get()).on(capacity);
-    return said < all ? said : all;
+    const memory_limit said(reserve.get());
+    const std::size_t wanted = said.bytes != unlimited ? said.bytes : said.share.of(capacity);
+    return wanted < all ? wanted : all;
   }
   [[nodiscard]] constexpr std::size_t base_alignment(std::size_t block) const noexcept {
     return block >= 2_MiB && alignment > 0 ? alignment.get() : 1;

@@ -72,6 +72,11 @@ class forwarding : public virtual_memory_of<Device> {
   bool release(void* p, std::size_t bytes) noexcept { return to_->release(p, bytes); }
   [[nodiscard]] std::size_t capacity() const noexcept { return to_->capacity(); }
   [[nodiscard]] std::size_t granularity() const noexcept { return to_->granularity(); }
+  [[nodiscard]] std::size_t available() const noexcept
+    requires requires(const Device& d) { d.available(); }
+  {
+    return to_->available();
+  }
 
   [[nodiscard]] bool over_limit(std::size_t bytes) const noexcept
     requires requires(const Device& d) { d.over_limit(bytes); }

@@ -107,6 +107,13 @@ concept limited_provider = device_provider<D> && requires(const D& d, std::size_
   { d.over_limit(bytes) } noexcept -> std::same_as<bool>;
 };
 
+/// Knows how much it has left: d.available() says how many bytes it could give now, whoever has the others. Where it says
+/// nothing, all that its allocator has not taken counts as available.
+template <typename D>
+concept measured_provider = device_provider<D> && requires(const D& d) {
+  { d.available() } noexcept -> std::same_as<std::size_t>;
+};
+
 /// Gives memory in pages of a kind; null where that kind is not to be had. Portable callers ask for a multiple of
 /// kind.step().
 template <typename D>

@@ -86,6 +86,7 @@ class simulated_device : public simulated_streams {
   }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return options_.capacity; }
+  [[nodiscard]] std::size_t available() const noexcept { return options_.capacity - used(); }
   [[nodiscard]] std::size_t granularity() const noexcept { return options_.granularity; }
 
   /// Null also where `bytes` is 0 or no multiple of the granularity and of the page's size, if that is huge or giant.

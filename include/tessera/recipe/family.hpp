@@ -31,10 +31,10 @@ struct family {
   using chosen = recipe_at<index_for(Given)>;
   /// The recipe for settings that are known when compiling; at their defaults, a recipe as it is.
   template <settings Given>
-  using with = std::conditional_t<Given == settings{}, chosen<Given>, preset<chosen<Given>, Given>>;
+  using under = std::conditional_t<Given == settings{}, chosen<Given>, preset<chosen<Given>, Given>>;
   /// The same for a text; one that is refused does not compile.
   template <auto Text>
-  using from = with<config::settings_in<Dialect, Text>()>;
+  using from = under<config::settings_in<Dialect, Text>()>;
 };
 
 }  // namespace tessera

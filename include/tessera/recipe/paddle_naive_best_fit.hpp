@@ -14,13 +14,14 @@ namespace tessera {
 /// Decides as the naive_best_fit allocator of PaddlePaddle does: it takes most of the device's memory as its first chunk,
 /// and serves from there. Requests above the size of a chunk are direct: their memory goes straight back when they are
 /// freed. A block has 64 bytes more than was asked for, and nothing goes back in need.
+/// Streams share all blocks at once, as Paddle uses one stream with it; recorded ones hold a block back here.
 ///
 /// Its settings are `growth.plan`, which `eviction.plan` must equal, and `growth.most` (gpu_memory_limit_mb, for this
 /// allocator alone; `limited` holds for all on a device).
 struct paddle_naive_best_fit final {
   using rounding = round_padded<64, round_to_multiple<256>>;
   using pools = pool_together;
-  using streams = reuse_on_same_stream;
+  using streams = reuse_after_recorded_streams;
   using split = split_if_rest_at_least<128>;
   using pages = back_with_normal_pages;
   using growth = grow_by_plan<>;

@@ -5,7 +5,8 @@
 
 namespace tessera {
 
-/// A recipe whose policies begin with the numbers that settings give them, and which is otherwise `Base`.
+/// A recipe whose policies begin with the numbers that settings give them, and which is otherwise `Base`. The numbers are
+/// in policies<preset<Base, Settings>>, below.
 template <typename Base, auto Settings>
 struct preset final {
   using base = Base;

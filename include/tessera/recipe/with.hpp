@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include <tessera/recipe/preset.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -39,7 +40,8 @@ template <typename... Policy>
           ...);
 }
 
-/// A recipe that differs from `Base` in the given policies; their order does not matter.
+/// A recipe that differs from `Base` in the given policies; their order does not matter. The policies that stay begin with
+/// the numbers that settings gave them, where `Base` is of a configuration string.
 template <typename Base, typename... Policy>
 struct with final {
   static_assert(((axis_of<Policy> != axis::none) && ...),
@@ -60,6 +62,49 @@ struct with final {
   using growth = pick<axis::growth, typename Base::growth>;
   using eviction = pick<axis::eviction, typename Base::eviction>;
   using recovery = pick<axis::recovery, typename Base::recovery>;
+};
+
+/// Whether a recipe's policies begin with numbers of settings.
+template <typename Recipe>
+inline constexpr bool begins_preset = false;
+template <typename Base, auto Settings>
+inline constexpr bool begins_preset<preset<Base, Settings>> = true;
+template <typename Base, typename... Policy>
+inline constexpr bool begins_preset<with<Base, Policy...>> = begins_preset<Base>;
+
+/// The aliases of a recipe, and nothing else of it.
+template <typename Recipe>
+struct aliases_of final {
+  using rounding = typename Recipe::rounding;
+  using pools = typename Recipe::pools;
+  using streams = typename Recipe::streams;
+  using split = typename Recipe::split;
+  using pages = typename Recipe::pages;
+  using growth = typename Recipe::growth;
+  using eviction = typename Recipe::eviction;
+  using recovery = typename Recipe::recovery;
+};
+
+template <typename Base, typename... Policy>
+  requires begins_preset<Base>
+struct policies<with<Base, Policy...>> : policies<aliases_of<with<Base, Policy...>>> {
+  constexpr policies() noexcept {
+    const policies<Base> begun;
+    keep<axis::rounding>(this->rounding, begun.rounding);
+    keep<axis::pools>(this->pools, begun.pools);
+    keep<axis::streams>(this->streams, begun.streams);
+    keep<axis::split>(this->split, begun.split);
+    keep<axis::pages>(this->pages, begun.pages);
+    keep<axis::growth>(this->growth, begun.growth);
+    keep<axis::eviction>(this->eviction, begun.eviction);
+    keep<axis::recovery>(this->recovery, begun.recovery);
+  }
+
+ private:
+  template <axis Axis>
+  static constexpr void keep(auto& here, const auto& there) noexcept {
+    if constexpr (((axis_of<Policy> != Axis) && ...)) here = there;
+  }
 };
 
 }  // namespace tessera

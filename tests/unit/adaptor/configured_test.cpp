@@ -9,8 +9,12 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/collector.hpp>
 #include <tessera/adaptor/configured.hpp>
+#include <tessera/adaptor/in_place.hpp>
 #include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/memory_fraction.hpp>
+#include <tessera/adaptor/paddle.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/recipe/with.hpp>
@@ -152,6 +156,58 @@ TEST(configured, decides_as_the_string_and_as_the_recipe_written_by_hand) {
   EXPECT_EQ(addresses_of(by_settings), expected);
   caching_allocator<pytorch<>, simulated_device> otherwise{small_device()};
   EXPECT_NE(addresses_of(otherwise), expected);
+}
+
+TEST(configured, goes_with_what_serves_other_allocators) {
+  configured<paddle_family, simulated_device> pool({.fast_eager_deletion = false});
+  void* donor = pool.allocate(10_MiB);
+  void* const input = donor;
+  void* const output = allocate_in_place(pool, donor, 10_MiB);
+  EXPECT_EQ(output, input);
+  EXPECT_EQ(donor, nullptr);
+  ASSERT_TRUE(set_memory_fraction(pool, 0));
+  EXPECT_EQ(pool.try_allocate(20_MiB), nullptr);
+  ASSERT_TRUE(set_memory_fraction(pool, 1));
+  pool.reset_peak_statistics();
+  {
+    collector garbage(pool, collection_of(pool.settings()));
+    garbage.collect(output, 10_MiB);
+  }
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+TEST(preset, keeps_its_numbers_under_policies_put_over_it) {
+  using base = torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6">;
+  constexpr policies<with<with<base, reuse_on_same_stream>, back_with_normal_pages>> kept;
+  static_assert(kept.split == policies<base>{}.split && kept.eviction == policies<base>{}.eviction);
+  constexpr policies<with<base, split_up_to<>>> replaced;
+  static_assert(replaced.split == split_up_to<>{} && replaced.eviction == policies<base>{}.eviction);
+  caching_allocator<with<base, back_with_normal_pages>, simulated_device> pool;
+  pool.deallocate(pool.allocate(100_MiB));
+  void* const p = pool.allocate(5_MiB);
+  EXPECT_EQ(pool.now().reserved, 122_MiB);  // the oversize block was not cut
+  pool.deallocate(p);
+}
+
+TEST(preset, sizes_at_their_bounds_are_refused_by_the_device_and_by_nobody_else) {
+  const auto fails = []<typename Recipe>() {
+    caching_allocator<Recipe, simulated_device> pool;
+    return pool.try_allocate(3_MiB) == nullptr && pool.audit() == nullptr;
+  };
+  EXPECT_TRUE(fails.template operator()<torch_npu<"large_segment_size_mb:1099511627775">>());
+  EXPECT_TRUE((fails.template
+               operator()<torch_npu<"expandable_segments:True,large_segment_size_mb:1099511627775">>()));
+  EXPECT_TRUE(fails.template operator()<pytorch<"large_segment_size_mb:1099511627775">>());
+  EXPECT_TRUE(fails.template operator()<paddle<"FLAGS_auto_growth_chunk_size_in_mb=1099511627775">>());
+  EXPECT_TRUE(
+      (fails.template operator()<
+          paddle<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_initial_gpu_memory_in_mb=1099511627775">>()));
+}
+
+TEST(preset, a_reserve_of_all_is_the_device_and_not_more) {
+  using all = pytorch<"expandable_segments:True,expandable_segments_reserve:1.0">;
+  static_assert(policies<all>{}.growth.range_size(80_GiB) == 80_GiB);
+  static_assert(policies<pytorch_expandable>{}.growth.range_size(80_GiB) == 90_GiB);
 }
 
 }  // namespace

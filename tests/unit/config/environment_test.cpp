@@ -18,9 +18,9 @@ namespace {
 
 using namespace tessera::literals;
 using tessera::config::fault;
-using tessera::config::from_environment;
 using tessera::config::paddle;
 using tessera::config::pytorch;
+using tessera::config::read_environment;
 using tessera::config::torch_npu;
 
 /// Each test begins and ends with no variable of any dialect set.
@@ -41,21 +41,21 @@ class environment : public testing::Test {
 
 template <typename Dialect>
 typename Dialect::settings settings() {
-  return std::get<0>(from_environment<Dialect>());
+  return std::get<0>(read_environment<Dialect>());
 }
 
 TEST_F(environment, that_is_empty_leaves_the_defaults) {
   EXPECT_EQ(settings<pytorch>(), pytorch::settings{});
   EXPECT_EQ(settings<torch_npu>(), torch_npu::settings{});
   EXPECT_EQ(settings<paddle>(), paddle::settings{});
-  EXPECT_EQ(std::get<0>(from_environment<pytorch>("MINE")), pytorch::settings{});
+  EXPECT_EQ(std::get<0>(read_environment<pytorch>("MINE")), pytorch::settings{});
 }
 
 TEST_F(environment, variable_of_ones_own) {
   set("MINE", "max_split_size_mb:32");
-  EXPECT_EQ(std::get<0>(from_environment<pytorch>("MINE")).max_split_size, 32_MiB);
-  EXPECT_EQ(std::get<0>(from_environment<torch_npu>("MINE")).max_split_size, 32_MiB);
-  config_tests::expect_refusal(from_environment<paddle>("MINE"),
+  EXPECT_EQ(std::get<0>(read_environment<pytorch>("MINE")).max_split_size, 32_MiB);
+  EXPECT_EQ(std::get<0>(read_environment<torch_npu>("MINE")).max_split_size, 32_MiB);
+  config_tests::expect_refusal(read_environment<paddle>("MINE"),
                                {"max_split_size_mb:32", "", "no such key", 0, fault::unknown_key});
   EXPECT_EQ(settings<pytorch>(), pytorch::settings{});
 }
@@ -85,14 +85,14 @@ TEST_F(environment, of_torch_npu_is_its_own_variable) {
 
 TEST_F(environment, error_says_where_in_the_variable) {
   set("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,backend:none");
-  const auto parsed = from_environment<pytorch>();
+  const auto parsed = read_environment<pytorch>();
   config_tests::expect_refusal(
       parsed, {"backend", "none", "must be native or cudaMallocAsync", 29, fault::not_one_of_its_words});
   const char* const variable = std::getenv("PYTORCH_CUDA_ALLOC_CONF");
   EXPECT_EQ(std::get<1>(parsed).value.data(), variable + 29);
   set("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:32");
   config_tests::expect_refusal(
-      from_environment<torch_npu>(),
+      read_environment<torch_npu>(),
       {"max_split_size_mb", "", torch_npu::expandable_rule, 25, fault::excluded_by, "expandable_segments"});
 }
 
@@ -133,7 +133,7 @@ TEST_F(environment, error_of_paddle_says_which_flag_and_where_in_its_variable) {
   const auto expect = [](const char* text, const tessera::config::setting_error& why) {
     set("FLAGS_gpu_memory_limit_mb", text);
     SCOPED_TRACE(text);
-    config_tests::expect_refusal(from_environment<paddle>(), why);
+    config_tests::expect_refusal(read_environment<paddle>(), why);
   };
   constexpr std::string_view limit = "FLAGS_gpu_memory_limit_mb";
   constexpr std::string_view not_mib = "must be a whole number of MiB";
@@ -144,7 +144,7 @@ TEST_F(environment, error_of_paddle_says_which_flag_and_where_in_its_variable) {
   // Of several, the first in the order of the table.
   set("FLAGS_fast_eager_deletion_mode", "no");
   set("FLAGS_allocator_strategy", "best");
-  config_tests::expect_refusal(from_environment<paddle>(),
+  config_tests::expect_refusal(read_environment<paddle>(),
                                {"FLAGS_allocator_strategy", "best", "must be auto_growth or naive_best_fit",
                                 0, fault::not_one_of_its_words});
 }

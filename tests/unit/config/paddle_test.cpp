@@ -108,8 +108,8 @@ TEST(paddle_flags, ends_of_ranges_are_legal) {
   EXPECT_EQ((both<paddle, "FLAGS_fraction_of_gpu_memory_to_use=1.0">().fraction_of_gpu_memory), percent(100));
   EXPECT_EQ((both<paddle, "FLAGS_gpu_memory_limit_mb=18446744073709551615">().gpu_memory_limit), unlimited);
   EXPECT_EQ((both<paddle, "FLAGS_gpu_allocator_retry_time=0">().retry_milliseconds), 0u);
-  EXPECT_EQ((both<paddle, "FLAGS_gpu_allocator_retry_time=18446744073709551615">().retry_milliseconds),
-            ~std::uint64_t{0});
+  EXPECT_EQ((both<paddle, "FLAGS_gpu_allocator_retry_time=9007199254740991">().retry_milliseconds),
+            9007199254740991u);
   EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=0.5">().garbage_threshold), 512_MiB);
   EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=0.000000001">().garbage_threshold), 1u);
   EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=1073741823.999999999">().garbage_threshold),
@@ -209,6 +209,11 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"FLAGS_gpu_memory_limit_mb=1.5", {limit, "1.5", not_mib, 26, fault::not_a_number}},
         refused{"FLAGS_gpu_memory_limit_mb=18446744073709551616",
                 {limit, "18446744073709551616", "must be less than 2^64", 26, fault::out_of_range}},
+        refused{"FLAGS_gpu_allocator_retry_time=9007199254740992",
+                {retry, "9007199254740992", "must be less than 2^53", 31, fault::out_of_range}},
+        refused{"FLAGS_auto_growth_chunk_size_in_mb=1099511627776",
+                {"FLAGS_auto_growth_chunk_size_in_mb", "1099511627776", "must be less than 2^40", 35,
+                 fault::out_of_range}},
         refused{"FLAGS_gpu_allocator_retry_time=-1", {retry, "-1", not_whole, 31, fault::not_a_number}},
         refused{"FLAGS_gpu_allocator_retry_time=", {retry, "", not_whole, 31, fault::missing_value}},
         refused{"FLAGS_free_idle_chunk=yes", {idle, "yes", not_bool, 22, fault::not_one_of_its_words}},

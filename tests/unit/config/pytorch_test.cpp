@@ -57,7 +57,7 @@ TEST(pytorch_conf, defaults) {
   EXPECT_EQ(none.garbage_collection_threshold, tessera::fraction{});
   EXPECT_EQ(none.roundup, divisions{});
   EXPECT_FALSE(none.expandable_segments);
-  EXPECT_EQ(none.expandable_segments_reserve, tessera::memory_limit{});
+  EXPECT_EQ(none.expandable_segments_reserve, (tessera::memory_limit{tessera::fraction{1'125'000'000}}));
   EXPECT_FALSE(none.async_backend);
   EXPECT_EQ(none.memory_fraction, tessera::percent(100));
   EXPECT_FALSE(none.throw_on_oom || none.release_lock || none.graph_capture_record_stream_reuse);
@@ -332,12 +332,14 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"max_split_size_mb:20,large_segment_size_mb:25",
                 {split, "20", too_small, 18, fault::out_of_range}},
         refused{"large_segment_size_mb:10",
-                {"large_segment_size_mb", "10", "must be greater than 10", 22, fault::out_of_range}},
+                {"large_segment_size_mb", "10", "must be greater than 10 and less than 2^40", 22,
+                 fault::out_of_range}},
         refused{"pinned_num_register_threads:3",
                 {"pinned_num_register_threads", "3", "must be a power of two of at most 128", 28,
                  fault::out_of_range}},
         refused{"pinned_reserve_segment_size_mb:0",
-                {"pinned_reserve_segment_size_mb", "0", "must be greater than 0", 31, fault::out_of_range}},
+                {"pinned_reserve_segment_size_mb", "0", "must be greater than 0 and less than 2^40", 31,
+                 fault::out_of_range}},
         refused{"max_split_size_mb:-1", {split, "-1", not_mib, 18, fault::not_a_number}},
         refused{"max_split_size_mb:+40", {split, "+40", not_mib, 18, fault::not_a_number}},
         refused{"max_split_size_mb:40abc", {split, "40abc", not_mib, 18, fault::not_a_number}},

@@ -52,7 +52,7 @@ std::string table() {
       << "\n| key | value | default | effect | goes not with |\n|---|---|---|---|---|\n";
   for (std::size_t i = 0; i < Dialect::keys.size(); ++i) {
     const auto& k = Dialect::keys[i];
-    out << "| `" << k.name << "` | " << cell(k.value) << " | " << cell(k.preset) << " | " << cell(k.effect)
+    out << "| `" << k.name << "` | " << cell(k.value) << " | " << cell(k.otherwise) << " | " << cell(k.effect)
         << " | " << goes_not_with<Dialect>(i) << " |\n";
   }
   return out.str();
@@ -114,8 +114,8 @@ TYPED_TEST(dialect_tables, say_the_default_as_it_is_written_or_in_words) {
                                            "2 MiB"};
   for (const auto& k : TypeParam::keys) {
     bool is_words = false;
-    for (const std::string_view each : in_words) is_words |= k.preset == each;
-    const std::string text = std::string(k.name) + std::string(TypeParam::assign) + std::string(k.preset);
+    for (const std::string_view each : in_words) is_words |= k.otherwise == each;
+    const std::string text = std::string(k.name) + std::string(TypeParam::assign) + std::string(k.otherwise);
     const auto parsed = parse<TypeParam>(text);
     ASSERT_EQ(parsed.index(), is_words ? 1u : 0u) << text;
     if (is_words) continue;

@@ -131,8 +131,8 @@ TEST(torch_npu_conf, ends_of_ranges_are_legal) {
   EXPECT_EQ((both<torch_npu, "segment_size_mb:20">().segment_size), 20_MiB);
   EXPECT_EQ((both<torch_npu, "segment_size_mb:512">().segment_size), 512_MiB);
   EXPECT_EQ((both<torch_npu, "large_segment_size_mb:11">().large_segment_size), 11_MiB);
-  EXPECT_EQ((both<torch_npu, "large_segment_size_mb:17592186044415">().large_segment_size),
-            std::size_t{17592186044415} << 20);
+  EXPECT_EQ((both<torch_npu, "large_segment_size_mb:1099511627775">().large_segment_size),
+            std::size_t{1099511627775} << 20);
   EXPECT_EQ((both<torch_npu, "max_non_split_rounding_mb:20">().max_non_split_rounding), 20_MiB);
   EXPECT_EQ((both<torch_npu, "per_process_memory_fraction:0">().memory_fraction), tessera::fraction{});
   EXPECT_EQ((both<torch_npu, "per_process_memory_fraction:1.0">().memory_fraction), tessera::percent(100));
@@ -289,7 +289,7 @@ constexpr std::string_view not_parts = "divisions must be 0 or a power of two be
 constexpr std::string_view at_most_16 = "must be from 0 to 16";
 constexpr std::string_view to_512 = "must be from 20 to 512";
 constexpr std::string_view above_20 = "must be greater than 20";
-constexpr std::string_view above_10 = "must be greater than 10";
+constexpr std::string_view above_10 = "must be greater than 10 and less than 2^40";
 constexpr std::string_view not_below_large = "must be at least large_segment_size_mb";
 
 INSTANTIATE_TEST_SUITE_P(
@@ -326,6 +326,8 @@ INSTANTIATE_TEST_SUITE_P(
                 {"max_split_size_mb", "25", not_below_large, 43, fault::out_of_range}},
         refused{"max_non_split_rounding_mb:19",
                 {"max_non_split_rounding_mb", "19", not_below_large, 26, fault::out_of_range}},
+        refused{"large_segment_size_mb:1099511627776",
+                {"large_segment_size_mb", "1099511627776", above_10, 22, fault::out_of_range}},
         refused{"large_segment_size_mb:10",
                 {"large_segment_size_mb", "10", above_10, 22, fault::out_of_range}},
         refused{"garbage_collection_threshold:0",
