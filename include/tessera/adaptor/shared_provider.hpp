@@ -89,10 +89,10 @@ class shared_provider : public shared_virtual_memory<shared_provider<Provider>, 
     return device_.release(p, bytes);
   }
   [[nodiscard]] std::size_t capacity() const noexcept { return device_.capacity(); }
+  /// Not where that would have to wait for its turn, as who asks keeps others from cached blocks.
   [[nodiscard]] std::size_t available() const noexcept
-    requires measured_provider<Provider>
+    requires(measured_provider<Provider> && tessera::is_thread_safe<Provider>)
   {
-    const turn here(const_cast<shared_provider&>(*this));
     return device_.available();
   }
   [[nodiscard]] std::size_t granularity() const noexcept { return device_.granularity(); }
