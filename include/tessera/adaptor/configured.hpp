@@ -124,8 +124,9 @@ class configured : public by_visit<configured<Family, Provider, Front, Sink, Cou
   static constexpr std::size_t first = first_served<Family, Provider>(indices{});
   static_assert(first < Family::count, "configured: the provider serves no recipe of the family");
 
+  /// Out of line, as g++ else warns of what allocators that are not chosen have not initialized.
   template <std::size_t... I>
-  void make(std::index_sequence<I...>, Provider& device, Sink& sink) {
+  [[gnu::noinline]] void make(std::index_sequence<I...>, Provider& device, Sink& sink) {
     const std::size_t wanted = Family::index_for(settings_);
     (void)((wanted == I && (make_one<I>(device, sink), true)) || ...);
   }
