@@ -6,24 +6,34 @@
 
 namespace tessera {
 
+template <typename Provider, typename Recipe>
+concept has_events_for = !Recipe::streams::uses_events || event_provider<Provider>;
+
+template <typename Provider, typename Recipe>
+concept has_order_for = !Recipe::streams::crosses || ordering_provider<Provider>;
+
+template <typename Provider, typename Recipe>
+concept has_pages_for = !Recipe::pages::uses_page_kinds || paged_provider<Provider>;
+
+template <typename Provider, typename Recipe>
+concept has_ranges_for = Recipe::growth::way == growth_way::segments || virtual_memory_provider<Provider>;
+
 /// Whether a provider has all that a recipe needs.
 template <typename Provider, typename Recipe>
-concept provider_for = (!Recipe::streams::uses_events || event_provider<Provider>) &&
-                       (!Recipe::streams::crosses || ordering_provider<Provider>) &&
-                       (!Recipe::pages::uses_page_kinds || paged_provider<Provider>) &&
-                       (Recipe::growth::way == growth_way::segments || virtual_memory_provider<Provider>);
+concept provider_for = has_events_for<Provider, Recipe> && has_order_for<Provider, Recipe> &&
+                       has_pages_for<Provider, Recipe> && has_ranges_for<Provider, Recipe>;
 
 /// Says in one sentence each what a recipe needs of a provider that it does not have, and where to read what that is.
 template <typename Recipe, typename Provider>
 consteval bool check_provider() {
-  static_assert(!Recipe::streams::uses_events || event_provider<Provider>,
+  static_assert(has_events_for<Provider, Recipe>,
                 "Provider must be an event_provider for Recipe::streams [tessera/provider/provider.hpp]");
-  static_assert(!Recipe::streams::crosses || ordering_provider<Provider>,
+  static_assert(has_order_for<Provider, Recipe>,
                 "Provider must be an ordering_provider for Recipe::streams [tessera/provider/provider.hpp]");
-  static_assert(!Recipe::pages::uses_page_kinds || paged_provider<Provider>,
+  static_assert(has_pages_for<Provider, Recipe>,
                 "Provider must be a paged_provider for Recipe::pages [tessera/provider/provider.hpp]");
   static_assert(
-      Recipe::growth::way == growth_way::segments || virtual_memory_provider<Provider>,
+      has_ranges_for<Provider, Recipe>,
       "Provider must be a virtual_memory_provider for Recipe::growth [tessera/provider/provider.hpp]");
   return provider_for<Provider, Recipe>;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
@@ -11,6 +12,7 @@
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/free_blocks.hpp>
 #include <tessera/engine/window.hpp>
+#include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// How memory comes from the device, once it is decided that it must.
@@ -34,7 +36,7 @@ template <typename Recipe, typename Machine>
 [[nodiscard]] std::size_t segment_for(const Machine& machine, const policies<Recipe>& chosen,
                                       std::size_t size, bool exactly = false) noexcept {
   usage now = usage_of(machine, chosen.growth);
-  if constexpr (requires { machine.device().available(); }) {
+  if constexpr (measured_provider<std::remove_cvref_t<decltype(machine.device())>>) {
     const std::size_t most = saturating_add(now.reserved, machine.device().available());
     if (most < now.limit) now.limit = most;
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include <tessera/adaptor/reach.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 
@@ -52,13 +53,7 @@ class by_visit {
   /// Calls f with the provider, as the allocator does whose it is.
   template <typename F>
   decltype(auto) with_device(F f) {
-    return self().visit([&f](auto& pool) -> decltype(auto) {
-      if constexpr (requires { pool.with_device(f); }) {
-        return pool.with_device(f);
-      } else {
-        return f(pool.device());
-      }
-    });
+    return self().visit([&f](auto& pool) -> decltype(auto) { return with_device_of(pool, f); });
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/adaptor/reach.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/fraction.hpp>
@@ -131,15 +132,7 @@ class collector {
       return d;
     }
   };
-  template <typename From, typename F>
-  static decltype(auto) on_device_of(From& from, F f) {
-    if constexpr (requires { from.with_device(f); }) {
-      return from.with_device(f);
-    } else {
-      return f(from.device());
-    }
-  }
-  using device = std::remove_reference_t<decltype(on_device_of(std::declval<Allocator&>(), itself{}))>;
+  using device = std::remove_reference_t<decltype(with_device_of(std::declval<Allocator&>(), itself{}))>;
   static constexpr bool can_synchronize = requires(device& d, stream_id s) { d.synchronize(s); };
   static constexpr std::size_t most_batches = 1024;
 
@@ -157,7 +150,7 @@ class collector {
 
   template <typename F>
   decltype(auto) on_device(F f) noexcept {
-    return on_device_of(*from_, f);
+    return with_device_of(*from_, f);
   }
   void free_all(item* first) noexcept {
     while (first != nullptr) {

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include <tessera/adaptor/by_visit.hpp>
+#include <tessera/adaptor/reach.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/config/bad_setting.hpp>
 #include <tessera/config/dialect.hpp>
@@ -176,11 +177,7 @@ class configured : public by_visit<configured<Family, Provider, Front, Sink, Cou
       }
     }
     if (refused || !same_recipe) return refused;
-    if constexpr (requires { in.pool.settings(); }) {
-      in.pool.settings() = recipe::configured(wanted);
-    } else {
-      in.pool.with_settings([&](auto& chosen) { chosen = recipe::configured(wanted); });
-    }
+    for_each_settings(in.pool, [&](auto& chosen) { chosen = recipe::configured(wanted); });
     settings_ = wanted;
     return {};
   }

@@ -76,6 +76,18 @@ template <typename Recipe, device_provider Provider, event_sink Sink, typename C
   return true;
 }
 
+/// The same for an allocator that has that as its own, or is one of several.
+template <typename Allocator>
+[[nodiscard]] bool passed_on(Allocator& pool, void* p, std::size_t bytes, stream_id stream) noexcept {
+  if constexpr (requires { pool.pass_on(p, bytes, stream); }) {
+    return pool.pass_on(p, bytes, stream);
+  } else if constexpr (requires { pool.visit([](auto&) {}); }) {
+    return pool.visit([=](auto& chosen) { return passed_on(chosen, p, bytes, stream); });
+  } else {
+    return pass_on(pool, p, bytes, stream);
+  }
+}
+
 /// Serves a request of `bytes` with the block of `donor`, an input that may_take_over says so of, if that fits as it would
 /// were it free; else as allocate and then a free of the donor. Either way the donor is null then, so that it is given once.
 ///   Requires:  a live block that `pool` gave for an address, or null; work that uses it lies before the output's on `stream`
@@ -83,21 +95,7 @@ template <typename Recipe, device_provider Provider, event_sink Sink, typename C
 template <typename Allocator>
 [[nodiscard]] void* allocate_in_place(Allocator& pool, void*& donor, std::size_t bytes,
                                       stream_id stream = {}) {
-  const auto passed_on = [&](auto& in) {
-    if constexpr (requires { in.pass_on(donor, bytes, stream); }) {
-      return in.pass_on(donor, bytes, stream);
-    } else {
-      return pass_on(in, donor, bytes, stream);
-    }
-  };
-  const auto passed_on_by_any = [&] {
-    if constexpr (requires { pool.visit([](auto&) {}); }) {
-      return pool.visit(passed_on);
-    } else {
-      return passed_on(pool);
-    }
-  };
-  if (donor != nullptr && passed_on_by_any()) return std::exchange(donor, nullptr);
+  if (donor != nullptr && passed_on(pool, donor, bytes, stream)) return std::exchange(donor, nullptr);
   void* const given = pool.allocate(bytes, stream);
   if (given != nullptr && given == donor)
     contract_broken("allocate_in_place: the donor is not a live block", donor);

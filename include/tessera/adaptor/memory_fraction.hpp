@@ -1,28 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
+#include <tessera/adaptor/reach.hpp>
 #include <tessera/core/fraction.hpp>
 #include <tessera/core/memory_limit.hpp>
 
 /// PyTorch's set_per_process_memory_fraction, for every allocator whose growth has a limit that may be set.
 namespace tessera {
-
-/// Calls f with the settings of an allocator, whatever it guards them with; of a per_device, with those of each device.
-template <typename Allocator, typename F>
-void for_each_settings(Allocator& pool, F f) {
-  if constexpr (requires { pool.devices(); }) {
-    for (std::size_t device = 0; device < pool.devices(); ++device) for_each_settings(pool.front(device), f);
-  } else if constexpr (requires { pool.visit([](auto&) {}); }) {
-    pool.visit([&f](auto& chosen) { for_each_settings(chosen, f); });
-  } else if constexpr (requires { pool.with_settings(f); }) {
-    pool.with_settings(f);
-  } else {
-    f(pool.settings());
-  }
-}
 
 /// Lets an allocator reserve at most a share of what its device has, beside the limit in bytes that it may have: 1 ends
 /// that, and 0 refuses every new segment. What is reserved already stays, and what is cached still serves.

@@ -19,8 +19,7 @@ namespace tessera {
 /// something through it, then it tries again, and so on until it was patient for long enough. All else is as there.
 ///
 /// A thread that waits for what it holds itself, or for frees that do not come this way, waits in vain; where a collector
-/// holds it, on_pressure may flush that. Each try counts as
-/// one in the statistics.
+/// holds it, on_pressure may flush that. Each try counts as one in the statistics.
 ///   Source:  Paddle's gpu_allocator_retry_time, where a free may be missed
 template <typename Allocator>
 class retrying : public Allocator {

@@ -64,23 +64,22 @@ class dialect_reader : value_reader {
       : value_reader(text, Dialect::delimiters) {}
 
   [[nodiscard]] constexpr std::variant<settings, setting_error> read() noexcept {
-    while (!this->failed() && !this->words_.at_end()) read_one();
+    while (!failed() && !words_.at_end()) read_one();
     return end();
   }
   /// Reads the value of one key, for which there is a text of its own.
   constexpr void read_value(std::size_t of, std::string_view text) noexcept {
-    if (this->failed()) return;
-    this->words_ = word_reader(text, Dialect::delimiters);
-    this->key_ = {Dialect::keys[of].name, ~std::size_t{0}};
-    written_[of] = {true, this->key_, this->words_.ahead()};
+    if (failed()) return;
+    words_ = word_reader(text, Dialect::delimiters);
+    key_ = {Dialect::keys[of].name, ~std::size_t{0}};
+    written_[of] = {true, key_, words_.ahead()};
     read_value(Dialect::keys[of]);
-    if (!this->words_.at_end())
-      this->fail(this->words_.next(), fault::malformed, "nothing may follow the value");
+    if (!words_.at_end()) fail(words_.next(), fault::malformed, "nothing may follow the value");
   }
   [[nodiscard]] constexpr std::variant<settings, setting_error> end() noexcept {
-    if (!this->failed()) Dialect::settle(settings_, [this](key_name k) { return written_[index(k)].is; });
+    if (!failed()) Dialect::settle(settings_, [this](key_name k) { return written_[index(k)].is; });
     check_together();
-    if (this->failed()) return this->error();
+    if (failed()) return error();
     return settings_;
   }
 
@@ -95,65 +94,63 @@ class dialect_reader : value_reader {
   }
 
   constexpr void read_one() noexcept {
-    this->key_ = this->words_.next();
-    const word key = this->key_;
-    if (this->words_.is_delimiter(key)) return this->fail(key, fault::malformed, "a key is expected");
+    key_ = words_.next();
+    const word key = key_;
+    if (words_.is_delimiter(key)) return fail(key, fault::malformed, "a key is expected");
     const std::size_t found = key_index<Dialect>(key);
-    if (found == count) return this->fail(key, fault::unknown_key, "no such key");
-    if (!this->expect(Dialect::assign, fault::missing_value, Dialect::assign_rule)) return;
-    written_[found] = {true, key, this->words_.ahead()};
+    if (found == count) return fail(key, fault::unknown_key, "no such key");
+    if (!expect(Dialect::assign, fault::missing_value, Dialect::assign_rule)) return;
+    written_[found] = {true, key, words_.ahead()};
     read_value(Dialect::keys[found]);
-    if (!this->failed() && !this->words_.at_end())
-      this->expect(",", fault::malformed, "a ',' must part settings");
+    if (!failed() && !words_.at_end()) expect(",", fault::malformed, "a ',' must part settings");
   }
 
   constexpr void read_value(const key_type& k) noexcept {
-    const value_reader::bounds in{k.least, k.most, k.rule};
-    if (k.written == form::list) return this->skip_list();
+    const bounds in{k.least, k.most, k.rule};
+    if (k.written == form::list) return skip_list();
     k.to.visit([&](auto member) {
       using type = std::remove_cvref_t<decltype(settings_.*member)>;
-      settings_.*member = this->read_as<type>(k, in);
+      settings_.*member = read_as<type>(k, in);
     });
   }
   template <typename T>
-  constexpr T read_as(const key_type& k, const value_reader::bounds& in) noexcept {
+  constexpr T read_as(const key_type& k, const bounds& in) noexcept {
     if constexpr (std::is_same_v<T, bool>) {
-      return this->choice(k.value, k.rule) > 0 || k.written == form::only_word;
+      return choice(k.value, k.rule) > 0 || k.written == form::only_word;
     } else if constexpr (std::is_same_v<T, fraction>) {
-      return this->decimal(in);
+      return decimal(in);
     } else if constexpr (std::is_same_v<T, divisions>) {
-      return this->parts(k.written == form::divisions_or_zero);
+      return parts(k.written == form::divisions_or_zero);
     } else if constexpr (std::is_same_v<T, memory_limit>) {
-      return this->share_or_gibibytes();
+      return share_or_gibibytes();
     } else if (k.written == form::mebibytes) {
-      return this->mebibytes(in);
+      return mebibytes(in);
     } else if (k.written == form::power_of_two) {
-      return this->power_of_two(in);
+      return power_of_two(in);
     } else if (k.written == form::gibibytes_or_less) {
-      return this->gibibytes_or_less(in);
+      return gibibytes_or_less(in);
     } else if (k.written == form::kibibytes) {
-      return this->whole(in, "must be a whole number of KiB", true) << 10;
+      return whole(in, "must be a whole number of KiB", true) << 10;
     } else {
-      return this->whole(in, "must be a whole number", false);
+      return whole(in, "must be a whole number", false);
     }
   }
 
   /// What each key alone allows may not be allowed together.
   constexpr void check_together() noexcept {
-    if (this->failed()) return;
+    if (failed()) return;
     for (const auto& least : Dialect::least_sizes) {
       const place& at = written_[index(least.size)];
-      this->key_ = at.key;
-      if (at.is && size(least.size) < size(least.bound))
-        this->fail(at.value, fault::out_of_range, least.rule);
+      key_ = at.key;
+      if (at.is && size(least.size) < size(least.bound)) fail(at.value, fault::out_of_range, least.rule);
     }
     for (const auto& pair : Dialect::exclusions) {
       if (!is_on<Dialect>(settings_, pair.one) || !is_on<Dialect>(settings_, pair.other)) continue;
       const place& one = written_[index(pair.one)];
       const place& other = written_[index(pair.other)];
       const bool later = one.key.at > other.key.at;
-      this->key_ = later ? one.key : other.key;
-      this->fail(this->key_, fault::excluded_by, pair.rule, later ? other.key.text : one.key.text);
+      key_ = later ? one.key : other.key;
+      fail(key_, fault::excluded_by, pair.rule, later ? other.key.text : one.key.text);
     }
   }
   [[nodiscard]] constexpr std::size_t size(key_name k) const noexcept {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -82,13 +83,23 @@ struct least_size {
   std::string_view rule;
 };
 
-/// How PyTorch and torch_npu write settings, and what both say of them.
+/// How PyTorch and torch_npu write settings, and what both say of keys that both have.
+template <typename Key>
 struct torch_syntax {
+  using key_name = Key;
   static constexpr std::string_view delimiters = ",:[]";
   static constexpr std::string_view assign = ":";
   static constexpr std::string_view assign_rule = "a ':' must follow the key";
   static constexpr std::string_view true_or_false = "must be True or False";
   static constexpr std::string_view at_least_large = "must be at least large_segment_size_mb";
+  static constexpr std::array<least_size<Key>, 2> least_sizes{
+      {{Key::max_split_size_mb, Key::large_segment_size_mb, at_least_large},
+       {Key::max_non_split_rounding_mb, Key::large_segment_size_mb, at_least_large}}};
+
+  /// What a key stands at where only others are written.
+  static constexpr void settle(auto& given, auto written) noexcept {
+    if (!written(Key::max_non_split_rounding_mb)) given.max_non_split_rounding = given.large_segment_size;
+  }
 };
 
 }  // namespace tessera::config

@@ -66,9 +66,8 @@ enum class pytorch_key : unsigned char {
 
 /// The dialect of PYTORCH_CUDA_ALLOC_CONF.
 ///   Source:  PyTorch of mid-2026: c10's AllocatorConfig and CUDAAllocatorConfig
-struct pytorch : torch_syntax {
+struct pytorch : torch_syntax<pytorch_key> {
   using settings = pytorch_settings;
-  using key_name = pytorch_key;
   static constexpr std::string_view name = "pytorch";
   static constexpr std::array<const char*, 2> variables{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"};
 
@@ -135,15 +134,6 @@ struct pytorch : torch_syntax {
        "none: nothing here throws when it frees", 0, 0, true_or_false},
   }};
   static constexpr std::array<exclusion<key_name>, 0> exclusions{};
-  static constexpr std::array<least_size<key_name>, 2> least_sizes{
-      {{key_name::max_split_size_mb, key_name::large_segment_size_mb, at_least_large},
-       {key_name::max_non_split_rounding_mb, key_name::large_segment_size_mb, at_least_large}}};
-
-  /// What a key stands at where only others are written.
-  static constexpr void settle(settings& given, auto written) noexcept {
-    if (!written(key_name::max_non_split_rounding_mb))
-      given.max_non_split_rounding = given.large_segment_size;
-  }
 };
 
 }  // namespace tessera::config

@@ -65,9 +65,8 @@ enum class torch_npu_key : unsigned char {
 /// Its document says that page_size goes with nothing else, and also what it means together with expandable_segments and
 /// segment_size_mb: so it goes with these and with base_addr_aligned_kb, which belongs to them, and with nothing else.
 ///   Source:  torch_npu's document for the first ten keys, its code for the others
-struct torch_npu : torch_syntax {
+struct torch_npu : torch_syntax<torch_npu_key> {
   using settings = torch_npu_settings;
-  using key_name = torch_npu_key;
   static constexpr std::string_view name = "torch_npu";
   static constexpr std::array<const char*, 1> variables{"PYTORCH_NPU_ALLOC_CONF"};
 
@@ -149,14 +148,6 @@ struct torch_npu : torch_syntax {
        {key_name::page_size, key_name::pinned_use_background_threads, pages_rule},
        {key_name::page_size, key_name::pin_memory_expandable_segments, pages_rule},
        {key_name::page_size, key_name::pinned_mem_register, pages_rule}}};
-  static constexpr std::array<least_size<key_name>, 2> least_sizes{
-      {{key_name::max_split_size_mb, key_name::large_segment_size_mb, at_least_large},
-       {key_name::max_non_split_rounding_mb, key_name::large_segment_size_mb, at_least_large}}};
-
-  static constexpr void settle(settings& given, auto written) noexcept {
-    if (!written(key_name::max_non_split_rounding_mb))
-      given.max_non_split_rounding = given.large_segment_size;
-  }
 };
 
 }  // namespace tessera::config

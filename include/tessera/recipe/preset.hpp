@@ -5,21 +5,25 @@
 
 namespace tessera {
 
+/// The aliases of a recipe, and nothing else of it.
+template <typename Recipe>
+struct aliases_of {
+  using rounding = typename Recipe::rounding;
+  using pools = typename Recipe::pools;
+  using streams = typename Recipe::streams;
+  using split = typename Recipe::split;
+  using pages = typename Recipe::pages;
+  using growth = typename Recipe::growth;
+  using eviction = typename Recipe::eviction;
+  using recovery = typename Recipe::recovery;
+};
+
 /// A recipe whose policies begin with the numbers that settings give them, and which is otherwise `Base`. The numbers are
 /// in policies<preset<Base, Settings>>, below.
 template <typename Base, auto Settings>
-struct preset final {
+struct preset final : aliases_of<Base> {
   using base = Base;
   static constexpr auto settings = Settings;
-
-  using rounding = typename Base::rounding;
-  using pools = typename Base::pools;
-  using streams = typename Base::streams;
-  using split = typename Base::split;
-  using pages = typename Base::pages;
-  using growth = typename Base::growth;
-  using eviction = typename Base::eviction;
-  using recovery = typename Base::recovery;
 };
 
 template <typename Base, auto Settings>

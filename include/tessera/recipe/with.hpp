@@ -72,19 +72,6 @@ inline constexpr bool begins_preset<preset<Base, Settings>> = true;
 template <typename Base, typename... Policy>
 inline constexpr bool begins_preset<with<Base, Policy...>> = begins_preset<Base>;
 
-/// The aliases of a recipe, and nothing else of it.
-template <typename Recipe>
-struct aliases_of final {
-  using rounding = typename Recipe::rounding;
-  using pools = typename Recipe::pools;
-  using streams = typename Recipe::streams;
-  using split = typename Recipe::split;
-  using pages = typename Recipe::pages;
-  using growth = typename Recipe::growth;
-  using eviction = typename Recipe::eviction;
-  using recovery = typename Recipe::recovery;
-};
-
 template <typename Base, typename... Policy>
   requires begins_preset<Base>
 struct policies<with<Base, Policy...>> : policies<aliases_of<with<Base, Policy...>>> {

@@ -157,6 +157,13 @@ TEST_P(paddle_flags_errors, say_key_value_rule_and_place) {
   config_tests::expect_refusal(tessera::config::parse<paddle>(GetParam().text), GetParam().why);
 }
 
+using config_tests::no_comma;
+using config_tests::not_bool;
+using config_tests::not_decimal;
+using config_tests::not_mib;
+using config_tests::not_share;
+using config_tests::unknown;
+
 constexpr std::string_view strategy = "FLAGS_allocator_strategy";
 constexpr std::string_view share = "FLAGS_fraction_of_gpu_memory_to_use";
 constexpr std::string_view limit = "FLAGS_gpu_memory_limit_mb";
@@ -164,15 +171,9 @@ constexpr std::string_view retry = "FLAGS_gpu_allocator_retry_time";
 constexpr std::string_view idle = "FLAGS_free_idle_chunk";
 constexpr std::string_view garbage = "FLAGS_eager_delete_tensor_gb";
 
-constexpr std::string_view unknown = "no such key";
 constexpr std::string_view no_sign = "a '=' must follow the flag";
-constexpr std::string_view no_comma = "a ',' must part settings";
 constexpr std::string_view not_strategy = "must be auto_growth or naive_best_fit";
-constexpr std::string_view not_share = "must be from 0 to 1";
-constexpr std::string_view not_decimal = "must be a decimal number of at most 9 places";
-constexpr std::string_view not_mib = "must be a whole number of MiB";
 constexpr std::string_view not_whole = "must be a whole number";
-constexpr std::string_view not_bool = "must be True or False";
 
 INSTANTIATE_TEST_SUITE_P(
     keys, paddle_flags_errors,

@@ -20,6 +20,16 @@ struct refused {
 };
 inline std::ostream& operator<<(std::ostream& out, const refused& r) { return out << r.text; }
 
+/// Rules that several dialects have.
+inline constexpr std::string_view no_colon = "a ':' must follow the key";
+inline constexpr std::string_view no_comma = "a ',' must part settings";
+inline constexpr std::string_view not_bool = "must be True or False";
+inline constexpr std::string_view not_decimal = "must be a decimal number of at most 9 places";
+inline constexpr std::string_view not_inside = "must be greater than 0 and less than 1";
+inline constexpr std::string_view not_mib = "must be a whole number of MiB";
+inline constexpr std::string_view not_share = "must be from 0 to 1";
+inline constexpr std::string_view unknown = "no such key";
+
 /// Expects what was parsed to be an error that agrees with `why` in all parts.
 template <typename Parsed>
 void expect_refusal(const Parsed& parsed, const tessera::config::setting_error& why) {

@@ -276,15 +276,16 @@ TEST_P(torch_npu_conf_errors, say_key_value_rule_and_place) {
   config_tests::expect_refusal(tessera::config::parse<torch_npu>(GetParam().text), GetParam().why);
 }
 
-constexpr std::string_view not_mib = "must be a whole number of MiB";
+using config_tests::no_colon;
+using config_tests::no_comma;
+using config_tests::not_bool;
+using config_tests::not_decimal;
+using config_tests::not_inside;
+using config_tests::not_mib;
+using config_tests::not_share;
+
 constexpr std::string_view not_kib = "must be a whole number of KiB";
 constexpr std::string_view no_zeros = "must be written without leading zeros";
-constexpr std::string_view not_bool = "must be True or False";
-constexpr std::string_view not_inside = "must be greater than 0 and less than 1";
-constexpr std::string_view not_share = "must be from 0 to 1";
-constexpr std::string_view not_decimal = "must be a decimal number of at most 9 places";
-constexpr std::string_view no_colon = "a ':' must follow the key";
-constexpr std::string_view no_comma = "a ',' must part settings";
 constexpr std::string_view not_parts = "divisions must be 0 or a power of two below 2^32";
 constexpr std::string_view at_most_16 = "must be from 0 to 16";
 constexpr std::string_view to_512 = "must be from 20 to 512";
