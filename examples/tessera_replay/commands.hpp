@@ -12,10 +12,14 @@ namespace replay {
 /// What the command line says.
 struct arguments {
   std::vector<std::string> files;
-  std::string recipe = "pytorch";
+  std::string recipe = "pytorch";    // the last that was named
+  std::vector<std::string> recipes;  // all that were named
   std::string dialect = "pytorch";
   std::string conf;
+  std::string out;  // a file to write
   std::size_t capacity = tessera::operator""_GiB(80);
+  bool has_capacity = false;  // whether one was named
+  std::size_t max_ns = 0;     // host nanoseconds for each operation; 0 for any
   bool json = false;
 };
 

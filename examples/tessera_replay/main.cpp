@@ -2,80 +2,134 @@
 // tessera-replay: runs recorded programs through allocators.
 
 #include <charconv>
+#include <cstddef>
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "commands.hpp"
 
 namespace {
 
-constexpr const char* usage_text =
-    "tessera-replay compare TRACE... [--conf TEXT] [--capacity BYTES] [--json]\n"
-    "    what each recipe would have reserved, and how often it would have called the device\n"
-    "tessera-replay decisions TRACE [--recipe NAME] [--conf TEXT] [--capacity BYTES]\n"
-    "    every decision, a line each\n"
-    "tessera-replay verify SNAPSHOT... [--json]\n"
-    "    whether the pytorch recipe decides as the GPU did on which the snapshot was recorded\n"
-    "tessera-replay fit TRACE [--recipe NAME] [--conf TEXT] [--json]\n"
-    "    the least capacity with which the trace completes\n"
-    "tessera-replay explain TEXT [--dialect pytorch|torch_npu|paddle]\n"
-    "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n"
+struct command {
+  std::string_view name;
+  int (*run)(const replay::arguments&);
+  bool takes_one;            // file, or text
+  std::string_view options;  // that it takes
+  const char* usage;         // behind its name
+};
+
+constexpr command commands[] = {
+    {"compare", &replay::compare, false, "--recipe --conf --capacity --json",
+     "TRACE... [--conf TEXT] [--capacity BYTES] [--json]\n"
+     "    what each recipe would have reserved, and how often it would have called the device\n"},
+    {"decisions", &replay::decisions, true, "--recipe --conf --capacity",
+     "TRACE [--recipe NAME] [--conf TEXT] [--capacity BYTES]\n"
+     "    every decision, a line each\n"},
+    {"verify", &replay::verify, false, "--json",
+     "SNAPSHOT... [--json]\n"
+     "    whether the pytorch recipe decides as the GPU did on which the snapshot was recorded\n"},
+    {"fit", &replay::fit, true, "--recipe --conf --capacity --json",
+     "TRACE [--recipe NAME] [--conf TEXT] [--json]\n"
+     "    the least capacity with which the trace completes\n"},
+    {"explain", &replay::explain, true, "--dialect",
+     "TEXT [--dialect pytorch|torch_npu|paddle]\n"
+     "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n"},
+};
+
+constexpr const char* meanings =
     "\n"
     "TRACE     op,id,bytes,stream,t_us or id,lower,upper,size (CSV), or a PyTorch snapshot\n"
     "--recipe  pytorch (default), pytorch_expandable, cuda_async, torch_npu, torch_npu_expandable, paddle,\n"
-    "          paddle_auto_growth, paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed, "
-    "stitched,\n"
-    "          stitched_calmly, power_of_two, passthrough\n"
+    "          paddle_auto_growth, paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed,\n"
+    "          stitched, stitched_calmly, power_of_two, passthrough\n"
     "--conf    settings in the words of the recipe's system, as explain explains them\n"
     "--capacity  bytes of device memory; 80 GiB if not given\n";
+
+void print_usage(std::FILE* to) {
+  for (const command& c : commands)
+    std::fprintf(to, "tessera-replay %.*s %s", static_cast<int>(c.name.size()), c.name.data(), c.usage);
+  std::fputs(meanings, to);
+}
 
 int complain(const std::string& text) {
   std::fprintf(stderr, "tessera-replay: %s\n", text.c_str());
   return replay::wrong_input;
 }
 
+/// Whether a word is one of those that a text has between spaces.
+bool is_among(std::string_view words, std::string_view word) {
+  for (std::size_t at = 0; at < words.size();) {
+    const std::size_t end = words.find(' ', at);
+    const std::string_view one = words.substr(at, end - at);
+    if (one == word) return true;
+    at += one.size() + 1;
+  }
+  return false;
+}
+
+bool read_number(std::string_view text, std::size_t& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() && number > 0;
+}
+
+/// Notes what an option says; what is wrong with it, or nothing.
+std::string read_option(replay::arguments& said, std::string_view name, std::string_view value) {
+  if (name == "--recipe") said.recipe = said.recipes.emplace_back(value);
+  if (name == "--dialect") said.dialect = value;
+  if (name == "--conf") said.conf = value;
+  if (name == "--out") said.out = value;
+  if (name == "--capacity") {
+    said.has_capacity = true;
+    if (!read_number(value, said.capacity))
+      return "--capacity " + std::string(value) + ": must be a positive number of bytes";
+  }
+  if (name == "--max-ns" && !read_number(value, said.max_ns))
+    return "--max-ns " + std::string(value) + ": must be a positive number of nanoseconds";
+  return {};
+}
+
+/// Reads the words behind the command's name; what is wrong with them, or nothing.
+std::string read_words(const command& chosen, int count, char** words, replay::arguments& said) {
+  for (int i = 2; i < count; ++i) {
+    const std::string_view word = words[i];
+    if (!word.starts_with("-")) {
+      said.files.emplace_back(word);
+      continue;
+    }
+    constexpr std::string_view all = "--json --recipe --conf --dialect --capacity --out --max-ns";
+    if (!is_among(all, word)) return std::string(word) + ": no such option; see tessera-replay --help";
+    if (!is_among(chosen.options, word)) return std::string(chosen.name) + ": takes no " + std::string(word);
+    if (word == "--json") {
+      said.json = true;
+    } else if (++i == count) {
+      return std::string(word) + ": a value is missing";
+    } else if (const std::string wrong = read_option(said, word, words[i]); !wrong.empty()) {
+      return wrong;
+    }
+  }
+  const std::string thing = chosen.run == &replay::explain ? "text" : "file";
+  if (said.files.empty()) return std::string(chosen.name) + ": a " + thing + " is missing";
+  if (chosen.takes_one && said.files.size() > 1) return std::string(chosen.name) + ": takes one " + thing;
+  return {};
+}
+
 }  // namespace
 
 int main(int count, char** words) {
-  const std::string_view command = count > 1 ? words[1] : "";
-  if (command == "--help" || command == "-h" || command == "help") {
-    std::fputs(usage_text, stdout);
+  const std::string_view name = count > 1 ? words[1] : "";
+  if (name == "--help" || name == "-h" || name == "help") {
+    print_usage(stdout);
     return replay::done;
   }
-  replay::arguments said;
-  for (int i = 2; i < count; ++i) {
-    const std::string_view word = words[i];
-    if (word == "--json") {
-      said.json = true;
-    } else if (word == "--recipe" || word == "--conf" || word == "--dialect" || word == "--capacity") {
-      if (++i == count) return complain(std::string(word) + ": a value is missing");
-      const std::string_view value = words[i];
-      if (word == "--recipe") said.recipe = value;
-      if (word == "--dialect") said.dialect = value;
-      if (word == "--conf") said.conf = value;
-      if (word == "--capacity") {
-        const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), said.capacity);
-        if (error != std::errc{} || end != value.data() + value.size() || said.capacity == 0) {
-          return complain("--capacity " + std::string(value) + ": must be a positive number of bytes");
-        }
-      }
-    } else if (word.starts_with("-")) {
-      return complain(std::string(word) + ": no such option; see tessera-replay --help");
-    } else {
-      said.files.emplace_back(word);
-    }
+  for (const command& c : commands) {
+    if (c.name != name) continue;
+    replay::arguments said;
+    const std::string wrong = read_words(c, count, words, said);
+    return wrong.empty() ? c.run(said) : complain(wrong);
   }
-  const bool single = command == "decisions" || command == "fit" || command == "explain";
-  if (!single && command != "compare" && command != "verify") {
-    return complain((command.empty() ? "a command is missing" : std::string(command) + ": no such command") +
-                    std::string("\n") + usage_text);
-  }
-  const std::string thing = command == "explain" ? "text" : "file";
-  if (said.files.empty()) return complain(std::string(command) + ": a " + thing + " is missing");
-  if (single && said.files.size() > 1) return complain(std::string(command) + ": takes one " + thing);
-  if (command == "compare") return replay::compare(said);
-  if (command == "decisions") return replay::decisions(said);
-  if (command == "explain") return replay::explain(said);
-  return command == "verify" ? replay::verify(said) : replay::fit(said);
+  (void)complain(name.empty() ? "a command is missing" : std::string(name) + ": no such command");
+  print_usage(stderr);
+  return replay::wrong_input;
 }

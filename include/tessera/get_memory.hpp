@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <type_traits>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
@@ -36,10 +35,8 @@ template <typename Recipe, typename Machine>
 [[nodiscard]] std::size_t segment_for(const Machine& machine, const policies<Recipe>& chosen,
                                       std::size_t size, bool exactly = false) noexcept {
   usage now = usage_of(machine, chosen.growth);
-  if constexpr (measured_provider<std::remove_cvref_t<decltype(machine.device())>>) {
-    const std::size_t most = saturating_add(now.reserved, machine.device().available());
-    if (most < now.limit) now.limit = most;
-  }
+  const std::size_t most = saturating_add(now.reserved, left_on(machine.device(), now.reserved));
+  if (most < now.limit) now.limit = most;
   const std::size_t wanted = exactly ? size : chosen.growth.segment_size(size, now);
   const std::size_t segment = in_whole_pages(chosen.pages, align_up(wanted, machine.device().granularity()));
   if (segment < size) contract_broken("Recipe::growth: a segment must hold the block it is taken for");

@@ -117,6 +117,11 @@ class locked {
   decltype(auto) with_sink(F f) {
     return inside_.enter([&f](auto& pool) -> decltype(auto) { return f(pool.sink()); });
   }
+  /// Calls f with the allocator behind the mutex, for tools that look at it; f must not use this one.
+  template <typename F>
+  void enter_each(F f) {
+    inside_.enter(f);
+  }
 
  protected:
   guarded<Recipe, shared_provider<Provider>, Sink, Counting> inside_;

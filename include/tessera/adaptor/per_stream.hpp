@@ -182,6 +182,11 @@ class per_stream {
     const std::lock_guard lock(sink_mutex_);
     return f(sink_);
   }
+  /// Calls f with the allocator of each lane, one after the other, for tools that look at it; f must not use this one.
+  template <typename F>
+  void enter_each(F f) {
+    for_each_lane([&f](lane_type& l) { l.look(f); });
+  }
 
  private:
   struct callback {

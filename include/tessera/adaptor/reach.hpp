@@ -30,4 +30,39 @@ void for_each_settings(Allocator& pool, F f) {
   }
 }
 
+/// Calls f(allocator, device number) for each caching_allocator that an allocator is made of, with its mutex held where it
+/// has one; f must not use the allocator.
+template <typename Allocator, typename F>
+void for_each_allocator(Allocator& pool, F f, std::size_t device = 0) {
+  const auto one = [&f, device](auto& inner) { f(inner, device); };
+  if constexpr (requires { pool.devices(); }) {
+    for (std::size_t d = 0; d < pool.devices(); ++d) for_each_allocator(pool.front(d), f, d);
+  } else if constexpr (requires { pool.visit([](auto&) {}); }) {
+    pool.visit([&](auto& chosen) { for_each_allocator(chosen, f, device); });
+  } else if constexpr (requires { pool.enter_each(one); }) {
+    pool.enter_each(one);
+  } else if constexpr (requires { pool.pool(); }) {
+    one(pool.pool());
+  } else {
+    one(pool);
+  }
+}
+
+/// Calls f with the sink of an allocator; of a per_device, with that of each device.
+template <typename Allocator, typename F>
+void for_each_sink(Allocator& pool, F f, std::size_t device = 0) {
+  const auto one = [&f, device](auto& sink) { f(sink, device); };
+  if constexpr (requires { pool.devices(); }) {
+    for (std::size_t d = 0; d < pool.devices(); ++d) for_each_sink(pool.front(d), f, d);
+  } else if constexpr (requires { pool.visit([](auto&) {}); }) {
+    pool.visit([&](auto& chosen) { for_each_sink(chosen, f, device); });
+  } else if constexpr (requires { pool.with_sink(one); }) {
+    pool.with_sink(one);
+  } else if constexpr (requires { pool.pool(); }) {
+    one(pool.pool().sink());
+  } else {
+    one(pool.sink());
+  }
+}
+
 }  // namespace tessera

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <mutex>
 
 #include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -32,40 +34,57 @@ struct call_time {
   bool operator==(const call_time&) const = default;
 };
 
-/// The times of the calls of a provider that gave memory and took it back. Several threads may use it.
-///   Source:  PyTorch's host_alloc_time and host_free_time
+/// The times of a provider's calls that worked, of each kind. Several threads may use it.
+///   Source:  those of acquire and release are PyTorch's host_alloc_time and host_free_time
 class call_times {
  public:
-  [[nodiscard]] call_time acquire() const noexcept { return read(acquire_); }
-  [[nodiscard]] call_time release() const noexcept { return read(release_); }
+  enum class call : unsigned char {
+    acquire,
+    release,
+    reserve,
+    unreserve,
+    create,
+    destroy,
+    map,
+    grant,
+    unmap,
+    record,
+    wait,
+    synchronize
+  };
+  static constexpr std::array<const char*, 12> names{"acquire", "release", "reserve", "unreserve",
+                                                     "create",  "destroy", "map",     "grant",
+                                                     "unmap",   "record",  "wait",    "synchronize"};
+
+  [[nodiscard]] call_time of(call what) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return times_[static_cast<std::size_t>(what)];
+  }
+  [[nodiscard]] call_time acquire() const noexcept { return of(call::acquire); }
+  [[nodiscard]] call_time release() const noexcept { return of(call::release); }
   void reset() noexcept {
     const std::lock_guard lock(mutex_);
-    acquire_ = release_ = {};
+    times_ = {};
   }
-
-  void add_acquire(std::uint64_t microseconds) noexcept { add(acquire_, microseconds); }
-  void add_release(std::uint64_t microseconds) noexcept { add(release_, microseconds); }
+  void add(call what, std::uint64_t microseconds) noexcept {
+    const std::lock_guard lock(mutex_);
+    times_[static_cast<std::size_t>(what)].add(microseconds);
+  }
 
  private:
-  void add(call_time& to, std::uint64_t microseconds) noexcept {
-    const std::lock_guard lock(mutex_);
-    to.add(microseconds);
-  }
-  [[nodiscard]] call_time read(const call_time& from) const noexcept {
-    const std::lock_guard lock(mutex_);
-    return from;
-  }
-
   mutable std::mutex mutex_;
-  call_time acquire_, release_;
+  std::array<call_time, names.size()> times_{};
 };
 
-/// A provider of which the calls that give segments and take them back are timed; those that fail, and those about pages,
-/// are not.
+/// A provider whose calls that may take long are timed where they work; a query, which never waits, is not.
 ///   Requires:  the provider and the times outlive it
 template <typename Device, typename Clock = std::chrono::steady_clock>
 class timed : public forwarding<Device> {
+  using call = call_times::call;
+
  public:
+  using typename forwarding<Device>::event;
+  using typename forwarding<Device>::physical;
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
 
   timed(Device& to, call_times& times) noexcept : forwarding<Device>(to), times_(&times) {}
@@ -73,22 +92,74 @@ class timed : public forwarding<Device> {
   template <std::same_as<page_kind>... Kind>
     requires requires(Device& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); }
   [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
-    const auto start = Clock::now();
-    void* const given = this->to().acquire(bytes, kind...);
-    if (given != nullptr) times_->add_acquire(since(start));
-    return given;
+    return time(call::acquire, [&] { return this->to().acquire(bytes, kind...); });
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    const auto start = Clock::now();
-    const bool released = this->to().release(p, bytes);
-    if (released) times_->add_release(since(start));
-    return released;
+    return time(call::release, [&] { return this->to().release(p, bytes); });
+  }
+
+  bool record(stream_id stream, event& mark) noexcept
+    requires requires(Device& d) { d.record(stream, mark); }
+  {
+    return time(call::record, [&] { return this->to().record(stream, mark); });
+  }
+  bool wait(event& mark) noexcept
+    requires requires(Device& d) { d.wait(mark); }
+  {
+    return time(call::wait, [&] { return this->to().wait(mark); });
+  }
+
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept
+    requires requires(Device& d) { d.reserve(bytes, to); }
+  {
+    return time(call::reserve, [&] { return this->to().reserve(bytes, to); });
+  }
+  bool unreserve(void* p, std::size_t bytes) noexcept
+    requires requires(Device& d) { d.unreserve(p, bytes); }
+  {
+    return time(call::unreserve, [&] { return this->to().unreserve(p, bytes); });
+  }
+  bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept
+    requires requires(Device& d) { d.create(bytes, kind, memory); }
+  {
+    return time(call::create, [&] { return this->to().create(bytes, kind, memory); });
+  }
+  bool destroy(const physical& memory) noexcept
+    requires requires(Device& d) { d.destroy(memory); }
+  {
+    return time(call::destroy, [&] { return this->to().destroy(memory); });
+  }
+  bool map(void* p, std::size_t bytes, const physical& memory) noexcept
+    requires requires(Device& d) { d.map(p, bytes, memory); }
+  {
+    return time(call::map, [&] { return this->to().map(p, bytes, memory); });
+  }
+  bool grant(void* p, std::size_t bytes) noexcept
+    requires requires(Device& d) { d.grant(p, bytes); }
+  {
+    return time(call::grant, [&] { return this->to().grant(p, bytes); });
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept
+    requires requires(Device& d) { d.unmap(p, bytes); }
+  {
+    return time(call::unmap, [&] { return this->to().unmap(p, bytes); });
+  }
+  bool synchronize(stream_id stream) noexcept
+    requires requires(Device& d) { d.synchronize(stream); }
+  {
+    return time(call::synchronize, [&] { return this->to().synchronize(stream); });
   }
 
  private:
-  [[nodiscard]] static std::uint64_t since(typename Clock::time_point start) noexcept {
-    const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
-    return static_cast<std::uint64_t>(took.count());
+  template <typename F>
+  [[nodiscard]] auto time(call what, F f) noexcept {
+    const auto start = Clock::now();
+    const auto worked = f();
+    if (worked) {
+      const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
+      times_->add(what, static_cast<std::uint64_t>(took.count()));
+    }
+    return worked;
   }
 
   call_times* times_;

@@ -23,13 +23,14 @@ struct allocator_event {
     range_reserve,   ///< the device gave a range of addresses
     range_release,   ///< and took it back
     refused,         ///< the device did not give `bytes`, or host memory to describe them ran out
-    oom              ///< nothing helped
+    oom,             ///< nothing helped
+    snapshot         ///< a tool looked at all that is there, `bytes` of it in use
   };
   action what;
-  std::uintptr_t address = 0;
-  std::size_t bytes = 0;  ///< as requested by the user, or of the segment
-  std::size_t block = 0;  ///< of the block that serves it
-  stream_id stream{};     ///< of the request; where nobody requests, the key under which the block is shared
+  std::uintptr_t address = 0;  ///< where nothing helped: bytes that the device has left
+  std::size_t bytes = 0;       ///< as requested by the user, or of the segment
+  std::size_t block = 0;       ///< of the block that serves it
+  stream_id stream{};  ///< of the request; where nobody requests, the key under which the block is shared
 };
 
 /// Learns of each allocator_event; must not call the allocator.

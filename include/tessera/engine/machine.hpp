@@ -197,7 +197,7 @@ class machine {
   void tell_oom(std::size_t requested, std::size_t size, stream_id stream, bool rejected) noexcept {
     ++books().num_ooms;
     if (rejected) ++ledger_.num_oom_rejections;
-    tell(action::oom, 0, requested, size, stream);
+    tell(action::oom, left_on(device_, ledger_.reserved()), requested, size, stream);
   }
   /// Gives back the host memory that describes nothing any more.
   void shrink() noexcept { blocks().shrink(); }

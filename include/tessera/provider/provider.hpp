@@ -114,6 +114,17 @@ concept measured_provider = device_provider<D> && requires(const D& d) {
   { d.available() } noexcept -> std::same_as<std::size_t>;
 };
 
+/// Bytes that a device could give now to an allocator that has `taken` so many.
+template <device_provider D>
+[[nodiscard]] std::size_t left_on(const D& device, std::size_t taken) noexcept {
+  if constexpr (measured_provider<D>) {
+    return device.available();
+  } else {
+    const std::size_t capacity = device.capacity();
+    return capacity > taken ? capacity - taken : 0;
+  }
+}
+
 /// Gives memory in pages of a kind; null where that kind is not to be had. Portable callers ask for a multiple of
 /// kind.step().
 template <typename D>

@@ -66,7 +66,8 @@ class decision_log {
       case action::alloc:
       case action::free_requested: block_ = e.block; break;
       case action::free_completed:
-      case action::oom: break;
+      case action::oom:
+      case action::snapshot: break;
     }
   }
 

@@ -60,15 +60,42 @@ TEST(timed, keeps_the_longest_and_the_shortest) {
   EXPECT_EQ(seen, (call_time{.count = 3, .total = 12, .max = 7, .min = 1}));
 }
 
-TEST(timed, leaves_pages_out) {
+TEST(timed, times_pages_too) {
+  simulated_device device{simulated_device::options{
+      .costs = {.reserve = 7'000, .create = 2'000, .create_per_mib = 0, .map = 4'000, .map_per_entry = 0}}};
+  device_clock::device = &device;
+  call_times times;
+  using call = call_times::call;
+  caching_allocator<pytorch_expandable, timed<simulated_device, device_clock>> pool({device, times});
+  pool.deallocate(pool.allocate(64_MiB));
+  EXPECT_EQ(times.acquire(), call_time{});
+  EXPECT_EQ(times.of(call::reserve), (call_time{.count = 1, .total = 7, .max = 7, .min = 7}));
+  EXPECT_EQ(times.of(call::create), (call_time{.count = 4, .total = 8, .max = 2, .min = 2}));
+  EXPECT_EQ(times.of(call::map), (call_time{.count = 4, .total = 16, .max = 4, .min = 4}));
+  EXPECT_EQ(times.of(call::grant).count, simulated_device::map_grants_access ? 0u : 4u);
+  EXPECT_EQ(times.of(call::unmap).count, 0u);
+  pool.trim();
+  EXPECT_EQ(times.of(call::unmap).count, 4u);
+  EXPECT_EQ(times.of(call::destroy).count, 4u);
+  EXPECT_EQ(times.of(call::synchronize).count, 1u);
+  EXPECT_EQ(times.of(call::unreserve).count, 1u);
+}
+
+TEST(timed, times_events) {
   simulated_device device;
   device_clock::device = &device;
   call_times times;
-  caching_allocator<pinned_expandable, timed<simulated_device, device_clock>> pool({device, times});
-  pool.deallocate(pool.allocate(64_MiB));
+  using call = call_times::call;
+  caching_allocator<pytorch_native, timed<simulated_device, device_clock>> pool({device, times});
+  void* const p = pool.allocate(1_MiB);
+  pool.record_stream(p, stream_id{1});
+  pool.deallocate(p);
+  EXPECT_EQ(times.of(call::record).count, 1u);
+  EXPECT_EQ(times.of(call::wait).count, 0u);
   pool.trim();
-  EXPECT_EQ(times.acquire(), call_time{});
-  EXPECT_EQ(times.release(), call_time{});
+  EXPECT_EQ(times.of(call::wait).count, 1u);
+  times.reset();
+  EXPECT_EQ(times.of(call::record), call_time{});
 }
 
 }  // namespace

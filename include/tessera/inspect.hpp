@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include <tessera/core/memory_view.hpp>
+#include <tessera/engine/block.hpp>
+#include <tessera/engine/free_blocks.hpp>
+
+/// What an allocator holds, for tools that show it.
+namespace tessera {
+
+[[nodiscard]] inline block_view view_of(const engine::block& b) noexcept {
+  using state = block_view::state;
+  if (b.is_free()) return {b.address, b.size, 0, state::free, b.home->key()};
+  const state is = b.mark.is == engine::block::state::pending ? state::pending : state::live;
+  return {b.address, b.size, b.facts.requested, is, b.home->key()};
+}
+
+/// Calls f(const segment_view&, const block_view&) for each block of a caching_allocator: those of one segment one after
+/// the other, in the order of addresses, the segments in no particular order. Segments that are just going back are left
+/// out. f must not use the allocator.
+///
+///     std::size_t largest = 0;  // free block
+///     tessera::for_each_block(pool, [&](const tessera::segment_view&, const tessera::block_view& b) {
+///       if (b.is == tessera::block_view::state::free && b.bytes > largest) largest = b.bytes;
+///     });
+///
+///   Cost:  linear in the blocks
+template <typename Allocator, typename F>
+void for_each_block(Allocator& pool, F f) {
+  const auto& blocks = pool.machine().blocks();
+  blocks.for_each_segment([&f, in_range = blocks.has_ranges](const engine::block& first, std::size_t) {
+    const engine::block* const end = first.below;
+    for (const engine::block* b = &first; b != end;) {
+      if (b->is_unmapped()) {
+        b = b->above;
+        continue;
+      }
+      segment_view whole{b->address, 0, b->home->key(), b->home->pool(), in_range};
+      const engine::block* after = b;
+      for (; after != end && !after->is_unmapped(); after = after->above) whole.bytes += after->size;
+      for (; b != after; b = b->above) f(static_cast<const segment_view&>(whole), view_of(*b));
+    }
+  });
+}
+
+/// Bytes of the cache that trim() could not give back, because live or pending blocks share their segments or pages.
+///   Cost:  linear in the blocks, and in ranges in their pages
+template <typename Allocator>
+[[nodiscard]] std::size_t pinned_bytes(Allocator& pool) {
+  const auto& machine = pool.machine();
+  constexpr bool has_ranges = std::remove_cvref_t<decltype(machine.blocks())>::has_ranges;
+  std::size_t pinned = 0;
+  machine.blocks().for_each_segment([&](const engine::block& first, std::size_t) {
+    std::size_t free = 0;
+    bool any_used = has_ranges;
+    for (const engine::block *b = &first, *end = first.below; b != end; b = b->above) {
+      if (b->is_free()) {
+        free += b->size;
+        if constexpr (has_ranges) free -= machine.releasable(*b);
+      } else {
+        any_used = true;
+      }
+    }
+    if (any_used) pinned += free;
+  });
+  return pinned;
+}
+
+}  // namespace tessera

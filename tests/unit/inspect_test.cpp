@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/inspect.hpp>
+#include <tessera/recipe/stitched.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using state = block_view::state;
+
+struct seen {
+  segment_view segment;
+  std::vector<block_view> blocks;
+};
+template <typename Pool>
+std::map<std::uintptr_t, seen> look_at(Pool& pool) {
+  std::map<std::uintptr_t, seen> found;
+  for_each_block(pool, [&](const segment_view& s, const block_view& b) {
+    found[s.address].segment = s;
+    found[s.address].blocks.push_back(b);
+  });
+  return found;
+}
+
+TEST(inspect, an_empty_allocator_holds_nothing) {
+  caching_allocator<pytorch_native, simulated_device> pool;
+  EXPECT_TRUE(look_at(pool).empty());
+  EXPECT_EQ(pinned_bytes(pool), 0u);
+}
+
+TEST(inspect, shows_each_block_of_a_segment_in_order) {
+  caching_allocator<pytorch_native, simulated_device> pool;
+  void* const a = pool.allocate(1000, stream_id{3});
+  void* const b = pool.allocate(600, stream_id{3});
+  pool.record_stream(b, stream_id{4});
+  pool.device().hold_events(true);
+  pool.deallocate(b);
+  const auto found = look_at(pool);
+  ASSERT_EQ(found.size(), 1u);
+  const seen& only = found.begin()->second;
+  EXPECT_EQ(only.segment.bytes, 2_MiB);
+  EXPECT_EQ(only.segment.stream, stream_id{3});
+  EXPECT_EQ(only.segment.pool, 0u);
+  EXPECT_FALSE(only.segment.in_range);
+  ASSERT_EQ(only.blocks.size(), 3u);
+  EXPECT_EQ(only.blocks[0].address, reinterpret_cast<std::uintptr_t>(a));
+  EXPECT_EQ(only.blocks[0].is, state::live);
+  EXPECT_EQ(only.blocks[0].bytes, 1024u);
+  EXPECT_EQ(only.blocks[0].requested, 1000u);
+  EXPECT_EQ(only.blocks[1].is, state::pending);
+  EXPECT_EQ(only.blocks[1].requested, 600u);
+  EXPECT_EQ(only.blocks[2].is, state::free);
+  EXPECT_EQ(only.blocks[2].requested, 0u);
+  EXPECT_EQ(only.blocks[2].bytes, 2_MiB - 2048);
+  EXPECT_EQ(pinned_bytes(pool), 2_MiB - 2048);
+}
+
+TEST(inspect, shows_what_is_mapped_side_by_side_as_one) {
+  caching_allocator<pytorch_expandable, simulated_device> pool;
+  void* const low = pool.allocate(20_MiB);
+  void* const middle = pool.allocate(20_MiB);
+  void* const high = pool.allocate(20_MiB);
+  pool.deallocate(middle);
+  EXPECT_EQ(look_at(pool).size(), 1u);
+  EXPECT_EQ(pinned_bytes(pool), 0u) << "a whole page lies free";
+  pool.trim();
+  const auto found = look_at(pool);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found.begin()->first, reinterpret_cast<std::uintptr_t>(low));
+  EXPECT_EQ(found.rbegin()->first, reinterpret_cast<std::uintptr_t>(high));
+  for (const auto& [address, part] : found) {
+    EXPECT_TRUE(part.segment.in_range);
+    EXPECT_EQ(part.segment.bytes, 20_MiB);
+    ASSERT_EQ(part.blocks.size(), 1u);
+    EXPECT_EQ(part.blocks[0].is, state::live);
+  }
+  pool.deallocate(high);
+  void* const small = pool.allocate(12_MiB);
+  EXPECT_EQ(pinned_bytes(pool), 8_MiB) << "the rest of its page";
+  pool.deallocate(small);
+}
+
+/// What is free and not pinned is what trim gives back.
+template <typename Recipe>
+void pinned_is_what_trim_leaves() {
+  caching_allocator<Recipe, simulated_device> pool;
+  std::vector<void*> live;
+  std::uint64_t dice = 1;
+  for (int i = 0; i < 3000; ++i) {
+    dice = dice * 6364136223846793005u + 1442695040888963407u;
+    if (live.size() > 60 || (dice >> 40 & 3) == 0) {
+      if (live.empty()) continue;
+      std::swap(live[(dice >> 20) % live.size()], live.back());
+      pool.deallocate(live.back());
+      live.pop_back();
+    } else {
+      const std::size_t bytes = std::size_t{1} << (dice >> 58 & 15) << 8;
+      live.push_back(pool.allocate(bytes + (dice >> 33 & 255), stream_id{dice >> 50 & 1}));
+    }
+    std::size_t reserved = 0;
+    for (const auto& [address, part] : look_at(pool)) {
+      std::uintptr_t at = address;
+      for (const block_view& b : part.blocks) {
+        ASSERT_EQ(b.address, at);
+        at += b.bytes;
+      }
+      ASSERT_EQ(at - address, part.segment.bytes);
+      reserved += part.segment.bytes;
+    }
+    ASSERT_EQ(reserved, pool.now().reserved);
+    if (i % 300 == 299) {
+      const std::size_t pinned = pinned_bytes(pool);
+      ASSERT_LE(pinned, pool.now().cached);
+      pool.trim();
+      ASSERT_EQ(pool.now().cached, pinned);
+      ASSERT_EQ(pinned_bytes(pool), pinned);
+    }
+  }
+  EXPECT_GT(pinned_bytes(pool), 0u) << "nothing was tested";
+}
+TEST(inspect, pinned_is_what_trim_leaves) {
+  pinned_is_what_trim_leaves<pytorch_native>();
+  pinned_is_what_trim_leaves<pytorch_expandable>();
+  pinned_is_what_trim_leaves<stitched>();
+  pinned_is_what_trim_leaves<cuda_async>();
+}
+
+}  // namespace
