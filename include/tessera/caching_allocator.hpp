@@ -105,7 +105,7 @@ class caching_allocator {
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {
-    return machine_.books().report();
+    return machine_.books().report(policies_.split.oversize());
   }
   void reset_peak_statistics() noexcept { machine_.books().reset_peak(); }
   void reset_accumulated_statistics() noexcept { machine_.books().reset_accumulated(); }

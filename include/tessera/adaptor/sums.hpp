@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/usage.hpp>
@@ -27,25 +26,17 @@ inline void add_to(counter& sum, const counter& part) noexcept {
 }
 
 inline void add_to(pool_statistics& sum, const pool_statistics& part) noexcept {
-  for (counter pool_statistics::* const c :
-       {&pool_statistics::allocation, &pool_statistics::allocated_bytes, &pool_statistics::active,
-        &pool_statistics::active_bytes, &pool_statistics::requested_bytes, &pool_statistics::segment,
-        &pool_statistics::reserved_bytes, &pool_statistics::inactive_split,
-        &pool_statistics::inactive_split_bytes})
-    add_to(sum.*c, part.*c);
+  for (const pool_counter& c : pool_counters) add_to(sum.*c.of, part.*c.of);
 }
 
 template <std::size_t Pools>
 void add_to(statistics<Pools>& sum, const statistics<Pools>& part) noexcept {
-  using all = statistics<Pools>;
   add_to(sum.all, part.all);
   for (std::size_t in = 0; in < Pools; ++in) add_to(sum.pool[in], part.pool[in]);
   add_to(sum.oversize_allocations, part.oversize_allocations);
   add_to(sum.oversize_segments, part.oversize_segments);
-  for (std::uint64_t all::* const n :
-       {&all::num_alloc_retries, &all::num_ooms, &all::num_oom_rejections, &all::num_sync_all_streams,
-        &all::num_device_alloc, &all::num_device_free})
-    sum.*n += part.*n;
+  for (const event_count<Pools>& c : event_counts<Pools>) sum.*c.of += part.*c.of;
+  sum.max_split_size = part.max_split_size;
 }
 
 }  // namespace tessera

@@ -107,10 +107,11 @@ class ledger {
             .reserved = reserved()};
   }
 
-  [[nodiscard]] statistics<Pools> report() const noexcept {
+  [[nodiscard]] statistics<Pools> report(std::size_t max_split_size) const noexcept {
     statistics<Pools> told;
-    for (std::size_t in = 0; in < Pools; ++in) told.pool[in] = report(in);
-    told.all = report(all);
+    told.max_split_size = max_split_size;
+    for (std::size_t in = 0; in < Pools; ++in) told.pool[in] = account(in);
+    told.all = account(all);
     told.oversize_allocations = oversize_allocations;
     told.oversize_segments = oversize_segments;
     told.num_alloc_retries = num_alloc_retries;
@@ -224,7 +225,7 @@ class ledger {
     }
   }
 
-  [[nodiscard]] pool_statistics report(std::size_t who) const noexcept {
+  [[nodiscard]] pool_statistics account(std::size_t who) const noexcept {
     const holding& h = held_[who];
     const auto of = [&](kind k) {
       std::int64_t freed = 0;

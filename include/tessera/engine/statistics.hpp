@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tessera/core/bytes.hpp>
+
 namespace tessera {
 
 /// A quantity over time.
@@ -40,6 +42,21 @@ struct pool_statistics {
   counter inactive_split;  ///< free blocks that share their segment
   counter inactive_split_bytes;
 };
+struct pool_counter {
+  const char* name;
+  counter pool_statistics::* of;
+};
+inline constexpr pool_counter pool_counters[] = {
+    {"allocation", &pool_statistics::allocation},
+    {"allocated_bytes", &pool_statistics::allocated_bytes},
+    {"active", &pool_statistics::active},
+    {"active_bytes", &pool_statistics::active_bytes},
+    {"requested_bytes", &pool_statistics::requested_bytes},
+    {"segment", &pool_statistics::segment},
+    {"reserved_bytes", &pool_statistics::reserved_bytes},
+    {"inactive_split", &pool_statistics::inactive_split},
+    {"inactive_split_bytes", &pool_statistics::inactive_split_bytes},
+};
 
 /// An allocator's statistics; `num_` values count since the start or the last reset_accumulated_statistics().
 template <std::size_t Pools>
@@ -54,6 +71,21 @@ struct statistics {
   std::uint64_t num_sync_all_streams = 0;  ///< waits for all pending frees
   std::uint64_t num_device_alloc = 0;      ///< segments the device gave
   std::uint64_t num_device_free = 0;       ///< segments it took back
+  std::size_t max_split_size = unlimited;  ///< bytes from which on a block or segment is oversize
+};
+template <std::size_t Pools>
+struct event_count {
+  const char* name;
+  std::uint64_t statistics<Pools>::* of;
+};
+template <std::size_t Pools>
+inline constexpr event_count<Pools> event_counts[] = {
+    {"num_alloc_retries", &statistics<Pools>::num_alloc_retries},
+    {"num_ooms", &statistics<Pools>::num_ooms},
+    {"num_oom_rejections", &statistics<Pools>::num_oom_rejections},
+    {"num_sync_all_streams", &statistics<Pools>::num_sync_all_streams},
+    {"num_device_alloc", &statistics<Pools>::num_device_alloc},
+    {"num_device_free", &statistics<Pools>::num_device_free},
 };
 
 }  // namespace tessera
