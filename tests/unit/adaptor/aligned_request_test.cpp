@@ -140,7 +140,8 @@ TEST(aligned_request, is_found_by_its_address) {
   EXPECT_EQ(aligned_request(101, 1024).find(pool, p).address, nullptr);
   EXPECT_EQ(aligned_request(100, 2048).find(pool, p).address, nullptr);
   EXPECT_EQ(request.find(pool, first).address, is_aligned(first, 1024) ? nullptr : first);
-  EXPECT_EQ(request.find(pool, static_cast<std::byte*>(p) + 64).address, nullptr);
+  for (const int beside : {-1024, -64, 64, 1024})
+    EXPECT_EQ(request.find(pool, static_cast<std::byte*>(p) + beside).address, nullptr) << beside;
   request.deallocate(pool, p);
   EXPECT_EQ(request.find(pool, p).address, nullptr);
   pool.deallocate(first);
