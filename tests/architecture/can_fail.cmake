@@ -27,6 +27,7 @@ endfunction()
 plant(policy/split.hpp "#include <cstddef>\n#include <tessera/core/bytes.hpp>")
 plant(engine/heap.hpp "#include <tessera/provider/provider.hpp>")
 plant(provider/host_pinned.hpp "#include <mutex>\n#include <sys/mman.h>")
+plant(adaptor/pmr_resource.hpp "#include <memory_resource>")
 plant(tessera.hpp "#include <tessera/caching_allocator.hpp>")
 expect(floors.cmake "")
 
@@ -48,6 +49,8 @@ expect_fault(core/more/a.hpp "" "core/more/a.hpp: there is no floor 'core/more'"
 expect_fault(core/a.hpp "#include <iostream>" "core/a.hpp may not include <iostream>, which is slow to compile")
 expect_fault(provider/host_a.hpp "#include <regex>" "provider/host_a.hpp may not include <regex>")
 expect_fault(engine/a.hpp "#include <mutex>" "engine/a.hpp may not include <mutex>; only adaptor/ and provider/host_* do")
+expect_fault(provider/host_a.hpp "#include <memory_resource>"
+             "provider/host_a.hpp may not include <memory_resource>; only adaptor/ does")
 expect_fault(core/a.hpp "#include <unistd.h>" "core/a.hpp may not include <unistd.h>: not standard")
 expect_fault(core/a.hpp "#include \"b.hpp\"" "core/a.hpp: includes with quotes: #include \"b.hpp\"")
 expect_fault(core/a.hpp "#define A 1" "core/a.hpp: defines a macro: #define A 1")

@@ -1,14 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 // All of the library without exceptions and run-time types.
+#include <vector>
+
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_device.hpp>
 #include <tessera/adaptor/per_stream.hpp>
+#include <tessera/adaptor/pmr_resource.hpp>
+#include <tessera/adaptor/shared_allocator.hpp>
+#include <tessera/adaptor/stream_resource.hpp>
+#include <tessera/adaptor/typed_allocator.hpp>
+#include <tessera/adaptor/unique_block.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/law/recipe.hpp>
+#include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/verify.hpp>
 
 static_assert(tessera::law::recipe<tessera::pytorch<>>());
+
+/// The shapes of other libraries, over memory that is there.
+template <typename Pool>
+bool serve_other_libraries(tessera::shared_allocator<Pool> pool) {
+  {
+    tessera::pmr_resource memory(pool);
+    std::pmr::vector<int> numbers({1, 2, 3}, &memory);
+    std::vector<int, tessera::typed_allocator<int, tessera::shared_allocator<Pool>>> copy(
+        numbers.begin(), numbers.end(), pool);
+    tessera::stream_resource resource(pool);
+    tessera::unique_block block = tessera::make_block(pool, 1000);
+    resource.deallocate_sync(resource.allocate_sync(1000, 4096), 1000, 4096);
+    if (copy.back() != 3 || !memory.is_equal(memory) || !block) return false;
+  }
+  return pool.now().live == 0;
+}
 
 int main() {
   tessera::simulated_device device{tessera::simulated_device::options{.capacity = 1 << 22}};
@@ -24,8 +48,11 @@ int main() {
   safe.deallocate(safe.allocate(1000, 0));
   tessera::locked<tessera::pytorch<>, tessera::simulated_device> simple;
   simple.deallocate(simple.allocate(1000));
-  return safe.audit() == nullptr && simple.audit() == nullptr && refuses && pool.audit() == nullptr &&
-                 pool.now().reserved == 0
+  const bool serves = serve_other_libraries(
+      tessera::make_shared_allocator<tessera::locked<tessera::pinned_packed, tessera::host_pinned>>(
+          tessera::host_pinned{tessera::host_pinned::options{.pin = tessera::host_pinned::pinning::never}}));
+  return serves && safe.audit() == nullptr && simple.audit() == nullptr && refuses &&
+                 pool.audit() == nullptr && pool.now().reserved == 0
              ? 0
              : 1;
 }

@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-/// The calls of an allocator whose type is one of several: each is made on the one that `Self::visit` calls its argument
-/// with.
+/// The calls of an allocator whose type is one of several, or that is elsewhere: each is made on the one that `Self::visit`
+/// calls its argument with.
 template <typename Self>
 class by_visit {
  public:

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <new>
 #include <span>
-#include <type_traits>
 #include <utility>
 
 #include <tessera/adaptor/reach.hpp>
@@ -126,13 +125,7 @@ class collector {
   }
 
  private:
-  struct itself {
-    template <typename Device>
-    Device& operator()(Device& d) const noexcept {
-      return d;
-    }
-  };
-  using device = std::remove_reference_t<decltype(with_device_of(std::declval<Allocator&>(), itself{}))>;
+  using device = device_of<Allocator>;
   static constexpr bool can_synchronize = requires(device& d, stream_id s) { d.synchronize(s); };
   static constexpr std::size_t most_batches = 1024;
 
@@ -163,14 +156,7 @@ class collector {
     from_->deallocate(p);
   }
   void wait_for_stream() noexcept {
-    if constexpr (event_provider<device>) {
-      on_device([this](device& d) {
-        typename device::event mark{};
-        if (d.record(how_.stream, mark)) (void)d.wait(mark), d.discard(mark);
-      });
-    } else if constexpr (can_synchronize) {
-      on_device([this](device& d) { (void)d.synchronize(how_.stream); });
-    }
+    on_device([this](device& d) { (void)finish_work(d, how_.stream); });
   }
 
   /// An event that the device fails to record is tried again later.

@@ -67,6 +67,7 @@ template <typename Family, device_provider Host, registering_provider... Device>
 class pinned_host : public by_visit<pinned_host<Family, Host, Device...>> {
  public:
   using settings_type = typename Family::settings;
+  static constexpr bool is_host_visible = tessera::is_host_visible<Host>;
 
   ///   Requires:  the device outlives it
   ///   Throws:    config::bad_setting where registering is asked for and there is no device, or the host has no virtual

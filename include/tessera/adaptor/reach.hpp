@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
+#include <utility>
 
 /// How to reach what an allocator is made of, whatever it guards that with.
 namespace tessera {
@@ -15,6 +17,17 @@ decltype(auto) with_device_of(Allocator& pool, F f) {
     return f(pool.device());
   }
 }
+
+/// A function that gives what it is given.
+struct itself {
+  template <typename T>
+  T& operator()(T& given) const noexcept {
+    return given;
+  }
+};
+/// The provider that with_device_of reaches.
+template <typename Allocator>
+using device_of = std::remove_reference_t<decltype(with_device_of(std::declval<Allocator&>(), itself{}))>;
 
 /// Calls f with the settings of an allocator's policies; of a per_device, with those of each device.
 template <typename Allocator, typename F>

@@ -22,6 +22,7 @@ template <device_provider Memory, registering_provider Device>
 class registering : public forwarding<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Memory> && tessera::is_thread_safe<Device>;
+  static constexpr bool is_host_visible = tessera::is_host_visible<Memory>;
 
   registering(Memory& memory, Device& device) noexcept : forwarding<Device>(device), memory_(&memory) {}
 

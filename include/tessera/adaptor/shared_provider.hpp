@@ -68,6 +68,7 @@ class shared_provider : public shared_virtual_memory<shared_provider<Provider>, 
  public:
   using event = typename event_of<Provider>::type;
   static constexpr bool is_thread_safe = true;
+  static constexpr bool is_host_visible = tessera::is_host_visible<Provider>;
   static constexpr bool release_waits = tessera::release_waits<Provider>;
 
   explicit shared_provider(Provider device) : device_(std::move(device)) {}

@@ -60,6 +60,7 @@ class forwarding : public virtual_memory_of<Device> {
   using event = typename event_of<Device>::type;
   using typename virtual_memory_of<Device>::physical;
   using shareable = typename shareable_of<Device>::type;
+  static constexpr bool is_host_visible = tessera::is_host_visible<Device>;
   static constexpr bool release_waits = tessera::release_waits<Device>;
 
   explicit forwarding(Device& to) noexcept : to_(&to) {}

@@ -39,7 +39,7 @@ namespace tessera {
 /// stays until it ends or starts a program.
 class host_pinned {
  public:
-  static constexpr bool is_thread_safe = true;
+  static constexpr bool is_thread_safe = true, is_host_visible = true;
   static constexpr bool map_grants_access = true;
   static constexpr bool unmap_wants_size = true;
   using pinning = host_pinning;

@@ -73,6 +73,14 @@ template <typename D>
   requires std::convertible_to<decltype(D::is_thread_safe), bool>
 inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
 
+/// Whether the host reads and writes the memory that a provider gives, by the addresses it gives, as what keeps objects there
+/// needs: what it says as a `static constexpr bool is_host_visible`, and false where it says nothing.
+template <typename D>
+inline constexpr bool is_host_visible = false;
+template <typename D>
+  requires std::convertible_to<decltype(D::is_host_visible), bool>
+inline constexpr bool is_host_visible<D> = D::is_host_visible;
+
 /// Whether release() may be called while work of the stream that a segment was for is under way, as with cudaFree, which
 /// waits for it, and not with aclrtFree: what a provider says as a `static constexpr bool release_waits`, and true where it
 /// says nothing; so memory that work uses only where its stream is recorded need not say so.
@@ -82,21 +90,26 @@ template <typename D>
   requires std::convertible_to<decltype(D::release_waits), bool>
 inline constexpr bool release_waits<D> = D::release_waits;
 
-/// Returns once the work that a stream was given so far is done, where release() does not see to that; false where this
-/// cannot be known.
+/// Returns once the work that a stream was given so far is done; false where this cannot be known.
 template <device_provider D>
-bool wait_before_release(D& device, stream_id stream) noexcept {
-  if constexpr (!release_waits<D> && event_provider<D>) {
+bool finish_work(D& device, stream_id stream) noexcept {
+  if constexpr (event_provider<D>) {
     typename D::event mark;
     if (device.record(stream, mark)) {
       const bool done = device.wait(mark);
       device.discard(mark);
       return done;
     }
-    // Of a stream that has ended there is no mark; synchronize knows that it has no work.
-    if constexpr (requires { device.synchronize(stream); }) return device.synchronize(stream);
-    return false;
   }
+  // Of a stream that has ended there is no mark; synchronize knows that it has no work.
+  if constexpr (requires { device.synchronize(stream); }) return device.synchronize(stream);
+  return false;
+}
+
+/// The same where release() does not see to that.
+template <device_provider D>
+bool wait_before_release(D& device, stream_id stream) noexcept {
+  if constexpr (!release_waits<D> && event_provider<D>) return finish_work(device, stream);
   return true;
 }
 

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Containers in page-locked memory, for several threads, and a block that gives itself back behind a stream's work.
+#include <cstdint>
+#include <cstdio>
+#include <memory_resource>
+#include <numeric>
+#include <vector>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/pmr_resource.hpp>
+#include <tessera/adaptor/typed_allocator.hpp>
+#include <tessera/adaptor/unique_block.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+using device_type = tessera::host_pinned;
+using pool_type = tessera::locked<tessera::pinned_packed, tessera::provider_ref<device_type>>;
+
+int main() {
+  device_type device{{.capacity = 64_MiB, .pin = device_type::pinning::where_allowed}};
+  pool_type pool{tessera::provider_ref(device)};
+
+  // As a memory resource: one type of container, wherever its memory is.
+  tessera::pmr_resource memory(pool);
+  std::pmr::vector<float> batch(1000, 1.0f, &memory);
+
+  // As an allocator: the container's type says where its memory is.
+  using allocator = tessera::typed_allocator<float, pool_type>;
+  std::vector<float, allocator> result(batch.size(), allocator(pool));
+
+  const tessera::stream_id stream = device.create_stream();
+  {
+    tessera::unique_block scratch = tessera::make_block(pool, batch.size() * sizeof(float), stream);
+    auto* const doubled = static_cast<float*>(scratch.get());
+    device.submit(stream, [&batch, doubled] {
+      for (std::size_t i = 0; i < batch.size(); ++i) doubled[i] = 2 * batch[i];
+    });
+    device.submit(stream, [&result, doubled] {
+      for (std::size_t i = 0; i < result.size(); ++i) result[i] = doubled[i];
+    });
+    scratch.record_stream(stream);  // it goes back here, and is used again once that work is done
+  }
+  device.synchronize(stream);
+
+  const float sum = std::accumulate(result.begin(), result.end(), 0.0f);
+  std::printf("sum %.0f, live %zu bytes of %zu reserved\n", static_cast<double>(sum), pool.now().live,
+              pool.now().reserved);
+  return sum == 2000 && pool.audit() == nullptr ? 0 : 1;
+}

@@ -1,0 +1,15 @@
+// expect: block_deleter: what it gives back must need no destructor
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <string>
+
+#include <tessera/adaptor/unique_block.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+using pool_type = tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned>;
+
+int main() {
+  pool_type pool;
+  std::unique_ptr<std::string, tessera::block_deleter<pool_type>> text(nullptr, tessera::block_deleter(pool));
+}

@@ -1,0 +1,26 @@
+// expect: compiles
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <vector>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/pmr_resource.hpp>
+#include <tessera/adaptor/shared_allocator.hpp>
+#include <tessera/adaptor/stream_resource.hpp>
+#include <tessera/adaptor/typed_allocator.hpp>
+#include <tessera/adaptor/unique_block.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+using pool_type = tessera::shared_allocator<tessera::locked<tessera::pinned_packed, tessera::host_pinned>>;
+struct host_accessible {};
+
+int main() {
+  pool_type pool;
+  tessera::pmr_resource memory(pool);
+  std::vector<int, tessera::typed_allocator<int, pool_type>> numbers(pool);
+  numbers.push_back(1);
+  tessera::stream_resource<pool_type, host_accessible> resource(pool);
+  tessera::unique_block<pool_type> held;
+  std::unique_ptr<int, tessera::block_deleter<pool_type>> number(nullptr, tessera::block_deleter(pool));
+}

@@ -1,0 +1,11 @@
+// expect: A must be a stream_allocator, which of a per_device the front() of one device is
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/adaptor/per_device.hpp>
+#include <tessera/adaptor/pmr_resource.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+int main() {
+  tessera::per_device<tessera::pinned_packed, tessera::host_pinned> pools({});
+  tessera::pmr_resource memory(pools);
+}

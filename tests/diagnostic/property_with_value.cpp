@@ -1,0 +1,16 @@
+// expect: stream_resource: a property that has a value gets a get_property of its own, not a place among Properties
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+
+#include <tessera/adaptor/stream_resource.hpp>
+#include <tessera/tessera.hpp>
+
+struct bytes_there_are {
+  using value_type = std::size_t;
+};
+using pool_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
+
+int main() {
+  pool_type pool;
+  tessera::stream_resource<pool_type, bytes_there_are> memory(pool);
+}

@@ -1,0 +1,15 @@
+// expect: A must be a host_allocator, as objects are kept in its memory: its provider must say is_host_visible
+// SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/shared_allocator.hpp>
+#include <tessera/adaptor/typed_allocator.hpp>
+#include <tessera/tessera.hpp>
+
+using pool_type = tessera::shared_allocator<tessera::locked<tessera::pytorch<>, tessera::simulated_device>>;
+
+int main() {
+  std::vector<int, tessera::typed_allocator<int, pool_type>> numbers(pool_type{});
+  numbers.push_back(1);
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+/// Allocators whose memory is there, for what keeps objects in it.
+namespace adaptor_tests {
+
+/// Memory of the host that need not be locked, as not every machine allows it.
+inline tessera::host_pinned host_memory(std::size_t capacity = tessera::operator""_MiB(64)) {
+  return tessera::host_pinned{
+      tessera::host_pinned::options{.capacity = capacity, .pin = tessera::host_pinned::pinning::never}};
+}
+
+/// Blocks of any multiple of 64 bytes, so that neighbours are aligned to no more.
+using packed_tightly = tessera::with<tessera::pinned_packed, tessera::round_to_multiple<64>,
+                                     tessera::split_if_rest_at_least<64>>;
+
+inline bool is_aligned(const void* p, std::size_t to) {
+  return reinterpret_cast<std::uintptr_t>(p) % to == 0;
+}
+
+}  // namespace adaptor_tests
