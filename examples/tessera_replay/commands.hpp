@@ -31,5 +31,6 @@ int decisions(const arguments& said);
 int verify(const arguments& said);
 int fit(const arguments& said);
 int explain(const arguments& said);
+int draw(const arguments& said);
 
 }  // namespace replay

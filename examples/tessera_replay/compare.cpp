@@ -1,56 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/trace/program.hpp>
 
 #include "commands.hpp"
+#include "comparison.hpp"
 #include "input.hpp"
 
 namespace {
 
-struct row {
-  std::string recipe;
-  std::size_t peak_reserved = 0;  // bytes
-  std::size_t cached_at_end = 0;  // bytes
-  tessera::simulated_device::counts calls{};
-  std::uintmax_t retries = 0;
-  std::size_t failures = 0;
-  double nanoseconds = 0;  // of host time for each operation
-};
-
-template <typename Recipe>
-row measure(const std::string& name, const tessera::trace::program& program,
-            const tessera::policies<Recipe>& chosen, std::size_t capacity) {
-  row found{.recipe = name};
-  std::array<double, 3> times{};
-  for (double& time : times) {
-    tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), chosen};
-    const auto begin = std::chrono::steady_clock::now();
-    found.failures = tessera::trace::replay(program, pool);
-    time = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
-    const auto& counted = pool.statistics();
-    found.peak_reserved = static_cast<std::size_t>(counted.all.reserved_bytes.peak);
-    found.cached_at_end = pool.now().cached;
-    found.calls = pool.device().calls();
-    found.retries = counted.num_alloc_retries;
-  }
-  std::sort(times.begin(), times.end());
-  found.nanoseconds = times[1] / static_cast<double>(std::max<std::size_t>(1, program.events().size()));
-  return found;
-}
-
-double ratio(std::size_t part, std::size_t whole) {
-  return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-double mib(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+using replay::mib;
+using replay::ratio;
+using replay::row;
 
 void print(const std::string& trace, const tessera::trace::program& program, const std::vector<row>& rows) {
   std::printf("%s: %zu operations\n", trace.c_str(), program.events().size());
@@ -94,21 +60,13 @@ int replay::compare(const arguments& said) {
     if (const auto* wrong = std::get_if<tessera::trace::input_error>(&recording))
       return complain(wrong->text());
     const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
-    std::vector<row> rows;
-    const auto add = [&](const std::string& recipe, const std::string& conf, const std::string& name) {
-      progress("[" + std::to_string(i + 1) + "/" + std::to_string(wide) + "] " + title_of(file) + ": " +
-               name);
-      return choose_recipe(recipe, conf, said.capacity,
-                           [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
-                             rows.push_back(measure<Recipe>(name, program, chosen, said.capacity));
-                           });
-    };
-    if (!said.conf.empty()) {
-      const std::string wrong = add(said.recipe, said.conf, said.recipe + ", with --conf");
-      if (!wrong.empty()) return complain(wrong);
-    }
-    for (const char* const name : compared) (void)add(name, "", name);
-    progress("");
+    std::vector<wish> wishes;
+    if (!said.conf.empty()) wishes.push_back({said.recipe, said.conf, said.recipe + ", with --conf"});
+    const auto found =
+        rows_of(std::move(wishes), program, said.capacity,
+                "[" + std::to_string(i + 1) + "/" + std::to_string(wide) + "] " + title_of(file));
+    if (const auto* const wrong = std::get_if<std::string>(&found)) return complain(*wrong);
+    const auto& rows = std::get<std::vector<row>>(found);
     said.json ? print_json(title_of(file), program, rows, i == 0) : print(title_of(file), program, rows);
   }
   if (said.json) std::puts("]");

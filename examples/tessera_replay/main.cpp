@@ -33,6 +33,10 @@ constexpr command commands[] = {
     {"fit", &replay::fit, true, "--recipe --conf --capacity --json",
      "TRACE [--recipe NAME] [--conf TEXT] [--json]\n"
      "    the least capacity with which the trace completes\n"},
+    {"draw", &replay::draw, true, "--recipe --conf --capacity --out",
+     "TRACE [--recipe NAME]... [--conf TEXT] [--capacity BYTES] --out FILE.html|FILE.svg\n"
+     "    a picture of memory over time; the HTML page also maps the worst moment and has the table of "
+     "compare\n"},
     {"explain", &replay::explain, true, "--dialect",
      "TEXT [--dialect pytorch|torch_npu|paddle]\n"
      "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n"},

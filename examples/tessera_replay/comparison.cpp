@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comparison.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/trace/program.hpp>
+
+#include "commands.hpp"
+#include "input.hpp"
+
+namespace {
+
+template <typename Recipe>
+replay::row measure(const std::string& name, const tessera::trace::program& program,
+                    const tessera::policies<Recipe>& chosen, std::size_t capacity) {
+  replay::row found{.recipe = name};
+  std::array<double, 3> times{};
+  for (double& time : times) {
+    tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), chosen};
+    const auto begin = std::chrono::steady_clock::now();
+    found.failures = tessera::trace::replay(program, pool);
+    time = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
+    const auto& counted = pool.statistics();
+    found.peak_reserved = static_cast<std::size_t>(counted.all.reserved_bytes.peak);
+    found.cached_at_end = pool.now().cached;
+    found.calls = pool.device().calls();
+    found.retries = counted.num_alloc_retries;
+  }
+  std::sort(times.begin(), times.end());
+  found.nanoseconds = times[1] / static_cast<double>(std::max<std::size_t>(1, program.events().size()));
+  return found;
+}
+
+}  // namespace
+
+std::variant<std::vector<replay::row>, std::string> replay::rows_of(std::vector<wish> wishes,
+                                                                    const tessera::trace::program& program,
+                                                                    std::size_t capacity,
+                                                                    const std::string& task) {
+  for (const char* const name : compared) {
+    if (std::none_of(wishes.begin(), wishes.end(), [&](const wish& w) { return w.name == name; }))
+      wishes.push_back({name, "", name});
+  }
+  std::vector<row> rows;
+  for (const auto& [recipe, conf, name] : wishes) {
+    progress(task + ": " + name);
+    std::string wrong =
+        choose_recipe(recipe, conf, capacity, [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
+          rows.push_back(measure<Recipe>(name, program, chosen, capacity));
+        });
+    if (!wrong.empty()) return wrong;
+  }
+  progress("");
+  return rows;
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/trace/program.hpp>
+
+#include "commands.hpp"
+
+namespace replay {
+
+/// What a recipe made of a program.
+struct row {
+  std::string recipe;
+  std::size_t peak_reserved = 0;  // bytes
+  std::size_t cached_at_end = 0;  // bytes
+  tessera::simulated_device::counts calls{};
+  std::uintmax_t retries = 0;
+  std::size_t failures = 0;
+  double nanoseconds = 0;  // of host time for each operation
+};
+
+[[nodiscard]] inline double ratio(std::size_t part, std::size_t whole) {
+  return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+[[nodiscard]] inline double mib(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+
+/// A recipe as it was asked for, and the name under which it is shown.
+struct wish {
+  std::string recipe, conf, name;
+};
+
+/// What each wish makes of a program and then each of `compared` that is not wished for; or what is wrong. Says on a
+/// terminal, behind `task`, what it is at.
+[[nodiscard]] std::variant<std::vector<row>, std::string> rows_of(std::vector<wish> wishes,
+                                                                  const tessera::trace::program& program,
+                                                                  std::size_t capacity,
+                                                                  const std::string& task);
+
+}  // namespace replay

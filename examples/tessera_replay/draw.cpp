@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/trace/markup.hpp>
+#include <tessera/trace/memory_map.hpp>
+#include <tessera/trace/program.hpp>
+#include <tessera/trace/svg.hpp>
+#include <tessera/trace/timeline.hpp>
+
+#include "commands.hpp"
+#include "comparison.hpp"
+#include "input.hpp"
+#include "picture.hpp"
+
+namespace {
+
+using tessera::trace::timeline;
+
+constexpr std::size_t most_recipes = tessera::trace::line_colors.size();
+constexpr std::size_t most_cells = 6000;  // of a map: finer is not to be seen, and a report stays small
+
+/// The segments of a map of which most is pinned, with those who hold them.
+std::vector<replay::pin> pins_of(const tessera::trace::memory_map& map,
+                                 const tessera::trace::recording& source) {
+  std::vector<replay::pin> all(map.segments.size());
+  for (const auto& c : map.cells) {
+    replay::pin& p = all[c.segment];
+    p.live += c.live;
+    if (c.is == tessera::trace::memory_map::use::live && p.holders.size() < 3)
+      p.holders.push_back(source.events[c.event].id);
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto& s = map.segments[i];
+    all[i].bytes = s.bytes;
+    all[i].pinned = s.pinned;
+    all[i].live_blocks = s.live_blocks;
+    all[i].in_range = s.in_range;
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const replay::pin& a, const replay::pin& b) { return a.pinned > b.pinned; });
+  std::size_t shown = 0;
+  while (shown < std::min<std::size_t>(5, all.size()) && all[shown].pinned != 0) ++shown;
+  all.resize(shown);
+  return all;
+}
+
+/// Runs a program and notes how memory stands after each event; a map is made of the moment that says most.
+template <typename Recipe>
+replay::drawn run(const std::string& name, const tessera::trace::recording& source,
+                  const tessera::trace::program& program, const tessera::policies<Recipe>& chosen,
+                  std::size_t capacity, bool with_map) {
+  replay::drawn found{name, timeline(with_map ? 4096 : 512), 0, 0, {}, 0, {}};
+  tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), chosen};
+  std::size_t first_failure = program.events().size();
+  found.failures = tessera::trace::replay(
+      program, pool, [](std::size_t) {},
+      [&](std::size_t i, const void* p) {
+        found.over.note(pool.now());
+        if (p == nullptr && program.events()[i].what == tessera::trace::event::kind::allocate)
+          first_failure = std::min(first_failure, i);
+      });
+  found.moment = found.failures != 0 ? first_failure : found.over.worst_event();
+  if (with_map) {
+    found.map = tessera::trace::map_after(program, found.moment, replay::device_of(capacity), chosen);
+    found.segments = found.map.segments.size();
+    found.pins = pins_of(found.map, source);
+    found.map.coarsen(most_cells);
+  }
+  return found;
+}
+
+/// Writes a file whole; what is wrong, or nothing.
+std::string write_file(const std::string& path, std::string_view text) {
+  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return path + ": cannot be opened: " + std::strerror(errno);
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const int error = errno;
+  if (std::fclose(file) == 0 && written) return {};
+  return path + ": cannot be written: " + std::strerror(written ? errno : error);
+}
+
+std::string svg_text(const replay::picture& shown) {
+  tessera::trace::svg_picture svg{replay::headline(shown),
+                                  shown.trace + ", " +
+                                      tessera::trace::count_text(shown.source->events.size()) +
+                                      " events: bytes reserved, over what lives as requested",
+                                  "what lives at most",
+                                  shown.peak_live,
+                                  {}};
+  for (const replay::drawn& d : shown.recipes) svg.lines.push_back({d.recipe, &d.over});
+  return tessera::trace::svg_writer::write(svg);
+}
+
+std::vector<replay::wish> wishes_of(const replay::arguments& said) {
+  std::vector<replay::wish> wishes;
+  std::vector<std::string> names = said.recipes;
+  if (names.empty()) names = {"pytorch", "pytorch_expandable", "stitched"};
+  if (!said.conf.empty()) wishes.push_back({said.recipe, said.conf, said.recipe + ", with --conf"});
+  for (const std::string& name : names) {
+    const auto same = [&](const replay::wish& w) { return w.name == name; };
+    if (std::none_of(wishes.begin(), wishes.end(), same)) wishes.push_back({name, "", name});
+  }
+  return wishes;
+}
+
+}  // namespace
+
+int replay::draw(const arguments& said) {
+  const bool as_svg = said.out.ends_with(".svg");
+  if (said.out.empty()) return complain("draw: --out FILE.html or --out FILE.svg is missing");
+  if (!as_svg && !said.out.ends_with(".html"))
+    return complain("--out " + said.out + ": must end with .html or .svg");
+  const std::vector<wish> wishes = wishes_of(said);
+  if (wishes.size() > most_recipes)
+    return complain("--recipe: at most " + std::to_string(most_recipes) + " can be drawn, not " +
+                    std::to_string(wishes.size()));
+
+  const auto read = read_recording(said.files[0]);
+  if (const auto* const wrong = std::get_if<tessera::trace::input_error>(&read))
+    return complain(wrong->text());
+  const auto& recording = std::get<tessera::trace::recording>(read);
+  const tessera::trace::program program(recording);
+  if (program.peak_live() == 0) return complain(said.files[0] + ": nothing is allocated");
+
+  picture shown{title_of(said.files[0]), &recording, program.peak_live(), said.capacity, {}, {}};
+  for (const wish& w : wishes) {
+    progress(shown.trace + ": " + w.name);
+    const std::string wrong = choose_recipe(
+        w.recipe, w.conf, said.capacity, [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
+          shown.recipes.push_back(run<Recipe>(w.name, recording, program, chosen, said.capacity, !as_svg));
+        });
+    if (!wrong.empty()) return complain(wrong);
+  }
+  if (!as_svg) {
+    auto rows = rows_of(wishes, program, said.capacity, shown.trace);
+    if (const auto* const wrong = std::get_if<std::string>(&rows)) return complain(*wrong);
+    shown.rows = std::move(std::get<std::vector<row>>(rows));
+  }
+  progress("");
+  const std::string wrong = write_file(said.out, as_svg ? svg_text(shown) : html_report(shown));
+  return wrong.empty() ? +done : complain(wrong);
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tessera/trace/markup.hpp>
+#include <tessera/trace/svg.hpp>
+
+#include "input.hpp"
+#include "picture.hpp"
+#include "report_data.hpp"
+#include "report_script.hpp"
+#include "report_script_map.hpp"
+#include "report_script_time.hpp"
+#include "report_style.hpp"
+
+namespace {
+
+using replay::drawn;
+using replay::picture;
+using tessera::trace::bytes_text;
+using tessera::trace::count_text;
+using tessera::trace::fixed_text;
+using tessera::trace::markup_text;
+
+std::string times(std::size_t bytes, const picture& shown) {
+  return fixed_text(bytes, shown.peak_live, 2) + " \u00d7";
+}
+std::string plural(std::size_t n, const std::string& one, const std::string& several) {
+  return count_text(n) + ' ' + (n == 1 ? one : several);
+}
+std::string number(std::size_t n) { return std::to_string(n); }
+
+std::string lead(const picture& shown) {
+  const drawn& first = shown.recipes.front();
+  const auto& sums = first.map.sums;
+  const std::string name = markup_text(first.recipe);
+  std::string text = "What lives, as requested, is " + bytes_text(shown.peak_live) +
+                     " at most: no allocator can reserve less. " + name + " reserves " +
+                     bytes_text(first.over.worst().reserved);
+  if (first.failures == 0)
+    return text + "; at that moment " + bytes_text(sums.pinned) + " of it " +
+           (sums.pinning_blocks == 1
+                ? "is free but pinned by 1 live block"
+                : "is free but pinned by " + count_text(sums.pinning_blocks) + " live blocks") +
+           ", and " + bytes_text(sums.idle) + " could go back to the device.";
+  return text + " at most; when it first runs out, " + bytes_text(sums.pinned) +
+         " of it is free but pinned by " + plural(sums.pinning_blocks, "live block.", "live blocks.");
+}
+
+void add_head(std::string& page, const picture& shown) {
+  page +=
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; "
+      "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n<link rel=\"icon\" "
+      "href=\"data:,\">\n<title>" +
+      markup_text(shown.trace) + ": memory over time</title>\n<style>\n:root{";
+  const auto colors = [&](bool dark) {
+    for (std::size_t i = 0; i < tessera::trace::line_colors.size(); ++i) {
+      const auto& [on_light, on_dark] = tessera::trace::line_colors[i];
+      page += "--c" + number(i) + ':' + std::string(dark ? on_dark : on_light) + ';';
+    }
+    page += dark ? replay::report::dark_colors : replay::report::light_colors;
+  };
+  colors(false);
+  page += "}\n@media (prefers-color-scheme:dark){:root:not([data-theme=light]){";
+  colors(true);
+  page += "}}\n:root[data-theme=dark]{";
+  colors(true);
+  page += '}';
+  page += replay::report::style;
+  page += "</style>\n</head>\n<body>\n<main>\n<div class=\"top\"><p>" + markup_text(shown.trace) + ", " +
+          plural(shown.source->events.size(), "event", "events") + ", a device of " +
+          bytes_text(shown.capacity) + "</p><button id=\"theme\" type=\"button\">Dark</button></div>\n<h1>" +
+          markup_text(replay::headline(shown)) + "</h1>\n<p class=\"lead\">" + lead(shown) + "</p>\n";
+}
+
+std::string zoom_buttons(const std::string& chart, const std::string& what) {
+  std::string text = "<div class=\"tools\" role=\"group\" aria-label=\"Zoom of " + what + "\">";
+  const char* const buttons[][3] = {
+      {"0.5", "+", "Zoom in"}, {"2", "\u2212", "Zoom out"}, {"0", "All", "Show all"}};
+  for (const auto& [factor, sign, meaning] : buttons)
+    text += std::string("<button type=\"button\" data-zoom=\"") + factor + "\" aria-controls=\"" + chart +
+            "\" aria-label=\"" + meaning + "\" title=\"" + meaning + "\">" + sign + "</button>";
+  return text + "</div>";
+}
+
+std::string swatch(std::size_t i) {
+  return "<span class=\"swatch\" style=\"background:var(--c" +
+         number(i % tessera::trace::line_colors.size()) + ")\"></span>";
+}
+std::string box(const std::string& color, const std::string& meaning) {
+  return "<span><i class=\"box\" style=\"background:" + color + "\"></i>" + meaning + "</span>";
+}
+
+void add_time(std::string& page, const picture& shown) {
+  const bool pending = std::any_of(shown.recipes.begin(), shown.recipes.end(), replay::ever_pending);
+  page +=
+      "<section aria-labelledby=\"time-title\">\n<div class=\"bar\"><h2 id=\"time-title\">Reserved over "
+      "time</h2>" +
+      zoom_buttons("time", "time") +
+      "</div>\n<p class=\"hint\">Point or press \u2190 \u2192 to read, drag or press + \u2212 to zoom, 0 for "
+      "all. Shaded: "
+      "what lives, as requested. The dots are the moments mapped below.</p>\n"
+      "<div id=\"time\" class=\"chart\" tabindex=\"0\" role=\"slider\" aria-label=\"Event of the program\" "
+      "aria-valuemin=\"0\" aria-valuemax=\"" +
+      number(shown.source->events.size() - 1) +
+      "\" aria-valuenow=\"0\"><canvas id=\"lines\" class=\"lines\"></canvas></div>\n"
+      "<p id=\"where\" class=\"note\"></p>\n<div class=\"scroll\" tabindex=\"0\" role=\"group\" "
+      "aria-label=\"At the "
+      "cursor\"><table id=\"readout\" class=\"readout\"><thead><tr><th>at the cursor</th><th>reserved</th>"
+      "<th>live</th>" +
+      std::string(pending ? "<th>pending</th>" : "") + "<th>cached</th></tr></thead><tbody>";
+  for (std::size_t i = 0; i < shown.recipes.size(); ++i)
+    page += "<tr><th>" + swatch(i) + markup_text(shown.recipes[i].recipe) +
+            "</th><td data-series=\"reserved\"></td><td data-series=\"live\"></td>" +
+            (pending ? "<td data-series=\"pending\"></td>" : "") + "<td data-series=\"cached\"></td></tr>";
+  page += "<tr><th>what lives, as requested</th><td></td><td id=\"asked\"></td>" +
+          std::string(pending ? "<td></td>" : "") +
+          "<td></td></tr></tbody></table></div>\n<div class=\"panels\">\n";
+  for (std::size_t i = 0; i < shown.recipes.size(); ++i) {
+    const drawn& d = shown.recipes[i];
+    const std::size_t peak = d.over.worst().reserved;
+    page += "<figure><figcaption><h3>" + swatch(i) + markup_text(d.recipe) + "</h3>" + bytes_text(peak) +
+            " reserved at most, " + times(peak, shown) + "</figcaption><canvas id=\"panel" + number(i) +
+            "\" class=\"panel\" role=\"img\" aria-label=\"Live and cached memory of " +
+            markup_text(d.recipe) + " over time\"></canvas></figure>\n";
+  }
+  page += "</div>\n<p class=\"key\">" + box("var(--live)", "live, in blocks") +
+          (pending ? box("var(--pending)", "pending: freed, a stream still uses it") : "") +
+          box("var(--cached)", "cached: free, still reserved") +
+          "<span>dashed: what lives at most</span></p>\n</section>\n";
+}
+
+std::string moment_text(const drawn& d) {
+  const auto& sums = d.map.sums;
+  std::string text = d.failures != 0
+                         ? "After event " + count_text(d.moment) + ", the first of " +
+                               plural(d.failures, "allocation that fails", "allocations that fail")
+                         : "After event " + count_text(d.moment) + ", when the most is reserved";
+  text += ": " + bytes_text(sums.reserved) + " in " + plural(d.segments, "segment", "segments") + "; " +
+          bytes_text(sums.live) + " live in " + plural(sums.live_blocks, "block", "blocks") + ", ";
+  if (sums.pending != 0) text += bytes_text(sums.pending) + " pending, ";
+  return text + bytes_text(sums.pinned) + " free but pinned by " +
+         plural(sums.pinning_blocks, "live block", "live blocks") + ", " + bytes_text(sums.idle) +
+         " that could go back.";
+}
+
+void add_pins(std::string& page, const drawn& d) {
+  if (d.pins.empty()) return;
+  page +=
+      "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Where most is pinned\"><table "
+      "class=\"pins\">"
+      "<thead><tr><th>most is pinned in</th><th>free but pinned</th><th>live in it</th><th>held by</th></tr>"
+      "</thead><tbody>";
+  for (const replay::pin& p : d.pins) {
+    page += std::string("<tr><th>") + (p.in_range ? "a mapped run of " : "a segment of ") +
+            bytes_text(p.bytes) + "</th><td>" + bytes_text(p.pinned) + "</td><td>" + bytes_text(p.live) +
+            "</td><td>";
+    for (std::size_t i = 0; i < p.holders.size(); ++i)
+      page += (i != 0 ? ", " : "") + std::string("id ") + number(p.holders[i]);
+    if (p.live_blocks > p.holders.size())
+      page += " and " + count_text(p.live_blocks - p.holders.size()) + " more";
+    page += "</td></tr>";
+  }
+  page += "</tbody></table></div>\n";
+}
+
+void add_maps(std::string& page, const picture& shown) {
+  page +=
+      "<section aria-labelledby=\"map-title\">\n<h2 id=\"map-title\">Who pins what at the worst moment</h2>\n"
+      "<p class=\"hint\">Addresses run from left to right and on in the next row; a line below joins what "
+      "the "
+      "device gave in one piece. Point or press \u2190 \u2192 to read blocks, wheel or + \u2212 to zoom, "
+      "drag to move.</p>\n"
+      "<p class=\"key\">" +
+      box("var(--live)", "live") + box("var(--pending)", "pending") +
+      box("repeating-linear-gradient(135deg,var(--pinned) 0 3px,var(--stripe) 3px 4px)", "free but pinned") +
+      box("var(--idle)", "free, could go back") + "</p>\n";
+  for (std::size_t i = 0; i < shown.recipes.size(); ++i) {
+    const drawn& d = shown.recipes[i];
+    const std::string name = markup_text(d.recipe);
+    page += "<article><div class=\"bar\"><h3>" + swatch(i) + name + "</h3>" +
+            zoom_buttons("map" + number(i), "the map of " + name) + "</div><p>" + moment_text(d) +
+            "</p><div id=\"map" + number(i) +
+            "\" class=\"chart\" tabindex=\"0\" role=\"slider\" aria-label=\"Blocks of " + name +
+            "\" aria-valuemin=\"1\" aria-valuemax=\"" + number(d.map.cells.size()) +
+            "\" aria-valuenow=\"1\"><canvas class=\"map\"></canvas></div><p id=\"detail" + number(i) +
+            "\" class=\"detail\"></p>\n";
+    add_pins(page, d);
+    page += "</article>\n";
+  }
+  page += "</section>\n";
+}
+
+void add_table(std::string& page, const picture& shown) {
+  page +=
+      "<section aria-labelledby=\"table-title\">\n<div class=\"bar\"><h2 id=\"table-title\">All recipes on "
+      "this "
+      "trace</h2></div>\n<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Comparison of "
+      "recipes\">"
+      "<table id=\"compare\"><thead><tr><th>recipe</th><th>peak MiB</th><th>over live</th><th>cached MiB</th>"
+      "<th>acquire</th><th>release</th><th>create</th><th>destroy</th><th>map</th><th>unmap</th><th>retries</"
+      "th>"
+      "<th>failures</th><th>ns/op</th></tr></thead><tbody>\n";
+  char cell[64];
+  for (const replay::row& r : shown.rows) {
+    const bool is_drawn = std::any_of(shown.recipes.begin(), shown.recipes.end(),
+                                      [&](const drawn& d) { return d.recipe == r.recipe; });
+    page +=
+        std::string("<tr") + (is_drawn ? " class=\"drawn\"" : "") + "><th>" + markup_text(r.recipe) + "</th>";
+    std::snprintf(cell, sizeof cell, "<td>%.1f</td><td>%.3f</td><td>%.1f</td>", replay::mib(r.peak_reserved),
+                  replay::ratio(r.peak_reserved, shown.peak_live), replay::mib(r.cached_at_end));
+    page += cell;
+    for (const auto calls : {r.calls.acquire, r.calls.release, r.calls.create, r.calls.destroy, r.calls.map,
+                             r.calls.unmap, r.retries, std::uintmax_t{r.failures}})
+      page += "<td>" + count_text(calls) + "</td>";
+    std::snprintf(cell, sizeof cell, "<td>%.1f</td></tr>\n", r.nanoseconds);
+    page += cell;
+  }
+  std::snprintf(cell, sizeof cell, "%.1f", replay::mib(shown.peak_live));
+  page +=
+      "<tr><th>(peak live)</th><td>" + std::string(cell) +
+      "</td><td>1.000</td><td></td><td></td><td></td><td></td><td></td><td></td><td></td><td></td><td></td>"
+      "<td></td></tr>\n</tbody></table></div>\n</section>\n";
+}
+
+constexpr const char* words_section =
+    "<section aria-labelledby=\"words-title\">\n<h2 id=\"words-title\">Words</h2>\n<dl>"
+    "<dt>requested</dt><dd>bytes as the program asked for them</dd>"
+    "<dt>live</dt><dd>in blocks handed out and not freed; a block may be larger than its request</dd>"
+    "<dt>cached</dt><dd>free, and kept for later requests</dd>"
+    "<dt>pinned</dt><dd>the part of the cache that would stay if it was emptied, because a live block shares "
+    "its "
+    "segment or page</dd>"
+    "<dt>reserved</dt><dd>taken from the device: live, pending and cached</dd>"
+    "<dt>over live</dt><dd>the most reserved, divided by the most that lives as "
+    "requested</dd></dl>\n</section>\n";
+
+}  // namespace
+
+std::string replay::headline(const picture& shown) {
+  const drawn& first = shown.recipes.front();
+  const auto peak = [](const drawn& d) { return d.over.worst().reserved; };
+  const auto best =
+      std::min_element(shown.recipes.begin(), shown.recipes.end(), [&](const drawn& a, const drawn& b) {
+        return std::pair(a.failures, peak(a)) < std::pair(b.failures, peak(b));
+      });
+  std::string text;
+  if (first.failures != 0) {
+    text = first.recipe + " runs out of memory " + plural(first.failures, "time", "times") + " with " +
+           bytes_text(shown.capacity);
+    return best->failures == 0 ? text + "; " + best->recipe + " completes" : text;
+  }
+  text = first.recipe + " reserves " + times(peak(first), shown) + " what lives at most";
+  return best->recipe != first.recipe ? text + ", " + best->recipe + ' ' + times(peak(*best), shown) : text;
+}
+
+std::string replay::html_report(const picture& shown) {
+  std::string page;
+  add_head(page, shown);
+  add_time(page, shown);
+  add_maps(page, shown);
+  add_table(page, shown);
+  page += words_section;
+  page +=
+      "</main>\n<script type=\"application/json\" id=\"data\">" + report_data(shown) + "</script>\n<script>";
+  page += report::script_common;
+  page += report::script_time;
+  page += report::script_map;
+  page += "</script>\n</body>\n</html>\n";
+  return page;
+}

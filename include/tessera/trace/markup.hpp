@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tessera::trace {
+
+/// `text` as it may stand in HTML and SVG, between tags and in quoted attributes; control characters become spaces.
+[[nodiscard]] inline std::string markup_text(std::string_view text) {
+  std::string safe;
+  for (const char c : text) {
+    switch (c) {
+      case '&': safe += "&amp;"; break;
+      case '<': safe += "&lt;"; break;
+      case '>': safe += "&gt;"; break;
+      case '"': safe += "&quot;"; break;
+      case '\'': safe += "&#39;"; break;
+      default: safe += static_cast<unsigned char>(c) < ' ' || c == '\x7f' ? ' ' : c;
+    }
+  }
+  return safe;
+}
+
+/// A number in units of `unit` with `decimals` digits behind the point, rounded to the nearest; the same on every machine.
+///   Requires:  unit <= 2^50, decimals <= 4
+[[nodiscard]] inline std::string fixed_text(std::size_t number, std::size_t unit, int decimals) {
+  std::size_t scale = 1;
+  for (int i = 0; i < decimals; ++i) scale *= 10;
+  std::size_t whole = number / unit;
+  std::size_t part = (number % unit * scale + unit / 2) / unit;
+  if (part == scale) {
+    ++whole;
+    part = 0;
+  }
+  std::string text = std::to_string(whole);
+  if (decimals == 0) return text;
+  const std::string digits = std::to_string(part);
+  return text + '.' + std::string(static_cast<std::size_t>(decimals) - digits.size(), '0') + digits;
+}
+
+/// Bytes as people read them: 512 B, 1.5 KiB, 870.8 MiB, 1.54 GiB.
+[[nodiscard]] inline std::string bytes_text(std::size_t bytes) {
+  constexpr std::size_t kib = 1024, mib = kib * 1024, gib = mib * 1024;
+  if (bytes < kib) return std::to_string(bytes) + " B";
+  if (bytes < mib) return fixed_text(bytes, kib, 1) + " KiB";
+  return bytes < gib ? fixed_text(bytes, mib, 1) + " MiB" : fixed_text(bytes, gib, 2) + " GiB";
+}
+
+/// A whole number with a comma before every three digits.
+[[nodiscard]] inline std::string count_text(std::size_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+}  // namespace tessera::trace
