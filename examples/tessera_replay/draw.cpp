@@ -25,6 +25,7 @@
 namespace {
 
 using tessera::trace::timeline;
+using kind = tessera::trace::event::kind;
 
 constexpr std::size_t most_recipes = tessera::trace::line_colors.size();
 constexpr std::size_t most_cells = 6000;  // of a map: finer is not to be seen, and a report stays small
@@ -61,13 +62,24 @@ replay::drawn run(const std::string& name, const tessera::trace::recording& sour
                   std::size_t capacity, bool with_map) {
   replay::drawn found{name, timeline(with_map ? 4096 : 512), 0, 0, {}, 0, {}};
   tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), chosen};
-  std::size_t first_failure = program.events().size();
+  const auto& events = program.events();
+  std::size_t first_failure = events.size();
+  std::size_t alive = 0;
+  std::vector<std::size_t> bytes(program.slots() + 1);
   found.failures = tessera::trace::replay(
       program, pool, [](std::size_t) {},
       [&](std::size_t i, const void* p) {
-        found.over.note(pool.now());
-        if (p == nullptr && program.events()[i].what == tessera::trace::event::kind::allocate)
-          first_failure = std::min(first_failure, i);
+        std::size_t& mine = bytes[program.slot(i)];
+        if (events[i].what == kind::allocate) {
+          alive += mine = events[i].bytes;
+          if (p == nullptr) first_failure = std::min(first_failure, i);
+        } else if (events[i].what == kind::free) {
+          alive -= mine;
+        }
+        tessera::usage now = pool.now();
+        now.requested =
+            alive;  // by the program, whatever waits for a stream or failed: what the lower bound is of
+        found.over.note(now);
       });
   found.moment = found.failures != 0 ? first_failure : found.over.worst_event();
   if (with_map) {
@@ -93,7 +105,8 @@ std::string svg_text(const replay::picture& shown) {
   tessera::trace::svg_picture svg{replay::headline(shown),
                                   shown.trace + ", " +
                                       tessera::trace::count_text(shown.source->events.size()) +
-                                      " events: bytes reserved, over what lives as requested",
+                                      (shown.source->events.size() == 1 ? " event" : " events") +
+                                      ": bytes reserved, over what lives as requested",
                                   "what lives at most",
                                   shown.peak_live,
                                   {}};

@@ -21,34 +21,46 @@ namespace {
 
 using replay::drawn;
 using replay::picture;
-using tessera::trace::bytes_text;
 using tessera::trace::count_text;
 using tessera::trace::fixed_text;
 using tessera::trace::markup_text;
 
+/// Bytes with a space that does not end a line.
+std::string bytes_text(std::size_t bytes) {
+  std::string text = tessera::trace::bytes_text(bytes);
+  return text.replace(text.find(' '), 1, "\u00a0");
+}
 std::string times(std::size_t bytes, const picture& shown) {
-  return fixed_text(bytes, shown.peak_live, 2) + " \u00d7";
+  return fixed_text(bytes, shown.peak_live, 2) + "\u00a0\u00d7";
 }
 std::string plural(std::size_t n, const std::string& one, const std::string& several) {
   return count_text(n) + ' ' + (n == 1 ? one : several);
 }
 std::string number(std::size_t n) { return std::to_string(n); }
 
+/// Why memory was asked for at the moment of a map, as far as sizes tell.
+std::string cause(const drawn& d, const picture& shown) {
+  const auto& asked = shown.source->events[d.moment];
+  if (asked.what != tessera::trace::event::kind::allocate) return {};
+  std::string text = "The event asks for ";
+  text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) + "; ";
+  if (d.map.largest_free == 0) return text + "nothing was free.";
+  return text + "the largest free block, of " + bytes_text(d.map.largest_free) +
+         (d.map.largest_free < asked.bytes ? ", was too small." : ", could not serve it.");
+}
+
 std::string lead(const picture& shown) {
   const drawn& first = shown.recipes.front();
   const auto& sums = first.map.sums;
-  const std::string name = markup_text(first.recipe);
-  std::string text = "What lives, as requested, is " + bytes_text(shown.peak_live) +
-                     " at most: no allocator can reserve less. " + name + " reserves " +
-                     bytes_text(first.over.worst().reserved);
-  if (first.failures == 0)
-    return text + "; at that moment " + bytes_text(sums.pinned) + " of it " +
-           (sums.pinning_blocks == 1
-                ? "is free but pinned by 1 live block"
-                : "is free but pinned by " + count_text(sums.pinning_blocks) + " live blocks") +
-           ", and " + bytes_text(sums.idle) + " could go back to the device.";
-  return text + " at most; when it first runs out, " + bytes_text(sums.pinned) +
-         " of it is free but pinned by " + plural(sums.pinning_blocks, "live block.", "live blocks.");
+  std::string text = "What lives, as requested, is ";
+  text +=
+      bytes_text(shown.peak_live) + " at most: no allocator can reserve less. " + markup_text(first.recipe);
+  text += first.failures == 0 ? " reserves " + bytes_text(sums.reserved) + " at most; at that moment "
+                              : " first runs out with " + bytes_text(sums.reserved) + " reserved; ";
+  text += bytes_text(sums.pinned) + " of it is free but pinned by " +
+          plural(sums.pinning_blocks, "live block", "live blocks");
+  if (first.failures == 0) text += ", and " + bytes_text(sums.idle) + " free in whole segments or pages";
+  return text + ". " + cause(first, shown);
 }
 
 void add_head(std::string& page, const picture& shown) {
@@ -112,7 +124,9 @@ void add_time(std::string& page, const picture& shown) {
       "\" aria-valuenow=\"0\"><canvas id=\"lines\" class=\"lines\"></canvas></div>\n"
       "<p id=\"where\" class=\"note\"></p>\n<div class=\"scroll\" tabindex=\"0\" role=\"group\" "
       "aria-label=\"At the "
-      "cursor\"><table id=\"readout\" class=\"readout\"><thead><tr><th>at the cursor</th><th>reserved</th>"
+      "cursor\"><table id=\"readout\" class=\"readout" +
+      std::string(pending ? " five" : "") +
+      "\"><thead><tr><th>at the cursor</th><th>reserved</th>"
       "<th>live</th>" +
       std::string(pending ? "<th>pending</th>" : "") + "<th>cached</th></tr></thead><tbody>";
   for (std::size_t i = 0; i < shown.recipes.size(); ++i)
@@ -136,7 +150,7 @@ void add_time(std::string& page, const picture& shown) {
           "<span>dashed: what lives at most</span></p>\n</section>\n";
 }
 
-std::string moment_text(const drawn& d) {
+std::string moment_text(const drawn& d, const picture& shown) {
   const auto& sums = d.map.sums;
   std::string text = d.failures != 0
                          ? "After event " + count_text(d.moment) + ", the first of " +
@@ -147,7 +161,7 @@ std::string moment_text(const drawn& d) {
   if (sums.pending != 0) text += bytes_text(sums.pending) + " pending, ";
   return text + bytes_text(sums.pinned) + " free but pinned by " +
          plural(sums.pinning_blocks, "live block", "live blocks") + ", " + bytes_text(sums.idle) +
-         " that could go back.";
+         " free that could go back. " + cause(d, shown);
 }
 
 void add_pins(std::string& page, const drawn& d) {
@@ -171,6 +185,8 @@ void add_pins(std::string& page, const drawn& d) {
 }
 
 void add_maps(std::string& page, const picture& shown) {
+  const bool pending = std::any_of(shown.recipes.begin(), shown.recipes.end(),
+                                   [](const drawn& d) { return d.map.sums.pending != 0; });
   page +=
       "<section aria-labelledby=\"map-title\">\n<h2 id=\"map-title\">Who pins what at the worst moment</h2>\n"
       "<p class=\"hint\">Addresses run from left to right and on in the next row; a line below joins what "
@@ -178,14 +194,14 @@ void add_maps(std::string& page, const picture& shown) {
       "device gave in one piece. Point or press \u2190 \u2192 to read blocks, wheel or + \u2212 to zoom, "
       "drag to move.</p>\n"
       "<p class=\"key\">" +
-      box("var(--live)", "live") + box("var(--pending)", "pending") +
+      box("var(--live)", "live") + (pending ? box("var(--pending)", "pending") : "") +
       box("repeating-linear-gradient(135deg,var(--pinned) 0 3px,var(--stripe) 3px 4px)", "free but pinned") +
       box("var(--idle)", "free, could go back") + "</p>\n";
   for (std::size_t i = 0; i < shown.recipes.size(); ++i) {
     const drawn& d = shown.recipes[i];
     const std::string name = markup_text(d.recipe);
     page += "<article><div class=\"bar\"><h3>" + swatch(i) + name + "</h3>" +
-            zoom_buttons("map" + number(i), "the map of " + name) + "</div><p>" + moment_text(d) +
+            zoom_buttons("map" + number(i), "the map of " + name) + "</div><p>" + moment_text(d, shown) +
             "</p><div id=\"map" + number(i) +
             "\" class=\"chart\" tabindex=\"0\" role=\"slider\" aria-label=\"Blocks of " + name +
             "\" aria-valuemin=\"1\" aria-valuemax=\"" + number(d.map.cells.size()) +
@@ -218,7 +234,7 @@ void add_table(std::string& page, const picture& shown) {
     page += cell;
     for (const auto calls : {r.calls.acquire, r.calls.release, r.calls.create, r.calls.destroy, r.calls.map,
                              r.calls.unmap, r.retries, std::uintmax_t{r.failures}})
-      page += "<td>" + count_text(calls) + "</td>";
+      (page += "<td>") += count_text(calls) += "</td>";
     std::snprintf(cell, sizeof cell, "<td>%.1f</td></tr>\n", r.nanoseconds);
     page += cell;
   }

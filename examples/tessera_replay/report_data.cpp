@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +36,12 @@ std::string quoted(std::string_view text) {
   return safe + '"';
 }
 
+std::string joined(std::initializer_list<std::string_view> parts) {
+  std::string text;
+  for (const std::string_view part : parts) text += part;
+  return text;
+}
+
 /// A JSON array of what f gives for each of a row.
 template <typename Row, typename F>
 std::string list(const Row& row, F f) {
@@ -42,68 +50,72 @@ std::string list(const Row& row, F f) {
     if (text.size() > 1) text += ',';
     text += f(each);
   }
-  return text + ']';
+  return text += ']';
+}
+
+/// A number as JSON; as a string where JavaScript's numbers would round it.
+std::string number(std::uint64_t n) {
+  std::string text = std::to_string(n);
+  return n < std::uint64_t{1} << 53 ? text : quoted(text);
+}
+void add(std::string& row, std::initializer_list<std::uint64_t> more) {
+  for (const std::uint64_t n : more) {
+    if (!row.empty()) row += ',';
+    row += number(n);
+  }
 }
 
 /// The least as differences from bucket to bucket, and the most as differences from the least.
 template <typename F>
 std::string series(const std::vector<bucket>& buckets, F part) {
   std::size_t last = 0;
-  const auto difference = [&last](std::size_t now) {
-    const bool grew = now >= last;
-    const std::string text = (grew ? "" : "-") + std::to_string(grew ? now - last : last - now);
+  const std::string least = list(buckets, [&](const bucket& b) {
+    const std::size_t now = part(b).least;
+    std::string text(now < last ? "-" : "");
+    text += std::to_string(now < last ? last - now : now - last);
     last = now;
     return text;
-  };
-  return '[' + list(buckets, [&](const bucket& b) { return difference(part(b).least); }) + ',' +
-         list(buckets, [&](const bucket& b) { return std::to_string(part(b).most - part(b).least); }) + ']';
+  });
+  return joined({"[", least, ",",
+                 list(buckets, [&](const bucket& b) { return std::to_string(part(b).most - part(b).least); }),
+                 "]"});
 }
 
 std::string all_series(const drawn& d) {
-  const auto& buckets = d.over.buckets();
-  std::string text = "{\"requested\":" + series(buckets, [](const bucket& b) { return b.requested; }) +
-                     ",\"live\":" + series(buckets, [](const bucket& b) { return b.live; }) +
-                     ",\"cached\":" + series(buckets, [](const bucket& b) { return b.cached; }) +
-                     ",\"reserved\":" + series(buckets, [](const bucket& b) { return b.reserved; });
-  if (replay::ever_pending(d))
-    text += ",\"pending\":" + series(buckets, [](const bucket& b) { return b.pending; });
-  return text + '}';
-}
-
-std::string numbers(std::initializer_list<std::size_t> row) {
-  std::string text;
-  for (const std::size_t n : row) {
-    if (!text.empty()) text += ',';
-    text += std::to_string(n);
-  }
-  return text;
+  const auto& all = d.over.buckets();
+  return joined({"{\"requested\":", series(all, [](const bucket& b) { return b.requested; }),
+                 ",\"live\":", series(all, [](const bucket& b) { return b.live; }),
+                 ",\"cached\":", series(all, [](const bucket& b) { return b.cached; }),
+                 ",\"reserved\":", series(all, [](const bucket& b) { return b.reserved; }),
+                 replay::ever_pending(d) ? ",\"pending\":" : "",
+                 replay::ever_pending(d) ? series(all, [](const bucket& b) { return b.pending; }) : "", "}"});
 }
 
 /// Segments as [cells, bytes, stream, pool, in a range, live blocks, bytes pinned]; cells by their kinds and bytes, with
 /// id, event, requested bytes and stream of what is used, and blocks, live and pinned bytes of what stands for several.
 std::string map_data(const drawn& d, const tessera::trace::recording& source) {
-  std::string segments = "[", kinds, used, many;
+  std::string segments, kinds, used, many;
   for (std::size_t i = 0; i < d.map.cells.size();) {
-    const std::size_t number = d.map.cells[i].segment;
-    const memory_map::segment& s = d.map.segments[number];
+    const std::size_t in = d.map.cells[i].segment;
+    const memory_map::segment& s = d.map.segments[in];
     std::size_t cells = 0;
-    for (; i < d.map.cells.size() && d.map.cells[i].segment == number; ++i) ++cells;
-    if (segments.size() > 1) segments += ',';
-    segments +=
-        '[' + numbers({cells, s.bytes, s.stream.handle, s.pool, s.in_range, s.live_blocks, s.pinned}) + ']';
+    for (; i < d.map.cells.size() && d.map.cells[i].segment == in; ++i) ++cells;
+    std::string row;
+    add(row, {cells, s.bytes, s.stream.handle, s.pool, s.in_range, s.live_blocks, s.pinned});
+    segments += joined({segments.empty() ? "[" : ",[", row, "]"});
   }
   for (const memory_map::cell& c : d.map.cells) {
     kinds += "lpfim"[static_cast<std::size_t>(c.is)];
     if (c.is == memory_map::use::live || c.is == memory_map::use::pending) {
       const tessera::trace::event& e = source.events[c.event];
-      used += (used.empty() ? "" : ",") + numbers({e.id, c.event, c.requested, e.stream.handle});
+      add(used, {e.id, c.event, c.requested, e.stream.handle});
     } else if (c.is == memory_map::use::several) {
-      many += (many.empty() ? "" : ",") + numbers({c.blocks, c.live, c.pinned});
+      add(many, {c.blocks, c.live, c.pinned});
     }
   }
-  return "{\"segments\":" + segments + "],\"kinds\":\"" + kinds + "\",\"bytes\":" +
-         list(d.map.cells, [](const memory_map::cell& c) { return std::to_string(c.bytes); }) +
-         ",\"used\":[" + used + "],\"many\":[" + many + "]}";
+  return joined({"{\"segments\":[", segments, "],\"kinds\":\"", kinds, "\",\"bytes\":",
+                 list(d.map.cells, [](const memory_map::cell& c) { return number(c.bytes); }), ",\"used\":[",
+                 used, "],\"many\":[", many, "]}"});
 }
 
 }  // namespace
@@ -114,13 +126,11 @@ bool replay::ever_pending(const drawn& shown) {
 }
 
 std::string replay::report_data(const picture& shown) {
-  return "{\"events\":" + std::to_string(shown.source->events.size()) +
-         ",\"peak\":" + std::to_string(shown.peak_live) + ",\"recipes\":" +
-         list(shown.recipes,
-              [&](const drawn& d) {
-                return "{\"name\":" + quoted(d.recipe) + ",\"width\":" + std::to_string(d.over.width()) +
-                       ",\"moment\":" + std::to_string(d.moment) + ",\"series\":" + all_series(d) +
-                       ",\"map\":" + map_data(d, *shown.source) + '}';
-              }) +
-         "}";
+  const auto recipe = [&](const drawn& d) {
+    return joined({"{\"name\":", quoted(d.recipe), ",\"width\":", number(d.over.width()),
+                   ",\"moment\":", number(d.moment), ",\"series\":", all_series(d),
+                   ",\"map\":", map_data(d, *shown.source), "}"});
+  };
+  return joined({"{\"events\":", number(shown.source->events.size()), ",\"peak\":", number(shown.peak_live),
+                 ",\"recipes\":", list(shown.recipes, recipe), "}"});
 }

@@ -14,7 +14,7 @@ const data = JSON.parse(element("data").textContent);
 const KiB = 1024, MiB = KiB * KiB, GiB = MiB * KiB;
 const bytes = n => n < KiB ? n + " B" : n < MiB ? (n / KiB).toFixed(1) + " KiB"
   : n < GiB ? (n / MiB).toFixed(1) + " MiB" : (n / GiB).toFixed(2) + " GiB";
-const tick = n => bytes(n).replace(/\.?0+ /, " ").replace(/^ /, "0 ");
+const tick = n => n === 0 ? "0" : bytes(n).replace(/(\.\d*?)0+ /, "$1 ").replace(". ", " ");
 const count = n => n.toLocaleString("en-US");
 const clamp = (n, low, high) => Math.max(low, Math.min(high, n));
 

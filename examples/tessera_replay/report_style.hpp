@@ -11,7 +11,7 @@ inline constexpr const char* light_colors =
 inline constexpr const char* dark_colors =
     "--ground:#14171c;--raised:#1c2027;--text:#e6e9ee;--quiet:#9aa3ae;--grid:#2b3038;--edge:#444c56;"
     "--lives:#48576b;--peaks:#2e3846;--live:#6d8bb3;--pending:#e3b341;--pinned:#e0692a;--stripe:#8f3c10;"
-    "--idle:#323842;--cached:#4d3526;--focus:#58aaf0;--accent:#f0935c;color-scheme:dark";
+    "--idle:#323842;--cached:#5c3f2c;--focus:#58aaf0;--accent:#f0935c;color-scheme:dark";
 
 inline constexpr const char* style = R"css(
 *{box-sizing:border-box}
@@ -49,7 +49,7 @@ thead th{color:var(--quiet);font-size:13px;vertical-align:bottom;border-bottom:1
 tbody tr+tr>*{border-top:1px solid var(--grid)}
 tr.drawn th{font-weight:650}
 .readout{table-layout:fixed;max-width:820px}
-.readout th:first-child{width:30%;overflow:hidden;text-overflow:ellipsis}
+.readout th:first-child{width:30%;white-space:normal;overflow-wrap:anywhere}
 .swatch{display:inline-block;width:14px;height:3px;margin-right:8px;vertical-align:middle;border-radius:1px}
 .box{display:inline-block;width:11px;height:11px;margin:0 6px 0 0;vertical-align:-1px;border-radius:2px}
 .key{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:13px;color:var(--quiet)}
@@ -61,10 +61,12 @@ figcaption h3{color:var(--text)}
 .panel{height:150px}
 article{margin-top:26px}
 article .chart{margin-top:10px}
-.map{height:266px}
-.detail{font-size:14px;min-height:44px;margin:4px 0 8px;padding:6px 10px;border-left:3px solid var(--edge);
+.map{height:252px}
+.detail{font-size:14px;height:58px;overflow-y:auto;margin:4px 0 8px;padding:6px 10px;border-left:3px solid var(--edge);
   background:var(--raised);overflow-wrap:anywhere}
 .pins{max-width:900px}
+.pins th:last-child,.pins td:last-child{text-align:left}
+.panels+.key{margin-top:12px}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;margin:10px 0 0;font-size:14px;max-width:62em}
 dt{font-weight:650}
 dd{margin:0;color:var(--quiet)}
@@ -74,11 +76,15 @@ dd{margin:0;color:var(--quiet)}
   h1{font-size:21px}
   section{margin-top:32px}
   .lines{height:250px}
-  .map{height:406px}
-  .detail{min-height:112px}
+  .map{height:392px}
+  .detail{height:140px}
   th,td{padding-left:12px}
   .readout{font-size:13px}
-  .readout th:first-child{width:34%}
+  .readout th:first-child{width:42%}
+  .readout tr>*+*{padding-left:6px}
+  .readout .swatch{width:10px;margin-right:6px}
+  .readout.five{min-width:440px}
+  .pins th,.pins td{white-space:normal}
   .panels{grid-template-columns:1fr}
   .panel{height:120px}
   dl{grid-template-columns:1fr;gap:0}

@@ -24,8 +24,9 @@ namespace tessera::trace {
 }
 
 /// A number in units of `unit` with `decimals` digits behind the point, rounded to the nearest; the same on every machine.
-///   Requires:  unit <= 2^50, decimals <= 4
+///   Requires:  unit > 0, decimals <= 4; units above 2^50 are taken roughly
 [[nodiscard]] inline std::string fixed_text(std::size_t number, std::size_t unit, int decimals) {
+  for (; unit >> 50 != 0; unit /= 2) number /= 2;
   std::size_t scale = 1;
   for (int i = 0; i < decimals; ++i) scale *= 10;
   std::size_t whole = number / unit;
@@ -51,7 +52,7 @@ namespace tessera::trace {
 /// A whole number with a comma before every three digits.
 [[nodiscard]] inline std::string count_text(std::size_t number) {
   std::string text = std::to_string(number);
-  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
+  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, 1, ',');
   return text;
 }
 

@@ -60,6 +60,7 @@ struct memory_map {
     std::size_t pinning_blocks = 0;  ///< live ones that share a segment with what is pinned
   };
   totals sums;
+  std::size_t largest_free = 0;  ///< bytes of the largest free block before the event, if there was an event
 
   /// Joins neighbours that are small, smallest first, until there are at most `most` cells; the sums stay.
   ///   Requires:  most > 0
@@ -171,13 +172,22 @@ template <typename Recipe>
   const program start(until);
   caching_allocator<Recipe, simulated_device> pool{std::move(device), chosen};
   std::unordered_map<std::uintptr_t, std::size_t> allocated_by;
+  std::size_t largest_free = 0;
   replay(
-      start, pool, [](std::size_t) {},
+      start, pool,
+      [&](std::size_t i) {
+        if (i != event) return;
+        for_each_block(pool, [&](const segment_view&, const block_view& b) {
+          if (b.is == block_view::state::free) largest_free = std::max(largest_free, b.bytes);
+        });
+      },
       [&](std::size_t i, const void* p) {
         if (all[i].what == event::kind::allocate && p != nullptr)
           allocated_by[reinterpret_cast<std::uintptr_t>(p)] = i;
       });
-  return map_and_trim(pool, allocated_by);
+  memory_map made = map_and_trim(pool, allocated_by);
+  made.largest_free = largest_free;
+  return made;
 }
 
 }  // namespace tessera::trace

@@ -41,6 +41,7 @@ inline constexpr std::array<std::pair<std::string_view, std::string_view>, 8> li
 
 /// Bytes on an axis: 512 MiB, 1 GiB, 1.5 GiB.
 [[nodiscard]] inline std::string tick_text(std::size_t bytes) {
+  if (bytes == 0) return "0";
   std::string text = bytes_text(bytes);
   const std::size_t unit = text.find(' ');
   const std::size_t point = text.find('.');
@@ -55,15 +56,14 @@ class svg_writer {
   [[nodiscard]] static std::string write(const svg_picture& shown) { return svg_writer(shown).text(); }
 
  private:
-  // In tenths of a pixel, so that what is drawn follows from whole numbers alone.
-  static constexpr std::size_t left = 760, right = 6640, top = 820, bottom = 3680, full_width = 8800,
-                               full_height = 4200;
+  // In tenths of a pixel, so that what is written does not depend on how a machine prints fractions.
+  static constexpr std::size_t left = 760, right = 5640, top = 820, bottom = 3640, full_width = 7600,
+                               full_height = 4000;
 
   explicit svg_writer(const svg_picture& shown)
       : shown_(shown), events_(std::max<std::size_t>(1, shown.lines.front().over->events())) {
     most_ = std::max<std::size_t>(1, shown.lower_bound);
     for (const auto& line : shown.lines) most_ = std::max(most_, line.over->worst().reserved);
-    most_ += most_ / 20;
   }
 
   [[nodiscard]] static std::string tenths(std::size_t n) { return fixed_text(n, 10, n % 10 == 0 ? 0 : 1); }
@@ -72,13 +72,15 @@ class svg_writer {
                                            static_cast<double>(events_));
   }
   [[nodiscard]] std::size_t y(std::size_t bytes) const noexcept {
-    return bottom - static_cast<std::size_t>(static_cast<double>(bottom - top) * static_cast<double>(bytes) /
-                                             static_cast<double>(most_));
+    constexpr auto height = static_cast<double>(bottom - top) / 1.05;
+    const double share = static_cast<double>(std::min(bytes, most_)) / static_cast<double>(most_);
+    return bottom - static_cast<std::size_t>(height * share);
   }
 
   [[nodiscard]] std::string text() {
-    put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + tenths(full_width) + ' ' +
-        tenths(full_height) + "\" role=\"img\" aria-labelledby=\"title about\">\n<title id=\"title\">" +
+    put("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + tenths(full_width) + "\" height=\"" +
+        tenths(full_height) + "\" viewBox=\"0 0 " + tenths(full_width) + ' ' + tenths(full_height) +
+        "\" role=\"img\" aria-labelledby=\"title about\">\n<title id=\"title\">" +
         markup_text(shown_.headline) + "</title>\n<desc id=\"about\">" + markup_text(description()) +
         "</desc>\n");
     style();
@@ -147,13 +149,14 @@ class svg_writer {
   void axes() {
     std::size_t step = 1;
     while (most_ / step >= 5) step *= 2;
-    for (std::size_t bytes = 0; bytes <= most_; bytes += step) {
+    for (std::size_t i = 0; i <= most_ / step; ++i) {
+      const std::size_t bytes = i * step;
       put("<path class=\"grid\" d=\"M" + tenths(left) + ' ' + tenths(y(bytes)) + 'H' + tenths(right) +
           "\"/>\n");
       words("at-y", left - 80, y(bytes) + 45, tick_text(bytes));
     }
     step = 1;
-    for (std::size_t i = 0; events_ / step >= 5; ++i)
+    for (std::size_t i = 0; events_ / step >= 6; ++i)
       step = step / (i % 3 == 2 ? 2 : 1) * (i % 3 == 2 ? 5 : 2);
     for (std::size_t event = 0; event <= events_; event += step)
       words("at-x", x(event), bottom + 220, count_text(event) + (event == 0 ? " events" : ""));
@@ -224,7 +227,7 @@ class svg_writer {
 
   const svg_picture& shown_;
   std::size_t events_;
-  std::size_t most_ = 1;
+  std::size_t most_ = 1;  // bytes
   std::string out_;
 };
 
