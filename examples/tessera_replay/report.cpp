@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/core/readable.hpp>
 #include <tessera/trace/markup.hpp>
 #include <tessera/trace/svg.hpp>
 
@@ -27,7 +28,7 @@ using tessera::trace::markup_text;
 
 /// Bytes with a space that does not end a line.
 std::string bytes_text(std::size_t bytes) {
-  std::string text = tessera::trace::bytes_text(bytes);
+  std::string text = tessera::readable(bytes).text();
   return text.replace(text.find(' '), 1, "\u00a0");
 }
 std::string times(std::size_t bytes, const picture& shown) {

@@ -11,9 +11,12 @@ const root = document.documentElement;
 addEventListener("error", e => { root.dataset.status = "error: " + e.message; });
 const element = id => document.getElementById(id);
 const data = JSON.parse(element("data").textContent);
-const KiB = 1024, MiB = KiB * KiB, GiB = MiB * KiB;
-const bytes = n => n < KiB ? n + " B" : n < MiB ? (n / KiB).toFixed(1) + " KiB"
-  : n < GiB ? (n / MiB).toFixed(1) + " MiB" : (n / GiB).toFixed(2) + " GiB";
+const bytes = n => {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+  let unit = 0;
+  for (; n >= 1024 && unit < 6; ++unit) n /= 1024;
+  return (unit ? n.toFixed(2) : n) + " " + units[unit];
+};
 const tick = n => n === 0 ? "0" : bytes(n).replace(/(\.\d*?)0+ /, "$1 ").replace(". ", " ");
 const count = n => n.toLocaleString("en-US");
 const clamp = (n, low, high) => Math.max(low, Math.min(high, n));

@@ -41,14 +41,6 @@ namespace tessera::trace {
   return text + '.' + std::string(static_cast<std::size_t>(decimals) - digits.size(), '0') + digits;
 }
 
-/// Bytes as people read them: 512 B, 1.5 KiB, 870.8 MiB, 1.54 GiB.
-[[nodiscard]] inline std::string bytes_text(std::size_t bytes) {
-  constexpr std::size_t kib = 1024, mib = kib * 1024, gib = mib * 1024;
-  if (bytes < kib) return std::to_string(bytes) + " B";
-  if (bytes < mib) return fixed_text(bytes, kib, 1) + " KiB";
-  return bytes < gib ? fixed_text(bytes, mib, 1) + " MiB" : fixed_text(bytes, gib, 2) + " GiB";
-}
-
 /// A whole number with a comma before every three digits.
 [[nodiscard]] inline std::string count_text(std::size_t number) {
   std::string text = std::to_string(number);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/core/readable.hpp>
 #include <tessera/trace/markup.hpp>
 #include <tessera/trace/timeline.hpp>
 
@@ -42,7 +43,7 @@ inline constexpr std::array<std::pair<std::string_view, std::string_view>, 8> li
 /// Bytes on an axis: 512 MiB, 1 GiB, 1.5 GiB.
 [[nodiscard]] inline std::string tick_text(std::size_t bytes) {
   if (bytes == 0) return "0";
-  std::string text = bytes_text(bytes);
+  std::string text = readable(bytes).text();
   const std::size_t unit = text.find(' ');
   const std::size_t point = text.find('.');
   if (point >= unit) return text;
@@ -111,9 +112,10 @@ class svg_writer {
   }
 
   [[nodiscard]] std::string description() const {
-    std::string text = shown_.subtitle + ". " + shown_.bound_name + ": " + bytes_text(shown_.lower_bound);
+    std::string text =
+        shown_.subtitle + ". " + shown_.bound_name + ": " + readable(shown_.lower_bound).text();
     for (const auto& line : shown_.lines)
-      text += "; " + line.name + " reserves at most " + bytes_text(line.over->worst().reserved) +
+      text += "; " + line.name + " reserves at most " + readable(line.over->worst().reserved).text() +
               over_bound(line.over->worst().reserved);
     return text + '.';
   }
@@ -221,7 +223,8 @@ class svg_writer {
           tenths(right + 140) + ' ' + tenths(l.at) + "\"/>\n");
       words(is_bound ? "name" : "name " + color, right + 200, l.at + 20,
             is_bound ? shown_.bound_name : shown_.lines[l.line].name);
-      words("quiet", right + 200, l.at + 180, bytes_text(bytes) + (is_bound ? "" : over_bound(bytes)));
+      words("quiet", right + 200, l.at + 180,
+            std::string(readable(bytes).text()) + (is_bound ? "" : over_bound(bytes)));
     }
   }
 
