@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/readable.hpp>
 #include <tessera/trace/markup.hpp>
 #include <tessera/trace/svg.hpp>
 
@@ -17,52 +16,15 @@
 #include "report_script_map.hpp"
 #include "report_script_time.hpp"
 #include "report_style.hpp"
+#include "report_words.hpp"
 
 namespace {
 
+using namespace replay::report;
 using replay::drawn;
 using replay::picture;
 using tessera::trace::count_text;
-using tessera::trace::fixed_text;
 using tessera::trace::markup_text;
-
-/// Bytes with a space that does not end a line.
-std::string bytes_text(std::size_t bytes) {
-  std::string text = tessera::readable(bytes).text();
-  return text.replace(text.find(' '), 1, "\u00a0");
-}
-std::string times(std::size_t bytes, const picture& shown) {
-  return fixed_text(bytes, shown.peak_live, 2) + "\u00a0\u00d7";
-}
-std::string plural(std::size_t n, const std::string& one, const std::string& several) {
-  return count_text(n) + ' ' + (n == 1 ? one : several);
-}
-std::string number(std::size_t n) { return std::to_string(n); }
-
-/// Why memory was asked for at the moment of a map, as far as sizes tell.
-std::string cause(const drawn& d, const picture& shown) {
-  const auto& asked = shown.source->events[d.moment];
-  if (asked.what != tessera::trace::event::kind::allocate) return {};
-  std::string text = "The event asks for ";
-  text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) + "; ";
-  if (d.map.largest_free == 0) return text + "nothing was free.";
-  return text + "the largest free block, of " + bytes_text(d.map.largest_free) +
-         (d.map.largest_free < asked.bytes ? ", was too small." : ", could not serve it.");
-}
-
-std::string lead(const picture& shown) {
-  const drawn& first = shown.recipes.front();
-  const auto& sums = first.map.sums;
-  std::string text = "What lives, as requested, is ";
-  text +=
-      bytes_text(shown.peak_live) + " at most: no allocator can reserve less. " + markup_text(first.recipe);
-  text += first.failures == 0 ? " reserves " + bytes_text(sums.reserved) + " at most; at that moment "
-                              : " first runs out with " + bytes_text(sums.reserved) + " reserved; ";
-  text += bytes_text(sums.pinned) + " of it is free but pinned by " +
-          plural(sums.pinning_blocks, "live block", "live blocks");
-  if (first.failures == 0) text += ", and " + bytes_text(sums.idle) + " free in whole segments or pages";
-  return text + ". " + cause(first, shown);
-}
 
 void add_head(std::string& page, const picture& shown) {
   page +=
@@ -151,20 +113,6 @@ void add_time(std::string& page, const picture& shown) {
           "<span>dashed: what lives at most</span></p>\n</section>\n";
 }
 
-std::string moment_text(const drawn& d, const picture& shown) {
-  const auto& sums = d.map.sums;
-  std::string text = d.failures != 0
-                         ? "After event " + count_text(d.moment) + ", the first of " +
-                               plural(d.failures, "allocation that fails", "allocations that fail")
-                         : "After event " + count_text(d.moment) + ", when the most is reserved";
-  text += ": " + bytes_text(sums.reserved) + " in " + plural(d.segments, "segment", "segments") + "; " +
-          bytes_text(sums.live) + " live in " + plural(sums.live_blocks, "block", "blocks") + ", ";
-  if (sums.pending != 0) text += bytes_text(sums.pending) + " pending, ";
-  return text + bytes_text(sums.pinned) + " free but pinned by " +
-         plural(sums.pinning_blocks, "live block", "live blocks") + ", " + bytes_text(sums.idle) +
-         " free that could go back. " + cause(d, shown);
-}
-
 void add_pins(std::string& page, const drawn& d) {
   if (d.pins.empty()) return;
   page +=
@@ -201,13 +149,15 @@ void add_maps(std::string& page, const picture& shown) {
   for (std::size_t i = 0; i < shown.recipes.size(); ++i) {
     const drawn& d = shown.recipes[i];
     const std::string name = markup_text(d.recipe);
+    const std::string id = "map" + number(i);
     page += "<article><div class=\"bar\"><h3>" + swatch(i) + name + "</h3>" +
-            zoom_buttons("map" + number(i), "the map of " + name) + "</div><p>" + moment_text(d, shown) +
-            "</p><div id=\"map" + number(i) +
-            "\" class=\"chart\" tabindex=\"0\" role=\"slider\" aria-label=\"Blocks of " + name +
-            "\" aria-valuemin=\"1\" aria-valuemax=\"" + number(d.map.cells.size()) +
-            "\" aria-valuenow=\"1\"><canvas class=\"map\"></canvas></div><p id=\"detail" + number(i) +
-            "\" class=\"detail\"></p>\n";
+            zoom_buttons(id, "the map of " + name) + "</div><p>" + moment_text(d, shown) + "</p>";
+    if (!d.map.cells.empty())
+      page += "<div id=\"" + id +
+              "\" class=\"chart\" tabindex=\"0\" role=\"slider\" aria-label=\"Blocks of " + name +
+              "\" aria-valuemin=\"1\" aria-valuemax=\"" + number(d.map.cells.size()) +
+              "\" aria-valuenow=\"1\"><canvas class=\"map\"></canvas></div><p id=\"detail" + number(i) +
+              "\" class=\"detail\"></p>\n";
     add_pins(page, d);
     page += "</article>\n";
   }
@@ -259,23 +209,6 @@ constexpr const char* words_section =
     "requested</dd></dl>\n</section>\n";
 
 }  // namespace
-
-std::string replay::headline(const picture& shown) {
-  const drawn& first = shown.recipes.front();
-  const auto peak = [](const drawn& d) { return d.over.worst().reserved; };
-  const auto best =
-      std::min_element(shown.recipes.begin(), shown.recipes.end(), [&](const drawn& a, const drawn& b) {
-        return std::pair(a.failures, peak(a)) < std::pair(b.failures, peak(b));
-      });
-  std::string text;
-  if (first.failures != 0) {
-    text = first.recipe + " runs out of memory " + plural(first.failures, "time", "times") + " with " +
-           bytes_text(shown.capacity);
-    return best->failures == 0 ? text + "; " + best->recipe + " completes" : text;
-  }
-  text = first.recipe + " reserves " + times(peak(first), shown) + " what lives at most";
-  return best->recipe != first.recipe ? text + ", " + best->recipe + ' ' + times(peak(*best), shown) : text;
-}
 
 std::string replay::html_report(const picture& shown) {
   std::string page;

@@ -67,6 +67,7 @@ function stripes(c) {
 }
 
 function makeMap(r, number) {
+  if (!r.map.kinds) return;  // nothing was reserved
   const m = r.map, box = element("map" + number), canvas = box.firstElementChild, detail = element("detail" + number);
   readMap(m);
   const view = {from: 0, to: m.total};
@@ -183,7 +184,12 @@ function theme(named) {
 }
 themeButton.addEventListener("click", () => theme(themeButton.textContent === "Dark" ? "dark" : "light"));
 dark.addEventListener("change", () => theme());
-addEventListener("resize", redraw);
+// What does not scroll needs no stop of the tab key.
+function setStops() {
+  for (const s of document.querySelectorAll(".scroll")) s.tabIndex = s.scrollWidth > s.clientWidth ? 0 : -1;
+}
+addEventListener("resize", () => { setStops(); redraw(); });
+setStops();
 theme();
 tellCursor();
 for (const draw of charts) draw();

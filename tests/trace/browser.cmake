@@ -42,7 +42,7 @@ function use() {
   tell("lines", painted(lines, colors.lives) && data.recipes.every((r, i) => painted(lines, colors.line[i])));
   tell("panels", data.recipes.every((r, i) => painted(element("panel" + i), colors.cached)));
   tell("maps", data.recipes.every((r, i) => painted(element("map" + i).firstElementChild, colors.pinned)));
-  tell("focusable", [...document.querySelectorAll("button,[tabindex]")].every(e => e.tabIndex === 0
+  tell("focusable", [...document.querySelectorAll("button,.chart")].every(e => e.tabIndex === 0
     && (e.textContent || e.getAttribute("aria-label"))));
   tell("sums", data.recipes.every(r => r.map.cells.reduce((sum, c) => sum + c.bytes, 0)
     === r.series.reserved.most.reduce((a, b) => Math.max(a, b))));
@@ -125,9 +125,30 @@ addEventListener("load", () => {
 file(READ ${out}/report.html page)
 string(REPLACE "</body>" "${user}" page "${page}")
 file(WRITE ${out}/used.html "${page}")
+# Programs of one event: one that nothing can be given to, and one of ids and sizes that JavaScript's numbers do not hold.
+set(user_of_little [==[
+<script>addEventListener("load", () => {
+  const press = (box, key) => box.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+  for (const box of document.querySelectorAll(".chart")) for (const key of ["+", "-", "End", "ArrowLeft", "PageUp", "0"]) press(box, key);
+  parent.postMessage(document.title + "\n" + root.dataset.status + ", " + element("where").textContent + "; "
+    + [...document.querySelectorAll(".detail")].map(d => d.textContent), "*");
+});</script>
+</body>]==])
+foreach(little IN ITEMS "full 1000" "large 18446744073709551615")
+  separate_arguments(little)
+  list(GET little 0 name)
+  list(GET little 1 capacity)
+  file(WRITE ${out}/${name}.csv "op,id,bytes,stream,t_us\na,18446744073709551615,1000000000000000,0,0\n")
+  execute_process(COMMAND ${REPLAY} draw ${out}/${name}.csv --recipe passthrough --capacity ${capacity} --out ${out}/${name}.html
+                  COMMAND_ERROR_IS_FATAL ANY)
+  file(READ ${out}/${name}.html page)
+  string(REPLACE "</body>" "${user_of_little}" page "${page}")
+  file(WRITE ${out}/${name}.html "${page}")
+endforeach()
 file(WRITE ${out}/around.html [==[<!doctype html><body>
 <iframe src="used.html" style="width:1280px;height:800px;border:0"></iframe>
 <iframe src="used.html" style="width:400px;height:800px;border:0"></iframe>
+<iframe src="full.html"></iframe><iframe src="large.html"></iframe>
 <script>addEventListener("message", e => {
   const said = document.createElement("pre");
   said.textContent = e.data + "\nDONE";
@@ -191,4 +212,11 @@ foreach(width IN ITEMS 1280 400)
     string(REGEX REPLACE " [0-9.]+$" "" row "${row}")
     expect("row=${row}")
   endforeach()
+endforeach()
+foreach(expected IN ITEMS "full: memory over time\ndrawn, After event 0 of 1; shown: 0–1, event by event; "
+                          "large: memory over time\ndrawn, After event 0 of 1; shown: 0–1, event by event; id 18446744073709551615, live: 909.49 TiB requested, block of 909.49 TiB, stream 0, allocated at event 0; segment of 909.49 TiB (1 of 1, stream 0, pool 0)")
+  string(FIND "${dom}" "<pre>${expected}\nDONE" at)
+  if(at EQUAL -1)
+    message(SEND_ERROR "expected '${expected}' in:\n${dom}")
+  endif()
 endforeach()
