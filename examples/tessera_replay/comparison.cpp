@@ -50,12 +50,12 @@ std::variant<std::vector<replay::row>, std::string> replay::rows_of(std::vector<
       wishes.push_back({name, "", name});
   }
   std::vector<row> rows;
-  for (const auto& [recipe, conf, name] : wishes) {
-    progress(task + ": " + name);
-    std::string wrong =
-        choose_recipe(recipe, conf, capacity, [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
-          rows.push_back(measure<Recipe>(name, program, chosen, capacity));
-        });
+  for (const wish& w : wishes) {
+    progress(task + ": " + w.name);
+    std::string wrong = choose_recipe(w.recipe, w.conf, capacity,
+                                      [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
+                                        rows.push_back(measure<Recipe>(w.name, program, chosen, capacity));
+                                      });
     if (!wrong.empty()) return wrong;
   }
   progress("");
