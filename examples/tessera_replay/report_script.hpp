@@ -39,6 +39,7 @@ function readColors() {
                       "stripe", "idle", "cached", "focus"]) colors[name] = read(name);
 }
 
+const font = () => "12px " + getComputedStyle(document.body).fontFamily;
 /// A canvas in the pixels of the screen, emptied.
 function begin(canvas) {
   const scale = devicePixelRatio || 1, w = canvas.clientWidth, h = canvas.clientHeight;
@@ -46,7 +47,7 @@ function begin(canvas) {
   canvas.height = Math.round(h * scale);
   const c = canvas.getContext("2d");
   c.setTransform(scale, 0, 0, scale, 0, 0);
-  c.font = "12px " + getComputedStyle(document.body).fontFamily;
+  c.font = font();
   return [c, w, h];
 }
 const sharp = n => Math.round(n) + .5;

@@ -91,6 +91,13 @@ function bound(p) {
   p.c.restore();
 }
 
+/// What the names beside the lines need, where there is room for them.
+function labelWidth() {
+  if (lines.clientWidth <= 640) return 6;
+  const c = lines.getContext("2d");
+  c.font = font();
+  return Math.min(280, Math.max(...["what lives at most", ...data.recipes.map(r => r.name)].map(n => c.measureText(n).width)) + 22);
+}
 /// Names beside the lines' ends, moved apart where they would overlap.
 function names(p, right) {
   const all = data.recipes.map((r, i) => ({y: p.y(r.series.reserved.most[p.last]), text: r.name, color: colors.line[i]}));
@@ -109,7 +116,7 @@ function names(p, right) {
 }
 
 function drawLines() {
-  const right = lines.clientWidth > 640 ? 168 : 6, p = plot(lines, right, 24), alive = data.recipes[0].series.requested;
+  const right = labelWidth(), p = plot(lines, right, 24), alive = data.recipes[0].series.requested;
   fill(p, colors.peaks, () => 0, i => alive.most[i]);
   fill(p, colors.lives, () => 0, i => alive.least[i]);
   bound(p);
@@ -209,7 +216,7 @@ function follow(canvas, right) {
   canvas.addEventListener("dblclick", () => timeZoom.show(0, data.events));
   canvas.addEventListener("wheel", e => timeZoom.wheel(e, eventAt(e)), {passive: false});
 }
-follow(lines, () => lines.clientWidth > 640 ? 168 : 6);
+follow(lines, labelWidth);
 charts.push(drawLines);
 data.recipes.forEach((r, i) => {
   const canvas = element("panel" + i);

@@ -124,6 +124,19 @@ TEST(svg, labels_keep_apart_and_inside) {
   EXPECT_LE(at.back(), 380);
 }
 
+TEST(svg, is_as_wide_as_its_words) {
+  const timeline over = steps({1_MiB, 2_MiB});
+  const auto width = [&](const std::string& headline, const std::string& name) {
+    const std::string text = svg_writer::write({headline, "", "", 1_MiB, {{name, &over}}});
+    const std::size_t at = text.find("width=\"") + 7;
+    return std::stod(text.substr(at, 8));
+  };
+  EXPECT_EQ(width("", ""), 760);
+  EXPECT_EQ(width("", std::string(40, 'x')), 760);  // the plot gives way
+  EXPECT_GT(width("", std::string(60, 'x')), 860);
+  EXPECT_GT(width(std::string(100, 'x'), ""), 1000);
+}
+
 TEST(svg, any_number_of_bytes_can_be_drawn) {
   timeline over;
   over.note({.requested = SIZE_MAX, .reserved = SIZE_MAX});

@@ -35,7 +35,7 @@ inline constexpr std::array<std::pair<std::string_view, std::string_view>, 8> li
      {"#00805e", "#3cc39a"},
      {"#a2478a", "#e592cb"},
      {"#946200", "#e3b341"},
-     {"#3a8fb7", "#9bd7f2"},
+     {"#2b7ea6", "#9bd7f2"},
      {"#b84a00", "#f0935c"},
      {"#6b6f76", "#a9b0b8"},
      {"#2b2f36", "#e6e9ee"}}};
@@ -58,18 +58,24 @@ class svg_writer {
 
  private:
   // In tenths of a pixel, so that what is written does not depend on how a machine prints fractions.
-  static constexpr std::size_t left = 760, right = 5640, top = 820, bottom = 3640, full_width = 7600,
-                               full_height = 4000;
+  static constexpr std::size_t left = 760, top = 820, bottom = 3640, full_height = 4000;
 
   explicit svg_writer(const svg_picture& shown)
       : shown_(shown), events_(std::max<std::size_t>(1, shown.lines.front().over->events())) {
     most_ = std::max<std::size_t>(1, shown.lower_bound);
-    for (const auto& line : shown.lines) most_ = std::max(most_, line.over->worst().reserved);
+    std::size_t letters = shown.bound_name.size();
+    for (const auto& line : shown.lines) {
+      most_ = std::max(most_, line.over->worst().reserved);
+      letters = std::max(letters, line.name.size());
+    }
+    const std::size_t labels = std::max<std::size_t>(1960, 360 + 85 * letters);
+    full_width_ = std::max<std::size_t>({7600, left + 3000 + labels, 480 + 105 * shown.headline.size()});
+    right_ = full_width_ - labels;
   }
 
   [[nodiscard]] static std::string tenths(std::size_t n) { return fixed_text(n, 10, n % 10 == 0 ? 0 : 1); }
   [[nodiscard]] std::size_t x(std::size_t event) const noexcept {
-    return left + static_cast<std::size_t>(static_cast<double>(right - left) * static_cast<double>(event) /
+    return left + static_cast<std::size_t>(static_cast<double>(right_ - left) * static_cast<double>(event) /
                                            static_cast<double>(events_));
   }
   [[nodiscard]] std::size_t y(std::size_t bytes) const noexcept {
@@ -79,13 +85,13 @@ class svg_writer {
   }
 
   [[nodiscard]] std::string text() {
-    put("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + tenths(full_width) + "\" height=\"" +
-        tenths(full_height) + "\" viewBox=\"0 0 " + tenths(full_width) + ' ' + tenths(full_height) +
+    put("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + tenths(full_width_) + "\" height=\"" +
+        tenths(full_height) + "\" viewBox=\"0 0 " + tenths(full_width_) + ' ' + tenths(full_height) +
         "\" role=\"img\" aria-labelledby=\"title about\">\n<title id=\"title\">" +
         markup_text(shown_.headline) + "</title>\n<desc id=\"about\">" + markup_text(description()) +
         "</desc>\n");
     style();
-    put("<rect class=\"ground\" width=\"" + tenths(full_width) + "\" height=\"" + tenths(full_height) +
+    put("<rect class=\"ground\" width=\"" + tenths(full_width_) + "\" height=\"" + tenths(full_height) +
         "\" rx=\"6\"/>\n");
     words("headline", 240, 350, shown_.headline);
     words("quiet", 240, 570, shown_.subtitle);
@@ -94,7 +100,7 @@ class svg_writer {
     area("peaks", first, [](const timeline::bucket& b) { return b.requested.most; });
     area("lives", first, [](const timeline::bucket& b) { return b.requested.least; });
     put("<path class=\"bound\" d=\"M" + tenths(left) + ' ' + tenths(y(shown_.lower_bound)) + 'H' +
-        tenths(right) + "\"/>\n");
+        tenths(right_) + "\"/>\n");
     for (std::size_t i = 0; i < shown_.lines.size(); ++i) reserved(i);
     labels();
     put("</svg>\n");
@@ -153,7 +159,7 @@ class svg_writer {
     while (most_ / step >= 5) step *= 2;
     for (std::size_t i = 0; i <= most_ / step; ++i) {
       const std::size_t bytes = i * step;
-      put("<path class=\"grid\" d=\"M" + tenths(left) + ' ' + tenths(y(bytes)) + 'H' + tenths(right) +
+      put("<path class=\"grid\" d=\"M" + tenths(left) + ' ' + tenths(y(bytes)) + 'H' + tenths(right_) +
           "\"/>\n");
       words("at-y", left - 80, y(bytes) + 45, tick_text(bytes));
     }
@@ -195,7 +201,7 @@ class svg_writer {
       go_to(low_first ? low : high);
       go_to(low_first ? high : low);
     }
-    put("H" + tenths(right) + "\"/>\n");
+    put("H" + tenths(right_) + "\"/>\n");
   }
 
   /// Names lines where they end, and moves names apart that would overlap.
@@ -219,11 +225,11 @@ class svg_writer {
       const bool is_bound = l.line == shown_.lines.size();
       const std::string color = is_bound ? "bound" : color_of(l.line);
       const std::size_t bytes = is_bound ? shown_.lower_bound : shown_.lines[l.line].over->worst().reserved;
-      put("<path class=\"" + color + "\" d=\"M" + tenths(right) + ' ' + tenths(l.from) + 'L' +
-          tenths(right + 140) + ' ' + tenths(l.at) + "\"/>\n");
-      words(is_bound ? "name" : "name " + color, right + 200, l.at + 20,
+      put("<path class=\"" + color + "\" d=\"M" + tenths(right_) + ' ' + tenths(l.from) + 'L' +
+          tenths(right_ + 140) + ' ' + tenths(l.at) + "\"/>\n");
+      words(is_bound ? "name" : "name " + color, right_ + 200, l.at + 20,
             is_bound ? shown_.bound_name : shown_.lines[l.line].name);
-      words("quiet", right + 200, l.at + 180,
+      words("quiet", right_ + 200, l.at + 180,
             std::string(readable(bytes).text()) + (is_bound ? "" : over_bound(bytes)));
     }
   }
@@ -231,6 +237,7 @@ class svg_writer {
   const svg_picture& shown_;
   std::size_t events_;
   std::size_t most_ = 1;  // bytes
+  std::size_t full_width_, right_;
   std::string out_;
 };
 
