@@ -79,8 +79,7 @@ void add_time(std::string& page, const picture& shown) {
       "time</h2>" +
       zoom_buttons("time", "time") +
       "</div>\n<p class=\"hint\">Point or press \u2190 \u2192 to read, drag or press + \u2212 to zoom, 0 for "
-      "all. Shaded: "
-      "what lives, as requested. The dots are the moments mapped below.</p>\n"
+      "all. Shaded: what lives, as requested. The dots are the moments mapped below.</p>\n"
       "<div id=\"time\" class=\"chart\" tabindex=\"0\" role=\"slider\" aria-label=\"Event of the program\" "
       "aria-valuemin=\"0\" aria-valuemax=\"" +
       number(shown.source->events.size() - 1) +
@@ -125,7 +124,7 @@ void add_pins(std::string& page, const drawn& d) {
             bytes_text(p.bytes) + "</th><td>" + bytes_text(p.pinned) + "</td><td>" + bytes_text(p.live) +
             "</td><td>";
     for (std::size_t i = 0; i < p.holders.size(); ++i)
-      page += (i != 0 ? ", " : "") + std::string("id ") + number(p.holders[i]);
+      (page += i != 0 ? ", " : "id ") += number(p.holders[i]);
     if (p.live_blocks > p.holders.size())
       page += " and " + count_text(p.live_blocks - p.holders.size()) + " more";
     page += "</td></tr>";
@@ -139,9 +138,9 @@ void add_maps(std::string& page, const picture& shown) {
   page +=
       "<section aria-labelledby=\"map-title\">\n<h2 id=\"map-title\">Who pins what at the worst moment</h2>\n"
       "<p class=\"hint\">Addresses run from left to right and on in the next row; a line below joins what "
-      "the "
-      "device gave in one piece. Point or press \u2190 \u2192 to read blocks, wheel or + \u2212 to zoom, "
-      "drag to move.</p>\n"
+      "the device gave in one piece. Point or press \u2190 \u2192 to read blocks, and who pins a free one is "
+      "framed; "
+      "wheel or + \u2212 to zoom, drag to move.</p>\n"
       "<p class=\"key\">" +
       box("var(--live)", "live") + (pending ? box("var(--pending)", "pending") : "") +
       box("repeating-linear-gradient(135deg,var(--pinned) 0 3px,var(--stripe) 3px 4px)", "free but pinned") +
@@ -156,8 +155,8 @@ void add_maps(std::string& page, const picture& shown) {
       page += "<div id=\"" + id +
               "\" class=\"chart\" tabindex=\"0\" role=\"slider\" aria-label=\"Blocks of " + name +
               "\" aria-valuemin=\"1\" aria-valuemax=\"" + number(d.map.cells.size()) +
-              "\" aria-valuenow=\"1\"><canvas class=\"map\"></canvas></div><p id=\"detail" + number(i) +
-              "\" class=\"detail\"></p>\n";
+              "\" aria-valuenow=\"1\"><canvas class=\"map\"></canvas></div><p id=\"shown" + number(i) +
+              "\" class=\"note\"></p><p id=\"detail" + number(i) + "\" class=\"detail\"></p>\n";
     add_pins(page, d);
     page += "</article>\n";
   }

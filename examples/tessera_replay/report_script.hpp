@@ -36,7 +36,7 @@ function readColors() {
   const read = name => style.getPropertyValue("--" + name).trim();
   colors = {line: data.recipes.map((r, i) => read("c" + i % 8))};
   for (const name of ["ground", "text", "quiet", "grid", "edge", "lives", "peaks", "live", "pending", "pinned",
-                      "stripe", "idle", "cached", "focus"]) colors[name] = read(name);
+                      "stripe", "idle", "cached", "focus", "accent"]) colors[name] = read(name);
 }
 
 const font = () => "12px " + getComputedStyle(document.body).fontFamily;

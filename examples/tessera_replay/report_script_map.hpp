@@ -7,6 +7,18 @@ namespace replay::report {
 inline constexpr const char* script_map = R"js(
 const rowHeight = 18, pitch = 28;
 
+/// The used cells next to a cell, before and behind it in its segment; null where there is none, or it is one of several.
+function pinning(m, i) {
+  const near = step => {
+    for (let k = i + step; k >= 0 && k < m.cells.length && m.cells[k].segment === m.cells[i].segment; k += step) {
+      if (m.cells[k].is === "l" || m.cells[k].is === "p") return m.cells[k];
+      if (m.cells[k].is === "m") return null;
+    }
+    return null;
+  };
+  return [near(-1), near(1)];
+}
+
 /// What the page says of a cell of a map.
 function tell(r, i) {
   const m = r.map, cell = m.cells[i], s = m.segments[cell.segment];
@@ -22,15 +34,9 @@ function tell(r, i) {
       + bytes(cell.pinned) + " free but pinned";
   }
   if (cell.is === "i") return "free, " + bytes(cell.bytes) + ", could go back to the device; " + place;
-  const near = step => {
-    for (let k = i + step; k >= 0 && k < m.cells.length && m.cells[k].segment === cell.segment; k += step) {
-      if (m.cells[k].is === "l" || m.cells[k].is === "p") return m.cells[k];
-      if (m.cells[k].is === "m") return null;
-    }
-    return null;
-  };
+  const [before, behind] = pinning(m, i);
   const named = (c, side) => c ? ["id " + c.id + " " + side + " it (" + bytes(c.requested) + ", since event " + count(c.event) + ")"] : [];
-  const who = [...named(near(-1), "before"), ...named(near(1), "behind")];
+  const who = [...named(before, "before"), ...named(behind, "behind")];
   return "free but pinned, " + bytes(cell.bytes) + (who.length ? ", by " + who.join(" and ") : "") + "; " + count(s.live)
     + (s.live === 1 ? " live block holds " : " live blocks hold ") + bytes(s.pinned) + " free in this " + place;
 }
@@ -114,11 +120,15 @@ function makeMap(r, number) {
         if (wide > 3) c.fillRect(x, y + rowHeight + 2, wide - (ends ? 3 : 0), 2);
       });
     }
-    c.strokeStyle = colors.text;
     c.lineWidth = 2;
-    const cell = m.cells[chosen];
-    spans(cell.start, cell.start + cell.bytes, w, (x, y, wide) =>
-      c.strokeRect(clamp(x, 1, w - 5), y + 1, Math.max(3, Math.min(wide, w - x - 1) - 1), rowHeight - 2));
+    const frame = (cell, color) => spans(cell.start, cell.start + cell.bytes, w, (x, y, wide) => {
+      c.strokeStyle = color;
+      c.strokeRect(clamp(x, 1, w - 5), y + 1, Math.max(3, Math.min(wide, w - x - 1) - 1), rowHeight - 2);
+    });
+    if (m.cells[chosen].is === "f") for (const cell of pinning(m, chosen)) if (cell) frame(cell, colors.accent);
+    frame(m.cells[chosen], colors.text);
+    element("shown" + number).textContent = view.to - view.from < m.total
+      ? "Shown: " + bytes(Math.round(view.from)) + "\u2013" + bytes(Math.round(view.to)) + " of " + bytes(m.total) : "Shown: all of " + bytes(m.total);
   }
   function choose(i) {
     chosen = clamp(i, 0, m.cells.length - 1);

@@ -61,6 +61,7 @@ figcaption h3{color:var(--text)}
 .panel{height:150px}
 article{margin-top:26px}
 article .chart{margin-top:10px}
+article .note{margin:0 0 4px}
 .map{height:252px}
 .detail{font-size:14px;height:58px;overflow-y:auto;margin:4px 0 8px;padding:6px 10px;border-left:3px solid var(--edge);
   background:var(--raised);overflow-wrap:anywhere}

@@ -101,6 +101,10 @@ function use() {
   tell("kinds", [...kinds].sort().join(" "));
   tell("moved", moved);
   tell("cells", all);
+  // The largest free block that a live one pins is told with it.
+  const map = data.recipes[0].map, largest = map.cells.reduce((best, c, i) =>
+    c.is === "f" && c.bytes > (best < 0 ? 0 : map.cells[best].bytes) ? i : best, -1);
+  tell("pinned_by", window.tell(data.recipes[0], largest));
   const box = element("map0"), canvas = box.firstElementChild, cells = data.recipes[0].map.cells;
   point(canvas, "pointermove", .01, .01);
   tell("cell_pointed", Number(box.getAttribute("aria-valuenow")) < cells.length / 2);
@@ -108,6 +112,7 @@ function use() {
   press(box, "+");
   draw_all();
   tell("map_zoomed", canvas.toDataURL() !== before);
+  tell("map_shown", /^Shown: [^ ]+ .iB\u20131.10 GiB of 2.20 GiB$/.test(element("shown0").textContent));
   press(box, "0");
   element("theme").click();
   draw_all();
@@ -182,7 +187,7 @@ foreach(width IN ITEMS 1280 400)
   expect("overflow=0")
   expect("headline=pytorch reserves 2.59 × what lives at most, stitched 1.47 ×")
   foreach(part IN ITEMS lines panels maps focusable page_stays sums right pointed readout followed wheel page_scrolls dragged cells
-                        cell_pointed map_zoomed)
+                        cell_pointed map_zoomed map_shown)
     expect("${part}=true")
   endforeach()
   expect("home=0 The most after events 0–7 of 32,514; shown: 0–32,514, each step spans 8 events, from their least to their most")
@@ -194,6 +199,7 @@ foreach(width IN ITEMS 1280 400)
   expect("button=16257")
   expect("double_click=32514")
   expect("first_cell=id 0, live: 384.00 KiB requested, block of 384.00 KiB, stream 0, allocated at event 0; segment of 2.00 MiB (1 of 37, stream 0, pool 0)")
+  expect("pinned_by=free but pinned, 19.85 MiB, by id 14311 before it (40.15 MiB, since event 30,928); 1 live block holds 19.85 MiB free in this segment of 60.00 MiB (14 of 37, stream 0, pool 1)")
   expect("kinds=free free but pinned id")
   expect("moved=false")
   expect("dark=rgb(20, 23, 28) true")
