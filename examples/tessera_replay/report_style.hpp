@@ -80,9 +80,9 @@ dd{margin:0;color:var(--quiet)}
   .map{height:392px}
   .detail{height:140px}
   th,td{padding-left:12px}
-  .readout{font-size:13px}
-  .readout th:first-child{width:42%}
-  .readout tr>*+*{padding-left:6px}
+  .readout{font-size:12px}
+  .readout th:first-child{width:38%;font-size:11px}
+  .readout tr>*+*{padding-left:4px}
   .readout .swatch{width:10px;margin-right:6px}
   .readout.five{min-width:440px}
   .pins th,.pins td{white-space:normal}
