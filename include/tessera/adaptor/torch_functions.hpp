@@ -19,9 +19,11 @@
 ///     }  // namespace
 ///     TESSERA_TORCH_FUNCTIONS(demo, on_host);
 ///
-/// in one file, which is built with hidden visibility into a library that stays loaded (-shared -fPIC
-/// -fvisibility=hidden -Wl,-z,nodelete), so that two libraries in one program share neither code nor state. Then
-/// CUDAPluggableAllocator("libdemo.so", "demo_alloc", "demo_free") takes it.
+/// in one file, which is built into a library of which no other one uses a part and that stays when it is closed: -shared
+/// -fPIC -fvisibility=hidden -Wl,-Bsymbolic,-z,nodelete. CUDAPluggableAllocator("libdemo.so", "demo_alloc", "demo_free")
+/// takes it; the other functions are set on its allocator(). Two such libraries in one program share no state.
+///
+/// Graph capture and memory pools are not routed: PyTorch then takes all memory from the same place.
 namespace tessera {
 
 /// Never ends, as a host gives tensors back until the very end of the program, when devices may be gone already.
