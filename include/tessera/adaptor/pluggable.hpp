@@ -48,7 +48,8 @@ inline constexpr bool throws_out_of_memory<D> = D::throws_out_of_memory;
 /// Allocators for the devices of a program, each made when it is first asked for, behind functions whose arguments are C's:
 /// device numbers, and streams as pointers, of which null is the default one.
 ///
-/// What a caller can be told, it is told, and last_error() says it; standard error has it too, the first time, the second,
+/// What a caller can be told, it is told, and last_error() says it, with what a thread-safe provider says in its own;
+/// standard error has it too, the first time, the second,
 /// the fourth and so on. Who frees what is not there to be freed ends the program, as with every allocator here.
 template <pluggable_definition Definition>
 class pluggable {
@@ -68,8 +69,9 @@ class pluggable {
   [[nodiscard]] void* alloc(std::size_t bytes, int device, void* stream) noexcept(!throws) {
     if (bytes == 0) return nullptr;
     void* served = nullptr;
-    (void)guarded<throws>([&] {
-      place* const at = place_of(device);
+    place* at = nullptr;
+    guarded<throws>(at, [&] {
+      at = place_of(device);
       if (at == nullptr) return;
 #if defined(__cpp_exceptions)
       served = at->serves.allocate(bytes, name(stream));
@@ -96,8 +98,9 @@ class pluggable {
     for_each_place([](place& at) { at.serves.trim(); });
   }
   void memory_fraction(double share, int device) noexcept {
-    (void)guarded<false>([&] {
-      place* const at = place_of(device);
+    place* at = nullptr;
+    guarded<false>(at, [&] {
+      at = place_of(device);
       if (at != nullptr && !set_memory_fraction(at->serves, share))
         say("memory_fraction: not from 0 to 1: %g", share);
     });
@@ -130,19 +133,17 @@ class pluggable {
 
   /// What write_memory_stats() writes; of a device that was not used, or not counted, an empty object.
   std::size_t statistics(int device, char* out, std::size_t room) noexcept {
-    if constexpr (requires(place& at) { at.serves.statistics(); }) {
-      if (place* const at = made(device)) return write_memory_stats(at->serves.statistics(), out, room);
-    }
     text_in_room text(out, room);
     text.add("{}");
-    return text.length();
+    std::size_t length = text.length();
+    with_statistics(device, [&](const auto& counted) { length = write_memory_stats(counted, out, room); });
+    return length;
   }
   template <typename DeviceStats>
   [[nodiscard]] DeviceStats device_stats(int device) noexcept {
-    if constexpr (requires(place& at) { at.serves.statistics(); }) {
-      if (place* const at = made(device)) return to_device_stats<DeviceStats>(at->serves.statistics());
-    }
-    return DeviceStats{};
+    DeviceStats told{};
+    with_statistics(device, [&](const auto& counted) { told = to_device_stats<DeviceStats>(counted); });
+    return told;
   }
   void reset_peak_statistics(int device) noexcept {
     if (place* const at = made(device)) at->serves.reset_peak_statistics();
@@ -197,6 +198,20 @@ class pluggable {
     if (at.load() == nullptr) at.store(new place(directory_, device), std::memory_order_release);
     return at.load();
   }
+  /// Calls f with what a device's allocator counts, if it was used and counts.
+  template <typename F>
+  void with_statistics(int device, F f) {
+    place* const at = made(device);
+    if (at == nullptr) return;
+    const auto tell = [&f](auto& pool) {
+      if constexpr (requires { pool.statistics(); }) f(pool.statistics());
+    };
+    if constexpr (requires { at->serves.visit(tell); }) {
+      at->serves.visit(tell);
+    } else {
+      tell(at->serves);
+    }
+  }
   template <typename F>
   void for_each_place(F f) {
     for (int device = 0; device < most_devices; ++device) {
@@ -204,25 +219,37 @@ class pluggable {
     }
   }
 
-  /// Calls f, and says what it throws.
+  /// Calls f, and says what it throws, and what went wrong last on the device that it has found.
   template <bool Rethrow, typename F>
-  bool guarded(F f) noexcept(!Rethrow) {
+  void guarded([[maybe_unused]] place* const& at, F f) noexcept(!Rethrow) {
 #if defined(__cpp_exceptions)
     try {
       f();
-      return true;
     } catch (const std::exception& error) {
-      say("%s", error.what());
+      tell(error.what(), at);
       if constexpr (Rethrow) throw;
     } catch (...) {
-      say("%s", "an exception that says nothing");
+      tell("an exception that says nothing", at);
       if constexpr (Rethrow) throw;
     }
-    return false;
 #else
     f();
-    return true;
 #endif
+  }
+  void tell(const char* text, [[maybe_unused]] const place* at) {
+    if constexpr (is_thread_safe<provider> && requires { at->device.last_error(); }) {
+      if (at != nullptr) {
+        const auto reason = at->device.last_error();
+        const char* words = nullptr;
+        if constexpr (requires { reason.c_str(); }) {
+          words = reason.c_str();
+        } else {
+          words = reason;
+        }
+        if (words != nullptr && *words != '\0') return say("%s; the device: %s", text, words);
+      }
+    }
+    say("%s", text);
   }
   [[gnu::noinline, gnu::format(printf, 2, 3)]] void say(const char* format, ...) noexcept {
     const std::lock_guard lock(error_mutex_);

@@ -53,11 +53,11 @@ inline constexpr named_counter torch_counters[] = {
     {"requested_bytes", &pool_statistics::requested_bytes},
 };
 
-/// What torch.cuda.memory_stats() would give, as one object of JSON with the same keys; of an allocator whose recipe was
-/// chosen when the program runs, what concerns all pools together.
+/// What torch.cuda.memory_stats() would give, as one object of JSON with the same keys; those of small and large pools
+/// where there are two.
 ///   Returns:  its length, without the 0 that ends it; above `room` it was cut short, as by snprintf
-template <typename Statistics>
-std::size_t write_memory_stats(const Statistics& of, char* out, std::size_t room) noexcept {
+template <std::size_t Pools>
+std::size_t write_memory_stats(const statistics<Pools>& of, char* out, std::size_t room) noexcept {
   text_in_room text(out, room);
   const auto add = [&text](const char* name, const char* group, const counter& c) {
     text.add("%s\"%s%s.current\":%" PRId64 ",\"%s%s.peak\":%" PRId64, text.length() > 1 ? "," : "", name,
@@ -66,22 +66,19 @@ std::size_t write_memory_stats(const Statistics& of, char* out, std::size_t room
              c.freed);
   };
   text.add("{");
-  if constexpr (requires { of.all; }) {
-    constexpr bool by_size = sizeof(of.pool) == 2 * sizeof(pool_statistics);
-    for (const named_counter& c : torch_counters) {
-      add(c.name, ".all", of.all.*c.of);
-      if (by_size) add(c.name, ".small_pool", of.pool[0].*c.of);
-      if (by_size) add(c.name, ".large_pool", of.pool[sizeof(of.pool) / sizeof(of.pool[0]) - 1].*c.of);
+  for (const named_counter& c : torch_counters) {
+    add(c.name, ".all", of.all.*c.of);
+    if constexpr (Pools == 2) {
+      add(c.name, ".small_pool", of.pool[0].*c.of);
+      add(c.name, ".large_pool", of.pool[1].*c.of);
     }
-    add("oversize_allocations", "", of.oversize_allocations);
-    add("oversize_segments", "", of.oversize_segments);
-    text.add(",\"num_alloc_retries\":%" PRIu64 ",\"num_ooms\":%" PRIu64, of.num_alloc_retries, of.num_ooms);
-    text.add(",\"num_sync_all_streams\":%" PRIu64, of.num_sync_all_streams);
-    text.add(",\"num_device_alloc\":%" PRIu64 ",\"num_device_free\":%" PRIu64, of.num_device_alloc,
-             of.num_device_free);
-  } else {
-    for (const named_counter& c : torch_counters) add(c.name, ".all", of.*c.of);
   }
+  add("oversize_allocations", "", of.oversize_allocations);
+  add("oversize_segments", "", of.oversize_segments);
+  text.add(",\"num_alloc_retries\":%" PRIu64 ",\"num_ooms\":%" PRIu64, of.num_alloc_retries, of.num_ooms);
+  text.add(",\"num_sync_all_streams\":%" PRIu64, of.num_sync_all_streams);
+  text.add(",\"num_device_alloc\":%" PRIu64 ",\"num_device_free\":%" PRIu64, of.num_device_alloc,
+           of.num_device_free);
   text.add("}");
   return text.length();
 }
@@ -101,8 +98,8 @@ static_assert(sizeof(npu_device_stats) == 952 && offsetof(npu_device_stats, num_
 
 /// What write_memory_stats() writes, in a structure with PyTorch's members: one that it has not is left out, and one that
 /// is not counted here stays as it is made.
-template <typename DeviceStats, typename Statistics>
-[[nodiscard]] DeviceStats to_device_stats(const Statistics& of) {
+template <typename DeviceStats, std::size_t Pools>
+[[nodiscard]] DeviceStats to_device_stats(const statistics<Pools>& of) {
   DeviceStats made{};
   const auto set = [](auto& to, const counter& from) {
     to.current = from.current;
@@ -111,13 +108,10 @@ template <typename DeviceStats, typename Statistics>
     to.freed = from.freed;
   };
   const auto set_all = [&](auto& to, counter pool_statistics::* from) {
-    if constexpr (requires { of.all; }) {
-      set(to[0], of.all.*from);
-      constexpr bool by_size = sizeof(of.pool) == 2 * sizeof(pool_statistics);
-      if (by_size) set(to[1], of.pool[0].*from);
-      if (by_size) set(to[2], of.pool[sizeof(of.pool) / sizeof(of.pool[0]) - 1].*from);
-    } else {
-      set(to[0], of.*from);
+    set(to[0], of.all.*from);
+    if constexpr (Pools == 2) {
+      set(to[1], of.pool[0].*from);
+      set(to[2], of.pool[1].*from);
     }
   };
   set_all(made.allocation, &pool_statistics::allocation);
@@ -129,17 +123,15 @@ template <typename DeviceStats, typename Statistics>
   set_all(made.active_bytes, &pool_statistics::active_bytes);
   set_all(made.inactive_split_bytes, &pool_statistics::inactive_split_bytes);
   set_all(made.requested_bytes, &pool_statistics::requested_bytes);
-  if constexpr (requires { of.all; }) {
-    made.num_alloc_retries = static_cast<std::int64_t>(of.num_alloc_retries);
-    made.num_ooms = static_cast<std::int64_t>(of.num_ooms);
-    set(made.oversize_allocations, of.oversize_allocations);
-    set(made.oversize_segments, of.oversize_segments);
-    if constexpr (requires { made.num_sync_all_streams; })
-      made.num_sync_all_streams = static_cast<std::int64_t>(of.num_sync_all_streams);
-    if constexpr (requires { made.num_device_free; }) {
-      made.num_device_alloc = static_cast<std::int64_t>(of.num_device_alloc);
-      made.num_device_free = static_cast<std::int64_t>(of.num_device_free);
-    }
+  made.num_alloc_retries = static_cast<std::int64_t>(of.num_alloc_retries);
+  made.num_ooms = static_cast<std::int64_t>(of.num_ooms);
+  set(made.oversize_allocations, of.oversize_allocations);
+  set(made.oversize_segments, of.oversize_segments);
+  if constexpr (requires { made.num_sync_all_streams; })
+    made.num_sync_all_streams = static_cast<std::int64_t>(of.num_sync_all_streams);
+  if constexpr (requires { made.num_device_free; }) {
+    made.num_device_alloc = static_cast<std::int64_t>(of.num_device_alloc);
+    made.num_device_free = static_cast<std::int64_t>(of.num_device_free);
   }
   return made;
 }

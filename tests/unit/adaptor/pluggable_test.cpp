@@ -224,7 +224,8 @@ TEST_F(pluggable_test, knows_what_is_mapped_side_by_side) {
   pool.reset();
   EXPECT_EQ(pool.base_alloc(second, &bytes), second);
   EXPECT_EQ(bytes, 20_MiB);
-  EXPECT_TRUE(has(statistics_of(pool, 0), "\"allocated_bytes.all.current\":20971520,"));
+  EXPECT_TRUE(has(statistics_of(pool, 0), "\"allocated_bytes.large_pool.current\":20971520,"));
+  EXPECT_TRUE(has(statistics_of(pool, 0), "\"num_device_alloc\":"));
 }
 
 TEST_F(pluggable_test, holds_what_another_stream_uses) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <string>
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -17,6 +19,19 @@ class loaded_library {
   }
   [[nodiscard]] static std::string path_of(const char* name) {
     return std::string(TESSERA_LOADED_DIR "/lib") + name + ".so";
+  }
+  /// A library that is nothing to those that are loaded already: a copy, whose file goes when the process has ended.
+  [[nodiscard]] static std::string copy_of(const char* name) {
+    static const struct scratch {
+      std::filesystem::path folder =
+          std::filesystem::path(testing::TempDir()) / ("loaded" + std::to_string(::getpid()));
+      scratch() { std::filesystem::create_directories(folder); }
+      ~scratch() { std::filesystem::remove_all(folder); }
+    } own;
+    static int number = 0;
+    const std::filesystem::path copy = own.folder / (std::to_string(++number) + ".so");
+    std::filesystem::copy_file(path_of(name), copy);
+    return copy.string();
   }
 
   template <typename Function>

@@ -4,13 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <tessera/core/bytes.hpp>
 
@@ -201,19 +199,12 @@ TEST(pluggable_library, is_the_same_each_time_it_is_loaded) {
 }
 
 /// Two libraries of the same names, and a copy of each, which stays what it is whatever else is there.
-void share_nothing(int mode, const std::string& name) {
-  const std::filesystem::path folder =
-      std::filesystem::path(testing::TempDir()) / (name + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
-  const auto load = [&](const char* library, const char* as) {
-    const std::filesystem::path copy = folder / as;
-    std::filesystem::copy_file(loaded_library::path_of(library), copy,
-                               std::filesystem::copy_options::overwrite_existing);
-    return torch_functions(loaded_library(copy.string(), mode), "same");
+void share_nothing(int mode) {
+  const auto load = [mode](const char* library) {
+    return torch_functions(loaded_library(loaded_library::copy_of(library), mode), "same");
   };
-  const torch_functions caching = load("one", "a.so"), direct = load("two", "b.so");
-  const torch_functions caching_too = load("one", "c.so"), direct_too = load("two", "d.so");
-  std::filesystem::remove_all(folder);
+  const torch_functions caching = load("one"), direct = load("two");
+  const torch_functions caching_too = load("one"), direct_too = load("two");
 
   // Simulated devices give all four the same addresses; each must tell its own.
   void* const p = caching.alloc(1000, 0, nullptr);
@@ -236,7 +227,7 @@ void share_nothing(int mode, const std::string& name) {
   EXPECT_NE(caching_too.alloc(33_MiB, 0, nullptr), nullptr);
   EXPECT_EQ(caching_too.error(), "");
 }
-TEST(pluggable_library, shares_nothing_with_others) { share_nothing(RTLD_LOCAL, "local"); }
-TEST(pluggable_library, shares_nothing_with_others_that_all_can_see) { share_nothing(RTLD_GLOBAL, "global"); }
+TEST(pluggable_library, shares_nothing_with_others) { share_nothing(RTLD_LOCAL); }
+TEST(pluggable_library, shares_nothing_with_others_that_all_can_see) { share_nothing(RTLD_GLOBAL); }
 
 }  // namespace

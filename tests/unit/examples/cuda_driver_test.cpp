@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+// The provider over CUDA's driver, with a library in the driver's place that has no device and keeps books.
+#include "cuda_driver/device.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_device.hpp>
+#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/law/provider.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/recipe/passthrough.hpp>
+#include <tessera/recipe/stitched.hpp>
+#include <tessera/tessera.hpp>
+
+#include "fake_cuda.hpp"
+
+namespace {
+
+using namespace tessera;
+using cuda_driver::driver;
+using cuda_driver::driver_error;
+using cuda_driver::gpu;
+
+constexpr stream_id a{0x1000}, b{0x2000};
+void* handle_of(stream_id stream) {
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream.handle));
+}
+
+template <typename F>
+std::string thrown_by(F f) {
+  try {
+    f();
+  } catch (const driver_error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+class cuda_driver_test : public with_fake_cuda {};
+
+TEST_F(cuda_driver_test, says_which_library_is_missing) {
+  const std::string text = thrown_by([] { const driver none("libno_such_driver.so.1"); });
+  EXPECT_NE(text.find("the CUDA driver cannot be loaded: libno_such_driver.so.1: "), std::string::npos)
+      << text;
+}
+TEST_F(cuda_driver_test, says_which_function_is_missing) {
+  const std::string other = loaded_library::path_of("pinned");
+  EXPECT_EQ(thrown_by([&] { const driver none(other.c_str()); }),
+            "the CUDA driver " + other + " has no function cuInit");
+}
+TEST_F(cuda_driver_test, says_that_there_is_no_device) {
+  begin(0);
+  EXPECT_EQ(thrown_by([] { (void)load(); }),
+            "cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected");
+  begin(1);
+  EXPECT_EQ(load()->devices(), 1);
+  EXPECT_EQ(thrown_by([] { const gpu none(load(), 1); }), "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE");
+  EXPECT_EQ(load()->words(12345), "error 12345");
+}
+TEST_F(cuda_driver_test, gives_a_context_back_that_it_could_not_use) {
+  const auto through = load();
+  cuda.fail(1, 1, cuda_driver::out_of_memory);
+  EXPECT_EQ(thrown_by([&] { const gpu none(through, 0); }),
+            "cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
+  EXPECT_EQ(cuda.outstanding(), 0u);
+}
+
+TEST_F(cuda_driver_test, keeps_the_laws_of_providers) {
+  for (const int number : {0, 1}) {
+    gpu device(load(), number);
+    EXPECT_EQ(device.capacity(), 256_MiB);
+    EXPECT_STREQ(law::provider(device).broken, nullptr) << device.last_error();
+    EXPECT_STREQ(law::ordering(device, a, b).broken, nullptr);
+    EXPECT_STREQ(law::ordering(device, b, {}).broken, nullptr);
+    EXPECT_EQ(device.available(), 256_MiB);
+    EXPECT_EQ(cuda.used(number), 0u);
+  }
+}
+TEST_F(cuda_driver_test, keeps_the_laws_with_work_under_way) {
+  cuda.hold(1);
+  for (const stream_id s : {stream_id{}, a, b}) cuda.submit(1, handle_of(s));
+  gpu device(load(), 1);
+  EXPECT_STREQ(law::provider(device).broken, nullptr) << device.last_error();
+  EXPECT_STREQ(law::ordering(device, a, b).broken, nullptr);
+}
+
+TEST_F(cuda_driver_test, serves_segments_on_a_device_without_virtual_memory) {
+  begin(1, 64_MiB, false);
+  gpu device(load(), 0);
+  EXPECT_STREQ(law::memory(device).broken, nullptr);
+  EXPECT_STREQ(law::events(device).broken, nullptr);
+  gpu::physical memory;
+  EXPECT_FALSE(device.create(2_MiB, normal_pages, memory));
+  EXPECT_EQ(device.last_error(), "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED");
+}
+
+TEST_F(cuda_driver_test, says_what_failed) {
+  gpu device(load(), 0);
+  EXPECT_EQ(device.last_error(), "");
+  EXPECT_EQ(device.acquire(1_GiB), nullptr);
+  EXPECT_EQ(device.last_error(), "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
+  for (const page_kind kind :
+       {giant_pages, page_kind{.read_only = true}, page_kind{.speed = bandwidth::high}})
+    EXPECT_EQ(device.acquire(1_MiB, kind), nullptr);
+  cuda.fail(1, 100, 700);
+  EXPECT_EQ(device.available(), 0u);
+  EXPECT_EQ(device.last_error(), "cuCtxGetCurrent: error 700");
+}
+
+TEST_F(cuda_driver_test, leaves_a_thread_in_its_context) {
+  gpu first(load(), 0), second(load(), 1);
+  void* const own = cuda.other_context(1);
+  for (void* const before : {static_cast<void*>(nullptr), own, cuda.other_context(0)}) {
+    EXPECT_EQ(cuda.set_current(before), 0);
+    void* const p = first.acquire(1_MiB);
+    void* const q = second.acquire(2_MiB);
+    EXPECT_EQ(cuda.current(), before);
+    EXPECT_EQ(cuda.used(0), 1_MiB);
+    EXPECT_EQ(cuda.used(1), 2_MiB);
+    gpu::event mark;
+    EXPECT_TRUE(second.record(a, mark) && second.wait(mark));
+    second.discard(mark);
+    EXPECT_TRUE(first.release(p, 1_MiB) && second.release(q, 2_MiB));
+    EXPECT_EQ(cuda.current(), before);
+  }
+  EXPECT_EQ(cuda.set_current(nullptr), 0);
+}
+TEST_F(cuda_driver_test, does_nothing_in_another_context) {
+  gpu device(load(), 0);
+  for (const unsigned long long call : {1, 2}) {  // to ask for the context, and to change it
+    cuda.fail(call, call, cuda_driver::invalid_context);
+    EXPECT_EQ(device.acquire(1_MiB), nullptr);
+    cuda.fail(call, call, cuda_driver::invalid_context);
+    gpu::event mark;
+    EXPECT_FALSE(device.record(a, mark));
+    EXPECT_EQ(mark.handle, nullptr);
+  }
+  EXPECT_EQ(cuda.used(0), 0u);
+}
+
+TEST_F(cuda_driver_test, waits_for_all_work_where_a_stream_has_ended) {
+  gpu device(load(), 0);
+  cuda.hold(1);
+  cuda.submit(0, handle_of(a));
+  cuda.submit(0, handle_of(b));
+  gpu::event mark;
+  ASSERT_TRUE(device.record(b, mark));
+  cuda.end_stream(0, handle_of(a));
+  EXPECT_FALSE(device.query(mark));
+  EXPECT_TRUE(device.synchronize(a));
+  EXPECT_EQ(cuda.count("cuCtxSynchronize"), 1);
+  EXPECT_TRUE(device.query(mark));
+  device.discard(mark);
+  gpu::event none;
+  EXPECT_FALSE(device.record(a, none));
+  EXPECT_EQ(device.last_error(), "cuEventRecord: CUDA_ERROR_INVALID_HANDLE");
+}
+
+TEST_F(cuda_driver_test, orders_streams_by_waits) {
+  gpu device(load(), 0);
+  cuda.hold(1);
+  cuda.submit(0, handle_of(a));
+  const std::uint64_t first = device.position(a);
+  cuda.submit(0, handle_of(a));
+  const std::uint64_t second = device.position(a);
+  EXPECT_LT(first, second);
+  EXPECT_FALSE(device.is_done(a, first));
+  EXPECT_FALSE(device.is_behind(b, a, first));
+  EXPECT_TRUE(device.let_wait(b, a, first));
+  EXPECT_EQ(cuda.count("cuStreamWaitEvent"), 1);
+  EXPECT_TRUE(device.is_behind(b, a, first));
+  EXPECT_FALSE(device.is_behind(b, a, second));
+  const std::uint64_t behind = device.position(b);
+  EXPECT_FALSE(device.is_done(b, behind));
+  cuda.finish(0, handle_of(a));
+  EXPECT_TRUE(device.is_done(a, second));
+  EXPECT_TRUE(device.is_done(b, behind));
+  EXPECT_TRUE(device.let_wait(b, a, second)) << "what is done needs no wait";
+  EXPECT_EQ(cuda.count("cuStreamWaitEvent"), 1);
+  EXPECT_TRUE(device.is_behind(b, a, second));
+}
+TEST_F(cuda_driver_test, keeps_few_marks_of_a_stream_that_is_far_behind) {
+  gpu device(load(), 0);
+  cuda.hold(1);
+  std::vector<std::uint64_t> at;
+  const std::size_t before = cuda.outstanding();
+  for (int i = 0; i < 500; ++i) {
+    cuda.submit(0, handle_of(a));
+    at.push_back(device.position(a));
+    EXPECT_LE(cuda.outstanding() - before, 65u);
+  }
+  EXPECT_FALSE(device.is_done(a, at[0]));
+  EXPECT_TRUE(device.let_wait(b, a, at[250]));
+  EXPECT_TRUE(device.is_behind(b, a, at[250]));
+  cuda.finish(0, handle_of(a));
+  EXPECT_TRUE(device.is_done(a, at[499]));
+  EXPECT_EQ(cuda.outstanding(), before + 1) << "but the wait's";
+}
+TEST_F(cuda_driver_test, a_position_that_cannot_be_marked_is_done_with_a_later_one) {
+  gpu device(load(), 0);
+  cuda.fail(1, 1000, 700);
+  const std::uint64_t unmarked = device.position(a);
+  EXPECT_FALSE(device.is_done(a, unmarked));
+  EXPECT_FALSE(device.let_wait(b, a, unmarked));
+  cuda.fail(0, 0, 0);
+  EXPECT_FALSE(device.is_done(a, unmarked));
+  EXPECT_GT(device.position(a), unmarked);
+  EXPECT_TRUE(device.is_done(a, unmarked));
+}
+
+struct operation {
+  enum class kind { allocate, deallocate, record, work, finish, trim } what;
+  std::size_t slot;
+  std::size_t amount;
+  stream_id stream;
+};
+std::vector<operation> any_program(std::size_t length, std::size_t largest) {
+  using kind = operation::kind;
+  std::vector<operation> made;
+  std::mt19937_64 random(7);
+  const auto pick = [&random](std::size_t below) { return static_cast<std::size_t>(random() % below); };
+  while (made.size() < length) {
+    const std::size_t slot = pick(12);
+    const stream_id stream = std::array{stream_id{}, a, b}[pick(3)];
+    const std::size_t what = pick(20);
+    const kind next = what < 8    ? kind::allocate
+                      : what < 14 ? kind::deallocate
+                      : what < 16 ? kind::record
+                      : what < 18 ? kind::work
+                      : what < 19 ? kind::finish
+                                  : kind::trim;
+    made.push_back({next, slot, 1 + pick(std::size_t{1} << (8 + pick(18))) % largest, stream});
+  }
+  return made;
+}
+
+/// Runs a program on an allocator over a device; in its end nothing is live.
+template <typename Pool>
+void run(const std::vector<operation>& program, Pool& pool, const fake_cuda& cuda, int number) {
+  using kind = operation::kind;
+  std::array<std::pair<void*, std::size_t>, 12> held{};
+  const auto free = [&](std::pair<void*, std::size_t>& block) {
+    if (block.first != nullptr) pool.deallocate(block.first, block.second);
+    block = {};
+  };
+  for (const operation& o : program) {
+    auto& [p, bytes] = held[o.slot];
+    switch (o.what) {
+      case kind::allocate:
+        if (p != nullptr) break;
+        p = pool.try_allocate(o.amount, o.stream);
+        bytes = o.amount;
+        if (p != nullptr) {
+          ASSERT_TRUE(cuda.is_usable(number, p, bytes));
+        }
+        break;
+      case kind::deallocate: free(held[o.slot]); break;
+      case kind::record:
+        if (p != nullptr) pool.record_stream(p, o.stream);
+        break;
+      case kind::work: cuda.submit(number, handle_of(o.stream)); break;
+      case kind::finish: cuda.finish(number, handle_of(o.stream)); break;
+      case kind::trim: pool.trim(o.slot % 2 == 0 ? 0 : pool.now().reserved / 2); break;
+    }
+    ASSERT_STREQ(pool.audit(), nullptr);
+    for (const auto& [q, size] : held) ASSERT_TRUE(q == nullptr || cuda.is_usable(number, q, size));
+  }
+  for (auto& block : held) free(block);
+}
+
+template <typename Recipe>
+class cuda_driver_recipes : public with_fake_cuda {};
+using recipes = testing::Types<pytorch<>, pytorch_expandable, stitched, cuda_async, passthrough>;
+TYPED_TEST_SUITE(cuda_driver_recipes, recipes);
+
+TYPED_TEST(cuda_driver_recipes, serve) {
+  const auto program = any_program(1500, 40_MiB);
+  for (const bool holds : {false, true}) {
+    gpu device(this->load(), 1);
+    this->cuda.hold(holds ? 1 : 0);
+    caching_allocator<TypeParam, provider_ref<gpu>> pool{provider_ref(device)};
+    run(program, pool, this->cuda, 1);
+    EXPECT_GT(pool.statistics().all.allocation.allocated, 200);
+    pool.trim();
+    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(this->cuda.used(1), 0u);
+    EXPECT_EQ(this->cuda.used(0), 0u);
+  }
+}
+
+TYPED_TEST(cuda_driver_recipes, serve_while_any_call_fails) {
+  const auto program = any_program(150, 60_MiB);
+  unsigned long long calls = 0;
+  for (unsigned long long first = 1; first < 4000; ++first) {
+    for (const unsigned long long count : {1, 3, 40}) {
+      SCOPED_TRACE(testing::Message() << "calls from " << first << ", " << count << " of them");
+      this->begin(2, 128_MiB);
+      {
+        gpu device(this->load(), 0);
+        this->cuda.hold(1);
+        caching_allocator<TypeParam, provider_ref<gpu>> pool{provider_ref(device)};
+        this->cuda.fail(first, first + count - 1, cuda_driver::out_of_memory);
+        run(program, pool, this->cuda, 0);
+        calls = this->cuda.calls();
+        this->cuda.fail(0, 0, 0);
+        this->cuda.hold(0);
+        pool.trim();
+        EXPECT_STREQ(pool.audit(), nullptr);
+        EXPECT_EQ(pool.now().reserved, 0u);
+        EXPECT_EQ(this->cuda.used(0), 0u);
+      }
+      ASSERT_STREQ(this->cuda.misuse(), "");
+      ASSERT_EQ(this->cuda.outstanding(), 0u);
+      if (this->HasFailure()) return;
+    }
+    if (first > calls) {
+      EXPECT_GT(first, 40u);
+      return;
+    }
+  }
+  FAIL() << "not all calls were tried";
+}
+
+template <typename Pool>
+void serve_threads(Pool& pool, const fake_cuda& cuda) {
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      // Two threads are in a context of their own, as a program may be.
+      void* const own = t % 2 == 0 ? cuda.other_context(0) : nullptr;
+      EXPECT_EQ(cuda.set_current(own), 0);
+      const std::size_t number = t % 2;
+      const stream_id stream{t + 1};
+      std::vector<std::pair<void*, std::size_t>> mine;
+      for (std::size_t i = 0; i < 400; ++i) {
+        const std::size_t bytes = 1 + i * 7919 % 3_MiB;
+        if (void* const p = pool.try_allocate(bytes, number, stream)) {
+          EXPECT_TRUE(cuda.is_usable(static_cast<int>(number), p, bytes));
+          if (i % 3 == 0) pool.record_stream(p, stream_id{9 + t});
+          mine.emplace_back(p, bytes);
+        }
+        if (i % 3 == 0) cuda.submit(static_cast<int>(number), handle_of(stream_id{9 + t}));
+        if (mine.size() > 10) {
+          pool.deallocate(mine[i % 10].first, mine[i % 10].second);
+          mine[i % 10] = mine.back();
+          mine.pop_back();
+        }
+        if (i % 100 == 99) pool.trim();
+      }
+      for (const auto& [p, bytes] : mine) pool.deallocate(p, bytes);
+      EXPECT_EQ(cuda.current(), own);
+      EXPECT_EQ(cuda.set_current(nullptr), 0);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  pool.trim();
+  EXPECT_STREQ(pool.audit(), nullptr);
+  for (const std::size_t number : {0, 1}) {
+    EXPECT_EQ(pool.front(number).now().live, 0u);
+    EXPECT_EQ(pool.front(number).now().reserved, 0u);
+  }
+}
+template <typename Pool>
+void serve_threads_on_two_devices(const std::shared_ptr<const driver>& through, const fake_cuda& cuda) {
+  std::vector<gpu> devices;
+  for (const int number : {0, 1}) devices.emplace_back(through, number);
+  Pool pool{std::move(devices)};
+  serve_threads(pool, cuda);
+}
+using cuda_driver_threads = cuda_driver_test;
+TEST_F(cuda_driver_threads, share_two_devices) {
+  serve_threads_on_two_devices<per_device<pytorch<>, gpu>>(load(), cuda);
+  serve_threads_on_two_devices<per_device<pytorch<>, gpu, per_stream>>(load(), cuda);
+}
+TEST_F(cuda_driver_threads, share_two_devices_in_ranges) {
+  serve_threads_on_two_devices<per_device<pytorch_expandable, gpu>>(load(), cuda);
+  serve_threads_on_two_devices<per_device<stitched, gpu, per_stream>>(load(), cuda);
+}
+TEST_F(cuda_driver_threads, share_two_devices_whose_streams_are_ordered) {
+  serve_threads_on_two_devices<per_device<cuda_async, gpu>>(load(), cuda);
+}
+
+/// examples/cuda_driver/cuda_pytorch.cpp, which looks for a driver by its name and finds the one that is loaded already.
+class cuda_pytorch_library : public with_fake_cuda {
+ protected:
+  /// Loads it as a program does that has not loaded it yet.
+  torch_functions load_anew() const {
+    const loaded_library library(loaded_library::copy_of("cuda_pytorch"));
+    return {library, "tessera"};
+  }
+  /// Contexts stay, as the library does.
+  void end_with_contexts(std::size_t count) {
+    EXPECT_EQ(cuda.used(0) + cuda.used(1), 0u);
+    EXPECT_EQ(cuda.outstanding(), count);
+    EXPECT_STREQ(cuda.misuse(), "");
+    begin();
+  }
+};
+TEST_F(cuda_pytorch_library, serves_pytorch) {
+  const torch_functions torch = load_anew();
+  torch.init(0);
+  EXPECT_EQ(cuda.outstanding(), 0u) << "no device is touched before it is asked for memory";
+  void* const p = torch.alloc(3_MiB, 1, handle_of(a));
+  ASSERT_NE(p, nullptr);
+  EXPECT_TRUE(cuda.is_usable(1, p, 3_MiB));
+  EXPECT_EQ(cuda.used(1), 20_MiB);
+  EXPECT_EQ(cuda.used(0), 0u);
+  EXPECT_EQ(torch.count("reserved_bytes.all.current", 1), 20 << 20);
+  EXPECT_EQ(torch.count("reserved_bytes.all.current", 0), -1);
+
+  cuda.hold(1);
+  cuda.submit(1, handle_of(b));
+  torch.record_stream(p, handle_of(b));
+  torch.free(p, 3_MiB, 1, handle_of(a));
+  void* const q = torch.alloc(3_MiB, 1, handle_of(a));
+  EXPECT_NE(q, p);
+  cuda.finish(1, handle_of(b));
+  std::size_t bytes = 0;
+  EXPECT_EQ(torch.base_alloc(q, &bytes), p);
+  EXPECT_EQ(bytes, 20_MiB);
+  torch.free(q, 3_MiB, 1, handle_of(a));
+
+  testing::internal::CaptureStderr();
+  try {
+    (void)torch.alloc(1_GiB, 0, nullptr);
+    ADD_FAILURE() << "1 GiB of 256 MiB";
+  } catch (const std::bad_alloc& error) {
+    EXPECT_NE(std::string(error.what()).find("out of memory"), std::string::npos);
+    EXPECT_NE(torch.error().find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos) << torch.error();
+  }
+  try {
+    (void)torch.alloc(1, 2, nullptr);
+    ADD_FAILURE() << "a third device of two";
+  } catch (const std::exception& error) {
+    EXPECT_STREQ(error.what(), "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE");
+  }
+  (void)testing::internal::GetCapturedStderr();
+  torch.memory_fraction(0.5, 0);
+  torch.reset();
+  end_with_contexts(2);
+}
+TEST_F(cuda_pytorch_library, decides_as_its_settings_say) {
+  const torch_functions torch = load_anew();
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:Perhaps", 1), 0);
+  try {
+    (void)torch.alloc(1, 0, nullptr);
+    ADD_FAILURE() << "a setting that is none";
+  } catch (const std::exception& error) {
+    EXPECT_NE(std::string(error.what()).find("expandable_segments"), std::string::npos) << error.what();
+  }
+  (void)testing::internal::GetCapturedStderr();
+  ASSERT_EQ(setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 1), 0);
+  void* const p = torch.alloc(3_MiB, 0, nullptr);
+  ASSERT_EQ(unsetenv("PYTORCH_CUDA_ALLOC_CONF"), 0);
+  EXPECT_TRUE(cuda.is_usable(0, p, 3_MiB));
+  EXPECT_EQ(cuda.count("cuMemAlloc"), 0);
+  EXPECT_EQ(cuda.count("cuMemMap"), 1);
+  torch.free(p, 3_MiB, 0, nullptr);
+  torch.reset();
+  end_with_contexts(1);
+}
+
+}  // namespace
