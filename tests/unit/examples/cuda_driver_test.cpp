@@ -2,27 +2,17 @@
 // The provider over CUDA's driver, with a library in the driver's place that has no device and keeps books.
 #include "cuda_driver/device.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <memory>
-#include <random>
+#include <exception>
+#include <new>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_device.hpp>
-#include <tessera/adaptor/per_stream.hpp>
 #include <tessera/law/provider.hpp>
-#include <tessera/provider/provider_ref.hpp>
-#include <tessera/recipe/passthrough.hpp>
-#include <tessera/recipe/stitched.hpp>
-#include <tessera/tessera.hpp>
 
 #include "fake_cuda.hpp"
 
@@ -34,9 +24,6 @@ using cuda_driver::driver_error;
 using cuda_driver::gpu;
 
 constexpr stream_id a{0x1000}, b{0x2000};
-void* handle_of(stream_id stream) {
-  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream.handle));
-}
 
 template <typename F>
 std::string thrown_by(F f) {
@@ -139,7 +126,7 @@ TEST_F(cuda_driver_test, leaves_a_thread_in_its_context) {
 }
 TEST_F(cuda_driver_test, does_nothing_in_another_context) {
   gpu device(load(), 0);
-  for (const unsigned long long call : {1, 2}) {  // to ask for the context, and to change it
+  for (const unsigned long long call : {1u, 2u}) {  // to ask for the context, and to change it
     cuda.fail(call, call, cuda_driver::invalid_context);
     EXPECT_EQ(device.acquire(1_MiB), nullptr);
     cuda.fail(call, call, cuda_driver::invalid_context);
@@ -218,178 +205,6 @@ TEST_F(cuda_driver_test, a_position_that_cannot_be_marked_is_done_with_a_later_o
   EXPECT_FALSE(device.is_done(a, unmarked));
   EXPECT_GT(device.position(a), unmarked);
   EXPECT_TRUE(device.is_done(a, unmarked));
-}
-
-struct operation {
-  enum class kind { allocate, deallocate, record, work, finish, trim } what;
-  std::size_t slot;
-  std::size_t amount;
-  stream_id stream;
-};
-std::vector<operation> any_program(std::size_t length, std::size_t largest) {
-  using kind = operation::kind;
-  std::vector<operation> made;
-  std::mt19937_64 random(7);
-  const auto pick = [&random](std::size_t below) { return static_cast<std::size_t>(random() % below); };
-  while (made.size() < length) {
-    const std::size_t slot = pick(12);
-    const stream_id stream = std::array{stream_id{}, a, b}[pick(3)];
-    const std::size_t what = pick(20);
-    const kind next = what < 8    ? kind::allocate
-                      : what < 14 ? kind::deallocate
-                      : what < 16 ? kind::record
-                      : what < 18 ? kind::work
-                      : what < 19 ? kind::finish
-                                  : kind::trim;
-    made.push_back({next, slot, 1 + pick(std::size_t{1} << (8 + pick(18))) % largest, stream});
-  }
-  return made;
-}
-
-/// Runs a program on an allocator over a device; in its end nothing is live.
-template <typename Pool>
-void run(const std::vector<operation>& program, Pool& pool, const fake_cuda& cuda, int number) {
-  using kind = operation::kind;
-  std::array<std::pair<void*, std::size_t>, 12> held{};
-  const auto free = [&](std::pair<void*, std::size_t>& block) {
-    if (block.first != nullptr) pool.deallocate(block.first, block.second);
-    block = {};
-  };
-  for (const operation& o : program) {
-    auto& [p, bytes] = held[o.slot];
-    switch (o.what) {
-      case kind::allocate:
-        if (p != nullptr) break;
-        p = pool.try_allocate(o.amount, o.stream);
-        bytes = o.amount;
-        if (p != nullptr) {
-          ASSERT_TRUE(cuda.is_usable(number, p, bytes));
-        }
-        break;
-      case kind::deallocate: free(held[o.slot]); break;
-      case kind::record:
-        if (p != nullptr) pool.record_stream(p, o.stream);
-        break;
-      case kind::work: cuda.submit(number, handle_of(o.stream)); break;
-      case kind::finish: cuda.finish(number, handle_of(o.stream)); break;
-      case kind::trim: pool.trim(o.slot % 2 == 0 ? 0 : pool.now().reserved / 2); break;
-    }
-    ASSERT_STREQ(pool.audit(), nullptr);
-    for (const auto& [q, size] : held) ASSERT_TRUE(q == nullptr || cuda.is_usable(number, q, size));
-  }
-  for (auto& block : held) free(block);
-}
-
-template <typename Recipe>
-class cuda_driver_recipes : public with_fake_cuda {};
-using recipes = testing::Types<pytorch<>, pytorch_expandable, stitched, cuda_async, passthrough>;
-TYPED_TEST_SUITE(cuda_driver_recipes, recipes);
-
-TYPED_TEST(cuda_driver_recipes, serve) {
-  const auto program = any_program(1500, 40_MiB);
-  for (const bool holds : {false, true}) {
-    gpu device(this->load(), 1);
-    this->cuda.hold(holds ? 1 : 0);
-    caching_allocator<TypeParam, provider_ref<gpu>> pool{provider_ref(device)};
-    run(program, pool, this->cuda, 1);
-    EXPECT_GT(pool.statistics().all.allocation.allocated, 200);
-    pool.trim();
-    EXPECT_EQ(pool.now().reserved, 0u);
-    EXPECT_EQ(this->cuda.used(1), 0u);
-    EXPECT_EQ(this->cuda.used(0), 0u);
-  }
-}
-
-TYPED_TEST(cuda_driver_recipes, serve_while_any_call_fails) {
-  const auto program = any_program(150, 60_MiB);
-  unsigned long long calls = 0;
-  for (unsigned long long first = 1; first < 4000; ++first) {
-    for (const unsigned long long count : {1, 3, 40}) {
-      SCOPED_TRACE(testing::Message() << "calls from " << first << ", " << count << " of them");
-      this->begin(2, 128_MiB);
-      {
-        gpu device(this->load(), 0);
-        this->cuda.hold(1);
-        caching_allocator<TypeParam, provider_ref<gpu>> pool{provider_ref(device)};
-        this->cuda.fail(first, first + count - 1, cuda_driver::out_of_memory);
-        run(program, pool, this->cuda, 0);
-        calls = this->cuda.calls();
-        this->cuda.fail(0, 0, 0);
-        this->cuda.hold(0);
-        pool.trim();
-        EXPECT_STREQ(pool.audit(), nullptr);
-        EXPECT_EQ(pool.now().reserved, 0u);
-        EXPECT_EQ(this->cuda.used(0), 0u);
-      }
-      ASSERT_STREQ(this->cuda.misuse(), "");
-      ASSERT_EQ(this->cuda.outstanding(), 0u);
-      if (this->HasFailure()) return;
-    }
-    if (first > calls) {
-      EXPECT_GT(first, 40u);
-      return;
-    }
-  }
-  FAIL() << "not all calls were tried";
-}
-
-template <typename Pool>
-void serve_threads(Pool& pool, const fake_cuda& cuda) {
-  std::vector<std::thread> threads;
-  for (std::uint64_t t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      // Two threads are in a context of their own, as a program may be.
-      void* const own = t % 2 == 0 ? cuda.other_context(0) : nullptr;
-      EXPECT_EQ(cuda.set_current(own), 0);
-      const std::size_t number = t % 2;
-      const stream_id stream{t + 1};
-      std::vector<std::pair<void*, std::size_t>> mine;
-      for (std::size_t i = 0; i < 400; ++i) {
-        const std::size_t bytes = 1 + i * 7919 % 3_MiB;
-        if (void* const p = pool.try_allocate(bytes, number, stream)) {
-          EXPECT_TRUE(cuda.is_usable(static_cast<int>(number), p, bytes));
-          if (i % 3 == 0) pool.record_stream(p, stream_id{9 + t});
-          mine.emplace_back(p, bytes);
-        }
-        if (i % 3 == 0) cuda.submit(static_cast<int>(number), handle_of(stream_id{9 + t}));
-        if (mine.size() > 10) {
-          pool.deallocate(mine[i % 10].first, mine[i % 10].second);
-          mine[i % 10] = mine.back();
-          mine.pop_back();
-        }
-        if (i % 100 == 99) pool.trim();
-      }
-      for (const auto& [p, bytes] : mine) pool.deallocate(p, bytes);
-      EXPECT_EQ(cuda.current(), own);
-      EXPECT_EQ(cuda.set_current(nullptr), 0);
-    });
-  }
-  for (std::thread& t : threads) t.join();
-  pool.trim();
-  EXPECT_STREQ(pool.audit(), nullptr);
-  for (const std::size_t number : {0, 1}) {
-    EXPECT_EQ(pool.front(number).now().live, 0u);
-    EXPECT_EQ(pool.front(number).now().reserved, 0u);
-  }
-}
-template <typename Pool>
-void serve_threads_on_two_devices(const std::shared_ptr<const driver>& through, const fake_cuda& cuda) {
-  std::vector<gpu> devices;
-  for (const int number : {0, 1}) devices.emplace_back(through, number);
-  Pool pool{std::move(devices)};
-  serve_threads(pool, cuda);
-}
-using cuda_driver_threads = cuda_driver_test;
-TEST_F(cuda_driver_threads, share_two_devices) {
-  serve_threads_on_two_devices<per_device<pytorch<>, gpu>>(load(), cuda);
-  serve_threads_on_two_devices<per_device<pytorch<>, gpu, per_stream>>(load(), cuda);
-}
-TEST_F(cuda_driver_threads, share_two_devices_in_ranges) {
-  serve_threads_on_two_devices<per_device<pytorch_expandable, gpu>>(load(), cuda);
-  serve_threads_on_two_devices<per_device<stitched, gpu, per_stream>>(load(), cuda);
-}
-TEST_F(cuda_driver_threads, share_two_devices_whose_streams_are_ordered) {
-  serve_threads_on_two_devices<per_device<cuda_async, gpu>>(load(), cuda);
 }
 
 /// examples/cuda_driver/cuda_pytorch.cpp, which looks for a driver by its name and finds the one that is loaded already.

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
 
 #include "cuda_driver/driver.hpp"
 #include "loaded_library.hpp"
@@ -38,6 +40,10 @@ struct fake_cuda : loaded_library {
     return usable(device, reinterpret_cast<std::uintptr_t>(p), bytes) == 1;
   }
 };
+
+inline void* handle_of(tessera::stream_id stream) {
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream.handle));
+}
 
 /// A test in whose end the driver has everything back, and nothing was done that must never be done.
 class with_fake_cuda : public testing::Test {
