@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <utility>
 
 #include <tessera/adaptor/address_directory.hpp>
@@ -65,7 +66,8 @@ class pluggable {
     for (auto& at : places_) delete at.load();
   }
 
-  /// Null for 0 bytes, and, unless it throws, where there is no such device or its memory is full.
+  /// Null for 0 bytes and for a number that no device has; and where there is no such device or its memory is full,
+  /// unless it throws.
   [[nodiscard]] void* alloc(std::size_t bytes, int device, void* stream) noexcept(!throws) {
     if (bytes == 0) return nullptr;
     void* served = nullptr;
@@ -122,14 +124,21 @@ class pluggable {
     if (bytes != nullptr) *bytes = found.bytes;
     return reinterpret_cast<void*>(found.address);
   }
+  /// Says that the host's memory pools, as graphs have, are not kept apart, and throws it if alloc throws: what belongs to
+  /// a graph would be handed out again.
+  void begin_allocate_to_pool() noexcept(!throws) {
+    constexpr const char* text = "tessera: memory pools are not kept apart, so that no graph may be captured";
+    say("%s", text);
+#if defined(__cpp_exceptions)
+    if constexpr (throws) throw std::runtime_error(text);
+#endif
+  }
   /// Nothing happens to what is not from here, as with PyTorch's own.
   void record_stream(void* p, void* stream) noexcept {
     place* const at = owner_of(p);
     if (at != nullptr && !at->serves.record_stream(p, name(stream)))
       say("record_stream: cannot be noted of %p", p);
   }
-  /// Does nothing: what was recorded is waited for, which is safe.
-  static void erase_stream(void*, void*) noexcept {}
 
   /// What write_memory_stats() writes; of a device that was not used, or not counted, an empty object.
   std::size_t statistics(int device, char* out, std::size_t room) noexcept {

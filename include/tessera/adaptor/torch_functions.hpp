@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include <tessera/adaptor/pluggable.hpp>
 #include <tessera/adaptor/torch_statistics.hpp>
@@ -23,7 +24,8 @@
 /// -fPIC -fvisibility=hidden -Wl,-Bsymbolic,-z,nodelete. CUDAPluggableAllocator("libdemo.so", "demo_alloc", "demo_free")
 /// takes it; the other functions are set on its allocator(). Two such libraries in one program share no state.
 ///
-/// Graph capture and memory pools are not routed: PyTorch then takes all memory from the same place.
+/// Memory pools are not kept apart, which graphs need. Where alloc throws, PREFIX_begin_allocate_to_pool does so too, and
+/// whoever sets it has PyTorch refuse what else would go wrong unseen.
 namespace tessera {
 
 /// Never ends, as a host gives tensors back until the very end of the program, when devices may be gone already.
@@ -34,13 +36,18 @@ union immortal {
   ~immortal() {}
 };
 
+/// As PyTorch's std::pair of two numbers, a memory pool's name comes in two registers.
+struct torch_pool_id {
+  std::uint64_t first, second;
+};
+
 }  // namespace tessera
 
 // What follows names functions as C does, which no template can. A stream is a pointer in both systems, and a size the
 // size_t that they call with, whatever their documents write.
 
-/// Defines PREFIX_alloc, _free, _init, _reset, _memory_fraction, _base_alloc and _record_stream, as PyTorch's
-/// CUDAPluggableAllocator takes them, and for whoever loads the library _statistics, _reset_peak_statistics,
+/// Defines PREFIX_alloc, _free, _init, _reset, _memory_fraction, _base_alloc, _record_stream and _begin_allocate_to_pool,
+/// as PyTorch's CUDAPluggableAllocator takes them, and for whoever loads the library _statistics, _reset_peak_statistics,
 /// _reset_accumulated_statistics and _last_error: the functions of a pluggable<definition> of its own.
 #define TESSERA_TORCH_FUNCTIONS(prefix, definition)                          \
   TESSERA_PLUGGABLE_FUNCTIONS(prefix, definition)                            \
@@ -56,7 +63,7 @@ union immortal {
 /// The same for torch_npu's NPUPluggableAllocator, and _erase_stream, _get_device_stats and _reset_peak_status. How it
 /// names a stream in _record_stream and _erase_stream depends on its version: `stream_type` is void* where that is an
 /// aclrtStream, else c10_npu::NPUStream. `stats_type` is c10_npu::NPUCachingAllocator::DeviceStats, or where its header
-/// is not at hand tessera::npu_device_stats.
+/// is not at hand tessera::npu_device_stats. _erase_stream does nothing: what was recorded is waited for, which is safe.
 #define TESSERA_TORCH_NPU_FUNCTIONS(prefix, definition, stream_type, stats_type)                         \
   TESSERA_PLUGGABLE_FUNCTIONS(prefix, definition)                                                        \
   TESSERA_C_FUNCTION(void) prefix##_reset(bool) { prefix##_instance().reset(); }                         \
@@ -94,6 +101,9 @@ union immortal {
   }                                                                                                    \
   TESSERA_C_FUNCTION(void*) prefix##_base_alloc(void* p, std::size_t* bytes) {                         \
     return prefix##_instance().base_alloc(p, bytes);                                                   \
+  }                                                                                                    \
+  TESSERA_C_FUNCTION(void) prefix##_begin_allocate_to_pool(int, tessera::torch_pool_id, void*) {       \
+    prefix##_instance().begin_allocate_to_pool();                                                      \
   }                                                                                                    \
   TESSERA_C_FUNCTION(std::size_t) prefix##_statistics(int device, char* out, std::size_t room) {       \
     return prefix##_instance().statistics(device, out, room);                                          \

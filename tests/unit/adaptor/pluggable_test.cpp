@@ -175,6 +175,11 @@ TEST_F(pluggable_test, throws_where_the_host_takes_it) {
   EXPECT_EQ(last_error(pool), "device 2 is not plugged in");
   EXPECT_EQ(pool.alloc(1, 200, nullptr), nullptr);
   pool.memory_fraction(0.5, 2);
+  EXPECT_THROW(pool.begin_allocate_to_pool(), std::runtime_error);
+  pluggable<of<pytorch<>>> silent;
+  static_assert(noexcept(silent.begin_allocate_to_pool()));
+  silent.begin_allocate_to_pool();
+  EXPECT_TRUE(has(last_error(silent), "no graph may be captured"));
   (void)testing::internal::GetCapturedStderr();
 }
 
@@ -400,6 +405,7 @@ static_assert(is<&unit_cuda_init, void(int)> && is<&unit_cuda_reset, void()>);
 static_assert(is<&unit_cuda_memory_fraction, void(double, int)>);
 static_assert(is<&unit_cuda_base_alloc, void*(void*, std::size_t*)>);
 static_assert(is<&unit_cuda_record_stream, void(void*, void*)>);
+static_assert(is<&unit_cuda_begin_allocate_to_pool, void(int, torch_pool_id, void*)>);
 static_assert(is<&unit_npu_alloc, void*(std::size_t, int, void*)>);
 static_assert(is<&unit_npu_free, void(void*, std::size_t, int, void*)>);
 static_assert(is<&unit_npu_init, void(int)> && is<&unit_npu_reset, void(bool)>);

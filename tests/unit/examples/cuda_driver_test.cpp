@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <new>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -265,6 +268,19 @@ TEST_F(cuda_pytorch_library, serves_pytorch) {
   torch.memory_fraction(0.5, 0);
   torch.reset();
   end_with_contexts(2);
+}
+TEST_F(cuda_pytorch_library, refuses_graphs) {
+  const loaded_library library(loaded_library::copy_of("cuda_pytorch"));
+  // As PyTorch calls it.
+  using pool_id = std::pair<unsigned long long, unsigned long long>;
+  using signature = void(int, pool_id, std::function<bool(void*)>);
+  const auto begin_allocate_to_pool = library.find<signature>("tessera_begin_allocate_to_pool");
+  bool asked = false;
+  testing::internal::CaptureStderr();
+  EXPECT_THROW(begin_allocate_to_pool(0, {1, 2}, [&asked](void*) { return asked = true; }),
+               std::runtime_error);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("no graph may be captured"), std::string::npos);
+  EXPECT_FALSE(asked);
 }
 TEST_F(cuda_pytorch_library, decides_as_its_settings_say) {
   const torch_functions torch = load_anew();
