@@ -181,6 +181,41 @@ TEST_F(cuda_driver_test, orders_streams_by_waits) {
   EXPECT_EQ(cuda.count("cuStreamWaitEvent"), 1);
   EXPECT_TRUE(device.is_behind(b, a, second));
 }
+TEST_F(cuda_driver_test, waits_for_no_less_than_it_was_told) {
+  gpu device(load(), 0);
+  cuda.hold(1);
+  cuda.submit(0, handle_of(a));
+  const std::uint64_t first = device.position(a);
+  cuda.submit(0, handle_of(a));
+  const std::uint64_t second = device.position(a);
+  EXPECT_TRUE(device.let_wait(b, a, second));
+  const std::uint64_t behind = device.position(b);
+  cuda.finish_one(0, handle_of(a));
+  EXPECT_TRUE(device.is_done(a, first));
+  EXPECT_FALSE(device.is_done(a, second));
+  EXPECT_FALSE(device.is_done(b, behind));
+  cuda.finish_one(0, handle_of(a));
+  EXPECT_TRUE(device.is_done(b, behind));
+}
+TEST_F(cuda_driver_test, takes_no_error_for_an_answer) {
+  gpu device(load(), 0);
+  cuda.hold(1);
+  cuda.submit(0, handle_of(a));
+  gpu::event mark;
+  ASSERT_TRUE(device.record(a, mark));
+  const std::uint64_t at = device.position(a);
+  cuda.fail(1, 100, 700);
+  EXPECT_FALSE(device.query(mark));
+  EXPECT_FALSE(device.is_done(a, at));
+  EXPECT_FALSE(device.wait(mark));
+  EXPECT_FALSE(device.synchronize(a));
+  cuda.fail(0, 0, 0);
+  EXPECT_FALSE(device.query(mark));
+  cuda.finish(0, handle_of(a));
+  EXPECT_TRUE(device.query(mark));
+  EXPECT_TRUE(device.is_done(a, at));
+  device.discard(mark);
+}
 TEST_F(cuda_driver_test, keeps_few_marks_of_a_stream_that_is_far_behind) {
   gpu device(load(), 0);
   cuda.hold(1);

@@ -505,6 +505,11 @@ void fake_finish(int device, void* stream) {
   const lock held(all().mutex);
   finish(all(), {device, stream}, all().streams[{device, stream}].given);
 }
+/// Ends the next task of a stream alone.
+void fake_finish_one(int device, void* stream) {
+  const lock held(all().mutex);
+  finish(all(), {device, stream}, all().streams[{device, stream}].completed + 1);
+}
 void fake_end_stream(int device, void* stream) {
   const lock held(all().mutex);
   all().ended.insert({device, stream});

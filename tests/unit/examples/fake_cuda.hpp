@@ -26,6 +26,7 @@ struct fake_cuda : loaded_library {
   void (*hold)(int) = find<void(int)>("fake_hold");
   void (*submit)(int, void*) = find<void(int, void*)>("fake_submit");
   void (*finish)(int, void*) = find<void(int, void*)>("fake_finish");
+  void (*finish_one)(int, void*) = find<void(int, void*)>("fake_finish_one");
   void (*end_stream)(int, void*) = find<void(int, void*)>("fake_end_stream");
   void* (*other_context)(int) = find<void*(int)>("fake_other_context");
   int (*usable)(int, unsigned long long,
