@@ -18,6 +18,7 @@
 #include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/adaptor/reach.hpp>
 #include <tessera/adaptor/registered.hpp>
+#include <tessera/adaptor/report.hpp>
 #include <tessera/adaptor/torch_statistics.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/memory_view.hpp>
@@ -140,18 +141,18 @@ class pluggable {
       say("record_stream: cannot be noted of %p", p);
   }
 
-  /// What write_memory_stats() writes; of a device that was not used, or not counted, an empty object.
+  /// A device's report as json_of() writes it; of one that was not used, or is not counted, an empty object.
+  ///   Returns:  its length, without the 0 that ends it; above `room` it was cut short, as by snprintf
+  ///   Cost:     linear in the blocks of the device
   std::size_t statistics(int device, char* out, std::size_t room) noexcept {
-    text_in_room text(out, room);
-    text.add("{}");
-    std::size_t length = text.length();
-    with_statistics(device, [&](const auto& counted) { length = write_memory_stats(counted, out, room); });
+    std::size_t length = put("{}", out, room);
+    with_report(device, [&](const memory_report& of) { length = put(json_of(of).c_str(), out, room); });
     return length;
   }
   template <typename DeviceStats>
   [[nodiscard]] DeviceStats device_stats(int device) noexcept {
     DeviceStats told{};
-    with_statistics(device, [&](const auto& counted) { told = to_device_stats<DeviceStats>(counted); });
+    with_report(device, [&](const memory_report& of) { told = to_device_stats<DeviceStats>(of); });
     return told;
   }
   void reset_peak_statistics(int device) noexcept {
@@ -164,9 +165,7 @@ class pluggable {
   /// Why the latest call failed that did; returns the length as snprintf does, 0 if none has.
   std::size_t last_error(char* out, std::size_t room) noexcept {
     const std::lock_guard lock(error_mutex_);
-    text_in_room text(out, room);
-    text.add("%s", error_.data());
-    return text.length();
+    return put(error_.data(), out, room);
   }
 
  private:
@@ -207,19 +206,19 @@ class pluggable {
     if (at.load() == nullptr) at.store(new place(directory_, device), std::memory_order_release);
     return at.load();
   }
-  /// Calls f with what a device's allocator counts, if it was used and counts.
+  /// Calls f with a device's report, if it was used and is counted.
   template <typename F>
-  void with_statistics(int device, F f) {
-    place* const at = made(device);
-    if (at == nullptr) return;
-    const auto tell = [&f](auto& pool) {
-      if constexpr (requires { pool.statistics(); }) f(pool.statistics());
-    };
-    if constexpr (requires { at->serves.visit(tell); }) {
-      at->serves.visit(tell);
-    } else {
-      tell(at->serves);
+  void with_report([[maybe_unused]] int device, [[maybe_unused]] F f) noexcept {
+    if constexpr (requires(place& at) { at.serves.statistics(); }) {
+      place* const at = made(device);
+      guarded<false>(at, [&] {
+        if (at != nullptr) f(report_of(at->serves));
+      });
     }
+  }
+  /// Returns the length, whatever the room.
+  static std::size_t put(const char* text, char* out, std::size_t room) noexcept {
+    return static_cast<std::size_t>(std::snprintf(out, room, "%s", text));
   }
   template <typename F>
   void for_each_place(F f) {
@@ -264,7 +263,7 @@ class pluggable {
     const std::lock_guard lock(error_mutex_);
     std::va_list values;
     va_start(values, format);
-    text_in_room(error_.data(), error_.size()).add_values(format, values);
+    std::vsnprintf(error_.data(), error_.size(), format, values);
     va_end(values);
     if (std::has_single_bit(++errors_)) std::fprintf(stderr, "%s\n", error_.data());
   }

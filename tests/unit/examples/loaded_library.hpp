@@ -82,7 +82,14 @@ struct torch_functions {
   [[nodiscard]] long count(const std::string& key, int device = 0) const {
     std::string text(statistics(device, nullptr, 0), '\0');
     statistics(device, text.data(), text.size() + 1);
-    const std::size_t at = text.find('"' + key + "\":");
-    return at != std::string::npos ? std::stol(text.substr(at + key.size() + 3)) : -1;
+    std::size_t at = 0;
+    for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+      end = key.find('.', begin);
+      const std::string part = '"' + key.substr(begin, end - begin) + "\": ";
+      at = text.find(part, at);
+      if (at == std::string::npos) return -1;
+      at += part.size();
+    }
+    return std::stol(text.substr(at));
   }
 };
