@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+
+#include <dlfcn.h>
+
+/// The functions of CUDA's driver that an allocator needs, looked up when the program runs: no header and no package of
+/// CUDA is needed to build with this. Types and numbers are those of cuda.h on Linux, 64 bits.
+namespace cuda_driver {
+
+using result = int;                           // CUresult
+using device_number = int;                    // CUdevice
+using device_address = unsigned long long;    // CUdeviceptr
+using memory_handle = unsigned long long;     // CUmemGenericAllocationHandle
+using context_handle = struct context_type*;  // CUcontext
+using stream_handle = struct stream_type*;    // CUstream
+using event_handle = struct event_type*;      // CUevent
+
+inline constexpr result success = 0, invalid_value = 1, out_of_memory = 2, no_device = 100,
+                        invalid_context = 201, invalid_handle = 400, not_ready = 600, not_supported = 801;
+inline constexpr int has_virtual_memory = 102;  // CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+inline constexpr unsigned event_without_timing = 2;  // CU_EVENT_DISABLE_TIMING
+inline constexpr int location_is_device = 1;         // CU_MEM_LOCATION_TYPE_DEVICE
+inline constexpr int pinned_memory = 1;              // CU_MEM_ALLOCATION_TYPE_PINNED
+inline constexpr int least_granularity = 0;          // CU_MEM_ALLOC_GRANULARITY_MINIMUM
+inline constexpr int read_and_write = 3;             // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+
+struct memory_location {  // CUmemLocation
+  int type;
+  int id;
+};
+struct memory_properties {  // CUmemAllocationProp
+  int type;
+  int handle_types;
+  memory_location location;
+  void* for_windows;
+  struct {
+    unsigned char compression;
+    unsigned char direct_rdma;
+    unsigned short usage;
+    unsigned char reserved[4];
+  } flags;
+};
+struct memory_access {  // CUmemAccessDesc
+  memory_location location;
+  int flags;
+};
+static_assert(sizeof(void*) == 8 && sizeof(memory_location) == 8 && sizeof(memory_access) == 12);
+static_assert(sizeof(memory_properties) == 32 && offsetof(memory_properties, location) == 8 &&
+              offsetof(memory_properties, for_windows) == 16 && offsetof(memory_properties, flags) == 24);
+
+/// What the driver says of a call that failed, or of itself.
+class driver_error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The driver, as long as this lives.
+class driver {
+ public:
+  ///   Throws:  driver_error where there is no such library, where it lacks a function, or where it finds no device
+  explicit driver(const char* library = "libcuda.so.1")
+      : name_(library), library_(dlopen(library, RTLD_NOW | RTLD_LOCAL)) {
+    if (library_ == nullptr)
+      throw driver_error(std::string("the CUDA driver cannot be loaded: ") + dlerror());
+    try {
+      find_all();
+      check(init(0), "cuInit");
+    } catch (...) {
+      dlclose(library_);
+      throw;
+    }
+  }
+  driver(const driver&) = delete;
+  driver& operator=(const driver&) = delete;
+  ~driver() { dlclose(library_); }
+
+  [[nodiscard]] int devices() const {
+    int count = 0;
+    check(device_get_count(&count), "cuDeviceGetCount");
+    return count;
+  }
+  /// A result in words, as "CUDA_ERROR_OUT_OF_MEMORY: out of memory".
+  [[nodiscard]] std::string words(result r) const {
+    const char* name = nullptr;
+    const char* text = nullptr;
+    if (get_error_name(r, &name) != success || name == nullptr) return "error " + std::to_string(r);
+    if (get_error_string(r, &text) != success || text == nullptr) return name;
+    return std::string(name) + ": " + text;
+  }
+  void check(result r, const char* call) const {
+    if (r != success) throw driver_error(std::string(call) + ": " + words(r));
+  }
+
+  result (*init)(unsigned flags) = nullptr;
+  result (*get_error_name)(result, const char**) = nullptr;
+  result (*get_error_string)(result, const char**) = nullptr;
+
+  result (*device_get_count)(int*) = nullptr;
+  result (*device_get)(device_number*, int number) = nullptr;
+  result (*device_get_attribute)(int*, int attribute, device_number) = nullptr;
+  result (*device_total_memory)(std::size_t*, device_number) = nullptr;
+  result (*primary_context_retain)(context_handle*, device_number) = nullptr;
+  result (*primary_context_release)(device_number) = nullptr;
+  result (*context_get_current)(context_handle*) = nullptr;
+  result (*context_set_current)(context_handle) = nullptr;
+  result (*context_synchronize)() = nullptr;
+
+  result (*memory_allocate)(device_address*, std::size_t) = nullptr;
+  result (*memory_free)(device_address) = nullptr;
+  result (*memory_get_info)(std::size_t* free, std::size_t* total) = nullptr;
+
+  result (*event_create)(event_handle*, unsigned flags) = nullptr;
+  result (*event_destroy)(event_handle) = nullptr;
+  result (*event_record)(event_handle, stream_handle) = nullptr;
+  result (*event_query)(event_handle) = nullptr;
+  result (*event_synchronize)(event_handle) = nullptr;
+  result (*stream_synchronize)(stream_handle) = nullptr;
+  result (*stream_wait_event)(stream_handle, event_handle, unsigned flags) = nullptr;
+
+  result (*get_granularity)(std::size_t*, const memory_properties*, int which) = nullptr;
+  result (*address_reserve)(device_address*, std::size_t, std::size_t alignment, device_address wanted,
+                            unsigned long long flags) = nullptr;
+  result (*address_free)(device_address, std::size_t) = nullptr;
+  result (*memory_create)(memory_handle*, std::size_t, const memory_properties*,
+                          unsigned long long flags) = nullptr;
+  result (*memory_release)(memory_handle) = nullptr;
+  result (*memory_map)(device_address, std::size_t, std::size_t offset, memory_handle,
+                       unsigned long long flags) = nullptr;
+  result (*memory_unmap)(device_address, std::size_t) = nullptr;
+  result (*memory_set_access)(device_address, std::size_t, const memory_access*, std::size_t count) = nullptr;
+
+ private:
+  template <typename Function>
+  void find(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(dlsym(library_, name));
+    if (function == nullptr) throw driver_error("the CUDA driver " + name_ + " has no function " + name);
+  }
+  void find_all() {
+    find(init, "cuInit");
+    find(get_error_name, "cuGetErrorName");
+    find(get_error_string, "cuGetErrorString");
+    find(device_get_count, "cuDeviceGetCount");
+    find(device_get, "cuDeviceGet");
+    find(device_get_attribute, "cuDeviceGetAttribute");
+    find(device_total_memory, "cuDeviceTotalMem_v2");
+    find(primary_context_retain, "cuDevicePrimaryCtxRetain");
+    find(primary_context_release, "cuDevicePrimaryCtxRelease_v2");
+    find(context_get_current, "cuCtxGetCurrent");
+    find(context_set_current, "cuCtxSetCurrent");
+    find(context_synchronize, "cuCtxSynchronize");
+    find(memory_allocate, "cuMemAlloc_v2");
+    find(memory_free, "cuMemFree_v2");
+    find(memory_get_info, "cuMemGetInfo_v2");
+    find(event_create, "cuEventCreate");
+    find(event_destroy, "cuEventDestroy_v2");
+    find(event_record, "cuEventRecord");
+    find(event_query, "cuEventQuery");
+    find(event_synchronize, "cuEventSynchronize");
+    find(stream_synchronize, "cuStreamSynchronize");
+    find(stream_wait_event, "cuStreamWaitEvent");
+    find(get_granularity, "cuMemGetAllocationGranularity");
+    find(address_reserve, "cuMemAddressReserve");
+    find(address_free, "cuMemAddressFree");
+    find(memory_create, "cuMemCreate");
+    find(memory_release, "cuMemRelease");
+    find(memory_map, "cuMemMap");
+    find(memory_unmap, "cuMemUnmap");
+    find(memory_set_access, "cuMemSetAccess");
+  }
+
+  std::string name_;
+  void* library_;
+};
+
+}  // namespace cuda_driver

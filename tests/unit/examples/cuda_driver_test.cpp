@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// The provider over CUDA's driver, with a library in the driver's place that has no device and keeps books.
+#include "cuda_driver/device.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/law/provider.hpp>
+
+#include "fake_cuda.hpp"
+
+namespace {
+
+using namespace tessera;
+using cuda_driver::driver;
+using cuda_driver::driver_error;
+using cuda_driver::gpu;
+
+constexpr stream_id a{0x1000}, b{0x2000};
+
+template <typename F>
+std::string thrown_by(F f) {
+  try {
+    f();
+  } catch (const driver_error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+class cuda_driver_test : public with_fake_cuda {};
+
+TEST_F(cuda_driver_test, says_which_library_is_missing) {
+  const std::string text = thrown_by([] { const driver none("libno_such_driver.so.1"); });
+  EXPECT_NE(text.find("the CUDA driver cannot be loaded: libno_such_driver.so.1: "), std::string::npos)
+      << text;
+}
+TEST_F(cuda_driver_test, says_which_function_is_missing) {
+  const std::string other = loaded_library::path_of("pinned");
+  EXPECT_EQ(thrown_by([&] { const driver none(other.c_str()); }),
+            "the CUDA driver " + other + " has no function cuInit");
+}
+TEST_F(cuda_driver_test, says_that_there_is_no_device) {
+  begin(0);
+  EXPECT_EQ(thrown_by([] { (void)load(); }),
+            "cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected");
+  begin(1);
+  EXPECT_EQ(load()->devices(), 1);
+  EXPECT_EQ(thrown_by([] { const gpu none(load(), 1); }), "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE");
+  EXPECT_EQ(load()->words(12345), "error 12345");
+}
+TEST_F(cuda_driver_test, gives_a_context_back_that_it_could_not_use) {
+  const auto through = load();
+  cuda.fail(1, 1, cuda_driver::out_of_memory);
+  EXPECT_EQ(thrown_by([&] { const gpu none(through, 0); }),
+            "cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
+  EXPECT_EQ(cuda.outstanding(), 0u);
+}
+
+TEST_F(cuda_driver_test, keeps_the_laws_of_providers) {
+  for (const int number : {0, 1}) {
+    gpu device(load(), number);
+    EXPECT_EQ(device.capacity(), 256_MiB);
+    EXPECT_STREQ(law::provider(device).broken, nullptr) << device.last_error();
+    EXPECT_STREQ(law::ordering(device, a, b).broken, nullptr);
+    EXPECT_STREQ(law::ordering(device, b, {}).broken, nullptr);
+    EXPECT_EQ(device.available(), 256_MiB);
+    EXPECT_EQ(cuda.used(number), 0u);
+  }
+}
+TEST_F(cuda_driver_test, keeps_the_laws_with_work_under_way) {
+  cuda.hold(1);
+  for (const stream_id s : {stream_id{}, a, b}) cuda.submit(1, handle_of(s));
+  gpu device(load(), 1);
+  EXPECT_STREQ(law::provider(device).broken, nullptr) << device.last_error();
+  EXPECT_STREQ(law::ordering(device, a, b).broken, nullptr);
+}
+
+TEST_F(cuda_driver_test, serves_segments_on_a_device_without_virtual_memory) {
+  begin(1, 64_MiB, false);
+  gpu device(load(), 0);
+  EXPECT_STREQ(law::memory(device).broken, nullptr);
+  EXPECT_STREQ(law::events(device).broken, nullptr);
+  gpu::physical memory;
+  EXPECT_FALSE(device.create(2_MiB, normal_pages, memory));
+  EXPECT_EQ(device.last_error(), "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED");
+}
+
+TEST_F(cuda_driver_test, says_what_failed) {
+  gpu device(load(), 0);
+  EXPECT_EQ(device.last_error(), "");
+  EXPECT_EQ(device.acquire(1_GiB), nullptr);
+  EXPECT_EQ(device.last_error(), "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
+  for (const page_kind kind :
+       {giant_pages, page_kind{.read_only = true}, page_kind{.speed = bandwidth::high}})
+    EXPECT_EQ(device.acquire(1_MiB, kind), nullptr);
+  cuda.fail(1, 100, 700);
+  EXPECT_EQ(device.available(), 0u);
+  EXPECT_EQ(device.last_error(), "cuCtxGetCurrent: error 700");
+}
+
+TEST_F(cuda_driver_test, leaves_a_thread_in_its_context) {
+  gpu first(load(), 0), second(load(), 1);
+  void* const own = cuda.other_context(1);
+  for (void* const before : {static_cast<void*>(nullptr), own, cuda.other_context(0)}) {
+    EXPECT_EQ(cuda.set_current(before), 0);
+    void* const p = first.acquire(1_MiB);
+    void* const q = second.acquire(2_MiB);
+    EXPECT_EQ(cuda.current(), before);
+    EXPECT_EQ(cuda.used(0), 1_MiB);
+    EXPECT_EQ(cuda.used(1), 2_MiB);
+    gpu::event mark;
+    EXPECT_TRUE(second.record(a, mark) && second.wait(mark));
+    second.discard(mark);
+    EXPECT_TRUE(first.release(p, 1_MiB) && second.release(q, 2_MiB));
+    EXPECT_EQ(cuda.current(), before);
+  }
+  EXPECT_EQ(cuda.set_current(nullptr), 0);
+}
+TEST_F(cuda_driver_test, does_nothing_in_another_context) {
+  gpu device(load(), 0);
+  for (const unsigned long long call : {1u, 2u}) {  // to ask for the context, and to change it
+    cuda.fail(call, call, cuda_driver::invalid_context);
+    EXPECT_EQ(device.acquire(1_MiB), nullptr);
+    cuda.fail(call, call, cuda_driver::invalid_context);
+    gpu::event mark;
+    EXPECT_FALSE(device.record(a, mark));
+    EXPECT_EQ(mark.handle, nullptr);
+  }
+  EXPECT_EQ(cuda.used(0), 0u);
+}
+
+TEST_F(cuda_driver_test, waits_for_all_work_where_a_stream_has_ended) {
+  gpu device(load(), 0);
+  cuda.hold(1);
+  cuda.submit(0, handle_of(a));
+  cuda.submit(0, handle_of(b));
+  gpu::event mark;
+  ASSERT_TRUE(device.record(b, mark));
+  cuda.end_stream(0, handle_of(a));
+  EXPECT_FALSE(device.query(mark));
+  EXPECT_TRUE(device.synchronize(a));
+  EXPECT_EQ(cuda.count("cuCtxSynchronize"), 1);
+  EXPECT_TRUE(device.query(mark));
+  device.discard(mark);
+  gpu::event none;
+  EXPECT_FALSE(device.record(a, none));
+  EXPECT_EQ(device.last_error(), "cuEventRecord: CUDA_ERROR_INVALID_HANDLE");
+}
+
+TEST_F(cuda_driver_test, orders_streams_by_waits) {
+  gpu device(load(), 0);
+  cuda.hold(1);
+  cuda.submit(0, handle_of(a));
+  const std::uint64_t first = device.position(a);
+  cuda.submit(0, handle_of(a));
+  const std::uint64_t second = device.position(a);
+  EXPECT_LT(first, second);
+  EXPECT_FALSE(device.is_done(a, first));
+  EXPECT_FALSE(device.is_behind(b, a, first));
+  EXPECT_TRUE(device.let_wait(b, a, first));
+  EXPECT_EQ(cuda.count("cuStreamWaitEvent"), 1);
+  EXPECT_TRUE(device.is_behind(b, a, first));
+  EXPECT_FALSE(device.is_behind(b, a, second));
+  const std::uint64_t behind = device.position(b);
+  EXPECT_FALSE(device.is_done(b, behind));
+  cuda.finish(0, handle_of(a));
+  EXPECT_TRUE(device.is_done(a, second));
+  EXPECT_TRUE(device.is_done(b, behind));
+  EXPECT_TRUE(device.let_wait(b, a, second)) << "what is done needs no wait";
+  EXPECT_EQ(cuda.count("cuStreamWaitEvent"), 1);
+  EXPECT_TRUE(device.is_behind(b, a, second));
+}
+TEST_F(cuda_driver_test, waits_for_no_less_than_it_was_told) {
+  gpu device(load(), 0);
+  cuda.hold(1);
+  cuda.submit(0, handle_of(a));
+  const std::uint64_t first = device.position(a);
+  cuda.submit(0, handle_of(a));
+  const std::uint64_t second = device.position(a);
+  EXPECT_TRUE(device.let_wait(b, a, second));
+  const std::uint64_t behind = device.position(b);
+  cuda.finish_one(0, handle_of(a));
+  EXPECT_TRUE(device.is_done(a, first));
+  EXPECT_FALSE(device.is_done(a, second));
+  EXPECT_FALSE(device.is_done(b, behind));
+  cuda.finish_one(0, handle_of(a));
+  EXPECT_TRUE(device.is_done(b, behind));
+}
+TEST_F(cuda_driver_test, takes_no_error_for_an_answer) {
+  gpu device(load(), 0);
+  cuda.hold(1);
+  cuda.submit(0, handle_of(a));
+  gpu::event mark;
+  ASSERT_TRUE(device.record(a, mark));
+  const std::uint64_t at = device.position(a);
+  cuda.fail(1, 100, 700);
+  EXPECT_FALSE(device.query(mark));
+  EXPECT_FALSE(device.is_done(a, at));
+  EXPECT_FALSE(device.wait(mark));
+  EXPECT_FALSE(device.synchronize(a));
+  cuda.fail(0, 0, 0);
+  EXPECT_FALSE(device.query(mark));
+  cuda.finish(0, handle_of(a));
+  EXPECT_TRUE(device.query(mark));
+  EXPECT_TRUE(device.is_done(a, at));
+  device.discard(mark);
+}
+TEST_F(cuda_driver_test, keeps_few_marks_of_a_stream_that_is_far_behind) {
+  gpu device(load(), 0);
+  cuda.hold(1);
+  std::vector<std::uint64_t> at;
+  const std::size_t before = cuda.outstanding();
+  for (int i = 0; i < 500; ++i) {
+    cuda.submit(0, handle_of(a));
+    at.push_back(device.position(a));
+    EXPECT_LE(cuda.outstanding() - before, 65u);
+  }
+  EXPECT_FALSE(device.is_done(a, at[0]));
+  EXPECT_TRUE(device.let_wait(b, a, at[250]));
+  EXPECT_TRUE(device.is_behind(b, a, at[250]));
+  cuda.finish(0, handle_of(a));
+  EXPECT_TRUE(device.is_done(a, at[499]));
+  EXPECT_EQ(cuda.outstanding(), before + 1) << "but the wait's";
+}
+TEST_F(cuda_driver_test, a_position_that_cannot_be_marked_is_done_with_a_later_one) {
+  gpu device(load(), 0);
+  cuda.fail(1, 1000, 700);
+  const std::uint64_t unmarked = device.position(a);
+  EXPECT_FALSE(device.is_done(a, unmarked));
+  EXPECT_FALSE(device.let_wait(b, a, unmarked));
+  cuda.fail(0, 0, 0);
+  EXPECT_FALSE(device.is_done(a, unmarked));
+  EXPECT_GT(device.position(a), unmarked);
+  EXPECT_TRUE(device.is_done(a, unmarked));
+}
+
+/// examples/cuda_driver/cuda_pytorch.cpp, which looks for a driver by its name and finds the one that is loaded already.
+class cuda_pytorch_library : public with_fake_cuda {
+ protected:
+  /// Loads it as a program does that has not loaded it yet.
+  torch_functions load_anew() const {
+    const loaded_library library(loaded_library::copy_of("cuda_pytorch"));
+    return {library, "tessera"};
+  }
+  /// Contexts stay, as the library does.
+  void end_with_contexts(std::size_t count) {
+    EXPECT_EQ(cuda.used(0) + cuda.used(1), 0u);
+    EXPECT_EQ(cuda.outstanding(), count);
+    EXPECT_STREQ(cuda.misuse(), "");
+    begin();
+  }
+};
+TEST_F(cuda_pytorch_library, serves_pytorch) {
+  const torch_functions torch = load_anew();
+  torch.init(0);
+  EXPECT_EQ(cuda.outstanding(), 0u) << "no device is touched before it is asked for memory";
+  void* const p = torch.alloc(3_MiB, 1, handle_of(a));
+  ASSERT_NE(p, nullptr);
+  EXPECT_TRUE(cuda.is_usable(1, p, 3_MiB));
+  EXPECT_EQ(cuda.used(1), 20_MiB);
+  EXPECT_EQ(cuda.used(0), 0u);
+  EXPECT_EQ(torch.count("reserved_bytes.all.current", 1), 20 << 20);
+  EXPECT_EQ(torch.count("reserved_bytes.all.current", 0), -1);
+
+  cuda.hold(1);
+  cuda.submit(1, handle_of(b));
+  torch.record_stream(p, handle_of(b));
+  torch.free(p, 3_MiB, 1, handle_of(a));
+  void* const q = torch.alloc(3_MiB, 1, handle_of(a));
+  EXPECT_NE(q, p);
+  cuda.finish(1, handle_of(b));
+  std::size_t bytes = 0;
+  EXPECT_EQ(torch.base_alloc(q, &bytes), p);
+  EXPECT_EQ(bytes, 20_MiB);
+  torch.free(q, 3_MiB, 1, handle_of(a));
+
+  testing::internal::CaptureStderr();
+  try {
+    (void)torch.alloc(1_GiB, 0, nullptr);
+    ADD_FAILURE() << "1 GiB of 256 MiB";
+  } catch (const std::bad_alloc& error) {
+    EXPECT_NE(std::string(error.what()).find("out of memory"), std::string::npos);
+    EXPECT_NE(torch.error().find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos) << torch.error();
+  }
+  try {
+    (void)torch.alloc(1, 2, nullptr);
+    ADD_FAILURE() << "a third device of two";
+  } catch (const std::exception& error) {
+    EXPECT_STREQ(error.what(), "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE");
+  }
+  (void)testing::internal::GetCapturedStderr();
+  torch.memory_fraction(0.5, 0);
+  torch.reset();
+  end_with_contexts(2);
+}
+TEST_F(cuda_pytorch_library, refuses_graphs) {
+  const loaded_library library(loaded_library::copy_of("cuda_pytorch"));
+  // As PyTorch calls it.
+  using pool_id = std::pair<unsigned long long, unsigned long long>;
+  using signature = void(int, pool_id, std::function<bool(void*)>);
+  const auto begin_allocate_to_pool = library.find<signature>("tessera_begin_allocate_to_pool");
+  bool asked = false;
+  testing::internal::CaptureStderr();
+  EXPECT_THROW(begin_allocate_to_pool(0, {1, 2}, [&asked](void*) { return asked = true; }),
+               std::runtime_error);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("no graph may be captured"), std::string::npos);
+  EXPECT_FALSE(asked);
+}
+TEST_F(cuda_pytorch_library, decides_as_its_settings_say) {
+  const torch_functions torch = load_anew();
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:Perhaps", 1), 0);
+  try {
+    (void)torch.alloc(1, 0, nullptr);
+    ADD_FAILURE() << "a setting that is none";
+  } catch (const std::exception& error) {
+    EXPECT_NE(std::string(error.what()).find("expandable_segments"), std::string::npos) << error.what();
+  }
+  (void)testing::internal::GetCapturedStderr();
+  ASSERT_EQ(setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 1), 0);
+  void* const p = torch.alloc(3_MiB, 0, nullptr);
+  ASSERT_EQ(unsetenv("PYTORCH_CUDA_ALLOC_CONF"), 0);
+  EXPECT_TRUE(cuda.is_usable(0, p, 3_MiB));
+  EXPECT_EQ(cuda.count("cuMemAlloc"), 0);
+  EXPECT_EQ(cuda.count("cuMemMap"), 1);
+  torch.free(p, 3_MiB, 0, nullptr);
+  torch.reset();
+  end_with_contexts(1);
+}
+
+}  // namespace

@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: Apache-2.0
+// A library with the functions of CUDA's driver, without a device: it keeps books on memory, contexts, streams and events,
+// refuses what the driver refuses, and remembers what must never be done. What begins with fake_ is for tests alone.
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+// Their numbers are cuda.h's.
+enum : int {
+  success = 0,
+  invalid_value = 1,
+  out_of_memory = 2,
+  not_initialized = 3,
+  no_device = 100,
+  invalid_device = 101,
+  invalid_context = 201,
+  invalid_handle = 400,
+  not_ready = 600,
+  not_supported = 801
+};
+using address = unsigned long long;
+constexpr std::size_t granularity = std::size_t{2} << 20;
+
+struct context {
+  int device = 0;
+  bool primary = true;
+  long retained = 0;
+};
+struct segment {
+  std::size_t bytes;
+  int device;
+};
+struct physical {
+  std::size_t bytes;
+  int device;
+  bool released = false;
+  int mappings = 0;
+};
+struct mapping {
+  std::size_t bytes;
+  address handle;
+  bool granted = false;
+};
+/// A task of a stream: work until it is told to be finished, or a wait for another stream.
+struct task {
+  bool is_wait = false;
+  std::pair<int, void*> of{};
+  std::uint64_t until = 0;
+};
+struct queue {
+  std::uint64_t given = 0, completed = 0;
+  std::deque<task> tasks;
+};
+struct event {
+  bool recorded = false;
+  std::pair<int, void*> on{};
+  std::uint64_t at = 0;
+};
+
+struct driver {
+  std::mutex mutex;
+  bool initialized = false;
+  int devices = 2;
+  std::size_t capacity = std::size_t{1} << 30;
+  bool virtual_memory = true;
+  bool holds = false;  // whether work stays until it is finished
+  std::vector<context> primary{{.device = 0}, {.device = 1}}, other{{0, false}, {1, false}};
+  std::map<address, segment> segments;
+  std::map<address, std::size_t> ranges;
+  std::map<address, physical> handles;
+  std::map<address, mapping> mappings;
+  std::map<std::pair<int, void*>, queue> streams;
+  std::set<std::pair<int, void*>> ended;
+  std::map<void*, event> events;
+  std::vector<std::size_t> used{0, 0};
+  address next_address = address{1} << 44;
+  address next_handle = 1;
+  std::uintptr_t next_event = 1;
+  unsigned long long calls = 0, first_failing = 0, last_failing = 0;
+  int failing_with = 0;
+  std::string misuse;
+  std::map<std::string, int> counts;
+};
+driver& all() {
+  static driver only;
+  return only;
+}
+thread_local context* current = nullptr;
+
+using lock = std::lock_guard<std::mutex>;
+
+int misused(const std::string& what, int with = invalid_value) {
+  if (all().misuse.empty()) all().misuse = what;
+  return with;
+}
+/// Counts a call that can fail; what it returns where it is told to, else 0.
+int begin(const char* name, bool needs_context = true) {
+  driver& d = all();
+  ++d.counts[name];
+  if (!d.initialized) return misused(std::string(name) + " before cuInit", not_initialized);
+  if (needs_context && current == nullptr)
+    return misused(std::string(name) + " without a context", invalid_context);
+  ++d.calls;
+  return d.calls >= d.first_failing && d.calls <= d.last_failing ? d.failing_with : success;
+}
+int device_of(const context* c) { return c->device; }
+
+void advance(driver& d) {
+  for (bool any = true; any;) {
+    any = false;
+    for (auto& [name, q] : d.streams) {
+      while (!q.tasks.empty()) {
+        const task& t = q.tasks.front();
+        const bool done = t.is_wait ? d.streams[t.of].completed >= t.until : !d.holds;
+        if (!done) break;
+        q.tasks.pop_front();
+        ++q.completed;
+        any = true;
+      }
+    }
+  }
+}
+/// Lets a stream do its work up to a mark, and what that waits for.
+void finish(driver& d, std::pair<int, void*> stream, std::uint64_t until) {
+  queue& q = d.streams[stream];
+  while (q.completed < until && !q.tasks.empty()) {
+    const task t = q.tasks.front();
+    if (t.is_wait && d.streams[t.of].completed < t.until) {
+      finish(d, t.of, t.until);  // which may end more of this one
+      continue;
+    }
+    q.tasks.pop_front();
+    ++q.completed;
+  }
+  advance(d);
+}
+void finish_device(driver& d, int device) {
+  for (auto& [name, q] : d.streams) {
+    if (name.first == device) finish(d, name, q.given);
+  }
+}
+bool is_past(driver& d, const event& e) { return !e.recorded || d.streams[e.on].completed >= e.at; }
+
+bool take(driver& d, int device, std::size_t bytes) {
+  std::size_t& used = d.used[static_cast<std::size_t>(device)];
+  if (bytes > d.capacity - used) return false;
+  used += bytes;
+  return true;
+}
+void forget_if_gone(driver& d, address handle) {
+  const auto found = d.handles.find(handle);
+  if (!found->second.released || found->second.mappings != 0) return;
+  d.used[static_cast<std::size_t>(found->second.device)] -= found->second.bytes;
+  d.handles.erase(found);
+}
+address new_addresses(driver& d, std::size_t bytes, std::size_t to) {
+  const address at = (d.next_address + to - 1) / to * to;
+  d.next_address = at + bytes + granularity;
+  return at;
+}
+
+struct location {
+  int type, id;
+};
+struct properties {
+  int type, handle_types;
+  location where;
+  void* for_windows;
+  unsigned char compression, direct_rdma;
+  unsigned short usage;
+  unsigned char reserved[4];
+};
+struct access {
+  location where;
+  int flags;
+};
+/// Whether properties ask for memory of a device and nothing else.
+bool are_plain(const driver& d, const properties* wanted) {
+  return wanted->type == 1 && wanted->handle_types == 0 && wanted->where.type == 1 && wanted->where.id >= 0 &&
+         wanted->where.id < d.devices && wanted->for_windows == nullptr && wanted->compression == 0 &&
+         wanted->direct_rdma == 0 && wanted->usage == 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned flags) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (flags != 0) return misused("cuInit with flags");
+  if (d.devices == 0) return no_device;
+  d.initialized = true;
+  return success;
+}
+int cuGetErrorName(int error, const char** name) {
+  static const std::map<int, const char*> names{{success, "CUDA_SUCCESS"},
+                                                {invalid_value, "CUDA_ERROR_INVALID_VALUE"},
+                                                {out_of_memory, "CUDA_ERROR_OUT_OF_MEMORY"},
+                                                {no_device, "CUDA_ERROR_NO_DEVICE"},
+                                                {invalid_device, "CUDA_ERROR_INVALID_DEVICE"},
+                                                {invalid_context, "CUDA_ERROR_INVALID_CONTEXT"},
+                                                {invalid_handle, "CUDA_ERROR_INVALID_HANDLE"},
+                                                {not_supported, "CUDA_ERROR_NOT_SUPPORTED"}};
+  const auto found = names.find(error);
+  if (found == names.end()) return *name = nullptr, invalid_value;
+  return *name = found->second, success;
+}
+int cuGetErrorString(int error, const char** text) {
+  if (error != out_of_memory && error != no_device) return *text = nullptr, invalid_value;
+  return *text = error == out_of_memory ? "out of memory" : "no CUDA-capable device is detected", success;
+}
+int cuDeviceGetCount(int* count) { return *count = all().devices, success; }
+int cuDeviceGet(int* device, int number) {
+  const lock held(all().mutex);
+  if (number < 0 || number >= all().devices) return invalid_device;
+  return *device = number, success;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  const lock held(all().mutex);
+  if (attribute != 102) return misused("cuDeviceGetAttribute of something else");
+  return *value = all().virtual_memory ? 1 : 0, success;
+}
+int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = all().capacity, success; }
+int cuDevicePrimaryCtxRetain(void** made, int device) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuDevicePrimaryCtxRetain", false)) return failed;
+  ++d.primary[static_cast<std::size_t>(device)].retained;
+  return *made = &d.primary[static_cast<std::size_t>(device)], success;
+}
+int cuDevicePrimaryCtxRelease_v2(int device) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (--d.primary[static_cast<std::size_t>(device)].retained < 0)
+    return misused("a context is released twice");
+  return success;
+}
+int cuCtxGetCurrent(void** now) {
+  const lock held(all().mutex);
+  if (const int failed = begin("cuCtxGetCurrent", false)) return failed;
+  return *now = current, success;
+}
+int cuCtxSetCurrent(void* wanted) {
+  const lock held(all().mutex);
+  // To go back to where a thread was must work, or whoever called is left in another context.
+  if (const int failed = begin("cuCtxSetCurrent", false); failed != success && current == nullptr)
+    return failed;
+  return current = static_cast<context*>(wanted), success;
+}
+int cuCtxSynchronize() {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuCtxSynchronize")) return failed;
+  return finish_device(d, device_of(current)), success;
+}
+
+int cuMemAlloc_v2(address* given, std::size_t bytes) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemAlloc")) return failed;
+  if (bytes == 0) return invalid_value;
+  if (!take(d, device_of(current), bytes)) return out_of_memory;
+  *given = new_addresses(d, bytes, 512);
+  d.segments[*given] = {bytes, device_of(current)};
+  return success;
+}
+int cuMemFree_v2(address p) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemFree")) return failed;
+  const auto found = d.segments.find(p);
+  if (found == d.segments.end()) return misused("cuMemFree of what was not given");
+  if (found->second.device != device_of(current)) return misused("cuMemFree in another device's context");
+  finish_device(d, found->second.device);
+  d.used[static_cast<std::size_t>(found->second.device)] -= found->second.bytes;
+  d.segments.erase(found);
+  return success;
+}
+int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemGetInfo")) return failed;
+  *total = d.capacity;
+  return *free = d.capacity - d.used[static_cast<std::size_t>(device_of(current))], success;
+}
+
+int cuEventCreate(void** made, unsigned flags) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuEventCreate")) return failed;
+  if (flags != 2) return misused("an event with timing");
+  *made = reinterpret_cast<void*>(16 * d.next_event++);
+  d.events[*made] = {};
+  return success;
+}
+int cuEventDestroy_v2(void* e) {
+  driver& d = all();
+  const lock held(d.mutex);
+  const int failed = begin("cuEventDestroy", false);  // of earlier work; the event is gone
+  if (d.events.erase(e) == 0) return misused("cuEventDestroy of what is no event", invalid_handle);
+  return failed;
+}
+int cuEventRecord(void* e, void* stream) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuEventRecord")) return failed;
+  const auto found = d.events.find(e);
+  if (found == d.events.end()) return misused("cuEventRecord of what is no event", invalid_handle);
+  const std::pair on{device_of(current), stream};
+  if (d.ended.contains(on)) return invalid_handle;
+  found->second = {true, on, d.streams[on].given};
+  return success;
+}
+int cuEventQuery(void* e) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuEventQuery", false)) return failed;
+  const auto found = d.events.find(e);
+  if (found == d.events.end()) return misused("cuEventQuery of what is no event", invalid_handle);
+  return is_past(d, found->second) ? success : not_ready;
+}
+int cuEventSynchronize(void* e) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuEventSynchronize")) return failed;
+  const auto found = d.events.find(e);
+  if (found == d.events.end()) return misused("cuEventSynchronize of what is no event", invalid_handle);
+  return finish(d, found->second.on, found->second.at), success;
+}
+int cuStreamSynchronize(void* stream) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuStreamSynchronize")) return failed;
+  const std::pair on{device_of(current), stream};
+  if (d.ended.contains(on)) return invalid_handle;
+  return finish(d, on, d.streams[on].given), success;
+}
+int cuStreamWaitEvent(void* stream, void* e, unsigned flags) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuStreamWaitEvent")) return failed;
+  const auto found = d.events.find(e);
+  if (found == d.events.end() || flags != 0) return misused("cuStreamWaitEvent for what is no event");
+  queue& q = d.streams[{device_of(current), stream}];
+  ++q.given;
+  q.tasks.push_back({true, found->second.on, found->second.at});
+  return advance(d), success;
+}
+
+int cuMemGetAllocationGranularity(std::size_t* bytes, const properties* wanted, int which) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (!are_plain(d, wanted) || which != 0) return misused("cuMemGetAllocationGranularity of something else");
+  return *bytes = granularity, success;
+}
+int cuMemAddressReserve(address* given, std::size_t bytes, std::size_t to, address wanted,
+                        unsigned long long flags) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemAddressReserve", false)) return failed;
+  if (wanted != 0 || flags != 0) return misused("cuMemAddressReserve with wishes");
+  if (bytes == 0 || bytes % granularity != 0 || (to & (to - 1)) != 0) return invalid_value;
+  if (bytes > std::size_t{1} << 46) return out_of_memory;
+  *given = new_addresses(d, bytes, to > granularity ? to : granularity);
+  d.ranges[*given] = bytes;
+  return success;
+}
+int cuMemAddressFree(address p, std::size_t bytes) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemAddressFree", false)) return failed;
+  const auto found = d.ranges.find(p);
+  if (found == d.ranges.end() || found->second != bytes) return invalid_value;
+  const auto inside = d.mappings.lower_bound(p);
+  if (inside != d.mappings.end() && inside->first < p + bytes) return invalid_value;
+  d.ranges.erase(found);
+  return success;
+}
+int cuMemCreate(address* made, std::size_t bytes, const properties* wanted, unsigned long long flags) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemCreate", false)) return failed;
+  if (!d.virtual_memory) return not_supported;
+  if (!are_plain(d, wanted) || flags != 0) return misused("cuMemCreate of something else");
+  if (bytes == 0 || bytes % granularity != 0) return invalid_value;
+  if (!take(d, wanted->where.id, bytes)) return out_of_memory;
+  *made = d.next_handle++;
+  d.handles[*made] = {bytes, wanted->where.id};
+  return success;
+}
+int cuMemRelease(address handle) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemRelease", false)) return failed;
+  const auto found = d.handles.find(handle);
+  if (found == d.handles.end() || found->second.released) return misused("cuMemRelease of what is no memory");
+  found->second.released = true;
+  return forget_if_gone(d, handle), success;
+}
+int cuMemMap(address p, std::size_t bytes, std::size_t offset, address handle, unsigned long long flags) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemMap", false)) return failed;
+  if (offset != 0 || flags != 0) return misused("cuMemMap with wishes");
+  const auto memory = d.handles.find(handle);
+  if (memory == d.handles.end() || memory->second.released) return misused("cuMemMap of what is no memory");
+  if (p % granularity != 0 || bytes % granularity != 0 || bytes != memory->second.bytes) return invalid_value;
+  auto range = d.ranges.upper_bound(p);
+  if (range == d.ranges.begin()) return invalid_value;
+  --range;
+  if (p - range->first > range->second || bytes > range->second - (p - range->first)) return invalid_value;
+  auto next = d.mappings.lower_bound(p);
+  if (next != d.mappings.end() && next->first < p + bytes) return invalid_value;
+  if (next != d.mappings.begin() && (--next)->first + next->second.bytes > p) return invalid_value;
+  d.mappings[p] = {bytes, handle};
+  ++memory->second.mappings;
+  return success;
+}
+int cuMemUnmap(address p, std::size_t bytes) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemUnmap", false)) return failed;
+  const auto found = d.mappings.find(p);
+  if (found == d.mappings.end() || found->second.bytes != bytes) return invalid_value;
+  const address handle = found->second.handle;
+  d.mappings.erase(found);
+  --d.handles[handle].mappings;
+  return forget_if_gone(d, handle), success;
+}
+int cuMemSetAccess(address p, std::size_t bytes, const access* wanted, std::size_t count) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemSetAccess", false)) return failed;
+  if (count != 1 || wanted->where.type != 1 || wanted->flags != 3)
+    return misused("cuMemSetAccess of something else");
+  const auto found = d.mappings.find(p);
+  if (found == d.mappings.end() || found->second.bytes != bytes) return invalid_value;
+  if (d.handles[found->second.handle].device != wanted->where.id) return misused("access for another device");
+  found->second.granted = true;
+  return success;
+}
+
+// For tests.
+
+/// Begins anew, not initialized, with so many devices of so much memory.
+void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
+  driver& d = all();
+  const lock held(d.mutex);
+  d.initialized = false;
+  d.devices = devices;
+  d.capacity = capacity;
+  d.virtual_memory = virtual_memory != 0;
+  d.holds = false;
+  d.primary.assign(static_cast<std::size_t>(devices), {});
+  d.other.assign(static_cast<std::size_t>(devices), {});
+  for (int i = 0; i < devices; ++i) {
+    d.primary[static_cast<std::size_t>(i)].device = d.other[static_cast<std::size_t>(i)].device = i;
+    d.other[static_cast<std::size_t>(i)].primary = false;
+  }
+  d.segments.clear(), d.ranges.clear(), d.handles.clear(), d.mappings.clear();
+  d.streams.clear(), d.ended.clear(), d.events.clear();
+  d.used.assign(static_cast<std::size_t>(devices), 0);
+  d.calls = d.first_failing = d.last_failing = 0;
+  d.misuse.clear(), d.counts.clear();
+  current = nullptr;
+}
+/// Lets the calls from one number to another fail, counted from now.
+void fake_fail(unsigned long long first, unsigned long long last, int with) {
+  driver& d = all();
+  const lock held(d.mutex);
+  d.calls = 0;
+  d.first_failing = first, d.last_failing = last, d.failing_with = with;
+}
+unsigned long long fake_calls() {
+  const lock held(all().mutex);
+  return all().calls;
+}
+int fake_count(const char* name) {
+  const lock held(all().mutex);
+  return all().counts[name];
+}
+/// Gives a stream work that stays until it is finished, where work is held, or until somebody waits for it.
+void fake_hold(int holds) {
+  const lock held(all().mutex);
+  all().holds = holds != 0;
+  advance(all());
+}
+void fake_submit(int device, void* stream) {
+  const lock held(all().mutex);
+  queue& q = all().streams[{device, stream}];
+  ++q.given;
+  q.tasks.push_back({});
+  advance(all());
+}
+void fake_finish(int device, void* stream) {
+  const lock held(all().mutex);
+  finish(all(), {device, stream}, all().streams[{device, stream}].given);
+}
+/// Ends the next task of a stream alone.
+void fake_finish_one(int device, void* stream) {
+  const lock held(all().mutex);
+  finish(all(), {device, stream}, all().streams[{device, stream}].completed + 1);
+}
+void fake_end_stream(int device, void* stream) {
+  const lock held(all().mutex);
+  all().ended.insert({device, stream});
+}
+/// A context of a device that is not its primary one.
+void* fake_other_context(int device) { return &all().other[static_cast<std::size_t>(device)]; }
+/// The context of the calling thread.
+void* fake_current() { return current; }
+/// Whether work of a device may use all bytes from an address on.
+int fake_usable(int device, address p, std::size_t bytes) {
+  driver& d = all();
+  const lock held(d.mutex);
+  auto segment = d.segments.upper_bound(p);
+  if (segment != d.segments.begin()) {
+    --segment;
+    if (p - segment->first < segment->second.bytes)
+      return segment->second.device == device && bytes <= segment->second.bytes - (p - segment->first);
+  }
+  for (const address end = p + bytes; p < end;) {
+    auto at = d.mappings.upper_bound(p);
+    if (at == d.mappings.begin()) return 0;
+    --at;
+    if (p - at->first >= at->second.bytes || !at->second.granted) return 0;
+    if (d.handles[at->second.handle].device != device) return 0;
+    p = at->first + at->second.bytes;
+  }
+  return 1;
+}
+std::size_t fake_used(int device) {
+  const lock held(all().mutex);
+  return all().used[static_cast<std::size_t>(device)];
+}
+/// How many things are not given back.
+std::size_t fake_outstanding() {
+  driver& d = all();
+  const lock held(d.mutex);
+  std::size_t count =
+      d.segments.size() + d.ranges.size() + d.handles.size() + d.mappings.size() + d.events.size();
+  for (const context& c : d.primary) count += static_cast<std::size_t>(c.retained);
+  return count;
+}
+/// What was done first that must never be done; empty if nothing was.
+const char* fake_misuse() {
+  const lock held(all().mutex);
+  return all().misuse.c_str();
+}
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// A library whose functions and types have the names of those in library_two.cpp, and do other things.
+#include <utility>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/torch_functions.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/passthrough.hpp>
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+
+namespace {
+struct same {
+  static auto make_device(int number) {
+    return tessera::simulated_device({.capacity = 64_MiB, .device = static_cast<unsigned>(number)});
+  }
+  static auto make_allocator(auto device) {
+    return tessera::locked<tessera::pytorch<>, decltype(device)>(std::move(device));
+  }
+};
+}  // namespace
+
+TESSERA_TORCH_FUNCTIONS(same, same);
