@@ -19,8 +19,8 @@ namespace tessera {
 }
 
 /// Calls f(const segment_view&, const block_view&) for each block of a caching_allocator: those of one segment one after
-/// the other, in the order of addresses, the segments in no particular order. Segments that are just going back are left
-/// out. f must not use the allocator.
+/// the other, in the order of addresses, the segments in no particular order; also of segments that are just going back.
+/// f must not use the allocator.
 ///
 ///     std::size_t largest = 0;  // free block
 ///     tessera::for_each_block(pool, [&](const tessera::segment_view&, const tessera::block_view& b) {
@@ -31,7 +31,7 @@ namespace tessera {
 template <typename Allocator, typename F>
 void for_each_block(Allocator& pool, F f) {
   const auto& blocks = pool.machine().blocks();
-  blocks.for_each_segment([&f, in_range = blocks.has_ranges](const engine::block& first, std::size_t) {
+  const auto look = [&f, in_range = blocks.has_ranges](const engine::block& first, std::size_t) {
     const engine::block* const end = first.below;
     for (const engine::block* b = &first; b != end;) {
       if (b->is_unmapped()) {
@@ -43,7 +43,8 @@ void for_each_block(Allocator& pool, F f) {
       for (; after != end && !after->is_unmapped(); after = after->above) whole.bytes += after->size;
       for (; b != after; b = b->above) f(static_cast<const segment_view&>(whole), view_of(*b));
     }
-  });
+  };
+  blocks.for_each_segment(look, true);
 }
 
 /// Bytes of the cache that trim() could not give back, because live or pending blocks share their segments or pages.

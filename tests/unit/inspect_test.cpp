@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include <tessera/inspect.hpp>
+#include <tessera/provider/forwarding.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 
@@ -85,6 +87,47 @@ TEST(inspect, shows_what_is_mapped_side_by_side_as_one) {
   void* const small = pool.allocate(12_MiB);
   EXPECT_EQ(pinned_bytes(pool), 8_MiB) << "the rest of its page";
   pool.deallocate(small);
+}
+
+/// A device that looks at the allocator while it is asked to take a segment back.
+class looking_device : public forwarding<simulated_device> {
+ public:
+  using forwarding::forwarding;
+  bool release(void* p, std::size_t bytes) noexcept {
+    look();
+    return works && to().release(p, bytes);
+  }
+  std::function<void()> look;
+  bool works = true;
+};
+
+TEST(inspect, shows_segments_that_are_just_going_back) {
+  simulated_device memory;
+  caching_allocator<pytorch_native, looking_device> pool{looking_device(memory)};
+  pool.deallocate(pool.allocate(30_MiB));
+  pool.deallocate(pool.allocate(1));
+  std::vector<std::size_t> seen;
+  pool.device().look = [&] {
+    std::size_t reserved = 0;
+    for (const auto& [address, part] : look_at(pool)) {
+      EXPECT_EQ(part.blocks.size(), 1u);
+      EXPECT_EQ(part.blocks[0].is, state::free);
+      reserved += part.segment.bytes;
+    }
+    EXPECT_EQ(reserved, pool.now().reserved);
+    seen.push_back(reserved);
+  };
+  pool.device().works = false;
+  pool.trim();
+  ASSERT_FALSE(seen.empty());
+  for (const std::size_t reserved : seen) EXPECT_EQ(reserved, 32_MiB);
+  EXPECT_EQ(look_at(pool).size(), 2u) << "they stay where the device fails";
+  seen.clear();
+  pool.device().works = true;
+  pool.trim();
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[0], 32_MiB);
+  EXPECT_TRUE(look_at(pool).empty());
 }
 
 /// What is free and not pinned is what trim gives back.

@@ -211,10 +211,10 @@ class heap {
     }
     return released >= least;
   }
-  /// Calls f(first block, bytes) for each segment, in no particular order.
+  /// Calls f(first block, bytes) for each segment, in no particular order; with `leaving`, for those taken out too.
   template <typename F>
-  void for_each_segment(F f) const {
-    segments_.for_each([&f](const segment& s) {
+  void for_each_segment(F f, bool leaving = false) const {
+    segments_.for_each(leaving, [&f](const segment& s) {
       std::size_t bytes = 0;
       for (const block* b = s.above; b != &s; b = b->above) bytes += b->size;
       f(s.first(), bytes);

@@ -20,30 +20,35 @@ class segments {
     fresh.mark.is = block::state::segment;
     fresh.idle_since = idle_since;
     fresh.oversize = oversize;
-    link(fresh);
+    link(fresh, first_);
+    ++count_;
     return fresh;
   }
 
   void set_aside(segment& leaving, std::size_t bytes) noexcept {
-    (leaving.previous != nullptr ? leaving.previous->next : first_) = leaving.next;
-    if (leaving.next != nullptr) leaving.next->previous = leaving.previous;
+    unlink(leaving, first_);
+    link(leaving, aside_);
     --count_;
     bytes_aside_ += bytes;
   }
   void bring_back(segment& staying, std::size_t bytes) noexcept {
+    unlink(staying, aside_);
+    link(staying, first_);
+    ++count_;
     bytes_aside_ -= bytes;
-    link(staying);
   }
   /// Forgets a segment that is aside.
   void forget(segment& gone, std::size_t bytes) noexcept {
+    unlink(gone, aside_);
     bytes_aside_ -= bytes;
     nodes_.give_back(&gone);
   }
 
-  /// Calls f(const segment&) for each that is not aside; f may not change them.
+  /// Calls f(const segment&) for each that is not aside, or for all; f may not change them.
   template <typename F>
-  void for_each(F f) const {
+  void for_each(bool aside_too, F f) const {
     for (const segment* s = first_; s != nullptr; s = s->next) f(*s);
+    for (const segment* s = aside_too ? aside_ : nullptr; s != nullptr; s = s->next) f(*s);
   }
   /// The one that begins at this address, or null; linear.
   [[nodiscard]] const segment* find(std::uintptr_t address) const noexcept {
@@ -58,16 +63,20 @@ class segments {
   void sweep() noexcept { nodes_.sweep(); }
 
  private:
-  void link(segment& s) noexcept {
+  static void link(segment& s, segment*& first) noexcept {
     s.previous = nullptr;
-    s.next = first_;
-    if (first_ != nullptr) first_->previous = &s;
-    first_ = &s;
-    ++count_;
+    s.next = first;
+    if (first != nullptr) first->previous = &s;
+    first = &s;
+  }
+  static void unlink(segment& s, segment*& first) noexcept {
+    (s.previous != nullptr ? s.previous->next : first) = s.next;
+    if (s.next != nullptr) s.next->previous = s.previous;
   }
 
   slab<segment> nodes_;
   segment* first_ = nullptr;
+  segment* aside_ = nullptr;
   std::size_t count_ = 0;
   std::size_t bytes_aside_ = 0;
 };
