@@ -6,7 +6,7 @@
 #include <variant>
 
 #include <tessera/trace/file.hpp>
-#include <tessera/trace/snapshot.hpp>
+#include <tessera/trace/read_snapshot.hpp>
 #include <tessera/trace/verify.hpp>
 
 #include "commands.hpp"

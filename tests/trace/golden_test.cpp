@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/trace/snapshot.hpp>
+#include <tessera/trace/read_snapshot.hpp>
 #include <tessera/trace/verify.hpp>
 
 #include "golden.hpp"

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/trace/snapshot.hpp>
+#include <tessera/trace/read_snapshot.hpp>
 #include <tessera/trace/snapshot_recording.hpp>
 #include <tessera/trace/start_state.hpp>
 #include <tessera/trace/verify.hpp>
@@ -91,7 +91,7 @@ TEST(snapshot, reads_segments_and_traces) {
   ASSERT_EQ(s.segments.size(), 1u);
   EXPECT_TRUE(s.segments[0].large);
   EXPECT_EQ(s.segments[0].blocks[1].address, static_cast<std::uint64_t>(base + 5 * mib));
-  EXPECT_FALSE(s.segments[0].blocks[1].active);
+  EXPECT_FALSE(s.segments[0].blocks[1].active());
   ASSERT_EQ(s.traces[0].size(), 2u);
   EXPECT_EQ(s.traces[0][1].what, snapshot::action::alloc);
   EXPECT_EQ(s.configured.max_split_size, unlimited);
@@ -139,9 +139,9 @@ TEST(start_state, takes_the_history_back) {
   ASSERT_EQ(found.size(), 1u);
   const auto& blocks = found[0].blocks;
   ASSERT_EQ(blocks.size(), 3u);
-  EXPECT_FALSE(blocks[0].active);
+  EXPECT_FALSE(blocks[0].active());
   EXPECT_EQ(blocks[0].size, 5_MiB);
-  EXPECT_TRUE(blocks[1].active);
+  EXPECT_TRUE(blocks[1].active());
   EXPECT_EQ(blocks[1].size, 6_MiB);
   EXPECT_EQ(blocks[2].size, 9_MiB);
 }

@@ -28,20 +28,17 @@ class start_finder {
   ///   Returns:  an error with the number of the entry that contradicts what came after it
   template <typename Round>
   [[nodiscard]] read_result<std::vector<snapshot::segment>> find(Round round) {
-    for (const snapshot::segment& s : source_.segments) {
-      if (s.device != device_) continue;
+    for (const snapshot::segment& s : source_.segments_of(device_)) {
       if (s.expandable) return error("a segment is expandable, which is not supported");
       region& r = regions_[s.address];
       r.about = s;
       for (const snapshot::block& b : s.blocks) {
-        if (b.active) r.live[b.address] = {b.size, b.requested};
+        if (b.active()) r.live[b.address] = {b.size, b.requested};
       }
     }
-    if (device_ < source_.traces.size()) {
-      const auto& entries = source_.traces[device_];
-      for (std::size_t i = entries.size(); i-- > 0;) {
-        if (const char* rule = undo(entries[i])) return error("entry " + std::to_string(i) + ": " + rule);
-      }
+    const auto entries = source_.trace_of(device_);
+    for (std::size_t i = entries.size(); i-- > 0;) {
+      if (const char* rule = undo(entries[i])) return error("entry " + std::to_string(i) + ": " + rule);
     }
     std::vector<snapshot::segment> found;
     for (auto& [address, r] : regions_) {
@@ -108,10 +105,8 @@ class start_finder {
       }
       case snapshot::action::segment_map:
       case snapshot::action::segment_unmap: return "belongs to an expandable segment, which is not supported";
-      case snapshot::action::free_requested:
-      case snapshot::action::other: return nullptr;
+      default: return nullptr;
     }
-    return nullptr;
   }
 
   template <typename Round>
@@ -130,11 +125,11 @@ class start_finder {
         if (room > size && room - size <= (s.large ? least_large_rest : 0)) size = room;
       }
       if (it->first < at || size > room) return false;
-      if (it->first > at) s.blocks.push_back({at, static_cast<std::size_t>(it->first - at), 0, false});
-      s.blocks.push_back({it->first, size, it->second.requested, true});
+      if (it->first > at) s.blocks.push_back({at, static_cast<std::size_t>(it->first - at)});
+      s.blocks.push_back({it->first, size, it->second.requested, snapshot::block::state::live});
       at = it->first + size;
     }
-    if (at < end) s.blocks.push_back({at, static_cast<std::size_t>(end - at), 0, false});
+    if (at < end) s.blocks.push_back({at, static_cast<std::size_t>(end - at)});
     return true;
   }
 

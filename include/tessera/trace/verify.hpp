@@ -88,8 +88,8 @@ class verifier {
     std::vector<engine::piece> pieces;
     for (const snapshot::block& b : s.blocks) {
       const std::size_t requested = b.requested == 0 || b.requested > b.size ? b.size : b.requested;
-      pieces.push_back({b.size, b.active ? requested : 0});
-      if (b.active) live_[b.address] = {s.pool, reinterpret_cast<void*>(b.address)};
+      pieces.push_back({b.size, b.active() ? requested : 0});
+      if (b.active()) live_[b.address] = {s.pool, reinterpret_cast<void*>(b.address)};
     }
     segments_[s.address] = {s.size, s.pool};
     reserved_ += s.size;
