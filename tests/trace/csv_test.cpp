@@ -230,8 +230,10 @@ TEST(read_text_trace, is_told_by_the_header) {
   EXPECT_EQ(lines(read_text_trace("id,lower,upper,size,offset\r\n4,0,1,16,0", "T")), expected);
 }
 
-TEST(read_text_trace, an_unknown_header_names_both) {
-  const std::string rule = "T:1: the header must be op,id,bytes,stream,t_us or id,lower,upper,size, not ";
+TEST(read_text_trace, an_unknown_header_names_all) {
+  const std::string rule =
+      "T:1: the header must be op,id,bytes,stream,t_us, id,lower,upper,size or "
+      "Thread,Time,Action,Pointer,Size,Stream, not ";
   EXPECT_EQ(error_of(read_text_trace("", "T")), rule + "''");
   EXPECT_EQ(error_of(read_text_trace("id,lower,upper,sizes\n", "T")), rule + "'id,lower,upper,sizes'");
   EXPECT_EQ(error_of(read_text_trace("\n" + csv(""), "T")), rule + "''");

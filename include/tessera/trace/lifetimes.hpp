@@ -13,6 +13,7 @@
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/fields.hpp>
+#include <tessera/trace/rmm.hpp>
 
 namespace tessera::trace {
 
@@ -70,14 +71,16 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
   return read;
 }
 
-/// Reads either text format, told by the header.
+/// Reads any of the text formats, told by the header.
 [[nodiscard]] inline read_result<recording> read_text_trace(std::string_view text, std::string name) {
   const std::string_view header = text.substr(0, text.find_first_of("\r\n"));
   if (header == csv_header) return read_csv(text, std::move(name));
   if (header == lifetimes_header || header == lifetimes_header_with_offset)
     return read_lifetimes(text, std::move(name));
-  return input_error{std::move(name) + ":1", "the header must be " + std::string(csv_header) + " or " +
-                                                 std::string(lifetimes_header) + ", not " + shown(header)};
+  if (header == rmm_header) return read_rmm(text, std::move(name));
+  return input_error{std::move(name) + ":1", "the header must be " + std::string(csv_header) + ", " +
+                                                 std::string(lifetimes_header) + " or " +
+                                                 std::string(rmm_header) + ", not " + shown(header)};
 }
 
 }  // namespace tessera::trace
