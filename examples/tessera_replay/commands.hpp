@@ -17,6 +17,7 @@ struct arguments {
   std::string dialect = "pytorch";
   std::string conf;
   std::string out;  // a file to write
+  std::string at;   // the moment to show: peak or end
   std::size_t capacity = tessera::operator""_GiB(80);
   bool has_capacity = false;  // whether one was named
   std::size_t max_ns = 0;     // host nanoseconds for each operation; 0 for any
@@ -31,6 +32,7 @@ int decisions(const arguments& said);
 int verify(const arguments& said);
 int fit(const arguments& said);
 int explain(const arguments& said);
+int snapshot(const arguments& said);
 int draw(const arguments& said);
 
 }  // namespace replay

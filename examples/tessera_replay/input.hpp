@@ -17,12 +17,14 @@
 #include <tessera/trace/lifetimes.hpp>
 #include <tessera/trace/program.hpp>
 #include <tessera/trace/snapshot_recording.hpp>
+#include <tessera/trace/text.hpp>
 
 #include "commands.hpp"
 #include "recipes.hpp"
 
 namespace replay {
 
+using tessera::trace::json_text;
 using tessera::trace::read_result;
 
 /// The file's name without folders and ending.
@@ -43,16 +45,6 @@ using tessera::trace::read_result;
 
 [[nodiscard]] inline tessera::simulated_device device_of(std::size_t capacity) {
   return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};
-}
-
-/// `text` as it may stand between the quotes of a JSON string.
-[[nodiscard]] inline std::string json_text(std::string_view text) {
-  std::string safe;
-  for (char c : text) {
-    if (c == '"' || c == '\\') safe += '\\';
-    safe += c >= ' ' ? c : ' ';
-  }
-  return safe;
 }
 
 /// Says on a terminal what is being done, over what was said before; nothing where standard error is a file.

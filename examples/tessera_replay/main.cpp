@@ -40,11 +40,17 @@ constexpr command commands[] = {
     {"explain", &replay::explain, true, "--dialect",
      "TEXT [--dialect pytorch|torch_npu|paddle]\n"
      "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n"},
+    {"snapshot", &replay::snapshot, true, "--recipe --conf --capacity --out --at",
+     "TRACE --out FILE [--at peak|end] [--recipe NAME] [--conf TEXT] [--capacity BYTES]\n"
+     "    how the recipe's memory stands, and what led there, for the viewers of others: a .pickle for\n"
+     "    pytorch.org/memory_viz, as it is where most is reserved (--at peak); a .json for ui.perfetto.dev, "
+     "or\n"
+     "    a .csv as RMM logs it, of the whole trace (--at end)\n"},
 };
 
 constexpr const char* meanings =
     "\n"
-    "TRACE     op,id,bytes,stream,t_us or id,lower,upper,size (CSV), or a PyTorch snapshot\n"
+    "TRACE     op,id,bytes,stream,t_us or id,lower,upper,size (CSV), an RMM log, or a PyTorch snapshot\n"
     "--recipe  pytorch (default), pytorch_expandable, cuda_async, torch_npu, torch_npu_expandable, paddle,\n"
     "          paddle_auto_growth, paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed,\n"
     "          stitched, stitched_calmly, power_of_two, passthrough\n"
@@ -84,6 +90,10 @@ std::string read_option(replay::arguments& said, std::string_view name, std::str
   if (name == "--dialect") said.dialect = value;
   if (name == "--conf") said.conf = value;
   if (name == "--out") said.out = value;
+  if (name == "--at") {
+    if (value != "peak" && value != "end") return "--at " + std::string(value) + ": must be peak or end";
+    said.at = value;
+  }
   if (name == "--capacity") {
     said.has_capacity = true;
     if (!read_number(value, said.capacity))
@@ -102,7 +112,7 @@ std::string read_words(const command& chosen, int count, char** words, replay::a
       said.files.emplace_back(word);
       continue;
     }
-    constexpr std::string_view all = "--json --recipe --conf --dialect --capacity --out --max-ns";
+    constexpr std::string_view all = "--json --recipe --conf --dialect --capacity --out --at --max-ns";
     if (!is_among(all, word)) return std::string(word) + ": no such option; see tessera-replay --help";
     if (!is_among(chosen.options, word)) return std::string(chosen.name) + ": takes no " + std::string(word);
     if (word == "--json") {

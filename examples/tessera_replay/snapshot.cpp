@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <tessera/adaptor/history.hpp>
+#include <tessera/caching_allocator.hpp>
+#include <tessera/trace/capture.hpp>
+#include <tessera/trace/output.hpp>
+#include <tessera/trace/program.hpp>
+#include <tessera/trace/rmm.hpp>
+#include <tessera/trace/snapshot.hpp>
+#include <tessera/trace/write_chrome.hpp>
+#include <tessera/trace/write_pickle.hpp>
+
+#include "commands.hpp"
+#include "input.hpp"
+
+namespace {
+
+using tessera::trace::input_error;
+using tessera::trace::program;
+
+struct event_counter {
+  std::size_t* count;
+  void on(const tessera::allocator_event&) const noexcept { ++*count; }
+};
+
+/// A microsecond for each operation of the trace, as most traces say no times.
+struct operation_time {
+  const std::size_t* operation;
+  std::uint64_t operator()() const noexcept { return *operation; }
+};
+
+/// Where to look at a replay: behind which operation, and how many events led there.
+struct moment {
+  std::size_t operation = 0;
+  std::size_t events = 0;
+};
+
+template <typename Recipe>
+moment find_moment(const program& trace, const tessera::policies<Recipe>& chosen, std::size_t capacity,
+                   bool at_peak) {
+  std::size_t events = 0;
+  tessera::caching_allocator<Recipe, tessera::simulated_device, event_counter> pool{
+      replay::device_of(capacity), chosen, {&events}};
+  moment found;
+  std::size_t most = 0;
+  tessera::trace::replay(
+      trace, pool, [](std::size_t) {},
+      [&](std::size_t i, void*) {
+        const std::size_t reserved = pool.now().reserved;
+        if (at_peak && reserved <= most) return;
+        most = std::max(most, reserved);
+        found = {i, events};
+      });
+  return found;
+}
+
+std::optional<input_error> write(const tessera::trace::snapshot& seen, const std::string& path) {
+  return tessera::trace::save(path, [&](auto& out) -> std::optional<input_error> {
+    if (path.ends_with(".json")) return tessera::trace::write_chrome(seen, out);
+    if (path.ends_with(".csv")) return tessera::trace::write_rmm(seen, 0, out);
+    tessera::trace::write_pickle(seen, out);
+    return {};
+  });
+}
+
+template <typename Pool>
+void report(const std::string& path, Pool& pool, const moment& when, const program& trace) {
+  const auto counted = pool.statistics().all;
+  std::printf(
+      "%s: after operation %zu of %zu, %jd bytes reserved, %jd allocated in %jd blocks, %jd requested, %zu "
+      "events\n",
+      path.c_str(), trace.events().empty() ? 0 : when.operation + 1, trace.events().size(),
+      static_cast<std::intmax_t>(counted.reserved_bytes.current),
+      static_cast<std::intmax_t>(counted.allocated_bytes.current),
+      static_cast<std::intmax_t>(counted.allocation.current),
+      static_cast<std::intmax_t>(counted.requested_bytes.current), when.events);
+}
+
+}  // namespace
+
+int replay::snapshot(const arguments& said) {
+  const std::string_view path = said.out;
+  if (path.empty()) return complain("snapshot: --out FILE is missing");
+  const bool is_pickle = path.ends_with(".pickle");
+  if (!is_pickle && !path.ends_with(".json") && !path.ends_with(".csv"))
+    return complain("--out " + said.out + ": must end in .pickle, .json or .csv, which says the format");
+  const bool at_peak = said.at.empty() ? is_pickle : said.at == "peak";
+  return with_trace(
+      said, [&]<typename Recipe>(const program& trace, const tessera::policies<Recipe>& chosen) -> int {
+        const moment when = find_moment<Recipe>(trace, chosen, said.capacity, at_peak);
+        std::size_t operation = 0;
+        using history = tessera::history<operation_time>;
+        tessera::caching_allocator<Recipe, tessera::simulated_device, history> pool{
+            device_of(said.capacity), chosen, history(when.events, {&operation})};
+        std::optional<input_error> error;
+        const auto look = [&] {
+          tessera::trace::snapshot seen = tessera::trace::capture(pool);
+          seen.name = title_of(said.files[0]);
+          seen.configured.conf = said.conf;
+          error = write(seen, said.out);
+          if (!error) report(said.out, pool, when, trace);
+        };
+        const std::size_t failures = tessera::trace::replay(
+            trace, pool, [&](std::size_t i) { operation = i; },
+            [&](std::size_t i, void*) {
+              if (i == when.operation) look();
+            });
+        if (trace.events().empty()) look();
+        if (error) return complain(error->text());
+        if (failures != 0)
+          std::fprintf(stderr, "tessera-replay: %s: %zu allocations failed\n", said.files[0].c_str(),
+                       failures);
+        return failures != 0 ? differs : done;
+      });
+}
