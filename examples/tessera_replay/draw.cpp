@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
-#include <cstdio>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +10,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/trace/markup.hpp>
 #include <tessera/trace/memory_map.hpp>
+#include <tessera/trace/output.hpp>
 #include <tessera/trace/program.hpp>
 #include <tessera/trace/svg.hpp>
 #include <tessera/trace/timeline.hpp>
@@ -92,15 +90,6 @@ replay::drawn run(const std::string& name, const tessera::trace::recording& sour
 }
 
 /// Writes a file whole; what is wrong, or nothing.
-std::string write_file(const std::string& path, std::string_view text) {
-  std::FILE* const file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return path + ": cannot be opened: " + std::strerror(errno);
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const int error = errno;
-  if (std::fclose(file) == 0 && written) return {};
-  return path + ": cannot be written: " + std::strerror(written ? errno : error);
-}
-
 std::string svg_text(const replay::picture& shown) {
   tessera::trace::svg_picture svg{replay::headline(shown),
                                   shown.trace + ", " +
@@ -160,6 +149,7 @@ int replay::draw(const arguments& said) {
     shown.rows = std::move(std::get<std::vector<row>>(rows));
   }
   progress("");
-  const std::string wrong = write_file(said.out, as_svg ? svg_text(shown) : html_report(shown));
-  return wrong.empty() ? +done : complain(wrong);
+  const auto wrong = tessera::trace::save(
+      said.out, [&](auto& out) { out.write(as_svg ? svg_text(shown) : html_report(shown)); });
+  return wrong ? complain(wrong->text()) : +done;
 }
