@@ -32,5 +32,6 @@ int verify(const arguments& said);
 int fit(const arguments& said);
 int explain(const arguments& said);
 int draw(const arguments& said);
+int explain_oom(const arguments& said);
 
 }  // namespace replay
