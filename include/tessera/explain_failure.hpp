@@ -54,8 +54,6 @@ class failure_survey {
   void note_request() noexcept {
     const std::size_t size = chosen_.rounding.block_size(told_.requested);
     told_.block = size;
-    in_place_page_ = grow_in_place<>{}.page_size(size);
-    stitched_page_ = grow_by_stitching<>{}.page_size(size);
     told_.pool = chosen_.pools.select(size);
     told_.segment = segment_for(machine_, chosen_, size);
     told_.wanted = told_.segment;
@@ -80,7 +78,8 @@ class failure_survey {
     const auto key_of = [this](std::uint64_t stream) {
       return stream_id(chosen_.streams.reuse_key(stream_id{stream}));
     };
-    told_.crosses_streams = Recipe::streams::crosses || key_of(1) == key_of(2);
+    told_.crosses = Recipe::streams::crosses;
+    told_.shares_streams = told_.crosses || key_of(1) == key_of(2);
     told_.device_has_order = ordering_provider<provider>;
     told_.device_has_ranges = virtual_memory_provider<provider>;
     if constexpr (limited_provider<provider>)
@@ -164,39 +163,42 @@ class failure_survey {
   /// A segment or a piece of mapped memory: what goes back as a whole or not at all.
   void look_at_unit(const block& lowest, std::uintptr_t begin, std::uintptr_t end) noexcept {
     oom_report::pin here{.begin = begin, .length = end - begin};
-    std::size_t in_place = 0;
-    std::size_t stitched = 0;
     std::size_t pending = 0;
-    bool any_live = false;
-    for (const block* b = &lowest; b->mark.is != block::state::segment && b->address < end; b = b->above) {
-      const std::uintptr_t low = std::max(b->address, begin);
-      const std::uintptr_t high = std::min(b->end(), end);
-      if (b->is_free()) {
-        here.bytes += high - low;
-        in_place += engine::whole_pages(low - begin, high - begin, in_place_page_);
-        stitched += engine::whole_pages(low - begin, high - begin, stitched_page_);
-        continue;
-      }
-      if (here.blocks++ == 0) here.first = b->address;
-      here.held += b->size;
-      const bool is_pending = b->mark.is == block::state::pending;
-      pending += is_pending ? high - low : 0;
-      any_live = any_live || !is_pending;
-    }
+    std::size_t live = 0;     // blocks
+    std::size_t largest = 0;  // of those in use
+    for_each_part(lowest, begin, end, [&](const block& b, std::size_t low, std::size_t high) {
+      if (b.is_free()) return void(here.bytes += high - low);
+      if (here.blocks++ == 0) here.first = b.address;
+      here.held += b.size;
+      largest = std::max(largest, b.size);
+      b.mark.is == block::state::pending ? pending += high - low : ++live;
+    });
     if (here.blocks == 0) return void(told_.idle += here.bytes);
-    if (!any_live) told_.idle_later += here.bytes + pending;
-    told_.pages_in_place += in_place;
-    told_.pages_stitched += stitched;
-    if (here.bytes > 0) told_.pinned += here.bytes, ++told_.pinning, told_.rank(here);
-    const std::uintptr_t largest = told_.largest.address;
-    if (begin < largest + told_.largest.bytes && largest < end) told_.largest_neighbours += here.blocks;
+    if (live == 0) told_.idle_later += here.bytes + pending;
+    const std::uintptr_t best = told_.largest.address;
+    if (begin < best + told_.largest.bytes && best < end) told_.largest_neighbours += here.blocks;
+    if (here.bytes == 0) return;
+    told_.pinned += here.bytes;
+    ++told_.pinning;
+    told_.rank(here);
+    // Pages are taken for the largest of the blocks, if in pages, and not for what is wanted now.
+    const std::size_t in_place = grow_in_place<>{}.page_size(largest);
+    const std::size_t stitched = grow_by_stitching<>{}.page_size(largest);
+    for_each_part(lowest, begin, end, [&](const block& b, std::size_t low, std::size_t high) {
+      if (b.is_free()) told_.pages_in_place += engine::whole_pages(low, high, in_place);
+      if (b.is_free()) told_.pages_stitched += engine::whole_pages(low, high, stitched);
+    });
+  }
+  /// Calls f(block, low, high) for each block of which a part lies at [begin, end), and where that is, counted from there.
+  template <typename F>
+  static void for_each_part(const block& lowest, std::uintptr_t begin, std::uintptr_t end, F f) noexcept {
+    for (const block* b = &lowest; b->mark.is != block::state::segment && b->address < end; b = b->above)
+      f(*b, std::max(b->address, begin) - begin, std::min(b->end(), end) - begin);
   }
 
   Machine& machine_;
   const policies<Recipe>& chosen_;
   stream_id key_;
-  std::size_t in_place_page_ = 0;
-  std::size_t stitched_page_ = 0;
   oom_report told_{};
 };
 

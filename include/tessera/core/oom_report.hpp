@@ -15,7 +15,7 @@ namespace tessera {
 
 /// Why a free block did not serve a request.
 enum class obstacle : unsigned char {
-  none,  ///< it would serve now: it came free since, or host memory ran out
+  none,  ///< it would serve now: it came free after the search, or host memory ran out
   too_small,
   pool,         ///< it is of another pool
   stream,       ///< it waits for another stream, and blocks do not cross
@@ -30,7 +30,8 @@ enum class remedy : unsigned char {
   raise_device_limit,  ///< the provider has a limit of its own, and refuses
   empty_cache,         ///< idle memory could go back to the device first
   wait_for_streams,    ///< freed blocks that streams still use could be waited for
-  retry,               ///< they came after the wait, so trying again may find them
+  try_again,           ///< a block came free after the search, as a stream let go of it
+  try_later,           ///< streams were waited for, but still use freed blocks
   grow_exactly,        ///< a smaller segment would have fitted
   use_other_pages,     ///< the device may have pages of another kind
   use_normal_pages,    ///< what is left is less than a page
@@ -117,9 +118,10 @@ struct oom_report {
   // What it is composed of.
   std::size_t pools = 1;
   growth_way way = growth_way::segments;
-  bool crosses_streams = false;  ///< or all streams share
-  bool empties_cache = false;    ///< before such a request fails
-  bool settles = false;          ///< for exact_segment
+  bool crosses = false;         ///< blocks cross from stream to stream
+  bool shares_streams = false;  ///< they do, or all streams share them
+  bool empties_cache = false;   ///< before such a request fails
+  bool settles = false;         ///< for exact_segment
   bool device_has_order = false;
   bool device_has_ranges = false;
   bool device_is_limited = false;  ///< by a limit of the provider that refuses

@@ -90,10 +90,9 @@ class oom_writer {
   void what_there_was() noexcept {
     const usage& now = told_.now;
     put("\n  reserved %s of at most %s", readable(now.reserved).text(), readable(now.limit).text());
-    if (now.limit < told_.capacity) put(" (the device has %s)", readable(told_.capacity).text());
-    put(": live %s, pending (freed, a stream still uses it) %s, cached (free) %s; requested %s",
-        readable(now.live).text(), readable(now.pending).text(), readable(now.cached).text(),
-        readable(now.requested).text());
+    if (now.limit < told_.capacity) put(" (device: %s)", readable(told_.capacity).text());
+    put(": live %s, pending (freed, but in use) %s, cached %s; requested %s", readable(now.live).text(),
+        readable(now.pending).text(), readable(now.cached).text(), readable(now.requested).text());
   }
   void what_was_missing() noexcept {
     put("\n  could still be reserved: %s, which is ", readable(told_.room()).text());
@@ -118,7 +117,7 @@ class oom_writer {
     on_stream(told_.largest.stream);
     put(": ");
     switch (told_.largest_is) {
-      case obstacle::none: put("free only since the request failed"); break;
+      case obstacle::none: put("would serve now"); break;
       case obstacle::too_small:
         put("%s too small", readable(told_.block - told_.largest.bytes).text());
         break;
@@ -131,7 +130,7 @@ class oom_writer {
       case obstacle::size_class: put("serves its own size alone"); break;
     }
     const std::size_t sharing = told_.largest_neighbours;
-    if (sharing == 0) return;
+    if (sharing == 0 || told_.largest_is == obstacle::none) return;
     put("; cannot go back, as %zu live block%s its %s", sharing, sharing == 1 ? " shares" : "s share",
         has_segments() ? "segment" : "pages");
   }
@@ -156,6 +155,7 @@ class oom_writer {
     put(said.text, amount.text());
     const bool maps_pages = what == remedy::grow_in_place || what == remedy::stitch;
     if (maps_pages && told_.split_limit != unlimited) put(", with no split limit");
+    if (maps_pages && told_.crosses) put(", with reuse_on_same_stream");
     if (maps_pages && !told_.device_has_ranges) put(", over a virtual_memory_provider");
     if (what == remedy::cross_streams && !told_.device_has_order) put(", over an ordering_provider");
     put(" [%s.hpp]", said.header);
@@ -166,7 +166,7 @@ class oom_writer {
           readable(told_.needed()).text(), readable(lacking).text(),
           told_.device_is_limited ? "provider's limit" : "device");
     } else {
-      put("what is free lies in parts too small; free some of the blocks above, or have %s more",
+      put("what is free lies in parts too small; free some of the blocks above, or have %s more memory",
           readable(lacking).text());
     }
   }
@@ -180,6 +180,7 @@ class oom_writer {
       {"a higher limit of the provider, which refused %s", "adaptor/limited"},
       {"giving idle cache back first, %s: recover_by_emptying_the_cache", "policy/recovery"},
       {"waiting for streams that use freed blocks, %s: recover_by_emptying_the_cache", "policy/recovery"},
+      {"trying again, as a block of %s came free after the search: retrying", "adaptor/retrying"},
       {"trying later, as streams use freed blocks, %s: retrying", "adaptor/retrying"},
       {"a segment of no more than needed, %s: recover_like_paddle<true>", "policy/recovery"},
       {"other pages where those of one kind run out: back_with_huge_pages_first", "policy/pages"},
