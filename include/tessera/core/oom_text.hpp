@@ -32,9 +32,9 @@ class readable {
 };
 
 /// Room for the words of any report, and the zero behind them.
-inline constexpr std::size_t oom_text_bytes = 1920;
+inline constexpr std::size_t oom_text_bytes = 2048;
 
-/// Writes an oom_report in words: at most 12 lines, each of at most 160 characters.
+/// Writes an oom_report in words: at most 12 lines, of 160 characters or less unless numbers are absurd.
 class oom_writer {
  public:
   oom_writer(const oom_report& told, char (&text)[oom_text_bytes]) noexcept : told_(told), text_(text) {
