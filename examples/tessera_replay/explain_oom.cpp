@@ -83,9 +83,9 @@ int replay::explain_oom(const arguments& said) {
       return +done;
     }
     std::printf("%s: with a capacity of %zu bytes, memory runs out at event %zu of %zu, for id %" PRIu64
-                "\n%s\n",
+                "; no allocator could do with less than %zu bytes\n%s\n",
                 title.c_str(), said.capacity, found->at, source.events().size(),
-                source.events()[found->at].id, found->error.what());
+                source.events()[found->at].id, source.peak_live(), found->error.what());
     if (!found->pinning.empty())
       std::printf("  the blocks that pin these, in the trace:\n%s", found->pinning.c_str());
     return +differs;

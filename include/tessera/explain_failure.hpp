@@ -59,6 +59,7 @@ class failure_survey {
     told_.wanted = told_.segment;
     if constexpr (!has_segments) told_.wanted = align_up(size, chosen_.growth.page_size(size));
     told_.exact_segment = has_segments ? segment_for(machine_, chosen_, size, true) : told_.wanted;
+    told_.page_in_place = grow_in_place<>{}.page_size(size);
     told_.rounding = oom_report::above(size, align_up(told_.requested, 512));
     const std::size_t unpaged =
         align_up(chosen_.growth.segment_size(size, told_.now), machine_.device().granularity());

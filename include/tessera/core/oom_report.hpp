@@ -108,6 +108,7 @@ struct oom_report {
   std::size_t pinned = 0;          ///< free bytes beside live or pending blocks
   std::size_t pinning = 0;         ///< segments or pieces in which they are
   std::size_t pages_in_place = 0;  ///< of pinned, those in whole pages as grow_in_place maps them
+  std::size_t page_in_place = 0;   ///< such a page
   std::size_t pages_stitched = 0;  ///< the same for grow_by_stitching
   std::size_t idle = 0;            ///< free bytes beside none
   std::size_t idle_later = 0;      ///< the same once pending blocks are free

@@ -136,8 +136,7 @@ class oom_writer {
   }
   void what_is_pinned() noexcept {
     if (told_.pinned == 0) return;
-    put("\n  pinned: %s of the cache cannot go back to the device, as live blocks share its %zu %s; few pin "
-        "much here:",
+    put("\n  pinned: %s of the cache cannot go back to the device, as live blocks share its %zu %s; most in:",
         readable(told_.pinned).text(), told_.pinning,
         plural(told_.pinning, has_segments() ? "segment" : "piece", has_segments() ? "segments" : "pieces"));
     for (const oom_report::pin& p : told_.pins) {
