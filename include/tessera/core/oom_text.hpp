@@ -11,25 +11,10 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/oom_report.hpp>
+#include <tessera/core/readable.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
-
-/// A number of bytes for people, as in "1.50 GiB".
-class readable {
- public:
-  explicit readable(std::size_t bytes) noexcept {
-    static constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    auto value = static_cast<double>(bytes);
-    std::size_t unit = 0;
-    for (; value >= 1024 && unit + 1 < std::size(units); ++unit) value /= 1024;
-    std::snprintf(text_, sizeof text_, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-  }
-  [[nodiscard]] const char* text() const noexcept { return text_; }
-
- private:
-  char text_[16];
-};
 
 /// Room for the words of any report, and the zero behind them.
 inline constexpr std::size_t oom_text_bytes = 2048;

@@ -23,15 +23,6 @@ std::string words(const oom_report& told) {
   return text;
 }
 
-TEST(readable, has_two_decimals_above_a_kibibyte) {
-  EXPECT_STREQ(readable(0).text(), "0 B");
-  EXPECT_STREQ(readable(1023).text(), "1023 B");
-  EXPECT_STREQ(readable(1024).text(), "1.00 KiB");
-  EXPECT_STREQ(readable(1_GiB + 512_MiB).text(), "1.50 GiB");
-  EXPECT_STREQ(readable(80_GiB * 1024).text(), "80.00 TiB");
-  EXPECT_STREQ(readable(unlimited).text(), "16.00 EiB");
-}
-
 /// A report in which every number takes as many characters as any could.
 oom_report of_wide_numbers() {
   constexpr std::uint64_t handle = std::numeric_limits<std::uint64_t>::max();
