@@ -362,7 +362,8 @@ TEST(explain_failure, in_ranges_pieces_are_pinned) {
 }
 
 TEST(explain_failure, pieces_that_are_stitched_could_be_smaller) {
-  using large_pieces = with<stitched, grow_by_stitching<64, percent(4), memory_limit{}, std::size_t{1}>>;
+  using large_pieces =
+      with<stitched, grow_by_stitching<std::size_t{64}, percent(4), memory_limit{}, std::size_t{1}>>;
   over<large_pieces> pool{of(32_MiB)};
   void* const first = pool.allocate(15_MiB);
   (void)pool.allocate(1_MiB);

@@ -120,7 +120,7 @@ class per_stream {
 
   /// As in caching_allocator: of the stream's lane, with what all lanes hold, looked at one after the other.
   [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
-    const auto each = [this](auto f) { for_each_lane(f); };
+    const auto each = [this](auto f) { this->for_each_lane(f); };
     return out_of_memory(explain_failure_among(lane_of(stream), each, bytes, stream));
   }
   /// Sums over the lanes, one after the other.
