@@ -34,5 +34,6 @@ int fit(const arguments& said);
 int explain(const arguments& said);
 int snapshot(const arguments& said);
 int draw(const arguments& said);
+int explain_oom(const arguments& said);
 
 }  // namespace replay

@@ -37,6 +37,9 @@ constexpr command commands[] = {
      "TRACE [--recipe NAME]... [--conf TEXT] [--capacity BYTES] --out FILE.html|FILE.svg\n"
      "    a picture of memory over time; the HTML page also maps the worst moment and has the table of "
      "compare\n"},
+    {"explain-oom", &replay::explain_oom, true, "--recipe --conf --capacity",
+     "TRACE [--recipe NAME] [--conf TEXT] [--capacity BYTES]\n"
+     "    why memory runs out where it first does, which blocks are in the way, and what would help\n"},
     {"explain", &replay::explain, true, "--dialect",
      "TEXT [--dialect pytorch|torch_npu|paddle]\n"
      "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n"},

@@ -17,6 +17,7 @@
 #include <tessera/engine/hooks.hpp>
 #include <tessera/engine/machine_for.hpp>
 #include <tessera/engine/totals.hpp>
+#include <tessera/explain_failure.hpp>
 #include <tessera/get_memory.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -43,7 +44,7 @@ class caching_allocator {
   ///   Cost:     constant, and a query for each stream that frees wait for; calls to the device where nothing fits
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    raise(failure(bytes));
+    raise_failure(*this, bytes, stream);
   }
 
   /// The same, but null where allocate throws.
@@ -96,10 +97,9 @@ class caching_allocator {
   [[nodiscard]] bool on_pressure(engine::hooks::function call, void* context) noexcept {
     return pressure_.add(call, context);
   }
-  /// What allocate throws.
-  [[nodiscard]] out_of_memory failure(std::size_t bytes) noexcept {
-    return {bytes, bytes > max_request ? bytes : segment_for(machine_, policies_, ask(bytes, {}).size),
-            now()};
+  /// What allocate throws; a walk over all blocks finds it out.
+  [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
+    return out_of_memory(explain_failure(machine_, policies_, bytes, stream));
   }
   [[nodiscard]] usage now() const noexcept { return usage_of(machine_, policies_.growth); }
   [[nodiscard]] auto statistics() const noexcept

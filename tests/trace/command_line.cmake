@@ -34,6 +34,15 @@ expect(0 "pinned_packed: completes from capacity" fit ${trace} --recipe pinned_p
 expect(0 "* max_split_size_mb = 32 MiB" explain max_split_size_mb:32 --dialect torch_npu)
 expect(0 "  max_split_size_mb = unlimited" explain " " --dialect pytorch)
 expect(0 "* FLAGS_allocator_strategy = naive_best_fit" explain FLAGS_allocator_strategy=naive_best_fit --dialect paddle)
+expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes; at most " explain-oom ${trace})
+expect(1 "with a capacity of 1826989966 bytes, memory runs out at event 4947 of 37898, for id 2824; no allocator could do with less than 1656527120 bytes\ntessera: out of memory: 8.00 MiB (8388608 bytes) requested on stream 0, served as a block of 8.00 MiB of pool 1, which needed a segment of 20.00 MiB\n"
+       explain-oom ${trace} --capacity 1826989966)
+expect(1 "  would help: a segment of no more than needed, 8.00 MiB: recover_like_paddle<true> [policy/recovery.hpp]\n"
+       explain-oom ${trace} --capacity 1826989966)
+expect(1 "  the blocks that pin these, in the trace:\n    0x" explain-oom ${trace} --capacity 1826989966)
+expect(1 "which needed up to 20.00 MiB of new pages\n" explain-oom ${trace} --capacity 1700000000 --conf expandable_segments:True)
+expect(1 "  no policy would help: what lives, with this request, needs 1.49 GiB: 1.89 MiB must be freed, or the device must be larger\n" explain-oom ${trace} --capacity 1600000000
+       --recipe passthrough)
 expect(0 "verify SNAPSHOT" --help)
 
 expect(2 "a command is missing")
@@ -52,6 +61,11 @@ expect(2 "torch_npu, character 13: max_split_size_mb: excluded by page_size: pag
        --dialect torch_npu)
 expect(2 "--dialect latin: no such dialect" explain max_split_size_mb:32 --dialect latin)
 expect(2 "explain: a text is missing" explain)
+expect(2 "explain-oom: a file is missing" explain-oom)
+expect(2 "explain-oom: takes one file" explain-oom ${trace} ${trace})
+expect(2 "explain-oom: takes no --json" explain-oom ${trace} --json)
+expect(2 "--capacity 0: must be a positive number of bytes" explain-oom ${trace} --capacity 0)
+expect(2 "none.csv: cannot be opened: No such file or directory" explain-oom ${SCRATCH}/none.csv)
 expect(2 "none.csv: cannot be opened: No such file or directory" compare ${SCRATCH}/none.csv)
 expect(2 "cannot be read: Is a directory" compare ${TRACES})
 
@@ -92,6 +106,9 @@ expect(2 "--at noon: must be peak or end" snapshot ${trace} --out a.csv --at noo
 expect(2 "snapshot: takes one file" snapshot ${trace} ${trace} --out a.csv)
 expect(2 "none/a.json: cannot be created: No such file or directory" snapshot ${trace} --out ${SCRATCH}/none/a.json)
 expect_for("Thread,Time,Action,Pointer,Size,Stream\n1,t,free,0x10,8,0x0\n" 2 "wrong.csv:2: '0x10' is freed but not allocated")
+# A block that is freed, but that a stream still uses, has no id any more.
+file(WRITE ${SCRATCH}/pending.csv "op,id,bytes,stream,t_us\na,0,5242880,0,0\na,1,5242880,0,0\ne,0,0,0,0\nr,1,0,7,0\nf,1,5242880,0,0\na,2,20971520,0,0\n")
+expect(1 ": id 0 (5242880 bytes, event 0), 1 pending\n" explain-oom ${SCRATCH}/pending.csv --capacity 31457280 --recipe paddle_naive_best_fit)
 
 file(WRITE ${SCRATCH}/cut.pickle "not a pickle")
 expect(2 "cut.pickle: byte 0: " verify ${SCRATCH}/cut.pickle)

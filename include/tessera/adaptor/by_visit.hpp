@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/adaptor/reach.hpp>
+#include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 
@@ -43,6 +44,9 @@ class by_visit {
   }
   void reset_accumulated_statistics() noexcept {
     self().visit([](auto& pool) { pool.reset_accumulated_statistics(); });
+  }
+  [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
+    return self().visit([=](auto& pool) { return pool.failure(bytes, stream); });
   }
   [[nodiscard]] usage now() const noexcept {
     return self().visit([](const auto& pool) { return pool.now(); });

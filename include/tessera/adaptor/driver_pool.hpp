@@ -11,6 +11,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
+#include <tessera/explain_failure.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/reclaim.hpp>
 
@@ -48,7 +49,7 @@ class driver_pool {
   ///   Throws:   out_of_memory
   [[nodiscard]] void* allocate_async(std::size_t bytes, stream_id stream) {
     void* const p = try_allocate_async(bytes, stream);
-    if (p == nullptr && bytes != 0) raise(pool_.failure(bytes));
+    if (p == nullptr && bytes != 0) raise_failure(pool_, bytes, stream);
     return p;
   }
   /// The same, but null where allocate_async throws.

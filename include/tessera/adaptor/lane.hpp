@@ -12,9 +12,13 @@
 #include <tessera/adaptor/hand_over.hpp>
 #include <tessera/adaptor/limited.hpp>
 #include <tessera/adaptor/registered.hpp>
+#include <tessera/adaptor/sums.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/oom_advice.hpp>
+#include <tessera/core/oom_report.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/explain_failure.hpp>
 
 namespace tessera {
 
@@ -128,5 +132,38 @@ class alignas(64) lane {
   alignas(64) pool inside_;
   hand_over freed_;
 };
+
+/// What the allocator of one lane, which may be null, says of a failure, with what all lanes hold; `for_each_lane(f)` calls
+/// f(lane) for each.
+template <typename Lane, typename ForEachLane>
+[[nodiscard]] oom_report explain_failure_among(Lane* in_need, ForEachLane for_each_lane, std::size_t bytes,
+                                               stream_id stream) noexcept {
+  const auto report = [=](typename Lane::allocator& in) {
+    return explain_failure(in.machine(), in.settings(), bytes, stream);
+  };
+  if (in_need == nullptr)
+    return {.requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
+  oom_report told = in_need->look(report);
+  const std::size_t wanted_rounding = oom_report::above(told.block, align_up(told.requested, 512));
+  for_each_lane([&](Lane& lane) {
+    if (&lane == in_need || told.is_absurd()) return;
+    const oom_report other = lane.look(report);
+    add_to(told.now, other.now);
+    told.elsewhere += other.now.cached;
+    told.rounding += oom_report::above(other.rounding, wanted_rounding);
+    told.unsplit += other.unsplit;
+    told.pinned += other.pinned;
+    told.pinning += other.pinning;
+    told.pages_in_place += other.pages_in_place;
+    told.pages_stitched += other.pages_stitched;
+    told.idle += other.idle;
+    told.idle_later += other.idle_later;
+    for (const oom_report::pin& p : other.pins) told.rank(p);
+  });
+  told.available = oom_report::least(told.available, oom_report::above(told.capacity, told.now.reserved));
+  told.device_is_limited = false;  // the budget of the lanes is the limit of growth
+  advise(told);
+  return told;
+}
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
+#include <tessera/explain_failure.hpp>
 #include <tessera/reclaim.hpp>
 
 namespace tessera {
@@ -33,7 +34,7 @@ class locked {
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    raise(inside_.enter([&](auto& pool) { return pool.failure(bytes); }));
+    raise_failure(*this, bytes, stream);
   }
   /// Where it fails while other threads are at the device, tries once more when they are done.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
@@ -80,6 +81,10 @@ class locked {
   /// The callback may use the allocator. While callbacks run, a thread in need does without them.
   [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
     return inside_.on_pressure(call, context);
+  }
+  /// As in caching_allocator; other threads wait meanwhile.
+  [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
+    return inside_.enter([=](auto& pool) { return pool.failure(bytes, stream); });
   }
   [[nodiscard]] usage now() const noexcept {
     return inside_.enter([](const auto& pool) { return pool.now(); });

@@ -21,6 +21,8 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
+#include <tessera/explain_failure.hpp>
+#include <tessera/get_memory.hpp>
 
 namespace tessera {
 
@@ -60,10 +62,7 @@ class per_stream {
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    lane_type* const at = lane_of(stream);
-    if (at == nullptr) raise({bytes, bytes, now()});
-    const std::size_t segment = at->enter([&](allocator& in) { return in.failure(bytes).segment(); });
-    raise({bytes, segment, now()});
+    raise_failure(*this, bytes, stream);
   }
   /// Null also where host memory for the first lane ran out.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
@@ -119,6 +118,11 @@ class per_stream {
     return true;
   }
 
+  /// As in caching_allocator: of the stream's lane, with what all lanes hold, looked at one after the other.
+  [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
+    const auto each = [this](auto f) { this->for_each_lane(f); };
+    return out_of_memory(explain_failure_among(lane_of(stream), each, bytes, stream));
+  }
   /// Sums over the lanes, one after the other.
   [[nodiscard]] usage now() const noexcept {
     usage sum;
@@ -251,7 +255,8 @@ class per_stream {
   /// False where the recipe does not want it, or there are none.
   [[nodiscard]] bool empty_others(lane_type* in_need, std::size_t bytes) noexcept {
     const recovery_steps steps = in_need->enter([&](allocator& in) {
-      const bool over = budget_.is_passed_by(in.failure(bytes).segment());
+      const std::size_t size = in.settings().rounding.block_size(bytes);
+      const bool over = budget_.is_passed_by(segment_for(in.machine(), in.settings(), size));
       return in.settings().recovery.steps(over ? refusal::by_limit : refusal::by_device);
     });
     if (std::find(steps.begin(), steps.end(), recovery_step::evict_all) == steps.end()) return false;

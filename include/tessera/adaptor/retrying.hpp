@@ -11,7 +11,11 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/error.hpp>
+#include <tessera/core/oom_advice.hpp>
+#include <tessera/core/oom_report.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/explain_failure.hpp>
 
 namespace tessera {
 
@@ -36,8 +40,8 @@ class retrying : public Allocator {
   [[nodiscard]] std::chrono::milliseconds patience() const noexcept { return patience_; }
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    void* const p = try_in_time(bytes, [&] { return Allocator::try_allocate(bytes, stream); });
-    return p != nullptr ? p : Allocator::allocate(bytes, stream);
+    if (void* const p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
+    raise_failure(*this, bytes, stream);
   }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     const auto once = [&] { return Allocator::try_allocate(bytes, stream); };
@@ -50,6 +54,14 @@ class retrying : public Allocator {
     const auto once = [&] { return Allocator::allocate_by_handle(bytes, stream); };
     const handle h = try_in_time(bytes, once);
     return h ? h : once();
+  }
+
+  /// The allocator's, which says also how long was waited.
+  [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
+    oom_report told = Allocator::failure(bytes, stream).report();
+    told.waited_ms = patience_.count();
+    advise(told);
+    return out_of_memory(told);
   }
 
   void deallocate(void* p) noexcept { Allocator::deallocate(p), freed(); }

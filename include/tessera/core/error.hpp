@@ -6,32 +6,27 @@
 #include <cstdlib>
 #include <new>
 
+#include <tessera/core/oom_report.hpp>
+#include <tessera/core/oom_text.hpp>
 #include <tessera/core/usage.hpp>
 
 namespace tessera {
 
-/// The device is full after everything the recipe tries; carries the numbers that explain it, in bytes.
+/// The device is full after everything the recipe tries; carries what explains it, as numbers and in words.
 class out_of_memory final : public std::bad_alloc {
  public:
-  out_of_memory(std::size_t requested, std::size_t segment, const usage& now) noexcept
-      : requested_(requested), segment_(segment), now_(now) {
-    std::snprintf(
-        text_, sizeof text_,
-        "tessera: out of memory: %zu bytes requested, a segment of %zu needed; reserved %zu of %zu, "
-        "of it live %zu, pending %zu, cached %zu",
-        requested, segment, now.reserved, now.limit, now.live, now.pending, now.cached);
-  }
+  explicit out_of_memory(const oom_report& told) noexcept : report_(told) { oom_writer(told, text_); }
 
+  /// The report in at most 12 lines.
   [[nodiscard]] const char* what() const noexcept override { return text_; }
-  [[nodiscard]] std::size_t requested() const noexcept { return requested_; }
-  [[nodiscard]] std::size_t segment() const noexcept { return segment_; }
-  [[nodiscard]] const usage& at_failure() const noexcept { return now_; }
+  [[nodiscard]] const oom_report& report() const noexcept { return report_; }
+  [[nodiscard]] std::size_t requested() const noexcept { return report_.requested; }
+  [[nodiscard]] std::size_t segment() const noexcept { return report_.segment; }
+  [[nodiscard]] const usage& at_failure() const noexcept { return report_.now; }
 
  private:
-  std::size_t requested_;
-  std::size_t segment_;
-  usage now_;
-  char text_[256];
+  oom_report report_;
+  char text_[oom_text_bytes];
 };
 
 /// Throws `error`; where exceptions are switched off, says it and ends the program.

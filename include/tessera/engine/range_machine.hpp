@@ -103,6 +103,12 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
     return left_out + size <= free.size ? left_out : 0;
   }
 
+  /// Where a piece ends that begins at an address; where none does, the address.
+  [[nodiscard]] std::uintptr_t end_of_piece(std::uintptr_t begin) const noexcept {
+    const piece* const here = pieces_.first_from(begin, begin + 1, granule_);
+    return here != nullptr ? begin + here->bytes : begin;
+  }
+
   /// Bytes that release() would give back.
   [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
     std::size_t bytes = 0;

@@ -210,4 +210,17 @@ TEST(preset, a_reserve_of_all_is_the_device_and_not_more) {
   static_assert(policies<pytorch_expandable>{}.growth.range_size(80_GiB) == 90_GiB);
 }
 
+TEST(configured, explains_a_failure_as_the_recipe_that_was_chosen) {
+  for (const bool expandable : {false, true}) {
+    chosen pool({.expandable_segments = expandable},
+                simulated_device{simulated_device::options{.capacity = 60_MiB}});
+    pool.deallocate(pool.allocate(50_MiB));
+    (void)pool.allocate(5_MiB, stream_id{1});
+    const oom_report told = pool.failure(56_MiB, stream_id{2}).report();
+    EXPECT_EQ(told.stream, stream_id{2});
+    EXPECT_EQ(told.way, expandable ? growth_way::in_place : growth_way::segments);
+    EXPECT_THROW((void)pool.allocate(56_MiB, stream_id{2}), out_of_memory);
+  }
+}
+
 }  // namespace

@@ -149,4 +149,16 @@ TEST(driver_pool, begins_with_all_rules_on_and_threshold_0) {
   EXPECT_EQ(pool.get(pool_attribute::release_threshold), std::numeric_limits<std::uint64_t>::max());
 }
 
+TEST(driver_pool, explains_the_failure_of_a_stream) {
+  driver pool{simulated_device{simulated_device::options{.capacity = 4_MiB}}};
+  (void)pool.allocate_async(3_MiB, a);
+  try {
+    (void)pool.allocate_async(2_MiB, b);
+    FAIL();
+  } catch (const out_of_memory& error) {
+    EXPECT_EQ(error.report().stream, b);
+    EXPECT_EQ(error.report().remedies[0].what, remedy::free_blocks);
+  }
+}
+
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <cstddef>
+#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -205,6 +206,20 @@ TEST(limited, holds_for_lanes_together) {
   pool.deallocate(c);
   pool.trim();
   EXPECT_EQ(pool.with_device([](auto& d) { return d.taken(); }), 0u);
+}
+
+TEST(limited, is_named_where_memory_runs_out) {
+  caching_allocator<pytorch<>, limited_simulated> pool{limited_simulated(simulated_device{}, 30_MiB)};
+  (void)pool.allocate(5_MiB);
+  const out_of_memory error = pool.failure(12_MiB);
+  EXPECT_TRUE(error.report().device_is_limited);
+  EXPECT_EQ(error.report().room(), 10_MiB);
+  EXPECT_EQ(error.report().remedies[0].what, remedy::raise_device_limit);
+  EXPECT_NE(
+      std::string_view(error.what())
+          .find("would help: a higher limit of the provider, which refused 12.00 MiB [adaptor/limited.hpp]"),
+      std::string_view::npos)
+      << error.what();
 }
 
 }  // namespace

@@ -362,4 +362,39 @@ TEST(locked, retires_and_trims_without_waiting) {
   EXPECT_EQ(pool.statistics().num_sync_all_streams, 0u);
 }
 
+TEST(locked_threads, explain_out_of_memory_of_a_stream) {
+  locked<pytorch<>, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
+  (void)pool.allocate(5_MiB, stream_id{4});
+  const oom_report told = pool.failure(12_MiB, stream_id{9}).report();
+  EXPECT_EQ(told.stream, stream_id{9});
+  EXPECT_EQ(told.largest.stream, stream_id{4});
+  EXPECT_EQ(told.largest_is, obstacle::stream);
+  EXPECT_EQ(told.pinned, 15_MiB);
+  EXPECT_TRUE(told.device_has_ranges && told.device_has_order) << "of the provider itself";
+  EXPECT_EQ(told.now, pool.now());
+  try {
+    (void)pool.allocate(12_MiB, stream_id{9});
+    FAIL();
+  } catch (const out_of_memory& error) {
+    EXPECT_EQ(error.report().stream, stream_id{9});
+  }
+}
+
+// The report is made with the mutex held, so that its numbers fit together whatever other threads do.
+TEST(locked_threads, explain_out_of_memory_while_others_work) {
+  locked<pytorch<>, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 60_MiB}}};
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    for (std::size_t i = 0; !stop; ++i) pool.deallocate(pool.try_allocate(i % 7 * 1_MiB + 1));
+  });
+  for (int i = 0; i < 200; ++i) {
+    const oom_report told = pool.failure(100_MiB).report();
+    EXPECT_EQ(told.now.live + told.now.pending + told.now.cached, told.now.reserved);
+    EXPECT_EQ(told.idle + told.pinned, told.now.cached);
+    EXPECT_LE(told.largest.bytes, told.now.cached);
+  }
+  stop = true;
+  other.join();
+}
+
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
@@ -455,6 +457,66 @@ TEST(per_stream_threads, tell_one_sink) {
   }
   for (auto& t : running) t.join();
   EXPECT_EQ(pool.with_sink([](tally& t) { return t.told; }), 4u + 4 * 3 * 1000);
+}
+
+TEST(per_stream_threads, explain_out_of_memory_with_what_all_lanes_hold) {
+  gated_device shared(64_MiB);
+  torch pool{gated_ref(shared)};
+  (void)pool.allocate(5_MiB, stream_id{1});
+  (void)pool.allocate(2_MiB, stream_id{2});
+  void* const own = pool.allocate(12_MiB, stream_id{3});
+  try {
+    (void)pool.allocate(18_MiB, stream_id{3});
+    FAIL();
+  } catch (const out_of_memory& error) {
+    const oom_report& told = error.report();
+    EXPECT_EQ(told.stream, stream_id{3});
+    EXPECT_EQ(told.segment, 18_MiB);
+    EXPECT_EQ(told.now, pool.now());
+    EXPECT_EQ(told.now.reserved, 52_MiB);
+    EXPECT_EQ(told.room(), 12_MiB);
+    EXPECT_EQ(told.elsewhere, 33_MiB);
+    EXPECT_EQ(told.pinned, 33_MiB);
+    EXPECT_EQ(told.pinning, 2u);
+    EXPECT_EQ(told.pins[0].bytes, 18_MiB);
+    EXPECT_EQ(told.pins[1].bytes, 15_MiB);
+    EXPECT_EQ(told.largest.bytes, 0u) << "in its own lane";
+    EXPECT_FALSE(told.device_is_limited);
+    EXPECT_NE(std::string_view(error.what()).find("33.00 MiB of the cache serve other lanes"),
+              std::string_view::npos)
+        << error.what();
+    for (std::size_t i = 0; i < told.remedy_count; ++i) EXPECT_NE(told.remedies[i].what, remedy::share_lanes);
+  }
+  pool.deallocate(own);
+  EXPECT_NE(pool.allocate(18_MiB, stream_id{3}), nullptr);
+}
+
+TEST(per_stream_threads, a_limit_of_growth_is_no_limit_of_the_device) {
+  gated_device shared(100_MiB);
+  torch pool{gated_ref(shared), {.growth = {.most = 40_MiB}}};
+  (void)pool.allocate(30_MiB, stream_id{1});
+  const oom_report told = pool.failure(20_MiB, stream_id{2}).report();
+  EXPECT_EQ(told.now.limit, 40_MiB);
+  ASSERT_EQ(told.remedy_count, 1u);
+  EXPECT_EQ(told.remedies[0].what, remedy::raise_limit);
+}
+
+TEST(per_stream_threads, advise_one_lock_where_blocks_may_cross) {
+  gated_device shared(20_MiB);
+  per_stream<cuda_async, gated_ref> pool{gated_ref(shared)};
+  pool.deallocate(pool.allocate(20_MiB, stream_id{1}));
+  void* const kept = pool.allocate(1_MiB, stream_id{1});
+  const oom_report told = pool.failure(10_MiB, stream_id{2}).report();
+  EXPECT_EQ(pool.try_allocate(10_MiB, stream_id{2}), nullptr);
+  ASSERT_GT(told.remedy_count, 0u);
+  EXPECT_EQ(told.remedies[0].what, remedy::share_lanes);
+  EXPECT_EQ(told.remedies[0].bytes, 19_MiB);
+  pool.deallocate(kept);
+  locked<cuda_async, gated_ref> together{gated_ref(shared)};
+  pool.trim();
+  together.deallocate(together.allocate(20_MiB, stream_id{1}));
+  (void)together.allocate(1_MiB, stream_id{1});
+  EXPECT_NE(together.try_allocate(10_MiB, stream_id{2}), nullptr) << "the advice is true";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -111,6 +112,8 @@ TYPED_TEST(retrying_test, gives_up_no_earlier_than_told_with_the_failure_of_what
   } catch (const out_of_memory& told) {
     EXPECT_EQ(told.requested(), 512u);
     EXPECT_EQ(told.at_failure().live, 1_MiB);
+    EXPECT_EQ(told.report().waited_ms, 20);
+    EXPECT_NE(std::string_view(told.what()).find("; waited 20 ms for other threads"), std::string_view::npos);
   }
   EXPECT_GE(clock::now() - begin, 20ms);
   EXPECT_GE(pool.statistics().num_ooms, 3u);  // at first, before it waits, and at the deadline

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+#include <tessera/core/error.hpp>
+#include <tessera/core/oom_advice.hpp>
+#include <tessera/core/oom_report.hpp>
+#include <tessera/core/oom_text.hpp>
+
+namespace {
+
+using namespace tessera;
+
+std::string words(const oom_report& told) {
+  char text[oom_text_bytes];
+  oom_writer(told, text);
+  return text;
+}
+
+/// A report in which every number takes as many characters as any could.
+oom_report of_wide_numbers() {
+  constexpr std::uint64_t handle = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::size_t wide = 1_GiB - 1;  // 1024.00 MiB
+  oom_report told;
+  told.requested = max_request;
+  told.stream = stream_id{handle};
+  told.block = 3 * wide;
+  told.pools = told.pool = handle;
+  told.segment = told.wanted = told.exact_segment = handle;
+  told.now = {wide, wide, wide, wide, wide, wide};
+  told.capacity = handle;
+  told.available = 0;
+  told.elsewhere = wide;
+  told.waited_ms = std::numeric_limits<std::int64_t>::max();
+  told.largest = {handle, wide, handle, stream_id{handle}};
+  told.largest_neighbours = handle;
+  told.split_limit = wide;
+  told.pinned = wide;
+  told.pinning = handle;
+  for (oom_report::pin& p : told.pins) p = {wide, handle, wide, handle, handle, wide};
+  told.crosses = true;
+  return told;
+}
+
+TEST(oom_text, holds_the_widest_numbers_in_any_case) {
+  constexpr auto kinds = static_cast<std::size_t>(remedy::free_blocks);
+  for (std::size_t is = 0; is <= static_cast<std::size_t>(obstacle::size_class); ++is) {
+    for (std::size_t what = 0; what <= static_cast<std::size_t>(remedy::free_blocks); ++what) {
+      for (const growth_way way : {growth_way::segments, growth_way::in_place, growth_way::stitching}) {
+        oom_report told = of_wide_numbers();
+        told.largest_is = static_cast<obstacle>(is);
+        told.way = way;
+        told.remedy_count = oom_report::most_remedies;
+        const bool is_last = what == static_cast<std::size_t>(remedy::free_blocks);
+        for (std::size_t i = 0; i < told.remedies.size(); ++i)  // which are never the same twice
+          told.remedies[i] = {static_cast<remedy>(is_last ? what : (what + i) % kinds), 1_GiB - 1};
+        if (is_last) told.remedy_count = 1;
+        const std::string text = words(told);
+        ASSERT_LT(text.size() + 1, oom_text_bytes) << text;
+        std::size_t lines = 1, at = 0;
+        for (std::size_t next; (next = text.find('\n', at)) != std::string::npos; at = next + 1, ++lines)
+          ASSERT_LT(next - at, 230u) << text.substr(at, next - at);
+        ASSERT_EQ(lines, is_last ? 9u : 12u) << text;
+        ASSERT_NE(text.find("1024.00 MiB"), std::string::npos);
+        const bool is_whole = is_last ? text.ends_with("must be larger") || text.ends_with("more memory")
+                                      : text.ends_with(".hpp]");
+        ASSERT_TRUE(is_whole) << text;
+      }
+    }
+  }
+}
+
+TEST(oom_text, is_whole_where_it_is_short) {
+  oom_report told;
+  told.requested = 1000;
+  told.block = 1_KiB;
+  told.segment = told.wanted = told.exact_segment = told.unpaged_segment = 2_MiB;
+  told.now = {.limit = 1_MiB};
+  told.capacity = 1_MiB;
+  told.available = 1_MiB;
+  advise(told);
+  EXPECT_EQ(
+      words(told),
+      "tessera: out of memory: 1000 B (1000 bytes) requested on stream 0, served as a block of 1.00 KiB, "
+      "which needed a segment of 2.00 MiB\n"
+      "  reserved 0 B of at most 1.00 MiB: live 0 B, pending (freed, but in use) 0 B, cached 0 B; "
+      "requested 0 B\n"
+      "  could still be reserved: 1.00 MiB, which is 1.00 MiB too little\n"
+      "  largest free block: none\n"
+      "  no policy would help: what is free lies in parts too small; free some of the blocks above, or "
+      "have 1.00 MiB more memory");
+}
+
+TEST(out_of_memory, is_a_bad_alloc_of_some_kilobytes_with_words_of_its_own) {
+  static_assert(sizeof(out_of_memory) <= 2700);
+  oom_report told;
+  told.requested = 7;
+  told.segment = 9;
+  told.now.live = 5;
+  const out_of_memory first(told);
+  const out_of_memory copy = first;
+  EXPECT_STREQ(copy.what(), first.what());
+  EXPECT_NE(copy.what(), first.what());
+  EXPECT_EQ(copy.requested(), 7u);
+  EXPECT_EQ(copy.segment(), 9u);
+  EXPECT_EQ(copy.at_failure().live, 5u);
+  EXPECT_EQ(copy.report().requested, 7u);
+  const std::bad_alloc& base = copy;
+  EXPECT_TRUE(std::string_view(base.what()).starts_with("tessera: out of memory: "));
+}
+
+// What lanes and waits add to a report, and what cannot be brought about by an allocator alone.
+oom_report short_of(std::size_t reserved, std::size_t limit) {
+  oom_report told;
+  told.requested = told.block = told.segment = told.wanted = told.exact_segment = told.unpaged_segment =
+      4_MiB;
+  told.now = {.reserved = reserved, .limit = limit};
+  told.capacity = told.available = limit;
+  told.device_has_ranges = told.device_has_order = true;
+  return told;
+}
+remedy first_of(oom_report told) {
+  advise(told);
+  EXPECT_GT(told.remedy_count, 0u);
+  return told.remedies[0].what;
+}
+
+TEST(oom_advice, frees_come_later_where_streams_were_waited_for_in_vain) {
+  oom_report told = short_of(10_MiB, 10_MiB);
+  told.now.pending = told.after_pending = 5_MiB;
+  told.empties_cache = true;
+  EXPECT_EQ(first_of(told), remedy::try_later);
+  told.empties_cache = false;
+  EXPECT_EQ(first_of(told), remedy::wait_for_streams);
+  told.empties_cache = true;
+  told.waited_ms = 10;
+  EXPECT_EQ(first_of(told), remedy::free_blocks) << "who waited already need not be told to";
+}
+
+TEST(oom_advice, lanes_could_share_where_streams_may) {
+  oom_report told = short_of(10_MiB, 10_MiB);
+  told.elsewhere = 6_MiB;
+  EXPECT_EQ(first_of(told), remedy::free_blocks);
+  told.shares_streams = told.crosses = true;
+  EXPECT_EQ(first_of(told), remedy::share_lanes);
+}
+
+TEST(oom_advice, a_provider_with_a_limit_could_have_a_higher_one) {
+  oom_report told = short_of(8_MiB, 10_MiB);
+  told.device_is_limited = true;
+  EXPECT_EQ(first_of(told), remedy::raise_device_limit);
+  told.now.live = 8_MiB;
+  advise(told);
+  EXPECT_EQ(told.remedies[0].what, remedy::free_blocks);
+  EXPECT_TRUE(
+      words(told).ends_with("what lives, with this request, needs 12.00 MiB: 2.00 MiB must be freed, or "
+                            "the provider's limit must be larger"))
+      << words(told);
+}
+
+}  // namespace
