@@ -188,7 +188,7 @@ class svg_writer {
     put("<path class=\"line " + color_of(number) + "\" d=\"M" + tenths(left) + ' ' + tenths(bottom));
     std::size_t at = bottom;
     const auto go_to = [&](std::size_t height) {
-      if (height != at) put("V" + tenths(height));
+      if (height != at) put("V"), put(tenths(height));
       at = height;
     };
     std::size_t drawn_to = left;
