@@ -99,18 +99,21 @@ class svg_writer {
     const timeline& first = *shown_.lines.front().over;
     area("peaks", first, [](const timeline::bucket& b) { return b.requested.most; });
     area("lives", first, [](const timeline::bucket& b) { return b.requested.least; });
-    put("<path class=\"bound\" d=\"M" + tenths(left) + ' ' + tenths(y(shown_.lower_bound)) + 'H' +
-        tenths(right_) + "\"/>\n");
+    put("<path class=\"bound\" d=\"M", tenths(left), ' ', tenths(y(shown_.lower_bound)), 'H', tenths(right_),
+        "\"/>\n");
     for (std::size_t i = 0; i < shown_.lines.size(); ++i) reserved(i);
     labels();
     put("</svg>\n");
     return std::move(out_);
   }
 
-  void put(std::string_view text) { out_ += text; }
+  template <typename... Parts>
+  void put(const Parts&... parts) {
+    ((out_ += parts), ...);
+  }
   void words(const std::string& kind, std::size_t at_x, std::size_t at_y, std::string_view text) {
-    put("<text class=\"" + kind + "\" x=\"" + tenths(at_x) + "\" y=\"" + tenths(at_y) + "\">" +
-        markup_text(text) + "</text>\n");
+    put("<text class=\"", kind, "\" x=\"", tenths(at_x), "\" y=\"", tenths(at_y), "\">", markup_text(text),
+        "</text>\n");
   }
   [[nodiscard]] std::string over_bound(std::size_t bytes) const {
     if (shown_.lower_bound == 0) return {};
@@ -146,12 +149,13 @@ class svg_writer {
                ".bound{stroke:#444c56}.lives{fill:#b9c6d6}.peaks{fill:#dde4ec}\n");
     for (std::size_t i = 0; i < std::min(shown_.lines.size(), line_colors.size()); ++i) {
       const auto color = std::string(dark ? line_colors[i].second : line_colors[i].first);
-      const std::string kind = ".c" + std::to_string(i);
-      put(kind + "{stroke:" + color + "}text" + kind + "{fill:" + color + ";stroke:none}\n");
+      const std::string kind = '.' + color_of(i);
+      put(kind, "{stroke:", color, "}text", kind, "{fill:", color, ";stroke:none}\n");
     }
   }
   [[nodiscard]] static std::string color_of(std::size_t line) {
-    return "c" + std::to_string(line % line_colors.size());
+    std::string name = "c";
+    return name += std::to_string(line % line_colors.size());
   }
 
   void axes() {
@@ -159,8 +163,7 @@ class svg_writer {
     while (most_ / step >= 5) step *= 2;
     for (std::size_t i = 0; i <= most_ / step; ++i) {
       const std::size_t bytes = i * step;
-      put("<path class=\"grid\" d=\"M" + tenths(left) + ' ' + tenths(y(bytes)) + 'H' + tenths(right_) +
-          "\"/>\n");
+      put("<path class=\"grid\" d=\"M", tenths(left), ' ', tenths(y(bytes)), 'H', tenths(right_), "\"/>\n");
       words("at-y", left - 80, y(bytes) + 45, tick_text(bytes));
     }
     step = 1;
@@ -173,22 +176,22 @@ class svg_writer {
   /// The area under a series: each bucket is a step.
   template <typename F>
   void area(const char* kind, const timeline& over, F height) {
-    put("<path class=\"" + std::string(kind) + "\" d=\"M" + tenths(left) + ' ' + tenths(bottom));
+    put("<path class=\"", kind, "\" d=\"M", tenths(left), ' ', tenths(bottom));
     const auto& all = over.buckets();
     for (std::size_t i = 0; i < all.size(); ++i) {
-      put("V" + tenths(y(height(all[i]))));
-      put("H" + tenths(x(std::min(events_, (i + 1) * over.width()))));
+      put('V', tenths(y(height(all[i]))));
+      put('H', tenths(x(std::min(events_, (i + 1) * over.width()))));
     }
-    put("V" + tenths(bottom) + "Z\"/>\n");
+    put('V', tenths(bottom), "Z\"/>\n");
   }
 
   /// A line that visits the least and the most of each bucket.
   void reserved(std::size_t number) {
     const timeline& over = *shown_.lines[number].over;
-    put("<path class=\"line " + color_of(number) + "\" d=\"M" + tenths(left) + ' ' + tenths(bottom));
+    put("<path class=\"line ", color_of(number), "\" d=\"M", tenths(left), ' ', tenths(bottom));
     std::size_t at = bottom;
     const auto go_to = [&](std::size_t height) {
-      if (height != at) put("V"), put(tenths(height));
+      if (height != at) put('V', tenths(height));
       at = height;
     };
     std::size_t drawn_to = left;
@@ -196,12 +199,12 @@ class svg_writer {
       const timeline::range r = over.buckets()[i].reserved;
       const std::size_t low = y(r.least), high = y(r.most);
       const bool flat = low == at && high == at;
-      if (!flat && drawn_to != x(i * over.width())) put("H" + tenths(drawn_to = x(i * over.width())));
+      if (!flat && drawn_to != x(i * over.width())) put('H', tenths(drawn_to = x(i * over.width())));
       const bool low_first = (low > at ? low - at : at - low) < (high > at ? high - at : at - high);
       go_to(low_first ? low : high);
       go_to(low_first ? high : low);
     }
-    put("H" + tenths(right_) + "\"/>\n");
+    put('H', tenths(right_), "\"/>\n");
   }
 
   /// Names lines where they end, and moves names apart that would overlap.
@@ -225,8 +228,8 @@ class svg_writer {
       const bool is_bound = l.line == shown_.lines.size();
       const std::string color = is_bound ? "bound" : color_of(l.line);
       const std::size_t bytes = is_bound ? shown_.lower_bound : shown_.lines[l.line].over->worst().reserved;
-      put("<path class=\"" + color + "\" d=\"M" + tenths(right_) + ' ' + tenths(l.from) + 'L' +
-          tenths(right_ + 140) + ' ' + tenths(l.at) + "\"/>\n");
+      put("<path class=\"", color, "\" d=\"M", tenths(right_), ' ', tenths(l.from), 'L', tenths(right_ + 140),
+          ' ', tenths(l.at), "\"/>\n");
       words(is_bound ? "name" : "name " + color, right_ + 200, l.at + 20,
             is_bound ? shown_.bound_name : shown_.lines[l.line].name);
       words("quiet", right_ + 200, l.at + 180,
