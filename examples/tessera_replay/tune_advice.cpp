@@ -26,125 +26,8 @@ scene look_around(const trace::program& program, bool has_capacity) {
 /// How many compositions are tried: so many that it takes a processor some half a minute.
 std::size_t most_to_try(const trace::program& program, bool has_capacity) {
   const std::size_t replays = 600'000'000 / (program.events().size() + 1);
-  return std::clamp<std::size_t>(has_capacity ? replays / 6 : replays, 500, 3000);
+  return std::clamp<std::size_t>(has_capacity ? replays / 10 : replays, 500, 3000);
 }
-
-bool is_within(double more, double less, double share) { return more <= less * (1 + share); }
-double number(std::uint64_t n) { return static_cast<double>(n); }
-
-std::size_t deviations(const composition& c) {
-  const auto here = policy_texts(c);
-  const auto there = policy_texts(composition{});
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < axes; ++i) count += here[i] != there[i];
-  return count;
-}
-
-/// Finds the winner among what was tried.
-class judge {
- public:
-  judge(const trace::program& program, const question& asked, search& tried)
-      : program_(program), asked_(asked), tried_(tried) {}
-
-  [[nodiscard]] bool is_in_time(double compiled_ns) const { return compiled_ns <= host_limit_ns; }
-  double host_limit_ns = 0;
-
-  /// Host times as compiled, from few repetitions.
-  [[nodiscard]] std::vector<double> quick_look(const std::vector<const candidate*>& some) const {
-    std::vector<composition> made;
-    for (const candidate* c : some) made.push_back(c->made);
-    const host_times found = measure(program_, made, asked_.capacity, 3);
-    std::vector<double> compiled;
-    for (double ns : found.each) compiled.push_back(found.as_compiled(ns));
-    return compiled;
-  }
-
-  /// The shipped recipe that needs least memory within the limits, passthrough aside, or null.
-  [[nodiscard]] const candidate* best_shipped() const {
-    std::vector<const candidate*> shipped;
-    for (const candidate& c : tried_.tried())
-      if (!c.name.empty() && c.name != "passthrough" && c.may_win()) shipped.push_back(&c);
-    const std::vector<double> times = quick_look(shipped);
-    const candidate* best = nullptr;
-    for (std::size_t i = 0; i < shipped.size(); ++i) {
-      if (is_in_time(times[i]) && (best == nullptr || shipped[i]->memory < best->memory)) best = shipped[i];
-    }
-    return best;
-  }
-
-  /// The candidate that needs least memory within the limits; of about as little, that which takes least of the device's
-  /// time. Where none keeps the limit of host time, the quickest, and where none completes, what is nearest to that.
-  [[nodiscard]] const candidate& best(const candidate* shipped) const {
-    std::vector<const candidate*> left = in_limits();
-    const auto by_memory = [](const candidate* a, const candidate* b) { return a->memory < b->memory; };
-    std::stable_sort(left.begin(), left.end(), by_memory);
-    for (int round = 0; round < 16 && !left.empty(); ++round) {
-      const std::size_t most = most_memory(left[0]->memory, shipped);
-      const auto end = std::find_if(left.begin() + 1, left.end(), [&](auto* c) { return c->memory > most; });
-      std::vector<const candidate*> near(left.begin(), end);
-      std::stable_sort(near.begin(), near.end(), [](const candidate* a, const candidate* b) {
-        return std::pair(a->device_ns, deviations(a->made)) < std::pair(b->device_ns, deviations(b->made));
-      });
-      if (near.size() > 8) near.resize(8);
-      const std::vector<double> times = quick_look(near);
-      for (std::size_t i = 0; i < near.size(); ++i)
-        if (is_in_time(times[i])) return *near[i];
-      left.erase(left.begin(), end);
-    }
-    if (shipped != nullptr) return *shipped;
-    const auto& all = tried_.tried();
-    return *std::min_element(all.begin(), all.end(), [](const candidate& a, const candidate& b) {
-      if (a.may_win() != b.may_win()) return a.may_win();
-      if (a.may_win()) return a.host_share < b.host_share;
-      return std::pair(a.asks_more, a.memory) < std::pair(b.asks_more, b.memory);
-    });
-  }
-
-  /// The same with fewer deviations from pytorch, and from what ships, as long as that costs nothing that counts.
-  [[nodiscard]] const candidate& simplified(const candidate& best, const candidate* shipped) const {
-    candidate now = best;
-    const std::size_t most = most_memory(best.memory, shipped);
-    const auto try_with = [&](std::size_t axis, const composition& as_in) {
-      const composition simpler = with_axis_of(now.made, axis, as_in);
-      if (simpler == now.made) return;
-      const candidate& found = tried_.look_at(simpler);
-      const bool is_cheap = is_within(number(found.device_ns), number(best.device_ns), device_counts);
-      if (found.may_win() && found.memory <= most && is_cheap && is_in_time(quick_look({&found})[0]))
-        now = found;
-    };
-    const auto plain = policy_texts(composition{});
-    for (int round = 0; round < 2; ++round) {
-      for (std::size_t axis = 0; axis < axes; ++axis) try_with(axis, composition{});
-      for (std::size_t axis = 0; axis < axes; ++axis) {
-        for (const auto& [name, made] : asked_.shipped) {
-          const std::string here = policy_texts(now.made)[axis];
-          if (here != plain[axis] && policy_texts(made)[axis].size() < here.size()) try_with(axis, made);
-        }
-      }
-    }
-    return tried_.look_at(now.made);
-  }
-
- private:
-  [[nodiscard]] std::size_t most_memory(std::size_t least, const candidate* shipped) const {
-    const auto most = static_cast<std::size_t>(number(least) * (1 + memory_counts));
-    return shipped != nullptr && shipped->memory >= least ? std::min(most, shipped->memory) : most;
-  }
-  [[nodiscard]] std::vector<const candidate*> in_limits() const {
-    std::vector<const candidate*> found;
-    const std::uint64_t device_limit_ns = tried_.device_limit_ns();
-    for (bool in_time : {true, false}) {
-      for (const candidate& c : tried_.tried())
-        if (c.may_win() && (!in_time || c.device_ns <= device_limit_ns)) found.push_back(&c);
-      if (!found.empty()) break;
-    }
-    return found;
-  }
-
-  const trace::program& program_;
-  const question& asked_;
-  search& tried_;
-};
 
 /// What is worth showing of what was tried: where less memory costs more of the device's time, and what is quick.
 std::vector<candidate> worth_showing(const search& tried) {
@@ -218,43 +101,39 @@ std::vector<row> front_of(std::vector<row> rows, double noise) {
 
 advice advise(const trace::program& program, const question& asked) {
   advice given;
+  const auto say = [&](const std::string& what) {
+    if (asked.progress) asked.progress(what);
+  };
   search_options options{.known = look_around(program, asked.has_capacity),
                          .capacity = asked.capacity,
                          .most = most_to_try(program, asked.has_capacity)};
   given.several_streams = options.known.several_streams;
-  const auto say = [&](const std::string& what) {
-    if (asked.progress) asked.progress(what);
-  };
   options.progress = [&](std::size_t count, std::size_t least) {
     say(std::to_string(count) + " of at most " + std::to_string(options.most) +
         " compositions tried; the least is " + std::to_string(least >> 20) + " MiB");
   };
+  const bool is_bounded = asked.max_ns > 0;
   const host_times first = measure(program, {}, asked.capacity, 5);
-  given.host_limit_ns = asked.max_ns > 0 ? asked.max_ns : options.most_host * first.pytorch_compiled;
-  options.most_host = given.host_limit_ns / first.pytorch_compiled * (asked.max_ns > 0 ? 1.15 : 1);
+  given.host_limit_ns = is_bounded ? asked.max_ns : options.most_host * first.pytorch_compiled;
+  if (is_bounded) options.most_host = 1.15 * asked.max_ns / first.pytorch_compiled;
 
-  search tried(program, options);
-  for (const auto& [name, made] : asked.shipped) {
-    say("trying " + name);
-    tried.start_from(made, name);
-    if (tried.tried().back().asks_more && tried.tried().back().name == name) given.left_out.push_back(name);
-  }
+  say("trying what ships");
+  search tried(program, options, asked.shipped);
+  for (const candidate& c : tried.tried())
+    if (c.asks_more) given.left_out.push_back(c.name);
   tried.run();
 
   say("measuring host time");
-  judge jury(program, asked, tried);
-  jury.host_limit_ns = given.host_limit_ns;
-  const candidate* const found_shipped = jury.best_shipped();
-  const bool has_shipped = found_shipped != nullptr;
-  const candidate shipped = has_shipped ? *found_shipped : tried.pytorch();
-  const candidate best = jury.best(has_shipped ? &shipped : nullptr);
-  given.winner.what = jury.simplified(best, has_shipped ? &shipped : nullptr);
-  given.shipped.what = shipped;
+  judge jury(program, asked.capacity, tried, given.host_limit_ns, is_bounded);
+  given.winner.what = jury.winner(asked.shipped);
+  given.keeps_max_ns = jury.keeps_host_limit();
+  given.shipped.what = jury.best_shipped();
   given.pytorch.what = tried.pytorch();
-  const auto here = policy_texts(given.winner.what.made);
+  const composition plain;
   for (std::size_t axis = 0; axis < axes; ++axis) {
-    if (here[axis] == policy_texts(composition{})[axis]) continue;
-    given.knobs.push_back({axis, {tried.look_at(with_axis_of(given.winner.what.made, axis, composition{}))}});
+    const composition without = with_axis_of(given.winner.what.made, axis, plain);
+    if (given.winner.what.completes && !(without == given.winner.what.made))
+      given.knobs.push_back({axis, {tried.look_at(without)}});
   }
   for (const candidate& c : worth_showing(tried)) given.front.push_back({c});
 
@@ -268,10 +147,8 @@ advice advise(const trace::program& program, const question& asked) {
   given.noise = times.noise;
   given.compiled_share = times.as_compiled(1);
 
-  given.keeps_max_ns =
-      asked.max_ns <= 0 || jury.is_in_time(given.winner.host_ns * given.compiled_share / (1 + times.noise));
   given.beats_pytorch = beats(given.winner, given.pytorch, times.noise);
-  if (!given.beats_pytorch) given.winner = given.pytorch, given.knobs.clear();
+  if (!given.beats_pytorch && given.keeps_max_ns) given.winner = given.pytorch, given.knobs.clear();
   for (const row& r : {given.pytorch, given.shipped, given.winner})
     if (r.what.may_win()) given.front.push_back(r);
   given.front = front_of(given.front, times.noise);

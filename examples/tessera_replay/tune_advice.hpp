@@ -10,13 +10,10 @@
 
 #include <tessera/trace/program.hpp>
 
+#include "tune_judge.hpp"
 #include "tune_search.hpp"
 
 namespace replay::tune {
-
-/// Differences that count; smaller ones are no reason to choose, or to differ from pytorch.
-inline constexpr double memory_counts = 0.005;
-inline constexpr double device_counts = 0.05;
 
 /// What is asked.
 struct question {

@@ -34,11 +34,16 @@ std::string change(const char* form, double before, double after) {
 }
 
 void print_row(const report& r, const row& shown, const char* mark) {
-  std::printf("%s %10.1f %9.3f %10.2f %8ju %7.1f %6.2f  %s\n", mark, mib(shown.what.memory),
-              ratio(static_cast<double>(shown.what.memory), static_cast<double>(r.program.peak_live())),
-              ms(shown.what.device_ns), static_cast<std::uintmax_t>(shown.what.calls),
-              shown.host_ns * r.given.compiled_share, ratio(shown.host_ns, r.given.pytorch.host_ns),
-              name_of(shown).c_str());
+  const candidate& c = shown.what;
+  const double over = ratio(static_cast<double>(c.memory), static_cast<double>(r.program.peak_live()));
+  if (!c.completes) {
+    std::printf("%s %10.1f %9.3f %36s  %s\n", mark, mib(c.memory), over, "does not complete",
+                name_of(shown).c_str());
+    return;
+  }
+  std::printf("%s %10.1f %9.3f %10.2f %8ju %7.1f %6.2f  %s\n", mark, mib(c.memory), over, ms(c.device_ns),
+              static_cast<std::uintmax_t>(c.calls), shown.host_ns * r.given.compiled_share,
+              ratio(shown.host_ns, r.given.pytorch.host_ns), name_of(shown).c_str());
 }
 
 void print_front(const report& r) {
@@ -48,28 +53,27 @@ void print_front(const report& r) {
     const bool wins = shown.what.made == r.given.winner.what.made;
     print_row(r, shown, wins ? "*" : " ");
   }
-  std::puts("  and beside it pytorch, and of what ships, what is best by the rule below:");
+  std::puts("  and beside it pytorch, and of what ships and caches, what needs least:");
   print_row(r, r.given.pytorch, " ");
   print_row(r, r.given.shipped, " ");
 }
 
 void print_knobs(const report& r) {
   const row& w = r.given.winner;
+  const double share = r.given.compiled_share;
   std::puts("What each policy of it buys: how it is without, that axis being as in pytorch");
   std::printf("  %-9s %-22s %-22s %-20s %s\n", "", r.asked.has_capacity ? "needs" : "reserves", "device time",
               "host time", "policy");
   for (const knob& k : r.given.knobs) {
     const row& o = k.without;
-    const bool fails = !o.what.completes;
-    const std::string memory = o.what.memory == unlimited
-                                   ? "does not complete"
-                                   : change("%+.1f MiB", mib(w.what.memory), mib(o.what.memory));
-    std::string policy = policy_texts(w.what.made)[k.axis];
-    std::printf(
-        "  %-9s %-22s %-22s %-20s %s%s\n", axis_names[k.axis], memory.c_str(),
-        change("%+.2f ms", ms(w.what.device_ns), ms(o.what.device_ns)).c_str(),
-        change("%+.1f ns", w.host_ns * r.given.compiled_share, o.host_ns * r.given.compiled_share).c_str(),
-        policy.c_str(), fails ? "; without it, not completed" : "");
+    std::string device = "does not complete", host;
+    if (o.what.completes) {
+      device = change("%+.2f ms", ms(w.what.device_ns), ms(o.what.device_ns));
+      host = change("%+.1f ns", w.host_ns * share, o.host_ns * share);
+    }
+    std::printf("  %-9s %-22s %-22s %-20s %s\n", axis_names[k.axis],
+                change("%+.1f MiB", mib(w.what.memory), mib(o.what.memory)).c_str(), device.c_str(),
+                host.c_str(), policy_texts(w.what.made)[k.axis].c_str());
   }
 }
 
@@ -89,16 +93,17 @@ std::string verdict(const report& r) {
   if (!w.what.completes) return "Nothing that was tried completes with that capacity. What comes nearest:";
   if (!r.given.keeps_max_ns) return "Nothing that was tried keeps --max-ns. The quickest:";
   if (!r.given.beats_pytorch) return "Nothing that was tried beats pytorch by more than the noise: keep it.";
-  if (!p.what.completes) return "pytorch does not complete with that capacity; this does:";
-  const char* const verb = r.asked.has_capacity ? "needs" : "reserves";
-  const auto both = [](const char* form, double here, double there) {
-    return formed(form, here) + " (" + change("%+.1f", there, here) + ")";
+  std::string text = r.asked.has_capacity ? "It needs " : "It reserves ";
+  if (!p.what.completes) text = "pytorch does not complete with that capacity; this does. It needs ";
+  const auto against = [&](const char* form, double here, double there) {
+    text += formed(form, here) + (p.what.completes ? " (" + change("%+.1f", there, here) + ")" : "");
   };
-  const double share = r.given.compiled_share;
-  return std::string("It ") + verb + both(" %.1f MiB", mib(w.what.memory), mib(p.what.memory)) +
-         " and takes" + both(" %.2f ms", ms(w.what.device_ns), ms(p.what.device_ns)) +
-         " of the device's time and" + both(" %.1f ns", w.host_ns * share, p.host_ns * share) +
-         " of host time; in brackets, against pytorch.";
+  against("%.1f MiB", mib(w.what.memory), mib(p.what.memory));
+  text += " and takes ";
+  against("%.2f ms", ms(w.what.device_ns), ms(p.what.device_ns));
+  text += " of the device's time and ";
+  against("%.1f ns", w.host_ns * r.given.compiled_share, p.host_ns * r.given.compiled_share);
+  return text + (p.what.completes ? " of host time; in brackets, against pytorch." : " of host time.");
 }
 
 void print_recipe(const report& r) {
@@ -148,12 +153,14 @@ void print(const report& r) {
   }
   std::printf("\n%s\n", verdict(r).c_str());
   std::printf(
-      "  Advised is what %s least within %.2f ms of the device's time (a two-hundredth of what it takes to "
-      "ask\n"
-      "  for each block, or what the best shipped recipe takes) and %.1f ns of host time; of what comes "
-      "within\n"
-      "  0.5 %% of that, what takes least of the device's time.\n",
-      r.asked.has_capacity ? "needs" : "reserves", ms(given.device_limit_ns), given.host_limit_ns);
+      "  Advised is what %s least within %.2f ms of the device's time (a two-hundredth of what asking for "
+      "each block\n"
+      "  takes, or twice pytorch's) and %.1f ns of host time; within 0.5 %% of that, what takes least of the "
+      "device's\n"
+      "  time. Where a shipped recipe %s less than that, it is what takes least of the device's time for as "
+      "little.\n",
+      r.asked.has_capacity ? "needs" : "reserves", ms(given.device_limit_ns), given.host_limit_ns,
+      r.asked.has_capacity ? "needs" : "reserves");
   if (!given.knobs.empty()) std::puts(""), print_knobs(r);
   std::puts("");
   print_recipe(r);

@@ -39,14 +39,26 @@ void on_all_cores(std::size_t count, F f) {
 
 }  // namespace
 
+search::search(const trace::program& program, search_options chosen,
+               const std::vector<std::pair<std::string, composition>>& shipped)
+    : program_(program), chosen_(std::move(chosen)) {
+  note_host_time();
+  std::vector<candidate> found(shipped.size());
+  on_all_cores(shipped.size(), [&](std::size_t i) { found[i] = tried_out(shipped[i].second, true); });
+  for (std::size_t i = 0; i < shipped.size(); ++i) {
+    if (!place_.try_emplace(key_of(shipped[i].second), tried_.size()).second) continue;
+    tried_.push_back(found[i]);
+    tried_.back().name = shipped[i].first;
+  }
+}
+
 candidate search::tried_out(const composition& c, bool to_the_end) const {
   const scene& known = chosen_.known;
   limits until{.failures = known.has_capacity};
-  std::size_t most = max_request;
+  const std::size_t most = to_the_end ? unlimited : std::min(pytorch().memory, max_request) / 4 * 5;
   if (!to_the_end) {
-    most = std::min(pytorch().memory, max_request) / 4 * 5;
     if (!known.has_capacity) until.reserved = most;
-    until.device_ns = 4 * device_limit_ns_;
+    until.device_ns = 2 * device_reach_ns_;
     until.processor_ns = 2 * chosen_.most_host * pytorch_ns_;
   }
   const outcome found = replay_once(program_, c, chosen_.capacity, until);
@@ -54,13 +66,16 @@ candidate search::tried_out(const composition& c, bool to_the_end) const {
                    .memory = found.given_up ? unlimited : found.peak_reserved,
                    .device_ns = found.device_ns,
                    .calls = found.calls,
-                   .host_share = pytorch_ns_ > 0 ? found.processor_ns / pytorch_ns_ : 1,
+                   .host_share = found.processor_ns / pytorch_ns_,
                    .completes = !found.given_up,
+                   .is_exact = to_the_end,
                    .asks_more = asks_more_of_the_program(c, known)};
   if (!known.has_capacity) return result;
-  const bool is_hopeless = found.given_up && !to_the_end && pytorch().completes;
-  result.memory =
-      is_hopeless ? unlimited : least_capacity(program_, c, most, program_.peak_live() / 1000 + 1);
+  if (to_the_end) {
+    result.memory = least_capacity(program_, c);
+  } else if (result.completes || !any_wins_) {
+    result.memory = least_capacity_up_to(program_, c, most, program_.peak_live() / 500 + 1, until);
+  }
   return result;
 }
 
@@ -69,7 +84,6 @@ void search::try_all(const std::vector<composition>& some) {
   for (const composition& c : some) {
     if (place_.try_emplace(key_of(c), tried_.size() + fresh.size()).second) fresh.push_back(c);
   }
-  device_limit_ns_ = device_limit_ns();
   note_host_time();
   std::vector<candidate> found(fresh.size());
   on_all_cores(fresh.size(), [&](std::size_t i) { found[i] = tried_out(fresh[i], false); });
@@ -84,27 +98,15 @@ void search::note_host_time() {
     times[i] = replay_once(program_, composition{}, chosen_.capacity).processor_ns;
   });
   std::sort(times.begin(), times.end());
-  pytorch_ns_ = times[cores / 2];
+  pytorch_ns_ = std::max(1.0, times[cores / 2]);
 }
 
-void search::start_from(const composition& shipped, const std::string& name) {
-  const auto [at, is_new] = place_.try_emplace(key_of(shipped), tried_.size());
-  if (!is_new) return;
-  if (tried_.empty()) note_host_time();
-  tried_.push_back(tried_out(shipped, true));
-  tried_.back().name = name;
-}
-
-const candidate& search::look_at(const composition& c) {
+candidate search::look_at(const composition& c) {
   const auto [at, is_new] = place_.try_emplace(key_of(c), tried_.size());
-  if (is_new) {
-    tried_.push_back(tried_out(c, true));
-  } else if (!tried_[at->second].completes) {
-    const std::string name = tried_[at->second].name;
-    tried_[at->second] = tried_out(c, true);
-    tried_[at->second].name = name;
-  }
-  return tried_[at->second];
+  if (is_new) tried_.emplace_back();
+  candidate& place = tried_[at->second];
+  if (!place.is_exact) place = tried_out(c, true);
+  return place;
 }
 
 const candidate* search::best_shipped() const noexcept {
@@ -120,8 +122,7 @@ std::uint64_t search::device_limit_ns() const noexcept {
   std::uint64_t asking = 0;
   for (const candidate& c : tried_)
     if (c.name == "passthrough") asking = c.device_ns;
-  const candidate* const best = best_shipped();
-  return best != nullptr ? std::max(asking / 200, best->device_ns) : asking;
+  return std::max(asking / 200, 2 * pytorch().device_ns);
 }
 
 /// The places of what seems best, and was not left yet: of all, and of what needs no virtual memory, those that take
@@ -132,10 +133,13 @@ std::vector<std::size_t> search::worth_leaving() const {
   std::set<costs> left;  // what decides the same need not be left again
   for (const candidate& c : tried_)
     if (c.was_left) left.insert(costs_of(c));
-  const bool any_wins = std::any_of(tried_.begin(), tried_.end(), [](const auto& c) { return c.may_win(); });
+  const auto is_cheap = [&](const candidate& c) {
+    return c.may_win() && c.device_ns <= device_reach_ns_ && c.host_share <= chosen_.most_host;
+  };
+  const bool any_is_cheap = std::any_of(tried_.begin(), tried_.end(), is_cheap);
   const auto may_be_left = [&](const candidate& c) {
-    if (!any_wins) return !c.asks_more && c.memory != unlimited;
-    return c.may_win() && c.device_ns <= device_limit_ns_ && c.host_share <= chosen_.most_host;
+    if (any_is_cheap) return is_cheap(c);
+    return any_wins_ ? c.may_win() : !c.asks_more && c.memory != unlimited;
   };
 
   std::vector<std::size_t> chosen;
@@ -170,8 +174,10 @@ std::vector<std::size_t> search::worth_leaving() const {
 }
 
 void search::run() {
-  device_limit_ns_ = device_limit_ns();
   while (tried_.size() < chosen_.most) {
+    const candidate* const shipped = best_shipped();
+    device_reach_ns_ = std::max(device_limit_ns(), shipped != nullptr ? shipped->device_ns : 0);
+    any_wins_ = std::any_of(tried_.begin(), tried_.end(), [](const candidate& c) { return c.may_win(); });
     const std::vector<std::size_t> places = worth_leaving();
     if (places.empty()) return;
     std::vector<composition> around;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tessera/trace/program.hpp>
@@ -24,6 +25,7 @@ struct candidate {
   std::uint64_t calls = 0;      ///< of the device
   double host_share = 1;        ///< of the processor time that pytorch takes; rough, as others run beside it
   bool completes = true;        ///< with the capacity; and it was not given up as far behind the others
+  bool is_exact = false;        ///< it was looked at to the end
   bool asks_more = false;       ///< of the program, than pytorch does
   bool was_left = false;        ///< what is around it was tried, too
 
@@ -43,25 +45,24 @@ struct search_options {
 /// changed at a time, then around the best of all.
 ///
 /// What it finds does not depend on the number of cores. What reserves a quarter more than pytorch is given up, and so is
-/// what takes far more time than the best shipped recipe.
+/// what takes far more time than is worth it.
 class search {
  public:
-  search(const trace::program& program, search_options chosen)
-      : program_(program), chosen_(std::move(chosen)) {}
+  /// Tries the shipped recipes, pytorch first.
+  search(const trace::program& program, search_options chosen,
+         const std::vector<std::pair<std::string, composition>>& shipped);
 
-  /// Tries a shipped recipe; pytorch comes first.
-  void start_from(const composition& shipped, const std::string& name);
   /// Goes on until nothing is left to try, or as many were tried as may be.
   void run();
-  /// What a composition costs, to the end, however bad it is.
-  [[nodiscard]] const candidate& look_at(const composition& c);
+  /// What a composition costs, to the end, however bad it is; with a capacity, to the byte.
+  candidate look_at(const composition& c);
 
   [[nodiscard]] const std::vector<candidate>& tried() const noexcept { return tried_; }
   [[nodiscard]] const candidate& pytorch() const noexcept { return tried_.front(); }
   /// The shipped recipe that needs least memory, but for the one that caches nothing; null where none completes.
   [[nodiscard]] const candidate* best_shipped() const noexcept;
-  /// The most of the device's time that the winner may take: a two-hundredth of what asking for each block takes, or
-  /// where it is more, what the best shipped recipe takes.
+  /// The device's time that less memory is worth: a two-hundredth of what asking for each block takes, or where it is
+  /// more, twice what pytorch takes.
   [[nodiscard]] std::uint64_t device_limit_ns() const noexcept;
 
  private:
@@ -74,7 +75,8 @@ class search {
   search_options chosen_;
   std::vector<candidate> tried_;
   std::map<std::string, std::size_t> place_;  // by the texts of the policies
-  std::uint64_t device_limit_ns_ = 0;
+  std::uint64_t device_reach_ns_ = 0;         // beyond which nothing is left
+  bool any_wins_ = false;
   double pytorch_ns_ = 0;  // of processor time for an operation, lately
 };
 

@@ -84,6 +84,16 @@ double host_ns(const trace::program& program, const composition& c, std::size_t 
   });
 }
 
+/// Halves what lies between a number that does not do and one that does, until that is at most `step`.
+template <typename Does>
+std::size_t bisected(std::size_t does_not, std::size_t does, std::size_t step, Does test) {
+  while (does - does_not > step) {
+    const std::size_t middle = does_not + (does - does_not) / 2;
+    (test(middle) ? does : does_not) = middle;
+  }
+  return does;
+}
+
 double quantile(std::vector<double> values, std::size_t percent) {
   std::sort(values.begin(), values.end());
   return values[(values.size() - 1) * percent / 100];
@@ -98,8 +108,7 @@ outcome replay_once(const trace::program& program, const composition& c, std::si
   });
 }
 
-std::size_t least_capacity(const trace::program& program, const composition& c, std::size_t most,
-                           std::size_t step) {
+std::size_t least_capacity(const trace::program& program, const composition& c) {
   const auto completes = [&](std::size_t capacity) {
     return !replay_once(program, c, capacity, {.failures = true}).given_up;
   };
@@ -108,14 +117,20 @@ std::size_t least_capacity(const trace::program& program, const composition& c, 
   std::size_t too_small = enough - 1;
   while (!completes(enough)) {
     too_small = enough;
-    if (enough >= most) return unlimited;
-    enough = enough > most / 2 ? most : 2 * enough;
+    if (enough > max_request) return unlimited;
+    enough *= 2;
   }
-  while (enough - too_small > step) {
-    const std::size_t middle = too_small + (enough - too_small) / 2;
-    (completes(middle) ? enough : too_small) = middle;
-  }
-  return enough;
+  return bisected(too_small, enough, 1, completes);
+}
+
+std::size_t least_capacity_up_to(const trace::program& program, const composition& c, std::size_t most,
+                                 std::size_t step, limits until) {
+  until.failures = true;
+  const auto completes = [&](std::size_t capacity) {
+    return !replay_once(program, c, capacity, until).given_up;
+  };
+  if (!completes(most)) return unlimited;
+  return bisected(std::min(most, program.peak_live()) - 1, most, step, completes);
 }
 
 host_times measure(const trace::program& program, const std::vector<composition>& some, std::size_t capacity,

@@ -34,9 +34,12 @@ struct limits {
 [[nodiscard]] outcome replay_once(const trace::program& program, const composition& c, std::size_t capacity,
                                   const limits& until = {});
 
-/// The least capacity with which a program completes, to within `step` bytes; `unlimited` where `most` is not enough.
-[[nodiscard]] std::size_t least_capacity(const trace::program& program, const composition& c,
-                                         std::size_t most, std::size_t step);
+/// The least capacity with which a program completes, as `fit` finds it; `unlimited` where 1 EiB is not enough.
+[[nodiscard]] std::size_t least_capacity(const trace::program& program, const composition& c);
+/// The same to within `step` bytes, where it is at most `most`, and completing means to keep the limits, too; otherwise
+/// `unlimited`.
+[[nodiscard]] std::size_t least_capacity_up_to(const trace::program& program, const composition& c,
+                                               std::size_t most, std::size_t step, limits until);
 
 /// Host time for each operation, in nanoseconds for which the thread had a processor: the lower quartile of repetitions.
 struct host_times {
