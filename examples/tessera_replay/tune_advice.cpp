@@ -114,8 +114,8 @@ advice advise(const trace::program& program, const question& asked) {
   };
   const bool is_bounded = asked.max_ns > 0;
   const host_times first = measure(program, {}, asked.capacity, 5);
-  given.host_limit_ns = is_bounded ? asked.max_ns : options.most_host * first.pytorch_compiled;
-  if (is_bounded) options.most_host = 1.15 * asked.max_ns / first.pytorch_compiled;
+  given.host_limit_ns = is_bounded ? asked.max_ns : 2 * first.pytorch_compiled;
+  options.most_host = 1.25 * given.host_limit_ns / first.pytorch_compiled;
 
   say("trying what ships");
   search tried(program, options, asked.shipped);

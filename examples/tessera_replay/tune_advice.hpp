@@ -20,8 +20,8 @@ struct question {
   std::size_t capacity = 0;  ///< bytes of the device
   bool has_capacity = false;
   double max_ns = 0;  ///< host nanoseconds for each operation; 0 where none were named
-  std::vector<std::pair<std::string, composition>> shipped;  ///< the recipes that there are, pytorch first
-  std::function<void(const std::string&)> progress;
+  std::vector<std::pair<std::string, composition>> shipped{};  ///< the recipes that there are, pytorch first
+  std::function<void(const std::string&)> progress{};
 };
 
 /// A candidate and its host time.

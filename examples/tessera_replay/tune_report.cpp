@@ -23,9 +23,7 @@ std::string formed(const char* form, double value) {
   return text;
 }
 
-std::string name_of(const row& r) {
-  return r.what.name.empty() ? as_variation(r.what.made, {}) : r.what.name;
-}
+std::string name_of(const row& r) { return r.what.name.empty() ? as_variation(r.what.made) : r.what.name; }
 
 /// A difference and what share of the whole it is.
 std::string change(const char* form, double before, double after) {
@@ -115,7 +113,7 @@ void print_recipe(const report& r) {
 
 void print_json_row(const report& r, const row& shown) {
   std::printf("{\"composition\": \"%s\", \"shipped_as\": \"%s\", \"%s\": ",
-              json_text(as_variation(shown.what.made, {})).c_str(), shown.what.name.c_str(),
+              json_text(as_variation(shown.what.made)).c_str(), shown.what.name.c_str(),
               r.asked.has_capacity ? "least_capacity" : "peak_reserved");
   shown.what.memory == unlimited ? std::printf("null") : std::printf("%zu", shown.what.memory);
   std::printf(

@@ -37,7 +37,7 @@ struct search_options {
   scene known;
   std::size_t capacity = 0;  ///< bytes of the device
   std::size_t most = 0;      ///< compositions to try, about
-  double most_host = 4;      ///< times pytorch's processor time that may be taken
+  double most_host = 2.5;    ///< times pytorch's processor time that may be taken, roughly
   std::function<void(std::size_t tried, std::size_t least)> progress{};
 };
 

@@ -197,9 +197,9 @@ std::array<std::string, axes> policy_texts(const composition& c) {
           cpp(c.pages),    cpp(c.growth), cpp(c.eviction), cpp(c.recovery)};
 }
 
-std::string as_variation(const composition& c, const composition& of) {
+std::string as_variation(const composition& c) {
   const auto here = policy_texts(c);
-  const auto there = policy_texts(of);
+  const auto there = policy_texts(composition{});
   std::string changes;
   for (std::size_t i = 0; i < axes; ++i)
     if (here[i] != there[i]) changes += ", " + here[i];

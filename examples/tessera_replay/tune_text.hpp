@@ -16,9 +16,8 @@ inline constexpr std::size_t axes = axis_names.size();
 /// The policy of each axis, as in `tessera::round_to_multiple<512>`.
 [[nodiscard]] std::array<std::string, axes> policy_texts(const composition& c);
 
-/// How a composition differs from another, as a recipe: `with<pytorch<>, evict_never>`, which is `pytorch<>` where it does
-/// not.
-[[nodiscard]] std::string as_variation(const composition& c, const composition& of);
+/// How a composition differs from pytorch, as a recipe: `with<pytorch<>, evict_never>`, or `pytorch<>` where it does not.
+[[nodiscard]] std::string as_variation(const composition& c);
 
 /// A program's beginning with a complete recipe of that name.
 [[nodiscard]] std::string as_recipe(const composition& c, const std::string& name);
