@@ -50,7 +50,10 @@ struct advice {
   double host_limit_ns = 0;   ///< as compiled
   double compiled_share = 1;  ///< of the host times, which is what they would be if compiled
   double noise = 0;           ///< of host times, as a share
-  std::size_t tried = 0;      ///< compositions
+  /// What is reserved over what lives where every size is 3 % larger, for which nothing was tuned; 0 with a capacity.
+  double winner_elsewhere = 0;
+  double pytorch_elsewhere = 0;
+  std::size_t tried = 0;  ///< compositions
   bool several_streams = false;
 };
 

@@ -111,8 +111,11 @@ composition in_plain_words(composition c, const scene& of) {
   if (!of.several_streams || (streams != nullptr && streams->patience.get() == 0))
     c.streams.chosen.emplace<reuse_on_same_stream>();
   const auto* const chunks = std::get_if<evict_idle_chunks<>>(&c.eviction.chosen);
-  const bool evicts_nothing = c.eviction.is<evict_never>() || c.eviction.is<evict_at_synchronize_above<>>();
-  if (evicts_nothing || (chunks != nullptr && *chunks == evict_idle_chunks<>{})) c.eviction = any_eviction{};
+  const auto* const above = std::get_if<evict_at_free_above<>>(&c.eviction.chosen);
+  if (c.eviction.is<evict_never>() || c.eviction.is<evict_at_synchronize_above<>>() ||
+      (chunks != nullptr && *chunks == evict_idle_chunks<>{}) ||
+      (above != nullptr && above->kept.get() == unlimited))
+    c.eviction = any_eviction{};
   if (!of.has_capacity) c.recovery = any_recovery{};
   return c;
 }

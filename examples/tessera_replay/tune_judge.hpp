@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/trace/program.hpp>
 
 #include "tune_search.hpp"
@@ -51,10 +52,10 @@ class judge {
  private:
   using list = std::vector<const candidate*>;
   [[nodiscard]] std::vector<double> compiled_ns(const list& some) const;
-  [[nodiscard]] const candidate* first_in_time(const list& order) const;
+  [[nodiscard]] const candidate* first_in_time(const list& order, double limit_ns) const;
   void find_best_shipped();
-  [[nodiscard]] const candidate* least_within_limits() const;
-  [[nodiscard]] const candidate* as_little_as_shipped() const;
+  [[nodiscard]] const candidate* least_within_limits();
+  [[nodiscard]] const candidate* as_little_as_shipped();
   [[nodiscard]] candidate choose();
   [[nodiscard]] candidate without_limits();
 
@@ -65,6 +66,7 @@ class judge {
   bool must_keep_host_limit_;
   bool has_shipped_ = false;
   bool keeps_host_limit_ = true;
+  std::size_t most_memory_ = unlimited;  // that is about as little as the winner's
   candidate shipped_;
 };
 

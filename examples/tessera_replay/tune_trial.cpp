@@ -67,7 +67,7 @@ outcome run(const trace::program& program, const policies<Recipe>& chosen, std::
 /// Processor time of one operation in nanoseconds, over as many replays as make it measurable.
 template <typename Recipe>
 double host_ns(const trace::program& program, const policies<Recipe>& chosen, std::size_t capacity) {
-  const std::size_t replays = std::min<std::size_t>(1000, 50'000 / operations(program) + 1);
+  const std::size_t replays = std::min<std::size_t>(1000, 20'000 / operations(program) + 1);
   double spent = 0;
   for (std::size_t i = 0; i < replays; ++i) {
     caching_allocator<Recipe, simulated_device> pool{device_of(capacity), chosen};
