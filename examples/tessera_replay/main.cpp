@@ -42,7 +42,8 @@ constexpr command commands[] = {
      "    why memory runs out where it first does, which blocks are in the way, and what would help\n"},
     {"tune", &replay::tune_recipe, true, "--capacity --max-ns --json",
      "TRACE [--capacity BYTES] [--max-ns N] [--json]\n"
-     "    searches for a recipe that reserves least (with --capacity: that needs least), at a price in device and\n"
+     "    searches for a recipe that reserves least (with --capacity: that needs least), at a price in "
+     "device and\n"
      "    host time that it names; shows what else there is, what each policy buys, and the recipe as C++\n"},
     {"explain", &replay::explain, true, "--dialect",
      "TEXT [--dialect pytorch|torch_npu|paddle]\n"
