@@ -32,9 +32,8 @@ int replay::tune_recipe(const arguments& said) {
                        .shipped = {},
                        .progress = {}};
   // Where no capacity is named, the device never becomes full.
-  if (!said.has_capacity)
-    asked.capacity =
-        std::max(said.capacity, tessera::align_up(program.peak_live(), tessera::operator""_GiB(1)) * 8);
+  constexpr std::size_t most = tessera::max_request / 8;
+  if (!said.has_capacity) asked.capacity = std::max(said.capacity, 8 * std::min(program.peak_live(), most));
   const auto add = [&](const std::string& name) {
     (void)choose_recipe(name, "", asked.capacity,
                         [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {

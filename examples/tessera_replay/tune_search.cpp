@@ -67,7 +67,7 @@ candidate search::tried_out(const composition& c, bool to_the_end) const {
                    .device_ns = found.device_ns,
                    .calls = found.calls,
                    .host_share = found.processor_ns / pytorch_ns_,
-                   .completes = !found.given_up,
+                   .completes = !found.given_up && found.failures == 0,
                    .is_exact = to_the_end,
                    .asks_more = asks_more_of_the_program(c, known)};
   if (!known.has_capacity) return result;

@@ -44,8 +44,8 @@ struct search_options {
 /// Tries compositions on a program, on all cores: shipped recipes, then what lies around the best of them, one policy
 /// changed at a time, then around the best of all.
 ///
-/// What it finds does not depend on the number of cores. What reserves a quarter more than pytorch is given up, and so is
-/// what takes far more time than is worth it.
+/// What it finds depends on the machine only where host time is near its limit. What reserves a quarter more than pytorch
+/// is given up, and so is what takes far more time than is worth it.
 class search {
  public:
   /// Tries the shipped recipes, pytorch first.
