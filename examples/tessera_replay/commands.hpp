@@ -35,5 +35,6 @@ int explain(const arguments& said);
 int snapshot(const arguments& said);
 int draw(const arguments& said);
 int explain_oom(const arguments& said);
+int tune_recipe(const arguments& said);
 
 }  // namespace replay

@@ -40,6 +40,11 @@ constexpr command commands[] = {
     {"explain-oom", &replay::explain_oom, true, "--recipe --conf --capacity",
      "TRACE [--recipe NAME] [--conf TEXT] [--capacity BYTES]\n"
      "    why memory runs out where it first does, which blocks are in the way, and what would help\n"},
+    {"tune", &replay::tune_recipe, true, "--capacity --max-ns --json",
+     "TRACE [--capacity BYTES] [--max-ns N] [--json]\n"
+     "    searches for a recipe that reserves least (with --capacity: that needs least), at a price in "
+     "device and\n"
+     "    host time that it names; shows what else there is, what each policy buys, and the recipe as C++\n"},
     {"explain", &replay::explain, true, "--dialect",
      "TEXT [--dialect pytorch|torch_npu|paddle]\n"
      "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n"},
@@ -58,7 +63,8 @@ constexpr const char* meanings =
     "          paddle_auto_growth, paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed,\n"
     "          stitched, stitched_calmly, power_of_two, passthrough\n"
     "--conf    settings in the words of the recipe's system, as explain explains them\n"
-    "--capacity  bytes of device memory; 80 GiB if not given\n";
+    "--capacity  bytes of device memory; 80 GiB if not given\n"
+    "--max-ns    host nanoseconds that an operation may take\n";
 
 void print_usage(std::FILE* to) {
   for (const command& c : commands)

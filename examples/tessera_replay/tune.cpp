@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <variant>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/trace/program.hpp>
+
+#include "commands.hpp"
+#include "input.hpp"
+#include "recipes.hpp"
+#include "tune_advice.hpp"
+#include "tune_report.hpp"
+
+int replay::tune_recipe(const arguments& said) {
+  const std::string& file = said.files[0];
+  const auto recording = read_recording(file);
+  if (const auto* const wrong = std::get_if<tessera::trace::input_error>(&recording))
+    return complain(wrong->text());
+  const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
+  if (program.peak_live() == 0) return complain(file + ": nothing is allocated");
+  if (said.has_capacity && said.capacity < program.peak_live()) {
+    complain(file + ": " + std::to_string(program.peak_live()) +
+             " bytes live at once, so nothing completes with " + std::to_string(said.capacity));
+    return differs;
+  }
+
+  tune::question asked{.capacity = said.capacity,
+                       .has_capacity = said.has_capacity,
+                       .max_ns = static_cast<double>(said.max_ns),
+                       .shipped = {},
+                       .progress = {}};
+  // Where no capacity is named, the device never becomes full.
+  constexpr std::size_t most = tessera::max_request / 8;
+  if (!said.has_capacity) asked.capacity = std::max(said.capacity, 8 * std::min(program.peak_live(), most));
+  const auto add = [&](const std::string& name) {
+    (void)choose_recipe(name, "", asked.capacity,
+                        [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
+                          asked.shipped.emplace_back(name, tune::composition(chosen));
+                        });
+  };
+  for (const char* const name : compared) add(name);
+  for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) add(name);
+  const std::string title = title_of(file);
+  asked.progress = [&](const std::string& what) { progress(title + ": " + what); };
+
+  const tune::advice given = tune::advise(program, asked);
+  progress("");
+  const tune::report found{title, program, asked, given};
+  said.json ? tune::print_json(found) : tune::print(found);
+  return given.winner.what.completes && given.keeps_max_ns ? done : differs;
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tune_advice.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tune_text.hpp"
+#include "tune_trial.hpp"
+
+namespace replay::tune {
+namespace {
+
+scene look_around(const trace::program& program, bool has_capacity) {
+  std::set<stream_id> streams;
+  for (const trace::event& e : program.events()) {
+    using kind = trace::event::kind;
+    if (e.what == kind::allocate || e.what == kind::record_stream) streams.insert(e.stream);
+  }
+  return {program.peak_live(), streams.size() > 1, has_capacity};
+}
+
+/// How many compositions are tried: so many that it takes a processor some half a minute.
+std::size_t most_to_try(const trace::program& program, bool has_capacity) {
+  const std::size_t replays = 600'000'000 / (program.events().size() + 1);
+  return std::clamp<std::size_t>(has_capacity ? replays / 10 : replays, 500, 3000);
+}
+
+/// What is worth showing of what was tried: where less memory costs more of the device's time, and what is quick.
+std::vector<candidate> worth_showing(const search& tried) {
+  std::vector<const candidate*> order;
+  for (const candidate& c : tried.tried())
+    if (c.may_win()) order.push_back(&c);
+  std::stable_sort(order.begin(), order.end(), [](const candidate* a, const candidate* b) {
+    return std::pair(a->memory, a->device_ns) < std::pair(b->memory, b->device_ns);
+  });
+  std::vector<candidate> shown;
+  double least = 0;
+  for (const candidate* c : order) {
+    if (!shown.empty() && number(c->device_ns) > least * (1 - device_counts)) continue;
+    least = number(c->device_ns);
+    shown.push_back(*c);
+  }
+  while (shown.size() > 12) {  // of the middle, leave out what is nearest to what comes before it
+    std::size_t nearest = 1;
+    const auto step = [&](std::size_t i) { return number(shown[i].memory) / number(shown[i - 1].memory); };
+    for (std::size_t i = 2; i + 1 < shown.size(); ++i)
+      if (step(i) < step(nearest)) nearest = i;
+    shown.erase(shown.begin() + static_cast<std::ptrdiff_t>(nearest));
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const candidate* a, const candidate* b) { return a->host_share < b->host_share; });
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, order.size()); ++i) shown.push_back(*order[i]);
+  return shown;
+}
+
+/// The program with every size 3 % larger.
+trace::recording a_little_larger(const trace::program& program) {
+  trace::recording larger{"larger", program.events()};
+  for (trace::event& e : larger.events)
+    if (e.what == trace::event::kind::allocate) e.bytes = std::min(max_request, e.bytes + e.bytes / 100 * 3);
+  return larger;
+}
+
+/// What is reserved over what lives, at most.
+double over_live(const trace::program& program, const composition& c, std::size_t capacity) {
+  return number(replay_once(program, c, capacity).peak_reserved) / number(program.peak_live());
+}
+
+}  // namespace
+
+bool beats(const row& a, const row& b, double noise) {
+  if (a.what.may_win() != b.what.may_win()) return a.what.may_win();
+  if (!is_within(number(b.what.memory), number(a.what.memory), memory_counts)) return true;
+  if (!is_within(number(a.what.memory), number(b.what.memory), memory_counts)) return false;
+  if (!is_within(number(b.what.device_ns), number(a.what.device_ns), device_counts)) return true;
+  if (!is_within(number(a.what.device_ns), number(b.what.device_ns), device_counts)) return false;
+  return b.host_ns > a.host_ns * (1 + std::max(noise, device_counts));
+}
+
+std::vector<row> front_of(std::vector<row> rows, double noise) {
+  std::stable_sort(rows.begin(), rows.end(), [](const row& a, const row& b) {
+    return std::pair(a.what.memory, a.what.device_ns) < std::pair(b.what.memory, b.what.device_ns);
+  });
+  const double host_counts = std::max(noise, device_counts);
+  const auto surpasses = [&](const row& a, const row& b) {
+    const bool as_good = a.what.memory <= b.what.memory && a.what.device_ns <= b.what.device_ns &&
+                         is_within(a.host_ns, b.host_ns, host_counts);
+    const bool better = !is_within(number(b.what.memory), number(a.what.memory), memory_counts) ||
+                        !is_within(number(b.what.device_ns), number(a.what.device_ns), device_counts) ||
+                        !is_within(b.host_ns, a.host_ns, host_counts);
+    return as_good && better;
+  };
+  std::vector<row> front;
+  for (const row& r : rows) {
+    const auto surpasses_r = [&](const row& other) { return surpasses(other, r); };
+    if (std::any_of(rows.begin(), rows.end(), surpasses_r)) continue;
+    const auto costs_as_much = [&](const row& f) {
+      return f.what.memory == r.what.memory && f.what.device_ns == r.what.device_ns &&
+             f.what.calls == r.what.calls;
+    };
+    const auto same = std::find_if(front.begin(), front.end(), costs_as_much);
+    if (same == front.end()) {
+      front.push_back(r);
+    } else if (deviations(r.what.made) < deviations(same->what.made)) {
+      *same = r;
+    }
+  }
+  return front;
+}
+
+advice advise(const trace::program& program, const question& asked) {
+  advice given;
+  const auto say = [&](const std::string& what) {
+    if (asked.progress) asked.progress(what);
+  };
+  search_options options{.known = look_around(program, asked.has_capacity),
+                         .capacity = asked.capacity,
+                         .most = most_to_try(program, asked.has_capacity)};
+  given.several_streams = options.known.several_streams;
+  options.progress = [&](std::size_t count, std::size_t least) {
+    say(std::to_string(count) + " of at most " + std::to_string(options.most) +
+        " compositions tried; the least is " + std::to_string(least >> 20) + " MiB");
+  };
+  const bool is_bounded = asked.max_ns > 0;
+  const host_times first = measure(program, {}, asked.capacity, 5);
+  given.host_limit_ns = is_bounded ? asked.max_ns : 2 * first.pytorch_compiled;
+  options.most_host = 1.25 * given.host_limit_ns / first.pytorch_compiled;
+
+  say("trying what ships");
+  search tried(program, options, asked.shipped);
+  for (const candidate& c : tried.tried())
+    if (c.asks_more) given.left_out.push_back(c.name);
+  tried.run();
+
+  say("measuring host time");
+  judge jury(program, asked.capacity, tried, given.host_limit_ns, is_bounded);
+  given.winner.what = jury.winner(asked.shipped);
+  given.keeps_max_ns = jury.keeps_host_limit();
+  given.shipped.what = jury.best_shipped();
+  given.pytorch.what = tried.pytorch();
+  const composition plain;
+  for (std::size_t axis = 0; axis < axes; ++axis) {
+    const composition without = with_axis_of(given.winner.what.made, axis, plain);
+    if (given.winner.what.completes && !(without == given.winner.what.made))
+      given.knobs.push_back({axis, {tried.look_at(without)}});
+  }
+  for (const candidate& c : worth_showing(tried)) given.front.push_back({c});
+
+  std::vector<row*> all = {&given.pytorch, &given.shipped, &given.winner};
+  for (knob& k : given.knobs) all.push_back(&k.without);
+  for (row& r : given.front) all.push_back(&r);
+  std::vector<composition> made;
+  for (const row* r : all) made.push_back(r->what.made);
+  const host_times times = measure(program, made, asked.capacity, 7);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i]->host_ns = times.each[i];
+  given.noise = times.noise;
+  given.compiled_share = times.as_compiled(1);
+
+  given.beats_pytorch = beats(given.winner, given.pytorch, times.noise);
+  if (!given.beats_pytorch && given.keeps_max_ns) given.winner = given.pytorch, given.knobs.clear();
+  for (const row& r : {given.pytorch, given.shipped, given.winner})
+    if (r.what.may_win()) given.front.push_back(r);
+  given.front = front_of(given.front, times.noise);
+  // Where a limit of host time is what chose it, others may surpass it by all but that.
+  const auto is_winner = [&](const row& r) { return r.what.made == given.winner.what.made; };
+  if (given.winner.what.may_win() && std::none_of(given.front.begin(), given.front.end(), is_winner)) {
+    const auto place = std::find_if(given.front.begin(), given.front.end(),
+                                    [&](const row& r) { return r.what.memory > given.winner.what.memory; });
+    given.front.insert(place, given.winner);
+  }
+  if (!asked.has_capacity && given.beats_pytorch) {
+    const trace::recording larger = a_little_larger(program);
+    const trace::program elsewhere(larger);
+    given.winner_elsewhere = over_live(elsewhere, given.winner.what.made, asked.capacity);
+    given.pytorch_elsewhere = over_live(elsewhere, {}, asked.capacity);
+  }
+  given.device_limit_ns = tried.device_limit_ns();
+  given.tried = tried.tried().size();
+  return given;
+}
+
+}  // namespace replay::tune

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/trace/program.hpp>
+
+#include "tune_search.hpp"
+
+namespace replay::tune {
+
+/// Differences that count; smaller ones are no reason to choose, or to differ from pytorch.
+inline constexpr double memory_counts = 0.005;
+inline constexpr double device_counts = 0.05;
+
+[[nodiscard]] inline double number(std::uint64_t n) noexcept { return static_cast<double>(n); }
+[[nodiscard]] inline bool is_within(double more, double less, double share) noexcept {
+  return more <= less * (1 + share);
+}
+
+/// In how many axes a composition differs from pytorch.
+[[nodiscard]] std::size_t deviations(const composition& c);
+
+/// Finds the winner among what was tried.
+///
+/// It is what needs least memory within limits of device and host time, and of what needs about as little, what takes least
+/// of the device's time. Where a shipped recipe needs less than that beyond the limits, it is what takes least of the
+/// device's time for as little as that.
+class judge {
+ public:
+  judge(const trace::program& program, std::size_t capacity, search& tried, double host_limit_ns,
+        bool must_keep_it)
+      : program_(program),
+        capacity_(capacity),
+        tried_(tried),
+        host_limit_ns_(host_limit_ns),
+        must_keep_host_limit_(must_keep_it) {}
+
+  /// Chooses; simpler is better: each policy is as in pytorch, or else as in a shipped recipe, where that costs nothing
+  /// that counts.
+  [[nodiscard]] candidate winner(const std::vector<std::pair<std::string, composition>>& shipped);
+  /// The shipped recipe that needs least memory, passthrough aside; pytorch where none does within the limit that must be
+  /// kept.
+  [[nodiscard]] const candidate& best_shipped() const noexcept { return shipped_; }
+  /// Whether the winner takes no more host time than it must.
+  [[nodiscard]] bool keeps_host_limit() const noexcept { return keeps_host_limit_; }
+
+ private:
+  using list = std::vector<const candidate*>;
+  [[nodiscard]] std::vector<double> compiled_ns(const list& some) const;
+  [[nodiscard]] const candidate* first_in_time(const list& order, double limit_ns) const;
+  void find_best_shipped();
+  [[nodiscard]] const candidate* least_within_limits();
+  [[nodiscard]] const candidate* as_little_as_shipped();
+  [[nodiscard]] candidate choose();
+  [[nodiscard]] candidate without_limits();
+
+  const trace::program& program_;
+  std::size_t capacity_;
+  search& tried_;
+  double host_limit_ns_;  // as compiled
+  bool must_keep_host_limit_;
+  bool has_shipped_ = false;
+  bool keeps_host_limit_ = true;
+  std::size_t most_memory_ = unlimited;  // that is about as little as the winner's
+  candidate shipped_;
+};
+
+}  // namespace replay::tune

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tune_report.hpp"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "input.hpp"
+#include "tune_text.hpp"
+
+namespace replay::tune {
+namespace {
+
+double mib(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+double ms(std::uint64_t ns) { return static_cast<double>(ns) / 1e6; }
+double ratio(double part, double whole) { return whole > 0 ? part / whole : 1; }
+
+std::string formed(const char* form, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, form, value);
+  return text;
+}
+
+std::string name_of(const row& r) { return r.what.name.empty() ? as_variation(r.what.made) : r.what.name; }
+
+/// A difference and what share of the whole it is.
+std::string change(const char* form, double before, double after) {
+  const double share = before > 0 ? 100 * (after - before) / before : 0;
+  return formed(form, after - before) + formed(std::fabs(share) < 1000 ? ", %+.1f %%" : ", %+.0f %%", share);
+}
+
+void print_row(const report& r, const row& shown, const char* mark) {
+  const candidate& c = shown.what;
+  const double over = ratio(static_cast<double>(c.memory), static_cast<double>(r.program.peak_live()));
+  if (!c.completes) {
+    std::printf("%s %10.1f %9.3f %36s  %s\n", mark, mib(c.memory), over, "does not complete",
+                name_of(shown).c_str());
+    return;
+  }
+  std::printf("%s %10.1f %9.3f %10.2f %8ju %7.1f %6.2f  %s\n", mark, mib(c.memory), over, ms(c.device_ns),
+              static_cast<std::uintmax_t>(c.calls), shown.host_ns * r.given.compiled_share,
+              ratio(shown.host_ns, r.given.pytorch.host_ns), name_of(shown).c_str());
+}
+
+void print_front(const report& r) {
+  const char* const memory = r.asked.has_capacity ? "needs MiB" : "peak MiB";
+  std::printf("  %10s %9s %10s %8s %7s %6s\n", memory, "over live", "device ms", "calls", "host ns", "x");
+  for (const row& shown : r.given.front) {
+    const bool wins = shown.what.made == r.given.winner.what.made;
+    print_row(r, shown, wins ? "*" : " ");
+  }
+  std::puts("  and beside it pytorch, and of what ships and caches, what needs least:");
+  print_row(r, r.given.pytorch, " ");
+  print_row(r, r.given.shipped, " ");
+}
+
+void print_knobs(const report& r) {
+  const row& w = r.given.winner;
+  const double share = r.given.compiled_share;
+  std::puts("What each policy of it buys: how it is without, that axis being as in pytorch");
+  std::printf("  %-9s %-22s %-22s %-20s %s\n", "", r.asked.has_capacity ? "needs" : "reserves", "device time",
+              "host time", "policy");
+  for (const knob& k : r.given.knobs) {
+    const row& o = k.without;
+    std::string device = "does not complete", host;
+    if (o.what.completes) {
+      device = change("%+.2f ms", ms(w.what.device_ns), ms(o.what.device_ns));
+      host = change("%+.1f ns", w.host_ns * share, o.host_ns * share);
+    }
+    std::printf("  %-9s %-22s %-22s %-20s %s\n", axis_names[k.axis],
+                change("%+.1f MiB", mib(w.what.memory), mib(o.what.memory)).c_str(), device.c_str(),
+                host.c_str(), policy_texts(w.what.made)[k.axis].c_str());
+  }
+}
+
+/// What a device must have for a composition, beside giving and taking segments.
+std::string needs_of(const composition& c) {
+  std::string needs;
+  const auto add = [&](const char* what) { needs += (needs.empty() ? "" : ", ") + std::string(what); };
+  if (c.growth.way() != growth_way::segments) add("virtual memory (virtual_memory_provider)");
+  if (!(c.pages == any_pages{})) add("kinds of pages (paged_provider)");
+  if (c.streams.is<reuse_in_order<>>())
+    add("an order of streams (ordering_provider), as it makes streams wait for each other");
+  return needs;
+}
+
+std::string verdict(const report& r) {
+  const row& w = r.given.winner;
+  const row& p = r.given.pytorch;
+  if (!w.what.completes) return "Nothing that was tried completes with that capacity. What comes nearest:";
+  if (!r.given.keeps_max_ns) return "Nothing that was tried keeps --max-ns. The quickest:";
+  if (!r.given.beats_pytorch) return "Nothing that was tried beats pytorch by more than the noise: keep it.";
+  std::string text = r.asked.has_capacity ? "It needs " : "It reserves ";
+  if (!p.what.completes) text = "pytorch does not complete with that capacity; this does. It needs ";
+  const auto against = [&](const char* form, double here, double there) {
+    text += formed(form, here) + (p.what.completes ? " (" + change("%+.1f", there, here) + ")" : "");
+  };
+  against("%.1f MiB", mib(w.what.memory), mib(p.what.memory));
+  text += " and takes ";
+  against("%.2f ms", ms(w.what.device_ns), ms(p.what.device_ns));
+  text += " of the device's time and ";
+  against("%.1f ns", w.host_ns * r.given.compiled_share, p.host_ns * r.given.compiled_share);
+  return text + (p.what.completes ? " of host time; in brackets, against pytorch." : " of host time.");
+}
+
+void print_recipe(const report& r) {
+  const composition& made = r.given.winner.what.made;
+  const std::string needs = needs_of(made);
+  if (!needs.empty()) std::printf("// The device must have %s.\n", needs.c_str());
+  std::fputs(as_recipe(made, "tuned").c_str(), stdout);
+}
+
+void print_json_row(const report& r, const row& shown) {
+  std::printf("{\"composition\": \"%s\", \"shipped_as\": \"%s\", \"%s\": ",
+              json_text(as_variation(shown.what.made)).c_str(), shown.what.name.c_str(),
+              r.asked.has_capacity ? "least_capacity" : "peak_reserved");
+  shown.what.memory == unlimited ? std::printf("null") : std::printf("%zu", shown.what.memory);
+  std::printf(
+      ", \"device_ns\": %ju, \"device_calls\": %ju, \"host_ns_per_operation\": %.1f, \"completes\": %s}",
+      static_cast<std::uintmax_t>(shown.what.device_ns), static_cast<std::uintmax_t>(shown.what.calls),
+      shown.host_ns * r.given.compiled_share, shown.what.completes ? "true" : "false");
+}
+
+std::string json_lines(std::string_view text) {
+  std::string safe;
+  for (char c : text) safe += c == '\n' ? "\\n" : c == '"' ? "\\\"" : std::string(1, c);
+  return safe;
+}
+
+}  // namespace
+
+void print(const report& r) {
+  const advice& given = r.given;
+  std::printf("%s: %zu operations, peak live %.1f MiB, %s; %zu compositions tried\n\n", r.trace.c_str(),
+              r.program.events().size(), mib(r.program.peak_live()),
+              given.several_streams ? "several streams" : "one stream", given.tried);
+  std::puts("The front: whoever wants less of one takes more of another (* is what is advised)");
+  print_front(r);
+  std::printf(
+      "  Host time is for each operation, as measured with policies chosen when run, times %.2f, which is "
+      "what\n"
+      "  compiling makes of pytorch's; x is how many times pytorch's. Half of pytorch's repetitions lie "
+      "within %.1f %%.\n",
+      given.compiled_share, 100 * given.noise);
+  if (!given.left_out.empty()) {
+    std::printf(
+        "  Left out, as they want every use on a stream recorded, and this program has several streams:");
+    for (const std::string& name : given.left_out) std::printf(" %s", name.c_str());
+    std::puts("");
+  }
+  std::printf("\n%s\n", verdict(r).c_str());
+  std::printf(
+      "  Advised is what %s least within %.2f ms of the device's time (a two-hundredth of what asking for "
+      "each block\n"
+      "  takes, or twice pytorch's) and %.1f ns of host time; within 0.5 %% of that, what takes least of the "
+      "device's\n"
+      "  time. Where a shipped recipe %s less than that, it is what takes least of the device's time for as "
+      "little.\n",
+      r.asked.has_capacity ? "needs" : "reserves", ms(given.device_limit_ns), given.host_limit_ns,
+      r.asked.has_capacity ? "needs" : "reserves");
+  if (given.winner_elsewhere > 0)
+    std::printf(
+        "  With every size 3 %% larger, for which nothing was tuned, it reserves %.3f times what lives, and "
+        "pytorch %.3f.\n",
+        given.winner_elsewhere, given.pytorch_elsewhere);
+  if (!given.knobs.empty()) std::puts(""), print_knobs(r);
+  std::puts("");
+  print_recipe(r);
+}
+
+void print_json(const report& r) {
+  const advice& given = r.given;
+  std::printf("{\"trace\": \"%s\", \"operations\": %zu, \"peak_live\": %zu, \"capacity\": ",
+              json_text(r.trace).c_str(), r.program.events().size(), r.program.peak_live());
+  r.asked.has_capacity ? std::printf("%zu", r.asked.capacity) : std::printf("null");
+  std::printf(
+      ", \"tried\": %zu, \"beats_pytorch\": %s, \"device_limit_ns\": %ju, \"host_limit_ns\": %.1f, "
+      "\"noise\": %.4f,\n \"pytorch\": ",
+      given.tried, given.beats_pytorch ? "true" : "false", static_cast<std::uintmax_t>(given.device_limit_ns),
+      given.host_limit_ns, given.noise);
+  print_json_row(r, given.pytorch);
+  std::printf(",\n \"best_shipped\": ");
+  print_json_row(r, given.shipped);
+  std::printf(
+      ",\n \"with_sizes_3_percent_larger\": {\"winner_over_live\": %.6f, \"pytorch_over_live\": %.6f}",
+      given.winner_elsewhere, given.pytorch_elsewhere);
+  std::printf(",\n \"winner\": ");
+  print_json_row(r, given.winner);
+  std::printf(",\n \"recipe\": \"%s\",\n \"front\": [",
+              json_lines(as_recipe(given.winner.what.made, "tuned")).c_str());
+  for (const row& shown : given.front) {
+    std::printf("%s\n  ", &shown == given.front.data() ? "" : ",");
+    print_json_row(r, shown);
+  }
+  std::printf("],\n \"without\": [");
+  for (const knob& k : given.knobs) {
+    std::printf("%s\n  {\"axis\": \"%s\", \"then\": ", &k == given.knobs.data() ? "" : ",",
+                axis_names[k.axis]);
+    print_json_row(r, k.without);
+    std::printf("}");
+  }
+  std::puts("]}");
+}
+
+}  // namespace replay::tune

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tune_text.hpp"
+
+#include <cstddef>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/chunk_plan.hpp>
+#include <tessera/core/divisions.hpp>
+#include <tessera/core/fraction.hpp>
+#include <tessera/core/memory_limit.hpp>
+
+namespace replay::tune {
+namespace {
+
+// Arguments of templates, typed as the policies take them.
+std::string text(std::size_t n) {
+  if (n == unlimited) return "tessera::unlimited";
+  for (const auto& [unit, name] : {std::pair{1_GiB, "_GiB"}, {1_MiB, "_MiB"}, {1_KiB, "_KiB"}})
+    if (n != 0 && n % unit == 0) return std::to_string(n / unit) + name;
+  return "std::size_t{" + std::to_string(n) + "}";
+}
+std::string text(bool b) { return b ? "true" : "false"; }
+std::string text(fraction f) {
+  return f.billionths % 10'000'000 == 0
+             ? "tessera::percent(" + std::to_string(f.billionths / 10'000'000) + ")"
+             : "tessera::fraction{" + std::to_string(f.billionths) + "}";
+}
+std::string text(const memory_limit& m) {
+  if (m.bytes == unlimited) return "tessera::memory_limit(" + text(m.share) + ")";
+  return "tessera::memory_limit(" + text(m.bytes) +
+         (m.share == percent(100) ? ")" : ", " + text(m.share) + ")");
+}
+std::string text(const chunk_plan& p) {
+  return "tessera::chunk_plan{" + text(p.first) + ", " + text(p.further) + ", " + text(p.share) + "}";
+}
+std::string text(const divisions& d) {
+  if (d == divisions::all(d.in_slot[0]))
+    return "tessera::divisions::all(" + std::to_string(d.in_slot[0]) + ")";
+  std::string slots;
+  for (std::uint32_t parts : d.in_slot) slots += (slots.empty() ? "" : ", ") + std::to_string(parts);
+  return "tessera::divisions{{" + slots + "}}";
+}
+
+/// An argument of a template, and whether it is what the template has by default.
+struct argument {
+  std::string words;
+  bool is_default = false;
+};
+template <typename T>
+argument set(const T& value, const T& otherwise) {
+  return {text(value), value == otherwise};
+}
+argument plain(std::size_t n) { return {n % 1_KiB == 0 && n != 0 ? text(n) : std::to_string(n)}; }
+
+/// `tessera::name<arguments>`; those at the end that are defaults are left out.
+std::string named(const std::string& name, std::initializer_list<argument> arguments) {
+  const argument* end = arguments.end();
+  while (end != arguments.begin() && (end - 1)->is_default) --end;
+  std::string all;
+  for (const argument* a = arguments.begin(); a != end; ++a) all += (all.empty() ? "" : ", ") + a->words;
+  return "tessera::" + name + "<" + all + ">";
+}
+
+template <std::size_t Step>
+std::string cpp(const round_to_multiple<Step>&) {
+  return named("round_to_multiple", {plain(Step)});
+}
+template <std::size_t Least, auto Threshold>
+std::string cpp(const round_to_power_of_two<Least, Threshold>& p) {
+  return named("round_to_power_of_two", {plain(Least), set(p.threshold.get(), unlimited)});
+}
+template <std::size_t Step>
+std::string cpp(const round_to_divisions<Step>& p) {
+  return named("round_to_divisions", {plain(Step), set(p.table.get(), divisions{})});
+}
+template <std::size_t Padding, typename Inner>
+std::string cpp(const round_padded<Padding, Inner>& p) {
+  return named("round_padded", {plain(Padding), {cpp(p.inner)}});
+}
+
+std::string cpp(const boundary_of_pools& p) {
+  return named("pool_small_and_large", {{text(p.boundary.get())}});
+}
+std::string cpp(const pool_together&) { return "tessera::pool_together"; }
+
+std::string cpp(const reuse_on_same_stream&) { return "tessera::reuse_on_same_stream"; }
+std::string cpp(const reuse_on_same_stream_after_recorded&) {
+  return "tessera::reuse_on_same_stream_after_recorded";
+}
+template <typename Streams>
+std::string cpp(const look_at_events_late<Streams>& p) {
+  return named("look_at_events_late", {{cpp(Streams{})}, set(p.patience.get(), std::size_t{0})});
+}
+std::string cpp(const reuse_after_recorded_streams&) { return "tessera::reuse_after_recorded_streams"; }
+std::string cpp(const reuse_ignoring_streams&) { return "tessera::reuse_ignoring_streams"; }
+std::string cpp(const reuse_in_order<>& p) {
+  return named("reuse_in_order", {set(p.follows_dependencies.get(), true), set(p.opportunistic.get(), true),
+                                  set(p.inserts_dependencies.get(), true)});
+}
+
+std::string cpp(const split_never&) { return "tessera::split_never"; }
+std::string cpp(const split_never_and_fit_exactly&) { return "tessera::split_never_and_fit_exactly"; }
+std::string cpp(const split_never_and_fit_within_power_of_two&) {
+  return "tessera::split_never_and_fit_within_power_of_two";
+}
+template <std::size_t Rest, block_end End>
+std::string cpp(const split_if_rest_at_least<Rest, End>&) {
+  return named("split_if_rest_at_least", {plain(Rest), {"tessera::block_end::high", End == block_end::low}});
+}
+template <auto Max, auto Slack, std::size_t SmallLimit, std::size_t Waste>
+std::string cpp(const split_up_to<Max, Slack, SmallLimit, Waste>& p) {
+  return named("split_up_to", {set(p.max.get(), unlimited),
+                               set(p.slack.get(), 20_MiB),
+                               {plain(SmallLimit).words, SmallLimit == 1_MiB},
+                               {plain(Waste).words, Waste == SmallLimit}});
+}
+
+std::string cpp(const any_pages& p) {
+  const page_choice chosen = p.choice.get();
+  const char* const names[] = {"normal_pages", "huge_pages_first", "huge_pages_only", "giant_pages_first",
+                               "giant_pages_only"};
+  if (chosen == page_choice{.pages = chosen.pages})
+    return std::string("tessera::back_with_") + names[static_cast<std::size_t>(chosen.pages)];
+  return "";
+}
+
+argument limit(const memory_limit& most) { return set(most, memory_limit{}); }
+template <std::size_t Small, std::size_t Own>
+std::string cpp(const grow_by_segments<Small, tunable(20_MiB), Own>& p) {
+  return named("grow_by_segments", {{plain(Small).words, Small == 2_MiB},
+                                    set(p.large.get(), 20_MiB),
+                                    {plain(Own).words, Own == 10_MiB},
+                                    limit(p.most)});
+}
+std::string cpp(const grow_exactly<>& p) { return named("grow_exactly", {limit(p.most)}); }
+std::string cpp(const grow_by_chunks<>& p) {
+  constexpr std::size_t none = 0;
+  return named("grow_by_chunks", {set(p.small.get(), none), set(p.large.get(), none),
+                                  set(p.boundary.get(), none), limit(p.most)});
+}
+std::string cpp(const grow_by_plan<>& p) {
+  return named("grow_by_plan", {set(p.plan.get(), chunk_plan{}), limit(p.most)});
+}
+template <std::size_t Small>
+std::string cpp(const grow_in_place<Small>& p) {
+  return named("grow_in_place", {{plain(Small).words, Small == 2_MiB},
+                                 set(p.large.get(), 20_MiB),
+                                 limit(p.most),
+                                 set(p.alignment.get(), std::size_t{1}),
+                                 set(p.reserve.get(), memory_limit{fraction{1'125'000'000}})});
+}
+std::string cpp(const grow_by_stitching<>& p) {
+  return named("grow_by_stitching",
+               {set(p.pieces.get(), std::size_t{64}), set(p.slack.get(), percent(4)), limit(p.most),
+                set(p.last_pieces.get(), std::size_t{1024}), set(p.alignment.get(), std::size_t{1})});
+}
+
+std::string cpp(const evict_idle_above<>& p) {
+  return named("evict_idle_above", {set(p.threshold.get(), fraction{})});
+}
+std::string cpp(const evict_never&) { return "tessera::evict_never"; }
+std::string cpp(const evict_at_free&) { return "tessera::evict_at_free"; }
+std::string cpp(const evict_at_free_above<>& p) {
+  return named("evict_at_free_above", {set(p.kept.get(), unlimited)});
+}
+std::string cpp(const eviction_by_plan& p) {
+  return named("evict_direct_at_free", {set(p.plan.get(), chunk_plan{})});
+}
+std::string cpp(const evict_idle_chunks<>& p) {
+  return named("evict_idle_chunks", {set(p.before_growth.get(), false), set(p.at_free.get(), false)});
+}
+std::string cpp(const evict_at_synchronize_above<>& p) {
+  return named("evict_at_synchronize_above", {set(p.threshold.get(), std::size_t{0})});
+}
+
+std::string cpp(const recover_like_pytorch<>& p) {
+  return named("recover_like_pytorch", {set(p.rejects.get(), false)});
+}
+std::string cpp(const recover_never&) { return "tessera::recover_never"; }
+std::string cpp(const recover_by_emptying_the_cache&) { return "tessera::recover_by_emptying_the_cache"; }
+std::string cpp(const recover_like_paddle<>& p) {
+  return named("recover_like_paddle", {set(p.settles.get(), false)});
+}
+
+template <typename... Policy>
+std::string cpp(const one_of<Policy...>& p) {
+  return p.ask([](const auto& chosen) { return cpp(chosen); });
+}
+
+}  // namespace
+
+std::array<std::string, axes> policy_texts(const composition& c) {
+  return {cpp(c.rounding), cpp(c.pools),  cpp(c.streams),  cpp(c.split),
+          cpp(c.pages),    cpp(c.growth), cpp(c.eviction), cpp(c.recovery)};
+}
+
+std::string as_variation(const composition& c) {
+  const auto here = policy_texts(c);
+  const auto there = policy_texts(composition{});
+  std::string changes;
+  for (std::size_t i = 0; i < axes; ++i)
+    if (here[i] != there[i]) changes += ", " + here[i];
+  std::string all = changes.empty() ? "pytorch<>" : "with<pytorch<>" + changes + ">";
+  for (std::size_t at = 0; (at = all.find("tessera::", at)) != std::string::npos;) all.erase(at, 9);
+  return all;
+}
+
+std::string as_recipe(const composition& c, const std::string& name) {
+  std::string all =
+      "#include <cstddef>\n#include <tessera/tessera.hpp>\nusing namespace tessera::literals;\n\nstruct " +
+      name + " final {\n";
+  const auto policies = policy_texts(c);
+  for (std::size_t i = 0; i < axes; ++i) {
+    std::string axis = axis_names[i];
+    axis.resize(8, ' ');
+    all += "  using " + axis + " = " + policies[i] + ";\n";
+  }
+  return all + "};\nstatic_assert(tessera::recipe<" + name + ">);\n";
+}
+
+composition with_axis_of(composition c, std::size_t axis, const composition& of) {
+  switch (axis) {
+    case 0: c.rounding = of.rounding; break;
+    case 1: c.pools = of.pools; break;
+    case 2: c.streams = of.streams; break;
+    case 3: c.split = of.split; break;
+    case 4: c.pages = of.pages; break;
+    case 5: c.growth = of.growth; break;
+    case 6: c.eviction = of.eviction; break;
+    default: c.recovery = of.recovery; break;
+  }
+  if (c.growth.way() != growth_way::segments && c.streams.is<reuse_in_order<>>()) c.streams = of.streams;
+  return c;
+}
+
+}  // namespace replay::tune
