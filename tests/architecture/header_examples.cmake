@@ -4,8 +4,8 @@
 # blanks behind theirs.
 #   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder -P header_examples.cmake
 cmake_minimum_required(VERSION 3.24)
-set(flags -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Wno-unused-variable -Wno-unused-local-typedefs
-          -Wno-unused-but-set-variable)
+set(flags -std=c++20 -Wall -Wextra -Werror -Wno-unused-variable -Wno-unused-local-typedefs -Wno-unused-but-set-variable
+          -I ${ROOT}/include)
 set(faults "")
 set(count 0)
 set(commands "")  # of the compilers that are to be run at once
@@ -32,12 +32,18 @@ function(compile_all)
   set(running "" PARENT_SCOPE)
 endfunction()
 
+# Compiled once, as it takes longer than most examples.
+set(all ${SCRATCH}/all.hpp)
+file(WRITE ${all} "#include <cstdio>\n#include <vector>\n#include <tessera/tessera.hpp>
+using namespace tessera::literals;
+using pool_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;\n")
+execute_process(COMMAND ${COMPILER} ${flags} -x c++-header ${all} -o ${all}.gch COMMAND_ERROR_IS_FATAL ANY)
+
 file(GLOB_RECURSE headers RELATIVE ${ROOT} ${ROOT}/include/tessera/*.hpp)
 foreach(header IN LISTS headers)
   string(REPLACE "include/" "" included ${header})
-  set(includes "#include <cstdio>\n#include <vector>\n#include <tessera/tessera.hpp>\n#include <${included}>\n")
-  set(source "using namespace tessera::literals;
-using pool_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;\n")
+  set(includes "#include <${included}>\n")
+  set(source "")
   set(end "")  # of the example that a line belongs to
   set(before "")
   set(number 0)
@@ -76,7 +82,7 @@ using pool_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simula
   string(APPEND source "${end}")
   if(found GREATER 0)
     file(WRITE ${SCRATCH}/${included}.cpp "${includes}${source}")
-    list(APPEND commands COMMAND ${COMPILER} ${flags} -I ${ROOT}/include ${SCRATCH}/${included}.cpp)
+    list(APPEND commands COMMAND ${COMPILER} ${flags} -fsyntax-only -include ${all} ${SCRATCH}/${included}.cpp)
     list(APPEND running ${header})
     list(LENGTH running now)
     math(EXPR count "${count} + ${found}")
