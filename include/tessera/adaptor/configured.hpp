@@ -77,7 +77,7 @@ consteval std::size_t first_served(std::index_sequence<I...>) {
 ///     const tessera::config::torch_npu_settings said{.expandable_segments = true};
 ///     tessera::configured<tessera::torch_npu_family, tessera::simulated_device> tuned(said);
 ///     tuned.deallocate(tuned.allocate(5_MiB));
-///     if (const auto refused = tuned.change("max_split_size_mb:128"))
+///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // and not expandable_segments
 ///       std::printf("%.*s\n", static_cast<int>(refused->rule.size()), refused->rule.data());
 template <typename Family, device_provider Provider, typename Front = in_one_thread,
           event_sink Sink = ignore_events, typename Counting = count_everything>
