@@ -29,10 +29,6 @@ namespace tessera {
 /// A caching_allocator for many threads that mostly use streams of their own: each stream has a lane, an allocator with a
 /// mutex of its own, over one provider. The calls are those of caching_allocator, but for handles.
 ///
-///     tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> shared;
-///     void* p = shared.allocate(5_MiB, tessera::stream_id{7});  // waits for no thread on another stream
-///     shared.deallocate(p);                                     // by any thread
-///
 /// There are at most 256 lanes, made when they are needed and kept; streams that find no place of their own share one. A
 /// thread that frees what a lane gave to another thread hands it over to that lane, where it is free once somebody next
 /// allocates or looks there: who looks (at now(), statistics() and so on) may so release segments. The limit of growth
