@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an allocator did: why it ran out of memory, its latest events under labels, and all that it counts.
+// What an allocator did: why it ran out of memory, its latest events under labels, all that it counts, and a snapshot for
+// the viewers of PyTorch: example_09_what_it_did [snapshot.pickle]
 #include <cstdio>
 
 #include <tessera/adaptor/history.hpp>
 #include <tessera/adaptor/report.hpp>
 #include <tessera/adaptor/timed.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/capture.hpp>
+#include <tessera/trace/write_pickle.hpp>
 
 using namespace tessera::literals;
 
-int main() {
+int main(int count, char** arguments) {
   tessera::simulated_device device({.capacity = 1_GiB});
   tessera::call_times times;
   using timed = tessera::timed<tessera::simulated_device>;  // measures the device's calls
@@ -35,6 +38,12 @@ int main() {
                   seen.event.what == action::oom ? "no room for" : "got", seen.event.bytes);
   });
   std::puts(tessera::table_of(tessera::report_of(pool, &times)).c_str());
+
+  if (count > 1) {
+    const tessera::trace::snapshot seen = tessera::trace::capture(pool);
+    const auto error = tessera::trace::save(arguments[1], [&](auto& out) { write_pickle(seen, out); });
+    if (error) return std::puts(error->text().c_str()), 1;
+  }
   pool.deallocate(weights);
   return pool.audit() == nullptr ? 0 : 1;
 }

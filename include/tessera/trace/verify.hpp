@@ -42,6 +42,7 @@ struct verification {
 /// effect where they completed, and segments go back where they went back on the device, which knows its own limits.
 ///
 ///     #include <tessera/trace/file.hpp>
+///     #include <tessera/trace/read_snapshot.hpp>
 ///     using namespace tessera::trace;
 ///     const auto bytes = read_file("snapshot.pickle");
 ///     const auto read = read_snapshot(std::get<std::string>(bytes), "snapshot.pickle");
