@@ -21,14 +21,15 @@ int main(int count, char** arguments) {
 
   pool.sink().label("load");
   void* weights = pool.allocate(300_MiB);
+  pool.deallocate(pool.allocate(500_MiB));
   pool.sink().label("step 1");
-  void* input = pool.allocate(500_MiB);
+  void* batch = pool.allocate(20_MiB);  // cut off what was freed
+  void* activations = nullptr;
   try {
-    input = pool.allocate(400_MiB);
+    activations = pool.allocate(490_MiB);
   } catch (const tessera::out_of_memory& error) {
     std::puts(error.what());
   }
-  pool.deallocate(input);
 
   // The latest events, the oldest first.
   pool.sink().for_each([&pool](const auto& seen) {
@@ -44,6 +45,6 @@ int main(int count, char** arguments) {
     const auto error = tessera::trace::save(arguments[1], [&](auto& out) { write_pickle(seen, out); });
     if (error) return std::puts(error->text().c_str()), 1;
   }
-  pool.deallocate(weights);
+  for (void* p : {weights, batch, activations}) pool.deallocate(p);
   return pool.audit() == nullptr ? 0 : 1;
 }
