@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same allocator for several threads: one word differs.
+// The same allocator for several threads, or for several devices: one word differs.
 #include <cstdint>
 #include <cstdio>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_device.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/tessera.hpp>
 
@@ -28,10 +30,23 @@ bool serve_four_threads(Pool& pool) {
   return pool.audit() == nullptr && pool.now().live == 0;
 }
 
+/// Two devices, each with an allocator of its own; a block goes back without saying to which.
+bool serve_two_devices() {
+  std::vector<tessera::simulated_device> devices;
+  for (unsigned d = 0; d < 2; ++d) devices.emplace_back(tessera::simulated_device::options{.device = d});
+  tessera::per_device<tessera::pytorch<>, tessera::simulated_device> all(std::move(devices));
+  void* here = all.allocate(5_MiB, 0);
+  void* there = all.allocate(5_MiB, 1);
+  const bool apart = all.device_of(here) == 0 && all.device_of(there) == 1;
+  all.deallocate(here);
+  all.deallocate(there);
+  return apart && all.audit() == nullptr;
+}
+
 int main() {
   // One mutex, which nobody holds while the device is asked: for threads that share streams, or allocate now and then.
   tessera::locked<tessera::pytorch<>, tessera::simulated_device> simple;
   // A mutex for each stream: for threads that allocate all the time, on streams of their own.
   tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> fast;
-  return serve_four_threads(simple) && serve_four_threads(fast) ? 0 : 1;
+  return serve_four_threads(simple) && serve_four_threads(fast) && serve_two_devices() ? 0 : 1;
 }

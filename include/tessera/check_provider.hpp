@@ -19,6 +19,8 @@ template <typename Provider, typename Recipe>
 concept has_ranges_for = Recipe::growth::way == growth_way::segments || virtual_memory_provider<Provider>;
 
 /// Whether a provider has all that a recipe needs.
+///
+///     static_assert(tessera::provider_for<tessera::simulated_device, tessera::stitched>);
 template <typename Provider, typename Recipe>
 concept provider_for = has_events_for<Provider, Recipe> && has_order_for<Provider, Recipe> &&
                        has_pages_for<Provider, Recipe> && has_ranges_for<Provider, Recipe>;

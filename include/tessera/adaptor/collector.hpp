@@ -68,6 +68,11 @@ struct collection {
 /// the stream, it counts on reuse in the order of the stream, and work on blocks may be under way when they are freed.
 /// Waiting is for an event behind that work: nobody is held up, but where the device has no events, too many wait, or host
 /// memory ran out. One thread at a time may use it.
+///
+///     tessera::collector garbage(pool, {.threshold = 64_MiB});
+///     garbage.collect(pool.allocate(40_MiB), 40_MiB);  // kept
+///     garbage.collect(pool.allocate(40_MiB), 40_MiB);  // both are freed
+///
 ///   Requires:  the allocator outlives it
 ///   Source:    Paddle's eager_delete_tensor_gb, where negative stands for never, and fast_eager_deletion_mode
 template <typename Allocator>

@@ -73,6 +73,12 @@ consteval std::size_t first_served(std::index_sequence<I...>) {
 
 /// An allocator whose settings are read when the program runs, and choose its recipe in a family: the same decisions as
 /// the `Front` of that recipe, for a branch at each call.
+///
+///     const tessera::config::torch_npu_settings said{.expandable_segments = true};
+///     tessera::configured<tessera::torch_npu_family, tessera::simulated_device> tuned(said);
+///     tuned.deallocate(tuned.allocate(5_MiB));
+///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // and not expandable_segments
+///       std::printf("%.*s\n", static_cast<int>(refused->rule.size()), refused->rule.data());
 template <typename Family, device_provider Provider, typename Front = in_one_thread,
           event_sink Sink = ignore_events, typename Counting = count_everything>
 class configured : public by_visit<configured<Family, Provider, Front, Sink, Counting>> {
@@ -202,6 +208,12 @@ template <typename Family, std::same_as<const char*>... Variable>
 
 /// An allocator of a family under them, as in
 /// from_environment<torch_npu_family, simulated_device>("PYTORCH_NPU_ALLOC_CONF").
+///
+///     #include <tessera/adaptor/locked.hpp>
+///     using namespace tessera;
+///     auto shared = from_environment<pytorch_family, simulated_device, in_threads>();  // PYTORCH_CUDA_ALLOC_CONF
+///     shared.deallocate(shared.allocate(5_MiB));
+///
 ///   Throws:  config::bad_setting where a setting is refused
 template <typename Family, device_provider Provider, typename Front = in_one_thread>
 [[nodiscard]] configured<Family, Provider, Front> from_environment(const char* variable,

@@ -34,6 +34,13 @@ enum class pool_attribute : unsigned char {
 /// the program, as with any allocator here.
 ///
 /// One thread at a time may use it. Waits that the program puts between streams are to be known to the provider.
+///
+///     constexpr tessera::stream_id stream{1};
+///     tessera::driver_pool<tessera::cuda_async, tessera::simulated_device> driver;
+///     (void)driver.set(tessera::pool_attribute::release_threshold, 2_GiB);
+///     void* p = driver.allocate_async(5_MiB, stream);
+///     driver.free_async(p, stream);
+///     driver.synchronize(stream);  // what is reserved above 2 GiB goes back
 template <typename Recipe, ordering_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class driver_pool {

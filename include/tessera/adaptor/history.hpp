@@ -22,12 +22,10 @@ struct wall_time {
 
 /// The latest events of an allocator, with their times and labels: a sink that forgets the oldest once it is full.
 ///
-///     tessera::locked<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> pool;
-///     pool.with_sink([](auto& seen) { seen.label("forward"); });
-///     pool.deallocate(pool.allocate(1000));
-///     pool.with_sink([](auto& seen) {
-///       seen.for_each([](const auto& entry) { std::printf("%zu bytes\n", entry.event.bytes); });
-///     });
+///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> watched;
+///     watched.sink().label("forward");
+///     watched.deallocate(watched.allocate(1000));
+///     watched.sink().for_each([](const auto& entry) { std::printf("%zu bytes\n", entry.event.bytes); });
 ///
 /// `Time` is a function that tells microseconds. Copies begin with what the original has seen.
 ///   Cost:  a call of the time and a store for each event; 64 bytes for each that is kept

@@ -24,6 +24,11 @@ struct host_statistics {
 
 /// An allocator's statistics as those of host memory. Where its recipe maps pages, allocated is what is mapped, and what
 /// counts pieces stays 0, as in torch_npu.
+///
+///     tessera::caching_allocator<tessera::pytorch_pinned<>, tessera::simulated_device> pinned;
+///     pinned.deallocate(pinned.allocate(4_MiB));
+///     const auto told = tessera::host_statistics_of<tessera::pytorch_pinned<>>(pinned.statistics());
+///     std::printf("pinned at most: %lld bytes\n", static_cast<long long>(told.allocated_bytes.peak));
 template <recipe Recipe, std::size_t Pools>
 [[nodiscard]] constexpr host_statistics host_statistics_of(const statistics<Pools>& books) noexcept {
   host_statistics told;

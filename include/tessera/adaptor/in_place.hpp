@@ -90,6 +90,11 @@ template <typename Allocator>
 
 /// Serves a request of `bytes` with the block of `donor`, an input that may_take_over says so of, if that fits as it would
 /// were it free; else as allocate and then a free of the donor. Either way the donor is null then, so that it is given once.
+///
+///     void* input = pool.allocate(30_MiB);
+///     void* output = tessera::allocate_in_place(pool, input, 30_MiB);  // at the same address; input is null
+///     pool.deallocate(output);
+///
 ///   Requires:  a live block that `pool` gave for an address, or null; work that uses it lies before the output's on `stream`
 ///   Throws:    what allocate throws; the donor is as before
 template <typename Allocator>

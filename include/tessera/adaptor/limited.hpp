@@ -99,6 +99,13 @@ class within_budget : public Over<Device> {
 /// Owns a provider and takes at most so much memory from it, in segments, in pages and for all allocators that share it by
 /// provider_ref. Above that it refuses even where the device has room; its capacity is no more than that, either.
 /// A limit of `unlimited` is none.
+///
+///     using device = tessera::limited<tessera::simulated_device>;
+///     using allocator = tessera::caching_allocator<tessera::pytorch<>, tessera::provider_ref<device>>;
+///     device half({}, 40_GiB);
+///     allocator weights{tessera::provider_ref(half)};
+///     allocator activations{tessera::provider_ref(half)};  // both together take at most 40 GiB
+///
 ///   Source:  Paddle's gpu_memory_limit_mb (0 for none), which counts what is reserved, but several threads there may pass
 ///            it together, and virtual memory is not held to it
 template <device_provider Device>

@@ -25,6 +25,11 @@ namespace tessera {
 ///
 /// Where the recipe maps pages into ranges, the mutex is held meanwhile, and while a stream whose pages are to go back
 /// ends its work: that work must not use the allocator.
+///
+///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> shared;
+///     void* p = shared.allocate(5_MiB);  // by any thread
+///     shared.deallocate(p);              // by any other
+///     shared.with_settings([](auto& settings) { settings.split.max = 128_MiB; });
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class locked {

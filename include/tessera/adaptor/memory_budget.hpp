@@ -13,6 +13,12 @@ namespace tessera {
 ///
 /// It is exact: what is being asked for counts as taken, and who is in want for that reason alone waits until it is known
 /// whether it was given.
+///
+///     tessera::memory_budget budget(1_GiB);
+///     tessera::simulated_device device;
+///     void* p = nullptr;
+///     if (budget.take(2_MiB, 0, [&] { return (p = device.acquire(2_MiB)) != nullptr; }) && device.release(p, 2_MiB))
+///       budget.give_back(2_MiB);
 class memory_budget {
  public:
   explicit memory_budget(std::size_t limit) noexcept : limit_(limit) {}

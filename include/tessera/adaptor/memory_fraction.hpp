@@ -12,6 +12,9 @@ namespace tessera {
 
 /// Lets an allocator reserve at most a share of what its device has, beside the limit in bytes that it may have: 1 ends
 /// that, and 0 refuses every new segment. What is reserved already stays, and what is cached still serves.
+///
+///     if (tessera::set_memory_fraction(pool, 0.25)) std::printf("%zu bytes at most\n", pool.now().limit);
+///
 ///   Returns:  false where `share` is not from 0 to 1, and nothing has changed
 template <typename Allocator>
 [[nodiscard]] bool set_memory_fraction(Allocator& pool, double share) {

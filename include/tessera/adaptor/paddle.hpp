@@ -11,6 +11,16 @@
 #include <tessera/core/stream.hpp>
 
 /// What Paddle's flags say to the adaptors. That of choose_collected is memory_fraction_of_eager_deletion as it is.
+///
+///     #include <tessera/adaptor/limited.hpp>
+///     #include <tessera/adaptor/locked.hpp>
+///     #include <tessera/adaptor/retrying.hpp>
+///     using namespace tessera;
+///     using device = limited<simulated_device>;
+///     const config::paddle_settings said{.gpu_memory_limit = 8_GiB, .retry_milliseconds = 200};
+///     retrying<locked<paddle<>, device>> patient(patience_of(said), device({}, limit_of(said)),
+///                                                paddle<>::configured(said));
+///     collector garbage(patient, collection_of(said));
 namespace tessera {
 
 /// That of `limited`, in bytes.

@@ -18,6 +18,14 @@ namespace tessera {
 
 /// One allocator for each of several devices, numbered from 0; a block is given back without saying where it came from.
 /// What concerns one device, as its statistics, is asked of its front().
+///
+///     std::vector<tessera::simulated_device> devices;
+///     for (unsigned d = 0; d < 2; ++d) devices.emplace_back(tessera::simulated_device::options{.device = d});
+///     tessera::per_device<tessera::pytorch<>, tessera::simulated_device> all(std::move(devices));
+///     void* p = all.allocate(5_MiB, 1);  // on the second
+///     all.deallocate(p);
+///     std::printf("%zu bytes reserved there\n", all.front(1).now().reserved);
+///
 ///   Requires:  the devices' addresses do not overlap
 template <typename Recipe, device_provider Provider,
           template <typename, device_provider, event_sink, typename> typename Front = locked,

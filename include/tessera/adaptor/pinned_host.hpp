@@ -62,6 +62,13 @@ struct pinned_over {
 /// `Family` is pytorch_pinned_family or torch_npu_pinned_family. `Host` is where memory comes from; `Device`, which may be
 /// left out, is what it is registered with if the settings say so. Then the streams are those of the device, else those of
 /// the host, and what the host gives need not be pinned.
+///
+///     #include <tessera/provider/host_pinned.hpp>
+///     const tessera::config::pytorch_settings said{.pinned_use_background_threads = true};
+///     tessera::pinned_host<tessera::pytorch_pinned_family, tessera::host_pinned> pinned(said, tessera::host_pinned{});
+///     void* batch = pinned.allocate(4_MiB);
+///     pinned.record_stream(batch, tessera::stream_id{});  // a copy on this stream reads it
+///     pinned.deallocate(batch);                           // reused once the copy is done
 template <typename Family, device_provider Host, registering_provider... Device>
   requires(sizeof...(Device) <= 1)
 class pinned_host : public by_visit<pinned_host<Family, Host, Device...>> {

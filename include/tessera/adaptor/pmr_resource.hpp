@@ -13,6 +13,7 @@ namespace tessera {
 
 /// An allocator as a std::pmr::memory_resource, so that containers keep their elements in its memory, on one stream.
 ///
+///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::caching_allocator<tessera::pytorch_pinned<>, tessera::host_pinned> pool;
 ///     tessera::pmr_resource memory(pool);
 ///     std::pmr::vector<float> batch(1000, &memory);

@@ -45,6 +45,13 @@ void for_each_settings(Allocator& pool, F f) {
 
 /// Calls f(allocator, device number) for each caching_allocator that an allocator is made of, with its mutex held where it
 /// has one; f must not use the allocator.
+///
+///     #include <tessera/adaptor/per_stream.hpp>
+///     #include <tessera/inspect.hpp>
+///     tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> shared;
+///     shared.deallocate(shared.allocate(5_MiB));
+///     std::size_t pinned = 0;
+///     tessera::for_each_allocator(shared, [&](auto& one, std::size_t) { pinned += tessera::pinned_bytes(one); });
 template <typename Allocator, typename F>
 void for_each_allocator(Allocator& pool, F f, std::size_t device = 0) {
   const auto one = [&f, device](auto& inner) { f(inner, device); };

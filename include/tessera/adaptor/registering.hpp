@@ -16,6 +16,13 @@ namespace tessera {
 ///
 /// Where memory that was unregistered can be neither released nor registered again, it counts as released and stays
 /// with its provider, so that nobody is handed memory that the device does not reach.
+///
+///     #include <tessera/provider/host_pinned.hpp>
+///     using tessera::host_pinned;
+///     host_pinned memory({.pin = host_pinned::pinning::never}), device;
+///     using registered = tessera::registering<host_pinned, host_pinned>;
+///     tessera::caching_allocator<tessera::pytorch_pinned<>, registered> pinned{registered(memory, device)};
+///
 ///   Requires:  both providers outlive it
 ///   Source:  PyTorch's pinned_use_cuda_host_register and torch_npu's pinned_mem_register
 template <device_provider Memory, registering_provider Device>

@@ -69,6 +69,13 @@ class reserved_region {
 
 /// A provider that serves segments of normal pages from a reserved region as long as there is room, so that many of them
 /// cost one call of the device.
+///
+///     tessera::simulated_device device;
+///     tessera::reserved_region region(device, 1_GiB);
+///     tessera::caching_allocator<tessera::pytorch<>, tessera::reserving<tessera::simulated_device>> cut{
+///         tessera::reserving(region)};
+///     for (int i = 0; i < 3; ++i) (void)cut.allocate(20_MiB);  // one call of the device
+///
 ///   Requires:  the region outlives it
 ///   Source:  PyTorch's pinned_reserve_segment_size_mb, where what was given back is lost
 template <device_provider Device>

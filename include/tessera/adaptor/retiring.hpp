@@ -141,6 +141,13 @@ struct retiring_parts {
 ///
 /// The thread begins with the first block that a free holds back, sleeps while none is held, and ends with the allocator.
 /// Where none can be had, callers do its work, as with is_used false.
+///
+///     #include <tessera/provider/host_pinned.hpp>
+///     tessera::retiring<tessera::pytorch_pinned<>, tessera::host_pinned> pinned;
+///     void* batch = pinned.allocate(4_MiB);
+///     pinned.record_stream(batch, tessera::stream_id{});  // a copy on this stream reads it
+///     pinned.deallocate(batch);                           // the thread frees it when the copy is done
+///
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread begins with the first miss and never sleeps
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>

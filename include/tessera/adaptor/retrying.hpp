@@ -24,6 +24,13 @@ namespace tessera {
 ///
 /// A thread that waits for what it holds itself, or for frees that do not come this way, waits in vain; where a collector
 /// holds it, on_pressure may flush that. Each try counts as one in the statistics.
+///
+///     #include <tessera/adaptor/locked.hpp>
+///     using shared = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
+///     tessera::retrying<shared> patient(std::chrono::seconds(2));
+///     void* p = patient.allocate(5_MiB);  // throws out_of_memory two seconds after it found none
+///     patient.deallocate(p);
+///
 ///   Source:  Paddle's gpu_allocator_retry_time, where a free may be missed
 template <typename Allocator>
 class retrying : public Allocator {

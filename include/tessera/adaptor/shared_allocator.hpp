@@ -13,6 +13,7 @@ namespace tessera {
 /// place where the allocator was made. Equal ones own the same allocator. It has the calls of `A` that any allocator has;
 /// of the others, `->` has those of `A` itself.
 ///
+///     #include <tessera/adaptor/locked.hpp>
 ///     using pool_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
 ///     auto pool = tessera::make_shared_allocator<pool_type>();
 ///     auto same = pool;

@@ -56,8 +56,7 @@ class shared_virtual_memory<Shared, Provider> {
   }
 };
 
-/// Owns a provider and lets several threads call it, for an allocator's engine to be put on; provider_ref makes it one
-/// that moves.
+/// Owns a provider and lets several threads call it. It does not move; an allocator's engine is put on what forwards to it.
 ///
 /// Where the provider does not say that it is thread-safe, one call is let in at a time, and waits for its turn. So does
 /// record, when a block comes back that other streams used, as a stream may end after that. Only query, which a hit may

@@ -77,6 +77,14 @@ class call_times {
 };
 
 /// A provider whose calls that may take long are timed where they work; a query, which never waits, is not.
+///
+///     tessera::simulated_device device;
+///     tessera::call_times times;
+///     using timed = tessera::timed<tessera::simulated_device>;
+///     tessera::caching_allocator<tessera::pytorch<>, timed> watched{timed(device, times)};
+///     watched.deallocate(watched.allocate(5_MiB));
+///     std::printf("a segment took %.1f us\n", times.acquire().average());
+///
 ///   Requires:  the provider and the times outlive it
 template <typename Device, typename Clock = std::chrono::steady_clock>
 class timed : public forwarding<Device> {

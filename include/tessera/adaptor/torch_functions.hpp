@@ -10,6 +10,8 @@
 /// The functions of C by which PyTorch and torch_npu take an allocator out of a shared object, from one definition of it.
 /// What is to be written is
 ///
+///     #include <tessera/adaptor/per_stream.hpp>
+///     #include <tessera/provider/host_pinned.hpp>
 ///     namespace {
 ///     struct on_host {
 ///       static tessera::host_pinned make_device(int) { return tessera::host_pinned{}; }

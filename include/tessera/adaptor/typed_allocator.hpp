@@ -15,6 +15,7 @@ namespace tessera {
 
 /// An allocator as C++ containers take it as a template argument: elements of `T` in its memory, on one stream.
 ///
+///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::caching_allocator<tessera::pytorch_pinned<>, tessera::host_pinned> pool;
 ///     using floats = tessera::typed_allocator<float, decltype(pool)>;
 ///     std::vector<float, floats> batch(1000, floats(pool));

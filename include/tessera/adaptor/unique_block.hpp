@@ -12,6 +12,7 @@ namespace tessera {
 
 /// Owns a block of an allocator and gives it back when it ends; where default or moved from, none.
 ///
+///     #include <tessera/adaptor/locked.hpp>
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool;
 ///     tessera::unique_block weights = tessera::make_block(pool, 1000, tessera::stream_id{1});
 ///     weights.record_stream(tessera::stream_id{2});

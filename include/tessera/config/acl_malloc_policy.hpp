@@ -216,6 +216,9 @@ constexpr page_choice acl_choice(auto given) {
 
 /// The choice that a number or names of aclrtMemMallocPolicy mean, as in back_with<acl_malloc_policy("...")>; does not
 /// compile where they are refused.
+///
+///     constexpr auto huge = tessera::config::acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY");
+///     using recipe = tessera::with<tessera::torch_npu<>, tessera::back_with<huge>>;
 [[nodiscard]] consteval page_choice acl_malloc_policy(auto given) { return acl_choice(given); }
 /// The same, and does not compile either where the product does not support it.
 [[nodiscard]] consteval page_choice acl_malloc_policy(auto given, acl_product product) {

@@ -163,6 +163,12 @@ class dialect_reader : value_reader {
 
 /// Reads settings; an empty text stands for the defaults, and the last of equal keys counts. Stricter than PyTorch's
 /// reader, which takes any delimiter for any other and passes over what follows a number.
+///
+///     #include <tessera/config/bad_setting.hpp>
+///     using namespace tessera::config;
+///     const auto read = parse<pytorch>("max_split_size_mb:10");  // less than large_segment_size_mb
+///     if (const auto* error = std::get_if<setting_error>(&read)) std::puts(bad_setting("--conf", *error).what());
+///
 ///   Returns:  the settings, or the first error, whose words point into the text
 ///   Cost:     linear in the text; works in constant expressions
 template <typename Dialect>

@@ -21,6 +21,10 @@ template <typename Dialect>
 
 /// The same for the variables that the dialect's system reads: the first one that is set counts, and where each key is a
 /// variable, all of them.
+///
+///     const auto read = tessera::config::read_environment<tessera::config::pytorch>();
+///     if (const auto* said = std::get_if<tessera::config::pytorch_settings>(&read))
+///       std::puts(said->expandable_segments ? "ranges that grow" : "segments");
 template <typename Dialect>
 [[nodiscard]] std::variant<typename Dialect::settings, setting_error> read_environment() noexcept {
   for (const char* variable : Dialect::variables) {

@@ -34,6 +34,16 @@ struct allocator_event {
 };
 
 /// Learns of each allocator_event; must not call the allocator.
+///
+///     struct count_segments {
+///       std::size_t count = 0;
+///       void on(const tessera::allocator_event& e) noexcept {
+///         count += e.what == tessera::allocator_event::action::segment_alloc;
+///       }
+///     };
+///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, count_segments> watched;
+///     watched.deallocate(watched.allocate(5_MiB));
+///     std::printf("%zu segments taken\n", watched.sink().count);
 template <typename S>
 concept event_sink = std::movable<S> && requires(S& sink, const allocator_event& event) {
   { sink.on(event) } noexcept;

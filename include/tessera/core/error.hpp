@@ -13,6 +13,12 @@
 namespace tessera {
 
 /// The device is full after everything the recipe tries; carries what explains it, as numbers and in words.
+///
+///     try {
+///       pool.deallocate(pool.allocate(100_GiB));
+///     } catch (const tessera::out_of_memory& error) {
+///       std::puts(error.what());
+///     }
 class out_of_memory final : public std::bad_alloc {
  public:
   explicit out_of_memory(const oom_report& told) noexcept : report_(told) { oom_writer(told, text_); }

@@ -9,6 +9,9 @@
 namespace tessera {
 
 /// The most memory that may be reserved: so many bytes, and such a share of what the device has; the lesser counts.
+///
+///     constexpr tessera::memory_limit half_but_at_most(64_GiB, tessera::percent(50));
+///     static_assert(half_but_at_most.on(80_GiB) == 40_GiB);
 struct memory_limit {
   std::size_t bytes = unlimited;
   fraction share = percent(100);

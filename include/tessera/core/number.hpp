@@ -8,6 +8,10 @@
 namespace tessera {
 
 /// Marks a template argument as the default of a number that each allocator object may set.
+///
+///     tessera::split_up_to<128_MiB> fixed;                       // a constant
+///     tessera::split_up_to<tessera::tunable(128_MiB)> settable;  // a member that begins at it
+///     settable.max = 64_MiB;
 template <typename T>
 struct tunable {
   T initial;

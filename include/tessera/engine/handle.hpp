@@ -7,6 +7,10 @@ namespace tessera {
 
 /// An allocation together with the description of its block, so that what is asked about it looks nothing up; it is not
 /// known by its address. Empty where the allocation failed.
+///
+///     const tessera::handle block = pool.allocate_by_handle(5_MiB);
+///     std::printf("at %p\n", block.data());
+///     pool.deallocate(block);
 class handle {
  public:
   handle() = default;

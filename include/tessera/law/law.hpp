@@ -7,6 +7,15 @@
 #include <tessera/core/bytes.hpp>
 
 /// What a policy must mean, beyond its shape, checked when compiling: static_assert(law::rounding(my_policy{})).
+///
+///     #include <tessera/law/policies.hpp>
+///     struct round_to_pages {
+///       [[nodiscard]] static constexpr std::size_t block_size(std::size_t requested) noexcept {
+///         return tessera::align_up(requested, 4_KiB);
+///       }
+///       bool operator==(const round_to_pages&) const = default;
+///     };
+///     static_assert(tessera::law::rounding(round_to_pages{}));
 namespace tessera::law {
 
 /// Never defined: a law that reaches it in a constant expression stops the compiler, which then prints the words.

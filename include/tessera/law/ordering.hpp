@@ -11,6 +11,10 @@ namespace tessera::law {
 
 /// What an ordering_provider must mean, tried on two of its streams, which may be the same, and on which no work may be
 /// running forever. Tells more where they differ. The first one waits for the second one in the end.
+///
+///     tessera::simulated_device device;
+///     const auto found = tessera::law::ordering(device, tessera::stream_id{1}, tessera::stream_id{2});
+///     if (!found) std::puts(found.broken);
 template <ordering_provider D>
 [[nodiscard]] verdict ordering(D& device, stream_id first = {}, stream_id second = {}) {
   verdict found;

@@ -18,6 +18,9 @@
 #include <tessera/policy/streams.hpp>
 
 /// One law for each axis; each says true, or stops the compiler with the broken law in words.
+///
+///     static_assert(tessera::law::growth(tessera::grow_by_segments<4_MiB>{}));
+///     static_assert(tessera::law::split(tessera::split_up_to<64_MiB>{}));
 namespace tessera::law {
 
 /// Bytes of each block that are not for the user, which a padded rounding_policy states.

@@ -133,6 +133,10 @@ template <paged_provider D>
 ///
 /// The trial holds at most `at_once` bytes, three pages of one kind or 7 times the granularity, whichever is most. It finds
 /// a device that forgets what was released where the capacity is at most 64 times `at_once`.
+///
+///     tessera::simulated_device device;
+///     if (const tessera::law::verdict found = tessera::law::provider(device); !found) std::puts(found.broken);
+///
 ///   Requires:  a capacity of at least 8 times the granularity
 template <device_provider D>
 [[nodiscard]] verdict provider(D& device, std::size_t at_once = trial_bytes) {

@@ -13,6 +13,9 @@
 namespace tessera::law {
 
 /// A recipe's policies keep their own laws, and fit together.
+///
+///     using padded = tessera::with<tessera::pytorch<>, tessera::round_padded<64, tessera::round_to_multiple<256>>>;
+///     static_assert(tessera::law::recipe<padded>());
 template <tessera::recipe R>
 constexpr bool recipe(const policies<R>& p = {}) {
   bool holds = rounding(p.rounding) && pools(p.pools) && streams(p.streams) && split(p.split) &&

@@ -53,6 +53,11 @@ template <sharing_provider D>
 ///
 /// The trial holds at most a page, or `at_once` bytes. It finds devices that forget what was shared where the capacity is
 /// at most 64 times as much.
+///
+///     tessera::simulated_device exporter;
+///     tessera::simulated_device importer = exporter.another_process();
+///     if (const auto found = tessera::law::sharing(exporter, importer); !found) std::puts(found.broken);
+///
 ///   Requires:  providers in different processes, which may import each other's memory
 template <sharing_provider D>
 [[nodiscard]] verdict sharing(D& exporter, D& importer, std::size_t at_once = trial_bytes) {

@@ -130,6 +130,11 @@ struct evict_direct_at_free {
 
 /// Before growing past `threshold` of the limit, gives back idle segments at least as old as the average one; those of
 /// `Ignored` bytes and less stay. A threshold of 0 switches it off.
+///
+///     constexpr tessera::evict_idle_above<tessera::percent(80)> above_80;
+///     constexpr tessera::usage now{.reserved = 70_GiB, .limit = 80_GiB};
+///     static_assert(above_80.bytes_to_evict(tessera::moment::before_growth, now) == 6_GiB);
+///
 ///   Source:  PyTorch's garbage_collection_threshold, which leaves the 2 MiB segments of small blocks alone
 template <auto Threshold = tunable(fraction{}), std::size_t Ignored = 2_MiB>
 struct evict_idle_above {

@@ -78,6 +78,11 @@ struct grow_exactly {
 
 /// Takes a `Small` segment for a block of at most half of it, a `large` one for a block of less than `Own` bytes, and
 /// otherwise the block's size, rounded up to a multiple of `Small`; all in bytes.
+///
+///     constexpr tessera::grow_by_segments<> like_pytorch;
+///     static_assert(like_pytorch.segment_size(5_MiB, {}) == 20_MiB);
+///     static_assert(like_pytorch.segment_size(25_MiB, {}) == 26_MiB);
+///
 ///   Source:  PyTorch, with 2, 20 and 10 MiB, of which large_segment_size_mb changes the second
 template <std::size_t Small = 2_MiB, auto Large = tunable(20_MiB), std::size_t Own = 10_MiB,
           auto Limit = tunable(memory_limit{})>

@@ -32,6 +32,10 @@ concept pages_policy = regular<P> && requires(const P& p, std::size_t segment) {
 ///
 /// A choice that breaks a rule does not compile; one set at run time ends the program where it is first used, so ask its
 /// broken_rule() before.
+///
+///     constexpr tessera::page_choice for_peers{.pages = tessera::page_plan::huge_first, .peer_to_peer = true};
+///     using recipe = tessera::with<tessera::torch_npu<>, tessera::back_with<for_peers>>;
+///
 ///   Source:  ACL's malloc policies, of which it is every legal one; as numbers and names in config/acl_malloc_policy.hpp
 template <auto Choice = tunable(page_choice{})>
 struct back_with {

@@ -67,6 +67,10 @@ struct recover_like_paddle {
 
 /// Gives back what one segment needs, and everything if that was not enough. Where it `rejects` and it was the limit that
 /// refused, fails at once: for services that would rather drop a request than stall.
+///
+///     constexpr tessera::recover_like_pytorch<true> rather_fails;
+///     static_assert(rather_fails.steps(tessera::refusal::by_limit).count == 0);
+///
 ///   Source:  PyTorch, with its throw_on_cudamalloc_oom
 template <auto Rejects = tunable(false)>
 struct recover_like_pytorch {

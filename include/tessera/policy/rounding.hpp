@@ -57,6 +57,10 @@ struct round_to_power_of_two {
 /// requests up to Step x D, and where D is 0 or 1, to a multiple of `Step` bytes.
 ///
 /// For programs whose sizes vary a little from step to step: the variants share blocks.
+///
+///     constexpr tessera::round_to_divisions<512, tessera::divisions::all(4)> four_steps;
+///     static_assert(four_steps.block_size(1'100'000) == 1_MiB + 256_KiB);
+///
 ///   Source:  PyTorch's roundup_power2_divisions
 template <std::size_t Step, auto Table = tunable(divisions{})>
   requires(is_power_of_two(Step) && Step >= min_alignment)

@@ -75,6 +75,10 @@ struct split_if_rest_at_least {
 /// `slack`.
 ///
 /// A finite `max` keeps small requests from pinning huge segments.
+///
+///     constexpr tessera::split_up_to<128_MiB> up_to;
+///     static_assert(!up_to.may_serve(5_MiB, 200_MiB) && up_to.may_serve(190_MiB, 200_MiB));
+///
 ///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; small blocks go up to 1 MiB, larger ones waste up
 ///            to that, or nothing where segments are expandable
 template <auto Max = tunable(unlimited), auto Slack = tunable(20_MiB), std::size_t SmallLimit = 1_MiB,

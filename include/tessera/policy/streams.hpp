@@ -63,6 +63,10 @@ struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
 
 /// As `Streams`, but a request looks at events first only where more than `patience` of them wait. For programs that record
 /// streams for many blocks: a look costs a query for each stream, and the blocks come back later.
+///
+///     using late = tessera::look_at_events_late<tessera::reuse_on_same_stream, std::size_t{512}>;
+///     using recipe = tessera::with<tessera::pytorch<>, late>;
+///
 ///   Source:  torch_npu's multi_stream_lazy_reclaim, with 512
 template <streams_policy Streams, auto Patience = tunable(std::size_t{0})>
 struct look_at_events_late : Streams {

@@ -7,6 +7,12 @@
 namespace tessera {
 
 /// Refers to a provider that somebody else owns, so that several allocators share one device.
+///
+///     tessera::simulated_device device;
+///     using shared = tessera::provider_ref<tessera::simulated_device>;
+///     tessera::caching_allocator<tessera::pytorch<>, shared> weights{shared(device)};
+///     tessera::caching_allocator<tessera::stitched, shared> activations{shared(device)};
+///
 ///   Requires:  the provider outlives the reference
 template <device_provider Provider>
 class provider_ref : public forwarding<Provider> {

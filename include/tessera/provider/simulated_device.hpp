@@ -24,6 +24,12 @@ namespace tessera {
 /// it. It moves and does not copy, as a copy would give the same addresses again; provider_ref shares one. A call that
 /// breaks a rule fails and changes nothing; last_error() says which rule. It takes virtual memory as CUDA does: what is
 /// mapped cannot be used until access is granted, and what is unmapped is named with its size.
+///
+///     tessera::simulated_device device({.capacity = 16_GiB, .log_calls = 100});
+///     device.fail_call(1);
+///     if (device.acquire(2_MiB) == nullptr) std::puts(device.last_error());
+///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> small{std::move(device)};
+///     std::printf("%zu bytes at most\n", small.now().limit);
 class simulated_device : public simulated_streams {
  public:
   static constexpr bool map_grants_access = false;

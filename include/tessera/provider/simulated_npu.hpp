@@ -11,6 +11,10 @@ namespace tessera {
 
 /// A simulated_device that does as ACL does: what is mapped can be used at once, unmap looks at no size, and release does
 /// not wait for work.
+///
+///     tessera::caching_allocator<tessera::torch_npu<"page_size:1g">, tessera::simulated_npu> npu;
+///     npu.deallocate(npu.allocate(5_MiB));
+///     std::printf("%zu bytes used\n", npu.device().used());
 class simulated_npu : public simulated_device {
  public:
   static constexpr bool map_grants_access = true;

@@ -13,6 +13,9 @@ namespace tessera {
 
 /// The recipes of one system, of which its settings choose one: the first that says R::serves(settings). Its policies
 /// then begin as R::configured(settings).
+///
+///     constexpr tessera::config::pytorch_settings said{.max_split_size = 128_MiB, .expandable_segments = true};
+///     using recipe = tessera::pytorch_family::under<said>;  // a pytorch_expandable that begins with 128 MiB
 template <typename Dialect, typename... Recipe>
 struct family {
   using dialect = Dialect;

@@ -104,6 +104,10 @@ using torch_npu_pinned_family = family<config::torch_npu, pinned, pinned_expanda
 
 /// The recipe that the same text as for pytorch and torch_npu chooses for pinned memory, as in
 /// torch_npu_pinned<"pin_memory_expandable_segments:True">.
+///
+///     #include <tessera/provider/host_pinned.hpp>
+///     using recipe = tessera::pytorch_pinned<"pinned_max_cached_size_mb:64">;
+///     tessera::caching_allocator<recipe, tessera::host_pinned> pinned;
 template <config::text Conf = "">
 using pytorch_pinned = pytorch_pinned_family::from<Conf>;
 template <config::text Conf = "">

@@ -84,6 +84,9 @@ constexpr policies<pytorch_expandable> pytorch_expandable::configured(
 using pytorch_family = family<config::pytorch, pytorch_native, pytorch_expandable, cuda_async>;
 
 /// The recipe that a PYTORCH_CUDA_ALLOC_CONF chooses, as in pytorch<"max_split_size_mb:128">.
+///
+///     tessera::caching_allocator<tessera::pytorch<"max_split_size_mb:128">, tessera::simulated_device> tuned;
+///     tuned.settings().split.slack = 64_MiB;  // changed while the program runs
 template <config::text Conf = "">
 using pytorch = pytorch_family::from<Conf>;
 

@@ -55,6 +55,12 @@ concept recipe = has_rounding<R> && has_pools<R> && has_streams<R> && has_split<
                  has_way_of_growth<R> && has_way_across_streams<R> && has_eviction<R> && has_recovery<R>;
 
 /// The policies of one allocator, by value: where numbers are set at run time, by name.
+///
+///     tessera::policies<tessera::pytorch<>> chosen;
+///     chosen.split.max = 128_MiB;
+///     chosen.eviction.threshold = tessera::percent(80);
+///     chosen.growth.most = 16_GiB;
+///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> tuned{{}, chosen};
 template <typename Recipe>
 struct policies {
   [[no_unique_address]] typename Recipe::rounding rounding{};

@@ -9,6 +9,9 @@ namespace tessera {
 /// Reserves the least: pieces of memory that are idle in any pool and on any stream move to where memory is wanted.
 ///
 /// `growth.pieces` trades memory for calls of the device.
+///
+///     tessera::caching_allocator<tessera::stitched, tessera::simulated_device> dense;
+///     dense.settings().growth.pieces = 32;  // instead of 64: fewer calls, a little more memory
 struct stitched final {
   using rounding = round_to_multiple<512>;
   using pools = pool_small_and_large<512_KiB>;

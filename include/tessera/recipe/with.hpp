@@ -42,6 +42,10 @@ template <typename... Policy>
 
 /// A recipe that differs from `Base` in the given policies; their order does not matter. The policies that stay begin with
 /// the numbers that settings gave them, where `Base` is of a configuration string.
+///
+///     using base = tessera::pytorch<"garbage_collection_threshold:0.8">;
+///     using less_waste = tessera::with<base, tessera::round_to_multiple<256>, tessera::split_if_rest_at_least<256>>;
+///     tessera::caching_allocator<less_waste, tessera::simulated_device> tuned;
 template <typename Base, typename... Policy>
 struct with final {
   static_assert(((axis_of<Policy> != axis::none) && ...),

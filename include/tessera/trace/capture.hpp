@@ -154,6 +154,8 @@ class capturer {
 /// What is mapped side by side is one segment. The history ends where the state is, so that it can be run backward from
 /// there; of a per_stream, whose lanes are looked at one after the other, only while no other thread uses it.
 ///
+///     #include <tessera/adaptor/history.hpp>
+///     #include <tessera/adaptor/locked.hpp>
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> pool;
 ///     const tessera::trace::snapshot seen = tessera::trace::capture(pool);
 ///

@@ -113,6 +113,11 @@ class lifetime_checker {
 ///
 /// a allocates; f frees; r lets `stream` use the allocation; e sets what event queries answer from here on, in the
 /// bytes column (0 not ready, 1 ready), and c empties the cache, both with 0 elsewhere. f and r may repeat the size or say 0.
+///
+///     using namespace tessera::trace;
+///     const auto read = read_csv("op,id,bytes,stream,t_us\na,0,1000,0,0\nf,0,1000,0,12\n", "a pair");
+///     if (const auto* wrong = std::get_if<input_error>(&read)) std::puts(wrong->text().c_str());
+///
 ///   Returns:  an error with the line for anything else, for sizes from 2^60 on, and for impossible orders
 ///   Cost:     linear in the text where ids are small; n log n otherwise
 [[nodiscard]] inline read_result<recording> read_csv(std::string_view text, std::string name) {

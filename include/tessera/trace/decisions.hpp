@@ -110,6 +110,10 @@ class decision_log {
 
 /// Runs a program through an allocator of `Recipe` and writes its decisions, and at the end what the device had given then
 /// and at most, in bytes, memory that was created in vain included.
+///
+///     using namespace tessera::trace;
+///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
+///     write_decisions<tessera::pytorch<>>(stdout, program(made), tessera::simulated_device{}, {});
 template <typename Recipe>
 void write_decisions(std::FILE* out, const program& source, simulated_device device,
                      const policies<Recipe>& chosen) {

@@ -72,6 +72,14 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
 }
 
 /// Reads any of the text formats, told by the header.
+///
+///     #include <tessera/trace/file.hpp>
+///     using namespace tessera::trace;
+///     const auto text = read_file("examples/traces/gnn_sage.csv");
+///     if (const auto* bytes = std::get_if<std::string>(&text)) {
+///       const auto read = read_text_trace(*bytes, "gnn_sage");
+///       if (const auto* made = std::get_if<recording>(&read)) std::printf("%zu events\n", made->events.size());
+///     }
 [[nodiscard]] inline read_result<recording> read_text_trace(std::string_view text, std::string name) {
   const std::string_view header = text.substr(0, text.find_first_of("\r\n"));
   if (header == csv_header) return read_csv(text, std::move(name));

@@ -162,6 +162,12 @@ template <typename Allocator>
 }
 
 /// The memory map of an allocator of `Recipe` after an event of a recording.
+///
+///     using namespace tessera::trace;
+///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}}};
+///     const memory_map seen = map_after<tessera::pytorch<>>(program(made), 0, tessera::simulated_device{}, {});
+///     std::printf("%zu of %zu bytes pinned\n", seen.sums.pinned, seen.sums.reserved);
+///
 ///   Requires:  event < source.events().size()
 ///   Cost:      a replay up to there
 template <typename Recipe>

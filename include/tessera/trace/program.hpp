@@ -52,6 +52,13 @@ class program {
 
 /// Runs a program through an allocator over a simulated device. `before(i)` is called ahead of each event, `after(i, p)`
 /// behind it with the address concerned, null where there is none; frees of failed allocations are passed over.
+///
+///     using namespace tessera::trace;
+///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
+///     const program source(made);
+///     const std::size_t failures = replay(source, pool);
+///     std::printf("%zu failed, %zu bytes reserved for %zu\n", failures, pool.now().reserved, source.peak_live());
+///
 ///   Returns:  how many allocations failed
 template <typename Allocator, typename Before, typename After>
 std::size_t replay(const program& source, Allocator& pool, Before before, After after) {

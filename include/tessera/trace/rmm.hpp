@@ -134,6 +134,13 @@ class rmm_reader {
 
 /// Writes the history of one device as RMM logs it, what was live at its start first. A block is freed where its user
 /// gave it back; what found no memory is an "allocate failure"; which other streams used a block is not told.
+///
+///     #include <tessera/trace/capture.hpp>
+///     #include <tessera/trace/output.hpp>
+///     const tessera::trace::snapshot seen = tessera::trace::capture(pool);
+///     const auto error = tessera::trace::save("memory.csv", [&](auto& out) { return write_rmm(seen, 0, out); });
+///     if (error) std::puts(error->text().c_str());
+///
 ///   Returns:  why the history cannot be right, or nothing
 template <byte_output Out>
 [[nodiscard]] std::optional<input_error> write_rmm(const snapshot& source, std::size_t device, Out& out) {

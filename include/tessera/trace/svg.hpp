@@ -52,6 +52,12 @@ inline constexpr std::array<std::pair<std::string_view, std::string_view>, 8> li
 }
 
 /// Writes a picture as SVG without scripts, legible on light and dark pages and narrow ones; the same bytes on every machine.
+///
+///     using namespace tessera::trace;
+///     timeline over;
+///     for (int i = 0; i < 3; ++i) (void)pool.allocate(30_MiB), over.note(pool.now());
+///     const svg_picture shown{"three blocks", "", "live", pool.now().live, {{"pytorch", &over}}};
+///     std::puts(svg_writer::write(shown).c_str());
 class svg_writer {
  public:
   [[nodiscard]] static std::string write(const svg_picture& shown) { return svg_writer(shown).text(); }

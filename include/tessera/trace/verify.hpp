@@ -40,6 +40,15 @@ struct verification {
 
 /// Replays one device's history from its start through the pytorch recipe under the recorded settings. Frees take
 /// effect where they completed, and segments go back where they went back on the device, which knows its own limits.
+///
+///     #include <tessera/trace/file.hpp>
+///     #include <tessera/trace/read_snapshot.hpp>
+///     using namespace tessera::trace;
+///     const auto bytes = read_file("snapshot.pickle");
+///     const auto read = read_snapshot(std::get<std::string>(bytes), "snapshot.pickle");
+///     const auto found = verifier(std::get<snapshot>(read), 0).run();  // of device 0
+///     if (const auto* told = std::get_if<verification>(&found))
+///       std::printf("%zu of %zu at the same address\n", told->same_address, told->allocations);
 class verifier {
  public:
   verifier(const snapshot& source, std::size_t device) : source_(source), device_(device) {

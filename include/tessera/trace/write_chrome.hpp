@@ -207,6 +207,13 @@ class chrome_device {
 /// block, named by its size and label; and an instant for each device call.
 ///
 /// What was there before the history begins has slices from its start; what is there at the end, up to its end.
+///
+///     #include <tessera/trace/capture.hpp>
+///     #include <tessera/trace/output.hpp>
+///     const tessera::trace::snapshot seen = tessera::trace::capture(pool);
+///     const auto error = tessera::trace::save("memory.json", [&](auto& out) { return write_chrome(seen, out); });
+///     if (error) std::puts(error->text().c_str());
+///
 ///   Returns:  why the history cannot be right, or nothing
 ///   Cost:     linear, but for a map of the blocks that live at once, which is all that is kept
 template <byte_output Out>

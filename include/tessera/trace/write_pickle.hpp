@@ -228,6 +228,7 @@ class snapshot_writer {
 /// Writes a snapshot as pytorch.org/memory_viz and torch.cuda._memory_viz open it. What PyTorch has no action for is left
 /// out; what it has no key for ("block_size", "recipe") stands in keys of its own, which both pass over.
 ///
+///     #include <tessera/trace/capture.hpp>
 ///     const tessera::trace::snapshot seen = tessera::trace::capture(pool);
 ///     const auto error = tessera::trace::save("memory.pickle", [&](auto& out) { write_pickle(seen, out); });
 ///     if (error) std::puts(error->text().c_str());

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an allocator did: why it ran out of memory, its latest events under labels, all that it counts, and a snapshot for
+// the viewers of PyTorch: example_09_what_it_did [snapshot.pickle]
+#include <cstdio>
+
+#include <tessera/adaptor/history.hpp>
+#include <tessera/adaptor/report.hpp>
+#include <tessera/adaptor/timed.hpp>
+#include <tessera/tessera.hpp>
+#include <tessera/trace/capture.hpp>
+#include <tessera/trace/write_pickle.hpp>
+
+using namespace tessera::literals;
+
+int main(int count, char** arguments) {
+  tessera::simulated_device device({.capacity = 1_GiB});
+  tessera::call_times times;
+  using timed = tessera::timed<tessera::simulated_device>;  // measures the device's calls
+  using watched = tessera::caching_allocator<tessera::pytorch<>, timed, tessera::history<>>;
+  watched pool{timed(device, times)};
+
+  pool.sink().label("load");
+  void* weights = pool.allocate(300_MiB);
+  pool.deallocate(pool.allocate(500_MiB));
+  pool.sink().label("step 1");
+  void* batch = pool.allocate(20_MiB);  // cut off what was freed
+  void* activations = nullptr;
+  try {
+    activations = pool.allocate(490_MiB);
+  } catch (const tessera::out_of_memory& error) {
+    std::puts(error.what());
+  }
+
+  // The latest events, the oldest first.
+  pool.sink().for_each([&pool](const auto& seen) {
+    using action = tessera::allocator_event::action;
+    if (seen.event.what == action::alloc || seen.event.what == action::oom)
+      std::printf("%-8s %s %zu bytes\n", pool.sink().text_of(seen).data(),
+                  seen.event.what == action::oom ? "no room for" : "got", seen.event.bytes);
+  });
+  std::puts(tessera::table_of(tessera::report_of(pool, &times)).c_str());
+
+  if (count > 1) {
+    const tessera::trace::snapshot seen = tessera::trace::capture(pool);
+    const auto error = tessera::trace::save(arguments[1], [&](auto& out) { write_pickle(seen, out); });
+    if (error) return std::puts(error->text().c_str()), 1;
+  }
+  for (void* p : {weights, batch, activations}) pool.deallocate(p);
+  return pool.audit() == nullptr ? 0 : 1;
+}
