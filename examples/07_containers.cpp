@@ -7,10 +7,10 @@
 #include <vector>
 
 #include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/pmr_resource.hpp>
-#include <tessera/adaptor/typed_allocator.hpp>
-#include <tessera/adaptor/unique_block.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/pmr_resource.hpp>
+#include <tessera/shape/typed_allocator.hpp>
+#include <tessera/shape/unique_block.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

@@ -7,7 +7,7 @@
 
 #include <tessera/adaptor/configured.hpp>
 #include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/torch_functions.hpp>
+#include <tessera/shape/torch_functions.hpp>
 #include <tessera/tessera.hpp>
 
 #include "device.hpp"

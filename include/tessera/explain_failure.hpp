@@ -10,7 +10,6 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/growth_way.hpp>
-#include <tessera/core/oom_advice.hpp>
 #include <tessera/core/oom_report.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
@@ -18,6 +17,7 @@
 #include <tessera/engine/free_blocks.hpp>
 #include <tessera/engine/window.hpp>
 #include <tessera/get_memory.hpp>
+#include <tessera/oom_advice.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 

@@ -4,12 +4,12 @@
 #include <vector>
 
 #include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/pmr_resource.hpp>
-#include <tessera/adaptor/shared_allocator.hpp>
-#include <tessera/adaptor/stream_resource.hpp>
-#include <tessera/adaptor/typed_allocator.hpp>
-#include <tessera/adaptor/unique_block.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/pmr_resource.hpp>
+#include <tessera/shape/shared_allocator.hpp>
+#include <tessera/shape/stream_resource.hpp>
+#include <tessera/shape/typed_allocator.hpp>
+#include <tessera/shape/unique_block.hpp>
 #include <tessera/tessera.hpp>
 
 using pool_type = tessera::shared_allocator<tessera::locked<tessera::pinned_packed, tessera::host_pinned>>;

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/shared_allocator.hpp>
-#include <tessera/adaptor/typed_allocator.hpp>
+#include <tessera/shape/shared_allocator.hpp>
+#include <tessera/shape/typed_allocator.hpp>
 #include <tessera/tessera.hpp>
 
 using pool_type = tessera::shared_allocator<tessera::locked<tessera::pytorch<>, tessera::simulated_device>>;

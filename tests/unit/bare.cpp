@@ -5,14 +5,14 @@
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_device.hpp>
 #include <tessera/adaptor/per_stream.hpp>
-#include <tessera/adaptor/pmr_resource.hpp>
-#include <tessera/adaptor/shared_allocator.hpp>
-#include <tessera/adaptor/stream_resource.hpp>
-#include <tessera/adaptor/typed_allocator.hpp>
-#include <tessera/adaptor/unique_block.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/law/recipe.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/pmr_resource.hpp>
+#include <tessera/shape/shared_allocator.hpp>
+#include <tessera/shape/stream_resource.hpp>
+#include <tessera/shape/typed_allocator.hpp>
+#include <tessera/shape/unique_block.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/verify.hpp>
 

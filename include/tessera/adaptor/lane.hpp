@@ -15,10 +15,10 @@
 #include <tessera/adaptor/sums.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/oom_advice.hpp>
 #include <tessera/core/oom_report.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/explain_failure.hpp>
+#include <tessera/oom_advice.hpp>
 
 namespace tessera {
 

@@ -12,10 +12,10 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/oom_advice.hpp>
 #include <tessera/core/oom_report.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/explain_failure.hpp>
+#include <tessera/oom_advice.hpp>
 
 namespace tessera {
 

@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/error.hpp>
-#include <tessera/core/oom_advice.hpp>
 #include <tessera/core/oom_report.hpp>
 #include <tessera/core/oom_text.hpp>
+#include <tessera/oom_advice.hpp>
 
 namespace {
 

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/torch_functions.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/passthrough.hpp>
+#include <tessera/shape/torch_functions.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

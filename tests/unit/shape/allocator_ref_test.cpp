@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/allocator_ref.hpp>
 #include <tessera/adaptor/configured.hpp>
 #include <tessera/adaptor/driver_pool.hpp>
 #include <tessera/adaptor/limited.hpp>
@@ -14,9 +13,10 @@
 #include <tessera/adaptor/registering.hpp>
 #include <tessera/adaptor/retiring.hpp>
 #include <tessera/adaptor/retrying.hpp>
-#include <tessera/adaptor/shared_allocator.hpp>
 #include <tessera/adaptor/timed.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/allocator_ref.hpp>
+#include <tessera/shape/shared_allocator.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

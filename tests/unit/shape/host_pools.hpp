@@ -8,7 +8,7 @@
 #include <tessera/tessera.hpp>
 
 /// Allocators whose memory is there, for what keeps objects in it.
-namespace adaptor_tests {
+namespace shape_tests {
 
 /// Memory of the host that need not be locked, as not every machine allows it.
 inline tessera::host_pinned host_memory(std::size_t capacity = tessera::operator""_MiB(64)) {
@@ -24,4 +24,4 @@ inline bool is_aligned(const void* p, std::size_t to) {
   return reinterpret_cast<std::uintptr_t>(p) % to == 0;
 }
 
-}  // namespace adaptor_tests
+}  // namespace shape_tests

@@ -5,8 +5,8 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/adaptor/allocator_ref.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/shape/allocator_ref.hpp>
 
 namespace tessera {
 

@@ -18,9 +18,9 @@
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/adaptor/pinned_host.hpp>
-#include <tessera/adaptor/pmr_resource.hpp>
-#include <tessera/adaptor/shared_allocator.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/pmr_resource.hpp>
+#include <tessera/shape/shared_allocator.hpp>
 #include <tessera/tessera.hpp>
 
 #include "host_pools.hpp"
@@ -28,9 +28,9 @@
 namespace {
 
 using namespace tessera;
-using adaptor_tests::host_memory;
-using adaptor_tests::is_aligned;
-using adaptor_tests::packed_tightly;
+using shape_tests::host_memory;
+using shape_tests::is_aligned;
+using shape_tests::packed_tightly;
 using host_pool = caching_allocator<packed_tightly, host_pinned>;
 
 static_assert(!std::is_copy_constructible_v<pmr_resource<host_pool>>);

@@ -12,9 +12,9 @@
 
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
-#include <tessera/adaptor/shared_allocator.hpp>
-#include <tessera/adaptor/unique_block.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/shared_allocator.hpp>
+#include <tessera/shape/unique_block.hpp>
 #include <tessera/tessera.hpp>
 
 #include "host_pools.hpp"
@@ -22,7 +22,7 @@
 namespace {
 
 using namespace tessera;
-using adaptor_tests::host_memory;
+using shape_tests::host_memory;
 using torch = caching_allocator<pytorch<>, simulated_device>;
 using shared_torch = shared_allocator<locked<pytorch<>, simulated_device>>;
 using block = unique_block<torch>;

@@ -7,12 +7,12 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/aligned_request.hpp>
 #include <tessera/adaptor/configured.hpp>
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/adaptor/retrying.hpp>
-#include <tessera/adaptor/shared_allocator.hpp>
+#include <tessera/shape/aligned_request.hpp>
+#include <tessera/shape/shared_allocator.hpp>
 #include <tessera/tessera.hpp>
 
 #include "host_pools.hpp"
@@ -20,8 +20,8 @@
 namespace {
 
 using namespace tessera;
-using adaptor_tests::is_aligned;
-using adaptor_tests::packed_tightly;
+using shape_tests::is_aligned;
+using shape_tests::packed_tightly;
 using tight = caching_allocator<packed_tightly, simulated_device>;
 
 /// Makes the next block of a few bytes begin at an odd multiple of 64 bytes.

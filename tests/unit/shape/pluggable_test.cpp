@@ -16,11 +16,11 @@
 #include <tessera/adaptor/configured.hpp>
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
-#include <tessera/adaptor/pluggable.hpp>
-#include <tessera/adaptor/torch_functions.hpp>
+#include <tessera/shape/pluggable.hpp>
+#include <tessera/shape/torch_functions.hpp>
 #include <tessera/tessera.hpp>
 
-#include "devices.hpp"
+#include "../adaptor/devices.hpp"
 
 namespace {
 

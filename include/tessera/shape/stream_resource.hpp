@@ -7,12 +7,12 @@
 #include <exception>
 #include <type_traits>
 
-#include <tessera/adaptor/aligned_request.hpp>
-#include <tessera/adaptor/allocator_ref.hpp>
 #include <tessera/adaptor/reach.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/shape/aligned_request.hpp>
+#include <tessera/shape/allocator_ref.hpp>
 
 namespace tessera {
 

@@ -12,9 +12,9 @@
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/adaptor/pinned_host.hpp>
-#include <tessera/adaptor/shared_allocator.hpp>
-#include <tessera/adaptor/stream_resource.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/shared_allocator.hpp>
+#include <tessera/shape/stream_resource.hpp>
 #include <tessera/tessera.hpp>
 
 #include "cccl_shapes.hpp"
@@ -23,12 +23,12 @@
 namespace {
 
 using namespace tessera;
-using adaptor_tests::host_memory;
-using adaptor_tests::is_aligned;
-using adaptor_tests::packed_tightly;
 using cccl_shapes::device_accessible;
 using cccl_shapes::host_accessible;
 using cccl_shapes::stream_ref;
+using shape_tests::host_memory;
+using shape_tests::is_aligned;
+using shape_tests::packed_tightly;
 using torch = caching_allocator<pytorch<>, simulated_device>;
 using safe_torch = locked<pytorch<>, simulated_device>;
 using on_device = stream_resource<torch, device_accessible>;

@@ -74,7 +74,7 @@ template <typename A>
 consteval bool check_allocator() {
   static_assert(stream_allocator<A>,
                 "A must be a stream_allocator, which of a per_device the front() of one device is "
-                "[tessera/adaptor/allocator_ref.hpp]");
+                "[tessera/shape/allocator_ref.hpp]");
   return stream_allocator<A>;
 }
 template <typename A>

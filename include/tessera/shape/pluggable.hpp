@@ -19,12 +19,12 @@
 #include <tessera/adaptor/reach.hpp>
 #include <tessera/adaptor/registered.hpp>
 #include <tessera/adaptor/report.hpp>
-#include <tessera/adaptor/torch_statistics.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/memory_view.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/inspect.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/shape/torch_statistics.hpp>
 
 /// Allocators for the devices of a program, behind functions that C can call.
 namespace tessera {

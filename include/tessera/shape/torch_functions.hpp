@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/adaptor/pluggable.hpp>
-#include <tessera/adaptor/torch_statistics.hpp>
+#include <tessera/shape/pluggable.hpp>
+#include <tessera/shape/torch_statistics.hpp>
 
 /// The functions of C by which PyTorch and torch_npu take an allocator out of a shared object, from one definition of it.
 /// What is to be written is

@@ -20,9 +20,9 @@
 
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
-#include <tessera/adaptor/shared_allocator.hpp>
-#include <tessera/adaptor/typed_allocator.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/shared_allocator.hpp>
+#include <tessera/shape/typed_allocator.hpp>
 #include <tessera/tessera.hpp>
 
 #include "host_pools.hpp"
@@ -30,9 +30,9 @@
 namespace {
 
 using namespace tessera;
-using adaptor_tests::host_memory;
-using adaptor_tests::is_aligned;
-using adaptor_tests::packed_tightly;
+using shape_tests::host_memory;
+using shape_tests::is_aligned;
+using shape_tests::packed_tightly;
 using host_pool = caching_allocator<packed_tightly, host_pinned>;
 using shared_pool = shared_allocator<locked<packed_tightly, host_pinned>>;
 

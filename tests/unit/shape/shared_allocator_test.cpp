@@ -14,11 +14,11 @@
 #include <tessera/adaptor/per_device.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/adaptor/reach.hpp>
-#include <tessera/adaptor/shared_allocator.hpp>
+#include <tessera/shape/shared_allocator.hpp>
 #include <tessera/tessera.hpp>
 
-#include "devices.hpp"
-#include "stress.hpp"
+#include "../adaptor/devices.hpp"
+#include "../adaptor/stress.hpp"
 
 namespace {
 

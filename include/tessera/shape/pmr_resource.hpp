@@ -5,9 +5,9 @@
 #include <memory_resource>
 #include <type_traits>
 
-#include <tessera/adaptor/aligned_request.hpp>
-#include <tessera/adaptor/allocator_ref.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/shape/aligned_request.hpp>
+#include <tessera/shape/allocator_ref.hpp>
 
 namespace tessera {
 

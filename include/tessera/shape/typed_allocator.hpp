@@ -5,11 +5,11 @@
 #include <new>
 #include <type_traits>
 
-#include <tessera/adaptor/aligned_request.hpp>
-#include <tessera/adaptor/allocator_ref.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/shape/aligned_request.hpp>
+#include <tessera/shape/allocator_ref.hpp>
 
 namespace tessera {
 
