@@ -15,11 +15,12 @@ class oom_advice {
   explicit oom_advice(oom_report& told) noexcept : told_(told) { told.remedy_count = 0; }
   void note_all() noexcept {
     const std::size_t needed = told_.needed();
-    const std::size_t lacking = oom_report::above(needed, told_.all());
-    if (lacking > 0) return add(true, remedy::free_blocks, lacking);
+    const std::size_t lacking = oom_report::above(needed, allowed_);
+    if (needed > told_.all()) return add(true, remedy::free_blocks, lacking);
     device_and_limit();
-    if (needed <= allowed_) idle_memory(), free_memory(), wasted_bytes();
-    add(told_.remedy_count == 0 && told_.missing() > 0, remedy::free_blocks, told_.missing());
+    if (lacking == 0) idle_memory(), free_memory(), wasted_bytes();
+    add(told_.remedy_count == 0 && told_.missing() > 0, remedy::free_blocks,
+        lacking > 0 ? lacking : told_.missing());
   }
 
  private:
@@ -50,6 +51,7 @@ class oom_advice {
     add(!told_.empties_cache && idle_is_enough && !has_room(), remedy::empty_cache, idle);
     add(!told_.empties_cache && waiting_is_enough, remedy::wait_for_streams, told_.now.pending);
     const std::size_t serves = told_.but_for[static_cast<std::size_t>(obstacle::none)];
+    add(told_.empties_cache && idle_is_enough && !has_room() && serves == 0, remedy::give_back_later, idle);
     add(serves > 0 && told_.waited_ms <= 0, remedy::try_again, serves);
     add(told_.empties_cache && waiting_is_enough && told_.waited_ms <= 0, remedy::try_later,
         told_.now.pending);
@@ -95,7 +97,7 @@ class oom_advice {
 
   oom_report& told_;
   const std::size_t room_ = told_.room();
-  const std::size_t allowed_ = saturating_add(told_.now.reserved, room_);  // to be reserved
+  const std::size_t allowed_ = told_.allowed();  // to be reserved
 };
 
 /// Notes in a report what could have been done, from the numbers in it: only what is not done already, and would have been

@@ -413,6 +413,37 @@ TEST(explain_failure, what_streams_let_go_of_after_the_search_serves_the_next_tr
   EXPECT_NE(pool.try_allocate(7_MiB), nullptr) << "the advice is true";
 }
 
+TEST(explain_failure, idle_memory_behind_work_goes_back_later) {
+  const stream_id one{1};
+  over<cuda_async> pool{of(100_MiB)};
+  pool.device().hold_events(true);
+  pool.device().submit(one, 1'000'000'000);
+  pool.deallocate(pool.allocate(60_MiB, one));
+  const oom_report told = refused(pool, 80_MiB);
+  EXPECT_EQ(told.now.live, 0u);
+  EXPECT_EQ(told.now.pending, 0u);
+  EXPECT_EQ(told.idle, 60_MiB);
+  EXPECT_EQ(remedies_of(told), std::vector{remedy::give_back_later});
+  EXPECT_NE(std::string_view(pool.failure(80_MiB).what())
+                .find("would help: trying again once streams are done, as 60.00 MiB is idle but did not go "
+                      "back (or the device failed): retrying [adaptor/retrying.hpp]"),
+            std::string_view::npos)
+      << pool.failure(80_MiB).what();
+  pool.device().hold_events(false);
+  EXPECT_NE(pool.try_allocate(80_MiB), nullptr) << "the advice is true";
+}
+
+TEST(explain_failure, a_request_larger_than_the_device_is_so_alone) {
+  over<pytorch<>> pool{of(100_MiB)};
+  const auto says_so = [&pool] {
+    return std::string_view(pool.failure(200_MiB).what())
+        .ends_with("  no policy would help: the request alone takes more than the device has, 100.00 MiB");
+  };
+  EXPECT_TRUE(says_so()) << pool.failure(200_MiB).what();
+  (void)pool.allocate(60_MiB);
+  EXPECT_TRUE(says_so()) << pool.failure(200_MiB).what();
+}
+
 TEST(explain_failure, a_device_that_refuses_what_it_has_is_said_to) {
   over<pytorch<>> pool{of(30_MiB)};
   pool.device().fail_every(1);

@@ -57,6 +57,7 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   is_on(remedy::cut_smaller_pieces) = growth::way != growth_way::stitching;
   is_on(remedy::empty_cache) = is_on(remedy::wait_for_streams) = empties;
   is_on(remedy::try_later) = !empties;
+  is_on(remedy::give_back_later) = !Recipe::streams::crosses;  // no other leaves idle memory where it is
   is_on(remedy::grow_exactly) = grows_exactly(chosen);
   is_on(remedy::share_pool) = Recipe::pools::count == 1;
   is_on(remedy::cross_streams) = Recipe::streams::crosses || growth::way != growth_way::segments ||

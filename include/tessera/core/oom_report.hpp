@@ -29,6 +29,7 @@ enum class remedy : unsigned char {
   raise_limit,         ///< growth's limit is below what the device has
   raise_device_limit,  ///< the provider has a limit of its own, and refuses
   empty_cache,         ///< idle memory could go back to the device first
+  give_back_later,     ///< it should have, but streams' work is not done, or the device failed
   wait_for_streams,    ///< freed blocks that streams still use could be waited for
   try_again,           ///< a block came free after the search, as a stream let go of it
   try_later,           ///< streams were waited for, but still use freed blocks
@@ -47,7 +48,7 @@ enum class remedy : unsigned char {
   share_lanes,         ///< other lanes have free memory
   round_less,          ///< rounding takes what is missing
   keep_rests,          ///< so do the ends of blocks that are handed out whole
-  free_blocks          ///< none of these: what lives must shrink, or the device grow
+  free_blocks          ///< none of these is known to help: what lives must shrink, or the device grow
 };
 
 /// Why a request failed: what was asked for, what was there, and what stood in the way. Sizes are bytes.
@@ -151,11 +152,19 @@ struct oom_report {
   }
   /// What this allocator could reserve in all without it.
   [[nodiscard]] std::size_t all() const noexcept { return saturating_add(now.reserved, device_room()); }
+  /// The same within it.
+  [[nodiscard]] std::size_t allowed() const noexcept { return saturating_add(now.reserved, room()); }
   [[nodiscard]] std::size_t missing() const noexcept { return above(wanted, room()); }
   /// What would live if the request had been served, in blocks of just the size that is needed.
   [[nodiscard]] std::size_t needed() const noexcept {
     return above(saturating_add(now.live, block), saturating_add(rounding, unsplit));
   }
+  /// Whether what was asked for, in what lives and in this request, is more than the device has, without any rounding.
+  [[nodiscard]] bool is_beyond_all() const noexcept {
+    return saturating_add(above(now.requested, now.pending), requested) > all();
+  }
+  /// Whether the request would not be served if nothing lived.
+  [[nodiscard]] bool is_beyond_alone() const noexcept { return align_up(requested, 512) > allowed(); }
 
   [[nodiscard]] static constexpr std::size_t above(std::size_t a, std::size_t b) noexcept {
     return a > b ? a - b : 0;

@@ -35,8 +35,11 @@ class oom_writer {
     largest_free_block();
     what_is_pinned();
     for (std::size_t i = 0; i < told.remedy_count; ++i) {
-      put(told.remedies[i].what == remedy::free_blocks ? "\n  no policy would help: " : "\n  would help: ");
-      remedy_in_words(told.remedies[i].what, told.remedies[i].bytes);
+      if (told.remedies[i].what == remedy::free_blocks) {
+        no_remedy(told.remedies[i].bytes);
+      } else {
+        remedy_in_words(told.remedies[i].what, told.remedies[i].bytes);
+      }
     }
   }
 
@@ -133,7 +136,7 @@ class oom_writer {
     }
   }
   void remedy_in_words(remedy what, std::size_t bytes) noexcept {
-    if (what == remedy::free_blocks) return no_remedy(bytes);
+    put("\n  would help: ");
     const readable amount(what == remedy::raise_limit ? told_.now.limit : bytes);
     const remedy_words& said = words_of[static_cast<std::size_t>(what)];
     put(said.text, amount.text());
@@ -145,12 +148,29 @@ class oom_writer {
     put(" [%s.hpp]", said.header);
   }
   void no_remedy(std::size_t lacking) noexcept {
-    if (told_.needed() > told_.all()) {
+    const bool is_by_limit = told_.allowed() < told_.all();
+    put(told_.is_beyond_all() ? "\n  no policy would help: " : "\n  no policy is known to help here: ");
+    if (told_.is_beyond_alone()) {
+      const bool is_shared = told_.all() < told_.capacity;
+      put("the request alone takes more than %s, %s",
+          is_by_limit               ? "the limit allows"
+          : told_.device_is_limited ? "the provider's limit allows"
+          : is_shared               ? "others leave of the device"
+                                    : "the device has",
+          readable(told_.allowed()).text());
+    } else if (told_.needed() > told_.allowed()) {
       put("what lives, with this request, needs %s: %s must be freed, or the %s must be larger",
           readable(told_.needed()).text(), readable(lacking).text(),
-          told_.device_is_limited ? "provider's limit" : "device");
+          is_by_limit               ? told_.needed() > told_.all() ? "limit and the device" : "limit"
+          : told_.device_is_limited ? "provider's limit"
+                                    : "device");
     } else {
-      put("what is free lies in parts too small; free some of the blocks above, or have %s more memory",
+      put(told_.now.cached == 0               ? "nothing is free"
+          : told_.largest.bytes < told_.block ? "what is free lies in parts too small"
+                                              : "what is free does not serve this request");
+      put(told_.pinned > 0     ? "; free some of the blocks above, or have %s more memory"
+          : told_.now.live > 0 ? "; free some blocks, or have %s more memory"
+                               : "; have %s more memory",
           readable(lacking).text());
     }
   }
@@ -163,6 +183,9 @@ class oom_writer {
       {"a limit above %s, as the device has more", "policy/growth"},
       {"a higher limit of the provider, which refused %s", "adaptor/limited"},
       {"giving idle cache back first, %s: recover_by_emptying_the_cache", "policy/recovery"},
+      {"trying again once streams are done, as %s is idle but did not go back (or the device failed): "
+       "retrying",
+       "adaptor/retrying"},
       {"waiting for streams that use freed blocks, %s: recover_by_emptying_the_cache", "policy/recovery"},
       {"trying again, as a block of %s came free after the search: retrying", "adaptor/retrying"},
       {"trying later, as streams use freed blocks, %s: retrying", "adaptor/retrying"},
