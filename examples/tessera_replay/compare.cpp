@@ -53,6 +53,8 @@ void print_json(const std::string& trace, const tessera::trace::program& program
 }  // namespace
 
 int replay::compare(const arguments& said) {
+  if (!said.recipes.empty() && said.conf.empty())
+    return complain("compare: --recipe goes with --conf; without settings, all recipes are compared");
   const std::size_t wide = said.files.size();
   for (std::size_t i = 0; i < wide; ++i) {
     const std::string& file = said.files[i];

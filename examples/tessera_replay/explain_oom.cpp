@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/trace/program.hpp>
@@ -16,6 +17,7 @@
 namespace {
 
 using tessera::oom_report;
+using tessera::remedy;
 using tessera::trace::event;
 using tessera::trace::program;
 
@@ -69,23 +71,81 @@ std::optional<failure> first_failure(const program& source, Allocator& pool) {
   return found;
 }
 
+/// What does what a remedy says in the configuration string of the recipe's system; nothing where no key does.
+std::string setting_for(oom_report::remedy_for advised, const oom_report& told,
+                        const replay::arguments& said) {
+  const auto is_set = [&said](const char* key) { return said.conf.find(key) != std::string::npos; };
+  const std::string_view recipe = said.recipe;
+  if (recipe.starts_with("paddle")) {
+    const bool is_later = advised.what == remedy::try_later || advised.what == remedy::give_back_later;
+    if (is_later || advised.what == remedy::try_again) return "FLAGS_gpu_allocator_retry_time";
+    return advised.what == remedy::share_pool ? "FLAGS_small_pool_size_in_mb=0" : "";
+  }
+  const bool is_npu = recipe.starts_with("torch_npu");
+  if (recipe == "pinned")
+    return advised.what == remedy::grow_in_place ? "pin_memory_expandable_segments:True" : "";
+  if (!is_npu && !recipe.starts_with("pytorch") && recipe != "cuda_async") return "";
+  switch (advised.what) {
+    case remedy::grow_in_place:
+      if (is_npu && is_set("garbage_collection_threshold"))
+        return "expandable_segments:True, no garbage_collection_threshold";
+      return told.crosses ? "backend:native,expandable_segments:True" : "expandable_segments:True";
+    case remedy::raise_limit:
+      return is_npu ? "per_process_memory_fraction, torch_npu.npu.set_per_process_memory_fraction"
+                    : "per_process_memory_fraction, torch.cuda.set_per_process_memory_fraction";
+    case remedy::raise_split_limit:
+      return "max_split_size_mb:" + std::to_string(advised.bytes / tessera::operator""_MiB(1) + 1);
+    case remedy::round_less: return is_set("roundup_power2_divisions") ? "no roundup_power2_divisions" : "";
+    case remedy::use_normal_pages: return is_set("page_size") ? "no page_size" : "";
+    case remedy::empty_cache:
+    case remedy::wait_for_streams:
+      return is_npu ? "throw_on_npumalloc_oom:False" : "throw_on_cudamalloc_oom:False";
+    default: return "";
+  }
+}
+
+/// An error's words, with settings behind what would help.
+std::string words_of(const tessera::out_of_memory& error, const replay::arguments& said) {
+  const oom_report& told = error.report();
+  std::string text;
+  std::size_t advised = 0;
+  for (std::string_view rest = error.what(); !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(line.size() < rest.size() ? line.size() + 1 : line.size());
+    text += line;
+    if (line.starts_with("  would help: ")) {
+      const std::string setting = setting_for(told.remedies[advised++], told, said);
+      if (!setting.empty()) text += " (" + setting + ")";
+    }
+    text += '\n';
+  }
+  return text;
+}
+
 }  // namespace
 
 int replay::explain_oom(const arguments& said) {
   return with_trace(said, [&]<typename Recipe>(const program& source,
                                                const tessera::policies<Recipe>& chosen) {
-    const std::string title = title_of(said.files[0]) + ", " + said.recipe;
+    const std::string title = title_of(said);
+    const char* const assumed =
+        said.has_capacity ? "" : " (80 GiB, assumed: give the device's with --capacity)";
     tessera::caching_allocator<Recipe, tessera::simulated_device> pool{device_of(said.capacity), chosen};
     const std::optional<failure> found = first_failure(source, pool);
     if (!found) {
-      std::printf("%s: completes with a capacity of %zu bytes; at most %jd were reserved\n", title.c_str(),
-                  said.capacity, static_cast<std::intmax_t>(pool.statistics().all.reserved_bytes.peak));
+      std::printf("%s: completes with a capacity of %zu bytes%s; at most %jd were reserved\n", title.c_str(),
+                  said.capacity, assumed,
+                  static_cast<std::intmax_t>(pool.statistics().all.reserved_bytes.peak));
       return +done;
     }
-    std::printf("%s: with a capacity of %zu bytes, memory runs out at event %zu of %zu, for id %" PRIu64
-                "; no allocator could do with less than %zu bytes\n%s\n",
-                title.c_str(), said.capacity, found->at, source.events().size(),
-                source.events()[found->at].id, source.peak_live(), found->error.what());
+    std::printf("%s: with a capacity of %zu bytes%s, memory runs out at event %zu of %zu, for id %" PRIu64
+                "; no allocator could do with less than %zu bytes\n%s",
+                title.c_str(), said.capacity, assumed, found->at, source.events().size(),
+                source.events()[found->at].id, source.peak_live(), words_of(found->error, said).c_str());
+    const std::size_t limit = found->error.report().now.limit;
+    if (limit < source.peak_live())
+      std::printf("  what is said is for this request: the program as a whole cannot complete with this %s\n",
+                  limit < said.capacity ? "limit" : "capacity");
     if (!found->pinning.empty())
       std::printf("  the blocks that pin these, in the trace:\n%s", found->pinning.c_str());
     return +differs;

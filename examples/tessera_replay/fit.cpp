@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/trace/program.hpp>
@@ -22,12 +23,20 @@ bool completes(const tessera::trace::program& program, tessera::policies<Recipe>
   return tessera::trace::replay(program, pool) == 0;
 }
 
+/// What is tried beyond a capacity that suffices, in percent more: that a larger one does too is not certain.
+constexpr std::size_t probed[] = {1, 2, 3, 5, 8, 12, 18, 25};
+
+std::string listed(const std::vector<std::size_t>& numbers) {
+  std::string text;
+  for (const std::size_t number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
+  return text;
+}
+
 }  // namespace
 
 int replay::fit(const arguments& said) {
   return with_trace(said, [&]<typename Recipe>(const tessera::trace::program& program,
                                                const tessera::policies<Recipe>& chosen) {
-    const std::string& name = said.recipe;
     if (program.peak_live() == 0) return complain(said.files[0] + ": nothing is allocated");
     // Below the peak of what lives no capacity suffices; doubling finds one that does.
     std::size_t enough = program.peak_live();
@@ -44,14 +53,27 @@ int replay::fit(const arguments& said) {
       const std::size_t middle = too_small + (enough - too_small) / 2;
       (completes<Recipe>(program, chosen, said.capacity, middle) ? enough : too_small) = middle;
     }
+    std::vector<std::size_t> failing;
+    for (const std::size_t percent : probed) {
+      const std::size_t more = enough + enough / 100 * percent + enough % 100 * percent / 100;
+      progress(title_of(said.files[0]) + ": with " + std::to_string(more));
+      if (!completes<Recipe>(program, chosen, said.capacity, more)) failing.push_back(more);
+    }
     progress("");
     const double over = static_cast<double>(enough) / static_cast<double>(program.peak_live());
-    std::printf(said.json
-                    ? "{\"trace\": \"%s\", \"recipe\": \"%.*s\", \"capacity\": %zu, \"peak_live\": %zu, "
-                      "\"over_peak_live\": %.6f}\n"
-                    : "%s, %.*s: completes from capacity %zu on; peak live %zu, ratio %.4f\n",
-                (said.json ? json_text(title_of(said.files[0])) : title_of(said.files[0])).c_str(),
-                static_cast<int>(name.size()), name.data(), enough, program.peak_live(), over);
+    if (said.json) {
+      std::printf(
+          "{\"trace\": \"%s\", \"recipe\": \"%s\", \"capacity\": %zu, \"peak_live\": %zu, "
+          "\"over_peak_live\": %.6f, \"also_fails_with\": [%s]}\n",
+          json_text(title_of(said.files[0])).c_str(), said.recipe.c_str(), enough, program.peak_live(), over,
+          listed(failing).c_str());
+      return +done;
+    }
+    std::printf("%s: completes with a capacity of %zu and not with %zu; peak live %zu, ratio %.4f\n",
+                title_of(said).c_str(), enough, enough - 1, program.peak_live(), over);
+    if (!failing.empty())
+      std::printf("  also fails with %s, as blocks lie elsewhere where there is more memory\n",
+                  listed(failing).c_str());
     return +done;
   });
 }

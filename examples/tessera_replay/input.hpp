@@ -32,6 +32,10 @@ using tessera::trace::read_result;
   path.remove_prefix(path.find_last_of('/') + 1);
   return std::string(path.substr(0, path.find_last_of('.')));
 }
+/// The same of the only file, with the recipe and its settings.
+[[nodiscard]] inline std::string title_of(const arguments& said) {
+  return title_of(said.files[0]) + ", " + said.recipe + (said.conf.empty() ? "" : ", --conf " + said.conf);
+}
 
 /// A file in any of the formats that are understood, told by its beginning.
 [[nodiscard]] inline read_result<tessera::trace::recording> read_recording(const std::string& path) {

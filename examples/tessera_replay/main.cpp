@@ -16,39 +16,44 @@ struct command {
   std::string_view name;
   int (*run)(const replay::arguments&);
   bool takes_one;            // file, or text
+  bool takes_recipes;        // more than one
   std::string_view options;  // that it takes
   const char* usage;         // behind its name
 };
 
 constexpr command commands[] = {
-    {"compare", &replay::compare, false, "--recipe --conf --capacity --json",
-     "TRACE... [--conf TEXT] [--capacity BYTES] [--json]\n"
-     "    what each recipe would have reserved, and how often it would have called the device\n"},
-    {"decisions", &replay::decisions, true, "--recipe --conf --capacity",
+    {"compare", &replay::compare, false, false, "--recipe --conf --capacity --json",
+     "TRACE... [[--recipe NAME] --conf TEXT] [--capacity BYTES] [--json]\n"
+     "    what each recipe would have reserved, and how often it would have called the device; with --conf, "
+     "also\n"
+     "    what one recipe would have under these settings\n"},
+    {"decisions", &replay::decisions, true, false, "--recipe --conf --capacity",
      "TRACE [--recipe NAME] [--conf TEXT] [--capacity BYTES]\n"
      "    every decision, a line each\n"},
-    {"verify", &replay::verify, false, "--json",
+    {"verify", &replay::verify, false, false, "--json",
      "SNAPSHOT... [--json]\n"
      "    whether the pytorch recipe decides as the GPU did on which the snapshot was recorded\n"},
-    {"fit", &replay::fit, true, "--recipe --conf --capacity --json",
+    {"fit", &replay::fit, true, false, "--recipe --conf --json",
      "TRACE [--recipe NAME] [--conf TEXT] [--json]\n"
-     "    the least capacity with which the trace completes\n"},
-    {"draw", &replay::draw, true, "--recipe --conf --capacity --out",
+     "    a capacity with which the trace completes and with a byte less does not, and larger ones with "
+     "which "
+     "it fails\n"},
+    {"draw", &replay::draw, true, true, "--recipe --conf --capacity --out",
      "TRACE [--recipe NAME]... [--conf TEXT] [--capacity BYTES] --out FILE.html|FILE.svg\n"
      "    a picture of memory over time; the HTML page also maps the worst moment and has the table of "
      "compare\n"},
-    {"explain-oom", &replay::explain_oom, true, "--recipe --conf --capacity",
+    {"explain-oom", &replay::explain_oom, true, false, "--recipe --conf --capacity",
      "TRACE [--recipe NAME] [--conf TEXT] [--capacity BYTES]\n"
      "    why memory runs out where it first does, which blocks are in the way, and what would help\n"},
-    {"tune", &replay::tune_recipe, true, "--capacity --max-ns --json",
+    {"tune", &replay::tune_recipe, true, false, "--capacity --max-ns --json",
      "TRACE [--capacity BYTES] [--max-ns N] [--json]\n"
      "    searches for a recipe that reserves least (with --capacity: that needs least), at a price in "
      "device and\n"
      "    host time that it names; shows what else there is, what each policy buys, and the recipe as C++\n"},
-    {"explain", &replay::explain, true, "--dialect",
+    {"explain", &replay::explain, true, false, "--dialect",
      "TEXT [--dialect pytorch|torch_npu|paddle]\n"
      "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n"},
-    {"snapshot", &replay::snapshot, true, "--recipe --conf --capacity --out --at",
+    {"snapshot", &replay::snapshot, true, false, "--recipe --conf --capacity --out --at",
      "TRACE --out FILE [--at peak|end] [--recipe NAME] [--conf TEXT] [--capacity BYTES]\n"
      "    how the recipe's memory stands, and what led there, for the viewers of others: a .pickle for\n"
      "    pytorch.org/memory_viz, as it is where most is reserved (--at peak); a .json for ui.perfetto.dev, "
@@ -135,6 +140,8 @@ std::string read_words(const command& chosen, int count, char** words, replay::a
   const std::string thing = chosen.run == &replay::explain ? "text" : "file";
   if (said.files.empty()) return std::string(chosen.name) + ": a " + thing + " is missing";
   if (chosen.takes_one && said.files.size() > 1) return std::string(chosen.name) + ": takes one " + thing;
+  if (!chosen.takes_recipes && said.recipes.size() > 1)
+    return std::string(chosen.name) + ": takes one --recipe";
   return {};
 }
 

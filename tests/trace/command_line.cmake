@@ -25,21 +25,54 @@ expect(0 "conf=\"expandable_segments:True\" capacity=85899345920 trace=resnet50_
 expect(0 "V+ 1 96636764160\nM+ 1 0 2097152\n0 a 0" decisions ${trace} --recipe pytorch_expandable)
 expect(0 "\"recipe\": \"stitched\"" compare ${trace} --json)
 expect(0 "\"unmap\": " compare ${trace} --json)
-expect(0 "stitched: completes from capacity" fit ${trace} --recipe stitched)
+expect(0 "resnet50_sgd, stitched: completes with a capacity of " fit ${trace} --recipe stitched)
 expect(0 "\"capacity\": " fit ${trace} --recipe passthrough --json)
+set(streams ${TRACES}/gnn_sage_streams.csv)
+expect(0 "gnn_sage_streams, pytorch: completes with a capacity of 1247805440 and not with 1247805439; peak live 909567260, ratio 1.3719\n  also fails with 1310195712, as blocks lie elsewhere where there is more memory\n"
+       fit ${streams})
+expect(0 "\"also_fails_with\": [1310195712]}\n" fit ${streams} --json)
+expect(0 "\"also_fails_with\": []}\n" fit ${streams} --recipe passthrough --json)
+expect(0 "gnn_sage_streams, pytorch, --conf expandable_segments:True: completes with a capacity of " fit ${streams} --conf
+       expandable_segments:True)
 expect(0 "# torch_npu; conf=\"segment_size_mb:40,expandable_segments:True\"" decisions ${trace} --recipe torch_npu --conf
        segment_size_mb:40,expandable_segments:True)
 expect(0 "torch_npu, with --conf" compare ${trace} --recipe torch_npu --conf page_size:1g)
-expect(0 "pinned_packed: completes from capacity" fit ${trace} --recipe pinned_packed)
+expect(0 "pinned_packed: completes with a capacity of " fit ${trace} --recipe pinned_packed)
 expect(0 "* max_split_size_mb = 32 MiB" explain max_split_size_mb:32 --dialect torch_npu)
 expect(0 "  max_split_size_mb = unlimited" explain " " --dialect pytorch)
 expect(0 "* FLAGS_allocator_strategy = naive_best_fit" explain FLAGS_allocator_strategy=naive_best_fit --dialect paddle)
-expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes; at most " explain-oom ${trace})
+expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes (80 GiB, assumed: give the device's with --capacity); at most " explain-oom ${trace})
+expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes; at most " explain-oom ${trace} --capacity
+       85899345920)
 expect(1 "with a capacity of 1826989966 bytes, memory runs out at event 4947 of 37898, for id 2824; no allocator could do with less than 1656527120 bytes\ntessera: out of memory: 8.00 MiB (8388608 bytes) requested on stream 0, served as a block of 8.00 MiB of pool 1, which needed a segment of 20.00 MiB\n"
        explain-oom ${trace} --capacity 1826989966)
 expect(1 "  would help: a segment of no more than needed, 8.00 MiB: recover_like_paddle<true> [policy/recovery.hpp]\n"
        explain-oom ${trace} --capacity 1826989966)
 expect(1 "  the blocks that pin these, in the trace:\n    0x" explain-oom ${trace} --capacity 1826989966)
+expect(1 ": grow_by_stitching [policy/growth.hpp]\n  the blocks that pin these, " explain-oom ${trace} --capacity 1826989966)
+expect(1 ": grow_in_place [policy/growth.hpp] (expandable_segments:True)\n" explain-oom ${TRACES}/gnn_sage.csv --capacity 1048576000 --recipe torch_npu)
+expect(1 ": grow_in_place [policy/growth.hpp] (expandable_segments:True, no garbage_collection_threshold)\n" explain-oom ${streams}
+       --capacity 950000000 --recipe torch_npu --conf garbage_collection_threshold:0.9)
+expect(1 ": back_with_normal_pages [policy/pages.hpp] (no page_size)\n" explain-oom ${streams} --capacity 930000000 --recipe torch_npu
+       --conf page_size:1g)
+set(limited --capacity 930000000 --conf max_split_size_mb:64,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.9)
+set(gpt ${TRACES}/gpt2_adamw.csv)
+expect(1 " [policy/growth.hpp] (per_process_memory_fraction, torch.cuda.set_per_process_memory_fraction)\n  would help: " explain-oom
+       ${gpt} ${limited})
+expect(1 ": recover_by_emptying_the_cache [policy/recovery.hpp] (throw_on_cudamalloc_oom:False)\n" explain-oom ${gpt} ${limited})
+expect(1 ": split_up_to [policy/split.hpp] (max_split_size_mb:149)\n" explain-oom ${gpt} ${limited})
+expect(1 ": round_to_multiple<512> [policy/rounding.hpp] (no roundup_power2_divisions)\n" explain-oom ${gpt} --capacity 930000000
+       --conf roundup_power2_divisions:4)
+expect(1 "gnn_sage_streams, stitched: with a capacity of 930000000 bytes, memory runs out " explain-oom ${streams} --recipe
+       stitched --capacity 930000000)
+expect(1 "  no policy is known to help here: what is free lies in parts too small; free some of the blocks above, or have 3.08 MiB more memory\n  the blocks that pin these, "
+       explain-oom ${streams} --recipe stitched --capacity 930000000)
+expect(1 "\n  what is said is for this request: the program as a whole cannot complete with this capacity\n  the blocks that pin these, "
+       explain-oom ${streams} --capacity 900000000)
+expect(1 "\n  what is said is for this request: the program as a whole cannot complete with this limit\n" explain-oom ${streams} --capacity
+       1800000000 --conf per_process_memory_fraction:0.5)
+expect(1 "gnn_sage_streams, pytorch, --conf per_process_memory_fraction:0.5: with a capacity of " explain-oom ${streams} --capacity
+       1800000000 --conf per_process_memory_fraction:0.5)
 expect(1 "which needed up to 20.00 MiB of new pages\n" explain-oom ${trace} --capacity 1700000000 --conf expandable_segments:True)
 expect(1 "  no policy would help: what lives, with this request, needs 1.49 GiB: 1.89 MiB must be freed, or the device must be larger\n" explain-oom ${trace} --capacity 1600000000
        --recipe passthrough)
@@ -62,6 +95,11 @@ expect(2 "compare: a file is missing" compare)
 expect(2 "decisions: takes one file" decisions ${trace} ${trace})
 expect(2 "--loud: no such option" compare ${trace} --loud)
 expect(2 "--conf: a value is missing" compare ${trace} --conf)
+expect(2 "fit: takes no --capacity" fit ${trace} --capacity 4096)
+expect(2 "fit: takes one --recipe" fit ${trace} --recipe pytorch --recipe stitched)
+expect(2 "explain-oom: takes one --recipe" explain-oom ${trace} --recipe pytorch --recipe stitched)
+expect(2 "compare: takes one --recipe" compare ${trace} --recipe pytorch --recipe stitched)
+expect(2 "compare: --recipe goes with --conf; without settings, all recipes are compared" compare ${trace} --recipe stitched)
 expect(2 "tune: takes no --recipe" tune ${short} --recipe pytorch)
 expect(2 "tune: takes one file" tune ${short} ${short})
 expect(2 "--max-ns 0: must be a positive number of nanoseconds" tune ${short} --max-ns 0)
