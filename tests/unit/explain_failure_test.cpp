@@ -433,6 +433,17 @@ TEST(explain_failure, idle_memory_behind_work_goes_back_later) {
   EXPECT_NE(pool.try_allocate(80_MiB), nullptr) << "the advice is true";
 }
 
+TEST(explain_failure, idle_memory_that_the_device_does_not_take_back_is_said_to_be_idle) {
+  over<pytorch<>> pool{of(100_MiB)};
+  pool.deallocate(pool.allocate(60_MiB));
+  pool.device().fail_every(1);
+  const oom_report told = refused(pool, 80_MiB);
+  EXPECT_EQ(told.idle, 60_MiB);
+  EXPECT_EQ(remedies_of(told), std::vector{remedy::give_back_later});
+  pool.device().fail_every(0);
+  EXPECT_NE(pool.try_allocate(80_MiB), nullptr) << "the advice is true";
+}
+
 TEST(explain_failure, a_request_larger_than_the_device_is_so_alone) {
   over<pytorch<>> pool{of(100_MiB)};
   const auto says_so = [&pool] {
