@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <utility>
 
 #include <tessera/adaptor/per_stream.hpp>
@@ -22,8 +23,9 @@ tessera::host_pinned& device(int number) {
   constexpr tessera::host_pinned::options share{.capacity = 256_MiB,
                                                 .pin = tessera::host_pinned::pinning::where_allowed};
   static const std::array all{new tessera::host_pinned(share), new tessera::host_pinned(share)};
-  return *all.at(
-      static_cast<std::size_t>(number));  // at() throws, which the functions below tell their caller
+  // What is thrown here, the functions below tell their caller.
+  if (number < 0 || number > 1) throw std::out_of_range("there are the devices 0 and 1");
+  return *all[static_cast<std::size_t>(number)];
 }
 
 /// Refers to one. Its memory is unmapped when it is released, whatever a stream is doing with it, so that must be waited for.

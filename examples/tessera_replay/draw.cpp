@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -151,5 +152,7 @@ int replay::draw(const arguments& said) {
   progress("");
   const auto wrong = tessera::trace::save(
       said.out, [&](auto& out) { out.write(as_svg ? svg_text(shown) : html_report(shown)); });
-  return wrong ? complain(wrong->text()) : +done;
+  if (wrong) return complain(wrong->text());
+  std::printf("%s: %s\n", said.out.c_str(), replay::headline(shown).c_str());
+  return done;
 }

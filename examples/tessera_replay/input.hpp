@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -54,6 +56,12 @@ using tessera::trace::read_result;
 /// Says on a terminal what is being done, over what was said before; nothing where standard error is a file.
 inline void progress(const std::string& text) {
   if (isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
+}
+
+/// Whether two paths lead to one file.
+[[nodiscard]] inline bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code not_there;
+  return std::filesystem::equivalent(a, b, not_there);
 }
 
 inline int complain(const std::string& text) {

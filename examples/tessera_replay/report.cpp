@@ -88,14 +88,15 @@ void add_time(std::string& page, const picture& shown) {
       "aria-label=\"At the "
       "cursor\"><table id=\"readout\" class=\"readout" +
       std::string(pending ? " five" : "") +
-      "\"><thead><tr><th>at the cursor</th><th>reserved</th>"
-      "<th>live</th>" +
-      std::string(pending ? "<th>pending</th>" : "") + "<th>cached</th></tr></thead><tbody>";
+      "\"><thead><tr><th scope=\"col\">at the cursor</th><th scope=\"col\">reserved</th>"
+      "<th scope=\"col\">live</th>" +
+      std::string(pending ? "<th scope=\"col\">pending</th>" : "") +
+      "<th scope=\"col\">cached</th></tr></thead><tbody>";
   for (std::size_t i = 0; i < shown.recipes.size(); ++i)
-    page += "<tr><th>" + swatch(i) + markup_text(shown.recipes[i].recipe) +
+    page += "<tr><th scope=\"row\">" + swatch(i) + markup_text(shown.recipes[i].recipe) +
             "</th><td data-series=\"reserved\"></td><td data-series=\"live\"></td>" +
             (pending ? "<td data-series=\"pending\"></td>" : "") + "<td data-series=\"cached\"></td></tr>";
-  page += "<tr><th>what lives, as requested</th><td></td><td id=\"asked\"></td>" +
+  page += "<tr><th scope=\"row\">what lives, as requested</th><td></td><td id=\"asked\"></td>" +
           std::string(pending ? "<td></td>" : "") +
           "<td></td></tr></tbody></table></div>\n<div class=\"panels\">\n";
   for (std::size_t i = 0; i < shown.recipes.size(); ++i) {
@@ -117,10 +118,11 @@ void add_pins(std::string& page, const drawn& d) {
   page +=
       "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Where most is pinned\"><table "
       "class=\"pins\">"
-      "<thead><tr><th>most is pinned in</th><th>free but pinned</th><th>live in it</th><th>held by</th></tr>"
+      "<thead><tr><th scope=\"col\">most is pinned in</th><th scope=\"col\">free but pinned</th><th "
+      "scope=\"col\">live in it</th><th scope=\"col\">held by</th></tr>"
       "</thead><tbody>";
   for (const replay::pin& p : d.pins) {
-    page += std::string("<tr><th>") + (p.in_range ? "a mapped run of " : "a segment of ") +
+    page += std::string("<tr><th scope=\"row\">") + (p.in_range ? "a mapped run of " : "a segment of ") +
             bytes_text(p.bytes) + "</th><td>" + bytes_text(p.pinned) + "</td><td>" + bytes_text(p.live) +
             "</td><td>";
     for (std::size_t i = 0; i < p.holders.size(); ++i)
@@ -169,16 +171,19 @@ void add_table(std::string& page, const picture& shown) {
       "this "
       "trace</h2></div>\n<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Comparison of "
       "recipes\">"
-      "<table id=\"compare\"><thead><tr><th>recipe</th><th>peak MiB</th><th>over live</th><th>cached MiB</th>"
-      "<th>acquire</th><th>release</th><th>create</th><th>destroy</th><th>map</th><th>unmap</th><th>retries</"
+      "<table id=\"compare\"><thead><tr><th scope=\"col\">recipe</th><th scope=\"col\">peak MiB</th><th "
+      "scope=\"col\">over live</th><th scope=\"col\">cached MiB</th>"
+      "<th scope=\"col\">acquire</th><th scope=\"col\">release</th><th scope=\"col\">create</th><th "
+      "scope=\"col\">destroy</th><th scope=\"col\">map</th><th scope=\"col\">unmap</th><th "
+      "scope=\"col\">retries</"
       "th>"
-      "<th>failures</th><th>ns/op</th></tr></thead><tbody>\n";
+      "<th scope=\"col\">failures</th><th scope=\"col\">ns/op</th></tr></thead><tbody>\n";
   char cell[64];
   for (const replay::row& r : shown.rows) {
     const bool is_drawn = std::any_of(shown.recipes.begin(), shown.recipes.end(),
                                       [&](const drawn& d) { return d.recipe == r.recipe; });
-    page +=
-        std::string("<tr") + (is_drawn ? " class=\"drawn\"" : "") + "><th>" + markup_text(r.recipe) + "</th>";
+    page += std::string("<tr") + (is_drawn ? " class=\"drawn\"" : "") + "><th scope=\"row\">" +
+            markup_text(r.recipe) + "</th>";
     std::snprintf(cell, sizeof cell, "<td>%.1f</td><td>%.3f</td><td>%.1f</td>", replay::mib(r.peak_reserved),
                   replay::ratio(r.peak_reserved, shown.peak_live), replay::mib(r.cached_at_end));
     page += cell;
@@ -190,7 +195,7 @@ void add_table(std::string& page, const picture& shown) {
   }
   std::snprintf(cell, sizeof cell, "%.1f", replay::mib(shown.peak_live));
   page +=
-      "<tr><th>(peak live)</th><td>" + std::string(cell) +
+      "<tr><th scope=\"row\">(peak live)</th><td>" + std::string(cell) +
       "</td><td>1.000</td><td></td><td></td><td></td><td></td><td></td><td></td><td></td><td></td><td></td>"
       "<td></td></tr>\n</tbody></table></div>\n</section>\n";
 }

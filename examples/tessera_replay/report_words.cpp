@@ -25,9 +25,9 @@ std::string cause(const drawn& d, const picture& shown) {
   if (asked.what != tessera::trace::event::kind::allocate) return {};
   std::string text = "The event asks for ";
   text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) + "; ";
-  if (d.map.largest_free == 0) return text + "nothing was free.";
-  return text + "the largest free block, of " + bytes_text(d.map.largest_free) +
-         (d.map.largest_free < asked.bytes ? ", was too small." : ", could not serve it.");
+  if (d.map.largest_free == 0) return text + "before it, nothing was free.";
+  return text + "before it, the largest free block had " + bytes_text(d.map.largest_free) +
+         (d.map.largest_free < asked.bytes ? ", too little." : ", but could not serve it.");
 }
 
 }  // namespace

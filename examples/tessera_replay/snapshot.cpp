@@ -91,6 +91,7 @@ int replay::snapshot(const arguments& said) {
   const bool is_pickle = path.ends_with(".pickle");
   if (!is_pickle && !path.ends_with(".json") && !path.ends_with(".csv"))
     return complain("--out " + said.out + ": must end in .pickle, .json or .csv, which says the format");
+  if (is_same_file(said.files[0], said.out)) return complain("--out " + said.out + ": is the trace itself");
   const bool at_peak = said.at.empty() ? is_pickle : said.at == "peak";
   return with_trace(
       said, [&]<typename Recipe>(const program& trace, const tessera::policies<Recipe>& chosen) -> int {

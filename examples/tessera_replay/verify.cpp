@@ -47,6 +47,8 @@ int replay::verify(const arguments& said) {
   for (const std::string& file : said.files) {
     const auto bytes = tessera::trace::read_file(file);
     if (const auto* error = std::get_if<input_error>(&bytes)) return complain(error->text());
+    if (!std::get<std::string>(bytes).starts_with('\x80'))
+      return complain(file + ": is no pickle; verify takes snapshots of PyTorch");
     const auto read = tessera::trace::read_snapshot(std::get<std::string>(bytes), file);
     if (const auto* error = std::get_if<input_error>(&read)) return complain(error->text());
     const auto& snapshot = std::get<tessera::trace::snapshot>(read);

@@ -75,7 +75,7 @@ class caching_allocator {
   ///   Requires:  a handle that this allocator gave and did not get back since
   void deallocate(handle h) noexcept {
     if (h && !settle(machine_.take_back(*h.block())))
-      contract_broken("deallocate: not a live block", h.data());
+      contract_broken("deallocate: not the handle of a live block");
   }
   /// The same as deallocate, but an address that is not a live block's changes nothing and gives false.
   [[nodiscard]] bool try_deallocate(void* p) noexcept { return settle(machine_.take_back(p)); }

@@ -26,8 +26,11 @@
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/capture.hpp>
+#include <tessera/trace/event.hpp>
 #include <tessera/trace/output.hpp>
+#include <tessera/trace/program.hpp>
 #include <tessera/trace/read_snapshot.hpp>
+#include <tessera/trace/snapshot_recording.hpp>
 #include <tessera/trace/verify.hpp>
 #include <tessera/trace/write_pickle.hpp>
 
@@ -362,6 +365,24 @@ TEST(capture, of_the_pytorch_recipe_is_what_that_recipe_decides) {
   const auto& found = std::get<trace::verification>(outcome);
   EXPECT_GT(found.allocations, 1000u);
   EXPECT_EQ(found.same_address, found.allocations);
+}
+
+TEST(capture, a_recording_of_it_asks_for_what_was_refused) {
+  caching_allocator<pytorch_native, simulated_device, history<>> pool{
+      simulated_device{simulated_device::options{.capacity = 1_GiB}}};
+  (void)pool.allocate(300_MiB);
+  EXPECT_EQ(pool.try_allocate(900_MiB), nullptr);
+  const auto made = trace::recording_of(capture(pool));
+  const auto& events = std::get<trace::recording>(made).events;
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[1].what, trace::event::kind::allocate);
+  EXPECT_EQ(events[1].bytes, 900_MiB);
+  EXPECT_EQ(events[2].what, trace::event::kind::free);
+  EXPECT_EQ(events[2].id, events[1].id);
+  const trace::program again(std::get<trace::recording>(made));
+  caching_allocator<pytorch_native, simulated_device> same{
+      simulated_device{simulated_device::options{.capacity = 1_GiB}}};
+  EXPECT_EQ(trace::replay(again, same), 1u);
 }
 
 }  // namespace

@@ -166,4 +166,7 @@ file(WRITE ${SCRATCH}/empty.csv "op,id,bytes,stream,t_us\n")
 expect(2 "empty.csv: nothing is allocated" tune ${SCRATCH}/empty.csv)
 
 file(WRITE ${SCRATCH}/cut.pickle "not a pickle")
-expect(2 "cut.pickle: byte 0: " verify ${SCRATCH}/cut.pickle)
+expect(2 "cut.pickle: is no pickle; verify takes snapshots of PyTorch" verify ${SCRATCH}/cut.pickle)
+expect(2 "--out ${SCRATCH}/pending.csv: is the trace itself" snapshot ${SCRATCH}/pending.csv --out ${SCRATCH}/pending.csv)
+string(ASCII 239 187 191 mark)
+expect_for("${mark}op,id,bytes,stream,t_us\na,0,512,0,0\n" 0 "over live")

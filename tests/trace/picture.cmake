@@ -47,7 +47,7 @@ holds(${out}/gnn_sage.svg "prefers-color-scheme:dark")
 draw(0 "" ${trace} --out ${out}/report.html)
 lacks(${out}/report.html http: https: src= @import url\( fetch\( XMLHttpRequest)
 holds(${out}/report.html "<h1>pytorch reserves 1.81 × what lives at most, stitched 1.09 ×</h1>")
-holds(${out}/report.html "The event asks for 201.30 MiB on stream 0; the largest free block, of 200.00 MiB, was too small.")
+holds(${out}/report.html "The event asks for 201.30 MiB on stream 0; before it, the largest free block had 200.00 MiB, too little.")
 holds(${out}/report.html "35.68 MiB free but pinned by 95 live blocks")
 file(SIZE ${out}/report.html size)
 if(size GREATER 600000)
@@ -62,7 +62,7 @@ holds(${out}/one.html "<h1>passthrough reserves 1.00 × what lives at most</h1>"
 draw(0 "" ${trace} --conf max_split_size_mb:32 --recipe pytorch --out ${out}/conf.html)
 holds(${out}/conf.html "pytorch, with --conf")
 draw(0 "" ${trace} --recipe pinned_packed --out ${out}/other.html)
-holds(${out}/other.html "<tr class=\"drawn\"><th>pinned_packed</th>")
+holds(${out}/other.html "<tr class=\"drawn\"><th scope=\"row\">pinned_packed</th>")
 
 # What a file is called is text, not markup.
 set(named "${out}/<script>alert(1)<&'.csv")

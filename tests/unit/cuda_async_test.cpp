@@ -271,4 +271,13 @@ TEST(cuda_async, works_behind_the_adaptors_for_threads) {
   EXPECT_NE(lanes.allocate(2_MiB, b), nullptr);
 }
 
+TEST(cuda_async, what_was_waited_for_goes_back_also_while_events_are_held) {
+  caching_allocator<cuda_async, simulated_device> pool;
+  pool.device().hold_events(true);
+  pool.deallocate(pool.allocate(60_MiB, stream_id{3}));
+  EXPECT_EQ(pool.now().cached, pool.now().reserved);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
 }  // namespace

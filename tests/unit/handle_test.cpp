@@ -68,7 +68,7 @@ TEST(handle_death, names_a_second_free) {
   const handle h = pool.allocate_by_handle(1_KiB);
   const handle keeps_the_description = pool.allocate_by_handle(1_KiB);
   pool.deallocate(h);
-  EXPECT_DEATH(pool.deallocate(h), "not a live block");
+  EXPECT_DEATH(pool.deallocate(h), "not the handle of a live block");
   pool.deallocate(keeps_the_description);
 }
 
@@ -77,7 +77,7 @@ TEST(handle_death, names_a_second_free_of_a_block_that_was_merged) {
   const handle h = pool.allocate_by_handle(1_KiB);
   ASSERT_TRUE(pool.record_stream(h, stream_id{0}));
   pool.deallocate(h);
-  EXPECT_DEATH(pool.deallocate(h), "not a live block");
+  EXPECT_DEATH(pool.deallocate(h), "not the handle of a live block");
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 

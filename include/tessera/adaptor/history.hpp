@@ -27,7 +27,8 @@ struct wall_time {
 ///     watched.deallocate(watched.allocate(1000));
 ///     watched.sink().for_each([](const auto& entry) { std::printf("%zu bytes\n", entry.event.bytes); });
 ///
-/// `Time` is a function that tells microseconds. Copies begin with what the original has seen.
+/// `Time` is a function that tells microseconds. Copies begin with what the original has seen; what was moved from may only
+/// be assigned to and ended.
 ///   Cost:  a call of the time and a store for each event; 64 bytes for each that is kept
 template <typename Time = wall_time>
 class history {
@@ -42,7 +43,7 @@ class history {
 
   history() : history(usual_capacity) {}
   /// `capacity` is the number of events to keep, at least 1.
-  ///   Throws:  std::bad_alloc where there is no room for so many
+  ///   Throws:  std::bad_alloc or std::length_error where there is no room for so many
   explicit history(std::size_t capacity, Time time = {})
       : capacity_(capacity > 0 ? capacity : 1), time_(time), labels_(1) {
     ring_.reserve(capacity_);

@@ -8,7 +8,8 @@ namespace tessera {
 
 /// Ends the program with the broken rule in words: for a caller's mistake that cannot be answered otherwise.
 [[noreturn]] inline void contract_broken(const char* rule, const void* pointer = nullptr) noexcept {
-  std::fprintf(stderr, "tessera: %s (pointer %p)\n", rule, pointer);
+  pointer != nullptr ? std::fprintf(stderr, "tessera: %s (pointer %p)\n", rule, pointer)
+                     : std::fprintf(stderr, "tessera: %s\n", rule);
   std::abort();
 }
 

@@ -21,23 +21,25 @@ class simulated_streams : public simulated_calls {
     std::uint64_t ready_ns = 0;
     stream_id stream{};
     std::uint64_t position = 0;
+    std::uint64_t serial = 0;  ///< counts marks
   };
 
   bool record(stream_id stream, event& mark) noexcept {
     const bool works = !fails();
-    if (works) mark = {end_of_work(stream), stream, position(stream)};
+    if (works) mark = {end_of_work(stream), stream, position(stream), ++marks_};
     return ended(counts_.record, {.kind = call::record, .stream = stream}, works, costs_.record);
   }
   [[nodiscard]] bool query(event& mark) noexcept {
     ++counts_.query;
-    const bool ready = !held_ && mark.ready_ns <= now_ns();
+    const bool seen = !held_ || mark.serial <= waited_for(mark.stream).serial;
+    const bool ready = seen && mark.ready_ns <= now_ns();
     advance(costs_.query);
     note({.kind = call::query, .ok = ready, .time_ns = now_ns()});
     return ready;
   }
   bool wait(event& mark) noexcept {
     const bool works = !fails();
-    if (works) wait_until(mark.ready_ns);
+    if (works) wait_until(mark.ready_ns), note_wait(mark.stream, {mark.serial, mark.position + 1});
     return ended(counts_.wait, {.kind = call::wait}, works, costs_.wait);
   }
   void discard(event&) noexcept {
@@ -47,7 +49,7 @@ class simulated_streams : public simulated_calls {
   /// Returns once all work submitted to the stream so far is done; where there is none, at once.
   bool synchronize(stream_id stream) noexcept {
     const bool works = !fails();
-    if (works) wait_until(end_of_work(stream));
+    if (works) wait_until(end_of_work(stream)), note_wait(stream, {marks_, position(stream) + 1});
     return ended(counts_.synchronize, {.kind = call::synchronize, .stream = stream}, works,
                  costs_.synchronize);
   }
@@ -58,7 +60,7 @@ class simulated_streams : public simulated_calls {
     return std::prev(behind)->first.second;
   }
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) const noexcept {
-    return !held_ && end_of_work(stream, at) <= now_ns();
+    return (!held_ || at < waited_for(stream).positions) && end_of_work(stream, at) <= now_ns();
   }
   [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) const noexcept {
     return order_.is_behind(stream, of, at);
@@ -81,13 +83,29 @@ class simulated_streams : public simulated_calls {
   void submit(stream_id stream, std::uint64_t duration) {
     queue(stream, saturating_add(end_of_work(stream), duration));
   }
-  /// While held, no query answers ready and nothing is seen to be done, whatever the time; waits still end.
+  /// While held, no query answers ready and nothing is seen to be done but what was waited for, whatever the time; waits
+  /// still end.
   void hold_events(bool held) noexcept { held_ = held; }
 
  protected:
   using simulated_calls::simulated_calls;
 
  private:
+  /// How far somebody has waited for a stream: marks up to a serial, and so many positions.
+  struct waited {
+    std::uint64_t serial = 0;
+    std::uint64_t positions = 0;
+  };
+  [[nodiscard]] waited waited_for(stream_id stream) const noexcept {
+    const auto found = waited_.find(stream);
+    return found != waited_.end() ? found->second : waited{};
+  }
+  void note_wait(stream_id stream, waited so_far) noexcept {
+    waited& most = waited_[stream];
+    most.serial = std::max(most.serial, so_far.serial);
+    most.positions = std::max(most.positions, so_far.positions);
+  }
+
   /// When the work of a stream ends that was submitted up to a position, or if that is sooner, now.
   [[nodiscard]] std::uint64_t end_of_work(stream_id stream, std::uint64_t at = unlimited) const noexcept {
     const auto behind = ends_ns_.upper_bound({stream.handle, at});
@@ -107,6 +125,8 @@ class simulated_streams : public simulated_calls {
   }
 
   std::map<stream_pair, std::uint64_t> ends_ns_;  // by stream and position, of tasks
+  std::map<stream_id, waited> waited_;
+  std::uint64_t marks_ = 0;
   stream_order order_;
   bool held_ = false;
 };

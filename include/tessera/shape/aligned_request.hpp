@@ -65,7 +65,7 @@ struct aligned_request {
   }
 
   /// Takes back what allocate gave for an equal request. Null is ignored.
-  ///   Requires:  that; else the program ends
+  ///   Requires:  that; else the program ends, but that other bytes go unnoticed with alignments of 128 to 512
   ///   Cost:      that of the allocator's, where the block is one of just the bytes; else that of find
   template <typename A>
   void deallocate(A& pool, void* p) const noexcept {

@@ -87,7 +87,8 @@ class stream_resource {
   }
   /// Takes memory back for reuse behind what the stream has been given so far, which need not be the one it was allocated
   /// on: that other stream then waits for it, by an event. Where not even that can be had, the memory stays live.
-  ///   Requires:  what was given for these bytes and this alignment, in whichever way; else the program ends. Here and below
+  ///   Requires:  what was given for these bytes and this alignment, in whichever way; else the program ends, as far as an
+  ///              aligned_request notices. Here and below
   ///   Cost:      a look-up more than the allocator's; an event where its recipe holds back for that stream
   template <names_stream Stream>
   void deallocate(Stream stream, void* p, std::size_t bytes,

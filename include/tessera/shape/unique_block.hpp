@@ -75,6 +75,8 @@ class unique_block {
   std::size_t bytes_ = 0;
   stream_id stream_{};
 };
+template <typename A>
+unique_block(A&&, void*, std::size_t, stream_id = {}) -> unique_block<std::remove_cvref_t<A>>;
 
 /// A new block of `bytes` on `stream`; of 0 bytes, none.
 ///   Throws:  what the allocator's allocate throws

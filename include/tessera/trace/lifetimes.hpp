@@ -81,6 +81,7 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
 ///       if (const auto* made = std::get_if<recording>(&read)) std::printf("%zu events\n", made->events.size());
 ///     }
 [[nodiscard]] inline read_result<recording> read_text_trace(std::string_view text, std::string name) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark
   const std::string_view header = text.substr(0, text.find_first_of("\r\n"));
   if (header == csv_header) return read_csv(text, std::move(name));
   if (header == lifetimes_header || header == lifetimes_header_with_offset)

@@ -18,7 +18,8 @@
 namespace tessera::trace {
 
 /// The requests in a snapshot as a recording: what was live at the start, then the history of the first device that
-/// has one. A block is freed where its free completed, since the snapshot does not say which streams used it.
+/// has one. A block is freed where its free completed, since the snapshot does not say which streams used it. PyTorch's
+/// own snapshots tell of a request that was refused its size as rounded.
 [[nodiscard]] inline read_result<recording> recording_of(const snapshot& source) {
   std::size_t device = 0;
   while (device < source.traces.size() && source.traces[device].empty()) ++device;
@@ -41,6 +42,10 @@ namespace tessera::trace {
   for (const snapshot::entry& e : source.trace_of(device)) {
     if (e.what == snapshot::action::alloc) {
       allocate(e.address, e.size, e.stream);
+    } else if (e.what == snapshot::action::oom && e.size > 0) {
+      // What was refused there is asked for here too, and given back at once, since nobody there had it.
+      made.events.push_back({event::kind::allocate, next_id, e.size, e.stream});
+      made.events.push_back({event::kind::free, next_id++, e.size, e.stream});
     } else if (e.what == snapshot::action::free_completed) {
       const auto found = id_at.find(e.address);
       if (found == id_at.end()) continue;
