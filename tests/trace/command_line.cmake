@@ -65,7 +65,7 @@ expect(1 ": round_to_multiple<512> [policy/rounding.hpp] (no roundup_power2_divi
        --conf roundup_power2_divisions:4)
 expect(1 "gnn_sage_streams, stitched: with a capacity of 930000000 bytes, memory runs out " explain-oom ${streams} --recipe
        stitched --capacity 930000000)
-expect(1 "  no policy is known to help here: what is free lies in parts too small; free some of the blocks above, or have 3.08 MiB more memory\n  the blocks that pin these, "
+expect(1 "  no policy is known to help here: what is free lies in parts too small; free some of the blocks above, or have 5.08 MiB more memory\n  the blocks that pin these, "
        explain-oom ${streams} --recipe stitched --capacity 930000000)
 expect(1 "\n  what is said is for this request: the program as a whole cannot complete with this capacity\n  the blocks that pin these, "
        explain-oom ${streams} --capacity 900000000)

@@ -416,9 +416,9 @@ TEST(explain_failure, what_streams_let_go_of_after_the_search_serves_the_next_tr
 TEST(explain_failure, idle_memory_behind_work_goes_back_later) {
   const stream_id one{1};
   over<cuda_async> pool{of(100_MiB)};
-  pool.device().hold_events(true);
   pool.device().submit(one, 1'000'000'000);
   pool.deallocate(pool.allocate(60_MiB, one));
+  pool.device().fail_every(1);  // waits, too
   const oom_report told = refused(pool, 80_MiB);
   EXPECT_EQ(told.now.live, 0u);
   EXPECT_EQ(told.now.pending, 0u);
@@ -429,7 +429,7 @@ TEST(explain_failure, idle_memory_behind_work_goes_back_later) {
                       "back (or the device failed): retrying [adaptor/retrying.hpp]"),
             std::string_view::npos)
       << pool.failure(80_MiB).what();
-  pool.device().hold_events(false);
+  pool.device().fail_every(0);
   EXPECT_NE(pool.try_allocate(80_MiB), nullptr) << "the advice is true";
 }
 
