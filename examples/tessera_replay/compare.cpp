@@ -53,8 +53,6 @@ void print_json(const std::string& trace, const tessera::trace::program& program
 }  // namespace
 
 int replay::compare(const arguments& said) {
-  if (!said.recipes.empty() && said.conf.empty())
-    return complain("compare: --recipe goes with --conf; without settings, all recipes are compared");
   const std::size_t wide = said.files.size();
   for (std::size_t i = 0; i < wide; ++i) {
     const std::string& file = said.files[i];
@@ -62,10 +60,8 @@ int replay::compare(const arguments& said) {
     if (const auto* wrong = std::get_if<tessera::trace::input_error>(&recording))
       return complain(wrong->text());
     const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
-    std::vector<wish> wishes;
-    if (!said.conf.empty()) wishes.push_back({said.recipe, said.conf, said.recipe + ", with --conf"});
     const auto found =
-        rows_of(std::move(wishes), program, said.capacity,
+        rows_of(wishes_of(said, {}), program, said.capacity,
                 "[" + std::to_string(i + 1) + "/" + std::to_string(wide) + "] " + title_of(file));
     if (const auto* const wrong = std::get_if<std::string>(&found)) return complain(*wrong);
     const auto& rows = std::get<std::vector<row>>(found);

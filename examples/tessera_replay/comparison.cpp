@@ -41,6 +41,16 @@ replay::row measure(const std::string& name, const tessera::trace::program& prog
 
 }  // namespace
 
+std::vector<replay::wish> replay::wishes_of(const arguments& said, std::vector<std::string> otherwise) {
+  std::vector<wish> wishes;
+  if (!said.conf.empty()) wishes.push_back({said.recipe, said.conf, said.recipe + ", with --conf"});
+  for (const std::string& name : said.recipes.empty() ? otherwise : said.recipes) {
+    const auto same = [&](const wish& w) { return w.name == name; };
+    if (std::none_of(wishes.begin(), wishes.end(), same)) wishes.push_back({name, "", name});
+  }
+  return wishes;
+}
+
 std::variant<std::vector<replay::row>, std::string> replay::rows_of(std::vector<wish> wishes,
                                                                     const tessera::trace::program& program,
                                                                     std::size_t capacity,

@@ -35,6 +35,9 @@ struct wish {
   std::string recipe, conf, name;
 };
 
+/// The recipes that were named, or if none was, those; under settings also the last that was named.
+[[nodiscard]] std::vector<wish> wishes_of(const arguments& said, std::vector<std::string> otherwise);
+
 /// What each wish makes of a program and then each of `compared` that is not wished for; or what is wrong. Says on a
 /// terminal, behind `task`, what it is at.
 [[nodiscard]] std::variant<std::vector<row>, std::string> rows_of(std::vector<wish> wishes,

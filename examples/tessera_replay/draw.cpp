@@ -104,18 +104,6 @@ std::string svg_text(const replay::picture& shown) {
   return tessera::trace::svg_writer::write(svg);
 }
 
-std::vector<replay::wish> wishes_of(const replay::arguments& said) {
-  std::vector<replay::wish> wishes;
-  std::vector<std::string> names = said.recipes;
-  if (names.empty()) names = {"pytorch", "pytorch_expandable", "stitched"};
-  if (!said.conf.empty()) wishes.push_back({said.recipe, said.conf, said.recipe + ", with --conf"});
-  for (const std::string& name : names) {
-    const auto same = [&](const replay::wish& w) { return w.name == name; };
-    if (std::none_of(wishes.begin(), wishes.end(), same)) wishes.push_back({name, "", name});
-  }
-  return wishes;
-}
-
 }  // namespace
 
 int replay::draw(const arguments& said) {
@@ -123,7 +111,7 @@ int replay::draw(const arguments& said) {
   if (said.out.empty()) return complain("draw: --out FILE.html or --out FILE.svg is missing");
   if (!as_svg && !said.out.ends_with(".html"))
     return complain("--out " + said.out + ": must end with .html or .svg");
-  const std::vector<wish> wishes = wishes_of(said);
+  const std::vector<wish> wishes = wishes_of(said, {"pytorch", "pytorch_expandable", "stitched"});
   if (wishes.size() > most_recipes)
     return complain("--recipe: at most " + std::to_string(most_recipes) + " can be drawn, not " +
                     std::to_string(wishes.size()));

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <string>
@@ -39,13 +40,14 @@ int replay::fit(const arguments& said) {
                                                const tessera::policies<Recipe>& chosen) {
     if (program.peak_live() == 0) return complain(said.files[0] + ": nothing is allocated");
     // Below the peak of what lives no capacity suffices; doubling finds one that does.
-    std::size_t enough = program.peak_live();
+    const std::size_t most = said.has_capacity ? said.capacity : 2 * tessera::max_request;
+    std::size_t enough = std::min(program.peak_live(), most);
     std::size_t too_small = enough - 1;
     while (!completes<Recipe>(program, chosen, said.capacity, enough)) {
       too_small = enough;
-      if (enough > tessera::max_request)
-        return complain(said.files[0] + ": does not complete with any capacity");
-      enough *= 2;
+      if (enough >= most)
+        return complain(said.files[0] + ": does not complete with " + std::to_string(most) + " bytes");
+      enough = std::min(2 * enough, most);
     }
     while (enough - too_small > 1) {
       progress(title_of(said.files[0]) + ": between " + std::to_string(too_small) + " and " +

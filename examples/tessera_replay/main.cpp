@@ -22,22 +22,20 @@ struct command {
 };
 
 constexpr command commands[] = {
-    {"compare", &replay::compare, false, false, "--recipe --conf --capacity --json",
-     "TRACE... [[--recipe NAME] --conf TEXT] [--capacity BYTES] [--json]\n"
-     "    what each recipe would have reserved, and how often it would have called the device; with --conf, "
-     "also\n"
-     "    what one recipe would have under these settings\n"},
+    {"compare", &replay::compare, false, true, "--recipe --conf --capacity --json",
+     "TRACE... [--recipe NAME]... [--conf TEXT] [--capacity BYTES] [--json]\n"
+     "    what recipes would have reserved, and how often they would have called the device: the main ones,\n"
+     "    those that are named, and with --conf the last of these, or pytorch, under these settings\n"},
     {"decisions", &replay::decisions, true, false, "--recipe --conf --capacity",
      "TRACE [--recipe NAME] [--conf TEXT] [--capacity BYTES]\n"
      "    every decision, a line each\n"},
     {"verify", &replay::verify, false, false, "--json",
      "SNAPSHOT... [--json]\n"
      "    whether the pytorch recipe decides as the GPU did on which the snapshot was recorded\n"},
-    {"fit", &replay::fit, true, false, "--recipe --conf --json",
-     "TRACE [--recipe NAME] [--conf TEXT] [--json]\n"
-     "    a capacity with which the trace completes and with a byte less does not, and larger ones with "
-     "which "
-     "it fails\n"},
+    {"fit", &replay::fit, true, false, "--recipe --conf --capacity --json",
+     "TRACE [--recipe NAME] [--conf TEXT] [--capacity BYTES] [--json]\n"
+     "    a capacity, up to the one given, with which the trace completes and with a byte less does not,\n"
+     "    and larger ones with which it fails\n"},
     {"draw", &replay::draw, true, true, "--recipe --conf --capacity --out",
      "TRACE [--recipe NAME]... [--conf TEXT] [--capacity BYTES] --out FILE.html|FILE.svg\n"
      "    a picture of memory over time; the HTML page also maps the worst moment and has the table of "
