@@ -350,8 +350,11 @@ TEST(tune, keeps_the_limit_of_host_time_where_none_keeps_that_of_device_time) {
 TEST(tune, measures_each_composition_once) {
   const advice given = advise_on(pinning(), {});
   const auto same = [&](const row& r) {
-    for (const row& other : given.front)
-      if (other.what.made == r.what.made) EXPECT_EQ(other.host_ns, r.host_ns);
+    for (const row& other : given.front) {
+      if (other.what.made == r.what.made) {
+        EXPECT_EQ(other.host_ns, r.host_ns);
+      }
+    }
   };
   int shown = 0;
   for (const row& r : given.front) shown += r.what.made == given.winner.what.made;
