@@ -66,7 +66,9 @@ constexpr const char* meanings =
     "          paddle_auto_growth, paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed,\n"
     "          stitched, stitched_calmly, power_of_two, passthrough\n"
     "--conf    settings in the words of the recipe's system, as explain explains them\n"
-    "--capacity  bytes of device memory; 80 GiB if not given\n"
+    "--capacity  bytes of device memory; 80 GiB if not given, and for tune, eight times what lives at once "
+    "if\n"
+    "          that is more\n"
     "--max-ns    host nanoseconds that an operation may take\n";
 
 void print_usage(std::FILE* to) {

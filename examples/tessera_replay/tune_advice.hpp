@@ -39,10 +39,11 @@ struct knob {
 /// What is advised.
 struct advice {
   row pytorch;
-  row shipped;  ///< the shipped recipe that needs least memory
+  row shipped;  ///< the shipped recipe that needs least memory; within --max-ns, or where none is, beyond it
   row winner;
   bool beats_pytorch = false;
   bool keeps_max_ns = true;
+  reason why = reason::least_memory;  ///< the winner is it
   std::vector<row> front;             ///< the least memory first
   std::vector<knob> knobs;            ///< of the axes in which the winner differs
   std::vector<std::string> left_out;  ///< shipped recipes that ask more of the program

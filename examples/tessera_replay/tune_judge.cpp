@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,17 +21,37 @@ std::size_t deviations(const composition& c) {
   return count;
 }
 
-/// Host times from few repetitions.
-std::vector<double> judge::compiled_ns(const list& some) const {
+std::size_t place_of_quickest(const std::vector<const candidate*>& some, const std::vector<double>& host_ns,
+                              double noise) {
+  const double least = *std::min_element(host_ns.begin(), host_ns.end());
+  const auto costs = [&](std::size_t i) {
+    const bool is_slow = !is_within(host_ns[i], least, std::max(noise, device_counts));
+    return std::tuple(is_slow, some[i]->memory, some[i]->device_ns);
+  };
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < some.size(); ++i)
+    if (costs(i) < costs(best)) best = i;
+  return best;
+}
+
+void judge::correct(const composition& c, double host_ns) { corrected_ns_[as_variation(c)] = host_ns; }
+
+/// Host times from few repetitions, or as they were corrected.
+std::vector<double> judge::compiled_ns(const list& some) {
   std::vector<composition> made;
   for (const candidate* c : some) made.push_back(c->made);
   const host_times found = measure(program_, made, capacity_, 3);
   std::vector<double> compiled;
-  for (double ns : found.each) compiled.push_back(found.as_compiled(ns));
+  for (std::size_t i = 0; i < some.size(); ++i) {
+    const auto corrected = corrected_ns_.find(as_variation(some[i]->made));
+    compiled.push_back(corrected != corrected_ns_.end() ? corrected->second
+                                                        : found.as_compiled(found.each[i]));
+  }
+  noise_ = found.noise;
   return compiled;
 }
 
-const candidate* judge::first_in_time(const list& order, double limit_ns) const {
+const candidate* judge::first_in_time(const list& order, double limit_ns) {
   constexpr std::size_t at_once = 8;
   for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 16 * at_once); i += at_once) {
     const list some(order.begin() + static_cast<std::ptrdiff_t>(i),
@@ -50,7 +71,8 @@ void judge::find_best_shipped() {
   const candidate* best = shipped.empty() ? nullptr : shipped.front();
   if (must_keep_host_limit_) best = first_in_time(shipped, host_limit_ns_);
   has_shipped_ = best != nullptr;
-  shipped_ = has_shipped_ ? *best : tried_.pytorch();
+  if (!has_shipped_) best = tried_.best_shipped();
+  shipped_ = best != nullptr ? *best : tried_.pytorch();
 }
 
 const candidate* judge::least_within_limits() {
@@ -88,22 +110,48 @@ const candidate* judge::as_little_as_shipped() {
   return found != nullptr ? found : &shipped_;
 }
 
-/// Where nothing keeps the limits: what takes least of the device's time, or if host time is bounded, the quickest; where
-/// nothing completes, what needs least.
+/// Of those that seem quickest and those that need least.
+candidate judge::quickest_of(list some) {
+  constexpr std::size_t count = 32;
+  std::stable_sort(some.begin(), some.end(), [](auto* a, auto* b) { return a->host_share < b->host_share; });
+  const auto rest = some.begin() + static_cast<std::ptrdiff_t>(std::min(count, some.size()));
+  std::stable_sort(rest, some.end(), [](auto* a, auto* b) { return a->memory < b->memory; });
+  if (some.size() > 2 * count) some.resize(2 * count);
+  const std::vector<double> times = compiled_ns(some);
+  return *some[place_of_quickest(some, times, noise_)];
+}
+
 candidate judge::without_limits() {
-  keeps_host_limit_ = !must_keep_host_limit_;
   most_memory_ = unlimited;
-  const auto& all = tried_.tried();
-  return *std::min_element(all.begin(), all.end(), [&](const candidate& a, const candidate& b) {
-    if (a.may_win() != b.may_win()) return a.may_win();
-    if (!a.may_win()) return std::pair(a.asks_more, a.memory) < std::pair(b.asks_more, b.memory);
-    return must_keep_host_limit_ ? a.host_share < b.host_share : a.device_ns < b.device_ns;
-  });
+  list all;
+  for (const candidate& c : tried_.tried())
+    if (c.may_win()) all.push_back(&c);
+  if (all.empty()) {
+    why_ = reason::nearest;
+    const auto& tried = tried_.tried();
+    return *std::min_element(tried.begin(), tried.end(), [](const candidate& a, const candidate& b) {
+      return std::pair(a.asks_more, a.memory) < std::pair(b.asks_more, b.memory);
+    });
+  }
+  why_ = reason::least_device_time;
+  std::stable_sort(all.begin(), all.end(), [](auto* a, auto* b) { return a->device_ns < b->device_ns; });
+  if (const candidate* const found = first_in_time(all, host_limit_ns_)) return *found;
+  if (!must_keep_host_limit_) return *all.front();
+  list quick = all;
+  std::stable_sort(quick.begin(), quick.end(),
+                   [](auto* a, auto* b) { return a->host_share < b->host_share; });
+  if (const candidate* const found = first_in_time(quick, host_limit_ns_)) return *found;
+  why_ = reason::quickest;
+  return quickest_of(std::move(all));
 }
 
 candidate judge::choose() {
+  why_ = reason::least_memory;
   const candidate* found = least_within_limits();
-  if (has_shipped_ && (found == nullptr || found->memory > shipped_.memory)) found = as_little_as_shipped();
+  if (has_shipped_ && (found == nullptr || found->memory > shipped_.memory)) {
+    why_ = reason::least_as_shipped;
+    found = as_little_as_shipped();
+  }
   return found != nullptr ? *found : without_limits();
 }
 
@@ -112,16 +160,20 @@ candidate judge::winner(const std::vector<std::pair<std::string, composition>>& 
   candidate best = choose();
   // What was found while searching may be a little more, to the end.
   for (int round = 0; round < 8 && !best.is_exact; ++round) (void)tried_.look_at(best.made), best = choose();
-  if (!best.completes || !keeps_host_limit_) return tried_.look_at(best.made);
+  if (why_ == reason::nearest || why_ == reason::quickest) return tried_.look_at(best.made);
 
   candidate now = best;
-  const double limit_ns = std::max(host_limit_ns_, must_keep_host_limit_ ? 0 : 1.1 * compiled_ns({&best})[0]);
+  // Where the winner is beyond a limit, what is simpler may be, too.
+  const bool keeps_both = why_ == reason::least_memory || must_keep_host_limit_;
+  const double limit_ns = std::max(host_limit_ns_, keeps_both ? 0 : 1.1 * compiled_ns({&best})[0]);
+  const std::uint64_t most_device_ns =
+      why_ == reason::least_memory ? tried_.device_limit_ns() : ~std::uint64_t{0};
   const auto try_with = [&](std::size_t axis, const composition& as_in) {
     const composition simpler = with_axis_of(now.made, axis, as_in);
     if (simpler == now.made) return;
     const candidate found = tried_.look_at(simpler);
     const bool is_cheap = is_within(number(found.device_ns), number(best.device_ns), device_counts);
-    if (found.may_win() && found.memory <= most_memory_ && is_cheap &&
+    if (found.may_win() && found.memory <= most_memory_ && is_cheap && found.device_ns <= most_device_ns &&
         first_in_time({&found}, limit_ns) != nullptr)
       now = found;
   };

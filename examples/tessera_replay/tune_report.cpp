@@ -51,9 +51,15 @@ void print_front(const report& r) {
     const bool wins = shown.what.made == r.given.winner.what.made;
     print_row(r, shown, wins ? "*" : " ");
   }
-  std::puts("  and beside it pytorch, and of what ships and caches, what needs least:");
+  const candidate& shipped = r.given.shipped.what;
+  const bool is_slow = shipped.may_win() && r.asked.max_ns > 0 &&
+                       r.given.shipped.host_ns * r.given.compiled_share > r.asked.max_ns;
+  std::printf("  and beside it pytorch, and of what ships and caches, %s:\n",
+              !shipped.completes ? "none of which completes, what comes nearest"
+              : is_slow          ? "what needs least, which is above --max-ns"
+                                 : "what needs least");
   print_row(r, r.given.pytorch, " ");
-  print_row(r, r.given.shipped, " ");
+  if (!(shipped.made == r.given.pytorch.what.made)) print_row(r, r.given.shipped, " ");
 }
 
 void print_knobs(const report& r) {
@@ -105,6 +111,32 @@ std::string verdict(const report& r) {
   return text + (p.what.completes ? " of host time; in brackets, against pytorch." : " of host time.");
 }
 
+/// By which rule the winner is it, where the verdict does not tell; nothing that its row contradicts.
+std::string rule(const report& r) {
+  const advice& given = r.given;
+  const candidate& w = given.winner.what;
+  if (!w.may_win() || !given.beats_pytorch || given.why == reason::quickest) return {};
+  const std::string needs = r.asked.has_capacity ? "needs" : "reserves";
+  const bool is_twice =
+      given.pytorch.what.completes && given.device_limit_ns == 2 * given.pytorch.what.device_ns;
+  const std::string device_limit = formed("%.2f ms of the device's time (", ms(given.device_limit_ns)) +
+                                   (is_twice ? "twice pytorch's)" : "1/200 of asking for each block)");
+  const std::string host_limit = formed("%.1f ns of host time", given.host_limit_ns);
+  const bool keeps_host = given.winner.host_ns * given.compiled_share <= given.host_limit_ns;
+  const std::string but = w.device_ns <= given.device_limit_ns
+                              ? "."
+                              : ";\n  nothing does within " + device_limit + " and " + host_limit + ".";
+  if (given.why == reason::least_memory)
+    return "Advised is what " + needs + " least within " + device_limit +
+           (keeps_host ? " and " + host_limit : "") + ";\n  of what " + needs +
+           " at most 0.5 % more, what takes least of the device's time.";
+  if (given.why == reason::least_as_shipped)
+    return "Advised is what takes least of the device's time of what " + needs + " no more than " +
+           name_of(given.shipped) + ", which ships" + but;
+  return "Advised is what takes least of the device's time of what completes" +
+         (keeps_host ? " within " + host_limit : "") + but;
+}
+
 void print_recipe(const report& r) {
   const composition& made = r.given.winner.what.made;
   const std::string needs = needs_of(made);
@@ -151,15 +183,7 @@ void print(const report& r) {
     std::puts("");
   }
   std::printf("\n%s\n", verdict(r).c_str());
-  std::printf(
-      "  Advised is what %s least within %.2f ms of the device's time (a two-hundredth of what asking for "
-      "each block\n"
-      "  takes, or twice pytorch's) and %.1f ns of host time; within 0.5 %% of that, what takes least of the "
-      "device's\n"
-      "  time. Where a shipped recipe %s less than that, it is what takes least of the device's time for as "
-      "little.\n",
-      r.asked.has_capacity ? "needs" : "reserves", ms(given.device_limit_ns), given.host_limit_ns,
-      r.asked.has_capacity ? "needs" : "reserves");
+  if (const std::string why = rule(r); !why.empty()) std::printf("  %s\n", why.c_str());
   if (given.winner_elsewhere > 0)
     std::printf(
         "  With every size 3 %% larger, for which nothing was tuned, it reserves %.3f times what lives, and "

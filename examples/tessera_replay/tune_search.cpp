@@ -73,8 +73,15 @@ candidate search::tried_out(const composition& c, bool to_the_end) const {
   if (!known.has_capacity) return result;
   if (to_the_end) {
     result.memory = least_capacity(program_, c);
-  } else if (result.completes || !any_wins_) {
-    result.memory = least_capacity_up_to(program_, c, most, program_.peak_live() / 500 + 1, until);
+  } else if (result.completes || memory_reach_ > 0 || !any_is_cheap_) {
+    const std::size_t enough = any_is_cheap_ && !result.completes ? std::min(most, memory_reach_) : most;
+    result.memory = least_capacity_up_to(program_, c, enough, program_.peak_live() / 500 + 1, until);
+  }
+  if (!result.completes && result.memory != unlimited) {
+    const outcome with_enough = replay_once(program_, c, result.memory);
+    result.device_ns = with_enough.device_ns;
+    result.calls = with_enough.calls;
+    result.host_share = with_enough.processor_ns / pytorch_ns_;
   }
   return result;
 }
@@ -112,17 +119,26 @@ candidate search::look_at(const composition& c) {
 const candidate* search::best_shipped() const noexcept {
   const candidate* best = nullptr;
   for (const candidate& c : tried_) {
-    if (c.name.empty() || c.name == "passthrough" || !c.may_win()) continue;
-    if (best == nullptr || c.memory < best->memory) best = &c;
+    if (c.name.empty() || c.name == "passthrough" || c.asks_more) continue;
+    if (best == nullptr || std::pair(!c.completes, c.memory) < std::pair(!best->completes, best->memory))
+      best = &c;
   }
   return best;
 }
 
+std::uint64_t search::asking_ns() const noexcept {
+  const auto asks = [](const candidate& c) { return c.name == "passthrough"; };
+  const auto found = std::find_if(tried_.begin(), tried_.end(), asks);
+  return found != tried_.end() ? found->device_ns : 0;
+}
+
 std::uint64_t search::device_limit_ns() const noexcept {
-  std::uint64_t asking = 0;
-  for (const candidate& c : tried_)
-    if (c.name == "passthrough") asking = c.device_ns;
-  return std::max(asking / 200, 2 * pytorch().device_ns);
+  return std::max(asking_ns() / 200, pytorch().completes ? 2 * pytorch().device_ns : 0);
+}
+
+bool search::is_cheap(const candidate& c) const noexcept {
+  return !c.asks_more && (c.completes || c.memory <= memory_reach_) && c.device_ns <= device_reach_ns_ &&
+         c.host_share <= chosen_.most_host;
 }
 
 /// The places of what seems best, and was not left yet: of all, and of what needs no virtual memory, those that take
@@ -133,13 +149,9 @@ std::vector<std::size_t> search::worth_leaving() const {
   std::set<costs> left;  // what decides the same need not be left again
   for (const candidate& c : tried_)
     if (c.was_left) left.insert(costs_of(c));
-  const auto is_cheap = [&](const candidate& c) {
-    return c.may_win() && c.device_ns <= device_reach_ns_ && c.host_share <= chosen_.most_host;
-  };
-  const bool any_is_cheap = std::any_of(tried_.begin(), tried_.end(), is_cheap);
   const auto may_be_left = [&](const candidate& c) {
-    if (any_is_cheap) return is_cheap(c);
-    return any_wins_ ? c.may_win() : !c.asks_more && c.memory != unlimited;
+    if (any_is_cheap_) return is_cheap(c);
+    return !c.asks_more && c.memory != unlimited;
   };
 
   std::vector<std::size_t> chosen;
@@ -166,7 +178,7 @@ std::vector<std::size_t> search::worth_leaving() const {
       chosen.push_back(front[front.size() <= count ? i : i * i * (front.size() - 1) / (last * last)]);
     }
   };
-  choose(false, 4);
+  choose(false, any_is_cheap_ && !chosen_.known.has_capacity ? 4 : 2);
   choose(true, 2);
   std::sort(chosen.begin(), chosen.end());
   chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
@@ -177,7 +189,16 @@ void search::run() {
   while (tried_.size() < chosen_.most) {
     const candidate* const shipped = best_shipped();
     device_reach_ns_ = std::max(device_limit_ns(), shipped != nullptr ? shipped->device_ns : 0);
-    any_wins_ = std::any_of(tried_.begin(), tried_.end(), [](const candidate& c) { return c.may_win(); });
+    if (chosen_.known.has_capacity && shipped != nullptr && !shipped->completes)
+      memory_reach_ = std::min(shipped->memory, max_request) / 100 * 105;
+    const auto any_is_cheap = [&](bool completing) {
+      return std::any_of(tried_.begin(), tried_.end(),
+                         [&](const candidate& c) { return (c.completes || !completing) && is_cheap(c); });
+    };
+    // Where nothing completes in reach, what takes half as long as asking for each block is better, too.
+    if (memory_reach_ > 0 && !any_is_cheap(true))
+      device_reach_ns_ = std::max(device_reach_ns_, asking_ns() / 2);
+    any_is_cheap_ = any_is_cheap(false);
     const std::vector<std::size_t> places = worth_leaving();
     if (places.empty()) return;
     std::vector<composition> around;

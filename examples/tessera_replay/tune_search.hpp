@@ -21,8 +21,8 @@ struct candidate {
   composition made{};
   std::string name{};      ///< of the shipped recipe that it is, or empty
   std::size_t memory = 0;  ///< bytes: the most that was reserved, or with a capacity, the least that suffices
-  std::uint64_t device_ns = 0;  ///< of the device's time
-  std::uint64_t calls = 0;      ///< of the device
+  std::uint64_t device_ns = 0;  ///< of the device's time; where it does not complete, with `memory` bytes
+  std::uint64_t calls = 0;      ///< of the device; likewise
   double host_share = 1;        ///< of the processor time that pytorch takes; rough, as others run beside it
   bool completes = true;        ///< with the capacity; and it was not given up as far behind the others
   bool is_exact = false;        ///< it was looked at to the end
@@ -44,6 +44,7 @@ struct search_options {
 /// Tries compositions on a program, on all cores: shipped recipes, then what lies around the best of them, one policy
 /// changed at a time, then around the best of all.
 ///
+/// Where nothing that caches completes with the capacity, it goes by the least capacity that each needs, until one does.
 /// What it finds depends on the machine only where host time is near its limit. What reserves a quarter more than pytorch
 /// is given up, and so is what takes far more time than is worth it.
 class search {
@@ -59,15 +60,18 @@ class search {
 
   [[nodiscard]] const std::vector<candidate>& tried() const noexcept { return tried_; }
   [[nodiscard]] const candidate& pytorch() const noexcept { return tried_.front(); }
-  /// The shipped recipe that needs least memory, but for the one that caches nothing; null where none completes.
+  /// The shipped recipe that needs least memory, but for the one that caches nothing: of those that complete, or where
+  /// none does, of all; null where all ask more of the program.
   [[nodiscard]] const candidate* best_shipped() const noexcept;
   /// The device's time that less memory is worth: a two-hundredth of what asking for each block takes, or where it is
-  /// more, twice what pytorch takes.
+  /// more, twice what pytorch takes if it completes.
   [[nodiscard]] std::uint64_t device_limit_ns() const noexcept;
 
  private:
   void try_all(const std::vector<composition>& some);
   [[nodiscard]] candidate tried_out(const composition& c, bool to_the_end) const;
+  [[nodiscard]] std::uint64_t asking_ns() const noexcept;
+  [[nodiscard]] bool is_cheap(const candidate& c) const noexcept;
   [[nodiscard]] std::vector<std::size_t> worth_leaving() const;
   void note_host_time();
 
@@ -76,7 +80,8 @@ class search {
   std::vector<candidate> tried_;
   std::map<std::string, std::size_t> place_;  // by the texts of the policies
   std::uint64_t device_reach_ns_ = 0;         // beyond which nothing is left
-  bool any_wins_ = false;
+  std::size_t memory_reach_ = 0;              // that is left though it does not complete
+  bool any_is_cheap_ = false;
   double pytorch_ns_ = 0;  // of processor time for an operation, lately
 };
 

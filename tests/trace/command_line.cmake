@@ -87,6 +87,8 @@ expect(0 "short: 499 operations, peak live " tune ${short})
 expect(0 "\"least_capacity\": " tune ${short} --capacity 85899345920 --json)
 expect(0 "\"winner\": {\"composition\": \"" tune ${short} --json --max-ns 100000)
 expect(1 "Nothing that was tried keeps --max-ns. The quickest:" tune ${short} --max-ns 1)
+expect(1 "and of what ships and caches, what needs least, which is above --max-ns:" tune ${short} --max-ns 1)
+expect(0 "80 GiB if not given, and for tune, eight times what lives at once" --help)
 expect(1 " bytes live at once, so nothing completes with 4096" tune ${short} --capacity 4096)
 
 expect(2 "a command is missing")

@@ -315,6 +315,68 @@ TEST(tune, says_that_nothing_is_that_quick_where_nothing_is) {
   EXPECT_TRUE(given.winner.what.completes);
 }
 
+TEST(tune, searches_on_where_nothing_completes_that_caches) {
+  trace::recording recording = read("gnn_sage");
+  recording.events.resize(recording.events.size() / 4);
+  const trace::program program(recording);
+  const std::size_t capacity = program.peak_live() + program.peak_live() / 500;
+  std::uint64_t asking = 0;
+  for (const auto& [name, made] : shipped()) {
+    const outcome done = replay_once(program, made, capacity);
+    if (name == "passthrough") asking = done.device_ns;
+    ASSERT_EQ(done.failures == 0, name == "passthrough") << name;
+  }
+  const advice given = advise_on(recording, {.capacity = capacity, .has_capacity = true});
+  ASSERT_TRUE(given.winner.what.completes);
+  EXPECT_GT(given.tried, 500u);
+  EXPECT_LT(given.winner.what.device_ns, asking / 2);
+  EXPECT_EQ(replay_once(program, given.winner.what.made, capacity).failures, 0u);
+  EXPECT_FALSE(given.shipped.what.completes);  // and it is what comes nearest
+  EXPECT_LE(given.shipped.what.memory, given.pytorch.what.memory);
+}
+
+TEST(tune, keeps_the_limit_of_host_time_where_none_keeps_that_of_device_time) {
+  trace::recording recording = read("gnn_sage");
+  recording.events.resize(recording.events.size() / 4);
+  const trace::program program(recording);
+  const std::size_t capacity = program.peak_live() + program.peak_live() / 500;
+  const advice given =
+      advise_on(recording, {.capacity = capacity, .has_capacity = true, .max_ns = 1'000'000});
+  EXPECT_GT(given.winner.what.device_ns, given.device_limit_ns);
+  EXPECT_TRUE(given.keeps_max_ns);
+  EXPECT_EQ(given.why, reason::least_device_time);
+}
+
+TEST(tune, measures_each_composition_once) {
+  const advice given = advise_on(pinning(), {});
+  const auto same = [&](const row& r) {
+    for (const row& other : given.front) {
+      if (other.what.made == r.what.made) {
+        EXPECT_EQ(other.host_ns, r.host_ns);
+      }
+    }
+  };
+  int shown = 0;
+  for (const row& r : given.front) shown += r.what.made == given.winner.what.made;
+  EXPECT_EQ(shown, 1);
+  same(given.winner), same(given.shipped), same(given.pytorch);
+}
+
+TEST(tune, is_within_the_limits_that_are_told) {
+  const advice given = advise_on(pinning(), {.max_ns = 1'000'000});
+  ASSERT_EQ(given.why, reason::least_memory);
+  EXPECT_LE(given.winner.what.device_ns, given.device_limit_ns);
+}
+
+TEST(tune_judge, takes_of_what_is_as_quick_within_the_noise_what_needs_least) {
+  candidate large, small, slow;
+  large.memory = 80_GiB, small.memory = 2_MiB, slow.memory = 512;
+  const std::vector<const candidate*> some = {&large, &small, &slow};
+  EXPECT_EQ(place_of_quickest(some, {100, 108, 130}, 0.1), 1u);
+  EXPECT_EQ(place_of_quickest(some, {100, 108, 130}, 0.01), 0u);
+  EXPECT_EQ(place_of_quickest(some, {100, 108, 130}, 0.5), 2u);
+}
+
 TEST(tune, needs_no_more_than_the_best_shipped_recipe) {
   for (const char* const name : {"gnn_sage_streams", "resnet50_sgd"}) {
     trace::recording recording = read(name);
