@@ -26,7 +26,7 @@ scene look_around(const trace::program& program, bool has_capacity) {
 /// How many compositions are tried: so many that it takes a processor some half a minute.
 std::size_t most_to_try(const trace::program& program, bool has_capacity) {
   const std::size_t replays = 600'000'000 / (program.events().size() + 1);
-  return std::clamp<std::size_t>(has_capacity ? replays / 10 : replays, 500, 3000);
+  return std::clamp<std::size_t>(has_capacity ? replays / 5 : replays, 500, 3000);
 }
 
 /// What is worth showing of what was tried: where less memory costs more of the device's time, and what is quick.

@@ -36,9 +36,9 @@ enum class reason {
   least_memory,  ///< within limits of device and host time; of about as little, it takes least of the device's time
   least_as_shipped,  ///< a shipped recipe needs less than that beyond the limits: it takes least of the device's time for
                      ///< as little
-  least_device_time,  ///< nothing keeps the limits: of all that completes, within that of host time if anything does
-  quickest,           ///< nothing keeps the limit of host time that must be kept
-  nearest             ///< nothing completes: it needs least
+  least_device_time,  ///< nothing keeps the limits: of what completes, within that of host time if what is tried of it keeps that
+  quickest,  ///< nothing keeps the limit of host time that must be kept
+  nearest    ///< nothing completes: it needs least
 };
 
 /// Finds the winner among what was tried.

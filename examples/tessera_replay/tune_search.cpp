@@ -150,7 +150,7 @@ std::vector<std::size_t> search::worth_leaving() const {
   for (const candidate& c : tried_)
     if (c.was_left) left.insert(costs_of(c));
   const auto may_be_left = [&](const candidate& c) {
-    if (any_is_cheap_) return is_cheap(c);
+    if (any_is_cheap_) return is_cheap(c) || (!any_completes_cheaply_ && c.may_win() && !c.name.empty());
     return !c.asks_more && c.memory != unlimited;
   };
 
@@ -198,6 +198,7 @@ void search::run() {
     // Where nothing completes in reach, what takes half as long as asking for each block is better, too.
     if (memory_reach_ > 0 && !any_is_cheap(true))
       device_reach_ns_ = std::max(device_reach_ns_, asking_ns() / 2);
+    any_completes_cheaply_ = any_is_cheap(true);
     any_is_cheap_ = any_is_cheap(false);
     const std::vector<std::size_t> places = worth_leaving();
     if (places.empty()) return;

@@ -82,6 +82,7 @@ class search {
   std::uint64_t device_reach_ns_ = 0;         // beyond which nothing is left
   std::size_t memory_reach_ = 0;              // that is left though it does not complete
   bool any_is_cheap_ = false;
+  bool any_completes_cheaply_ = false;
   double pytorch_ns_ = 0;  // of processor time for an operation, lately
 };
 

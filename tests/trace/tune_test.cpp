@@ -343,6 +343,7 @@ TEST(tune, keeps_the_limit_of_host_time_where_none_keeps_that_of_device_time) {
   const advice given =
       advise_on(recording, {.capacity = capacity, .has_capacity = true, .max_ns = 1'000'000});
   EXPECT_GT(given.winner.what.device_ns, given.device_limit_ns);
+  EXPECT_LT(given.winner.what.device_ns, 200 * given.device_limit_ns / 2);  // half of asking for each block
   EXPECT_TRUE(given.keeps_max_ns);
   EXPECT_EQ(given.why, reason::least_device_time);
 }
