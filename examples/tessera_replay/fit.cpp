@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <string>
@@ -8,6 +7,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/trace/program.hpp>
 
+#include "capacity.hpp"
 #include "commands.hpp"
 #include "input.hpp"
 
@@ -39,27 +39,19 @@ int replay::fit(const arguments& said) {
   return with_trace(said, [&]<typename Recipe>(const tessera::trace::program& program,
                                                const tessera::policies<Recipe>& chosen) {
     if (program.peak_live() == 0) return complain(said.files[0] + ": nothing is allocated");
-    // Below the peak of what lives no capacity suffices; doubling finds one that does.
     const std::size_t most = said.has_capacity ? said.capacity : 2 * tessera::max_request;
-    std::size_t enough = std::min(program.peak_live(), most);
-    std::size_t too_small = enough - 1;
-    while (!completes<Recipe>(program, chosen, said.capacity, enough)) {
-      too_small = enough;
-      if (enough >= most)
-        return complain(said.files[0] + ": does not complete with " + std::to_string(most) + " bytes");
-      enough = std::min(2 * enough, most);
-    }
-    while (enough - too_small > 1) {
-      progress(title_of(said.files[0]) + ": between " + std::to_string(too_small) + " and " +
-               std::to_string(enough));
-      const std::size_t middle = too_small + (enough - too_small) / 2;
-      (completes<Recipe>(program, chosen, said.capacity, middle) ? enough : too_small) = middle;
-    }
+    const auto completes_with = [&](std::size_t capacity) {
+      progress(title_of(said.files[0]) + ": with " + std::to_string(capacity));
+      return completes<Recipe>(program, chosen, said.capacity, capacity);
+    };
+    const auto found = least_capacity(program.peak_live(), most, completes_with);
+    if (!found)
+      return complain(said.files[0] + ": does not complete with " + std::to_string(most) + " bytes");
+    const std::size_t enough = *found;
     std::vector<std::size_t> failing;
     for (const std::size_t percent : probed) {
       const std::size_t more = enough + enough / 100 * percent + enough % 100 * percent / 100;
-      progress(title_of(said.files[0]) + ": with " + std::to_string(more));
-      if (!completes<Recipe>(program, chosen, said.capacity, more)) failing.push_back(more);
+      if (!completes_with(more)) failing.push_back(more);
     }
     progress("");
     const double over = static_cast<double>(enough) / static_cast<double>(program.peak_live());

@@ -21,6 +21,7 @@
 #include <tessera/trace/snapshot_recording.hpp>
 #include <tessera/trace/text.hpp>
 
+#include "capacity.hpp"
 #include "commands.hpp"
 #include "recipes.hpp"
 
@@ -47,10 +48,6 @@ using tessera::trace::read_result;
   const bool pickled = bytes.starts_with('\x80');
   return pickled ? tessera::trace::read_snapshot_recording(bytes, path)
                  : tessera::trace::read_text_trace(bytes, path);
-}
-
-[[nodiscard]] inline tessera::simulated_device device_of(std::size_t capacity) {
-  return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};
 }
 
 /// Says on a terminal what is being done, over what was said before; nothing where standard error is a file.

@@ -11,12 +11,10 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>
 
+#include "capacity.hpp"
+
 namespace replay::tune {
 namespace {
-
-simulated_device device_of(std::size_t capacity) {
-  return simulated_device{simulated_device::options{.capacity = capacity}};
-}
 
 /// Nanoseconds for which this thread has had a processor.
 double processor_ns() {
@@ -84,16 +82,6 @@ double host_ns(const trace::program& program, const composition& c, std::size_t 
   });
 }
 
-/// Halves what lies between a number that does not do and one that does, until that is at most `step`.
-template <typename Does>
-std::size_t bisected(std::size_t does_not, std::size_t does, std::size_t step, Does test) {
-  while (does - does_not > step) {
-    const std::size_t middle = does_not + (does - does_not) / 2;
-    (test(middle) ? does : does_not) = middle;
-  }
-  return does;
-}
-
 double quantile(std::vector<double> values, std::size_t percent) {
   std::sort(values.begin(), values.end());
   return values[(values.size() - 1) * percent / 100];
@@ -112,15 +100,8 @@ std::size_t least_capacity(const trace::program& program, const composition& c) 
   const auto completes = [&](std::size_t capacity) {
     return !replay_once(program, c, capacity, {.failures = true}).given_up;
   };
-  // Below the peak of what lives no capacity suffices; doubling finds one that does.
-  std::size_t enough = std::max<std::size_t>(1, program.peak_live());
-  std::size_t too_small = enough - 1;
-  while (!completes(enough)) {
-    too_small = enough;
-    if (enough > max_request) return unlimited;
-    enough *= 2;
-  }
-  return bisected(too_small, enough, 1, completes);
+  return replay::least_capacity(std::max<std::size_t>(1, program.peak_live()), 2 * max_request, completes)
+      .value_or(unlimited);
 }
 
 std::size_t least_capacity_up_to(const trace::program& program, const composition& c, std::size_t most,

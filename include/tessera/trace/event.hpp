@@ -32,6 +32,13 @@ struct recording {
   std::vector<event> events;  ///< requests of 0 bytes, and what refers to them, are left out
 };
 
+/// Adds a request that was refused where a program was recorded: it is asked for here too, and given back at once, since
+/// nobody there had it.
+inline void add_refused(recording& to, std::uint64_t id, std::size_t bytes, stream_id stream) {
+  to.events.push_back({event::kind::allocate, id, bytes, stream});
+  to.events.push_back({event::kind::free, id, bytes, stream});
+}
+
 /// What is wrong with an input, and where.
 struct input_error {
   std::string where;  ///< "FILE:LINE" or "FILE: byte N"

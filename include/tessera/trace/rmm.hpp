@@ -88,11 +88,8 @@ class rmm_reader {
     at_.erase(found);
     return {};
   }
-  /// What was refused there is asked for here too, and given back at once, since nobody there had it.
   [[nodiscard]] broken fail(std::uint64_t bytes, stream_id stream) {
-    if (bytes == 0) return {};
-    made_.events.push_back({event::kind::allocate, next_id_, bytes, stream});
-    made_.events.push_back({event::kind::free, next_id_++, bytes, stream});
+    if (bytes != 0) add_refused(made_, next_id_++, bytes, stream);
     return {};
   }
 

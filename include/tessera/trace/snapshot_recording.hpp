@@ -43,9 +43,7 @@ namespace tessera::trace {
     if (e.what == snapshot::action::alloc) {
       allocate(e.address, e.size, e.stream);
     } else if (e.what == snapshot::action::oom && e.size > 0) {
-      // What was refused there is asked for here too, and given back at once, since nobody there had it.
-      made.events.push_back({event::kind::allocate, next_id, e.size, e.stream});
-      made.events.push_back({event::kind::free, next_id++, e.size, e.stream});
+      add_refused(made, next_id++, e.size, e.stream);
     } else if (e.what == snapshot::action::free_completed) {
       const auto found = id_at.find(e.address);
       if (found == id_at.end()) continue;

@@ -3,6 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
 
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
@@ -22,6 +26,17 @@ using packed_tightly = tessera::with<tessera::pinned_packed, tessera::round_to_m
 
 inline bool is_aligned(const void* p, std::size_t to) {
   return reinterpret_cast<std::uintptr_t>(p) % to == 0;
+}
+
+/// Three threads call use(pool, stream), each on a stream of its own, and leave nothing.
+template <typename Pool, typename F>
+void serve_threads(F use) {
+  Pool pool{host_memory()};
+  std::vector<std::thread> running;
+  for (std::uint64_t t = 0; t < 3; ++t)
+    running.emplace_back([&pool, use, t] { use(pool, tessera::stream_id{t}); });
+  for (std::thread& t : running) t.join();
+  EXPECT_EQ(pool.now().live, 0u);
 }
 
 }  // namespace shape_tests

@@ -172,24 +172,17 @@ TEST(pmr_resource, serves_from_what_settings_chose) {
   EXPECT_EQ(pool.now().live, 0u);
 }
 
-template <typename Pool>
-void serve_threads() {
-  Pool pool{host_memory()};
-  std::vector<std::thread> running;
-  for (std::uint64_t t = 0; t < 3; ++t) {
-    running.emplace_back([&pool, t] {
-      pmr_resource memory(pool, stream_id{t});
-      std::pmr::vector<std::pmr::string> texts(&memory);
-      for (int i = 0; i < 300; ++i) texts.emplace_back(100, static_cast<char>('a' + t));
-      for (const auto& text : texts) EXPECT_EQ(text.find_first_not_of(static_cast<char>('a' + t)), text.npos);
-    });
-  }
-  for (std::thread& t : running) t.join();
-  EXPECT_EQ(pool.now().live, 0u);
-}
+/// Fills strings with what tells the streams apart.
+constexpr auto fill_texts = [](auto& pool, stream_id stream) {
+  const char letter = static_cast<char>('a' + stream.handle);
+  pmr_resource memory(pool, stream);
+  std::pmr::vector<std::pmr::string> texts(&memory);
+  for (int i = 0; i < 300; ++i) texts.emplace_back(100, letter);
+  for (const auto& text : texts) EXPECT_EQ(text.find_first_not_of(letter), text.npos);
+};
 TEST(pmr_resource_threads, have_containers_over_one_allocator) {
-  serve_threads<locked<packed_tightly, host_pinned>>();
-  serve_threads<per_stream<with<packed_tightly, reuse_on_same_stream>, host_pinned>>();
+  shape_tests::serve_threads<locked<packed_tightly, host_pinned>>(fill_texts);
+  shape_tests::serve_threads<per_stream<with<packed_tightly, reuse_on_same_stream>, host_pinned>>(fill_texts);
 }
 
 TEST(pmr_resource, does_what_its_comment_shows) {

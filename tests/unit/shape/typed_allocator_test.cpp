@@ -224,19 +224,13 @@ TEST(typed_allocator, works_on_its_stream) {
   there.deallocate(q, 10);
 }
 
-template <typename Pool>
-void serve_threads() {
-  Pool pool{host_memory()};
-  std::vector<std::thread> running;
-  for (std::uint64_t t = 0; t < 3; ++t) {
-    running.emplace_back([&pool, t] { use_containers(typed_allocator<int, Pool>(pool, stream_id{t})); });
-  }
-  for (std::thread& t : running) t.join();
-  EXPECT_EQ(pool.now().live, 0u);
-}
+constexpr auto use_them_in = []<typename Pool>(Pool& pool, stream_id stream) {
+  use_containers(typed_allocator<int, Pool>(pool, stream));
+};
 TEST(typed_allocator_threads, have_containers_over_one_allocator) {
-  serve_threads<locked<packed_tightly, host_pinned>>();
-  serve_threads<per_stream<with<packed_tightly, reuse_on_same_stream>, host_pinned>>();
+  shape_tests::serve_threads<locked<packed_tightly, host_pinned>>(use_them_in);
+  shape_tests::serve_threads<per_stream<with<packed_tightly, reuse_on_same_stream>, host_pinned>>(
+      use_them_in);
 }
 
 TEST(typed_allocator, does_what_its_comment_shows) {
