@@ -2,7 +2,7 @@
 #   cmake -D REPLAY=program -D TRACES=examples/traces -D SCRATCH=folder -P picture.cmake
 cmake_minimum_required(VERSION 3.24)
 function(draw code words)
-  execute_process(COMMAND ${REPLAY} draw ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE out ERROR_VARIABLE out TIMEOUT 60)
+  execute_process(COMMAND ${REPLAY} draw ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE out ERROR_VARIABLE out TIMEOUT 300)
   string(FIND "${out}" "${words}" at)
   if(NOT got EQUAL code OR at EQUAL -1)
     string(JOIN " " text ${ARGN})
