@@ -45,8 +45,10 @@ int replay::fit(const arguments& said) {
       return completes<Recipe>(program, chosen, said.capacity, capacity);
     };
     const auto found = least_capacity(program.peak_live(), most, completes_with);
-    if (!found)
+    if (!found) {
+      progress("");
       return complain(said.files[0] + ": does not complete with " + std::to_string(most) + " bytes");
+    }
     const std::size_t enough = *found;
     std::vector<std::size_t> failing;
     for (const std::size_t percent : probed) {

@@ -12,6 +12,30 @@
 #include "tune_trial.hpp"
 
 namespace replay::tune {
+namespace {
+
+using list = std::vector<const candidate*>;
+
+/// Puts what has the least key first.
+template <typename Key>
+void order_by(list& some, Key key) {
+  std::stable_sort(some.begin(), some.end(),
+                   [&](const candidate* a, const candidate* b) { return key(*a) < key(*b); });
+}
+/// Those that may win and are to be kept.
+template <typename Keep>
+list those_of(const std::vector<candidate>& tried, Keep keep) {
+  list found;
+  for (const candidate& c : tried)
+    if (c.may_win() && keep(c)) found.push_back(&c);
+  return found;
+}
+
+constexpr auto memory_of = [](const candidate& c) { return c.memory; };
+constexpr auto device_ns_of = [](const candidate& c) { return c.device_ns; };
+constexpr auto host_share_of = [](const candidate& c) { return c.host_share; };
+
+}  // namespace
 
 std::size_t deviations(const composition& c) {
   const auto here = policy_texts(c);
@@ -64,10 +88,9 @@ const candidate* judge::first_in_time(const list& order, double limit_ns) {
 }
 
 void judge::find_best_shipped() {
-  list shipped;
-  for (const candidate& c : tried_.tried())
-    if (!c.name.empty() && c.name != "passthrough" && c.may_win()) shipped.push_back(&c);
-  std::stable_sort(shipped.begin(), shipped.end(), [](auto* a, auto* b) { return a->memory < b->memory; });
+  list shipped =
+      those_of(tried_.tried(), [](const candidate& c) { return !c.name.empty() && c.name != "passthrough"; });
+  order_by(shipped, memory_of);
   const candidate* best = shipped.empty() ? nullptr : shipped.front();
   if (must_keep_host_limit_) best = first_in_time(shipped, host_limit_ns_);
   has_shipped_ = best != nullptr;
@@ -76,10 +99,9 @@ void judge::find_best_shipped() {
 }
 
 const candidate* judge::least_within_limits() {
-  list left;
-  for (const candidate& c : tried_.tried())
-    if (c.may_win() && c.device_ns <= tried_.device_limit_ns()) left.push_back(&c);
-  std::stable_sort(left.begin(), left.end(), [](auto* a, auto* b) { return a->memory < b->memory; });
+  const std::uint64_t device_limit_ns = tried_.device_limit_ns();
+  list left = those_of(tried_.tried(), [&](const candidate& c) { return c.device_ns <= device_limit_ns; });
+  order_by(left, memory_of);
   for (int round = 0; round < 16 && !left.empty(); ++round) {
     const std::size_t least = left.front()->memory;
     most_memory_ = static_cast<std::size_t>(number(least) * (1 + memory_counts));
@@ -87,9 +109,7 @@ const candidate* judge::least_within_limits() {
     const auto end =
         std::find_if(left.begin(), left.end(), [&](auto* c) { return c->memory > most_memory_; });
     list near(left.begin(), end);
-    std::stable_sort(near.begin(), near.end(), [](auto* a, auto* b) {
-      return std::pair(a->device_ns, deviations(a->made)) < std::pair(b->device_ns, deviations(b->made));
-    });
+    order_by(near, [](const candidate& c) { return std::pair(c.device_ns, deviations(c.made)); });
     if (near.size() > 8) near.resize(8);
     if (const candidate* const found = first_in_time(near, host_limit_ns_)) return found;
     left.erase(left.begin(), end);
@@ -99,21 +119,17 @@ const candidate* judge::least_within_limits() {
 
 const candidate* judge::as_little_as_shipped() {
   most_memory_ = shipped_.memory;
-  list enough;
-  for (const candidate& c : tried_.tried())
-    if (c.may_win() && c.memory <= shipped_.memory) enough.push_back(&c);
-  std::stable_sort(enough.begin(), enough.end(),
-                   [](auto* a, auto* b) { return a->device_ns < b->device_ns; });
+  list enough = those_of(tried_.tried(), [&](const candidate& c) { return c.memory <= shipped_.memory; });
+  order_by(enough, device_ns_of);
   double limit_ns = host_limit_ns_;
   if (!must_keep_host_limit_) limit_ns = std::max(limit_ns, 1.1 * compiled_ns({&shipped_})[0]);
   const candidate* const found = first_in_time(enough, limit_ns);
   return found != nullptr ? found : &shipped_;
 }
 
-/// Of those that seem quickest and those that need least.
+/// Of the first, which seem quickest, and those that need least.
 candidate judge::quickest_of(list some) {
   constexpr std::size_t count = 32;
-  std::stable_sort(some.begin(), some.end(), [](auto* a, auto* b) { return a->host_share < b->host_share; });
   const auto rest = some.begin() + static_cast<std::ptrdiff_t>(std::min(count, some.size()));
   std::stable_sort(rest, some.end(), [](auto* a, auto* b) { return a->memory < b->memory; });
   if (some.size() > 2 * count) some.resize(2 * count);
@@ -123,9 +139,7 @@ candidate judge::quickest_of(list some) {
 
 candidate judge::without_limits() {
   most_memory_ = unlimited;
-  list all;
-  for (const candidate& c : tried_.tried())
-    if (c.may_win()) all.push_back(&c);
+  list all = those_of(tried_.tried(), [](const candidate&) { return true; });
   if (all.empty()) {
     why_ = reason::nearest;
     const auto& tried = tried_.tried();
@@ -134,13 +148,11 @@ candidate judge::without_limits() {
     });
   }
   why_ = reason::least_device_time;
-  std::stable_sort(all.begin(), all.end(), [](auto* a, auto* b) { return a->device_ns < b->device_ns; });
+  order_by(all, device_ns_of);
   if (const candidate* const found = first_in_time(all, host_limit_ns_)) return *found;
   if (!must_keep_host_limit_) return *all.front();
-  list quick = all;
-  std::stable_sort(quick.begin(), quick.end(),
-                   [](auto* a, auto* b) { return a->host_share < b->host_share; });
-  if (const candidate* const found = first_in_time(quick, host_limit_ns_)) return *found;
+  order_by(all, host_share_of);
+  if (const candidate* const found = first_in_time(all, host_limit_ns_)) return *found;
   why_ = reason::quickest;
   return quickest_of(std::move(all));
 }

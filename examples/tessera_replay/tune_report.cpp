@@ -155,12 +155,6 @@ void print_json_row(const report& r, const row& shown) {
       shown.host_ns * r.given.compiled_share, shown.what.completes ? "true" : "false");
 }
 
-std::string json_lines(std::string_view text) {
-  std::string safe;
-  for (char c : text) safe += c == '\n' ? "\\n" : c == '"' ? "\\\"" : std::string(1, c);
-  return safe;
-}
-
 }  // namespace
 
 void print(const report& r) {
@@ -213,7 +207,7 @@ void print_json(const report& r) {
   std::printf(",\n \"winner\": ");
   print_json_row(r, given.winner);
   std::printf(",\n \"recipe\": \"%s\",\n \"front\": [",
-              json_lines(as_recipe(given.winner.what.made, "tuned")).c_str());
+              json_text(as_recipe(given.winner.what.made, "tuned")).c_str());
   for (const row& shown : given.front) {
     std::printf("%s\n  ", &shown == given.front.data() ? "" : ",");
     print_json_row(r, shown);

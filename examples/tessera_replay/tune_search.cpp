@@ -23,6 +23,8 @@ std::string key_of(const composition& c) {
   return key;
 }
 
+std::size_t number_of_cores() { return std::max(1u, std::thread::hardware_concurrency()); }
+
 /// Calls f(0) to f(count - 1) on all cores.
 template <typename F>
 void on_all_cores(std::size_t count, F f) {
@@ -30,9 +32,9 @@ void on_all_cores(std::size_t count, F f) {
   const auto work = [&] {
     for (std::size_t i = next++; i < count; i = next++) f(i);
   };
-  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t threads = std::min(number_of_cores(), count);
   std::vector<std::thread> others;
-  for (std::size_t i = 1; i < std::min(cores, count); ++i) others.emplace_back(work);
+  for (std::size_t i = 1; i < threads; ++i) others.emplace_back(work);
   work();
   for (std::thread& other : others) other.join();
 }
@@ -99,13 +101,12 @@ void search::try_all(const std::vector<composition>& some) {
 
 /// Lets pytorch run on all cores, as what is tried does then, for its time.
 void search::note_host_time() {
-  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
-  std::vector<double> times(cores);
-  on_all_cores(cores, [&](std::size_t i) {
+  std::vector<double> times(number_of_cores());
+  on_all_cores(times.size(), [&](std::size_t i) {
     times[i] = replay_once(program_, composition{}, chosen_.capacity).processor_ns;
   });
   std::sort(times.begin(), times.end());
-  pytorch_ns_ = std::max(1.0, times[cores / 2]);
+  pytorch_ns_ = std::max(1.0, times[times.size() / 2]);
 }
 
 candidate search::look_at(const composition& c) {

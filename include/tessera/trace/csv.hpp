@@ -31,8 +31,7 @@ class lifetime_checker {
     const bool allocating = e.what == event::kind::allocate;
     const bool freeing = e.what == event::kind::free;
     if (!allocating && !freeing && e.what != event::kind::record_stream) return {};
-    if (allocating && e.bytes > max_request)
-      return "a request of " + std::to_string(e.bytes) + " bytes; less than 2^60 are allowed";
+    if (allocating && e.bytes > max_request) return "a request of " + above_max_request(e.bytes);
     const std::string_view verb = allocating ? " is allocated" : freeing ? " is freed" : " is recorded";
     const auto broken = [&](std::string_view rule) {
       return "id " + std::to_string(e.id).append(verb).append(rule);
@@ -70,8 +69,6 @@ class lifetime_checker {
     if (id >= dense_.size()) dense_.resize(static_cast<std::size_t>(id) + 1);
     return dense_[static_cast<std::size_t>(id)];
   }
-
-  static constexpr std::size_t most_live = std::size_t{1} << 62;
 
   std::size_t live_ = 0;
   std::size_t most_dense_;

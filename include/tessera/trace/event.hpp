@@ -39,6 +39,14 @@ inline void add_refused(recording& to, std::uint64_t id, std::size_t bytes, stre
   to.events.push_back({event::kind::free, id, bytes, stream});
 }
 
+/// Bytes that a recording may have live at once, so that no sum of a few such numbers overflows.
+inline constexpr std::size_t most_live = std::size_t{1} << 62;
+
+/// The rule that a request above max_request breaks, with its size first.
+[[nodiscard]] inline std::string above_max_request(std::uint64_t bytes) {
+  return std::to_string(bytes) + " bytes; less than 2^60 are allowed";
+}
+
 /// What is wrong with an input, and where.
 struct input_error {
   std::string where;  ///< "FILE:LINE" or "FILE: byte N"

@@ -71,8 +71,7 @@ class snapshot_reader {
   }
   [[nodiscard]] std::size_t bytes(const pickled& dict, std::string_view key) {
     const std::uint64_t n = number(dict, key);
-    if (n > max_request)
-      fail(dict, "'" + std::string(key) + "' is " + std::to_string(n) + " bytes; less than 2^60 are allowed");
+    if (n > max_request) fail(dict, "'" + std::string(key) + "' is " + above_max_request(n));
     return static_cast<std::size_t>(n);
   }
   [[nodiscard]] std::string_view text(const pickled& dict, std::string_view key) {

@@ -58,8 +58,7 @@ class rmm_reader {
     if (!as_pointer(line_[3], pointer)) return shown(line_[3]) + " is not an address";
     if (!line_.as_integer(4, bytes)) return shown(line_[4]) + " is not a whole number below 2^64";
     if (!as_stream(line_[5], stream.handle)) return shown(line_[5]) + " is not a stream";
-    if (bytes > max_request)
-      return "a request of " + std::to_string(bytes) + " bytes; less than 2^60 are allowed";
+    if (bytes > max_request) return "a request of " + above_max_request(bytes);
     if (action == "allocate") return allocate(pointer, bytes, stream);
     if (action == "free") return free(pointer, bytes, stream);
     if (action == "allocate failure") return fail(bytes, stream);
@@ -110,8 +109,6 @@ class rmm_reader {
   [[nodiscard]] static bool as_stream(std::string_view field, std::uint64_t& value) noexcept {
     return is_prefixed(field) ? parse(field.substr(2), 16, value) : parse(field, 10, value);
   }
-
-  static constexpr std::uint64_t most_live = std::uint64_t{1} << 62;
 
   field_reader line_;
   recording made_;
