@@ -171,7 +171,7 @@ class failure_survey {
       if (b.is_free()) return void(here.bytes += high - low);
       if (here.blocks++ == 0) here.first = b.address;
       here.held += b.size;
-      largest = std::max(largest, b.size);
+      largest = (std::max)(largest, b.size);
       b.mark.is == block::state::pending ? pending += high - low : ++live;
     });
     if (here.blocks == 0) return void(told_.idle += here.bytes);
@@ -194,7 +194,7 @@ class failure_survey {
   template <typename F>
   static void for_each_part(const block& lowest, std::uintptr_t begin, std::uintptr_t end, F f) noexcept {
     for (const block* b = &lowest; b->mark.is != block::state::segment && b->address < end; b = b->above)
-      f(*b, std::max(b->address, begin) - begin, std::min(b->end(), end) - begin);
+      f(*b, (std::max)(b->address, begin) - begin, (std::min)(b->end(), end) - begin);
   }
 
   Machine& machine_;

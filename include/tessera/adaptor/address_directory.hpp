@@ -227,7 +227,7 @@ class address_directory {
   void for_each_frame(F f) const {
     std::uint64_t next = 0;
     for (const auto& [first, r] : ranges_) {
-      for (std::uint64_t at = std::max(next, frame_of(first)); at <= frame_of(r.last); ++at) {
+      for (std::uint64_t at = (std::max)(next, frame_of(first)); at <= frame_of(r.last); ++at) {
         const bool at_end = at == frame_of(first) || at == frame_of(r.last);
         f(at, at_end ? code_in_map(at) : r.owner + first_owner);
       }

@@ -30,7 +30,7 @@ namespace tessera {
 
 /// That of `retrying`, where 0 is to wait for nobody.
 [[nodiscard]] constexpr std::chrono::milliseconds patience_of(const config::paddle_settings& said) noexcept {
-  constexpr auto most = static_cast<std::uint64_t>(std::chrono::milliseconds::max().count());
+  constexpr auto most = static_cast<std::uint64_t>((std::chrono::milliseconds::max)().count());
   const std::uint64_t wanted = said.retry_milliseconds < most ? said.retry_milliseconds : most;
   return std::chrono::milliseconds(static_cast<std::chrono::milliseconds::rep>(wanted));
 }

@@ -144,7 +144,7 @@ class report_text {
     va_start(values, format);
     const int length = std::vsnprintf(line, sizeof line, format, values);
     va_end(values);
-    if (length > 0) text_.append(line, std::min(static_cast<std::size_t>(length), sizeof line - 1));
+    if (length > 0) text_.append(line, (std::min)(static_cast<std::size_t>(length), sizeof line - 1));
   }
   [[nodiscard]] static bool is_bytes(std::string_view name) noexcept { return name.ends_with("_bytes"); }
   void row(const std::string& name, const counter& c) { row(name, c, is_bytes(name)); }

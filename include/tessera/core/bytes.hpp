@@ -16,7 +16,7 @@ inline namespace literals {
 }  // namespace literals
 
 /// Stands for "no bound" wherever a size bounds something.
-inline constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+inline constexpr std::size_t unlimited = (std::numeric_limits<std::size_t>::max)();
 
 /// The largest request that is served: below 1 EiB, as in PyTorch, so that rounding a legal size cannot wrap.
 inline constexpr std::size_t max_request = (std::size_t{1} << 60) - 1;

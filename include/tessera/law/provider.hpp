@@ -66,7 +66,7 @@ template <device_provider D>
 template <device_provider D>
 [[nodiscard]] verdict one_segment_often(D& device, std::size_t at_once) {
   const std::size_t step = device.granularity();
-  std::size_t bytes = std::min(at_once, device.capacity()) / step * step;
+  std::size_t bytes = (std::min)(at_once, device.capacity()) / step * step;
   void* p = nullptr;
   while (bytes != 0 && (p = device.acquire(bytes)) == nullptr) bytes = bytes / 2 / step * step;
   if (p == nullptr) return {};
@@ -117,7 +117,7 @@ template <paged_provider D>
 [[nodiscard]] verdict page_kinds(D& device) {
   const std::size_t step = device.granularity();
   for (const page_kind kind : trial_kinds) {
-    const std::size_t bytes = std::max(step, kind.step());
+    const std::size_t bytes = (std::max)(step, kind.step());
     void* const p = device.acquire(bytes, kind);
     const bool aligned = p != nullptr && reinterpret_cast<std::uintptr_t>(p) % step == 0;
     const bool goes = p != nullptr && device.release(p, bytes);

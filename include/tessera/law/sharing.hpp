@@ -63,7 +63,7 @@ template <sharing_provider D>
 [[nodiscard]] verdict sharing(D& exporter, D& importer, std::size_t at_once = trial_bytes) {
   if (exporter.process() == importer.process()) return {"each process has a number of its own"};
   const std::size_t step = exporter.step(normal_pages);
-  const std::size_t bytes = std::max(std::min(at_once, exporter.capacity()) / step * step, step);
+  const std::size_t bytes = (std::max)((std::min)(at_once, exporter.capacity()) / step * step, step);
   const std::size_t enough = std::min<std::size_t>(exporter.capacity() / bytes, 64) + 1;
   for (std::size_t i = 0; i < enough; ++i) {
     verdict found = listed_importers(exporter, importer, bytes);

@@ -176,7 +176,7 @@ template <virtual_memory_provider D>
 template <virtual_memory_provider D>
 [[nodiscard]] verdict memory_often(D& device, page_kind kind, std::size_t at_once) {
   const std::size_t step = device.step(kind);
-  std::size_t bytes = std::max(std::min(at_once, device.capacity()) / step * step, step);
+  std::size_t bytes = (std::max)((std::min)(at_once, device.capacity()) / step * step, step);
   trial_range<D> range(device, bytes, step);
   std::size_t enough = 1;
   for (std::size_t i = 0; i < enough; ++i) {

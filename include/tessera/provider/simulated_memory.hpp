@@ -39,7 +39,7 @@ class simulated_memory {
     pages(taken) -= bytes;
     lane(taken) -= bytes;
     if (taken.peer_to_peer) left_.peer_to_peer -= bytes;
-    peak_ = std::max(peak_, used());
+    peak_ = (std::max)(peak_, used());
     kind = taken;
     return {};
   }

@@ -39,7 +39,7 @@ class simulated_ranges {
   }
 
   [[nodiscard]] simulated_outcome acquire(std::size_t bytes, page_kind kind, std::size_t granularity) {
-    const std::size_t step = std::max(granularity, kind.step());
+    const std::size_t step = (std::max)(granularity, kind.step());
     if (bytes == 0 || (bytes & (step - 1)) != 0)
       return {"a segment is a multiple of the granularity and of the page's size long, and not empty"};
     if (!has_room(bytes, step)) return {"there are no addresses left", true};

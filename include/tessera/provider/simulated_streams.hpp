@@ -68,7 +68,7 @@ class simulated_streams : public simulated_calls {
   bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
     const bool works = !fails();
     if (works && stream != of) {
-      queue(stream, std::max(end_of_work(stream), end_of_work(of, at)));
+      queue(stream, (std::max)(end_of_work(stream), end_of_work(of, at)));
       order_.add(stream, position(stream), of, at);
     }
     return ended(counts_.let_wait, {.kind = call::let_wait, .stream = stream}, works, costs_.let_wait);
@@ -102,15 +102,15 @@ class simulated_streams : public simulated_calls {
   }
   void note_wait(stream_id stream, waited so_far) noexcept {
     waited& most = waited_[stream];
-    most.serial = std::max(most.serial, so_far.serial);
-    most.positions = std::max(most.positions, so_far.positions);
+    most.serial = (std::max)(most.serial, so_far.serial);
+    most.positions = (std::max)(most.positions, so_far.positions);
   }
 
   /// When the work of a stream ends that was submitted up to a position, or if that is sooner, now.
   [[nodiscard]] std::uint64_t end_of_work(stream_id stream, std::uint64_t at = unlimited) const noexcept {
     const auto behind = ends_ns_.upper_bound({stream.handle, at});
     if (behind == ends_ns_.begin() || std::prev(behind)->first.first != stream.handle) return now_ns();
-    return std::max(std::prev(behind)->second, now_ns());
+    return (std::max)(std::prev(behind)->second, now_ns());
   }
   /// Submits a task that ends at this time. Those that have ended are forgotten; the last one tells the position.
   void queue(stream_id stream, std::uint64_t ends_ns) {

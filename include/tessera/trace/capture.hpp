@@ -36,7 +36,7 @@ template <typename T>
 [[nodiscard]] std::string_view type_name() noexcept {
   const std::string_view all = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
   const std::size_t begin = all.find("T = ") + 4;
-  return all.substr(begin, std::min(all.find(';', begin), all.rfind(']')) - begin);
+  return all.substr(begin, (std::min)(all.find(';', begin), all.rfind(']')) - begin);
 }
 
 /// Collects what an allocator holds, part by part.

@@ -140,8 +140,8 @@ template <typename Allocator>
     for (; at < end && stay != staying.end() && stay->first < end; ++stay) {
       if (stay->second <= at) continue;
       if (stay->first > at) add(use::idle, stay->first - at, b), at = stay->first;
-      add(use::pinned, std::min(end, stay->second) - at, b);
-      at = std::min(end, stay->second);
+      add(use::pinned, (std::min)(end, stay->second) - at, b);
+      at = (std::min)(end, stay->second);
     }
     if (at < end) add(use::idle, end - at, b);
   };
@@ -184,7 +184,7 @@ template <typename Recipe>
       [&](std::size_t i) {
         if (i != event) return;
         for_each_block(pool, [&](const segment_view&, const block_view& b) {
-          if (b.is == block_view::state::free) largest_free = std::max(largest_free, b.bytes);
+          if (b.is == block_view::state::free) largest_free = (std::max)(largest_free, b.bytes);
         });
       },
       [&](std::size_t i, const void* p) {

@@ -113,7 +113,7 @@ class snapshot_reader {
       s.pool = pool(*id);
     }
     const pickled* const blocks = required(dict, "blocks", kind::list);
-    if (blocks == nullptr || s.address > std::numeric_limits<std::uint64_t>::max() - s.size)
+    if (blocks == nullptr || s.address > (std::numeric_limits<std::uint64_t>::max)() - s.size)
       return fail(dict, "the segment wraps around");
     std::uint64_t at = s.address;
     for (std::uint32_t index : blocks->items) {

@@ -133,7 +133,7 @@ struct snapshot {
   /// One more than the largest number of a device.
   [[nodiscard]] std::size_t devices() const noexcept {
     const std::size_t last = segments.empty() ? 0 : static_cast<std::size_t>(segments.back().device) + 1;
-    return std::max(last, traces.size());
+    return (std::max)(last, traces.size());
   }
   bool operator==(const snapshot&) const = default;
 };

@@ -71,8 +71,8 @@ class svg_writer {
     most_ = std::max<std::size_t>(1, shown.lower_bound);
     std::size_t letters = shown.bound_name.size();
     for (const auto& line : shown.lines) {
-      most_ = std::max(most_, line.over->worst().reserved);
-      letters = std::max(letters, line.name.size());
+      most_ = (std::max)(most_, line.over->worst().reserved);
+      letters = (std::max)(letters, line.name.size());
     }
     const std::size_t labels = std::max<std::size_t>(1960, 360 + 85 * letters);
     full_width_ = std::max<std::size_t>({7600, left + 3000 + labels, 480 + 105 * shown.headline.size()});
@@ -86,7 +86,7 @@ class svg_writer {
   }
   [[nodiscard]] std::size_t y(std::size_t bytes) const noexcept {
     constexpr auto height = static_cast<double>(bottom - top) / 1.05;
-    const double share = static_cast<double>(std::min(bytes, most_)) / static_cast<double>(most_);
+    const double share = static_cast<double>((std::min)(bytes, most_)) / static_cast<double>(most_);
     return bottom - static_cast<std::size_t>(height * share);
   }
 
@@ -153,7 +153,7 @@ class svg_writer {
                ".bound{stroke:#c3cad3}.lives{fill:#48576b}.peaks{fill:#2e3846}\n"
              : ".ground{fill:#fff}text{fill:#1c2128}.quiet,.at-x,.at-y{fill:#5c6670}.grid{stroke:#e4e7eb}"
                ".bound{stroke:#444c56}.lives{fill:#b9c6d6}.peaks{fill:#dde4ec}\n");
-    for (std::size_t i = 0; i < std::min(shown_.lines.size(), line_colors.size()); ++i) {
+    for (std::size_t i = 0; i < (std::min)(shown_.lines.size(), line_colors.size()); ++i) {
       const auto color = std::string(dark ? line_colors[i].second : line_colors[i].first);
       const std::string kind = '.' + color_of(i);
       put(kind, "{stroke:", color, "}text", kind, "{fill:", color, ";stroke:none}\n");
@@ -186,7 +186,7 @@ class svg_writer {
     const auto& all = over.buckets();
     for (std::size_t i = 0; i < all.size(); ++i) {
       put('V', tenths(y(height(all[i]))));
-      put('H', tenths(x(std::min(events_, (i + 1) * over.width()))));
+      put('H', tenths(x((std::min)(events_, (i + 1) * over.width()))));
     }
     put('V', tenths(bottom), "Z\"/>\n");
   }
@@ -226,10 +226,10 @@ class svg_writer {
     std::stable_sort(all.begin(), all.end(), [](const label& a, const label& b) { return a.from < b.from; });
     const std::size_t apart = std::min<std::size_t>(380, (bottom - top + 300) / all.size());
     for (std::size_t i = 0; i < all.size(); ++i)
-      all[i].at = i == 0 ? all[i].from : std::max(all[i].from, all[i - 1].at + apart);
+      all[i].at = i == 0 ? all[i].from : (std::max)(all[i].from, all[i - 1].at + apart);
     std::size_t limit = bottom - 100;
-    for (std::size_t i = all.size(); i-- > 0; limit = all[i].at - std::min(apart, all[i].at))
-      all[i].at = std::min(all[i].at, limit);
+    for (std::size_t i = all.size(); i-- > 0; limit = all[i].at - (std::min)(apart, all[i].at))
+      all[i].at = (std::min)(all[i].at, limit);
     for (const label& l : all) {
       const bool is_bound = l.line == shown_.lines.size();
       const std::string color = is_bound ? "bound" : color_of(l.line);

@@ -58,7 +58,7 @@ class timeline {
 
  private:
   [[nodiscard]] static range joined(range a, range b) noexcept {
-    return {std::min(a.least, b.least), std::max(a.most, b.most)};
+    return {(std::min)(a.least, b.least), (std::max)(a.most, b.most)};
   }
   [[nodiscard]] static bucket joined(const bucket& a, const bucket& b) noexcept {
     return {joined(a.requested, b.requested), joined(a.live, b.live), joined(a.pending, b.pending),

@@ -175,8 +175,8 @@ class verifier {
   void peak() {
     std::size_t here = 0;
     for (const auto& [id, pool] : pools_) here += pool->now().reserved;
-    result_.peak_here = std::max(result_.peak_here, here);
-    result_.peak_recorded = std::max(result_.peak_recorded, reserved_);
+    result_.peak_here = (std::max)(result_.peak_here, here);
+    result_.peak_recorded = (std::max)(result_.peak_recorded, reserved_);
   }
 
   const snapshot& source_;

@@ -40,8 +40,8 @@ class pickle_writer {
   }
   /// What does not fit into 63 bits, such as `unlimited`, becomes the most that does.
   void natural(std::uint64_t value) {
-    constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-    integer(static_cast<std::int64_t>(std::min(value, most)));
+    constexpr auto most = static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
+    integer(static_cast<std::int64_t>((std::min)(value, most)));
   }
   void real(double value) {
     code('G');
