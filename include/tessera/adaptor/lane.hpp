@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <tessera/adaptor/address_directory.hpp>
-#include <tessera/adaptor/guarded.hpp>
+#include <tessera/adaptor/behind_mutex.hpp>
 #include <tessera/adaptor/hand_over.hpp>
 #include <tessera/adaptor/limited.hpp>
 #include <tessera/adaptor/registered.hpp>
@@ -51,7 +51,7 @@ class lane_sink<ignore_events> {
 /// An allocator for few streams, and what other threads hand it for freeing, so that they need not wait for its mutex.
 template <typename Recipe, typename Device, event_sink Sink, typename Counting>
 class alignas(64) lane {
-  using pool = guarded<Recipe, lane_device<Device>, lane_sink<Sink>, Counting>;
+  using pool = behind_mutex<Recipe, lane_device<Device>, lane_sink<Sink>, Counting>;
 
  public:
   using allocator = typename pool::allocator;

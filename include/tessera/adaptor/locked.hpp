@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include <tessera/adaptor/guarded.hpp>
+#include <tessera/adaptor/behind_mutex.hpp>
 #include <tessera/adaptor/in_place.hpp>
 #include <tessera/adaptor/shared_provider.hpp>
 #include <tessera/caching_allocator.hpp>
@@ -134,7 +134,7 @@ class locked {
   }
 
  protected:
-  guarded<Recipe, shared_provider<Provider>, Sink, Counting> inside_;
+  behind_mutex<Recipe, shared_provider<Provider>, Sink, Counting> inside_;
 };
 
 /// Says to adaptor/configured.hpp that threads share an allocator by one mutex.

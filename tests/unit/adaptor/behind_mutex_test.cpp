@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/guarded.hpp>
+#include <tessera/adaptor/behind_mutex.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -74,14 +74,14 @@ void fill_and_empty(asked& calls) {
 
 using strings = std::set<std::string>;
 
-TEST(guarded_threads, let_go_of_the_mutex_while_segments_come_and_go) {
+TEST(behind_mutex_threads, let_go_of_the_mutex_while_segments_come_and_go) {
   asked calls;
   fill_and_empty<pytorch<>>(calls);
   EXPECT_EQ(calls.without, (strings{"acquire", "release", "wait"}));
   EXPECT_EQ(calls.with_mutex, strings{});
 }
 
-TEST(guarded_threads, keep_the_mutex_while_pages_are_mapped_and_unmapped) {
+TEST(behind_mutex_threads, keep_the_mutex_while_pages_are_mapped_and_unmapped) {
   asked calls;
   fill_and_empty<pytorch_expandable>(calls);
   EXPECT_EQ(calls.without, strings{"wait"});

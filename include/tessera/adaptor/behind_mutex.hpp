@@ -101,17 +101,17 @@ class outside : public forwarding<Device> {
 /// A caching allocator and the mutex before it, which nobody holds while the device gives or takes back segments or waits
 /// for events, nor while a user's callback runs. `Device` may be called from several threads at once.
 template <typename Recipe, typename Device, event_sink Sink, typename Counting>
-class guarded {
+class behind_mutex {
  public:
   using allocator = caching_allocator<Recipe, outside<Device>, Sink, Counting>;
 
   template <typename From>
-  guarded(From&& device, policies<Recipe> chosen, Sink sink)
+  behind_mutex(From&& device, policies<Recipe> chosen, Sink sink)
       : device_(std::forward<From>(device)),
         allocator_(outside<Device>(device_, mutex_), std::move(chosen), std::move(sink)) {}
-  guarded(const guarded&) = delete;
-  guarded& operator=(const guarded&) = delete;
-  ~guarded() {
+  behind_mutex(const behind_mutex&) = delete;
+  behind_mutex& operator=(const behind_mutex&) = delete;
+  ~behind_mutex() {
     while (callbacks_ != nullptr) delete std::exchange(callbacks_, callbacks_->next);
     mutex_.mutex.lock();  // which the allocator lets go of when it gives its segments back
   }
@@ -170,7 +170,7 @@ class guarded {
 
  private:
   struct outside_callback {
-    guarded* of;
+    behind_mutex* of;
     callback call;
     void* context;
     outside_callback* next;
