@@ -73,6 +73,23 @@ expect(top_level.cmake "the top level may not hold build.sh")
 plant_top_level()
 expect(top_level.cmake "LICENSE is missing at the top level")
 
+# Plants a recipe and the list of those that the suite goes through.
+function(plant_recipe list)
+  plant(include/tessera/recipe/with.hpp "\ntemplate <typename Base>\nstruct with final {\n  static_assert(true);")
+  plant(include/tessera/recipe/one.hpp "\nstruct one final {\n  using rounding = round_to_multiple<512>;")
+  plant(tests/conformance/shipped.hpp "${list}")
+endfunction()
+plant_recipe("f(named<one>{\"one\"})")
+expect(shipped.cmake "")
+plant_recipe("")
+expect(shipped.cmake "one is a recipe and not listed")
+plant_recipe("f(named<one>{\"one\"}), f(named<two>{\"two\"})")
+expect(shipped.cmake "two is listed and no recipe")
+plant_recipe("f(named<one>{\"one\"}), f(named<one>{\"one\"})")
+expect(shipped.cmake "one is listed twice")
+plant_recipe("f(named<one>{\"other\"})")
+expect(shipped.cmake "one is called other")
+
 # Plants an example and the two pages that show some of it.
 function(plant_pages example readme pages)
   plant(examples/a.cpp "${example}")

@@ -14,7 +14,9 @@
 
 #include <gtest/gtest.h>
 
-#include "model.hpp"
+#include <tessera/tessera.hpp>
+
+#include "ownership.hpp"
 #include "told.hpp"
 #include "watched_device.hpp"
 
