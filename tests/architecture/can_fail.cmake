@@ -73,12 +73,13 @@ expect(top_level.cmake "the top level may not hold build.sh")
 plant_top_level()
 expect(top_level.cmake "LICENSE is missing at the top level")
 
-# Plants an example and the two pages that show some of it.
+# Plants an example and the pages that show some of it.
 function(plant_pages example readme pages)
   plant(examples/a.cpp "${example}")
   plant(examples/CMakeLists.txt "")
   plant(README.md "${readme}")
   plant(examples/README.md "${pages}")
+  plant(.github/CONTRIBUTING.md "${readme}")
 endfunction()
 set(block "```cpp\none(2);\n```\n")
 set(link "[it](a.cpp)")
