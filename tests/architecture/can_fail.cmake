@@ -48,7 +48,7 @@ expect_fault(detail/help.hpp "" "detail/help.hpp: there is no floor 'detail'")
 expect_fault(core/more/a.hpp "" "core/more/a.hpp: there is no floor 'core/more'")
 expect_fault(core/a.hpp "#include <iostream>" "core/a.hpp may not include <iostream>, which is slow to compile")
 expect_fault(provider/host_a.hpp "#include <regex>" "provider/host_a.hpp may not include <regex>")
-expect_fault(engine/a.hpp "#include <mutex>" "engine/a.hpp may not include <mutex>; only adaptor/, shape/ and provider/host_* do")
+expect_fault(engine/a.hpp "#include <mutex>" "engine/a.hpp may not include <mutex>; only layer/, adaptor/, shape/ and provider/host_* do")
 expect_fault(provider/host_a.hpp "#include <memory_resource>"
              "provider/host_a.hpp may not include <memory_resource>; only shape/ does")
 expect_fault(core/a.hpp "#include <unistd.h>" "core/a.hpp may not include <unistd.h>: not standard")
