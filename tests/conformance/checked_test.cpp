@@ -6,12 +6,12 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/checked_provider.hpp>
-#include <tessera/adaptor/limited.hpp>
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
-#include <tessera/adaptor/reserving.hpp>
 #include <tessera/law/provider.hpp>
+#include <tessera/layer/checked_provider.hpp>
+#include <tessera/layer/limited.hpp>
+#include <tessera/layer/reserving.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_npu.hpp>
 

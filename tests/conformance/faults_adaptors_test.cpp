@@ -12,14 +12,14 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/checked_provider.hpp>
 #include <tessera/adaptor/driver_pool.hpp>
-#include <tessera/adaptor/limited.hpp>
 #include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/registering.hpp>
-#include <tessera/adaptor/reserving.hpp>
 #include <tessera/adaptor/retrying.hpp>
-#include <tessera/adaptor/timed.hpp>
+#include <tessera/layer/checked_provider.hpp>
+#include <tessera/layer/limited.hpp>
+#include <tessera/layer/registering.hpp>
+#include <tessera/layer/reserving.hpp>
+#include <tessera/layer/timed.hpp>
 
 #include "model.hpp"
 #include "watched_device.hpp"

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include <tessera/adaptor/provider_books.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/layer/provider_books.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/provider.hpp>
 

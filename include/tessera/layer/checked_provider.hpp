@@ -9,11 +9,11 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/adaptor/checked_events.hpp>
-#include <tessera/adaptor/provider_books.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/layer/checked_events.hpp>
+#include <tessera/layer/provider_books.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/provider.hpp>
@@ -23,7 +23,7 @@ namespace tessera {
 /// Owns a provider, hands its calls on, and ends the program with the broken rule in words where an answer cannot be: the
 /// checked mode of an allocator is that it is made over this.
 ///
-///     #include <tessera/adaptor/checked_provider.hpp>
+///     #include <tessera/layer/checked_provider.hpp>
 ///     using checked = tessera::checked_provider<tessera::simulated_device>;
 ///     tessera::caching_allocator<tessera::pytorch<>, checked> watched;
 ///     watched.deallocate(watched.allocate(5_MiB));

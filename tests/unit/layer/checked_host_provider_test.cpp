@@ -12,10 +12,10 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/checked_provider.hpp>
 #include <tessera/law/host_visible.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/law/work.hpp>
+#include <tessera/layer/checked_provider.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
