@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include <tessera/caller_mistake.hpp>
 #include <tessera/check_provider.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
@@ -65,11 +66,11 @@ class caching_allocator {
   /// Takes a block back, for reuse once a later call finds the streams recorded for it past this one. Null is ignored.
   ///   Requires:  an address that this allocator handed out and did not get back since; else the program ends
   void deallocate(void* p) noexcept {
-    if (p != nullptr && !try_deallocate(p)) contract_broken("deallocate: not the address of a live block", p);
+    if (p != nullptr && !try_deallocate(p)) refuse_address(machine_, "deallocate", p);
   }
   ///   Requires:  also that `bytes` is what was requested
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (machine_.requested_at(p, bytes) != bytes) contract_broken("deallocate: not the requested size", p);
+    if (machine_.requested_at(p, bytes) != bytes) refuse_size(machine_, "deallocate", p, bytes);
     deallocate(p);
   }
   ///   Requires:  a handle that this allocator gave and did not get back since

@@ -75,9 +75,9 @@ class guard_memory {
   [[nodiscard]] const guard_book& book() const noexcept { return book_; }
 
   /// Ends the program if something is wrong.
-  static void end_if(const fixed_text& wrong, const char* when) noexcept {
+  static void end_if(const fixed_text& wrong, const char* when, const void* p = nullptr) noexcept {
     if (wrong.empty()) return;
-    contract_broken(fixed_text().add("guarded: ").add(when).add(": ").add(wrong.c_str()).c_str());
+    contract_broken(fixed_text().add("guarded: ").add(when).add(": ").add(wrong.c_str()).c_str(), p);
   }
 
  private:

@@ -111,18 +111,18 @@ class guarded : private guarded_parts<Provider>,
   }
 
   void deallocate(void* p) noexcept {
-    if (p != nullptr) expect_sound(this->memory_.book().give_back(p)), free(p);
+    if (p != nullptr) expect_sound(this->memory_.book().give_back(p), p), free(p);
   }
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (p != nullptr) expect_sound(this->memory_.book().give_back(p, &bytes)), free(p);
+    if (p != nullptr) expect_sound(this->memory_.book().give_back(p, &bytes), p), free(p);
   }
   void deallocate(handle h) noexcept {
-    if (h) expect_sound(this->memory_.book().give_back(h.data())), free(h);
+    if (h) expect_sound(this->memory_.book().give_back(h.data()), h.data()), free(h);
   }
   /// Ends the program, too, where something was written around a live block.
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
     const guard_book::verdict found = this->memory_.book().give_back(p);
-    if (found.is_live) expect_sound(found), free(p);
+    if (found.is_live) expect_sound(found, p), free(p);
     return found.is_live;
   }
   /// No block is passed on, so that who uses the one it was is found.
@@ -150,8 +150,8 @@ class guarded : private guarded_parts<Provider>,
   static constexpr bool is_keyed =
       !std::is_same_v<decltype(std::declval<const typename Recipe::streams&>().reuse_key({})), any_stream>;
 
-  static void expect_sound(const guard_book::verdict& found) noexcept {
-    guard_memory<Provider>::end_if(found.wrong, "deallocate");
+  static void expect_sound(const guard_book::verdict& found, const void* p) noexcept {
+    guard_memory<Provider>::end_if(found.wrong, "deallocate", p);
   }
   /// Frees a block by its address or handle. Behind the work of its own stream, where there may be some.
   template <typename Block>
