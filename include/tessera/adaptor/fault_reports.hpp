@@ -11,9 +11,9 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <tessera/adaptor/guard_book.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/fixed_text.hpp>
+#include <tessera/layer/guard_book.hpp>
 
 namespace tessera {
 

@@ -6,8 +6,6 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/adaptor/guard_book.hpp>
-#include <tessera/adaptor/guard_pages.hpp>
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
@@ -16,6 +14,8 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/layer/guard_book.hpp>
+#include <tessera/layer/guard_pages.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/adaptor/guard_book.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/fixed_text.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/layer/guard_book.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/provider.hpp>
