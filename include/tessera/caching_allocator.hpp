@@ -28,7 +28,8 @@ namespace tessera {
 
 /// A stream-aware caching allocator: `Recipe` decides, `Provider` gives the memory, `Sink` is told, `Counting` keeps count.
 ///
-/// It owns its provider, stays where it is, and gives every segment back when it ends. One thread at a time may use it.
+/// It owns its provider, stays where it is, and gives every segment back when it ends, with what is live there, of which a
+/// leak_checked [adaptor/leak_checked.hpp] tells. One thread at a time may use it, which a one_thread checks.
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class caching_allocator {
