@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include <tessera/caller_mistake.hpp>
 #include <tessera/check_provider.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
@@ -27,7 +28,8 @@ namespace tessera {
 
 /// A stream-aware caching allocator: `Recipe` decides, `Provider` gives the memory, `Sink` is told, `Counting` keeps count.
 ///
-/// It owns its provider, stays where it is, and gives every segment back when it ends. One thread at a time may use it.
+/// It owns its provider, stays where it is, and gives every segment back when it ends, with what is live there, of which a
+/// leak_checked [adaptor/leak_checked.hpp] tells. One thread at a time may use it, which a one_thread checks.
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class caching_allocator {
@@ -65,11 +67,11 @@ class caching_allocator {
   /// Takes a block back, for reuse once a later call finds the streams recorded for it past this one. Null is ignored.
   ///   Requires:  an address that this allocator handed out and did not get back since; else the program ends
   void deallocate(void* p) noexcept {
-    if (p != nullptr && !try_deallocate(p)) contract_broken("deallocate: not the address of a live block", p);
+    if (p != nullptr && !try_deallocate(p)) refuse_address(machine_, "deallocate", p);
   }
   ///   Requires:  also that `bytes` is what was requested
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (machine_.requested_at(p, bytes) != bytes) contract_broken("deallocate: not the requested size", p);
+    if (machine_.requested_at(p, bytes) != bytes) refuse_size(machine_, "deallocate", p, bytes);
     deallocate(p);
   }
   ///   Requires:  a handle that this allocator gave and did not get back since

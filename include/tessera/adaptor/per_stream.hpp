@@ -76,7 +76,7 @@ class per_stream {
   /// An address that is not a live block's may be found to be none only later; then, too, the program ends.
   void deallocate(void* p) noexcept { hand_back({p, unlimited}); }
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (bytes > max_request) contract_broken("deallocate: not the requested size", p);
+    if (p != nullptr && bytes > max_request) contract_broken("deallocate: not the requested size", p);
     hand_back({p, bytes});
   }
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
