@@ -195,18 +195,19 @@ class host_pinned {
   [[nodiscard]] stream_id create_stream() { return state_->streams.create(); }
   /// Finishes a stream's work and ends its thread; false where there is no such stream.
   bool destroy_stream(stream_id stream) { return state_->streams.destroy(stream); }
-  /// Queues a callable, which must not throw, on a stream; false where there is no such stream.
+  /// Queues a callable, which must not throw, on a stream; false where there is no such stream. It must not allocate from
+  /// an allocator over this memory, as who needs memory may wait for this very work; nor free, where the recipe maps pages
+  /// into ranges.
   template <typename F>
   bool submit(stream_id stream, F work) {
     const auto on = state_->streams.find(stream);
-    if (on == nullptr) return false;
-    on->submit(std::move(work));
-    return true;
+    return on != nullptr && on->submit(std::move(work)) != 0;
   }
-  /// Returns once all work submitted to the stream so far is done; a stream that has ended has none.
+  /// Returns once all work submitted to the stream so far is done; a stream that has ended has none. False at once, as
+  /// from wait, where that work itself asks, which would wait for itself.
   bool synchronize(stream_id stream) noexcept {
-    if (const auto on = state_->streams.find(stream)) on->wait_for(on->mark());
-    return true;
+    const auto on = state_->streams.find(stream);
+    return on == nullptr || on->wait_for(on->mark());
   }
 
   bool record(stream_id stream, event& mark) noexcept {
@@ -221,8 +222,8 @@ class host_pinned {
     return on == nullptr || on->has_reached(mark.mark);
   }
   bool wait(event& mark) noexcept {
-    if (const auto on = state_->streams.find(mark.stream)) on->wait_for(mark.mark);
-    return true;
+    const auto on = state_->streams.find(mark.stream);
+    return on == nullptr || on->wait_for(mark.mark);
   }
   void discard(event&) noexcept {}
   [[nodiscard]] std::uint64_t position(stream_id stream) noexcept {
