@@ -195,9 +195,8 @@ class host_pinned {
   [[nodiscard]] stream_id create_stream() { return state_->streams.create(); }
   /// Finishes a stream's work and ends its thread; false where there is no such stream.
   bool destroy_stream(stream_id stream) { return state_->streams.destroy(stream); }
-  /// Queues a callable, which must not throw, on a stream; false where there is no such stream. It must not allocate from
-  /// an allocator over this memory, as who needs memory may wait for this very work; nor free, where the recipe maps pages
-  /// into ranges.
+  /// Queues a callable, which must not throw, on a stream; false where there is no such stream. It must not allocate this
+  /// memory, as who needs memory may wait for this work; nor free it, where the recipe maps pages into ranges.
   template <typename F>
   bool submit(stream_id stream, F work) {
     const auto on = state_->streams.find(stream);
