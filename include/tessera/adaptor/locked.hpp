@@ -34,7 +34,8 @@ template <typename Recipe, device_provider Provider, event_sink Sink = ignore_ev
           typename Counting = count_everything>
 class locked {
  public:
-  explicit locked(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+  locked() : locked(Provider{}) {}
+  explicit locked(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : inside_(std::move(device), std::move(chosen), std::move(sink)) {}
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
