@@ -37,7 +37,8 @@ class caching_allocator {
   static_assert(check_provider<Recipe, Provider>());
 
  public:
-  explicit caching_allocator(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+  caching_allocator() : caching_allocator(Provider{}) {}
+  explicit caching_allocator(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : policies_(std::move(chosen)), machine_(std::move(device), std::move(sink)) {}
 
   /// Serves a request of `bytes` on `stream`.

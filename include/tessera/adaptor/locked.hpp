@@ -36,7 +36,8 @@ template <typename Recipe, device_provider Provider, event_sink Sink = ignore_ev
           typename Counting = count_everything>
 class locked {
  public:
-  explicit locked(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+  locked() : locked(Provider{}) {}
+  explicit locked(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : inside_(users_, std::move(device), std::move(chosen), told_sink<Sink>(std::move(sink), users_)) {}
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {

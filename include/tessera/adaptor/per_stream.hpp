@@ -48,7 +48,8 @@ class per_stream {
  public:
   static constexpr std::size_t most_lanes = 256;
 
-  explicit per_stream(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+  per_stream() : per_stream(Provider{}) {}
+  explicit per_stream(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : device_(std::move(device)),
         settings_(std::move(chosen)),
         streams_(settings_.streams),
