@@ -182,7 +182,8 @@ class caching_allocator {
     if (step == recovery_step::grow_exactly) return true;
     if (step == recovery_step::evict_all) return trim(), ++machine_.books().num_alloc_retries, true;
     const std::size_t oversize = policies_.split.oversize();
-    engine::free_blocks* const home = oversize != unlimited ? machine_.home(want.pool, want.key) : nullptr;
+    engine::free_blocks* const home =
+        oversize <= unlimited / 2 ? machine_.home(want.pool, want.key) : nullptr;
     const auto release = [this](engine::block& b) { return machine_.release(b); };
     return home != nullptr && machine_.blocks().release_fitting(*home, want.size, oversize, release);
   }
