@@ -35,7 +35,7 @@ template <typename Refuse>
   std::string bytes;
   if (!unknown && told <= most_file_bytes) bytes.reserve(static_cast<std::size_t>(told));
   char piece[65536];
-  for (std::size_t got = 1; got != 0;) {
+  for (std::size_t got = sizeof piece; got == sizeof piece;) {
     got = std::fread(piece, 1, sizeof piece, file);
     if (bytes.empty() && got > 0) {
       if (std::optional<input_error> error = refuse(std::string_view(piece, got))) return std::move(*error);
