@@ -1,5 +1,5 @@
 # Plants faults in trees of its own and expects the scripts beside this one to name them.
-#   cmake -D SCRATCH=folder -D COMPILER=c++ -D FAMILY=GNU|Clang -P can_fail.cmake
+#   cmake -D SCRATCH=folder -D COMPILER=c++ -D FAMILY=GNU|Clang [-D TIDY=clang-tidy-19] -P can_fail.cmake
 cmake_minimum_required(VERSION 3.24)
 set(tree ${SCRATCH}/planted)
 file(REMOVE_RECURSE ${tree})
@@ -11,7 +11,7 @@ endfunction()
 # Runs a script over what has been planted; without words, it must find no fault.
 function(expect script words)
   execute_process(COMMAND ${CMAKE_COMMAND} -D ROOT=${tree} -D COMPILER=${COMPILER} -D FAMILY=${FAMILY}
-                          -D SCRATCH=${tree}/scratch -P ${CMAKE_CURRENT_LIST_DIR}/${script}
+                          -D SCRATCH=${tree}/scratch -D TIDY=${TIDY} -P ${CMAKE_CURRENT_LIST_DIR}/${script}
                   RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
   file(REMOVE_RECURSE ${tree})
   string(FIND "${out}" "${words}" at)
@@ -48,7 +48,7 @@ expect_fault(detail/help.hpp "" "detail/help.hpp: there is no floor 'detail'")
 expect_fault(core/more/a.hpp "" "core/more/a.hpp: there is no floor 'core/more'")
 expect_fault(core/a.hpp "#include <iostream>" "core/a.hpp may not include <iostream>, which is slow to compile")
 expect_fault(provider/host_a.hpp "#include <regex>" "provider/host_a.hpp may not include <regex>")
-expect_fault(engine/a.hpp "#include <mutex>" "engine/a.hpp may not include <mutex>; only adaptor/, shape/ and provider/host_* do")
+expect_fault(engine/a.hpp "#include <mutex>" "engine/a.hpp may not include <mutex>; only layer/, adaptor/, shape/ and provider/host_* do")
 expect_fault(provider/host_a.hpp "#include <memory_resource>"
              "provider/host_a.hpp may not include <memory_resource>; only shape/ does")
 expect_fault(core/a.hpp "#include <unistd.h>" "core/a.hpp may not include <unistd.h>: not standard")
@@ -90,12 +90,13 @@ expect(shipped.cmake "one is listed twice")
 plant_recipe("f(named<one>{\"other\"})")
 expect(shipped.cmake "one is called other")
 
-# Plants an example and the two pages that show some of it.
+# Plants an example and the pages that show some of it.
 function(plant_pages example readme pages)
   plant(examples/a.cpp "${example}")
   plant(examples/CMakeLists.txt "")
   plant(README.md "${readme}")
   plant(examples/README.md "${pages}")
+  plant(.github/CONTRIBUTING.md "${readme}")
 endfunction()
 set(block "```cpp\none(2);\n```\n")
 set(link "[it](a.cpp)")
@@ -197,4 +198,19 @@ if(FAMILY MATCHES "^(GNU|Clang)$")
   expect(header_examples.cmake "a.hpp:6: an example begins five blanks behind ///")
   plant_examples("/// Trims: pool.trim();")
   expect(header_examples.cmake "no header has an example")
+endif()
+
+# Plants a library of one header and the checkout's configuration.
+function(plant_untidy text)
+  file(COPY ${CMAKE_CURRENT_LIST_DIR}/../../.clang-tidy DESTINATION ${tree})
+  plant(include/tessera/a.hpp "#pragma once\n${text}")
+endfunction()
+if(TIDY)
+  plant_untidy("inline int returns_one() noexcept { return 1; }")
+  expect(clang_tidy.cmake "")
+  plant_untidy("inline int ReturnsOne() noexcept { return 1; }")
+  expect(clang_tidy.cmake "[readability-identifier-naming")
+  plant_untidy("namespace { int of_each_source = 1; }")
+  expect(clang_tidy.cmake "[google-build-namespaces")
+  expect(clang_tidy.cmake "no headers in")
 endif()

@@ -25,7 +25,10 @@ operation author::next() {
     const std::size_t bits = static_cast<std::size_t>(std::bit_width(of_.largest)) - 4;
     const std::size_t bytes = 1 + pick(std::size_t{1} << (4 + pick(bits)));
     live_.push_back({made_, bytes});
-    return {.by_handle = pick(4) == 0, .id = made_++, .bytes = bytes, .stream = of_.streams[pick(of_.streams.size())]};
+    return {.by_handle = pick(4) == 0,
+            .id = made_++,
+            .bytes = bytes,
+            .stream = of_.streams[pick(of_.streams.size())]};
   }
   if (what < 960 && !live_.empty()) return free_any();
   if (what < 962) return {.what = kind::trim, .amount = pick(2) == 0 ? 0u : 50u};
@@ -33,7 +36,9 @@ operation author::next() {
   if (what == 966 && of_.settings > 0)
     return {.what = kind::retune, .amount = static_cast<unsigned>(pick(of_.settings))};
   if (live_.empty()) return {.what = kind::trim};
-  return {.what = kind::record, .id = live_[pick(live_.size())].id, .stream = of_.streams[pick(of_.streams.size())]};
+  return {.what = kind::record,
+          .id = live_[pick(live_.size())].id,
+          .stream = of_.streams[pick(of_.streams.size())]};
 }
 operation author::free_any() {
   held& chosen = live_[pick(live_.size())];
@@ -57,7 +62,9 @@ unsigned char mark_of(std::uint64_t id, std::size_t number) {
 bool is_sound(const tessera::counter& c) {
   return c.current >= 0 && c.peak >= c.current && c.allocated - c.freed == c.current;
 }
-bool is(const tessera::counter& c, std::size_t bytes) { return c.current == static_cast<std::int64_t>(bytes); }
+bool is(const tessera::counter& c, std::size_t bytes) {
+  return c.current == static_cast<std::int64_t>(bytes);
+}
 
 }  // namespace
 
@@ -90,12 +97,14 @@ const char* judge::allocate(const operation& o) {
   return got.address != nullptr ? take(o, got) : nullptr;
 }
 const char* judge::take(const operation& o, const subject::block& got) {
-  if (reinterpret_cast<std::uintptr_t>(got.address) % tessera::min_alignment != 0) return "a block is misaligned";
+  if (reinterpret_cast<std::uintptr_t>(got.address) % tessera::min_alignment != 0)
+    return "a block is misaligned";
   if (!owned_.claim(got.address, o.bytes)) return "a block overlaps one in use";
   if (!of_->can_use(got.address, o.bytes)) return "a block is not in memory that the device gave";
   if (is_withheld(got, o.bytes, o.stream)) return "a block is reused that another stream still uses";
   if (kept_.host_visible) {
-    for (std::size_t i = 0; i < places; ++i) *place(got.address, o.bytes, i) = mark_of(o.bytes > i ? o.id : 0, i);
+    for (std::size_t i = 0; i < places; ++i)
+      *place(got.address, o.bytes, i) = mark_of(o.bytes > i ? o.id : 0, i);
   }
   live_.emplace(o.id, held{got, o.bytes, o.stream, {}});
   return nullptr;
@@ -123,7 +132,8 @@ void judge::withhold(const held& h) {
     if (kept_.holds_recorded && (kept_.holds_own || user != h.stream)) w.users.push_back(user);
   }
   if (kept_.keeps_apart) w.users.push_back(h.stream);
-  if (!w.users.empty()) withheld_.insert_or_assign(reinterpret_cast<std::uintptr_t>(h.block.address), std::move(w));
+  if (!w.users.empty())
+    withheld_.insert_or_assign(reinterpret_cast<std::uintptr_t>(h.block.address), std::move(w));
 }
 bool judge::is_withheld(const subject::block& b, std::size_t bytes, stream_id by) {
   const auto begin = reinterpret_cast<std::uintptr_t>(b.address);
@@ -131,9 +141,9 @@ bool judge::is_withheld(const subject::block& b, std::size_t bytes, stream_id by
   if (at != withheld_.begin() && std::prev(at)->first + std::prev(at)->second.bytes > begin) --at;
   while (at != withheld_.end() && at->first < begin + bytes) {
     // Who waited may have waited for this.
-    const bool in_use = at->second.waits == of_->waits() &&
-                        std::any_of(at->second.users.begin(), at->second.users.end(),
-                                    [by](stream_id user) { return user != by; });
+    const bool in_use =
+        at->second.waits == of_->waits() && std::any_of(at->second.users.begin(), at->second.users.end(),
+                                                        [by](stream_id user) { return user != by; });
     if (in_use) return true;
     at = withheld_.erase(at);
   }
@@ -179,9 +189,23 @@ std::string judge::finish() {
   of_->trim(0);  // makes up for what failed in the first
   if (const char* const wrong = look()) return wrong;
   const usage now = of_->now();
-  if (now.live != 0 || now.pending != 0) return "something stays in use";
-  if (now.reserved != 0) return "memory is kept";
+  if (now.live != 0 || now.pending != 0) return "at the end: something is lost";
+  const bool all_work = kept_.no_calls_fail || of_->calls() != nullptr;
+  if (now.reserved != 0 && all_work) return "at the end: memory is kept";
   return of_->end();
+}
+
+std::string misbehaviour(subject& of, const habits& used, std::size_t operations, std::size_t audit_every) {
+  constexpr promises least{
+      .holds_recorded = false, .keeps_apart = false, .counts_at_once = false, .no_calls_fail = false};
+  judge judging(of, least, audit_every);
+  author writing(used);
+  for (std::size_t i = 0; i < operations; ++i) {
+    if (const char* const wrong = judging.carry_out(writing.next()))
+      return std::string(wrong) + " at operation " + std::to_string(i) + ", seed " +
+             std::to_string(used.seed);
+  }
+  return judging.finish();
 }
 
 fault first_fault(subject& of, const promises& kept, const program& all, std::size_t audit_every) {
@@ -226,9 +250,7 @@ std::uint64_t number_in(const char* variable, std::uint64_t otherwise) {
 }  // namespace
 
 bool is_slow() { return slow; }
-std::size_t operations_asked_for() {
-  return number_in("TESSERA_OPERATIONS", slow ? 20'000 : 1'000'000);
-}
+std::size_t operations_asked_for() { return number_in("TESSERA_OPERATIONS", slow ? 20'000 : 1'000'000); }
 std::uint64_t seed_asked_for(std::uint64_t otherwise) { return number_in("TESSERA_SEED", otherwise); }
 
 }  // namespace conformance

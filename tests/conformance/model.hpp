@@ -28,8 +28,8 @@ struct operation {
   kind what = kind::allocate;
   bool by_handle = false;  // how an allocation is known to the allocator
   bool sized = false;      // whether a free says the size
-  unsigned amount = 0;     // whether events are held; the percentage that a trim keeps; the number of settings
-  std::uint64_t id = 0;    // of the allocation
+  unsigned amount = 0;   // whether events are held; the percentage that a trim keeps; the number of settings
+  std::uint64_t id = 0;  // of the allocation
   std::size_t bytes = 0;
   tessera::stream_id stream{};
   bool operator==(const operation&) const = default;
@@ -68,12 +68,12 @@ class author {
 
 /// What is promised of an allocator besides what all keep to.
 struct promises {
-  bool holds_recorded = true;   // a block that a stream was recorded for is nobody else's until that is done
-  bool holds_own = true;        // also where that is its own stream
-  bool keeps_apart = true;      // what was free on one stream serves another one only behind its work
-  bool counts_at_once = true;   // what is freed is so when the call returns, and nobody else changes numbers
-  bool host_visible = false;    // blocks can be written and read
-  bool no_calls_fail = true;    // the device refuses only for want of memory
+  bool holds_recorded = true;  // a block that a stream was recorded for is nobody else's until that is done
+  bool holds_own = true;       // also where that is its own stream
+  bool keeps_apart = true;     // what was free on one stream serves another one only behind its work
+  bool counts_at_once = true;  // what is freed is so when the call returns, and nobody else changes numbers
+  bool host_visible = false;   // blocks can be written and read
+  bool no_calls_fail = true;   // the device refuses only for want of memory
 };
 
 /// An allocator and where its memory comes from, as the model sees them.
@@ -171,6 +171,10 @@ struct composition {
 /// breaks it and where that was written, or nothing.
 [[nodiscard]] std::string misbehaviour(const composition& of, std::size_t operations,
                                        std::size_t audit_every = 997);
+
+/// The same on a subject that somebody else made, of which calls may fail and nothing is known but what all keep to.
+[[nodiscard]] std::string misbehaviour(subject& of, const habits& used, std::size_t operations,
+                                       std::size_t audit_every);
 
 /// Whether this is a build without optimization or with sanitizers.
 [[nodiscard]] bool is_slow();

@@ -63,7 +63,9 @@ struct misplacing : sound {
     auto* const p = static_cast<std::byte*>(sound::try_allocate(bytes, stream));
     return bytes > 5_MiB && p != nullptr ? p + 8 : p;
   }
-  void deallocate(void* p) { sound::deallocate(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(p) / 64 * 64)); }
+  void deallocate(void* p) {
+    sound::deallocate(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(p) / 64 * 64));
+  }
   void deallocate(void* p, std::size_t) { deallocate(p); }
   handle allocate_by_handle(std::size_t, stream_id) = delete;
 };
@@ -80,8 +82,8 @@ struct miscounting : sound {
 };
 /// Loses what is freed by its size.
 struct leaking : sound {
-  using sound::sound;
   using sound::deallocate;
+  using sound::sound;
   void deallocate(void* p, std::size_t bytes) {
     if (bytes < 1_MiB) sound::deallocate(p, bytes);
   }
@@ -176,8 +178,7 @@ TEST(model, shows_a_lost_block_by_an_allocation_and_a_free) {
 
 // What tessera-replay does with the file of a message.
 TEST(model, writes_what_can_be_replayed) {
-  const trace::recording read =
-      expect<overlapping>("overlapping_again", "a block overlaps one in use", 8);
+  const trace::recording read = expect<overlapping>("overlapping_again", "a block overlaps one in use", 8);
   const trace::program source(read);
   simulated_device device;
   overlapping pool{ref(device)};
@@ -202,7 +203,8 @@ TEST(model, says_in_words_what_a_trace_does_not) {
   EXPECT_EQ(conformance::in_words(all[1]), "take settings 3");
   EXPECT_EQ(conformance::in_words(all[2]), "allocate 7, 100 bytes on stream 2, by handle");
   EXPECT_EQ(conformance::in_words(all[3]), "free 7, 100 bytes");
-  const program told{{.id = 7, .bytes = 100}, {.what = kind::hold, .amount = 1}, {.what = kind::free, .id = 7}};
+  const program told{
+      {.id = 7, .bytes = 100}, {.what = kind::hold, .amount = 1}, {.what = kind::free, .id = 7}};
   EXPECT_TRUE(conformance::is_all_in_a_trace(told));
 }
 

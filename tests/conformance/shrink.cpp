@@ -127,7 +127,8 @@ bool simplify(trial& with, program& best) {
     for (std::size_t bytes : {std::size_t{1}, std::size_t{512}, std::size_t{4096}, std::size_t{1} << 20}) {
       if (bytes >= best[at].bytes || with.takes(resized(best, id, bytes), best)) break;
     }
-    while (at < best.size() && best[at].bytes > 1 && with.takes(resized(best, id, best[at].bytes / 2), best)) {
+    while (at < best.size() && best[at].bytes > 1 &&
+           with.takes(resized(best, id, best[at].bytes / 2), best)) {
     }
   }
   return best != before;
@@ -157,7 +158,9 @@ tessera::trace::recording recording_of(const program& all, std::string name) {
       case kind::allocate: made.events.push_back({event::kind::allocate, o.id, o.bytes, o.stream}); break;
       case kind::free: made.events.push_back({event::kind::free, o.id, o.sized ? o.bytes : 0, {}}); break;
       case kind::record: made.events.push_back({event::kind::record_stream, o.id, 0, o.stream}); break;
-      case kind::hold: made.events.push_back({event::kind::answer_events, 0, o.amount == 0 ? 1u : 0u, {}}); break;
+      case kind::hold:
+        made.events.push_back({event::kind::answer_events, 0, o.amount == 0 ? 1u : 0u, {}});
+        break;
       case kind::trim: made.events.push_back({event::kind::empty_cache, 0, 0, {}}); break;
       case kind::retune: break;
     }
@@ -173,7 +176,9 @@ program program_of(const tessera::trace::recording& from) {
       case event::kind::free:
         all.push_back({.what = kind::free, .sized = e.bytes != 0, .id = e.id, .bytes = e.bytes});
         break;
-      case event::kind::record_stream: all.push_back({.what = kind::record, .id = e.id, .stream = e.stream}); break;
+      case event::kind::record_stream:
+        all.push_back({.what = kind::record, .id = e.id, .stream = e.stream});
+        break;
       case event::kind::answer_events:
         all.push_back({.what = kind::hold, .amount = e.bytes == 0 ? 1u : 0u});
         break;
@@ -192,8 +197,11 @@ std::string in_words(const operation& o) {
   std::string text;
   switch (o.what) {
     case kind::allocate:
-      return text.append("allocate ").append(id).append(bytes).append(stream).append(
-          o.by_handle ? ", by handle" : "");
+      return text.append("allocate ")
+          .append(id)
+          .append(bytes)
+          .append(stream)
+          .append(o.by_handle ? ", by handle" : "");
     case kind::free: return text.append("free ").append(id).append(o.sized ? bytes : "");
     case kind::record: return text.append("record ").append(id).append(stream);
     case kind::hold: return o.amount != 0 ? "hold events" : "let events end";

@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
-#include <tessera/adaptor/limited.hpp>
-#include <tessera/adaptor/registering.hpp>
-#include <tessera/adaptor/reserving.hpp>
-#include <tessera/adaptor/timed.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/layer/limited.hpp>
+#include <tessera/layer/registering.hpp>
+#include <tessera/layer/reserving.hpp>
+#include <tessera/layer/timed.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_npu.hpp>
@@ -68,7 +68,8 @@ class host_stand final : public stand {
   host_stand() { (void)device.create_stream(); }
   std::string left() override {
     const auto held = device.held();
-    return held.acquired + held.created + held.reserved + held.mapped != 0 ? "the device still holds memory" : "";
+    return held.acquired + held.created + held.reserved + held.mapped != 0 ? "the device still holds memory"
+                                                                           : "";
   }
   any_device::calls& any() override { return any_; }
 

@@ -56,10 +56,13 @@ template <typename Recipe>
 using devices = first_of<per_device<Recipe, any_device>>;
 
 INSTANTIATE_TEST_SUITE_P(per_stream, suite, testing::ValuesIn(with_each_recipe<lanes>()), name_of);
-INSTANTIATE_TEST_SUITE_P(per_stream, suite_of_failures, testing::ValuesIn(with_each_recipe<lanes>()), name_of);
-INSTANTIATE_TEST_SUITE_P(per_stream_in_host_memory, suite, testing::ValuesIn(in_host_memory<lanes>()), name_of);
+INSTANTIATE_TEST_SUITE_P(per_stream, suite_of_failures, testing::ValuesIn(with_each_recipe<lanes>()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(per_stream_in_host_memory, suite, testing::ValuesIn(in_host_memory<lanes>()),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(per_device, suite, testing::ValuesIn(with_each_recipe<devices>()), name_of);
-INSTANTIATE_TEST_SUITE_P(per_device, suite_of_failures, testing::ValuesIn(with_each_recipe<devices>()), name_of);
+INSTANTIATE_TEST_SUITE_P(per_device, suite_of_failures, testing::ValuesIn(with_each_recipe<devices>()),
+                         name_of);
 
 }  // namespace
 }  // namespace conformance

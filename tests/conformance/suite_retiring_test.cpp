@@ -64,7 +64,8 @@ compositions with_a_thread_in_host_memory() {
     promises kept = promises_of<Recipe>();
     kept.counts_at_once = false;
     kept.host_visible = true;
-    all.push_back({r.name, &over<retiring<Recipe, any_device>, host_stand>, kept, host_habits(), host_share<Recipe> / 10});
+    all.push_back({r.name, &over<retiring<Recipe, any_device>, host_stand>, kept, host_habits(),
+                   host_share<Recipe> / 10});
   });
   return all;
 }
@@ -74,7 +75,8 @@ compositions of_a_driver() {
 }
 
 INSTANTIATE_TEST_SUITE_P(retiring, suite, testing::ValuesIn(with_a_thread()), name_of);
-INSTANTIATE_TEST_SUITE_P(retiring_in_host_memory, suite, testing::ValuesIn(with_a_thread_in_host_memory()), name_of);
+INSTANTIATE_TEST_SUITE_P(retiring_in_host_memory, suite, testing::ValuesIn(with_a_thread_in_host_memory()),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(driver_pool, suite, testing::ValuesIn(of_a_driver()), name_of);
 
 }  // namespace
