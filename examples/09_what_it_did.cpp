@@ -6,7 +6,7 @@
 
 #include <tessera/adaptor/history.hpp>
 #include <tessera/adaptor/report.hpp>
-#include <tessera/adaptor/timed.hpp>
+#include <tessera/layer/timed.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/capture.hpp>
 #include <tessera/trace/write_pickle.hpp>

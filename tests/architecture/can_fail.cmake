@@ -48,7 +48,7 @@ expect_fault(detail/help.hpp "" "detail/help.hpp: there is no floor 'detail'")
 expect_fault(core/more/a.hpp "" "core/more/a.hpp: there is no floor 'core/more'")
 expect_fault(core/a.hpp "#include <iostream>" "core/a.hpp may not include <iostream>, which is slow to compile")
 expect_fault(provider/host_a.hpp "#include <regex>" "provider/host_a.hpp may not include <regex>")
-expect_fault(engine/a.hpp "#include <mutex>" "engine/a.hpp may not include <mutex>; only adaptor/, shape/ and provider/host_* do")
+expect_fault(engine/a.hpp "#include <mutex>" "engine/a.hpp may not include <mutex>; only layer/, adaptor/, shape/ and provider/host_* do")
 expect_fault(provider/host_a.hpp "#include <memory_resource>"
              "provider/host_a.hpp may not include <memory_resource>; only shape/ does")
 expect_fault(core/a.hpp "#include <unistd.h>" "core/a.hpp may not include <unistd.h>: not standard")
@@ -73,12 +73,13 @@ expect(top_level.cmake "the top level may not hold build.sh")
 plant_top_level()
 expect(top_level.cmake "LICENSE is missing at the top level")
 
-# Plants an example and the two pages that show some of it.
+# Plants an example and the pages that show some of it.
 function(plant_pages example readme pages)
   plant(examples/a.cpp "${example}")
   plant(examples/CMakeLists.txt "")
   plant(README.md "${readme}")
   plant(examples/README.md "${pages}")
+  plant(.github/CONTRIBUTING.md "${readme}")
 endfunction()
 set(block "```cpp\none(2);\n```\n")
 set(link "[it](a.cpp)")

@@ -1,5 +1,5 @@
-# Checks that each block of C++ in README.md and examples/README.md stands verbatim, but for indentation, in one of the
-# examples, and that the latter links to each example.
+# Checks that each block of C++ in README.md, examples/README.md and .github/CONTRIBUTING.md stands verbatim, but for
+# indentation, in one of the examples, and that examples/README.md links to each example.
 #   cmake -D ROOT=checkout -P readme.cmake
 cmake_minimum_required(VERSION 3.24)
 function(plain text result)
@@ -9,7 +9,7 @@ function(plain text result)
 endfunction()
 
 file(GLOB_RECURSE examples ${ROOT}/examples/*.cpp)
-foreach(name IN ITEMS README.md examples/README.md)
+foreach(name IN ITEMS README.md examples/README.md .github/CONTRIBUTING.md)
   file(READ ${ROOT}/${name} page)
   set(count 0)
   while(TRUE)

@@ -13,10 +13,10 @@
 
 #include <tessera/adaptor/collector.hpp>
 #include <tessera/adaptor/in_place.hpp>
-#include <tessera/adaptor/limited.hpp>
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/adaptor/retrying.hpp>
+#include <tessera/layer/limited.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 

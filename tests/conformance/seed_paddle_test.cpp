@@ -7,8 +7,8 @@
 
 #include <tessera/adaptor/collector.hpp>
 #include <tessera/adaptor/in_place.hpp>
-#include <tessera/adaptor/limited.hpp>
 #include <tessera/adaptor/paddle.hpp>
+#include <tessera/layer/limited.hpp>
 #include <tessera/tessera.hpp>
 
 #include "seed_settings.hpp"

@@ -7,17 +7,17 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/adaptor/address_directory.hpp>
 #include <tessera/adaptor/behind_mutex.hpp>
 #include <tessera/adaptor/hand_over.hpp>
-#include <tessera/adaptor/limited.hpp>
-#include <tessera/adaptor/registered.hpp>
 #include <tessera/adaptor/sums.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/oom_report.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/explain_failure.hpp>
+#include <tessera/layer/address_directory.hpp>
+#include <tessera/layer/limited.hpp>
+#include <tessera/layer/registered.hpp>
 #include <tessera/oom_advice.hpp>
 
 namespace tessera {

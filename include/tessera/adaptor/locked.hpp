@@ -6,13 +6,13 @@
 
 #include <tessera/adaptor/behind_mutex.hpp>
 #include <tessera/adaptor/in_place.hpp>
-#include <tessera/adaptor/shared_provider.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/explain_failure.hpp>
+#include <tessera/layer/shared_provider.hpp>
 #include <tessera/reclaim.hpp>
 
 namespace tessera {

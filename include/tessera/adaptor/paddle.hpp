@@ -12,7 +12,7 @@
 
 /// What Paddle's flags say to the adaptors. That of choose_collected is memory_fraction_of_eager_deletion as it is.
 ///
-///     #include <tessera/adaptor/limited.hpp>
+///     #include <tessera/layer/limited.hpp>
 ///     #include <tessera/adaptor/locked.hpp>
 ///     #include <tessera/adaptor/retrying.hpp>
 ///     using namespace tessera;

@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/adaptor/address_directory.hpp>
 #include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/registered.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/layer/address_directory.hpp>
+#include <tessera/layer/registered.hpp>
 
 namespace tessera {
 

@@ -10,10 +10,8 @@
 #include <new>
 #include <utility>
 
-#include <tessera/adaptor/address_directory.hpp>
 #include <tessera/adaptor/in_place.hpp>
 #include <tessera/adaptor/lane.hpp>
-#include <tessera/adaptor/shared_provider.hpp>
 #include <tessera/adaptor/sums.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
@@ -23,6 +21,8 @@
 #include <tessera/core/usage.hpp>
 #include <tessera/explain_failure.hpp>
 #include <tessera/get_memory.hpp>
+#include <tessera/layer/address_directory.hpp>
+#include <tessera/layer/shared_provider.hpp>
 
 namespace tessera {
 

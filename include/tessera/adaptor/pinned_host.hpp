@@ -10,14 +10,14 @@
 #include <tessera/adaptor/by_visit.hpp>
 #include <tessera/adaptor/configured.hpp>
 #include <tessera/adaptor/host_statistics.hpp>
-#include <tessera/adaptor/registering.hpp>
-#include <tessera/adaptor/reserving.hpp>
 #include <tessera/adaptor/retiring.hpp>
 #include <tessera/config/bad_setting.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/layer/registering.hpp>
+#include <tessera/layer/reserving.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/recipe/pinned.hpp>

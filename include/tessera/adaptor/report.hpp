@@ -14,12 +14,12 @@
 #include <vector>
 
 #include <tessera/adaptor/reach.hpp>
-#include <tessera/adaptor/timed.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/readable.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/inspect.hpp>
+#include <tessera/layer/timed.hpp>
 
 namespace tessera {
 

@@ -187,7 +187,7 @@ class oom_writer {
   };
   static constexpr remedy_words words_of[] = {
       {"a limit above %s, as the device has more", "policy/growth"},
-      {"a higher limit of the provider, which refused %s", "adaptor/limited"},
+      {"a higher limit of the provider, which refused %s", "layer/limited"},
       {"giving idle cache back first, %s: recover_by_emptying_the_cache", "policy/recovery"},
       {"trying again once streams are done, as %s is idle but did not go back (or the device failed): "
        "retrying",

@@ -14,15 +14,15 @@
 #include <stdexcept>
 #include <utility>
 
-#include <tessera/adaptor/address_directory.hpp>
 #include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/adaptor/reach.hpp>
-#include <tessera/adaptor/registered.hpp>
 #include <tessera/adaptor/report.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/memory_view.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/inspect.hpp>
+#include <tessera/layer/address_directory.hpp>
+#include <tessera/layer/registered.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/shape/torch_statistics.hpp>
 

@@ -10,11 +10,11 @@
 
 #include <tessera/adaptor/collector.hpp>
 #include <tessera/adaptor/configured.hpp>
-#include <tessera/adaptor/limited.hpp>
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/paddle.hpp>
 #include <tessera/adaptor/retrying.hpp>
 #include <tessera/config/dialect.hpp>
+#include <tessera/layer/limited.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

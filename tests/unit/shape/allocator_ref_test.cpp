@@ -5,15 +5,15 @@
 
 #include <tessera/adaptor/configured.hpp>
 #include <tessera/adaptor/driver_pool.hpp>
-#include <tessera/adaptor/limited.hpp>
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_device.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/adaptor/pinned_host.hpp>
-#include <tessera/adaptor/registering.hpp>
 #include <tessera/adaptor/retiring.hpp>
 #include <tessera/adaptor/retrying.hpp>
-#include <tessera/adaptor/timed.hpp>
+#include <tessera/layer/limited.hpp>
+#include <tessera/layer/registering.hpp>
+#include <tessera/layer/timed.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/shape/allocator_ref.hpp>
 #include <tessera/shape/shared_allocator.hpp>

@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include <tessera/adaptor/memory_budget.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/layer/memory_budget.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/provider.hpp>
 

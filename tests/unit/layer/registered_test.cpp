@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/registered.hpp>
+#include <tessera/layer/registered.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <utility>
 
-#include <tessera/adaptor/address_directory.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/layer/address_directory.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/provider.hpp>
 

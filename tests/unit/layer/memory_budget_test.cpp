@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/memory_budget.hpp>
+#include <tessera/layer/memory_budget.hpp>
 
 namespace {
 

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/reserving.hpp>
 #include <tessera/law/provider.hpp>
+#include <tessera/layer/reserving.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

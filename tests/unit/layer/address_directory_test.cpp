@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/address_directory.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/layer/address_directory.hpp>
 
 namespace {
 

@@ -9,15 +9,15 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/limited.hpp>
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/law/sharing.hpp>
+#include <tessera/layer/limited.hpp>
 #include <tessera/provider/simulated_npu.hpp>
 #include <tessera/tessera.hpp>
 
-#include "devices.hpp"
+#include "../adaptor/devices.hpp"
 
 namespace {
 
@@ -217,7 +217,7 @@ TEST(limited, is_named_where_memory_runs_out) {
   EXPECT_EQ(error.report().remedies[0].what, remedy::raise_device_limit);
   EXPECT_NE(
       std::string_view(error.what())
-          .find("would help: a higher limit of the provider, which refused 12.00 MiB [adaptor/limited.hpp]"),
+          .find("would help: a higher limit of the provider, which refused 12.00 MiB [layer/limited.hpp]"),
       std::string_view::npos)
       << error.what();
 }

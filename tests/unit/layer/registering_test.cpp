@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/registering.hpp>
 #include <tessera/law/provider.hpp>
+#include <tessera/layer/registering.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/timed.hpp>
+#include <tessera/layer/timed.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
