@@ -79,6 +79,49 @@ TEST(events, tell_of_pages_and_ranges) {
   expect_event(*refused, action::refused, nullptr, 20_MiB, 20_MiB, own);
 }
 
+// A block that comes back before anything else is asked is counted as any other.
+TEST(statistics, do_not_depend_on_when_somebody_looks) {
+  caching_allocator<with<pytorch<>, split_up_to<16_MiB>>, simulated_device> watched, left_alone;
+  std::mt19937_64 random(11);
+  std::vector<std::pair<void*, void*>> live;
+  for (int step = 0; step < 2000; ++step) {
+    const std::size_t bytes = random() % 5 == 0 ? 1 + random() % 30_MiB : 1 + random() % 2_MiB;
+    void* const p = watched.allocate(bytes);
+    ASSERT_STREQ(watched.audit(), nullptr);
+    void* const q = left_alone.allocate(bytes);
+    if (random() % 3 != 0) {
+      watched.deallocate(p);
+      left_alone.deallocate(q);
+    } else {
+      live.emplace_back(p, q);
+    }
+    if (live.size() > 12) {
+      watched.deallocate(live[static_cast<std::size_t>(step) % 12].first);
+      left_alone.deallocate(live[static_cast<std::size_t>(step) % 12].second);
+      live[static_cast<std::size_t>(step) % 12] = live.back();
+      live.pop_back();
+    }
+    if (step % 100 == 50) watched.reset_peak_statistics(), left_alone.reset_peak_statistics();
+    const auto seen = watched.statistics(), found = left_alone.statistics();
+    for (const pool_counter& c : pool_counters) {
+      ASSERT_EQ(found.all.*c.of, seen.all.*c.of) << c.name << ", step " << step;
+      for (std::size_t in = 0; in < 2; ++in)
+        ASSERT_EQ(found.pool[in].*c.of, seen.pool[in].*c.of) << c.name << ", step " << step;
+    }
+    ASSERT_EQ(found.oversize_allocations, seen.oversize_allocations);
+    ASSERT_EQ(found.oversize_segments, seen.oversize_segments);
+  }
+}
+
+TEST(statistics, count_no_call_that_gave_nothing_back) {
+  caching_allocator<pytorch_expandable, simulated_device> pool;
+  (void)pool.allocate(18_MiB);  // of one page of 20
+  pool.trim();
+  EXPECT_EQ(pool.statistics().num_device_free, 0u);
+  EXPECT_EQ(pool.statistics().num_device_alloc, 1u);
+  EXPECT_EQ(pool.statistics().num_sync_all_streams, 1u);
+}
+
 /// Takes part in a random program and keeps count of what it sees, without knowing how the allocator counts.
 template <typename Recipe>
 class statistics_of : public testing::Test {};

@@ -201,6 +201,25 @@ TEST(ledger, keeps_what_counting_every_change_gives) {
   }
 }
 
+// What comes and goes in between may be a peak in number without being one in bytes, and the other way round.
+TEST(ledger, raises_a_peak_of_either_quantity) {
+  ledger<1> books;
+  books.split_grew(0, 2, 4096);
+  books.split_shrank(0, 0, 2048);
+  books.split_rose(0, 512);
+  EXPECT_EQ(books.report(0).all.inactive_split, (counter{2, 3, 3, 1}));
+  EXPECT_EQ(books.report(0).all.inactive_split_bytes, (counter{2048, 4096, 4608, 2560}));
+  books.split_shrank(0, 2, 0);
+  books.split_rose(0, 8192);
+  EXPECT_EQ(books.report(0).all.inactive_split, (counter{0, 3, 4, 4}));
+  EXPECT_EQ(books.report(0).all.inactive_split_bytes.peak, 10240);
+  books.handed_out(0, 100, 4096);
+  books.freed(0, 100, 4096);
+  books.lent(0, 200, 512);
+  EXPECT_EQ(books.report(0).all.requested_bytes, (counter{0, 200, 300, 300}));
+  EXPECT_EQ(books.report(0).all.allocated_bytes, (counter{0, 4096, 4608, 4608}));
+}
+
 TEST(ledger, counts_what_the_device_was_asked_for_until_it_is_reset) {
   ledger<1> books;
   books.segment_acquired(0, 2048);

@@ -164,6 +164,24 @@ TEST_F(stitching, knows_how_much_of_whole_pages_a_block_breaks) {
   EXPECT_EQ(machine.breaks(free, 20_MiB, 2_MiB), 20_MiB);
 }
 
+// Where pages are to be saved, a window may lie in a free block above a hole: nothing is mapped then.
+TEST_F(stitching, finds_a_window_again_that_misses_nothing) {
+  void* const low = use(4_MiB);
+  void* const high = use(8_MiB);
+  ASSERT_NE(use(2_MiB), nullptr);
+  ASSERT_EQ(machine.take_back(low), taken::free);
+  ASSERT_EQ(machine.take_back(high), taken::free);
+  const auto begin = reinterpret_cast<std::uintptr_t>(high);
+  ASSERT_EQ(machine.take_idle({.begin = begin, .end = begin + 8_MiB}, 4_MiB, 4_MiB), 4_MiB);
+  machine.drop_spare();
+  const window w = machine.find(*home, 4_MiB, 2_MiB, 0, true);
+  EXPECT_EQ(w.missing, 0u);
+  block* const found = map(w);
+  ASSERT_NE(found, nullptr);
+  EXPECT_TRUE(found->is_free());
+  EXPECT_EQ(found->address, begin);
+}
+
 TEST_F(stitching, remembers_the_peaks) {
   void* const p = use(40_MiB);
   EXPECT_EQ(machine.state(10_MiB, unlimited).peak_live, 50_MiB);

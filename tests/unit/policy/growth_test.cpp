@@ -112,6 +112,8 @@ TEST(grow_by_plan, is_refused_for_any_block_where_the_plan_is_larger_than_the_de
   usage now{.limit = 1_GiB};
   EXPECT_EQ(growth.segment_size(step, now), 2_GiB);
   EXPECT_EQ(growth.segment_size(3_GiB, now), 3_GiB);
+  constexpr grow_by_plan<chunk_plan{.first = 1900, .further = 1000}> just_right{};
+  EXPECT_EQ(just_right.segment_size(64, {.limit = 2000}), 1900u);
   constexpr grow_by_plan<chunk_plan{.first = 1_GiB, .further = 5_MiB}> just_too_large{};
   now.reserved = 0;
   EXPECT_EQ(just_too_large.segment_size(step, now), 1_GiB + 1);
