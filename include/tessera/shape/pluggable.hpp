@@ -17,6 +17,7 @@
 #include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/adaptor/reach.hpp>
 #include <tessera/adaptor/report.hpp>
+#include <tessera/caller_mistake.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/memory_view.hpp>
 #include <tessera/core/stream.hpp>
@@ -89,7 +90,7 @@ class pluggable {
   void free(void* p, std::size_t bytes, int device, void*) noexcept {
     if (p == nullptr) return;
     const address_directory::owner_number owner = directory_.owner_of(p);
-    if (owner == address_directory::no_owner) contract_broken("free: not the address of a live block", p);
+    if (owner == address_directory::no_owner) refuse_stranger("free", p);
     if (static_cast<int>(owner) != device) contract_broken("free: the block is on another device", p);
     made(device)->serves.deallocate(p, bytes);
   }
