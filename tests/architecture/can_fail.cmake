@@ -1,5 +1,5 @@
 # Plants faults in trees of its own and expects the scripts beside this one to name them.
-#   cmake -D SCRATCH=folder -D COMPILER=c++ -D FAMILY=GNU|Clang -P can_fail.cmake
+#   cmake -D SCRATCH=folder -D COMPILER=c++ -D FAMILY=GNU|Clang [-D TIDY=clang-tidy-19] -P can_fail.cmake
 cmake_minimum_required(VERSION 3.24)
 set(tree ${SCRATCH}/planted)
 file(REMOVE_RECURSE ${tree})
@@ -11,7 +11,7 @@ endfunction()
 # Runs a script over what has been planted; without words, it must find no fault.
 function(expect script words)
   execute_process(COMMAND ${CMAKE_COMMAND} -D ROOT=${tree} -D COMPILER=${COMPILER} -D FAMILY=${FAMILY}
-                          -D SCRATCH=${tree}/scratch -P ${CMAKE_CURRENT_LIST_DIR}/${script}
+                          -D SCRATCH=${tree}/scratch -D TIDY=${TIDY} -P ${CMAKE_CURRENT_LIST_DIR}/${script}
                   RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
   file(REMOVE_RECURSE ${tree})
   string(FIND "${out}" "${words}" at)
@@ -181,4 +181,19 @@ if(FAMILY MATCHES "^(GNU|Clang)$")
   expect(header_examples.cmake "a.hpp:6: an example begins five blanks behind ///")
   plant_examples("/// Trims: pool.trim();")
   expect(header_examples.cmake "no header has an example")
+endif()
+
+# Plants a library of one header and the checkout's configuration.
+function(plant_untidy text)
+  file(COPY ${CMAKE_CURRENT_LIST_DIR}/../../.clang-tidy DESTINATION ${tree})
+  plant(include/tessera/a.hpp "#pragma once\n${text}")
+endfunction()
+if(TIDY)
+  plant_untidy("inline int returns_one() noexcept { return 1; }")
+  expect(clang_tidy.cmake "")
+  plant_untidy("inline int ReturnsOne() noexcept { return 1; }")
+  expect(clang_tidy.cmake "[readability-identifier-naming")
+  plant_untidy("namespace { int of_each_source = 1; }")
+  expect(clang_tidy.cmake "[google-build-namespaces")
+  expect(clang_tidy.cmake "no headers in")
 endif()

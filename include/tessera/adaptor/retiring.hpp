@@ -132,8 +132,8 @@ struct background {
 /// What a retiring allocator is built upon, and so outlives it.
 template <typename Provider>
 struct retiring_parts {
-  Provider device_;
-  retirement shared_;
+  Provider device_;    // NOLINT(readability-identifier-naming): of a private base
+  retirement shared_;  // NOLINT(readability-identifier-naming): of a private base
 };
 
 /// A locked allocator of which a thread frees the blocks that streams have come past, so that a hit does not ask the device

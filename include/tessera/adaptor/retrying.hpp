@@ -93,7 +93,9 @@ class retrying : public Allocator {
   template <typename F>
   [[nodiscard]] auto try_in_time(std::size_t bytes, F once) noexcept -> decltype(once()) {
     decltype(once()) got{};
-    if (bytes == 0 || bytes > max_request || patience_.count() <= 0 || (got = once())) return got;
+    if (bytes == 0 || bytes > max_request || patience_.count() <= 0) return got;
+    got = once();
+    if (got) return got;
     const clock::time_point deadline = clock::now() + patience_;
     waiting_.fetch_add(1, std::memory_order_acq_rel);
     std::unique_lock lock(mutex_);

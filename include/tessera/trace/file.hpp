@@ -18,7 +18,7 @@ namespace tessera::trace {
   if (file == nullptr) return input_error{path, std::string("cannot be opened: ") + std::strerror(errno)};
   std::string bytes;
   char piece[65536];
-  for (std::size_t got = 1; got != 0;) {
+  for (std::size_t got = sizeof piece; got == sizeof piece;) {
     got = std::fread(piece, 1, sizeof piece, file);
     bytes.append(piece, got);
   }
