@@ -95,7 +95,7 @@ class guard_memory {
       if (b != nullptr) return host_pointer(b->address);
       (void)device_->unmap(host_pointer(begin), pages);
     }
-    (void)device_->unreserve(range, all);
+    (void)let_go(host_address(range), all);
     return nullptr;
   }
   /// Memory that goes when it is unmapped.
@@ -110,16 +110,22 @@ class guard_memory {
     (void)device_->destroy(memory);
     return false;
   }
-  /// Gives back what a block has that is out of quarantine; false where the device fails, which then keeps it.
+  /// Gives back what a block has that is out of quarantine; false where the device fails, and it is there again.
   [[nodiscard]] bool drop(guarded_block& b) noexcept {
-    if (!how_.frees_pages) {
+    if (!how_.frees_pages && b.page_bytes != 0) {
       end_if(book_.misuse_of(b), "out of quarantine");
-      (void)device_->unmap(pages_of(b), b.page_bytes);
+      if (!device_->unmap(pages_of(b), b.page_bytes)) return book_.put_in_quarantine(b), false;
     }
-    void* const range = host_pointer(b.range);
+    const std::uintptr_t range = b.range;
     const std::size_t bytes = b.range_bytes;
     book_.remove(b);  // before others may be given the same addresses
-    return device_->unreserve(range, bytes);
+    return let_go(range, bytes);
+  }
+  /// Gives addresses back; where the device fails, they are in quarantine until it is tried again.
+  [[nodiscard]] bool let_go(std::uintptr_t range, std::size_t bytes) noexcept {
+    if (device_->unreserve(host_pointer(range), bytes)) return true;
+    if (guarded_block* const kept = book_.add(range, bytes, range, 0, 0)) book_.put_in_quarantine(*kept);
+    return false;
   }
   [[nodiscard]] static void* pages_of(const guarded_block& b) noexcept { return host_pointer(b.pages); }
 
