@@ -83,17 +83,17 @@ class guard_memory {
  private:
   [[nodiscard]] void* try_acquire(std::size_t bytes, bool& quarantine_may_help) noexcept {
     const std::size_t step = device_->step(normal_pages);
-    const std::size_t pages = align_up(bytes, step);
+    const std::size_t page_bytes = align_up(bytes, step);
     const std::size_t guard = align_up(how_.guard, step);
-    const std::size_t all = pages + 2 * guard;
+    const std::size_t all = page_bytes + 2 * guard;
     void* const range = device_->reserve(all, step);
     quarantine_may_help = range == nullptr || !how_.frees_pages;
     if (range == nullptr) return nullptr;
-    const std::uintptr_t begin = host_address(range) + guard;
-    if (map(host_pointer(begin), pages)) {
-      const guarded_block* const b = book_.add(host_address(range), all, begin, pages, bytes);
+    const std::uintptr_t pages = host_address(range) + guard;
+    if (map(host_pointer(pages), page_bytes)) {
+      const guarded_block* const b = book_.add(host_address(range), all, pages, page_bytes, bytes);
       if (b != nullptr) return host_pointer(b->address);
-      (void)device_->unmap(host_pointer(begin), pages);
+      (void)device_->unmap(host_pointer(pages), page_bytes);
     }
     (void)let_go(host_address(range), all);
     return nullptr;
@@ -122,9 +122,11 @@ class guard_memory {
     return let_go(range, bytes);
   }
   /// Gives addresses back; where the device fails, they are in quarantine until it is tried again.
-  [[nodiscard]] bool let_go(std::uintptr_t range, std::size_t bytes) noexcept {
-    if (device_->unreserve(host_pointer(range), bytes)) return true;
-    if (guarded_block* const kept = book_.add(range, bytes, range, 0, 0)) book_.put_in_quarantine(*kept);
+  [[nodiscard]] bool let_go(std::uintptr_t range, std::size_t range_bytes) noexcept {
+    if (device_->unreserve(host_pointer(range), range_bytes)) return true;
+    const std::uintptr_t pages = range;  // of which there are none any more
+    if (guarded_block* const kept = book_.add(range, range_bytes, pages, 0, 0))
+      book_.put_in_quarantine(*kept);
     return false;
   }
   [[nodiscard]] static void* pages_of(const guarded_block& b) noexcept { return host_pointer(b.pages); }
