@@ -20,7 +20,7 @@
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../../conformance/model.hpp"
+#include "../../conformance/misbehaviour.hpp"
 #include "../adaptor/stress.hpp"
 
 namespace {
