@@ -5,8 +5,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include <tessera/caching_allocator.hpp>
@@ -25,7 +25,8 @@ namespace tessera {
 /// A thread that waits for what it holds itself, or for frees that do not come this way, waits in vain; where a collector
 /// holds it, on_pressure may flush that. Each try counts as one in the statistics. However often others free, no wait
 /// begins once that time is over, and none lasts longer; one last try follows. `Clock` says what time it is, and `Changed`,
-/// a condition variable, waits by it.
+/// a condition variable, waits by it. A callback of on_pressure that allocates through this waits as long as others do,
+/// within the wait of the thread that calls it.
 ///
 ///     #include <tessera/adaptor/locked.hpp>
 ///     using shared = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
@@ -91,6 +92,12 @@ class retrying : public Allocator {
  private:
   static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 365);
 
+  struct waiter {
+    std::thread::id thread;
+    bool hopes;  ///< something was freed since its latest try began
+    waiter* next;
+  };
+
   /// What once() gives before the time is over; the last try of all is left to the caller.
   template <typename F>
   [[nodiscard]] auto try_in_time(std::size_t bytes, F once) noexcept -> decltype(once()) {
@@ -101,14 +108,19 @@ class retrying : public Allocator {
     const auto deadline = Clock::now() + patience_;
     waiting_.fetch_add(1, std::memory_order_acq_rel);
     std::unique_lock lock(mutex_);
+    waiter me{std::this_thread::get_id(), false, first_};
+    first_ = &me;
     for (bool in_time = true; !got && in_time;) {
-      const std::uint64_t seen = frees_;
+      me.hopes = false;
       lock.unlock();
       got = once();
       lock.lock();
-      in_time = got || (changed_.wait_until(lock, deadline, [&] { return frees_ != seen; }) &&
-                        Clock::now() < deadline);
+      in_time =
+          got || (changed_.wait_until(lock, deadline, [&me] { return me.hopes; }) && Clock::now() < deadline);
     }
+    waiter** at = &first_;
+    while (*at != &me) at = &(*at)->next;
+    *at = me.next;
     waiting_.fetch_sub(1, std::memory_order_relaxed);
     return got;
   }
@@ -116,7 +128,9 @@ class retrying : public Allocator {
     // Whoever begins to wait behind this, in the order of changes of `waiting_`, finds what was freed in its next try.
     if (waiting_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
     const std::lock_guard lock(mutex_);
-    ++frees_;
+    // What a callback frees in a thread's own try, that try has found already.
+    for (waiter* w = first_; w != nullptr; w = w->next)
+      w->hopes = w->hopes || w->thread != std::this_thread::get_id();
     changed_.notify_all();
   }
 
@@ -124,7 +138,7 @@ class retrying : public Allocator {
   std::atomic<std::size_t> waiting_{0};
   std::mutex mutex_;
   Changed changed_;
-  std::uint64_t frees_ = 0;  // that somebody waited for
+  waiter* first_ = nullptr;
 };
 
 }  // namespace tessera

@@ -13,6 +13,7 @@
 #include <tessera/engine/audit.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/heap.hpp>
+#include <tessera/engine/listener.hpp>
 #include <tessera/engine/pending_frees.hpp>
 #include <tessera/engine/promise.hpp>
 #include <tessera/provider/provider.hpp>
@@ -31,15 +32,14 @@ struct piece {
 /// Calls of the device that may take long (acquire, release, wait) may come back here before they return: all is in
 /// order before each, and looked up again after it. It knows no locks; an adaptor may let other threads in there.
 ///
-/// What every hit runs through, here and below, is marked always_inline: the calls between such short parts would cost
-/// about as much as the parts.
+/// What every hit runs through, here and below, is marked always_inline: calls would cost about as much as such parts.
 template <device_provider Provider, event_sink Sink, typename Counting, typename Heap, bool UsesEvents>
 class machine {
  public:
   using action = allocator_event::action;
   using books_type = typename Counting::template books<Heap::pools>;
 
-  machine(Provider device, Sink sink) : device_(std::move(device)), sink_(std::move(sink)) {}
+  machine(Provider device, Sink sink) : device_(std::move(device)), listener_(std::move(sink)) {}
   machine(const machine&) = delete;
   machine& operator=(const machine&) = delete;
   ~machine() {
@@ -138,8 +138,10 @@ class machine {
     return end(live, live.address);
   }
 
-  /// Notes that a stream uses a live block; false where host memory ran out.
-  [[nodiscard]] bool note_use(block& live, stream_id stream) noexcept { return pending_.note(live, stream); }
+  /// Notes that a stream uses a live block; false where host memory ran out, or there is no such stream.
+  [[nodiscard]] bool note_use(block& live, stream_id stream) noexcept {
+    return has_stream(device_, stream) && pending_.note(live, stream);
+  }
   /// Frees the blocks whose events have completed; whether there were any.
   bool retire_pending() noexcept { return !pending_.empty() && retire_waiting(); }
   /// The same, after waiting for every event.
@@ -208,13 +210,13 @@ class machine {
   [[nodiscard]] const books_type& books() const noexcept { return keep_promise(), ledger_; }
   [[nodiscard]] Provider& device() noexcept { return device_; }
   [[nodiscard]] const Provider& device() const noexcept { return device_; }
-  [[nodiscard]] Sink& sink() noexcept { return sink_; }
-
- protected:
+  [[nodiscard]] Sink& sink() noexcept { return listener_.sink(); }
   void tell(action what, std::uintptr_t address, std::size_t bytes, std::size_t of_block,
             stream_id stream) noexcept {
-    sink_.on(allocator_event{what, address, bytes, of_block, stream});
+    listener_.tell(allocator_event{what, address, bytes, of_block, stream});
   }
+
+ protected:
   [[gnu::always_inline]] void keep_promise() const noexcept {
     if (promised_.address != 0) keep_it();
   }
@@ -257,10 +259,8 @@ class machine {
   /// Does what the notes of a block that is given back ask for; whether it is held back.
   [[gnu::noinline]] bool is_held(block& freed) noexcept {
     if (freed.noted.oversize) ledger_.oversize_allocations.decrease(1);
-    if (!freed.noted.has_uses) return false;
-    ledger_.held_back(freed.home->pool(), freed.size);
-    pending_.hold(freed, device_);
-    return true;
+    if (!freed.noted.has_uses || !pending_.hold(freed, device_)) return false;
+    return ledger_.held_back(freed.home->pool(), freed.size), true;
   }
   [[gnu::noinline]] bool retire_waiting() noexcept {
     bool any = false;
@@ -292,7 +292,7 @@ class machine {
     }
   };
 
-  [[no_unique_address]] Sink sink_;
+  [[no_unique_address]] listener<Sink> listener_;
   std::size_t asked_for_ = 0;
   [[no_unique_address]] pending_frees<Provider, UsesEvents> pending_;
 };

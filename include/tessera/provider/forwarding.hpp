@@ -105,6 +105,11 @@ class forwarding : public virtual_memory_of<Device> {
   {
     to_->discard(mark);
   }
+  [[nodiscard]] bool has_stream(stream_id stream) noexcept
+    requires requires(Device& d) { d.has_stream(stream); }
+  {
+    return to_->has_stream(stream);
+  }
   [[nodiscard]] std::uint64_t position(stream_id stream) noexcept
     requires requires(Device& d) { d.position(stream); }
   {

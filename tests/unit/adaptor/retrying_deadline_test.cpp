@@ -8,6 +8,7 @@
 #include <limits>
 #include <mutex>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -68,7 +69,7 @@ class scripted {
       if (then > still_clock::time) still_clock::time = then;
       const auto what = script[next++].what;
       lock.unlock();
-      if (what) what();
+      if (what) std::thread(what).join();
       lock.lock();
     }
     return true;
