@@ -54,6 +54,12 @@ template <typename Machine>
   contract_broken(words.c_str(), p);
 }
 
+/// The same for a handle, of which nothing more is known.
+[[noreturn, gnu::noinline, gnu::cold]] inline void refuse_handle(const char* call) noexcept {
+  fixed_text words;
+  contract_broken(words.add(call).add(": not the handle of a live block").c_str(), nullptr);
+}
+
 /// The same for a live block of which `said` bytes are said to have been requested.
 template <typename Machine>
 [[noreturn, gnu::noinline, gnu::cold]] void refuse_size(Machine& machine, const char* call, const void* p,

@@ -7,10 +7,13 @@
 #include <cstdint>
 #include <mutex>
 #include <new>
+#include <thread>
 #include <utility>
 
+#include <tessera/adaptor/user_calls.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/core/contract.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/forwarding.hpp>
@@ -23,10 +26,11 @@ class leavable_mutex {
   std::mutex mutex;
 
   /// Lets go of the mutex as long as it lives.
-  ///   Requires:  the calling thread holds the mutex
+  ///   Requires:  the calling thread holds the mutex, and is in no such call; else the program ends
   class call {
    public:
     explicit call(leavable_mutex& of) noexcept : of_(of), serial_(++of.latest_), previous_(of.newest_) {
+      of.check_calls();
       if (previous_ != nullptr) ++of.overlaps_;
       (previous_ != nullptr ? previous_->next_ : of.oldest_) = this;
       of.newest_ = this;
@@ -45,6 +49,7 @@ class leavable_mutex {
     friend leavable_mutex;
     leavable_mutex& of_;
     std::uint64_t serial_;
+    std::thread::id thread_ = std::this_thread::get_id();
     call* previous_;
     call* next_ = nullptr;
   };
@@ -55,12 +60,21 @@ class leavable_mutex {
   [[nodiscard]] std::uint64_t overlaps() const noexcept { return overlaps_; }
   [[nodiscard]] bool any_under_way() const noexcept { return oldest_ != nullptr; }
   /// Returns once the calls that are under way now have ended.
+  ///   Requires:  none of them is the calling thread's; else the program ends
   void wait_for_calls(std::unique_lock<std::mutex>& held) {
+    check_calls();
     const std::uint64_t latest = latest_;
     ended_.wait(held, [this, latest] { return oldest_ == nullptr || oldest_->serial_ > latest; });
   }
 
  private:
+  void check_calls() const noexcept {
+    for (const call* c = oldest_; c != nullptr; c = c->next_) {
+      if (c->thread_ == std::this_thread::get_id())
+        contract_broken("a provider must not use the allocator that calls it");
+    }
+  }
+
   std::condition_variable ended_;
   call* oldest_ = nullptr;
   call* newest_ = nullptr;
@@ -99,15 +113,17 @@ class outside : public forwarding<Device> {
 };
 
 /// A caching allocator and the mutex before it, which nobody holds while the device gives or takes back segments or waits
-/// for events, nor while a user's callback runs. `Device` may be called from several threads at once.
+/// for events, nor while a callback of on_pressure runs. `Device` may be called from several threads at once.
+///   Requires:  `users`, which may be those of several, outlives it
 template <typename Recipe, typename Device, event_sink Sink, typename Counting>
 class behind_mutex {
  public:
   using allocator = caching_allocator<Recipe, outside<Device>, Sink, Counting>;
 
   template <typename From>
-  behind_mutex(From&& device, policies<Recipe> chosen, Sink sink)
-      : device_(std::forward<From>(device)),
+  behind_mutex(user_calls& users, From&& device, policies<Recipe> chosen, Sink sink)
+      : users_(&users),
+        device_(std::forward<From>(device)),
         allocator_(outside<Device>(device_, mutex_), std::move(chosen), std::move(sink)) {}
   behind_mutex(const behind_mutex&) = delete;
   behind_mutex& operator=(const behind_mutex&) = delete;
@@ -119,11 +135,13 @@ class behind_mutex {
   /// Calls f(allocator) with the mutex held, except as said above.
   template <typename F>
   decltype(auto) enter(F&& f) {
+    users_->template check<Sink>(user_calls::lock::blocks);
     const std::lock_guard lock(mutex_.mutex);
     return std::forward<F>(f)(allocator_);
   }
   template <typename F>
   decltype(auto) enter(F&& f) const {
+    users_->template check<Sink>(user_calls::lock::blocks);
     const std::lock_guard lock(mutex_.mutex);
     return std::forward<F>(f)(std::as_const(allocator_));
   }
@@ -132,6 +150,7 @@ class behind_mutex {
   /// be about to give back what is wanted, waits for those calls to end and tries once more; each try is counted.
   template <typename F>
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, F&& f) noexcept {
+    users_->template check<Sink>(user_calls::lock::blocks);
     std::unique_lock lock(mutex_.mutex);
     f(allocator_);
     const std::uint64_t overlaps = mutex_.overlaps();
@@ -144,6 +163,7 @@ class behind_mutex {
   }
   /// Waits for the calls to the device that are under way, then empties the cache.
   void trim_after_calls() noexcept {
+    users_->template check<Sink>(user_calls::lock::blocks);
     std::unique_lock lock(mutex_.mutex);
     mutex_.wait_for_calls(lock);
     allocator_.trim();
@@ -151,6 +171,7 @@ class behind_mutex {
 
   using callback = bool (*)(void* context) noexcept;
   [[nodiscard]] bool on_pressure(callback call, void* context) noexcept {
+    users_->template check<Sink>(user_calls::lock::blocks);
     const std::lock_guard lock(mutex_.mutex);
     auto* const made = new (std::nothrow) outside_callback{this, call, context, callbacks_};
     if (made == nullptr) return false;
@@ -181,6 +202,7 @@ class behind_mutex {
     ~unlocks_at_its_end() { held.unlock(); }
   };
 
+  user_calls* users_;
   mutable leavable_mutex mutex_;
   Device device_;
   unlocks_at_its_end end_{mutex_.mutex};  // behind that of the allocator

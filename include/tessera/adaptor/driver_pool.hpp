@@ -50,7 +50,8 @@ class driver_pool {
                 "driver_pool: Recipe::streams must let blocks cross [tessera/policy/streams.hpp]");
 
  public:
-  explicit driver_pool(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+  driver_pool() : driver_pool(Provider{}) {}
+  explicit driver_pool(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : pool_(std::move(device), std::move(chosen), std::move(sink)) {}
 
   /// Memory for what `stream` is given from now on.

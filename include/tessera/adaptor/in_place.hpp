@@ -66,13 +66,13 @@ template <typename Recipe, device_provider Provider, event_sink Sink, typename C
   if (!fits || noted.has_uses || stream_id(chosen.streams.reuse_key(stream)) != key) return false;
   using action = allocator_event::action;
   for (action what : {action::free_requested, action::free_completed})
-    pool.sink().on({what, block->address, block->facts.requested, block->size, key});
+    machine.tell(what, block->address, block->facts.requested, block->size, key);
   if (noted.oversize) machine.books().oversize_allocations.decrease(1);
   machine.books().freed(in, block->facts.requested, block->size);
   block->facts.requested = bytes;
   machine.books().handed_out(in, bytes, block->size);
   if (noted.oversize) machine.books().oversize_allocations.increase(1);
-  pool.sink().on({action::alloc, block->address, bytes, block->size, stream});
+  machine.tell(action::alloc, block->address, bytes, block->size, stream);
   return true;
 }
 

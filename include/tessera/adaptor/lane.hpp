@@ -4,12 +4,14 @@
 #include <atomic>
 #include <cstddef>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <utility>
 
 #include <tessera/adaptor/behind_mutex.hpp>
 #include <tessera/adaptor/hand_over.hpp>
 #include <tessera/adaptor/sums.hpp>
+#include <tessera/adaptor/user_calls.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/oom_report.hpp>
@@ -27,25 +29,69 @@ namespace tessera {
 template <typename Device>
 using lane_device = within_budget<Device, registered, true>;
 
+/// Functions that a user asked to be called under pressure, for all lanes: without a lock, and not while they run.
+class shared_hooks {
+ public:
+  using function = bool (*)(void* context) noexcept;
+
+  shared_hooks() = default;
+  shared_hooks(const shared_hooks&) = delete;
+  shared_hooks& operator=(const shared_hooks&) = delete;
+  ~shared_hooks() {
+    for (hook* h = first_.load(); h != nullptr;) delete std::exchange(h, h->next.load());
+  }
+
+  /// False where host memory ran out.
+  ///   Requires:  one call at a time
+  [[nodiscard]] bool add(function call, void* context) noexcept {
+    auto* const made = new (std::nothrow) hook{call, context, nullptr};
+    std::atomic<hook*>* at = &first_;
+    while (at->load() != nullptr) at = &at->load()->next;
+    at->store(made);
+    return made != nullptr;
+  }
+  /// Calls all of a shared_hooks; whether any said true.
+  static bool run(void* hooks) noexcept {
+    auto& self = *static_cast<shared_hooks*>(hooks);
+    if (self.first_.load() == nullptr || self.running_.exchange(true)) return false;
+    bool any = false;
+    for (const hook* h = self.first_.load(); h != nullptr; h = h->next.load())
+      any = h->call(h->context) || any;
+    self.running_ = false;
+    return any;
+  }
+
+ private:
+  struct hook {
+    function call;
+    void* context;
+    std::atomic<hook*> next;
+  };
+  std::atomic<hook*> first_{nullptr};
+  std::atomic<bool> running_{false};
+};
+
 /// A sink that lanes share: one of them tells it something at a time.
 template <event_sink Sink>
 class lane_sink {
  public:
-  lane_sink(Sink& to, std::mutex& mutex) noexcept : to_(&to), mutex_(&mutex) {}
+  lane_sink(Sink& to, std::mutex& mutex, user_calls& users) noexcept
+      : to_(&to), mutex_(&mutex), users_(&users) {}
   void on(const allocator_event& event) noexcept {
+    users_->check<Sink>(user_calls::lock::sink);
     const std::lock_guard lock(*mutex_);
-    to_->on(event);
+    users_->tell(*to_, event);
   }
 
  private:
   Sink* to_;
   std::mutex* mutex_;
+  user_calls* users_;
 };
 template <>
-class lane_sink<ignore_events> {
+class lane_sink<ignore_events> : public ignore_events {
  public:
-  lane_sink(ignore_events&, std::mutex&) noexcept {}
-  static constexpr void on(const allocator_event&) noexcept {}
+  lane_sink(ignore_events&, std::mutex&, user_calls&) noexcept {}
 };
 
 /// An allocator for few streams, and what other threads hand it for freeing, so that they need not wait for its mutex.
@@ -56,8 +102,15 @@ class alignas(64) lane {
  public:
   using allocator = typename pool::allocator;
 
-  lane(stream_id key, lane_device<Device> device, policies<Recipe> chosen, lane_sink<Sink> sink)
-      : key_(key), inside_(std::move(device), std::move(chosen), std::move(sink)) {}
+  lane(stream_id key, user_calls& users, lane_device<Device> device, policies<Recipe> chosen,
+       lane_sink<Sink> sink)
+      : key_(key), inside_(users, std::move(device), std::move(chosen), std::move(sink)) {}
+  lane(const lane&) = delete;
+  lane& operator=(const lane&) = delete;
+  /// What was handed over is freed, so that the sink learns of it.
+  ~lane() {
+    look([](allocator&) {});
+  }
 
   /// The first stream that came here.
   [[nodiscard]] stream_id key() const noexcept { return key_; }

@@ -6,6 +6,7 @@
 
 #include <tessera/adaptor/behind_mutex.hpp>
 #include <tessera/adaptor/in_place.hpp>
+#include <tessera/adaptor/user_calls.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
@@ -21,7 +22,8 @@ namespace tessera {
 ///
 /// The mutex is not held while the device gives or takes back segments or waits for events, so that nobody who finds a
 /// cached block waits for somebody who finds none; nor while a callback of on_pressure runs. The sink is called with it
-/// held. A provider that is not thread-safe is called by one thread at a time; it must not use the allocator.
+/// held, and so are the functions given to with_settings, with_sink and enter_each: who uses the allocator there ends the
+/// program. A provider that is not thread-safe is called by one thread at a time; it must not use the allocator.
 ///
 /// Where the recipe maps pages into ranges, the mutex is held meanwhile, and while a stream whose pages are to go back
 /// ends its work: that work must not use the allocator.
@@ -34,8 +36,9 @@ template <typename Recipe, device_provider Provider, event_sink Sink = ignore_ev
           typename Counting = count_everything>
 class locked {
  public:
-  explicit locked(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
-      : inside_(std::move(device), std::move(chosen), std::move(sink)) {}
+  locked() : locked(Provider{}) {}
+  explicit locked(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
+      : inside_(users_, std::move(device), std::move(chosen), told_sink<Sink>(std::move(sink), users_)) {}
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
@@ -83,7 +86,8 @@ class locked {
     inside_.enter([keep](auto& pool) { tessera::trim_without_waiting(pool, keep); });
   }
 
-  /// The callback may use the allocator. While callbacks run, a thread in need does without them.
+  /// The callback may use the allocator, but not end it; no lock is held. While callbacks run, a thread in need does
+  /// without them.
   [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
     return inside_.on_pressure(call, context);
   }
@@ -115,26 +119,41 @@ class locked {
   /// Calls f with the settings, which nobody reads meanwhile; f must not use the allocator.
   template <typename F>
   decltype(auto) with_settings(F f) {
-    return inside_.enter([&f](auto& pool) -> decltype(auto) { return f(pool.settings()); });
+    return lend("with_settings: the function must not use the allocator",
+                [&f](auto& pool) -> decltype(auto) { return f(pool.settings()); });
   }
-  /// Calls f with the provider, which nobody else calls meanwhile unless it is thread-safe; f must not use the allocator.
+  /// Calls f with the provider. Unless that is thread-safe, nobody else calls it meanwhile, and f must not use the
+  /// allocator.
   template <typename F>
   decltype(auto) with_device(F f) {
-    return inside_.device().with_device(f);
+    return lend_device<Sink>(users_, inside_.device(), f);
   }
   /// Calls f with the sink, which is told nothing meanwhile; f must not use the allocator.
   template <typename F>
   decltype(auto) with_sink(F f) {
-    return inside_.enter([&f](auto& pool) -> decltype(auto) { return f(pool.sink()); });
+    return lend("with_sink: the function must not use the allocator",
+                [&f](auto& pool) -> decltype(auto) { return f(static_cast<Sink&>(pool.sink())); });
   }
   /// Calls f with the allocator behind the mutex, for tools that look at it; f must not use this one.
   template <typename F>
   void enter_each(F f) {
-    inside_.enter(f);
+    lend("enter_each: the function must not use the allocator that is locked", f);
   }
 
+ private:
+  user_calls users_;
+
  protected:
-  behind_mutex<Recipe, shared_provider<Provider>, Sink, Counting> inside_;
+  behind_mutex<Recipe, shared_provider<Provider>, told_sink<Sink>, Counting> inside_;
+
+ private:
+  template <typename F>
+  decltype(auto) lend(const char* rule, F&& f) {
+    return inside_.enter([&](auto& pool) -> decltype(auto) {
+      const user_calls::call noted(users_, user_calls::lock::blocks, rule);
+      return f(pool);
+    });
+  }
 };
 
 /// Says to adaptor/configured.hpp that threads share an allocator by one mutex.

@@ -13,6 +13,7 @@
 #include <tessera/adaptor/in_place.hpp>
 #include <tessera/adaptor/lane.hpp>
 #include <tessera/adaptor/sums.hpp>
+#include <tessera/adaptor/user_calls.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/caller_mistake.hpp>
 #include <tessera/core/allocator_event.hpp>
@@ -48,7 +49,8 @@ class per_stream {
  public:
   static constexpr std::size_t most_lanes = 256;
 
-  explicit per_stream(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+  per_stream() : per_stream(Provider{}) {}
+  explicit per_stream(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : device_(std::move(device)),
         settings_(std::move(chosen)),
         streams_(settings_.streams),
@@ -58,7 +60,6 @@ class per_stream {
   per_stream& operator=(const per_stream&) = delete;
   ~per_stream() {
     for (auto& place : lanes_) delete place.load();
-    for (callback* c = callbacks_.load(); c != nullptr;) delete std::exchange(c, c->next.load());
   }
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
@@ -108,15 +109,12 @@ class per_stream {
     });
   }
 
-  /// The callback may use the allocator. While callbacks run, a thread in need does without them.
+  /// The callback may use the allocator, but not end it; no lock is held. While callbacks run, a thread in need does
+  /// without them.
   [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
-    auto* const made = new (std::nothrow) callback{call, context, nullptr};
-    if (made == nullptr) return false;
+    users_.check<Sink>(user_calls::lock::settings);
     const std::lock_guard lock(mutex_);
-    std::atomic<callback*>* at = &callbacks_;
-    while (at->load() != nullptr) at = &at->load()->next;
-    at->store(made);
-    return true;
+    return pressure_.add(call, context);
   }
 
   /// As in caching_allocator: of the stream's lane, with what all lanes hold, looked at one after the other.
@@ -171,34 +169,44 @@ class per_stream {
   /// Which streams share blocks was settled when it was made.
   template <typename F>
   void with_settings(F f) {
+    users_.check<Sink>(user_calls::lock::settings);
     const std::lock_guard lock(mutex_);
-    f(settings_);
+    {
+      const user_calls::call noted(users_, user_calls::lock::blocks,
+                                   "with_settings: the function must not use the allocator");
+      f(settings_);
+    }
     budget_.set_limit(settings_.growth.limit(device_.capacity()));
     for_each_lane([&](lane_type& l) { l.enter([&](allocator& in) { in.settings() = settings_; }); });
   }
-  /// Calls f with the provider, which nobody else calls meanwhile unless it is thread-safe; f must not use the allocator.
+  /// Calls f with the provider. Unless that is thread-safe, nobody else calls it meanwhile, and f must not use the
+  /// allocator.
   template <typename F>
   decltype(auto) with_device(F f) {
-    return device_.with_device(f);
+    return lend_device<Sink>(users_, device_, f);
   }
   /// Calls f with the sink, which is told nothing meanwhile; f must not use the allocator.
   template <typename F>
   decltype(auto) with_sink(F f) {
+    users_.check<Sink>(user_calls::lock::sink);
     const std::lock_guard lock(sink_mutex_);
+    const user_calls::call noted(users_, user_calls::lock::sink,
+                                 "with_sink: the function must not use the allocator");
     return f(sink_);
   }
   /// Calls f with the allocator of each lane, one after the other, for tools that look at it; f must not use this one.
   template <typename F>
   void enter_each(F f) {
-    for_each_lane([&f](lane_type& l) { l.look(f); });
+    for_each_lane([&](lane_type& l) {
+      l.look([&](allocator& in) {
+        const user_calls::call noted(users_, user_calls::lock::blocks,
+                                     "enter_each: the function must not use the allocator of all lanes");
+        f(in);
+      });
+    });
   }
 
  private:
-  struct callback {
-    bool (*call)(void* context) noexcept;
-    void* context;
-    std::atomic<callback*> next;
-  };
   static constexpr std::size_t most_steps = 8;
 
   /// The lane of a stream: the first of a few places that has it or is empty, and where others have all of them, one of
@@ -214,6 +222,7 @@ class per_stream {
     return lanes_[(first + key.handle % most_steps) % most_lanes].load(std::memory_order_acquire);
   }
   [[nodiscard, gnu::noinline]] lane_type* make_lane(stream_id key, std::size_t first) noexcept {
+    users_.check<Sink>(user_calls::lock::settings);
     const std::lock_guard lock(mutex_);
     for (std::size_t step = 0; step < most_steps; ++step) {
       const std::size_t number = (first + step) % most_lanes;
@@ -222,9 +231,9 @@ class per_stream {
       if (here != nullptr) continue;
       const auto owner = static_cast<address_directory::owner_number>(number);
       here = new (std::nothrow)
-          lane_type(key, lane_device<shared_provider<Provider>>(budget_, device_, directory_, owner),
-                    settings_, lane_sink<Sink>(sink_, sink_mutex_));
-      if (here != nullptr && here->on_pressure(&run_callbacks, this)) {
+          lane_type(key, users_, lane_device<shared_provider<Provider>>(budget_, device_, directory_, owner),
+                    settings_, lane_sink<Sink>(sink_, sink_mutex_, users_));
+      if (here != nullptr && here->on_pressure(&shared_hooks::run, &pressure_)) {
         lanes_[number].store(here, std::memory_order_release);
         return here;
       }
@@ -268,16 +277,7 @@ class per_stream {
     return any;
   }
 
-  static bool run_callbacks(void* context) noexcept {
-    auto& self = *static_cast<per_stream*>(context);
-    if (self.callbacks_.load() == nullptr || self.calling_.exchange(true)) return false;
-    bool any = false;
-    for (const callback* c = self.callbacks_.load(); c != nullptr; c = c->next.load())
-      any = c->call(c->context) || any;
-    self.calling_ = false;
-    return any;
-  }
-
+  user_calls users_;
   shared_provider<Provider> device_;
   address_directory directory_;
   policies<Recipe> settings_;
@@ -286,8 +286,7 @@ class per_stream {
   std::mutex sink_mutex_;
   memory_budget budget_;
   std::mutex mutex_;  // of making lanes, of the settings and of adding callbacks
-  std::atomic<callback*> callbacks_{nullptr};
-  std::atomic<bool> calling_{false};
+  shared_hooks pressure_;
   std::array<std::atomic<lane_type*>, most_lanes> lanes_{};
 };
 

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include <tessera/caching_allocator.hpp>
@@ -23,7 +23,10 @@ namespace tessera {
 /// something through it, then it tries again, and so on until it was patient for long enough. All else is as there.
 ///
 /// A thread that waits for what it holds itself, or for frees that do not come this way, waits in vain; where a collector
-/// holds it, on_pressure may flush that. Each try counts as one in the statistics.
+/// holds it, on_pressure may flush that. Each try counts as one in the statistics. However often others free, no wait
+/// begins once that time is over, and none lasts longer; one last try follows. `Clock` says what time it is, and `Changed`,
+/// a condition variable, waits by it. A callback of on_pressure that allocates through this waits as long as others do,
+/// within the wait of the thread that calls it.
 ///
 ///     #include <tessera/adaptor/locked.hpp>
 ///     using shared = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
@@ -32,7 +35,8 @@ namespace tessera {
 ///     patient.deallocate(p);
 ///
 ///   Source:  Paddle's gpu_allocator_retry_time, where a free may be missed
-template <typename Allocator>
+template <typename Allocator, typename Clock = std::chrono::steady_clock,
+          typename Changed = std::condition_variable>
 class retrying : public Allocator {
  public:
   static constexpr std::chrono::milliseconds usual_patience{10'000};
@@ -66,7 +70,7 @@ class retrying : public Allocator {
   /// The allocator's, which says also how long was waited.
   [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
     oom_report told = Allocator::failure(bytes, stream).report();
-    told.waited_ms = patience_.count();
+    if (bytes <= max_request) told.waited_ms = patience_.count();
     advise(told);
     return out_of_memory(told);
   }
@@ -86,8 +90,13 @@ class retrying : public Allocator {
   void trim(std::size_t keep = 0) noexcept { Allocator::trim(keep), freed(); }
 
  private:
-  using clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 365);
+
+  struct waiter {
+    std::thread::id thread;
+    bool hopes;  ///< something was freed since its latest try began
+    waiter* next;
+  };
 
   /// What once() gives before the time is over; the last try of all is left to the caller.
   template <typename F>
@@ -96,16 +105,22 @@ class retrying : public Allocator {
     if (bytes == 0 || bytes > max_request || patience_.count() <= 0) return got;
     got = once();
     if (got) return got;
-    const clock::time_point deadline = clock::now() + patience_;
+    const auto deadline = Clock::now() + patience_;
     waiting_.fetch_add(1, std::memory_order_acq_rel);
     std::unique_lock lock(mutex_);
+    waiter me{std::this_thread::get_id(), false, first_};
+    first_ = &me;
     for (bool in_time = true; !got && in_time;) {
-      const std::uint64_t seen = frees_;
+      me.hopes = false;
       lock.unlock();
       got = once();
       lock.lock();
-      in_time = got || changed_.wait_until(lock, deadline, [&] { return frees_ != seen; });
+      in_time =
+          got || (changed_.wait_until(lock, deadline, [&me] { return me.hopes; }) && Clock::now() < deadline);
     }
+    waiter** at = &first_;
+    while (*at != &me) at = &(*at)->next;
+    *at = me.next;
     waiting_.fetch_sub(1, std::memory_order_relaxed);
     return got;
   }
@@ -113,15 +128,17 @@ class retrying : public Allocator {
     // Whoever begins to wait behind this, in the order of changes of `waiting_`, finds what was freed in its next try.
     if (waiting_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
     const std::lock_guard lock(mutex_);
-    ++frees_;
+    // What a callback frees in a thread's own try, that try has found already.
+    for (waiter* w = first_; w != nullptr; w = w->next)
+      w->hopes = w->hopes || w->thread != std::this_thread::get_id();
     changed_.notify_all();
   }
 
   std::chrono::milliseconds patience_ = usual_patience;
   std::atomic<std::size_t> waiting_{0};
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::uint64_t frees_ = 0;  // that somebody waited for
+  Changed changed_;
+  waiter* first_ = nullptr;
 };
 
 }  // namespace tessera

@@ -54,4 +54,8 @@ struct ignore_events {
   static constexpr void on(const allocator_event&) noexcept {}
 };
 
+/// Whether a sink is more than that.
+template <event_sink Sink>
+inline constexpr bool is_heard = !std::derived_from<Sink, ignore_events>;
+
 }  // namespace tessera

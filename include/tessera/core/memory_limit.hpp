@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
@@ -18,6 +19,9 @@ struct memory_limit {
 
   constexpr memory_limit() noexcept = default;
   constexpr memory_limit(std::size_t most) noexcept : bytes(most) {}
+  /// The same for a number that is signed, as most literals are.
+  template <std::signed_integral N>
+  constexpr memory_limit(N most) noexcept : memory_limit(static_cast<std::size_t>(most)) {}
   constexpr memory_limit(fraction most) noexcept : share(most) {}
   constexpr memory_limit(std::size_t most, fraction of_device) noexcept : bytes(most), share(of_device) {}
 

@@ -13,6 +13,7 @@
 #include <tessera/engine/audit.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/heap.hpp>
+#include <tessera/engine/listener.hpp>
 #include <tessera/engine/pending_frees.hpp>
 #include <tessera/engine/promise.hpp>
 #include <tessera/provider/provider.hpp>
@@ -31,15 +32,14 @@ struct piece {
 /// Calls of the device that may take long (acquire, release, wait) may come back here before they return: all is in
 /// order before each, and looked up again after it. It knows no locks; an adaptor may let other threads in there.
 ///
-/// What every hit runs through, here and below, is marked always_inline: the calls between such short parts would cost
-/// about as much as the parts.
+/// What every hit runs through, here and below, is marked always_inline: calls would cost about as much as such parts.
 template <device_provider Provider, event_sink Sink, typename Counting, typename Heap, bool UsesEvents>
 class machine {
  public:
   using action = allocator_event::action;
   using books_type = typename Counting::template books<Heap::pools>;
 
-  machine(Provider device, Sink sink) : device_(std::move(device)), sink_(std::move(sink)) {}
+  machine(Provider device, Sink sink) : device_(std::move(device)), listener_(std::move(sink)) {}
   machine(const machine&) = delete;
   machine& operator=(const machine&) = delete;
   ~machine() {
@@ -210,13 +210,13 @@ class machine {
   [[nodiscard]] const books_type& books() const noexcept { return keep_promise(), ledger_; }
   [[nodiscard]] Provider& device() noexcept { return device_; }
   [[nodiscard]] const Provider& device() const noexcept { return device_; }
-  [[nodiscard]] Sink& sink() noexcept { return sink_; }
-
- protected:
+  [[nodiscard]] Sink& sink() noexcept { return listener_.sink(); }
   void tell(action what, std::uintptr_t address, std::size_t bytes, std::size_t of_block,
             stream_id stream) noexcept {
-    sink_.on(allocator_event{what, address, bytes, of_block, stream});
+    listener_.tell(allocator_event{what, address, bytes, of_block, stream});
   }
+
+ protected:
   [[gnu::always_inline]] void keep_promise() const noexcept {
     if (promised_.address != 0) keep_it();
   }
@@ -292,7 +292,7 @@ class machine {
     }
   };
 
-  [[no_unique_address]] Sink sink_;
+  [[no_unique_address]] listener<Sink> listener_;
   std::size_t asked_for_ = 0;
   [[no_unique_address]] pending_frees<Provider, UsesEvents> pending_;
 };

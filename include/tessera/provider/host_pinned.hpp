@@ -196,18 +196,18 @@ class host_pinned {
   [[nodiscard]] bool has_stream(stream_id stream) noexcept { return state_->streams.find(stream) != nullptr; }
   /// Finishes a stream's work and ends its thread; false where there is no such stream.
   bool destroy_stream(stream_id stream) { return state_->streams.destroy(stream); }
-  /// Queues a callable, which must not throw, on a stream; false where there is no such stream.
+  /// Queues a callable, which must not throw, on a stream; false where there is no such stream. It must not allocate this
+  /// memory, as who needs memory may wait for this work; nor free it, where the recipe maps pages into ranges.
   template <typename F>
   bool submit(stream_id stream, F work) {
     const auto on = state_->streams.find(stream);
-    if (on == nullptr) return false;
-    on->submit(std::move(work));
-    return true;
+    return on != nullptr && on->submit(std::move(work)) != 0;
   }
-  /// Returns once all work submitted to the stream so far is done; a stream that has ended has none.
+  /// Returns once all work submitted to the stream so far is done; a stream that has ended has none. False at once, as
+  /// from wait, where that work itself asks, which would wait for itself.
   bool synchronize(stream_id stream) noexcept {
-    if (const auto on = state_->streams.find(stream)) on->wait_for(on->mark());
-    return true;
+    const auto on = state_->streams.find(stream);
+    return on == nullptr || on->wait_for(on->mark());
   }
 
   bool record(stream_id stream, event& mark) noexcept {
@@ -219,8 +219,8 @@ class host_pinned {
   /// An event of a stream that has ended is ready.
   [[nodiscard]] bool query(event& mark) noexcept { return is_done(mark.stream, mark.mark); }
   bool wait(event& mark) noexcept {
-    if (const auto on = state_->streams.find(mark.stream)) on->wait_for(mark.mark);
-    return true;
+    const auto on = state_->streams.find(mark.stream);
+    return on == nullptr || on->wait_for(mark.mark);
   }
   void discard(event&) noexcept {}
   [[nodiscard]] std::uint64_t position(stream_id stream) noexcept {

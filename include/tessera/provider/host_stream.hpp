@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include <tessera/core/contract.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/stream_order.hpp>
 
@@ -22,24 +23,29 @@ class host_stream {
   host_stream() : worker_([this] { run(); }) {}
   host_stream(const host_stream&) = delete;
   host_stream& operator=(const host_stream&) = delete;
-  /// Finishes what was submitted.
-  ~host_stream() {
+  ~host_stream() { finish(); }
+
+  /// Finishes what was submitted and ends the thread; false at once where another call does that or has done it.
+  ///   Requires:  it is not the stream's own work that asks
+  bool finish() {
     {
       const std::lock_guard lock(progress_->mutex);
-      ending_ = true;
+      if (std::exchange(ending_, true)) return false;
     }
     progress_->changed.notify_all();
     worker_.join();
+    return true;
   }
 
   /// Queues a callable that does not throw.
-  ///   Returns:  a mark behind it
+  ///   Returns:  a mark behind it; 0 where the stream has ended
   template <typename F>
   std::uint64_t submit(F work) {
     auto queued = std::make_unique<task_of<F>>(std::move(work));
     std::uint64_t mark = 0;
     {
       const std::lock_guard lock(progress_->mutex);
+      if (ending_) return 0;
       tasks_.push_back(std::move(queued));
       mark = ++submitted_;
     }
@@ -53,7 +59,14 @@ class host_stream {
     return submitted_;
   }
   [[nodiscard]] bool has_reached(std::uint64_t mark) const noexcept { return progress_->has_reached(mark); }
-  void wait_for(std::uint64_t mark) { progress_->wait_for(mark); }
+  /// False at once where the stream's own work asks to wait for what comes behind it.
+  [[nodiscard]] bool wait_for(std::uint64_t mark) {
+    if (is_its_work() && !has_reached(mark)) return false;
+    progress_->wait_for(mark);
+    return true;
+  }
+  /// Whether it is its work that asks.
+  [[nodiscard]] bool is_its_work() const noexcept { return std::this_thread::get_id() == id_; }
   /// Queues a wait for what another stream was given up to a mark; returns a mark behind it. So no two streams can wait
   /// for each other: what is waited for is there already.
   std::uint64_t submit_wait(host_stream& other, std::uint64_t mark) {
@@ -110,12 +123,19 @@ class host_stream {
   std::uint64_t submitted_ = 0;
   bool ending_ = false;
   std::thread worker_;
+  const std::thread::id id_ = worker_.get_id();
 };
 
 /// The streams of one provider. Each is shared with the calls that use it, so that none ends under them.
 class host_streams {
  public:
   host_streams() { streams_.emplace(stream_id{}, std::make_shared<host_stream>()); }
+  host_streams(const host_streams&) = delete;
+  host_streams& operator=(const host_streams&) = delete;
+  /// Finishes their work, which may still ask for streams.
+  ~host_streams() {
+    while (const std::shared_ptr<host_stream> ending = take_any()) ending->finish();
+  }
 
   [[nodiscard]] stream_id create() {
     const std::lock_guard lock(mutex_);
@@ -124,8 +144,13 @@ class host_streams {
     return made;
   }
   /// Finishes a stream's work; false where there is no such stream.
+  ///   Requires:  it is not the stream's own work that asks; else the program ends
   bool destroy(stream_id stream) {
     const std::shared_ptr<host_stream> ending = find(stream);
+    if (ending != nullptr && ending->is_its_work())
+      contract_broken("destroy_stream: work must not end the stream that it is on");
+    // Here, as the work may itself hold the stream; and first, as a stream that is not there has no work.
+    if (ending == nullptr || !ending->finish()) return false;
     const std::lock_guard lock(mutex_);
     return streams_.erase(stream) == 1;
   }
@@ -145,11 +170,18 @@ class host_streams {
     const std::shared_ptr<host_stream> waiting = find(stream), other = find(of);
     if (waiting == nullptr || other == nullptr || waiting == other) return waiting != nullptr;
     const std::lock_guard lock(mutex_);
-    order_.add(stream, waiting->submit_wait(*other, mark), of, mark);
-    return true;
+    const std::uint64_t queued = waiting->submit_wait(*other, mark);
+    if (queued != 0) order_.add(stream, queued, of, mark);
+    return queued != 0;
   }
 
  private:
+  [[nodiscard]] std::shared_ptr<host_stream> take_any() {
+    const std::lock_guard lock(mutex_);
+    if (streams_.empty()) return nullptr;
+    return std::move(streams_.extract(streams_.begin()).mapped());
+  }
+
   std::mutex mutex_;
   std::map<stream_id, std::shared_ptr<host_stream>> streams_;
   stream_order order_;

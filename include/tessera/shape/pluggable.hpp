@@ -17,7 +17,9 @@
 #include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/adaptor/reach.hpp>
 #include <tessera/adaptor/report.hpp>
+#include <tessera/adaptor/user_calls.hpp>
 #include <tessera/caller_mistake.hpp>
+#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/memory_view.hpp>
 #include <tessera/core/stream.hpp>
@@ -35,6 +37,7 @@ namespace tessera {
 ///   D::make_device(number)       a provider of the device of that number; it may throw what says why there is none
 ///   D::make_allocator(device)    what serves it, safe for several threads, over a provider that moves
 ///
+/// One device is made at a time: who makes one may use those that are there, and no other.
 /// Where D::throws_out_of_memory is true, alloc throws what an allocator throws instead of returning null. Only a host in
 /// C++ can take that: PyTorch makes it a RuntimeError with the same text, while null becomes the address of a tensor.
 template <typename D>
@@ -202,7 +205,10 @@ class pluggable {
       say("there is no device %d", device);
       return nullptr;
     }
+    users_.check<ignore_events>(user_calls::lock::settings);
     const std::lock_guard lock(making_);
+    const user_calls::call noted(users_, user_calls::lock::settings,
+                                 "make_device and make_allocator must not use devices that are not made yet");
     auto& at = places_[static_cast<std::size_t>(device)];
     if (at.load() == nullptr) at.store(new place(directory_, device), std::memory_order_release);
     return at.load();
@@ -271,6 +277,7 @@ class pluggable {
 
   address_directory directory_;
   std::array<std::atomic<place*>, most_devices> places_{};
+  user_calls users_;
   std::mutex making_;
   std::mutex error_mutex_;
   std::array<char, 4096> error_{};

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +29,8 @@ struct pickled {
 /// something is an error. Nesting costs no stack, and memory is linear in the file.
 class pickle {
  public:
+  /// The length of the file that it was read from, in bytes.
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] const pickled& root() const noexcept { return values_[root_]; }
   [[nodiscard]] const pickled& operator[](std::uint32_t index) const noexcept { return values_[index]; }
 
@@ -43,8 +46,9 @@ class pickle {
 
  private:
   friend class pickle_reader;
-  std::vector<pickled> values_;
+  std::deque<pickled> values_;  // as a vector would take three times their memory while it grows
   std::uint32_t root_ = 0;
+  std::size_t bytes_ = 0;
 };
 
 class pickle_reader {
@@ -127,6 +131,7 @@ class pickle_reader {
     finished_ = true;
     if (stack_.size() != 1 || !marks_.empty()) return fail("the pickle ends with other than one value");
     out_.root_ = stack_[0];
+    out_.bytes_ = bytes_.size();
   }
 
   [[nodiscard]] std::string_view take(std::uint64_t count) {

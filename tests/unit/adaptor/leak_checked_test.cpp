@@ -12,6 +12,7 @@
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_device.hpp>
 #include <tessera/adaptor/per_stream.hpp>
+#include <tessera/adaptor/retiring.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 

@@ -102,6 +102,44 @@ TYPED_TEST(retrying_test, loses_no_wake_up) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
+/// What a callback has freed, the try that called it has found: a thread that waited for that would never give up, and
+/// one that tried again for it would do nothing else.
+template <typename Pool>
+struct frees_under_pressure {
+  Pool& pool;
+  std::atomic<int> calls{0};
+  static bool call(void* context) noexcept {
+    auto& self = *static_cast<frees_under_pressure*>(context);
+    ++self.calls;
+    self.pool.deallocate(self.pool.try_allocate(512, stream_id{1}));
+    self.pool.trim(1_MiB);
+    return true;
+  }
+};
+TYPED_TEST(retrying_test, gives_up_though_callbacks_free) {
+  TypeParam pool(50ms, of(2_MiB));
+  void* const held = pool.allocate(1_MiB);
+  frees_under_pressure<TypeParam> freeing{pool};
+  ASSERT_TRUE(pool.on_pressure(&freeing.call, &freeing));
+  EXPECT_EQ(pool.try_allocate(2_MiB), nullptr);
+  EXPECT_GE(freeing.calls, 3) << "the first try, the one that waits and the last one";
+  EXPECT_LT(freeing.calls, 20) << "and what the callback allocates tries, too";
+  pool.deallocate(held);
+}
+
+TYPED_TEST(retrying_test, gives_up_though_others_free_all_the_time) {
+  TypeParam pool(50ms, of(2_MiB));
+  void* const held = pool.allocate(1_MiB);
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    while (!done) pool.deallocate(pool.try_allocate(512));
+  });
+  EXPECT_EQ(pool.try_allocate(2_MiB), nullptr);
+  done = true;
+  other.join();
+  pool.deallocate(held);
+}
+
 TYPED_TEST(retrying_test, gives_up_no_earlier_than_told_with_the_failure_of_what_it_asked) {
   TypeParam pool(20ms, of(1_MiB));
   void* const held = pool.allocate(1_MiB);

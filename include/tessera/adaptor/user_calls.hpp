@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/contract.hpp>
+#include <tessera/layer/shared_provider.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera {
+
+/// Which threads are in a function of the user that an allocator calls with a lock of its own held. Where such a function
+/// uses the allocator it would wait for itself, or for a thread that waits for it: then the program ends in words.
+class user_calls {
+ public:
+  /// The locks of an allocator, in the order of taking: under each, a thread may take those behind it.
+  enum class lock : unsigned char { settings, blocks, sink, device };
+
+  /// Notes a call as long as it lives.
+  class call {
+   public:
+    call(user_calls& in, lock held, const char* rule) noexcept : in_(in), held_(held), rule_(rule) {
+      const std::lock_guard changing(in.mutex_);
+      next_ = in.first_.load(std::memory_order_relaxed);
+      in.first_.store(this, std::memory_order_relaxed);
+    }
+    call(const call&) = delete;
+    call& operator=(const call&) = delete;
+    ~call() {
+      const std::lock_guard changing(in_.mutex_);
+      if (in_.first_.load(std::memory_order_relaxed) == this) {
+        in_.first_.store(next_, std::memory_order_relaxed);
+      } else {
+        call* before = in_.first_.load(std::memory_order_relaxed);
+        while (before->next_ != this) before = before->next_;
+        before->next_ = next_;
+      }
+    }
+
+   private:
+    friend user_calls;
+    user_calls& in_;
+    lock held_;
+    const char* rule_;
+    std::thread::id thread_ = std::this_thread::get_id();
+    call* next_ = nullptr;
+  };
+
+  user_calls() = default;
+  user_calls(const user_calls&) = delete;
+  user_calls& operator=(const user_calls&) = delete;
+
+  /// Tells a sink.
+  ///   Requires:  one thread at a time does, with a lock held
+  template <event_sink Sink>
+  void tell(Sink& sink, const allocator_event& event) noexcept {
+    told_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    sink.on(event);
+    told_.store(std::thread::id{}, std::memory_order_relaxed);
+  }
+
+  /// Asks whether the calling thread may take a lock, before it does; else the program ends.
+  ///   Cost:  a load where no thread is in such a function, and another one where there is a sink
+  template <event_sink Sink>
+  void check(lock wanted) const noexcept {
+    const bool is_telling = is_heard<Sink> && told_.load(std::memory_order_relaxed) != std::thread::id{};
+    if (is_telling || first_.load(std::memory_order_relaxed) != nullptr) [[unlikely]]
+      check_this_thread(wanted);
+  }
+
+ private:
+  [[gnu::noinline, gnu::cold]] void check_this_thread(lock wanted) const noexcept {
+    const std::thread::id me = std::this_thread::get_id();
+    if (wanted <= lock::sink && told_.load(std::memory_order_relaxed) == me)
+      contract_broken("a sink must not use the allocator that tells it");
+    const std::lock_guard reading(mutex_);
+    for (const call* c = first_.load(std::memory_order_relaxed); c != nullptr; c = c->next_) {
+      if (c->thread_ == me && wanted <= c->held_) contract_broken(c->rule_);
+    }
+  }
+
+  std::atomic<call*> first_{nullptr};
+  std::atomic<std::thread::id> told_{};
+  mutable std::mutex mutex_;  // of the list
+};
+
+/// Calls f with the provider that several threads share. Where they take turns, f is noted.
+template <event_sink Sink, device_provider Provider, typename F>
+decltype(auto) lend_device(user_calls& users, shared_provider<Provider>& shared, F& f) {
+  if constexpr (is_thread_safe<Provider>) {
+    return shared.with_device(f);
+  } else {
+    users.check<Sink>(user_calls::lock::device);
+    return shared.with_device([&](Provider& device) -> decltype(auto) {
+      const user_calls::call noted(users, user_calls::lock::device,
+                                   "with_device: the function must not use the allocator");
+      return f(device);
+    });
+  }
+}
+
+/// A sink behind one mutex, which notes who is in it.
+template <event_sink Sink>
+class told_sink : public Sink {
+ public:
+  told_sink(Sink to, user_calls& in) noexcept : Sink(std::move(to)), in_(&in) {}
+  void on(const allocator_event& event) noexcept { in_->tell(static_cast<Sink&>(*this), event); }
+
+ private:
+  user_calls* in_;
+};
+/// One that cannot be derived from.
+template <event_sink Sink>
+  requires std::is_final_v<Sink>
+class told_sink<Sink> {
+ public:
+  told_sink(Sink to, user_calls& in) noexcept : to_(std::move(to)), in_(&in) {}
+  void on(const allocator_event& event) noexcept { in_->tell(to_, event); }
+  explicit operator Sink&() noexcept { return to_; }
+
+ private:
+  Sink to_;
+  user_calls* in_;
+};
+/// Of nobody, nothing is to be noted.
+template <>
+class told_sink<ignore_events> : public ignore_events {
+ public:
+  told_sink(ignore_events, user_calls&) noexcept {}
+};
+
+}  // namespace tessera

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/adaptor/collector.hpp>
+#include <tessera/adaptor/configured.hpp>
+#include <tessera/adaptor/history.hpp>
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/adaptor/pinned_host.hpp>
+#include <tessera/adaptor/reach.hpp>
+#include <tessera/adaptor/retiring.hpp>
+#include <tessera/adaptor/retrying.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/pluggable.hpp>
+#include <tessera/shape/shared_allocator.hpp>
+#include <tessera/tessera.hpp>
+
+#include "watchdog.hpp"
+
+/// What functions of the user may do that an allocator calls, and what is said of those that do more.
+namespace {
+
+using namespace tessera;
+using conformance::watchdog;
+using device_type = simulated_device;
+
+device_type of(std::size_t capacity) { return device_type({.capacity = capacity}); }
+constexpr std::size_t room = 120_MiB;
+
+template <typename Pool>
+struct made_of_a_device {
+  Pool pool{of(room)};
+};
+template <typename Pool>
+struct in_one_thread_only : made_of_a_device<Pool> {
+  static constexpr std::uint64_t threads = 1;
+};
+template <typename Pool>
+struct in_three_threads : made_of_a_device<Pool> {
+  static constexpr std::uint64_t threads = 3;
+};
+template <typename Pool>
+struct patient {
+  static constexpr std::uint64_t threads = 3;
+  retrying<Pool> pool{std::chrono::milliseconds(1), of(room)};
+};
+template <typename Front>
+struct under_settings {
+  static constexpr std::uint64_t threads = std::is_same_v<Front, in_one_thread> ? 1 : 3;
+  configured<pytorch_family, device_type, Front> pool{{}, of(room)};
+};
+struct for_the_host {
+  static constexpr std::uint64_t threads = 3;
+  pinned_host<pytorch_pinned_family, device_type> pool{{.pinned_use_background_threads = true}, of(room)};
+};
+struct in_a_copy {
+  static constexpr std::uint64_t threads = 3;
+  shared_allocator<locked<pytorch<>, device_type>> pool =
+      make_shared_allocator<locked<pytorch<>, device_type>>(of(room));
+};
+
+template <typename Pool>
+class callbacks_in_threads : public testing::Test {};
+using pools = testing::Types<
+    in_one_thread_only<caching_allocator<pytorch<>, device_type>>,
+    in_one_thread_only<caching_allocator<pytorch_expandable, device_type>>,
+    in_one_thread_only<caching_allocator<stitched, device_type>>,
+    in_one_thread_only<caching_allocator<cuda_async, device_type>>,
+    in_three_threads<locked<pytorch<>, device_type>>,
+    in_three_threads<locked<pytorch_expandable, device_type>>,
+    in_three_threads<locked<stitched, device_type>>, in_three_threads<locked<cuda_async, device_type>>,
+    in_three_threads<per_stream<pytorch<>, device_type>>,
+    in_three_threads<per_stream<pytorch_expandable, device_type>>,
+    in_three_threads<retiring<pytorch<>, device_type>>, patient<locked<pytorch<>, device_type>>,
+    patient<per_stream<pytorch<>, device_type>>, under_settings<in_one_thread>, under_settings<in_threads>,
+    under_settings<in_streams>, for_the_host, in_a_copy>;
+TYPED_TEST_SUITE(callbacks_in_threads, pools);
+
+/// Does under pressure all that a user may do with an allocator.
+template <typename Pool>
+struct all_that_is_allowed {
+  Pool& pool;
+  std::atomic<int> calls{0}, second_calls{0};
+
+  static bool call(void* context) noexcept {
+    auto& self = *static_cast<all_that_is_allowed*>(context);
+    Pool& pool = self.pool;
+    void* const small = pool.try_allocate(1000, stream_id{7});
+    void* const large = pool.try_allocate(30_MiB, stream_id{8});
+    if (small != nullptr) (void)pool.record_stream(small, stream_id{9});
+    pool.deallocate(large);
+    pool.deallocate(small);
+    EXPECT_STREQ(pool.audit(), nullptr);
+    const usage now = pool.now();
+    EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
+    (void)pool.statistics();
+    pool.reset_peak_statistics();
+    EXPECT_GT(pool.failure(1_GiB).report().wanted, 0u);
+    for_each_settings(pool, [](auto& settings) { settings.growth.most = unlimited; });
+    with_device_of(pool, [](auto& device) { EXPECT_GT(device.capacity(), 0u); });
+    if (self.calls++ == 0) EXPECT_TRUE(pool.on_pressure(&second, context));
+    self.calls % 2 == 0 ? pool.trim() : pool.trim(40_MiB);
+    return true;
+  }
+  static bool second(void* context) noexcept {
+    return ++static_cast<all_that_is_allowed*>(context)->second_calls, false;
+  }
+};
+
+TYPED_TEST(callbacks_in_threads, use_the_allocator_under_pressure) {
+  const watchdog guard("a callback of on_pressure uses the allocator");
+  TypeParam made;
+  auto& pool = made.pool;
+  using pool_type = std::remove_reference_t<decltype(pool)>;
+  all_that_is_allowed<pool_type> above{pool};
+  ASSERT_TRUE(pool.on_pressure(&above.call, &above));
+  std::vector<std::thread> running;
+  for (std::uint64_t t = 0; t < TypeParam::threads; ++t) {
+    running.emplace_back([&pool, t] {
+      for (std::size_t i = 1; i < 60; ++i) {
+        void* const held = pool.try_allocate(i % 3 * 12_MiB + 512, stream_id{t});
+        pool.deallocate(pool.try_allocate(i % 5 * 14_MiB + 512, stream_id{t}));
+        pool.deallocate(held);
+      }
+    });
+  }
+  for (auto& t : running) t.join();
+  EXPECT_GT(above.calls, 0);
+  EXPECT_GT(above.second_calls, 0);
+  EXPECT_EQ(pool.now().live, 0u);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(callbacks_in_threads, a_collector_frees_under_pressure) {
+  const watchdog guard("a collector is flushed under pressure");
+  locked<pytorch<>, device_type> pool{of(100_MiB)};
+  collector garbage(pool, {.threshold = unlimited});
+  for (int i = 0; i < 3; ++i) garbage.collect(pool.allocate(30_MiB), 30_MiB);
+  ASSERT_TRUE(pool.on_pressure(
+      [](void* context) noexcept {
+        auto& kept = *static_cast<decltype(garbage)*>(context);
+        const bool any = kept.gathered() > 0;
+        kept.flush();
+        return any;
+      },
+      &garbage));
+  void* const p = pool.try_allocate(90_MiB);
+  EXPECT_NE(p, nullptr);
+  pool.deallocate(p);
+}
+
+TEST(callbacks_in_threads, a_round_wakes_its_worker) {
+  const watchdog guard("a round wakes its worker");
+  struct rounds {
+    round_worker worker{&one, this, std::chrono::microseconds(0)};
+    std::atomic<int> made{0};
+    static bool one(void* context) noexcept {
+      auto& self = *static_cast<rounds*>(context);
+      EXPECT_TRUE(self.worker.is_running() || self.made == 0);
+      if (++self.made < 100) self.worker.wake();
+      return false;
+    }
+  } all;
+  all.worker.wake();
+  while (all.made < 100) std::this_thread::yield();
+}
+
+TEST(callbacks_in_threads, a_function_given_a_device_for_many_threads_uses_the_allocator) {
+  const watchdog guard("with_device of a provider for many threads");
+  const auto use = [](auto&& pool) {
+    pool.with_device([&pool](host_pinned& device) {
+      EXPECT_GT(device.capacity(), 0u);
+      pool.deallocate(pool.allocate(1_MiB));
+      pool.trim();
+    });
+  };
+  const auto memory = [] { return host_pinned({.capacity = 64_MiB, .pin = host_pinned::pinning::never}); };
+  use(locked<pytorch<>, host_pinned>{memory()});
+  use(per_stream<pytorch<>, host_pinned>{memory()});
+  use(retiring<pytorch<>, host_pinned>{memory()});
+}
+
+TEST(callbacks_in_threads, a_function_under_one_lock_takes_those_behind_it) {
+  const watchdog guard("with_device within with_settings");
+  const auto use = [](auto&& pool) {
+    std::size_t seen = 0;
+    pool.enter_each([&](auto& inner) { inner.trim(), ++seen; });  // which calls the device
+    pool.deallocate(pool.allocate(5_MiB));
+    pool.enter_each([&](auto& inner) {
+      pool.with_device([&](auto& device) { seen += device.used(); });
+      inner.trim();
+    });
+    EXPECT_GE(seen, 20_MiB);
+    EXPECT_EQ(pool.now().reserved, 0u);
+  };
+  use(locked<pytorch<>, device_type>{of(room)});
+  use(per_stream<pytorch<>, device_type>{of(room)});
+}
+
+/// A sink that uses what it is told to.
+struct meddling {
+  void (*use)(void* pool) = nullptr;
+  void* pool = nullptr;
+  void on(const allocator_event& event) noexcept {
+    if (use != nullptr && event.what == allocator_event::action::free_completed) use(pool);
+  }
+};
+
+class callbacks_in_threads_death : public testing::Test {
+ protected:
+  callbacks_in_threads_death() { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+
+  template <typename Pool>
+  static void meddle(void (*use)(void* pool)) {
+    const watchdog guard("a sink uses its allocator", std::chrono::seconds(60));
+    Pool pool{of(room)};
+    for_each_sink(pool, [&](meddling& sink, std::size_t) { sink = {use, &pool}; });
+    pool.deallocate(pool.allocate(1000));
+    pool.trim();
+  }
+  template <typename Pool>
+  static void expect_that_no_sink_uses() {
+    constexpr const char* rule = "a sink must not use the allocator that tells it";
+    EXPECT_DEATH(meddle<Pool>([](void* p) { (void)static_cast<Pool*>(p)->try_allocate(1); }), rule);
+    EXPECT_DEATH(meddle<Pool>([](void* p) { (void)static_cast<Pool*>(p)->try_allocate(1, stream_id{2}); }),
+                 rule);
+  }
+  template <typename Pool, typename F>
+  static void expect_that_nobody_uses(F lend, const char* rule) {
+    EXPECT_DEATH(
+        {
+          const watchdog guard("a function uses the allocator that lends", std::chrono::seconds(60));
+          Pool pool{of(room)};
+          pool.deallocate(pool.allocate(1000));
+          lend(pool, [&pool](auto&) { (void)pool.try_allocate(1000); });
+        },
+        rule);
+  }
+};
+
+TEST_F(callbacks_in_threads_death, no_sink_uses_its_allocator) {
+  expect_that_no_sink_uses<caching_allocator<pytorch<>, device_type, meddling>>();
+  expect_that_no_sink_uses<locked<pytorch<>, device_type, meddling>>();
+  expect_that_no_sink_uses<per_stream<pytorch<>, device_type, meddling>>();
+  EXPECT_DEATH((meddle<retiring<pytorch<>, device_type, meddling>>([](void* p) {
+                 (void)static_cast<retiring<pytorch<>, device_type, meddling>*>(p)->now();
+               })),
+               "a sink must not use the allocator that tells it");
+}
+
+/// Something that asks an allocator that is made later.
+struct question {
+  void* (*ask)(void* pool) = nullptr;
+  void* pool = nullptr;
+  void* operator()() const noexcept { return ask != nullptr ? ask(pool) : nullptr; }
+};
+template <typename Pool>
+void* ask_for_much(void* pool) {
+  return static_cast<Pool*>(pool)->try_allocate(1_GiB);
+}
+
+struct asking_clock {
+  const question* asks;
+  std::uint64_t operator()() const noexcept { return (*asks)() != nullptr; }
+};
+void let_a_clock_ask() {
+  const watchdog guard("a clock uses the allocator", std::chrono::seconds(60));
+  using pool_type = locked<pytorch<>, device_type, history<asking_clock>>;
+  question asks;
+  pool_type pool{of(room), {}, history<asking_clock>(10, asking_clock{&asks})};
+  asks = {&ask_for_much<pool_type>, &pool};
+  (void)pool.try_allocate(1);
+}
+TEST_F(callbacks_in_threads_death, no_clock_of_a_history_uses_the_allocator) {
+  EXPECT_DEATH(let_a_clock_ask(), "a sink must not use the allocator that tells it");
+}
+
+template <typename Pool>
+void expect_rules_of(auto expect) {
+  expect([](Pool& pool, auto f) { pool.with_settings(f); }, "with_settings: the function must not use");
+  expect([](Pool& pool, auto f) { pool.with_sink(f); }, "with_sink: the function must not use");
+  expect([](Pool& pool, auto f) { pool.with_device(f); }, "with_device: the function must not use");
+  expect([](Pool& pool, auto f) { pool.enter_each(f); }, "enter_each: the function must not use");
+}
+TEST_F(callbacks_in_threads_death, no_function_uses_the_allocator_that_is_locked) {
+  using one = locked<pytorch<>, device_type>;
+  using many = per_stream<pytorch<>, device_type>;
+  using background = retiring<pytorch<>, device_type>;
+  expect_rules_of<one>([](auto lend, const char* rule) { expect_that_nobody_uses<one>(lend, rule); });
+  expect_rules_of<many>([](auto lend, const char* rule) { expect_that_nobody_uses<many>(lend, rule); });
+  expect_that_nobody_uses<background>([](background& pool, auto f) { pool.with_device(f); },
+                                      "with_device: the function must not use");
+}
+
+/// Asks the allocator that asks it.
+class asking_back : public forwarding<device_type> {
+ public:
+  asking_back(device_type& to, const question& asks) noexcept : forwarding(to), asks_(&asks) {}
+  [[nodiscard]] void* acquire(std::size_t) noexcept { return (*asks_)(); }
+
+ private:
+  const question* asks_;
+};
+void let_a_provider_ask() {
+  const watchdog guard("a provider uses the allocator", std::chrono::seconds(60));
+  using pool_type = locked<pytorch<>, asking_back>;
+  device_type device = of(room);
+  question asks;
+  pool_type pool{asking_back(device, asks)};
+  asks = {&ask_for_much<pool_type>, &pool};
+  (void)pool.try_allocate(1);
+}
+TEST_F(callbacks_in_threads_death, no_provider_uses_the_allocator_that_calls_it) {
+  EXPECT_DEATH(let_a_provider_ask(), "a provider must not use the allocator that calls it");
+}
+
+struct device_that_needs_another {
+  static device_type make_device(int number);
+  static auto make_allocator(auto device) { return locked<pytorch<>, decltype(device)>(std::move(device)); }
+};
+pluggable<device_that_needs_another>& all_devices() {
+  static pluggable<device_that_needs_another> all;
+  return all;
+}
+device_type device_that_needs_another::make_device(int number) {
+  if (number == 1) EXPECT_NE(all_devices().alloc(1, 0, nullptr), nullptr) << "that is there already";
+  if (number == 2) (void)all_devices().alloc(1, 3, nullptr);
+  return of(room);
+}
+TEST_F(callbacks_in_threads_death, no_device_is_made_with_another_that_is_not) {
+  auto& all = all_devices();
+  EXPECT_NE(all.alloc(1, 0, nullptr), nullptr);
+  EXPECT_NE(all.alloc(1, 1, nullptr), nullptr);
+  EXPECT_DEATH(
+      {
+        const watchdog guard("devices are made", std::chrono::seconds(60));
+        (void)all.alloc(1, 2, nullptr);
+      },
+      "make_device and make_allocator must not use devices that are not made yet");
+}
+
+}  // namespace
