@@ -40,7 +40,6 @@ class shaped : public stack {
   void trim() override { pool.trim(); }
   const char* audit() override { return pool.audit(); }
 
- protected:
   pool_type pool{host()};
 };
 
