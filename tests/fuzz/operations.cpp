@@ -19,7 +19,7 @@
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../conformance/model.hpp"
+#include "../conformance/ownership.hpp"
 #include "fuzz.hpp"
 
 namespace {

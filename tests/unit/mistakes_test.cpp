@@ -14,16 +14,16 @@
 #include <tessera/adaptor/guarded.hpp>
 #include <tessera/adaptor/history.hpp>
 #include <tessera/adaptor/in_place.hpp>
-#include <tessera/adaptor/limited.hpp>
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_device.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/adaptor/pinned_host.hpp>
-#include <tessera/adaptor/registering.hpp>
-#include <tessera/adaptor/reserving.hpp>
 #include <tessera/adaptor/retiring.hpp>
 #include <tessera/adaptor/retrying.hpp>
-#include <tessera/adaptor/timed.hpp>
+#include <tessera/layer/limited.hpp>
+#include <tessera/layer/registering.hpp>
+#include <tessera/layer/reserving.hpp>
+#include <tessera/layer/timed.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -138,9 +138,7 @@ std::vector<row> one_thread() {
       {"stitched", &plain<alone<stitched>>},
       {"crossing", &plain<alone<cuda_async>>},
       {"passthrough", &plain<alone<passthrough>>},
-      {"power of two", &plain<alone<power_of_two>>},
       {"history", &plain<caching_allocator<pytorch<>, simulated_device, history<>>>},
-      {"uncounted", &plain<caching_allocator<pytorch<>, simulated_device, ignore_events, count_totals>>},
       {"configured",
        [](unsigned n) {
          return std::make_unique<stack_of<configured<torch_npu_family, simulated_device>>>(
@@ -164,16 +162,15 @@ TEST(mistakes_death, are_named_by_allocators_for_one_thread) { mistakes::run(one
 std::vector<row> several_threads() {
   return {
       {"locked", &plain<with_mutex<pytorch<>>>},
-      {"per_stream", &plain<per_stream<pytorch<>, simulated_device>>, false},
+      {"per_stream", &plain<per_stream<pytorch<>, simulated_device>>},
       {"retrying",
        [](unsigned n) {
          return std::make_unique<stack_of<retrying<with_mutex<pytorch<>>>>>(std::chrono::milliseconds(0),
                                                                             device(n));
        }},
       {"retiring", &plain<retiring<pytorch<>, simulated_device>>},
-      {"per_device", &make<devices<per_device<pytorch<>, simulated_device>>>, false},
-      {"per_device of per_stream", &make<devices<per_device<pytorch<>, simulated_device, per_stream>>>,
-       false},
+      {"per_device", &make<devices<per_device<pytorch<>, simulated_device>>>},
+      {"per_device of per_stream", &make<devices<per_device<pytorch<>, simulated_device, per_stream>>>},
       {"pinned_host",
        [](unsigned) {
          return std::make_unique<stack_of<pinned_host<torch_npu_pinned_family, host_pinned>>>(

@@ -9,11 +9,10 @@
 
 #include <tessera/adaptor/driver_pool.hpp>
 #include <tessera/adaptor/guarded.hpp>
-#include <tessera/adaptor/limited.hpp>
-#include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/adaptor/reach.hpp>
 #include <tessera/adaptor/retiring.hpp>
+#include <tessera/layer/limited.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
@@ -44,11 +43,9 @@ void keep_busy(Pool& pool, stream_id stream, std::atomic<bool>& go) {
 
 template <typename Pool>
 class ended_streams : public testing::Test {};
-using pools =
-    testing::Types<caching_allocator<pytorch<>, host_pinned>, caching_allocator<cuda_async, host_pinned>,
-                   caching_allocator<pytorch_expandable, host_pinned>, locked<pytorch<>, host_pinned>,
-                   per_stream<pytorch<>, host_pinned>, retiring<pytorch<>, host_pinned>,
-                   guarded<pytorch<>, host_pinned>>;
+using pools = testing::Types<caching_allocator<pytorch<>, host_pinned>,
+                             caching_allocator<cuda_async, host_pinned>, per_stream<pytorch<>, host_pinned>,
+                             retiring<pytorch<>, host_pinned>, guarded<pytorch<>, host_pinned>>;
 TYPED_TEST_SUITE(ended_streams, pools);
 
 TYPED_TEST(ended_streams, hold_nothing_back_on_host_pinned) {
