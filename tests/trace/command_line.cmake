@@ -141,7 +141,7 @@ expect(1 "no allocator could do with less than 4611686018427387900 bytes" explai
 
 # What is no file, or no trace: what and where, for each command that reads.
 file(WRITE ${SCRATCH}/empty.csv "")
-file(WRITE ${SCRATCH}/garbage.csv "\a\b[2J\n,,,,")
+file(WRITE ${SCRATCH}/garbage.csv "[2J\t?\n,,,,")
 foreach(command IN ITEMS compare decisions fit explain-oom tune "draw;--out;${SCRATCH}/none.svg" "snapshot;--out;${SCRATCH}/none.json")
   expect(2 "/dev/zero:1: the header must be op,id,bytes,stream,t_us, " ${command} /dev/zero)
   expect(2 "${TRACES}: cannot be read: Is a directory" ${command} ${TRACES})
@@ -151,7 +151,7 @@ foreach(command IN ITEMS compare decisions fit explain-oom tune "draw;--out;${SC
 endforeach()
 expect(2 "/dev/zero: is no pickle; verify takes snapshots of PyTorch" verify /dev/zero)
 expect(2 "${TRACES}: cannot be read: Is a directory" verify ${TRACES})
-expect(2 "empty.csv: is no pickle" verify ${SCRATCH}/empty.csv)
+expect(2 "empty.csv: byte 0: the pickle is cut short" verify ${SCRATCH}/empty.csv)
 if(EXISTS ${SCRATCH}/none.svg OR EXISTS ${SCRATCH}/none.json)
   message(FATAL_ERROR "A file was written of what could not be read")
 endif()
