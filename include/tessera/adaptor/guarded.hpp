@@ -52,8 +52,8 @@ struct one_segment_each final {
 /// What a guarded allocator is built upon, and so outlives it.
 template <typename Provider>
 struct guarded_parts {
-  guarded_parts(Provider given, guarding how) : device(std::move(given)), memory(device, how) {}
-  Provider device;
+  guarded_parts(Provider given, guarding how) : source(std::move(given)), memory(source, how) {}
+  Provider source;
   guard_memory<Provider> memory;
 };
 
@@ -89,11 +89,11 @@ class guarded : private guarded_parts<Provider>,
   using base = locked<one_segment_each<Recipe>, guard_pages<Provider>, Sink, Counting>;
 
  public:
-  explicit guarded(Provider device = Provider{}, const policies<Recipe>& chosen = {}, Sink sink = {},
-                   guarding how = {})
+  guarded() : guarded(Provider{}) {}
+  explicit guarded(Provider device, const policies<Recipe>& chosen = {}, Sink sink = {}, guarding how = {})
       : parts(std::move(device), how),
         base(guard_pages<Provider>(parts::memory),
-             one_segment_each<Recipe>::from(chosen, parts::device.capacity()), std::move(sink)) {}
+             one_segment_each<Recipe>::from(chosen, parts::source.capacity()), std::move(sink)) {}
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
