@@ -12,10 +12,10 @@
 
 namespace tessera {
 
-/// What an allocator's machine knows of the block that an address lies in.
+/// What an allocator's machine knows of the block that an address lies in; false, and nothing is added, where there is none.
 ///   Cost:  linear in the blocks
 template <typename Machine>
-fixed_text& add_block_at(fixed_text& words, Machine& machine, const void* p) noexcept {
+bool add_block_at(fixed_text& words, Machine& machine, const void* p) noexcept {
   using state = engine::block::state;
   const auto at = reinterpret_cast<std::uintptr_t>(p);
   const engine::block* found = nullptr;
@@ -25,17 +25,23 @@ fixed_text& add_block_at(fixed_text& words, Machine& machine, const void* p) noe
     }
   };
   machine.blocks().for_each_segment(look, true);
-  if (found == nullptr) return words.add("it lies in no segment of this allocator");
-  if (found->is_unmapped()) return words.add("it lies in a range of this allocator, where nothing is mapped");
+  if (found == nullptr) return false;
+  if (found->is_unmapped())
+    return words.add("it lies in a range of addresses, where nothing is mapped"), true;
   const bool is_free = found->is_free();
   words.add("it lies ").add(at - found->address).add(" bytes into a ");
   words.add(is_free ? "free" : found->mark.is == state::pending ? "freed, still used" : "live");
-  words.add(" block of ").add(is_free ? found->size : found->facts.requested);
-  words.add(" bytes at ")
-      .add_address(found->address)
-      .add(", stream ")
-      .add(stream_id(found->home->key()).handle);
-  return is_free || !found->is_by_handle() ? words : words.add(", which was given as a handle");
+  words.add(" block of ").add(is_free ? found->size : found->facts.requested).add(" bytes at ");
+  words.add_address(found->address).add(", stream ").add(stream_id(found->home->key()).handle);
+  if (!is_free && found->is_by_handle()) words.add(", which was given as a handle");
+  return true;
+}
+inline constexpr const char* in_no_segment = "it lies in no segment of this allocator";
+
+/// Ends the program for an address that lies in none of several allocators' segments.
+[[noreturn, gnu::noinline, gnu::cold]] inline void refuse_stranger(const char* call, const void* p) noexcept {
+  fixed_text words;
+  contract_broken(words.add(call).add(": not the address of a live block; ").add(in_no_segment).c_str(), p);
 }
 
 /// Ends the program for an address that is not a live block's, with what is known of it.
@@ -44,7 +50,8 @@ template <typename Machine>
                                                            const void* p) noexcept {
   fixed_text words;
   words.add(call).add(": not the address of a live block; ");
-  contract_broken(add_block_at(words, machine, p).c_str(), p);
+  if (!add_block_at(words, machine, p)) words.add(in_no_segment);
+  contract_broken(words.c_str(), p);
 }
 
 /// The same for a handle, of which nothing more is known.
@@ -59,7 +66,8 @@ template <typename Machine>
                                                         std::size_t said) noexcept {
   fixed_text words;
   words.add(call).add(": not the requested size, which is said to be ").add(said).add("; ");
-  contract_broken(add_block_at(words, machine, p).c_str(), p);
+  (void)add_block_at(words, machine, p);
+  contract_broken(words.c_str(), p);
 }
 
 }  // namespace tessera

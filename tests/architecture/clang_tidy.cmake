@@ -11,7 +11,9 @@ endif()
 list(TRANSFORM headers REPLACE ".+" "#include <\\0>\n")
 list(JOIN headers "" text)
 file(WRITE ${SCRATCH}/every_header.cpp "${text}")
-execute_process(COMMAND ${TIDY} --quiet --config-file=${ROOT}/.clang-tidy ${SCRATCH}/every_header.cpp
+# Headers have no state of their own; programs may.
+execute_process(COMMAND ${TIDY} --quiet --checks=cppcoreguidelines-avoid-non-const-global-variables
+                        --config-file=${ROOT}/.clang-tidy ${SCRATCH}/every_header.cpp
                         -- -std=c++20 -I ${ROOT}/include
                 RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE err)
 if(NOT code EQUAL 0)

@@ -55,10 +55,9 @@ struct patient {
   static constexpr std::uint64_t threads = 3;
   retrying<Pool> pool{std::chrono::milliseconds(1), of(room)};
 };
-template <typename Front>
 struct under_settings {
-  static constexpr std::uint64_t threads = std::is_same_v<Front, in_one_thread> ? 1 : 3;
-  configured<pytorch_family, device_type, Front> pool{{}, of(room)};
+  static constexpr std::uint64_t threads = 3;
+  configured<pytorch_family, device_type, in_streams> pool{{}, of(room)};
 };
 struct for_the_host {
   static constexpr std::uint64_t threads = 3;
@@ -83,8 +82,7 @@ using pools = testing::Types<
     in_three_threads<per_stream<pytorch<>, device_type>>,
     in_three_threads<per_stream<pytorch_expandable, device_type>>,
     in_three_threads<retiring<pytorch<>, device_type>>, patient<locked<pytorch<>, device_type>>,
-    patient<per_stream<pytorch<>, device_type>>, under_settings<in_one_thread>, under_settings<in_threads>,
-    under_settings<in_streams>, for_the_host, in_a_copy>;
+    patient<per_stream<pytorch<>, device_type>>, under_settings, for_the_host, in_a_copy>;
 TYPED_TEST_SUITE(callbacks_in_threads, pools);
 
 /// Does under pressure all that a user may do with an allocator.

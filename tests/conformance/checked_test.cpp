@@ -2,21 +2,18 @@
 // An allocator in checked mode decides as it does otherwise, whatever its recipe, and honest devices hear no word.
 #include <cstddef>
 #include <cstdint>
-#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_stream.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/layer/checked_provider.hpp>
 #include <tessera/layer/limited.hpp>
 #include <tessera/layer/reserving.hpp>
-#include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_npu.hpp>
+#include <tessera/tessera.hpp>
 
-#include "../unit/adaptor/stress.hpp"
-#include "model.hpp"
+#include "misbehaviour.hpp"
 
 namespace {
 
@@ -55,26 +52,22 @@ void goes_the_same_way() {
   }
 }
 
-TYPED_TEST(checked, simulated_devices_go_the_same_way) { goes_the_same_way<TypeParam, simulated_device>(); }
-
-TEST(checked_npu, simulated_devices_go_the_same_way) {
-  goes_the_same_way<torch_npu_native, simulated_npu>();
-  goes_the_same_way<torch_npu_expandable, simulated_npu>();
-}
-
-/// Each kind of growth, and blocks that cross.
 template <typename Recipe>
-class checked_host : public testing::Test {};
-using kinds = testing::Types<pinned_packed, pinned_expandable, stitched, cuda_async>;
-TYPED_TEST_SUITE(checked_host, kinds);
+class checked_kinds : public testing::Test {};
+using kinds = testing::Types<pytorch_native, pytorch_expandable, stitched, cuda_async>;
+TYPED_TEST_SUITE(checked_kinds, kinds);
 
-TYPED_TEST(checked_host, hears_no_word) {
-  using device = checked_provider<host_pinned>;
-  caching_allocator<TypeParam, device> pool{
-      device(host_pinned({.capacity = 400_MiB, .pin = host_pinned::pinning::never}))};
-  const stream_id side = pool.device().to().create_stream();
-  ASSERT_EQ(misbehaviour(pool, plan{7, 3'000, 4_MiB, 60, 97}, {stream_id{0}, side}), "");
+TYPED_TEST(checked_kinds, go_the_same_way) { goes_the_same_way<TypeParam, simulated_device>(); }
+
+TYPED_TEST(checked, hears_no_word) {
+  const simulated_device::options how{.capacity = 700_MiB, .page_granularity = 64_KiB};
+  caching_allocator<TypeParam, checked_provider<simulated_device>> pool{
+      checked_provider(simulated_device(how))};
+  for (const stream_id s : streams) pool.device().to().submit(s, 20'000'000);
+  ASSERT_EQ(misbehaviour(pool, small, streams), "");
 }
+
+TEST(checked_npu, goes_the_same_way) { goes_the_same_way<torch_npu_expandable, simulated_npu>(); }
 
 TYPED_TEST(checked, refusals_hear_no_word) {
   using device = checked_provider<simulated_device>;
@@ -105,8 +98,6 @@ TEST(checked_devices, keep_the_laws) {
   EXPECT_STREQ(law::provider(simulated).broken, nullptr);
   checked_provider npu{simulated_npu{}};
   EXPECT_STREQ(law::provider(npu).broken, nullptr);
-  checked_provider host{host_pinned({.capacity = 64_MiB, .pin = host_pinned::pinning::never})};
-  EXPECT_STREQ(law::provider(host, 1_MiB).broken, nullptr);
 }
 
 /// A provider that wraps another one can be checked, and can be made over a checked one.
@@ -118,19 +109,6 @@ TEST(checked_devices, stack) {
   using cut = reserving<decltype(device)>;
   caching_allocator<pytorch<>, checked_provider<cut>> pool{checked_provider(cut(region))};
   EXPECT_EQ(misbehaviour(pool, small, streams), "");
-}
-
-TEST(checked_devices, serve_threads) {
-  using host = checked_provider<host_pinned>;
-  const auto device = [] {
-    return host(host_pinned({.capacity = 256_MiB, .pin = host_pinned::pinning::never}));
-  };
-  locked<pytorch<>, host> one{device()};
-  adaptor_tests::run_threads(one, 4, 1'500, 1_MiB);
-  per_stream<pytorch<>, host> lanes{device()};
-  adaptor_tests::run_threads(lanes, 4, 1'500, 1_MiB);
-  locked<cuda_async, checked_provider<simulated_device>> simulated;
-  adaptor_tests::run_threads(simulated, 4, 1'500, 1_MiB);
 }
 
 }  // namespace

@@ -20,8 +20,9 @@
 #include <tessera/layer/registering.hpp>
 #include <tessera/layer/reserving.hpp>
 #include <tessera/layer/timed.hpp>
+#include <tessera/tessera.hpp>
 
-#include "model.hpp"
+#include "misbehaviour.hpp"
 #include "watched_device.hpp"
 
 namespace {

@@ -10,7 +10,7 @@
 
 #include <tessera/tessera.hpp>
 
-#include "model.hpp"
+#include "misbehaviour.hpp"
 
 #if __has_include(<malloc.h>)
 #include <malloc.h>

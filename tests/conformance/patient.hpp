@@ -13,7 +13,7 @@
 
 #include <tessera/tessera.hpp>
 
-#include "model.hpp"
+#include "ownership.hpp"
 #include "told.hpp"
 #include "watched_device.hpp"
 

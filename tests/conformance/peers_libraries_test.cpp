@@ -127,6 +127,25 @@ TEST(peers_umpire, what_lives_keeps_its_chunk_when_the_rest_goes) {
   EXPECT_EQ(pool.now().live + pool.now().reserved, 0u);
 }
 
+TEST(peers_umpire, a_pool_over_a_limit_makes_room_for_what_grows_a_little) {
+  // 4 MiB in all, of which a part of the first chunk stays in use; each request is 1 KiB larger than all before.
+  caching_allocator<primary_pool, limited<simulated_device>> pool{limited<simulated_device>({}, 4_MiB)};
+  pool.deallocate(pool.allocate(100));
+  void* const first = pool.allocate(1024);
+  void* const second = pool.allocate(1024);
+  pool.deallocate(first);
+  void* const stays = pool.allocate(100);
+  pool.deallocate(second);
+  for (std::size_t i = 0; i < 16; ++i) {
+    void* const p = pool.try_allocate(1_MiB + i * 1024);
+    ASSERT_NE(p, nullptr) << i;
+    pool.deallocate(p);
+    EXPECT_LE(pool.device().taken(), 4_MiB);
+  }
+  pool.deallocate(stays);
+  EXPECT_EQ(pool.audit(), nullptr);
+}
+
 /// A device that can refuse to take memory back.
 class reluctant : public forwarding<simulated_device> {
  public:

@@ -56,8 +56,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::expect(source.peak_live() <= trace::most_live, "what lives at once is bounded");
   if (made->events.size() > 300) return 0;
   put_through<pytorch<>>(source);
-  put_through<pytorch_expandable>(source);
   put_through<stitched>(source);
-  put_through<cuda_async>(source);
   return 0;
 }

@@ -19,7 +19,7 @@
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../conformance/model.hpp"
+#include "../conformance/ownership.hpp"
 #include "fuzz.hpp"
 
 namespace {
@@ -248,23 +248,15 @@ void drive_configured(fuzz::input& in) {
 template <typename Recipe>
 using plain = caching_allocator<Recipe, simulated_device>;
 
-constexpr std::array<void (*)(fuzz::input&), 19> subjects{
-    &drive<plain<pytorch<>>>,
+using eager = with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>;
+
+constexpr std::array<void (*)(fuzz::input&), 10> subjects{
     &drive<plain<passthrough>>,
-    &drive<plain<power_of_two>>,
-    &drive<plain<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>>,
     &drive<plain<paddle_auto_growth>>,
-    &drive<plain<paddle_naive_best_fit>>,
-    &drive<plain<torch_npu_native>>,
     &drive<plain<pytorch_expandable>>,
-    &drive<plain<
-        with<pytorch_expandable, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, evict_idle_above<percent(60)>>>>,
     &drive<plain<stitched>>,
-    &drive<plain<with<stitched, pool_together, back_with_huge_pages_first>>>,
     &drive<plain<cuda_async>>,
-    &drive<plain<with<cuda_async, pool_small_and_large<1_MiB>, evict_at_free>>>,
-    &drive<locked<pytorch<>, simulated_device>>,
-    &drive<per_stream<pytorch<>, simulated_device>>,
+    &drive<locked<eager, simulated_device>>,
     &drive<per_stream<pytorch_expandable, simulated_device>>,
     &drive_configured<pytorch_family>,
     &drive_configured<torch_npu_family>,

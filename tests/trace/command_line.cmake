@@ -134,6 +134,11 @@ expect(2 "none.csv: cannot be opened: No such file or directory" explain-oom ${S
 expect(2 "none.csv: cannot be opened: No such file or directory" compare ${SCRATCH}/none.csv)
 expect(2 "cannot be read: Is a directory" compare ${TRACES})
 
+# Sizes next to where twice of them overflows.
+file(WRITE ${SCRATCH}/huge.csv "op,id,bytes,stream,t_us\na,0,1152921504606846975,0,0\na,1,1152921504606846975,0,0\na,2,1152921504606846975,0,0\na,3,1152921504606846975,0,0\n")
+expect(2 "huge.csv: does not complete with 18446744073709551615 bytes" fit ${SCRATCH}/huge.csv --recipe stitched --capacity 18446744073709551615)
+expect(1 "no allocator could do with less than 4611686018427387900 bytes" explain-oom ${SCRATCH}/huge.csv --capacity 18446744073709551615)
+
 # What is no file, or no trace: what and where, for each command that reads.
 file(WRITE ${SCRATCH}/empty.csv "")
 file(WRITE ${SCRATCH}/garbage.csv "\a\b[2J\n,,,,")

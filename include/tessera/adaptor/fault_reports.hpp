@@ -28,12 +28,12 @@ class fault_reports {
   template <typename Guarded>
   explicit fault_reports(const Guarded& of) noexcept : fault_reports(of.book()) {}
   explicit fault_reports(const guard_book& of) noexcept {
-    const std::lock_guard lock(mutex_);
-    for (auto& place : books_) {
+    const std::lock_guard lock(mutex);
+    for (auto& place : books) {
       if (place.load() != nullptr) continue;
       place_ = &place;
       place.store(&of);
-      if (++living_ == 1) install();
+      if (++living == 1) install();
       return;
     }
     contract_broken("fault_reports: more than 64 at a time");
@@ -41,34 +41,34 @@ class fault_reports {
   fault_reports(const fault_reports&) = delete;
   fault_reports& operator=(const fault_reports&) = delete;
   ~fault_reports() {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex);
     place_->store(nullptr);
-    if (--living_ == 0) uninstall();
+    if (--living == 0) uninstall();
   }
 
  private:
   using handler = struct sigaction;
 
   static void install() noexcept {
-    if (std::exchange(is_there_, true)) return;
+    if (std::exchange(is_there, true)) return;
     handler ours{};
     ours.sa_sigaction = &on_fault;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
     ::sigemptyset(&ours.sa_mask);
-    ::sigaction(SIGSEGV, nullptr, &before_);  // known before it may be needed
+    ::sigaction(SIGSEGV, nullptr, &before);  // known before it may be needed
     ::sigaction(SIGSEGV, &ours, nullptr);
   }
   /// Where another handler was put in since, which may call this one, it stays.
   static void uninstall() noexcept {
     handler now{};
     ::sigaction(SIGSEGV, nullptr, &now);
-    is_there_ = (now.sa_flags & SA_SIGINFO) == 0 || now.sa_sigaction != &on_fault;
-    if (!is_there_) ::sigaction(SIGSEGV, &before_, nullptr);
+    is_there = (now.sa_flags & SA_SIGINFO) == 0 || now.sa_sigaction != &on_fault;
+    if (!is_there) ::sigaction(SIGSEGV, &before, nullptr);
   }
 
   static void on_fault(int number, siginfo_t* info, void* context) noexcept {
     const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);
-    for (const auto& place : books_) {
+    for (const auto& place : books) {
       const guard_book* const book = place.load();
       const fixed_text words = book != nullptr ? book->explain(at) : fixed_text();
       if (words.empty()) continue;
@@ -79,10 +79,10 @@ class fault_reports {
     hand_on(number, info, context);
   }
   static void hand_on(int number, siginfo_t* info, void* context) noexcept {
-    if ((before_.sa_flags & SA_SIGINFO) != 0) {
-      before_.sa_sigaction(number, info, context);
-    } else if (before_.sa_handler != SIG_DFL && before_.sa_handler != SIG_IGN) {
-      before_.sa_handler(number);
+    if ((before.sa_flags & SA_SIGINFO) != 0) {
+      before.sa_sigaction(number, info, context);
+    } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+      before.sa_handler(number);
     } else {
       // What faulted is tried again, and now the system ends the program there; but not what another process sent.
       handler system{};
@@ -92,11 +92,11 @@ class fault_reports {
     }
   }
 
-  static inline std::mutex mutex_;
-  static inline std::array<std::atomic<const guard_book*>, 64> books_{};
-  static inline handler before_{};
-  static inline int living_ = 0;
-  static inline bool is_there_ = false;  // the handler, or one that may call it
+  static inline std::mutex mutex;
+  static inline std::array<std::atomic<const guard_book*>, 64> books{};
+  static inline handler before{};
+  static inline int living = 0;
+  static inline bool is_there = false;  // the handler, or one that may call it
 
   std::atomic<const guard_book*>* place_ = nullptr;
 };

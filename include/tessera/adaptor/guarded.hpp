@@ -52,9 +52,9 @@ struct one_segment_each final {
 /// What a guarded allocator is built upon, and so outlives it.
 template <typename Provider>
 struct guarded_parts {
-  guarded_parts(Provider device, guarding how) : device_(std::move(device)), memory_(device_, how) {}
-  Provider device_;
-  guard_memory<Provider> memory_;
+  guarded_parts(Provider given, guarding how) : device(std::move(given)), memory(device, how) {}
+  Provider device;
+  guard_memory<Provider> memory;
 };
 
 /// An allocator for finding who writes where nothing is his, in memory that the host reads and writes: the template
@@ -92,8 +92,8 @@ class guarded : private guarded_parts<Provider>,
   explicit guarded(Provider device = Provider{}, const policies<Recipe>& chosen = {}, Sink sink = {},
                    guarding how = {})
       : parts(std::move(device), how),
-        base(guard_pages<Provider>(parts::memory_),
-             one_segment_each<Recipe>::from(chosen, parts::device_.capacity()), std::move(sink)) {}
+        base(guard_pages<Provider>(parts::memory),
+             one_segment_each<Recipe>::from(chosen, parts::device.capacity()), std::move(sink)) {}
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
@@ -101,27 +101,27 @@ class guarded : private guarded_parts<Provider>,
   }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     void* const p = base::try_allocate(bytes, stream);
-    if (p != nullptr) this->memory_.book().hand_out(p, bytes, stream);
+    if (p != nullptr) this->memory.book().hand_out(p, bytes, stream);
     return p;
   }
   [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
     const handle h = base::allocate_by_handle(bytes, stream);
-    if (h) this->memory_.book().hand_out(h.data(), bytes, stream);
+    if (h) this->memory.book().hand_out(h.data(), bytes, stream);
     return h;
   }
 
   void deallocate(void* p) noexcept {
-    if (p != nullptr) expect_sound(this->memory_.book().give_back(p), p), free(p);
+    if (p != nullptr) expect_sound(this->memory.book().give_back(p), p), free(p);
   }
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (p != nullptr) expect_sound(this->memory_.book().give_back(p, &bytes), p), free(p);
+    if (p != nullptr) expect_sound(this->memory.book().give_back(p, &bytes), p), free(p);
   }
   void deallocate(handle h) noexcept {
-    if (h) expect_sound(this->memory_.book().give_back(h.data()), h.data()), free(h);
+    if (h) expect_sound(this->memory.book().give_back(h.data()), h.data()), free(h);
   }
   /// Ends the program, too, where something was written around a live block.
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    const guard_book::verdict found = this->memory_.book().give_back(p);
+    const guard_book::verdict found = this->memory.book().give_back(p);
     if (found.is_live) expect_sound(found, p), free(p);
     return found.is_live;
   }
@@ -130,16 +130,16 @@ class guarded : private guarded_parts<Provider>,
 
   /// Names what is allocated from here on, for all threads; empty for nothing. The 4,096th name and all after it are one.
   ///   Throws:  std::bad_alloc
-  void label(std::string_view text) { this->memory_.book().label(text); }
+  void label(std::string_view text) { this->memory.book().label(text); }
   /// That of a block, freed or not, by any address in it; empty where it has none.
   [[nodiscard]] const char* label_of(const void* p) const noexcept { return book().label_of(p); }
   /// Ends the program where something was written around a live block.
   ///   Cost:  reads less than a page before and 64 bytes behind each
   void check() const noexcept { guard_memory<Provider>::end_if(book().find_damage(), "check"); }
   /// Gives the addresses of freed blocks back, which are not found then any more.
-  void drop_quarantine() noexcept { this->memory_.drop_quarantine(0); }
+  void drop_quarantine() noexcept { this->memory.drop_quarantine(0); }
   /// What is known of the blocks.
-  [[nodiscard]] const guard_book& book() const noexcept { return this->memory_.book(); }
+  [[nodiscard]] const guard_book& book() const noexcept { return this->memory.book(); }
 
   template <typename F>
   decltype(auto) with_device(F f) {

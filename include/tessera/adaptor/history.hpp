@@ -27,7 +27,7 @@ struct wall_time {
 ///     watched.deallocate(watched.allocate(1000));
 ///     watched.sink().for_each([](const auto& entry) { std::printf("%zu bytes\n", entry.event.bytes); });
 ///
-/// `Time` is a function that tells microseconds. Copies begin with what the original has seen; what was moved from may only
+/// `Time` is a function that tells microseconds; as any sink, it must not use the allocator. Copies begin with what the original has seen; what was moved from may only
 /// be assigned to and ended.
 ///   Cost:  a call of the time and a store for each event; 64 bytes for each that is kept
 template <typename Time = wall_time>

@@ -15,6 +15,7 @@
 #include <tessera/adaptor/sums.hpp>
 #include <tessera/adaptor/user_calls.hpp>
 #include <tessera/caching_allocator.hpp>
+#include <tessera/caller_mistake.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
@@ -247,7 +248,7 @@ class per_stream {
   void hand_back(hand_over::item freed) noexcept {
     if (freed.address == nullptr) return;
     lane_type* const at = owner_of(freed.address);
-    if (at == nullptr) contract_broken("deallocate: not the address of a live block", freed.address);
+    if (at == nullptr) refuse_stranger("deallocate", freed.address);
     at->deallocate(freed);
   }
   [[nodiscard]] lane_type* owner_of(const void* p) const noexcept {

@@ -33,7 +33,8 @@ struct allocator_event {
   stream_id stream{};  ///< of the request; where nobody requests, the key under which the block is shared
 };
 
-/// Learns of each allocator_event; must not call the allocator.
+/// Learns of each allocator_event, in the middle of the change and with the lock of the allocator held that has one: it must
+/// not use that allocator, and where it allocates or frees there, the program ends.
 ///
 ///     struct count_segments {
 ///       std::size_t count = 0;

@@ -50,6 +50,8 @@ class checked_events : public forwarding<Device> {
     if (ready) {
       is_ready(made,
                "checked_provider: query says of an event that it is ready before the work before it is done");
+    } else if (tessera::may_see_late<Device>) {
+      return false;
     } else if (made.was_ready) {
       contract_broken("checked_provider: query says of an event that was ready that it is not");
     } else if (made.ended != 0 && made.ended < done) {
@@ -107,13 +109,15 @@ class checked_events : public forwarding<Device> {
   [[nodiscard]] provider_books& books() const noexcept { return *books_; }
 
  private:
+  static constexpr bool order_tells = ordering_provider<Device> && !tessera::may_see_late<Device>;
+
   [[nodiscard]] std::uint64_t position_of(stream_id stream) noexcept {
-    if constexpr (ordering_provider<Device>) return this->to().position(stream);
+    if constexpr (order_tells) return this->to().position(stream);
     return 0;
   }
   /// Where a stream goes by that name which has not come to the position, the one that had it is gone.
   void is_past(stream_id stream, std::uint64_t position, const char* else_broken) noexcept {
-    if constexpr (ordering_provider<Device>) {
+    if constexpr (order_tells) {
       if (!this->to().is_done(stream, position) && this->to().position(stream) >= position)
         contract_broken(else_broken);
     }

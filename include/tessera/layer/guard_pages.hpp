@@ -83,19 +83,19 @@ class guard_memory {
  private:
   [[nodiscard]] void* try_acquire(std::size_t bytes, bool& quarantine_may_help) noexcept {
     const std::size_t step = device_->step(normal_pages);
-    const std::size_t pages = align_up(bytes, step);
+    const std::size_t page_bytes = align_up(bytes, step);
     const std::size_t guard = align_up(how_.guard, step);
-    const std::size_t all = pages + 2 * guard;
+    const std::size_t all = page_bytes + 2 * guard;
     void* const range = device_->reserve(all, step);
     quarantine_may_help = range == nullptr || !how_.frees_pages;
     if (range == nullptr) return nullptr;
-    const std::uintptr_t begin = host_address(range) + guard;
-    if (map(host_pointer(begin), pages)) {
-      const guarded_block* const b = book_.add(host_address(range), all, begin, pages, bytes);
+    const std::uintptr_t pages = host_address(range) + guard;
+    if (map(host_pointer(pages), page_bytes)) {
+      const guarded_block* const b = book_.add(host_address(range), all, pages, page_bytes, bytes);
       if (b != nullptr) return host_pointer(b->address);
-      (void)device_->unmap(host_pointer(begin), pages);
+      (void)device_->unmap(host_pointer(pages), page_bytes);
     }
-    (void)device_->unreserve(range, all);
+    (void)let_go(host_address(range), all);
     return nullptr;
   }
   /// Memory that goes when it is unmapped.
@@ -110,16 +110,24 @@ class guard_memory {
     (void)device_->destroy(memory);
     return false;
   }
-  /// Gives back what a block has that is out of quarantine; false where the device fails, which then keeps it.
+  /// Gives back what a block has that is out of quarantine; false where the device fails, and it is there again.
   [[nodiscard]] bool drop(guarded_block& b) noexcept {
-    if (!how_.frees_pages) {
+    if (!how_.frees_pages && b.page_bytes != 0) {
       end_if(book_.misuse_of(b), "out of quarantine");
-      (void)device_->unmap(pages_of(b), b.page_bytes);
+      if (!device_->unmap(pages_of(b), b.page_bytes)) return book_.put_in_quarantine(b), false;
     }
-    void* const range = host_pointer(b.range);
+    const std::uintptr_t range = b.range;
     const std::size_t bytes = b.range_bytes;
     book_.remove(b);  // before others may be given the same addresses
-    return device_->unreserve(range, bytes);
+    return let_go(range, bytes);
+  }
+  /// Gives addresses back; where the device fails, they are in quarantine until it is tried again.
+  [[nodiscard]] bool let_go(std::uintptr_t range, std::size_t range_bytes) noexcept {
+    if (device_->unreserve(host_pointer(range), range_bytes)) return true;
+    const std::uintptr_t pages = range;  // of which there are none any more
+    if (guarded_block* const kept = book_.add(range, range_bytes, pages, 0, 0))
+      book_.put_in_quarantine(*kept);
+    return false;
   }
   [[nodiscard]] static void* pages_of(const guarded_block& b) noexcept { return host_pointer(b.pages); }
 

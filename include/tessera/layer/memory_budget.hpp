@@ -51,7 +51,7 @@ class memory_budget {
   }
 
   /// Calls ask(), which says whether the device gave `bytes`, if that passes the limit by at most `beyond` bytes; whether it
-  /// gave them. No lock is held meanwhile.
+  /// gave them. No lock is held meanwhile; ask() may use the budget, but for this call.
   template <typename F>
   [[nodiscard]] bool take(std::size_t bytes, std::size_t beyond, F ask) noexcept {
     {

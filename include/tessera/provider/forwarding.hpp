@@ -62,6 +62,7 @@ class forwarding : public virtual_memory_of<Device> {
   using shareable = typename shareable_of<Device>::type;
   static constexpr bool is_host_visible = tessera::is_host_visible<Device>;
   static constexpr bool release_waits = tessera::release_waits<Device>;
+  static constexpr bool may_see_late = tessera::may_see_late<Device>;
 
   explicit forwarding(Device& to) noexcept : to_(&to) {}
 

@@ -101,6 +101,15 @@ template <typename D>
   requires std::convertible_to<decltype(D::release_waits), bool>
 inline constexpr bool release_waits<D> = D::release_waits;
 
+/// Whether query() and is_done() may say of work that is done that it is not, as where asking a device can fail: what a
+/// provider says as a `static constexpr bool may_see_late`, and false where it says nothing. Memory only waits longer then,
+/// but who checks a provider draws no conclusions.
+template <typename D>
+inline constexpr bool may_see_late = false;
+template <typename D>
+  requires std::convertible_to<decltype(D::may_see_late), bool>
+inline constexpr bool may_see_late<D> = D::may_see_late;
+
 /// Returns once the work that a stream was given so far is done; false where this cannot be known.
 template <device_provider D>
 bool finish_work(D& device, stream_id stream) noexcept {

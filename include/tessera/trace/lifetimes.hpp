@@ -26,7 +26,7 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
 /// the order of the file; sizes of 0 are left out.
 ///   Returns:  an error with the line for anything else, for sizes from 2^60 on, and for an id that comes twice
 ///   Source:   the format of google/minimalloc
-///   Cost:     linear, and a sort
+///   Cost:     linear, and a sort; 24 bytes of host memory for each of the text
 [[nodiscard]] inline read_result<recording> read_lifetimes(std::string_view text, std::string name) {
   field_reader line(text, std::move(name));
   if (!line.next_line() || (line.text() != lifetimes_header && line.text() != lifetimes_header_with_offset)) {

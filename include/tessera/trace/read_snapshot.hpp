@@ -285,7 +285,9 @@ class snapshot_reader {
 };
 
 /// Reads a snapshot of any version; keys that older versions lack have their neutral value.
-///   Returns:  an error with the byte offset where something has the wrong type, or sizes do not add up
+///   Returns:  an error with the byte offset where something has the wrong type, sizes do not add up, or references to the
+///             same things would make more of it than 16 bytes for each of the file's
+///   Cost:     linear in the bytes; 100 bytes of host memory for each of them at most
 [[nodiscard]] inline read_result<snapshot> read_snapshot(std::string_view bytes, const std::string& name) {
   auto plain = read_pickle(bytes, name);
   if (auto* error = std::get_if<input_error>(&plain)) return std::move(*error);

@@ -19,6 +19,7 @@
 #include <tessera/adaptor/in_place.hpp>
 #include <tessera/adaptor/per_device.hpp>
 #include <tessera/law/provider.hpp>
+#include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/shape/pmr_resource.hpp>
 #include <tessera/shape/typed_allocator.hpp>
@@ -222,6 +223,59 @@ TEST(guarded_host_pinned, threads_free_each_other_s_blocks) {
   for (auto& p : shared) pool.deallocate(p.load());
   EXPECT_EQ(pool.now().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+/// Every k-th call fails that can.
+class failing : public forwarding<host_pinned> {
+ public:
+  using forwarding<host_pinned>::forwarding;
+  static inline std::size_t every = 0, calls = 0, failed = 0;
+
+  void* reserve(std::size_t bytes, std::size_t at) noexcept {
+    return fails() ? nullptr : to().reserve(bytes, at);
+  }
+  bool unreserve(void* p, std::size_t bytes) noexcept { return !fails() && to().unreserve(p, bytes); }
+  bool create(std::size_t bytes, page_kind kind, physical& made) noexcept {
+    return !fails() && to().create(bytes, kind, made);
+  }
+  bool destroy(const physical& made) noexcept { return !fails() && to().destroy(made); }
+  bool map(void* p, std::size_t bytes, const physical& made) noexcept {
+    return !fails() && to().map(p, bytes, made);
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept { return !fails() && to().unmap(p, bytes); }
+
+ private:
+  static bool fails() noexcept { return every != 0 && ++calls % every == 0 && ++failed > 0; }
+};
+
+TEST(guarded_host_pinned, loses_nothing_when_the_device_fails) {
+  for (const bool frees_pages : {true, false}) {
+    for (const std::size_t every :
+         {std::size_t{3}, std::size_t{4}, std::size_t{5}, std::size_t{7}, std::size_t{11}}) {
+      SCOPED_TRACE(every);
+      host_pinned device = host_memory(1_MiB);
+      failing::every = every;
+      failing::failed = 0;
+      {
+        guarded<pytorch_pinned<>, failing> pool{
+            failing(device), {}, {}, {.quarantine = 60_KiB, .frees_pages = frees_pages}};
+        std::vector<void*> live;
+        for (int i = 0; i < 60; ++i) {
+          void* const p = pool.try_allocate(1000);
+          if (p != nullptr) live.push_back(p);
+          if (i % 3 == 2 && !live.empty()) pool.deallocate(live.back()), live.pop_back();
+          ASSERT_STREQ(pool.audit(), nullptr);
+          pool.check();
+        }
+        EXPECT_GT(failing::failed, 5u);
+        for (void* p : live) pool.deallocate(p);
+        failing::every = 0;
+        pool.trim();
+        EXPECT_EQ(pool.now().reserved, 0u);
+      }
+      EXPECT_EQ(device.held(), host_pinned::holdings{});
+    }
+  }
 }
 
 // What is found when a block is freed. As a forked process shares the memory, each has blocks of its own.

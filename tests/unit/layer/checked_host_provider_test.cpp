@@ -8,10 +8,11 @@
 #include <thread>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_stream.hpp>
 #include <tessera/law/host_visible.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/law/work.hpp>
@@ -19,9 +20,14 @@
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../../conformance/misbehaviour.hpp"
+#include "../adaptor/stress.hpp"
+
 namespace {
 
 using namespace tessera;
+using conformance::misbehaviour;
+using conformance::plan;
 
 enum class lie : unsigned char {
   none,
@@ -158,6 +164,31 @@ TEST(checked_host_provider, an_honest_host_hears_no_word) {
 
 TEST(checked_host_provider, each_lie_is_found_by_a_law) {
   for (const row& r : rows) EXPECT_STREQ(broken_law(r.told), r.law) << "lie " << static_cast<int>(r.told);
+}
+
+/// Each kind of growth, and blocks that cross.
+template <typename Recipe>
+class checked_host : public testing::Test {};
+using kinds = testing::Types<pinned_packed, pinned_expandable, stitched, cuda_async>;
+TYPED_TEST_SUITE(checked_host, kinds);
+
+TYPED_TEST(checked_host, hears_no_word) {
+  using device = checked_provider<host_pinned>;
+  caching_allocator<TypeParam, device> pool{
+      device(host_pinned({.capacity = 400_MiB, .pin = host_pinned::pinning::never}))};
+  const stream_id side = pool.device().to().create_stream();
+  ASSERT_EQ(misbehaviour(pool, plan{7, 3'000, 4_MiB, 60, 97}, {stream_id{0}, side}), "");
+}
+
+TEST(checked_host_provider, serves_threads) {
+  using host = checked_provider<host_pinned>;
+  const auto device = [] {
+    return host(host_pinned({.capacity = 256_MiB, .pin = host_pinned::pinning::never}));
+  };
+  locked<pytorch<>, host> one{device()};
+  adaptor_tests::run_threads(one, 4, 1'500, 1_MiB);
+  per_stream<pytorch<>, host> lanes{device()};
+  adaptor_tests::run_threads(lanes, 4, 1'500, 1_MiB);
 }
 
 TEST(checked_host_provider_death_test, each_lie_ends_the_program_in_words) {

@@ -386,6 +386,24 @@ TEST(checked_provider, each_lie_is_found_by_a_law) {
   for (const row& r : rows) EXPECT_STREQ(broken_law(r.told), r.law) << "lie " << static_cast<int>(r.told);
 }
 
+/// A device that may not know in time what is done contradicts itself in good faith.
+struct doubtful : liar {
+  using liar::liar;
+  static constexpr bool may_see_late = true;
+};
+static_assert(may_see_late<provider_ref<doubtful>> && !may_see_late<provider_ref<liar>>);
+TEST(checked_provider, draws_no_conclusions_from_what_is_seen_late) {
+  for (const lie told : {lie::event_is_ready_no_more, lie::event_is_ready_after_a_later_one}) {
+    checked_provider device{doubtful(told)};
+    for (int i = 0; i < 3; ++i) {
+      checked_provider<doubtful>::event early{}, late{};
+      ASSERT_TRUE(device.record({}, early) && device.record({}, late));
+      (void)device.query(late), (void)device.query(early), (void)device.query(late);
+    }
+    EXPECT_EQ(device.to().calls().query, 9u);
+  }
+}
+
 TEST(checked_provider_death_test, each_lie_ends_the_program_in_words) {
   for (const row& r : rows) {
     if (std::string_view(r.checked).empty()) {

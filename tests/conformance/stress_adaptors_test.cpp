@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/adaptor/configured.hpp>
+#include <tessera/adaptor/history.hpp>
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_device.hpp>
+#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/adaptor/pinned_host.hpp>
+#include <tessera/adaptor/retiring.hpp>
+#include <tessera/adaptor/retrying.hpp>
+#include <tessera/layer/limited.hpp>
+#include <tessera/layer/timed.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/shared_allocator.hpp>
+#include <tessera/tessera.hpp>
+
+#include "stress.hpp"
+#include "watchdog.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace conformance;
+using memory = provider_ref<host_pinned>;
+
+TEST(stress_threads, retiring) {
+  const watchdog guard("retiring");
+  host_pinned device = unlocked();
+  {
+    tessera::retiring<pinned_packed, memory, books> pool{
+        memory(device), {}, {}, {.pause = std::chrono::microseconds(1)}};
+    stress_and_compare_books(pool, device);
+  }
+  expect_all_back(device);
+}
+
+TEST(stress_threads, retrying_where_memory_is_short) {
+  const watchdog guard("retrying");
+  host_pinned device = unlocked(24_MiB);
+  {
+    tessera::retrying<locked<pytorch<>, memory, books>> behind_one{std::chrono::milliseconds(1),
+                                                                   memory(device)};
+    stress_and_compare_books(behind_one, device, usual / 4);
+    tessera::retrying<per_stream<pytorch<>, memory, books>> behind_many{std::chrono::milliseconds(1),
+                                                                        memory(device)};
+    stress_and_compare_books(behind_many, device, usual / 4);
+  }
+  expect_all_back(device);
+}
+
+TEST(stress_threads, per_device) {
+  const watchdog guard("per_device");
+  host_pinned device = unlocked(256_MiB);
+  const auto all = [&device] { return std::vector<memory>{memory(device), memory(device)}; };
+  {
+    tessera::per_device<pytorch<>, memory> behind_one(all());
+    stress<false>(behind_one, device, usual / 2);
+    tessera::per_device<pytorch<>, memory, per_stream> behind_many(all());
+    stress<false>(behind_many, device, usual / 2);
+  }
+  expect_all_back(device);
+}
+
+TEST(stress_threads, configured_while_settings_change) {
+  const watchdog guard("configured");
+  host_pinned device = unlocked();
+  {
+    using family = pytorch_family;
+    configured<family, memory, in_streams> pool({}, memory(device));
+    stressed<decltype(pool), false> stressing(pool);
+    std::thread changing([&pool] {
+      for (int i = 0; i < 200; ++i) {
+        EXPECT_FALSE(pool.change(i % 2 == 0 ? "max_split_size_mb:32" : "garbage_collection_threshold:0.5"));
+        std::this_thread::yield();
+      }
+    });
+    crowd(stressing, device).run(operations(usual), 3);
+    changing.join();
+  }
+  expect_all_back(device);
+}
+
+TEST(stress_threads, pinned_memory_that_is_registered_and_retired_in_background) {
+  const watchdog guard("pinned_host");
+  host_pinned host = unlocked(), device = unlocked();
+  {
+    const config::pytorch_settings said{.pinned_use_background_threads = true,
+                                        .pinned_use_host_register = true,
+                                        .pinned_reserve_segment_size = 4_MiB};
+    tessera::pinned_host<pytorch_pinned_family, memory, host_pinned> pool(said, memory(host), device);
+    stress<false>(pool, device, usual / 2);
+  }
+  expect_all_back(host);
+  expect_all_back(device);
+}
+
+TEST(stress_threads, copies_of_a_shared_allocator_with_a_history) {
+  const watchdog guard("shared_allocator");
+  using pool_type = locked<pytorch<>, timed<host_pinned>, history<>>;
+  host_pinned device = unlocked();
+  call_times times;
+  {
+    auto pool = make_shared_allocator<pool_type>(timed<host_pinned>(device, times), policies<pytorch<>>{},
+                                                 history<>(1000));
+    stressed<decltype(pool)> stressing(pool);
+    std::thread beside([same = pool]() mutable {
+      for (int i = 0; i < 500; ++i) {
+        const auto copy = same;
+        same = copy;
+        same->with_sink([i](history<>& kept) { kept.label(i % 2 == 0 ? "even" : "odd"); });
+      }
+    });
+    crowd(stressing, device).run(operations(usual / 2), 3);
+    beside.join();
+    EXPECT_EQ(pool->with_sink([](const history<>& kept) { return kept.size(); }), 1000u);
+    EXPECT_EQ(times.acquire().count, pool.statistics().num_device_alloc);
+  }
+  expect_all_back(device);
+}
+
+TEST(stress_threads, allocators_that_share_a_budget) {
+  const watchdog guard("limited");
+  using device_type = limited<host_pinned>;
+  using pool_type = locked<pytorch<>, provider_ref<device_type>, books>;
+  device_type device(unlocked(), 48_MiB);
+  {
+    pool_type one{provider_ref(device)}, other{provider_ref(device)};
+    stressed<pool_type> first(one), second(other);
+    std::thread beside([&] { crowd(second, device.to()).run(operations(usual / 2), 2); });
+    crowd(first, device.to()).run(operations(usual / 2), 2);
+    beside.join();
+    EXPECT_EQ(device.taken(), 0u);
+  }
+}
+
+/// A thread has nothing of its own in an allocator: what it freed lies with the lane that gave it, which outlives it, and
+/// streams that have no lane to themselves share those there are.
+template <typename Pool>
+void begin_and_end_threads(const char* what, int threads) {
+  const watchdog guard(what);
+  Pool pool{simulated_device({.capacity = 1000_GiB})};
+  std::atomic<void*> left = nullptr;
+  std::size_t described = 0;
+  for (int t = 0; t < threads; t += 2) {
+    const auto live = [&pool, &left](int number) {
+      const stream_id own{static_cast<std::uint64_t>(number % 300)};  // more than there are lanes
+      void* const mine = pool.allocate(1000, own);
+      void* const kept = pool.allocate(1000, own);
+      pool.deallocate(left.exchange(kept));  // of another thread, which may have ended
+      pool.deallocate(mine);
+    };
+    std::thread one(live, t), other(live, t + 1);
+    one.join();
+    other.join();
+    if (t % 500 == 498) pool.trim();
+    if (t == threads / 2 - 2) described = pool.footprint();
+  }
+  EXPECT_EQ(pool.now().live, 1024u) << "that of the last thread";
+  EXPECT_EQ(pool.statistics().all.allocation.allocated, 2 * threads);
+  EXPECT_EQ(pool.statistics().all.allocation.freed, 2 * threads - 1);
+  pool.deallocate(left);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_LE(pool.footprint(), described + 64_KiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+TEST(stress_threads, that_end_leave_nothing_behind) {
+  begin_and_end_threads<locked<pytorch<>, simulated_device>>("locked", 1000);
+  begin_and_end_threads<per_stream<pytorch<>, simulated_device>>("per_stream",
+                                                                 is_instrumented ? 2000 : 10'000);
+}
+
+TEST(stress_threads, that_end_free_what_they_handed_over) {
+  simulated_device device;
+  books kept;
+  struct teller {
+    books* to;
+    void on(const allocator_event& e) noexcept { to->on(e); }
+  };
+  {
+    per_stream<pytorch<>, provider_ref<simulated_device>, teller> pool{provider_ref(device), {}, {&kept}};
+    std::vector<void*> blocks;
+    for (int i = 0; i < 100; ++i) blocks.push_back(pool.allocate(1000));
+    std::thread([&] {
+      for (void* p : blocks) pool.deallocate(p);
+    }).join();
+    EXPECT_EQ(kept.free, 0) << "they wait for whoever comes by";
+  }
+  EXPECT_EQ(kept.free, 100) << "at last, that is who ends the allocator";
+  EXPECT_EQ(device.used(), 0u);
+}
+
+}  // namespace

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+#include "stress.hpp"
+#include "watchdog.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace conformance;
+using memory = provider_ref<host_pinned>;
+
+TEST(stress_threads, locked_over_segments) {
+  stress_with_books<locked<with<pytorch<>, evict_idle_above<percent(50)>>, memory, books>>("locked");
+}
+TEST(stress_threads, locked_over_ranges) {
+  stress_with_books<locked<pytorch_expandable, memory, books>>("locked, expandable");
+}
+TEST(stress_threads, locked_over_stitched_ranges) {
+  stress_with_books<locked<stitched, memory, books>>("locked, stitched");
+}
+TEST(stress_threads, locked_over_blocks_that_cross_streams) {
+  stress_with_books<locked<cuda_async, memory, books>>("locked, cuda_async");
+}
+TEST(stress_threads, per_stream_over_segments) {
+  stress_with_books<per_stream<with<pytorch<>, evict_idle_above<percent(50)>>, memory, books>>("per_stream");
+}
+TEST(stress_threads, per_stream_over_ranges) {
+  stress_with_books<per_stream<pytorch_expandable, memory, books>>("per_stream, expandable", 256_MiB);
+}
+
+/// Host memory that says nothing of threads, so that calls take turns.
+class one_at_a_time : public memory {
+ public:
+  using memory::memory;
+  static constexpr bool is_thread_safe = false;
+};
+TEST(stress_threads, a_provider_for_one_thread) {
+  static_assert(!is_thread_safe<one_at_a_time> && is_thread_safe<memory>);
+  const watchdog guard("a provider for one thread");
+  host_pinned device = unlocked();
+  {
+    locked<pytorch<>, one_at_a_time, books> behind_one{one_at_a_time(device)};
+    stress_and_compare_books(behind_one, device, usual / 2);
+    per_stream<pytorch<>, one_at_a_time, books> behind_many{one_at_a_time(device)};
+    stress_and_compare_books(behind_many, device, usual / 2);
+  }
+  expect_all_back(device);
+}
+
+}  // namespace
