@@ -85,6 +85,13 @@ TEST(cuda_async, takes_nothing_over_that_may_not_serve) {
   EXPECT_TRUE(is_whole(pool));
 }
 
+TEST(cuda_async, waits_for_the_default_stream_too) {
+  async pool;
+  (void)freed_behind_work(pool, 2_MiB, stream_id{});
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
 TEST(cuda_async, discards_each_event_that_it_waited_for) {
   async pool;
   (void)freed_behind_work(pool, 2_MiB, a);

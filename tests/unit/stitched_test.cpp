@@ -138,6 +138,18 @@ TEST(stitched, takes_more_than_is_wanted_only_where_more_has_lived) {
   EXPECT_TRUE(is_whole(pool));
 }
 
+// 5 MiB would break three whole pages, or take two new ones behind a rest of 1 MiB.
+TEST(stitched, saves_whole_pages_only_where_more_than_half_is_reserved) {
+  for (const bool is_tight : {false, true}) {
+    pool_of<> pool{device_of(is_tight ? 60_MiB : 600_MiB)};
+    void* const free = pool.allocate(20_MiB);
+    void* const used = pool.allocate(21_MiB);
+    pool.deallocate(free);
+    EXPECT_EQ(pool.allocate(5_MiB), is_tight ? static_cast<char*>(used) + 21_MiB : free);
+    EXPECT_TRUE(is_whole(pool));
+  }
+}
+
 TEST(stitched, trades_memory_for_calls_at_one_knob) {
   const auto run = [](std::size_t pieces) {
     pool_of<> pool;

@@ -9,6 +9,7 @@
 #include <tessera/core/memory_limit.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/policy/growth.hpp>
+#include <tessera/tessera.hpp>
 
 namespace {
 
@@ -35,6 +36,17 @@ TEST(fraction, of_more_than_a_whole_does_not_wrap) {
 TEST(grow_exactly, takes_the_block_and_no_more) {
   EXPECT_EQ(grow_exactly<>::segment_size(7 * step, {}), 7 * step);
   EXPECT_EQ((grow_exactly<1_GiB>{}.limit(4_GiB)), 1_GiB);
+}
+
+struct grow_too_little : grow_exactly<> {
+  [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
+    return block / 2;
+  }
+  bool operator==(const grow_too_little&) const = default;
+};
+TEST(growth_policy_death, a_segment_that_cannot_hold_its_block_ends_the_program) {
+  caching_allocator<with<pytorch<>, grow_too_little>, simulated_device> pool;
+  EXPECT_DEATH((void)pool.try_allocate(1_MiB), "a segment must hold the block it is taken for");
 }
 
 TEST(grow_by_segments, has_three_sizes_of_blocks) {
