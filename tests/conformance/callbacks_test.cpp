@@ -205,7 +205,28 @@ TEST(callbacks_in_threads, a_function_under_one_lock_takes_those_behind_it) {
     EXPECT_EQ(pool.now().reserved, 0u);
   };
   use(locked<pytorch<>, device_type>{of(room)});
-  use(per_stream<pytorch<>, device_type>{of(room)});
+}
+
+/// Work on a stream of the host, whose events a thread waits for meanwhile.
+template <typename Pool>
+void free_from_work_on_a_stream() {
+  const watchdog guard("work on a stream frees");
+  host_pinned memory({.capacity = 64_MiB, .pin = host_pinned::pinning::never});
+  Pool pool{provider_ref(memory)};
+  const stream_id side = memory.create_stream();
+  for (int i = 0; i < 200; ++i) {
+    void* const read = pool.allocate(1_MiB);
+    void* const freed = pool.allocate(1_MiB);
+    EXPECT_TRUE(pool.record_stream(read, side));
+    memory.submit(side, [&pool, freed] { pool.deallocate(freed); });
+    pool.deallocate(read);
+    pool.trim();  // which waits for that work
+  }
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+TEST(callbacks_in_threads, work_on_a_stream_frees_what_lies_in_segments) {
+  free_from_work_on_a_stream<locked<pytorch<>, provider_ref<host_pinned>>>();
+  free_from_work_on_a_stream<per_stream<pytorch<>, provider_ref<host_pinned>>>();
 }
 
 /// A sink that uses what it is told to.
@@ -303,11 +324,12 @@ TEST_F(callbacks_in_threads_death, no_function_uses_the_allocator_that_is_locked
                                       "with_device: the function must not use");
 }
 
-/// Asks the allocator that asks it.
+/// Asks the allocator that asks it for memory that is not there.
 class asking_back : public forwarding<device_type> {
  public:
+  static constexpr bool is_thread_safe = true;
   asking_back(device_type& to, const question& asks) noexcept : forwarding(to), asks_(&asks) {}
-  [[nodiscard]] void* acquire(std::size_t) noexcept { return (*asks_)(); }
+  [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return bytes < 1_GiB ? (*asks_)() : nullptr; }
 
  private:
   const question* asks_;
