@@ -128,7 +128,7 @@ class textbook {
   }
 
   Provider& device() { return device_; }
-  const tessera::statistics<2>& statistics() const { return statistics_; }
+  [[nodiscard]] const tessera::statistics<2>& statistics() const { return statistics_; }
 
  private:
   struct block {
@@ -142,7 +142,7 @@ class textbook {
     std::size_t requested = 0;
     int awaited = 0;
     std::set<tessera::stream_id> uses{};
-    bool is_split() const { return previous != nullptr || next != nullptr; }
+    [[nodiscard]] bool is_split() const { return previous != nullptr || next != nullptr; }
   };
   struct by_size {
     bool operator()(const block* a, const block* b) const {

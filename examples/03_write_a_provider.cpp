@@ -26,8 +26,8 @@ class arena {
     mark(static_cast<std::size_t>(static_cast<std::byte*>(p) - memory_.get()) / page, bytes / page, false);
     return true;
   }
-  std::size_t capacity() const noexcept { return page * pages; }
-  std::size_t granularity() const noexcept { return page; }
+  [[nodiscard]] std::size_t capacity() const noexcept { return page * pages; }
+  [[nodiscard]] std::size_t granularity() const noexcept { return page; }
 
  private:
   struct freeing {

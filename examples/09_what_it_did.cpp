@@ -2,6 +2,7 @@
 // What an allocator did: why it ran out of memory, its latest events under labels, all that it counts, and a snapshot for
 // the viewers of PyTorch: example_09_what_it_did [snapshot.pickle]
 #include <cstdio>
+#include <string>
 
 #include <tessera/adaptor/history.hpp>
 #include <tessera/adaptor/report.hpp>
@@ -35,7 +36,7 @@ int main(int count, char** arguments) {
   pool.sink().for_each([&pool](const auto& seen) {
     using action = tessera::allocator_event::action;
     if (seen.event.what == action::alloc || seen.event.what == action::oom)
-      std::printf("%-8s %s %zu bytes\n", pool.sink().text_of(seen).data(),
+      std::printf("%-8s %s %zu bytes\n", std::string(pool.sink().text_of(seen)).c_str(),
                   seen.event.what == action::oom ? "no room for" : "got", seen.event.bytes);
   });
   std::puts(tessera::table_of(tessera::report_of(pool, &times)).c_str());

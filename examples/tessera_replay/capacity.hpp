@@ -34,7 +34,7 @@ template <typename Completes>
   while (!completes(enough)) {
     too_small = enough;
     if (enough >= most) return {};
-    enough = std::min(2 * enough, most);
+    enough = enough <= most / 2 ? 2 * enough : most;
   }
   return bisected(too_small, enough, 1, completes);
 }

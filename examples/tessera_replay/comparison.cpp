@@ -41,7 +41,8 @@ replay::row measure(const std::string& name, const tessera::trace::program& prog
 
 }  // namespace
 
-std::vector<replay::wish> replay::wishes_of(const arguments& said, std::vector<std::string> otherwise) {
+std::vector<replay::wish> replay::wishes_of(const arguments& said,
+                                            const std::vector<std::string>& otherwise) {
   std::vector<wish> wishes;
   if (!said.conf.empty()) wishes.push_back({said.recipe, said.conf, said.recipe + ", with --conf"});
   for (const std::string& name : said.recipes.empty() ? otherwise : said.recipes) {

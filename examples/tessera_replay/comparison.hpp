@@ -36,7 +36,7 @@ struct wish {
 };
 
 /// The recipes that were named, or if none was, those; under settings also the last that was named.
-[[nodiscard]] std::vector<wish> wishes_of(const arguments& said, std::vector<std::string> otherwise);
+[[nodiscard]] std::vector<wish> wishes_of(const arguments& said, const std::vector<std::string>& otherwise);
 
 /// What each wish makes of a program and then each of `compared` that is not wished for; or what is wrong. Says on a
 /// terminal, behind `task`, what it is at.

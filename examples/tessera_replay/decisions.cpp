@@ -16,8 +16,6 @@ int replay::decisions(const arguments& said) {
                 is_pytorch ? "pytorch-2.6.0 native allocator" : said.recipe.c_str(), said.conf.c_str(),
                 said.capacity, title_of(said.files[0]).c_str());
     tessera::trace::write_decisions<Recipe>(stdout, program, device_of(said.capacity), chosen);
-    return std::fflush(stdout) == 0 && std::ferror(stdout) == 0
-               ? done
-               : complain("standard output: cannot be written");
+    return done;
   });
 }

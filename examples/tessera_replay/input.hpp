@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -40,14 +41,17 @@ using tessera::trace::read_result;
   return title_of(said.files[0]) + ", " + said.recipe + (said.conf.empty() ? "" : ", --conf " + said.conf);
 }
 
+[[nodiscard]] inline bool is_pickle(std::string_view bytes) { return bytes.starts_with('\x80'); }
+
 /// A file in any of the formats that are understood, told by its beginning.
 [[nodiscard]] inline read_result<tessera::trace::recording> read_recording(const std::string& path) {
-  auto text = tessera::trace::read_file(path);
-  if (auto* error = std::get_if<tessera::trace::input_error>(&text)) return std::move(*error);
+  using namespace tessera::trace;
+  auto text = read_file(path, [&](std::string_view beginning) {
+    return is_pickle(beginning) ? std::nullopt : no_text_trace(beginning, path);
+  });
+  if (auto* error = std::get_if<input_error>(&text)) return std::move(*error);
   const std::string& bytes = std::get<std::string>(text);
-  const bool pickled = bytes.starts_with('\x80');
-  return pickled ? tessera::trace::read_snapshot_recording(bytes, path)
-                 : tessera::trace::read_text_trace(bytes, path);
+  return is_pickle(bytes) ? read_snapshot_recording(bytes, path) : read_text_trace(bytes, path);
 }
 
 /// Says on a terminal what is being done, over what was said before; nothing where standard error is a file.

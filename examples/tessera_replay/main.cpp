@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // tessera-replay: runs recorded programs through allocators.
 
+#include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstdio>
+#include <cstring>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -145,19 +149,38 @@ std::string read_words(const command& chosen, int count, char** words, replay::a
   return {};
 }
 
+/// The exit code, once what was printed is known to have come to where it goes.
+int printed(int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  return complain(std::string("standard output: cannot be written: ") +
+                  (errno != 0 ? std::strerror(errno) : "what was printed is not complete"));
+}
+
+/// Runs a command; where host memory runs out, that is what is said.
+int run(const command& chosen, const replay::arguments& said) {
+  try {
+    return printed(chosen.run(said));
+  } catch (const std::bad_alloc&) {
+    return complain(std::string(chosen.name) + " " + said.files[0] + ": host memory ran out");
+  } catch (const std::length_error&) {
+    return complain(std::string(chosen.name) + " " + said.files[0] + ": host memory ran out");
+  }
+}
+
 }  // namespace
 
 int main(int count, char** words) {
   const std::string_view name = count > 1 ? words[1] : "";
   if (name == "--help" || name == "-h" || name == "help") {
     print_usage(stdout);
-    return replay::done;
+    return printed(replay::done);
   }
   for (const command& c : commands) {
     if (c.name != name) continue;
     replay::arguments said;
     const std::string wrong = read_words(c, count, words, said);
-    return wrong.empty() ? c.run(said) : complain(wrong);
+    return wrong.empty() ? run(c, said) : complain(wrong);
   }
   (void)complain(name.empty() ? "a command is missing" : std::string(name) + ": no such command");
   print_usage(stderr);

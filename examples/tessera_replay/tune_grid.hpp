@@ -19,8 +19,8 @@ struct scene {
 /// a capacity, on one stream, or in a replay, which waits for no stream.
 [[nodiscard]] composition in_plain_words(composition c, const scene& of);
 
-/// The compositions in whose plain words one policy is another than in those of `c`, and `c` itself.
-[[nodiscard]] std::vector<composition> neighbours(const composition& c, const scene& of);
+/// The compositions in whose plain words one policy is another than in those of `from`, and `from` itself.
+[[nodiscard]] std::vector<composition> neighbours(const composition& from, const scene& of);
 
 /// Whether the program must do more than with pytorch for it to be correct: record all streams, or use one alone.
 [[nodiscard]] bool asks_more_of_the_program(const composition& c, const scene& of);

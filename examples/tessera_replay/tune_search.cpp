@@ -206,7 +206,7 @@ void search::run() {
     std::vector<composition> around;
     for (std::size_t i : places) {
       tried_[i].was_left = true;
-      for (composition& c : neighbours(tried_[i].made, chosen_.known)) around.push_back(std::move(c));
+      for (const composition& c : neighbours(tried_[i].made, chosen_.known)) around.push_back(c);
     }
     try_all(around);
     const auto less = [](const candidate& a, const candidate& b) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdio>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include <tessera/trace/file.hpp>
@@ -45,10 +47,11 @@ int replay::verify(const arguments& said) {
   int code = done;
   bool first = true;
   for (const std::string& file : said.files) {
-    const auto bytes = tessera::trace::read_file(file);
+    const auto bytes = tessera::trace::read_file(file, [&](std::string_view beginning) {
+      const input_error error{file, "is no pickle; verify takes snapshots of PyTorch"};
+      return is_pickle(beginning) ? std::nullopt : std::optional(error);
+    });
     if (const auto* error = std::get_if<input_error>(&bytes)) return complain(error->text());
-    if (!std::get<std::string>(bytes).starts_with('\x80'))
-      return complain(file + ": is no pickle; verify takes snapshots of PyTorch");
     const auto read = tessera::trace::read_snapshot(std::get<std::string>(bytes), file);
     if (const auto* error = std::get_if<input_error>(&read)) return complain(error->text());
     const auto& snapshot = std::get<tessera::trace::snapshot>(read);

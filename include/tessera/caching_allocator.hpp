@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <utility>
 
+#include <tessera/caller_mistake.hpp>
 #include <tessera/check_provider.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/stream.hpp>
@@ -27,7 +27,8 @@ namespace tessera {
 
 /// A stream-aware caching allocator: `Recipe` decides, `Provider` gives the memory, `Sink` is told, `Counting` keeps count.
 ///
-/// It owns its provider, stays where it is, and gives every segment back when it ends. One thread at a time may use it.
+/// It owns its provider, stays where it is, and gives every segment back when it ends, with what is live there, of which a
+/// leak_checked [adaptor/leak_checked.hpp] tells. One thread at a time may use it, which a one_thread checks.
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class caching_allocator {
@@ -35,7 +36,8 @@ class caching_allocator {
   static_assert(check_provider<Recipe, Provider>());
 
  public:
-  explicit caching_allocator(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+  caching_allocator() : caching_allocator(Provider{}) {}
+  explicit caching_allocator(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : policies_(std::move(chosen)), machine_(std::move(device), std::move(sink)) {}
 
   /// Serves a request of `bytes` on `stream`.
@@ -65,17 +67,16 @@ class caching_allocator {
   /// Takes a block back, for reuse once a later call finds the streams recorded for it past this one. Null is ignored.
   ///   Requires:  an address that this allocator handed out and did not get back since; else the program ends
   void deallocate(void* p) noexcept {
-    if (p != nullptr && !try_deallocate(p)) contract_broken("deallocate: not the address of a live block", p);
+    if (p != nullptr && !try_deallocate(p)) refuse_address(machine_, "deallocate", p);
   }
   ///   Requires:  also that `bytes` is what was requested
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (machine_.requested_at(p, bytes) != bytes) contract_broken("deallocate: not the requested size", p);
+    if (machine_.requested_at(p, bytes) != bytes) refuse_size(machine_, "deallocate", p, bytes);
     deallocate(p);
   }
   ///   Requires:  a handle that this allocator gave and did not get back since
   void deallocate(handle h) noexcept {
-    if (h && !settle(machine_.take_back(*h.block())))
-      contract_broken("deallocate: not the handle of a live block");
+    if (h && !settle(machine_.take_back(*h.block()))) refuse_handle("deallocate");
   }
   /// The same as deallocate, but an address that is not a live block's changes nothing and gives false.
   [[nodiscard]] bool try_deallocate(void* p) noexcept { return settle(machine_.take_back(p)); }
@@ -182,9 +183,10 @@ class caching_allocator {
     if (step == recovery_step::grow_exactly) return true;
     if (step == recovery_step::evict_all) return trim(), ++machine_.books().num_alloc_retries, true;
     const std::size_t oversize = policies_.split.oversize();
-    engine::free_blocks* const home = oversize != unlimited ? machine_.home(want.pool, want.key) : nullptr;
+    engine::free_blocks* const home = machine_.home(want.pool, want.key);
+    if (home == nullptr || oversize > unlimited / 2) return false;
     const auto release = [this](engine::block& b) { return machine_.release(b); };
-    return home != nullptr && machine_.blocks().release_fitting(*home, want.size, oversize, release);
+    return machine_.blocks().release_fitting(*home, want.size, oversize, release);
   }
 
   void evict(moment when) noexcept { evict_idle(machine_, policies_.eviction, when, now()); }

@@ -47,6 +47,20 @@ void for_each_block(Allocator& pool, F f) {
   blocks.for_each_segment(look, true);
 }
 
+/// The live block that begins at an address: how large it is, and what was requested. Of 0 bytes where there is none.
+///
+///     void* const p = pool.allocate(1000);
+///     const tessera::block_view block = tessera::live_block_at(pool, p);
+///     std::printf("%zu bytes serve %zu\n", block.bytes, block.requested);
+///     pool.deallocate(p);
+///
+///   Cost:  constant
+template <typename Allocator>
+[[nodiscard]] block_view live_block_at(Allocator& pool, const void* p) noexcept {
+  const engine::block* const found = pool.machine().find_live(p);
+  return found != nullptr ? view_of(*found) : block_view{};
+}
+
 /// Bytes of the cache that trim() could not give back, because live or pending blocks share their segments or pages.
 ///   Cost:  linear in the blocks, and in ranges in their pages
 template <typename Allocator>

@@ -1,5 +1,5 @@
 # Plants faults in trees of its own and expects the scripts beside this one to name them.
-#   cmake -D SCRATCH=folder -D COMPILER=c++ -D FAMILY=GNU|Clang -P can_fail.cmake
+#   cmake -D SCRATCH=folder -D COMPILER=c++ -D FAMILY=GNU|Clang [-D TIDY=clang-tidy-19] -P can_fail.cmake
 cmake_minimum_required(VERSION 3.24)
 set(tree ${SCRATCH}/planted)
 file(REMOVE_RECURSE ${tree})
@@ -11,7 +11,7 @@ endfunction()
 # Runs a script over what has been planted; without words, it must find no fault.
 function(expect script words)
   execute_process(COMMAND ${CMAKE_COMMAND} -D ROOT=${tree} -D COMPILER=${COMPILER} -D FAMILY=${FAMILY}
-                          -D SCRATCH=${tree}/scratch -P ${CMAKE_CURRENT_LIST_DIR}/${script}
+                          -D SCRATCH=${tree}/scratch -D TIDY=${TIDY} -P ${CMAKE_CURRENT_LIST_DIR}/${script}
                   RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
   file(REMOVE_RECURSE ${tree})
   string(FIND "${out}" "${words}" at)
@@ -72,6 +72,23 @@ plant_top_level(LICENSE build.sh)
 expect(top_level.cmake "the top level may not hold build.sh")
 plant_top_level()
 expect(top_level.cmake "LICENSE is missing at the top level")
+
+# Plants a recipe and the list of those that the suite goes through.
+function(plant_recipe list)
+  plant(include/tessera/recipe/with.hpp "\ntemplate <typename Base>\nstruct with final {\n  static_assert(true);")
+  plant(include/tessera/recipe/one.hpp "\nstruct one final {\n  using rounding = round_to_multiple<512>;")
+  plant(tests/conformance/shipped.hpp "${list}")
+endfunction()
+plant_recipe("f(named<one>{\"one\"})")
+expect(shipped.cmake "")
+plant_recipe("")
+expect(shipped.cmake "one is a recipe and not listed")
+plant_recipe("f(named<one>{\"one\"}), f(named<two>{\"two\"})")
+expect(shipped.cmake "two is listed and no recipe")
+plant_recipe("f(named<one>{\"one\"}), f(named<one>{\"one\"})")
+expect(shipped.cmake "one is listed twice")
+plant_recipe("f(named<one>{\"other\"})")
+expect(shipped.cmake "one is called other")
 
 # Plants an example and the pages that show some of it.
 function(plant_pages example readme pages)
@@ -181,4 +198,38 @@ if(FAMILY MATCHES "^(GNU|Clang)$")
   expect(header_examples.cmake "a.hpp:6: an example begins five blanks behind ///")
   plant_examples("/// Trims: pool.trim();")
   expect(header_examples.cmake "no header has an example")
+endif()
+
+# Plants a library of one header and the checkout's configuration.
+function(plant_untidy text)
+  file(COPY ${CMAKE_CURRENT_LIST_DIR}/../../.clang-tidy DESTINATION ${tree})
+  plant(include/tessera/a.hpp "#pragma once\n${text}")
+endfunction()
+if(TIDY)
+  plant_untidy("inline int returns_one() noexcept { return 1; }")
+  expect(clang_tidy.cmake "")
+  plant_untidy("inline int ReturnsOne() noexcept { return 1; }")
+  expect(clang_tidy.cmake "[readability-identifier-naming")
+  plant_untidy("namespace { int of_each_source = 1; }")
+  expect(clang_tidy.cmake "[google-build-namespaces")
+  expect(clang_tidy.cmake "no headers in")
+endif()
+
+# Plants a library of two headers, of which one holds the text.
+function(plant_together text)
+  plant(include/tessera/a.hpp "#pragma once\n#include <cstddef>\n${text}")
+  plant(include/tessera/b.hpp "#pragma once\ninline int in_b() { return 1; }")
+  plant(tests/unit/bare.cpp "int main() { return in_b() - in_b(); }")
+endfunction()
+if(FAMILY MATCHES "^(GNU|Clang)$")
+  plant_together("inline std::size_t in_a() { return 1; }")
+  expect(together.cmake "")
+  plant_together("inline int min(int a, int b) { return a < b ? a : b; }")
+  expect(together.cmake "is a macro of others")
+  plant_together("inline int in_a() { return in_b(); }")
+  expect(together.cmake "of seed 1:")
+  plant_together("inline double twice(float once) { return once * 2.0; }")
+  expect(together.cmake "double-promotion")
+  plant_together("inline void in_a() { throw 1; }")
+  expect(together.cmake "-fno-exceptions")
 endif()

@@ -73,7 +73,7 @@ memory_files open_memory_files() {
     char name[64] = "";
     struct stat is{};
     if (::readlink(path.c_str(), name, sizeof name - 1) < 0 ||
-        std::string(name).rfind("/memfd:tessera", 0) != 0 || ::stat(path.c_str(), &is) != 0)
+        !std::string(name).starts_with("/memfd:tessera") || ::stat(path.c_str(), &is) != 0)
       continue;
     ++sum.count;
     sum.bytes += static_cast<std::size_t>(is.st_blocks) * 512;
@@ -85,7 +85,7 @@ memory_files open_memory_files() {
 std::size_t number_in(const char* file, const std::string& name) {
   std::ifstream from(file);
   for (std::string line; std::getline(from, line);) {
-    if (line.rfind(name + ":", 0) == 0) return std::stoul(line.substr(name.size() + 1)) * 1_KiB;
+    if (line.starts_with(name + ":")) return std::stoul(line.substr(name.size() + 1)) * 1_KiB;
   }
   return 0;
 }

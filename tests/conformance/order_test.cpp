@@ -172,7 +172,8 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
       bool freed = false;
       switch (pick(4)) {
         case 0:  // on another stream
-          if ((freed = put_behind(other, h.on))) pool.free_async(h.p, other);
+          freed = put_behind(other, h.on);
+          if (freed) pool.free_async(h.p, other);
           break;
         case 1:  // noted for another one
           if (put_behind(other, h.on) && pool.record_stream(h.p, other))

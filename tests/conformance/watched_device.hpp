@@ -19,6 +19,7 @@ namespace conformance {
 /// piece of memory.
 class watched_device : public tessera::simulated_device {
  public:
+  using simulated_calls::call;
   using simulated_device::simulated_device;
   using interval = std::pair<std::uint64_t, std::uint64_t>;  // the first call and the last
 
@@ -41,6 +42,13 @@ class watched_device : public tessera::simulated_device {
     failing_ = std::move(which);
     made_ = 0;
     segments_refused_ = ranges_refused_ = 0;
+  }
+  /// Lets every call of these kinds fail from now on.
+  void fail_kinds(std::vector<call> which) { failing_kinds_ = std::move(which); }
+  /// From now on no event is seen to be ready, no work to be done, and nobody can wait for either; or all that ends.
+  void stick(bool stuck) {
+    stuck_ = stuck;
+    fail_kinds(stuck ? std::vector{call::wait, call::synchronize} : std::vector<call>{});
   }
   /// Calls so far that can fail, since then.
   [[nodiscard]] std::uint64_t made() const { return made_; }
@@ -83,16 +91,18 @@ class watched_device : public tessera::simulated_device {
   }
   /// For recipes under which nobody looks after streams.
   void ignore_streams() { watches_ = false; }
+  /// For recipes under which only recorded streams hold a block back.
+  void ignore_owners() { watches_owners_ = false; }
 
   [[nodiscard]] void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::normal_pages) noexcept {
-    void* const given = tried([&] { return simulated_device::acquire(bytes, kind); });
+    void* const given = tried(call::acquire, [&] { return simulated_device::acquire(bytes, kind); });
     if (given != nullptr) in_segments_ += bytes;
     return given;
   }
   bool release(void* p, std::size_t bytes) noexcept {
     check(reinterpret_cast<std::uintptr_t>(p), bytes, "a segment goes that another stream still uses",
           [](const use& u) { return !u.owns; });
-    const bool works = tried([&] { return simulated_device::release(p, bytes); });
+    const bool works = tried(call::release, [&] { return simulated_device::release(p, bytes); });
     if (works) {
       in_segments_ -= bytes;
     } else {
@@ -101,31 +111,41 @@ class watched_device : public tessera::simulated_device {
     return works;
   }
   bool record(tessera::stream_id stream, event& mark) noexcept {
-    return tried([&] { return simulated_device::record(stream, mark); });
+    return tried(call::record, [&] { return simulated_device::record(stream, mark); });
   }
   bool wait(event& mark) noexcept {
-    return tried([&] { return simulated_device::wait(mark); });
+    return tried(call::wait, [&] { return simulated_device::wait(mark); });
   }
   bool synchronize(tessera::stream_id stream) noexcept {
-    return tried([&] { return simulated_device::synchronize(stream); });
+    return tried(call::synchronize, [&] { return simulated_device::synchronize(stream); });
+  }
+  [[nodiscard]] bool query(event& mark) noexcept {
+    const bool ready = simulated_device::query(mark);
+    return ready && !stuck_;
+  }
+  [[nodiscard]] bool is_done(tessera::stream_id stream, std::uint64_t at) const noexcept {
+    return at == 0 || (!stuck_ && simulated_device::is_done(stream, at));
+  }
+  bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
+    return tried(call::let_wait, [&] { return simulated_device::let_wait(stream, of, at); });
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
-    return tried([&] { return simulated_device::reserve(bytes, to); });
+    return tried(call::reserve, [&] { return simulated_device::reserve(bytes, to); });
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
-    const bool works = tried([&] { return simulated_device::unreserve(p, bytes); });
+    const bool works = tried(call::unreserve, [&] { return simulated_device::unreserve(p, bytes); });
     if (!works) ranges_refused_ += bytes;
     return works;
   }
   bool create(std::size_t bytes, tessera::page_kind kind, physical& memory) noexcept {
-    const bool works = tried([&] { return simulated_device::create(bytes, kind, memory); });
+    const bool works = tried(call::create, [&] { return simulated_device::create(bytes, kind, memory); });
     if (works) pieces_.emplace(memory.number, piece{bytes});
     return works;
   }
   bool destroy(const physical& memory) noexcept {
     piece& p = pieces_.at(memory.number);
     if (p.at != 0) breaks("memory is destroyed while it is mapped");
-    const bool works = tried([&] { return simulated_device::destroy(memory); });
+    const bool works = tried(call::destroy, [&] { return simulated_device::destroy(memory); });
     if (works) {
       pieces_.erase(memory.number);
     } else {
@@ -134,12 +154,12 @@ class watched_device : public tessera::simulated_device {
     return works;
   }
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
-    const bool works = tried([&] { return simulated_device::map(p, bytes, memory); });
+    const bool works = tried(call::map, [&] { return simulated_device::map(p, bytes, memory); });
     if (works) pieces_.at(memory.number).at = reinterpret_cast<std::uintptr_t>(p);
     return works;
   }
   bool grant(void* p, std::size_t bytes) noexcept {
-    const bool works = tried([&] { return simulated_device::grant(p, bytes); });
+    const bool works = tried(call::grant, [&] { return simulated_device::grant(p, bytes); });
     if (works) piece_at(p).granted = true;
     return works;
   }
@@ -147,7 +167,7 @@ class watched_device : public tessera::simulated_device {
     check(reinterpret_cast<std::uintptr_t>(p), bytes, "memory is unmapped that a stream still uses",
           [](const use&) { return true; });
     piece& leaving = piece_at(p);
-    const bool works = tried([&] { return simulated_device::unmap(p, bytes); });
+    const bool works = tried(call::unmap, [&] { return simulated_device::unmap(p, bytes); });
     if (works) {
       leaving.at = 0;
       leaving.granted = false;
@@ -164,8 +184,11 @@ class watched_device : public tessera::simulated_device {
   /// Makes a call that can fail. Where it does, it was told to or there was too little memory; or memory that could not be
   /// taken away is in the way.
   template <typename F>
-  std::invoke_result_t<F> tried(F make) {
+  std::invoke_result_t<F> tried(call kind, F make) {
     ++made_;
+    for (const call failing : failing_kinds_) {
+      if (failing == kind) fail_call(1);
+    }
     for (const interval& i : failing_) {
       if (i.first <= made_ && made_ <= i.second) fail_call(1);
     }
@@ -186,12 +209,15 @@ class watched_device : public tessera::simulated_device {
   template <typename F>
   void check(std::uintptr_t begin, std::size_t bytes, const char* rule, F concerns) {
     for (const use& u : uses_) {
-      if (watches_ && u.begin < begin + bytes && begin < u.end && u.until_ns > now_ns() && concerns(u))
+      if (watches_ && u.begin < begin + bytes && begin < u.end && u.until_ns > now_ns() &&
+          (watches_owners_ || !u.owns) && concerns(u))
         breaks(rule);
     }
   }
 
   std::vector<interval> failing_;
+  std::vector<call> failing_kinds_;
+  bool stuck_ = false;
   std::uint64_t made_ = 0;
   std::string broken_;
   std::map<std::uint64_t, piece> pieces_;  // by the number of the handle
@@ -199,7 +225,7 @@ class watched_device : public tessera::simulated_device {
   std::size_t in_segments_ = 0, segments_refused_ = 0, ranges_refused_ = 0;
   std::map<tessera::stream_id, std::uint64_t> ends_;  // of each stream's work
   std::vector<use> uses_;
-  bool watches_ = true;
+  bool watches_ = true, watches_owners_ = true;
 };
 
 }  // namespace conformance

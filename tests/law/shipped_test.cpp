@@ -11,6 +11,8 @@
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../conformance/shipped.hpp"
+
 namespace {
 
 using namespace tessera;
@@ -68,13 +70,12 @@ static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptyin
 static_assert(law::recovery(recover_like_paddle<>{}) && law::recovery(recover_like_paddle<true>{}));
 static_assert(law::recovery(recover_like_pytorch<>{}) && law::recovery(recover_unless_over_limit{}));
 
-static_assert(law::recipe<pytorch<>>() && law::recipe<passthrough>() && law::recipe<power_of_two>());
-static_assert(law::recipe<paddle_auto_growth>() && law::recipe<paddle_naive_best_fit>());
-static_assert(law::recipe<pytorch_expandable>() && law::recipe<stitched>() && law::recipe<cuda_async>());
-static_assert(law::recipe<pinned>() && law::recipe<pinned_packed>() && law::recipe<pinned_expandable>());
+constexpr auto obeys_the_laws = []<typename Recipe>(conformance::named<Recipe>) {
+  static_assert(law::recipe<Recipe>());
+};
+static_assert((conformance::for_each_shipped(obeys_the_laws), true));
 static_assert(law::recipe<pinned>(pinned::configured(config::pytorch_settings{
     .pinned_max_round_threshold = 300_MiB, .pinned_max_cached_size = 100_MiB})));
-static_assert(law::recipe<torch_npu_native>() && law::recipe<torch_npu_expandable>());
 static_assert(law::recipe<torch_npu_family::under<config::torch_npu_settings{.giant_pages = true}>>() &&
               law::recipe<torch_npu_family::under<config::torch_npu_settings{
                   .expandable_segments = true, .base_addr_aligned = 3_KiB, .segment_size = 21_MiB}>>());

@@ -258,10 +258,11 @@ struct maps_once : simulated_device {
 TEST(virtual_memory_laws, map) {
   // The first refusal is that of a handle that names nothing.
   EXPECT_STREQ(broken_by<map_that_accepts<1>>(), "what names no memory is refused");
-  EXPECT_STREQ(broken_by<map_that_accepts<2>>(), "memory is mapped at a multiple of the step");
-  EXPECT_STREQ(broken_by<map_that_accepts<3>>(), "no more is mapped than there is of the memory");
-  EXPECT_STREQ(broken_by<map_that_accepts<4>>(), "map refuses addresses at which something is mapped");
+  EXPECT_STREQ(broken_by<map_that_accepts<2>>(), "map refuses addresses that are not reserved");
+  EXPECT_STREQ(broken_by<map_that_accepts<3>>(), "memory is mapped at a multiple of the step");
+  EXPECT_STREQ(broken_by<map_that_accepts<4>>(), "no more is mapped than there is of the memory");
   EXPECT_STREQ(broken_by<map_that_accepts<5>>(), "map refuses addresses at which something is mapped");
+  EXPECT_STREQ(broken_by<map_that_accepts<6>>(), "map refuses addresses at which something is mapped");
   EXPECT_STREQ(broken_by<maps_nowhere>(), "map puts memory where the range is free");
   EXPECT_STREQ(broken_by<forgets_after_refusing>(), "a refused map changes nothing");
   EXPECT_STREQ(broken_by<maps_once>(), "memory that was unmapped can be mapped elsewhere");

@@ -174,6 +174,16 @@ TEST(read_csv, no_choice_of_ids_is_slow) {
   }
 }
 
+TEST(field_reader, blank_lines_cost_what_others_do) {
+  const std::string text = std::string(2'000'000, '\n') + "x\r\n" + std::string(1'000'000, '\r') + "\n\r\n";
+  tessera::trace::field_reader reader(text, "file");
+  std::size_t lines = 0;
+  while (reader.next_line()) ++lines;  // to look ahead at each would take 10^12 steps
+  EXPECT_EQ(lines, 2'000'001u);
+  EXPECT_EQ(reader.text(), "x");
+  EXPECT_EQ(reader.error("wrong").where, "file:2000001");
+}
+
 TEST(read_lifetimes, events_come_in_time_frees_first) {
   const auto read = read_lifetimes(lifetimes("0,5,9,100\n1,0,5,200\n2,0,9,300\n3,9,10,400\n"), "T");
   const std::vector<line> expected{{'a', 1, 200, 0}, {'a', 2, 300, 0}, {'f', 1, 200, 0}, {'a', 0, 100, 0},

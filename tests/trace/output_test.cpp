@@ -48,6 +48,25 @@ class file_output : public testing::Test {
 };
 const auto hello = [](auto& out) { out.write("hello\n"); };
 
+TEST_F(file_output, is_refused_by_its_beginning_or_its_length_when_it_is_read) {
+  EXPECT_EQ(said(save(at("a"), [](auto& out) { out.write(std::string(100'000, 'x')); })), "fine");
+  std::size_t asked = 0;
+  const auto whole = read_file(at("a"), [&](std::string_view beginning) {
+    asked += beginning.size();
+    return std::optional<input_error>();
+  });
+  EXPECT_EQ(std::get<std::string>(whole), std::string(100'000, 'x'));
+  EXPECT_EQ(asked, 65536u) << "once";
+  const auto refused = [](std::string_view) { return std::optional(input_error{"there", "not this"}); };
+  EXPECT_EQ(std::get<input_error>(read_file("/dev/zero", refused)).text(), "there: not this");
+  EXPECT_EQ(std::get<input_error>(read_file(at(""), refused)).text(),
+            at("") + ": cannot be read: Is a directory");
+
+  fs::resize_file(at("a"), tessera::trace::most_file_bytes + 1);  // with a hole, that takes no room
+  EXPECT_EQ(std::get<input_error>(read_file(at("a"))).text(),
+            at("a") + ": is larger than 2147483648 bytes, the most that is read");
+}
+
 TEST_F(file_output, puts_a_whole_file_in_its_place) {
   EXPECT_EQ(said(save(at("a"), hello)), "fine");
   EXPECT_EQ(text_of(at("a")), "hello\n");

@@ -15,7 +15,6 @@ namespace {
 using namespace std::string_literals;
 using tessera::trace::input_error;
 using tessera::trace::pickle;
-using tessera::trace::pickled;
 using tessera::trace::read_pickle;
 using kind = tessera::trace::pickled::kind;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -9,7 +10,9 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/trace/event.hpp>
 #include <tessera/trace/read_snapshot.hpp>
+#include <tessera/trace/recorded_device.hpp>
 #include <tessera/trace/snapshot_recording.hpp>
 #include <tessera/trace/start_state.hpp>
 #include <tessera/trace/verify.hpp>
@@ -210,6 +213,40 @@ TEST(verify, agrees_and_says_where_it_does_not) {
   EXPECT_FALSE(elsewhere.agrees());
   EXPECT_EQ(elsewhere.same_address, 0u);
   EXPECT_EQ(elsewhere.first_other_segment, "");
+}
+
+TEST(verify, refuses_what_no_device_gave) {
+  const auto rule_of = [](const std::string& bytes) {
+    const snapshot s = accepted(bytes);
+    auto outcome = verifier(s, 0).run();
+    return std::holds_alternative<input_error>(outcome) ? std::get<input_error>(outcome).text() : "accepted";
+  };
+  const std::string wanted = " are not whole steps of 64 bytes";
+  const std::vector<entry> none;
+  EXPECT_EQ(rule_of(snapshot_of(base, 64, "small", {{1, "active_allocated", 1}, {63, "inactive"}}, none)),
+            "file: device 0: 1 bytes at 1073741824" + wanted);
+  EXPECT_EQ(rule_of(snapshot_of(base + 1, 64, "small", {{64, "inactive"}}, none)),
+            "file: device 0: 64 bytes at 1073741825" + wanted);
+  EXPECT_EQ(rule_of(snapshot_of(0, 64, "small", {{64, "inactive"}}, none)),
+            "file: device 0: 64 bytes at 0" + wanted);
+  EXPECT_EQ(rule_of(snapshot_of(base, 65, "small", {{65, "inactive"}}, {{"segment_alloc", base, 65}})),
+            "file: device 0: 65 bytes at 1073741824" + wanted);
+}
+TEST(recorded_device, gives_no_memory_twice) {
+  tessera::trace::recorded_device device;
+  device.hold({base, 2_MiB});
+  device.expect({base + mib, 4_MiB});
+  void* const elsewhere = device.acquire(4_MiB);
+  EXPECT_GT(reinterpret_cast<std::uintptr_t>(elsewhere), std::uintptr_t{1} << 63) << "where no snapshot is";
+  EXPECT_EQ(device.strays(), 1u);
+  EXPECT_TRUE(device.release(reinterpret_cast<void*>(base), 2_MiB));
+  EXPECT_EQ(device.acquire(4_MiB), reinterpret_cast<void*>(base + mib));
+  // What it was not expected to give it gives until addresses run out.
+  std::set<void*> strays;
+  while (void* const p = device.acquire(max_request / 4_MiB * 4_MiB)) EXPECT_TRUE(strays.insert(p).second);
+  EXPECT_GT(strays.size(), 2u);
+  EXPECT_LT(strays.size(), 8u);
+  EXPECT_EQ(device.acquire(unlimited), nullptr);
 }
 
 TEST(snapshot_recording, begins_with_what_was_live) {

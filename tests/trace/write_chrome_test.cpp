@@ -28,7 +28,6 @@
 namespace {
 
 using namespace tessera;
-using trace::input_error;
 using trace::snapshot;
 using state = snapshot::block::state;
 using action = snapshot::action;

@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// All of the library without exceptions and run-time types.
-#include <vector>
+// All headers without exceptions and run-time types, in two sources of two standards.
+#include <every_header.hpp>
 
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_device.hpp>
-#include <tessera/adaptor/per_stream.hpp>
-#include <tessera/law/provider.hpp>
-#include <tessera/law/recipe.hpp>
-#include <tessera/provider/host_pinned.hpp>
-#include <tessera/shape/pmr_resource.hpp>
-#include <tessera/shape/shared_allocator.hpp>
-#include <tessera/shape/stream_resource.hpp>
-#include <tessera/shape/typed_allocator.hpp>
-#include <tessera/shape/unique_block.hpp>
-#include <tessera/tessera.hpp>
-#include <tessera/trace/verify.hpp>
+#include "layout.hpp"
+
+std::size_t layout_by_the_other_standard();
+bool other_standard_frees(tessera::locked<tessera::pytorch<>, tessera::simulated_device>& pool, void* p);
 
 static_assert(tessera::law::recipe<tessera::pytorch<>>());
 
@@ -47,11 +38,12 @@ int main() {
       std::move(devices)};
   safe.deallocate(safe.allocate(1000, 0));
   tessera::locked<tessera::pytorch<>, tessera::simulated_device> simple;
-  simple.deallocate(simple.allocate(1000));
+  const bool is_one_program =
+      layout_by_the_other_standard() == layout() && other_standard_frees(simple, simple.allocate(1000));
   const bool serves = serve_other_libraries(
       tessera::make_shared_allocator<tessera::locked<tessera::pinned_packed, tessera::host_pinned>>(
           tessera::host_pinned{tessera::host_pinned::options{.pin = tessera::host_pinned::pinning::never}}));
-  return serves && safe.audit() == nullptr && simple.audit() == nullptr && refuses &&
+  return serves && is_one_program && safe.audit() == nullptr && simple.audit() == nullptr && refuses &&
                  pool.audit() == nullptr && pool.now().reserved == 0
              ? 0
              : 1;

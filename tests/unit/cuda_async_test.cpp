@@ -66,6 +66,34 @@ TEST(cuda_async, takes_what_is_done_from_another_stream) {
   EXPECT_TRUE(is_whole(pool));
 }
 
+TEST(cuda_async, takes_the_unused_rest_of_a_segment_though_its_stream_is_busy) {
+  async pool{simulated_device{}, only(false, true, false)};
+  pool.device().submit(a, long_time);
+  void* const p = pool.allocate(1_MiB, a);
+  EXPECT_EQ(pool.allocate(1_MiB, b), at(p) + 1_MiB);
+  EXPECT_EQ(pool.now().reserved, 2_MiB);
+}
+
+TEST(cuda_async, takes_nothing_over_that_may_not_serve) {
+  using exact = with<cuda_async, split_never_and_fit_exactly>;
+  caching_allocator<exact, simulated_device> pool;
+  void* const p = pool.allocate(4_MiB, a);
+  (void)pool.allocate(512, b);
+  pool.deallocate(p);
+  (void)pool.allocate(2_MiB, b);
+  EXPECT_EQ(pool.allocate(4_MiB, b), p);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(cuda_async, discards_each_event_that_it_waited_for) {
+  async pool;
+  (void)freed_behind_work(pool, 2_MiB, a);
+  (void)freed_behind_work(pool, 2_MiB, b);
+  pool.trim();
+  EXPECT_GT(pool.device().calls().record, 0u);
+  EXPECT_EQ(pool.device().calls().discard, pool.device().calls().record);
+}
+
 TEST(cuda_async, follows_a_wait_that_was_passed_on) {
   async pool{simulated_device{}, only(true, false, false)};
   void* const p = freed_behind_work(pool, 2_MiB, a);

@@ -37,6 +37,21 @@ TEST(inspect, an_empty_allocator_holds_nothing) {
   EXPECT_EQ(pinned_bytes(pool), 0u);
 }
 
+TEST(inspect, finds_a_live_block_by_its_address_alone) {
+  caching_allocator<pytorch_native, simulated_device> pool;
+  auto* const p = static_cast<std::byte*>(pool.allocate(1000, stream_id{3}));
+  const block_view found = live_block_at(pool, p);
+  EXPECT_EQ(found.address, reinterpret_cast<std::uintptr_t>(p));
+  EXPECT_EQ(found.bytes, 1024u);
+  EXPECT_EQ(found.requested, 1000u);
+  EXPECT_EQ(found.is, state::live);
+  EXPECT_EQ(found.stream, stream_id{3});
+  EXPECT_EQ(live_block_at(pool, p + 512).bytes, 0u);
+  EXPECT_EQ(live_block_at(pool, nullptr).bytes, 0u);
+  pool.deallocate(p);
+  EXPECT_EQ(live_block_at(pool, p).bytes, 0u);
+}
+
 TEST(inspect, shows_each_block_of_a_segment_in_order) {
   caching_allocator<pytorch_native, simulated_device> pool;
   void* const a = pool.allocate(1000, stream_id{3});

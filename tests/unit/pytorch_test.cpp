@@ -112,6 +112,18 @@ TEST(pytorch, gives_back_one_fitting_oversize_block_before_everything) {
   EXPECT_EQ(pool.statistics().num_alloc_retries, 2u);
 }
 
+TEST(pytorch, has_no_blocks_above_a_limit_that_no_block_reaches) {
+  // The most MiB that are not "no bound": 1 MiB below 2^64 bytes.
+  using nearly_unlimited = pytorch<"max_split_size_mb:17592186044415">;
+  caching_allocator<nearly_unlimited, simulated_device> pool{
+      simulated_device{simulated_device::options{.capacity = 30_MiB}}};
+  void* const first = pool.allocate(15_MiB);
+  EXPECT_EQ(pool.try_allocate(20_MiB), nullptr) << "after it looked for oversize blocks to give back";
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(first);
+  EXPECT_NE(pool.try_allocate(20_MiB), nullptr) << "after it gave back all";
+}
+
 TEST(pytorch, collects_what_is_older_than_average_above_the_threshold) {
   torch pool{device_of(100_MiB), {.eviction = {.threshold = percent(50)}}};
   void* old_one = pool.allocate(20_MiB);

@@ -125,6 +125,19 @@ TEST(stitched, gives_back_ranges_whose_pages_moved_away) {
   EXPECT_EQ(pool.now().reserved, 0u);
 }
 
+TEST(stitched, takes_more_than_is_wanted_only_where_more_has_lived) {
+  pool_of<> pool;
+  (void)pool.allocate(1_MiB);
+  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  pool.deallocate(pool.allocate(100_MiB));
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  (void)pool.allocate(3_MiB);
+  EXPECT_GE(pool.now().reserved, 16_MiB);
+  EXPECT_LE(pool.now().reserved, 20_MiB);
+  EXPECT_TRUE(is_whole(pool));
+}
+
 TEST(stitched, trades_memory_for_calls_at_one_knob) {
   const auto run = [](std::size_t pieces) {
     pool_of<> pool;

@@ -45,29 +45,29 @@ struct chosen_front {
 template <std::size_t>
 struct no_front {};
 
-template <std::size_t I, typename Family, device_provider Provider, typename Front, event_sink Sink,
+template <std::size_t At, typename Family, device_provider Provider, typename Front, event_sink Sink,
           typename Counting>
 struct front_at {
-  using type = no_front<I>;
+  using type = no_front<At>;
 };
-template <std::size_t I, typename Family, device_provider Provider, typename Front, event_sink Sink,
+template <std::size_t At, typename Family, device_provider Provider, typename Front, event_sink Sink,
           typename Counting>
-  requires provider_for<Provider, typename Family::template recipe_at<I>>
-struct front_at<I, Family, Provider, Front, Sink, Counting> {
-  using recipe = typename Family::template recipe_at<I>;
+  requires provider_for<Provider, typename Family::template recipe_at<At>>
+struct front_at<At, Family, Provider, Front, Sink, Counting> {
+  using recipe = typename Family::template recipe_at<At>;
   using type =
       chosen_front<recipe, Front, typename Front::template allocator<recipe, Provider, Sink, Counting>>;
 };
 template <typename Family, device_provider Provider, typename Front, event_sink Sink, typename Counting,
-          std::size_t... I>
-auto any_front(std::index_sequence<I...>)
-    -> std::variant<std::monostate, typename front_at<I, Family, Provider, Front, Sink, Counting>::type...>;
+          std::size_t... At>
+auto any_front(std::index_sequence<At...>)
+    -> std::variant<std::monostate, typename front_at<At, Family, Provider, Front, Sink, Counting>::type...>;
 
 /// The first recipe that a provider has what it needs for.
-template <typename Family, device_provider Provider, std::size_t... I>
-consteval std::size_t first_served(std::index_sequence<I...>) {
+template <typename Family, device_provider Provider, std::size_t... At>
+consteval std::size_t first_served(std::index_sequence<At...>) {
   std::size_t index = 0;
-  (void)((provider_for<Provider, typename Family::template recipe_at<I>> || (++index, false)) || ...);
+  (void)((provider_for<Provider, typename Family::template recipe_at<At>> || (++index, false)) || ...);
   return index;
 }
 
@@ -132,16 +132,16 @@ class configured : public by_visit<configured<Family, Provider, Front, Sink, Cou
   static_assert(first < Family::count, "configured: the provider serves no recipe of the family");
 
   /// Out of line, as g++ else warns of what allocators that are not chosen have not initialized.
-  template <std::size_t... I>
-  [[gnu::noinline]] void make(std::index_sequence<I...>, Provider& device, Sink& sink) {
+  template <std::size_t... At>
+  [[gnu::noinline]] void make(std::index_sequence<At...>, Provider& device, Sink& sink) {
     const std::size_t wanted = Family::index_for(settings_);
-    (void)((wanted == I && (make_one<I>(device, sink), true)) || ...);
+    (void)((wanted == At && (make_one<At>(device, sink), true)) || ...);
   }
-  template <std::size_t I>
+  template <std::size_t At>
   void make_one(Provider& device, Sink& sink) {
-    using recipe = typename Family::template recipe_at<I>;
+    using recipe = typename Family::template recipe_at<At>;
     if constexpr (provider_for<Provider, recipe>) {
-      pool_.template emplace<I + 1>(std::move(device), settings_, std::move(sink));
+      pool_.template emplace<At + 1>(std::move(device), settings_, std::move(sink));
     } else {
       raise(config::bad_setting(
           dialect::name,

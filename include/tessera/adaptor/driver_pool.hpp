@@ -6,9 +6,11 @@
 #include <utility>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/caller_mistake.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/explain_failure.hpp>
@@ -48,7 +50,8 @@ class driver_pool {
                 "driver_pool: Recipe::streams must let blocks cross [tessera/policy/streams.hpp]");
 
  public:
-  explicit driver_pool(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+  driver_pool() : driver_pool(Provider{}) {}
+  explicit driver_pool(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : pool_(std::move(device), std::move(chosen), std::move(sink)) {}
 
   /// Memory for what `stream` is given from now on.
@@ -70,13 +73,17 @@ class driver_pool {
 
   /// Frees a block behind what `stream` has been given so far, which need not be the stream it was allocated on; that this
   /// comes behind all use on other streams is the caller's part, but for those that were recorded. Null is ignored.
-  ///   Requires:  an address that this pool handed out and did not get back since; else the program ends
+  ///   Requires:  an address that this pool handed out and did not get back since, and a stream that is there; else the
+  ///              program ends
   void free_async(void* p, stream_id stream) noexcept {
-    if (p != nullptr && !try_free_async(p, stream))
-      contract_broken("free_async: not the address of a live block", p);
+    if (p == nullptr || try_free_async(p, stream)) return;
+    if (!has_stream(pool_.device(), stream))
+      contract_broken(fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(), p);
+    refuse_address(pool_.machine(), "free_async", p);
   }
-  /// The same, but an address that is not a live block's changes nothing and gives false.
+  /// The same, but an address that is not a live block's, and a stream that is not there, change nothing and give false.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
+    if (!has_stream(pool_.device(), stream)) return false;
     const engine::taken taken = pool_.machine().take_back(p, stream);
     if (taken == engine::taken::free) evict(moment::after_free);
     return taken != engine::taken::unknown;

@@ -59,7 +59,10 @@ class history {
     ring_.reserve(capacity_);  // which a copy of a vector has not
     ring_.insert(ring_.end(), other.ring_.begin(), other.ring_.end());
   }
-  history& operator=(const history& other) { return *this = history(other); }
+  history& operator=(const history& other) {
+    *this = history(other);
+    return *this;
+  }
   ~history() = default;
 
   void on(const allocator_event& event) noexcept {

@@ -38,7 +38,8 @@ class locked {
   using pool = behind_mutex<Recipe, shared_provider<Provider>, told_sink<Sink>, Counting>;
 
  public:
-  explicit locked(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+  locked() : locked(Provider{}) {}
+  explicit locked(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : inside_(users_, std::move(device), std::move(chosen), told_sink<Sink>(std::move(sink), users_)) {}
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {

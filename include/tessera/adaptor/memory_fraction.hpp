@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include <tessera/adaptor/reach.hpp>
@@ -19,7 +20,7 @@ namespace tessera {
 template <typename Allocator>
 [[nodiscard]] bool set_memory_fraction(Allocator& pool, double share) {
   if (!(share >= 0 && share <= 1)) return false;
-  fraction rounded{static_cast<std::uint64_t>(share * 1e9 + 0.5)};
+  fraction rounded{static_cast<std::uint64_t>(std::llround(share * 1e9))};
   if (share < 1 && rounded == percent(100)) --rounded.billionths;
   for_each_settings(pool, [rounded](auto& settings) {
     settings.growth.most = memory_limit(memory_limit(settings.growth.most).bytes, rounded);

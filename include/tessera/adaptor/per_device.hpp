@@ -8,6 +8,7 @@
 
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/caching_allocator.hpp>
+#include <tessera/caller_mistake.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/stream.hpp>
@@ -96,7 +97,7 @@ class per_device {
  private:
   [[nodiscard]] front_type& owner_of(void* p) noexcept {
     const std::size_t device = device_of(p);
-    if (device >= fronts_.size()) contract_broken("deallocate: not the address of a live block", p);
+    if (device >= fronts_.size()) refuse_stranger("deallocate", p);
     return fronts_[device];
   }
 

@@ -15,6 +15,7 @@
 #include <tessera/adaptor/sums.hpp>
 #include <tessera/adaptor/user_calls.hpp>
 #include <tessera/caching_allocator.hpp>
+#include <tessera/caller_mistake.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
@@ -48,7 +49,8 @@ class per_stream {
  public:
   static constexpr std::size_t most_lanes = 256;
 
-  explicit per_stream(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {})
+  per_stream() : per_stream(Provider{}) {}
+  explicit per_stream(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : device_(std::move(device)),
         settings_(std::move(chosen)),
         streams_(settings_.streams),
@@ -76,7 +78,7 @@ class per_stream {
   /// An address that is not a live block's may be found to be none only later; then, too, the program ends.
   void deallocate(void* p) noexcept { hand_back({p, unlimited}); }
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (bytes > max_request) contract_broken("deallocate: not the requested size", p);
+    if (p != nullptr && bytes > max_request) contract_broken("deallocate: not the requested size", p);
     hand_back({p, bytes});
   }
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
@@ -249,7 +251,7 @@ class per_stream {
   void hand_back(hand_over::item freed) noexcept {
     if (freed.address == nullptr) return;
     lane_type* const at = owner_of(freed.address);
-    if (at == nullptr) contract_broken("deallocate: not the address of a live block", freed.address);
+    if (at == nullptr) refuse_stranger("deallocate", freed.address);
     at->deallocate(freed);
   }
   [[nodiscard]] lane_type* owner_of(const void* p) const noexcept {

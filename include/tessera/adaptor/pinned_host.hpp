@@ -47,12 +47,12 @@ template <typename Family, device_provider Memory>
 struct pinned_over {
   Memory memory;
   reserved_region<Memory> region;
-  configured<Family, reserving<Memory>, in_background> pool;
+  configured<Family, reserving<Memory, true>, in_background> pool;
 
   pinned_over(const typename Family::settings& chosen, auto&... from)
       : memory(from...),
         region(memory, chosen.pinned_reserve_segment_size),
-        pool(chosen, reserving<Memory>(region)) {}
+        pool(chosen, reserving<Memory, true>(region)) {}
 };
 
 /// The pinned memory of a program, for several threads, as all the settings for it say: which recipe decides and with which

@@ -132,8 +132,8 @@ struct background {
 /// What a retiring allocator is built upon, and so outlives it.
 template <typename Provider>
 struct retiring_parts {
-  Provider device_;
-  retirement shared_;
+  Provider device_;    // NOLINT(readability-identifier-naming): of a private base
+  retirement shared_;  // NOLINT(readability-identifier-naming): of a private base
 };
 
 /// A locked allocator of which a thread frees the blocks that streams have come past, so that a hit does not ask the device
@@ -157,8 +157,8 @@ class retiring : private retiring_parts<Provider>,
   using base = locked<Recipe, asked_in_background<Provider>, Sink, Counting>;
 
  public:
-  explicit retiring(Provider device = Provider{}, policies<Recipe> chosen = {}, Sink sink = {},
-                    background how = {})
+  retiring() : retiring(Provider{}) {}
+  explicit retiring(Provider device, policies<Recipe> chosen = {}, Sink sink = {}, background how = {})
       : parts{std::move(device), {{&one_round, this, how.pause}}},
         base(asked_in_background<Provider>(parts::device_, how.is_used ? &this->shared_ : nullptr),
              std::move(chosen), std::move(sink)) {

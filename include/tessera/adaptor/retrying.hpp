@@ -23,8 +23,10 @@ namespace tessera {
 /// something through it, then it tries again, and so on until it was patient for long enough. All else is as there.
 ///
 /// A thread that waits for what it holds itself, or for frees that do not come this way, waits in vain; where a collector
-/// holds it, on_pressure may flush that. Each try counts as one in the statistics. A callback of on_pressure that allocates
-/// through this waits as long as others do, within the wait of the thread that calls it.
+/// holds it, on_pressure may flush that. Each try counts as one in the statistics. However often others free, no wait
+/// begins once that time is over, and none lasts longer; one last try follows. `Clock` says what time it is, and `Changed`,
+/// a condition variable, waits by it. A callback of on_pressure that allocates through this waits as long as others do,
+/// within the wait of the thread that calls it.
 ///
 ///     #include <tessera/adaptor/locked.hpp>
 ///     using shared = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
@@ -33,7 +35,8 @@ namespace tessera {
 ///     patient.deallocate(p);
 ///
 ///   Source:  Paddle's gpu_allocator_retry_time, where a free may be missed
-template <typename Allocator>
+template <typename Allocator, typename Clock = std::chrono::steady_clock,
+          typename Changed = std::condition_variable>
 class retrying : public Allocator {
  public:
   static constexpr std::chrono::milliseconds usual_patience{10'000};
@@ -67,7 +70,7 @@ class retrying : public Allocator {
   /// The allocator's, which says also how long was waited.
   [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
     oom_report told = Allocator::failure(bytes, stream).report();
-    told.waited_ms = patience_.count();
+    if (bytes <= max_request) told.waited_ms = patience_.count();
     advise(told);
     return out_of_memory(told);
   }
@@ -87,7 +90,6 @@ class retrying : public Allocator {
   void trim(std::size_t keep = 0) noexcept { Allocator::trim(keep), freed(); }
 
  private:
-  using clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 365);
 
   struct waiter {
@@ -100,8 +102,10 @@ class retrying : public Allocator {
   template <typename F>
   [[nodiscard]] auto try_in_time(std::size_t bytes, F once) noexcept -> decltype(once()) {
     decltype(once()) got{};
-    if (bytes == 0 || bytes > max_request || patience_.count() <= 0 || (got = once())) return got;
-    const clock::time_point deadline = clock::now() + patience_;
+    if (bytes == 0 || bytes > max_request || patience_.count() <= 0) return got;
+    got = once();
+    if (got) return got;
+    const auto deadline = Clock::now() + patience_;
     waiting_.fetch_add(1, std::memory_order_acq_rel);
     std::unique_lock lock(mutex_);
     waiter me{std::this_thread::get_id(), false, first_};
@@ -112,7 +116,7 @@ class retrying : public Allocator {
       got = once();
       lock.lock();
       in_time =
-          got || (changed_.wait_until(lock, deadline, [&me] { return me.hopes; }) && clock::now() < deadline);
+          got || (changed_.wait_until(lock, deadline, [&me] { return me.hopes; }) && Clock::now() < deadline);
     }
     waiter** at = &first_;
     while (*at != &me) at = &(*at)->next;
@@ -133,7 +137,7 @@ class retrying : public Allocator {
   std::chrono::milliseconds patience_ = usual_patience;
   std::atomic<std::size_t> waiting_{0};
   std::mutex mutex_;
-  std::condition_variable changed_;
+  Changed changed_;
   waiter* first_ = nullptr;
 };
 

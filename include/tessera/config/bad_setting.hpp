@@ -37,7 +37,8 @@ class bad_setting final : public std::exception {
  private:
   void append(std::string_view part) noexcept {
     constexpr std::size_t most = 100;
-    for (char c : part.substr(0, most)) text_[used_++] = c;
+    // A control character would end the sentence, or do something to the terminal that shows it.
+    for (char c : part.substr(0, most)) text_[used_++] = (c >= 0 && c < ' ') || c == '\x7f' ? '?' : c;
   }
   char text_[768]{};
   std::size_t used_ = 0;

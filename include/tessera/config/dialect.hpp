@@ -195,8 +195,8 @@ template <typename Dialect, auto Text>
   } else {
     constexpr setting_error error = std::get<1>(parsed);
     if constexpr (key_index<Dialect>(word{error.key}) == Dialect::keys.size()) {
-      return [error]<std::size_t... I>(std::index_sequence<I...>) {
-        return setting_refused<error.what, error.key[I]..., error.at>{};
+      return [error]<std::size_t... At>(std::index_sequence<At...>) {
+        return setting_refused<error.what, error.key[At]..., error.at>{};
       }(std::make_index_sequence<error.key.size()>{});
     } else if constexpr (error.what == fault::excluded_by) {
       return setting_refused<error.what, name(error.key), name(error.other), error.at>{};

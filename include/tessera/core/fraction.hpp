@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,5 +23,8 @@ struct fraction {
 };
 
 [[nodiscard]] constexpr fraction percent(std::uint64_t count) noexcept { return {count * 10'000'000}; }
+/// Of whole ones alone, as 0.8 would be none of them.
+template <std::floating_point Count>
+constexpr fraction percent(Count) = delete;
 
 }  // namespace tessera

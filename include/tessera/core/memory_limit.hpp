@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
@@ -17,7 +18,10 @@ struct memory_limit {
   fraction share = percent(100);
 
   constexpr memory_limit() noexcept = default;
-  constexpr memory_limit(std::size_t most) noexcept : bytes(most) {}
+  /// Of bytes in any whole number; what has a point is no share, which is a fraction.
+  template <std::convertible_to<std::size_t> Bytes>
+    requires(!std::floating_point<Bytes>)
+  constexpr memory_limit(Bytes most) noexcept : bytes(static_cast<std::size_t>(most)) {}
   constexpr memory_limit(fraction most) noexcept : share(most) {}
   constexpr memory_limit(std::size_t most, fraction of_device) noexcept : bytes(most), share(of_device) {}
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <iterator>
 
 #include <tessera/core/bytes.hpp>
@@ -139,7 +140,12 @@ class oom_writer {
     put("\n  would help: ");
     const readable amount(what == remedy::raise_limit ? told_.now.limit : bytes);
     const remedy_words& said = words_of[static_cast<std::size_t>(what)];
-    put(said.text, amount.text());
+    const char* const gap = std::strstr(said.text, "%s");
+    if (gap == nullptr) {
+      put("%s", said.text);
+    } else {
+      put("%.*s%s%s", static_cast<int>(gap - said.text), said.text, amount.text(), gap + 2);
+    }
     const bool maps_pages = what == remedy::grow_in_place || what == remedy::stitch;
     if (maps_pages && told_.split_limit != unlimited) put(", with no split limit");
     if (maps_pages && told_.crosses) put(", with reuse_on_same_stream");

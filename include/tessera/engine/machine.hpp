@@ -138,8 +138,10 @@ class machine {
     return end(live, live.address);
   }
 
-  /// Notes that a stream uses a live block; false where host memory ran out.
-  [[nodiscard]] bool note_use(block& live, stream_id stream) noexcept { return pending_.note(live, stream); }
+  /// Notes that a stream uses a live block; false where host memory ran out, or there is no such stream.
+  [[nodiscard]] bool note_use(block& live, stream_id stream) noexcept {
+    return has_stream(device_, stream) && pending_.note(live, stream);
+  }
   /// Frees the blocks whose events have completed; whether there were any.
   bool retire_pending() noexcept { return !pending_.empty() && retire_waiting(); }
   /// The same, after waiting for every event.
@@ -257,10 +259,8 @@ class machine {
   /// Does what the notes of a block that is given back ask for; whether it is held back.
   [[gnu::noinline]] bool is_held(block& freed) noexcept {
     if (freed.noted.oversize) ledger_.oversize_allocations.decrease(1);
-    if (!freed.noted.has_uses) return false;
-    ledger_.held_back(freed.home->pool(), freed.size);
-    pending_.hold(freed, device_);
-    return true;
+    if (!freed.noted.has_uses || !pending_.hold(freed, device_)) return false;
+    return ledger_.held_back(freed.home->pool(), freed.size), true;
   }
   [[gnu::noinline]] bool retire_waiting() noexcept {
     bool any = false;

@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include <tessera/core/stream.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/key_map.hpp>
 #include <tessera/engine/slab.hpp>
+#include <tessera/provider/provider.hpp>
 
 namespace tessera::engine {
 
@@ -35,7 +37,7 @@ struct use_queue {
 /// Holds freed blocks back until the streams recorded for them have come past the free.
 ///
 /// A use takes all its host memory when it is recorded, so that a free needs none. An event that the device fails to
-/// record is tried again later; until then its block stays held.
+/// record is tried again later; until then its block stays held, unless the stream has ended, and all its work with it.
 template <typename Provider, bool UsesEvents>
 class pending_frees {
  public:
@@ -79,39 +81,40 @@ class pending_frees {
     block::notes special = used.what_is_noted();
     if (!special.has_uses) return true;
     while (stream_use* const u = used.facts.uses) {
-      use_queue& queue = *u->queue;
-      if (!f(queue.stream)) return false;
+      if (!f(u->queue->stream)) return false;
       used.facts.uses = u->next;
-      uses_.give_back(static_cast<use*>(u));
-      if (--queue.uses > 0 || queue.waiters > 0) continue;
-      queues_.remove(queue.stream.handle);
-      queue_slab_.give_back(&queue);
+      forget(*u);
     }
     special.has_uses = false;
     used.note(special);
     return true;
   }
 
-  /// Holds a block back whose uses were noted.
-  void hold(block& freed, Provider& device) noexcept {
+  /// Holds a block back whose uses were noted; false where all their streams have ended, and it is not held.
+  [[nodiscard]] bool hold(block& freed, Provider& device) noexcept {
     stream_use* u = freed.facts.uses;
-    freed.mark.is = block::state::pending;
     freed.facts.awaited = 0;
     while (u != nullptr) {
       stream_use* const following = u->next;
       u->next = nullptr;
       use_queue& queue = *u->queue;
+      u->recorded = device.record(queue.stream, static_cast<use*>(u)->event);
+      if (!u->recorded && !has_stream(device, queue.stream)) {
+        forget(*std::exchange(u, following));
+        continue;
+      }
       if (queue.oldest == nullptr && queue.waiters == 0) {
         queue.next = waiting_;
         waiting_ = &queue;
       }
       (queue.oldest == nullptr ? queue.oldest : queue.newest->next) = u;
       queue.newest = u;
-      u->recorded = device.record(queue.stream, static_cast<use*>(u)->event);
       ++freed.facts.awaited;
       ++count_;
       u = following;
     }
+    if (freed.facts.awaited > 0) freed.mark.is = block::state::pending;
+    return freed.facts.awaited > 0;
   }
 
   /// Calls completed(block&) for each block whose last event has completed.
@@ -120,7 +123,7 @@ class pending_frees {
     for (use_queue** at = &waiting_; *at != nullptr;) {
       use_queue& queue = **at;
       while (use* const front = recorded_front(queue, device)) {
-        if (!device.query(front->event)) break;
+        if (front->recorded && !device.query(front->event)) break;
         queue.oldest = front->next;
         end(*front, device, completed);
       }
@@ -138,7 +141,7 @@ class pending_frees {
         use* const front = recorded_front(*queue, device);
         if (front == nullptr) break;
         queue->oldest = front->next;
-        if (!device.wait(front->event)) {
+        if (front->recorded && !device.wait(front->event)) {
           front->next = queue->oldest;
           if (queue->oldest == nullptr) queue->newest = front;
           queue->oldest = front;
@@ -165,21 +168,31 @@ class pending_frees {
     typename Provider::event event;
   };
 
-  /// The oldest use of a queue, or null where there is none, or none whose event can be recorded.
+  /// The oldest use of a queue, or null where there is none, or none whose event can be recorded; also one whose event never
+  /// was, and whose stream has ended.
   [[nodiscard]] use* recorded_front(use_queue& queue, Provider& device) noexcept {
     use* const front = static_cast<use*>(queue.oldest);
-    if (front != nullptr && !front->recorded) front->recorded = device.record(queue.stream, front->event);
-    return front != nullptr && front->recorded ? front : nullptr;
+    if (front == nullptr) return nullptr;
+    if (!front->recorded) front->recorded = device.record(queue.stream, front->event);
+    return front->recorded || !has_stream(device, queue.stream) ? front : nullptr;
   }
   /// Ends a use that is in no queue; its event is discarded right after the call that found it completed.
   template <typename F>
   void end(use& done, Provider& device, F& completed) noexcept {
-    device.discard(done.event);
+    if (done.recorded) device.discard(done.event);
     block& held = *done.used;
     --done.queue->uses;
     --count_;
     uses_.give_back(&done);
     if (--held.facts.awaited == 0) completed(held);
+  }
+  /// Ends a use that never was in a queue.
+  void forget(stream_use& done) noexcept {
+    use_queue& queue = *done.queue;
+    uses_.give_back(static_cast<use*>(&done));
+    if (--queue.uses > 0 || queue.waiters > 0) return;
+    queues_.remove(queue.stream.handle);
+    queue_slab_.give_back(&queue);
   }
   /// Takes a queue in which nothing waits off those in which something does, and drops it where its stream is noted for
   /// no block any more.
@@ -209,7 +222,7 @@ class pending_frees<Provider, false> {
   [[nodiscard]] static constexpr std::size_t count() noexcept { return 0; }
   [[nodiscard]] static constexpr bool has_uses() noexcept { return false; }
   [[nodiscard]] static constexpr bool note(block&, stream_id) noexcept { return true; }
-  static constexpr void hold(block&, Provider&) noexcept {}
+  [[nodiscard]] static constexpr bool hold(block&, Provider&) noexcept { return false; }
   template <typename F>
   static constexpr void retire(Provider&, F) noexcept {}
   template <typename F>

@@ -164,7 +164,6 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
       piece* const taken = std::exchange(*at, (*at)->next);
       taken->next = nullptr;
       taken->address = address;
-      taken->is_chosen = false;
       return taken;
     }
     return this->pieces_.create(this->device_, address, bytes, kinds);

@@ -85,9 +85,8 @@ class window_search {
       w.missing += reach < b.size ? reach : b.size;
     } else {
       w.fragments += b.size;
-      const std::uintptr_t low = b.address > w.begin ? b.address : w.begin;
-      const std::uintptr_t high = b.end() < w.end ? b.end() : w.end;
-      w.taken += whole_pages(b.address, b.end()) - whole_pages(b.address, low) - whole_pages(high, b.end());
+      w.taken +=
+          whole_pages(b.address, b.end()) - whole_pages(b.address, w.begin) - whole_pages(w.end, b.end());
     }
   }
   void consider(window& w) noexcept {

@@ -34,6 +34,7 @@ template <device_provider D>
       held[i] = {reinterpret_cast<std::uintptr_t>(device.acquire(bytes)), bytes};
       found.require(held[i].begin != 0, law);
       found.require(held[i].begin % step == 0, "segments start at a multiple of the granularity");
+      found.require(bytes <= unlimited - held[i].begin, "segments end before the addresses do");
       for (std::size_t j = 0; j < i && held[i].begin != 0; ++j) {
         const bool above = held[i].begin >= held[j].begin;
         const segment &low = held[above ? j : i], &high = held[above ? i : j];
@@ -112,6 +113,22 @@ template <event_provider D>
   return found;
 }
 
+/// What a measured_provider must mean.
+template <measured_provider D>
+[[nodiscard]] verdict available(D& device, std::size_t at_once = trial_bytes) {
+  constexpr auto plausible = "no more is available than the capacity";
+  const std::size_t before = device.available(), step = device.granularity();
+  if (before > device.capacity()) return {plausible};
+  const std::size_t bytes = (std::max)((std::min)(at_once, before / 2) / step * step, step);
+  void* const p = device.acquire(bytes);
+  if (p == nullptr) return {};
+  verdict found;
+  found.require(device.available() < before, "what is given is available no more");
+  found.require(device.release(p, bytes), "release takes back what was acquired");
+  found.require(device.available() <= device.capacity(), plausible);
+  return found;
+}
+
 /// What a paged_provider must mean.
 template <paged_provider D>
 [[nodiscard]] verdict page_kinds(D& device) {
@@ -128,7 +145,8 @@ template <paged_provider D>
   return {};
 }
 
-/// All laws that concern one provider, tried on a device of which nothing else is in use; law::sharing is about two.
+/// All laws that concern one provider, tried on a device of which nothing else is in use; law::sharing is about two,
+/// law::work about what is under way, law::host_visible about what the host sees.
 /// Memory is not touched, and all of it is given back, so far as the device takes it.
 ///
 /// The trial holds at most `at_once` bytes, three pages of one kind or 7 times the granularity, whichever is most. It finds
@@ -141,6 +159,9 @@ template <paged_provider D>
 template <device_provider D>
 [[nodiscard]] verdict provider(D& device, std::size_t at_once = trial_bytes) {
   verdict found = memory(device, at_once);
+  if constexpr (measured_provider<D>) {
+    if (found) found = available(device, at_once);
+  }
   if constexpr (event_provider<D>) {
     if (found) found = events(device);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -138,6 +139,9 @@ template <virtual_memory_provider D>
   for (const std::size_t bytes : {device.capacity() / step * step, unlimited / step * step}) {
     if (none.create(bytes, kind)) return {"create refuses what goes beyond the capacity"};
   }
+  void* const begin = range.at(0);
+  if (!range.unreserve()) return {"unreserve takes back what was reserved"};
+  if (page.map(begin, step)) return {"map refuses addresses that are not reserved"};
   return {};
 }
 
@@ -149,6 +153,11 @@ template <virtual_memory_provider D>
   trial_range<D> range(device, 4 * step, step);
   trial_memory<D> one(device), two(device);
   if (!one.create(2 * step, kind) || !two.create(step, kind)) return {};
+  if constexpr (std::equality_comparable<typename D::physical>) {
+    if (one.name == typename D::physical{} || two.name == typename D::physical{})
+      return {"memory that was created has a name"};
+    if (one.name == two.name) return {"each memory has a name of its own"};
+  }
   if (step > 1 && one.map(range.at(step / 2), 2 * step))
     return {"memory is mapped at a multiple of the step"};
   if (one.map(range.at(0), 4 * step)) return {"no more is mapped than there is of the memory"};

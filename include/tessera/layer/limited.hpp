@@ -120,6 +120,12 @@ class limited : public within_budget<Device> {
     const std::size_t all = this->to().capacity();
     return limit() < all ? limit() : all;
   }
+  [[nodiscard]] std::size_t available() const noexcept
+    requires measured_provider<Device>
+  {
+    const std::size_t on_device = this->to().available(), in_budget = this->budget().left();
+    return in_budget < on_device ? in_budget : on_device;
+  }
   [[nodiscard]] std::size_t limit() const noexcept { return this->budget().limit(); }
   /// Bytes that were taken and are not given back.
   [[nodiscard]] std::size_t taken() const noexcept { return this->budget().taken(); }

@@ -39,6 +39,11 @@ class memory_budget {
     const std::lock_guard lock(mutex_);
     return taken_;
   }
+  /// Bytes that may still be taken.
+  [[nodiscard]] std::size_t left() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return limit_ > taken_ ? limit_ - taken_ : 0;
+  }
   /// Whether `bytes` more than what is taken would pass the limit; just at it is not past it.
   [[nodiscard]] bool is_passed_by(std::size_t bytes) const noexcept {
     const std::lock_guard lock(mutex_);

@@ -47,6 +47,11 @@ class registering : public forwarding<Device> {
   }
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_->capacity(); }
   [[nodiscard]] std::size_t granularity() const noexcept { return memory_->granularity(); }
+  [[nodiscard]] std::size_t available() const noexcept
+    requires measured_provider<Memory>
+  {
+    return memory_->available();
+  }
   [[nodiscard]] bool over_limit(std::size_t bytes) const noexcept
     requires limited_provider<Memory>
   {

@@ -76,12 +76,16 @@ class reserved_region {
 ///         tessera::reserving(region)};
 ///     for (int i = 0; i < 3; ++i) (void)cut.allocate(20_MiB);  // one call of the device
 ///
+/// What the region takes back goes to the next one without the device, which so cannot wait for work: an allocator does
+/// before. Nobody waits where work uses memory `OnlyWhereRecorded`, as with recipes for pinned memory.
+///
 ///   Requires:  the region outlives it
 ///   Source:  PyTorch's pinned_reserve_segment_size_mb, where what was given back is lost
-template <device_provider Device>
+template <device_provider Device, bool OnlyWhereRecorded = false>
 class reserving : public forwarding<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
+  static constexpr bool release_waits = OnlyWhereRecorded && tessera::release_waits<Device>;
 
   explicit reserving(reserved_region<Device>& from) noexcept
       : forwarding<Device>(from.device()), from_(&from) {}

@@ -126,6 +126,12 @@ class shared_provider : public shared_virtual_memory<shared_provider<Provider>, 
     requires event_provider<Provider>
   {}
 
+  [[nodiscard]] bool has_stream(stream_id stream) noexcept
+    requires stream_listing_provider<Provider>
+  {
+    const turn here(*this);
+    return device_.has_stream(stream);
+  }
   [[nodiscard]] std::uint64_t position(stream_id stream) noexcept
     requires ordering_provider<Provider>
   {

@@ -62,6 +62,7 @@ class forwarding : public virtual_memory_of<Device> {
   using shareable = typename shareable_of<Device>::type;
   static constexpr bool is_host_visible = tessera::is_host_visible<Device>;
   static constexpr bool release_waits = tessera::release_waits<Device>;
+  static constexpr bool may_see_late = tessera::may_see_late<Device>;
 
   explicit forwarding(Device& to) noexcept : to_(&to) {}
 
@@ -103,6 +104,11 @@ class forwarding : public virtual_memory_of<Device> {
     requires requires(Device& d) { d.discard(mark); }
   {
     to_->discard(mark);
+  }
+  [[nodiscard]] bool has_stream(stream_id stream) noexcept
+    requires requires(Device& d) { d.has_stream(stream); }
+  {
+    return to_->has_stream(stream);
   }
   [[nodiscard]] std::uint64_t position(stream_id stream) noexcept
     requires requires(Device& d) { d.position(stream); }

@@ -47,7 +47,7 @@ class host_exports {
   [[nodiscard]] const char* add(std::uint64_t number, int file, std::size_t bytes, page_kind kind,
                                 importers who) noexcept {
     const std::lock_guard lock(mutex_);
-    if (exported_.count(number) != 0) return "memory is exported once, and this is already";
+    if (exported_.contains(number)) return "memory is exported once, and this is already";
     if (const char* const fault = start()) return fault;
     return host_remembers([&] { exported_.emplace(number, exported{file, bytes, kind, who, {}}); })
                ? nullptr

@@ -193,6 +193,7 @@ class host_pinned {
 
   /// A new stream; the default one, stream 0, is always there.
   [[nodiscard]] stream_id create_stream() { return state_->streams.create(); }
+  [[nodiscard]] bool has_stream(stream_id stream) noexcept { return state_->streams.find(stream) != nullptr; }
   /// Finishes a stream's work and ends its thread; false where there is no such stream.
   bool destroy_stream(stream_id stream) { return state_->streams.destroy(stream); }
   /// Queues a callable, which must not throw, on a stream; false where there is no such stream. It must not allocate this
@@ -216,10 +217,7 @@ class host_pinned {
     return true;
   }
   /// An event of a stream that has ended is ready.
-  [[nodiscard]] bool query(event& mark) noexcept {
-    const auto on = state_->streams.find(mark.stream);
-    return on == nullptr || on->has_reached(mark.mark);
-  }
+  [[nodiscard]] bool query(event& mark) noexcept { return is_done(mark.stream, mark.mark); }
   bool wait(event& mark) noexcept {
     const auto on = state_->streams.find(mark.stream);
     return on == nullptr || on->wait_for(mark.mark);
@@ -294,7 +292,7 @@ class host_pinned {
 
   std::unique_ptr<state> state_;
 };
-static_assert(ordering_provider<host_pinned> && paged_provider<host_pinned> &&
-              virtual_memory_provider<host_pinned>);
+static_assert(ordering_provider<host_pinned> && stream_listing_provider<host_pinned> &&
+              paged_provider<host_pinned> && virtual_memory_provider<host_pinned>);
 
 }  // namespace tessera

@@ -139,9 +139,9 @@ class host_import {
     if (!host_peer(socket_.get(), peer) || peer.pid != what.process)
       return "another process answers for the exporter, or it is in another process namespace";
     host_request request{.number = what.number};
-    if (in_time([&] { return ::send(socket_.get(), &request, sizeof request, MSG_NOSIGNAL); }) !=
-        sizeof request)
-      return errno == EAGAIN ? no_answer : hung_up;
+    const ssize_t sent =
+        in_time([&] { return ::send(socket_.get(), &request, sizeof request, MSG_NOSIGNAL); });
+    if (sent != sizeof request) return sent < 0 && errno == EAGAIN ? no_answer : hung_up;
     return receive();
   }
 

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <tessera/core/bytes.hpp>
@@ -71,6 +72,14 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 }
 [[nodiscard]] inline std::size_t host_page() noexcept {
   return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+/// Whether the host may read the byte there; asks the system, and reads it not itself.
+[[nodiscard]] inline bool host_can_read(const void* p) noexcept {
+  const std::uintptr_t word = host_address(p) & ~std::uintptr_t{7};  // does not cross a page
+  // A call that reads a set of signals before it finds that it is told to do nothing known with it.
+  constexpr int nothing_known = -1;
+  const long answer = ::syscall(SYS_rt_sigprocmask, nothing_known, word, nullptr, std::size_t{8});
+  return answer == 0 || errno != EFAULT;
 }
 /// Bytes of one page of a kind.
 [[nodiscard]] inline std::size_t host_step(page_kind kind) noexcept {

@@ -64,6 +64,17 @@ concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std
   { d.let_wait(s, s, at) } noexcept -> std::same_as<bool>;
 };
 
+/// Knows which streams there are: d.has_stream(s) says whether one is there now. Where a provider says nothing, all are.
+template <typename D>
+concept stream_listing_provider = device_provider<D> && requires(D& d, stream_id s) {
+  { d.has_stream(s) } noexcept -> std::same_as<bool>;
+};
+template <device_provider D>
+[[nodiscard]] bool has_stream(D& device, stream_id stream) noexcept {
+  if constexpr (stream_listing_provider<D>) return device.has_stream(stream);
+  return true;
+}
+
 /// Whether calls of a provider may come from several threads at once: what it says as a
 /// `static constexpr bool is_thread_safe`, and false where it says nothing. The adaptors for threads then let in one call
 /// at a time; where several allocators share it by provider_ref, it must be true.
@@ -89,6 +100,15 @@ inline constexpr bool release_waits = true;
 template <typename D>
   requires std::convertible_to<decltype(D::release_waits), bool>
 inline constexpr bool release_waits<D> = D::release_waits;
+
+/// Whether query() and is_done() may say of work that is done that it is not, as where asking a device can fail: what a
+/// provider says as a `static constexpr bool may_see_late`, and false where it says nothing. Memory only waits longer then,
+/// but who checks a provider draws no conclusions.
+template <typename D>
+inline constexpr bool may_see_late = false;
+template <typename D>
+  requires std::convertible_to<decltype(D::may_see_late), bool>
+inline constexpr bool may_see_late<D> = D::may_see_late;
 
 /// Returns once the work that a stream was given so far is done; false where this cannot be known.
 template <device_provider D>

@@ -193,7 +193,8 @@ class simulated_device : public simulated_streams {
   }
 
  private:
-  simulated_device(const options& chosen, std::shared_ptr<simulated_machine> machine, std::uint64_t now_ns)
+  simulated_device(const options& chosen, const std::shared_ptr<simulated_machine>& machine,
+                   std::uint64_t now_ns)
       : simulated_device(
             checked(chosen, *machine), machine,
             std::make_shared<simulated_memory>(chosen.device, budgets_of(chosen), chosen.page_granularity),
@@ -208,7 +209,7 @@ class simulated_device : public simulated_streams {
     advance(now_ns);
   }
 
-  [[nodiscard]] static const options& checked(const options& o, const simulated_machine& machine) {
+  [[nodiscard]] static options checked(const options& o, const simulated_machine& machine) {
     if (!is_power_of_two(o.granularity) || o.granularity < min_alignment || o.granularity > 1_GiB)
       contract_broken("simulated_device: options.granularity is a power of two from 64 B to 1 GiB");
     if (!is_power_of_two(o.page_granularity) || o.page_granularity < simulated_ranges::least_page ||

@@ -30,10 +30,10 @@ class stream_order {
   void add(stream_id stream, std::uint64_t position, stream_id of, std::uint64_t at) {
     if (is_behind(stream, of, at)) return;
     waits_[{stream.handle, of.handle}].add({position, at});
-    for (auto far = waits_.lower_bound({of.handle, 0}); far != waits_.end(); ++far) {
-      if (far->first.first != of.handle) break;
-      const std::uint64_t reached = far->second.reached_at(at);
-      const stream_id other{far->first.second};
+    for (auto onward = waits_.lower_bound({of.handle, 0}); onward != waits_.end(); ++onward) {
+      if (onward->first.first != of.handle) break;
+      const std::uint64_t reached = onward->second.reached_at(at);
+      const stream_id other{onward->first.second};
       if (!is_behind(stream, other, reached)) waits_[{stream.handle, other.handle}].add({position, reached});
     }
   }

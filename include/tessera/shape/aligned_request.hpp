@@ -5,8 +5,10 @@
 #include <cstdint>
 
 #include <tessera/adaptor/reach.hpp>
+#include <tessera/caller_mistake.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/contract.hpp>
+#include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
@@ -90,9 +92,18 @@ struct aligned_request {
   }
   template <typename A>
   static void give_back(A& pool, const block& found, void* p) noexcept {
-    if (found.address == nullptr)
-      contract_broken("deallocate: not the address of a live block of this size and alignment", p);
+    if (found.address == nullptr) refuse(pool, p);
     pool.deallocate(found.address, found.bytes);
+  }
+  template <typename A>
+  [[noreturn, gnu::noinline, gnu::cold]] static void refuse(A& pool, void* p) noexcept {
+    fixed_text words;
+    words.add("deallocate: not the address of a live block of this size and alignment; ");
+    bool is_known = false;
+    for_each_allocator(
+        pool, [&](auto& in, std::size_t) { is_known = is_known || add_block_at(words, in.machine(), p); });
+    if (!is_known) words.add(in_no_segment);
+    contract_broken(words.c_str(), p);
   }
 };
 

@@ -18,6 +18,7 @@
 #include <tessera/adaptor/reach.hpp>
 #include <tessera/adaptor/report.hpp>
 #include <tessera/adaptor/user_calls.hpp>
+#include <tessera/caller_mistake.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/memory_view.hpp>
@@ -92,7 +93,7 @@ class pluggable {
   void free(void* p, std::size_t bytes, int device, void*) noexcept {
     if (p == nullptr) return;
     const address_directory::owner_number owner = directory_.owner_of(p);
-    if (owner == address_directory::no_owner) contract_broken("free: not the address of a live block", p);
+    if (owner == address_directory::no_owner) refuse_stranger("free", p);
     if (static_cast<int>(owner) != device) contract_broken("free: the block is on another device", p);
     made(device)->serves.deallocate(p, bytes);
   }

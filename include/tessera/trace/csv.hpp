@@ -116,7 +116,7 @@ class lifetime_checker {
 ///     if (const auto* wrong = std::get_if<input_error>(&read)) std::puts(wrong->text().c_str());
 ///
 ///   Returns:  an error with the line for anything else, for sizes from 2^60 on, and for impossible orders
-///   Cost:     linear in the text where ids are small; n log n otherwise
+///   Cost:     linear in the text where ids are small; n log n otherwise; 12 bytes of host memory for each of the text
 [[nodiscard]] inline read_result<recording> read_csv(std::string_view text, std::string name) {
   field_reader line(text, std::move(name));
   if (!line.next_line() || line.text() != csv_header)

@@ -20,11 +20,11 @@ class field_reader {
   static constexpr std::size_t most_fields = 8;
 
   field_reader(std::string_view text, std::string name)
-      : rest_(text), size_(text.size()), name_(std::move(name)) {}
+      : rest_(without_blank_end(text)), size_(text.size()), name_(std::move(name)) {}
 
   /// Goes to the next line and cuts it into fields; false at the end. Blank lines at the end do not count.
   [[nodiscard]] bool next_line() {
-    if (rest_.find_first_not_of("\r\n") == std::string_view::npos) return false;
+    if (rest_.empty()) return false;
     ++line_;
     const std::size_t end = rest_.find('\n');
     text_ = rest_.substr(0, end);
@@ -63,6 +63,12 @@ class field_reader {
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
  private:
+  /// All lines but blank ones at the end.
+  [[nodiscard]] static std::string_view without_blank_end(std::string_view text) noexcept {
+    const std::size_t last = text.find_last_not_of("\r\n");
+    return last == std::string_view::npos ? std::string_view{} : text.substr(0, text.find('\n', last));
+  }
+
   std::string_view rest_;
   std::size_t size_;
   std::string name_;

@@ -28,14 +28,24 @@ class snapshot_reader {
     const bool state_only = root.is == kind::list;
     const pickled* const segments = state_only ? &root : required(root, "segments", kind::list);
     const pickled* const traces = state_only ? nullptr : required(root, "device_traces", kind::list);
-    for (std::size_t i = 0; segments != nullptr && i < segments->items.size() && good(); ++i)
+    // Segments are twice in memory while they are put in order.
+    if (good() && afford(*segments, segments->items.size(), 2 * sizeof(snapshot::segment) + 16)) {
+      out_.segments.reserve(segments->items.size());
+      where_.reserve(segments->items.size());
+    }
+    for (std::size_t i = 0; good() && i < segments->items.size(); ++i)
       read_segment(source_[segments->items[i]]);
+    if (good() && traces != nullptr && afford(*traces, traces->items.size(), sizeof(out_.traces[0])))
+      out_.traces.reserve(traces->items.size());
     for (std::size_t i = 0; traces != nullptr && i < traces->items.size() && good(); ++i)
       read_trace(source_[traces->items[i]]);
     if (const pickled* given = source_.find(root, "allocator_settings"); given != nullptr && good())
       read_settings(*given);
-    if (const pickled* marks = source_.find(root, "external_annotations")) {
-      for (const std::uint32_t index : marks->items) read_annotation(source_[index]);
+    const pickled* const marks = source_.find(root, "external_annotations");
+    if (marks != nullptr && good() && afford(*marks, marks->items.size(), sizeof(snapshot::annotation))) {
+      out_.annotations.reserve(marks->items.size());
+      for (std::size_t i = 0; i < marks->items.size() && good(); ++i)
+        read_annotation(source_[marks->items[i]]);
     }
     if (good()) check_order();
     if (!good()) return input_error{out_.name + ": byte " + std::to_string(at_), rule_};
@@ -49,6 +59,16 @@ class snapshot_reader {
   void fail(const pickled& at, std::string rule) {
     if (good()) at_ = at.at, rule_ = std::move(rule);
   }
+  /// Books the memory that `count` of something take, so that a file which refers to the same things again and again
+  /// is refused before they fill it.
+  bool afford(const pickled& at, std::size_t count, std::size_t each) {
+    if (count <= left_ / each) return left_ -= count * each, true;
+    fail(at, "it refers to the same things so often that they would take more than " +
+                 std::to_string(most_per_byte) + " bytes for each of the file's");
+    return false;
+  }
+  /// The same for a dict that is looked through.
+  bool afford(const pickled& dict) { return afford(dict, dict.items.size() + 1, 1); }
   [[nodiscard]] const pickled* optional(const pickled& dict, std::string_view key, kind wanted) {
     if (dict.is != kind::dict) fail(dict, "a dict is expected");
     const pickled* const found = source_.find(dict, key);
@@ -97,6 +117,7 @@ class snapshot_reader {
   }
 
   void read_segment(const pickled& dict) {
+    if (!afford(dict)) return;
     snapshot::segment s;
     s.address = number(dict, "address");
     s.size = bytes(dict, "total_size");
@@ -116,8 +137,11 @@ class snapshot_reader {
     if (blocks == nullptr || s.address > (std::numeric_limits<std::uint64_t>::max)() - s.size)
       return fail(dict, "the segment wraps around");
     std::uint64_t at = s.address;
+    if (!afford(*blocks, blocks->items.size(), sizeof(snapshot::block))) return;
+    s.blocks.reserve(blocks->items.size());
     for (std::uint32_t index : blocks->items) {
       const pickled& one = source_[index];
+      if (!afford(one)) return;
       snapshot::block b;
       b.address = at;
       b.size = bytes(one, "size");
@@ -143,9 +167,11 @@ class snapshot_reader {
   void read_trace(const pickled& list) {
     if (list.is != kind::list) return fail(list, "a device's trace is not a list");
     auto& entries = out_.traces.emplace_back();
+    if (!afford(list, list.items.size(), sizeof(snapshot::entry))) return;
     entries.reserve(list.items.size());
     for (std::uint32_t index : list.items) {
       const pickled& dict = source_[index];
+      if (!afford(dict)) return;
       snapshot::entry e;
       e.what = action_of(text(dict, "action"));
       if (!good()) return;
@@ -169,7 +195,7 @@ class snapshot_reader {
     e.time_us = aside(dict, "time_us");
     if (const pickled* id = source_.find(dict, "pool_id"); id != nullptr && is_pool(*id)) e.pool = pool(*id);
     if (const pickled* label = source_.find(dict, "user_metadata");
-        label != nullptr && label->is == kind::text)
+        label != nullptr && label->is == kind::text && afford(*label, label->text.size(), 1))
       e.label = label->text;
   }
   /// A number that no decision depends on; 0 where it is missing or something else.
@@ -180,9 +206,11 @@ class snapshot_reader {
   }
   /// An annotation of another form is left out.
   void read_annotation(const pickled& dict) {
+    if (!afford(dict)) return;
     const pickled* const name = source_.find(dict, "name");
     const pickled* const stage = source_.find(dict, "stage");
     if (name == nullptr || stage == nullptr || aside(dict, "device") >= most_devices) return;
+    if (!afford(*name, name->text.size(), 1)) return;
     out_.annotations.push_back({.name = std::string(name->text),
                                 .begins = stage->text == "START",
                                 .device = aside(dict, "device"),
@@ -246,16 +274,20 @@ class snapshot_reader {
   }
 
   static constexpr std::uint64_t most_devices = 65536;  // since what is written has a list for each
+  static constexpr std::size_t most_per_byte = 16;
 
   const pickle& source_;
   snapshot out_;
+  std::size_t left_ = saturating_add(operator""_KiB(64), source_.bytes() * most_per_byte);
   std::vector<std::size_t> where_;
   std::size_t at_ = 0;
   std::string rule_;
 };
 
 /// Reads a snapshot of any version; keys that older versions lack have their neutral value.
-///   Returns:  an error with the byte offset where something has the wrong type, or sizes do not add up
+///   Returns:  an error with the byte offset where something has the wrong type, sizes do not add up, or references to the
+///             same things would make more of it than 16 bytes for each of the file's
+///   Cost:     linear in the bytes; 100 bytes of host memory for each of them at most
 [[nodiscard]] inline read_result<snapshot> read_snapshot(std::string_view bytes, const std::string& name) {
   auto plain = read_pickle(bytes, name);
   if (auto* error = std::get_if<input_error>(&plain)) return std::move(*error);

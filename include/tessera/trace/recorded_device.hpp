@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
@@ -22,6 +24,8 @@ class recorded_device {
   };
   struct event {};
 
+  /// Notes memory that was given before.
+  void hold(segment given) { held_[given.address] = given.bytes; }
   /// Says what the recorded device gave next.
   void expect(segment next) { expected_.push_back(next); }
   /// What was expected and not asked for; forgets it.
@@ -31,18 +35,21 @@ class recorded_device {
 
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept {
     asked_ = {0, bytes};
-    if (expected_.empty() || expected_.front().bytes != bytes) {
+    if (expected_.empty() || expected_.front().bytes != bytes || is_held(expected_.front())) {
       ++strays_;
-      // Somewhere no recorded device has memory.
-      const std::uint64_t address = (std::uint64_t{1} << 62) + stray_bytes_;
-      stray_bytes_ += align_up(bytes, operator""_MiB(2));
+      const std::uint64_t address = next_stray_;
+      if (bytes > max_request || address > unlimited - 2 * max_request) return nullptr;
+      next_stray_ += align_up(bytes, operator""_MiB(2));
       return reinterpret_cast<void*>(address);
     }
     const segment given = expected_.front();
     expected_.pop_front();
+    hold(given);
     return reinterpret_cast<void*>(given.address);
   }
-  bool release(void*, std::size_t) noexcept { return true; }
+  bool release(void* p, std::size_t) noexcept {
+    return held_.erase(reinterpret_cast<std::uint64_t>(p)), true;
+  }
   [[nodiscard]] std::size_t capacity() const noexcept { return unlimited; }
   [[nodiscard]] std::size_t granularity() const noexcept { return 512; }
 
@@ -55,10 +62,18 @@ class recorded_device {
   [[nodiscard]] std::size_t strays() const noexcept { return strays_; }
 
  private:
+  /// Whether part of it was given and has not come back, which is so where what is done here differs from what was there.
+  [[nodiscard]] bool is_held(const segment& one) const noexcept {
+    const auto behind = held_.lower_bound(one.address + one.bytes);
+    return behind != held_.begin() && std::prev(behind)->first + std::prev(behind)->second > one.address;
+  }
+
   std::deque<segment> expected_;
   segment asked_{};
   std::size_t strays_ = 0;
-  std::uint64_t stray_bytes_ = 0;
+  // Above all addresses in snapshots, which fit into 63 bits.
+  std::uint64_t next_stray_ = (std::uint64_t{1} << 63) + (std::uint64_t{1} << 61);
+  std::map<std::uint64_t, std::size_t> held_;  // address to bytes
 };
 static_assert(event_provider<recorded_device>);
 

@@ -121,7 +121,7 @@ class rmm_reader {
 /// Reads a log that RMM's logging_resource_adaptor wrote. Threads and times are not looked at; what was refused there is
 /// a request that is given back at once; sizes of 0 are left out.
 ///   Returns:  an error with the line for anything else, for sizes from 2^60 on, and for what is freed but does not live
-///   Cost:     n log n
+///   Cost:     n log n; 12 bytes of host memory for each of the text
 [[nodiscard]] inline read_result<recording> read_rmm(std::string_view text, std::string name) {
   return rmm_reader(text, std::move(name)).read();
 }

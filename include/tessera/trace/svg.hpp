@@ -218,12 +218,17 @@ class svg_writer {
     struct label {
       std::size_t from, at, line;
     };
-    std::vector<label> all{{y(shown_.lower_bound), 0, shown_.lines.size()}};
+    std::vector<label> all;
+    const auto add = [&all](std::size_t from, std::size_t line) {
+      const auto above = [](const label& a, const label& b) { return a.from < b.from; };
+      const label made{from, 0, line};
+      all.insert(std::upper_bound(all.begin(), all.end(), made, above), made);
+    };
+    add(y(shown_.lower_bound), shown_.lines.size());
     for (std::size_t i = 0; i < shown_.lines.size(); ++i) {
       const auto& buckets = shown_.lines[i].over->buckets();
-      all.push_back({buckets.empty() ? bottom : y(buckets.back().reserved.most), 0, i});
+      add(buckets.empty() ? bottom : y(buckets.back().reserved.most), i);
     }
-    std::stable_sort(all.begin(), all.end(), [](const label& a, const label& b) { return a.from < b.from; });
     const std::size_t apart = std::min<std::size_t>(380, (bottom - top + 300) / all.size());
     for (std::size_t i = 0; i < all.size(); ++i)
       all[i].at = i == 0 ? all[i].from : (std::max)(all[i].from, all[i - 1].at + apart);

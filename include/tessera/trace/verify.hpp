@@ -69,11 +69,15 @@ class verifier {
     });
     if (auto* error = std::get_if<input_error>(&start)) return std::move(*error);
     for (const snapshot::segment& s : std::get<std::vector<snapshot::segment>>(start)) {
+      for (const snapshot::block& b : s.blocks) {
+        if (!is_possible(b.address, b.size)) return impossible(b.address, b.size);
+      }
       if (!adopt(s)) return input_error{source_.name, "host memory ran out"};
     }
-    peak();
-    if (device_ < source_.traces.size()) {
-      for (const snapshot::entry& e : source_.traces[device_]) step(e);
+    for (const snapshot::entry& e : source_.trace_of(device_)) {
+      if (e.what == snapshot::action::segment_alloc && !is_possible(e.address, e.size))
+        return impossible(e.address, e.size);
+      step(e);
     }
     return result_;
   }
@@ -85,6 +89,16 @@ class verifier {
     std::size_t size;
     pool_id pool;
   };
+
+  /// Whether a device may have given this: an allocator looks after no others.
+  [[nodiscard]] static bool is_possible(std::uint64_t address, std::size_t bytes) noexcept {
+    return address != 0 && address % min_alignment == 0 && bytes != 0 && bytes % min_alignment == 0;
+  }
+  [[nodiscard]] input_error impossible(std::uint64_t address, std::size_t bytes) const {
+    return {source_.name + ": device " + std::to_string(device_),
+            std::to_string(bytes) + " bytes at " + std::to_string(address) + " are not whole steps of " +
+                std::to_string(min_alignment) + " bytes"};
+  }
 
   /// Private pools decide for themselves, so each has an allocator of its own.
   [[nodiscard]] allocator& pool_of(const pool_id& id) {
@@ -101,11 +115,17 @@ class verifier {
       if (b.active()) live_[b.address] = {s.pool, reinterpret_cast<void*>(b.address)};
     }
     segments_[s.address] = {s.size, s.pool};
-    reserved_ += s.size;
-    auto& machine = pool_of(s.pool).machine();
+    allocator& pool = pool_of(s.pool);
+    auto& machine = pool.machine();
+    machine.device().hold({s.address, s.size});
     engine::free_blocks* const home = machine.home(s.large ? 1 : 0, s.stream);
-    return home != nullptr &&
-           machine.adopt(*home, reinterpret_cast<void*>(s.address), pieces, chosen_.split.oversize());
+    if (home == nullptr ||
+        !machine.adopt(*home, reinterpret_cast<void*>(s.address), pieces, chosen_.split.oversize()))
+      return false;
+    reserved_ += s.size;
+    here_ += s.size;
+    peak();
+    return true;
   }
 
   void step(const snapshot::entry& e) {
@@ -113,7 +133,8 @@ class verifier {
       case snapshot::action::alloc: allocate(e); break;
       case snapshot::action::free_completed:
         if (const auto found = live_.find(e.address); found != live_.end()) {
-          pool_of(found->second.first).deallocate(found->second.second);
+          change(pool_of(found->second.first),
+                 [&](allocator& pool) { pool.deallocate(found->second.second); });
           live_.erase(found);
         }
         break;
@@ -128,11 +149,13 @@ class verifier {
       case snapshot::action::segment_free: {
         const auto found = segments_.find(e.address);
         if (found == segments_.end()) break;
-        auto& machine = pool_of(found->second.pool).machine();
-        engine::block* const head = machine.blocks().segment_at(reinterpret_cast<void*>(e.address));
-        const bool idle = head != nullptr && head->is_free() && !head->is_split();
-        if (!idle || !machine.release(*head))
-          differ("a segment of " + std::to_string(e.size) + " bytes went back there and is in use here");
+        change(pool_of(found->second.pool), [&](allocator& pool) {
+          auto& machine = pool.machine();
+          engine::block* const head = machine.blocks().segment_at(reinterpret_cast<void*>(e.address));
+          const bool idle = head != nullptr && head->is_free() && !head->is_split();
+          if (!idle || !machine.release(*head))
+            differ("a segment of " + std::to_string(e.size) + " bytes went back there and is in use here");
+        });
         reserved_ -= e.size;
         segments_.erase(found);
         break;
@@ -147,7 +170,8 @@ class verifier {
     const pool_id id = after == segments_.begin() ? pool_id{} : std::prev(after)->second.pool;
     allocator& pool = pool_of(id);
     const std::size_t strays = pool.device().strays();
-    void* const p = pool.try_allocate(e.size != 0 ? e.size : 1, e.stream);
+    void* p = nullptr;
+    change(pool, [&](allocator& to) { p = to.try_allocate(e.size != 0 ? e.size : 1, e.stream); });
     const auto unused = pool.device().take_unused();
     if (pool.device().strays() != strays || !unused.empty()) {
       differ("before allocation " + std::to_string(result_.allocations) + " there " +
@@ -164,18 +188,25 @@ class verifier {
 
   /// The private pool that a segment belongs to, which only the state at the end tells.
   [[nodiscard]] pool_id pool_at_end(const snapshot::entry& e) const {
-    for (const snapshot::segment& s : source_.segments) {
-      if (s.device == device_ && s.address == e.address && s.size == e.size) return s.pool;
-    }
-    return {};
+    const auto segments = source_.segments_of(device_);
+    const auto found = std::lower_bound(
+        segments.begin(), segments.end(), e.address,
+        [](const snapshot::segment& s, std::uint64_t address) { return s.address < address; });
+    const bool is_it = found != segments.end() && found->address == e.address && found->size == e.size;
+    return is_it ? found->pool : pool_id{};
   }
   void differ(std::string what) {
     if (result_.first_other_segment.empty()) result_.first_other_segment = std::move(what);
   }
+  /// Does something to a pool, and notes by how much what is reserved here changed.
+  template <typename Action>
+  void change(allocator& pool, Action action) {
+    const std::size_t before = pool.now().reserved;
+    action(pool);
+    here_ += pool.now().reserved - before;
+  }
   void peak() {
-    std::size_t here = 0;
-    for (const auto& [id, pool] : pools_) here += pool->now().reserved;
-    result_.peak_here = (std::max)(result_.peak_here, here);
+    result_.peak_here = (std::max)(result_.peak_here, here_);
     result_.peak_recorded = (std::max)(result_.peak_recorded, reserved_);
   }
 
@@ -185,7 +216,8 @@ class verifier {
   std::map<pool_id, std::unique_ptr<allocator>> pools_;
   std::map<std::uint64_t, place> segments_;                  // as on the recorded device
   std::map<std::uint64_t, std::pair<pool_id, void*>> live_;  // by recorded address
-  std::size_t reserved_ = 0;
+  std::size_t reserved_ = 0;                                 // there
+  std::size_t here_ = 0;                                     // in all pools
   verification result_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/config/bad_setting.hpp>
 #include <tessera/config/environment.hpp>
 #include <tessera/config/paddle.hpp>
 #include <tessera/config/pytorch.hpp>
@@ -94,6 +95,16 @@ TEST_F(environment, error_says_where_in_the_variable) {
   config_tests::expect_refusal(
       read_environment<torch_npu>(),
       {"max_split_size_mb", "", torch_npu::expandable_rule, 25, fault::excluded_by, "expandable_segments"});
+}
+
+TEST(bad_setting, shows_no_control_characters) {
+  using namespace std::string_view_literals;
+  const auto read = tessera::config::parse<tessera::config::pytorch>("max\0\x1b[2J\x7f:1"sv);
+  EXPECT_STREQ(tessera::config::bad_setting("conf", std::get<1>(read)).what(),
+               "conf, character 0: max??: unknown key: no such key");
+  const auto value = tessera::config::parse<tessera::config::pytorch>("max_split_size_mb:\x1b\n2\0"sv);
+  EXPECT_STREQ(tessera::config::bad_setting("conf", std::get<1>(value)).what(),
+               "conf, character 18: max_split_size_mb ??2?: not a number: must be a whole number of MiB");
 }
 
 TEST_F(environment, of_paddle_is_a_variable_for_each_flag) {

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -97,6 +98,59 @@ TEST(bin, answers_as_an_ordered_set_does) {
     }
     EXPECT_EQ(any_treap, most == 400);
   }
+}
+
+// Sizes that only grow, inserted in the order of a ring's middle, so that it is long before it is a treap.
+TEST(bin, finds_a_block_in_a_treap_in_few_steps) {
+  constexpr std::size_t count = 4096;
+  std::vector<block> storage(count);
+  bin tested;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t at = i % 2 == 0 ? i : count - i;
+    storage[i].address = at * 64;
+    storage[i].size = 4096 + at * 64;
+    tested.insert(storage[i]);
+  }
+  ASSERT_TRUE(storage[0].mark.in_treap);
+  std::set<const block*> below_others;
+  for (const block& b : storage) {
+    for (const block* below : b.links) below_others.insert(below);
+  }
+  std::vector<const block*> level;
+  for (const block& b : storage) {
+    if (!below_others.contains(&b)) level.push_back(&b);
+  }
+  ASSERT_EQ(level.size(), 1u);
+  std::size_t depth = 0, seen = 0;
+  for (; !level.empty(); ++depth) {
+    std::vector<const block*> next;
+    for (const block* b : level) {
+      for (const block* below : b->links) {
+        if (below != nullptr) next.push_back(below);
+      }
+    }
+    seen += level.size();
+    level = std::move(next);
+  }
+  EXPECT_EQ(seen, count);
+  EXPECT_LT(depth, 80u);  // five times its logarithm and more
+}
+
+TEST(free_blocks, find_the_largest_before_a_size_however_far_below) {
+  auto index = std::make_unique<free_blocks>(0, tessera::stream_id{});
+  block small{}, large{};
+  small.size = 512;
+  large.size = std::size_t{1} << 40;
+  index->insert(small);
+  EXPECT_EQ(index->last_before(512, 0), nullptr);
+  EXPECT_EQ(index->last_before(576, 0), &small);
+  EXPECT_EQ(index->last_before(large.size, 0), &small);
+  index->insert(large);
+  EXPECT_EQ(index->last_before(large.size, 0), &small);
+  EXPECT_EQ(index->last_before(std::size_t{1} << 50, 0), &large);
+  index->remove(small);
+  EXPECT_EQ(index->last_before(large.size, 0), nullptr);
+  EXPECT_EQ(index->last_before(64, 0), nullptr);
 }
 
 TEST(free_blocks, answer_as_an_ordered_set_does) {

@@ -57,6 +57,21 @@ TEST(key_map, takes_key_zero_and_gives_memory_back) {
   EXPECT_LT(map.footprint(), full / 100);
 }
 
+TEST(key_map, is_at_most_three_eighths_full_and_doubles_only_then) {
+  key_map<thing> map;
+  std::vector<thing> things(2000);
+  EXPECT_EQ(map.footprint(), 0u);
+  for (std::size_t i = 0; i < things.size(); ++i) {
+    things[i].key = i << 9;
+    const std::size_t before = map.footprint() / sizeof(void*);
+    ASSERT_TRUE(map.reserve_one());
+    const std::size_t places = map.footprint() / sizeof(void*);
+    map.insert(things[i].key, things[i]);
+    ASSERT_LE(map.size() * 8, places * 3);
+    ASSERT_EQ(places, before == 0 ? 16 : (i + 1) * 8 > before * 3 ? before * 2 : before);
+  }
+}
+
 TEST(slab, recycles_the_latest_and_gives_empty_chunks_back) {
   struct node {
     std::uint64_t words[8];

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
+#include <random>
+#include <tuple>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -95,6 +98,110 @@ TEST_F(windows, that_save_pages_leave_whole_ones_alone) {
   EXPECT_EQ(saving.begin, base + 41_MiB);
   EXPECT_EQ(saving.missing, 4_MiB);
   EXPECT_EQ(saving.taken, 4_MiB);
+}
+
+/// What a window costs, page by page and block by block.
+struct price {
+  std::size_t taken = 0, missing = 0, fragments = 0;
+};
+bool overlap(std::uintptr_t begin, std::uintptr_t end, std::uintptr_t low, std::uintptr_t high) {
+  return begin < high && low < end;
+}
+price price_of(const std::vector<const block*>& row, std::uintptr_t begin, std::uintptr_t end,
+               std::size_t page) {
+  price sum;
+  for (const block* b : row) {
+    if (!overlap(begin, end, b->address, b->end())) continue;
+    if (b->is_free()) sum.fragments += b->size;
+    for (std::uintptr_t at = align_up(b->address, page); at + page <= b->end(); at += page) {
+      if (!overlap(begin, end, at, at + page)) continue;
+      sum.taken += page;
+      if (b->is_unmapped()) sum.missing += page;
+    }
+  }
+  return sum;
+}
+
+// All places where a window may begin or end are tried, in ranges that were mapped and used at random.
+TEST(windows_at_random, are_the_cheapest_of_all_that_begin_or_end_with_what_is_free) {
+  constexpr std::size_t page = 4_KiB, unit = 1_KiB;
+  std::mt19937_64 random(17);
+  int found_any = 0;
+  for (int round = 0; round < 300; ++round) {
+    range_heap<1> heap;
+    free_blocks* const home = heap.home(0, stream_id{});
+    ASSERT_NE(home, nullptr);
+    for (std::uintptr_t range = 0; range < 2; ++range) {
+      block* hole = heap.add_range(*home, 1_GiB + range * 1_MiB, 24 * page);
+      ASSERT_NE(hole, nullptr);
+      for (std::uintptr_t at = hole->address, end = hole->end(); at < end; at += page) {
+        if (random() % 2 == 0) continue;
+        ASSERT_TRUE(heap.make_room(8));
+        for_each_unmapped(*home, [&](block& b) { return hole = &b, b.end() > at; });
+        (void)heap.fill(*hole, at, page);
+      }
+    }
+    for (int uses = static_cast<int>(random() % 12); uses > 0; --uses) {
+      ASSERT_TRUE(heap.make_room(8));
+      const std::size_t bytes = unit * (1 + random() % 6);
+      block* const from = heap.best_fit(*home, bytes);
+      if (from == nullptr) break;
+      const std::uintptr_t at = from->address + random() % ((from->size - bytes) / unit + 1) * unit;
+      block& taken = heap.take(*from, at, bytes, at == from->address);
+      heap.make_live(taken, at, bytes);
+    }
+    std::vector<std::vector<const block*>> rows(1);
+    heap.for_each_segment([&](const block& head, std::size_t) {
+      for (const block *b = &head, *end = head.below; b != end; b = b->above) {
+        if (b->is_open()) {
+          rows.back().push_back(b);
+        } else {
+          rows.emplace_back();
+        }
+      }
+      rows.emplace_back();
+    });
+    for (const std::size_t size : {unit, 3 * unit, 2 * page, 5 * page + unit, 11 * page}) {
+      for (const bool saves : {false, true}) {
+        using cost = std::tuple<std::size_t, std::size_t, std::size_t>;
+        bool any = false;
+        cost least;
+        for (const auto& row : rows) {
+          bool has_hole = false;
+          for (const block* b : row) has_hole = has_hole || b->is_unmapped();
+          if (!has_hole) continue;
+          const block &low = *row.front(), &high = *row.back();
+          const bool is_open_ended = high.is_unmapped() && high.above->mark.is == block::state::segment;
+          std::vector<std::uintptr_t> begins{low.address};
+          if (is_open_ended) begins.push_back(high.address);
+          if (!is_open_ended) begins.push_back(high.end() - size);
+          for (const block* b : row) {
+            if (b->is_free()) begins.insert(begins.end(), {b->address, b->end() - size});
+          }
+          for (const std::uintptr_t begin : begins) {
+            if (begin < low.address || begin + size > high.end() || begin + size < begin) continue;
+            const price p = price_of(row, begin, begin + size, page);
+            const cost here{saves ? p.taken : 0, p.missing, p.fragments};
+            if (!any || here < least) least = here;
+            any = true;
+          }
+        }
+        const window w = window_search(size, page, saves).best(*home);
+        ASSERT_EQ(w.first != nullptr, any) << "round " << round;
+        if (!any) continue;
+        ++found_any;
+        EXPECT_EQ(w.end, w.begin + size);
+        EXPECT_TRUE(w.first->is_open() && w.first->address <= w.begin && w.begin < w.first->end());
+        ASSERT_EQ((cost{saves ? w.taken : 0, w.missing, w.fragments}), least) << "round " << round;
+        for (const auto& row : rows) {
+          if (row.empty() || w.begin < row.front()->address || w.begin >= row.back()->end()) continue;
+          const price p = price_of(row, w.begin, w.end, page);
+          ASSERT_EQ(std::tuple(w.taken, w.missing, w.fragments), std::tuple(p.taken, p.missing, p.fragments));
+        }
+      }
+    }
+  }
+  EXPECT_GT(found_any, 1000);
 }
 
 }  // namespace

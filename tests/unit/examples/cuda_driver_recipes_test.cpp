@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/layer/checked_provider.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/stitched.hpp>
@@ -98,6 +99,23 @@ TYPED_TEST(cuda_driver_recipes, serve) {
     EXPECT_EQ(pool.now().reserved, 0u);
     EXPECT_EQ(this->cuda.used(1), 0u);
     EXPECT_EQ(this->cuda.used(0), 0u);
+  }
+}
+
+TYPED_TEST(cuda_driver_recipes, serve_in_checked_mode) {
+  using checked = checked_provider<provider_ref<gpu>>;
+  const auto program = any_program(400, 40_MiB);
+  for (const unsigned long long first : {0u, 10u, 30u, 50u, 70u, 90u}) {
+    gpu device(this->load(), 1);
+    this->cuda.hold(1);
+    caching_allocator<TypeParam, checked> pool{checked(provider_ref(device))};
+    this->cuda.fail(first, first + first / 2, cuda_driver::out_of_memory);
+    run(program, pool, this->cuda, 1);
+    this->cuda.fail(0, 0, 0);
+    this->cuda.hold(0);
+    pool.trim();
+    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(this->cuda.used(1), 0u);
   }
 }
 

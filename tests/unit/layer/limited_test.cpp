@@ -60,6 +60,24 @@ TEST(limited, refuses_where_the_device_has_room) {
   EXPECT_EQ(device.taken(), 0u);
 }
 
+/// Of the device's memory or of the limit, whichever is less.
+TEST(limited, says_what_is_available_under_the_limit) {
+  simulated_device under({.capacity = 1_GiB});
+  limited<provider_ref<simulated_device>> device(provider_ref(under), 100_MiB);
+  EXPECT_EQ(device.available(), 100_MiB);
+  void* const p = device.acquire(60_MiB);
+  EXPECT_EQ(device.available(), 40_MiB);
+  void* const other = under.acquire(1_GiB - 80_MiB);
+  EXPECT_EQ(device.available(), 20_MiB);
+  EXPECT_TRUE(under.release(other, 1_GiB - 80_MiB) && device.release(p, 60_MiB));
+  EXPECT_EQ(device.available(), 100_MiB);
+
+  caching_allocator<paddle_naive_best_fit, provider_ref<decltype(device)>> pool{provider_ref(device)};
+  void* const small = pool.allocate(1_MiB);  // of a chunk that is a share of what is available
+  EXPECT_GT(pool.now().reserved, 80_MiB);
+  pool.deallocate(small);
+}
+
 TEST(limited, a_failing_call_leaves_the_allowance_as_it_was) {
   limited_simulated device(simulated_device{}, 100_MiB);
   device.to().fail_call(1);

@@ -29,6 +29,17 @@ TEST(memory_budget, allows_just_what_it_has) {
   EXPECT_TRUE(budget.is_passed_by(unlimited));
 }
 
+TEST(memory_budget, says_what_is_left) {
+  memory_budget budget(100);
+  EXPECT_EQ(budget.left(), 100u);
+  EXPECT_TRUE(budget.take(60, 0, [] { return true; }));
+  EXPECT_EQ(budget.left(), 40u);
+  budget.set_limit(50);
+  EXPECT_EQ(budget.left(), 0u);
+  budget.give_back(60);
+  EXPECT_EQ(budget.left(), 50u);
+}
+
 TEST(memory_budget, does_not_count_what_was_not_given) {
   memory_budget budget(100);
   EXPECT_FALSE(budget.take(100, 0, refused));

@@ -77,6 +77,16 @@ TEST(registering, registers_each_segment_as_long_as_it_is_given) {
   EXPECT_EQ(device.used(), 0u);
 }
 
+TEST(registering, says_of_the_memory_what_is_available) {
+  plain_memory memory(simulated_device::options{.capacity = 100_MiB});
+  noting_device device;
+  provider both(memory, device);
+  EXPECT_EQ(both.available(), 100_MiB);
+  void* const p = both.acquire(60_MiB);
+  EXPECT_EQ(both.available(), 40_MiB);
+  EXPECT_TRUE(both.release(p, 60_MiB));
+}
+
 TEST(registering, gives_memory_back_that_cannot_be_registered) {
   plain_memory memory;
   noting_device device;

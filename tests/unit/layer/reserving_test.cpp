@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <cstdint>
 
 #include <gtest/gtest.h>
 
@@ -61,6 +62,33 @@ TEST(reserving, uses_again_what_was_given_back_behind_the_last_segment) {
   EXPECT_TRUE(from.release(first, 1_MiB));
   EXPECT_TRUE(from.release(outside, 256_KiB));
   EXPECT_EQ(device.used(), 1_MiB);
+}
+
+// A device waits for work before it takes memory back; a region does not, and would hand it to another stream.
+TEST(reserving, lets_no_stream_have_what_another_one_still_works_on) {
+  constexpr stream_id first{1}, second{2};
+  simulated_device device;
+  region reserved(device, 4_MiB);
+  caching_allocator<passthrough, provider> pool{provider(reserved)};
+  void* const p = pool.allocate(1_MiB, first);
+  device.submit(first, 1'000'000'000);
+  const std::uint64_t end = device.now_ns() + 1'000'000'000;
+  pool.deallocate(p);
+  EXPECT_EQ(pool.allocate(1_MiB, second), p);
+  EXPECT_GE(device.now_ns(), end);
+}
+
+TEST(reserving, waits_for_nothing_where_work_uses_only_what_is_recorded) {
+  constexpr stream_id first{1}, second{2};
+  simulated_device device;
+  region reserved(device, 4_MiB);
+  using recorded = reserving<simulated_device, true>;
+  caching_allocator<passthrough, recorded> pool{recorded(reserved)};
+  void* const p = pool.allocate(1_MiB, first);
+  device.submit(first, 1'000'000'000);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.allocate(1_MiB, second), p);
+  EXPECT_LT(device.now_ns(), 1'000'000'000u);
 }
 
 TEST(reserving, asks_the_device_where_there_is_no_region) {

@@ -68,6 +68,16 @@ TEST(streams_policy, shares_and_holds_in_order_as_on_the_same_stream) {
   EXPECT_FALSE(policy.should_hold(stream_id{1}, stream_id{1}));
 }
 
+TEST(streams_policy, looks_at_events_late_where_more_than_its_patience_wait) {
+  look_at_events_late<reuse_on_same_stream, std::size_t{4}> late;
+  EXPECT_FALSE(late.looks_first(4));
+  EXPECT_TRUE(late.looks_first(5));
+  EXPECT_TRUE(reuse_on_same_stream::looks_first(1) && reuse_in_order<>::looks_first(1));
+  EXPECT_FALSE(reuse_ignoring_streams::should_hold(stream_id{1}, stream_id{2}));
+  EXPECT_TRUE(reuse_on_same_stream::should_hold(stream_id{1}, stream_id{2}));
+  EXPECT_FALSE(reuse_on_same_stream::should_hold(stream_id{1}, stream_id{1}));
+}
+
 TEST(eviction_policy, lets_go_what_is_above_a_threshold_when_a_stream_was_synchronized) {
   evict_at_synchronize_above<> policy;
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};

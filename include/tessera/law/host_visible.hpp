@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/law/verdict.hpp>
+#include <tessera/law/virtual_memory.hpp>
+#include <tessera/provider/host_system.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera::law {
+
+/// Memory of a trial that the host writes: its first and its last bytes, each with a number.
+class trial_contents {
+ public:
+  trial_contents(void* p, std::size_t bytes, unsigned char number) noexcept
+      : begin_(static_cast<unsigned char*>(p)), bytes_(bytes), number_(number) {}
+  [[nodiscard]] bool is_there() const noexcept {
+    return host_can_read(begin_) && host_can_read(begin_ + bytes_ / 2) && host_can_read(begin_ + bytes_ - 1);
+  }
+  void write() const noexcept {
+    for (const std::size_t at : {std::size_t{0}, bytes_ / 2, bytes_ - 1}) byte(at) = number_;
+  }
+  [[nodiscard]] bool is_kept() const noexcept {
+    return byte(0) == number_ && byte(bytes_ / 2) == number_ && byte(bytes_ - 1) == number_;
+  }
+
+ private:
+  [[nodiscard]] volatile unsigned char& byte(std::size_t at) const noexcept { return begin_[at]; }
+  unsigned char* begin_;
+  std::size_t bytes_;
+  unsigned char number_;
+};
+
+/// Writes to two segments and reads them.
+template <device_provider D>
+[[nodiscard]] verdict visible_segments(D& device) {
+  const std::size_t bytes = 4 * device.granularity();
+  void* const one = device.acquire(bytes);
+  void* const two = device.acquire(bytes);
+  verdict found;
+  if (one != nullptr && two != nullptr) {
+    const trial_contents first(one, bytes, 1), second(two, bytes, 2);
+    found.require(first.is_there() && second.is_there(), "the host can read a segment from end to end");
+    if (found) {
+      first.write(), second.write();
+      found.require(first.is_kept() && second.is_kept(),
+                    "what the host writes to a segment stays there alone");
+    }
+  }
+  for (void* const p : {one, two}) {
+    if (p != nullptr) (void)device.release(p, bytes);
+  }
+  return found;
+}
+
+/// The same with two pieces of physical memory, one of which moves.
+template <virtual_memory_provider D>
+[[nodiscard]] verdict visible_mappings(D& device) {
+  constexpr auto is_there = "the host can read memory from end to end where it was mapped";
+  const std::size_t step = device.step(normal_pages);
+  trial_range<D> range(device, 3 * step, step);
+  trial_memory<D> one(device), two(device);
+  if (range.number() == 0 || !one.create(step, normal_pages) || !two.create(step, normal_pages)) return {};
+  const trial_contents first(range.at(0), step, 1), second(range.at(step), step, 2);
+  const trial_contents moved(range.at(2 * step), step, 1);
+  if (!one.map(range.at(0), step) || !two.map(range.at(step), step))
+    return {"map puts memory where the range is free"};
+  if (!one.grant() || !two.grant()) return {"grant gives access to what one map put there"};
+  if (!first.is_there() || !second.is_there()) return {is_there};
+  first.write(), second.write();
+  if (!first.is_kept() || !second.is_kept())
+    return {"what the host writes to mapped memory stays there alone"};
+  if (!one.unmap() || !one.map(range.at(2 * step), step) || !one.grant())
+    return {"memory that was unmapped can be mapped elsewhere"};
+  if (!moved.is_there()) return {is_there};
+  if (!moved.is_kept() || !second.is_kept())
+    return {"memory keeps what was written to it wherever it is mapped"};
+  return {};
+}
+
+/// What it means that the host sees the memory of a provider, tried with four times the granularity, and with two pages
+/// where it has virtual memory. Linux.
+///
+///     #include <tessera/provider/host_pinned.hpp>
+///     tessera::host_pinned device({.pin = tessera::host_pinned::pinning::never});
+///     if (const auto found = tessera::law::host_visible(device); !found) std::puts(found.broken);
+template <device_provider D>
+  requires tessera::is_host_visible<D>
+[[nodiscard]] verdict host_visible(D& device) {
+  verdict found = visible_segments(device);
+  if constexpr (virtual_memory_provider<D>) {
+    if (found) found = visible_mappings(device);
+  }
+  return found;
+}
+
+}  // namespace tessera::law

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/contract.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/provider/host_extents.hpp>
+#include <tessera/provider/host_system.hpp>
+
+namespace tessera {
+
+/// What a provider has given and not taken back: the books of checked_provider. What it is told that cannot be, for which
+/// the provider's contract leaves no reason, ends the program in words. Several threads may use it.
+///
+///   Cost:  logarithmic in what is given; some 100 bytes of host memory for each piece of it
+class provider_books {
+ public:
+  using extent = host_extents::extent;
+  struct piece {
+    std::size_t bytes = 0;  ///< 0 where that is not known, as of what was imported
+    std::size_t step = 1;
+  };
+
+  provider_books(std::size_t capacity, std::size_t granularity) : capacity_(capacity), step_(granularity) {
+    if (!is_power_of_two(step_) || step_ < min_alignment)
+      contract_broken("checked_provider: the granularity is no power of two, or below min_alignment");
+  }
+  void is_still(std::size_t capacity, std::size_t granularity) const noexcept {
+    if (capacity != capacity_) contract_broken("checked_provider: the capacity has changed");
+    if (granularity != step_) contract_broken("checked_provider: the granularity has changed");
+  }
+  void said_available(std::size_t bytes) const noexcept {
+    if (bytes > capacity_) contract_broken("checked_provider: more is available than the capacity");
+  }
+
+  void gave_segment(const void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    add(p, bytes, step_, {bytes, segment},
+        "checked_provider: acquire gave a segment that begins at no multiple of the granularity");
+    count(bytes);
+  }
+  void gave_range(const void* p, std::size_t bytes, std::size_t to) noexcept {
+    const std::lock_guard lock(mutex_);
+    add(p, bytes, to, {bytes, range},
+        "checked_provider: reserve gave a range that begins at no multiple of what was asked for");
+  }
+  /// What is known of what begins there, which is from now on about to go, so that somebody else may be given it.
+  [[nodiscard]] std::optional<extent> goes(const void* p) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (given_.find(p) == nullptr) return {};
+    const extent going = given_.remove(p);
+    if (going.note == segment) counted_ -= going.bytes;
+    return going;
+  }
+  /// It did not go.
+  void stays(const void* p, const std::optional<extent>& going) noexcept {
+    if (!going) return;
+    const std::lock_guard lock(mutex_);
+    if (given_.overlaps(p, going->bytes))
+      contract_broken("checked_provider: what was not taken back was given once more", p);
+    remember(given_.add(p, *going));
+    if (going->note == segment) counted_ += going->bytes;
+  }
+  void took_range(const void* p, const std::optional<extent>& gone) const noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!gone || gone->note != range)
+      contract_broken("checked_provider: unreserve took back a range that was not given", p);
+    if (mapped_.overlaps(p, gone->bytes))
+      contract_broken("checked_provider: unreserve took back a range in which something is mapped", p);
+  }
+
+  /// Memory was created; imported, where `bytes` is 0.
+  void named(const std::string& name, const std::string& empty, std::size_t bytes,
+             std::size_t step) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (name == empty) contract_broken("checked_provider: memory is said to be there, and has no name");
+    if (bytes % step != 0)
+      contract_broken("checked_provider: create made memory that is no multiple of the step long");
+    bool is_new = false;
+    remember(host_remembers([&] { is_new = pieces_.emplace(name, piece{bytes, step}).second; }));
+    if (!is_new) contract_broken("checked_provider: memory was given the name of other memory");
+    count(bytes);
+  }
+  /// What is known of a name, which is about to go.
+  [[nodiscard]] std::optional<piece> goes(const std::string& name) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = pieces_.find(name);
+    if (found == pieces_.end()) return {};
+    const piece going = found->second;
+    pieces_.erase(found);
+    counted_ -= going.bytes;
+    return going;
+  }
+  void stays(const std::string& name, const std::optional<piece>& going) noexcept {
+    if (!going) return;
+    const std::lock_guard lock(mutex_);
+    bool is_new = false;
+    remember(host_remembers([&] { is_new = pieces_.emplace(name, *going).second; }));
+    if (!is_new) contract_broken("checked_provider: memory was given the name of other memory");
+    counted_ += going->bytes;
+  }
+  static void destroyed(const std::optional<piece>& gone) noexcept {
+    if (!gone) contract_broken("checked_provider: destroy let go of memory that was not created");
+  }
+
+  void mapped(const void* p, std::size_t bytes, const std::string& name) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = pieces_.find(name);
+    if (found == pieces_.end()) contract_broken("checked_provider: map put there what names no memory", p);
+    const piece& memory = found->second;
+    if (memory.bytes != 0 && bytes != memory.bytes)
+      contract_broken("checked_provider: map put more or less there than there is of the memory", p);
+    if (host_address(p) % memory.step != 0)
+      contract_broken("checked_provider: map put memory at no multiple of the step", p);
+    const extent* const in = given_.around(p, bytes);
+    if (in == nullptr || in->note != range)
+      contract_broken("checked_provider: map put memory outside of the ranges that were given", p);
+    if (mapped_.overlaps(p, bytes))
+      contract_broken("checked_provider: map put memory where something is mapped", p);
+    remember(mapped_.add(p, {bytes, 0}));
+  }
+  void granted(const void* p) const noexcept {
+    const std::lock_guard lock(mutex_);
+    if (mapped_.find(p) == nullptr)
+      contract_broken("checked_provider: grant gave access where nothing is mapped", p);
+  }
+  [[nodiscard]] std::optional<extent> unmaps(const void* p) noexcept {
+    const std::lock_guard lock(mutex_);
+    return mapped_.find(p) != nullptr ? std::optional(mapped_.remove(p)) : std::nullopt;
+  }
+  static void unmapped(const void* p, const std::optional<extent>& gone) noexcept {
+    if (!gone) contract_broken("checked_provider: unmap took away what was not mapped", p);
+  }
+  void still_mapped(const void* p, const std::optional<extent>& there) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (there) remember(mapped_.add(p, *there));
+  }
+
+  void registered(const void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (registered_.overlaps(p, bytes))
+      contract_broken("checked_provider: register_memory took what is registered", p);
+    remember(registered_.add(p, {bytes, 0}));
+  }
+  void unregistered(const void* p) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (registered_.find(p) != nullptr) registered_.remove(p);
+  }
+
+  /// Counts the beginnings and the ends of calls about events.
+  [[nodiscard]] std::uint64_t tick() noexcept {
+    const std::lock_guard lock(mutex_);
+    return ++ticks_;
+  }
+  /// The work that a stream was given before this tick is known to be done.
+  [[nodiscard]] std::uint64_t done_before(stream_id stream) const noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = done_.find(stream);
+    return found != done_.end() ? found->second : 0;
+  }
+  void is_done_before(stream_id stream, std::uint64_t tick) noexcept {
+    const std::lock_guard lock(mutex_);
+    remember(host_remembers([&] {
+      std::uint64_t& latest = done_[stream];
+      latest = (std::max)(latest, tick);
+    }));
+  }
+
+ private:
+  static constexpr std::uint64_t segment = 0, range = 1;
+
+  static void remember(bool there) noexcept {
+    if (!there) contract_broken("checked_provider: host memory for bookkeeping ran out");
+  }
+  void add(const void* p, std::size_t bytes, std::size_t to, const extent& made,
+           const char* misplaced) noexcept {
+    if (bytes > unlimited - host_address(p))
+      contract_broken("checked_provider: memory was given that goes past the end of all addresses", p);
+    if (host_address(p) % to != 0) contract_broken(misplaced, p);
+    if (given_.overlaps(p, bytes))
+      contract_broken("checked_provider: memory was given that overlaps what was given before", p);
+    remember(given_.add(p, made));
+  }
+  void count(std::size_t bytes) noexcept {
+    counted_ = saturating_add(counted_, bytes);
+    if (counted_ > capacity_) contract_broken("checked_provider: more was given than the capacity");
+  }
+
+  std::size_t capacity_, step_;
+  mutable std::mutex mutex_;
+  host_extents given_, mapped_, registered_;
+  std::map<std::string, piece> pieces_;  // by name
+  std::map<stream_id, std::uint64_t> done_;
+  std::size_t counted_ = 0;  // bytes of segments and of what was created
+  std::uint64_t ticks_ = 0;
+};
+
+}  // namespace tessera

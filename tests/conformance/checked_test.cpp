@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// An allocator in checked mode decides as it does otherwise, whatever its recipe, and honest devices hear no word.
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/law/provider.hpp>
+#include <tessera/layer/checked_provider.hpp>
+#include <tessera/layer/limited.hpp>
+#include <tessera/layer/reserving.hpp>
+#include <tessera/provider/simulated_npu.hpp>
+#include <tessera/tessera.hpp>
+
+#include "misbehaviour.hpp"
+
+namespace {
+
+using namespace tessera;
+using conformance::misbehaviour;
+using conformance::plan;
+
+template <typename Recipe>
+class checked : public testing::Test {};
+using recipes = testing::Types<pytorch_native, pytorch_expandable, cuda_async, torch_npu_native,
+                               torch_npu_expandable, paddle_auto_growth, paddle_naive_best_fit, pinned,
+                               pinned_expandable, pinned_packed, stitched, passthrough, power_of_two>;
+TYPED_TEST_SUITE(checked, recipes);
+
+constexpr plan small{3, 6'000, 32_MiB, 100, 97};
+const std::vector<stream_id> streams{stream_id{0}, stream_id{1}, stream_id{2}};
+
+/// Whether a program goes the same way over both devices, call by call.
+template <typename Recipe, typename Device>
+void goes_the_same_way() {
+  const simulated_device::options how{.capacity = 700_MiB, .page_granularity = 64_KiB, .log_calls = 100'000};
+  caching_allocator<Recipe, Device> plain{Device(how)};
+  caching_allocator<Recipe, checked_provider<Device>> watched{checked_provider(Device(how))};
+  for (auto* const device : {&plain.device(), &watched.device().to()}) {
+    for (const stream_id s : streams) device->submit(s, 20'000'000);
+  }
+  ASSERT_EQ(misbehaviour(plain, small, streams), "");
+  ASSERT_EQ(misbehaviour(watched, small, streams), "");
+  const Device &one = plain.device(), &two = watched.device().to();
+  EXPECT_EQ(one.now_ns(), two.now_ns());
+  ASSERT_EQ(one.log().size(), two.log().size());
+  EXPECT_GT(one.log().size(), 100u);
+  for (std::size_t i = 0; i < one.log().size(); ++i) {
+    ASSERT_EQ(one.log()[i].kind, two.log()[i].kind) << "call " << i;
+    ASSERT_EQ(one.log()[i].address, two.log()[i].address) << "call " << i;
+  }
+}
+
+template <typename Recipe>
+class checked_kinds : public testing::Test {};
+using kinds = testing::Types<pytorch_native, pytorch_expandable, stitched, cuda_async>;
+TYPED_TEST_SUITE(checked_kinds, kinds);
+
+TYPED_TEST(checked_kinds, go_the_same_way) { goes_the_same_way<TypeParam, simulated_device>(); }
+
+TYPED_TEST(checked, hears_no_word) {
+  const simulated_device::options how{.capacity = 700_MiB, .page_granularity = 64_KiB};
+  caching_allocator<TypeParam, checked_provider<simulated_device>> pool{
+      checked_provider(simulated_device(how))};
+  for (const stream_id s : streams) pool.device().to().submit(s, 20'000'000);
+  ASSERT_EQ(misbehaviour(pool, small, streams), "");
+}
+
+TEST(checked_npu, goes_the_same_way) { goes_the_same_way<torch_npu_expandable, simulated_npu>(); }
+
+TYPED_TEST(checked, refusals_hear_no_word) {
+  using device = checked_provider<simulated_device>;
+  for (const std::uint64_t every : {3u, 7u, 50u}) {
+    caching_allocator<TypeParam, device> pool{
+        device(simulated_device({.capacity = 200_MiB, .page_granularity = 64_KiB, .fail_every = every}))};
+    auto& under = pool.device().to();
+    for (int i = 0; i < 400; ++i) {
+      void* const p =
+          pool.try_allocate(std::size_t{1} << (i * 7 % 25), stream_id{static_cast<unsigned>(i % 3)});
+      if (p == nullptr) continue;
+      under.submit(stream_id{1}, 1'000'000);
+      (void)pool.record_stream(p, stream_id{1});
+      pool.deallocate(p);
+      if (i % 40 == 0) pool.trim();
+    }
+    under.fail_every(0);
+    pool.trim();
+    pool.trim();
+    EXPECT_STREQ(pool.audit(), nullptr);
+    EXPECT_EQ(under.used(), 0u);
+  }
+}
+
+/// Checked mode keeps the laws, as it keeps what a provider answers.
+TEST(checked_devices, keep_the_laws) {
+  checked_provider<simulated_device> simulated;
+  EXPECT_STREQ(law::provider(simulated).broken, nullptr);
+  checked_provider npu{simulated_npu{}};
+  EXPECT_STREQ(law::provider(npu).broken, nullptr);
+}
+
+/// A provider that wraps another one can be checked, and can be made over a checked one.
+TEST(checked_devices, stack) {
+  using under = checked_provider<simulated_device>;
+  checked_provider device{limited(under{}, 300_MiB)};
+  EXPECT_STREQ(law::provider(device).broken, nullptr);
+  reserved_region region(device, 100_MiB);
+  using cut = reserving<decltype(device)>;
+  caching_allocator<pytorch<>, checked_provider<cut>> pool{checked_provider(cut(region))};
+  EXPECT_EQ(misbehaviour(pool, small, streams), "");
+}
+
+}  // namespace

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host's memory runs out, at any place where an allocator asks for some; and nothing of it is kept in the end.
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/tessera.hpp>
+
+#include "misbehaviour.hpp"
+
+#if __has_include(<malloc.h>)
+#include <malloc.h>
+#endif
+
+namespace {
+thread_local std::uint64_t asked = 0;     // how often, of what may fail
+thread_local std::uint64_t fails_at = 0;  // 0 for never
+thread_local std::uint64_t fails_for = 0;
+
+bool fails() noexcept {
+  ++asked;
+  return fails_at != 0 && asked >= fails_at && asked < fails_at + fails_for;
+}
+template <typename... How>
+void* unless_it_fails(std::size_t bytes, How... how) noexcept {
+  if (fails()) return nullptr;
+  try {
+    return ::operator new(bytes, how...);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+}  // namespace
+
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return unless_it_fails(bytes); }
+void* operator new(std::size_t bytes, std::align_val_t to, const std::nothrow_t&) noexcept {
+  return unless_it_fails(bytes, to);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  if (fails()) return nullptr;
+  try {
+    return ::operator new[](bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+namespace {
+
+using namespace tessera;
+using conformance::misbehaviour;
+using conformance::plan;
+
+template <typename Recipe>
+class host_memory : public testing::Test {};
+using recipes = testing::Types<pytorch<>, with<paddle_auto_growth, pool_small_and_large<1_MiB>>,
+                               pytorch_expandable, with<stitched, evict_idle_above<percent(60)>>, cuda_async>;
+TYPED_TEST_SUITE(host_memory, recipes);
+
+const std::vector<stream_id> streams{stream_id{0}, stream_id{1}, stream_id{2}};
+
+TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_promise) {
+  for (const std::uint64_t calls : {1u, 3u}) {
+    for (std::uint64_t k = 1; k <= 60; ++k) {
+      simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
+      {
+        caching_allocator<TypeParam, provider_ref<simulated_device>> pool{provider_ref(shared)};
+        asked = 0;
+        fails_at = k;
+        fails_for = calls;
+        const std::string broken = misbehaviour(pool, plan{k, 300, 32_MiB, 150, 1}, streams);
+        fails_at = 0;
+        ASSERT_EQ(broken, "") << "with demand " << k << " for host memory failing";
+      }
+      ASSERT_EQ(shared.used(), 0u) << "with demand " << k << " for host memory failing";
+      if (asked < k) break;
+    }
+  }
+}
+
+// As long as there is none, what needs some fails, and all that was there before stays as it was.
+TYPED_TEST(host_memory, that_has_run_out_fails_requests_and_loses_nothing) {
+  caching_allocator<TypeParam, simulated_device> pool{
+      simulated_device{simulated_device::options{.capacity = 600_MiB}}};
+  std::vector<void*> live;
+  for (int i = 0; i < 10; ++i) live.push_back(pool.allocate(3_MiB));
+  asked = 0;
+  fails_at = 1;
+  fails_for = ~std::uint64_t{0} - 1;
+  const auto before = pool.now();
+  EXPECT_EQ(pool.try_allocate(3_MiB, stream_id{77}), nullptr);
+  EXPECT_EQ(pool.now(), before);
+  int served = 0;
+  for (void* p = nullptr; (p = pool.try_allocate(2_MiB)) != nullptr && served < 200; ++served)
+    live.push_back(p);
+  EXPECT_FALSE(pool.on_pressure([](void*) noexcept { return false; }, nullptr));
+  EXPECT_STREQ(pool.audit(), nullptr);
+  fails_at = 0;
+  EXPECT_NE(pool.try_allocate(3_MiB, stream_id{77}), nullptr);
+  for (void* p : live) pool.deallocate(p);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(host_memory_for_uses, that_has_run_out_leaves_blocks_as_they_are) {
+  caching_allocator<pytorch<>, simulated_device> pool;
+  void* const p = pool.allocate(1_MiB);
+  pool.deallocate(pool.allocate(2_MiB));
+  asked = 0;
+  fails_at = 1;
+  fails_for = 1000;
+  EXPECT_FALSE(pool.record_stream(p, stream_id{9}));
+  fails_at = 0;
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
+TYPED_TEST(host_memory, is_given_back_in_the_end) {
+  const auto run = [] {
+    caching_allocator<TypeParam, simulated_device> pool;
+    (void)pool.on_pressure([](void*) noexcept { return false; }, nullptr);
+    std::vector<void*> live;
+    for (std::uint64_t i = 0; i < 200; ++i) live.push_back(pool.allocate(100_KiB, stream_id{i % 5}));
+    for (std::size_t i = 0; i < live.size(); i += 2) {
+      (void)pool.record_stream(live[i], stream_id{i % 7});
+      pool.deallocate(live[i]);
+    }
+  };
+  run();
+  const auto before = mallinfo2().uordblks;
+  for (int round = 0; round < 50; ++round) run();
+  EXPECT_LT(mallinfo2().uordblks, before + 65'536) << "a chunk each time would be three times that";
+}
+#endif
+
+}  // namespace

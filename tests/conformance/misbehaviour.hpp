@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model.hpp"
+
+namespace conformance {
+
+/// What is run on an allocator that somebody else made and goes on to use.
+struct plan {
+  std::uint64_t seed;
+  std::size_t operations;
+  std::size_t largest;      // bytes of the largest request
+  std::size_t most_live;    // blocks
+  std::size_t audit_every;  // operations
+};
+
+/// Such an allocator, of which less is asked.
+template <typename Allocator>
+class borrowed final : public subject {
+ public:
+  explicit borrowed(Allocator& pool) : pool_(&pool) {}
+  block allocate(std::size_t bytes, tessera::stream_id stream, bool) override {
+    return {pool_->try_allocate(bytes, stream), {}};
+  }
+  void free(const block& b) override { pool_->deallocate(b.address); }
+  void free_sized(const block& b, std::size_t bytes) override { pool_->deallocate(b.address, bytes); }
+  bool record(const block& b, tessera::stream_id stream) override {
+    return pool_->record_stream(b.address, stream);
+  }
+  void trim(std::size_t keep) override { pool_->trim(keep); }
+  tessera::usage now() override { return pool_->now(); }
+  tessera::pool_statistics counted() override { return {}; }
+  const char* audit() override { return pool_->audit(); }
+  void retune(unsigned) override {}
+  std::string end() override { return {}; }
+  bool can_use(const void*, std::size_t) override { return true; }
+  void hold_events(bool) override {}
+  std::uint64_t waits() override { return 0; }
+
+ private:
+  Allocator* pool_;
+};
+
+/// Runs random operations on it, and gives all back; says the first promise that was broken, or nothing.
+template <typename Allocator>
+[[nodiscard]] std::string misbehaviour(Allocator& pool, const plan& p,
+                                       const std::vector<tessera::stream_id>& streams) {
+  borrowed<Allocator> seen(pool);
+  return misbehaviour(seen,
+                      {.seed = p.seed,
+                       .largest = p.largest,
+                       .most_live = p.most_live,
+                       .streams = streams,
+                       .holds_events = false},
+                      p.operations, p.audit_every);
+}
+
+}  // namespace conformance

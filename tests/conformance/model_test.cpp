@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model finds what is wrong, and says it with the shortest program that does it.
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <gtest/gtest.h>
+
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/file.hpp>
+#include <tessera/trace/program.hpp>
+
+#include "shrink.hpp"
+#include "suite.hpp"
+
+namespace {
+
+using namespace tessera;
+using conformance::composition;
+using conformance::fault;
+using conformance::program;
+using kind = conformance::operation::kind;
+using trace::event;
+using ref = provider_ref<simulated_device>;
+using sound = caching_allocator<pytorch<>, ref>;
+
+/// From the third free of a size on, hands out what is in use.
+struct overlapping : sound {
+  using sound::sound;
+  void* try_allocate(std::size_t bytes, stream_id stream = {}) {
+    if (freed[bytes] >= 3 && last != nullptr) return last;
+    void* const p = sound::try_allocate(bytes, stream);
+    sizes[p] = bytes;
+    return last = p;
+  }
+  void deallocate(void* p) {
+    ++freed[sizes[p]];
+    if (p == last) last = nullptr;
+    sound::deallocate(p);
+  }
+  void deallocate(void* p, std::size_t) { deallocate(p); }
+  handle allocate_by_handle(std::size_t, stream_id) = delete;
+  simulated_device& device() { return sound::device().to(); }  // as trace::replay needs it
+  std::map<std::size_t, int> freed;
+  std::map<void*, std::size_t> sizes;
+  void* last = nullptr;
+};
+/// Forgets which streams use a block.
+struct forgetful : sound {
+  using sound::sound;
+  bool record_stream(void*, stream_id) { return true; }
+  bool record_stream(handle, stream_id) { return true; }
+};
+/// Hands large blocks out below their beginning.
+struct misplacing : sound {
+  using sound::sound;
+  void* try_allocate(std::size_t bytes, stream_id stream = {}) {
+    auto* const p = static_cast<std::byte*>(sound::try_allocate(bytes, stream));
+    return bytes > 5_MiB && p != nullptr ? p + 8 : p;
+  }
+  void deallocate(void* p) {
+    sound::deallocate(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(p) / 64 * 64));
+  }
+  void deallocate(void* p, std::size_t) { deallocate(p); }
+  handle allocate_by_handle(std::size_t, stream_id) = delete;
+};
+/// Says that more is cached than is, once anything was trimmed.
+struct miscounting : sound {
+  using sound::sound;
+  void trim(std::size_t keep = 0) { sound::trim(keep), ++trims; }
+  usage now() const {
+    usage told = sound::now();
+    told.cached += trims > 0 && told.live > 0 ? 1 : 0;
+    return told;
+  }
+  int trims = 0;
+};
+/// Loses what is freed by its size.
+struct leaking : sound {
+  using sound::deallocate;
+  using sound::sound;
+  void deallocate(void* p, std::size_t bytes) {
+    if (bytes < 1_MiB) sound::deallocate(p, bytes);
+  }
+};
+
+template <typename Pool>
+composition planted(const char* name) {
+  const auto make = []() -> std::unique_ptr<conformance::subject> {
+    auto on = std::make_unique<conformance::simulated>();
+    simulated_device& d = on->device;
+    return std::make_unique<conformance::subject_of<Pool>>(std::move(on),
+                                                           [&d] { return std::make_unique<Pool>(ref(d)); });
+  };
+  conformance::habits used = conformance::simulated_habits();
+  used.seed = 1;
+  used.settings = 0;
+  return {name, make, {}, used};
+}
+
+/// What is written about the first fault that random operations find.
+struct found {
+  fault first;
+  std::string said;
+  program shortest;
+};
+found run(const composition& of) {
+  conformance::author writing(of.used);
+  program all;
+  while (all.size() < 20'000) all.push_back(writing.next());
+  found result;
+  result.first = conformance::first_fault(*of.make(), of.kept, all);
+  result.said = conformance::misbehaviour(of, all.size(), 1);
+  result.shortest = conformance::shrunk(of, all, result.first.what);
+  return result;
+}
+
+/// The file that a message names, as the reader of traces gives it.
+trace::recording named_in(const std::string& said) {
+  const std::size_t from = said.find("also in ") + 8;
+  const std::string path = said.substr(from, said.find(":\n", from) - from);
+  const auto text = trace::read_file(path);
+  auto read = trace::read_csv(std::get<std::string>(text), path);
+  std::filesystem::remove(path);
+  return std::get<trace::recording>(std::move(read));
+}
+
+/// Finds a planted fault, and expects it in a program of so many operations that a trace tells.
+template <typename Pool>
+trace::recording expect(const char* name, const std::string& what, std::size_t operations) {
+  const composition of = planted<Pool>(name);
+  const found it = run(of);
+  EXPECT_EQ(it.first.what, what);
+  EXPECT_EQ(it.shortest.size(), operations) << it.said;
+  EXPECT_NE(it.said.find(what), std::string::npos) << it.said;
+  EXPECT_NE(it.said.find("TESSERA_SEED=1 "), std::string::npos);
+  const trace::recording read = named_in(it.said);
+  // Replayed, it fails in the same way; and on an allocator that is sound, not at all.
+  const program again = conformance::program_of(read);
+  EXPECT_EQ(again.size(), operations);
+  EXPECT_EQ(conformance::first_fault(*of.make(), of.kept, again).what, what);
+  const composition healthy = planted<sound>("sound");
+  EXPECT_EQ(conformance::first_fault(*healthy.make(), healthy.kept, again).what, "");
+  return read;
+}
+
+TEST(model, finds_nothing_where_nothing_is_wrong) {
+  EXPECT_EQ(conformance::misbehaviour(planted<sound>("sound"), 20'000, 1), "");
+}
+
+TEST(model, shows_overlapping_blocks_in_three_frees_and_two_allocations_more) {
+  const trace::recording read = expect<overlapping>("overlapping", "a block overlaps one in use", 8);
+  EXPECT_EQ(read.events.back().what, event::kind::allocate);
+}
+TEST(model, shows_a_forgotten_stream_by_who_is_given_its_block) {
+  // Events are held; a block is allocated, recorded for another stream, freed, and allocated again.
+  const trace::recording read =
+      expect<forgetful>("forgetful", "a block is reused that another stream still uses", 5);
+  EXPECT_EQ(read.events[2].what, event::kind::record_stream);
+  EXPECT_EQ(read.events[4].what, event::kind::allocate);
+}
+TEST(model, shows_a_misaligned_block_by_one_allocation) {
+  const trace::recording read = expect<misplacing>("misplacing", "a block is misaligned", 1);
+  EXPECT_GT(read.events[0].bytes, 5_MiB);
+  EXPECT_LE(read.events[0].bytes, 10_MiB + 2) << "half of it would do";
+}
+TEST(model, shows_wrong_numbers_by_a_trim_and_an_allocation) {
+  (void)expect<miscounting>("miscounting", "usage does not add up", 2);
+}
+TEST(model, shows_a_lost_block_by_an_allocation_and_a_free) {
+  (void)expect<leaking>("leaking", "more is requested than is held", 2);
+}
+
+// What tessera-replay does with the file of a message.
+TEST(model, writes_what_can_be_replayed) {
+  const trace::recording read = expect<overlapping>("overlapping_again", "a block overlaps one in use", 8);
+  const trace::program source(read);
+  simulated_device device;
+  overlapping pool{ref(device)};
+  conformance::ownership owned;
+  bool overlapped = false;
+  const auto after = [&](std::size_t i, void* p) {
+    const event& e = source.events()[i];
+    if (e.what == event::kind::allocate && p != nullptr) overlapped = overlapped || !owned.claim(p, e.bytes);
+    if (e.what == event::kind::free && p != nullptr) owned.drop(p);
+  };
+  (void)trace::replay(source, pool, [](std::size_t) {}, after);
+  EXPECT_TRUE(overlapped);
+}
+
+TEST(model, says_in_words_what_a_trace_does_not) {
+  const program all{{.what = kind::trim, .amount = 50},
+                    {.what = kind::retune, .amount = 3},
+                    {.by_handle = true, .id = 7, .bytes = 100, .stream = stream_id{2}},
+                    {.what = kind::free, .sized = true, .id = 7, .bytes = 100}};
+  EXPECT_FALSE(conformance::is_all_in_a_trace(all));
+  EXPECT_EQ(conformance::in_words(all[0]), "trim to 50 %");
+  EXPECT_EQ(conformance::in_words(all[1]), "take settings 3");
+  EXPECT_EQ(conformance::in_words(all[2]), "allocate 7, 100 bytes on stream 2, by handle");
+  EXPECT_EQ(conformance::in_words(all[3]), "free 7, 100 bytes");
+  const program told{
+      {.id = 7, .bytes = 100}, {.what = kind::hold, .amount = 1}, {.what = kind::free, .id = 7}};
+  EXPECT_TRUE(conformance::is_all_in_a_trace(told));
+}
+
+TEST(model, writes_the_same_program_for_the_same_seed) {
+  conformance::author one(conformance::simulated_habits()), other(conformance::simulated_habits());
+  conformance::habits differing = conformance::simulated_habits();
+  ++differing.seed;
+  conformance::author third(differing);
+  bool differs = false;
+  for (int i = 0; i < 1000; ++i) {
+    const conformance::operation o = one.next();
+    ASSERT_EQ(o, other.next());
+    differs = differs || o != third.next();
+  }
+  EXPECT_TRUE(differs);
+}
+
+}  // namespace

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/recipe/cuda_async.hpp>
+#include <tessera/recipe/paddle.hpp>
+#include <tessera/recipe/passthrough.hpp>
+#include <tessera/recipe/pinned.hpp>
+#include <tessera/recipe/power_of_two.hpp>
+#include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/stitched.hpp>
+#include <tessera/recipe/torch_npu.hpp>
+
+namespace conformance {
+
+template <typename Recipe>
+struct named {
+  using recipe = Recipe;
+  const char* name;
+};
+
+/// Calls f(named<Recipe>) for every recipe that comes with the library. architecture/shipped.cmake sees to it that none is
+/// missing.
+template <typename F>
+constexpr void for_each_shipped(F f) {
+  using namespace tessera;
+  f(named<cuda_async>{"cuda_async"});
+  f(named<paddle_auto_growth>{"paddle_auto_growth"});
+  f(named<paddle_naive_best_fit>{"paddle_naive_best_fit"});
+  f(named<passthrough>{"passthrough"});
+  f(named<pinned>{"pinned"});
+  f(named<pinned_expandable>{"pinned_expandable"});
+  f(named<pinned_packed>{"pinned_packed"});
+  f(named<power_of_two>{"power_of_two"});
+  f(named<pytorch_expandable>{"pytorch_expandable"});
+  f(named<pytorch_native>{"pytorch_native"});
+  f(named<stitched>{"stitched"});
+  f(named<torch_npu_expandable>{"torch_npu_expandable"});
+  f(named<torch_npu_native>{"torch_npu_native"});
+}
+
+}  // namespace conformance

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/layer/limited.hpp>
+#include <tessera/layer/registering.hpp>
+#include <tessera/layer/reserving.hpp>
+#include <tessera/layer/timed.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_npu.hpp>
+
+#include "any_device.hpp"
+
+/// What the allocators of the model stand on: devices, alone or behind what wraps them.
+namespace conformance {
+
+using namespace tessera::literals;
+
+class stand {
+ public:
+  virtual ~stand() = default;
+  [[nodiscard]] virtual bool can_use(const void*, std::size_t) { return true; }
+  virtual void hold_events(bool) {}
+  [[nodiscard]] virtual std::uint64_t waits() { return 0; }
+  /// What is still held, in words, once no allocator is left.
+  [[nodiscard]] virtual std::string left() = 0;
+  /// What makes calls fail, where that can be; else null.
+  [[nodiscard]] virtual tessera::simulated_calls* calls() { return nullptr; }
+  [[nodiscard]] virtual any_device::calls& any() = 0;
+};
+
+template <typename Device>
+class simulated_stand final : public stand {
+ public:
+  explicit simulated_stand(std::size_t capacity = 900_MiB)
+      : device{tessera::simulated_device::options{.capacity = capacity}} {}
+  bool can_use(const void* p, std::size_t bytes) override { return device.can_use(p, bytes); }
+  void hold_events(bool held) override { device.hold_events(held); }
+  std::uint64_t waits() override {
+    const auto& made = device.calls();
+    return made.wait + made.synchronize + made.let_wait + made.failed;
+  }
+  std::string left() override {
+    const auto held = device.held();
+    if (device.used() != 0 || held.handles != 0) return "the device still holds memory";
+    return held.reserved != 0 || held.mapped != 0 ? "the device still has ranges" : "";
+  }
+  tessera::simulated_calls* calls() override { return &device; }
+  any_device::calls& any() override { return any_; }
+
+  Device device;
+
+ private:
+  calls_of<tessera::provider_ref<Device>> any_{device};
+};
+
+/// Memory of this machine, and a stream besides the first.
+class host_stand final : public stand {
+ public:
+  static constexpr tessera::stream_id side{1};
+  host_stand() { (void)device.create_stream(); }
+  std::string left() override {
+    const auto held = device.held();
+    return held.acquired + held.created + held.reserved + held.mapped != 0 ? "the device still holds memory"
+                                                                           : "";
+  }
+  any_device::calls& any() override { return any_; }
+
+  tessera::host_pinned device{
+      tessera::host_pinned::options{.capacity = 256_MiB, .pin = tessera::host_pinned::pinning::never}};
+
+ private:
+  calls_of<tessera::provider_ref<tessera::host_pinned>> any_{device};
+};
+
+/// A provider that wraps the device of another stand, which so ends later.
+template <typename Stand, template <typename> typename Wrapping>
+class wrapped_stand final : public stand {
+ public:
+  bool can_use(const void* p, std::size_t bytes) override { return below_.can_use(p, bytes); }
+  void hold_events(bool held) override { below_.hold_events(held); }
+  std::uint64_t waits() override { return below_.waits(); }
+  std::string left() override {
+    wrapping_.reset();
+    return below_.left();
+  }
+  tessera::simulated_calls* calls() override { return below_.calls(); }
+  any_device::calls& any() override { return wrapping_->calls; }
+
+ private:
+  using device = decltype(Stand::device);
+  Stand below_;
+  std::unique_ptr<Wrapping<device>> wrapping_ = std::make_unique<Wrapping<device>>(below_.device);
+};
+
+template <typename Device>
+struct in_limit {
+  using ref = tessera::provider_ref<Device>;
+  explicit in_limit(Device& device) : calls(ref(device), 150_MiB) {}
+  calls_of<tessera::limited<ref>> calls;
+};
+template <typename Device>
+struct in_region {
+  explicit in_region(Device& device) : region(device, 64_MiB), calls(region) {}
+  tessera::reserved_region<Device> region;
+  calls_of<tessera::reserving<Device>> calls;
+};
+template <typename Device>
+struct in_time {
+  explicit in_time(Device& device) : calls(device, times) {}
+  tessera::call_times times;
+  calls_of<tessera::timed<Device>> calls;
+};
+/// Memory of a device that another one is told of.
+template <typename Device>
+struct in_registry {
+  explicit in_registry(Device& memory) : calls(memory, told) { (void)told.create_stream(); }
+  tessera::host_pinned told{tessera::host_pinned::options{.pin = tessera::host_pinned::pinning::never}};
+  calls_of<tessera::registering<Device, tessera::host_pinned>> calls;
+};
+
+}  // namespace conformance

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <tessera/adaptor/reach.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/fraction.hpp>
+#include <tessera/core/stream.hpp>
+
+#include "model.hpp"
+#include "stands.hpp"
+
+namespace conformance {
+
+/// Puts numbers of policies, where a recipe lets them change.
+template <typename Settings>
+void tune(Settings& s, unsigned number) {
+  const auto put = [](auto& to, auto value) {
+    if constexpr (std::assignable_from<decltype(to), decltype(value)>) to = value;
+  };
+  const std::size_t bytes = number % 2 == 0 ? tessera::unlimited : std::size_t{32} << 20;
+  if constexpr (requires { s.split.max; }) put(s.split.max, bytes);
+  if constexpr (requires { s.split.slack; }) put(s.split.slack, (std::size_t{number} + 1) << 20);
+  if constexpr (requires { s.eviction.kept; }) put(s.eviction.kept, bytes);
+  if constexpr (requires { s.eviction.at_free; }) put(s.eviction.at_free, number % 2 == 0);
+  if constexpr (requires { s.eviction.before_growth; }) put(s.eviction.before_growth, number / 2 == 0);
+  if constexpr (requires { s.eviction.threshold.get().billionths; })
+    put(s.eviction.threshold, number % 2 == 0 ? tessera::fraction{} : tessera::percent(60));
+  if constexpr (requires { s.streams.patience; }) put(s.streams.patience, std::size_t{number * 4});
+  if constexpr (requires { s.streams.opportunistic; }) put(s.streams.opportunistic, number % 2 == 0);
+  if constexpr (requires { s.streams.inserts_dependencies; })
+    put(s.streams.inserts_dependencies, number / 2 == 0);
+  if constexpr (requires { s.rounding.threshold; }) put(s.rounding.threshold, bytes);
+  if constexpr (requires { s.growth.pieces; }) put(s.growth.pieces, std::size_t{16} << number);
+}
+inline constexpr unsigned tunings = 4;
+
+/// Settings as texts, of which each system refuses those of others.
+inline constexpr std::string_view texts[tunings] = {
+    "", "max_split_size_mb:32", "garbage_collection_threshold:0.6", "FLAGS_free_idle_chunk=1"};
+
+/// An allocator of this type on its stand. One that another one wraps is reached by inner().
+template <typename Pool>
+class subject_of final : public subject {
+ public:
+  template <typename Build>
+  subject_of(std::unique_ptr<stand> on, Build build) : on_(std::move(on)), pool_(build()) {}
+
+  block allocate(std::size_t bytes, tessera::stream_id stream, bool by_handle) override {
+    if constexpr (requires { pool_->allocate_by_handle(bytes, stream); }) {
+      if (by_handle) {
+        const tessera::handle known = pool_->allocate_by_handle(bytes, stream);
+        return {known.data(), known};
+      }
+    }
+    return {pool_->try_allocate(bytes, stream), {}};
+  }
+  void free(const block& b) override {
+    if constexpr (requires { pool_->deallocate(b.known); }) {
+      if (b.known) return pool_->deallocate(b.known);
+    }
+    pool_->deallocate(b.address);
+  }
+  void free_sized(const block& b, std::size_t bytes) override {
+    b.known ? free(b) : pool_->deallocate(b.address, bytes);
+  }
+  bool record(const block& b, tessera::stream_id stream) override {
+    if constexpr (requires { pool_->record_stream(b.known, stream); }) {
+      if (b.known) return pool_->record_stream(b.known, stream);
+    }
+    return pool_->record_stream(b.address, stream);
+  }
+  void trim(std::size_t keep) override { pool_->trim(keep); }
+  tessera::usage now() override { return front().now(); }
+  tessera::pool_statistics counted() override {
+    const auto told = front().statistics();
+    if constexpr (requires { told.all; }) {
+      return told.all;
+    } else {
+      return told;
+    }
+  }
+  const char* audit() override { return pool_->audit(); }
+  void retune(unsigned number) override {
+    if constexpr (requires { reached().change(texts[number]); }) {
+      (void)reached().change(texts[number]);
+    } else {
+      tessera::for_each_settings(reached(), [number](auto& s) { tune(s, number); });
+    }
+  }
+  std::string end() override {
+    pool_.reset();
+    return on_->left();
+  }
+  bool can_use(const void* p, std::size_t bytes) override {
+    return on_device([=, this] { return on_->can_use(p, bytes); });
+  }
+  void hold_events(bool held) override {
+    on_device([=, this] { on_->hold_events(held); });
+  }
+  std::uint64_t waits() override {
+    return on_device([this] { return on_->waits(); });
+  }
+  tessera::simulated_calls* calls() override { return on_->calls(); }
+
+ private:
+  [[nodiscard]] auto& reached() {
+    if constexpr (requires { pool_->inner(); }) {
+      return pool_->inner();
+    } else {
+      return *pool_;
+    }
+  }
+  [[nodiscard]] auto& front() {
+    if constexpr (requires { reached().front(0); }) {
+      return reached().front(0);
+    } else {
+      return reached();
+    }
+  }
+  /// As long as nobody else uses the device.
+  template <typename F>
+  decltype(auto) on_device(F f) {
+    return tessera::with_device_of(front(), [&f](auto&) -> decltype(auto) { return f(); });
+  }
+
+  std::unique_ptr<stand> on_;
+  std::unique_ptr<Pool> pool_;
+};
+
+/// What one allocator of a recipe promises.
+template <typename Recipe>
+constexpr promises promises_of() {
+  using streams = typename Recipe::streams;
+  constexpr bool by_stream =
+      std::is_same_v<decltype(std::declval<streams>().reuse_key({})), tessera::stream_id>;
+  return {.holds_recorded = streams::uses_events,
+          .holds_own = streams{}.should_hold(tessera::stream_id{1}, tessera::stream_id{1}),
+          .keeps_apart = by_stream && !streams::crosses};
+}
+
+}  // namespace conformance

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/caching_allocator.hpp>
+
+#include "model.hpp"
+#include "shipped.hpp"
+#include "stands.hpp"
+#include "subject_of.hpp"
+
+/// The one suite: what is expected of every composition of a recipe, what it stands on and what wraps it. Each file lists
+/// compositions; what is expected is written and compiled once.
+namespace conformance {
+
+inline std::ostream& operator<<(std::ostream& out, const composition& c) { return out << c.name; }
+using compositions = std::vector<composition>;
+
+/// For each composition: programs of random operations; and where calls of the device can fail, each of them failing in
+/// turn, and every so many.
+class suite : public testing::TestWithParam<composition> {};
+class suite_of_failures : public testing::TestWithParam<composition> {};
+
+inline std::string name_of(const testing::TestParamInfo<composition>& info) { return info.param.name; }
+
+/// What is used over simulated memory, and over memory of the host.
+[[nodiscard]] inline habits simulated_habits() {
+  return {.seed = seed_asked_for(1),
+          .largest = 32_MiB,
+          .most_live = 200,
+          .streams = {tessera::stream_id{0}, tessera::stream_id{1}, tessera::stream_id{2},
+                      tessera::stream_id{~std::uint64_t{0}}},
+          .settings = tunings};
+}
+[[nodiscard]] inline habits host_habits() {
+  return {.seed = seed_asked_for(7),
+          .largest = 4_MiB,
+          .most_live = 60,
+          .streams = {tessera::stream_id{0}, host_stand::side},
+          .holds_events = false,
+          .settings = tunings};
+}
+/// Where pages come and go one by one, the system clears each.
+template <typename Recipe>
+inline constexpr double host_share = Recipe::growth::way == tessera::growth_way::segments ? 0.1 : 0.005;
+
+/// A caching_allocator on a device of its own type.
+template <typename Recipe, typename Stand>
+[[nodiscard]] std::unique_ptr<subject> bare() {
+  using device = decltype(Stand::device);
+  using pool = tessera::caching_allocator<Recipe, tessera::provider_ref<device>>;
+  auto on = std::make_unique<Stand>();
+  device& d = on->device;
+  return std::make_unique<subject_of<pool>>(
+      std::move(on), [&d] { return std::make_unique<pool>(tessera::provider_ref<device>(d)); });
+}
+
+/// An allocator of whatever is around one, on a device whose type it does not know.
+template <typename Pool, typename Stand, typename... First>
+[[nodiscard]] std::unique_ptr<subject> over(const First&... first) {
+  auto on = std::make_unique<Stand>();
+  any_device d(on->any());
+  return std::make_unique<subject_of<Pool>>(std::move(on),
+                                            [&] { return std::make_unique<Pool>(first..., std::move(d)); });
+}
+
+/// Every recipe that comes with the library, alone on a simulated device.
+[[nodiscard]] compositions shipped_on_simulated_devices();
+
+using simulated = simulated_stand<tessera::simulated_device>;
+
+}  // namespace conformance

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every recipe with a thread that looks after events; all that settings say of pinned memory; a driver's pool.
+#include <cstddef>
+#include <map>
+#include <string>
+#include <utility>
+
+#include <tessera/adaptor/driver_pool.hpp>
+#include <tessera/adaptor/pinned_host.hpp>
+#include <tessera/adaptor/retiring.hpp>
+
+#include "suite.hpp"
+
+namespace conformance {
+namespace {
+
+using namespace tessera;
+
+/// A driver's pool, where each block is freed on the stream it was allocated on.
+class in_order_of_streams {
+ public:
+  using device = provider_ref<simulated_device>;
+  explicit in_order_of_streams(simulated_device& on) : pool_(device(on)) {}
+  void* try_allocate(std::size_t bytes, stream_id stream) {
+    void* const p = pool_.try_allocate_async(bytes, stream);
+    if (p != nullptr) streams_[p] = stream;
+    return p;
+  }
+  void deallocate(void* p) { pool_.free_async(p, streams_.at(p)), streams_.erase(p); }
+  void deallocate(void* p, std::size_t) { deallocate(p); }
+  bool record_stream(void* p, stream_id stream) { return pool_.record_stream(p, stream); }
+  void trim(std::size_t keep) {
+    for (const auto handle : {0u, 1u, 2u}) pool_.synchronize(stream_id{handle});
+    pool_.synchronize(stream_id{~std::uint64_t{0}});
+    pool_.trim_to(keep);
+  }
+  const char* audit() { return pool_.audit(); }
+  auto& inner() { return pool_.pool(); }
+
+ private:
+  driver_pool<cuda_async, device> pool_;
+  std::map<void*, stream_id> streams_;
+};
+std::unique_ptr<subject> driver() {
+  auto on = std::make_unique<simulated>();
+  simulated_device& d = on->device;
+  return std::make_unique<subject_of<in_order_of_streams>>(
+      std::move(on), [&d] { return std::make_unique<in_order_of_streams>(d); });
+}
+
+/// The thread changes what is pending at any time.
+compositions with_a_thread() {
+  compositions all;
+  for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
+    promises kept = promises_of<Recipe>();
+    kept.counts_at_once = false;
+    all.push_back({r.name, &over<retiring<Recipe, any_device>, simulated>, kept, simulated_habits(), 0.02});
+  });
+  return all;
+}
+compositions with_a_thread_in_host_memory() {
+  compositions all;
+  for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
+    promises kept = promises_of<Recipe>();
+    kept.counts_at_once = false;
+    kept.host_visible = true;
+    all.push_back({r.name, &over<retiring<Recipe, any_device>, host_stand>, kept, host_habits(),
+                   host_share<Recipe> / 10});
+  });
+  return all;
+}
+compositions of_a_driver() {
+  promises kept = promises_of<cuda_async>();
+  return {{"cuda_async", &driver, kept, simulated_habits(), 0.2}};
+}
+
+INSTANTIATE_TEST_SUITE_P(retiring, suite, testing::ValuesIn(with_a_thread()), name_of);
+INSTANTIATE_TEST_SUITE_P(retiring_in_host_memory, suite, testing::ValuesIn(with_a_thread_in_host_memory()),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(driver_pool, suite, testing::ValuesIn(of_a_driver()), name_of);
+
+}  // namespace
+}  // namespace conformance

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// ACL's malloc policy as a number and as names: both ways there and back.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include <tessera/config/acl_malloc_policy.hpp>
+#include <tessera/config/bad_setting.hpp>
+
+#include "fuzz.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::config;
+
+/// The names that a number is made of.
+std::string names_of(std::uint32_t value) {
+  std::string names;
+  for (const acl_enumerator& each : acl_enumerators) {
+    const bool is_page = each.value <= acl_pages;
+    if (is_page ? each.value != (value & acl_pages) : (value & each.value) == 0) continue;
+    names += (names.empty() ? "" : " | ") + std::string(each.name);
+  }
+  return names;
+}
+
+void expect_kept(const page_choice& choice) {
+  fuzz::expect(choice.broken_rule() == nullptr, "what is accepted is legal");
+  const std::uint32_t value = acl_value(choice);
+  const auto by_number = parse_acl_malloc_policy(value);
+  fuzz::expect(by_number.index() == 0 && std::get<0>(by_number) == choice, "the number means the same");
+  const auto by_name = parse_acl_malloc_policy(std::string_view(names_of(value)));
+  fuzz::expect(by_name.index() == 0 && std::get<0>(by_name) == choice, "the names mean the same");
+  for (unsigned i = 0; i < acl_product_names.size(); ++i) {
+    const acl_verdict said = check(choice, static_cast<acl_product>(i));
+    fuzz::expect(!said.rule.empty() && said.product == acl_product_names[i], "a verdict has a rule");
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto by_name = parse_acl_malloc_policy(text);
+  if (const auto* const why = std::get_if<setting_error>(&by_name)) {
+    fuzz::expect(!why->rule.empty() && why->at <= size, "an error has a rule and a place in the text");
+    fuzz::expect(*bad_setting("policy", *why).what() != '\0', "an error has words");
+  } else {
+    expect_kept(std::get<0>(by_name));
+  }
+  const auto value = static_cast<std::uint32_t>(fuzz::input(data, size).number(4));
+  const auto by_number = parse_acl_malloc_policy(value);
+  if (const auto* const why = std::get_if<setting_error>(&by_number)) {
+    fuzz::expect(!why->rule.empty() && why->at < 32, "an error has a rule and a bit");
+    fuzz::expect((value >> why->at & 1) != 0, "the bit is set");
+  } else {
+    fuzz::expect(acl_value(std::get<0>(by_number)) == value, "a number is read as it is");
+    expect_kept(std::get<0>(by_number));
+  }
+  return 0;
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text formats: what is refused is refused in words; what is accepted is read again as it was written, and any
+// allocator can be put through it.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/lifetimes.hpp>
+#include <tessera/trace/output.hpp>
+#include <tessera/trace/program.hpp>
+
+#include "fuzz.hpp"
+
+namespace {
+
+using namespace tessera;
+using trace::recording;
+
+void expect_same(const recording& one, const recording& other) {
+  fuzz::expect(one.events.size() == other.events.size(), "what was written is read again: as many events");
+  for (std::size_t i = 0; i < one.events.size(); ++i) {
+    const trace::event &a = one.events[i], &b = other.events[i];
+    fuzz::expect(a.what == b.what && a.id == b.id && a.bytes == b.bytes && a.stream == b.stream,
+                 "what was written is read again: the same events");
+  }
+}
+
+template <typename Recipe>
+void put_through(const trace::program& source) {
+  caching_allocator<Recipe, simulated_device> pool;
+  trace::replay(source, pool);
+  const char* const broken = pool.audit();
+  fuzz::expect(broken == nullptr, broken);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto read = trace::read_text_trace(text, "csv");
+  const auto* const made = fuzz::accepted(read, "csv");
+  if (made == nullptr) return 0;
+
+  trace::text_output written;
+  trace::write_csv(*made, written);
+  const auto again = trace::read_csv(written.text, "again");
+  const auto* const same = fuzz::accepted(again, "again");
+  fuzz::expect(same != nullptr, "what was written is accepted");
+  expect_same(*made, *same);
+
+  const trace::program source(*made);
+  fuzz::expect(source.peak_live() <= trace::most_live, "what lives at once is bounded");
+  if (made->events.size() > 300) return 0;
+  put_through<pytorch<>>(source);
+  put_through<stitched>(source);
+  return 0;
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a fuzz target over files, and the files in folders: the corpus is a test wherever there is no fuzzing engine.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <variant>
+#include <vector>
+
+#include <tessera/trace/file.hpp>
+
+#include "fuzz.hpp"
+
+int main(int count, char** paths) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> files;
+  for (int i = 1; i < count; ++i) {
+    if (!fs::is_directory(paths[i])) {
+      files.emplace_back(paths[i]);
+      continue;
+    }
+    for (const auto& entry : fs::recursive_directory_iterator(paths[i]))
+      if (entry.is_regular_file()) files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  for (const std::string& file : files) {
+    const auto read = tessera::trace::read_file(file);
+    const auto* const bytes = std::get_if<std::string>(&read);
+    if (bytes == nullptr) return std::fprintf(stderr, "%s: cannot be read\n", file.c_str()), 2;
+    // A copy of just the size, so that a sanitizer sees what reads on behind the end.
+    const std::vector<std::uint8_t> exact(bytes->begin(), bytes->end());
+    std::fprintf(stderr, "%s\n", file.c_str());  // the last one said is the one that fails
+    (void)LLVMFuzzerTestOneInput(exact.data(), exact.size());
+  }
+  std::printf("%zu inputs\n", files.size());
+  return files.empty() ? 2 : 0;
+}

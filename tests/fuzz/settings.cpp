@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Settings in the dialect that the first byte chooses: answered by settings in range or by an error in the text's own words;
+// settings that are written down as their keys say are read again as the same, and an allocator runs under them.
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include <tessera/config/bad_setting.hpp>
+#include <tessera/config/dialect.hpp>
+#include <tessera/config/paddle.hpp>
+#include <tessera/config/pytorch.hpp>
+#include <tessera/config/torch_npu.hpp>
+
+#include "../unit/config/sound.hpp"
+#include "fuzz.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::config;
+
+std::string decimal(std::uint64_t billionths) {
+  const std::string places = std::to_string(1'000'000'000 + billionths % 1'000'000'000);
+  return std::to_string(billionths / 1'000'000'000) + "." + places.substr(1);
+}
+/// The least number of billionths of a GiB that amounts to so many bytes.
+std::string gibibytes(std::size_t bytes) {
+  const std::uint64_t rest = bytes & (1_GiB - 1);
+  return decimal((bytes >> 30) * 1'000'000'000 + (rest * 1'000'000'000 + 1_GiB - 1) / 1_GiB);
+}
+
+/// A value as its key wants it written; empty where it cannot be.
+template <typename Key>
+std::string words_of(const Key& k, bool on) {
+  if (k.written == form::only_word) return std::string(k.value);
+  const std::size_t comma = k.value.find(',');
+  const std::string_view of =
+      on ? k.value.substr(k.value.find_first_not_of(" ", comma + 1)) : k.value.substr(0, comma);
+  return std::string(of.substr(0, of.find_first_of(",|")));
+}
+template <typename Key>
+std::string words_of(const Key& k, std::size_t n) {
+  switch (k.written) {
+    case form::mebibytes: return std::to_string(n == unlimited ? unlimited : n >> 20);
+    case form::kibibytes: return std::to_string(n >> 10);
+    case form::gibibytes_or_less:
+      return n == unlimited ? "-1" : n >= unlimited >> 4 ? std::string() : gibibytes(n);
+    default: return std::to_string(n);
+  }
+}
+template <typename Key>
+std::string words_of(const Key&, fraction share) {
+  return decimal(share.billionths);
+}
+template <typename Key>
+std::string words_of(const Key&, const memory_limit& most) {
+  if (most.bytes == unlimited) return decimal(most.share.billionths);
+  return most.bytes >= unlimited >> 4 ? std::string() : gibibytes(most.bytes) + "G";
+}
+template <typename Key>
+std::string words_of(const Key& k, const divisions& table) {
+  if (table == divisions{} && k.written == form::divisions_or_zero) return "0";
+  std::string list;
+  for (std::size_t i = 0; i < divisions::slots; ++i)
+    list +=
+        (i == 0 ? "[" : ",") + std::to_string(std::uint64_t{1} << i) + ":" + std::to_string(table.in_slot[i]);
+  return list + "]";
+}
+
+/// Whether a key counts as written or not, whatever it is set to.
+template <typename Dialect>
+bool is_noted(std::size_t index) {
+  for (const auto& least : Dialect::least_sizes) {
+    if (static_cast<std::size_t>(least.size) == index) return true;
+  }
+  return false;
+}
+
+template <typename Dialect>
+void expect_kept(const typename Dialect::settings& given) {
+  std::string text;
+  for (std::size_t i = 0; i < Dialect::keys.size(); ++i) {
+    const auto& k = Dialect::keys[i];
+    bool possible = true;
+    k.to.visit([&](auto member) {
+      if (given.*member == typename Dialect::settings{}.*member && !is_noted<Dialect>(i)) return;
+      const std::string value = words_of(k, given.*member);
+      possible = !value.empty();
+      text.append(k.name).append(Dialect::assign).append(value) += ',';
+    });
+    if (!possible) return;
+  }
+  const auto again = parse<Dialect>(text);
+  const bool same = again.index() == 0 && std::get<0>(again) == given;
+  if (!same) std::fprintf(stderr, "%s\n", text.c_str());
+  fuzz::expect(same, "settings that are written down are read again");
+}
+
+template <typename Dialect>
+void read(std::string_view text) {
+  const auto parsed = parse<Dialect>(text);
+  if (const auto* const why = std::get_if<setting_error>(&parsed)) {
+    const char* const flaw = config_test::flaw_of<Dialect>(*why, text);
+    fuzz::expect(flaw == nullptr, flaw);
+    const bad_setting said(Dialect::name, *why);
+    fuzz::expect(std::string_view(said.what()).ends_with(why->rule), "an error is said with its rule");
+    return;
+  }
+  const auto& given = std::get<0>(parsed);
+  const char* const flaw = config_test::flaw_of<Dialect>(given);
+  fuzz::expect(flaw == nullptr, flaw);
+  expect_kept<Dialect>(given);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::input in(data, size);
+  const std::size_t dialect = in.below(3);
+  const std::string_view text = in.text(size);
+  if (dialect == 0) read<config::pytorch>(text);
+  if (dialect == 1) read<config::torch_npu>(text);
+  if (dialect == 2) read<config::paddle>(text);
+  return 0;
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pickles and the snapshots in them: what is accepted is the same when it is written and read again, and everything that
+// takes a snapshot takes it.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+#include <tessera/trace/output.hpp>
+#include <tessera/trace/pickle.hpp>
+#include <tessera/trace/program.hpp>
+#include <tessera/trace/read_snapshot.hpp>
+#include <tessera/trace/rmm.hpp>
+#include <tessera/trace/snapshot_recording.hpp>
+#include <tessera/trace/verify.hpp>
+#include <tessera/trace/write_chrome.hpp>
+#include <tessera/trace/write_pickle.hpp>
+
+#include "fuzz.hpp"
+
+namespace {
+
+using namespace tessera;
+using trace::pickle;
+using trace::pickled;
+using trace::snapshot;
+
+/// Whatever refers to a value refers to one that is there.
+void walk(const pickle& plain, std::size_t bytes) {
+  std::vector<const pickled*> open{&plain.root()};
+  std::vector<const pickled*> seen;
+  while (!open.empty()) {
+    const pickled& value = *open.back();
+    open.pop_back();
+    fuzz::expect(value.at < bytes, "a value was made by a byte of the file");
+    if (value.is == pickled::kind::dict) fuzz::expect(value.items.size() % 2 == 0, "a key has a value");
+    if (value.items.empty() || std::find(seen.begin(), seen.end(), &value) != seen.end()) continue;
+    if (seen.size() == 200) return;
+    seen.push_back(&value);
+    for (const std::uint32_t index : value.items) open.push_back(&plain[index]);
+  }
+}
+
+std::string written(const snapshot& source) {
+  trace::text_output out;
+  trace::write_pickle(source, out);
+  return out.text;
+}
+
+void expect_same_when_read_again(const snapshot& source) {
+  const std::string bytes = written(source);
+  const auto again = trace::read_snapshot(bytes, "again");
+  const auto* const same = fuzz::accepted(again, "again");
+  fuzz::expect(same != nullptr, "what was written is accepted");
+  fuzz::expect(same->segments == source.segments, "what was written is read again");
+  fuzz::expect(written(*same) == bytes, "what was read again is written the same");
+}
+
+void use(const snapshot& source, std::size_t device) {
+  const auto found = trace::verifier(source, device).run();
+  (void)fuzz::accepted(found, source.name);
+  trace::text_output rmm;
+  if (const auto wrong = trace::write_rmm(source, device, rmm)) {
+    fuzz::expect_sound(*wrong, source.name);
+  } else {
+    const auto read = trace::read_rmm(rmm.text, "rmm");
+    (void)fuzz::accepted(read,
+                         "rmm");  // what PyTorch tells may be no log: sizes need not be the same at the free
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const auto plain = trace::read_pickle(bytes, "file");
+  if (const auto* const values = fuzz::accepted(plain, "file")) walk(*values, size);
+  const auto read = trace::read_snapshot(bytes, "file");
+  const snapshot* const source = fuzz::accepted(read, "file");
+  if (source == nullptr) return 0;
+  expect_same_when_read_again(*source);
+  for (std::size_t device = 0; device < std::min<std::size_t>(source->devices(), 3); ++device)
+    use(*source, device);
+  trace::text_output chrome;
+  if (const auto wrong = trace::write_chrome(*source, chrome)) fuzz::expect_sound(*wrong, "file");
+  const auto as_recording = trace::recording_of(*source);
+  if (const auto* const made = fuzz::accepted(as_recording, "file")) {
+    const trace::program program(*made);
+    if (made->events.size() > 300) return 0;
+    caching_allocator<pytorch<>, simulated_device> pool;
+    trace::replay(program, pool);
+    fuzz::expect(pool.audit() == nullptr, "an allocator takes what was recorded");
+  }
+  return 0;
+}

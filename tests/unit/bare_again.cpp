@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The other source of unit/bare.cpp, of another standard.
+#include <every_header.hpp>
+
+#include "layout.hpp"
+
+std::size_t layout_by_the_other_standard() { return layout(); }
+bool other_standard_frees(tessera::locked<tessera::pytorch<>, tessera::simulated_device>& pool, void* p) {
+  pool.deallocate(p);
+  return pool.audit() == nullptr && pool.now().live == 0;
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// A stream that has ended has done its work: nothing waits for it any more, and nothing more can be noted for it.
+#include <atomic>
+#include <cstddef>
+#include <thread>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include <tessera/adaptor/driver_pool.hpp>
+#include <tessera/adaptor/guarded.hpp>
+#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/adaptor/reach.hpp>
+#include <tessera/adaptor/retiring.hpp>
+#include <tessera/layer/limited.hpp>
+#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+host_pinned host() { return host_pinned({.capacity = 128_MiB, .pin = host_pinned::pinning::never}); }
+
+template <typename Pool>
+stream_id begin_stream(Pool& pool) {
+  return with_device_of(pool, [](auto& d) { return d.create_stream(); });
+}
+template <typename Pool>
+void end_stream(Pool& pool, stream_id stream) {
+  with_device_of(pool, [stream](auto& d) { EXPECT_TRUE(d.destroy_stream(stream)); });
+}
+/// Until `go`, the stream is busy.
+template <typename Pool>
+void keep_busy(Pool& pool, stream_id stream, std::atomic<bool>& go) {
+  with_device_of(pool, [&go, stream](auto& d) {
+    d.submit(stream, [&go] {
+      while (!go) std::this_thread::yield();
+    });
+  });
+}
+
+template <typename Pool>
+class ended_streams : public testing::Test {};
+using pools = testing::Types<caching_allocator<pytorch<>, host_pinned>,
+                             caching_allocator<cuda_async, host_pinned>, per_stream<pytorch<>, host_pinned>,
+                             retiring<pytorch<>, host_pinned>, guarded<pytorch<>, host_pinned>>;
+TYPED_TEST_SUITE(ended_streams, pools);
+
+TYPED_TEST(ended_streams, hold_nothing_back_on_host_pinned) {
+  TypeParam pool(host());
+  const stream_id own = begin_stream(pool), user = begin_stream(pool);
+  void* const p = pool.allocate(5_MiB, own);
+  EXPECT_TRUE(pool.record_stream(p, user));
+  end_stream(pool, user);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TYPED_TEST(ended_streams, are_not_recorded_any_more_on_host_pinned) {
+  TypeParam pool(host());
+  const stream_id user = begin_stream(pool);
+  end_stream(pool, user);
+  void* const p = pool.allocate(5_MiB);
+  EXPECT_FALSE(pool.record_stream(p, user));
+  EXPECT_FALSE(pool.record_stream(p, stream_id{12345}));  // which never was
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 0u);
+}
+
+TYPED_TEST(ended_streams, leave_others_waiting_on_host_pinned) {
+  TypeParam pool(host());
+  const stream_id ending = begin_stream(pool), staying = begin_stream(pool);
+  void* const p = pool.allocate(5_MiB);
+  EXPECT_TRUE(pool.record_stream(p, ending));
+  EXPECT_TRUE(pool.record_stream(p, staying));
+  std::atomic<bool> go{false};
+  keep_busy(pool, staying, go);
+  end_stream(pool, ending);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 5_MiB);
+  go = true;
+  pool.trim();
+  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+TYPED_TEST(ended_streams, whose_events_were_recorded_are_past_them_on_host_pinned) {
+  TypeParam pool(host());
+  const stream_id user = begin_stream(pool);
+  void* const p = pool.allocate(5_MiB);
+  EXPECT_TRUE(pool.record_stream(p, user));
+  std::atomic<bool> go{false};
+  keep_busy(pool, user, go);
+  pool.deallocate(p);
+  EXPECT_GT(pool.now().pending, 0u);
+  go = true;
+  end_stream(pool, user);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+TYPED_TEST(ended_streams, own_blocks_that_come_back_as_others_do_on_host_pinned) {
+  TypeParam pool(host());
+  const stream_id own = begin_stream(pool);
+  void* const p = pool.allocate(5_MiB, own);
+  end_stream(pool, own);
+  pool.deallocate(p, 5_MiB);
+  EXPECT_EQ(pool.now().pending, 0u);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+/// Fails to record while it is told to.
+class forgetful : public forwarding<host_pinned> {
+ public:
+  using forwarding<host_pinned>::forwarding;
+  bool record(stream_id stream, event& mark) noexcept { return !fails && to().record(stream, mark); }
+  static inline bool fails = false;
+};
+
+TEST(ended_streams_host_pinned, also_if_their_events_could_not_be_recorded_before) {
+  host_pinned device = host();
+  using limited_device = within_budget<host_pinned>;
+  static_assert(stream_listing_provider<limited_device> && stream_listing_provider<forgetful>);
+  for (const bool waits : {false, true}) {
+    caching_allocator<pytorch<>, forgetful> pool{forgetful(device)};
+    const stream_id user = device.create_stream();
+    void* const p = pool.allocate(5_MiB);
+    EXPECT_TRUE(pool.record_stream(p, user));
+    forgetful::fails = true;
+    pool.deallocate(p);
+    EXPECT_EQ(pool.now().pending, 5_MiB);
+    EXPECT_FALSE(retire(pool));
+    device.destroy_stream(user);
+    waits ? pool.trim() : void(retire(pool));
+    EXPECT_EQ(pool.now().pending, 0u);
+    forgetful::fails = false;
+    EXPECT_STREQ(pool.audit(), nullptr);
+  }
+}
+
+TEST(ended_streams_host_pinned, are_refused_by_a_driver_pool) {
+  driver_pool<cuda_async, host_pinned> pool(host());
+  const stream_id stream = pool.device().create_stream();
+  void* const p = pool.allocate_async(5_MiB, stream);
+  ASSERT_TRUE(pool.device().destroy_stream(stream));
+  EXPECT_FALSE(pool.try_free_async(p, stream));
+  EXPECT_FALSE(pool.record_stream(p, stream_id{stream.handle + 1}));
+  EXPECT_EQ(pool.now().live, 5_MiB);
+  EXPECT_DEATH(pool.free_async(p, stream), "free_async: there is no stream 1 .pointer 0x");
+  pool.free_async(p, stream_id{});
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+}  // namespace

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a sink is told, word for word, and that statistics agree with it and with a walk.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/inspect.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using action = allocator_event::action;
+
+struct keep_events {
+  std::vector<allocator_event> kept;
+  void on(const allocator_event& e) noexcept { kept.push_back(e); }
+};
+void expect_event(const allocator_event& e, action what, const void* address, std::size_t bytes,
+                  std::size_t block, stream_id stream) {
+  EXPECT_EQ(e.what, what);
+  EXPECT_EQ(e.address, reinterpret_cast<std::uintptr_t>(address));
+  EXPECT_EQ(e.bytes, bytes);
+  EXPECT_EQ(e.block, block);
+  EXPECT_EQ(e.stream, stream);
+}
+
+template <typename Recipe>
+using told_pool = caching_allocator<Recipe, simulated_device, keep_events>;
+constexpr stream_id own{3};
+
+TEST(events, tell_what_was_requested_and_the_block_that_serves_it) {
+  told_pool<pytorch<>> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
+  std::vector<allocator_event>& kept = pool.sink().kept;
+  void* const p = pool.allocate(1000, own);
+  void* const q = pool.allocate(2000, own);
+  pool.deallocate(p);
+  pool.deallocate(pool.allocate(3000, own));
+  ASSERT_EQ(kept.size(), 8u);
+  expect_event(kept[0], action::segment_alloc, p, 2_MiB, 2_MiB, own);
+  expect_event(kept[1], action::alloc, p, 1000, 1024, own);
+  expect_event(kept[2], action::alloc, q, 2000, 2048, own);
+  expect_event(kept[3], action::free_requested, p, 1000, 1024, own);
+  expect_event(kept[4], action::free_completed, p, 1000, 1024, own);
+  expect_event(kept[6], action::free_requested, reinterpret_cast<void*>(kept[5].address), 3000, 3072, own);
+  expect_event(kept[7], action::free_completed, reinterpret_cast<void*>(kept[5].address), 3000, 3072, own);
+  kept.clear();
+  EXPECT_EQ(pool.try_allocate(30_MiB + 1, own), nullptr);
+  ASSERT_EQ(kept.size(), 3u);
+  expect_event(kept[0], action::refused, nullptr, 32_MiB, 32_MiB, own);
+  expect_event(kept[1], action::refused, nullptr, 32_MiB, 32_MiB, own);
+  expect_event(kept[2], action::oom, reinterpret_cast<void*>(28_MiB), 30_MiB + 1, 30_MiB + 512, own);
+  pool.deallocate(q);
+  pool.trim();
+  expect_event(kept.back(), action::segment_free, p, 2_MiB, 2_MiB, own);
+}
+
+TEST(events, tell_of_pages_and_ranges) {
+  told_pool<pytorch_expandable> pool{simulated_device{simulated_device::options{.capacity = 64_MiB}}};
+  std::vector<allocator_event>& kept = pool.sink().kept;
+  void* const p = pool.allocate(30_MiB, own);
+  ASSERT_EQ(kept.size(), 4u);
+  expect_event(kept[0], action::range_reserve, p, 80_MiB, 80_MiB, own);
+  expect_event(kept[1], action::segment_map, p, 20_MiB, 20_MiB, own);
+  expect_event(kept[2], action::segment_map, static_cast<char*>(p) + 20_MiB, 20_MiB, 20_MiB, own);
+  expect_event(kept[3], action::alloc, p, 30_MiB, 30_MiB, own);
+  kept.clear();
+  pool.device().fail_call(1);
+  pool.deallocate(p);
+  EXPECT_NE(pool.try_allocate(45_MiB, own), nullptr);
+  const auto refused =
+      std::find_if(kept.begin(), kept.end(), [](const auto& e) { return e.what == action::refused; });
+  ASSERT_NE(refused, kept.end());
+  expect_event(*refused, action::refused, nullptr, 20_MiB, 20_MiB, own);
+}
+
+// A block that comes back before anything else is asked is counted as any other.
+TEST(statistics, do_not_depend_on_when_somebody_looks) {
+  caching_allocator<with<pytorch<>, split_up_to<16_MiB>>, simulated_device> watched, left_alone;
+  std::mt19937_64 random(11);
+  std::vector<std::pair<void*, void*>> live;
+  for (int step = 0; step < 2000; ++step) {
+    const std::size_t bytes = random() % 5 == 0 ? 1 + random() % 30_MiB : 1 + random() % 2_MiB;
+    void* const p = watched.allocate(bytes);
+    ASSERT_STREQ(watched.audit(), nullptr);
+    void* const q = left_alone.allocate(bytes);
+    if (random() % 3 != 0) {
+      watched.deallocate(p);
+      left_alone.deallocate(q);
+    } else {
+      live.emplace_back(p, q);
+    }
+    if (live.size() > 12) {
+      watched.deallocate(live[static_cast<std::size_t>(step) % 12].first);
+      left_alone.deallocate(live[static_cast<std::size_t>(step) % 12].second);
+      live[static_cast<std::size_t>(step) % 12] = live.back();
+      live.pop_back();
+    }
+    if (step % 100 == 50) watched.reset_peak_statistics(), left_alone.reset_peak_statistics();
+    const auto seen = watched.statistics(), found = left_alone.statistics();
+    for (const pool_counter& c : pool_counters) {
+      ASSERT_EQ(found.all.*c.of, seen.all.*c.of) << c.name << ", step " << step;
+      for (std::size_t in = 0; in < 2; ++in)
+        ASSERT_EQ(found.pool[in].*c.of, seen.pool[in].*c.of) << c.name << ", step " << step;
+    }
+    ASSERT_EQ(found.oversize_allocations, seen.oversize_allocations);
+    ASSERT_EQ(found.oversize_segments, seen.oversize_segments);
+  }
+}
+
+TEST(statistics, count_no_call_that_gave_nothing_back) {
+  caching_allocator<pytorch_expandable, simulated_device> pool;
+  (void)pool.allocate(18_MiB);  // of one page of 20
+  pool.trim();
+  EXPECT_EQ(pool.statistics().num_device_free, 0u);
+  EXPECT_EQ(pool.statistics().num_device_alloc, 1u);
+  EXPECT_EQ(pool.statistics().num_sync_all_streams, 1u);
+}
+
+/// Takes part in a random program and keeps count of what it sees, without knowing how the allocator counts.
+template <typename Recipe>
+class statistics_of : public testing::Test {};
+using recipes = testing::Types<pytorch<>, with<pytorch<>, split_up_to<4_MiB, 1_MiB>>, paddle_auto_growth,
+                               with<paddle_auto_growth, split_if_rest_at_least<64>>, cuda_async,
+                               with<pytorch<>, reuse_ignoring_streams>>;
+TYPED_TEST_SUITE(statistics_of, recipes);
+
+TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {
+  told_pool<TypeParam> pool{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
+  caching_allocator<TypeParam, simulated_device, ignore_events, count_totals> sums{
+      simulated_device{simulated_device::options{.capacity = 200_MiB}}};
+  std::mt19937_64 random(5);
+  std::vector<std::pair<void*, void*>> live;
+  counter allocation, allocated, active, active_bytes, requested, segment, reserved;
+  for (int step = 0; step < 1500; ++step) {
+    const stream_id stream{random() % 2}, other{5 + random() % 2};
+    if (live.size() < 60 && random() % 2 == 0) {
+      const std::size_t bytes = random() % 3 == 0 ? 1 + random() % 8_MiB : 1 + random() % 20_KiB;
+      void* const p = pool.try_allocate(bytes, stream);
+      void* const q = sums.try_allocate(bytes, stream);
+      ASSERT_EQ(p != nullptr, q != nullptr);
+      if (p == nullptr) continue;
+      live.emplace_back(p, q);
+      if (random() % 4 == 0) {
+        ASSERT_TRUE(pool.record_stream(p, other) && sums.record_stream(q, other));
+        pool.device().submit(other, 100'000);
+        sums.device().submit(other, 100'000);
+      }
+    } else if (!live.empty()) {
+      auto& chosen = live[random() % live.size()];
+      pool.deallocate(chosen.first);
+      sums.deallocate(chosen.second);
+      chosen = live.back();
+      live.pop_back();
+    }
+    if (step % 50 == 0) pool.device().advance(100'000), sums.device().advance(100'000);
+    if (step % 400 == 399) pool.trim(20_MiB), sums.trim(20_MiB);
+    for (const allocator_event& e : pool.sink().kept) {
+      const auto bytes = static_cast<std::int64_t>(e.bytes), block = static_cast<std::int64_t>(e.block);
+      switch (e.what) {
+        case action::alloc:
+          allocation.increase(1), allocated.increase(block);
+          active.increase(1), active_bytes.increase(block), requested.increase(bytes);
+          break;
+        case action::free_requested: allocation.decrease(1), allocated.decrease(block); break;
+        case action::free_completed:
+          active.decrease(1), active_bytes.decrease(block), requested.decrease(bytes);
+          break;
+        case action::segment_alloc: segment.increase(1), reserved.increase(bytes); break;
+        case action::segment_free: segment.decrease(1), reserved.decrease(bytes); break;
+        default:;
+      }
+    }
+    pool.sink().kept.clear();
+    const auto told = pool.statistics();
+    ASSERT_EQ(told.all.allocation, allocation) << step;
+    ASSERT_EQ(told.all.allocated_bytes, allocated) << step;
+    ASSERT_EQ(told.all.active, active) << step;
+    ASSERT_EQ(told.all.active_bytes, active_bytes) << step;
+    ASSERT_EQ(told.all.requested_bytes, requested) << step;
+    ASSERT_EQ(told.all.segment, segment) << step;
+    ASSERT_EQ(told.all.reserved_bytes, reserved) << step;
+    ASSERT_EQ(sums.now(), pool.now()) << step;
+    std::int64_t splits = 0, split_bytes = 0;
+    for_each_block(pool, [&](const segment_view& s, const block_view& b) {
+      if (b.is != block_view::state::free || b.bytes == s.bytes) return;
+      ++splits;
+      split_bytes += static_cast<std::int64_t>(b.bytes);
+    });
+    ASSERT_EQ(told.all.inactive_split.current, splits) << step;
+    ASSERT_EQ(told.all.inactive_split_bytes.current, split_bytes) << step;
+  }
+  EXPECT_GT(pool.statistics().all.inactive_split.peak, 0);
+}
+
+}  // namespace

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// A library in C++, whose pool goes to whoever loads it. It is built twice: by two standards, and so that other libraries see
+// its names or do not.
+#include "library_pool.hpp"
+
+#include "../layout.hpp"
+
+#define FOR_ALL_TO_SEE extern "C" [[gnu::visibility("default")]]
+
+FOR_ALL_TO_SEE long pool_standard() { return __cplusplus; }
+FOR_ALL_TO_SEE std::size_t pool_layout() { return layout(); }
+FOR_ALL_TO_SEE shared_pool* pool_make(std::size_t capacity) {
+  return new shared_pool(tessera::simulated_device({.capacity = capacity}));
+}
+FOR_ALL_TO_SEE void pool_destroy(shared_pool* pool) { delete pool; }
+FOR_ALL_TO_SEE void* pool_allocate(shared_pool* pool, std::size_t bytes) { return pool->allocate(bytes); }
+FOR_ALL_TO_SEE void pool_free(shared_pool* pool, void* p) { pool->deallocate(p); }
+FOR_ALL_TO_SEE std::size_t pool_caught(shared_pool* pool, std::size_t bytes, allocate_function* by) {
+  try {
+    by(pool, bytes);
+  } catch (const tessera::out_of_memory& error) {
+    return error.requested();
+  } catch (...) {
+  }
+  return 0;
+}

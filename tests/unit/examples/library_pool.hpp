@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/tessera.hpp>
+
+/// The pool that library_pool.cpp makes, and that other libraries and the program use.
+using shared_pool = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
+using allocate_function = void*(shared_pool* pool, std::size_t bytes);

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/adaptor/history.hpp>
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/recipe/pinned.hpp>
+#include <tessera/tessera.hpp>
+#include <tessera/trace/snapshot.hpp>
+
+template <typename... Types>
+[[nodiscard]] constexpr std::size_t layout_of() {
+  std::size_t sum = 0;
+  ((sum = (sum * 31 + sizeof(Types)) * 31 + alignof(Types)), ...);
+  return sum;
+}
+/// A number that differs between two standards which give types that cross boundaries different sizes.
+[[nodiscard]] constexpr std::size_t layout() {
+  return layout_of<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>,
+                   tessera::locked<tessera::pytorch<>, tessera::simulated_device>,
+                   tessera::locked<tessera::pinned_packed, tessera::host_pinned, tessera::history<>>,
+                   tessera::per_stream<tessera::pytorch_expandable, tessera::simulated_device>,
+                   tessera::out_of_memory, tessera::oom_report, tessera::allocator_event, tessera::stream_id,
+                   tessera::trace::snapshot>();
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a caller does wrong is said in words by every shape that an allocator takes for other libraries.
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/allocator_ref.hpp>
+#include <tessera/shape/pluggable.hpp>
+#include <tessera/shape/pmr_resource.hpp>
+#include <tessera/shape/shared_allocator.hpp>
+#include <tessera/shape/stream_resource.hpp>
+#include <tessera/shape/typed_allocator.hpp>
+#include <tessera/shape/unique_block.hpp>
+#include <tessera/tessera.hpp>
+
+#include "mistakes.hpp"
+
+namespace {
+
+using namespace tessera;
+using mistakes::large;
+using mistakes::stack;
+
+host_pinned host() { return host_pinned({.capacity = 128_MiB, .pin = host_pinned::pinning::never}); }
+using pool_type = locked<pinned_packed, host_pinned>;
+
+/// An allocator behind a shape, which is given to and taken from by other words; blocks are of `large` bytes where nothing
+/// else is said.
+class shaped : public stack {
+ public:
+  std::optional<bool> try_give(void* p) override { return pool.try_deallocate(p); }
+  std::optional<bool> note(void* p) override { return pool.record_stream(p, stream_id{}); }
+  void give(void* p) override { (void)give(p, large); }
+  bool give(void* p, std::size_t bytes) override = 0;
+  void trim() override { pool.trim(); }
+  const char* audit() override { return pool.audit(); }
+
+ protected:
+  pool_type pool{host()};
+};
+
+template <std::size_t Alignment>
+class as_pmr : public shaped {
+ public:
+  void* take(std::size_t bytes) override { return memory_.allocate(bytes, Alignment); }
+  /// Null is not for a memory resource.
+  void give(void* p) override {
+    if (p != nullptr) memory_.deallocate(p, large, Alignment);
+  }
+  bool give(void* p, std::size_t bytes) override {
+    if (Alignment > 64) return false;  // as other bytes may go unnoticed
+    if (p != nullptr) memory_.deallocate(p, bytes, Alignment);
+    return true;
+  }
+  bool serves_nothing() const override { return true; }
+
+ private:
+  pmr_resource<pool_type> memory_{pool};
+};
+
+class as_typed : public shaped {
+ public:
+  using shaped::give;
+  void* take(std::size_t bytes) override { return memory_.allocate(bytes); }
+  bool give(void* p, std::size_t bytes) override {
+    return memory_.deallocate(static_cast<std::byte*>(p), bytes), true;
+  }
+  bool serves_nothing() const override { return true; }
+
+ private:
+  typed_allocator<std::byte, pool_type> memory_{pool};
+};
+
+template <typename Handle>
+class as_unique : public shaped {
+ public:
+  using shaped::give;
+  void* take(std::size_t bytes) override { return make_block(to_, bytes).release(); }
+  bool give(void* p, std::size_t bytes) override {
+    unique_block<Handle> owned(to_, p, bytes);
+    EXPECT_EQ(owned.size(), p != nullptr ? bytes : 0);
+    return owned.reset(), true;
+  }
+  std::optional<bool> note(void* p) override {
+    unique_block<Handle> owned(to_, p, large);
+    const bool noted = owned.record_stream(stream_id{});
+    (void)owned.release();
+    return noted;
+  }
+
+ private:
+  std::conditional_t<std::is_same_v<Handle, pool_type>, pool_type&, Handle> to_{pool};
+};
+
+class as_deleter : public shaped {
+ public:
+  void* take(std::size_t bytes) override { return pool.allocate(bytes); }
+  void give(void* p) override { block_deleter<pool_type>{pool}(p); }
+  bool give(void*, std::size_t) override { return false; }
+};
+
+template <std::size_t Alignment>
+class as_stream_resource : public shaped {
+ public:
+  void* take(std::size_t bytes) override { return memory_.allocate(stream_id{}, bytes, Alignment); }
+  void give(void* p) override { memory_.deallocate(stream_id{}, p, large, Alignment); }
+  bool give(void* p, std::size_t bytes) override {
+    if (Alignment > 64) return false;  // as other bytes may go unnoticed
+    return memory_.deallocate_sync(p, bytes, Alignment), true;
+  }
+  bool serves_nothing() const override { return true; }
+
+ private:
+  stream_resource<pool_type> memory_{pool};
+};
+
+struct definition {
+  static constexpr bool throws_out_of_memory = true;
+  static host_pinned make_device(int) { return host(); }
+  static auto make_allocator(auto device) {
+    return locked<pinned_packed, decltype(device)>(std::move(device));
+  }
+};
+class as_functions : public stack {
+ public:
+  void* take(std::size_t bytes) override { return functions_.alloc(bytes, 0, nullptr); }
+  void give(void* p) override { functions_.free(p, large, 0, nullptr); }
+  bool give(void* p, std::size_t bytes) override { return functions_.free(p, bytes, 0, nullptr), true; }
+  void trim() override { functions_.reset(); }
+
+ private:
+  pluggable<definition> functions_;
+};
+
+class as_shared : public mistakes::stack_of<shared_allocator<pool_type>> {
+ public:
+  as_shared() : stack_of(std::make_shared<pool_type>(host())) {}
+};
+
+template <typename Stack>
+std::unique_ptr<stack> make(unsigned) {
+  return std::make_unique<Stack>();
+}
+
+TEST(mistakes_death, are_named_by_shapes) {
+  mistakes::run({{"pmr_resource", &make<as_pmr<64>>},
+                 {"pmr_resource, aligned to 512", &make<as_pmr<512>>},
+                 {"pmr_resource, aligned to 4096", &make<as_pmr<4096>>},
+                 {"typed_allocator", &make<as_typed>},
+                 {"unique_block", &make<as_unique<pool_type>>},
+                 {"unique_block of an allocator_ref", &make<as_unique<allocator_ref<pool_type>>>},
+                 {"block_deleter", &make<as_deleter>},
+                 {"stream_resource", &make<as_stream_resource<64>>},
+                 {"stream_resource, aligned to 256", &make<as_stream_resource<256>>},
+                 {"pluggable", &make<as_functions>},
+                 {"shared_allocator", &make<as_shared>}});
+}
+
+TEST(mistakes_death, are_named_by_functions_of_several_devices) {
+  pluggable<definition> functions;
+  void* const p = functions.alloc(large, 0, nullptr);
+  EXPECT_DEATH(functions.free(p, large, 1, nullptr), "free: the block is on another device .pointer 0x");
+  EXPECT_DEATH(functions.free(p, large, -1, nullptr), "free: the block is on another device");
+  functions.record_stream(&functions, nullptr);  // is not from here, as with PyTorch's own
+  functions.free(p, large, 0, nullptr);
+}
+
+TEST(mistakes_death, are_named_where_an_alignment_is_none) {
+  pool_type pool(host());
+  pmr_resource memory(pool);
+  for (const std::size_t alignment : {std::size_t{0}, std::size_t{3}, std::size_t{96}})
+    EXPECT_DEATH((void)memory.allocate(10, alignment), "an alignment is a power of two");
+}
+
+}  // namespace

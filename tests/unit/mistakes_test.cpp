@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a caller does wrong is said in words by every adaptor, before anything is touched.
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/adaptor/collector.hpp>
+#include <tessera/adaptor/configured.hpp>
+#include <tessera/adaptor/driver_pool.hpp>
+#include <tessera/adaptor/guarded.hpp>
+#include <tessera/adaptor/history.hpp>
+#include <tessera/adaptor/in_place.hpp>
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_device.hpp>
+#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/adaptor/pinned_host.hpp>
+#include <tessera/adaptor/retiring.hpp>
+#include <tessera/adaptor/retrying.hpp>
+#include <tessera/layer/limited.hpp>
+#include <tessera/layer/registering.hpp>
+#include <tessera/layer/reserving.hpp>
+#include <tessera/layer/timed.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+#include "mistakes.hpp"
+
+namespace {
+
+using namespace tessera;
+using mistakes::row;
+using mistakes::stack;
+using mistakes::stack_of;
+
+simulated_device device(unsigned number) { return simulated_device({.capacity = 1_GiB, .device = number}); }
+host_pinned host() { return host_pinned({.capacity = 128_MiB, .pin = host_pinned::pinning::never}); }
+
+template <typename Pool>
+std::unique_ptr<stack> plain(unsigned number) {
+  return std::make_unique<stack_of<Pool>>(device(number));
+}
+template <typename Recipe>
+using alone = caching_allocator<Recipe, simulated_device>;
+template <typename Recipe>
+using with_mutex = locked<Recipe, simulated_device>;
+
+/// The allocators of two devices.
+template <typename All>
+class devices : public stack {
+ public:
+  explicit devices(unsigned number) : all_(two(number)) {}
+  void* take(std::size_t bytes) override { return all_.allocate(bytes, 1, stream_id{1}); }
+  void give(void* p) override { all_.deallocate(p); }
+  bool give(void* p, std::size_t bytes) override { return all_.deallocate(p, bytes), true; }
+  std::optional<bool> try_give(void* p) override { return all_.try_deallocate(p); }
+  std::optional<bool> note(void* p) override { return all_.record_stream(p, stream_id{2}); }
+  void trim() override { all_.trim(); }
+  const char* audit() override { return all_.audit(); }
+
+ private:
+  static std::vector<simulated_device> two(unsigned number) {
+    std::vector<simulated_device> made;
+    for (unsigned d = 0; d < 2; ++d) made.push_back(device(2 * number + d));
+    return made;
+  }
+  All all_;
+};
+
+class driver : public stack {
+ public:
+  explicit driver(unsigned number) : pool_(device(number)) {}
+  void* take(std::size_t bytes) override { return pool_.allocate_async(bytes, stream_id{1}); }
+  void give(void* p) override { pool_.free_async(p, stream_id{1}); }
+  std::optional<bool> try_give(void* p) override { return pool_.try_free_async(p, stream_id{1}); }
+  std::optional<bool> note(void* p) override { return pool_.record_stream(p, stream_id{2}); }
+  void trim() override { pool_.synchronize(stream_id{1}), pool_.trim_to(0); }
+  const char* audit() override { return pool_.audit(); }
+
+ private:
+  driver_pool<cuda_async, simulated_device> pool_;
+};
+
+/// Frees what it is told of at once.
+class collected : public stack_of<alone<pytorch<>>> {
+ public:
+  explicit collected(unsigned number) : stack_of(device(number)), garbage_(pool) {}
+  void give(void* p) override { garbage_.collect(p, 1); }
+
+ private:
+  collector<alone<pytorch<>>> garbage_;
+};
+
+/// Gives a block back by making an output of it, which has then no room in it.
+class donated : public stack_of<alone<pytorch<>>> {
+ public:
+  explicit donated(unsigned number) : stack_of(device(number)) {}
+  void give(void* p) override { pool.deallocate(allocate_in_place(pool, p, 300_MiB)); }
+};
+
+/// Providers that stand before others.
+struct measured {
+  explicit measured(unsigned number) : to(device(number)) {}
+  simulated_device to;
+  call_times times;
+  timed<simulated_device> provider{to, times};
+};
+struct cut_off_one_region {
+  explicit cut_off_one_region(unsigned number) : to(device(number)) {}
+  simulated_device to;
+  reserved_region<simulated_device> region{to, 512_MiB};
+  reserving<simulated_device> provider{region};
+};
+struct registered_with_a_device {
+  explicit registered_with_a_device(unsigned) {}
+  host_pinned memory = host(), to = host();
+  registering<host_pinned, host_pinned> provider{memory, to};
+};
+template <typename Before>
+using pool_over = caching_allocator<pytorch<>, decltype(Before::provider)>;
+template <typename Before>
+class over : private Before, public stack_of<pool_over<Before>> {
+ public:
+  explicit over(unsigned number) : Before(number), stack_of<pool_over<Before>>(Before::provider) {}
+};
+template <typename Stack>
+std::unique_ptr<stack> make(unsigned number) {
+  return std::make_unique<Stack>(number);
+}
+
+std::vector<row> one_thread() {
+  return {
+      {"pytorch", &plain<alone<pytorch<>>>},
+      {"in ranges", &plain<alone<pytorch_expandable>>},
+      {"stitched", &plain<alone<stitched>>},
+      {"crossing", &plain<alone<cuda_async>>},
+      {"passthrough", &plain<alone<passthrough>>},
+      {"history", &plain<caching_allocator<pytorch<>, simulated_device, history<>>>},
+      {"configured",
+       [](unsigned n) {
+         return std::make_unique<stack_of<configured<torch_npu_family, simulated_device>>>(
+             config::torch_npu_settings{}, device(n));
+       }},
+      {"driver_pool", &make<driver>},
+      {"collector", &make<collected>},
+      {"in place", &make<donated>},
+      {"timed", &make<over<measured>>},
+      {"reserving", &make<over<cut_off_one_region>>},
+      {"registering", &make<over<registered_with_a_device>>},
+      {"limited",
+       [](unsigned n) {
+         return std::make_unique<stack_of<caching_allocator<pytorch<>, limited<simulated_device>>>>(
+             limited<simulated_device>(device(n), 512_MiB));
+       }},
+  };
+}
+TEST(mistakes_death, are_named_by_allocators_for_one_thread) { mistakes::run(one_thread()); }
+
+std::vector<row> several_threads() {
+  return {
+      {"locked", &plain<with_mutex<pytorch<>>>},
+      {"per_stream", &plain<per_stream<pytorch<>, simulated_device>>},
+      {"retrying",
+       [](unsigned n) {
+         return std::make_unique<stack_of<retrying<with_mutex<pytorch<>>>>>(std::chrono::milliseconds(0),
+                                                                            device(n));
+       }},
+      {"retiring", &plain<retiring<pytorch<>, simulated_device>>},
+      {"per_device", &make<devices<per_device<pytorch<>, simulated_device>>>},
+      {"per_device of per_stream", &make<devices<per_device<pytorch<>, simulated_device, per_stream>>>},
+      {"pinned_host",
+       [](unsigned) {
+         return std::make_unique<stack_of<pinned_host<torch_npu_pinned_family, host_pinned>>>(
+             config::torch_npu_settings{}, host());
+       }},
+      {"guarded",
+       [](unsigned) { return std::make_unique<stack_of<guarded<pytorch_pinned<>, host_pinned>>>(host()); }},
+  };
+}
+TEST(mistakes_death, are_named_by_allocators_for_several_threads) { mistakes::run(several_threads()); }
+
+}  // namespace

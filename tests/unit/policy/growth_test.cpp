@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+
+#include <gtest/gtest.h>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/chunk_plan.hpp>
+#include <tessera/core/fraction.hpp>
+#include <tessera/core/memory_limit.hpp>
+#include <tessera/core/usage.hpp>
+#include <tessera/policy/growth.hpp>
+
+namespace {
+
+using namespace tessera;
+
+constexpr std::size_t step = 512;  // what blocks are multiples of here
+
+TEST(memory_limit, is_the_lesser_of_bytes_and_share) {
+  EXPECT_EQ(memory_limit{}.on(10_GiB), unlimited);
+  EXPECT_EQ(memory_limit(4_GiB).on(10_GiB), 4_GiB);
+  EXPECT_EQ(memory_limit(percent(50)).on(10_GiB), 5_GiB);
+  EXPECT_EQ(memory_limit(4_GiB, percent(50)).on(10_GiB), 4_GiB);
+  EXPECT_EQ(memory_limit(6_GiB, percent(50)).on(10_GiB), 5_GiB);
+  EXPECT_EQ(memory_limit(6_GiB, percent(100)).on(2_GiB), 6_GiB);
+}
+
+TEST(fraction, of_more_than_a_whole_does_not_wrap) {
+  EXPECT_EQ(percent(0).of(10_GiB), 0u);
+  EXPECT_EQ(percent(150).of(10_GiB), 15_GiB);
+  EXPECT_EQ(percent(200).of(unlimited), unlimited);
+  EXPECT_EQ(percent(100).of(unlimited), unlimited);
+}
+
+TEST(grow_exactly, takes_the_block_and_no_more) {
+  EXPECT_EQ(grow_exactly<>::segment_size(7 * step, {}), 7 * step);
+  EXPECT_EQ((grow_exactly<1_GiB>{}.limit(4_GiB)), 1_GiB);
+}
+
+TEST(grow_by_segments, has_three_sizes_of_blocks) {
+  constexpr grow_by_segments<> growth{};
+  EXPECT_EQ(growth.segment_size(step, {}), 2_MiB);
+  EXPECT_EQ(growth.segment_size(1_MiB, {}), 2_MiB);
+  EXPECT_EQ(growth.segment_size(1_MiB + step, {}), 20_MiB);
+  EXPECT_EQ(growth.segment_size(10_MiB - step, {}), 20_MiB);
+  EXPECT_EQ(growth.segment_size(10_MiB, {}), 10_MiB);
+  EXPECT_EQ(growth.segment_size(10_MiB + step, {}), 12_MiB);
+  EXPECT_EQ((grow_by_segments<>{.most = 3_GiB}.limit(4_GiB)), 3_GiB);
+}
+
+TEST(grow_by_segments, gives_a_block_above_a_small_large_segment_one_of_its_own) {
+  constexpr grow_by_segments<> growth{.large = 5_MiB};
+  EXPECT_EQ(growth.segment_size(5_MiB, {}), 5_MiB);
+  EXPECT_EQ(growth.segment_size(5_MiB + step, {}), 6_MiB);
+}
+
+TEST(grow_by_chunks, takes_the_chunk_of_the_blocks_side_of_the_boundary) {
+  constexpr grow_by_chunks<2_MiB, 10_MiB, 1_MiB> growth{};
+  EXPECT_EQ(growth.segment_size(step, {}), 2_MiB);
+  EXPECT_EQ(growth.segment_size(1_MiB, {}), 2_MiB);
+  EXPECT_EQ(growth.segment_size(1_MiB + step, {}), 10_MiB);
+  EXPECT_EQ(growth.segment_size(10_MiB, {}), 10_MiB);
+  EXPECT_EQ(growth.segment_size(10_MiB + step, {}), 10_MiB + step);
+  EXPECT_EQ((grow_by_chunks<>{}.segment_size(step, {})), step);
+  EXPECT_EQ((grow_by_chunks<>{.most = percent(25)}.limit(4_GiB)), 1_GiB);
+}
+
+TEST(chunk_plan, leaves_a_twentieth_and_what_is_too_little) {
+  EXPECT_EQ(chunk_plan::available(2000), 1900u);
+  EXPECT_EQ(chunk_plan::available(269), 256u);
+  EXPECT_EQ(chunk_plan::available(268), 0u);
+}
+
+TEST(chunk_plan, takes_what_is_said_and_else_a_share) {
+  constexpr chunk_plan said{.first = 40_MiB, .further = 5_MiB};
+  EXPECT_EQ(said.first_chunk(1_GiB), 40_MiB);
+  EXPECT_EQ(said.further_chunk(1_GiB), 5_MiB);
+  EXPECT_EQ(said.largest_pooled(1_GiB), 40_MiB);
+  EXPECT_EQ((chunk_plan{.first = 5_MiB, .further = 40_MiB}.largest_pooled(1_GiB)), 40_MiB);
+  constexpr chunk_plan half{.share = percent(50)};
+  EXPECT_EQ(half.first_chunk(2000), 950u);
+  EXPECT_EQ(half.further_chunk(2000), 950u);
+}
+
+TEST(chunk_plan, asks_for_more_than_there_is_where_the_chunk_cannot_be_had) {
+  constexpr chunk_plan said{.first = 1900, .further = 1000};
+  EXPECT_EQ(said.next(2000, true), 1900u);
+  EXPECT_EQ(said.next(2000, false), 1000u);
+  EXPECT_EQ(said.next(1998, true), 1999u);  // 1900 of them may not be taken
+  EXPECT_EQ(said.next(1899, true), 1900u);
+  EXPECT_EQ((chunk_plan{.first = 1}.next(200, true)), 201u);
+}
+
+TEST(grow_by_plan, takes_the_first_chunk_where_nothing_is_reserved_and_further_ones_later) {
+  constexpr grow_by_plan<chunk_plan{.first = 40_MiB, .further = 5_MiB}> growth{};
+  usage now{.limit = 1_GiB};
+  EXPECT_EQ(growth.segment_size(step, now), 40_MiB);
+  now.reserved = 40_MiB;
+  EXPECT_EQ(growth.segment_size(step, now), 5_MiB);
+  EXPECT_EQ(growth.segment_size(6_MiB, now), 6_MiB);
+  EXPECT_EQ(growth.segment_size(40_MiB, now), 40_MiB);
+  EXPECT_EQ(growth.segment_size(40_MiB + step, now), 40_MiB + step);
+  now.reserved = 1_GiB - 5_MiB;  // of these, a twentieth has to stay
+  EXPECT_GT(growth.segment_size(step, now), 5_MiB);
+  now.reserved = 2_GiB;
+  EXPECT_GT(growth.segment_size(step, now), 0u);
+  EXPECT_EQ((grow_by_plan<>{.most = 2_GiB}.limit(4_GiB)), 2_GiB);
+}
+
+TEST(grow_by_plan, is_refused_for_any_block_where_the_plan_is_larger_than_the_device) {
+  constexpr grow_by_plan<chunk_plan{.first = 2_GiB, .further = 5_MiB}> growth{};
+  usage now{.limit = 1_GiB};
+  EXPECT_EQ(growth.segment_size(step, now), 2_GiB);
+  EXPECT_EQ(growth.segment_size(3_GiB, now), 3_GiB);
+  constexpr grow_by_plan<chunk_plan{.first = 1900, .further = 1000}> just_right{};
+  EXPECT_EQ(just_right.segment_size(64, {.limit = 2000}), 1900u);
+  constexpr grow_by_plan<chunk_plan{.first = 1_GiB, .further = 5_MiB}> just_too_large{};
+  now.reserved = 0;
+  EXPECT_EQ(just_too_large.segment_size(step, now), 1_GiB + 1);
+}
+
+TEST(grow_in_place, holds_the_limit_against_the_segment_of_grow_by_segments) {
+  constexpr grow_in_place<> growth{};
+  EXPECT_EQ(growth.segment_size(1_MiB, {}), 2_MiB);
+  EXPECT_EQ(growth.segment_size(1_MiB + step, {}), 20_MiB);
+  EXPECT_EQ(growth.segment_size(10_MiB - step, {}), 20_MiB);
+  EXPECT_EQ(growth.segment_size(10_MiB, {}), 10_MiB);
+  EXPECT_EQ(growth.segment_size(11_MiB, {}), 12_MiB);
+  constexpr grow_in_place<> little{.large = 6_MiB};
+  EXPECT_EQ(little.segment_size(6_MiB, {}), 6_MiB);
+  EXPECT_EQ(little.segment_size(7_MiB, {}), 8_MiB);
+  EXPECT_EQ((grow_in_place<>{.most = 2_GiB}.limit(4_GiB)), 2_GiB);
+}
+
+TEST(grow_in_place, has_small_pages_for_small_blocks) {
+  constexpr grow_in_place<2_MiB, 6_MiB> growth{};
+  EXPECT_EQ(growth.page_size(1_MiB), 2_MiB);
+  EXPECT_EQ(growth.page_size(1_MiB + step), 6_MiB);
+}
+
+TEST(grow_in_place, reserves_as_many_addresses_as_are_said_up_to_nine_eighths_of_the_device) {
+  EXPECT_EQ(grow_in_place<>{}.range_size(8_GiB), 9_GiB);
+  EXPECT_EQ((grow_in_place<>{.reserve = 3_GiB}.range_size(8_GiB)), 3_GiB);
+  EXPECT_EQ((grow_in_place<>{.reserve = percent(50)}.range_size(8_GiB)), 4_GiB);
+  EXPECT_EQ((grow_in_place<>{.reserve = 30_GiB}.range_size(8_GiB)), 9_GiB);
+  EXPECT_EQ((grow_in_place<>{.reserve = percent(300)}.range_size(8_GiB)), 9_GiB);
+}
+
+template <typename Growth>
+void expect_aligned_from_two_mebibytes_on() {
+  Growth growth{};
+  EXPECT_EQ(growth.base_alignment(4_MiB), 1u);
+  growth.alignment = 16_KiB;
+  EXPECT_EQ(growth.base_alignment(2_MiB), 16_KiB);
+  EXPECT_EQ(growth.base_alignment(2_MiB - step), 1u);
+  growth.alignment = 0;
+  EXPECT_EQ(growth.base_alignment(2_MiB), 1u);
+}
+TEST(grow_in_place, aligns_blocks_from_two_mebibytes_on) {
+  expect_aligned_from_two_mebibytes_on<grow_in_place<>>();
+}
+TEST(grow_by_stitching, aligns_blocks_from_two_mebibytes_on) {
+  expect_aligned_from_two_mebibytes_on<grow_by_stitching<>>();
+}
+
+TEST(grow_by_stitching, maps_multiples_of_two_mebibytes) {
+  constexpr grow_by_stitching<> growth{};
+  EXPECT_EQ(growth.segment_size(step, {}), 2_MiB);
+  EXPECT_EQ(growth.segment_size(2_MiB + step, {}), 4_MiB);
+  EXPECT_EQ(growth.page_size(step), 2_MiB);
+  EXPECT_EQ(growth.range_size(8_GiB), 9_GiB);
+  EXPECT_EQ((grow_by_stitching<>{.most = 2_GiB}.limit(4_GiB)), 2_GiB);
+}
+
+TEST(grow_by_stitching, takes_freely_what_lived_at_most_and_some_slack) {
+  constexpr grow_by_stitching<std::size_t{64}, percent(10)> growth{};
+  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_live = 100_MiB}), 110_MiB);
+  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_live = 111_MiB}), 122_MiB);  // 122.1
+  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_live = 100_MiB, .peak_reserved = 109_MiB}), 110_MiB);
+  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_live = 100_MiB, .peak_reserved = 111_MiB}), 111_MiB);
+  EXPECT_EQ(growth.take_freely({.limit = 108_MiB, .peak_live = 100_MiB}), 108_MiB);
+  EXPECT_EQ(growth.take_freely({.limit = 110_MiB, .peak_live = 100_MiB}), 110_MiB);
+}
+
+TEST(grow_by_stitching, maps_a_part_of_the_peak_as_one_and_less_near_the_limit) {
+  constexpr grow_by_stitching<std::size_t{64}, percent(4), memory_limit{}, std::size_t{16}> growth{};
+  const auto largest = [&](growth_state state) { return growth.largest_piece(state); };
+  EXPECT_EQ(largest({.limit = 8_GiB}), 16_MiB);
+  EXPECT_EQ(largest({.limit = 8_GiB, .peak_live = 2_GiB}), 32_MiB);
+  EXPECT_EQ(largest({.limit = 8_GiB, .peak_live = 2_GiB, .peak_reserved = 3_GiB}), 48_MiB);
+  EXPECT_EQ(largest({.limit = 8_GiB, .peak_live = 3_GiB, .peak_reserved = 2_GiB}), 48_MiB);
+  EXPECT_EQ(largest({.limit = 8_GiB, .peak_live = 2_GiB + 65_MiB}), 32_MiB);
+  EXPECT_EQ(largest({.reserved = 8_GiB - 320_MiB, .limit = 8_GiB, .peak_live = 2_GiB}), 20_MiB);
+  EXPECT_EQ(largest({.reserved = 8_GiB - 330_MiB, .limit = 8_GiB, .peak_live = 2_GiB}), 20_MiB);
+  EXPECT_EQ(largest({.reserved = 8_GiB - 63_MiB, .limit = 8_GiB, .peak_live = 2_GiB}), 2_MiB);
+  EXPECT_EQ(largest({.reserved = 8_GiB - 64_MiB, .limit = 8_GiB, .peak_live = 2_GiB}), 4_MiB);
+  EXPECT_EQ(largest({.reserved = 8_GiB, .limit = 8_GiB, .peak_live = 2_GiB}), 2_MiB);
+  EXPECT_EQ(largest({.reserved = 9_GiB, .limit = 8_GiB, .peak_live = 2_GiB}), 2_MiB);
+}
+
+TEST(grow_by_stitching, takes_no_parts_for_one) {
+  for (const std::size_t parts : {0u, 1u}) {
+    const grow_by_stitching<> growth{.pieces = parts, .last_pieces = parts};
+    EXPECT_EQ(growth.largest_piece({.limit = 8_GiB, .peak_live = 2_GiB}), 2_GiB);
+  }
+  const grow_by_stitching<> halves{.pieces = 2, .last_pieces = 1};
+  EXPECT_EQ(halves.largest_piece({.limit = 8_GiB, .peak_live = 2_GiB}), 1_GiB);
+}
+
+TEST(grow_by_stitching, stretches_pieces_for_larger_blocks_only) {
+  EXPECT_EQ(grow_by_stitching<>::least_growth(512_KiB), 0u);
+  EXPECT_EQ(grow_by_stitching<>::least_growth(512_KiB + step), 16_MiB);
+}
+
+TEST(grow_by_stitching, saves_pages_above_half_of_the_limit) {
+  EXPECT_FALSE(grow_by_stitching<>::saves_pages(4_GiB, 8_GiB));
+  EXPECT_TRUE(grow_by_stitching<>::saves_pages(4_GiB + step, 8_GiB));
+}
+
+}  // namespace

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/policy/pools.hpp>
+#include <tessera/policy/recovery.hpp>
+
+namespace {
+
+using namespace tessera;
+using steps = std::vector<recovery_step>;
+
+template <typename Recovery>
+steps of(const Recovery& recovery, refusal why) {
+  const recovery_steps tried = recovery.steps(why);
+  return {tried.begin(), tried.end()};
+}
+
+TEST(recovery_policy, says_what_is_tried_and_in_what_order) {
+  constexpr auto fitting = recovery_step::evict_fitting, all = recovery_step::evict_all,
+                 exactly = recovery_step::grow_exactly;
+  for (const refusal why : {refusal::by_device, refusal::by_limit}) {
+    EXPECT_EQ(of(recover_never{}, why), steps{});
+    EXPECT_EQ(of(recover_by_emptying_the_cache{}, why), steps{all});
+    EXPECT_EQ(of(recover_like_paddle<>{}, why), steps{all});
+    EXPECT_EQ(of(recover_like_paddle<true>{}, why), (steps{all, exactly}));
+    EXPECT_EQ(of(recover_like_pytorch<>{}, why), (steps{fitting, all}));
+  }
+  EXPECT_EQ(of(recover_like_pytorch<true>{}, refusal::by_device), (steps{fitting, all}));
+  EXPECT_EQ(of(recover_like_pytorch<true>{}, refusal::by_limit), steps{});
+}
+
+TEST(pools_policy, puts_the_boundary_itself_among_the_small) {
+  constexpr pool_small_and_large<1_MiB> pools{};
+  EXPECT_EQ(pools.select(512), 0u);
+  EXPECT_EQ(pools.select(1_MiB), 0u);
+  EXPECT_EQ(pools.select(1_MiB + 64), 1u);
+  EXPECT_EQ((pool_small_and_large<std::size_t{0}>{}.select(64)), 1u);
+  EXPECT_EQ(pool_together::select(1_GiB), 0u);
+}
+
+}  // namespace
