@@ -178,8 +178,7 @@ class per_stream {
   decltype(auto) with_device(F f) {
     const auto call = [&]() -> decltype(auto) { return device_.with_device(f); };
     if constexpr (is_thread_safe<Provider>) return call();
-    if constexpr (!is_thread_safe<Provider>)
-      return lend("with_device: the function must not use the allocator", call);
+    if constexpr (!is_thread_safe<Provider>) return lend("with_device: f must not use the allocator", call);
   }
   /// Calls f with the sink, which is told nothing meanwhile; f must not use the allocator.
   template <typename F>
@@ -198,7 +197,6 @@ class per_stream {
  private:
   friend watched<per_stream>;
   static constexpr std::size_t most_steps = 8;
-
   void watch(int change) noexcept {
     for_each_lane([=](lane_type& l) { l.watch(change); });
   }
