@@ -35,7 +35,7 @@ namespace tessera {
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class locked {
-  using pool = behind_mutex<Recipe, shared_provider<Provider>, told_sink<Sink>, Counting>;
+  using one_behind_mutex = behind_mutex<Recipe, shared_provider<Provider>, told_sink<Sink>, Counting>;
 
  public:
   locked() : locked(Provider{}) {}
@@ -133,7 +133,7 @@ class locked {
     } else {
       users_.template check<Sink>(user_calls::lock::device);
       return inside_.device().with_device([&](Provider& device) -> decltype(auto) {
-        const watched<pool> here(inside_);
+        const watched<one_behind_mutex> here(inside_);
         const user_calls::call noted(users_, user_calls::lock::device,
                                      "with_device: the function must not use the allocator");
         return f(device);
@@ -156,7 +156,7 @@ class locked {
   user_calls users_;
 
  protected:
-  pool inside_;
+  one_behind_mutex inside_;
 };
 
 /// Says to adaptor/configured.hpp that threads share an allocator by one mutex.
