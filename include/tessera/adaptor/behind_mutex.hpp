@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <concepts>
 #include <condition_variable>
 #include <cstddef>
@@ -26,11 +27,10 @@ class leavable_mutex {
   std::mutex mutex;
 
   /// Lets go of the mutex as long as it lives.
-  ///   Requires:  the calling thread holds the mutex, and is in no such call; else the program ends
+  ///   Requires:  the calling thread holds the mutex
   class call {
    public:
     explicit call(leavable_mutex& of) noexcept : of_(of), serial_(++of.latest_), previous_(of.newest_) {
-      of.check_calls();
       if (previous_ != nullptr) ++of.overlaps_;
       (previous_ != nullptr ? previous_->next_ : of.oldest_) = this;
       of.newest_ = this;
@@ -62,19 +62,15 @@ class leavable_mutex {
   /// Returns once the calls that are under way now have ended.
   ///   Requires:  none of them is the calling thread's; else the program ends
   void wait_for_calls(std::unique_lock<std::mutex>& held) {
-    check_calls();
+    for (const call* c = oldest_; c != nullptr; c = c->next_) {
+      if (c->thread_ == std::this_thread::get_id())
+        contract_broken("a provider must not use the allocator that calls it");
+    }
     const std::uint64_t latest = latest_;
     ended_.wait(held, [this, latest] { return oldest_ == nullptr || oldest_->serial_ > latest; });
   }
 
  private:
-  void check_calls() const noexcept {
-    for (const call* c = oldest_; c != nullptr; c = c->next_) {
-      if (c->thread_ == std::this_thread::get_id())
-        contract_broken("a provider must not use the allocator that calls it");
-    }
-  }
-
   std::condition_variable ended_;
   call* oldest_ = nullptr;
   call* newest_ = nullptr;
@@ -122,9 +118,9 @@ class behind_mutex {
 
   template <typename From>
   behind_mutex(user_calls& users, From&& device, policies<Recipe> chosen, Sink sink)
-      : users_(&users),
-        device_(std::forward<From>(device)),
-        allocator_(outside<Device>(device_, mutex_), std::move(chosen), std::move(sink)) {}
+      : device_(std::forward<From>(device)),
+        allocator_(outside<Device>(device_, mutex_), std::move(chosen), std::move(sink)),
+        users_(&users) {}
   behind_mutex(const behind_mutex&) = delete;
   behind_mutex& operator=(const behind_mutex&) = delete;
   ~behind_mutex() {
@@ -135,35 +131,43 @@ class behind_mutex {
   /// Calls f(allocator) with the mutex held, except as said above.
   template <typename F>
   decltype(auto) enter(F&& f) {
-    users_->template check<Sink>(user_calls::lock::blocks);
+    check();
     const std::lock_guard lock(mutex_.mutex);
     return std::forward<F>(f)(allocator_);
   }
   template <typename F>
   decltype(auto) enter(F&& f) const {
-    users_->template check<Sink>(user_calls::lock::blocks);
+    check();
     const std::lock_guard lock(mutex_.mutex);
     return std::forward<F>(f)(std::as_const(allocator_));
   }
+
+  /// The same for a function of the user, which the users note under a rule.
+  template <typename F>
+  decltype(auto) lend(const char* rule, F&& f) {
+    return enter([&](allocator& in) -> decltype(auto) {
+      const watched<behind_mutex> here(*this);
+      const user_calls::call noted(*users_, user_calls::lock::blocks, rule);
+      return std::forward<F>(f)(in);
+    });
+  }
+  /// From 1 to -1, who enters asks the users first.
+  void watch(int change) noexcept { watched_by_.fetch_add(change, relaxed); }
 
   /// The allocator's try_allocate, behind f(allocator). Where that fails while other threads are at the device, which may
   /// be about to give back what is wanted, waits for those calls to end and tries once more; each try is counted.
   template <typename F>
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, F&& f) noexcept {
-    users_->template check<Sink>(user_calls::lock::blocks);
-    std::unique_lock lock(mutex_.mutex);
+    check();
+    const std::lock_guard lock(mutex_.mutex);
     f(allocator_);
     const std::uint64_t overlaps = mutex_.overlaps();
     void* const p = allocator_.try_allocate(bytes, stream);
-    if (p != nullptr) return p;
-    if (bytes == 0 || bytes > max_request) return nullptr;
-    if (overlaps == mutex_.overlaps() && !mutex_.any_under_way()) return nullptr;
-    mutex_.wait_for_calls(lock);
-    return allocator_.try_allocate(bytes, stream);
+    return p != nullptr ? p : try_again(bytes, stream, overlaps);
   }
   /// Waits for the calls to the device that are under way, then empties the cache.
   void trim_after_calls() noexcept {
-    users_->template check<Sink>(user_calls::lock::blocks);
+    check();
     std::unique_lock lock(mutex_.mutex);
     mutex_.wait_for_calls(lock);
     allocator_.trim();
@@ -171,7 +175,7 @@ class behind_mutex {
 
   using callback = bool (*)(void* context) noexcept;
   [[nodiscard]] bool on_pressure(callback call, void* context) noexcept {
-    users_->template check<Sink>(user_calls::lock::blocks);
+    check();
     const std::lock_guard lock(mutex_.mutex);
     auto* const made = new (std::nothrow) outside_callback{this, call, context, callbacks_};
     if (made == nullptr) return false;
@@ -190,6 +194,27 @@ class behind_mutex {
   [[nodiscard]] Device& device() noexcept { return device_; }
 
  private:
+  static constexpr std::memory_order relaxed = std::memory_order_relaxed;
+
+  [[nodiscard, gnu::noinline]] void* try_again(std::size_t bytes, stream_id stream,
+                                               std::uint64_t overlaps) noexcept {
+    if (bytes == 0 || bytes > max_request) return nullptr;
+    if (overlaps == mutex_.overlaps() && !mutex_.any_under_way()) return nullptr;
+    std::unique_lock held(mutex_.mutex, std::adopt_lock);
+    mutex_.wait_for_calls(held);
+    void* const p = allocator_.try_allocate(bytes, stream);
+    held.release();
+    return p;
+  }
+  /// Before the mutex is taken: its holder may be this thread, in a function of the user.
+  [[gnu::always_inline]] void check() const noexcept {
+    if (is_heard<Sink> || watched_by_.load(relaxed) != 0) [[unlikely]]
+      check_users();
+  }
+  [[gnu::noinline, gnu::cold]] void check_users() const noexcept {
+    users_->template check<Sink>(user_calls::lock::blocks);
+  }
+
   struct outside_callback {
     behind_mutex* of;
     callback call;
@@ -202,12 +227,13 @@ class behind_mutex {
     ~unlocks_at_its_end() { held.unlock(); }
   };
 
-  user_calls* users_;
   mutable leavable_mutex mutex_;
   Device device_;
   unlocks_at_its_end end_{mutex_.mutex};  // behind that of the allocator
   allocator allocator_;
   outside_callback* callbacks_ = nullptr;
+  user_calls* users_;
+  std::atomic<int> watched_by_{0};
 };
 
 }  // namespace tessera

@@ -157,6 +157,13 @@ class alignas(64) lane {
       return std::forward<F>(f)(in);
     });
   }
+  /// The same for a function of the user.
+  template <typename F>
+  void lend(const char* rule, F&& f) {
+    look([](allocator&) {});
+    inside_.lend(rule, std::forward<F>(f));
+  }
+  void watch(int change) noexcept { inside_.watch(change); }
   /// The same without that.
   template <typename F>
   decltype(auto) enter(F&& f) noexcept {

@@ -35,6 +35,8 @@ namespace tessera {
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class locked {
+  using one_behind_mutex = behind_mutex<Recipe, shared_provider<Provider>, told_sink<Sink>, Counting>;
+
  public:
   locked() : locked(Provider{}) {}
   explicit locked(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
@@ -119,41 +121,42 @@ class locked {
   /// Calls f with the settings, which nobody reads meanwhile; f must not use the allocator.
   template <typename F>
   decltype(auto) with_settings(F f) {
-    return lend("with_settings: the function must not use the allocator",
-                [&f](auto& pool) -> decltype(auto) { return f(pool.settings()); });
+    return inside_.lend("with_settings: the function must not use the allocator",
+                        [&f](auto& pool) -> decltype(auto) { return f(pool.settings()); });
   }
-  /// Calls f with the provider. Unless that is thread-safe, nobody else calls it meanwhile, and f must not use the
+  /// Calls f with the provider. Unless that is thread-safe, nobody else calls it meanwhile; then f must not use the
   /// allocator.
   template <typename F>
   decltype(auto) with_device(F f) {
-    return lend_device<Sink>(users_, inside_.device(), f);
+    if constexpr (is_thread_safe<Provider>) {
+      return inside_.device().with_device(f);
+    } else {
+      users_.template check<Sink>(user_calls::lock::device);
+      return inside_.device().with_device([&](Provider& device) -> decltype(auto) {
+        const watched<one_behind_mutex> here(inside_);
+        const user_calls::call noted(users_, user_calls::lock::device,
+                                     "with_device: the function must not use the allocator");
+        return f(device);
+      });
+    }
   }
   /// Calls f with the sink, which is told nothing meanwhile; f must not use the allocator.
   template <typename F>
   decltype(auto) with_sink(F f) {
-    return lend("with_sink: the function must not use the allocator",
-                [&f](auto& pool) -> decltype(auto) { return f(static_cast<Sink&>(pool.sink())); });
+    return inside_.lend("with_sink: the function must not use the allocator",
+                        [&f](auto& pool) -> decltype(auto) { return f(static_cast<Sink&>(pool.sink())); });
   }
   /// Calls f with the allocator behind the mutex, for tools that look at it; f must not use this one.
   template <typename F>
   void enter_each(F f) {
-    lend("enter_each: the function must not use the allocator that is locked", f);
+    inside_.lend("enter_each: the function must not use the allocator that is locked", f);
   }
 
  private:
   user_calls users_;
 
  protected:
-  behind_mutex<Recipe, shared_provider<Provider>, told_sink<Sink>, Counting> inside_;
-
- private:
-  template <typename F>
-  decltype(auto) lend(const char* rule, F&& f) {
-    return inside_.enter([&](auto& pool) -> decltype(auto) {
-      const user_calls::call noted(users_, user_calls::lock::blocks, rule);
-      return f(pool);
-    });
-  }
+  one_behind_mutex inside_;
 };
 
 /// Says to adaptor/configured.hpp that threads share an allocator by one mutex.

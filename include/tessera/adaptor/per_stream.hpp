@@ -109,8 +109,7 @@ class per_stream {
     });
   }
 
-  /// The callback may use the allocator, but not end it; no lock is held. While callbacks run, a thread in need does
-  /// without them.
+  /// The callback may use the allocator, but not end it. While callbacks run, a thread in need does without them.
   [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
     users_.check<Sink>(user_calls::lock::settings);
     const std::lock_guard lock(mutex_);
@@ -169,45 +168,47 @@ class per_stream {
   /// Which streams share blocks was settled when it was made.
   template <typename F>
   void with_settings(F f) {
-    users_.check<Sink>(user_calls::lock::settings);
+    lend("with_settings: the function must not use the allocator", [&] { f(settings_); });
     const std::lock_guard lock(mutex_);
-    {
-      const user_calls::call noted(users_, user_calls::lock::blocks,
-                                   "with_settings: the function must not use the allocator");
-      f(settings_);
-    }
     budget_.set_limit(settings_.growth.limit(device_.capacity()));
     for_each_lane([&](lane_type& l) { l.enter([&](allocator& in) { in.settings() = settings_; }); });
   }
-  /// Calls f with the provider. Unless that is thread-safe, nobody else calls it meanwhile, and f must not use the
-  /// allocator.
+  /// Calls f with the provider; unless that is thread-safe, nobody else calls it then, and f must not use the allocator.
   template <typename F>
   decltype(auto) with_device(F f) {
-    return lend_device<Sink>(users_, device_, f);
+    const auto call = [&]() -> decltype(auto) { return device_.with_device(f); };
+    if constexpr (is_thread_safe<Provider>) return call();
+    if constexpr (!is_thread_safe<Provider>) return lend("with_device: f must not use the allocator", call);
   }
   /// Calls f with the sink, which is told nothing meanwhile; f must not use the allocator.
   template <typename F>
   decltype(auto) with_sink(F f) {
-    users_.check<Sink>(user_calls::lock::sink);
-    const std::lock_guard lock(sink_mutex_);
-    const user_calls::call noted(users_, user_calls::lock::sink,
-                                 "with_sink: the function must not use the allocator");
-    return f(sink_);
+    return lend("with_sink: the function must not use the allocator", [&]() -> decltype(auto) {
+      const std::lock_guard telling(sink_mutex_);
+      return f(sink_);
+    });
   }
   /// Calls f with the allocator of each lane, one after the other, for tools that look at it; f must not use this one.
   template <typename F>
   void enter_each(F f) {
-    for_each_lane([&](lane_type& l) {
-      l.look([&](allocator& in) {
-        const user_calls::call noted(users_, user_calls::lock::blocks,
-                                     "enter_each: the function must not use the allocator of all lanes");
-        f(in);
-      });
-    });
+    for_each_lane([&](lane_type& l) { l.lend("enter_each: the function must not use all lanes", f); });
   }
 
  private:
+  friend watched<per_stream>;
   static constexpr std::size_t most_steps = 8;
+  void watch(int change) noexcept {
+    for_each_lane([=](lane_type& l) { l.watch(change); });
+  }
+  /// Calls f, a function of the user, while no lane is made.
+  template <typename F>
+  decltype(auto) lend(const char* rule, F f) {
+    users_.check<Sink>(user_calls::lock::settings);
+    const std::lock_guard lock(mutex_);
+    const watched<per_stream> here(*this);
+    const user_calls::call noted(users_, user_calls::lock::device, rule);
+    return f();
+  }
 
   /// The lane of a stream: the first of a few places that has it or is empty, and where others have all of them, one of
   /// those. Null where host memory for the first of all lanes ran out.
@@ -277,7 +278,6 @@ class per_stream {
     return any;
   }
 
-  user_calls users_;
   shared_provider<Provider> device_;
   address_directory directory_;
   policies<Recipe> settings_;
@@ -287,6 +287,7 @@ class per_stream {
   memory_budget budget_;
   std::mutex mutex_;  // of making lanes, of the settings and of adding callbacks
   shared_hooks pressure_;
+  user_calls users_;
   std::array<std::atomic<lane_type*>, most_lanes> lanes_{};
 };
 

@@ -9,8 +9,6 @@
 
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/contract.hpp>
-#include <tessera/layer/shared_provider.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera {
 
@@ -89,20 +87,18 @@ class user_calls {
   mutable std::mutex mutex_;  // of the list
 };
 
-/// Calls f with the provider that several threads share. Where they take turns, f is noted.
-template <event_sink Sink, device_provider Provider, typename F>
-decltype(auto) lend_device(user_calls& users, shared_provider<Provider>& shared, F& f) {
-  if constexpr (is_thread_safe<Provider>) {
-    return shared.with_device(f);
-  } else {
-    users.check<Sink>(user_calls::lock::device);
-    return shared.with_device([&](Provider& device) -> decltype(auto) {
-      const user_calls::call noted(users, user_calls::lock::device,
-                                   "with_device: the function must not use the allocator");
-      return f(device);
-    });
-  }
-}
+/// While one lives, who enters an allocator asks its users first.
+template <typename Allocator>
+class watched {
+ public:
+  explicit watched(Allocator& of) noexcept : of_(of) { of_.watch(1); }
+  watched(const watched&) = delete;
+  watched& operator=(const watched&) = delete;
+  ~watched() { of_.watch(-1); }
+
+ private:
+  Allocator& of_;
+};
 
 /// A sink behind one mutex, which notes who is in it.
 template <event_sink Sink>
