@@ -1,5 +1,5 @@
-# Compiles all headers in one source, as strict users do: as each standard, with more warnings than the
-# tests have, without exceptions and run-time types, in orders that a seed shuffles, and behind macros which others are known
+# Compiles all headers in one source, as strict users do: as each standard, with more warnings than the tests
+# have, without exceptions and run-time types, in orders that a seed shuffles, and behind macros which others are known
 # to define. What is instantiated is what unit/bare.cpp uses.
 #   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder [-D SEED=1] -P together.cmake
 cmake_minimum_required(VERSION 3.24)
