@@ -321,6 +321,26 @@ TEST(caching_allocator, describes_blocks_in_128_bytes_and_gives_those_back) {
   EXPECT_LT(pool.footprint(), before + 4_KiB);
 }
 
+TEST(caching_allocator, takes_over_a_segment_in_pieces) {
+  for (const std::size_t oversize : {30_MiB, 30_MiB + 512}) {
+    torch pool;
+    void* const segment = pool.device().acquire(30_MiB);
+    engine::free_blocks* const home = pool.machine().home(1, stream_id{});
+    ASSERT_NE(home, nullptr);
+    const std::vector<engine::piece> pieces{{12_MiB, 11_MiB}, {18_MiB, 0}};
+    ASSERT_TRUE(pool.machine().adopt(*home, segment, pieces, oversize));
+    EXPECT_EQ(pool.statistics().oversize_segments.current, oversize == 30_MiB ? 1 : 0);
+    EXPECT_EQ(pool.now().requested, 11_MiB);
+    EXPECT_EQ(pool.now().live, 12_MiB);
+    EXPECT_EQ(pool.now().cached, 18_MiB);
+    EXPECT_STREQ(pool.audit(), nullptr);
+    pool.deallocate(segment);
+    pool.trim();
+    EXPECT_EQ(pool.statistics().oversize_segments.current, 0);
+    EXPECT_EQ(pool.device().used(), 0u);
+  }
+}
+
 TEST(caching_allocator, resets_statistics_as_pytorch_does) {
   torch pool;
   void* p = pool.allocate(1_KiB);
