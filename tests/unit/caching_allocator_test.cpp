@@ -170,6 +170,15 @@ TEST(caching_allocator, counts_oversize_by_the_setting_of_their_time) {
   EXPECT_EQ(pool.statistics().oversize_segments, (counter{0, 1, 1, 1}));
 }
 
+TEST(caching_allocator, counts_as_oversize_what_is_just_that_large) {
+  torch pool{simulated_device{}, {.split = {.max = 30_MiB}}};
+  (void)pool.allocate(28_MiB);
+  EXPECT_EQ(pool.statistics().oversize_allocations.current, 0);
+  (void)pool.allocate(30_MiB);
+  EXPECT_EQ(pool.statistics().oversize_allocations.current, 1);
+  EXPECT_EQ(pool.statistics().oversize_segments.current, 1);
+}
+
 struct memory {
   std::vector<allocator_event>* told;
   void on(const allocator_event& event) noexcept { told->push_back(event); }

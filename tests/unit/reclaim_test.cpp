@@ -29,6 +29,8 @@ TEST(trim, stops_once_no_more_than_what_is_kept_is_reserved) {
   std::vector<void*> used;
   for (int i = 0; i < 4; ++i) used.push_back(pool.allocate(1_MiB));
   for (void* p : used) pool.deallocate(p);
+  pool.trim(3_MiB);
+  EXPECT_EQ(pool.now().reserved, 3_MiB);
   pool.trim(2_MiB + 1);
   EXPECT_EQ(pool.now().reserved, 2_MiB);
   pool.trim(2_MiB);
@@ -80,6 +82,7 @@ TEST(footprint, shrinks_once_streams_and_blocks_are_gone) {
   for (std::uint64_t i = 0; i < 3000; ++i) ASSERT_TRUE(pool.record_stream(used[i], stream_id{i + 1}));
   const std::size_t most = pool.footprint();
   EXPECT_GT(most, of_blocks + 3000 * 4 * sizeof(void*)) << "each use is described";
+  EXPECT_LT(most, of_blocks + 1_MiB);
   for (void* p : used) pool.deallocate(p);
   pool.trim();
   EXPECT_EQ(pool.now().reserved, 0u);
