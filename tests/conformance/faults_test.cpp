@@ -15,10 +15,10 @@
 namespace {
 
 using namespace tessera;
-using conformance::long_workload;
-using conformance::patient;
-using conformance::program;
-using conformance::under;
+using conformance::faults::long_workload;
+using conformance::faults::patient;
+using conformance::faults::program;
+using conformance::faults::under;
 using conformance::watched_device;
 
 template <typename Case>
@@ -44,7 +44,7 @@ class faults : public testing::Test {
   }
 
   static std::string consequences(std::vector<watched_device::interval> failing) {
-    return conformance::consequences<Case>(
+    return conformance::faults::consequences<Case>(
         plan(), undisturbed, [&](watched_device& device) { device.fail(std::move(failing)); },
         [](watched_device& device) { device.fail({}); });
   }
