@@ -15,11 +15,11 @@
 namespace {
 
 using namespace tessera;
+using conformance::watched_device;
 using conformance::faults::long_workload;
 using conformance::faults::patient;
 using conformance::faults::program;
 using conformance::faults::under;
-using conformance::watched_device;
 
 template <typename Case>
 class faults : public testing::Test {

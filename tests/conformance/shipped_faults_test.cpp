@@ -13,11 +13,11 @@
 namespace {
 
 using namespace tessera;
+using conformance::watched_device;
 using conformance::faults::consequences;
 using conformance::faults::patient;
 using conformance::faults::program;
 using conformance::faults::under;
-using conformance::watched_device;
 using conformance::faults::workload;
 using call = watched_device::call;
 

@@ -97,7 +97,7 @@ bool as_pickle(const std::string& file) {
   return keeps_to(100, file, [](std::string_view bytes) { return trace::read_pickle(bytes, "file"); });
 }
 bool as_snapshot(const std::string& file) {
-  return keeps_to(100, file, [](std::string_view bytes) { return trace::read_snapshot(bytes, "file"); });
+  return keeps_to(110, file, [](std::string_view bytes) { return trace::read_snapshot(bytes, "file"); });
 }
 bool as_recording(const std::string& file) {
   return keeps_to(100, file,

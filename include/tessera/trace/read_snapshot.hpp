@@ -274,7 +274,7 @@ class snapshot_reader {
   }
 
   static constexpr std::uint64_t most_devices = 65536;  // since what is written has a list for each
-  static constexpr std::size_t most_per_byte = 16;
+  static constexpr std::size_t most_per_byte = 24;  // an empty trace is written in one
 
   const pickle& source_;
   snapshot out_;
@@ -286,8 +286,8 @@ class snapshot_reader {
 
 /// Reads a snapshot of any version; keys that older versions lack have their neutral value.
 ///   Returns:  an error with the byte offset where something has the wrong type, sizes do not add up, or references to the
-///             same things would make more of it than 16 bytes for each of the file's
-///   Cost:     linear in the bytes; 100 bytes of host memory for each of them at most
+///             same things would make more of it than 24 bytes for each of the file's
+///   Cost:     linear in the bytes; 110 bytes of host memory for each of them at most
 [[nodiscard]] inline read_result<snapshot> read_snapshot(std::string_view bytes, const std::string& name) {
   auto plain = read_pickle(bytes, name);
   if (auto* error = std::get_if<input_error>(&plain)) return std::move(*error);
