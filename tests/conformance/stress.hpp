@@ -26,7 +26,7 @@
 #include "watchdog.hpp"
 
 /// Threads that begin and end all the time, and do to one allocator all that threads may do at once.
-namespace conformance::stress {
+namespace conformance::crowds {
 
 // Clang says which sanitizer it is that makes all take many times as long.
 #if defined(__has_feature)
@@ -344,7 +344,7 @@ struct books {
 template <bool IsCaptured = true, typename Pool>
 void stress(Pool& pool, tessera::host_pinned& device, std::size_t count = usual) {
   stressed<Pool, IsCaptured> stressing(pool);
-  crowd(stressing, device).run(stress::operations(count), 4);
+  crowd(stressing, device).run(crowds::operations(count), 4);
 }
 /// The same, and the sink has seen as much as was counted.
 template <typename Pool>
@@ -373,4 +373,4 @@ void stress_with_books(const char* what, std::size_t capacity = std::size_t{128}
   expect_all_back(device);
 }
 
-}  // namespace conformance::stress
+}  // namespace conformance::crowds

@@ -13,7 +13,7 @@ namespace {
 
 using namespace tessera;
 using namespace conformance;
-using namespace conformance::stress;
+using namespace conformance::crowds;
 using memory = provider_ref<host_pinned>;
 
 TEST(stress_threads, locked_over_segments) {
