@@ -74,7 +74,7 @@ class caching_allocator {
     if (machine_.requested_at(p, bytes) != bytes) refuse_size(machine_, "deallocate", p, bytes);
     deallocate(p);
   }
-  ///   Requires:  a handle that this allocator gave and did not get back since
+  ///   Requires:  a handle that this allocator gave and did not get back since; not all others are noticed
   void deallocate(handle h) noexcept {
     if (h && !settle(machine_.take_back(*h.block()))) refuse_handle("deallocate");
   }

@@ -8,6 +8,9 @@ namespace tessera {
 /// An allocation together with the description of its block, so that what is asked about it looks nothing up; it is not
 /// known by its address. Empty where the allocation failed.
 ///
+/// As nothing is looked up, some mistakes go unnoticed that would be found with an address: a handle that another allocator
+/// gave, and one that was given back, once its description is that of another handle's block.
+///
 ///     const tessera::handle block = pool.allocate_by_handle(5_MiB);
 ///     std::printf("at %p\n", block.data());
 ///     pool.deallocate(block);
