@@ -28,13 +28,13 @@ namespace tessera {
 ///     tessera::caching_allocator<tessera::pytorch<>, checked> watched;
 ///     watched.deallocate(watched.allocate(5_MiB));
 ///
-/// It finds memory that is misplaced, overlaps what was given before, goes past the capacity or the end of all addresses, or
-/// at an end of which the host cannot read what it should; physical memory whose name is none or another's, and maps outside
-/// of ranges or over others; calls that say they worked where there was nothing to do; events that are ready
+/// It finds memory that is misplaced, overlaps what was given before, goes past the capacity or the end of all addresses,
+/// or at an end of which the host cannot read what it should; physical memory whose name is none or another's, and maps
+/// outside of ranges or over others; calls that say they worked where there was nothing to do; events that are ready
 /// before the work before them is done, where the order of streams tells, or before earlier ones, or no more, unless the
-/// provider may_see_late; sizes that change or make no sense. A refusal is an answer, whatever the reason, and is handed on. What no answer shows is for the
-/// laws [tessera/law/provider.hpp]: memory that is mapped elsewhere and that the host does not see, or too little of it, and
-/// what is never to be had again.
+/// provider may_see_late; sizes that change or make no sense. A refusal is an answer, whatever the reason, and is handed
+/// on. What no answer shows is for the laws [tessera/law/provider.hpp]: memory that is mapped elsewhere and that the host
+/// does not see, or too little of it, and what is never to be had again.
 ///
 /// Names of physical memory that have padding are not compared, and what is mapped is then not checked. Several threads may
 /// use it where they may use the provider; no lock is held while that is called.
