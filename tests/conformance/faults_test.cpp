@@ -15,10 +15,10 @@
 namespace {
 
 using namespace tessera;
-using conformance::long_workload;
-using conformance::patient;
-using conformance::program;
-using conformance::under;
+using conformance::faults::long_workload;
+using conformance::faults::patient;
+using conformance::faults::program;
+using conformance::faults::under;
 using conformance::watched_device;
 
 template <typename Case>
@@ -44,7 +44,7 @@ class faults : public testing::Test {
   }
 
   static std::string consequences(std::vector<watched_device::interval> failing) {
-    return conformance::consequences<Case>(
+    return conformance::faults::consequences<Case>(
         plan(), undisturbed, [&](watched_device& device) { device.fail(std::move(failing)); },
         [](watched_device& device) { device.fail({}); });
   }
@@ -78,13 +78,27 @@ using cases = testing::Types<
     under<with<stitched, reuse_ignoring_streams, back_with_huge_pages_first>>>;
 TYPED_TEST_SUITE(faults, cases);
 
+// Where sanitizers make all slow, it is every fifth call, burst and length of a program.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TESSERA_IS_SLOW
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define TESSERA_IS_SLOW
+#endif
+#if defined(TESSERA_IS_SLOW)
+constexpr std::uint64_t every = 5;
+#else
+constexpr std::uint64_t every = 1;
+#endif
+
 TYPED_TEST(faults, of_any_call_are_survived) {
-  for (std::uint64_t k = 1; k <= this->calls; ++k)
+  for (std::uint64_t k = 1; k <= this->calls; k += every)
     ASSERT_EQ(this->consequences({{k, k}}), "") << "with call " << k << " failing";
 }
 
 TYPED_TEST(faults, of_several_calls_are_survived) {
-  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 150; seed += every) {
     std::mt19937_64 random(seed);
     std::vector<watched_device::interval> failing;
     for (std::uint64_t bursts = 1 + random() % 6; bursts > 0; --bursts) {
@@ -96,13 +110,13 @@ TYPED_TEST(faults, of_several_calls_are_survived) {
 }
 
 TYPED_TEST(faults, of_every_call_from_one_on_are_survived) {
-  for (std::uint64_t first = 1; first <= this->calls; first += 9)
+  for (std::uint64_t first = 1; first <= this->calls; first += 9 * every)
     ASSERT_EQ(this->consequences({{first, ~std::uint64_t{0}}}), "") << "from call " << first << " on";
 }
 
 // An allocator that ends tries each piece of memory twice, segments and ranges once, and cannot do more.
 TYPED_TEST(faults, at_the_end_cost_no_more_than_what_failed) {
-  for (std::size_t length = 20; length <= this->plan().size(); length += 25) {
+  for (std::size_t length = 20; length <= this->plan().size(); length += 25 * every) {
     const program part(this->plan().begin(), this->plan().begin() + static_cast<std::ptrdiff_t>(length));
     std::vector<usage> standing;
     bool any_failed = true;

@@ -119,6 +119,32 @@ TEST(host_memory_for_uses, that_has_run_out_leaves_blocks_as_they_are) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
+/// Whether all that the device refused, or gave in vain, was told without an address.
+struct refusals {
+  std::size_t told = 0;
+  bool have_address = false;
+  void on(const allocator_event& e) noexcept {
+    if (e.what == allocator_event::action::refused) ++told, have_address = have_address || e.address != 0;
+  }
+};
+TEST(host_memory_for_segments, that_has_run_out_gives_them_back_and_tells_no_address) {
+  std::size_t in_vain = 0;
+  for (std::uint64_t k = 1; k <= 10; ++k) {
+    caching_allocator<pytorch<>, simulated_device, refusals> pool;
+    asked = 0;
+    fails_at = k;
+    fails_for = ~std::uint64_t{0} - k;
+    void* const p = pool.try_allocate(1_MiB);
+    fails_at = 0;
+    EXPECT_FALSE(pool.sink().have_address) << k;
+    if (p != nullptr) continue;
+    EXPECT_EQ(pool.device().used(), 0u) << k;
+    EXPECT_EQ(pool.sink().told, pool.device().calls().acquire) << k;
+    in_vain += pool.device().calls().release;
+  }
+  EXPECT_GT(in_vain, 0u);
+}
+
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
 TYPED_TEST(host_memory, is_given_back_in_the_end) {
   const auto run = [] {

@@ -18,7 +18,7 @@
 #include "watched_device.hpp"
 
 /// Programs, and an allocator that carries them out under all books on it: for devices that fail.
-namespace conformance {
+namespace conformance::faults {
 
 using namespace tessera;
 
@@ -296,4 +296,4 @@ std::string consequences(const program& plan, const std::vector<usage>& undistur
   return p.holds_nothing();
 }
 
-}  // namespace conformance
+}  // namespace conformance::faults

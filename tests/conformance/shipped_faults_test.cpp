@@ -13,12 +13,12 @@
 namespace {
 
 using namespace tessera;
-using conformance::consequences;
-using conformance::patient;
-using conformance::program;
-using conformance::under;
+using conformance::faults::consequences;
+using conformance::faults::patient;
+using conformance::faults::program;
+using conformance::faults::under;
 using conformance::watched_device;
-using conformance::workload;
+using conformance::faults::workload;
 using call = watched_device::call;
 
 template <typename Recipe>

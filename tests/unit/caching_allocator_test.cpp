@@ -170,6 +170,15 @@ TEST(caching_allocator, counts_oversize_by_the_setting_of_their_time) {
   EXPECT_EQ(pool.statistics().oversize_segments, (counter{0, 1, 1, 1}));
 }
 
+TEST(caching_allocator, counts_as_oversize_what_is_just_that_large) {
+  torch pool{simulated_device{}, {.split = {.max = 30_MiB}}};
+  (void)pool.allocate(28_MiB);
+  EXPECT_EQ(pool.statistics().oversize_allocations.current, 0);
+  (void)pool.allocate(30_MiB);
+  EXPECT_EQ(pool.statistics().oversize_allocations.current, 1);
+  EXPECT_EQ(pool.statistics().oversize_segments.current, 1);
+}
+
 struct memory {
   std::vector<allocator_event>* told;
   void on(const allocator_event& event) noexcept { told->push_back(event); }
@@ -319,6 +328,26 @@ TEST(caching_allocator, describes_blocks_in_128_bytes_and_gives_those_back) {
   for (std::size_t i = 0; i < live.size(); ++i) pool.deallocate(live[i * 7919 % live.size()]);
   pool.trim();
   EXPECT_LT(pool.footprint(), before + 4_KiB);
+}
+
+TEST(caching_allocator, takes_over_a_segment_in_pieces) {
+  for (const std::size_t oversize : {30_MiB, 30_MiB + 512}) {
+    torch pool;
+    void* const segment = pool.device().acquire(30_MiB);
+    engine::free_blocks* const home = pool.machine().home(1, stream_id{});
+    ASSERT_NE(home, nullptr);
+    const std::vector<engine::piece> pieces{{12_MiB, 11_MiB}, {18_MiB, 0}};
+    ASSERT_TRUE(pool.machine().adopt(*home, segment, pieces, oversize));
+    EXPECT_EQ(pool.statistics().oversize_segments.current, oversize == 30_MiB ? 1 : 0);
+    EXPECT_EQ(pool.now().requested, 11_MiB);
+    EXPECT_EQ(pool.now().live, 12_MiB);
+    EXPECT_EQ(pool.now().cached, 18_MiB);
+    EXPECT_STREQ(pool.audit(), nullptr);
+    pool.deallocate(segment);
+    pool.trim();
+    EXPECT_EQ(pool.statistics().oversize_segments.current, 0);
+    EXPECT_EQ(pool.device().used(), 0u);
+  }
 }
 
 TEST(caching_allocator, resets_statistics_as_pytorch_does) {

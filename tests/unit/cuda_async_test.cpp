@@ -264,6 +264,16 @@ TEST(cuda_async, holds_what_was_recorded_until_its_event_and_frees_it_behind_its
   EXPECT_EQ(pool.allocate(2_MiB, a), p);
 }
 
+TEST(cuda_async, gives_nothing_back_that_a_stream_still_uses) {
+  caching_allocator<with<cuda_async, evict_at_free>, simulated_device> pool;
+  (void)freed_behind_work(pool, 2_MiB, a);
+  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.device().calls().release, 0u);
+  pool.device().advance(long_time);
+  pool.deallocate(pool.allocate(4_MiB, b));
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
 /// A device whose streams have been given 2^32 - 3 tasks before.
 struct old_device : simulated_device {
   static constexpr std::uint64_t before = (std::uint64_t{1} << 32) - 3;

@@ -115,6 +115,19 @@ TYPED_TEST(ended_streams, own_blocks_that_come_back_as_others_do_on_host_pinned)
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
+TEST(ended_streams_host_pinned, are_forgotten_once_nothing_is_noted_for_them) {
+  caching_allocator<pytorch<>, host_pinned> pool(host());
+  const stream_id user = begin_stream(pool);
+  void* const p = pool.allocate(5_MiB);
+  void* const q = pool.allocate(5_MiB);
+  EXPECT_TRUE(pool.record_stream(p, user) && pool.record_stream(q, user));
+  end_stream(pool, user);
+  pool.deallocate(p);
+  EXPECT_TRUE(pool.machine().has_uses());
+  pool.deallocate(q);
+  EXPECT_FALSE(pool.machine().has_uses());
+}
+
 /// Fails to record while it is told to.
 class forgetful : public forwarding<host_pinned> {
  public:

@@ -49,6 +49,13 @@ static_assert(recipe<paddle_family::under<preset_growth>> && recipe<paddle_famil
 static_assert(std::is_same_v<paddle_family::under<preset_growth>::base, paddle_auto_growth>);
 static_assert(std::is_same_v<paddle_family::under<preset_naive>::base, paddle_naive_best_fit>);
 
+TEST(paddle_death, settings_and_recipe_must_fit) {
+  EXPECT_DEATH((void)paddle_auto_growth::configured({.naive_best_fit = true}),
+               "paddle_auto_growth::configured: settings for another recipe");
+  EXPECT_DEATH((void)paddle_naive_best_fit::configured({}),
+               "paddle_naive_best_fit::configured: settings for another recipe");
+}
+
 TEST(paddle_with, begins_with_its_settings) {
   caching_allocator<paddle_family::under<preset_growth>, simulated_device> growing;
   growing.deallocate(growing.allocate(1));

@@ -166,6 +166,21 @@ TEST(pytorch_expandable, a_page_goes_only_where_it_can_lie) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
+TEST(pytorch_expandable, a_page_is_cut_short_where_another_begins) {
+  expandable<> pool;
+  pool.settings().growth.large = 10_MiB;
+  void* const low = pool.allocate(10_MiB);
+  void* const high = pool.allocate(10_MiB);
+  pool.deallocate(low);
+  pool.trim();
+  pool.settings().growth.large = 20_MiB;
+  EXPECT_EQ(pool.try_allocate(8_MiB), low);
+  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_STREQ(pool.device().last_error(), "");
+  pool.deallocate(high);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
 TEST(pytorch_expandable_death, settings_that_no_range_can_have_end_the_program_in_words) {
   expandable<> pool;
   pool.settings().growth.large = 0;

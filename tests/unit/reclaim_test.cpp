@@ -29,6 +29,8 @@ TEST(trim, stops_once_no_more_than_what_is_kept_is_reserved) {
   std::vector<void*> used;
   for (int i = 0; i < 4; ++i) used.push_back(pool.allocate(1_MiB));
   for (void* p : used) pool.deallocate(p);
+  pool.trim(3_MiB);
+  EXPECT_EQ(pool.now().reserved, 3_MiB);
   pool.trim(2_MiB + 1);
   EXPECT_EQ(pool.now().reserved, 2_MiB);
   pool.trim(2_MiB);
@@ -74,23 +76,48 @@ TEST(recovery, releases_oversize_blocks_that_are_enough_and_nothing_else) {
 TEST(footprint, shrinks_once_streams_and_blocks_are_gone) {
   caching_allocator<pytorch<>, simulated_device> pool;
   std::vector<void*> used;
-  for (std::uint64_t i = 0; i < 3000; ++i) {
-    used.push_back(pool.allocate(512));
-    ASSERT_TRUE(pool.record_stream(used.back(), stream_id{i + 1}));
-  }
+  for (int i = 0; i < 3000; ++i) used.push_back(pool.allocate(512));
+  const std::size_t of_blocks = pool.footprint();
+  EXPECT_GT(of_blocks, 3000 * sizeof(engine::block));
+  for (std::uint64_t i = 0; i < 3000; ++i) ASSERT_TRUE(pool.record_stream(used[i], stream_id{i + 1}));
   const std::size_t most = pool.footprint();
-  EXPECT_GT(most, 3000 * 4 * sizeof(void*)) << "each use is described";
+  EXPECT_GT(most, of_blocks + 3000 * 4 * sizeof(void*)) << "each use is described";
+  EXPECT_LT(most, of_blocks + 1_MiB);
   for (void* p : used) pool.deallocate(p);
   pool.trim();
   EXPECT_EQ(pool.now().reserved, 0u);
   EXPECT_LT(pool.footprint(), most / 10);
 }
+TEST(footprint, counts_blocks_and_segments) {
+  caching_allocator<passthrough, simulated_device> pool;
+  for (int i = 0; i < 10'000; ++i) (void)pool.allocate(512);
+  EXPECT_GT(pool.footprint(), 10'000 * (sizeof(engine::block) + sizeof(engine::segment)));
+}
+
+template <typename Recipe>
+class footprint_of : public testing::Test {};
+using recipes = testing::Types<pytorch<>, pytorch_expandable, stitched, cuda_async, paddle_auto_growth>;
+TYPED_TEST_SUITE(footprint_of, recipes);
+
+TYPED_TEST(footprint_of, nothing_is_that_of_empty_tables) {
+  caching_allocator<TypeParam, simulated_device> pool;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    void* const p = pool.allocate(20_MiB, stream_id{i % 7});
+    ASSERT_TRUE(pool.record_stream(p, stream_id{i % 11}));
+    pool.deallocate(p);
+  }
+  EXPECT_GT(pool.footprint(), 4_KiB);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_LT(pool.footprint(), 4_KiB) << "less than the first chunk of anything";
+}
+
 TEST(footprint, shrinks_once_pages_are_gone) {
   caching_allocator<stitched, simulated_device> pool;
   pool.settings().growth.last_pieces = 1'000'000;
   void* const p = pool.allocate(20_GiB);
   const std::size_t most = pool.footprint();
-  EXPECT_GT(most, 10'000 * sizeof(void*)) << "each page is described";
+  EXPECT_GT(most, 10'000 * 6 * sizeof(void*)) << "each page is described, and in a table";
   pool.deallocate(p);
   pool.trim();
   EXPECT_EQ(pool.now().reserved, 0u);

@@ -37,7 +37,7 @@ class crossing_machine : public machine<Provider, Sink, Counting, crossing_heap<
     if (free_blocks* const home = this->heap_.home(live->home->pool(), behind))
       this->heap_.change_home(*live, *home);
     const stream_id to = live->home->key();  // `behind`, where host memory did not run out
-    (void)this->pending_.settle(*live, [&](stream_id user) { return comes_behind(to, user); });
+    this->pending_.settle(*live, [&](stream_id user) { return comes_behind(to, user); });
     if (to != behind && !comes_behind(to, behind)) (void)wait_for(behind);
     if (has_uses && to != own && !comes_behind(to, own)) (void)wait_for(own);
     return this->end(*live, live->address);

@@ -75,19 +75,18 @@ class pending_frees {
     return true;
   }
 
-  /// Calls f(stream) for each stream noted for a live block, and forgets it where that is true; whether all are forgotten.
+  /// Calls f(stream) for each stream noted for a live block, and forgets it where that is true; stops where it is false.
   template <typename F>
-  [[nodiscard]] bool settle(block& used, F f) noexcept {
+  void settle(block& used, F f) noexcept {
     block::notes special = used.what_is_noted();
-    if (!special.has_uses) return true;
+    if (!special.has_uses) return;
     while (stream_use* const u = used.facts.uses) {
-      if (!f(u->queue->stream)) return false;
+      if (!f(u->queue->stream)) return;
       used.facts.uses = u->next;
       forget(*u);
     }
     special.has_uses = false;
     used.note(special);
-    return true;
   }
 
   /// Holds a block back whose uses were noted; false where all their streams have ended, and it is not held.
@@ -186,11 +185,11 @@ class pending_frees {
     uses_.give_back(&done);
     if (--held.facts.awaited == 0) completed(held);
   }
-  /// Ends a use that never was in a queue.
+  /// Ends a use that never was in a queue. Where a call waits for the queue, that one's use is another.
   void forget(stream_use& done) noexcept {
     use_queue& queue = *done.queue;
     uses_.give_back(static_cast<use*>(&done));
-    if (--queue.uses > 0 || queue.waiters > 0) return;
+    if (--queue.uses > 0) return;
     queues_.remove(queue.stream.handle);
     queue_slab_.give_back(&queue);
   }

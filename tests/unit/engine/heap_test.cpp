@@ -73,6 +73,12 @@ TEST(heap, releases_the_block_that_fits_best) {
   EXPECT_EQ(tested.gone, (sizes{30_MiB, 20_MiB}));
 }
 
+TEST(heap, releases_nothing_that_is_not_oversize) {
+  oversize_blocks<false> tested({8_MiB, 6_MiB});
+  EXPECT_FALSE(tested.release(5_MiB, 10_MiB));
+  EXPECT_EQ(tested.gone, sizes{});
+}
+
 TEST(heap, releases_the_largest_until_they_are_just_enough) {
   oversize_blocks<false> tested({10_MiB, 20_MiB, 10_MiB, 10_MiB, 5_MiB});
   EXPECT_TRUE(tested.release(30_MiB, 10_MiB));
@@ -119,6 +125,31 @@ TEST(heap, counts_the_age_of_an_idle_segment_in_searches_of_its_pool) {
   EXPECT_EQ(tested.blocks.age(*whole), 2u);
   ASSERT_TRUE(tested.blocks.became_idle(*whole));
   EXPECT_EQ(tested.blocks.age(*whole), 0u);
+}
+
+TEST(range_heap, keeps_ranges_in_the_order_of_addresses) {
+  range_heap<1> blocks;
+  free_blocks* const home = blocks.home(0, stream_id{});
+  ASSERT_NE(home, nullptr);
+  for (const std::uintptr_t address : {2_GiB, 4_GiB, 1_GiB, 3_GiB})
+    ASSERT_NE(blocks.add_range(*home, address, 1_MiB), nullptr);
+  std::vector<std::size_t> found;
+  for_each_unmapped(*home, [&](const block& b) { return found.push_back(b.address), false; });
+  EXPECT_EQ(found, (sizes{1_GiB, 2_GiB, 3_GiB, 4_GiB}));
+}
+
+TEST(range_heap, leaves_what_lies_above_a_block_in_the_middle_as_old_as_it_was) {
+  range_heap<1> blocks;
+  free_blocks* const home = blocks.home(0, stream_id{});
+  ASSERT_NE(home, nullptr);
+  block* const range = blocks.add_range(*home, 1_GiB, 10_MiB);
+  ASSERT_TRUE(range != nullptr && blocks.make_room(4));
+  for (int i = 0; i < 3; ++i) (void)blocks.best_fit(*home, 10_MiB);
+  block& free = blocks.fill(*range, 1_GiB, 10_MiB);
+  for (int i = 0; i < 7; ++i) (void)blocks.best_fit(*home, 10_MiB);
+  const block& middle = blocks.take(free, 1_GiB + 4_MiB, 2_MiB, false);
+  EXPECT_EQ(blocks.age(*middle.below), 7u);
+  EXPECT_EQ(blocks.age(*middle.above), 7u);
 }
 
 TEST(crossing_heap, finds_the_smallest_row_and_the_lowest_among_equals) {

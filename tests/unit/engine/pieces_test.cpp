@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <cstdint>
 
 #include <gtest/gtest.h>
 
+#include <tessera/engine/pieces.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -72,6 +74,38 @@ TEST(pieces, are_tried_again_where_neither_mapping_nor_taking_them_away_worked) 
     EXPECT_EQ(device.used(), 0u);
   }
   EXPECT_EQ(device.held().reserved, 0u);
+}
+
+TEST(pieces, that_stay_are_not_counted_as_given_back) {
+  simulated_device device;
+  failures left;
+  expandable pool{stubborn(device, left)};
+  pool.deallocate(pool.allocate(20_MiB));
+  left.unmaps = 1;
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_EQ(pool.statistics().num_device_free, 0u);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.statistics().num_device_free, 1u);
+}
+
+TEST(pieces, are_found_no_more_once_they_are_to_go) {
+  simulated_device device;
+  failures left{.unmaps = 1};
+  stubborn asked(device, left);
+  const auto begin = reinterpret_cast<std::uintptr_t>(device.reserve(40_MiB, 2_MiB));
+  const auto in_range = [&](const auto& all) { return all.first_from(begin, begin + 40_MiB, 2_MiB); };
+  engine::pieces<stubborn> all;
+  auto* const made = all.create(asked, begin, 20_MiB, {{normal_pages}, 1});
+  ASSERT_NE(made, nullptr);
+  ASSERT_TRUE(all.map(asked, *made));
+  EXPECT_EQ(in_range(all), made);
+  all.destroy(asked, *made);
+  EXPECT_EQ(device.held().mapped, 20_MiB);
+  EXPECT_EQ(in_range(all), nullptr);
+  all.retry_stray(asked);
+  EXPECT_EQ(device.used(), 0u);
 }
 
 }  // namespace

@@ -196,6 +196,15 @@ TEST_F(stitching, remembers_the_peaks) {
   EXPECT_EQ(machine.state(1_MiB, unlimited).peak_reserved, 40_MiB);
 }
 
+TEST_F(stitching, counts_what_is_held_back_as_live) {
+  void* const p = use(40_MiB);
+  ASSERT_TRUE(machine.note_use(*machine.find_live(p), stream_id{1}));
+  machine.device().hold_events(true);
+  ASSERT_EQ(machine.take_back(p), taken::held);
+  EXPECT_EQ(machine.state(10_MiB, unlimited).peak_live, 50_MiB);
+  machine.device().hold_events(false);
+}
+
 // In several ranges, behind parts in use, a window is found again though pieces around it went.
 TEST_F(stitching, maps_a_window_in_any_range) {
   machine_type small{simulated_device{simulated_device::options{.capacity = 200_MiB}}, keep_events{&events}};

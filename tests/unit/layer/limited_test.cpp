@@ -63,7 +63,7 @@ TEST(limited, refuses_where_the_device_has_room) {
 /// Of the device's memory or of the limit, whichever is less.
 TEST(limited, says_what_is_available_under_the_limit) {
   simulated_device under({.capacity = 1_GiB});
-  limited<provider_ref<simulated_device>> device(provider_ref(under), 100_MiB);
+  limited<provider_ref<simulated_device>> device(provider_ref<simulated_device>(under), 100_MiB);
   EXPECT_EQ(device.available(), 100_MiB);
   void* const p = device.acquire(60_MiB);
   EXPECT_EQ(device.available(), 40_MiB);
