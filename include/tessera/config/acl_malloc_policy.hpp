@@ -203,6 +203,7 @@ constexpr page_choice acl_choice(auto given) {
   if (const auto* const why = std::get_if<setting_error>(&parsed)) {
     // A call for each rule, as compilers print literal arguments only.
     refuse_acl_policy(why->rule, "a bit that no enumerator has");
+    refuse_acl_policy(why->rule, "an enumerator is expected");
     refuse_acl_policy(why->rule, "no such enumerator of aclrtMemMallocPolicy");
     refuse_acl_policy(why->rule, "only one page size may be named");
     refuse_acl_policy(why->rule, "low and high bandwidth exclude each other");

@@ -25,10 +25,6 @@ constexpr bool recipe(const policies<R>& p = {}) {
     const std::size_t segment = in_whole_pages(p.pages, p.growth.segment_size(size, usage{}));
     require(segment >= size, "growth covers every block: segment_size(block_size(n)) >= block_size(n)");
     require(segment % min_alignment == 0, "segments are a multiple of min_alignment long");
-    if (p.split.should_split(size, segment)) {
-      const std::size_t rest = segment - size;
-      require(rest % min_alignment == 0, "what split keeps is a block: a multiple of min_alignment");
-    }
   }
   return holds;
 }

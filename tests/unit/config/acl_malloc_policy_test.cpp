@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -13,6 +14,13 @@
 #include <tessera/tessera.hpp>
 
 #include "refused.hpp"
+
+namespace {
+std::vector<std::string> told;
+}
+
+// A compiler stops here; a program that runs is told, and goes on.
+void tessera::config::acl_policy_refused(const char* rule) { told.emplace_back(rule); }
 
 namespace {
 
@@ -178,6 +186,21 @@ INSTANTIATE_TEST_SUITE_P(
                             {huge_for_peers, low, no_peers, 28}},
                     refused{"ACL_MEM_MALLOC_HUGE1G_ONLY|ACL_MEM_TYPE_HIGH_BAND_WIDTH",
                             {"ACL_MEM_MALLOC_HUGE1G_ONLY", high, no_giants, 27}}));
+
+// Compilers print literal arguments only, so that each rule is told by a call of its own before the last one tells any.
+TEST_P(acl_malloc_policy_errors, are_told_to_the_compiler_by_a_literal) {
+  told.clear();
+  EXPECT_THROW((void)acl_choice(GetParam().text), std::bad_variant_access);
+  EXPECT_EQ(told, std::vector<std::string>(2, std::string(GetParam().why.rule)));
+}
+
+TEST(acl_malloc_policy, the_compiler_is_told_nothing_of_what_is_legal) {
+  told.clear();
+  EXPECT_EQ(acl_choice(std::string_view("ACL_MEM_MALLOC_HUGE1G_ONLY")), acl_choice(6u));
+  EXPECT_TRUE(told.empty());
+  EXPECT_THROW((void)acl_choice(8u), std::bad_variant_access);
+  EXPECT_EQ(told, std::vector<std::string>(2, "a bit that no enumerator has"));
+}
 
 // The sentences of the document, counted: yes, no and not said, for each enumerator in the products' order.
 TEST(acl_malloc_policy, products_support_what_the_document_says) {

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <tessera/law/policies.hpp>
+#include <tessera/law/recipe.hpp>
+#include <tessera/tessera.hpp>
+
+#include "../conformance/shipped.hpp"
+
+namespace {
+struct unlawful {
+  const char* law;
+};
+}  // namespace
+
+// A compiler stops here; a program that runs is told.
+void tessera::law::broken(const char* law) { throw unlawful{law}; }
+
+namespace {
+
+using namespace tessera;
+
+/// Which law a policy breaks, in words.
+template <typename F>
+std::string words(F check) {
+  try {
+    return check() ? "holds" : "says false";
+  } catch (const unlawful& found) {
+    return found.law;
+  }
+}
+
+using size_to_size = std::size_t (*)(std::size_t);
+constexpr std::size_t same(std::size_t n) noexcept { return n; }
+
+struct rounds {
+  size_to_size to = same;
+  [[nodiscard]] std::size_t block_size(std::size_t n) const noexcept { return to(n); }
+  bool operator==(const rounds&) const = default;
+};
+struct rounds_padded : rounds {
+  static constexpr std::size_t padding = 64;
+};
+std::string rounding(size_to_size to) {
+  return words([to] { return law::rounding(rounds{to}); });
+}
+
+TEST(policies_law, rounding_must) {
+  EXPECT_EQ(rounding([](std::size_t n) { return align_up(n, 64); }), "holds");
+  EXPECT_EQ(rounding([](std::size_t n) { return n - 1; }), "rounding covers: block_size(n) >= n");
+  EXPECT_EQ(rounding(same), "rounding is aligned: block_size(n) is a multiple of min_alignment");
+  EXPECT_EQ(rounding([](std::size_t n) { return align_up(n + 1, 64); }),
+            "rounding is idempotent: block_size(block_size(n) - padding) == block_size(n)");
+  EXPECT_EQ(rounding([](std::size_t n) { return n < 100 ? 256 : align_up(n, 64); }),
+            "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
+  EXPECT_EQ(
+      words([] { return law::rounding(rounds_padded{{[](std::size_t n) { return align_up(n, 64); }}}); }),
+      "rounding covers what it pads with: block_size(n) >= n + padding");
+}
+
+template <std::size_t Count>
+struct pools_of {
+  static constexpr std::size_t count = Count;
+  [[nodiscard]] static std::size_t select(std::size_t n) noexcept { return n < 1_GiB ? 0 : 2; }
+  bool operator==(const pools_of&) const = default;
+};
+
+TEST(policies_law, pools_must) {
+  EXPECT_EQ(words([] { return law::pools(pools_of<3>{}); }), "holds");
+  EXPECT_EQ(words([] { return law::pools(pools_of<2>{}); }), "pools are in range: select(n) < count");
+  EXPECT_EQ(words([] { return law::pools(pools_of<0>{}); }), "pools exist: count > 0");
+}
+
+template <bool UsesEvents, bool Crosses>
+struct reuses {
+  static constexpr bool uses_events = UsesEvents;
+  static constexpr bool crosses = Crosses;
+  stream_id (*key)(stream_id) = [](stream_id s) { return s; };
+  bool (*holds)(stream_id, stream_id) = [](stream_id, stream_id) { return false; };
+  crossings rules{};
+
+  [[nodiscard]] stream_id reuse_key(stream_id s) const noexcept { return key(s); }
+  [[nodiscard]] bool should_hold(stream_id shared, stream_id user) const noexcept {
+    return holds(shared, user);
+  }
+  [[nodiscard]] crossings crossing() const noexcept { return rules; }
+  [[nodiscard]] static bool looks_first(std::size_t) noexcept { return true; }
+  bool operator==(const reuses&) const = default;
+};
+template <typename P>
+std::string streams(const P& p) {
+  return words([&p] { return law::streams(p); });
+}
+
+TEST(policies_law, streams_must) {
+  constexpr auto one_key = [](stream_id) { return stream_id{}; };
+  EXPECT_EQ(streams(reuses<false, false>{}), "holds");
+  EXPECT_EQ(streams(reuses<true, false>{.key = [](stream_id s) { return stream_id{s.handle + 1}; }}),
+            "streams: a key is its own key");
+  EXPECT_EQ(streams(reuses<true, true>{.key = one_key}), "streams that blocks cross have keys of their own");
+  EXPECT_EQ(streams(reuses<true, false>{.rules = {.by_waiting = true}}),
+            "streams: a block crosses by rules where it crosses");
+  EXPECT_EQ(streams(reuses<false, false>{.holds = [](stream_id, stream_id) { return true; }}),
+            "streams: nothing is held without events");
+  EXPECT_EQ(streams(reuses<true, false>{.key = one_key,
+                                        .holds = [](stream_id key, stream_id user) { return key != user; }}),
+            "streams of one key hold no blocks back for each other, unless every stream holds back");
+}
+
+struct splits {
+  bool (*serves)(std::size_t, std::size_t) = [](std::size_t, std::size_t) { return true; };
+  bool (*cuts)(std::size_t, std::size_t) = [](std::size_t wanted, std::size_t block) {
+    return block > wanted;
+  };
+  std::size_t whole_from = unlimited;
+
+  [[nodiscard]] bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
+    return serves(wanted, block);
+  }
+  [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block) const noexcept {
+    return cuts(wanted, block);
+  }
+  [[nodiscard]] static block_end handed_out() noexcept { return block_end::low; }
+  [[nodiscard]] std::size_t oversize() const noexcept { return whole_from; }
+  bool operator==(const splits&) const = default;
+};
+std::string split(const splits& p) {
+  return words([&p] { return law::split(p); });
+}
+
+TEST(policies_law, split_must) {
+  EXPECT_EQ(split({}), "holds");
+  EXPECT_EQ(split({.cuts = [](std::size_t, std::size_t) { return true; }}),
+            "split keeps no empty rest: should_split(n, n) is false");
+  EXPECT_EQ(split({.serves = [](std::size_t wanted, std::size_t block) { return block > wanted; }}),
+            "split lets an exact fit serve: may_serve(n, n)");
+  EXPECT_EQ(split({.whole_from = 1_MiB}), "split keeps oversize blocks whole");
+}
+
+template <bool UsesPageKinds>
+struct backs {
+  static constexpr bool uses_page_kinds = UsesPageKinds;
+  page_order (*by)(std::size_t) = [](std::size_t) { return page_order{{normal_pages}, 1}; };
+  [[nodiscard]] page_order backing(std::size_t n) const noexcept { return by(n); }
+  bool operator==(const backs&) const = default;
+};
+template <bool UsesPageKinds = true>
+std::string pages(page_order (*by)(std::size_t)) {
+  return words([by] { return law::pages(backs<UsesPageKinds>{by}); });
+}
+
+TEST(policies_law, pages_must) {
+  EXPECT_EQ(pages([](std::size_t) { return page_order{{huge_pages, normal_pages}, 2}; }), "holds");
+  EXPECT_EQ(pages([](std::size_t) { return page_order{}; }), "pages name at least one kind");
+  EXPECT_EQ(pages([](std::size_t) { return page_order{{huge_pages, huge_pages}, 2}; }),
+            "pages name each kind once");
+  EXPECT_EQ(pages([](std::size_t n) { return page_order{{n > 1_MiB ? giant_pages : huge_pages}, 1}; }),
+            "pages settle: a segment in whole pages stays as it is");
+  EXPECT_EQ(pages([](std::size_t n) { return page_order{{n < 1_KiB ? huge_pages : normal_pages}, 1}; }),
+            "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
+  EXPECT_EQ(pages<false>([](std::size_t) { return page_order{{huge_pages}, 1}; }),
+            "pages that do not choose are normal");
+}
+
+struct grows {
+  static constexpr growth_way way = growth_way::stitching;
+  size_to_size segment = same, page = [](std::size_t) { return 2_MiB; }, range = same;
+  size_to_size alignment = [](std::size_t) { return std::size_t{1}; };
+  size_to_size freely = same, piece = [](std::size_t) { return 16_MiB; };
+
+  [[nodiscard]] std::size_t segment_size(std::size_t n, const usage&) const noexcept { return segment(n); }
+  [[nodiscard]] static std::size_t limit(std::size_t capacity) noexcept { return capacity; }
+  [[nodiscard]] std::size_t page_size(std::size_t n) const noexcept { return page(n); }
+  [[nodiscard]] std::size_t range_size(std::size_t capacity) const noexcept { return range(capacity); }
+  [[nodiscard]] std::size_t base_alignment(std::size_t n) const noexcept { return alignment(n); }
+  [[nodiscard]] std::size_t take_freely(const growth_state& s) const noexcept { return freely(s.limit); }
+  [[nodiscard]] std::size_t largest_piece(const growth_state& s) const noexcept { return piece(s.limit); }
+  [[nodiscard]] static std::size_t least_growth(std::size_t) noexcept { return 0; }
+  [[nodiscard]] static bool saves_pages(std::size_t, std::size_t) noexcept { return false; }
+  bool operator==(const grows&) const = default;
+};
+static_assert(stitching_growth_policy<grows>);
+std::string growth(const grows& p) {
+  return words([&p] { return law::growth(p); });
+}
+
+TEST(policies_law, growth_must) {
+  constexpr auto too_little = [](std::size_t n) { return n - 1; };
+  constexpr auto too_much = [](std::size_t) { return unlimited; };
+  EXPECT_EQ(growth({}), "holds");
+  EXPECT_EQ(growth({.segment = too_little}), "growth covers: segment_size(n) >= n");
+  EXPECT_EQ(growth({.segment = too_much}), "growth stays in range: segment_size(n) < 2^63");
+  EXPECT_EQ(growth({.page = [](std::size_t) { return std::size_t{96}; }}),
+            "growth maps pages: page_size(n) is a multiple of min_alignment");
+  EXPECT_EQ(growth({.alignment = [](std::size_t) { return std::size_t{32}; }}),
+            "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
+  EXPECT_EQ(growth({.range = too_little}), "growth reserves what can be mapped: range_size(c) >= c");
+  EXPECT_EQ(growth({.freely = too_much}), "growth takes freely at most its limit: take_freely(s) <= s.limit");
+  EXPECT_EQ(growth({.piece = [](std::size_t) { return std::size_t{0}; }}),
+            "growth maps pieces: largest_piece(s) > 0");
+  EXPECT_EQ(growth({.piece = too_much}), "growth stays in range: largest_piece(s) < 2^63");
+}
+
+struct evicts {
+  std::size_t (*wants)(const usage&) = [](const usage& now) { return now.reserved; };
+  bool (*candidate)(std::size_t) = [](std::size_t n) { return n > 1_MiB; };
+
+  [[nodiscard]] std::size_t bytes_to_evict(moment, const usage& now) const noexcept { return wants(now); }
+  [[nodiscard]] bool considers(std::size_t n, const usage&) const noexcept { return candidate(n); }
+  [[nodiscard]] static bool should_evict(const idle_segment&, const idle_survey&) noexcept { return true; }
+  bool operator==(const evicts&) const = default;
+};
+std::string eviction(const evicts& p) {
+  return words([&p] { return law::eviction(p); });
+}
+
+TEST(policies_law, eviction_must) {
+  EXPECT_EQ(eviction({}), "holds");
+  EXPECT_EQ(eviction({.wants = [](const usage&) { return std::size_t{1}; }}),
+            "eviction wants nothing where nothing is reserved");
+  EXPECT_EQ(eviction({.wants = [](const usage& now) { return 2 * now.reserved; }}),
+            "eviction wants at most what is reserved");
+  EXPECT_EQ(eviction({.candidate = [](std::size_t n) { return n < 1_MiB; }}),
+            "eviction considers what is larger than what it considers");
+}
+
+struct recovers {
+  std::size_t count = 2;
+  [[nodiscard]] recovery_steps steps(refusal) const noexcept { return {{}, count}; }
+  bool operator==(const recovers&) const = default;
+};
+
+TEST(policies_law, recovery_must) {
+  EXPECT_EQ(words([] { return law::recovery(recovers{}); }), "holds");
+  EXPECT_EQ(words([] { return law::recovery(recovers{3}); }), "recovery counts its steps");
+}
+
+struct grows_by_segments {
+  static constexpr growth_way way = growth_way::segments;
+  size_to_size segment = same;
+  [[nodiscard]] std::size_t segment_size(std::size_t n, const usage&) const noexcept { return segment(n); }
+  [[nodiscard]] static std::size_t limit(std::size_t capacity) noexcept { return capacity; }
+  bool operator==(const grows_by_segments&) const = default;
+};
+
+// Each policy is lawful, and the two do not fit.
+TEST(policies_law, policies_of_a_recipe_must_fit) {
+  using recipe = with<pytorch<>, grows_by_segments>;
+  const auto with_segments = [](size_to_size segment) {
+    policies<recipe> p;
+    p.growth.segment = segment;
+    EXPECT_EQ(words([&p] { return law::growth(p.growth); }), "holds");
+    return words([&p] { return law::recipe<recipe>(p); });
+  };
+  EXPECT_EQ(with_segments(same), "holds");
+  EXPECT_EQ(with_segments([](std::size_t n) { return n == 1536 ? std::size_t{1024} : n; }),
+            "growth covers every block: segment_size(block_size(n)) >= block_size(n)");
+  EXPECT_EQ(with_segments([](std::size_t n) { return n + 1; }),
+            "segments are a multiple of min_alignment long");
+}
+
+TEST(policies_law, holds_for_every_shipped_recipe_when_running) {
+  int recipes = 0;
+  conformance::for_each_shipped([&]<typename Recipe>(conformance::named<Recipe> each) {
+    EXPECT_EQ(words([] { return law::recipe<Recipe>(); }), "holds") << each.name;
+    ++recipes;
+  });
+  EXPECT_GT(recipes, 0);
+}
+
+}  // namespace
