@@ -23,9 +23,7 @@ class user_calls {
   class call {
    public:
     call(user_calls& in, lock held, const char* rule) noexcept : in_(in), held_(held), rule_(rule) {
-      const std::lock_guard changing(in.mutex_);
-      next_ = in.first_.load(std::memory_order_relaxed);
-      in.first_.store(this, std::memory_order_relaxed);
+      begin();
     }
     call(const call&) = delete;
     call& operator=(const call&) = delete;
@@ -42,6 +40,11 @@ class user_calls {
 
    private:
     friend user_calls;
+    void begin() noexcept {
+      const std::lock_guard changing(in_.mutex_);
+      next_ = in_.first_.exchange(this, std::memory_order_relaxed);
+    }
+
     user_calls& in_;
     lock held_;
     const char* rule_;

@@ -35,7 +35,8 @@ class snapshot_reader {
     }
     for (std::size_t i = 0; good() && i < segments->items.size(); ++i)
       read_segment(source_[segments->items[i]]);
-    if (good() && traces != nullptr && afford(*traces, traces->items.size(), sizeof(out_.traces[0])))
+    if (good() && traces != nullptr &&
+        afford(*traces, traces->items.size(), sizeof(std::vector<snapshot::entry>)))
       out_.traces.reserve(traces->items.size());
     for (std::size_t i = 0; traces != nullptr && i < traces->items.size() && good(); ++i)
       read_trace(source_[traces->items[i]]);
@@ -274,7 +275,7 @@ class snapshot_reader {
   }
 
   static constexpr std::uint64_t most_devices = 65536;  // since what is written has a list for each
-  static constexpr std::size_t most_per_byte = 24;  // an empty trace is written in one
+  static constexpr std::size_t most_per_byte = 24;      // an empty trace is written in one
 
   const pickle& source_;
   snapshot out_;
