@@ -90,7 +90,7 @@ class checked_events : public forwarding<Device> {
     requires ordering_provider<Device>
   {
     const bool waits = this->to().let_wait(stream, of, at);
-    if (waits && !this->to().is_behind(stream, of, at))
+    if (waits && !this->to().is_behind(stream, of, at) && !this->to().is_done(of, at))
       contract_broken("checked_provider: let_wait says that a stream waits, which is not behind");
     return waits;
   }

@@ -136,8 +136,11 @@ class checked_provider : public checked_events<Device> {
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept
     requires virtual_memory_provider<Device>
   {
+    const char* no_map = nullptr;
+    if constexpr (knows_names) no_map = this->books().why_no_map(p, bytes, name_of(memory));
     if (!this->to().map(p, bytes, memory)) return false;
-    if constexpr (knows_names) this->books().mapped(p, bytes, name_of(memory));
+    if (no_map != nullptr) contract_broken(no_map, p);
+    if constexpr (knows_names) this->books().mapped(p, bytes);
     if constexpr (Device::map_grants_access)
       is_readable(p, bytes, "checked_provider: map put memory where the host cannot read it");
     return true;
@@ -145,8 +148,9 @@ class checked_provider : public checked_events<Device> {
   bool grant(void* p, std::size_t bytes) noexcept
     requires virtual_memory_provider<Device>
   {
+    const bool is_there = !knows_names || this->books().is_mapped(p);
     if (!this->to().grant(p, bytes)) return false;
-    if constexpr (knows_names) this->books().granted(p);
+    if (!is_there) contract_broken("checked_provider: grant gave access where nothing is mapped", p);
     is_readable(p, bytes, "checked_provider: grant gave the host no access");
     return true;
   }
@@ -177,8 +181,9 @@ class checked_provider : public checked_events<Device> {
   bool unregister_memory(void* p) noexcept
     requires registering_provider<Device>
   {
+    const auto going = this->books().unregisters(p);
     const bool gone = this->to().unregister_memory(p);
-    if (gone) this->books().unregistered(p);
+    if (!gone) this->books().still_registered(p, going);
     return gone;
   }
 

@@ -53,28 +53,29 @@ class provider_books {
     add(p, bytes, to, {bytes, range},
         "checked_provider: reserve gave a range that begins at no multiple of what was asked for");
   }
-  /// What is known of what begins there, which is from now on about to go, so that somebody else may be given it.
-  [[nodiscard]] std::optional<extent> goes(const void* p) noexcept {
+  /// What is known of something that is about to go, noted before the provider is asked to take it: from then on, and before
+  /// that call has come back, somebody else may be given the same addresses.
+  struct leaving {
+    extent what;
+    std::uint64_t maps = 0;  ///< how many there had been by then
+  };
+  [[nodiscard]] std::optional<leaving> goes(const void* p) noexcept {
     const std::lock_guard lock(mutex_);
-    if (given_.find(p) == nullptr) return {};
-    const extent going = given_.remove(p);
-    if (going.note == segment) counted_ -= going.bytes;
+    const auto going = take_out(given_, p);
+    if (going && going->what.note == segment) counted_ -= going->what.bytes;
     return going;
   }
   /// It did not go.
-  void stays(const void* p, const std::optional<extent>& going) noexcept {
-    if (!going) return;
+  void stays(const void* p, const std::optional<leaving>& going) noexcept {
     const std::lock_guard lock(mutex_);
-    if (given_.overlaps(p, going->bytes))
-      contract_broken("checked_provider: what was not taken back was given once more", p);
-    remember(given_.add(p, *going));
-    if (going->note == segment) counted_ += going->bytes;
+    put_back(given_, p, going);
+    if (going && going->what.note == segment) counted_ += going->what.bytes;
   }
-  void took_range(const void* p, const std::optional<extent>& gone) const noexcept {
+  void took_range(const void* p, const std::optional<leaving>& gone) const noexcept {
     const std::lock_guard lock(mutex_);
-    if (!gone || gone->note != range)
+    if (!gone || gone->what.note != range)
       contract_broken("checked_provider: unreserve took back a range that was not given", p);
-    if (mapped_.overlaps(p, gone->bytes))
+    if (mapped_.overlaps(p, gone->what.bytes, gone->maps))  // later ones are those of who was given it since
       contract_broken("checked_provider: unreserve took back a range in which something is mapped", p);
   }
 
@@ -112,37 +113,41 @@ class provider_books {
     if (!gone) contract_broken("checked_provider: destroy let go of memory that was not created");
   }
 
-  void mapped(const void* p, std::size_t bytes, const std::string& name) noexcept {
+  /// Why nothing can be mapped so, whatever is mapped there now; null where something can. To be asked before the provider.
+  [[nodiscard]] const char* why_no_map(const void* p, std::size_t bytes, const std::string& name) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = pieces_.find(name);
-    if (found == pieces_.end()) contract_broken("checked_provider: map put there what names no memory", p);
+    if (found == pieces_.end()) return "checked_provider: map put there what names no memory";
     const piece& memory = found->second;
     if (memory.bytes != 0 && bytes != memory.bytes)
-      contract_broken("checked_provider: map put more or less there than there is of the memory", p);
+      return "checked_provider: map put more or less there than there is of the memory";
     if (host_address(p) % memory.step != 0)
-      contract_broken("checked_provider: map put memory at no multiple of the step", p);
+      return "checked_provider: map put memory at no multiple of the step";
     const extent* const in = given_.around(p, bytes);
     if (in == nullptr || in->note != range)
-      contract_broken("checked_provider: map put memory outside of the ranges that were given", p);
+      return "checked_provider: map put memory outside of the ranges that were given";
+    return nullptr;
+  }
+  void mapped(const void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
     if (mapped_.overlaps(p, bytes))
       contract_broken("checked_provider: map put memory where something is mapped", p);
-    remember(mapped_.add(p, {bytes, 0}));
+    remember(mapped_.add(p, {bytes, ++maps_}));
   }
-  void granted(const void* p) const noexcept {
+  [[nodiscard]] bool is_mapped(const void* p) const noexcept {
     const std::lock_guard lock(mutex_);
-    if (mapped_.find(p) == nullptr)
-      contract_broken("checked_provider: grant gave access where nothing is mapped", p);
+    return mapped_.find(p) != nullptr;
   }
-  [[nodiscard]] std::optional<extent> unmaps(const void* p) noexcept {
+  [[nodiscard]] std::optional<leaving> unmaps(const void* p) noexcept {
     const std::lock_guard lock(mutex_);
-    return mapped_.find(p) != nullptr ? std::optional(mapped_.remove(p)) : std::nullopt;
+    return take_out(mapped_, p);
   }
-  static void unmapped(const void* p, const std::optional<extent>& gone) noexcept {
+  static void unmapped(const void* p, const std::optional<leaving>& gone) noexcept {
     if (!gone) contract_broken("checked_provider: unmap took away what was not mapped", p);
   }
-  void still_mapped(const void* p, const std::optional<extent>& there) noexcept {
+  void still_mapped(const void* p, const std::optional<leaving>& there) noexcept {
     const std::lock_guard lock(mutex_);
-    if (there) remember(mapped_.add(p, *there));
+    put_back(mapped_, p, there);
   }
 
   void registered(const void* p, std::size_t bytes) noexcept {
@@ -151,9 +156,13 @@ class provider_books {
       contract_broken("checked_provider: register_memory took what is registered", p);
     remember(registered_.add(p, {bytes, 0}));
   }
-  void unregistered(const void* p) noexcept {
+  [[nodiscard]] std::optional<leaving> unregisters(const void* p) noexcept {
     const std::lock_guard lock(mutex_);
-    if (registered_.find(p) != nullptr) registered_.remove(p);
+    return take_out(registered_, p);
+  }
+  void still_registered(const void* p, const std::optional<leaving>& there) noexcept {
+    const std::lock_guard lock(mutex_);
+    put_back(registered_, p, there);
   }
 
   /// Counts the beginnings and the ends of calls about events.
@@ -190,6 +199,16 @@ class provider_books {
       contract_broken("checked_provider: memory was given that overlaps what was given before", p);
     remember(given_.add(p, made));
   }
+  [[nodiscard]] std::optional<leaving> take_out(host_extents& of, const void* p) const noexcept {
+    if (of.find(p) == nullptr) return {};
+    return leaving{of.remove(p), maps_};
+  }
+  static void put_back(host_extents& to, const void* p, const std::optional<leaving>& going) noexcept {
+    if (!going) return;
+    if (to.overlaps(p, going->what.bytes))
+      contract_broken("checked_provider: what was not taken back was given once more", p);
+    remember(to.add(p, going->what));
+  }
   void count(std::size_t bytes) noexcept {
     counted_ = saturating_add(counted_, bytes);
     if (counted_ > capacity_) contract_broken("checked_provider: more was given than the capacity");
@@ -197,11 +216,11 @@ class provider_books {
 
   std::size_t capacity_, step_;
   mutable std::mutex mutex_;
-  host_extents given_, mapped_, registered_;
-  std::map<std::string, piece> pieces_;  // by name
+  host_extents given_, mapped_, registered_;  // with their kind; with the number of the map; with nothing
+  std::map<std::string, piece> pieces_;       // by name
   std::map<stream_id, std::uint64_t> done_;
   std::size_t counted_ = 0;  // bytes of segments and of what was created
-  std::uint64_t ticks_ = 0;
+  std::uint64_t ticks_ = 0, maps_ = 0;
 };
 
 }  // namespace tessera

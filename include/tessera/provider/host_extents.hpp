@@ -42,11 +42,18 @@ class host_extents {
     return leaving;
   }
 
-  [[nodiscard]] bool overlaps(const void* p, std::size_t bytes) const noexcept {
+  /// Whether one lies in part there, of those whose note is at most `upto`.
+  [[nodiscard]] bool overlaps(const void* p, std::size_t bytes,
+                              std::uint64_t upto = ~std::uint64_t{0}) const noexcept {
     const std::uintptr_t begin = host_address(p);
-    const auto next = extents_.lower_bound(begin);
-    if (next != extents_.end() && next->first - begin < bytes) return true;
-    return next != extents_.begin() && begin - std::prev(next)->first < std::prev(next)->second.bytes;
+    auto next = extents_.lower_bound(begin);
+    if (next != extents_.begin()) {
+      const auto& [at, before] = *std::prev(next);
+      if (begin - at < before.bytes && before.note <= upto) return true;
+    }
+    for (; next != extents_.end() && next->first - begin < bytes; ++next)
+      if (next->second.note <= upto) return true;
+    return false;
   }
   /// The one in which all of these addresses lie, or null.
   [[nodiscard]] extent* around(const void* p, std::size_t bytes) noexcept {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lies about memory that the host sees, and about streams that are threads: what a law says, and what ends a program in
 // checked mode.
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <sys/mman.h>
 
@@ -189,6 +192,50 @@ TEST(checked_host_provider, serves_threads) {
   adaptor_tests::run_threads(one, 4, 1'500, 1_MiB);
   per_stream<pytorch<>, host> lanes{device()};
   adaptor_tests::run_threads(lanes, 4, 1'500, 1_MiB);
+}
+
+TEST(checked_host_provider, lets_a_stream_wait_for_one_that_has_ended) {
+  checked device{liar()};
+  const stream_id ended = device.to().create_stream();
+  device.to().submit(ended, [] {});
+  const std::uint64_t position = device.position(ended);
+  ASSERT_TRUE(device.to().destroy_stream(ended));
+  EXPECT_TRUE(device.let_wait({}, ended, position));
+}
+
+/// A range, memory, a segment, the user's memory and a stream, over and over: the system gives each thread the addresses that
+/// another one has just given back.
+TEST(checked_host_provider, hears_no_word_where_threads_share_it) {
+  checked device{liar()};
+  alignas(64_KiB) static std::array<char, 64_KiB> users;
+  std::atomic<std::uint64_t> latest{0};
+  std::atomic<int> rounds{0};
+  const auto work = [&] {
+    const std::size_t bytes = device.step(normal_pages);
+    const stream_id own = device.to().create_stream();
+    for (int i = 0; i < 150; ++i) {
+      checked::physical memory{};
+      void* const range = device.reserve(2 * bytes, bytes);
+      const bool made = device.create(bytes, normal_pages, memory) && device.map(range, bytes, memory);
+      if (made) *static_cast<volatile char*>(range) = 1;
+      const bool mine = device.register_memory(users.data(), users.size());
+      void* const segment = device.acquire(device.granularity());
+      checked::event mark{};
+      device.to().submit(own, [] {});
+      const stream_id other{latest.exchange(own.handle)};
+      const bool in_order = device.let_wait(own, other, device.position(other)) && device.record(own, mark);
+      (void)device.query(mark);
+      if (made && in_order && segment != nullptr && device.wait(mark) && device.query(mark)) ++rounds;
+      (void)device.release(segment, device.granularity());
+      if (mine) EXPECT_TRUE(device.unregister_memory(users.data()));
+      EXPECT_TRUE(device.unmap(range, bytes) && device.destroy(memory) && device.unreserve(range, 2 * bytes));
+    }
+    EXPECT_TRUE(device.synchronize(own) && device.to().destroy_stream(own));
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(work);
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(rounds, 4 * 150);
 }
 
 TEST(checked_host_provider_death_test, each_lie_ends_the_program_in_words) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -402,6 +403,126 @@ TEST(checked_provider, draws_no_conclusions_from_what_is_seen_late) {
     }
     EXPECT_EQ(device.to().calls().query, 9u);
   }
+}
+
+/// An honest device of one segment, one range and one piece of memory, whose calls are slow to come back: what other threads
+/// do before one does, and are told is done, is done in its midst. It tells one kind of lie: that a call worked.
+struct slow_device {
+  struct physical {
+    std::uint64_t number = 0;
+  };
+  static constexpr bool map_grants_access = true, unmap_wants_size = true;
+  std::function<void()> meanwhile{};
+  bool refuses = false;
+
+  bool works() noexcept {
+    const std::function<void()> others = std::exchange(meanwhile, nullptr);
+    return others ? others() : void(), !std::exchange(refuses, false);
+  }
+  static void* at(std::size_t offset) noexcept {
+    return reinterpret_cast<void*>((std::uintptr_t{1} << 40) + offset);
+  }
+  std::size_t capacity() const noexcept { return 4_MiB; }
+  std::size_t granularity() const noexcept { return 2_MiB; }
+  std::size_t step(page_kind kind) const noexcept { return kind.step(); }
+  void* acquire(std::size_t) noexcept { return works() ? at(1_GiB) : nullptr; }
+  bool release(void*, std::size_t) noexcept { return works(); }
+  void* reserve(std::size_t, std::size_t) noexcept { return works() ? at(0) : nullptr; }
+  bool unreserve(void*, std::size_t) noexcept { return works(); }
+  bool create(std::size_t, page_kind, physical& made) noexcept { return made = {1}, works(); }
+  bool destroy(const physical&) noexcept { return works(); }
+  bool map(void*, std::size_t, const physical&) noexcept { return works(); }
+  bool grant(void*, std::size_t) noexcept { return works(); }
+  bool unmap(void*, std::size_t) noexcept { return works(); }
+  bool synchronize(stream_id) noexcept { return true; }
+  bool register_memory(void*, std::size_t) noexcept { return works(); }
+  bool unregister_memory(void*) noexcept { return works(); }
+};
+struct checked_slow_device : testing::Test {
+  checked_provider<slow_device> device;
+  slow_device::physical memory{1};
+  void* const range = slow_device::at(0);
+  void* const users = slow_device::at(2_GiB);
+
+  void meanwhile(std::function<void()> others) { device.to().meanwhile = std::move(others); }
+  void reserve() { ASSERT_EQ(device.reserve(4_MiB, 2_MiB), range); }
+  void create() { ASSERT_TRUE(device.create(4_MiB, normal_pages, memory)); }
+  void map() { ASSERT_TRUE(device.map(range, 4_MiB, memory)); }
+  void unmap() { ASSERT_TRUE(device.unmap(range, 4_MiB)); }
+};
+using checked_slow_device_death_test = checked_slow_device;
+
+TEST_F(checked_slow_device_death_test, may_give_a_range_anew_before_unreserve_comes_back) {
+  reserve(), create(), meanwhile([this] { reserve(), map(); });
+  EXPECT_TRUE(device.unreserve(range, 4_MiB));
+  EXPECT_DEATH((void)device.reserve(4_MiB, 2_MiB), "overlaps what was given before");
+  EXPECT_DEATH((void)device.unreserve(range, 4_MiB), "took back a range in which something is mapped");
+  unmap();
+  EXPECT_TRUE(device.unreserve(range, 4_MiB));
+  EXPECT_DEATH((void)device.unreserve(range, 4_MiB), "took back a range that was not given");
+}
+
+TEST_F(checked_slow_device, may_take_back_a_range_once_others_have_emptied_it) {
+  reserve(), create(), map(), meanwhile([this] { unmap(); });
+  EXPECT_TRUE(device.unreserve(range, 4_MiB));
+}
+
+TEST_F(checked_slow_device_death_test, may_give_a_segment_anew_before_release_comes_back) {
+  void* const segment = device.acquire(4_MiB);
+  meanwhile([this, segment] { EXPECT_EQ(device.acquire(4_MiB), segment); });
+  EXPECT_TRUE(device.release(segment, 4_MiB));
+  EXPECT_DEATH((void)device.acquire(4_MiB), "overlaps what was given before");
+  EXPECT_DEATH(create(), "more was given than the capacity");
+}
+
+TEST_F(checked_slow_device_death_test, may_give_a_name_anew_before_destroy_comes_back) {
+  create(), meanwhile([this] { create(); });
+  EXPECT_TRUE(device.destroy(memory));
+  EXPECT_DEATH(create(), "was given the name of other memory");
+}
+
+TEST_F(checked_slow_device_death_test, may_map_anew_before_unmap_comes_back) {
+  reserve(), create(), map(), meanwhile([this] { map(); });
+  EXPECT_TRUE(device.unmap(range, 4_MiB));
+  EXPECT_DEATH(map(), "where something is mapped");
+}
+
+TEST_F(checked_slow_device_death_test, may_take_away_what_map_and_grant_used_before_they_come_back) {
+  reserve(), create(), meanwhile([this] { EXPECT_TRUE(device.destroy(memory)); });
+  EXPECT_TRUE(device.map(range, 4_MiB, memory));
+  meanwhile([this] { unmap(); });
+  EXPECT_TRUE(device.grant(range, 4_MiB));
+  EXPECT_DEATH((void)device.grant(range, 4_MiB), "gave access where nothing is mapped");
+  EXPECT_DEATH((void)device.map(range, 4_MiB, memory), "what names no memory");
+}
+
+TEST_F(checked_slow_device_death_test, may_register_anew_before_unregister_comes_back) {
+  const auto again = [this] { ASSERT_TRUE(device.register_memory(users, 64_KiB)); };
+  again(), meanwhile(again);
+  EXPECT_TRUE(device.unregister_memory(users));
+  EXPECT_DEATH(again(), "register_memory took what is registered");
+  device.to().refuses = true;
+  EXPECT_FALSE(device.unregister_memory(users));
+  EXPECT_DEATH(again(), "register_memory took what is registered");
+  EXPECT_TRUE(device.unregister_memory(users));
+  again();
+}
+
+TEST_F(checked_slow_device_death_test, gives_to_nobody_what_it_says_it_kept) {
+  const auto keep = [this](std::function<void()> others) {
+    device.to().refuses = true;
+    meanwhile([this, others] { device.to().refuses = false, others(), device.to().refuses = true; });
+  };
+  const char* const words = "what was not taken back was given once more";
+  void* const segment = device.acquire(4_MiB);
+  const auto release = [&] {
+    keep([this] { (void)device.acquire(4_MiB); }), (void)device.release(segment, 4_MiB);
+  };
+  EXPECT_DEATH(release(), words);
+  ASSERT_TRUE(device.release(segment, 4_MiB));
+  reserve(), create(), map();
+  const auto unmapped = [&] { keep([this] { map(); }), (void)device.unmap(range, 4_MiB); };
+  EXPECT_DEATH(unmapped(), words);
 }
 
 TEST(checked_provider_death_test, each_lie_ends_the_program_in_words) {
