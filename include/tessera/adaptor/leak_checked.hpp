@@ -111,6 +111,7 @@ class leak_checked : public Allocator {
  public:
   using Allocator::Allocator;
   ~leak_checked() {
+    if constexpr (requires { this->end_here(); }) this->end_here();
     const live_blocks left = live_blocks_of(static_cast<Allocator&>(*this));
     if (left.count > 0) to_(left);
   }
