@@ -29,11 +29,13 @@ bool add_block_at(fixed_text& words, Machine& machine, const void* p) noexcept {
   if (found->is_unmapped())
     return words.add("it lies in a range of addresses, where nothing is mapped"), true;
   const bool is_free = found->is_free();
-  words.add("it lies ").add(at - found->address).add(" bytes into a ");
+  const std::size_t inside = at - found->address;
+  words.add("it lies ").add(inside).add(inside == 1 ? " byte into a " : " bytes into a ");
   words.add(is_free ? "free" : found->mark.is == state::pending ? "freed, still used" : "live");
   words.add(" block of ").add(is_free ? found->size : found->facts.requested).add(" bytes at ");
   words.add_address(found->address).add(", stream ").add(stream_id(found->home->key()).handle);
   if (!is_free && found->is_by_handle()) words.add(", which was given as a handle");
+  if (is_free && inside == 0) words.add(", perhaps freed before");
   return true;
 }
 inline constexpr const char* in_no_segment = "it lies in no segment of this allocator";

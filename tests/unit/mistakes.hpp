@@ -83,7 +83,7 @@ inline std::vector<address> no_live_blocks() {
        }},
       {"wild", "in no segment of this allocator|nor of any other",
        [](stack&, stack&) { return reinterpret_cast<void*>(std::uintptr_t{0xDEAD0000}); }},
-      {"inside a block", "64 bytes? into a live block of 52[0-9]+ bytes at 0x[0-9a-f]+, stream [01]",
+      {"inside a block", "64 bytes into a live block of 52[0-9]+ bytes at 0x[0-9a-f]+, stream [01]",
        [](stack& of, stack&) { return moved(of.take(large), 64); }},
       {"not even aligned", "[0-9]+ bytes? into a live block of 52[0-9]+ bytes at 0x[0-9a-f]+, stream [01]",
        [](stack& of, stack&) { return moved(of.take(large), 1); }},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -80,7 +81,8 @@ struct guarded_parts {
 ///
 ///   Cost:  six calls of the device for each block, and writing all of it; a page of memory at least, and of addresses two
 ///          more, also in quarantine; 128 bytes for each. A system has but so many mappings for a process
-///          (/proc/sys/vm/max_map_count, as a rule 65,530), of which a live block takes two.
+///          (/proc/sys/vm/max_map_count, as a rule 65,530), of which a live block takes up to three, and one in quarantine
+///          one; guarding::most_mappings says how many all of them may take, and should divide them where there are several.
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class guarded : private guarded_parts<Provider>,
@@ -140,6 +142,15 @@ class guarded : private guarded_parts<Provider>,
   void drop_quarantine() noexcept { this->memory.drop_quarantine(0); }
   /// What is known of the blocks.
   [[nodiscard]] const guard_book& book() const noexcept { return this->memory.book(); }
+
+  /// Why the latest request for memory failed: the provider's last_error(), or that mappings are to be spared.
+  [[nodiscard]] std::string last_error() {
+    if (const char* const own = this->memory.refusal(); own != nullptr) return own;
+    return with_device([](auto& device) {
+      if constexpr (requires { device.last_error(); }) return std::string(device.last_error());
+      return std::string();
+    });
+  }
 
   template <typename F>
   decltype(auto) with_device(F f) {

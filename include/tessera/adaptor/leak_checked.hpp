@@ -81,8 +81,8 @@ template <typename Allocator>
 /// Writes them to standard error.
 struct say_what_lives {
   void operator()(const live_blocks& left) const noexcept {
-    std::fprintf(stderr, "tessera: %zu live blocks of %zu bytes when their allocator ended:\n", left.count,
-                 left.bytes);
+    std::fprintf(stderr, "tessera: %zu live %s of %zu bytes when their allocator ended:\n", left.count,
+                 left.count == 1 ? "block" : "blocks", left.bytes);
     for (std::size_t i = 0; i < left.shown(); ++i) {
       const live_blocks::block& b = left.first[i];
       std::fprintf(stderr, "  %zu bytes at %p, stream %llu", b.bytes, reinterpret_cast<void*>(b.address),
@@ -102,7 +102,7 @@ struct say_what_lives {
 ///     using watched = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::history<>>;
 ///     tessera::leak_checked<watched> checked;
 ///     checked.sink().label("weights");
-///     (void)checked.allocate(1000);  // at the end: "tessera: 1 live blocks of 1000 bytes when their allocator ended" ...
+///     (void)checked.allocate(1000);  // at the end: "tessera: 1 live block of 1000 bytes when their allocator ended" ...
 ///
 /// `To` is a function that takes live_blocks and must not throw; what they refer to ends with the allocator.
 ///   Cost:  nothing until the end
@@ -111,6 +111,7 @@ class leak_checked : public Allocator {
  public:
   using Allocator::Allocator;
   ~leak_checked() {
+    if constexpr (requires { this->end_here(); }) this->end_here();
     const live_blocks left = live_blocks_of(static_cast<Allocator&>(*this));
     if (left.count > 0) to_(left);
   }

@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include <tessera/adaptor/in_place.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
@@ -35,6 +36,8 @@ class one_thread : public Allocator {
 
   /// Leaves the allocator to the next thread that uses it, which then sees all that was done here.
   void hand_over() noexcept { check(), owner_.store(nobody, std::memory_order_release); }
+  /// Gives the allocator to this thread, whoever had it, as what ends it may look at it first.
+  void end_here() noexcept { owner_.store(my_number(), std::memory_order_relaxed); }
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     return mine().allocate(bytes, stream);
@@ -51,6 +54,10 @@ class one_thread : public Allocator {
   [[nodiscard]] bool try_deallocate(void* p) noexcept { return mine().try_deallocate(p); }
   bool record_stream(void* p, stream_id stream) noexcept { return mine().record_stream(p, stream); }
   bool record_stream(handle h, stream_id stream) noexcept { return mine().record_stream(h, stream); }
+  /// What allocate_in_place asks for.
+  [[nodiscard]] bool pass_on(void* p, std::size_t bytes, stream_id stream) noexcept {
+    return passed_on(mine(), p, bytes, stream);
+  }
   void trim(std::size_t keep = 0) noexcept { mine().trim(keep); }
   [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
     return mine().on_pressure(call, context);
@@ -79,8 +86,12 @@ class one_thread : public Allocator {
 
   [[nodiscard]] Allocator& mine() noexcept { return check(), *this; }
   [[nodiscard]] const Allocator& mine() const noexcept { return check(), *this; }
-  void check() const noexcept {
+  [[nodiscard]] static thread_number my_number() noexcept {
     static thread_local const thread_number me = ::gettid();
+    return me;
+  }
+  void check() const noexcept {
+    const thread_number me = my_number();
     thread_number owner = owner_.load(std::memory_order_relaxed);
     if (owner == me) return;
     if (owner == nobody && owner_.compare_exchange_strong(owner, me, std::memory_order_acquire)) return;

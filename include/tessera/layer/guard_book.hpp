@@ -43,6 +43,7 @@ struct guarded_block {
   field<std::size_t> requested{0};  ///< bytes; until it is handed out, those of the block
   field<std::uint64_t> stream{0};
   field<const char*> label{""};
+  bool has_pages = false;         ///< which are mapped
   guarded_block* next = nullptr;  ///< among the unused, or in quarantine
 
   [[nodiscard]] std::uintptr_t end() const noexcept { return address + requested; }
@@ -78,12 +79,20 @@ class guard_book {
     b.address = pages + page_bytes - bytes;
     b.requested = bytes;
     b.label = "";
+    b.has_pages = page_bytes != 0;
     b.is = guarded_block::state::idle;
+    mappings_ += mappings_of(b);
     return &b;
+  }
+  /// A block's pages are not mapped any more.
+  void lose_pages(guarded_block& b) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(b.has_pages, false)) mappings_ -= most_mappings_each - 1;
   }
   /// Forgets a block.
   void remove(guarded_block& b) noexcept {
     const std::lock_guard lock(mutex_);
+    mappings_ -= mappings_of(b);
     b.is = guarded_block::state::unused;
     by_range_.erase(b.range);
     b.next = std::exchange(unused_, &b);
@@ -187,6 +196,13 @@ class guard_book {
     return quarantined_;
   }
 
+  /// Mappings of the process that the blocks take at most, as neighbours may share some.
+  [[nodiscard]] std::size_t mappings() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return mappings_;
+  }
+  static constexpr std::size_t most_mappings_each = 3;  ///< of a block: its pages, and a guard on each side
+
   /// Says of which block an address that was touched lies inside or between the guards; for signal handlers, as it takes no
   /// lock. Empty where there is none.
   ///   Cost:  linear in the blocks
@@ -202,6 +218,9 @@ class guard_book {
   }
 
  private:
+  [[nodiscard]] static std::size_t mappings_of(const guarded_block& b) noexcept {
+    return b.has_pages ? most_mappings_each : 1;
+  }
   static constexpr std::size_t most_labels = 4095;
   struct chunk {
     std::array<guarded_block, 128> blocks;
@@ -250,7 +269,7 @@ class guard_book {
     const bool is_before = at < b.address, is_past = at >= b.end();
     const std::uint64_t bytes = is_before ? b.address - at : is_past ? at - b.end() + 1 : at - b.address;
     words.add(bytes).add(bytes == 1 ? " byte " : " bytes ");
-    return describe(words.add(is_before ? "before the begin of "
+    return describe(words.add(is_before ? "before the beginning of "
                               : is_past ? "past the end of "
                                         : "into "),
                     b);
@@ -272,7 +291,7 @@ class guard_book {
   guarded_block* unused_ = nullptr;
   guarded_block* oldest_ = nullptr;  // in quarantine
   guarded_block* newest_ = nullptr;
-  std::size_t quarantined_ = 0;
+  std::size_t quarantined_ = 0, mappings_ = 0;
   std::set<std::string, std::less<>> labels_;  // which stay where they are
   const char* label_ = "";
 };

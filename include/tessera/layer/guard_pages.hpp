@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,6 +23,9 @@ struct guarding {
   bool frees_pages =
       true;  ///< with a block, so that who touches it then faults; else its pages stay with it in
              ///< quarantine, filled, and a write is found when it leaves
+  std::size_t most_mappings =
+      0;  ///< of the process, for all blocks; one that is there takes up to three, one
+          ///< in quarantine one. 0 stands for 15/16 of what the system allows
 };
 
 /// Gives segments in pages of their own, at the end of them, between addresses that nobody may touch; and keeps the
@@ -34,12 +38,15 @@ class guard_memory {
                 "[tessera/provider/provider.hpp]");
 
  public:
-  guard_memory(Device& device, guarding how) noexcept : device_(&device), how_(how) {}
+  guard_memory(Device& device, guarding how) noexcept : device_(&device), how_(how) {
+    const std::size_t system = how.most_mappings == 0 ? host_most_mappings() : 0;
+    if (how.most_mappings == 0) how_.most_mappings = system - system / 16;
+  }
   guard_memory(const guard_memory&) = delete;
   guard_memory& operator=(const guard_memory&) = delete;
   ~guard_memory() { drop_quarantine(0); }
 
-  /// Where the device refuses, what is in quarantine goes first, as far as that may help.
+  /// Where the device refuses, or mappings are to be spared, what is in quarantine goes first, as far as that may help.
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept {
     if (bytes == 0 || bytes % min_alignment != 0 || bytes > max_request) return nullptr;
     while (true) {
@@ -51,13 +58,15 @@ class guard_memory {
   }
   bool release(void* p, std::size_t bytes) noexcept {
     guarded_block* const b = book_.find(p);
-    if (b == nullptr || host_address(p) != b->address || host_address(p) + bytes != b->end_of_pages())
+    if (b == nullptr || host_address(p) != b->address || host_address(p) + bytes != b->end_of_pages() ||
+        b->is == guarded_block::state::gone)
       return false;
     if (b->is == guarded_block::state::live) end_if(book_.damage_in(*b), "at the end of the allocator");
-    if (!how_.frees_pages) {
+    // What the device does not unmap is tried again when it leaves quarantine, so that it is not at each call.
+    if (how_.frees_pages && device_->unmap(pages_of(*b), b->page_bytes)) {
+      book_.lose_pages(*b);
+    } else {
       book_.poison(*b);
-    } else if (!device_->unmap(pages_of(*b), b->page_bytes)) {
-      return false;
     }
     book_.put_in_quarantine(*b);
     drop_quarantine(how_.quarantine);
@@ -69,6 +78,9 @@ class guard_memory {
       if (!drop(*oldest)) return;
     }
   }
+
+  /// Why the latest request that failed did so, if that was not for the device, whose words are then its own; else null.
+  [[nodiscard]] const char* refusal() const noexcept { return refusal_; }
 
   [[nodiscard]] Device& device() const noexcept { return *device_; }
   [[nodiscard]] guard_book& book() noexcept { return book_; }
@@ -86,6 +98,11 @@ class guard_memory {
     const std::size_t page_bytes = align_up(bytes, step);
     const std::size_t guard = align_up(how_.guard, step);
     const std::size_t all = page_bytes + 2 * guard;
+    // Without a mapping to spare, the system could not unmap what is to go.
+    quarantine_may_help = true;
+    refusal_ = no_mappings;
+    if (book_.mappings() + guard_book::most_mappings_each > how_.most_mappings) return nullptr;
+    refusal_ = nullptr;
     void* const range = device_->reserve(all, step);
     quarantine_may_help = range == nullptr || !how_.frees_pages;
     if (range == nullptr) return nullptr;
@@ -112,9 +129,10 @@ class guard_memory {
   }
   /// Gives back what a block has that is out of quarantine; false where the device fails, and it is there again.
   [[nodiscard]] bool drop(guarded_block& b) noexcept {
-    if (!how_.frees_pages && b.page_bytes != 0) {
+    if (b.has_pages) {
       end_if(book_.misuse_of(b), "out of quarantine");
       if (!device_->unmap(pages_of(b), b.page_bytes)) return book_.put_in_quarantine(b), false;
+      book_.lose_pages(b);
     }
     const std::uintptr_t range = b.range;
     const std::size_t bytes = b.range_bytes;
@@ -129,11 +147,15 @@ class guard_memory {
       book_.put_in_quarantine(*kept);
     return false;
   }
+  static constexpr const char* no_mappings =
+      "guarded: more blocks would take mappings that the process must spare; the system administrator raises "
+      "/proc/sys/vm/max_map_count, or the program guarding::most_mappings";
   [[nodiscard]] static void* pages_of(const guarded_block& b) noexcept { return host_pointer(b.pages); }
 
   Device* device_;
   guarding how_;
   guard_book book_;
+  std::atomic<const char*> refusal_{nullptr};
 };
 
 /// What a guarded allocator takes for its provider.

@@ -121,6 +121,17 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
                          : unlimited;
 }
 
+/// How many mappings the system lets a process have; `unlimited` where it does not say.
+[[nodiscard]] inline std::size_t host_most_mappings() noexcept {
+  const host_descriptor file{::open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC)};
+  char text[32];
+  const ssize_t length = file ? ::read(file.get(), text, sizeof text - 1) : 0;
+  if (length <= 0) return unlimited;
+  text[length] = 0;
+  const std::size_t most = std::strtoull(text, nullptr, 10);
+  return most != 0 ? most : unlimited;
+}
+
 /// Keeps memory from being moved to a disk, and sets `locked` to whether that was done; it is there then. Pages larger
 /// than normal are never moved.
 [[nodiscard]] inline const char* host_lock(void* p, std::size_t bytes, page_kind kind, host_pinning pin,

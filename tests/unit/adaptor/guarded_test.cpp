@@ -292,9 +292,10 @@ TEST(guarded_death, names_what_was_written_past_the_end_and_before_the_begin) {
       "deallocate: an overrun: a byte was written 1 byte past the end of a live block of 1000 bytes at "
       "0x[0-9a-f]+, stream 0, label 'batch'");
   EXPECT_DEATH((void)pool.try_deallocate(written(1023)), "an overrun: .* 24 bytes past the end of");
-  EXPECT_DEATH(pool.deallocate(written(-3), 1000), "an underrun: .* 3 bytes before the begin of .* 'batch'");
+  EXPECT_DEATH(pool.deallocate(written(-3), 1000),
+               "an underrun: .* 3 bytes before the beginning of .* 'batch'");
   EXPECT_DEATH((write_at(written(-3), -900), pool.check()),
-               "check: an underrun: .* 3 bytes before the begin of");
+               "check: an underrun: .* 3 bytes before the beginning of");
   EXPECT_DEATH((written(1001), pool.~pool_type()),
                "at the end of the allocator: an overrun: .* 2 bytes past");
   EXPECT_DEATH(
@@ -348,7 +349,7 @@ TEST(guarded_death, finds_a_write_after_the_free_in_memory_that_stays) {
       "out of quarantine: a use after free: a byte was written 7 bytes into a freed block of 1000 bytes at "
       "0x.*, label 'batch'");
   EXPECT_DEATH((write_at(freed(), -1), pool.~pool_type()),
-               "a use after free: .* 1 byte before the begin of a freed block");
+               "a use after free: .* 1 byte before the beginning of a freed block");
   pool.drop_quarantine();
 }
 
@@ -359,6 +360,68 @@ TEST(guarded_host_pinned, gives_memory_in_quarantine_back_before_it_fails) {
   for (int i = 0; i < 100; ++i) pool.deallocate(pool.allocate(16_KiB));
   EXPECT_EQ(device.held().created, 64_KiB);
   pool.drop_quarantine();
+  EXPECT_EQ(device.held(), host_pinned::holdings{});
+}
+
+TEST(guarded_host_pinned, spares_mappings_so_that_frees_go_on_and_then_serves_again) {
+  for (const bool frees_pages : {true, false}) {
+    host_pinned device = host_memory();
+    {
+      guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{
+          provider_ref(device), {}, {}, {.frees_pages = frees_pages, .most_mappings = 300}};
+      EXPECT_EQ(pool.last_error(), "");
+      for (int round = 0; round < 3; ++round) {
+        std::vector<void*> live;
+        while (void* const p = pool.try_allocate(100)) live.push_back(p);
+        EXPECT_EQ(live.size(), 100u);  // of three each; what was in quarantine has gone
+        EXPECT_NE(pool.last_error().find("/proc/sys/vm/max_map_count"), std::string::npos);
+        EXPECT_EQ(pool.book().mappings(), 300u);
+        for (void* p : live) pool.deallocate(p);
+        EXPECT_EQ(pool.now().reserved, 0u);
+        EXPECT_EQ(pool.book().quarantined(), 100 * 12_KiB);
+        EXPECT_EQ(pool.book().mappings(), frees_pages ? 100u : 300u);
+        EXPECT_STREQ(pool.audit(), nullptr);
+      }
+      pool.drop_quarantine();
+      EXPECT_EQ(pool.book().mappings(), 0u);
+    }
+    EXPECT_EQ(device.held(), host_pinned::holdings{});
+  }
+}
+
+TEST(guarded_host_pinned, says_what_the_device_refuses_where_mappings_are_left) {
+  pool_type pool(host_memory(64_KiB));
+  EXPECT_EQ(pool.try_allocate(128_KiB), nullptr);
+  EXPECT_NE(pool.last_error().find("capacity"), std::string::npos) << pool.last_error();
+}
+
+/// A device that unmaps nothing for a while, and counts how often it was asked to.
+class stubborn : public forwarding<host_pinned> {
+ public:
+  using forwarding<host_pinned>::forwarding;
+  static inline bool refuses = false;
+  static inline std::size_t asked = 0;
+  bool unmap(void* p, std::size_t bytes) noexcept { return ++asked, !refuses && to().unmap(p, bytes); }
+};
+TEST(guarded_host_pinned, frees_that_the_device_cannot_carry_out_are_not_all_tried_again_at_each) {
+  host_pinned device = host_memory();
+  {
+    guarded<pytorch_pinned<>, stubborn> pool{stubborn(device), {}, {}, {.quarantine = 120_KiB}};
+    std::vector<void*> live;
+    for (int i = 0; i < 200; ++i) live.push_back(pool.allocate(100));
+    stubborn::refuses = true, stubborn::asked = 0;
+    for (void* p : live) pool.deallocate(p);
+    EXPECT_LE(stubborn::asked, 400u);
+    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(device.held().mapped, 200 * 4_KiB);
+    EXPECT_DEATH(pool.deallocate(live[0]), "a double free of a freed block of 100 bytes");
+    stubborn::refuses = false;
+    pool.deallocate(pool.allocate(100));
+    EXPECT_EQ(pool.book().quarantined(), 120_KiB);
+    EXPECT_EQ(device.held().mapped, 9 * 4_KiB);
+    pool.drop_quarantine();
+    EXPECT_EQ(device.held().mapped, 0u);
+  }
   EXPECT_EQ(device.held(), host_pinned::holdings{});
 }
 
@@ -374,7 +437,7 @@ TEST(guarded_death, reports_the_access_by_name) {
                "stream 0, label 'batch'");
   const auto before = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(p) % 4_KiB) + 1;
   EXPECT_DEATH(write_at(p, -before),
-               std::to_string(before) + " bytes before the begin of a live block of 1000 bytes");
+               std::to_string(before) + " bytes before the beginning of a live block of 1000 bytes");
   pool.deallocate(p);
   EXPECT_DEATH(write_at(p, 10), "10 bytes into a freed block of 1000 bytes at 0x.*, label 'batch'");
   EXPECT_DEATH((void)std::to_string(bytes_of(p)[999]), "999 bytes into a freed block");

@@ -113,6 +113,15 @@ TEST(leak_checked, says_it_on_standard_error_unless_told_otherwise) {
   EXPECT_EQ(said.substr(said.size() - 13), "  and 2 more\n") << said;
 }
 
+TEST(leak_checked, says_one_block_of_one) {
+  testing::internal::CaptureStderr();
+  {
+    leak_checked<caching_allocator<pytorch<>, simulated_device>> pool;
+    (void)pool.allocate(1000);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr().find("tessera: 1 live block of 1000 bytes when"), 0u);
+}
+
 TEST(leak_checked, finds_labels_behind_a_mutex_and_between_guard_pages) {
   std::vector<std::string> labels;
   {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/in_place.hpp>
+#include <tessera/adaptor/leak_checked.hpp>
 #include <tessera/adaptor/one_thread.hpp>
 #include <tessera/shape/unique_block.hpp>
 #include <tessera/tessera.hpp>
@@ -64,6 +68,34 @@ TEST(one_thread_of_several_threads, may_end_anywhere) {
   SUCCEED();
 }
 
+/// Counts the blocks that it is told of.
+struct count_live {
+  std::size_t* live = nullptr;
+  void operator()(const live_blocks& left) const { *live += left.count; }
+};
+template <typename Pool>
+std::size_t left_where_it_ends_elsewhere() {
+  std::size_t live = 0;
+  std::optional<Pool> pool(std::in_place);
+  pool->report_to().live = &live;
+  pool->deallocate(pool->allocate(5_MiB));
+  (void)pool->allocate(5_MiB);
+  elsewhere([&] { pool.reset(); });
+  return live;
+}
+TEST(one_thread_of_several_threads, may_end_anywhere_with_its_leaks_told) {
+  EXPECT_EQ((left_where_it_ends_elsewhere<leak_checked<checked, count_live>>()), 1u);
+  EXPECT_EQ((left_where_it_ends_elsewhere<one_thread<leak_checked<plain, count_live>>>()), 1u);
+}
+
+TEST(one_thread_of_several_threads, passes_a_block_on) {
+  checked pool;
+  void* input = pool.allocate(5_MiB);
+  void* const at = input;
+  EXPECT_EQ(allocate_in_place(pool, input, 5_MiB), at);
+  pool.deallocate(at);
+}
+
 // Each call that touches the allocator.
 TEST(one_thread_death, names_both_threads) {
   checked pool;
@@ -80,6 +112,10 @@ TEST(one_thread_death, names_both_threads) {
   dies([h](checked& c) { c.deallocate(h); });
   dies([p](checked& c) { (void)c.try_deallocate(p); });
   dies([p](checked& c) { c.record_stream(p, {}); });
+  dies([p](checked& c) {
+    void* donor = p;
+    (void)allocate_in_place(c, donor, 5_MiB);
+  });
   dies([](checked& c) { c.trim(); });
   dies([](checked& c) { (void)c.now(); });
   dies([](checked& c) { (void)c.device(); });
