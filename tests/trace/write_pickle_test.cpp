@@ -346,6 +346,19 @@ TEST(read_snapshot, refuses_a_device_number_that_would_make_a_long_list) {
   EXPECT_EQ(std::get<input_error>(read).rule, "'device' is 65536; less than 65536 are read");
 }
 
+TEST(read_snapshot, refuses_segments_that_overlap) {
+  snapshot s = full();
+  const auto& first = s.segments[0];
+  auto& second = s.segments[1];
+  second.device = first.device;
+  second.address = first.address + 512;
+  std::uint64_t at = second.address;
+  for (auto& b : second.blocks) b.address = at, at += b.size;
+  const auto read = read_snapshot(pickled_text(s), "file");
+  ASSERT_TRUE(std::holds_alternative<input_error>(read));
+  EXPECT_EQ(std::get<input_error>(read).rule, "two segments overlap");
+}
+
 TEST(read_snapshot, any_mutation_is_answered_and_what_is_read_can_be_written) {
   const std::string whole = pickled_text(full());
   constexpr std::string_view letters =
