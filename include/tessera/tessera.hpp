@@ -13,3 +13,4 @@
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/recipe/with.hpp>
+#include <tessera/version.hpp>

@@ -18,3 +18,30 @@ run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/project -B ${SCRATCH}/build -G
     -D TESSERA=${TESSERA} -D CMAKE_PREFIX_PATH=${SCRATCH}/installed -D CMAKE_CXX_COMPILER=${COMPILER})
 run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
 run(${SCRATCH}/build/consumer)
+
+# What the program's project installs is its own: none of our headers and packages.
+run(${CMAKE_COMMAND} --install ${SCRATCH}/build --prefix ${SCRATCH}/of_consumer)
+file(GLOB_RECURSE found RELATIVE ${SCRATCH}/of_consumer ${SCRATCH}/of_consumer/*)
+if(NOT found STREQUAL "bin/consumer")
+  message(FATAL_ERROR "a project that uses tessera by ${WAY} installs '${found}', not its program alone")
+endif()
+
+# A component that does not exist is an error where it is required, and is said not to be there where it is optional.
+if(WAY STREQUAL find_package)
+  function(expect_for_component asked code words)
+    file(WRITE ${SCRATCH}/component/CMakeLists.txt "cmake_minimum_required(VERSION 3.24)\nproject(component LANGUAGES NONE)
+find_package(tessera ${asked})\nmessage(STATUS \"tessera \${tessera_FOUND}, nonsense '\${tessera_nonsense_FOUND}'\")\n")
+    execute_process(COMMAND ${CMAKE_COMMAND} -S ${SCRATCH}/component -B ${SCRATCH}/component/build -G ${GENERATOR} --fresh
+                            -D CMAKE_PREFIX_PATH=${SCRATCH}/installed
+                    RESULT_VARIABLE got OUTPUT_VARIABLE out ERROR_VARIABLE out)
+    string(REGEX REPLACE "[ \n]+" " " out "${out}")
+    string(FIND "${out}" "${words}" at)
+    if(NOT got EQUAL code OR at EQUAL -1)
+      message(FATAL_ERROR "find_package(tessera ${asked}): ${got}, expected ${code} and '${words}' in:\n${out}")
+    endif()
+  endfunction()
+  expect_for_component("REQUIRED" 0 "tessera 1, nonsense ''")
+  expect_for_component("REQUIRED COMPONENTS nonsense" 1 "tessera has no component 'nonsense'")
+  expect_for_component("COMPONENTS nonsense" 0 "tessera 0, nonsense 'FALSE'")
+  expect_for_component("REQUIRED OPTIONAL_COMPONENTS nonsense" 0 "tessera 1, nonsense 'FALSE'")
+endif()

@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <string_view>
+
 #include <tessera/tessera.hpp>
+
+#ifdef VERSION_OF_PACKAGE
+static_assert(std::string_view(TESSERA_VERSION_STRING) == VERSION_OF_PACKAGE);
+#endif
+static_assert(TESSERA_VERSION ==
+              TESSERA_VERSION_MAJOR * 10000 + TESSERA_VERSION_MINOR * 100 + TESSERA_VERSION_PATCH);
 
 std::size_t reserved_elsewhere();
 
