@@ -16,22 +16,22 @@
 
 namespace tessera {
 
-/// A stream of this library, or of another: a handle that is a pointer or a number, or what gives one by get(), as
-/// cuda::stream_ref does. Other types get a conversion to stream_id.
+/// A stream of this library, or of another: a pointer, as cudaStream_t; what converts to one, as rmm::cuda_stream_view; or
+/// what gives one by get(), as cuda::stream_ref. Other types get a conversion to stream_id. No integer is a stream, so that
+/// a size is not taken for one.
 template <typename S>
-concept names_stream = std::convertible_to<const S&, stream_id> || std::is_pointer_v<S> ||
-                       std::unsigned_integral<S> || requires(const S& s) {
-                         { s.get() } -> std::convertible_to<const void*>;
-                       };
+concept names_stream =
+    std::convertible_to<const S&, stream_id> ||
+    (std::convertible_to<const S&, const void*> && !std::is_null_pointer_v<S>) || requires(const S& s) {
+      { s.get() } -> std::convertible_to<const void*>;
+    };
 
 template <names_stream S>
 [[nodiscard]] stream_id stream_named(const S& stream) noexcept {
   if constexpr (std::convertible_to<const S&, stream_id>) {
     return stream;
-  } else if constexpr (std::is_pointer_v<S>) {
-    return {reinterpret_cast<std::uintptr_t>(stream)};
-  } else if constexpr (std::unsigned_integral<S>) {
-    return {stream};
+  } else if constexpr (std::convertible_to<const S&, const void*>) {
+    return {reinterpret_cast<std::uintptr_t>(static_cast<const void*>(stream))};
   } else {
     return stream_named(stream.get());
   }
@@ -49,9 +49,12 @@ class wait_failed final : public std::exception {
   }
 };
 
-/// An allocator in the shape that CCCL 3 asks of memory resources (cuda::mr::resource and, without streams,
-/// cuda::mr::synchronous_resource), of which nothing is included. It is copied freely, and equal to what gives from the same
+/// An allocator as a memory resource of CCCL 3.1 and newer: cuda::mr::resource and, without streams,
+/// cuda::mr::synchronous_resource. No header of CCCL is included. It is copied freely, and equal to what gives from the same
 /// allocator. With a shared_allocator for `A`, whoever keeps it, as cuda::mr::any_resource does, keeps the allocator.
+///
+/// CCCL 3.0, which comes with CUDA 13.0, and 2.x write allocate(bytes, alignment) and allocate_async(bytes, alignment,
+/// stream). These do not compile here: take a newer CCCL, or a pmr_resource for memory that the host sees.
 ///
 ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
 ///     tessera::stream_resource memory(pool);
@@ -96,6 +99,10 @@ class stream_resource {
     aligned_request(bytes, alignment)
         .deallocate_behind(from_.get(), p, stream_named(stream), [this](stream_id s) { return finish(s); });
   }
+
+  /// Calls of CCCL 3.0, whose first number would be taken for a stream.
+  void* allocate(std::size_t bytes, std::size_t alignment) = delete;
+  void deallocate(void* p, std::size_t bytes, std::size_t alignment) = delete;
 
   /// Memory that any stream may use at once.
   ///   Throws:  what the allocator's allocate throws, and wait_failed

@@ -8,8 +8,8 @@
 #include <typeinfo>
 #include <utility>
 
-/// Stands for what CCCL 3 asks of memory resources and does with them, as its cuda/__memory_resource headers do; those
-/// compile only where CUDA's are.
+/// Stands for what CCCL 3.1 and newer ask of memory resources and do with them, as their cuda/__memory_resource headers do;
+/// those compile only where CUDA's are.
 namespace cccl_shapes {
 
 struct stream_object;
@@ -44,6 +44,24 @@ concept resource = synchronous_resource<R> &&
                      { r.allocate(stream, bytes, alignment) } -> std::same_as<void*>;
                      { r.deallocate(stream, p, bytes, alignment) } -> std::same_as<void>;
                    };
+
+/// What CCCL asked before: of CUDA 13.0, 3.0.
+namespace before_3_1 {
+
+template <typename R>
+concept resource =
+    std::equality_comparable<R> && requires(R& r, void* p, std::size_t bytes, std::size_t alignment) {
+      { r.allocate(bytes, alignment) } -> std::same_as<void*>;
+      { r.deallocate(p, bytes, alignment) } -> std::same_as<void>;
+    };
+template <typename R>
+concept async_resource =
+    requires(R& r, void* p, std::size_t bytes, std::size_t alignment, stream_ref stream) {
+      { r.allocate_async(bytes, alignment, stream) } -> std::same_as<void*>;
+      { r.deallocate_async(p, bytes, alignment, stream) } -> std::same_as<void>;
+    };
+
+}  // namespace before_3_1
 
 template <typename R, typename Property>
 concept has_property = requires(const R& r, Property property) { get_property(r, property); };

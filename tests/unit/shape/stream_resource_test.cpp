@@ -57,13 +57,33 @@ static_assert(cccl_shapes::resource<cccl_shapes::any_resource<device_accessible>
 
 static_assert(names_stream<stream_id> && names_stream<stream_ref> &&
               names_stream<cccl_shapes::stream_handle>);
-static_assert(names_stream<std::uint64_t> && names_stream<any_stream>);
+static_assert(names_stream<any_stream>);
 static_assert(!names_stream<double> && !names_stream<int> && !names_stream<torch>);
+static_assert(!names_stream<std::size_t> && !names_stream<bool> && !names_stream<std::nullptr_t>);
+/// As rmm::cuda_stream_view and c10::cuda::CUDAStream.
+struct stream_view {
+  cccl_shapes::stream_handle of;
+  operator cccl_shapes::stream_handle() const noexcept { return of; }
+};
+static_assert(names_stream<stream_view>);
 struct queue {
   int number;
   operator stream_id() const { return {static_cast<std::uint64_t>(number) + 10}; }
 };
 static_assert(names_stream<queue>);
+
+// What CCCL wrote before 3.1 does not compile, with variables as with numbers.
+template <typename R>
+concept allocates_by_two_numbers = requires(R& r, std::size_t number) {
+  r.allocate(number, number);
+} || requires(R& r) { r.allocate(1000, 256); } || requires(R& r) { r.allocate(0, 256); };
+template <typename R>
+concept frees_by_two_numbers = requires(R& r, void* p, std::size_t number) {
+  r.deallocate(p, number, number);
+} || requires(R& r, void* p) { r.deallocate(p, 0, 256); };
+static_assert(!allocates_by_two_numbers<on_device> && !frees_by_two_numbers<on_device>);
+static_assert(!cccl_shapes::before_3_1::resource<on_device>);
+static_assert(!cccl_shapes::before_3_1::resource<owner> && !cccl_shapes::before_3_1::async_resource<owner>);
 
 stream_ref stream(std::uintptr_t number) { return {reinterpret_cast<cccl_shapes::stream_handle>(number)}; }
 
@@ -71,7 +91,7 @@ TEST(stream_resource, names_streams_by_their_handles) {
   EXPECT_EQ(stream_named(stream_id{3}), stream_id{3});
   EXPECT_EQ(stream_named(stream(0x7f00)), stream_id{0x7f00});
   EXPECT_EQ(stream_named(stream(0x7f00).get()), stream_id{0x7f00});
-  EXPECT_EQ(stream_named(std::uint64_t{5}), stream_id{5});
+  EXPECT_EQ(stream_named(stream_view{stream(0x7f00).get()}), stream_id{0x7f00});
   EXPECT_EQ(stream_named(queue{2}), stream_id{12});
   EXPECT_EQ(stream_named(stream(0)), stream_id{});
 }

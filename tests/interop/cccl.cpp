@@ -1,0 +1,68 @@
+// needs: cuda/memory_resource cuda_runtime_api.h
+// SPDX-License-Identifier: Apache-2.0
+// What CCCL itself says of a stream_resource, and what its own wrappers do with one. Nothing here calls a device.
+#include <cstdint>
+#include <cstdio>
+
+#define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE  // up to CCCL 3.0
+#include <cuda/memory_resource>
+#include <cuda/stream_ref>
+#include <cuda/version>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/shape/shared_allocator.hpp>
+#include <tessera/shape/stream_resource.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using pool_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
+using memory_type =
+    tessera::stream_resource<tessera::shared_allocator<pool_type>, cuda::mr::device_accessible>;
+
+#if CCCL_VERSION >= 3001000
+static_assert(cuda::mr::synchronous_resource_with<memory_type, cuda::mr::device_accessible>);
+static_assert(cuda::mr::resource_with<memory_type, cuda::mr::device_accessible>);
+static_assert(!cuda::has_property<memory_type, cuda::mr::host_accessible>);
+
+cuda::stream_ref stream(std::uintptr_t number) { return {reinterpret_cast<cudaStream_t>(number)}; }
+
+template <typename Resource>
+bool serves(Resource& memory, pool_type& pool) {
+  void* const p = memory.allocate(stream(0x10000), 1'000'000, 4096);
+  if (pool.now().live < 1'000'000) return std::puts("the bytes are not those that were asked for"), false;
+  if (reinterpret_cast<std::uintptr_t>(p) % 4096 != 0) return std::puts("the alignment is not kept"), false;
+  memory.deallocate(stream(0x10000), p, 1'000'000, 4096);
+  void* const on_other = memory.allocate(stream(0x20000), 1'000'000, 4096);
+  if (on_other == p) return std::puts("streams are not told apart"), false;
+  memory.deallocate(stream(0x20000), on_other, 1'000'000, 4096);
+  memory.deallocate_sync(memory.allocate_sync(1000, 256), 1000, 256);
+  return pool.now().live == 0 && pool.audit() == nullptr;
+}
+
+int use() {
+  auto pool = tessera::make_shared_allocator<pool_type>();
+  memory_type memory(pool);
+  cuda::mr::resource_ref<cuda::mr::device_accessible> ref{memory};
+  if (!serves(memory, *pool) || !serves(ref, *pool)) return 1;
+#if CCCL_VERSION >= 3002000
+  cuda::mr::any_resource<cuda::mr::device_accessible> kept{memory};
+  cuda::mr::any_resource<cuda::mr::device_accessible> copy = kept;
+  if (!(copy == kept)) return std::puts("copies of one resource differ"), 1;
+  if (!serves(copy, *pool)) return 1;
+#endif
+  return 0;
+}
+#else
+// Versions before 3.1 ask for other functions: that none of them is there keeps their arguments from being taken for others.
+static_assert(!cuda::mr::resource<memory_type> && !cuda::mr::async_resource<memory_type>);
+
+int use() { return 0; }
+#endif
+
+}  // namespace
+
+int main() {
+  std::printf("CCCL %d\n", CCCL_VERSION);
+  return use();
+}
