@@ -11,6 +11,7 @@
 #include "commands.hpp"
 #include "comparison.hpp"
 #include "input.hpp"
+#include "terminal.hpp"
 
 namespace {
 
@@ -53,18 +54,18 @@ void print_json(const std::string& trace, const tessera::trace::program& program
 }  // namespace
 
 int replay::compare(const arguments& said) {
-  const std::size_t wide = said.files.size();
-  for (std::size_t i = 0; i < wide; ++i) {
+  const std::vector<wish> wishes = with_compared(wishes_of(said, {}));
+  steps at(said.files.size() * wishes.size());
+  for (std::size_t i = 0; i < said.files.size(); ++i) {
     const std::string& file = said.files[i];
     const auto recording = read_recording(file);
     if (const auto* wrong = std::get_if<tessera::trace::input_error>(&recording))
       return complain(wrong->text());
     const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
-    const auto found =
-        rows_of(wishes_of(said, {}), program, said.capacity,
-                "[" + std::to_string(i + 1) + "/" + std::to_string(wide) + "] " + title_of(file));
+    const auto found = rows_of(wishes, program, said.capacity, at, title_of(file));
     if (const auto* const wrong = std::get_if<std::string>(&found)) return complain(*wrong);
     const auto& rows = std::get<std::vector<row>>(found);
+    progress_line::clear();
     said.json ? print_json(title_of(file), program, rows, i == 0) : print(title_of(file), program, rows);
   }
   if (said.json) std::puts("]");

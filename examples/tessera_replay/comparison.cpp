@@ -52,23 +52,26 @@ std::vector<replay::wish> replay::wishes_of(const arguments& said,
   return wishes;
 }
 
-std::variant<std::vector<replay::row>, std::string> replay::rows_of(std::vector<wish> wishes,
-                                                                    const tessera::trace::program& program,
-                                                                    std::size_t capacity,
-                                                                    const std::string& task) {
+std::vector<replay::wish> replay::with_compared(std::vector<wish> wishes) {
   for (const char* const name : compared) {
     if (std::none_of(wishes.begin(), wishes.end(), [&](const wish& w) { return w.name == name; }))
       wishes.push_back({name, "", name});
   }
+  return wishes;
+}
+
+std::variant<std::vector<replay::row>, std::string> replay::rows_of(const std::vector<wish>& wishes,
+                                                                    const tessera::trace::program& program,
+                                                                    std::size_t capacity, steps& at,
+                                                                    const std::string& task) {
   std::vector<row> rows;
   for (const wish& w : wishes) {
-    progress(task + ": " + w.name);
+    at.next(task + ": " + w.name);
     std::string wrong = choose_recipe(w.recipe, w.conf, capacity,
                                       [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
                                         rows.push_back(measure<Recipe>(w.name, program, chosen, capacity));
                                       });
     if (!wrong.empty()) return wrong;
   }
-  progress("");
   return rows;
 }

@@ -11,6 +11,7 @@
 #include <tessera/trace/program.hpp>
 
 #include "commands.hpp"
+#include "terminal.hpp"
 
 namespace replay {
 
@@ -38,11 +39,13 @@ struct wish {
 /// The recipes that were named, or if none was, those; under settings also the last that was named.
 [[nodiscard]] std::vector<wish> wishes_of(const arguments& said, const std::vector<std::string>& otherwise);
 
-/// What each wish makes of a program and then each of `compared` that is not wished for; or what is wrong. Says on a
-/// terminal, behind `task`, what it is at.
-[[nodiscard]] std::variant<std::vector<row>, std::string> rows_of(std::vector<wish> wishes,
+/// The same, and behind them each of `compared` that is not among them.
+[[nodiscard]] std::vector<wish> with_compared(std::vector<wish> wishes);
+
+/// What each wish makes of a program; or what is wrong. Each is a step, named behind `task`.
+[[nodiscard]] std::variant<std::vector<row>, std::string> rows_of(const std::vector<wish>& wishes,
                                                                   const tessera::trace::program& program,
-                                                                  std::size_t capacity,
+                                                                  std::size_t capacity, steps& at,
                                                                   const std::string& task);
 
 }  // namespace replay

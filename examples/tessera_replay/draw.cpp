@@ -20,6 +20,7 @@
 #include "comparison.hpp"
 #include "input.hpp"
 #include "picture.hpp"
+#include "terminal.hpp"
 
 namespace {
 
@@ -124,8 +125,10 @@ int replay::draw(const arguments& said) {
   if (program.peak_live() == 0) return complain(said.files[0] + ": nothing is allocated");
 
   picture shown{title_of(said.files[0]), &recording, program.peak_live(), said.capacity, {}, {}};
+  const std::vector<wish> listed = as_svg ? std::vector<wish>() : with_compared(wishes);
+  steps at(wishes.size() + listed.size());
   for (const wish& w : wishes) {
-    progress(shown.trace + ": " + w.name);
+    at.next(shown.trace + ": " + w.name);
     const std::string wrong = choose_recipe(
         w.recipe, w.conf, said.capacity, [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
           shown.recipes.push_back(run<Recipe>(w.name, recording, program, chosen, said.capacity, !as_svg));
@@ -133,11 +136,11 @@ int replay::draw(const arguments& said) {
     if (!wrong.empty()) return complain(wrong);
   }
   if (!as_svg) {
-    auto rows = rows_of(wishes, program, said.capacity, shown.trace);
+    auto rows = rows_of(listed, program, said.capacity, at, shown.trace);
     if (const auto* const wrong = std::get_if<std::string>(&rows)) return complain(*wrong);
     shown.rows = std::move(std::get<std::vector<row>>(rows));
   }
-  progress("");
+  progress_line::clear();
   const auto wrong = tessera::trace::save(
       said.out, [&](auto& out) { out.write(as_svg ? svg_text(shown) : html_report(shown)); });
   if (wrong) return complain(wrong->text());

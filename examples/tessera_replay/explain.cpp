@@ -95,6 +95,5 @@ int replay::explain(const arguments& said) {
   const std::string& text = said.files[0];
   if (said.dialect == "pytorch") return explain_in<tessera::config::pytorch>(text);
   if (said.dialect == "torch_npu") return explain_in<tessera::config::torch_npu>(text);
-  if (said.dialect == "paddle") return explain_in<tessera::config::paddle>(text);
-  return complain("--dialect " + said.dialect + ": no such dialect; there are pytorch, torch_npu, paddle");
+  return explain_in<tessera::config::paddle>(text);
 }

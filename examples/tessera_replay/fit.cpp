@@ -10,6 +10,8 @@
 #include "capacity.hpp"
 #include "commands.hpp"
 #include "input.hpp"
+#include "terminal.hpp"
+#include "words.hpp"
 
 namespace {
 
@@ -27,10 +29,10 @@ bool completes(const tessera::trace::program& program, tessera::policies<Recipe>
 /// What is tried beyond a capacity that suffices, in percent more: that a larger one does too is not certain.
 constexpr std::size_t probed[] = {1, 2, 3, 5, 8, 12, 18, 25};
 
-std::string listed(const std::vector<std::size_t>& numbers) {
-  std::string text;
-  for (const std::size_t number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
-  return text;
+std::string with_commas(const std::vector<std::size_t>& numbers) {
+  std::vector<std::string> texts;
+  for (const std::size_t number : numbers) texts.push_back(std::to_string(number));
+  return replay::listed(texts);
 }
 
 }  // namespace
@@ -41,35 +43,33 @@ int replay::fit(const arguments& said) {
     if (program.peak_live() == 0) return complain(said.files[0] + ": nothing is allocated");
     const std::size_t most = said.has_capacity ? said.capacity : 2 * tessera::max_request;
     const auto completes_with = [&](std::size_t capacity) {
-      progress(title_of(said.files[0]) + ": with " + std::to_string(capacity));
+      progress_line::show(title_of(said.files[0]) + ": with " + std::to_string(capacity));
       return completes<Recipe>(program, chosen, said.capacity, capacity);
     };
     const auto found = least_capacity(program.peak_live(), most, completes_with);
-    if (!found) {
-      progress("");
+    if (!found)
       return complain(said.files[0] + ": does not complete with " + std::to_string(most) + " bytes");
-    }
     const std::size_t enough = *found;
     std::vector<std::size_t> failing;
     for (const std::size_t percent : probed) {
       const std::size_t more = enough + enough / 100 * percent + enough % 100 * percent / 100;
       if (!completes_with(more)) failing.push_back(more);
     }
-    progress("");
+    progress_line::clear();
     const double over = static_cast<double>(enough) / static_cast<double>(program.peak_live());
     if (said.json) {
       std::printf(
           "{\"trace\": \"%s\", \"recipe\": \"%s\", \"capacity\": %zu, \"peak_live\": %zu, "
           "\"over_peak_live\": %.6f, \"also_fails_with\": [%s]}\n",
           json_text(title_of(said.files[0])).c_str(), said.recipe.c_str(), enough, program.peak_live(), over,
-          listed(failing).c_str());
+          with_commas(failing).c_str());
       return +done;
     }
     std::printf("%s: completes with a capacity of %zu and not with %zu; peak live %zu, ratio %.4f\n",
                 title_of(said).c_str(), enough, enough - 1, program.peak_live(), over);
     if (!failing.empty())
       std::printf("  also fails with %s, as blocks lie elsewhere where there is more memory\n",
-                  listed(failing).c_str());
+                  with_commas(failing).c_str());
     return +done;
   });
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -11,8 +10,6 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
-
-#include <unistd.h>
 
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/event.hpp>
@@ -25,6 +22,7 @@
 #include "capacity.hpp"
 #include "commands.hpp"
 #include "recipes.hpp"
+#include "terminal.hpp"
 
 namespace replay {
 
@@ -54,20 +52,10 @@ using tessera::trace::read_result;
   return is_pickle(bytes) ? read_snapshot_recording(bytes, path) : read_text_trace(bytes, path);
 }
 
-/// Says on a terminal what is being done, over what was said before; nothing where standard error is a file.
-inline void progress(const std::string& text) {
-  if (isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
-}
-
 /// Whether two paths lead to one file.
 [[nodiscard]] inline bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code not_there;
   return std::filesystem::equivalent(a, b, not_there);
-}
-
-inline int complain(const std::string& text) {
-  std::fprintf(stderr, "tessera-replay: %s\n", text.c_str());
-  return wrong_input;
 }
 
 /// Reads what a command on one trace needs, says what is wrong with it, or calls f.operator()<Recipe>(program, policies)

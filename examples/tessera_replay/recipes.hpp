@@ -20,6 +20,7 @@
 #include <tessera/recipe/with.hpp>
 
 #include "commands.hpp"
+#include "recipe_names.hpp"
 
 /// The recipes that can be named on the command line.
 namespace replay {
@@ -95,12 +96,7 @@ template <typename F>
     return plain.template operator()<with<stitched, grow_by_stitching<std::size_t{32}>>>();
   if (name == "power_of_two") return plain.template operator()<power_of_two>();
   if (name == "passthrough") return plain.template operator()<passthrough>();
-  return "--recipe " + name +
-         ": no such recipe; there are pytorch, pytorch_expandable, cuda_async, torch_npu, "
-         "torch_npu_expandable, paddle, "
-         "paddle_auto_growth, paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed, stitched, "
-         "stitched_calmly, "
-         "power_of_two, passthrough";
+  return "--recipe " + no_such_recipe(name);
 }
 
 /// What compare shows, in this order.

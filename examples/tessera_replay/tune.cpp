@@ -10,6 +10,7 @@
 #include "commands.hpp"
 #include "input.hpp"
 #include "recipes.hpp"
+#include "terminal.hpp"
 #include "tune_advice.hpp"
 #include "tune_report.hpp"
 
@@ -43,10 +44,10 @@ int replay::tune_recipe(const arguments& said) {
   for (const char* const name : compared) add(name);
   for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) add(name);
   const std::string title = title_of(file);
-  asked.progress = [&](const std::string& what) { progress(title + ": " + what); };
+  asked.progress = [&](const std::string& what) { progress_line::show(title + ": " + what); };
 
   const tune::advice given = tune::advise(program, asked);
-  progress("");
+  progress_line::clear();
   const tune::report found{title, program, asked, given};
   said.json ? tune::print_json(found) : tune::print(found);
   return given.winner.what.completes && given.keeps_max_ns ? done : differs;

@@ -157,8 +157,8 @@ advice advise(const trace::program& program, const question& asked) {
                          .most = most_to_try(program, asked.has_capacity)};
   given.several_streams = options.known.several_streams;
   options.progress = [&](std::size_t count, std::size_t least) {
-    say(std::to_string(count) + " of at most " + std::to_string(options.most) +
-        " compositions tried; the least is " + std::to_string(least >> 20) + " MiB");
+    say(std::to_string(count) + " compositions tried, and no new round begins after " +
+        std::to_string(options.most) + "; the least is " + std::to_string(least >> 20) + " MiB");
   };
   const bool is_bounded = asked.max_ns > 0;
   const host_times first = measure(program, {}, asked.capacity, 5);

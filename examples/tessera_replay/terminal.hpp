@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdio>
+#include <string>
+
+#include <unistd.h>
+
+#include "commands.hpp"
+
+namespace replay {
+
+/// One line on a terminal that says what is being done, replaced by the next and gone at the end. It says nothing where
+/// standard error is a file.
+class progress_line {
+ public:
+  static void show(const std::string& text) {
+    if (isatty(STDERR_FILENO) == 0) return;
+    std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
+    is_shown() = true;
+  }
+  static void clear() {
+    if (is_shown()) std::fputs("\r\x1b[K", stderr);
+    is_shown() = false;
+  }
+
+ private:
+  static bool& is_shown() {
+    static bool shown = false;
+    return shown;
+  }
+};
+
+/// Counts the steps of a command on a terminal: each is "[number/total] text", and the last one has the total's number.
+///   Requires:  as many calls of `next` as there are steps, unless something goes wrong
+class steps {
+ public:
+  explicit steps(std::size_t total) : total_(total) {}
+  steps(const steps&) = delete;
+  steps& operator=(const steps&) = delete;
+  ~steps() { progress_line::clear(); }
+
+  void next(const std::string& text) {
+    progress_line::show("[" + std::to_string(++done_) + "/" + std::to_string(total_) + "] " + text);
+  }
+
+ private:
+  std::size_t done_ = 0;
+  std::size_t total_;
+};
+
+/// Says what is wrong with what was given, and returns the exit code for it.
+inline int complain(const std::string& text) {
+  progress_line::clear();
+  std::fprintf(stderr, "tessera-replay: %s\n", text.c_str());
+  return wrong_input;
+}
+
+}  // namespace replay
