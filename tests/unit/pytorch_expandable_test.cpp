@@ -192,6 +192,30 @@ TEST(pytorch_expandable_death, settings_that_no_range_can_have_end_the_program_i
   EXPECT_NE(pool.try_allocate(5_MiB), nullptr) << "0 stands for none";
 }
 
+// 20 MiB are all that the device has, and 4 MiB of them came free when the allocator waited for the other stream.
+TEST(pytorch_expandable, a_block_beside_a_hole_serves_that_became_free_in_recovery) {
+  expandable<> pool{small_device(20_MiB)};
+  (void)pool.allocate(16_MiB);
+  void* const waits = pool.allocate(4_MiB);
+  pool.device().submit(stream_id{1}, 1'000'000);
+  ASSERT_TRUE(pool.record_stream(waits, stream_id{1}));
+  pool.deallocate(waits);
+  EXPECT_EQ(pool.try_allocate(4_MiB), waits);
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
+  EXPECT_EQ(pool.statistics().num_ooms, 0u);
+  EXPECT_EQ(pool.device().calls().map, 1u) << "nothing more is mapped";
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+TEST(pytorch_expandable, a_block_beside_a_hole_serves_although_it_is_kept_for_larger_requests) {
+  expandable<> pool;
+  pool.settings().split.max = 32_MiB;
+  void* const large = pool.allocate(60_MiB);
+  pool.deallocate(large);
+  EXPECT_EQ(pool.allocate(5_MiB), large) << "as what is mapped comes first in growth";
+  EXPECT_EQ(pool.now().reserved, 60_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
 // Neither PyTorch nor torch_npu can combine these with expandable segments.
 TEST(pytorch_expandable, idle_pages_above_a_threshold_go_back) {
   expandable<evict_idle_above<percent(50)>, grow_in_place<2_MiB, tunable(20_MiB), 100_MiB>> pool{

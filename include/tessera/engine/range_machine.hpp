@@ -234,14 +234,14 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
     return b.is_unmapped() && b.address % step == 0 ? b.size & ~(step - 1) : 0;
   }
   /// Where free and unmapped blocks side by side hold `size` bytes: the lowest of them, at the lowest place, or null. A
-  /// free block that is large enough by itself is no place: it was refused.
+  /// free block beside an unmapped one may be large enough by itself: recovery made it so, or the policy refused it.
+  ///   Source:  PyTorch's find_expandable_block
   [[nodiscard]] static block* place_for(const free_blocks& home, std::size_t size,
                                         std::size_t step) noexcept {
     block* found = nullptr;
     for_each_unmapped(home, [&found, size, step](block& unmapped) {
       if (unmapped.address % step != 0) return false;  // kept for smaller pages
       block& first = unmapped.below->is_free() ? *unmapped.below : unmapped;
-      if (first.is_free() && first.size >= size) return false;
       std::size_t room = 0;
       for (const block* b = &first; room < size; b = b->above) {
         const std::size_t here = usable(*b, step);
