@@ -122,7 +122,6 @@ int replay::draw(const arguments& said) {
     return complain(wrong->text());
   const auto& recording = std::get<tessera::trace::recording>(read);
   const tessera::trace::program program(recording);
-  if (program.peak_live() == 0) return complain(said.files[0] + ": nothing is allocated");
 
   picture shown{title_of(said.files[0]), &recording, program.peak_live(), said.capacity, {}, {}};
   const std::vector<wish> listed = as_svg ? std::vector<wish>() : with_compared(wishes);

@@ -40,7 +40,6 @@ std::string with_commas(const std::vector<std::size_t>& numbers) {
 int replay::fit(const arguments& said) {
   return with_trace(said, [&]<typename Recipe>(const tessera::trace::program& program,
                                                const tessera::policies<Recipe>& chosen) {
-    if (program.peak_live() == 0) return complain(said.files[0] + ": nothing is allocated");
     const std::size_t most = said.has_capacity ? said.capacity : 2 * tessera::max_request;
     const auto completes_with = [&](std::size_t capacity) {
       progress_line::show(title_of(said.files[0]) + ": with " + std::to_string(capacity));

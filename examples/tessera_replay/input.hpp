@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <optional>
@@ -41,15 +42,34 @@ using tessera::trace::read_result;
 
 [[nodiscard]] inline bool is_pickle(std::string_view bytes) { return bytes.starts_with('\x80'); }
 
-/// A file in any of the formats that are understood, told by its beginning.
+/// What is wrong with a file that is packed, by its beginning; nothing where it is not.
+[[nodiscard]] inline std::optional<tessera::trace::input_error> no_packed_file(std::string_view beginning,
+                                                                               const std::string& path) {
+  using tessera::trace::input_error;
+  if (beginning.starts_with("PK\x03\x04"))
+    return input_error{path,
+                       "is a zip archive, as torch.save writes; a memory snapshot is what "
+                       "torch.cuda.memory._dump_snapshot writes"};
+  if (beginning.starts_with("\x1f\x8b")) return input_error{path, "is packed by gzip; unpack it first"};
+  return {};
+}
+
+/// A file in any of the formats that are understood, told by its beginning; one that allocates nothing is an error.
 [[nodiscard]] inline read_result<tessera::trace::recording> read_recording(const std::string& path) {
   using namespace tessera::trace;
   auto text = read_file(path, [&](std::string_view beginning) {
-    return is_pickle(beginning) ? std::nullopt : no_text_trace(beginning, path);
+    if (is_pickle(beginning)) return std::optional<input_error>();
+    auto packed = no_packed_file(beginning, path);
+    return packed ? packed : no_text_trace(beginning, path);
   });
   if (auto* error = std::get_if<input_error>(&text)) return std::move(*error);
   const std::string& bytes = std::get<std::string>(text);
-  return is_pickle(bytes) ? read_snapshot_recording(bytes, path) : read_text_trace(bytes, path);
+  auto read = is_pickle(bytes) ? read_snapshot_recording(bytes, path) : read_text_trace(bytes, path);
+  const auto allocates = [](const event& e) { return e.what == event::kind::allocate; };
+  if (const auto* made = std::get_if<recording>(&read);
+      made != nullptr && std::none_of(made->events.begin(), made->events.end(), allocates))
+    return input_error{path, "nothing is allocated"};
+  return read;
 }
 
 /// Whether two paths lead to one file.

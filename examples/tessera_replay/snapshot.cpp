@@ -76,7 +76,7 @@ void report(const std::string& path, Pool& pool, const moment& when, const progr
   std::printf(
       "%s: after operation %zu of %zu, %jd bytes reserved, %jd allocated in %jd blocks, %jd requested, %zu "
       "events\n",
-      path.c_str(), trace.events().empty() ? 0 : when.operation + 1, trace.events().size(),
+      path.c_str(), when.operation + 1, trace.events().size(),
       static_cast<std::intmax_t>(counted.reserved_bytes.current),
       static_cast<std::intmax_t>(counted.allocated_bytes.current),
       static_cast<std::intmax_t>(counted.allocation.current),
@@ -113,7 +113,6 @@ int replay::snapshot(const arguments& said) {
             [&](std::size_t i, void*) {
               if (i == when.operation) look();
             });
-        if (trace.events().empty()) look();
         if (error) return complain(error->text());
         if (failures != 0)
           std::fprintf(stderr, "tessera-replay: %s: %zu allocations failed\n", said.files[0].c_str(),

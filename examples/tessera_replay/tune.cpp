@@ -20,7 +20,6 @@ int replay::tune_recipe(const arguments& said) {
   if (const auto* const wrong = std::get_if<tessera::trace::input_error>(&recording))
     return complain(wrong->text());
   const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
-  if (program.peak_live() == 0) return complain(file + ": nothing is allocated");
   if (said.has_capacity && said.capacity < program.peak_live()) {
     complain(file + ": " + std::to_string(program.peak_live()) +
              " bytes live at once, so nothing completes with " + std::to_string(said.capacity));

@@ -74,8 +74,27 @@ TEST(pickle, reads_containers_and_memos) {
 }
 
 TEST(pickle, executes_nothing) {
-  EXPECT_EQ(refused(protocol_4 + "cos\nsystem\n."),
-            "file: byte 2: opcode 99 is not plain data and is not executed");
+  EXPECT_EQ(
+      refused(protocol_4 + "cos\nsystem\n."),
+      "file: byte 2: the Python object os.system (opcode 99) is not plain data and is not executed; a memory "
+      "snapshot has none");
+  EXPECT_EQ(refused(protocol_4 + "\x8c\x05torch\x8c\x04Size\x93."s),
+            "file: byte 15: the Python object torch.Size (opcode 147) is not plain data and is not executed; "
+            "a memory "
+            "snapshot has none");
+  EXPECT_EQ(refused(protocol_4 + "N\x93."),
+            "file: byte 3: the Python object . (opcode 147) is not plain data "
+            "and is not executed; a memory snapshot has none");
+  EXPECT_EQ(refused(protocol_4 + "Q").substr(0, 78),
+            "file: byte 2: a reference to data elsewhere, as torch.save writes it, (opcode ");
+  EXPECT_EQ(refused(protocol_4 + "\x8f").substr(0, 32), "file: byte 2: a set (opcode 143)");
+  EXPECT_EQ(refused(protocol_4 + "I01\n").substr(0, 50),
+            "file: byte 2: a value in the text form of protocol");
+  const std::string wild = refused(protocol_4 + "c" + std::string(1'000'000, '\x1b') + "\nx\n");
+  EXPECT_LT(wild.size(), 300u);
+  EXPECT_EQ(wild.find('\x1b'), std::string::npos) << "no terminal is told what to do";
+  EXPECT_LT(refused(protocol_4 + "c" + std::string(50, 'm') + "\n" + std::string(1'000'000, 'o')).size(),
+            300u);
   for (char op : {'R', 'b', 'i', 'o', 'P', 'Q'}) {
     EXPECT_NE(refused(protocol_4 + "N" + op).find("is not executed"), std::string::npos) << op;
   }

@@ -108,8 +108,22 @@ TEST(snapshot, refuses_what_does_not_add_up) {
   EXPECT_EQ(refused(snapshot_of(-5, 20 * mib, "large", {}, {})), "'address' is negative");
   EXPECT_EQ(refused(snapshot_of(base, INT64_MAX, "large", {}, {})),
             "'total_size' is 9223372036854775807 bytes; less than 2^60 are allowed");
-  EXPECT_EQ(refused("\x80\x04}."), "'segments' is missing");
-  EXPECT_EQ(refused("\x80\x04N."), "a dict is expected");
+}
+
+TEST(snapshot, says_what_is_none) {
+  const std::string rule =
+      "the pickle is no memory snapshot of PyTorch, which is a dict with 'segments' and 'device_traces', or "
+      "a list "
+      "of segments";
+  for (const char* const other :
+       {"}.", "N.", "K\x01.", "]N\x61.", "](K\x01K\x02\x65.", "}\x8c\x08segments]s.",
+        "}\x8c\x0d"
+        "device_traces]s."}) {
+    const auto read = read_snapshot(std::string("\x80\x04") + other, "file");
+    ASSERT_TRUE(std::holds_alternative<input_error>(read)) << other;
+    EXPECT_EQ(std::get<input_error>(read).text(), "file: byte 2: " + rule) << other;
+  }
+  EXPECT_TRUE(std::holds_alternative<snapshot>(read_snapshot("\x80\x04].", "file"))) << "no segments";
 }
 
 TEST(snapshot, is_cut_short_anywhere_without_harm) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <tessera/trace/event.hpp>
+#include <tessera/trace/not_plain_data.hpp>
 
 namespace tessera::trace {
 
@@ -117,10 +118,16 @@ class pickle_reader {
       case 'r': put(number(4)); break;
       case 'h': get(number(1)); break;
       case 'j': get(number(4)); break;
-      default: fail("opcode " + std::to_string(op) + " is not plain data and is not executed"); break;
+      default: refuse(op); break;
     }
   }
 
+  void refuse(unsigned char op) {
+    const auto text_at = [this](std::size_t depth) {
+      return depth <= stack_.size() ? out_.values_[stack_[stack_.size() - depth]].text : std::string_view{};
+    };
+    fail(not_plain_data(op, bytes_.substr(at_), text_at(2), text_at(1)));
+  }
   void fail(std::string rule) {
     if (rule_.empty()) rule_ = std::move(rule);
   }

@@ -29,6 +29,11 @@ class snapshot_reader {
   [[nodiscard]] read_result<snapshot> read() {
     const pickled& root = source_.root();
     const bool state_only = root.is == kind::list;
+    if (!looks_like_snapshot(root))
+      in_.fail(
+          root,
+          "the pickle is no memory snapshot of PyTorch, which is a dict with 'segments' and 'device_traces', "
+          "or a list of segments");
     const pickled* const segments = state_only ? &root : in_.required(root, "segments", kind::list);
     const pickled* const traces = state_only ? nullptr : in_.required(root, "device_traces", kind::list);
     // Segments are twice in memory while they are put in order.
@@ -59,6 +64,13 @@ class snapshot_reader {
 
  private:
   using kind = pickled::kind;
+
+  [[nodiscard]] bool looks_like_snapshot(const pickled& root) const noexcept {
+    if (root.is == kind::list) {
+      return root.items.empty() || source_.find(source_[root.items[0]], "total_size") != nullptr;
+    }
+    return source_.find(root, "segments") != nullptr && source_.find(root, "device_traces") != nullptr;
+  }
 
   /// A stream's handle; -1 and other negative handles exist.
   [[nodiscard]] stream_id stream(const pickled& dict) {
