@@ -77,7 +77,7 @@ TEST(capture, shows_how_an_allocator_stands) {
   void* const kept = pool.allocate(1000, stream_id{3});
   void* const used = pool.allocate(600, stream_id{3});
   (void)pool.allocate(30_MiB);
-  (void)pool.record_stream(used, stream_id{4});
+  pool.record_stream(used, stream_id{4});
   pool.device().hold_events(true);
   pool.deallocate(used);
   const snapshot seen = capture(pool);
@@ -264,7 +264,7 @@ class random_program {
       pool_.deallocate(live_.back());
       live_.pop_back();
     } else if (choice < 96) {
-      (void)pool_.record_stream(live_[dice_() % live_.size()], stream_id{dice_() % 3});
+      pool_.record_stream(live_[dice_() % live_.size()], stream_id{dice_() % 3});
     } else if (choice < 98) {
       pool_.device().hold_events(choice == 96);
     } else if (choice == 98) {
@@ -355,8 +355,9 @@ TEST(capture, of_a_locked_allocator_can_be_run_backward_while_others_use_it) {
   EXPECT_EQ(rule, "");
 }
 
-TEST(capture, of_the_pytorch_recipe_is_what_that_recipe_decides) {
-  random_program<pytorch_native> program(80_GiB, 1 << 20, 0, 8);
+template <typename Recipe>
+void expect_to_be_what_it_decides() {
+  random_program<Recipe> program(80_GiB, 1 << 20, 0, 8);
   program.run(3000);
   const snapshot seen = capture(program.pool());
   const auto outcome = trace::verifier(seen, 0).run();
@@ -365,6 +366,13 @@ TEST(capture, of_the_pytorch_recipe_is_what_that_recipe_decides) {
   const auto& found = std::get<trace::verification>(outcome);
   EXPECT_GT(found.allocations, 1000u);
   EXPECT_EQ(found.same_address, found.allocations);
+  EXPECT_TRUE(found.agrees()) << found.first_other_segment;
+}
+TEST(capture, of_the_pytorch_recipe_is_what_that_recipe_decides) {
+  expect_to_be_what_it_decides<pytorch_native>();
+}
+TEST(capture, of_the_expandable_recipe_is_what_that_recipe_decides) {
+  expect_to_be_what_it_decides<pytorch_expandable>();
 }
 
 TEST(capture, a_recording_of_it_asks_for_what_was_refused) {

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/recipe/pytorch.hpp>
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/read_snapshot.hpp>
 #include <tessera/trace/recorded_device.hpp>
@@ -133,15 +134,15 @@ TEST(snapshot, is_cut_short_anywhere_without_harm) {
 }
 
 std::vector<snapshot::segment> start_of(const snapshot& s) {
-  auto found = start_finder(s, 0).find([](std::size_t n) { return align_up(n, 512); });
+  auto found = start_finder(s, 0).find(policies<pytorch_native>{});
   if (const auto* error = std::get_if<input_error>(&found)) {
     ADD_FAILURE() << error->text();
     return {};
   }
-  return std::get<std::vector<snapshot::segment>>(std::move(found));
+  return std::get<start_state>(std::move(found)).segments;
 }
 std::string start_refused(const snapshot& s) {
-  const auto found = start_finder(s, 0).find([](std::size_t n) { return align_up(n, 512); });
+  const auto found = start_finder(s, 0).find(policies<pytorch_native>{});
   const auto* error = std::get_if<input_error>(&found);
   return error != nullptr ? error->rule : "accepted";
 }
@@ -193,8 +194,9 @@ TEST(start_state, refuses_a_history_that_contradicts_itself) {
             "entry 0: frees a block that is live afterwards");
   EXPECT_EQ(with({{"segment_alloc", base, 5}}), "entry 0: makes a segment that is not there afterwards");
   EXPECT_EQ(with({{"segment_free", base, 20 * mib}}), "entry 0: ends a segment that is there afterwards");
-  EXPECT_EQ(with({{"segment_map", base, 20 * mib}}),
-            "entry 0: belongs to an expandable segment, which is not supported");
+  EXPECT_EQ(with({{"segment_map", base, 20 * mib}}), "entry 0: makes a segment that is not there afterwards");
+  EXPECT_EQ(with({{"segment_unmap", base, 20 * mib}}), "entry 0: ends a segment that is there afterwards");
+  EXPECT_EQ(with({{"segment_free", base, 0}}), "entry 0: is about a segment of no possible size");
   EXPECT_EQ(with({{"free_completed", base, 30 * mib}}),
             "the blocks of the segment at 1073741824 overlap at the start");
 }

@@ -55,7 +55,7 @@ TEST(caching_allocator, leaves_foreign_addresses_alone) {
   void* p = pool.allocate(1_KiB);
   int foreign = 0;
   EXPECT_FALSE(pool.try_deallocate(&foreign));
-  EXPECT_FALSE(pool.try_record_stream(&foreign, stream_id{1}));
+  EXPECT_FALSE(pool.record_stream(&foreign, stream_id{1}));
   EXPECT_FALSE(pool.try_deallocate(static_cast<char*>(p) + 512));
   EXPECT_TRUE(pool.try_deallocate(p));
   EXPECT_FALSE(pool.try_deallocate(p));
@@ -96,7 +96,7 @@ TEST(caching_allocator, gives_everything_back_at_its_end) {
     caching_allocator<pytorch<>, provider_ref<simulated_device>> pool{provider_ref(shared)};
     (void)pool.allocate(1_KiB);
     void* p = pool.allocate(30_MiB);
-    (void)pool.record_stream(p, stream_id{9});
+    pool.record_stream(p, stream_id{9});
     shared.hold_events(true);
     pool.deallocate(p);
     (void)pool.allocate(3_MiB, stream_id{2});
@@ -231,7 +231,7 @@ TEST(caching_allocator, passes_through) {
   pool.deallocate(p);
   EXPECT_EQ(pool.now().reserved, 0u);
   void* q = pool.allocate(1000);
-  (void)pool.record_stream(q, stream_id{1});
+  pool.record_stream(q, stream_id{1});
   pool.device().submit(stream_id{1}, 1000);
   pool.deallocate(q);
   EXPECT_EQ(pool.now().pending, 1024u);
@@ -293,11 +293,11 @@ TEST(caching_allocator, holds_blocks_of_a_group_for_other_groups_only) {
   caching_allocator<with<pytorch<>, share_by_parity>, simulated_device> pool;
   pool.device().hold_events(true);
   void* p = pool.allocate(5_MiB, stream_id{3});
-  (void)pool.record_stream(p, stream_id{1});
+  pool.record_stream(p, stream_id{1});
   pool.deallocate(p);
   EXPECT_EQ(pool.now().pending, 0u);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{1}), p);
-  (void)pool.record_stream(p, stream_id{2});
+  pool.record_stream(p, stream_id{2});
   pool.deallocate(p);
   EXPECT_EQ(pool.now().pending, 5_MiB);
 }
@@ -331,14 +331,13 @@ TEST(caching_allocator, describes_blocks_in_128_bytes_and_gives_those_back) {
 }
 
 TEST(caching_allocator, takes_over_a_segment_in_pieces) {
-  for (const std::size_t oversize : {30_MiB, 30_MiB + 512}) {
+  for (const bool oversize : {true, false}) {
     torch pool;
-    void* const segment = pool.device().acquire(30_MiB);
-    engine::free_blocks* const home = pool.machine().home(1, stream_id{});
-    ASSERT_NE(home, nullptr);
-    const std::vector<engine::piece> pieces{{12_MiB, 11_MiB}, {18_MiB, 0}};
-    ASSERT_TRUE(pool.machine().adopt(*home, segment, pieces, oversize));
-    EXPECT_EQ(pool.statistics().oversize_segments.current, oversize == 30_MiB ? 1 : 0);
+    engine::block* const whole = pool.machine().acquire(1, {}, 30_MiB, oversize, {.count = 1});
+    ASSERT_NE(whole, nullptr);
+    void* const segment = reinterpret_cast<void*>(whole->address);
+    ASSERT_TRUE(pool.machine().cut_up(*whole, std::vector<engine::piece>{{12_MiB, 11_MiB}, {18_MiB, 0}}));
+    EXPECT_EQ(pool.statistics().oversize_segments.current, oversize ? 1 : 0);
     EXPECT_EQ(pool.now().requested, 11_MiB);
     EXPECT_EQ(pool.now().live, 12_MiB);
     EXPECT_EQ(pool.now().cached, 18_MiB);

@@ -141,11 +141,9 @@ class alignas(64) lane {
     });
   }
 
-  /// Calls f(allocator), which notes a stream for a block, as look does.
-  template <typename F>
-  [[nodiscard]] bool note(F f) noexcept {
+  bool record_stream(void* p, stream_id stream) noexcept {
     return look([&](allocator& in) {
-      const bool noted = f(in);
+      const bool noted = in.record_stream(p, stream);
       if (in.machine().has_uses()) has_uses_.store(true);
       return noted;
     });

@@ -20,7 +20,7 @@
 
 namespace tessera::engine {
 
-/// A piece of a segment that is taken over; free where nothing was requested.
+/// A piece of a block that is cut up; free where nothing was requested.
 struct piece {
   std::size_t bytes;
   std::size_t requested;
@@ -150,28 +150,21 @@ class machine {
     pending_.wait(device_, [this](block& b) { complete_held(b); });
   }
 
-  /// Takes over a segment that the device gave before, cut into pieces from its start; false where host memory ran out,
-  /// and then a part of it may have been taken over.
-  ///   Requires:  pieces whose bytes are multiples of min_alignment
+  /// Cuts a free block into pieces from its start, as they were where it was recorded; false where host memory ran out.
+  ///   Requires:  pieces whose bytes are multiples of min_alignment, and no more than the block's together
   template <typename Pieces>
-  [[nodiscard]] bool adopt(free_blocks& home, void* segment, const Pieces& pieces,
-                           std::size_t oversize) noexcept {
-    std::size_t bytes = 0;
-    for (const piece& p : pieces) bytes += p.bytes;
-    block* rest = add(home, reinterpret_cast<std::uintptr_t>(segment), bytes, bytes >= oversize);
-    if (rest == nullptr) return false;
-    const engine::segment& adopted = segment_of(*rest);
+  [[nodiscard]] bool cut_up(block& whole, const Pieces& pieces) noexcept {
+    std::uintptr_t at = whole.address;
+    block* rest = &whole;
     for (const piece& p : pieces) {
       if (!make_room()) return false;
       block* const following = p.bytes < rest->size ? rest : nullptr;
-      hand_out(*rest, p.requested, p.bytes, 0, false, home.key());
+      hand_out(*rest, p.requested, p.bytes, 0, false, rest->home->key());
       rest = following;
     }
-    keep_promise();
-    for (block *b = adopted.above, *following = nullptr; b != &adopted; b = following) {
-      following = b->above;
-      if (b->mark.is == block::state::live && b->facts.requested == 0)
-        (void)take_back(reinterpret_cast<void*>(b->address));
+    for (const piece& p : pieces) {
+      if (p.requested == 0) (void)take_back(reinterpret_cast<void*>(at));
+      at += p.bytes;
     }
     return true;
   }

@@ -81,9 +81,21 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
     while (at != nullptr && (at->is_unmapped() || at->size < size)) {
       block& hole = at->is_unmapped() ? *at : *at->above;
       const std::size_t missing = at->is_unmapped() ? size : size - at->size;
-      at = map_new(hole, missing < hole.size ? missing : hole.size, how);
+      at = map_new(hole, hole.address, missing < hole.size ? missing : hole.size, how);
     }
     return at;
+  }
+
+  /// Maps pages at an address, in the home's range that holds it, or in the next one that the device reserves; null where
+  /// it is in neither, or cannot be had.
+  [[nodiscard]] block* map_at(free_blocks& home, std::uintptr_t address, std::size_t bytes,
+                              const growth_step& how) noexcept {
+    note_granule(how.page);
+    block* hole = nullptr;
+    const auto holds = [=](const block& b) { return address >= b.address && address + bytes <= b.end(); };
+    for_each_unmapped(home, [&](block& b) { return holds(b) && (hole = &b, true); });
+    if (hole == nullptr) hole = add_range(home, bytes, how);
+    return hole != nullptr && holds(*hole) ? map_new(*hole, address, bytes, how) : nullptr;
   }
 
   /// What the sizes and addresses of pieces of these kinds are multiples of.
@@ -192,6 +204,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
     block* const whole = this->heap_.add_range(home, reinterpret_cast<std::uintptr_t>(given), bytes);
     if (whole == nullptr) return (void)this->device_.unreserve(given, bytes), nullptr;
     this->tell(action::range_reserve, whole->address, bytes, bytes, home.key());
+    note_granule(whole->address);
     return whole;
   }
   /// Calls f(piece) for each piece that lies in a block as a whole, in the order of addresses, as long as f says true.
@@ -213,7 +226,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
     this->tell(action::range_release, address, bytes, bytes, key);
   }
 
-  /// The largest power of two that pages of a size, one after the other, all begin at a multiple of.
+  /// The largest power of two that an address, or pages of a size one after the other, begin at a multiple of.
   [[nodiscard]] static std::size_t granule_of(std::size_t page) noexcept { return page & (~page + 1); }
   /// What all pieces begin at a multiple of.
   [[nodiscard]] std::size_t granule() const noexcept { return granule_; }
@@ -253,12 +266,12 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
     });
     return found;
   }
-  /// Maps new pages at the start of an unmapped block, at least `bytes`, all or none; returns the free block that they
-  /// belong to, or null.
-  [[nodiscard]] block* map_new(block& unmapped, std::size_t bytes, const growth_step& how) noexcept {
-    const std::uintptr_t begin = unmapped.address;
+  /// Maps new pages in an unmapped block, at least `bytes`, all or none; returns the free block that they belong to, or
+  /// null.
+  [[nodiscard]] block* map_new(block& unmapped, std::uintptr_t begin, std::size_t bytes,
+                               const growth_step& how) noexcept {
     // The last page is cut short where pages of the kind end.
-    const std::uintptr_t room = begin + usable(unmapped, step(how.kinds));
+    const std::uintptr_t room = unmapped.address + usable(unmapped, step(how.kinds));
     const stream_id key = unmapped.home->key();
     const std::size_t pool = unmapped.home->pool();
     piece* made = nullptr;

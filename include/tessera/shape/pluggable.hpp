@@ -138,8 +138,7 @@ class pluggable {
     if constexpr (throws) throw std::runtime_error(text);
 #endif
   }
-  /// Notes that a stream uses a block. Nothing happens to what is not from here, as with PyTorch's own.
-  ///   Requires:  of an address that is from here, that it is a live block's; else the program ends
+  /// Nothing happens to what is not from here, as with PyTorch's own.
   void record_stream(void* p, void* stream) noexcept {
     place* const at = owner_of(p);
     if (at != nullptr && !at->serves.record_stream(p, name(stream)))

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/recipe/pytorch.hpp>
+#include <tessera/trace/event.hpp>
+#include <tessera/trace/snapshot.hpp>
+#include <tessera/trace/start_state.hpp>
+#include <tessera/trace/verify.hpp>
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::trace;
+using action = snapshot::action;
+using state = snapshot::block::state;
+
+constexpr std::uint64_t small_range = std::uint64_t{1} << 40;
+constexpr std::uint64_t large_range = std::uint64_t{1} << 41;
+
+/// A part of a segment at the end: of a block that is live, or that is free where nothing was requested.
+struct part {
+  std::size_t size;
+  std::size_t requested;
+};
+snapshot::segment segment_at(std::uint64_t address, bool large, bool expandable, std::vector<part> parts) {
+  snapshot::segment made{.address = address, .large = large, .expandable = expandable};
+  for (const part& p : parts) {
+    made.blocks.push_back(
+        {address + made.size, p.size, p.requested, p.requested != 0 ? state::live : state::free});
+    made.size += p.size;
+  }
+  return made;
+}
+snapshot::entry entry(action what, std::uint64_t address, std::size_t size) {
+  snapshot::entry made;
+  made.what = what;
+  made.address = address;
+  made.size = size;
+  return made;
+}
+snapshot recorded(std::vector<snapshot::segment> segments, std::vector<snapshot::entry> entries) {
+  snapshot made;
+  made.name = "file";
+  made.segments = std::move(segments);
+  made.traces = {std::move(entries)};
+  made.configured.expandable_segments = !made.segments.empty() && made.segments[0].expandable;
+  return made;
+}
+
+verification verified(const snapshot& source) {
+  const auto found = verifier(source, 0).run();
+  if (const auto* wrong = std::get_if<input_error>(&found)) {
+    ADD_FAILURE() << wrong->text();
+    return {};
+  }
+  return std::get<verification>(found);
+}
+std::string refused(const snapshot& source) {
+  const auto found = verifier(source, 0).run();
+  const auto* const wrong = std::get_if<input_error>(&found);
+  return wrong != nullptr ? wrong->text() : "accepted";
+}
+
+TEST(verify, follows_the_pages_of_expandable_segments) {
+  const snapshot source =
+      recorded({segment_at(small_range, false, true, {{512, 7}, {2_MiB - 512, 0}}),
+                segment_at(large_range, true, true, {{5_MiB, 5_MiB}, {40_MiB, 40_MiB}, {15_MiB, 0}})},
+               {entry(action::segment_map, small_range, 2_MiB), entry(action::alloc, small_range, 7),
+                entry(action::segment_map, large_range, 20_MiB), entry(action::alloc, large_range, 5_MiB),
+                entry(action::segment_map, large_range + 20_MiB, 40_MiB),
+                entry(action::alloc, large_range + 5_MiB, 40_MiB)});
+  const verification found = verified(source);
+  EXPECT_TRUE(found.agrees()) << found.first_other_segment;
+  EXPECT_TRUE(found.has_compared());
+  EXPECT_EQ(found.same_address, 3u);
+  EXPECT_EQ(found.maps, 3u);
+  EXPECT_EQ(found.peak_recorded, 62_MiB);
+  EXPECT_EQ(found.peak_here, 62_MiB);
+}
+
+TEST(verify, begins_in_the_middle_of_what_was_mapped) {
+  // At the start [0, 20) and [40, 60) MiB are mapped; what is in the hole comes, and what lies above it goes.
+  const snapshot source =
+      recorded({segment_at(large_range, true, true, {{15_MiB, 15_MiB}, {20_MiB, 20_MiB}, {5_MiB, 0}})},
+               {entry(action::free_completed, large_range + 41_MiB, 3_MiB),
+                entry(action::segment_unmap, large_range + 40_MiB, 20_MiB),
+                entry(action::segment_map, large_range + 20_MiB, 20_MiB),
+                entry(action::alloc, large_range + 15_MiB, 20_MiB)});
+  const verification found = verified(source);
+  EXPECT_TRUE(found.agrees()) << found.first_other_segment;
+  EXPECT_EQ(found.peak_recorded, 40_MiB);
+  EXPECT_EQ(found.cached_at_start, 22_MiB);
+  EXPECT_EQ(found.calls.map, 1u);
+  EXPECT_EQ(found.calls.unmap, 1u);
+}
+
+TEST(verify, says_which_pages_a_device_mapped_elsewhere) {
+  const verification more = verified(
+      recorded({segment_at(large_range, true, true, {{5_MiB, 5_MiB}, {35_MiB, 0}})},
+               {entry(action::segment_map, large_range, 40_MiB), entry(action::alloc, large_range, 5_MiB)}));
+  EXPECT_FALSE(more.agrees());
+  EXPECT_EQ(more.same_address, 1u);
+  EXPECT_EQ(more.first_other_segment, "before allocation 0 other pages are mapped from " +
+                                          std::to_string(large_range + 20_MiB) + " on");
+  const verification kept = verified(recorded({segment_at(large_range, true, true, {{20_MiB, 20_MiB}})},
+                                              {entry(action::free_completed, large_range + 20_MiB, 20_MiB),
+                                               entry(action::free_completed, large_range + 40_MiB, 1_MiB + 1),
+                                               entry(action::segment_unmap, large_range + 20_MiB, 40_MiB)}));
+  EXPECT_TRUE(kept.agrees()) << kept.first_other_segment;
+}
+
+TEST(verify, lets_a_request_fail_for_which_some_pages_came) {
+  // Below a free page and above it pages are missing; the device filled the lower hole and had no more. So what was idle
+  // went back, which did not help either.
+  const snapshot source =
+      recorded({segment_at(large_range, true, true, {{20_MiB, 20_MiB}})},
+               {entry(action::segment_map, large_range + 20_MiB, 20_MiB),
+                entry(action::segment_unmap, large_range + 20_MiB, 40_MiB), entry(action::oom, 0, 70_MiB)});
+  const verification found = verified(source);
+  EXPECT_TRUE(found.agrees()) << found.first_other_segment;
+  EXPECT_EQ(found.peak_recorded, 60_MiB);
+  EXPECT_EQ(found.peak_here, 60_MiB);
+  EXPECT_EQ(found.calls.map, 1u);
+  EXPECT_EQ(found.calls.unmap, 2u);
+}
+
+TEST(verify, refuses_recordings_of_the_drivers_pools_and_impossible_pages) {
+  snapshot source = recorded({}, {entry(action::snapshot, 0, 0)});
+  source.configured.conf = "backend:cudaMallocAsync";
+  EXPECT_EQ(
+      refused(source),
+      "file: device 0: was recorded under backend:cudaMallocAsync, where the driver decides and not PyTorch");
+  EXPECT_EQ(refused(recorded({segment_at(large_range, true, true, {{512, 0}})}, {})),
+            "file: device 0: 512 bytes at 2199023255552 are not whole steps of 4096 bytes");
+  EXPECT_EQ(refused(recorded({segment_at(large_range, true, true, {{1024_GiB, 0}})}, {})),
+            "file: device 0: more than 262144 pages are mapped");
+}
+
+TEST(verify, has_nothing_to_compare_without_a_history) {
+  EXPECT_FALSE(verified(recorded({segment_at(large_range, true, false, {{20_MiB, 0}})}, {})).has_compared());
+}
+
+TEST(start_state, learns_sizes_from_allocations_behind_live_blocks) {
+  // A block of 11 MiB was given away whole for 10.5 MiB; the rest of its segment was cut off and is free.
+  const auto blocks_with = [](std::vector<snapshot::entry> entries) {
+    auto found =
+        start_finder(recorded({segment_at(large_range, true, false, {{30_MiB, 0}})}, std::move(entries)), 0)
+            .find(policies<pytorch_native>{});
+    return std::get<start_state>(std::move(found)).segments[0].blocks;
+  };
+  const std::size_t asked = 10_MiB + 512_KiB;
+  const auto known = blocks_with({entry(action::alloc, large_range + 11_MiB, 2_MiB),
+                                  entry(action::free_completed, large_range, asked),
+                                  entry(action::free_completed, large_range + 11_MiB, 2_MiB)});
+  ASSERT_EQ(known.size(), 2u);
+  EXPECT_EQ(known[0].size, 11_MiB);
+  EXPECT_EQ(known[1].size, 19_MiB);
+  // Where it lies too far away, PyTorch would have cut the rest off; so something else was there.
+  const auto far = blocks_with({entry(action::alloc, large_range + 13_MiB, 2_MiB),
+                                entry(action::free_completed, large_range, asked),
+                                entry(action::free_completed, large_range + 13_MiB, 2_MiB)});
+  EXPECT_EQ(far[0].size, asked);
+  // What comes after the block is freed says nothing of it.
+  const auto late = blocks_with({entry(action::free_completed, large_range, asked),
+                                 entry(action::alloc, large_range + 11_MiB, 2_MiB),
+                                 entry(action::free_completed, large_range + 11_MiB, 2_MiB)});
+  EXPECT_EQ(late[0].size, asked);
+}
+
+TEST(start_state, takes_back_what_was_mapped_and_unmapped) {
+  const snapshot source = recorded({segment_at(large_range, true, true, {{60_MiB, 0}})},
+                                   {entry(action::segment_unmap, large_range + 80_MiB, 20_MiB),
+                                    entry(action::segment_map, large_range + 20_MiB, 20_MiB)});
+  const auto found = start_finder(source, 0).find(policies<pytorch_native>{});
+  const auto& [segments, owners] = std::get<start_state>(found);
+  ASSERT_EQ(segments.size(), 3u);
+  EXPECT_EQ(segments[0].size, 20_MiB);
+  EXPECT_EQ(segments[1].address, large_range + 40_MiB);
+  EXPECT_EQ(segments[2].address, large_range + 80_MiB);
+  EXPECT_TRUE(segments[2].large && segments[2].expandable);
+  EXPECT_EQ(owners[0], owners[1]);
+}
+
+}  // namespace
