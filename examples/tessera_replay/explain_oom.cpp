@@ -7,8 +7,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/trace/event.hpp>
 #include <tessera/trace/program.hpp>
 
 #include "commands.hpp"
@@ -124,30 +126,40 @@ std::string words_of(const tessera::out_of_memory& error, const replay::argument
 
 }  // namespace
 
-int replay::explain_oom(const arguments& said) {
-  return with_trace(said, [&]<typename Recipe>(const program& source,
-                                               const tessera::policies<Recipe>& chosen) {
-    const std::string title = title_of(said);
-    const char* const assumed =
-        said.has_capacity ? "" : " (80 GiB, assumed: give the device's with --capacity)";
-    tessera::caching_allocator<Recipe, tessera::simulated_device> pool{device_of(said.capacity), chosen};
-    const std::optional<failure> found = first_failure(source, pool);
-    if (!found) {
-      std::printf("%s: completes with a capacity of %zu bytes%s; at most %jd were reserved\n", title.c_str(),
-                  said.capacity, assumed,
-                  static_cast<std::intmax_t>(pool.statistics().all.reserved_bytes.peak));
-      return +done;
-    }
-    std::printf("%s: with a capacity of %zu bytes%s, memory runs out at event %zu of %zu, for id %" PRIu64
-                "; no allocator could do with less than %zu bytes\n%s",
-                title.c_str(), said.capacity, assumed, found->at, source.events().size(),
-                source.events()[found->at].id, source.peak_live(), words_of(found->error, said).c_str());
-    const std::size_t limit = found->error.report().now.limit;
-    if (limit < source.peak_live())
-      std::printf("  what is said is for this request: the program as a whole cannot complete with this %s\n",
-                  limit < said.capacity ? "limit" : "capacity");
-    if (!found->pinning.empty())
-      std::printf("  the blocks that pin these, in the trace:\n%s", found->pinning.c_str());
-    return +differs;
-  });
+int replay::explain_oom(const arguments& asked) {
+  const auto read = read_recording(asked.files[0]);
+  if (const auto* const error = std::get_if<tessera::trace::input_error>(&read))
+    return complain(error->text());
+  const auto& recording = std::get<tessera::trace::recording>(read);
+  arguments said = asked;
+  const bool is_told = !said.has_capacity && recording.capacity != 0;
+  if (is_told) said.capacity = recording.capacity;
+  return with_recording(
+      said, recording, [&]<typename Recipe>(const program& source, const tessera::policies<Recipe>& chosen) {
+        const std::string title = title_of(said);
+        const char* const assumed =
+            said.has_capacity ? ""
+            : is_told         ? " (what was reserved and free where memory ran out in the recording)"
+                              : " (80 GiB, assumed: give the device's with --capacity)";
+        tessera::caching_allocator<Recipe, tessera::simulated_device> pool{device_of(said.capacity), chosen};
+        const std::optional<failure> found = first_failure(source, pool);
+        if (!found) {
+          std::printf("%s: completes with a capacity of %zu bytes%s; at most %jd were reserved\n",
+                      title.c_str(), said.capacity, assumed,
+                      static_cast<std::intmax_t>(pool.statistics().all.reserved_bytes.peak));
+          return +done;
+        }
+        std::printf("%s: with a capacity of %zu bytes%s, memory runs out at event %zu of %zu, for id %" PRIu64
+                    "; no allocator could do with less than %zu bytes\n%s",
+                    title.c_str(), said.capacity, assumed, found->at, source.events().size(),
+                    source.events()[found->at].id, source.peak_live(), words_of(found->error, said).c_str());
+        const std::size_t limit = found->error.report().now.limit;
+        if (limit < source.peak_live())
+          std::printf(
+              "  what is said is for this request: the program as a whole cannot complete with this %s\n",
+              limit < said.capacity ? "limit" : "capacity");
+        if (!found->pinning.empty())
+          std::printf("  the blocks that pin these, in the trace:\n%s", found->pinning.c_str());
+        return +differs;
+      });
 }

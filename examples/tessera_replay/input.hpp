@@ -78,22 +78,25 @@ using tessera::trace::read_result;
   return std::filesystem::equivalent(a, b, not_there);
 }
 
-/// Reads what a command on one trace needs, says what is wrong with it, or calls f.operator()<Recipe>(program, policies)
-/// with the recipe asked for and returns its exit code.
+/// Calls f.operator()<Recipe>(program, policies) with a recording and the recipe asked for, and returns its exit code; or
+/// says what is wrong.
+template <typename F>
+int with_recording(const arguments& said, const tessera::trace::recording& recording, F f) {
+  int code = done;
+  const std::string wrong = choose_recipe(said.recipe, said.conf, said.capacity,
+                                          [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
+                                            const tessera::trace::program program(recording);
+                                            code = f.template operator()<Recipe>(program, chosen);
+                                          });
+  return wrong.empty() ? code : complain(wrong);
+}
+/// The same with the only file.
 template <typename F>
 int with_trace(const arguments& said, F f) {
-  int code = done;
-  const std::string wrong = choose_recipe(
-      said.recipe, said.conf, said.capacity, [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
-        const auto recording = read_recording(said.files[0]);
-        if (const auto* const error = std::get_if<tessera::trace::input_error>(&recording)) {
-          code = complain(error->text());
-          return;
-        }
-        const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
-        code = f.template operator()<Recipe>(program, chosen);
-      });
-  return wrong.empty() ? code : complain(wrong);
+  const auto read = read_recording(said.files[0]);
+  if (const auto* const error = std::get_if<tessera::trace::input_error>(&read))
+    return complain(error->text());
+  return with_recording(said, std::get<tessera::trace::recording>(read), f);
 }
 
 }  // namespace replay

@@ -306,5 +306,11 @@ endif()
 file(WRITE ${SCRATCH}/cut.pickle "not a pickle")
 expect(2 "cut.pickle: is no pickle; verify takes snapshots of PyTorch" verify ${SCRATCH}/cut.pickle)
 expect(2 "--out ${SCRATCH}/pending.csv: is the trace itself" snapshot ${SCRATCH}/pending.csv --out ${SCRATCH}/pending.csv)
+# A recording that ran out of memory tells how large its device was; --capacity says otherwise.
+expect(1 " allocations failed" snapshot ${TRACES}/gnn_sage.csv --out ${SCRATCH}/full.pickle --at end --capacity 1000MiB)
+expect(1 "full, pytorch: with a capacity of 1048576000 bytes (what was reserved and free where memory ran out in the recording), memory runs out at event 13655 of "
+       explain-oom ${SCRATCH}/full.pickle)
+expect(0 "full, pytorch: completes with a capacity of 2147483648 bytes; at most " explain-oom ${SCRATCH}/full.pickle --capacity 2GiB)
+
 string(ASCII 239 187 191 mark)
 expect_for("${mark}op,id,bytes,stream,t_us\na,0,512,0,0\n" 0 "over live")

@@ -30,6 +30,7 @@ struct event {
 struct recording {
   std::string name;
   std::vector<event> events;  ///< requests of 0 bytes, and what refers to them, are left out
+  std::size_t capacity = 0;   ///< bytes of the device that it was recorded on; 0 where it does not say
 };
 
 /// Adds a request that was refused where a program was recorded: it is asked for here too, and given back at once, since

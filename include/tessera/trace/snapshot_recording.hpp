@@ -14,6 +14,7 @@
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/read_snapshot.hpp>
 #include <tessera/trace/snapshot.hpp>
+#include <tessera/trace/told_capacity.hpp>
 
 namespace tessera::trace {
 
@@ -28,7 +29,7 @@ namespace tessera::trace {
   const auto start = active_at_start(source, device);
   if (const auto* error = std::get_if<input_error>(&start)) return *error;
 
-  recording made{source.name, {}};
+  recording made{source.name, {}, told_capacity(source, device)};
   std::map<std::uint64_t, std::uint64_t>
       id_at;  // of the live block at an address; not hashed: they could be chosen
   std::uint64_t next_id = 0;
