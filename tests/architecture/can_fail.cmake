@@ -54,6 +54,8 @@ expect_fault(provider/host_a.hpp "#include <memory_resource>"
 expect_fault(core/a.hpp "#include <unistd.h>" "core/a.hpp may not include <unistd.h>: not standard")
 expect_fault(core/a.hpp "#include \"b.hpp\"" "core/a.hpp: includes with quotes: #include \"b.hpp\"")
 expect_fault(core/a.hpp "#define A 1" "core/a.hpp: defines a macro: #define A 1")
+expect_fault(core/a.hpp "template <auto V = tunable(1)>"
+             "core/a.hpp: a default template argument is a constant or has its type and braces, for nvcc: template <auto V = tunable(1)>")
 string(REPEAT "//\n" 300 long)
 expect_fault(core/a.hpp "${long}" "core/a.hpp has 301 lines; 300 are allowed")
 string(REPEAT "//\n" 200 long)

@@ -1,4 +1,5 @@
-# Checks which floor includes which, what each may take from the standard library, and how long headers are.
+# Checks which floor includes which, what each may take from the standard library, how default template arguments are
+# written, and how long headers are.
 #   cmake -D ROOT=include/tessera -P floors.cmake
 cmake_minimum_required(VERSION 3.24)
 # A floor may include whole floors, or single headers of one.
@@ -69,6 +70,12 @@ foreach(header IN LISTS headers)
         endif()
       endif()
     endif()
+  endforeach()
+
+  # nvcc writes the default out for g++, and of tunable(1) only the 1.
+  file(STRINGS ${ROOT}/${header} defaults REGEX "auto [A-Z][A-Za-z]* = [a-z_]+\\(")
+  foreach(line IN LISTS defaults)
+    fault("${header}: a default template argument is a constant or has its type and braces, for nvcc: ${line}")
   endforeach()
 
   file(READ ${ROOT}/${header} text)

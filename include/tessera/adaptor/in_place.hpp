@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include <tessera/adaptor/reach.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
@@ -81,7 +82,7 @@ template <typename Allocator>
 [[nodiscard]] bool passed_on(Allocator& pool, void* p, std::size_t bytes, stream_id stream) noexcept {
   if constexpr (requires { pool.pass_on(p, bytes, stream); }) {
     return pool.pass_on(p, bytes, stream);
-  } else if constexpr (requires { pool.visit([](auto&) {}); }) {
+  } else if constexpr (chosen_when_run<Allocator>) {
     return pool.visit([=](auto& chosen) { return passed_on(chosen, p, bytes, stream); });
   } else {
     return pass_on(pool, p, bytes, stream);

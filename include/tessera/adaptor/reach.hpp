@@ -25,9 +25,18 @@ struct itself {
     return given;
   }
 };
+/// A function that takes anything and does nothing; by name, as nvcc fails at lambdas in a requires-expression.
+struct does_nothing {
+  template <typename T>
+  void operator()(T&) const noexcept {}
+};
 /// The provider that with_device_of reaches.
 template <typename Allocator>
 using device_of = std::remove_reference_t<decltype(with_device_of(std::declval<Allocator&>(), itself{}))>;
+
+/// An allocator that was chosen among several when the program began, which its visit reaches.
+template <typename Allocator>
+concept chosen_when_run = requires(Allocator& pool) { pool.visit(does_nothing{}); };
 
 /// Calls f(front, device number) for each allocator that one chooses among or consists of, such as those of a per_device
 /// and the one that a configured has chosen.
@@ -35,7 +44,7 @@ template <typename Allocator, typename F>
 void for_each_front(Allocator& pool, F f, std::size_t device = 0) {
   if constexpr (requires { pool.devices(); }) {
     for (std::size_t d = 0; d < pool.devices(); ++d) for_each_front(pool.front(d), f, d);
-  } else if constexpr (requires { pool.visit([](auto&) {}); }) {
+  } else if constexpr (chosen_when_run<Allocator>) {
     pool.visit([&](auto& chosen) { for_each_front(chosen, f, device); });
   } else if constexpr (requires { pool.pool(); }) {
     f(pool.pool(), device);

@@ -55,7 +55,7 @@ struct memory_report {
 ///   Cost:  linear in the blocks
 template <typename Allocator>
 [[nodiscard]] memory_report report_of(Allocator& pool, const call_times* times = nullptr) {
-  if constexpr (requires { pool.visit([](auto&) {}); }) {
+  if constexpr (chosen_when_run<Allocator>) {
     return pool.visit([times](auto& chosen) { return report_of(chosen, times); });
   } else if constexpr (requires { pool.pool(); }) {
     return report_of(pool.pool(), times);

@@ -33,5 +33,6 @@ struct memory_limit {
   }
   bool operator==(const memory_limit&) const = default;
 };
+inline constexpr memory_limit no_limit{};
 
 }  // namespace tessera

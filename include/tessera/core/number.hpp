@@ -23,7 +23,7 @@ struct tunable {
 /// member that starts at the given value and may be assigned.
 template <auto Value>
 struct number {
-  using value_type = decltype(Value);
+  using value_type = std::remove_cvref_t<decltype(Value)>;  // nvcc writes decltype((Value)), a reference
   [[nodiscard]] constexpr value_type get() const noexcept { return Value; }
   constexpr operator value_type() const noexcept { return Value; }
   bool operator==(const number&) const = default;

@@ -37,7 +37,7 @@ constexpr bool rounding(const P& p) {
     const std::size_t size = p.block_size(n);
     require(size >= n, "rounding covers: block_size(n) >= n");
     require(size % min_alignment == 0, "rounding is aligned: block_size(n) is a multiple of min_alignment");
-    require(size - n >= padding_of<P>, "rounding covers what it pads with: block_size(n) >= n + padding");
+    require(size >= n + padding_of<P>, "rounding covers what it pads with: block_size(n) >= n + padding");
     require(p.block_size(size - padding_of<P>) == size,
             "rounding is idempotent: block_size(block_size(n) - padding) == block_size(n)");
     require(size >= before, "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");

@@ -74,7 +74,7 @@ struct evict_at_free {
 
 /// Gives a segment of more than `kept` bytes back as soon as nothing in it is used, and keeps the others.
 ///   Cost:  a free looks at each free block of more than that size
-template <auto Kept = tunable(unlimited)>
+template <auto Kept = tunable<std::size_t>{unlimited}>
 struct evict_at_free_above {
   [[no_unique_address]] number<Kept> kept{};
 
@@ -92,7 +92,7 @@ struct evict_at_free_above {
 
 /// Gives every idle segment back before growing, after a free, at both times or never.
 ///   Source:  Paddle's free_when_no_cache_hit and free_idle_chunk
-template <auto BeforeGrowth = tunable(false), auto AtFree = tunable(false)>
+template <auto BeforeGrowth = tunable<bool>{false}, auto AtFree = tunable<bool>{false}>
 struct evict_idle_chunks {
   [[no_unique_address]] number<BeforeGrowth> before_growth{};
   [[no_unique_address]] number<AtFree> at_free{};
@@ -111,7 +111,7 @@ struct evict_idle_chunks {
 /// Gives segments back at once that are larger than any chunk of a plan, and keeps the chunks. A device may take chunks
 /// for multiples of `Step`, so that what is larger by less than that stays, too.
 ///   Source:  Paddle's naive_best_fit
-template <auto Plan = tunable(chunk_plan{}), std::size_t Step = 1_MiB>
+template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, std::size_t Step = 1_MiB>
 struct evict_direct_at_free {
   [[no_unique_address]] number<Plan> plan{};
 
@@ -136,7 +136,7 @@ struct evict_direct_at_free {
 ///     static_assert(above_80.bytes_to_evict(tessera::moment::before_growth, now) == 6_GiB);
 ///
 ///   Source:  PyTorch's garbage_collection_threshold, which leaves the 2 MiB segments of small blocks alone
-template <auto Threshold = tunable(fraction{}), std::size_t Ignored = 2_MiB>
+template <auto Threshold = tunable<fraction>{fraction{}}, std::size_t Ignored = 2_MiB>
 struct evict_idle_above {
   [[no_unique_address]] number<Threshold> threshold{};
 
@@ -158,7 +158,7 @@ struct evict_idle_above {
 
 /// Gives back what is reserved above `threshold` bytes whenever a stream was waited for, as far as it is idle.
 ///   Source:  the release threshold of CUDA's memory pools
-template <auto Threshold = tunable(std::size_t{0})>
+template <auto Threshold = tunable<std::size_t>{0}>
 struct evict_at_synchronize_above {
   [[no_unique_address]] number<Threshold> threshold{};
 

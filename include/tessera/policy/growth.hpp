@@ -62,7 +62,7 @@ concept stitching_growth_policy =
     };
 
 /// Takes a segment of just the block's size.
-template <auto Limit = tunable(memory_limit{})>
+template <auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_exactly {
   static constexpr growth_way way = growth_way::segments;
   [[no_unique_address]] number<Limit> most{};
@@ -84,8 +84,8 @@ struct grow_exactly {
 ///     static_assert(like_pytorch.segment_size(25_MiB, {}) == 26_MiB);
 ///
 ///   Source:  PyTorch, with 2, 20 and 10 MiB, of which large_segment_size_mb changes the second
-template <std::size_t Small = 2_MiB, auto Large = tunable(20_MiB), std::size_t Own = 10_MiB,
-          auto Limit = tunable(memory_limit{})>
+template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB}, std::size_t Own = 10_MiB,
+          auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_by_segments {
   static constexpr growth_way way = growth_way::segments;
   [[no_unique_address]] number<Large> large{};
@@ -93,7 +93,7 @@ struct grow_by_segments {
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
     if (block <= Small / 2) return Small;
-    return block < Own && block <= large ? large.get() : align_up(block, Small);
+    return Own > 0 && block < Own && block <= large ? large.get() : align_up(block, Small);
   }
   [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
     return memory_limit(most.get()).on(capacity);
@@ -104,8 +104,8 @@ struct grow_by_segments {
 /// Takes a chunk of at least `small` bytes for a block of up to `boundary`, and of at least `large` for a larger one; 0 for
 /// just the block's size.
 ///   Source:  Paddle's auto_growth, whose auto_growth_chunk_size_in_mb is `large` where there is one pool
-template <auto Small = tunable(std::size_t{0}), auto Large = tunable(std::size_t{0}),
-          auto Boundary = tunable(std::size_t{0}), auto Limit = tunable(memory_limit{})>
+template <auto Small = tunable<std::size_t>{0}, auto Large = tunable<std::size_t>{0},
+          auto Boundary = tunable<std::size_t>{0}, auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_by_chunks {
   static constexpr growth_way way = growth_way::segments;
   [[no_unique_address]] number<Small> small{};
@@ -126,7 +126,7 @@ struct grow_by_chunks {
 /// Takes chunks by a plan, the first one often nearly all that is free, and for what is larger than any of them, a segment
 /// of the block's size. Where a chunk of the plan cannot be had, growth is refused, however small the block.
 ///   Source:  Paddle's naive_best_fit; here direct segments count as chunks that were taken
-template <auto Plan = tunable(chunk_plan{}), auto Limit = tunable(memory_limit{})>
+template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_by_plan {
   static constexpr growth_way way = growth_way::segments;
   [[no_unique_address]] number<Plan> plan{};
@@ -158,9 +158,9 @@ struct grow_by_plan {
 /// it by less than a page.
 ///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB, and torch_npu's segment_size_mb (20 to 512) and
 ///            base_addr_aligned_kb (0 to 16)
-template <std::size_t Small = 2_MiB, auto Large = tunable(20_MiB), auto Limit = tunable(memory_limit{}),
-          auto Alignment = tunable(std::size_t{1}),
-          auto Reserve = tunable(memory_limit{fraction{1'125'000'000}})>
+template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
+          auto Limit = tunable<memory_limit>{no_limit}, auto Alignment = tunable<std::size_t>{1},
+          auto Reserve = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}}>
 struct grow_in_place {
   static constexpr growth_way way = growth_way::in_place;
   [[no_unique_address]] number<Large> large{};
@@ -201,9 +201,9 @@ struct grow_in_place {
 /// nearly full is called more often. For both, 0 stands for 1. What is mapped is a multiple of 2 MiB, so with
 /// back_with_giant_pages_first no page is giant; with back_with_giant_pages_only each is.
 ///   Source:  the idea is GMLake's (arXiv 2401.08156); the rule was found by replaying recorded programs
-template <auto Pieces = tunable(std::size_t{64}), auto Slack = tunable(percent(4)),
-          auto Limit = tunable(memory_limit{}), auto LastPieces = tunable(std::size_t{1024}),
-          auto Alignment = tunable(std::size_t{1})>
+template <auto Pieces = tunable<std::size_t>{64}, auto Slack = tunable<fraction>{percent(4)},
+          auto Limit = tunable<memory_limit>{no_limit}, auto LastPieces = tunable<std::size_t>{1024},
+          auto Alignment = tunable<std::size_t>{1}>
 struct grow_by_stitching {
   static constexpr growth_way way = growth_way::stitching;
   [[no_unique_address]] number<Pieces> pieces{};

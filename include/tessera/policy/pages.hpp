@@ -37,7 +37,7 @@ concept pages_policy = regular<P> && requires(const P& p, std::size_t segment) {
 ///     using recipe = tessera::with<tessera::torch_npu<>, tessera::back_with<for_peers>>;
 ///
 ///   Source:  ACL's malloc policies, of which it is every legal one; as numbers and names in config/acl_malloc_policy.hpp
-template <auto Choice = tunable(page_choice{})>
+template <auto Choice = tunable<page_choice>{page_choice{}}>
 struct back_with {
   static_assert(std::same_as<std::remove_cv_t<typename number<Choice>::value_type>, page_choice>,
                 "pages: back_with takes a page_choice or a tunable one [tessera/core/page_choice.hpp]");

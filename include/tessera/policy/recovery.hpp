@@ -55,7 +55,7 @@ struct recover_by_emptying_the_cache {
 /// Gives everything cached back and asks once more; where it `settles` for less, then asks for just what the block needs,
 /// so that a small request does not fail for want of a large chunk.
 ///   Source:  Paddle, which never settles for less
-template <auto Settles = tunable(false)>
+template <auto Settles = tunable<bool>{false}>
 struct recover_like_paddle {
   [[no_unique_address]] number<Settles> settles{};
 
@@ -72,7 +72,7 @@ struct recover_like_paddle {
 ///     static_assert(rather_fails.steps(tessera::refusal::by_limit).count == 0);
 ///
 ///   Source:  PyTorch, with its throw_on_cudamalloc_oom
-template <auto Rejects = tunable(false)>
+template <auto Rejects = tunable<bool>{false}>
 struct recover_like_pytorch {
   [[no_unique_address]] number<Rejects> rejects{};
 

@@ -62,7 +62,7 @@ struct round_to_power_of_two {
 ///     static_assert(four_steps.block_size(1'100'000) == 1_MiB + 256_KiB);
 ///
 ///   Source:  PyTorch's roundup_power2_divisions
-template <std::size_t Step, auto Table = tunable(divisions{})>
+template <std::size_t Step, auto Table = tunable<divisions>{divisions{}}>
   requires(is_power_of_two(Step) && Step >= min_alignment)
 struct round_to_divisions {
   [[no_unique_address]] number<Table> table{};

@@ -81,8 +81,8 @@ struct split_if_rest_at_least {
 ///
 ///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; small blocks go up to 1 MiB, larger ones waste up
 ///            to that, or nothing where segments are expandable
-template <auto Max = tunable(unlimited), auto Slack = tunable(20_MiB), std::size_t SmallLimit = 1_MiB,
-          std::size_t Waste = SmallLimit>
+template <auto Max = tunable<std::size_t>{unlimited}, auto Slack = tunable<std::size_t>{20_MiB},
+          std::size_t SmallLimit = 1_MiB, std::size_t Waste = SmallLimit>
 struct split_up_to {
   [[no_unique_address]] number<Max> max{};
   [[no_unique_address]] number<Slack> slack{};

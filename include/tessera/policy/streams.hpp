@@ -68,7 +68,7 @@ struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
 ///     using recipe = tessera::with<tessera::pytorch<>, late>;
 ///
 ///   Source:  torch_npu's multi_stream_lazy_reclaim, with 512
-template <streams_policy Streams, auto Patience = tunable(std::size_t{0})>
+template <streams_policy Streams, auto Patience = tunable<std::size_t>{0}>
 struct look_at_events_late : Streams {
   [[no_unique_address]] number<Patience> patience{};
 
@@ -98,8 +98,8 @@ struct reuse_ignoring_streams : reuse_without_crossing {
 /// waits, where what was before the free is seen to be done, or else by a wait that is put in between. For programs of
 /// many streams that would each keep memory of their own; timing decides then which addresses come.
 ///   Source:  CUDA's memory pools, with their three REUSE attributes
-template <auto FollowsDependencies = tunable(true), auto Opportunistic = tunable(true),
-          auto InsertsDependencies = tunable(true)>
+template <auto FollowsDependencies = tunable<bool>{true}, auto Opportunistic = tunable<bool>{true},
+          auto InsertsDependencies = tunable<bool>{true}>
 struct reuse_in_order {
   [[no_unique_address]] number<FollowsDependencies> follows_dependencies{};
   [[no_unique_address]] number<Opportunistic> opportunistic{};

@@ -32,9 +32,11 @@ struct family {
 
   template <settings Given>
   using chosen = recipe_at<index_for(Given)>;
-  /// The recipe for settings that are known when compiling; at their defaults, a recipe as it is.
+  /// The recipe for settings that are known when compiling; at their defaults, a recipe as it is. They are passed on as a
+  /// copy in braces, as nvcc loses a template parameter of class type, and the type of a copy in parentheses.
   template <settings Given>
-  using under = std::conditional_t<Given == settings{}, chosen<Given>, preset<chosen<Given>, Given>>;
+  using under =
+      std::conditional_t<Given == settings{}, chosen<Given>, preset<chosen<Given>, settings{Given}>>;
   /// The same for a text; one that is refused does not compile.
   template <auto Text>
   using from = under<config::settings_in<Dialect, Text>()>;
