@@ -2,6 +2,7 @@
 // Containers in page-locked memory, for several threads, and a block that gives itself back behind a stream's work.
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <memory_resource>
 #include <numeric>
 #include <vector>
@@ -24,6 +25,11 @@ int main() {
   // As a memory resource: one type of container, wherever its memory is.
   tessera::pmr_resource memory(pool);
   std::pmr::vector<float> batch(1000, 1.0f, &memory);
+
+  // Small nodes share blocks, which a pool of the standard library cuts up.
+  std::pmr::unsynchronized_pool_resource nodes(&memory);
+  std::pmr::map<int, float> by_number(&nodes);
+  for (int i = 0; i < 1000; ++i) by_number.emplace(i, 1.0f);
 
   // As an allocator: the container's type says where its memory is.
   using allocator = tessera::typed_allocator<float, pool_type>;

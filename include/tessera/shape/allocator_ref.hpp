@@ -34,6 +34,17 @@ class allocator_ref {
   A* to_ = nullptr;
 };
 
+/// Stands for the allocator to which a function of the user's refers, always the same one. It has no state, so that it can
+/// be made anywhere.
+template <auto Function>
+struct found_by {
+  [[nodiscard]] auto& get() const noexcept { return Function(); }
+  bool operator==(const found_by&) const = default;
+};
+/// A handle whose type says what it stands for.
+template <typename H>
+concept stands_by_type = allocator_handle<H> && std::default_initializable<H> && std::is_empty_v<H>;
+
 template <typename A>
 struct reference_to {
   using handle = allocator_ref<A>;

@@ -14,12 +14,20 @@ namespace tessera {
 /// An allocator as a std::pmr::memory_resource, so that containers keep their elements in its memory, on one stream.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     tessera::caching_allocator<tessera::pytorch_pinned<>, tessera::host_pinned> pool;
+///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool;
 ///     tessera::pmr_resource memory(pool);
 ///     std::pmr::vector<float> batch(1000, &memory);
 ///
-/// For many small objects, put a std::pmr::unsynchronized_pool_resource before it, as a block is hardly smaller than 512
-/// bytes. What it asks for is an aligned_request, so every alignment is served. It is equal to resources that give from the
+/// A block takes 512 bytes at least, and 4 KiB of pinned memory under `pinned`, which cuts none. So for many small objects,
+/// as the nodes of a map, put a pool of the standard library before it:
+///
+///     #include <map>
+///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pinned;
+///     tessera::pmr_resource blocks(pinned);
+///     std::pmr::unsynchronized_pool_resource nodes(&blocks);
+///     std::pmr::map<int, float> by_number(&nodes);
+///
+/// What it asks for is an aligned_request, so every alignment is served. It is equal to resources that give from the
 /// same allocator. As many threads may use it as may use the allocator.
 ///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
 ///   Throws:    what the allocator's allocate throws

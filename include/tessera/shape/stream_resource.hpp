@@ -8,11 +8,11 @@
 #include <type_traits>
 
 #include <tessera/adaptor/reach.hpp>
-#include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/shape/aligned_request.hpp>
 #include <tessera/shape/allocator_ref.hpp>
+#include <tessera/shape/rethrowing.hpp>
 
 namespace tessera {
 
@@ -110,7 +110,7 @@ class stream_resource {
     void* const p = aligned_request(bytes, alignment).allocate(from_.get(), for_sync_);
     if (finish(for_sync_)) return p;
     deallocate_sync(p, bytes, alignment);
-    raise(wait_failed());
+    raise_as<allocator_behind<A>>(wait_failed());
   }
   ///   Requires:  all work that uses it is done
   void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {

@@ -16,13 +16,30 @@ namespace tessera {
 /// An allocator as C++ containers take it as a template argument: elements of `T` in its memory, on one stream.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     tessera::caching_allocator<tessera::pytorch_pinned<>, tessera::host_pinned> pool;
+///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool;
 ///     using floats = tessera::typed_allocator<float, decltype(pool)>;
 ///     std::vector<float, floats> batch(1000, floats(pool));
 ///
 /// A container that is moved or swapped takes its allocator along, so that neither copies elements nor leaves a container
 /// with memory of a strange allocator; one that is assigned a copy keeps its own. Equal ones give from the same allocator,
 /// on whatever streams. What it asks for is an aligned_request.
+///
+/// Libraries that make allocators by themselves, of a template with one parameter, as nlohmann::json and EnTT do, get one
+/// over an allocator that a function finds:
+///
+///     #include <tessera/adaptor/locked.hpp>
+///     namespace example {
+///     using pool_type = tessera::locked<tessera::pinned_packed, tessera::host_pinned>;
+///     inline pool_type& json_pool() {
+///       static auto* const pool = new pool_type;  // never ends, so that it outlives static containers
+///       return *pool;
+///     }
+///     template <typename T>
+///     using json_allocator = tessera::typed_allocator<T, tessera::found_by<json_pool>>;
+///     inline std::vector<int, json_allocator<int>> numbers;
+///     }  // namespace example
+///
+/// For many small objects as the nodes of a map, which have a block each, see pmr_resource.
 ///   Requires:  the allocator outlives it and what it gave, unless `A` is a handle that owns it
 template <typename T, typename A>
 class typed_allocator {
@@ -33,8 +50,12 @@ class typed_allocator {
   using propagate_on_container_copy_assignment = std::false_type;
   using propagate_on_container_move_assignment = std::true_type;
   using propagate_on_container_swap = std::true_type;
-  using is_always_equal = std::false_type;
+  using is_always_equal = std::bool_constant<stands_by_type<handle_of<A>>>;
 
+  /// Only where the handle says by its type what it stands for.
+  typed_allocator() noexcept
+    requires stands_by_type<handle_of<A>>
+  = default;
   typed_allocator(allocator_argument<A> from, stream_id stream = {}) noexcept
       : from_(from), stream_(stream) {}
   // Copied where it is moved too, as what an allocator was moved from must stay as it was.
@@ -63,7 +84,7 @@ class typed_allocator {
   }
 
  private:
-  handle_of<A> from_;
+  [[no_unique_address]] handle_of<A> from_;
   stream_id stream_;
 };
 

@@ -153,6 +153,21 @@ TEST(pmr_resource, is_equal_to_what_gives_from_the_same_allocator) {
   EXPECT_GT(b.now().live, 0u);
 }
 
+TEST(pmr_resource, has_nodes_that_share_blocks_behind_a_pool) {
+  const auto live_with_nodes = [](auto& pool, auto& memory) {
+    std::pmr::map<int, float> by_number(&memory);
+    for (int i = 0; i < 1000; ++i) by_number.emplace(i, 1.0f);
+    return pool.now().live;
+  };
+  caching_allocator<pinned, host_pinned> whole{host_memory()};
+  pmr_resource bare(whole);
+  EXPECT_EQ(live_with_nodes(whole, bare), 1000 * 4_KiB) << "what the documents warn of";
+  caching_allocator<pinned_packed, host_pinned> pool{host_memory()};
+  pmr_resource memory(pool);
+  std::pmr::unsynchronized_pool_resource nodes(&memory);
+  EXPECT_LE(live_with_nodes(pool, nodes), 128_KiB);
+}
+
 TEST(pmr_resource, owns_an_allocator_that_is_shared) {
   auto pool = make_shared_allocator<locked<pinned_packed, host_pinned>>(host_memory());
   pmr_resource memory(pool);

@@ -210,6 +210,67 @@ TEST(typed_allocator, gives_back_by_size_and_has_an_address_for_no_elements) {
   a.deallocate(ten, 10);
 }
 
+host_pool& static_pool() {
+  static auto* const pool = new host_pool(host_memory());
+  return *pool;
+}
+host_pool& other_static_pool() {
+  static auto* const pool = new host_pool(host_memory());
+  return *pool;
+}
+template <typename T>
+using in_static_pool = typed_allocator<T, found_by<static_pool>>;
+template <typename T>
+using in_other_static_pool = typed_allocator<T, found_by<other_static_pool>>;
+
+/// Makes its allocators by itself, as nlohmann::json does.
+template <template <typename> class Allocator>
+class text_list {
+ public:
+  void add(const char* words) {
+    Allocator<node> in;
+    node* const made = std::allocator_traits<Allocator<node>>::allocate(in, 1);
+    new (made) node{first_, text(words)};
+    first_ = made;
+  }
+  ~text_list() {
+    Allocator<node> in;
+    while (node* const gone = first_) {
+      first_ = gone->next;
+      gone->~node();
+      std::allocator_traits<Allocator<node>>::deallocate(in, gone, 1);
+    }
+  }
+
+ private:
+  using text = std::basic_string<char, std::char_traits<char>, Allocator<char>>;
+  struct node {
+    node* next;
+    text words;
+  };
+  node* first_ = nullptr;
+};
+TEST(typed_allocator, is_made_by_libraries_from_a_template_of_one_parameter) {
+  static_assert(std::is_nothrow_default_constructible_v<in_static_pool<int>>);
+  static_assert(std::allocator_traits<in_static_pool<int>>::is_always_equal::value);
+  static_assert(!std::is_default_constructible_v<in_pool<int>>);  // it would give from nowhere
+  static_assert(!std::is_default_constructible_v<typed_allocator<int, shared_pool>>);
+  static_assert(!std::is_convertible_v<in_static_pool<int>, in_other_static_pool<int>>);
+  EXPECT_EQ(in_static_pool<int>(), in_static_pool<long>());
+  {
+    text_list<in_static_pool> list;
+    for (int i = 0; i < 10; ++i) list.add("a text that is too long for the string itself");
+    EXPECT_GE(static_pool().statistics().all.allocation.current, 20);
+    std::vector<int, in_static_pool<int>> numbers(100, 7);
+    EXPECT_EQ(numbers.back(), 7);
+    EXPECT_EQ(static_pool().statistics().all.allocation.current, 21);
+  }
+  EXPECT_EQ(static_pool().now().live, 0u);
+  EXPECT_EQ(other_static_pool().now().reserved, 0u);
+  use_containers(in_static_pool<int>());
+  EXPECT_EQ(static_pool().now().live, 0u);
+}
+
 TEST(typed_allocator, works_on_its_stream) {
   caching_allocator<with<pinned_packed, reuse_on_same_stream>, host_pinned> pool{host_memory()};
   typed_allocator<int, decltype(pool)> here(pool, stream_id{1}), there(pool, stream_id{2});

@@ -1,0 +1,49 @@
+// needs: entt/entt.hpp
+// SPDX-License-Identifier: Apache-2.0
+// A registry of EnTT in memory of an allocator that a function finds.
+#include <cstddef>
+#include <cstdio>
+
+#include <entt/entt.hpp>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/shape/typed_allocator.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using tessera::host_pinned;
+using pool_type = tessera::locked<tessera::pinned_packed, host_pinned>;
+pool_type& registry_pool() {
+  static auto* const pool = new pool_type(host_pinned({.pin = host_pinned::pinning::never}));
+  return *pool;
+}
+template <typename T>
+using registry_allocator = tessera::typed_allocator<T, tessera::found_by<registry_pool>>;
+struct position {
+  double x, y;
+};
+
+bool use() {
+  entt::basic_registry<entt::entity, registry_allocator<entt::entity>> world;
+  for (int i = 0; i < 10'000; ++i) {
+    const entt::entity made = world.create();
+    world.emplace<position>(made, i * 1.0, 2.0);
+    if (i % 2 == 0) world.emplace<int>(made, i);
+  }
+  double sum = 0;
+  for (auto [which, at, number] : world.view<position, int>().each()) sum += at.x - number;
+  auto moved = std::move(world);
+  const std::size_t live = registry_pool().now().live;
+  return sum == 0 && moved.storage<position>().size() == 10'000 && live > 10'000 * sizeof(position);
+}
+
+}  // namespace
+
+int main() {
+  const bool is_right = use();
+  const std::size_t left = registry_pool().now().live;
+  std::printf("%zu bytes are left\n", left);
+  return is_right && left == 0 && registry_pool().audit() == nullptr ? 0 : 1;
+}
