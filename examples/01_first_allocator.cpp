@@ -9,8 +9,8 @@ int main() {
 
   tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
   void* weights = pool.allocate(300_MiB);
-  void* batch = pool.allocate(5_MiB, tessera::stream_id{1});  // on a stream of its own
-  pool.record_stream(weights, tessera::stream_id{1});         // stream 1 reads the weights too
+  void* batch = pool.allocate(5_MiB, tessera::stream_id{1});          // on a stream of its own
+  if (!pool.record_stream(weights, tessera::stream_id{1})) return 1;  // stream 1 reads the weights too
   pool.deallocate(batch);
   pool.deallocate(weights);  // reused once stream 1 has come past this point
 

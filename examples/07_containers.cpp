@@ -45,7 +45,8 @@ int main() {
     device.submit(stream, [&result, doubled] {
       for (std::size_t i = 0; i < result.size(); ++i) result[i] = doubled[i];
     });
-    scratch.record_stream(stream);  // it goes back here, and is used again once that work is done
+    // It goes back here, and is used again once that work is done.
+    if (!scratch.record_stream(stream)) device.synchronize(stream);
   }
   device.synchronize(stream);
 

@@ -27,7 +27,8 @@ bool serves(cuda_driver::gpu& device, const char* recipe) {
   for (std::size_t i = 0; i < 64; ++i) {
     void* const p = pool.try_allocate((i % 7 + 1) * 500_KiB, i % 2 == 0 ? tessera::stream_id{} : per_thread);
     if (p == nullptr) return std::printf("  %s: %s\n", recipe, device.last_error().c_str()), false;
-    if (i % 4 == 0) pool.record_stream(p, per_thread);
+    if (i % 4 == 0 && !pool.record_stream(p, per_thread))
+      return std::printf("  %s: no stream is recorded\n", recipe), false;
     blocks.push_back(p);
     if (i % 2 == 1) pool.deallocate(blocks[i / 2]);
   }

@@ -81,13 +81,18 @@ class caching_allocator {
   /// The same as deallocate, but an address that is not a live block's changes nothing and gives false.
   [[nodiscard]] bool try_deallocate(void* p) noexcept { return settle(machine_.take_back(p)); }
 
-  /// Notes that `stream` uses a live block, so that freeing it waits for that use; false where this cannot be done.
-  bool record_stream(void* p, stream_id stream) noexcept {
-    return record_stream(handle(machine_.find_live(p)), stream);
+  /// Notes that `stream` uses a live block, so that freeing it waits for that use. Null and an empty handle are ignored.
+  ///   Requires:  as deallocate does
+  ///   Returns:   false where nothing is noted: of null, without such a stream, or without host memory
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
+    return note_use(machine_, policies_.streams, expect_live(machine_, "record_stream", p), stream);
   }
-  bool record_stream(handle h, stream_id stream) noexcept {
-    return h && (!policies_.streams.should_hold(h.block()->home->key(), stream) ||
-                 machine_.note_use(*h.block(), stream));
+  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept {
+    return note_use(machine_, policies_.streams, expect_live(machine_, "record_stream", h), stream);
+  }
+  /// The same, but an address that is not a live block's gives false, too.
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
+    return note_use(machine_, policies_.streams, machine_.find_live(p), stream);
   }
 
   /// Empties the cache: waits for pending frees, then gives idle segments back until at most `keep` bytes are reserved.
@@ -175,20 +180,15 @@ class caching_allocator {
     why = over ? refusal::by_limit : refusal::by_device;
     if (over && Recipe::growth::way != growth_way::stitching) return nullptr;
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
-    if (home == nullptr || !machine_.make_room()) return nullptr;
-    return get_memory(machine_, policies_, *home, want.size, segment);
+    const bool has_room = home != nullptr && machine_.make_room();
+    return has_room ? get_memory(machine_, policies_, *home, want.size, segment) : nullptr;
   }
-
   bool recover(recovery_step step, request want) noexcept {
     if (step == recovery_step::grow_exactly) return true;
     if (step == recovery_step::evict_all) return trim(), ++machine_.books().num_alloc_retries, true;
-    const std::size_t oversize = policies_.split.oversize();
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
-    if (home == nullptr || oversize > unlimited / 2) return false;
-    const auto release = [this](engine::block& b) { return machine_.release(b); };
-    return machine_.blocks().release_fitting(*home, want.size, oversize, release);
+    return home != nullptr && release_fitting(machine_, policies_.split.oversize(), *home, want.size);
   }
-
   void evict(moment when) noexcept { evict_idle(machine_, policies_.eviction, when, now()); }
 
   policies<Recipe> policies_;

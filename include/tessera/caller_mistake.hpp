@@ -9,6 +9,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/free_blocks.hpp>
+#include <tessera/engine/handle.hpp>
 
 namespace tessera {
 
@@ -60,6 +61,19 @@ template <typename Machine>
 [[noreturn, gnu::noinline, gnu::cold]] inline void refuse_handle(const char* call) noexcept {
   fixed_text words;
   contract_broken(words.add(call).add(": not the handle of a live block").c_str(), nullptr);
+}
+
+/// The live block at an address, or of a handle, with which `call` is made; null of null. Others end the program.
+template <typename Machine>
+[[nodiscard]] engine::block* expect_live(Machine& machine, const char* call, const void* p) noexcept {
+  engine::block* const live = machine.find_live(p);
+  if (live == nullptr && p != nullptr) refuse_address(machine, call, p);
+  return live;
+}
+template <typename Machine>
+[[nodiscard]] engine::block* expect_live(Machine&, const char* call, handle h) noexcept {
+  if (h && !h.block()->is_by_handle()) refuse_handle(call);
+  return h.block();
 }
 
 /// The same for a live block of which `said` bytes are said to have been requested.

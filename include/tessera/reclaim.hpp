@@ -4,8 +4,10 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/engine/block.hpp>
+#include <tessera/engine/free_blocks.hpp>
 #include <tessera/engine/hooks.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/streams.hpp>
@@ -18,6 +20,14 @@ namespace tessera {
 template <typename Machine, streams_policy Streams>
 [[nodiscard, gnu::always_inline]] inline bool look_first(Machine& machine, const Streams& policy) noexcept {
   return policy.looks_first(machine.uses_that_wait()) && machine.retire_pending();
+}
+
+/// Notes that `stream` uses a live block, if its policy holds back for that; false where that cannot be noted, and of null.
+template <typename Machine, streams_policy Streams>
+[[nodiscard]] bool note_use(Machine& machine, const Streams& policy, engine::block* live,
+                            stream_id stream) noexcept {
+  return live != nullptr &&
+         (!policy.should_hold(live->home->key(), stream) || machine.note_use(*live, stream));
 }
 
 /// Calls what waits for pressure, and frees the blocks at whose events nobody looked; whether something came free.
@@ -42,6 +52,14 @@ void empty_cache(Machine& machine, std::size_t keep) noexcept {
   machine.wait_for_pending();
   give_back_idle(machine, keep);
   machine.shrink();
+}
+
+/// Releases idle segments above `oversize` until `wanted` bytes went back; whether they did.
+template <typename Machine>
+[[nodiscard]] bool release_fitting(Machine& machine, std::size_t oversize, engine::free_blocks& home,
+                                   std::size_t wanted) noexcept {
+  const auto release = [&machine](engine::block& b) { return machine.release(b); };
+  return oversize <= unlimited / 2 && machine.blocks().release_fitting(home, wanted, oversize, release);
 }
 
 /// A bound below which a policy considers no segment, found by bisection, as it considers all that are larger than one.

@@ -46,7 +46,7 @@ struct held_by_b {
   void* p = pool.allocate(1_KiB, a);
 
   held_by_b() {
-    pool.record_stream(p, b);
+    (void)pool.record_stream(p, b);
     pool.device().submit(b, second);
     pool.deallocate(p);
   }
@@ -83,7 +83,7 @@ TEST(torch_row, n078_the_next_request_reaps_513_events_before_it_searches) {
   native pool;
   std::vector<void*> blocks;
   for (int i = 0; i < 513; ++i) blocks.push_back(pool.allocate(512));
-  for (void* p : blocks) pool.record_stream(p, b);
+  for (void* p : blocks) (void)pool.record_stream(p, b);
   pool.device().submit(b, second);
   for (void* p : blocks) pool.deallocate(p);
   EXPECT_EQ(pool.now().pending, 513u * 512);

@@ -77,7 +77,7 @@ TEST(capture, shows_how_an_allocator_stands) {
   void* const kept = pool.allocate(1000, stream_id{3});
   void* const used = pool.allocate(600, stream_id{3});
   (void)pool.allocate(30_MiB);
-  pool.record_stream(used, stream_id{4});
+  (void)pool.record_stream(used, stream_id{4});
   pool.device().hold_events(true);
   pool.deallocate(used);
   const snapshot seen = capture(pool);
@@ -264,7 +264,7 @@ class random_program {
       pool_.deallocate(live_.back());
       live_.pop_back();
     } else if (choice < 96) {
-      pool_.record_stream(live_[dice_() % live_.size()], stream_id{dice_() % 3});
+      (void)pool_.record_stream(live_[dice_() % live_.size()], stream_id{dice_() % 3});
     } else if (choice < 98) {
       pool_.device().hold_events(choice == 96);
     } else if (choice == 98) {

@@ -135,7 +135,7 @@ TEST(write_chrome, shows_blocks_counters_and_calls) {
   void* const p = pool.allocate(1_MiB + 1, stream_id{77});
   pool.sink().label("");
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
-  pool.record_stream(p, stream_id{5});
+  (void)pool.record_stream(p, stream_id{5});
   pool.device().hold_events(true);
   pool.deallocate(p);
   void* const q = pool.allocate(100);
@@ -175,7 +175,7 @@ void expect_counters_of_statistics(std::size_t kept) {
       pool.deallocate(live.back());
       live.pop_back();
     } else {
-      pool.record_stream(live[dice() % live.size()], stream_id{dice() % 3});
+      (void)pool.record_stream(live[dice() % live.size()], stream_id{dice() % 3});
       pool.device().hold_events(choice == 95);
     }
   }

@@ -55,7 +55,7 @@ TEST(caching_allocator, leaves_foreign_addresses_alone) {
   void* p = pool.allocate(1_KiB);
   int foreign = 0;
   EXPECT_FALSE(pool.try_deallocate(&foreign));
-  EXPECT_FALSE(pool.record_stream(&foreign, stream_id{1}));
+  EXPECT_FALSE(pool.try_record_stream(&foreign, stream_id{1}));
   EXPECT_FALSE(pool.try_deallocate(static_cast<char*>(p) + 512));
   EXPECT_TRUE(pool.try_deallocate(p));
   EXPECT_FALSE(pool.try_deallocate(p));
@@ -96,7 +96,7 @@ TEST(caching_allocator, gives_everything_back_at_its_end) {
     caching_allocator<pytorch<>, provider_ref<simulated_device>> pool{provider_ref(shared)};
     (void)pool.allocate(1_KiB);
     void* p = pool.allocate(30_MiB);
-    pool.record_stream(p, stream_id{9});
+    (void)pool.record_stream(p, stream_id{9});
     shared.hold_events(true);
     pool.deallocate(p);
     (void)pool.allocate(3_MiB, stream_id{2});
@@ -231,7 +231,7 @@ TEST(caching_allocator, passes_through) {
   pool.deallocate(p);
   EXPECT_EQ(pool.now().reserved, 0u);
   void* q = pool.allocate(1000);
-  pool.record_stream(q, stream_id{1});
+  (void)pool.record_stream(q, stream_id{1});
   pool.device().submit(stream_id{1}, 1000);
   pool.deallocate(q);
   EXPECT_EQ(pool.now().pending, 1024u);
@@ -293,11 +293,11 @@ TEST(caching_allocator, holds_blocks_of_a_group_for_other_groups_only) {
   caching_allocator<with<pytorch<>, share_by_parity>, simulated_device> pool;
   pool.device().hold_events(true);
   void* p = pool.allocate(5_MiB, stream_id{3});
-  pool.record_stream(p, stream_id{1});
+  (void)pool.record_stream(p, stream_id{1});
   pool.deallocate(p);
   EXPECT_EQ(pool.now().pending, 0u);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{1}), p);
-  pool.record_stream(p, stream_id{2});
+  (void)pool.record_stream(p, stream_id{2});
   pool.deallocate(p);
   EXPECT_EQ(pool.now().pending, 5_MiB);
 }

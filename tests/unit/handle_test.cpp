@@ -20,7 +20,7 @@ TEST(handle, stands_for_a_block_that_no_address_finds) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(h.data()) % min_alignment, 0u);
   EXPECT_EQ(pool.now().live, 5_MiB);
   EXPECT_FALSE(pool.try_deallocate(h.data()));
-  EXPECT_FALSE(pool.record_stream(h.data(), stream_id{1}));
+  EXPECT_FALSE(pool.try_record_stream(h.data(), stream_id{1}));
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(h);
   EXPECT_EQ(pool.now().live, 0u);
@@ -35,6 +35,45 @@ TEST(handle, is_empty_where_nothing_was_allocated) {
   EXPECT_EQ(handle().data(), nullptr);
   pool.deallocate(handle());
   EXPECT_FALSE(pool.record_stream(handle(), stream_id{1}));
+}
+
+/// A caller in C, who carries a context for each block.
+struct c_block {
+  void* data;
+  void* context;
+};
+TEST(handle, goes_through_a_pointer_of_c) {
+  pool_type pool;
+  const handle h = pool.allocate_by_handle(1_MiB);
+  const c_block kept{h.data(), h.to_pointer()};
+  EXPECT_NE(kept.context, kept.data);
+  EXPECT_EQ(handle::from_pointer(kept.context), h);
+  EXPECT_EQ(handle::from_pointer(kept.context).data(), kept.data);
+  EXPECT_EQ(handle().to_pointer(), nullptr);
+  EXPECT_EQ(handle::from_pointer(nullptr), handle());
+  EXPECT_TRUE(pool.record_stream(handle::from_pointer(kept.context), stream_id{}));
+  pool.deallocate(handle::from_pointer(kept.context));
+  EXPECT_EQ(pool.now().live, 0u);
+}
+TEST(handle_death, is_not_taken_from_any_pointer) {
+  pool_type pool;
+  const handle h = pool.allocate_by_handle(1_MiB);
+  constexpr const char* words =
+      "tessera: handle::from_pointer: not a pointer that to_pointer gave .pointer 0x";
+  EXPECT_DEATH((void)handle::from_pointer(h.data()), words);
+  EXPECT_DEATH((void)handle::from_pointer(pool.allocate(1_MiB)), words);
+  EXPECT_DEATH((void)handle::from_pointer(h.block()), words);
+  EXPECT_DEATH((void)handle::from_pointer(&pool), words);
+}
+TEST(handle_death, of_no_live_block_is_not_recorded) {
+  pool_type pool;
+  const handle h = pool.allocate_by_handle(1_MiB);
+  EXPECT_DEATH(
+      (void)pool.record_stream(h.data(), stream_id{1}),
+      "record_stream: not the address of a live block; it lies 0 bytes into a live block of 1048576 bytes at "
+      "0x[0-9a-f]+, stream 0, which was given as a handle");
+  pool.deallocate(h);
+  EXPECT_DEATH((void)pool.record_stream(h, stream_id{1}), "record_stream: not the handle of a live block");
 }
 
 TEST(handle, is_held_back_for_recorded_streams) {
@@ -170,7 +209,7 @@ TEST(promise, that_comes_back_may_be_evicted) {
 TEST(trim, evicts_what_was_pending_where_the_recipe_says_so) {
   caching_allocator<passthrough, simulated_device> pool;
   void* const p = pool.allocate(5_MiB);
-  pool.record_stream(p, stream_id{1});
+  (void)pool.record_stream(p, stream_id{1});
   pool.device().hold_events(true);
   pool.deallocate(p);
   EXPECT_EQ(pool.now().pending, 5_MiB);

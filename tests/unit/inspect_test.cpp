@@ -56,7 +56,7 @@ TEST(inspect, shows_each_block_of_a_segment_in_order) {
   caching_allocator<pytorch_native, simulated_device> pool;
   void* const a = pool.allocate(1000, stream_id{3});
   void* const b = pool.allocate(600, stream_id{3});
-  pool.record_stream(b, stream_id{4});
+  (void)pool.record_stream(b, stream_id{4});
   pool.device().hold_events(true);
   pool.deallocate(b);
   const auto found = look_at(pool);

@@ -31,7 +31,9 @@ class stack {
   virtual bool give(void*, std::size_t) { return false; }
   /// Where it can be asked whether a block was its own.
   virtual std::optional<bool> try_give(void*) { return {}; }
+  /// Where a stream can be noted for a block.
   virtual std::optional<bool> note(void*) { return {}; }
+  virtual std::optional<bool> try_note(void*) { return {}; }
   virtual void trim() {}
   virtual const char* audit() { return nullptr; }
   /// Whether it serves 0 bytes with an address, as C++ asks of it.
@@ -49,6 +51,7 @@ class stack_of : public stack {
   bool give(void* p, std::size_t bytes) override { return pool.deallocate(p, bytes), true; }
   std::optional<bool> try_give(void* p) override { return pool.try_deallocate(p); }
   std::optional<bool> note(void* p) override { return pool.record_stream(p, tessera::stream_id{2}); }
+  std::optional<bool> try_note(void* p) override { return pool.try_record_stream(p, tessera::stream_id{2}); }
   void trim() override { pool.trim(); }
   const char* audit() override { return pool.audit(); }
 
@@ -131,12 +134,17 @@ inline void run(const std::vector<row>& stacks) {
       const std::unique_ptr<stack> of = r.make(0), another = r.make(1);
       void* const p = a.make(*of, *another);
       EXPECT_EQ(of->try_give(p).value_or(false), false);
-      EXPECT_EQ(of->note(p).value_or(false), false);
+      EXPECT_EQ(of->try_note(p).value_or(false), false);
       EXPECT_STREQ(of->audit(), nullptr);
       char pointer[40];
       std::snprintf(pointer, sizeof pointer, "pointer %p", p);
       const std::string words = r.names_block ? std::string("(") + a.words + ").*" : std::string();
       EXPECT_DEATH(of->give(p), std::string("tessera: .*") + rule + ".*" + words + pointer);
+      // Nor may a stream be said to use it; null, which the last one may be, is ignored.
+      if (p != nullptr && of->note(nullptr).has_value()) {
+        EXPECT_DEATH((void)of->note(p),
+                     std::string("tessera: record_stream: ") + rule + ".*" + words + pointer);
+      }
     }
     SCOPED_TRACE(r.name);
     const std::unique_ptr<stack> of = r.make(0);

@@ -35,6 +35,7 @@ class shaped : public stack {
  public:
   std::optional<bool> try_give(void* p) override { return pool.try_deallocate(p); }
   std::optional<bool> note(void* p) override { return pool.record_stream(p, stream_id{}); }
+  std::optional<bool> try_note(void* p) override { return pool.try_record_stream(p, stream_id{}); }
   void give(void* p) override { (void)give(p, large); }
   bool give(void* p, std::size_t bytes) override = 0;
   void trim() override { pool.trim(); }

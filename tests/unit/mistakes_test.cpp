@@ -58,6 +58,7 @@ class devices : public stack {
   bool give(void* p, std::size_t bytes) override { return all_.deallocate(p, bytes), true; }
   std::optional<bool> try_give(void* p) override { return all_.try_deallocate(p); }
   std::optional<bool> note(void* p) override { return all_.record_stream(p, stream_id{2}); }
+  std::optional<bool> try_note(void* p) override { return all_.try_record_stream(p, stream_id{2}); }
   void trim() override { all_.trim(); }
   const char* audit() override { return all_.audit(); }
 
@@ -77,6 +78,7 @@ class driver : public stack {
   void give(void* p) override { pool_.free_async(p, stream_id{1}); }
   std::optional<bool> try_give(void* p) override { return pool_.try_free_async(p, stream_id{1}); }
   std::optional<bool> note(void* p) override { return pool_.record_stream(p, stream_id{2}); }
+  std::optional<bool> try_note(void* p) override { return pool_.try_record_stream(p, stream_id{2}); }
   void trim() override { pool_.synchronize(stream_id{1}), pool_.trim_to(0); }
   const char* audit() override { return pool_.audit(); }
 

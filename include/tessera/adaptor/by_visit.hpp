@@ -30,8 +30,11 @@ class by_visit {
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
     return self().visit([=](auto& pool) { return pool.try_deallocate(p); });
   }
-  bool record_stream(void* p, stream_id stream) noexcept {
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     return self().visit([=](auto& pool) { return pool.record_stream(p, stream); });
+  }
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
+    return self().visit([=](auto& pool) { return pool.try_record_stream(p, stream); });
   }
   void trim(std::size_t keep = 0) noexcept {
     self().visit([=](auto& pool) { pool.trim(keep); });

@@ -91,7 +91,12 @@ class driver_pool {
   /// Notes that `stream`, too, uses a block, so that the stream on which it will be freed is made to wait for it and for the
   /// one on which it was allocated. Noting the latter alone changes nothing.
   ///   Source:  PyTorch's cudaMallocAsync backend joins these streams in the one on which it frees
-  bool record_stream(void* p, stream_id stream) noexcept { return pool_.record_stream(p, stream); }
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
+    return pool_.record_stream(p, stream);
+  }
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
+    return pool_.try_record_stream(p, stream);
+  }
 
   /// Returns once all that `stream` was given is done, and gives back what the release threshold lets go; false where the
   /// device failed.

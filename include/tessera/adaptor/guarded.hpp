@@ -168,7 +168,7 @@ class guarded : private guarded_parts<Provider>,
   template <typename Block>
   void free(Block b) noexcept {
     if constexpr (is_keyed) {
-      base::record_stream(b, stream_of(b));
+      (void)base::record_stream(b, stream_of(b));
     }
     base::deallocate(b);
     if constexpr (Recipe::streams::uses_events) base::retire();

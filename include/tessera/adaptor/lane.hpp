@@ -141,9 +141,11 @@ class alignas(64) lane {
     });
   }
 
-  bool record_stream(void* p, stream_id stream) noexcept {
+  /// Calls f(allocator), which notes a stream for a block, as look does.
+  template <typename F>
+  [[nodiscard]] bool note(F f) noexcept {
     return look([&](allocator& in) {
-      const bool noted = in.record_stream(p, stream);
+      const bool noted = f(in);
       if (in.machine().has_uses()) has_uses_.store(true);
       return noted;
     });

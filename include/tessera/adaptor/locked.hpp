@@ -56,7 +56,7 @@ class locked {
   void deallocate(handle h) noexcept {
     inside_.enter([h](auto& pool) { pool.deallocate(h); });
   }
-  bool record_stream(handle h, stream_id stream) noexcept {
+  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept {
     return inside_.enter([=](auto& pool) { return pool.record_stream(h, stream); });
   }
   void deallocate(void* p) noexcept {
@@ -68,8 +68,11 @@ class locked {
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
     return inside_.enter([p](auto& pool) { return pool.try_deallocate(p); });
   }
-  bool record_stream(void* p, stream_id stream) noexcept {
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     return inside_.enter([=](auto& pool) { return pool.record_stream(p, stream); });
+  }
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
+    return inside_.enter([=](auto& pool) { return pool.try_record_stream(p, stream); });
   }
   /// What allocate_in_place asks for.
   [[nodiscard]] bool pass_on(void* p, std::size_t bytes, stream_id stream) noexcept {

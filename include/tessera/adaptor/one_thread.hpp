@@ -52,8 +52,15 @@ class one_thread : public Allocator {
   void deallocate(void* p, std::size_t bytes) noexcept { mine().deallocate(p, bytes); }
   void deallocate(handle h) noexcept { mine().deallocate(h); }
   [[nodiscard]] bool try_deallocate(void* p) noexcept { return mine().try_deallocate(p); }
-  bool record_stream(void* p, stream_id stream) noexcept { return mine().record_stream(p, stream); }
-  bool record_stream(handle h, stream_id stream) noexcept { return mine().record_stream(h, stream); }
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
+    return mine().record_stream(p, stream);
+  }
+  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept {
+    return mine().record_stream(h, stream);
+  }
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
+    return mine().try_record_stream(p, stream);
+  }
   /// What allocate_in_place asks for.
   [[nodiscard]] bool pass_on(void* p, std::size_t bytes, stream_id stream) noexcept {
     return passed_on(mine(), p, bytes, stream);

@@ -70,18 +70,21 @@ class per_device {
     return owner != address_directory::no_owner ? owner : fronts_.size();
   }
   void deallocate(void* p) noexcept {
-    if (p != nullptr) owner_of(p).deallocate(p);
+    if (p != nullptr) owner_of("deallocate", p).deallocate(p);
   }
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (p != nullptr) owner_of(p).deallocate(p, bytes);
+    if (p != nullptr) owner_of("deallocate", p).deallocate(p, bytes);
   }
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
     const std::size_t device = device_of(p);
     return device < fronts_.size() && fronts_[device].try_deallocate(p);
   }
-  bool record_stream(void* p, stream_id stream) noexcept {
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
+    return p != nullptr && owner_of("record_stream", p).record_stream(p, stream);
+  }
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
     const std::size_t device = device_of(p);
-    return device < fronts_.size() && fronts_[device].record_stream(p, stream);
+    return device < fronts_.size() && fronts_[device].try_record_stream(p, stream);
   }
   void trim(std::size_t keep_on_each = 0) noexcept {
     for (front_type& f : fronts_) f.trim(keep_on_each);
@@ -95,9 +98,9 @@ class per_device {
   }
 
  private:
-  [[nodiscard]] front_type& owner_of(void* p) noexcept {
+  [[nodiscard]] front_type& owner_of(const char* call, void* p) noexcept {
     const std::size_t device = device_of(p);
-    if (device >= fronts_.size()) refuse_stranger("deallocate", p);
+    if (device >= fronts_.size()) refuse_stranger(call, p);
     return fronts_[device];
   }
 

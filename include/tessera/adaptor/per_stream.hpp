@@ -85,18 +85,20 @@ class per_stream {
     lane_type* const at = owner_of(p);
     return at != nullptr && at->look([p](allocator& in) { return in.try_deallocate(p); });
   }
-  bool record_stream(void* p, stream_id stream) noexcept {
-    lane_type* const at = owner_of(p);
-    return at != nullptr && at->record_stream(p, stream);
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
+    lane_type* const at = owner_of(p, "record_stream");
+    return at != nullptr && at->note([=](allocator& in) { return in.record_stream(p, stream); });
   }
-
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
+    lane_type* const at = owner_of(p);
+    return at != nullptr && at->note([=](allocator& in) { return in.try_record_stream(p, stream); });
+  }
   /// What allocate_in_place asks for; a block of another lane is not passed on.
   [[nodiscard]] bool pass_on(void* p, std::size_t bytes, stream_id stream) noexcept {
     lane_type* const at = owner_of(p);
     return at != nullptr && at == lane_of(stream) &&
            at->look([=](allocator& in) { return tessera::pass_on(in, p, bytes, stream); });
   }
-
   /// Goes from lane to lane.
   void trim(std::size_t keep = 0) noexcept {
     for_each_lane([&](lane_type& l) {
@@ -153,15 +155,13 @@ class per_stream {
   [[nodiscard]] const char* audit() const noexcept {
     const char* broken = nullptr;
     for_each_lane([&](lane_type& l) {
-      const char* const here = l.look([](allocator& in) { return in.audit(); });
-      broken = broken != nullptr ? broken : here;
+      if (broken == nullptr) broken = l.look([](allocator& in) { return in.audit(); });
     });
     return broken;
   }
   [[nodiscard]] std::size_t lanes() const noexcept {
-    std::size_t count = 0;
-    for_each_lane([&](lane_type&) { ++count; });
-    return count;
+    return static_cast<std::size_t>(
+        std::count_if(lanes_.begin(), lanes_.end(), [](auto& l) { return l.load(); }));
   }
 
   /// Calls f with the settings, which all lanes take over afterwards, one after the other; f must not use the allocator.
@@ -247,14 +247,14 @@ class per_stream {
     return nullptr;
   }
   void hand_back(hand_over::item freed) noexcept {
-    if (freed.address == nullptr) return;
-    lane_type* const at = owner_of(freed.address);
-    if (at == nullptr) refuse_stranger("deallocate", freed.address);
-    at->deallocate(freed);
+    if (lane_type* const at = owner_of(freed.address, "deallocate")) at->deallocate(freed);
   }
-  [[nodiscard]] lane_type* owner_of(const void* p) const noexcept {
+  /// The lane in whose segments an address lies; null where there is none, unless `call` says that this is a mistake.
+  [[nodiscard]] lane_type* owner_of(const void* p, const char* call = nullptr) const noexcept {
     const address_directory::owner_number owner = directory_.owner_of(p);
-    return owner != address_directory::no_owner ? lanes_[owner].load(std::memory_order_acquire) : nullptr;
+    if (owner != address_directory::no_owner) return lanes_[owner].load(std::memory_order_acquire);
+    if (call != nullptr && p != nullptr) refuse_stranger(call, p);
+    return nullptr;
   }
   template <typename F>
   void for_each_lane(F f) const {

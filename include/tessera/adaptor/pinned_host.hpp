@@ -67,8 +67,8 @@ struct pinned_over {
 ///     const tessera::config::pytorch_settings said{.pinned_use_background_threads = true};
 ///     tessera::pinned_host<tessera::pytorch_pinned_family, tessera::host_pinned> pinned(said, tessera::host_pinned{});
 ///     void* batch = pinned.allocate(4_MiB);
-///     pinned.record_stream(batch, tessera::stream_id{});  // a copy on this stream reads it
-///     pinned.deallocate(batch);                           // reused once the copy is done
+///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it
+///     pinned.deallocate(batch);                                        // reused once the copy is done
 template <typename Family, device_provider Host, registering_provider... Device>
   requires(sizeof...(Device) <= 1)
 class pinned_host : public by_visit<pinned_host<Family, Host, Device...>> {

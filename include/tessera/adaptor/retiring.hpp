@@ -145,8 +145,8 @@ struct retiring_parts {
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::retiring<tessera::pytorch_pinned<>, tessera::host_pinned> pinned;
 ///     void* batch = pinned.allocate(4_MiB);
-///     pinned.record_stream(batch, tessera::stream_id{});  // a copy on this stream reads it
-///     pinned.deallocate(batch);                           // the thread frees it when the copy is done
+///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it
+///     pinned.deallocate(batch);                                        // the thread frees it when the copy is done
 ///
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread begins with the first miss and never sleeps
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,

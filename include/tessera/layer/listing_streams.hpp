@@ -45,7 +45,7 @@ class ended_streams {
 ///     using told = tessera::listing_streams<tessera::simulated_device>;
 ///     tessera::caching_allocator<tessera::pytorch<>, told> knowing{told(device, ended)};
 ///     void* p = knowing.allocate(5_MiB);
-///     knowing.record_stream(p, tessera::stream_id{7});
+///     if (!knowing.record_stream(p, tessera::stream_id{7})) return;
 ///     ended.end(tessera::stream_id{7});  // when the program destroys it
 ///     knowing.deallocate(p);             // waits for nobody
 ///

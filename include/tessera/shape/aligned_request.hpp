@@ -80,7 +80,7 @@ struct aligned_request {
   template <typename A, typename Finish>
   void deallocate_behind(A& pool, void* p, stream_id stream, Finish finish) const noexcept {
     if (p == nullptr) return;
-    if (alignment <= tried_alignment && pool.record_stream(p, stream)) return deallocate(pool, p);
+    if (alignment <= tried_alignment && pool.try_record_stream(p, stream)) return deallocate(pool, p);
     const block found = find(pool, p);
     if (found.address == nullptr || pool.record_stream(found.address, stream) || finish(stream))
       give_back(pool, found, p);

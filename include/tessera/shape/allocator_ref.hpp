@@ -74,6 +74,7 @@ concept stream_allocator = requires(A& a, void* p, std::size_t bytes, stream_id 
   { a.deallocate(p, bytes) } noexcept;
   { a.try_deallocate(p) } noexcept -> std::same_as<bool>;
   { a.record_stream(p, s) } noexcept -> std::same_as<bool>;
+  { a.try_record_stream(p, s) } noexcept -> std::same_as<bool>;
 };
 
 /// Gives memory in which the host may keep objects.

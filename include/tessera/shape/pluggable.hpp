@@ -138,7 +138,8 @@ class pluggable {
     if constexpr (throws) throw std::runtime_error(text);
 #endif
   }
-  /// Nothing happens to what is not from here, as with PyTorch's own.
+  /// Notes that a stream uses a block. Nothing happens to what is not from here, as with PyTorch's own.
+  ///   Requires:  of an address that is from here, that it is a live block's; else the program ends
   void record_stream(void* p, void* stream) noexcept {
     place* const at = owner_of(p);
     if (at != nullptr && !at->serves.record_stream(p, name(stream)))

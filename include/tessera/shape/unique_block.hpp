@@ -15,7 +15,7 @@ namespace tessera {
 ///     #include <tessera/adaptor/locked.hpp>
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool;
 ///     tessera::unique_block weights = tessera::make_block(pool, 1000, tessera::stream_id{1});
-///     weights.record_stream(tessera::stream_id{2});
+///     if (!weights.record_stream(tessera::stream_id{2})) return;
 ///     std::printf("%zu bytes at %p\n", weights.size(), weights.get());
 ///
 ///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
@@ -48,8 +48,9 @@ class unique_block {
   /// The stream that it was requested on.
   [[nodiscard]] stream_id stream() const noexcept { return stream_; }
 
-  /// Notes that `stream` uses the block, so that giving it back waits for that use; false where this cannot be done.
-  bool record_stream(stream_id stream) noexcept {
+  /// Notes that `stream` uses the block, so that giving it back waits for that use; false where nothing is noted, as the
+  /// allocator's record_stream says, and where there is no block.
+  [[nodiscard]] bool record_stream(stream_id stream) noexcept {
     return p_ != nullptr && from_.get().record_stream(p_, stream);
   }
   /// Gives the block back.

@@ -78,7 +78,7 @@ std::size_t replay(const program& source, Allocator& pool, Before before, After 
       pool.deallocate(p);
       after(i, std::exchange(p, nullptr));
     } else if (e.what == event::kind::record_stream) {
-      if (p != nullptr) pool.record_stream(p, e.stream);
+      if (p != nullptr) (void)pool.record_stream(p, e.stream);
       after(i, p);
     } else {
       if (e.what == event::kind::answer_events) pool.device().hold_events(e.bytes == 0);

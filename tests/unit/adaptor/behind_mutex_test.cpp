@@ -66,7 +66,7 @@ void fill_and_empty(asked& calls) {
   const std::lock_guard lock(calls.inside.mutex);
   caching_allocator<Recipe, outside<noting>> pool{outside<noting>(noted, calls.inside)};
   void* const p = pool.allocate(5_MiB);
-  pool.record_stream(p, stream_id{3});
+  (void)pool.record_stream(p, stream_id{3});
   pool.deallocate(p);
   pool.trim();
   EXPECT_EQ(pool.now().reserved, 0u);

@@ -143,7 +143,7 @@ TEST(guarded_host_pinned, waits_for_the_work_of_a_block_s_own_and_recorded_strea
 TEST(guarded_host_pinned, gives_and_takes_handles) {
   pool_type pool(host_memory());
   const handle h = pool.allocate_by_handle(1000);
-  pool.record_stream(h, stream_id{});
+  (void)pool.record_stream(h, stream_id{});
   EXPECT_EQ(bytes_of(h.data())[999], guard_book::fresh);
   pool.deallocate(h);
   pool.trim();
@@ -325,7 +325,7 @@ TEST(guarded_death, names_a_double_free_and_what_is_no_block) {
   EXPECT_DEATH(pool.deallocate(p, 1000), "a double free of a freed block of 1000 bytes");
   EXPECT_DEATH(pool.deallocate(bytes_of(p) + 64), "64 bytes into a freed block of 1000 bytes");
   EXPECT_FALSE(pool.try_deallocate(p));
-  EXPECT_FALSE(pool.record_stream(p, stream_id{}));
+  EXPECT_FALSE(pool.try_record_stream(p, stream_id{}));
   void* const foreign = other.allocate(1000);
   EXPECT_DEATH(pool.deallocate(foreign), "not the address of a live block, nor of any other");
   EXPECT_FALSE(pool.try_deallocate(foreign));

@@ -101,7 +101,7 @@ TEST(history, is_told_all_that_an_allocator_does) {
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
   void* const p = pool.allocate(1_MiB + 1);
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
-  pool.record_stream(p, stream_id{7});
+  (void)pool.record_stream(p, stream_id{7});
   pool.device().hold_events(true);
   pool.deallocate(p);
   pool.trim();

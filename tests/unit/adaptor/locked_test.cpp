@@ -249,8 +249,8 @@ TEST(locked_threads, retire_a_use_once_while_others_wait_for_it) {
   std::vector<void*> blocks;
   for (int i = 0; i < 4; ++i) blocks.push_back(pool.allocate(30_MiB));
   for (void* p : blocks) {
-    pool.record_stream(p, stream_id{7});
-    pool.record_stream(p, stream_id{8});
+    (void)pool.record_stream(p, stream_id{7});
+    (void)pool.record_stream(p, stream_id{8});
   }
   pool.deallocate(blocks[0]);
   pool.deallocate(blocks[1]);

@@ -111,7 +111,9 @@ TEST(one_thread_death, names_both_threads) {
   dies([p](checked& c) { c.deallocate(p, 5_MiB); });
   dies([h](checked& c) { c.deallocate(h); });
   dies([p](checked& c) { (void)c.try_deallocate(p); });
-  dies([p](checked& c) { c.record_stream(p, {}); });
+  dies([p](checked& c) { (void)c.record_stream(p, {}); });
+  dies([h](checked& c) { (void)c.record_stream(h, {}); });
+  dies([p](checked& c) { (void)c.try_record_stream(p, {}); });
   dies([p](checked& c) {
     void* donor = p;
     (void)allocate_in_place(c, donor, 5_MiB);

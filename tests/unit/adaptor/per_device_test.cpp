@@ -38,7 +38,7 @@ void finds_the_device_of_a_block() {
   EXPECT_EQ(all.front(1).now().live, 0u);
   EXPECT_EQ(all.front(2).now().live, 30_MiB);
   EXPECT_TRUE(all.record_stream(q, stream_id{5}));
-  EXPECT_FALSE(all.record_stream(&all, stream_id{5}));
+  EXPECT_FALSE(all.try_record_stream(&all, stream_id{5}));
   all.deallocate(q, 30_MiB);
   all.deallocate(p);
   all.deallocate(nullptr);

@@ -53,7 +53,7 @@ TEST(per_stream_threads, serve_as_one_allocator) {
   EXPECT_TRUE(pool.try_deallocate(batch));
   EXPECT_FALSE(pool.try_deallocate(batch));
   EXPECT_FALSE(pool.try_deallocate(&pool));
-  EXPECT_FALSE(pool.record_stream(&pool, stream_id{1}));
+  EXPECT_FALSE(pool.try_record_stream(&pool, stream_id{1}));
   pool.deallocate(nullptr);
   pool.trim(250_MiB);
   EXPECT_LE(pool.now().reserved, 250_MiB);
@@ -126,8 +126,8 @@ void decide_alone_on_one_stream_as_without_lanes(std::size_t capacity, std::size
       } else if (!live.empty()) {
         void*& chosen = live[random() % live.size()];
         if (random() % 8 == 0) {
-          plain.record_stream(chosen, stream_id{6});
-          lanes.record_stream(chosen, stream_id{6});
+          (void)plain.record_stream(chosen, stream_id{6});
+          (void)lanes.record_stream(chosen, stream_id{6});
         }
         plain.deallocate(chosen);
         lanes.deallocate(chosen);
@@ -278,8 +278,8 @@ TEST(per_stream_threads, ask_for_events_without_waiting_for_a_turn_and_record_th
   per_stream<pytorch<>, for_one> pool{for_one(shared)};
   void* const held = pool.allocate(5_MiB, stream_id{1});
   void* const later = pool.allocate(5_MiB, stream_id{1});
-  pool.record_stream(held, stream_id{3});
-  pool.record_stream(later, stream_id{3});
+  (void)pool.record_stream(held, stream_id{3});
+  (void)pool.record_stream(later, stream_id{3});
   pool.deallocate(held);
   shared.acquires.shut();
   void* large = nullptr;

@@ -209,7 +209,7 @@ void stress() {
         auto* const p = static_cast<unsigned char*>(pool.allocate(bytes));
         std::memset(p, mine, bytes);
         if (round % 3 != 0) {
-          pool.record_stream(p, stream);
+          (void)pool.record_stream(p, stream);
           pool.with_device([&](auto& device) {
             device.submit(stream, [p, bytes, mine, &overwritten] {
               for (std::size_t i = 0; i < bytes; i += 512) overwritten += p[i] != mine;

@@ -31,7 +31,7 @@ void run_threads(Pool& pool, int threads, int rounds, std::size_t largest) {
         if (what < 7 && mine.size() < 20) {
           if (void* p = pool.try_allocate(1 + random() % largest, own)) mine.push_back(p);
         } else if (what < 13 && !mine.empty()) {
-          if (what == 7) pool.record_stream(mine.back(), tessera::stream_id{random() % 4});
+          if (what == 7) (void)pool.record_stream(mine.back(), tessera::stream_id{random() % 4});
           pool.deallocate(mine.back());
           mine.pop_back();
         } else if (what < 15 && !mine.empty()) {
@@ -102,7 +102,7 @@ void run_streams_in_host_memory(int threads, int rounds) {
           auto* const other = static_cast<std::uint64_t*>(given.exchange(mine));
           if (other == nullptr) continue;
           device.submit(own, [=, &wrong] { wrong += other[1] != ~other[0]; });
-          pool.record_stream(other, own);
+          (void)pool.record_stream(other, own);
           pool.deallocate(other);
         }
       });

@@ -70,7 +70,7 @@ void run(const std::vector<operation>& program, Pool& pool, const fake_cuda& cud
         break;
       case kind::deallocate: free(held[o.slot]); break;
       case kind::record:
-        if (p != nullptr) pool.record_stream(p, o.stream);
+        if (p != nullptr) (void)pool.record_stream(p, o.stream);
         break;
       case kind::work: cuda.submit(number, handle_of(o.stream)); break;
       case kind::finish: cuda.finish(number, handle_of(o.stream)); break;

@@ -38,7 +38,7 @@ void serve_threads(Pool& pool, const fake_cuda& cuda) {
         const std::size_t bytes = 1 + i * 7919 % 3_MiB;
         if (void* const p = pool.try_allocate(bytes, number, stream)) {
           EXPECT_TRUE(cuda.is_usable(static_cast<int>(number), p, bytes));
-          if (i % 3 == 0) pool.record_stream(p, stream_id{9 + t});
+          if (i % 3 == 0) (void)pool.record_stream(p, stream_id{9 + t});
           mine.emplace_back(p, bytes);
         }
         if (i % 3 == 0) cuda.submit(static_cast<int>(number), handle_of(stream_id{9 + t}));

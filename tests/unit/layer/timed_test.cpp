@@ -88,7 +88,7 @@ TEST(timed, times_events) {
   using call = call_times::call;
   caching_allocator<pytorch_native, timed<simulated_device, device_clock>> pool({device, times});
   void* const p = pool.allocate(1_MiB);
-  pool.record_stream(p, stream_id{1});
+  (void)pool.record_stream(p, stream_id{1});
   pool.deallocate(p);
   EXPECT_EQ(times.of(call::record).count, 1u);
   EXPECT_EQ(times.of(call::wait).count, 0u);

@@ -170,6 +170,7 @@ TEST(aligned_request, is_reused_behind_the_stream_it_is_freed_on) {
 /// Whose host memory ran out for streams.
 struct forgetful : tight {
   bool record_stream(void*, stream_id) noexcept { return false; }
+  bool try_record_stream(void*, stream_id) noexcept { return false; }
 };
 TEST(aligned_request, stays_live_where_no_stream_can_be_noted_or_waited_for) {
   forgetful pool;

@@ -240,6 +240,9 @@ TEST_F(pluggable_test, holds_what_another_stream_uses) {
   pool.record_stream(p, stream(9));
   pool.record_stream(&pool, stream(9));
   pool.record_stream(nullptr, stream(9));
+  EXPECT_DEATH(
+      pool.record_stream(static_cast<char*>(p) + 512, stream(9)),
+      "record_stream: not the address of a live block; it lies 512 bytes into a live block of 5242880");
   pool.free(p, 5_MiB, 0, stream(7));
   EXPECT_NE(pool.alloc(5_MiB, 0, stream(7)), p);
   here.device[0]->with([](auto& d) { d.advance(2'000'000'000); });

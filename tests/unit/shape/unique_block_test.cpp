@@ -177,7 +177,7 @@ TEST(unique_block, does_what_its_comment_shows) {
   {
     tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool;
     tessera::unique_block weights = tessera::make_block(pool, 1000, tessera::stream_id{1});
-    weights.record_stream(tessera::stream_id{2});
+    (void)weights.record_stream(tessera::stream_id{2});
     std::printf("%zu bytes at %p\n", weights.size(), weights.get());
     EXPECT_EQ(pool.now().live, 1024u);
   }
