@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ struct arguments {
   std::string out;  // a file to write
   std::string at;   // the moment to show: peak or end
   std::size_t capacity = tessera::operator""_GiB(80);
-  bool has_capacity = false;  // whether one was named
-  std::size_t max_ns = 0;     // host nanoseconds for each operation; 0 for any
+  bool has_capacity = false;              // whether one was named
+  std::optional<double> memory_fraction;  // that set_per_process_memory_fraction was called with
+  std::size_t max_ns = 0;                 // host nanoseconds for each operation; 0 for any
   bool json = false;
 };
 

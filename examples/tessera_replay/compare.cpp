@@ -62,7 +62,7 @@ int replay::compare(const arguments& said) {
     if (const auto* wrong = std::get_if<tessera::trace::input_error>(&recording))
       return complain(wrong->text());
     const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
-    const auto found = rows_of(wishes, program, said.capacity, at, title_of(file));
+    const auto found = rows_of(wishes, program, said, at, title_of(file));
     if (const auto* const wrong = std::get_if<std::string>(&found)) return complain(*wrong);
     const auto& rows = std::get<std::vector<row>>(found);
     progress_line::clear();

@@ -62,15 +62,16 @@ std::vector<replay::wish> replay::with_compared(std::vector<wish> wishes) {
 
 std::variant<std::vector<replay::row>, std::string> replay::rows_of(const std::vector<wish>& wishes,
                                                                     const tessera::trace::program& program,
-                                                                    std::size_t capacity, steps& at,
+                                                                    const arguments& said, steps& at,
                                                                     const std::string& task) {
   std::vector<row> rows;
   for (const wish& w : wishes) {
     at.next(task + ": " + w.name);
-    std::string wrong = choose_recipe(w.recipe, w.conf, capacity,
-                                      [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
-                                        rows.push_back(measure<Recipe>(w.name, program, chosen, capacity));
-                                      });
+    std::string wrong =
+        choose_recipe(w.recipe, w.conf, said.memory_fraction,
+                      [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
+                        rows.push_back(measure<Recipe>(w.name, program, chosen, said.capacity));
+                      });
     if (!wrong.empty()) return wrong;
   }
   return rows;

@@ -42,10 +42,10 @@ struct wish {
 /// The same, and behind them each of `compared` that is not among them.
 [[nodiscard]] std::vector<wish> with_compared(std::vector<wish> wishes);
 
-/// What each wish makes of a program; or what is wrong. Each is a step, named behind `task`.
+/// What each wish makes of a program on the device that was said; or what is wrong. Each is a step, named behind `task`.
 [[nodiscard]] std::variant<std::vector<row>, std::string> rows_of(const std::vector<wish>& wishes,
                                                                   const tessera::trace::program& program,
-                                                                  std::size_t capacity, steps& at,
+                                                                  const arguments& said, steps& at,
                                                                   const std::string& task);
 
 }  // namespace replay

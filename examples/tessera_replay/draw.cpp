@@ -129,13 +129,14 @@ int replay::draw(const arguments& said) {
   for (const wish& w : wishes) {
     at.next(shown.trace + ": " + w.name);
     const std::string wrong = choose_recipe(
-        w.recipe, w.conf, said.capacity, [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
+        w.recipe, w.conf, said.memory_fraction,
+        [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
           shown.recipes.push_back(run<Recipe>(w.name, recording, program, chosen, said.capacity, !as_svg));
         });
     if (!wrong.empty()) return complain(wrong);
   }
   if (!as_svg) {
-    auto rows = rows_of(listed, program, said.capacity, at, shown.trace);
+    auto rows = rows_of(listed, program, said, at, shown.trace);
     if (const auto* const wrong = std::get_if<std::string>(&rows)) return complain(*wrong);
     shown.rows = std::move(std::get<std::vector<row>>(rows));
   }

@@ -15,13 +15,10 @@
 
 namespace {
 
-/// Whether the program completes with so much; a limit that is the whole of the device goes with it.
+/// Whether the program completes with so much.
 template <typename Recipe>
-bool completes(const tessera::trace::program& program, tessera::policies<Recipe> chosen, std::size_t given,
+bool completes(const tessera::trace::program& program, const tessera::policies<Recipe>& chosen,
                std::size_t capacity) {
-  if constexpr (requires { chosen.growth.most; }) {
-    if (tessera::memory_limit(chosen.growth.most).bytes == given) chosen.growth.most = capacity;
-  }
   tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), chosen};
   return tessera::trace::replay(program, pool) == 0;
 }
@@ -43,7 +40,7 @@ int replay::fit(const arguments& said) {
     const std::size_t most = said.has_capacity ? said.capacity : 2 * tessera::max_request;
     const auto completes_with = [&](std::size_t capacity) {
       progress_line::show(title_of(said.files[0]) + ": with " + std::to_string(capacity));
-      return completes<Recipe>(program, chosen, said.capacity, capacity);
+      return completes<Recipe>(program, chosen, capacity);
     };
     const auto found = least_capacity(program.peak_live(), most, completes_with);
     if (!found)

@@ -83,7 +83,7 @@ using tessera::trace::read_result;
 template <typename F>
 int with_recording(const arguments& said, const tessera::trace::recording& recording, F f) {
   int code = done;
-  const std::string wrong = choose_recipe(said.recipe, said.conf, said.capacity,
+  const std::string wrong = choose_recipe(said.recipe, said.conf, said.memory_fraction,
                                           [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
                                             const tessera::trace::program program(recording);
                                             code = f.template operator()<Recipe>(program, chosen);

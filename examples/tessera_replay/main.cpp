@@ -56,6 +56,15 @@ std::string read_capacity(arguments& said, std::string_view size) {
   said.has_capacity = true;
   return replay::read_size(size, said.capacity);
 }
+std::string read_memory_fraction(arguments& said, std::string_view text) {
+  double share = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, share);
+  if (error != std::errc{} || end != last || !(share >= 0 && share <= 1))
+    return std::string(text) + ": must be a number from 0 to 1";
+  said.memory_fraction = share;
+  return {};
+}
 std::string read_max_ns(arguments& said, std::string_view text) {
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, said.max_ns);
@@ -70,6 +79,10 @@ constexpr option options[] = {
      "device memory, in bytes or as in 8GiB, 1.5GiB or 512MiB;\n"
      "80 GiB if not given, and for tune, eight times what lives at once if that is more",
      &read_capacity},
+    {"--memory-fraction", "F",
+     "the share of the device, from 0 to 1, with which set_per_process_memory_fraction was called;\n"
+     "garbage_collection_threshold works only where it was",
+     &read_memory_fraction},
     {"--max-ns", "N", "host nanoseconds that an operation may take", &read_max_ns},
     {"--dialect", "NAME", "pytorch (default), torch_npu or paddle: the system that the text is for",
      &read_dialect},
@@ -94,28 +107,28 @@ struct command {
 };
 
 constexpr command commands[] = {
-    {"compare", &replay::compare, "TRACE...", "--recipe... --conf --capacity --json", "",
+    {"compare", &replay::compare, "TRACE...", "--recipe... --conf --capacity --memory-fraction --json", "",
      "    what recipes would have reserved, and how often they would have called the device: the main ones,\n"
      "    those that are named, and with --conf the last of these, or pytorch, under these settings\n",
      ""},
-    {"decisions", &replay::decisions, "TRACE", "--recipe --conf --capacity", "",
+    {"decisions", &replay::decisions, "TRACE", "--recipe --conf --capacity --memory-fraction", "",
      "    every decision, a line each\n", ""},
     {"verify", &replay::verify, "SNAPSHOT...", "--json", "",
      "    whether the pytorch recipe decides as the GPU did on which the snapshot was recorded\n",
      "1 it does not"},
-    {"fit", &replay::fit, "TRACE", "--recipe --conf --capacity --json", "",
+    {"fit", &replay::fit, "TRACE", "--recipe --conf --capacity --memory-fraction --json", "",
      "    a capacity, up to the one given, with which the trace completes and with a byte less does not,\n"
      "    and larger ones with which it fails\n",
      ""},
-    {"draw", &replay::draw, "TRACE", "--recipe... --conf --capacity --out", "--out",
+    {"draw", &replay::draw, "TRACE", "--recipe... --conf --capacity --memory-fraction --out", "--out",
      "    a picture of memory over time, as .html or .svg; the HTML page also maps the worst moment and has "
      "the\n"
      "    table of compare\n",
      ""},
-    {"explain-oom", &replay::explain_oom, "TRACE", "--recipe --conf --capacity", "",
+    {"explain-oom", &replay::explain_oom, "TRACE", "--recipe --conf --capacity --memory-fraction", "",
      "    why memory runs out where it first does, which blocks are in the way, and what would help\n",
      "1 memory runs out"},
-    {"tune", &replay::tune_recipe, "TRACE", "--capacity --max-ns --json", "",
+    {"tune", &replay::tune_recipe, "TRACE", "--capacity --memory-fraction --max-ns --json", "",
      "    searches for a recipe that reserves least (with --capacity: that needs least), at a price in "
      "device and\n"
      "    host time that it names; shows what else there is, what each policy buys, and the recipe as C++\n",
@@ -123,7 +136,8 @@ constexpr command commands[] = {
     {"explain", &replay::explain, "TEXT", "--dialect", "",
      "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n",
      ""},
-    {"snapshot", &replay::snapshot, "TRACE", "--out --at --recipe --conf --capacity", "--out",
+    {"snapshot", &replay::snapshot, "TRACE", "--out --at --recipe --conf --capacity --memory-fraction",
+     "--out",
      "    how the recipe's memory stands, and what led there, for the viewers of others: a .pickle for\n"
      "    pytorch.org/memory_viz, as it is where most is reserved (--at peak); a .json for ui.perfetto.dev, "
      "or\n"

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 
+#include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/config/bad_setting.hpp>
 #include <tessera/config/dialect.hpp>
 #include <tessera/recipe/paddle.hpp>
@@ -40,22 +42,12 @@ template <typename Dialect>
 
 /// Calls f.operator()<Recipe>(policies) with what the settings choose in a family; returns what is wrong, or nothing.
 template <typename Family, typename F>
-[[nodiscard]] std::string choose_in(const std::string& before, const std::string& conf, std::size_t capacity,
-                                    F f) {
+[[nodiscard]] std::string choose_in(const std::string& before, const std::string& conf, F f) {
   const auto read = read_conf<typename Family::dialect>(before, conf);
   if (const auto* const wrong = std::get_if<std::string>(&read)) return *wrong;
   const auto& settings = std::get<typename Family::settings>(read);
   [&]<std::size_t... I>(std::index_sequence<I...>) {
-    const auto call = [&]<typename Recipe>() {
-      auto chosen = Recipe::configured(settings);
-      // PyTorch collects only under a memory fraction, so a threshold comes with the fraction 1.
-      if constexpr (requires { settings.garbage_collection_threshold; }) {
-        if (settings.garbage_collection_threshold != tessera::fraction{} &&
-            settings.memory_fraction == tessera::percent(100))
-          chosen.growth.most = capacity;
-      }
-      f.template operator()<Recipe>(chosen);
-    };
+    const auto call = [&]<typename Recipe>() { f.template operator()<Recipe>(Recipe::configured(settings)); };
     (void)((Family::index_for(settings) == I &&
             (call.template operator()<typename Family::template recipe_at<I>>(), true)) ||
            ...);
@@ -64,16 +56,20 @@ template <typename Family, typename F>
 }
 
 /// Calls f.operator()<Recipe>(policies) for the recipe of a name, under the settings of a configuration string in its
-/// system's dialect; returns what is wrong, or nothing.
+/// system's dialect and under the memory fraction, where one was set; returns what is wrong, or nothing.
 template <typename F>
 [[nodiscard]] std::string choose_recipe(const std::string& name, const std::string& conf,
-                                        std::size_t capacity, F f) {
+                                        std::optional<double> memory_fraction, F f) {
+  const auto limited = [&]<typename Recipe>(tessera::policies<Recipe> chosen) {
+    if (memory_fraction) (void)tessera::set_memory_fraction(chosen, *memory_fraction);
+    f.template operator()<Recipe>(chosen);
+  };
   const auto in = [&]<typename Family>(const char* before) {
-    return choose_in<Family>(before, conf, capacity, f);
+    return choose_in<Family>(before, conf, limited);
   };
   const auto plain = [&]<typename Recipe>() -> std::string {
     if (!conf.empty()) return "--conf: recipe " + name + " takes no settings";
-    f.template operator()<Recipe>(tessera::policies<Recipe>{});
+    limited.template operator()<Recipe>({});
     return {};
   };
   using namespace tessera;

@@ -20,25 +20,27 @@ int replay::tune_recipe(const arguments& said) {
   if (const auto* const wrong = std::get_if<tessera::trace::input_error>(&recording))
     return complain(wrong->text());
   const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
-  if (said.has_capacity && said.capacity < program.peak_live()) {
+  const double share = said.memory_fraction.value_or(1);
+  const bool has_capacity = said.has_capacity || share < 1;
+  const auto capacity = static_cast<std::size_t>(share * static_cast<double>(said.capacity));
+  if (has_capacity && capacity < program.peak_live()) {
     complain(file + ": " + std::to_string(program.peak_live()) +
-             " bytes live at once, so nothing completes with " + std::to_string(said.capacity));
+             " bytes live at once, so nothing completes with " + std::to_string(capacity));
     return differs;
   }
 
-  tune::question asked{.capacity = said.capacity,
-                       .has_capacity = said.has_capacity,
+  tune::question asked{.capacity = capacity,
+                       .has_capacity = has_capacity,
                        .max_ns = static_cast<double>(said.max_ns),
                        .shipped = {},
                        .progress = {}};
   // Where no capacity is named, the device never becomes full.
   constexpr std::size_t most = tessera::max_request / 8;
-  if (!said.has_capacity) asked.capacity = std::max(said.capacity, 8 * std::min(program.peak_live(), most));
+  if (!has_capacity) asked.capacity = std::max(capacity, 8 * std::min(program.peak_live(), most));
   const auto add = [&](const std::string& name) {
-    (void)choose_recipe(name, "", asked.capacity,
-                        [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
-                          asked.shipped.emplace_back(name, tune::composition(chosen));
-                        });
+    (void)choose_recipe(name, "", {}, [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
+      asked.shipped.emplace_back(name, tune::composition(chosen));
+    });
   };
   for (const char* const name : compared) add(name);
   for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) add(name);

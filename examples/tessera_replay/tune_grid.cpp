@@ -87,7 +87,7 @@ std::vector<any_growth> growths_to_try(const any_growth& now, const scene& of) {
 }
 
 std::vector<any_eviction> evictions_to_try(const scene& of) {
-  std::vector<any_eviction> all = {evict_idle_above<>{}, evict_never{}, evict_at_free{},
+  std::vector<any_eviction> all = {any_eviction{}, evict_never{}, evict_at_free{},
                                    evict_idle_chunks<>{.before_growth = true}};
   for (std::size_t kept : {1_MiB, 2_MiB, 4_MiB, 8_MiB, 16_MiB, 32_MiB, 64_MiB, 128_MiB, 256_MiB, 512_MiB})
     all.push_back(evict_at_free_above<>{.kept = kept});

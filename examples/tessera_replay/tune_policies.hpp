@@ -219,8 +219,9 @@ struct any_growth : growth_choices {
 };
 
 using eviction_by_plan = evict_direct_at_free<>;
-using eviction_choices = one_of<evict_idle_above<>, evict_never, evict_at_free, evict_at_free_above<>,
-                                eviction_by_plan, evict_idle_chunks<>, evict_at_synchronize_above<>>;
+using eviction_choices =
+    one_of<evict_idle_like_pytorch<>, evict_idle_above<>, evict_never, evict_at_free, evict_at_free_above<>,
+           eviction_by_plan, evict_idle_chunks<>, evict_at_synchronize_above<>>;
 struct any_eviction : eviction_choices {
   any_eviction() = default;
   template <typename P>
@@ -239,8 +240,9 @@ struct any_eviction : eviction_choices {
   bool operator==(const any_eviction&) const = default;
 };
 
-using recovery_choices =
-    one_of<recover_like_pytorch<>, recover_never, recover_by_emptying_the_cache, recover_like_paddle<>>;
+using recovery_expandable = recover_like_pytorch<tunable(false), false>;
+using recovery_choices = one_of<recover_like_pytorch<>, recovery_expandable, recover_never,
+                                recover_by_emptying_the_cache, recover_like_paddle<>>;
 struct any_recovery : recovery_choices {
   any_recovery() = default;
   template <typename P>

@@ -161,6 +161,9 @@ std::string cpp(const grow_by_stitching<>& p) {
 std::string cpp(const evict_idle_above<>& p) {
   return named("evict_idle_above", {set(p.threshold.get(), fraction{})});
 }
+std::string cpp(const evict_idle_like_pytorch<>& p) {
+  return named("evict_idle_like_pytorch", {set(p.threshold.get(), fraction{})});
+}
 std::string cpp(const evict_never&) { return "tessera::evict_never"; }
 std::string cpp(const evict_at_free&) { return "tessera::evict_at_free"; }
 std::string cpp(const evict_at_free_above<>& p) {
@@ -176,8 +179,9 @@ std::string cpp(const evict_at_synchronize_above<>& p) {
   return named("evict_at_synchronize_above", {set(p.threshold.get(), std::size_t{0})});
 }
 
-std::string cpp(const recover_like_pytorch<>& p) {
-  return named("recover_like_pytorch", {set(p.rejects.get(), false)});
+template <bool Sparing>
+std::string cpp(const recover_like_pytorch<tunable(false), Sparing>& p) {
+  return named("recover_like_pytorch", {set(p.rejects.get(), false), {"false", Sparing}});
 }
 std::string cpp(const recover_never&) { return "tessera::recover_never"; }
 std::string cpp(const recover_by_emptying_the_cache&) { return "tessera::recover_by_emptying_the_cache"; }

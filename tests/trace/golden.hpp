@@ -8,6 +8,7 @@
 #include <string_view>
 #include <variant>
 
+#include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/trace/decisions.hpp>
@@ -40,7 +41,8 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
   std::FILE* const out = open_memstream(&written, &size);
   const t::program program(std::get<t::recording>(read));
   const auto write = [&]<typename Recipe>(tessera::policies<Recipe> chosen) {
-    if (settings.garbage_collection_threshold != tessera::fraction{}) chosen.growth.most = capacity;
+    if (settings.garbage_collection_threshold != tessera::fraction{})
+      (void)tessera::set_memory_fraction(chosen, 1.0);
     t::write_decisions<Recipe>(
         out, program, tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}},
         chosen);

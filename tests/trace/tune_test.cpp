@@ -45,7 +45,7 @@ constexpr const char* shipped_names[] = {"pytorch",
 std::vector<std::pair<std::string, composition>> shipped() {
   std::vector<std::pair<std::string, composition>> all;
   for (const std::string name : shipped_names) {
-    (void)replay::choose_recipe(name, "", 80_GiB, [&]<typename Recipe>(const policies<Recipe>& chosen) {
+    (void)replay::choose_recipe(name, "", {}, [&]<typename Recipe>(const policies<Recipe>& chosen) {
       all.emplace_back(name, composition(chosen));
     });
   }
@@ -87,7 +87,7 @@ TEST(tune_policies, decide_as_the_shipped_recipes_that_they_hold) {
   int failing = 0;
   for (const char* const name : shipped_names) {
     for (const std::size_t capacity : {80_GiB, program.peak_live() / 2 * 3}) {
-      (void)replay::choose_recipe(name, "", capacity, [&]<typename Recipe>(const policies<Recipe>& chosen) {
+      (void)replay::choose_recipe(name, "", {}, [&]<typename Recipe>(const policies<Recipe>& chosen) {
         const deeds compiled = done_by<Recipe>(program, chosen, capacity);
         const deeds when_run =
             with_recipe(composition(chosen), [&]<typename Held>(const policies<Held>& same) {
@@ -148,7 +148,7 @@ TEST(tune_text, is_a_complete_recipe) {
       "  using split    = tessera::split_up_to<>;\n"
       "  using pages    = tessera::back_with_normal_pages;\n"
       "  using growth   = tessera::grow_by_plan<tessera::chunk_plan{1_GiB, 16_MiB, tessera::percent(92)}>;\n"
-      "  using eviction = tessera::evict_idle_above<>;\n"
+      "  using eviction = tessera::evict_idle_like_pytorch<>;\n"
       "  using recovery = tessera::recover_like_paddle<true>;\n"
       "};\n"
       "static_assert(tessera::recipe<mine>);\n");

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -214,6 +215,20 @@ TEST(pytorch_expandable, a_block_beside_a_hole_serves_although_it_is_kept_for_la
   EXPECT_EQ(pool.allocate(5_MiB), large) << "as what is mapped comes first in growth";
   EXPECT_EQ(pool.now().reserved, 60_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(pytorch_expandable, large_blocks_are_cut_and_stay_until_all_goes_back) {
+  using recipe = pytorch<"expandable_segments:True,max_split_size_mb:32,garbage_collection_threshold:0.5">;
+  caching_allocator<recipe, simulated_device> pool{small_device(100_MiB)};
+  ASSERT_TRUE(set_memory_fraction(pool, 1));
+  pool.deallocate(pool.allocate(70_MiB));
+  EXPECT_NE(pool.allocate(65_MiB), nullptr);
+  EXPECT_EQ(pool.now().live, 65_MiB) << "what is oversize is cut";
+  void* const other = pool.allocate(20_MiB, stream_id{1});
+  pool.deallocate(other);
+  EXPECT_EQ(pool.device().calls().unmap, 0u) << "nothing was collected above the threshold";
+  EXPECT_EQ(pool.try_allocate(40_MiB, stream_id{2}), nullptr);
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 1u) << "oversize blocks do not go back one by one";
 }
 
 // Neither PyTorch nor torch_npu can combine these with expandable segments.

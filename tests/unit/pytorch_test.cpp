@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -126,6 +127,7 @@ TEST(pytorch, has_no_blocks_above_a_limit_that_no_block_reaches) {
 
 TEST(pytorch, collects_what_is_older_than_average_above_the_threshold) {
   torch pool{device_of(100_MiB), {.eviction = {.threshold = percent(50)}}};
+  ASSERT_TRUE(set_memory_fraction(pool, 1));
   void* old_one = pool.allocate(20_MiB);
   void* young_one = pool.allocate(22_MiB);
   pool.deallocate(old_one);

@@ -1,18 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include <tessera/adaptor/reach.hpp>
 #include <tessera/core/fraction.hpp>
 #include <tessera/core/memory_limit.hpp>
+#include <tessera/recipe/recipe.hpp>
 
 /// PyTorch's set_per_process_memory_fraction, for every allocator whose growth has a limit that may be set.
 namespace tessera {
 
-/// Lets an allocator reserve at most a share of what its device has, beside the limit in bytes that it may have: 1 ends
-/// that, and 0 refuses every new segment. What is reserved already stays, and what is cached still serves.
+/// Limits what an allocator that begins with these policies may reserve, as set_memory_fraction limits an allocator.
+///   Returns:  false where `share` is not from 0 to 1, and nothing has changed
+template <typename Recipe>
+[[nodiscard]] constexpr bool set_memory_fraction(policies<Recipe>& chosen, double share) noexcept {
+  if (!(share >= 0 && share <= 1)) return false;
+  memory_limit most(chosen.growth.most);
+  most.share.billionths = static_cast<std::uint64_t>(share * 1e9 + 0.5);
+  if (share < 1 && most.share == percent(100)) --most.share.billionths;
+  most.holds_for_whole = true;
+  chosen.growth.most = most;
+  return true;
+}
+
+/// Lets an allocator reserve at most a share of what its device has, beside the limit in bytes that it may have: with 1
+/// that is all of it, and 0 refuses every new segment. What is reserved already stays, and what is cached still serves.
+///
+/// The recipes of PyTorch and torch_npu collect garbage only once this was called, and idle segments age from then on.
 ///
 ///     if (tessera::set_memory_fraction(pool, 0.25)) std::printf("%zu bytes at most\n", pool.now().limit);
 ///
@@ -20,10 +36,14 @@ namespace tessera {
 template <typename Allocator>
 [[nodiscard]] bool set_memory_fraction(Allocator& pool, double share) {
   if (!(share >= 0 && share <= 1)) return false;
-  fraction rounded{static_cast<std::uint64_t>(std::llround(share * 1e9))};
-  if (share < 1 && rounded == percent(100)) --rounded.billionths;
-  for_each_settings(pool, [rounded](auto& settings) {
-    settings.growth.most = memory_limit(memory_limit(settings.growth.most).bytes, rounded);
+  for_each_front(pool, [share](auto& front, std::size_t) {
+    bool had_limit = false;
+    for_each_settings(front, [share, &had_limit](auto& settings) {
+      had_limit = memory_limit(settings.growth.most) != memory_limit{};
+      (void)set_memory_fraction(settings, share);
+    });
+    if (!had_limit)
+      for_each_allocator(front, [](auto& one, std::size_t) { one.machine().blocks().restart_ages(); });
   });
   return true;
 }

@@ -88,8 +88,8 @@ struct pytorch : torch_syntax<pytorch_key> {
        most_mebibytes, "must be greater than 10 and less than 2^40"},
       {"garbage_collection_threshold", &s::garbage_collection_threshold, form::decimal,
        "between 0 and 1, both excluded", "off",
-       "once more than this share of the limit is reserved, growth first gives back idle segments at least "
-       "as old as the average",
+       "once a memory fraction was set and more than this share of it is reserved, growth first gives back "
+       "idle segments at least as old as the average; none of expandable segments",
        1, 999'999'999, "must be greater than 0 and less than 1"},
       {"roundup_power2_divisions", &s::roundup, form::divisions,
        "a power of two, or [size in MiB:divisions, ..., >:divisions]", "off",

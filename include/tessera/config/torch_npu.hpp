@@ -78,8 +78,8 @@ struct torch_npu : torch_syntax<torch_npu_key> {
        "must be greater than 20"},
       {"garbage_collection_threshold", &s::garbage_collection_threshold, form::decimal,
        "between 0 and 1, both excluded", "off",
-       "once more than this share of the limit (per_process_memory_fraction of the device) is reserved, "
-       "growth first gives back idle segments at least as old as the average",
+       "once a memory fraction was set and more than this share of it is reserved, growth first gives back "
+       "idle segments at least as old as the average",
        1, 999'999'999, "must be greater than 0 and less than 1"},
       {"expandable_segments", &s::expandable_segments, form::words, "False, True", "False",
        "pages are mapped into ranges of addresses, so that blocks of all sizes share them", 0, 0,

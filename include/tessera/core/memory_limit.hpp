@@ -9,13 +9,15 @@
 
 namespace tessera {
 
-/// The most memory that may be reserved: so many bytes, and such a share of what the device has; the lesser counts.
+/// The most memory that may be reserved: so many bytes, and such a share of what the device has; the lesser counts. A share
+/// of the whole is no limit, unless `holds_for_whole`.
 ///
 ///     constexpr tessera::memory_limit half_but_at_most(64_GiB, tessera::percent(50));
 ///     static_assert(half_but_at_most.on(80_GiB) == 40_GiB);
 struct memory_limit {
   std::size_t bytes = unlimited;
   fraction share = percent(100);
+  bool holds_for_whole = false;  ///< whether the limit of the whole share is what the device has
 
   constexpr memory_limit() noexcept = default;
   /// Of bytes in any whole number; what has a point is no share, which is a fraction.
@@ -27,7 +29,7 @@ struct memory_limit {
 
   /// The limit in bytes, on a device of `capacity` bytes; `unlimited` where there is none.
   [[nodiscard]] constexpr std::size_t on(std::size_t capacity) const noexcept {
-    if (share == percent(100)) return bytes;
+    if (share == percent(100) && !holds_for_whole) return bytes;
     const std::size_t part = share.of(capacity);
     return part < bytes ? part : bytes;
   }

@@ -13,6 +13,7 @@ struct usage {
   std::size_t cached = 0;     ///< in free blocks
   std::size_t reserved = 0;   ///< taken from the device: live + pending + cached
   std::size_t limit = 0;      ///< the most that may be reserved
+  bool has_limit = true;      ///< whether that was set; else it is what the device has
   bool operator==(const usage&) const = default;
 };
 

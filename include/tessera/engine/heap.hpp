@@ -162,10 +162,18 @@ class heap {
   }
   /// How many searches of its pool an idle segment has seen, or in a range, a free block.
   [[nodiscard]] std::uint64_t age(const block& idle) const noexcept {
-    const std::uint64_t now = searches_[idle.home->pool()];
-    if constexpr (Ranges) return static_cast<std::uint32_t>(now) - idle.free_since;
-    return now - segment_of(idle).idle_since;
+    const std::size_t in = idle.home->pool();
+    const std::uint64_t most = searches_[in] - ages_since_[in];
+    std::uint64_t age = 0;
+    if constexpr (Ranges) {
+      age = static_cast<std::uint32_t>(searches_[in]) - idle.free_since;
+    } else {
+      age = searches_[in] - segment_of(idle).idle_since;
+    }
+    return age < most ? age : most;
   }
+  /// Lets every age begin anew.
+  void restart_ages() noexcept { ages_since_ = searches_; }
 
   /// Calls f(block&) for each free block of at least `least` bytes that is a whole segment, and in ranges for every one,
   /// last pool first, in the order of (key, size, address). f may try to release that one, during which blocks may come and go, and says then
@@ -294,6 +302,7 @@ class heap {
   }
 
   std::array<std::uint64_t, Pools> searches_{};
+  std::array<std::uint64_t, Pools> ages_since_{};  // searches when ages began to count
   std::array<homes, Pools> pools_;
 };
 

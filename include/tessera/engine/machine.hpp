@@ -173,6 +173,7 @@ class machine {
     const std::size_t capacity = device_.capacity();
     usage now = books().now();
     now.limit = limit < capacity ? limit : capacity;
+    now.has_limit = limit != unlimited;
     return now;
   }
   /// Makes idle segments out of those of which all is free, where that is not so already.

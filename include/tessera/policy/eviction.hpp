@@ -129,19 +129,21 @@ struct evict_direct_at_free {
 };
 
 /// Before growing past `threshold` of the limit, gives back idle segments at least as old as the average one; those of
-/// `Ignored` bytes and less stay. A threshold of 0 switches it off.
+/// `Ignored` bytes and less stay. A threshold of 0 switches it off. Where it `NeedsLimit`, it works only once a limit was set.
 ///
 ///     constexpr tessera::evict_idle_above<tessera::percent(80)> above_80;
 ///     constexpr tessera::usage now{.reserved = 70_GiB, .limit = 80_GiB};
 ///     static_assert(above_80.bytes_to_evict(tessera::moment::before_growth, now) == 6_GiB);
 ///
 ///   Source:  PyTorch's garbage_collection_threshold, which leaves the 2 MiB segments of small blocks alone
-template <auto Threshold = tunable<fraction>{fraction{}}, std::size_t Ignored = 2_MiB>
+template <auto Threshold = tunable<fraction>{fraction{}}, std::size_t Ignored = 2_MiB,
+          bool NeedsLimit = false>
 struct evict_idle_above {
   [[no_unique_address]] number<Threshold> threshold{};
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
     if (when != moment::before_growth || threshold.get() == fraction{}) return 0;
+    if (NeedsLimit && !now.has_limit) return 0;
     const std::size_t kept = threshold.get().of(now.limit);
     return now.reserved > kept ? now.reserved - kept : 0;
   }
@@ -155,6 +157,9 @@ struct evict_idle_above {
   }
   bool operator==(const evict_idle_above&) const = default;
 };
+/// The same once a limit was set, of which PyTorch's set_per_process_memory_fraction is one.
+template <auto Threshold = tunable<fraction>{fraction{}}>
+using evict_idle_like_pytorch = evict_idle_above<Threshold, 2_MiB, true>;
 
 /// Gives back what is reserved above `threshold` bytes whenever a stream was waited for, as far as it is idle.
 ///   Source:  the release threshold of CUDA's memory pools

@@ -65,19 +65,20 @@ struct recover_like_paddle {
   bool operator==(const recover_like_paddle&) const = default;
 };
 
-/// Gives back what one segment needs, and everything if that was not enough. Where it `rejects` and it was the limit that
-/// refused, fails at once: for services that would rather drop a request than stall.
+/// Gives back what one segment needs, and everything if that was not enough; only everything where it is not `Sparing`. Where
+/// it `rejects` and it was the limit that refused, fails at once: for services that would rather drop a request than stall.
 ///
 ///     constexpr tessera::recover_like_pytorch<true> rather_fails;
 ///     static_assert(rather_fails.steps(tessera::refusal::by_limit).count == 0);
 ///
-///   Source:  PyTorch, with its throw_on_cudamalloc_oom
-template <auto Rejects = tunable<bool>{false}>
+///   Source:  PyTorch, with its throw_on_cudamalloc_oom; where segments are expandable, it is not sparing
+template <auto Rejects = tunable<bool>{false}, bool Sparing = true>
 struct recover_like_pytorch {
   [[no_unique_address]] number<Rejects> rejects{};
 
   [[nodiscard]] constexpr recovery_steps steps(refusal why) const noexcept {
     if (why == refusal::by_limit && rejects) return {};
+    if (!Sparing) return {{recovery_step::evict_all}, 1};
     return {{recovery_step::evict_fitting, recovery_step::evict_all}, 2};
   }
   bool operator==(const recover_like_pytorch&) const = default;

@@ -71,8 +71,8 @@ struct split_if_rest_at_least {
 };
 
 /// Cuts blocks of at most `SmallLimit` bytes wherever anything remains and larger ones if more than `Waste` bytes remain;
-/// blocks of `max` bytes and more are oversize: kept whole, and used only for requests that large that waste less than
-/// `slack`.
+/// blocks of `max` bytes and more are oversize: used only for requests that large that waste less than `slack`, and kept
+/// whole, unless nothing may be wasted.
 ///
 /// A finite `max` keeps small requests from pinning huge segments.
 ///
@@ -91,7 +91,7 @@ struct split_up_to {
     return wanted < max ? block < max : block < saturating_add(wanted, slack);
   }
   [[nodiscard]] constexpr bool should_split(std::size_t wanted, std::size_t block) const noexcept {
-    const std::size_t kept = wanted <= SmallLimit ? 0 : wanted < max ? Waste : unlimited;
+    const std::size_t kept = wanted <= SmallLimit || Waste == 0 ? 0 : wanted < max ? Waste : unlimited;
     return block - wanted > kept;
   }
   [[nodiscard]] static constexpr block_end handed_out() noexcept { return block_end::low; }

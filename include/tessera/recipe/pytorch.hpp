@@ -22,7 +22,7 @@ struct pytorch_native final {
   using split = split_up_to<>;
   using pages = back_with_normal_pages;
   using growth = grow_by_segments<>;
-  using eviction = evict_idle_above<>;
+  using eviction = evict_idle_like_pytorch<>;
   using recovery = recover_like_pytorch<>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
@@ -37,8 +37,8 @@ static_assert(recipe<pytorch_native>);
 /// Decides as that allocator does with expandable_segments: pages are mapped into ranges of addresses, so that blocks of
 /// any size share them.
 ///
-/// Here a range also gives idle pages back above `eviction.threshold`, and `split.max` keeps small requests out of large
-/// free blocks; PyTorch takes both settings and does neither.
+/// `split.max` keeps small requests out of large free blocks and does no more. A garbage_collection_threshold changes nothing;
+/// an `eviction.threshold` that is set here gives idle pages back, which PyTorch does not.
 struct pytorch_expandable final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;
@@ -46,8 +46,8 @@ struct pytorch_expandable final {
   using split = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
   using pages = back_with_normal_pages;
   using growth = grow_in_place<>;
-  using eviction = evict_idle_above<>;
-  using recovery = recover_like_pytorch<>;
+  using eviction = evict_idle_like_pytorch<>;
+  using recovery = recover_like_pytorch<tunable(false), false>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
     return !settings.async_backend && settings.expandable_segments;
@@ -76,6 +76,7 @@ constexpr policies<pytorch_expandable> pytorch_expandable::configured(
     const config::pytorch_settings& settings) noexcept {
   if (!serves(settings)) contract_broken("pytorch_expandable::configured: settings for another recipe");
   auto chosen = under_pytorch_settings<pytorch_expandable>(settings);
+  chosen.eviction.threshold = fraction{};  // PyTorch collects no pages, although it takes the key
   chosen.growth.reserve = settings.expandable_segments_reserve;
   return chosen;
 }

@@ -26,7 +26,7 @@ struct torch_npu_native final {
   using split = split_up_to<>;
   using pages = back_with<tunable(page_choice{.pages = page_plan::huge_first})>;
   using growth = grow_by_segments<>;
-  using eviction = evict_idle_above<>;
+  using eviction = evict_idle_like_pytorch<>;
   using recovery = recover_like_pytorch<>;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
@@ -47,8 +47,8 @@ struct torch_npu_expandable final {
   using split = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
   using pages = torch_npu_native::pages;
   using growth = grow_in_place<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
-  using eviction = evict_idle_above<>;
-  using recovery = recover_like_pytorch<>;
+  using eviction = evict_idle_like_pytorch<>;
+  using recovery = recover_like_pytorch<tunable(false), false>;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
     return settings.expandable_segments;

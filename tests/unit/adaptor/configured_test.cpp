@@ -146,11 +146,13 @@ std::vector<void*> addresses_of(Pool& pool) {
 simulated_device small_device() { return simulated_device{simulated_device::options{.capacity = 600_MiB}}; }
 
 TEST(configured, decides_as_the_string_and_as_the_recipe_written_by_hand) {
-  using hand = with<pytorch_native, split_up_to<32_MiB>, evict_idle_above<percent(60)>>;
+  using hand = with<pytorch_native, split_up_to<32_MiB>, evict_idle_like_pytorch<percent(60)>>;
   caching_allocator<hand, simulated_device> by_hand{small_device()};
   caching_allocator<pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">, simulated_device>
       by_string{small_device()};
   chosen by_settings({.max_split_size = 32_MiB, .garbage_collection_threshold = percent(60)}, small_device());
+  ASSERT_TRUE(set_memory_fraction(by_hand, 1) && set_memory_fraction(by_string, 1) &&
+              set_memory_fraction(by_settings, 1));
   const std::vector<void*> expected = addresses_of(by_hand);
   EXPECT_EQ(addresses_of(by_string), expected);
   EXPECT_EQ(addresses_of(by_settings), expected);

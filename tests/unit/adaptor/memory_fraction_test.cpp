@@ -10,6 +10,7 @@
 #include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/adaptor/per_device.hpp>
 #include <tessera/adaptor/per_stream.hpp>
+#include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -89,6 +90,60 @@ TEST(memory_fraction, leaves_a_limit_in_bytes_alone) {
   EXPECT_LT(pool.now().limit, 52_MiB);
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   EXPECT_EQ(pool.now().limit, 100_MiB);
+}
+
+TEST(memory_fraction, of_1_is_a_limit_that_refuses_before_the_device_is_asked) {
+  caching_allocator<pytorch_native, simulated_device> pool{device_of(100_MiB)};
+  EXPECT_FALSE(pool.now().has_limit);
+  EXPECT_EQ(pool.try_allocate(120_MiB), nullptr);
+  EXPECT_EQ(pool.device().calls().refused, 2u);
+  ASSERT_TRUE(set_memory_fraction(pool, 1));
+  EXPECT_TRUE(pool.now().has_limit);
+  EXPECT_EQ(pool.now().limit, 100_MiB);
+  EXPECT_EQ(pool.try_allocate(120_MiB), nullptr);
+  EXPECT_EQ(pool.device().calls().refused, 2u);
+}
+
+/// The segments that go back when 60 of 100 MiB are idle, above a threshold of half, and 20 MiB more are wanted.
+template <typename Recipe>
+std::size_t collected(double share) {
+  policies<Recipe> chosen{};
+  chosen.eviction.threshold = percent(50);
+  caching_allocator<Recipe, simulated_device> pool{device_of(100_MiB), chosen};
+  if (share >= 0) {
+    EXPECT_TRUE(set_memory_fraction(pool, share));
+  }
+  pool.deallocate(pool.allocate(60_MiB - 512));
+  EXPECT_NE(pool.try_allocate(20_MiB - 512, stream_id{1}), nullptr);
+  return pool.statistics().num_device_free;
+}
+TEST(memory_fraction, garbage_is_collected_only_once_it_was_set) {
+  EXPECT_EQ(collected<pytorch_native>(-1), 0u);
+  EXPECT_EQ(collected<pytorch_native>(1), 1u);
+  EXPECT_EQ(collected<pytorch_native>(0.9), 1u);
+  EXPECT_EQ(collected<torch_npu_native>(-1), 0u);
+  EXPECT_EQ(collected<torch_npu_native>(1), 1u);
+}
+
+TEST(memory_fraction, idle_segments_age_from_when_it_was_set) {
+  caching_allocator<pytorch_native, simulated_device> pool{device_of(200_MiB),
+                                                           {.eviction = {.threshold = percent(30)}}};
+  pool.deallocate(pool.allocate(30_MiB));
+  for (int i = 0; i < 20; ++i) pool.deallocate(pool.allocate(2_MiB, stream_id{3}));
+  pool.deallocate(pool.allocate(40_MiB, stream_id{1}));
+  ASSERT_TRUE(set_memory_fraction(pool, 1));
+  EXPECT_NE(pool.try_allocate(50_MiB, stream_id{2}), nullptr);
+  EXPECT_EQ(pool.statistics().num_device_free, 3u)
+      << "all are as old, although some have been idle for longer";
+}
+
+TEST(memory_fraction, begins_with_the_policies) {
+  policies<pytorch_native> chosen{};
+  EXPECT_FALSE(set_memory_fraction(chosen, 1.25));
+  ASSERT_TRUE(set_memory_fraction(chosen, 0.25));
+  caching_allocator<pytorch_native, simulated_device> pool{device_of(400_MiB), chosen};
+  EXPECT_EQ(pool.now().limit, 100_MiB);
+  EXPECT_EQ(memory_fraction(pool), 0.25);
 }
 
 TEST(memory_fraction, just_below_1_is_still_a_limit) {
