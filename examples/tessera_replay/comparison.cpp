@@ -29,7 +29,7 @@ replay::row measure(const std::string& name, const tessera::trace::program& prog
     found.failures = tessera::trace::replay(program, pool);
     time = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
     const auto& counted = pool.statistics();
-    found.peak_reserved = static_cast<std::size_t>(counted.all.reserved_bytes.peak);
+    found.peak_reserved = pool.device().peak_used();
     found.cached_at_end = pool.now().cached;
     found.calls = pool.device().calls();
     found.retries = counted.num_alloc_retries;

@@ -18,7 +18,7 @@ namespace replay {
 /// What a recipe made of a program.
 struct row {
   std::string recipe;
-  std::size_t peak_reserved = 0;  // bytes
+  std::size_t peak_reserved = 0;  // bytes that the device gave at most
   std::size_t cached_at_end = 0;  // bytes
   tessera::simulated_device::counts calls{};
   std::uintmax_t retries = 0;

@@ -144,9 +144,8 @@ int replay::explain_oom(const arguments& asked) {
         tessera::caching_allocator<Recipe, tessera::simulated_device> pool{device_of(said.capacity), chosen};
         const std::optional<failure> found = first_failure(source, pool);
         if (!found) {
-          std::printf("%s: completes with a capacity of %zu bytes%s; at most %jd were reserved\n",
-                      title.c_str(), said.capacity, assumed,
-                      static_cast<std::intmax_t>(pool.statistics().all.reserved_bytes.peak));
+          std::printf("%s: completes with a capacity of %zu bytes%s; at most %zu were reserved\n",
+                      title.c_str(), said.capacity, assumed, pool.device().peak_used());
           return +done;
         }
         std::printf("%s: with a capacity of %zu bytes%s, memory runs out at event %zu of %zu, for id %" PRIu64

@@ -53,7 +53,7 @@ outcome run(const trace::program& program, const policies<Recipe>& chosen, std::
     found.given_up = true;
   }
   found.processor_ns = (processor_ns() - begin) / static_cast<double>(operations(program));
-  found.peak_reserved = static_cast<std::size_t>(pool.statistics().all.reserved_bytes.peak);
+  found.peak_reserved = pool.device().peak_used();
   found.device_ns = pool.device().now_ns();
   const auto& made = pool.device().calls();
   found.calls = made.acquire + made.release + made.create + made.destroy + made.map + made.unmap;

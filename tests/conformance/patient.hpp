@@ -246,6 +246,11 @@ class patient {
     if (!device_.broken().empty()) return device_.broken();
     if (device_.used() != now.reserved + stray) return "the device has given what nobody knows";
     if (retried && stray != 0) return "what could not be given back is not tried again";
+    const counter given = pool_->statistics().device_bytes;
+    if (given.current != static_cast<std::int64_t>(device_.used()))
+      return "not all that was given is counted";
+    if (given.peak != static_cast<std::int64_t>(device_.peak_used()))
+      return "the device's maximum is not the one that is counted";
     const auto device_has = device_.held();
     std::size_t named = 0, mapped = 0, not_granted = 0;
     for (const auto& [number, p] : device_.pieces()) {

@@ -61,7 +61,7 @@ trace::recording read(const std::string& name) {
 struct deeds {
   std::uint64_t addresses = 0;
   std::size_t failures = 0;
-  std::int64_t peak_reserved = 0;
+  std::size_t peak_reserved = 0;
   std::uint64_t device_ns = 0;
   bool operator==(const deeds&) const = default;
 };
@@ -75,7 +75,7 @@ deeds done_by(const trace::program& program, const policies<Recipe>& chosen, std
       [&](std::size_t, const void* p) {
         done.addresses = (done.addresses ^ reinterpret_cast<std::uintptr_t>(p)) * 0x100000001b3u;
       });
-  done.peak_reserved = pool.statistics().all.reserved_bytes.peak;
+  done.peak_reserved = pool.device().peak_used();
   done.device_ns = pool.device().now_ns();
   return done;
 }

@@ -21,6 +21,6 @@ int main(int count, char** words) {
   tessera::caching_allocator<tuned, tessera::simulated_device> pool{tessera::simulated_device{
       tessera::simulated_device::options{.capacity = std::strtoull(words[2], nullptr, 10)}}};
   const std::size_t failures = tessera::trace::replay(program, pool);
-  std::printf("%jd %ju %zu\n", static_cast<std::intmax_t>(pool.statistics().all.reserved_bytes.peak),
-              static_cast<std::uintmax_t>(pool.device().now_ns()), failures);
+  std::printf("%zu %ju %zu\n", pool.device().peak_used(), static_cast<std::uintmax_t>(pool.device().now_ns()),
+              failures);
 }

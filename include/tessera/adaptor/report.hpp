@@ -37,6 +37,7 @@ struct memory_report {
   std::vector<pool_statistics> pools;
   counter oversize_allocations{};
   counter oversize_segments{};
+  counter device_bytes{};
   std::array<count, std::size(event_counts<1>)> counts{};
   std::size_t max_split_size = unlimited;  ///< bytes
   std::array<call_time, call_times::names.size()>
@@ -70,6 +71,7 @@ template <typename Allocator>
     made.pools.assign(books.pool.begin(), books.pool.end());
     made.oversize_allocations = books.oversize_allocations;
     made.oversize_segments = books.oversize_segments;
+    made.device_bytes = books.device_bytes;
     for (std::size_t i = 0; i < made.counts.size(); ++i)
       made.counts[i] = {event_counts<count>[i].name, books.*event_counts<count>[i].of};
     made.max_split_size = books.max_split_size;
@@ -99,6 +101,7 @@ class report_text {
     }
     row("oversize_allocations", of_.oversize_allocations);
     row("oversize_segments", of_.oversize_segments);
+    row("device_bytes", of_.device_bytes);
     for (const memory_report::count& c : of_.counts) add("%-26s%14" PRIu64 "\n", c.name, c.value);
     if (of_.max_split_size != unlimited)
       add("%-26s%14s\n", "max_split_size", readable(of_.max_split_size).text());
@@ -124,6 +127,8 @@ class report_text {
     object(of_.oversize_allocations);
     add(", \"oversize_segments\": ");
     object(of_.oversize_segments);
+    add(", \"device_bytes\": ");
+    object(of_.device_bytes);
     for (const memory_report::count& c : of_.counts) add(",\n \"%s\": %" PRIu64, c.name, c.value);
     const bool is_limited = of_.max_split_size != unlimited;
     add(",\n \"max_split_size\": %" PRId64, is_limited ? static_cast<std::int64_t>(of_.max_split_size) : -1);

@@ -17,6 +17,7 @@ class ledger {
  public:
   counter oversize_allocations;
   counter oversize_segments;
+  counter device_bytes;
   std::uint64_t num_alloc_retries = 0;
   std::uint64_t num_ooms = 0;
   std::uint64_t num_oom_rejections = 0;
@@ -80,12 +81,19 @@ class ledger {
   void segment_acquired(std::size_t in, std::size_t bytes) noexcept {
     increase(in, segments, 1);
     mapped(in, bytes);
+    device_bytes.increase(as_signed(bytes));
   }
   void segment_released(std::size_t in, std::size_t bytes) noexcept {
     decrease(in, segments, 1);
     unmapped(in, bytes);
+    device_bytes.decrease(as_signed(bytes));
   }
-  /// Memory came to a range; ranges do not count as segments.
+  /// The device gave a segment that was not to be had after all, and took it back or failed to.
+  void came_in_vain(std::size_t bytes, bool went_back) noexcept {
+    device_bytes.increase(as_signed(bytes));
+    if (went_back) device_bytes.decrease(as_signed(bytes));
+  }
+  /// Memory came to a range; ranges do not count as segments, and who creates and destroys it counts `device_bytes`.
   void mapped(std::size_t in, std::size_t bytes) noexcept {
     ++num_device_alloc;
     increase(in, reserved_bytes, as_signed(bytes));
@@ -114,6 +122,7 @@ class ledger {
     told.all = account(all);
     told.oversize_allocations = oversize_allocations;
     told.oversize_segments = oversize_segments;
+    told.device_bytes = device_bytes;
     told.num_alloc_retries = num_alloc_retries;
     told.num_ooms = num_ooms;
     told.num_oom_rejections = num_oom_rejections;
@@ -132,8 +141,7 @@ class ledger {
       held_[who].active_peak = active(who);
       held_[who].active_bytes_peak = active_bytes(who);
     }
-    oversize_allocations.peak = oversize_allocations.current;
-    oversize_segments.peak = oversize_segments.current;
+    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes}) c->peak = c->current;
   }
   void reset_accumulated() noexcept {
     freed_ = {};
@@ -142,7 +150,7 @@ class ledger {
       held_[who].active_base = active(who);
       held_[who].active_bytes_base = active_bytes(who);
     }
-    for (counter* c : {&oversize_allocations, &oversize_segments}) c->allocated = c->freed = 0;
+    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes}) c->allocated = c->freed = 0;
     num_alloc_retries = num_ooms = num_oom_rejections = 0;
     num_sync_all_streams = num_device_alloc = num_device_free = 0;
   }

@@ -87,7 +87,7 @@ class machine {
     const auto address = reinterpret_cast<std::uintptr_t>(given);
     free_blocks* const home = given != nullptr ? heap_.home(pool, key) : nullptr;
     block* const whole = home != nullptr && make_room() ? add(*home, address, bytes, oversize) : nullptr;
-    if (given != nullptr && whole == nullptr) (void)device_.release(given, bytes);
+    if (given != nullptr && whole == nullptr) ledger_.came_in_vain(bytes, device_.release(given, bytes));
     asked_for_ -= bytes;
     const bool works = whole != nullptr;
     tell(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key);

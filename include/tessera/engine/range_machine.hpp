@@ -35,7 +35,8 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
   using base = machine<Provider, Sink, Counting, range_heap<Pools>, UsesEvents>;
 
  public:
-  using piece = typename pieces<Provider>::piece;
+  using pieces_type = pieces<Provider, decltype(base::books_type::device_bytes)>;
+  using piece = typename pieces_type::piece;
   using base::base;
   using typename base::action;
   ~range_machine() {
@@ -234,7 +235,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
     if (granule_of(page) < granule_) granule_ = granule_of(page);
   }
 
-  pieces<Provider> pieces_;
+  pieces_type pieces_{this->ledger_.device_bytes};
 
  private:
   /// Bytes that a free block has, and may get where it lies.
@@ -266,8 +267,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
     });
     return found;
   }
-  /// Maps new pages in an unmapped block, at least `bytes`, all or none; returns the free block that they belong to, or
-  /// null.
+  /// Maps new pages in an unmapped block, at least `bytes`, all or none; returns the free block that they join, or null.
   [[nodiscard]] block* map_new(block& unmapped, std::uintptr_t begin, std::size_t bytes,
                                const growth_step& how) noexcept {
     // The last page is cut short where pages of the kind end.
@@ -279,12 +279,12 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
     std::uintptr_t end = begin;
     bool works = this->heap_.make_room(4);  // two of them for what is handed out then
     while (works && end - begin < bytes) {
-      *last = pieces_.create(this->device_, end, how.page < room - end ? how.page : room - end, how.kinds);
+      *last = pieces_.plan(end, how.page < room - end ? how.page : room - end);
       works = *last != nullptr;
       if (works) end += (*last)->bytes, last = &(*last)->next;
     }
     if (!works) pieces_.destroy_all(this->device_, made);
-    if (!works || !pieces_.map_all(this->device_, made)) {
+    if (!works || !pieces_.provide_all(this->device_, made, how.kinds)) {
       this->tell(action::refused, 0, how.page, how.page, key);
       return nullptr;
     }

@@ -65,6 +65,9 @@ struct statistics {
   std::array<pool_statistics, Pools> pool;
   counter oversize_allocations;
   counter oversize_segments;
+  /// Bytes that the device has given and not taken back. Its peak is what the device gave at most: memory counts that came
+  /// in vain, as more was refused, and memory that the device failed to take back. `reserved_bytes` leaves both out.
+  counter device_bytes;
   std::uint64_t num_alloc_retries = 0;     ///< times growth was tried again with an empty cache
   std::uint64_t num_ooms = 0;              ///< requests that failed, except those above max_request
   std::uint64_t num_oom_rejections = 0;    ///< of them, without any recovery tried

@@ -89,7 +89,8 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
   void place_at(const window& w) noexcept { window_begin_ = w.begin; }
 
   /// Maps a window from spare and new pieces, all or nothing, and returns the free block that it became part of, or null
-  /// where the device refuses. `largest(reserved)` says how large a piece may be; the last one is up to `least` bytes
+  /// where the device refuses. Spare pieces that are of no use go back before new ones are taken, so that the device never
+  /// holds more than is reserved before or after. `largest(reserved)` says how large a piece may be; the last one is up to `least` bytes
   /// where addresses behind the window are free, and no more than `room` bytes are mapped in all.
   template <typename Largest>
   [[nodiscard]] block* map(window w, free_blocks& home, const page_order& kinds, std::size_t page,
@@ -110,15 +111,17 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
       for (std::uintptr_t at = begin; works && at < end; at += (*last)->bytes, last = &(*last)->next) {
         const std::size_t most = largest(this->ledger_.reserved() + bytes);
         const std::size_t size = end - at < most ? end - at : most;
-        *last = piece_of(at, size, kinds);
+        *last = this->pieces_.plan(at, size);
         works = *last != nullptr;
         if (!works) break;
-        bytes += (*last)->bytes;
+        bytes += size;
       }
     }
     works = works && this->heap_.make_room(2 * holes + 2);
+    for (piece* p = made; works && p != nullptr; p = p->next) use_spare(*p);
+    drop_spare();
     if (!works) this->pieces_.destroy_all(this->device_, made);
-    if (!works || !this->pieces_.map_all(this->device_, made)) {
+    if (!works || !this->pieces_.provide_all(this->device_, made, kinds)) {
       this->tell(action::refused, 0, w.missing, w.missing, home.key());
       return nullptr;
     }
@@ -157,16 +160,13 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
     return {low > b.address ? low : b.address, high < b.end() ? high : b.end()};
   }
 
-  /// A spare piece of just this size, or a new one.
-  [[nodiscard]] piece* piece_of(std::uintptr_t address, std::size_t bytes, const page_order& kinds) noexcept {
+  /// Lets a planned piece have the memory of a spare one of just its size, if there is one.
+  void use_spare(piece& planned) noexcept {
     for (piece** at = &spare_; *at != nullptr; at = &(*at)->next) {
-      if ((*at)->bytes != bytes) continue;
-      piece* const taken = std::exchange(*at, (*at)->next);
-      taken->next = nullptr;
-      taken->address = address;
-      return taken;
+      if ((*at)->bytes != planned.bytes) continue;
+      piece& taken = *std::exchange(*at, (*at)->next);
+      return this->pieces_.hand_over(taken, planned);
     }
-    return this->pieces_.create(this->device_, address, bytes, kinds);
   }
 
   /// Lets what was mapped for a window become free.

@@ -19,8 +19,8 @@ class totals {
     constexpr void decrease(std::int64_t) noexcept {}
     constexpr nothing& operator++() noexcept { return *this; }
   };
-  [[no_unique_address]] nothing oversize_allocations, oversize_segments, num_alloc_retries, num_ooms,
-      num_oom_rejections, num_sync_all_streams;
+  [[no_unique_address]] nothing oversize_allocations, oversize_segments, device_bytes, num_alloc_retries,
+      num_ooms, num_oom_rejections, num_sync_all_streams;
 
   void handed_out(std::size_t, std::size_t requested, std::size_t block) noexcept {
     now_.requested += requested;
@@ -45,6 +45,7 @@ class totals {
   static constexpr void split_shrank(std::size_t, int, std::size_t) noexcept {}
   void segment_acquired(std::size_t in, std::size_t bytes) noexcept { mapped(in, bytes); }
   void segment_released(std::size_t in, std::size_t bytes) noexcept { unmapped(in, bytes); }
+  static constexpr void came_in_vain(std::size_t, bool) noexcept {}
   void mapped(std::size_t, std::size_t bytes) noexcept { now_.reserved += bytes; }
   void unmapped(std::size_t, std::size_t bytes) noexcept { now_.reserved -= bytes; }
 

@@ -220,6 +220,23 @@ TEST(ledger, raises_a_peak_of_either_quantity) {
   EXPECT_EQ(books.report(0).all.allocated_bytes, (counter{0, 4096, 4608, 4608}));
 }
 
+// What comes to ranges and goes again is counted by who creates and destroys it.
+TEST(ledger, counts_what_the_device_has_given) {
+  ledger<1> books;
+  books.segment_acquired(0, 2048);
+  books.mapped(0, 1024);
+  books.unmapped(0, 512);
+  books.segment_released(0, 512);
+  EXPECT_EQ(books.report(0).device_bytes, (counter{1536, 2048, 2048, 512}));
+  books.came_in_vain(4096, true);
+  EXPECT_EQ(books.report(0).device_bytes, (counter{1536, 5632, 6144, 4608}));
+  books.came_in_vain(1024, false);
+  EXPECT_EQ(books.report(0).device_bytes, (counter{2560, 5632, 7168, 4608}));
+  EXPECT_EQ(books.report(0).all.reserved_bytes.peak, 3072);
+  books.reset_peak(), books.reset_accumulated();
+  EXPECT_EQ(books.report(0).device_bytes, (counter{2560, 2560, 0, 0}));
+}
+
 TEST(ledger, counts_what_the_device_was_asked_for_until_it_is_reset) {
   ledger<1> books;
   books.segment_acquired(0, 2048);

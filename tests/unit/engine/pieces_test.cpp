@@ -96,9 +96,11 @@ TEST(pieces, are_found_no_more_once_they_are_to_go) {
   stubborn asked(device, left);
   const auto begin = reinterpret_cast<std::uintptr_t>(device.reserve(40_MiB, 2_MiB));
   const auto in_range = [&](const auto& all) { return all.first_from(begin, begin + 40_MiB, 2_MiB); };
-  engine::pieces<stubborn> all;
-  auto* const made = all.create(asked, begin, 20_MiB, {{normal_pages}, 1});
+  counter given;
+  engine::pieces<stubborn> all(given);
+  auto* const made = all.plan(begin, 20_MiB);
   ASSERT_NE(made, nullptr);
+  ASSERT_TRUE(all.create(asked, *made, {{normal_pages}, 1}));
   ASSERT_TRUE(all.map(asked, *made));
   EXPECT_EQ(in_range(all), made);
   all.destroy(asked, *made);

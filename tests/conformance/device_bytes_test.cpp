@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an allocator counts is what the device has given: after every call, now and at most.
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/tessera.hpp>
+
+#include "model.hpp"
+#include "recorded.hpp"
+#include "shipped.hpp"
+
+namespace {
+
+using namespace tessera;
+using conformance::for_each_shipped;
+using conformance::named;
+
+std::int64_t number(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
+
+/// What is wrong with what one allocator counts, or nothing.
+template <typename Recipe, typename Pool>
+std::string misstatement(Pool& pool, const simulated_device& device) {
+  const auto told = pool.statistics();
+  if (told.device_bytes.current != number(device.used())) return "not all that the device gave is counted";
+  if (told.device_bytes.peak != number(device.peak_used())) return "the device once gave more or less";
+  // Where a range grows page by page, as PyTorch's do, what came in vain is not counted as reserved.
+  if (Recipe::growth::way == growth_way::in_place && device.calls().refused > 0) return {};
+  if (told.all.reserved_bytes.current != number(device.used()))
+    return "what is reserved is not what was given";
+  if (told.all.reserved_bytes.peak != number(device.peak_used()))
+    return "more was given than reserved at most";
+  return {};
+}
+/// The same of an allocator that is several: its peaks are sums.
+template <typename Recipe, typename Pool>
+std::string misstatement_of_several(Pool& pool, const simulated_device& device) {
+  const auto told = pool.statistics();
+  if (told.device_bytes.current != number(device.used())) return "not all that the device gave is counted";
+  if (told.device_bytes.peak < number(device.peak_used())) return "the device once gave more";
+  if (Recipe::growth::way == growth_way::in_place && device.calls().refused > 0) return {};
+  if (told.all.reserved_bytes.peak < number(device.peak_used()))
+    return "more was given than reserved at most";
+  return {};
+}
+
+/// Carries out an operation of the model.
+template <typename Pool>
+void carry_out(const conformance::operation& o, Pool& pool, simulated_device& device,
+               std::map<std::uint64_t, void*>& live) {
+  using kind = conformance::operation::kind;
+  const auto at = live.find(o.id);
+  switch (o.what) {
+    case kind::allocate:
+      if (void* const p = pool.try_allocate(o.bytes, o.stream)) live[o.id] = p;
+      break;
+    case kind::free:
+      if (at != live.end()) pool.deallocate(at->second), live.erase(at);
+      break;
+    case kind::record:
+      if (at != live.end()) (void)pool.record_stream(at->second, o.stream);
+      break;
+    case kind::hold: device.hold_events(o.amount != 0); break;
+    case kind::trim: pool.trim(pool.now().reserved / 100 * o.amount); break;
+    case kind::retune: break;
+  }
+}
+
+/// Random programs on a device that is often full: the first thing that is wrong after any call, or nothing.
+template <typename Pool, typename Check>
+std::string over_random_programs(Check wrong, std::uint64_t fail_every = 0) {
+  for (const std::size_t capacity : {200_MiB, 600_MiB, 4_GiB}) {
+    simulated_device device{simulated_device::options{.capacity = capacity, .fail_every = fail_every}};
+    Pool pool{provider_ref(device)};
+    conformance::author writing({.seed = capacity >> 20,
+                                 .largest = 32_MiB,
+                                 .most_live = 100,
+                                 .streams = {stream_id{0}, stream_id{1}, stream_id{2}}});
+    std::map<std::uint64_t, void*> live;
+    for (int i = 0; i < 3000; ++i) {
+      carry_out(writing.next(), pool, device, live);
+      if (const std::string found = wrong(pool, device); !found.empty())
+        return found + ", capacity " + std::to_string(capacity) + ", operation " + std::to_string(i);
+    }
+  }
+  return {};
+}
+
+/// The same on a recorded program: with all memory, and with so little that it flushes and fails.
+template <typename Pool, typename Check>
+std::string over_recorded_program(const trace::program& source, Check wrong) {
+  for (const std::size_t capacity : {80_GiB, source.peak_live() / 20 * 21}) {
+    simulated_device device{simulated_device::options{.capacity = capacity}};
+    Pool pool{provider_ref(device)};
+    std::string found;
+    int done = 0;
+    (void)conformance::replay_on(pool, device, source, [&] {
+      ++done;
+      if (!found.empty()) return;
+      if (found = wrong(pool, device); !found.empty())
+        found += ", capacity " + std::to_string(capacity) + ", event " + std::to_string(done);
+    });
+    if (!found.empty()) return found;
+  }
+  return {};
+}
+
+template <typename Recipe>
+using plain = caching_allocator<Recipe, provider_ref<simulated_device>>;
+
+TEST(device_bytes, are_counted_by_every_recipe_over_random_programs) {
+  for_each_shipped([]<typename Recipe>(named<Recipe> r) {
+    using pool = plain<Recipe>;
+    EXPECT_EQ(over_random_programs<pool>(&misstatement<Recipe, pool>), "") << r.name;
+  });
+}
+
+TEST(device_bytes, are_counted_by_every_recipe_over_a_recorded_program) {
+  const trace::recording recording = conformance::recorded("gnn_sage_streams");
+  const trace::program source(recording);
+  for_each_shipped([&]<typename Recipe>(named<Recipe> r) {
+    using pool = plain<Recipe>;
+    EXPECT_EQ(over_recorded_program<pool>(source, &misstatement<Recipe, pool>), "") << r.name;
+  });
+}
+
+TEST(device_bytes, are_counted_where_calls_fail) {
+  for_each_shipped([]<typename Recipe>(named<Recipe> r) {
+    const auto wrong = [](auto& pool, const simulated_device& device) -> std::string {
+      const counter told = pool.statistics().device_bytes;
+      return told.current == number(device.used()) && told.peak == number(device.peak_used())
+                 ? ""
+                 : "the device gave something else than is counted";
+    };
+    for (const std::uint64_t every : {2u, 7u, 31u})
+      EXPECT_EQ(over_random_programs<plain<Recipe>>(wrong, every), "") << r.name << ", every " << every;
+  });
+}
+
+TEST(device_bytes, are_counted_behind_a_mutex) {
+  for_each_shipped([]<typename Recipe>(named<Recipe> r) {
+    using pool = locked<Recipe, provider_ref<simulated_device>>;
+    EXPECT_EQ(over_random_programs<pool>(&misstatement<Recipe, pool>), "") << r.name;
+  });
+}
+
+TEST(device_bytes, are_counted_by_lanes_together) {
+  for_each_shipped([]<typename Recipe>(named<Recipe> r) {
+    using pool = per_stream<Recipe, provider_ref<simulated_device>>;
+    EXPECT_EQ(over_random_programs<pool>(&misstatement_of_several<Recipe, pool>), "") << r.name;
+  });
+}
+
+// Others use the device too: of five pages three come, which go back as the fourth is refused.
+TEST(device_bytes, have_the_peak_of_what_came_in_vain) {
+  simulated_device device{simulated_device::options{.capacity = 200_MiB}};
+  void* const others = device.acquire(130_MiB);
+  plain<pytorch_expandable> pool{provider_ref(device)};
+  EXPECT_EQ(pool.try_allocate(100_MiB), nullptr);
+  EXPECT_EQ(pool.statistics().device_bytes.peak, number(60_MiB));
+  EXPECT_EQ(pool.statistics().device_bytes.current, 0);
+  EXPECT_EQ(pool.statistics().all.reserved_bytes.peak, 0) << "as PyTorch counts";
+  pool.reset_peak_statistics();
+  EXPECT_EQ(pool.statistics().device_bytes.peak, 0);
+  EXPECT_TRUE(device.release(others, 130_MiB));
+}
+
+}  // namespace
