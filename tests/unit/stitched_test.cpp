@@ -138,6 +138,50 @@ TEST(stitched, takes_more_than_is_wanted_only_where_more_has_lived) {
   EXPECT_TRUE(is_whole(pool));
 }
 
+/// Calls that map and unmap during a program of requests between 2 and 102 MiB, all of which go in the end.
+std::uint64_t calls_of_a_run(auto& pool) {
+  const auto before = pool.device().calls();
+  std::uint64_t random = 1;
+  std::vector<void*> live;
+  for (int i = 0; i < 400; ++i) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    const std::size_t pick = random >> 33;
+    if (live.size() < 10) {
+      live.push_back(pool.allocate(2_MiB + pick % 100_MiB));
+    } else {
+      pool.deallocate(live[pick % live.size()]);
+      live[pick % live.size()] = live.back();
+      live.pop_back();
+    }
+  }
+  for (void* p : live) pool.deallocate(p);
+  const auto after = pool.device().calls();
+  return after.map + after.unmap - before.map - before.unmap;
+}
+TEST(stitched, costs_as_much_again_once_all_is_given_back) {
+  pool_of<> pool;
+  const std::uint64_t first = calls_of_a_run(pool);
+  const std::size_t peak = pool.device().peak_used();
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(calls_of_a_run(pool), first);
+  EXPECT_EQ(pool.device().peak_used(), peak);
+  pool.trim();
+  pool.reset_peak_statistics();
+  void* const kept = pool.allocate(1_MiB);
+  EXPECT_EQ(pool.now().reserved, 2_MiB) << "nothing more, as nothing has lived";
+  pool.deallocate(kept);
+}
+TEST(stitched, costs_less_again_while_something_is_reserved) {
+  pool_of<> pool;
+  const std::uint64_t first = calls_of_a_run(pool);
+  void* const kept = pool.allocate(1_MiB);
+  pool.trim();
+  EXPECT_GT(pool.now().reserved, 0u);
+  EXPECT_LT(calls_of_a_run(pool), first) << "what was needed at most is known";
+  pool.deallocate(kept);
+}
+
 // 5 MiB would break three whole pages, or take two new ones behind a rest of 1 MiB.
 TEST(stitched, saves_whole_pages_only_where_more_than_half_is_reserved) {
   for (const bool is_tight : {false, true}) {

@@ -128,12 +128,13 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
     return fill(w, made, bytes);
   }
 
-  /// Also gives ranges back whose pages all moved away.
+  /// Also gives ranges back whose pages all moved away, and once nothing is reserved, forgets what was needed at most.
   void shrink() noexcept {
     this->for_each_range([this](const segment& range) {
       if (range.first().is_unmapped() && !range.first().is_split()) this->remove_range(range.first());
     });
     base::shrink();
+    if (this->ledger_.reserved() == 0) peak_live_ = peak_reserved_ = 0;
   }
 
   /// Gives spare pieces back to the device.

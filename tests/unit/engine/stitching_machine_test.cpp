@@ -196,6 +196,24 @@ TEST_F(stitching, remembers_the_peaks) {
   EXPECT_EQ(machine.state(1_MiB, unlimited).peak_reserved, 40_MiB);
 }
 
+TEST_F(stitching, forgets_the_peaks_once_nothing_is_reserved) {
+  void* const p = use(40_MiB);
+  void* const small = use(2_MiB);
+  EXPECT_EQ(machine.state(10_MiB, unlimited).peak_live, 52_MiB);
+  ASSERT_EQ(machine.take_back(p), taken::free);
+  EXPECT_EQ(take(40_MiB), 40_MiB);
+  machine.shrink();
+  EXPECT_EQ(machine.state(1_MiB, unlimited).peak_live, 52_MiB) << "something lives";
+  EXPECT_EQ(machine.state(1_MiB, unlimited).peak_reserved, 42_MiB);
+  ASSERT_EQ(machine.take_back(small), taken::free);
+  machine.shrink();
+  EXPECT_EQ(machine.state(1_MiB, unlimited).peak_live, 52_MiB) << "something is cached";
+  EXPECT_EQ(take(2_MiB), 2_MiB);
+  machine.shrink();
+  EXPECT_EQ(machine.state(1_MiB, unlimited).peak_live, 1_MiB);
+  EXPECT_EQ(machine.state(1_MiB, unlimited).peak_reserved, 0u);
+}
+
 TEST_F(stitching, counts_what_is_held_back_as_live) {
   void* const p = use(40_MiB);
   ASSERT_TRUE(machine.note_use(*machine.find_live(p), stream_id{1}));
