@@ -185,7 +185,7 @@ class caching_allocator {
   }
   bool recover(recovery_step step, request want) noexcept {
     if (step == recovery_step::grow_exactly) return true;
-    if (step == recovery_step::evict_all) return trim(), ++machine_.books().num_alloc_retries, true;
+    if (step == recovery_step::evict_all) return empty_all_caches(machine_), evict(moment::after_free), true;
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
     return home != nullptr && release_fitting(machine_, policies_.split.oversize(), *home, want.size);
   }

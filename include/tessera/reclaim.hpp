@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
@@ -11,6 +12,7 @@
 #include <tessera/engine/hooks.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/streams.hpp>
+#include <tessera/provider/provider.hpp>
 
 /// How blocks become free again without the device, and how idle segments go back to it, once it is decided that some must.
 namespace tessera {
@@ -52,6 +54,14 @@ void empty_cache(Machine& machine, std::size_t keep) noexcept {
   machine.wait_for_pending();
   give_back_idle(machine, keep);
   machine.shrink();
+}
+/// The same where the device is full: those who share the device give back what they cache, too.
+template <typename Machine>
+void empty_all_caches(Machine& machine) noexcept {
+  empty_cache(machine, 0);
+  if constexpr (reclaiming_provider<std::remove_reference_t<decltype(machine.device())>>)
+    (void)machine.device().reclaim();
+  ++machine.books().num_alloc_retries;
 }
 
 /// Releases idle segments above `oversize` until `wanted` bytes went back; whether they did.

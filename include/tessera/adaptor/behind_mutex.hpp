@@ -18,6 +18,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/provider.hpp>
 
 namespace tessera {
 
@@ -31,7 +32,7 @@ class leavable_mutex {
   class call {
    public:
     explicit call(leavable_mutex& of) noexcept : of_(of), serial_(++of.latest_), previous_(of.newest_) {
-      if (previous_ != nullptr) ++of.overlaps_;
+      if (previous_ != nullptr) ++of.counts_.overlaps;
       (previous_ != nullptr ? previous_->next_ : of.oldest_) = this;
       of.newest_ = this;
       of.mutex.unlock();
@@ -54,10 +55,32 @@ class leavable_mutex {
     call* next_ = nullptr;
   };
 
+  /// Lets go of the mutex while f() runs, for which nobody waits: so it may wait for calls behind other mutexes.
+  ///   Requires:  the calling thread holds the mutex
+  template <typename F>
+  auto without(F f) noexcept {
+    mutex.unlock();
+    struct locks_at_its_end {
+      std::mutex& left;
+      ~locks_at_its_end() { left.lock(); }
+    } const back{mutex};
+    return f();
+  }
+
+  /// The same, and counts how often f() was called, which has others give back what they cache.
+  template <typename F>
+  bool reclaim(F f) noexcept {
+    ++counts_.reclaims;
+    return without(f);
+  }
+
   // All that follows is asked with the mutex held.
 
-  /// How often a call has begun while another one was under way.
-  [[nodiscard]] std::uint64_t overlaps() const noexcept { return overlaps_; }
+  struct counts {
+    std::uint64_t overlaps;  ///< calls that began while another one was under way
+    std::uint64_t reclaims;
+  };
+  [[nodiscard]] counts counted() const noexcept { return counts_; }
   [[nodiscard]] bool any_under_way() const noexcept { return oldest_ != nullptr; }
   /// Returns once the calls that are under way now have ended.
   ///   Requires:  none of them is the calling thread's; else the program ends
@@ -75,7 +98,7 @@ class leavable_mutex {
   call* oldest_ = nullptr;
   call* newest_ = nullptr;
   std::uint64_t latest_ = 0;
-  std::uint64_t overlaps_ = 0;
+  counts counts_{};
 };
 
 /// What the engine below a mutex takes for its provider: lets go of the mutex where a call may take long. Not where pages
@@ -96,6 +119,11 @@ class outside : public forwarding<Device> {
   bool release(void* p, std::size_t bytes) noexcept {
     const leavable_mutex::call under_way(*inside_);
     return this->to().release(p, bytes);
+  }
+  bool reclaim() noexcept
+    requires reclaiming_provider<Device>
+  {
+    return inside_->reclaim([this] { return this->to().reclaim(); });
   }
   bool wait(event& mark) noexcept
     requires requires(Device& d) { d.wait(mark); }
@@ -155,22 +183,26 @@ class behind_mutex {
   void watch(int change) noexcept { watched_by_.fetch_add(change, relaxed); }
 
   /// The allocator's try_allocate, behind f(allocator). Where that fails while other threads are at the device, which may
-  /// be about to give back what is wanted, waits for those calls to end and tries once more; each try is counted.
+  /// be about to give back what is wanted, waits for those calls to end and tries once more. Where others were asked to give
+  /// back what they cache, tries again as long as they do, for they may have cached it anew before it was asked for. Each
+  /// try is counted.
   template <typename F>
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, F&& f) noexcept {
     check();
     const std::lock_guard lock(mutex_.mutex);
     f(allocator_);
-    const std::uint64_t overlaps = mutex_.overlaps();
+    const leavable_mutex::counts before = mutex_.counted();
     void* const p = allocator_.try_allocate(bytes, stream);
-    return p != nullptr ? p : try_again(bytes, stream, overlaps);
+    return p != nullptr ? p : try_again(bytes, stream, before);
   }
-  /// Waits for the calls to the device that are under way, then empties the cache.
-  void trim_after_calls() noexcept {
+  /// Waits for the calls to the device that are under way, then empties the cache; whether that gave something back.
+  bool trim_after_calls() noexcept {
     check();
     std::unique_lock lock(mutex_.mutex);
     mutex_.wait_for_calls(lock);
+    const std::size_t before = allocator_.now().reserved;
     allocator_.trim();
+    return allocator_.now().reserved < before;
   }
 
   using callback = bool (*)(void* context) noexcept;
@@ -183,10 +215,7 @@ class behind_mutex {
     return allocator_.on_pressure(
         [](void* given) noexcept {
           auto& self = *static_cast<outside_callback*>(given);
-          self.of->mutex_.mutex.unlock();
-          const bool freed = self.call(self.context);
-          self.of->mutex_.mutex.lock();
-          return freed;
+          return self.of->mutex_.without([&self] { return self.call(self.context); });
         },
         made);
   }
@@ -195,14 +224,22 @@ class behind_mutex {
 
  private:
   static constexpr std::memory_order relaxed = std::memory_order_relaxed;
+  static constexpr int most_tries = 8;
 
   [[nodiscard, gnu::noinline]] void* try_again(std::size_t bytes, stream_id stream,
-                                               std::uint64_t overlaps) noexcept {
+                                               leavable_mutex::counts before) noexcept {
     if (bytes == 0 || bytes > max_request) return nullptr;
-    if (overlaps == mutex_.overlaps() && !mutex_.any_under_way()) return nullptr;
     std::unique_lock held(mutex_.mutex, std::adopt_lock);
-    mutex_.wait_for_calls(held);
-    void* const p = allocator_.try_allocate(bytes, stream);
+    void* p = nullptr;
+    if (before.overlaps != mutex_.counted().overlaps || mutex_.any_under_way()) {
+      mutex_.wait_for_calls(held);
+      p = allocator_.try_allocate(bytes, stream);
+    }
+    if constexpr (reclaiming_provider<Device>) {
+      const bool may_help = before.reclaims != mutex_.counted().reclaims;
+      for (int i = 0; p == nullptr && may_help && i < most_tries && allocator_.device().reclaim(); ++i)
+        p = allocator_.try_allocate(bytes, stream);
+    }
     held.release();
     return p;
   }

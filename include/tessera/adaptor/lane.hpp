@@ -19,15 +19,35 @@
 #include <tessera/explain_failure.hpp>
 #include <tessera/layer/address_directory.hpp>
 #include <tessera/layer/limited.hpp>
+#include <tessera/layer/memory_budget.hpp>
 #include <tessera/layer/registered.hpp>
 #include <tessera/oom_advice.hpp>
 
 namespace tessera {
 
 /// What a lane takes for its provider: the shared one, within the budget of all lanes, its segments and what it maps
-/// registered as the lane's.
+/// registered as the lane's. Others who cache memory of it are the other lanes.
 template <typename Device>
-using lane_device = within_budget<Device, registered, true>;
+class lane_device : public within_budget<Device, registered, true> {
+ public:
+  using number = address_directory::owner_number;
+  /// Has all lanes but one empty their caches; whether something was given back.
+  using function = bool (*)(void* lanes, number but) noexcept;
+
+  lane_device(memory_budget& budget, Device& to, address_directory& directory, number own,
+              function empty_others, void* lanes) noexcept
+      : within_budget<Device, registered, true>(budget, to, directory, own),
+        own_(own),
+        empty_others_(empty_others),
+        lanes_(lanes) {}
+
+  bool reclaim() noexcept { return empty_others_(lanes_, own_); }
+
+ private:
+  number own_;
+  function empty_others_;
+  void* lanes_;
+};
 
 /// Functions that a user asked to be called under pressure, for all lanes: without a lock, and not while they run.
 class shared_hooks {
@@ -171,10 +191,11 @@ class alignas(64) lane {
   decltype(auto) enter(F&& f) noexcept {
     return inside_.enter(std::forward<F>(f));
   }
-  /// Empties the cache for the sake of another lane, and waits for those who are at that already.
-  void empty() noexcept {
+  /// Empties the cache for the sake of another lane, and waits for those who are at that already; whether that gave
+  /// something back.
+  bool empty() noexcept {
     look([](allocator&) {});
-    inside_.trim_after_calls();
+    return inside_.trim_after_calls();
   }
   [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
     return inside_.on_pressure(call, context);

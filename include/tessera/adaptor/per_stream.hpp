@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -22,7 +21,6 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/explain_failure.hpp>
-#include <tessera/get_memory.hpp>
 #include <tessera/layer/address_directory.hpp>
 #include <tessera/layer/shared_provider.hpp>
 
@@ -34,12 +32,17 @@ namespace tessera {
 /// There are at most 256 lanes, made when they are needed and kept; streams that find no place of their own share one. A
 /// thread that frees what a lane gave to another thread hands it over to that lane, where it is free once somebody next
 /// allocates or looks there: who looks (at now(), statistics() and so on) may so release segments. The limit of growth
-/// holds for all lanes together; what else a policy is told of `usage` is the lane's. A lane that can get no memory has the others empty their caches
-/// and tries once more, if the recipe recovers by emptying the cache. The sink learns of one event at a time, in the order
-/// of each lane.
+/// holds for all lanes together. Where the recipe recovers by emptying the cache, all lanes empty theirs, and then the device
+/// is asked once more, as without lanes. The sink learns of one event at a time, in the order of each lane.
 ///
-/// Where the recipe maps pages into ranges, each lane has ranges of its own, and idle pages do not move from lane to lane,
-/// also where it stitches. What `locked` says of its mutex then holds for that of each lane.
+/// One thread gets what a caching_allocator would give it, with these exceptions. A lane looks whether other streams have come
+/// past its blocks when it allocates or is looked at itself. What a policy is told of `usage`, but for the limit, is the
+/// lane's: eviction and stitching go by that. No block, and no idle page, serves a stream of another lane: with a recipe whose
+/// blocks cross, as cuda_async, more requests fail where memory is short. With several threads, others may take what
+/// was given back before it is asked for; a request then has them empty their caches again, a few times at most.
+///
+/// Where the recipe maps pages into ranges, each lane has ranges of its own. What `locked` says of its mutex then holds for
+/// that of each lane.
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class per_stream {
@@ -69,10 +72,7 @@ class per_stream {
   /// Null also where host memory for the first lane ran out.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     lane_type* const at = lane_of(stream);
-    if (at == nullptr) return nullptr;
-    if (void* const p = at->try_allocate(bytes, stream)) return p;
-    if (bytes == 0 || bytes > max_request || !empty_others(at, bytes)) return nullptr;
-    return at->try_allocate(bytes, stream);
+    return at != nullptr ? at->try_allocate(bytes, stream) : nullptr;
   }
 
   /// An address that is not a live block's may be found to be none only later; then, too, the program ends.
@@ -232,8 +232,8 @@ class per_stream {
       if (here != nullptr) continue;
       const auto owner = static_cast<address_directory::owner_number>(number);
       here = new (std::nothrow)
-          lane_type(key, users_, lane_device<shared_provider<Provider>>(budget_, device_, directory_, owner),
-                    settings_, lane_sink<Sink>(sink_, sink_mutex_, users_));
+          lane_type(key, users_, {budget_, device_, directory_, owner, &empty_others, this}, settings_,
+                    lane_sink<Sink>(sink_, sink_mutex_, users_));
       if (here != nullptr && here->on_pressure(&shared_hooks::run, &pressure_)) {
         lanes_[number].store(here, std::memory_order_release);
         return here;
@@ -263,18 +263,14 @@ class per_stream {
     }
   }
 
-  /// False where the recipe does not want it, or there are none.
-  [[nodiscard]] bool empty_others(lane_type* in_need, std::size_t bytes) noexcept {
-    const recovery_steps steps = in_need->enter([&](allocator& in) {
-      const std::size_t size = in.settings().rounding.block_size(bytes);
-      const bool over = budget_.is_passed_by(segment_for(in.machine(), in.settings(), size));
-      return in.settings().recovery.steps(over ? refusal::by_limit : refusal::by_device);
-    });
-    if (std::find(steps.begin(), steps.end(), recovery_step::evict_all) == steps.end()) return false;
+  /// What a lane calls that can get no memory, without its mutex.
+  static bool empty_others(void* lanes, address_directory::owner_number but) noexcept {
     bool any = false;
-    for_each_lane([&](lane_type& other) {
-      if (&other != in_need) any = true, other.empty();
-    });
+    auto& all = static_cast<per_stream*>(lanes)->lanes_;
+    for (std::size_t i = 0; i < most_lanes; ++i) {
+      lane_type* const other = i != but ? all[i].load(std::memory_order_acquire) : nullptr;
+      if (other != nullptr) any = other->empty() || any;
+    }
     return any;
   }
 

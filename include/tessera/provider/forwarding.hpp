@@ -85,6 +85,11 @@ class forwarding : public virtual_memory_of<Device> {
   {
     return to_->over_limit(bytes);
   }
+  bool reclaim() noexcept
+    requires requires(Device& d) { d.reclaim(); }
+  {
+    return to_->reclaim();
+  }
   bool record(stream_id stream, event& mark) noexcept
     requires requires(Device& d) { d.record(stream, mark); }
   {

@@ -140,6 +140,13 @@ concept limited_provider = device_provider<D> && requires(const D& d, std::size_
   { d.over_limit(bytes) } noexcept -> std::same_as<bool>;
 };
 
+/// Knows others who cache memory of the device: d.reclaim() has them give back what is idle, and says whether something
+/// was. An allocator calls it where the device refused and its own cache is empty, before it asks once more.
+template <typename D>
+concept reclaiming_provider = device_provider<D> && requires(D& d) {
+  { d.reclaim() } noexcept -> std::same_as<bool>;
+};
+
 /// Knows how much it has left: d.available() says how many bytes it could give now, whoever has the others. Where it says
 /// nothing, all that its allocator has not taken counts as available.
 template <typename D>
