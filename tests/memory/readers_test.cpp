@@ -269,6 +269,46 @@ TEST(memory, of_snapshots_that_refer_to_the_same_things_again_and_again) {
   EXPECT_FALSE(as_snapshot(snapshot_in("]", "](" + list_of(wide, 20 * times) + "e")));
 }
 
+std::string frame(std::string_view file, std::uint32_t line) {
+  return dict(word("filename") + word(file) + word("line") + integer(line) + word("name") + word("f"));
+}
+std::string entry_at(const std::string& frames) {
+  return dict(word("action") + word("snapshot") + word("frames") + frames);
+}
+TEST(memory, of_stacks_of_calls) {
+  constexpr std::uint32_t times = 20'000;
+  // Each entry has a stack of its own, of frames of its own; then of frames that are there.
+  std::string apart = "](", frames = "](";
+  for (std::uint32_t i = 0; i < times; ++i) {
+    apart += entry_at("](" + frame("a.py", i) + frame(number(i), 1) + "e");
+    frames += frame("", i);
+  }
+  EXPECT_TRUE(as_snapshot(snapshot_in("]", "](" + apart + "ee")));
+  // One entry has a deep stack, and many refer to it.
+  const std::string deep = entry_at(frames + "e");
+  EXPECT_TRUE(as_snapshot(snapshot_in("]", "](" + list_of(deep, times) + "e")));
+  // Many stacks of the same two frames in another order, as short as they can be.
+  std::string orders = "](" + entry_at("](" + frame("a", 1) + "\x94" + frame("b", 2) + "\x94" + "e");
+  for (std::uint32_t i = 0; i < times; ++i) {
+    std::string order;
+    for (std::uint32_t bit = 0; bit < 15; ++bit) order += (i >> bit & 1) != 0 ? "h\1"s : "h\0"s;
+    orders += entry_at("](" + order + "e");
+  }
+  EXPECT_TRUE(as_snapshot(snapshot_in("]", "](" + orders + "ee")));
+  EXPECT_TRUE(as_recording(snapshot_in("]", "](" + orders + "ee")));
+  // Stacks that differ in their last call only, and texts that do.
+  std::string tails = "](" + entry_at("](" + frame("a", 1) + "\x94" + frame("b", 2) + "\x94" + "e");
+  for (std::uint32_t i = 0; i < 1000; ++i)
+    tails += entry_at("](" + repeated("h\0"s, 1000) + repeated("h\1"s, 1 + i) + "e");
+  EXPECT_TRUE(as_snapshot(snapshot_in("]", "](" + tails + "ee")));
+  // A text of 1 MiB in as many frames as there can be.
+  const std::string text = "X" + integer(1u << 20).substr(1) + std::string(1 << 20, 'x');
+  std::string long_texts = "](" + dict(word("filename") + text + "\x94") + "\x94";
+  for (std::uint32_t i = 0; i < times; ++i)
+    long_texts += dict(word("filename") + "h\0"s + word("line") + integer(i));
+  EXPECT_TRUE(as_snapshot(snapshot_in("]", "](](" + entry_at(long_texts + "e") + "ee")));
+}
+
 TEST(memory, of_what_this_library_writes) {
   const auto text = trace::read_file(TESSERA_EXAMPLES_DIR "/traces/gnn_sage_streams.csv");
   const auto read = trace::read_csv(std::get<std::string>(text), "file");

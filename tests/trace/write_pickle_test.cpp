@@ -131,6 +131,13 @@ TEST(pickle_writer, words_are_written_once) {
 /// Something in every field.
 snapshot full() {
   snapshot s;
+  call_stack_builder table(s.stacks);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    const std::uint32_t inner =
+        table.add_frame({table.add_text("f" + std::to_string(i)), table.add_text("a.py"), i});
+    const std::uint32_t outer = table.add_frame({table.add_text("main"), table.add_text("b.py"), 1'000'000});
+    table.add_stack(std::vector<std::uint32_t>{inner, outer, outer});
+  }
   s.segments.push_back({.device = 0,
                         .address = std::uint64_t{1} << 47,
                         .size = 20_MiB,
@@ -138,13 +145,15 @@ snapshot full() {
                         .large = true,
                         .pool = {3, 4},
                         .expandable = true,
-                        .blocks = {{std::uint64_t{1} << 47, 5_MiB, 5_MiB - 7, state::live},
-                                   {(std::uint64_t{1} << 47) + 5_MiB, 5_MiB, 1, state::pending},
+                        .stack = 1,
+                        .blocks = {{std::uint64_t{1} << 47, 5_MiB, 5_MiB - 7, state::live, 2},
+                                   {(std::uint64_t{1} << 47) + 5_MiB, 5_MiB, 1, state::pending, 1},
                                    {(std::uint64_t{1} << 47) + 10_MiB, 10_MiB, 0, state::free}}});
   s.segments.push_back({.device = 2, .address = 4096, .size = 2_MiB, .blocks = {{4096, 2_MiB}}});
   s.traces.resize(3);
   for (std::size_t what = 0; what < std::size(snapshot_actions); ++what) {
     snapshot::entry e{.what = static_cast<action>(what),
+                      .stack = static_cast<std::uint32_t>((what + 2) % 4),
                       .size = 100 + what,
                       .block = what % 2 * 512,
                       .stream = {0x7f8a'3800'1020},
@@ -155,6 +164,10 @@ snapshot full() {
     if (e.what < action::oom) e.address = 0x7f00'0000'0000 + what;
     s.traces[0].push_back(e);
   }
+  s.host_segments.push_back(
+      {.address = 8192, .size = 1_MiB, .stack = 3, .blocks = {{8192, 1_MiB, 1_MiB - 1, state::live, 3}}});
+  s.host_traces = {{{.what = action::alloc, .stack = 3, .address = 8192, .size = 1_MiB - 1, .time_us = 5}},
+                   {}};
   s.annotations = {{"step", true, 0, 17}, {"step", false, 0, 18}};
   s.configured.conf = "max_split_size_mb:32";
   s.configured.recipe = "tessera::pytorch<>";
@@ -169,6 +182,74 @@ TEST(write_pickle, keeps_every_field) {
   const std::string bytes = pickled_text(full());
   EXPECT_EQ(viewer::refuses(bytes), "");
   EXPECT_EQ(read_back(bytes), full());
+}
+
+TEST(write_pickle, writes_each_stack_once) {
+  snapshot s = full();
+  const std::size_t once = pickled_text(s).size();
+  for (std::size_t i = 0; i < 1000; ++i)
+    s.traces[0].push_back(
+        {.what = action::segment_free, .stack = 1 + static_cast<std::uint32_t>(i % 3), .size = 1});
+  EXPECT_LT(pickled_text(s).size() - once, 1000 * 80u);
+  EXPECT_EQ(viewer::refuses(pickled_text(s)), "");
+  EXPECT_EQ(read_back(pickled_text(s)), s);
+  // Of more stacks than one byte can number.
+  snapshot many;
+  many.traces.resize(1);
+  call_stack_builder table(many.stacks);
+  for (std::uint32_t i = 0; i < 700; ++i) {
+    const std::vector<std::uint32_t> one{table.add_frame({table.add_text(std::to_string(i)), 1, i})};
+    for (int twice = 0; twice < 2; ++twice)
+      many.traces[0].push_back({.what = action::segment_free, .stack = table.add_stack(one), .size = 1});
+  }
+  EXPECT_EQ(viewer::refuses(pickled_text(many)), "");
+  EXPECT_EQ(read_back(pickled_text(many)), many);
+}
+
+TEST(write_pickle, host_memory_is_of_no_device) {
+  const std::string bytes = pickled_text(full());
+  const auto read = read_pickle(bytes, "file");
+  const pickle& plain = std::get<pickle>(read);
+  const pickled& segment = plain[plain.find(plain.root(), "host_segments")->items.at(0)];
+  EXPECT_EQ(plain.find(segment, "device")->integer, -1);
+  snapshot without = full();
+  without.host_segments.clear();
+  without.host_traces.clear();
+  EXPECT_EQ(pickled_text(without).find("host_"), std::string::npos) << "as PyTorch wrote none before";
+  EXPECT_EQ(read_back(pickled_text(without)).host_segments.size(), 0u);
+}
+
+TEST(read_snapshot, host_memory_of_another_form_is_left_out) {
+  const auto with_host = [](auto segments, auto traces) {
+    text_output out;
+    pickle_writer to(out);
+    to.dict([&] {
+      to.word("segments"), to.empty_list();
+      to.word("device_traces"), to.empty_list();
+      to.word("host_segments"), segments(to);
+      to.word("host_traces"), traces(to);
+    });
+    to.end();
+    return read_back(out.text);
+  };
+  const std::vector<int> one{1};
+  const auto none = [](auto& to) { to.none(); };
+  const auto entries = [&](auto& to) {
+    to.list(one, [&](int) {
+      to.dict([&] {
+        to.word("action"), to.word("alloc");
+        to.word("addr"), to.integer(7), to.word("size"), to.integer(8), to.word("stream"), to.integer(9);
+      });
+    });
+  };
+  EXPECT_EQ(with_host(none, entries).host_traces,
+            (std::vector<std::vector<snapshot::entry>>{
+                {{.what = action::alloc, .address = 7, .size = 8, .stream = {9}}}}))
+      << "one history without a list around it";
+  const auto wrong = [&](auto& to) { to.list(one, [&](int) { to.dict([] {}); }); };
+  EXPECT_EQ(with_host(wrong, entries), snapshot{});
+  EXPECT_EQ(with_host(none, wrong), snapshot{});
+  EXPECT_EQ(with_host(none, [&](auto& to) { to.list(one, [&](int) { to.none(); }); }), snapshot{});
 }
 
 TEST(write_pickle, has_the_keys_that_viewers_read) {
@@ -293,20 +374,22 @@ TEST(read_snapshot, what_no_decision_depends_on_may_be_anything) {
   text_output out;
   pickle_writer to(out);
   const std::vector<int> one{1};
-  const std::vector<int> three{1, 2, 3};
+  const std::vector<int> three{1, 2, 3}, four{1, 2, 3, 4};
   to.dict([&] {
     to.word("segments"), to.empty_list();
     to.word("device_traces");
     to.list(one, [&](int) {
-      to.list(three, [&](int n) {
+      to.list(four, [&](int n) {
+        constexpr const char* actions[] = {"alloc", "oom", "annotate", "workspace_snapshot"};
         to.dict([&] {
-          to.word("action"), to.word(n == 1 ? "alloc" : n == 2 ? "oom" : "annotate");
+          to.word("action"), to.word(actions[n - 1]);
           if (n == 1)
             to.word("addr"), to.integer(7), to.word("size"), to.integer(8), to.word("stream"), to.integer(9);
           to.word("time_us"), to.real(1.5);
           to.word("pool_id"), to.integer(3);
           to.word("user_metadata"), to.none();
           to.word("device_free"), to.integer(-1);
+          to.word("frames"), to.integer(n);
         });
       });
     });
@@ -327,6 +410,7 @@ TEST(read_snapshot, what_no_decision_depends_on_may_be_anything) {
   EXPECT_EQ(seen.traces[0],
             (std::vector<snapshot::entry>{{.what = action::alloc, .address = 7, .size = 8, .stream = {9}},
                                           {.what = action::oom},
+                                          {.what = action::annotate},
                                           {.what = action::other}}));
   EXPECT_EQ(seen.annotations, (std::vector<snapshot::annotation>{{.name = "step"}}));
   EXPECT_TRUE(seen.configured.expandable_segments);

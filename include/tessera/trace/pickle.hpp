@@ -34,16 +34,24 @@ class pickle {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] const pickled& root() const noexcept { return values_[root_]; }
   [[nodiscard]] const pickled& operator[](std::uint32_t index) const noexcept { return values_[index]; }
+  /// How many values the table has.
+  [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
 
   /// The value of a key in a dict, the last one if it stands twice; null if it is not there or this is no dict.
   [[nodiscard]] const pickled* find(const pickled& dict, std::string_view key) const noexcept {
-    if (dict.is != pickled::kind::dict) return nullptr;
+    const std::uint32_t number = find_number(dict, key);
+    return number != nowhere ? &values_[number] : nullptr;
+  }
+  /// The same value's number in the table; nowhere if it is not there.
+  [[nodiscard]] std::uint32_t find_number(const pickled& dict, std::string_view key) const noexcept {
+    if (dict.is != pickled::kind::dict) return nowhere;
     for (std::size_t i = dict.items.size(); i >= 2; i -= 2) {
       const pickled& name = values_[dict.items[i - 2]];
-      if (name.is == pickled::kind::text && name.text == key) return &values_[dict.items[i - 1]];
+      if (name.is == pickled::kind::text && name.text == key) return dict.items[i - 1];
     }
-    return nullptr;
+    return nowhere;
   }
+  static constexpr std::uint32_t nowhere = 0xFFFFFFFFu;
 
  private:
   friend class pickle_reader;

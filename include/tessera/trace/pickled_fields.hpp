@@ -83,7 +83,8 @@ class pickled_fields {
   }
 
  private:
-  static constexpr std::size_t most_per_byte = 24;  // an empty trace is written in one
+  static constexpr std::size_t most_per_byte =
+      28;  // an empty trace takes 24, and the number of what was read 4
 
   const pickle& source_;
   std::size_t left_ = saturating_add(operator""_KiB(64), source_.bytes() * most_per_byte);

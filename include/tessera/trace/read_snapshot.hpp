@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,13 +17,15 @@
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/pickle.hpp>
 #include <tessera/trace/pickled_fields.hpp>
+#include <tessera/trace/read_call_stacks.hpp>
 #include <tessera/trace/snapshot.hpp>
 
 namespace tessera::trace {
 
 class snapshot_reader {
  public:
-  snapshot_reader(const pickle& source, std::string name) : source_(source), in_(source) {
+  snapshot_reader(const pickle& source, std::string name)
+      : source_(source), in_(source), stacks_(source, in_, out_.stacks) {
     out_.name = std::move(name);
   }
 
@@ -42,12 +45,12 @@ class snapshot_reader {
       where_.reserve(segments->items.size());
     }
     for (std::size_t i = 0; in_.good() && i < segments->items.size(); ++i)
-      read_segment(source_[segments->items[i]]);
+      read_segment(source_[segments->items[i]], out_.segments, true);
     if (in_.good() && traces != nullptr &&
         in_.afford(*traces, traces->items.size(), sizeof(std::vector<snapshot::entry>)))
       out_.traces.reserve(traces->items.size());
     for (std::size_t i = 0; traces != nullptr && i < traces->items.size() && in_.good(); ++i)
-      read_trace(source_[traces->items[i]]);
+      read_trace(source_[traces->items[i]], out_.traces);
     if (const pickled* given = source_.find(root, "allocator_settings"); given != nullptr && in_.good())
       read_settings(*given);
     const pickled* const marks = source_.find(root, "external_annotations");
@@ -58,6 +61,7 @@ class snapshot_reader {
         read_annotation(source_[marks->items[i]]);
     }
     if (in_.good()) check_order();
+    if (in_.good()) read_host_memory(root);
     if (auto error = in_.error(out_.name)) return std::move(*error);
     return std::move(out_);
   }
@@ -90,16 +94,39 @@ class snapshot_reader {
             static_cast<std::uint64_t>(source_[list.items[1]].integer)};
   }
 
-  void read_segment(const pickled& dict) {
+  /// Pinned host memory in PyTorch's form of 2026; one of another form is left out, as nothing is decided by it.
+  void read_host_memory(const pickled& root) {
+    const auto list_of = [&](std::string_view key) {
+      const pickled* const found = source_.find(root, key);
+      return found != nullptr && found->is == kind::list ? std::span<const std::uint32_t>(found->items)
+                                                         : std::span<const std::uint32_t>();
+    };
+    for (const std::uint32_t item : list_of("host_segments")) {
+      if (!in_.good() || !in_.afford(source_[item], 1, 2 * sizeof(snapshot::segment))) break;
+      read_segment(source_[item], out_.host_segments, false);
+    }
+    const auto traces = list_of("host_traces");
+    const bool is_one = !traces.empty() && source_[traces[0]].is == kind::dict;
+    if (is_one) read_trace(*source_.find(root, "host_traces"), out_.host_traces);
+    for (const std::uint32_t item : traces) {
+      if (is_one || !in_.good() || !in_.afford(source_[item], 1, 2 * sizeof(std::vector<snapshot::entry>)))
+        break;
+      read_trace(source_[item], out_.host_traces);
+    }
+    if (in_.good()) return;
+    in_.pardon();
+    out_.host_segments.clear();
+    out_.host_traces.clear();
+  }
+
+  void read_segment(const pickled& dict, std::vector<snapshot::segment>& to, bool on_device) {
     if (!in_.afford(dict)) return;
     snapshot::segment s;
     s.address = in_.number(dict, "address");
     s.size = in_.bytes(dict, "total_size");
     s.stream = stream(dict);
-    const pickled* const device = in_.optional(dict, "device", kind::integer);
-    s.device = in_.natural(device, "device");
-    if (s.device >= most_devices)
-      in_.fail(*device, "'device' is " + std::to_string(s.device) + "; less than 65536 are read");
+    if (on_device) s.device = device_of(dict);
+    s.stack = stacks_.stack_of(dict);
     s.large = in_.text(dict, "segment_type") == "large";
     if (const pickled* flag = in_.optional(dict, "is_expandable", kind::boolean))
       s.expandable = flag->integer != 0;
@@ -122,6 +149,7 @@ class snapshot_reader {
       b.is = state_of(in_.text(one, "state"));
       if (const pickled* requested = in_.optional(one, "requested_size", kind::integer))
         b.requested = static_cast<std::size_t>(in_.natural(requested, "requested_size"));
+      b.stack = stacks_.stack_of(one);
       if (!in_.good()) return;
       if (b.size == 0 || b.size > s.size - (at - s.address))
         return in_.fail(one, "the blocks do not add up to 'total_size'");
@@ -134,13 +162,21 @@ class snapshot_reader {
     }
     if (at - s.address != s.size || s.size == 0)
       return in_.fail(dict, "the blocks do not add up to 'total_size'");
-    where_.push_back(dict.at);
-    out_.segments.push_back(std::move(s));
+    if (on_device) where_.push_back(dict.at);
+    to.push_back(std::move(s));
   }
 
-  void read_trace(const pickled& list) {
+  [[nodiscard]] std::uint64_t device_of(const pickled& dict) {
+    const pickled* const device = in_.optional(dict, "device", kind::integer);
+    const std::uint64_t number = in_.natural(device, "device");
+    if (number >= most_devices)
+      in_.fail(*device, "'device' is " + std::to_string(number) + "; less than 65536 are read");
+    return number;
+  }
+
+  void read_trace(const pickled& list, std::vector<std::vector<snapshot::entry>>& to) {
     if (list.is != kind::list) return in_.fail(list, "a device's trace is not a list");
-    auto& entries = out_.traces.emplace_back();
+    auto& entries = to.emplace_back();
     if (!in_.afford(list, list.items.size(), sizeof(snapshot::entry))) return;
     entries.reserve(list.items.size());
     for (std::uint32_t index : list.items) {
@@ -155,18 +191,21 @@ class snapshot_reader {
     }
   }
   void read_entry(const pickled& dict, snapshot::entry& e) {
-    const bool placed = e.what != snapshot::action::oom && e.what != snapshot::action::snapshot;
+    using action = snapshot::action;
+    const bool placed = e.what != action::oom && e.what != action::snapshot && e.what != action::annotate;
     if (placed) {
       e.address = in_.number(dict, "addr");
       e.size = in_.bytes(dict, "size");
       e.stream = stream(dict);
     } else {
+      if (e.what == action::annotate) e.address = in_.aside(dict, "addr");
       e.size = static_cast<std::size_t>(in_.aside(dict, "size"));
       e.stream = {in_.aside(dict, "stream")};
       e.device_free = static_cast<std::size_t>(in_.aside(dict, "device_free"));
     }
     e.block = static_cast<std::size_t>(in_.aside(dict, "block_size"));
     e.time_us = in_.aside(dict, "time_us");
+    e.stack = stacks_.stack_of(dict);
     if (const pickled* id = source_.find(dict, "pool_id"); id != nullptr && is_pool(*id)) e.pool = pool(*id);
     if (const pickled* label = source_.find(dict, "user_metadata");
         label != nullptr && label->is == kind::text && in_.afford(*label, label->text.size(), 1))
@@ -243,12 +282,13 @@ class snapshot_reader {
   const pickle& source_;
   pickled_fields in_;
   snapshot out_;
+  call_stack_reader stacks_;
   std::vector<std::size_t> where_;
 };
 
 /// Reads a snapshot of any version; keys that older versions lack have their neutral value.
 ///   Returns:  an error with the byte offset where something has the wrong type, sizes do not add up, or references to the
-///             same things would make more of it than 24 bytes for each of the file's
+///             same things would make more of it than 28 bytes for each of the file's
 ///   Cost:     linear in the bytes; 110 bytes of host memory for each of them at most
 [[nodiscard]] inline read_result<snapshot> read_snapshot(std::string_view bytes, const std::string& name) {
   auto plain = read_pickle(bytes, name);

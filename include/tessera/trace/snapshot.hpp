@@ -12,6 +12,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/trace/call_stacks.hpp>
 
 namespace tessera::trace {
 
@@ -31,6 +32,7 @@ struct snapshot {
     std::size_t size = 0;
     std::size_t requested = 0;
     state is = state::free;
+    std::uint32_t stack = 0;  ///< where it was allocated, in `stacks`; 0 where nobody recorded it
 
     [[nodiscard]] bool active() const noexcept { return is != state::free; }
     bool operator==(const block&) const = default;
@@ -52,6 +54,7 @@ struct snapshot {
     bool large = false;
     pool_id pool{};
     bool expandable = false;
+    std::uint32_t stack = 0;  ///< where it was taken from the device, in `stacks`
     std::vector<block> blocks{};
 
     [[nodiscard]] sums add_up() const noexcept {
@@ -76,6 +79,7 @@ struct snapshot {
     segment_unmap,
     oom,            ///< nothing helped; no address, but `device_free`
     snapshot,       ///< a snapshot was taken; `size` is what was active
+    annotate,       ///< the user said more about a live block, which is the label
     range_reserve,  ///< of addresses without memory
     range_release,
     refused,  ///< the device did not give `size`
@@ -83,6 +87,7 @@ struct snapshot {
   };
   struct entry {
     action what = action::other;
+    std::uint32_t stack = 0;  ///< where it happened, in `stacks`; 0 where nobody recorded it
     std::uint64_t address = 0;
     std::size_t size = 0;   ///< as requested, of the segment, or of what was mapped
     std::size_t block = 0;  ///< of the block that serves a request; 0 where nobody recorded it
@@ -119,6 +124,9 @@ struct snapshot {
   std::vector<std::vector<entry>> traces;  ///< of each device, oldest first
   std::vector<annotation> annotations;
   settings configured;
+  call_stacks stacks;                             ///< where in the program things happened
+  std::vector<segment> host_segments{};           ///< of pinned host memory, as PyTorch gives them
+  std::vector<std::vector<entry>> host_traces{};  ///< its history
 
   /// The segments of one device.
   [[nodiscard]] std::span<const segment> segments_of(std::size_t device) const noexcept {
@@ -142,6 +150,6 @@ struct snapshot {
 inline constexpr std::string_view snapshot_actions[] = {
     "alloc",        "free_requested", "free_completed", "segment_alloc",
     "segment_free", "segment_map",    "segment_unmap",  "oom",
-    "snapshot"};
+    "snapshot",     "annotate"};
 
 }  // namespace tessera::trace

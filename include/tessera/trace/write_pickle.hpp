@@ -1,162 +1,96 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/trace/call_stacks.hpp>
 #include <tessera/trace/output.hpp>
+#include <tessera/trace/pickle_writer.hpp>
 #include <tessera/trace/snapshot.hpp>
-#include <tessera/trace/text.hpp>
 
 namespace tessera::trace {
-
-/// Writes plain data as a Python pickle of protocol 4, with the few opcodes that PyTorch's viewer knows.
-template <byte_output Out>
-class pickle_writer {
- public:
-  explicit pickle_writer(Out& out) : out_(out) { code(0x80).code(4); }
-
-  void none() { code('N'); }
-  void boolean(bool value) { code(value ? 0x88 : 0x89); }
-  void integer(std::int64_t value) {
-    const auto bits = static_cast<std::uint64_t>(value);
-    if (value >= 0 && value < 1 << 8) return code('K'), little(bits, 1);
-    if (value >= 0 && value < 1 << 16) return code('M'), little(bits, 2);
-    if (value == static_cast<std::int32_t>(value)) return code('J'), little(bits, 4);
-    std::size_t length = 5;
-    while (length < 8 && value >> (8 * length - 1) != value >> 63) ++length;
-    code(0x8a).code(static_cast<unsigned char>(length));
-    little(bits, length);
-  }
-  /// What does not fit into 63 bits, such as `unlimited`, becomes the most that does.
-  void natural(std::uint64_t value) {
-    constexpr auto most = static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
-    integer(static_cast<std::int64_t>((std::min)(value, most)));
-  }
-  void real(double value) {
-    code('G');
-    const auto bits = std::bit_cast<std::uint64_t>(value);
-    for (int shift = 56; shift >= 0; shift -= 8) code(static_cast<unsigned char>(bits >> shift & 0xff));
-  }
-  /// A text, in UTF-8 whatever it holds, cut after 1 MiB.
-  void text(std::string_view raw) {
-    const std::string valid = utf8_text(raw.substr(0, operator""_MiB(1)));
-    if (valid.size() < 256) {
-      code(0x8c);
-      little(valid.size(), 1);
-    } else {
-      code('X');
-      little(valid.size(), 4);
-    }
-    out_.write(valid);
-  }
-  /// The same, for one that comes again: from the second time on it takes two bytes.
-  ///   Requires:  a literal in ASCII
-  void word(std::string_view literal) {
-    std::size_t number = 0;
-    while (number < count_ && words_[number] != literal) ++number;
-    if (number < count_) return void(code('h').code(static_cast<unsigned char>(number)));
-    text(literal);
-    if (count_ == words_.size()) return;
-    words_[count_++] = literal;
-    code('q').code(static_cast<unsigned char>(number));
-  }
-
-  /// A dict of what body() writes: keys and values by turns.
-  template <typename Body>
-  void dict(Body body) {
-    code('}').code('(');
-    body();
-    code('u');
-  }
-  void empty_list() { code(']'); }
-  /// A list of what write(item) writes for each that keep(item) keeps, handed over in portions, as Python does: the viewer
-  /// makes each portion the arguments of one call.
-  template <typename Range, typename Write, typename Keep>
-  void list(const Range& items, Write write, Keep keep) {
-    code(']');
-    std::size_t open = 0;
-    for (const auto& item : items) {
-      if (!keep(item)) continue;
-      if (open == 0) code('(');
-      write(item);
-      if (++open == 1000) code('e'), open = 0;
-    }
-    if (open != 0) code('e');
-  }
-  template <typename Range, typename Write>
-  void list(const Range& items, Write write) {
-    list(items, write, [](const auto&) { return true; });
-  }
-  void pair(std::uint64_t first, std::uint64_t second) {
-    natural(first);
-    natural(second);
-    code(0x86);
-  }
-  void end() { code('.'); }
-
- private:
-  pickle_writer& code(unsigned char byte) {
-    const char c = static_cast<char>(byte);
-    out_.write({&c, 1});
-    return *this;
-  }
-  void little(std::uint64_t value, std::size_t length) {
-    for (std::size_t i = 0; i < length; ++i) code(static_cast<unsigned char>(value >> 8 * i & 0xff));
-  }
-
-  Out& out_;
-  std::array<std::string_view, 64> words_{};  // in the order of the unpickler's memo
-  std::size_t count_ = 0;
-};
 
 /// Writes a snapshot piece by piece as PyTorch's own are written.
 template <byte_output Out>
 class snapshot_writer {
  public:
-  explicit snapshot_writer(Out& out) : to_(out) {}
+  snapshot_writer(const snapshot& source, Out& out)
+      : source_(source),
+        table_(source.stacks),
+        texts_(table_.texts()),
+        frames_(table_.frames()),
+        stacks_(table_.stacks()),
+        to_(out) {}
 
-  void write(const snapshot& source) {
+  void write() {
     to_.dict([&] {
       to_.word("segments");
-      to_.list(source.segments, [&](const snapshot::segment& s) { segment(s); });
+      to_.list(source_.segments,
+               [&](const snapshot::segment& s) { segment(s, static_cast<std::int64_t>(s.device)); });
       to_.word("device_traces");
-      std::vector<std::span<const snapshot::entry>> traces(source.devices());
-      for (std::size_t device = 0; device < traces.size(); ++device) traces[device] = source.trace_of(device);
-      to_.list(traces, [&](std::span<const snapshot::entry> trace) {
-        to_.list(
-            trace, [&](const snapshot::entry& e) { entry(e); },
-            [](const snapshot::entry& e) {
-              return static_cast<std::size_t>(e.what) < std::size(snapshot_actions);
-            });
-      });
+      std::vector<std::span<const snapshot::entry>> traces(source_.devices());
+      for (std::size_t device = 0; device < traces.size(); ++device)
+        traces[device] = source_.trace_of(device);
+      to_.list(traces, [&](std::span<const snapshot::entry> trace) { history(trace); });
       to_.word("allocator_settings");
-      settings(source.configured);
+      settings(source_.configured);
       to_.word("external_annotations");
-      to_.list(source.annotations, [&](const snapshot::annotation& a) { annotation(a); });
+      to_.list(source_.annotations, [&](const snapshot::annotation& a) { annotation(a); });
+      if (!source_.host_segments.empty() || !source_.host_traces.empty()) host_memory();
     });
     to_.end();
   }
 
  private:
   void number(std::string_view key, std::uint64_t value) { to_.word(key), to_.natural(value); }
-  void no_frames() { to_.word("frames"), to_.empty_list(); }
+  /// The calls that led to something; each stack, call and text is written once, and then referred to.
+  void frames(std::uint32_t stack) {
+    to_.word("frames");
+    if (stack == 0) return to_.empty_list();
+    to_.once(stacks_[stack - 1],
+             [&] { to_.list(table_.stack(stack), [&](std::uint32_t place) { frame(place); }); });
+  }
+  void frame(std::uint32_t place) {
+    const call_stacks::frame& f = table_.frame_at(place);
+    to_.once(frames_[place], [&] {
+      to_.dict([&] {
+        to_.word("name"), text(f.function);
+        to_.word("filename"), text(f.file);
+        number("line", f.line);
+      });
+    });
+  }
+  void text(std::uint32_t number) {
+    if (number == 0) return to_.text({});
+    to_.once(texts_[number - 1], [&] { to_.text(table_.text(number)); });
+  }
   void stream(stream_id id) { to_.word("stream"), to_.integer(static_cast<std::int64_t>(id.handle)); }
 
-  void segment(const snapshot::segment& s) {
+  void host_memory() {
+    constexpr std::int64_t host = -1;  // in place of a device
+    to_.word("host_segments");
+    to_.list(source_.host_segments, [&](const snapshot::segment& s) { segment(s, host); });
+    to_.word("host_traces");
+    to_.list(source_.host_traces, [&](const std::vector<snapshot::entry>& trace) { history(trace); });
+  }
+  void history(std::span<const snapshot::entry> trace) {
+    to_.list(
+        trace, [&](const snapshot::entry& e) { entry(e); },
+        [](const snapshot::entry& e) {
+          return static_cast<std::size_t>(e.what) < std::size(snapshot_actions);
+        });
+  }
+  void segment(const snapshot::segment& s, std::int64_t device) {
     const snapshot::sums sums = s.add_up();
     to_.dict([&] {
-      number("device", s.device);
+      to_.word("device"), to_.integer(device);
       number("address", s.address);
       number("total_size", s.size);
       number("allocated_size", sums.allocated);
@@ -166,7 +100,7 @@ class snapshot_writer {
       to_.word("segment_type"), to_.word(s.large ? "large" : "small");
       to_.word("segment_pool_id"), to_.pair(s.pool.first, s.pool.second);
       to_.word("is_expandable"), to_.boolean(s.expandable);
-      no_frames();
+      frames(s.stack);
       to_.word("blocks"), to_.list(s.blocks, [&](const snapshot::block& b) { block(b); });
     });
   }
@@ -180,7 +114,7 @@ class snapshot_writer {
       to_.word(b.is == state::live      ? "active_allocated"
                : b.is == state::pending ? "active_pending_free"
                                         : "inactive");
-      no_frames();
+      frames(b.stack);
     });
   }
   void entry(const snapshot::entry& e) {
@@ -195,7 +129,7 @@ class snapshot_writer {
       to_.word("compile_context"), to_.word("N/A");
       to_.word("user_metadata"), to_.text(e.label);
       to_.word("pool_id"), to_.pair(e.pool.first, e.pool.second);
-      no_frames();
+      frames(e.stack);
     });
   }
   void settings(const snapshot::settings& s) {
@@ -222,6 +156,9 @@ class snapshot_writer {
     });
   }
 
+  const snapshot& source_;
+  const call_stacks& table_;
+  std::vector<std::uint32_t> texts_, frames_, stacks_;  // memos of those in the table
   pickle_writer<Out> to_;
 };
 
@@ -233,10 +170,10 @@ class snapshot_writer {
 ///     const auto error = tessera::trace::save("memory.pickle", [&](auto& out) { write_pickle(seen, out); });
 ///     if (error) std::puts(error->text().c_str());
 ///
-///   Cost:  linear; keeps nothing of what it has written
+///   Cost:  linear; keeps of what it has written a number for each stack of calls, call and text of those
 template <byte_output Out>
 void write_pickle(const snapshot& source, Out& out) {
-  snapshot_writer<Out>(out).write(source);
+  snapshot_writer<Out>(source, out).write();
 }
 
 }  // namespace tessera::trace
