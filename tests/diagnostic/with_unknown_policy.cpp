@@ -1,4 +1,4 @@
-// expect: a type given as a policy fits no axis
+// expect first: with<>: a type given as a policy fits no axis
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tessera.hpp>
 

@@ -26,6 +26,11 @@ inline constexpr std::size_t min_alignment = 64;
 
 [[nodiscard]] constexpr bool is_power_of_two(std::size_t n) noexcept { return std::has_single_bit(n); }
 
+/// Whether a block can be of n bytes, or n is 0.
+[[nodiscard]] constexpr bool is_block_size_or_0(std::size_t n) noexcept {
+  return n == 0 || n >= min_alignment;
+}
+
 ///   Requires:  step > 0; n + step does not wrap
 [[nodiscard]] constexpr std::size_t align_up(std::size_t n, std::size_t step) noexcept {
   return (n + step - 1) / step * step;

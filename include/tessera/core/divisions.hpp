@@ -26,6 +26,12 @@ struct divisions {
     const auto slot = static_cast<unsigned>(std::bit_width(bytes | (first_of_slot_1 - 1)) - 21);
     return in_slot[slot < slots ? slot : slots - 1];
   }
+  [[nodiscard]] constexpr bool are_powers_of_two() const noexcept {
+    for (const std::uint32_t parts : in_slot) {
+      if (parts != 0 && !std::has_single_bit(parts)) return false;
+    }
+    return true;
+  }
   bool operator==(const divisions&) const = default;
 };
 

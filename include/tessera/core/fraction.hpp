@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tessera/core/contract.hpp>
+
 namespace tessera {
 
 /// A share of a whole in billionths, so that it can be a template argument.
@@ -22,7 +24,11 @@ struct fraction {
   bool operator==(const fraction&) const = default;
 };
 
-[[nodiscard]] constexpr fraction percent(std::uint64_t count) noexcept { return {count * 10'000'000}; }
+/// A share in hundredths, of which there are at most 100; a larger fraction is written as one.
+[[nodiscard]] constexpr fraction percent(std::uint64_t count) noexcept {
+  if (count > 100) contract_broken("percent: a share of a whole is at most 100 percent");
+  return {count * 10'000'000};
+}
 /// Of whole ones alone, as 0.8 would be none of them.
 template <std::floating_point Count>
 constexpr fraction percent(Count) = delete;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <type_traits>
+#include <utility>
 
 /// A policy's numbers, known when compiling or set for each allocator object, written with one template.
 namespace tessera {
@@ -44,5 +46,13 @@ struct number<Initial> {
   constexpr operator T() const noexcept { return value; }
   bool operator==(const number&) const = default;
 };
+
+/// The bytes that a template argument says, or that a tunable one begins with.
+template <auto Value>
+[[nodiscard]] consteval std::size_t bytes_said() {
+  constexpr auto said = number<Value>{}.get();
+  static_assert(std::in_range<std::size_t>(said), "a number of bytes is whole and not below 0");
+  return static_cast<std::size_t>(said);
+}
 
 }  // namespace tessera

@@ -113,6 +113,7 @@ struct evict_idle_chunks {
 ///   Source:  Paddle's naive_best_fit
 template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, std::size_t Step = 1_MiB>
 struct evict_direct_at_free {
+  static_assert(Step > 0, "evict_direct_at_free<Plan, Step>: Step is a number of bytes above 0");
   [[no_unique_address]] number<Plan> plan{};
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
@@ -139,6 +140,8 @@ struct evict_direct_at_free {
 template <auto Threshold = tunable<fraction>{fraction{}}, std::size_t Ignored = 2_MiB,
           bool NeedsLimit = false>
 struct evict_idle_above {
+  static_assert(number<Threshold>{}.get().billionths <= percent(100).billionths,
+                "evict_idle_above<Threshold>: a share of the limit is at most percent(100)");
   [[no_unique_address]] number<Threshold> threshold{};
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {

@@ -87,6 +87,14 @@ struct grow_exactly {
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB}, std::size_t Own = 10_MiB,
           auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_by_segments {
+  static_assert(Small >= min_alignment && Small % min_alignment == 0,
+                "grow_by_segments<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
+  static_assert(bytes_said<Large>() >= Small,
+                "grow_by_segments<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
+  static_assert(
+      Own == 0 || Own > Small / 2,
+      "grow_by_segments<Small, Large, Own>: Own is in bytes, more than half of Small, up to which blocks "
+      "are small, or 0; 10 MiB are 10_MiB");
   static constexpr growth_way way = growth_way::segments;
   [[no_unique_address]] number<Large> large{};
   [[no_unique_address]] number<Limit> most{};
@@ -107,6 +115,10 @@ struct grow_by_segments {
 template <auto Small = tunable<std::size_t>{0}, auto Large = tunable<std::size_t>{0},
           auto Boundary = tunable<std::size_t>{0}, auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_by_chunks {
+  static_assert(is_block_size_or_0(bytes_said<Small>()) && is_block_size_or_0(bytes_said<Large>()) &&
+                    is_block_size_or_0(bytes_said<Boundary>()),
+                "grow_by_chunks<Small, Large, Boundary>: each is in bytes, at least min_alignment, or 0; 2 "
+                "MiB are 2_MiB");
   static constexpr growth_way way = growth_way::segments;
   [[no_unique_address]] number<Small> small{};
   [[no_unique_address]] number<Large> large{};
@@ -162,6 +174,10 @@ template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
           auto Limit = tunable<memory_limit>{no_limit}, auto Alignment = tunable<std::size_t>{1},
           auto Reserve = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}}>
 struct grow_in_place {
+  static_assert(Small >= min_alignment && Small % min_alignment == 0,
+                "grow_in_place<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
+  static_assert(bytes_said<Large>() >= Small,
+                "grow_in_place<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
   static constexpr growth_way way = growth_way::in_place;
   [[no_unique_address]] number<Large> large{};
   [[no_unique_address]] number<Limit> most{};

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/number.hpp>
 #include <tessera/core/regular.hpp>
 
@@ -31,6 +32,9 @@ struct pool_together {
 ///   Source:  PyTorch, with a boundary of 1 MiB, and Paddle's small_pool_size_in_mb
 template <auto Boundary>
 struct pool_small_and_large {
+  static_assert(
+      is_block_size_or_0(bytes_said<Boundary>()),
+      "pool_small_and_large<Boundary>: Boundary is in bytes, at least min_alignment, or 0; 1 MiB is 1_MiB");
   static constexpr std::size_t count = 2;
   [[no_unique_address]] number<Boundary> boundary{};
 

@@ -42,6 +42,10 @@ struct round_to_multiple {
 template <std::size_t Least, auto Threshold = unlimited>
   requires(is_power_of_two(Least) && Least >= min_alignment)
 struct round_to_power_of_two {
+  static_assert(
+      bytes_said<Threshold>() == 0 || bytes_said<Threshold>() >= Least,
+      "round_to_power_of_two<Least, Threshold>: Threshold is in bytes, at least Least, or 0; 64 MiB are "
+      "64_MiB");
   [[no_unique_address]] number<Threshold> threshold{};
 
   [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
@@ -65,6 +69,8 @@ struct round_to_power_of_two {
 template <std::size_t Step, auto Table = tunable<divisions>{divisions{}}>
   requires(is_power_of_two(Step) && Step >= min_alignment)
 struct round_to_divisions {
+  static_assert(number<Table>{}.get().are_powers_of_two(),
+                "round_to_divisions<Step, Table>: parts are 0, 1 or another power of two");
   [[no_unique_address]] number<Table> table{};
 
   [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {

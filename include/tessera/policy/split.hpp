@@ -61,6 +61,8 @@ struct split_never_and_fit_within_power_of_two : split_never {
 ///   Source:  Paddle, at the high end where anything remains in auto_growth, at the low end above 64 bytes in naive_best_fit
 template <std::size_t Rest, block_end End = block_end::low>
 struct split_if_rest_at_least {
+  static_assert(Rest > 0, "split_if_rest_at_least<Rest>: a rest of 0 bytes is no block");
+
   [[nodiscard]] static constexpr bool may_serve(std::size_t, std::size_t) noexcept { return true; }
   [[nodiscard]] static constexpr bool should_split(std::size_t wanted, std::size_t block) noexcept {
     return block - wanted >= Rest;
@@ -84,6 +86,15 @@ struct split_if_rest_at_least {
 template <auto Max = tunable<std::size_t>{unlimited}, auto Slack = tunable<std::size_t>{20_MiB},
           std::size_t SmallLimit = 1_MiB, std::size_t Waste = SmallLimit>
 struct split_up_to {
+  static_assert(
+      bytes_said<Max>() >= SmallLimit,
+      "split_up_to<Max, Slack, SmallLimit>: Max is in bytes, and at least SmallLimit, 1 MiB unless said "
+      "otherwise, as smaller blocks are always cut; 32 MiB are 32_MiB");
+  static_assert(
+      bytes_said<Slack>() >= min_alignment,
+      "split_up_to<Max, Slack>: Slack is in bytes, and at least min_alignment, by which sizes of blocks "
+      "differ; 20 MiB are 20_MiB");
+
   [[no_unique_address]] number<Max> max{};
   [[no_unique_address]] number<Slack> slack{};
 

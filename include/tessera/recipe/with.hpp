@@ -3,25 +3,11 @@
 
 #include <type_traits>
 
+#include <tessera/recipe/explain_policy.hpp>
 #include <tessera/recipe/preset.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
-
-/// One of the eight questions, as a value: which policies answer it.
-enum class axis : unsigned char { none, rounding, pools, streams, split, pages, growth, eviction, recovery };
-
-/// The axis that a type is a policy of; verbs differ from axis to axis, so there is at most one.
-template <typename P>
-inline constexpr axis axis_of = rounding_policy<P>   ? axis::rounding
-                                : pools_policy<P>    ? axis::pools
-                                : streams_policy<P>  ? axis::streams
-                                : split_policy<P>    ? axis::split
-                                : pages_policy<P>    ? axis::pages
-                                : growth_policy<P>   ? axis::growth
-                                : eviction_policy<P> ? axis::eviction
-                                : recovery_policy<P> ? axis::recovery
-                                                     : axis::none;
 
 template <axis Axis, typename Otherwise, typename... Policy>
 struct policy_for {
@@ -33,25 +19,30 @@ struct policy_for<Axis, Otherwise, First, Rest...>
                          policy_for<Axis, Otherwise, Rest...>> {};
 
 template <typename... Policy>
-[[nodiscard]] consteval bool distinct_axes() {
-  unsigned seen = 0;
-  return ((axis_of<Policy> == axis::none || ((seen >> static_cast<unsigned>(axis_of<Policy>) & 1) == 0 &&
-                                             (seen |= 1u << static_cast<unsigned>(axis_of<Policy>)) != 0)) &&
-          ...);
+consteval bool check_distinct() {
+  constexpr bool are_distinct = [] {
+    unsigned seen = 0;
+    return (
+        (axis_of<Policy> == axis::none || ((seen >> static_cast<unsigned>(axis_of<Policy>) & 1) == 0 &&
+                                           (seen |= 1u << static_cast<unsigned>(axis_of<Policy>)) != 0)) &&
+        ...);
+  }();
+  // Not in `with` itself, which clang would then take for no recipe, and say so for each axis.
+  static_assert(are_distinct, "with<Base, Policy...>: two policies for one axis");
+  return true;
 }
 
 /// A recipe that differs from `Base` in the given policies; their order does not matter. The policies that stay begin with
-/// the numbers that settings gave them, where `Base` is of a configuration string.
+/// the numbers that settings gave them, where `Base` is of a configuration string. A type that fits no axis does not compile;
+/// the error names the nearest axis and what the type lacks for it.
 ///
 ///     using base = tessera::pytorch<"garbage_collection_threshold:0.8">;
 ///     using less_waste = tessera::with<base, tessera::round_to_multiple<256>, tessera::split_if_rest_at_least<256>>;
 ///     tessera::caching_allocator<less_waste, tessera::simulated_device> tuned;
 template <typename Base, typename... Policy>
 struct with final {
-  static_assert(((axis_of<Policy> != axis::none) && ...),
-                "with<Base, Policy...>: a type given as a policy fits no axis, or is not regular and "
-                "noexcept [tessera/recipe/recipe.hpp]");
-  static_assert(distinct_axes<Policy...>(), "with<Base, Policy...>: two policies for one axis");
+  static_assert((check_policy<Policy>() && ...));
+  static_assert(check_distinct<Policy...>());
 
  private:
   template <axis Axis, typename Otherwise>

@@ -28,8 +28,8 @@ TEST(memory_limit, is_the_lesser_of_bytes_and_share) {
 
 TEST(fraction, of_more_than_a_whole_does_not_wrap) {
   EXPECT_EQ(percent(0).of(10_GiB), 0u);
-  EXPECT_EQ(percent(150).of(10_GiB), 15_GiB);
-  EXPECT_EQ(percent(200).of(unlimited), unlimited);
+  EXPECT_EQ((fraction{1'500'000'000}.of(10_GiB)), 15_GiB);
+  EXPECT_EQ((fraction{2'000'000'000}.of(unlimited)), unlimited);
   EXPECT_EQ(percent(100).of(unlimited), unlimited);
 }
 
@@ -155,7 +155,7 @@ TEST(grow_in_place, reserves_as_many_addresses_as_are_said_up_to_nine_eighths_of
   EXPECT_EQ((grow_in_place<>{.reserve = 3_GiB}.range_size(8_GiB)), 3_GiB);
   EXPECT_EQ((grow_in_place<>{.reserve = percent(50)}.range_size(8_GiB)), 4_GiB);
   EXPECT_EQ((grow_in_place<>{.reserve = 30_GiB}.range_size(8_GiB)), 9_GiB);
-  EXPECT_EQ((grow_in_place<>{.reserve = percent(300)}.range_size(8_GiB)), 9_GiB);
+  EXPECT_EQ((grow_in_place<>{.reserve = fraction{3'000'000'000}}.range_size(8_GiB)), 9_GiB);
 }
 
 template <typename Growth>

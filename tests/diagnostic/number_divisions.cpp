@@ -1,0 +1,8 @@
+// expect first: round_to_divisions<Step, Table>: parts are 0, 1 or another power of two
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+using wrong = tessera::with<tessera::pytorch<>, tessera::round_to_divisions<512, tessera::divisions::all(6)>>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -1,0 +1,8 @@
+// expect: percent: a share of a whole is at most 100 percent
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+using wrong = tessera::with<tessera::pytorch<>, tessera::evict_idle_above<tessera::percent(160)>>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -1,0 +1,8 @@
+// expect first: pool_small_and_large<Boundary>: Boundary is in bytes
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+using wrong = tessera::with<tessera::pytorch<>, tessera::pool_small_and_large<1>>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

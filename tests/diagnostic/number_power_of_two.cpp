@@ -1,0 +1,8 @@
+// expect first: round_to_power_of_two<Least, Threshold>: Threshold is in bytes
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+using wrong = tessera::with<tessera::pytorch<>, tessera::round_to_power_of_two<512, 64>>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -1,0 +1,8 @@
+// expect first: grow_by_segments<Small, Large>: Large is in bytes, and at least Small
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+using wrong = tessera::with<tessera::pytorch<>, tessera::grow_by_segments<2_MiB, tessera::tunable(20)>>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

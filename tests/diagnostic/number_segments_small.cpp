@@ -1,0 +1,8 @@
+// expect first: grow_by_segments<Small>: Small is in bytes, a multiple of min_alignment
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+using wrong = tessera::with<tessera::pytorch<>, tessera::grow_by_segments<2, 20>>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -1,0 +1,8 @@
+// expect first: split_up_to<Max, Slack, SmallLimit>: Max is in bytes
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+using wrong = tessera::with<tessera::pytorch<>, tessera::split_up_to<32>>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

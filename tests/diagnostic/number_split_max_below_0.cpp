@@ -1,0 +1,8 @@
+// expect first: a number of bytes is whole and not below 0
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+using wrong = tessera::with<tessera::pytorch<>, tessera::split_up_to<-1>>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -1,0 +1,8 @@
+// expect first: evict_idle_above<Threshold>: a share of the limit is at most percent(100)
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+using wrong = tessera::with<tessera::pytorch<>, tessera::evict_idle_above<tessera::fraction{1'600'000'000}>>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -1,0 +1,11 @@
+// expect first: the nearest axis, eviction, asks for size_t bytes_to_evict(moment, const usage&) const noexcept
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct evict_a_half : tessera::evict_at_free {
+  static constexpr int bytes_to_evict(tessera::moment, const tessera::usage&) noexcept { return 0; }
+  bool operator==(const evict_a_half&) const = default;
+};
+using wrong = tessera::with<tessera::pytorch<>, evict_a_half>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -1,0 +1,13 @@
+// expect first: the nearest axis, growth, asks for size_t segment_size(size_t block, const usage&) const noexcept
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct grow_twofold {
+  static constexpr tessera::growth_way way = tessera::growth_way::segments;
+  static constexpr std::size_t segment_size(std::size_t block) noexcept { return 2 * block; }
+  static constexpr std::size_t limit(std::size_t) noexcept { return tessera::unlimited; }
+  bool operator==(const grow_twofold&) const = default;
+};
+using wrong = tessera::with<tessera::pytorch<>, grow_twofold>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

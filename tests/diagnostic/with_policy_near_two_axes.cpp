@@ -1,0 +1,13 @@
+// expect first: the nearest axis, pools, asks for size_t select(size_t block) const noexcept
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct pool_by_size {
+  static constexpr std::size_t count = 2;
+  static constexpr std::size_t oversize() noexcept { return tessera::unlimited; }
+  [[nodiscard]] std::size_t select(std::size_t block) const { return block > 512 ? 1 : 0; }
+  bool operator==(const pool_by_size&) const = default;
+};
+using wrong = tessera::with<tessera::pytorch<>, pool_by_size>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

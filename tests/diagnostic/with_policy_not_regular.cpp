@@ -1,0 +1,10 @@
+// expect first: a policy of the nearest axis is regular
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct recover_somehow {
+  static constexpr tessera::recovery_steps steps(tessera::refusal) noexcept { return {}; }
+};
+using wrong = tessera::with<tessera::pytorch<>, recover_somehow>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -1,0 +1,11 @@
+// expect first: the nearest axis, rounding, asks for size_t block_size(size_t requested) const noexcept
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct round_and_throw {
+  static constexpr std::size_t block_size(std::size_t n) { return tessera::align_up(n, 512); }
+  bool operator==(const round_and_throw&) const = default;
+};
+using wrong = tessera::with<tessera::pytorch<>, round_and_throw>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -1,0 +1,11 @@
+// expect first: the nearest axis, split, asks for bool should_split(size_t wanted, size_t block) const noexcept
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct split_often : tessera::split_never {
+  bool should_split(std::size_t, std::size_t) noexcept { return true; }
+  bool operator==(const split_often&) const = default;
+};
+using wrong = tessera::with<tessera::pytorch<>, split_often>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

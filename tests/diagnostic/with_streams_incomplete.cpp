@@ -1,0 +1,15 @@
+// expect first: the nearest axis, streams, asks for static bool crosses
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct reuse_at_once {
+  static constexpr bool uses_events = false;
+  static constexpr tessera::any_stream reuse_key(tessera::stream_id) noexcept { return {}; }
+  static constexpr bool should_hold(tessera::stream_id, tessera::stream_id) noexcept { return false; }
+  static constexpr tessera::crossings crossing() noexcept { return {}; }
+  static constexpr bool looks_first(std::size_t) noexcept { return true; }
+  bool operator==(const reuse_at_once&) const = default;
+};
+using wrong = tessera::with<tessera::pytorch<>, reuse_at_once>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
