@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/tessera.hpp>
 
@@ -83,9 +84,10 @@ TEST(pressure_on_pages, is_met_by_lanes_that_stitch) {
   }
 }
 
-/// A device that another allocator caches memory of, in one segment of 60 MiB.
+/// A device that another allocator caches memory of, in one segment of 60 MiB. The tests here use it in one thread.
 class shared_with_another : public provider_ref<simulated_device> {
  public:
+  static constexpr bool is_thread_safe = true;
   explicit shared_with_another(simulated_device& to) : provider_ref(to), cached_(to.acquire(60_MiB)) {}
   bool reclaim() noexcept {
     const bool any = cached_ != nullptr && to().release(cached_, 60_MiB);
@@ -99,17 +101,24 @@ class shared_with_another : public provider_ref<simulated_device> {
 static_assert(reclaiming_provider<shared_with_another>);
 static_assert(!reclaiming_provider<provider_ref<simulated_device>>);
 
-TEST(pressure_on_shared_devices, has_others_give_back_what_they_cache) {
+template <typename Pool>
+void have_others_give_back_what_they_cache() {
   simulated_device device{simulated_device::options{.capacity = 100_MiB}};
-  caching_allocator<pytorch<>, shared_with_another> pool{shared_with_another(device)};
+  Pool pool{shared_with_another(device)};
   void* const small = pool.allocate(30_MiB);
   EXPECT_EQ(device.used(), 90_MiB) << "there is enough";
   void* const large = pool.try_allocate(60_MiB);
   EXPECT_NE(large, nullptr);
   EXPECT_EQ(device.calls().refused, 1u);
   EXPECT_EQ(pool.try_allocate(60_MiB), nullptr) << "they have no more";
+  EXPECT_EQ(device.calls().refused, 3u);
   pool.deallocate(small);
   pool.deallocate(large);
+}
+TEST(pressure_on_shared_devices, has_others_give_back_what_they_cache) {
+  have_others_give_back_what_they_cache<caching_allocator<pytorch<>, shared_with_another>>();
+  have_others_give_back_what_they_cache<locked<pytorch<>, shared_with_another>>();
+  have_others_give_back_what_they_cache<per_stream<pytorch<>, shared_with_another>>();
 }
 TEST(pressure_on_shared_devices, asks_nobody_where_the_recipe_does_not_empty_its_cache) {
   simulated_device device{simulated_device::options{.capacity = 100_MiB}};

@@ -121,7 +121,7 @@ class outside : public forwarding<Device> {
     return this->to().release(p, bytes);
   }
   bool reclaim() noexcept
-    requires reclaiming_provider<Device>
+    requires requires(Device& d) { d.reclaim(); }
   {
     return inside_->reclaim([this] { return this->to().reclaim(); });
   }
@@ -235,7 +235,7 @@ class behind_mutex {
       mutex_.wait_for_calls(held);
       p = allocator_.try_allocate(bytes, stream);
     }
-    if constexpr (reclaiming_provider<Device>) {
+    if constexpr (reclaiming_provider<outside<Device>>) {
       const bool may_help = before.reclaims != mutex_.counted().reclaims;
       for (int i = 0; p == nullptr && may_help && i < most_tries && allocator_.device().reclaim(); ++i)
         p = allocator_.try_allocate(bytes, stream);

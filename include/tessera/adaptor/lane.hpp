@@ -41,7 +41,11 @@ class lane_device : public within_budget<Device, registered, true> {
         empty_others_(empty_others),
         lanes_(lanes) {}
 
-  bool reclaim() noexcept { return empty_others_(lanes_, own_); }
+  bool reclaim() noexcept {
+    bool any = empty_others_(lanes_, own_);
+    if constexpr (requires(Device& d) { d.reclaim(); }) any = this->to().reclaim() || any;
+    return any;
+  }
 
  private:
   number own_;

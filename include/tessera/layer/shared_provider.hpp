@@ -95,6 +95,12 @@ class shared_provider : public shared_virtual_memory<shared_provider<Provider>, 
   {
     return device_.available();
   }
+  /// Not where that would have to wait for its turn: others may do the same for this one, and each would wait for the other.
+  bool reclaim() noexcept
+    requires(reclaiming_provider<Provider> && tessera::is_thread_safe<Provider>)
+  {
+    return device_.reclaim();
+  }
   [[nodiscard]] std::size_t granularity() const noexcept { return device_.granularity(); }
   [[nodiscard]] std::size_t step(page_kind kind) const noexcept
     requires virtual_memory_provider<Provider>

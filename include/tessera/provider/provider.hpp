@@ -141,7 +141,8 @@ concept limited_provider = device_provider<D> && requires(const D& d, std::size_
 };
 
 /// Knows others who cache memory of the device: d.reclaim() has them give back what is idle, and says whether something
-/// was. An allocator calls it where the device refused and its own cache is empty, before it asks once more.
+/// was. An allocator calls it where the device refused and its own cache is empty, before it asks once more. Behind a mutex
+/// it is called only where the provider is thread-safe.
 template <typename D>
 concept reclaiming_provider = device_provider<D> && requires(D& d) {
   { d.reclaim() } noexcept -> std::same_as<bool>;
