@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include <tessera/allocate_calls.hpp>
 #include <tessera/caller_mistake.hpp>
 #include <tessera/check_provider.hpp>
 #include <tessera/core/allocator_event.hpp>
@@ -31,7 +32,8 @@ namespace tessera {
 /// leak_checked [adaptor/leak_checked.hpp] tells. One thread at a time may use it, which a one_thread checks.
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
-class caching_allocator {
+class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provider, Sink, Counting>> {
+  using calls = allocate_calls<caching_allocator>;
   static_assert(check_recipe<Recipe>());
   static_assert(check_provider<Recipe, Provider>());
 
@@ -40,16 +42,9 @@ class caching_allocator {
   explicit caching_allocator(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : policies_(std::move(chosen)), machine_(std::move(device), std::move(sink)) {}
 
-  /// Serves a request of `bytes` on `stream`.
-  ///   Returns:  an address aligned to min_alignment, valid until deallocate; null for 0 bytes
-  ///   Throws:   out_of_memory once everything has been tried, and at once above max_request
-  ///   Cost:     constant, and a query for each stream that frees wait for; calls to the device where nothing fits
-  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    raise_failure(*this, bytes, stream);
-  }
-
-  /// The same, but null where allocate throws.
+  // allocate, and the calls that take an alignment, are in allocate_calls.hpp.
+  using calls::try_allocate, calls::deallocate, calls::record_stream;
+  /// Serves a request of `bytes` on `stream`; null of 0 bytes, and where allocate throws.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     if (bytes == 0 || bytes > max_request) return nullptr;
     if (look_first(machine_, policies_.streams)) evict(moment::after_free);

@@ -7,6 +7,7 @@
 #include <tessera/core/memory_view.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/free_blocks.hpp>
+#include <tessera/owner.hpp>
 
 /// What an allocator holds, for tools that show it.
 namespace tessera {
@@ -47,7 +48,8 @@ void for_each_block(Allocator& pool, F f) {
   blocks.for_each_segment(look, true);
 }
 
-/// The live block that begins at an address: how large it is, and what was requested. Of 0 bytes where there is none.
+/// The live block that begins at an address: how large it is, and what was requested. Of 0 bytes where there is none. The
+/// allocator may be of any kind.
 ///
 ///     void* const p = pool.allocate(1000);
 ///     const tessera::block_view block = tessera::live_block_at(pool, p);
@@ -57,8 +59,48 @@ void for_each_block(Allocator& pool, F f) {
 ///   Cost:  constant
 template <typename Allocator>
 [[nodiscard]] block_view live_block_at(Allocator& pool, const void* p) noexcept {
-  const engine::block* const found = pool.machine().find_live(p);
-  return found != nullptr ? view_of(*found) : block_view{};
+  block_view told{};
+  with_owner_of(pool, p, [&told, p](auto& in) {
+    if (const engine::block* const found = in.machine().find_live(p)) told = view_of(*found);
+  });
+  return told;
+}
+
+/// Where a live block lies.
+struct block_place {
+  segment_view segment;  ///< of 0 bytes where there is no such block
+  block_view block;
+  std::size_t offset = 0;  ///< bytes from the segment's begin to the block's
+};
+
+/// The segment that the live block at an address lies in, and how far behind its begin: what another process needs, as
+/// handles of CUDA's and ACL's are those of segments. The allocator may be of any kind.
+///
+///     void* const p = pool.allocate(1000);
+///     const tessera::block_place place = tessera::place_of(pool, p);
+///     std::printf("%zu bytes into a segment of %zu\n", place.offset, place.segment.bytes);
+///     pool.deallocate(p);
+///
+///   Cost:  linear in the blocks of that segment
+template <typename Allocator>
+[[nodiscard]] block_place place_of(Allocator& pool, const void* p) noexcept {
+  block_place told{};
+  with_owner_of(pool, p, [&told, p](auto& in) {
+    const engine::block* const found = in.machine().find_live(p);
+    if (found == nullptr) return;
+    const auto ends = [](const engine::block& b) {
+      return b.is_unmapped() || b.mark.is == engine::block::state::segment;
+    };
+    const engine::block* first = found;
+    while (!ends(*first->below)) first = first->below;
+    std::size_t bytes = 0;
+    for (const engine::block* b = first; !ends(*b); b = b->above) bytes += b->size;
+    constexpr bool in_range = std::remove_cvref_t<decltype(in.machine().blocks())>::has_ranges;
+    told = {{first->address, bytes, first->home->key(), first->home->pool(), in_range},
+            view_of(*found),
+            found->address - first->address};
+  });
+  return told;
 }
 
 /// Bytes of the cache that trim() could not give back, because live or pending blocks share their segments or pages.

@@ -13,12 +13,12 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/aligned_request.hpp>
 #include <tessera/inspect.hpp>
 #include <tessera/layer/limited.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
-#include <tessera/shape/aligned_request.hpp>
 #include <tessera/shape/pmr_resource.hpp>
 #include <tessera/tessera.hpp>
 

@@ -3,13 +3,19 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include <tessera/adaptor/locked.hpp>
+#include <tessera/adaptor/per_device.hpp>
+#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/adaptor/reach.hpp>
 #include <tessera/inspect.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/recipe/stitched.hpp>
+#include <tessera/shape/shared_allocator.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -50,6 +56,86 @@ TEST(inspect, finds_a_live_block_by_its_address_alone) {
   EXPECT_EQ(live_block_at(pool, nullptr).bytes, 0u);
   pool.deallocate(p);
   EXPECT_EQ(live_block_at(pool, p).bytes, 0u);
+}
+
+/// Every live block lies where a walk over all blocks finds it.
+template <typename Pool, typename Blocks>
+void expect_places(Pool& pool, Blocks& all_blocks) {
+  std::vector<void*> live;
+  for (std::size_t i = 0; i < 300; ++i) {
+    live.push_back(pool.allocate(1 + i * 7919 % 3'000'000, stream_id{i % 3}));
+    if (i % 3 == 2) pool.deallocate(std::exchange(live[i / 2], nullptr));
+  }
+  std::size_t found = 0, shared = 0;
+  all_blocks([&](auto& inner) {
+    for_each_block(inner, [&](const segment_view& segment, const block_view& block) {
+      if (block.is != state::live) return;
+      const block_place place = place_of(pool, reinterpret_cast<void*>(block.address));
+      ++found;
+      shared += place.offset > 0;
+      EXPECT_EQ(place.block.address, block.address);
+      EXPECT_EQ(place.block.requested, block.requested);
+      EXPECT_EQ(place.segment.address, segment.address);
+      EXPECT_EQ(place.segment.bytes, segment.bytes);
+      EXPECT_EQ(place.segment.stream, segment.stream);
+      EXPECT_EQ(place.segment.in_range, segment.in_range);
+      EXPECT_EQ(place.offset, block.address - segment.address);
+    });
+  });
+  EXPECT_EQ(found, 200u);
+  EXPECT_GT(shared, 20u);
+  for (void* p : live) pool.deallocate(p);
+}
+template <typename Recipe>
+void expect_places_under() {
+  caching_allocator<Recipe, simulated_device> pool;
+  const auto blocks = [&pool](auto f) { f(pool); };
+  expect_places(pool, blocks);
+  int elsewhere = 0;
+  EXPECT_EQ(place_of(pool, &elsewhere).segment.bytes, 0u);
+  EXPECT_EQ(place_of(pool, nullptr).segment.bytes, 0u);
+}
+TEST(inspect, finds_the_segment_of_a_block_and_how_far_it_lies_in_there) {
+  expect_places_under<pytorch_native>();
+  expect_places_under<pytorch_expandable>();
+  expect_places_under<stitched>();
+  expect_places_under<cuda_async>();
+}
+template <typename Pool>
+void expect_places_in(Pool& pool) {
+  const auto blocks = [&pool](auto f) { for_each_allocator(pool, [&f](auto& one, std::size_t) { f(one); }); };
+  // Places are asked for while the walk holds the mutex, which a caller must not do: copies are compared.
+  std::map<std::uintptr_t, std::uintptr_t> segment_of;
+  std::vector<void*> live;
+  for (std::size_t i = 0; i < 60; ++i) live.push_back(pool.allocate(1 + i * 7919, stream_id{i % 3}));
+  blocks([&](auto& one) {
+    for_each_block(one,
+                   [&](const segment_view& s, const block_view& b) { segment_of[b.address] = s.address; });
+  });
+  for (void* p : live) {
+    const auto address = reinterpret_cast<std::uintptr_t>(p);
+    const block_place place = place_of(pool, p);
+    EXPECT_EQ(place.segment.address, segment_of.at(address));
+    EXPECT_EQ(place.offset, address - place.segment.address);
+    EXPECT_EQ(live_block_at(pool, p).address, address);
+    pool.deallocate(p);
+    EXPECT_EQ(place_of(pool, p).block.bytes, 0u);
+  }
+}
+TEST(inspect, finds_blocks_through_every_front_end) {
+  locked<pytorch<>, simulated_device> shared;
+  expect_places_in(shared);
+  per_stream<pytorch<>, simulated_device> lanes;
+  expect_places_in(lanes);
+  auto owner = make_shared_allocator<per_stream<pytorch_expandable, simulated_device>>();
+  expect_places_in(owner);
+  std::vector<simulated_device> two;
+  for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
+  per_device<pytorch<>, simulated_device> all(std::move(two));
+  (void)all.allocate(1000, 1);
+  void* const p = all.allocate(1000, 1);
+  EXPECT_EQ(place_of(all, p).offset, 1024u);
+  EXPECT_EQ(place_of(all, &all).segment.bytes, 0u);
 }
 
 TEST(inspect, shows_each_block_of_a_segment_in_order) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/adaptor/reach.hpp>
+#include <tessera/allocate_calls.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
@@ -13,8 +14,11 @@ namespace tessera {
 /// The calls of an allocator whose type is one of several, or that is elsewhere: each is made on the one that `Self::visit`
 /// calls its argument with.
 template <typename Self>
-class by_visit {
+class by_visit : public allocate_calls<Self> {
+  using calls = allocate_calls<Self>;
+
  public:
+  using calls::allocate, calls::try_allocate, calls::deallocate, calls::record_stream;
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     return self().visit([=](auto& pool) { return pool.allocate(bytes, stream); });
   }

@@ -86,7 +86,9 @@ struct guarded_parts {
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
 class guarded : private guarded_parts<Provider>,
-                public locked<one_segment_each<Recipe>, guard_pages<Provider>, Sink, Counting> {
+                public locked<one_segment_each<Recipe>, guard_pages<Provider>, Sink, Counting>,
+                public allocate_calls<guarded<Recipe, Provider, Sink, Counting>> {
+  using calls = allocate_calls<guarded>;
   using parts = guarded_parts<Provider>;
   using base = locked<one_segment_each<Recipe>, guard_pages<Provider>, Sink, Counting>;
 
@@ -97,10 +99,7 @@ class guarded : private guarded_parts<Provider>,
         base(guard_pages<Provider>(parts::memory),
              one_segment_each<Recipe>::from(chosen, parts::source.capacity()), std::move(sink)) {}
 
-  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    raise_failure(*this, bytes, stream);
-  }
+  using calls::allocate, calls::try_allocate, calls::deallocate, base::record_stream;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     void* const p = base::try_allocate(bytes, stream);
     if (p != nullptr) this->memory.book().hand_out(p, bytes, stream);

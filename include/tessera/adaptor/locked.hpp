@@ -7,6 +7,7 @@
 #include <tessera/adaptor/behind_mutex.hpp>
 #include <tessera/adaptor/in_place.hpp>
 #include <tessera/adaptor/user_calls.hpp>
+#include <tessera/allocate_calls.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
@@ -34,7 +35,8 @@ namespace tessera {
 ///     shared.with_settings([](auto& settings) { settings.split.max = 128_MiB; });
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
-class locked {
+class locked : public allocate_calls<locked<Recipe, Provider, Sink, Counting>> {
+  using calls = allocate_calls<locked>;
   using one_behind_mutex = behind_mutex<Recipe, shared_provider<Provider>, told_sink<Sink>, Counting>;
 
  public:
@@ -42,10 +44,7 @@ class locked {
   explicit locked(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
       : inside_(users_, std::move(device), std::move(chosen), told_sink<Sink>(std::move(sink), users_)) {}
 
-  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    raise_failure(*this, bytes, stream);
-  }
+  using calls::try_allocate, calls::deallocate, calls::record_stream;
   /// Where it fails while other threads are at the device, tries once more when they are done.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     return inside_.try_allocate(bytes, stream, [](auto&) {});

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <tessera/adaptor/in_place.hpp>
+#include <tessera/allocate_calls.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
@@ -30,7 +31,9 @@ namespace tessera {
 /// It may end in any thread. A thread that began after another one had ended may bear its number, and pass for it.
 ///   Cost:  two loads for each call
 template <typename Allocator>
-class one_thread : public Allocator {
+class one_thread : public Allocator, public allocate_calls<one_thread<Allocator>> {
+  using calls = allocate_calls<one_thread>;
+
  public:
   using Allocator::Allocator;
 
@@ -39,6 +42,7 @@ class one_thread : public Allocator {
   /// Gives the allocator to this thread, whoever had it, as what ends it may look at it first.
   void end_here() noexcept { owner_.store(my_number(), std::memory_order_relaxed); }
 
+  using calls::allocate, calls::try_allocate, calls::deallocate, calls::record_stream;
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     return mine().allocate(bytes, stream);
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/layer/address_directory.hpp>
 #include <tessera/layer/registered.hpp>
+#include <tessera/owner.hpp>
 
 namespace tessera {
 
@@ -59,6 +61,10 @@ class per_device {
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t device, stream_id stream = {}) {
     return front(device).allocate(bytes, stream);
   }
+  [[nodiscard]] void* allocate(std::size_t bytes, std::align_val_t alignment, std::size_t device,
+                               stream_id stream = {}) {
+    return front(device).allocate(bytes, alignment, stream);
+  }
   [[nodiscard]] void* try_allocate(std::size_t bytes, std::size_t device, stream_id stream = {}) noexcept {
     return front(device).try_allocate(bytes, stream);
   }
@@ -75,6 +81,14 @@ class per_device {
   void deallocate(void* p, std::size_t bytes) noexcept {
     if (p != nullptr) owner_of("deallocate", p).deallocate(p, bytes);
   }
+  /// As those of an allocate_calls, of what front(device) gave with an alignment.
+  void deallocate(void* p, std::size_t bytes, std::align_val_t alignment) noexcept {
+    if (p != nullptr) owner_of("deallocate", p).deallocate(p, bytes, alignment);
+  }
+  [[nodiscard]] bool record_stream(void* p, std::size_t bytes, std::align_val_t alignment,
+                                   stream_id stream) noexcept {
+    return p != nullptr && owner_of("record_stream", p).record_stream(p, bytes, alignment, stream);
+  }
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
     const std::size_t device = device_of(p);
     return device < fronts_.size() && fronts_[device].try_deallocate(p);
@@ -85,6 +99,12 @@ class per_device {
   [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
     const std::size_t device = device_of(p);
     return device < fronts_.size() && fronts_[device].try_record_stream(p, stream);
+  }
+  /// Calls f with the allocator in whose segments an address lies, if there is one.
+  template <typename F>
+  void enter_owner(const void* p, F f) {
+    if (const std::size_t device = device_of(p); device < fronts_.size())
+      with_owner_of(fronts_[device], p, f);
   }
   void trim(std::size_t keep_on_each = 0) noexcept {
     for (front_type& f : fronts_) f.trim(keep_on_each);

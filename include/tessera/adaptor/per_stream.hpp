@@ -13,6 +13,7 @@
 #include <tessera/adaptor/lane.hpp>
 #include <tessera/adaptor/sums.hpp>
 #include <tessera/adaptor/user_calls.hpp>
+#include <tessera/allocate_calls.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/caller_mistake.hpp>
 #include <tessera/core/allocator_event.hpp>
@@ -20,7 +21,6 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
-#include <tessera/explain_failure.hpp>
 #include <tessera/layer/address_directory.hpp>
 #include <tessera/layer/shared_provider.hpp>
 
@@ -45,7 +45,8 @@ namespace tessera {
 /// that of each lane.
 template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
           typename Counting = count_everything>
-class per_stream {
+class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Counting>> {
+  using calls = allocate_calls<per_stream>;
   using lane_type = lane<Recipe, shared_provider<Provider>, Sink, Counting>;
   using allocator = typename lane_type::allocator;
 
@@ -65,10 +66,7 @@ class per_stream {
     for (auto& place : lanes_) delete place.load();
   }
 
-  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    if (void* p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    raise_failure(*this, bytes, stream);
-  }
+  using calls::try_allocate, calls::deallocate, calls::record_stream;
   /// Null also where host memory for the first lane ran out.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     lane_type* const at = lane_of(stream);
@@ -117,7 +115,6 @@ class per_stream {
     const std::lock_guard lock(mutex_);
     return pressure_.add(call, context);
   }
-
   /// As in caching_allocator: of the stream's lane, with what all lanes hold, looked at one after the other.
   [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
     const auto each = [this](auto f) { this->for_each_lane(f); };
@@ -163,7 +160,6 @@ class per_stream {
     return static_cast<std::size_t>(
         std::count_if(lanes_.begin(), lanes_.end(), [](auto& l) { return l.load(); }));
   }
-
   /// Calls f with the settings, which all lanes take over afterwards, one after the other; f must not use the allocator.
   /// Which streams share blocks was settled when it was made.
   template <typename F>
@@ -187,6 +183,10 @@ class per_stream {
       const std::lock_guard telling(sink_mutex_);
       return f(sink_);
     });
+  }
+  /// Calls f with that of the lane in whose segments an address lies, if there is one.
+  void enter_owner(const void* p, auto f) {
+    if (lane_type* const at = owner_of(p)) at->look(f);
   }
   /// Calls f with the allocator of each lane, one after the other, for tools that look at it; f must not use this one.
   template <typename F>

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include <tessera/allocate_calls.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
@@ -37,7 +38,9 @@ namespace tessera {
 ///   Source:  Paddle's gpu_allocator_retry_time, where a free may be missed
 template <typename Allocator, typename Clock = std::chrono::steady_clock,
           typename Changed = std::condition_variable>
-class retrying : public Allocator {
+class retrying : public Allocator, public allocate_calls<retrying<Allocator, Clock, Changed>> {
+  using calls = allocate_calls<retrying>;
+
  public:
   static constexpr std::chrono::milliseconds usual_patience{10'000};
 
@@ -50,10 +53,7 @@ class retrying : public Allocator {
 
   [[nodiscard]] std::chrono::milliseconds patience() const noexcept { return patience_; }
 
-  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    if (void* const p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    raise_failure(*this, bytes, stream);
-  }
+  using calls::allocate, calls::try_allocate, calls::deallocate, Allocator::record_stream;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     const auto once = [&] { return Allocator::try_allocate(bytes, stream); };
     void* const p = try_in_time(bytes, once);

@@ -5,8 +5,8 @@
 #include <memory_resource>
 #include <type_traits>
 
+#include <tessera/aligned_request.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/shape/aligned_request.hpp>
 #include <tessera/shape/allocator_ref.hpp>
 
 namespace tessera {

@@ -5,6 +5,7 @@
 #include <exception>
 #include <type_traits>
 
+#include <tessera/allocate_calls.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 
@@ -27,12 +28,14 @@ namespace tessera {
 ///
 ///   Cost:  nothing where memory is found
 template <typename Allocator, typename Raise>
-class rethrowing : public Allocator {
+class rethrowing : public Allocator, public allocate_calls<rethrowing<Allocator, Raise>> {
+  using calls = allocate_calls<rethrowing>;
   static_assert(std::is_default_constructible_v<Raise> && std::is_invocable_v<Raise, const std::exception&>,
                 "rethrowing: Raise must be a function object that takes a const std::exception&");
 
  public:
   using Allocator::Allocator;
+  using Allocator::deallocate, Allocator::record_stream, Allocator::try_allocate, calls::allocate;
 
   ///   Throws:  what `Raise` throws
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {

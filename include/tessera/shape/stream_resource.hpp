@@ -8,9 +8,9 @@
 #include <type_traits>
 
 #include <tessera/adaptor/reach.hpp>
+#include <tessera/aligned_request.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/provider.hpp>
-#include <tessera/shape/aligned_request.hpp>
 #include <tessera/shape/allocator_ref.hpp>
 #include <tessera/shape/rethrowing.hpp>
 

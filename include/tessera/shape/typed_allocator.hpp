@@ -5,10 +5,10 @@
 #include <new>
 #include <type_traits>
 
+#include <tessera/aligned_request.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/shape/aligned_request.hpp>
 #include <tessera/shape/allocator_ref.hpp>
 
 namespace tessera {

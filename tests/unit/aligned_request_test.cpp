@@ -11,11 +11,11 @@
 #include <tessera/adaptor/locked.hpp>
 #include <tessera/adaptor/per_stream.hpp>
 #include <tessera/adaptor/retrying.hpp>
-#include <tessera/shape/aligned_request.hpp>
+#include <tessera/aligned_request.hpp>
 #include <tessera/shape/shared_allocator.hpp>
 #include <tessera/tessera.hpp>
 
-#include "host_pools.hpp"
+#include "shape/host_pools.hpp"
 
 namespace {
 
