@@ -15,6 +15,7 @@ namespace {
 using namespace std::string_literals;
 using tessera::trace::input_error;
 using tessera::trace::pickle;
+using tessera::trace::pickled;
 using tessera::trace::read_pickle;
 using kind = tessera::trace::pickled::kind;
 
@@ -114,8 +115,8 @@ TEST(pickle, refuses_what_is_cut_short_or_lies) {
   EXPECT_EQ(refused("\x80\x06."s), "file: byte 0: protocol 6; 2 to 5 are read");
   EXPECT_EQ(refused(protocol_4 + "\x8d\xff\xff\xff\xff\xff\xff\xff\x7f"s + "a"),
             "file: byte 2: the pickle is cut short: 9223372036854775807 bytes are announced, 1 are left");
-  EXPECT_EQ(refused(protocol_4 + "\x8a\x09\x01\x01\x01\x01\x01\x01\x01\x01\x01."s),
-            "file: byte 2: an integer of more than 64 bits");
+  EXPECT_EQ(refused(protocol_4 + "\x8a\x09\x01\x01."s),
+            "file: byte 2: the pickle is cut short: 9 bytes are announced, 3 are left");
   EXPECT_EQ(refused(protocol_4 + "Nr\xff\xff\xff\x7f."s), "file: byte 3: memo 2147483647 leaves a gap");
   EXPECT_EQ(refused(protocol_4 + "h\x00."s), "file: byte 2: memo 0 was never set");
   EXPECT_EQ(refused(protocol_4 + "e."), "file: byte 2: a mark is missing on the stack");
@@ -123,6 +124,24 @@ TEST(pickle, refuses_what_is_cut_short_or_lies) {
   EXPECT_EQ(refused(protocol_4 + "}(Nu."), "file: byte 5: a key without a value");
   EXPECT_EQ(refused(protocol_4 + "}Na."), "file: byte 4: items for what is no list");
   EXPECT_EQ(refused(protocol_4 + "NN."), "file: byte 4: the pickle ends with other than one value");
+}
+
+TEST(pickle, takes_integers_of_any_length) {
+  const auto root = [](const std::string& digits) {
+    const std::string bytes = protocol_4 + '\x8a' + static_cast<char>(digits.size()) + digits + '.';
+    const auto read = read_pickle(bytes, "file");
+    return std::holds_alternative<pickle>(read) ? std::get<pickle>(read).root() : pickled{};
+  };
+  const pickled largest =
+      root("\xff\xff\xff\xff\xff\xff\xff\xff\x00"s);  // 2^64 - 1, as a frame without a line has it
+  EXPECT_EQ(largest.is, pickled::kind::integer);
+  EXPECT_TRUE(largest.is_wide);
+  EXPECT_EQ(static_cast<std::uint64_t>(largest.integer), ~std::uint64_t{0});
+  EXPECT_FALSE(root("\xff\xff\xff\xff\xff\xff\xff\x7f"s).is_wide);
+  const pickled larger = root("\x00\x00\x00\x00\x00\x00\x00\x00\x01"s);
+  EXPECT_EQ(larger.is, pickled::kind::real);
+  EXPECT_EQ(larger.real, 18446744073709551616.0);
+  EXPECT_EQ(root("\xff\xff\xff\xff\xff\xff\xff\xff\xfe"s).real, -18446744073709551617.0);
 }
 
 TEST(pickle, nests_without_using_the_stack) {

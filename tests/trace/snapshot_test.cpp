@@ -21,6 +21,7 @@
 
 namespace {
 
+using namespace std::string_literals;
 using namespace tessera;
 using namespace tessera::trace;
 
@@ -100,6 +101,24 @@ TEST(snapshot, reads_segments_and_traces) {
   ASSERT_EQ(s.traces[0].size(), 2u);
   EXPECT_EQ(s.traces[0][1].what, snapshot::action::alloc);
   EXPECT_EQ(s.configured.max_split_size, unlimited);
+}
+
+TEST(snapshot, takes_numbers_of_64_bits_where_they_mean_nothing) {
+  // A frame without a line has line 2^64 - 1, and so may what versions to come add.
+  std::string bytes =
+      snapshot_of(base, 2 * mib, "small", {{2_MiB, "inactive"}}, {{"segment_alloc", base, 2 * mib}});
+  const std::string before =
+      "\x8c\x06"
+      "action";
+  bytes.insert(bytes.find(before), "\x8c\x07time_us\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00"s);
+  EXPECT_EQ(accepted(bytes).traces[0][0].time_us, ~std::uint64_t{0});
+  std::string high = snapshot_of(base, 2 * mib, "small", {{2_MiB, "inactive"}}, {});
+  const std::size_t at = high.find(
+                             "\x8c\x07"
+                             "address\x8a\x08") +
+                         10;
+  high.replace(at, 9, "\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00"s);
+  EXPECT_EQ(refused(high), "'address' is 9223372036854775808; addresses are below 2^63");
 }
 
 TEST(snapshot, refuses_what_does_not_add_up) {
@@ -304,6 +323,40 @@ TEST(snapshot_recording, begins_with_what_was_live) {
   EXPECT_EQ(events[0].bytes, 5_MiB);
   EXPECT_EQ(events[2].what, event::kind::free);
   EXPECT_EQ(events[2].id, 1u);
+}
+
+TEST(snapshot_recording, is_of_one_device) {
+  snapshot s = accepted(snapshot_of(base, 20 * mib, "large", {{20_MiB, "active_allocated", 20_MiB}}, {}));
+  EXPECT_EQ(recorded_devices(s), std::vector<std::size_t>{0})
+      << "where there is no history, of those with segments";
+  s.traces.resize(3);
+  s.traces[2] = {{.what = snapshot::action::oom, .size = 1_MiB}};
+  EXPECT_EQ(recorded_devices(s), std::vector<std::size_t>{2});
+  EXPECT_EQ(std::get<recording>(recording_of(s, 0)).events.size(), 1u);
+  EXPECT_EQ(std::get<recording>(recording_of(s)).events.size(), 2u) << "of the first that has a history";
+}
+
+TEST(snapshot_recording, empties_the_cache_where_the_program_did) {
+  using kind = event::kind;
+  const auto kinds = [](const std::vector<entry>& entries) {
+    const auto read = read_snapshot_recording(
+        snapshot_of(base, 20 * mib, "large", {{20_MiB, "inactive"}}, entries), "file");
+    std::vector<kind> found;
+    for (const event& e : std::get<recording>(read).events) found.push_back(e.what);
+    return found;
+  };
+  EXPECT_EQ(kinds({{"segment_free", 2 * base, 2 * mib},
+                   {"segment_free", 3 * base, 2 * mib},
+                   {"alloc", base, 2 * mib},
+                   {"free_completed", base, 2 * mib}}),
+            (std::vector<kind>{kind::empty_cache, kind::allocate, kind::free}));
+  EXPECT_EQ(kinds({{"segment_free", 2 * base, 2 * mib}}), std::vector<kind>{kind::empty_cache});
+  // Here the allocator may have given back what was idle, so that the segment could be had.
+  EXPECT_EQ(kinds({{"segment_free", 2 * base, 2 * mib},
+                   {"segment_alloc", base, 20 * mib},
+                   {"alloc", base, 2 * mib},
+                   {"free_completed", base, 2 * mib}}),
+            (std::vector<kind>{kind::allocate, kind::free}));
 }
 
 }  // namespace

@@ -12,8 +12,10 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/trace/event.hpp>
+#include <tessera/trace/recorded_replay.hpp>
 #include <tessera/trace/snapshot.hpp>
 #include <tessera/trace/start_state.hpp>
+#include <tessera/trace/verification.hpp>
 #include <tessera/trace/verify.hpp>
 
 namespace {
@@ -131,6 +133,20 @@ TEST(verify, lets_a_request_fail_for_which_some_pages_came) {
   EXPECT_EQ(found.peak_here, 60_MiB);
   EXPECT_EQ(found.calls.map, 1u);
   EXPECT_EQ(found.calls.unmap, 2u);
+}
+
+TEST(verify, finds_how_large_ranges_are_where_that_decides) {
+  // Two free blocks would do. A block that can grow less is taken, so the hole at the range's end is the smaller one.
+  const snapshot source =
+      recorded({segment_at(large_range, true, true, {{8_MiB, 8_MiB}, {12_MiB, 0}}),
+                segment_at(large_range + 60_MiB, true, true, {{5_MiB, 5_MiB}, {10_MiB, 10_MiB}, {5_MiB, 0}})},
+               {entry(action::alloc, large_range + 65_MiB, 10_MiB)});
+  const verification found = verified(source);
+  EXPECT_TRUE(found.agrees());
+  EXPECT_EQ(found.same_address, 1u);
+  const auto endless = recorded_replay(source, 0, settings_of(source), unlimited).run();
+  EXPECT_EQ(std::get<verification>(endless).same_address, 0u);
+  EXPECT_EQ(std::get<verification>(endless).range_limit, 100_MiB);
 }
 
 TEST(verify, refuses_recordings_of_the_drivers_pools_and_impossible_pages) {

@@ -20,6 +20,7 @@ struct pickled {
   enum class kind : unsigned char { none, boolean, integer, real, text, list, dict };
   kind is = kind::none;
   std::size_t at = 0;        ///< byte offset of what made it
+  bool is_wide = false;      ///< of an integer: it is 2^63 or more, and `integer` is 2^64 less
   std::int64_t integer = 0;  ///< also a boolean's value
   double real = 0;
   std::string_view text;             ///< of a text, or the bytes of bytes
@@ -171,11 +172,31 @@ class pickle_reader {
     for (int i = 0; i < 8; ++i, n >>= 8) value = value << 8 | (n & 0xff);
     return value;
   }
+  /// Python's integers have any length; one beyond 64 bits is there as a real.
   void long_integer(std::uint64_t length) {
-    if (length > 8) return fail("an integer of more than 64 bits");
-    const std::uint64_t digits = number(static_cast<std::size_t>(length));
-    const unsigned unused = 64 - 8 * static_cast<unsigned>(length);
-    make(kind::integer).integer = length == 0 ? 0 : static_cast<std::int64_t>(digits << unused) >> unused;
+    if (length <= 8) {
+      const std::uint64_t digits = number(static_cast<std::size_t>(length));
+      const unsigned unused = 64 - 8 * static_cast<unsigned>(length);
+      make(kind::integer).integer = length == 0 ? 0 : static_cast<std::int64_t>(digits << unused) >> unused;
+      return;
+    }
+    const std::string_view digits = take(length);
+    if (digits.empty()) return;
+    if (length == 9 && digits[8] == 0) {
+      at_ -= 9;
+      pickled& made = make(kind::integer);
+      made.integer = static_cast<std::int64_t>(number(8));
+      made.is_wide = made.integer < 0;
+      ++at_;
+      return;
+    }
+    const bool is_negative = static_cast<unsigned char>(digits.back()) >= 0x80;
+    double value = 0;
+    for (std::size_t i = digits.size(); i-- > 0;) {
+      const unsigned digit = static_cast<unsigned char>(digits[i]);
+      value = value * 256 + (is_negative ? 255 - digit : digit);
+    }
+    make(kind::real).real = is_negative ? -value - 1 : value;
   }
   void text(std::uint64_t length) { make(kind::text).text = take(length); }
 

@@ -60,11 +60,18 @@ class pickled_fields {
   }
   [[nodiscard]] std::uint64_t natural(const pickled* value, std::string_view key) {
     if (value == nullptr) return 0;
-    if (value->integer < 0) fail(*value, "'" + std::string(key) + "' is negative");
+    if (value->integer < 0 && !value->is_wide) fail(*value, "'" + std::string(key) + "' is negative");
     return static_cast<std::uint64_t>(value->integer);
   }
   [[nodiscard]] std::uint64_t number(const pickled& dict, std::string_view key) {
     return natural(required(dict, key, kind::integer), key);
+  }
+  /// Where something lies in memory, as no device has more than 63 bits of addresses.
+  [[nodiscard]] std::uint64_t address(const pickled& dict, std::string_view key) {
+    const std::uint64_t n = number(dict, key);
+    if (n >> 63 != 0)
+      fail(dict, "'" + std::string(key) + "' is " + std::to_string(n) + "; addresses are below 2^63");
+    return n;
   }
   [[nodiscard]] std::size_t bytes(const pickled& dict, std::string_view key) {
     const std::uint64_t n = number(dict, key);
@@ -78,7 +85,8 @@ class pickled_fields {
   /// A number that no decision depends on; 0 where it is missing or something else.
   [[nodiscard]] std::uint64_t aside(const pickled& dict, std::string_view key) const noexcept {
     const pickled* const found = source_.find(dict, key);
-    const bool is_natural = found != nullptr && found->is == kind::integer && found->integer >= 0;
+    const bool is_natural =
+        found != nullptr && found->is == kind::integer && (found->integer >= 0 || found->is_wide);
     return is_natural ? static_cast<std::uint64_t>(found->integer) : 0;
   }
 

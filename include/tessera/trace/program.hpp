@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,7 @@ class program {
     slots_ = bytes.size();
   }
 
+  [[nodiscard]] const std::string& name() const noexcept { return source_->name; }
   [[nodiscard]] const std::vector<event>& events() const noexcept { return source_->events; }
   /// The number of the allocation that event `i` makes, frees or records.
   [[nodiscard]] std::size_t slot(std::size_t i) const noexcept { return slot_[i]; }

@@ -122,7 +122,7 @@ class snapshot_reader {
   void read_segment(const pickled& dict, std::vector<snapshot::segment>& to, bool on_device) {
     if (!in_.afford(dict)) return;
     snapshot::segment s;
-    s.address = in_.number(dict, "address");
+    s.address = in_.address(dict, "address");
     s.size = in_.bytes(dict, "total_size");
     s.stream = stream(dict);
     if (on_device) s.device = device_of(dict);
@@ -148,7 +148,8 @@ class snapshot_reader {
       b.size = in_.bytes(one, "size");
       b.is = state_of(in_.text(one, "state"));
       if (const pickled* requested = in_.optional(one, "requested_size", kind::integer))
-        b.requested = static_cast<std::size_t>(in_.natural(requested, "requested_size"));
+        b.requested =
+            (std::min)(static_cast<std::size_t>(in_.natural(requested, "requested_size")), most_live);
       b.stack = stacks_.stack_of(one);
       if (!in_.good()) return;
       if (b.size == 0 || b.size > s.size - (at - s.address))
@@ -194,7 +195,7 @@ class snapshot_reader {
     using action = snapshot::action;
     const bool placed = e.what != action::oom && e.what != action::snapshot && e.what != action::annotate;
     if (placed) {
-      e.address = in_.number(dict, "addr");
+      e.address = in_.address(dict, "addr");
       e.size = in_.bytes(dict, "size");
       e.stream = stream(dict);
     } else {

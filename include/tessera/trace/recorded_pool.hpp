@@ -102,6 +102,25 @@ class recorded_pool {
   }
   void deallocate(void* p) { allocator_.deallocate(p); }
 
+  /// The size that a range has at most, if that is why a block was served `there`, at the start of what is free at its end,
+  /// and not `here`, in front of a hole that is smaller than that end is thought to be; 0 if it is not.
+  [[nodiscard]] std::size_t range_limit(std::uint64_t there, const void* here, bool large, stream_id stream) {
+    const engine::free_blocks* const home = machine().home(large ? 1 : 0, stream);
+    const engine::block* const chosen_here = machine().find_live(here);
+    const engine::segment* range = home != nullptr ? home->ranges : nullptr;
+    while (range != nullptr && (there < range->address || there - range->address >= range->size))
+      range = range->next_range;
+    if (range == nullptr || chosen_here == nullptr || chosen_here->home != home) return 0;
+    const engine::block* const last = range->below;
+    const engine::block* const end = last->is_unmapped() ? last->below : nullptr;
+    if (end == nullptr || end->address != there || !end->is_free()) return 0;
+    const engine::block* hole = chosen_here->above;
+    while (!hole->is_unmapped() && hole != range) hole = hole->above;
+    if (hole == range || hole == last) return 0;
+    const std::size_t page = chosen().growth.page_size(unlimited);
+    return (there - range->address + hole->end() - chosen_here->address) / page * page;
+  }
+
   /// How the memory that came differs from what was asked for here since the last time; empty where it does not.
   [[nodiscard]] std::string difference() {
     if constexpr (maps) {

@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <tessera/core/stream.hpp>
 #include <tessera/trace/active_at_start.hpp>
@@ -18,14 +20,41 @@
 
 namespace tessera::trace {
 
-/// The requests in a snapshot as a recording: what was live at the start, then the history of the first device that
-/// has one. A block is freed where its free completed, since the snapshot does not say which streams used it. PyTorch's
-/// own snapshots tell of a request that was refused its size as rounded.
-[[nodiscard]] inline read_result<recording> recording_of(const snapshot& source) {
-  std::size_t device = 0;
-  while (device < source.traces.size() && source.traces[device].empty()) ++device;
-  if (device >= source.traces.size())
-    device = source.segments.empty() ? 0 : static_cast<std::size_t>(source.segments[0].device);
+/// The devices of which a snapshot has a history, or where it has none, those of which it has segments, in order.
+[[nodiscard]] inline std::vector<std::size_t> recorded_devices(const snapshot& source) {
+  std::vector<std::size_t> found;
+  for (std::size_t device = 0; device < source.traces.size(); ++device) {
+    if (!source.traces[device].empty()) found.push_back(device);
+  }
+  if (!found.empty()) return found;
+  for (const snapshot::segment& s : source.segments) {
+    const auto device = static_cast<std::size_t>(s.device);
+    if (found.empty() || found.back() != device) found.push_back(device);
+  }
+  return found;
+}
+
+/// The entries, by their numbers, before which the program itself emptied the cache: where memory went back, and no request
+/// came next that took new memory, for which the allocator may have given back what was idle.
+[[nodiscard]] inline std::vector<std::size_t> emptied_before(std::span<const snapshot::entry> entries) {
+  using action = snapshot::action;
+  std::vector<std::size_t> found;
+  bool gave_back = false;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const action what = entries[i].what;
+    const bool takes = what == action::segment_alloc || what == action::segment_map || what == action::oom;
+    if (gave_back && !takes && what != action::segment_free && what != action::segment_unmap)
+      found.push_back(i);
+    gave_back = what == action::segment_free || what == action::segment_unmap;
+  }
+  if (gave_back) found.push_back(entries.size());
+  return found;
+}
+
+/// The requests in a snapshot of one device as a recording: what was live at the start, then its history. A block is
+/// freed where its free completed, since the snapshot does not say which streams used it. PyTorch's own snapshots tell of a
+/// request that was refused its size as rounded.
+[[nodiscard]] inline read_result<recording> recording_of(const snapshot& source, std::size_t device) {
   const auto start = active_at_start(source, device);
   if (const auto* error = std::get_if<input_error>(&start)) return *error;
 
@@ -40,7 +69,13 @@ namespace tessera::trace {
   };
   for (const auto& [address, block] : std::get<std::map<std::uint64_t, early_block>>(start))
     allocate(address, block.requested, block.stream);
-  for (const snapshot::entry& e : source.trace_of(device)) {
+  const auto entries = source.trace_of(device);
+  const std::vector<std::size_t> emptied = emptied_before(entries);
+  auto next = emptied.begin();
+  for (std::size_t i = 0; i <= entries.size(); ++i) {
+    if (next != emptied.end() && *next == i) made.events.push_back({event::kind::empty_cache}), ++next;
+    if (i == entries.size()) break;
+    const snapshot::entry& e = entries[i];
     if (e.what == snapshot::action::alloc) {
       allocate(e.address, e.size, e.stream);
     } else if (e.what == snapshot::action::oom && e.size > 0) {
@@ -53,6 +88,11 @@ namespace tessera::trace {
     }
   }
   return made;
+}
+/// The same of the first of the recorded_devices.
+[[nodiscard]] inline read_result<recording> recording_of(const snapshot& source) {
+  const std::vector<std::size_t> devices = recorded_devices(source);
+  return recording_of(source, devices.empty() ? 0 : devices.front());
 }
 
 [[nodiscard]] inline read_result<recording> read_snapshot_recording(std::string_view bytes,
