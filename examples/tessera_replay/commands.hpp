@@ -17,8 +17,9 @@ struct arguments {
   std::vector<std::string> recipes;  // all that were named
   std::string dialect = "pytorch";
   std::string conf;
-  std::string out;  // a file to write
-  std::string at;   // the moment to show: peak or end
+  std::string out;                    // a file to write
+  std::string at;                     // the moment to show: peak or end
+  std::optional<std::size_t> device;  // of a snapshot; all if none was named
   std::size_t capacity = tessera::operator""_GiB(80);
   bool has_capacity = false;              // whether one was named
   std::optional<double> memory_fraction;  // that set_per_process_memory_fraction was called with

@@ -11,7 +11,11 @@
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/config/pytorch.hpp>
+#include <tessera/trace/event.hpp>
 #include <tessera/trace/program.hpp>
+#include <tessera/trace/snapshot.hpp>
+#include <tessera/trace/verify.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"
@@ -39,6 +43,32 @@ replay::row measure(const std::string& name, const tessera::trace::program& prog
   return found;
 }
 
+/// Whether policies are those of recorded settings.
+template <typename Recipe>
+bool is_recorded(const tessera::policies<Recipe>& chosen, tessera::config::pytorch_settings settings) {
+  if constexpr (requires { Recipe::serves(settings); }) {
+    return Recipe::serves(settings) && chosen == Recipe::configured(settings);
+  }
+  return false;
+}
+
+/// Sets what is known of a recorded run.
+void take_recorded(replay::row& to, const replay::recorded_run& from) {
+  const tessera::trace::verification& made = from.outcome;
+  to.as_recorded = true;
+  to.peak_reserved = made.peak_here;
+  to.cached_at_end = made.cached_at_end;
+  to.calls = {};
+  to.calls.acquire = made.calls.acquire;
+  to.calls.release = made.calls.release;
+  to.calls.create = made.calls.create;
+  to.calls.destroy = made.calls.destroy;
+  to.calls.map = made.calls.map;
+  to.calls.unmap = made.calls.unmap;
+  to.retries = 0;
+  to.failures = from.failures;
+}
+
 }  // namespace
 
 std::vector<replay::wish> replay::wishes_of(const arguments& said,
@@ -60,10 +90,24 @@ std::vector<replay::wish> replay::with_compared(std::vector<wish> wishes) {
   return wishes;
 }
 
+tessera::trace::read_result<replay::recorded_run> replay::run_as_recorded(
+    const tessera::trace::snapshot& source, std::size_t device) {
+  using action = tessera::trace::snapshot::action;
+  auto outcome = tessera::trace::verifier(source, device).run();
+  const auto* const made = std::get_if<tessera::trace::verification>(&outcome);
+  if (made == nullptr) return std::get<tessera::trace::input_error>(outcome);
+  const auto entries = source.trace_of(device);
+  const auto failures =
+      std::count_if(entries.begin(), entries.end(), [](const auto& e) { return e.what == action::oom; });
+  return recorded_run{tessera::trace::settings_of(source), source.configured.conf, *made,
+                      static_cast<std::size_t>(failures)};
+}
+
 std::variant<std::vector<replay::row>, std::string> replay::rows_of(const std::vector<wish>& wishes,
                                                                     const tessera::trace::program& program,
                                                                     const arguments& said, steps& at,
-                                                                    const std::string& task) {
+                                                                    const std::string& task,
+                                                                    const recorded_run* recorded) {
   std::vector<row> rows;
   for (const wish& w : wishes) {
     at.next(task + ": " + w.name);
@@ -71,8 +115,16 @@ std::variant<std::vector<replay::row>, std::string> replay::rows_of(const std::v
         choose_recipe(w.recipe, w.conf, said.memory_fraction,
                       [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
                         rows.push_back(measure<Recipe>(w.name, program, chosen, said.capacity));
+                        if (recorded != nullptr && is_recorded(chosen, recorded->settings))
+                          take_recorded(rows.back(), *recorded);
                       });
     if (!wrong.empty()) return wrong;
+  }
+  if (recorded != nullptr &&
+      std::none_of(rows.begin(), rows.end(), [](const row& r) { return r.as_recorded; })) {
+    row added{.recipe = recorded->settings.expandable_segments ? "pytorch_expandable" : "pytorch"};
+    take_recorded(added, *recorded);
+    rows.insert(rows.begin(), added);
   }
   return rows;
 }

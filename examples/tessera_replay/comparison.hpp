@@ -7,8 +7,12 @@
 #include <variant>
 #include <vector>
 
+#include <tessera/config/pytorch.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/trace/event.hpp>
 #include <tessera/trace/program.hpp>
+#include <tessera/trace/snapshot.hpp>
+#include <tessera/trace/verify.hpp>
 
 #include "commands.hpp"
 #include "terminal.hpp"
@@ -23,8 +27,20 @@ struct row {
   tessera::simulated_device::counts calls{};
   std::uintmax_t retries = 0;
   std::size_t failures = 0;
-  double nanoseconds = 0;  // of host time for each operation
+  double nanoseconds = 0;    // of host time for each operation
+  bool as_recorded = false;  // of the settings under which a GPU was recorded, from where its history begins
 };
+
+/// What a recorded GPU did, and what PyTorch's recipe decides under its settings, from the state where the history begins.
+struct recorded_run {
+  tessera::config::pytorch_settings settings;
+  std::string conf;
+  tessera::trace::verification outcome;
+  std::size_t failures = 0;
+};
+/// The run of one device of a snapshot; or why there is none.
+[[nodiscard]] tessera::trace::read_result<recorded_run> run_as_recorded(
+    const tessera::trace::snapshot& source, std::size_t device);
 
 [[nodiscard]] inline double ratio(std::size_t part, std::size_t whole) {
   return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -43,9 +59,12 @@ struct wish {
 [[nodiscard]] std::vector<wish> with_compared(std::vector<wish> wishes);
 
 /// What each wish makes of a program on the device that was said; or what is wrong. Each is a step, named behind `task`.
+/// Where the program was recorded on a GPU, the row for its settings is of that run; where no wish has these settings, it
+/// comes first.
 [[nodiscard]] std::variant<std::vector<row>, std::string> rows_of(const std::vector<wish>& wishes,
                                                                   const tessera::trace::program& program,
                                                                   const arguments& said, steps& at,
-                                                                  const std::string& task);
+                                                                  const std::string& task,
+                                                                  const recorded_run* recorded = nullptr);
 
 }  // namespace replay

@@ -14,7 +14,7 @@ int replay::decisions(const arguments& said) {
     const bool is_pytorch = said.recipe.starts_with("pytorch");
     std::printf("# %s; conf=\"%s\" capacity=%zu trace=%s\n",
                 is_pytorch ? "pytorch-2.6.0 native allocator" : said.recipe.c_str(), said.conf.c_str(),
-                said.capacity, title_of(said.files[0]).c_str());
+                said.capacity, program.name().c_str());
     tessera::trace::write_decisions<Recipe>(stdout, program, device_of(said.capacity), chosen);
     return done;
   });

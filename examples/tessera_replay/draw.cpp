@@ -117,13 +117,13 @@ int replay::draw(const arguments& said) {
     return complain("--recipe: at most " + std::to_string(most_recipes) + " can be drawn, not " +
                     std::to_string(wishes.size()));
 
-  const auto read = read_recording(said.files[0]);
+  const auto read = read_only_trace(said);
   if (const auto* const wrong = std::get_if<tessera::trace::input_error>(&read))
     return complain(wrong->text());
   const auto& recording = std::get<tessera::trace::recording>(read);
   const tessera::trace::program program(recording);
 
-  picture shown{title_of(said.files[0]), &recording, program.peak_live(), said.capacity, {}, {}};
+  picture shown{recording.name, &recording, program.peak_live(), said.capacity, {}, {}};
   const std::vector<wish> listed = as_svg ? std::vector<wish>() : with_compared(wishes);
   steps at(wishes.size() + listed.size());
   for (const wish& w : wishes) {

@@ -124,29 +124,24 @@ std::string words_of(const tessera::out_of_memory& error, const replay::argument
   return text;
 }
 
-}  // namespace
-
-int replay::explain_oom(const arguments& asked) {
-  const auto read = read_recording(asked.files[0]);
-  if (const auto* const error = std::get_if<tessera::trace::input_error>(&read))
-    return complain(error->text());
-  const auto& recording = std::get<tessera::trace::recording>(read);
-  arguments said = asked;
+int explain_one(const replay::arguments& asked, const tessera::trace::recording& recording) {
+  replay::arguments said = asked;
   const bool is_told = !said.has_capacity && recording.capacity != 0;
   if (is_told) said.capacity = recording.capacity;
-  return with_recording(
+  return replay::with_recording(
       said, recording, [&]<typename Recipe>(const program& source, const tessera::policies<Recipe>& chosen) {
-        const std::string title = title_of(said);
+        const std::string title = title_of(said, source);
         const char* const assumed =
             said.has_capacity ? ""
             : is_told         ? " (what was reserved and free where memory ran out in the recording)"
                               : " (80 GiB, assumed: give the device's with --capacity)";
-        tessera::caching_allocator<Recipe, tessera::simulated_device> pool{device_of(said.capacity), chosen};
+        tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(said.capacity),
+                                                                           chosen};
         const std::optional<failure> found = first_failure(source, pool);
         if (!found) {
           std::printf("%s: completes with a capacity of %zu bytes%s; at most %zu were reserved\n",
                       title.c_str(), said.capacity, assumed, pool.device().peak_used());
-          return +done;
+          return +replay::done;
         }
         std::printf("%s: with a capacity of %zu bytes%s, memory runs out at event %zu of %zu, for id %" PRIu64
                     "; no allocator could do with less than %zu bytes\n%s",
@@ -159,6 +154,13 @@ int replay::explain_oom(const arguments& asked) {
               limit < said.capacity ? "limit" : "capacity");
         if (!found->pinning.empty())
           std::printf("  the blocks that pin these, in the trace:\n%s", found->pinning.c_str());
-        return +differs;
+        return +replay::differs;
       });
+}
+
+}  // namespace
+
+int replay::explain_oom(const arguments& asked) {
+  return with_each_recording(
+      asked, [&](const tessera::trace::recording& recording) { return explain_one(asked, recording); });
 }

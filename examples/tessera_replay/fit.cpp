@@ -39,7 +39,7 @@ int replay::fit(const arguments& said) {
                                                const tessera::policies<Recipe>& chosen) {
     const std::size_t most = said.has_capacity ? said.capacity : 2 * tessera::max_request;
     const auto completes_with = [&](std::size_t capacity) {
-      progress_line::show(title_of(said.files[0]) + ": with " + std::to_string(capacity));
+      progress_line::show(program.name() + ": with " + std::to_string(capacity));
       return completes<Recipe>(program, chosen, capacity);
     };
     const auto found = least_capacity(program.peak_live(), most, completes_with);
@@ -57,12 +57,12 @@ int replay::fit(const arguments& said) {
       std::printf(
           "{\"trace\": \"%s\", \"recipe\": \"%s\", \"capacity\": %zu, \"peak_live\": %zu, "
           "\"over_peak_live\": %.6f, \"also_fails_with\": [%s]}\n",
-          json_text(title_of(said.files[0])).c_str(), said.recipe.c_str(), enough, program.peak_live(), over,
+          json_text(program.name()).c_str(), said.recipe.c_str(), enough, program.peak_live(), over,
           with_commas(failing).c_str());
       return +done;
     }
     std::printf("%s: completes with a capacity of %zu and not with %zu; peak live %zu, ratio %.4f\n",
-                title_of(said).c_str(), enough, enough - 1, program.peak_live(), over);
+                title_of(said, program).c_str(), enough, enough - 1, program.peak_live(), over);
     if (!failing.empty())
       std::printf("  also fails with %s, as blocks lie elsewhere where there is more memory\n",
                   with_commas(failing).c_str());

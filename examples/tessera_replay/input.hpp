@@ -11,17 +11,18 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/file.hpp>
-#include <tessera/trace/lifetimes.hpp>
 #include <tessera/trace/program.hpp>
-#include <tessera/trace/snapshot_recording.hpp>
+#include <tessera/trace/snapshot.hpp>
 #include <tessera/trace/text.hpp>
 
 #include "capacity.hpp"
 #include "commands.hpp"
+#include "json_list.hpp"
 #include "recipes.hpp"
 #include "terminal.hpp"
 
@@ -35,9 +36,9 @@ using tessera::trace::read_result;
   path.remove_prefix(path.find_last_of('/') + 1);
   return std::string(path.substr(0, path.find_last_of('.')));
 }
-/// The same of the only file, with the recipe and its settings.
-[[nodiscard]] inline std::string title_of(const arguments& said) {
-  return title_of(said.files[0]) + ", " + said.recipe + (said.conf.empty() ? "" : ", --conf " + said.conf);
+/// A trace's name, with the recipe and its settings.
+[[nodiscard]] inline std::string title_of(const arguments& said, const tessera::trace::program& program) {
+  return program.name() + ", " + said.recipe + (said.conf.empty() ? "" : ", --conf " + said.conf);
 }
 
 [[nodiscard]] inline bool is_pickle(std::string_view bytes) { return bytes.starts_with('\x80'); }
@@ -54,23 +55,19 @@ using tessera::trace::read_result;
   return {};
 }
 
+/// What a file holds: one trace, or of a snapshot, one of each device that is asked for.
+struct traces {
+  std::optional<tessera::trace::snapshot> source;
+  std::vector<std::size_t> devices;                          // of a snapshot, for each of these
+  std::vector<read_result<tessera::trace::recording>> each;  // under the name that is to be shown
+};
+
 /// A file in any of the formats that are understood, told by its beginning; one that allocates nothing is an error.
-[[nodiscard]] inline read_result<tessera::trace::recording> read_recording(const std::string& path) {
-  using namespace tessera::trace;
-  auto text = read_file(path, [&](std::string_view beginning) {
-    if (is_pickle(beginning)) return std::optional<input_error>();
-    auto packed = no_packed_file(beginning, path);
-    return packed ? packed : no_text_trace(beginning, path);
-  });
-  if (auto* error = std::get_if<input_error>(&text)) return std::move(*error);
-  const std::string& bytes = std::get<std::string>(text);
-  auto read = is_pickle(bytes) ? read_snapshot_recording(bytes, path) : read_text_trace(bytes, path);
-  const auto allocates = [](const event& e) { return e.what == event::kind::allocate; };
-  if (const auto* made = std::get_if<recording>(&read);
-      made != nullptr && std::none_of(made->events.begin(), made->events.end(), allocates))
-    return input_error{path, "nothing is allocated"};
-  return read;
-}
+[[nodiscard]] read_result<traces> read_traces(const std::string& path, std::optional<std::size_t> device);
+/// The devices of a snapshot that are asked for; or what is wrong.
+[[nodiscard]] read_result<std::vector<std::size_t>> chosen_devices(const std::string& path,
+                                                                   const std::vector<std::size_t>& there,
+                                                                   std::optional<std::size_t> device);
 
 /// Whether two paths lead to one file.
 [[nodiscard]] inline bool is_same_file(const std::string& a, const std::string& b) {
@@ -90,13 +87,35 @@ int with_recording(const arguments& said, const tessera::trace::recording& recor
                                           });
   return wrong.empty() ? code : complain(wrong);
 }
-/// The same with the only file.
+/// Calls f(recording) for each trace of the only file, says what is wrong with others, and returns the worst exit code.
+/// What f prints as JSON becomes an array where there are several.
 template <typename F>
-int with_trace(const arguments& said, F f) {
-  const auto read = read_recording(said.files[0]);
+int with_each_recording(const arguments& said, F f) {
+  const auto read = read_traces(said.files[0], said.device);
   if (const auto* const error = std::get_if<tessera::trace::input_error>(&read))
     return complain(error->text());
-  return with_recording(said, std::get<tessera::trace::recording>(read), f);
+  const auto& each = std::get<traces>(read).each;
+  json_list list(said.json && each.size() > 1);
+  int code = done;
+  for (const auto& one : each) {
+    if (const auto* const error = std::get_if<tessera::trace::input_error>(&one)) {
+      code = (std::max)(code, complain(error->text()));
+      list.add_error("trace", title_of(said.files[0]), error->text());
+      continue;
+    }
+    list.next();
+    code = (std::max)(code, f(std::get<tessera::trace::recording>(one)));
+  }
+  return code;
 }
+/// The same with the recipe asked for, as with_recording.
+template <typename F>
+int with_trace(const arguments& said, F f) {
+  return with_each_recording(
+      said, [&](const tessera::trace::recording& recording) { return with_recording(said, recording, f); });
+}
+
+/// The only trace of a file; of a snapshot with several, one must be named, since one file is written.
+[[nodiscard]] read_result<tessera::trace::recording> read_only_trace(const arguments& said);
 
 }  // namespace replay

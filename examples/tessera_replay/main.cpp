@@ -65,6 +65,16 @@ std::string read_memory_fraction(arguments& said, std::string_view text) {
   said.memory_fraction = share;
   return {};
 }
+std::string read_device(arguments& said, std::string_view text) {
+  said.device.reset();
+  if (text == "all") return {};
+  std::size_t number = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  if (error != std::errc{} || end != last) return std::string(text) + ": must be a number from 0 on, or all";
+  said.device = number;
+  return {};
+}
 std::string read_max_ns(arguments& said, std::string_view text) {
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, said.max_ns);
@@ -83,6 +93,8 @@ constexpr option options[] = {
      "the share of the device, from 0 to 1, with which set_per_process_memory_fraction was called;\n"
      "garbage_collection_threshold works only where it was",
      &read_memory_fraction},
+    {"--device", "N|all", "the device of a snapshot that is meant; all if not given, one after the other",
+     &read_device},
     {"--max-ns", "N", "host nanoseconds that an operation may take", &read_max_ns},
     {"--dialect", "NAME", "pytorch (default), torch_npu or paddle: the system that the text is for",
      &read_dialect},
@@ -107,28 +119,30 @@ struct command {
 };
 
 constexpr command commands[] = {
-    {"compare", &replay::compare, "TRACE...", "--recipe... --conf --capacity --memory-fraction --json", "",
+    {"compare", &replay::compare, "TRACE...",
+     "--recipe... --conf --capacity --memory-fraction --device --json", "",
      "    what recipes would have reserved, and how often they would have called the device: the main ones,\n"
      "    those that are named, and with --conf the last of these, or pytorch, under these settings\n",
      ""},
-    {"decisions", &replay::decisions, "TRACE", "--recipe --conf --capacity --memory-fraction", "",
+    {"decisions", &replay::decisions, "TRACE", "--recipe --conf --capacity --memory-fraction --device", "",
      "    every decision, a line each\n", ""},
-    {"verify", &replay::verify, "SNAPSHOT...", "--json", "",
+    {"verify", &replay::verify, "SNAPSHOT...", "--device --json", "",
      "    whether the pytorch recipe decides as the GPU did on which the snapshot was recorded\n",
      "1 it does not"},
-    {"fit", &replay::fit, "TRACE", "--recipe --conf --capacity --memory-fraction --json", "",
+    {"fit", &replay::fit, "TRACE", "--recipe --conf --capacity --memory-fraction --device --json", "",
      "    a capacity, up to the one given, with which the trace completes and with a byte less does not,\n"
      "    and larger ones with which it fails\n",
      ""},
-    {"draw", &replay::draw, "TRACE", "--recipe... --conf --capacity --memory-fraction --out", "--out",
+    {"draw", &replay::draw, "TRACE", "--recipe... --conf --capacity --memory-fraction --device --out",
+     "--out",
      "    a picture of memory over time, as .html or .svg; the HTML page also maps the worst moment and has "
      "the\n"
      "    table of compare\n",
      ""},
-    {"explain-oom", &replay::explain_oom, "TRACE", "--recipe --conf --capacity --memory-fraction", "",
-     "    why memory runs out where it first does, which blocks are in the way, and what would help\n",
+    {"explain-oom", &replay::explain_oom, "TRACE", "--recipe --conf --capacity --memory-fraction --device",
+     "", "    why memory runs out where it first does, which blocks are in the way, and what would help\n",
      "1 memory runs out"},
-    {"tune", &replay::tune_recipe, "TRACE", "--capacity --memory-fraction --max-ns --json", "",
+    {"tune", &replay::tune_recipe, "TRACE", "--capacity --memory-fraction --device --max-ns --json", "",
      "    searches for a recipe that reserves least (with --capacity: that needs least), at a price in "
      "device and\n"
      "    host time that it names; shows what else there is, what each policy buys, and the recipe as C++\n",
@@ -136,8 +150,8 @@ constexpr command commands[] = {
     {"explain", &replay::explain, "TEXT", "--dialect", "",
      "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n",
      ""},
-    {"snapshot", &replay::snapshot, "TRACE", "--out --at --recipe --conf --capacity --memory-fraction",
-     "--out",
+    {"snapshot", &replay::snapshot, "TRACE",
+     "--out --at --recipe --conf --capacity --memory-fraction --device", "--out",
      "    how the recipe's memory stands, and what led there, for the viewers of others: a .pickle for\n"
      "    pytorch.org/memory_viz, as it is where most is reserved (--at peak); a .json for ui.perfetto.dev, "
      "or\n"

@@ -6,10 +6,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include <tessera/adaptor/history.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/trace/capture.hpp>
+#include <tessera/trace/event.hpp>
 #include <tessera/trace/output.hpp>
 #include <tessera/trace/program.hpp>
 #include <tessera/trace/rmm.hpp>
@@ -93,8 +95,11 @@ int replay::snapshot(const arguments& said) {
     return complain("--out " + said.out + ": must end in .pickle, .json or .csv, which says the format");
   if (is_same_file(said.files[0], said.out)) return complain("--out " + said.out + ": is the trace itself");
   const bool at_peak = said.at.empty() ? is_pickle : said.at == "peak";
-  return with_trace(
-      said, [&]<typename Recipe>(const program& trace, const tessera::policies<Recipe>& chosen) -> int {
+  const auto read = read_only_trace(said);
+  if (const auto* const wrong = std::get_if<input_error>(&read)) return complain(wrong->text());
+  return with_recording(
+      said, std::get<tessera::trace::recording>(read),
+      [&]<typename Recipe>(const program& trace, const tessera::policies<Recipe>& chosen) -> int {
         const moment when = find_moment<Recipe>(trace, chosen, said.capacity, at_peak);
         std::size_t operation = 0;
         using history = tessera::history<operation_time>;
@@ -103,7 +108,7 @@ int replay::snapshot(const arguments& said) {
         std::optional<input_error> error;
         const auto look = [&] {
           tessera::trace::snapshot seen = tessera::trace::capture(pool);
-          seen.name = title_of(said.files[0]);
+          seen.name = trace.name();
           seen.configured.conf = said.conf;
           error = write(seen, said.out);
           if (!error) report(said.out, pool, when, trace);

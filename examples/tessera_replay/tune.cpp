@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
-#include <variant>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/trace/event.hpp>
 #include <tessera/trace/program.hpp>
 
 #include "commands.hpp"
@@ -14,17 +14,17 @@
 #include "tune_advice.hpp"
 #include "tune_report.hpp"
 
-int replay::tune_recipe(const arguments& said) {
-  const std::string& file = said.files[0];
-  const auto recording = read_recording(file);
-  if (const auto* const wrong = std::get_if<tessera::trace::input_error>(&recording))
-    return complain(wrong->text());
-  const tessera::trace::program program(std::get<tessera::trace::recording>(recording));
+namespace {
+
+using namespace replay;
+
+int tune_one(const arguments& said, const tessera::trace::recording& recording) {
+  const tessera::trace::program program(recording);
   const double share = said.memory_fraction.value_or(1);
   const bool has_capacity = said.has_capacity || share < 1;
   const auto capacity = static_cast<std::size_t>(share * static_cast<double>(said.capacity));
   if (has_capacity && capacity < program.peak_live()) {
-    complain(file + ": " + std::to_string(program.peak_live()) +
+    complain(said.files[0] + ": " + std::to_string(program.peak_live()) +
              " bytes live at once, so nothing completes with " + std::to_string(capacity));
     return differs;
   }
@@ -44,7 +44,7 @@ int replay::tune_recipe(const arguments& said) {
   };
   for (const char* const name : compared) add(name);
   for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) add(name);
-  const std::string title = title_of(file);
+  const std::string& title = program.name();
   asked.progress = [&](const std::string& what) { progress_line::show(title + ": " + what); };
 
   const tune::advice given = tune::advise(program, asked);
@@ -52,4 +52,11 @@ int replay::tune_recipe(const arguments& said) {
   const tune::report found{title, program, asked, given};
   said.json ? tune::print_json(found) : tune::print(found);
   return given.winner.what.completes && given.keeps_max_ns ? done : differs;
+}
+
+}  // namespace
+
+int replay::tune_recipe(const arguments& said) {
+  return with_each_recording(
+      said, [&](const tessera::trace::recording& recording) { return tune_one(said, recording); });
 }

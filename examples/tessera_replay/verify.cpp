@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <optional>
@@ -6,13 +7,17 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
+#include <tessera/trace/event.hpp>
 #include <tessera/trace/file.hpp>
 #include <tessera/trace/read_snapshot.hpp>
+#include <tessera/trace/snapshot.hpp>
 #include <tessera/trace/verify.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"
+#include "json_list.hpp"
 
 namespace {
 
@@ -20,56 +25,89 @@ using tessera::trace::input_error;
 using tessera::trace::verification;
 
 void print(const std::string& file, const verification& v) {
-  std::printf("%s, device %zu: %s\n", file.c_str(), v.device, v.agrees() ? "agrees" : "differs");
-  if (v.allocations == 0) std::puts("  there is no history to compare, only the state at the end");
+  const char* const found = !v.has_compared() ? "nothing to verify" : v.agrees() ? "agrees" : "differs";
+  std::printf("%s, device %zu: %s\n", file.c_str(), v.device, found);
+  if (!v.has_compared()) std::puts("  there is no allocation in a history, only the state at the end");
   std::printf("  allocations      %zu, at the same address as on the GPU %zu\n", v.allocations,
               v.same_address);
   if (v.same_address != v.allocations)
     std::printf("  first elsewhere  allocation %zu\n", v.first_other_address);
-  std::printf("  cudaMallocs      %zu, %s\n", v.segments,
-              v.first_other_segment.empty() ? "sizes equal" : v.first_other_segment.c_str());
+  const char* const other = v.first_other_segment.c_str();
+  if (v.maps == 0 || v.segments != 0)
+    std::printf("  cudaMallocs      %zu, %s\n", v.segments, *other == 0 ? "sizes equal" : other);
+  if (v.maps != 0)
+    std::printf("  pages mapped     %zu times, %s\n", v.maps, *other == 0 ? "the same pages" : other);
   std::printf("  peak reserved    %zu on the GPU, %zu here\n", v.peak_recorded, v.peak_here);
 }
 
-void print_json(const std::string& file, const verification& v, bool first) {
+void print_json(const std::string& file, const verification& v) {
   std::printf(
-      "%s{\"snapshot\": \"%s\", \"device\": %zu, \"agrees\": %s, \"allocations\": %zu, \"same_address\": "
-      "%zu, "
-      "\"segments\": %zu, \"segments_equal\": %s, \"peak_recorded\": %zu, \"peak_here\": %zu}",
-      first ? "[" : ",\n ", replay::json_text(file).c_str(), v.device, v.agrees() ? "true" : "false",
-      v.allocations, v.same_address, v.segments, v.first_other_segment.empty() ? "true" : "false",
+      "{\"snapshot\": \"%s\", \"device\": %zu, \"agrees\": %s, \"allocations\": %zu, \"same_address\": "
+      "%zu, \"segments\": %zu, \"maps\": %zu, \"segments_equal\": %s, \"peak_recorded\": %zu, \"peak_here\": "
+      "%zu}",
+      replay::json_text(file).c_str(), v.device,
+      !v.has_compared() ? "null"
+      : v.agrees()      ? "true"
+                        : "false",
+      v.allocations, v.same_address, v.segments, v.maps, v.first_other_segment.empty() ? "true" : "false",
       v.peak_recorded, v.peak_here);
+}
+
+/// A snapshot in a file; or what is wrong with it.
+replay::read_result<tessera::trace::snapshot> read(const std::string& file) {
+  const auto bytes = tessera::trace::read_file(file, [&](std::string_view beginning) {
+    if (replay::is_pickle(beginning)) return std::optional<input_error>();
+    auto packed = replay::no_packed_file(beginning, file);
+    return packed ? packed : input_error{file, "is no pickle; verify takes snapshots of PyTorch"};
+  });
+  if (const auto* error = std::get_if<input_error>(&bytes)) return *error;
+  return tessera::trace::read_snapshot(std::get<std::string>(bytes), file);
+}
+
+/// The devices of which a snapshot tells anything.
+std::vector<std::size_t> devices_of(const tessera::trace::snapshot& source) {
+  std::set<std::size_t> devices;
+  for (const auto& segment : source.segments) devices.insert(static_cast<std::size_t>(segment.device));
+  for (std::size_t i = 0; i < source.traces.size(); ++i) {
+    if (!source.traces[i].empty()) devices.insert(i);
+  }
+  return {devices.begin(), devices.end()};
 }
 
 }  // namespace
 
 int replay::verify(const arguments& said) {
+  json_list list(said.json);
   int code = done;
-  bool first = true;
   for (const std::string& file : said.files) {
-    const auto bytes = tessera::trace::read_file(file, [&](std::string_view beginning) {
-      const input_error error{file, "is no pickle; verify takes snapshots of PyTorch"};
-      return is_pickle(beginning) ? std::nullopt : std::optional(error);
-    });
-    if (const auto* error = std::get_if<input_error>(&bytes)) return complain(error->text());
-    const auto read = tessera::trace::read_snapshot(std::get<std::string>(bytes), file);
-    if (const auto* error = std::get_if<input_error>(&read)) return complain(error->text());
-    const auto& snapshot = std::get<tessera::trace::snapshot>(read);
-    std::set<std::size_t> devices;
-    for (const auto& segment : snapshot.segments) devices.insert(static_cast<std::size_t>(segment.device));
-    for (std::size_t i = 0; i < snapshot.traces.size(); ++i) {
-      if (!snapshot.traces[i].empty()) devices.insert(i);
+    const auto refuse = [&](const std::string& wrong) {
+      code = complain(wrong);
+      list.add_error("snapshot", title_of(file), wrong);
+    };
+    const auto snapshot = read(file);
+    if (const auto* error = std::get_if<input_error>(&snapshot)) {
+      refuse(error->text());
+      continue;
     }
-    if (devices.empty()) return complain(file + ": holds neither segments nor a history");
-    for (const std::size_t device : devices) {
-      const auto outcome = tessera::trace::verifier(snapshot, device).run();
-      if (const auto* error = std::get_if<input_error>(&outcome)) return complain(error->text());
+    const auto& source = std::get<tessera::trace::snapshot>(snapshot);
+    const std::vector<std::size_t> there = devices_of(source);
+    const auto devices = chosen_devices(file, there, said.device);
+    if (const auto* error = std::get_if<input_error>(&devices)) {
+      refuse(error->text());
+      continue;
+    }
+    if (there.empty()) refuse(file + ": holds neither segments nor a history");
+    for (const std::size_t device : std::get<std::vector<std::size_t>>(devices)) {
+      const auto outcome = tessera::trace::verifier(source, device).run();
+      if (const auto* error = std::get_if<input_error>(&outcome)) {
+        refuse(error->text());
+        continue;
+      }
       const auto& result = std::get<verification>(outcome);
-      if (!result.agrees()) code = differs;
-      said.json ? print_json(title_of(file), result, first) : print(file, result);
-      first = false;
+      if (!result.agrees()) code = std::max<int>(code, differs);
+      list.next();
+      said.json ? print_json(title_of(file), result) : print(file, result);
     }
   }
-  if (said.json) std::puts(first ? "[]" : "]");
   return code;
 }
