@@ -126,6 +126,7 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
     for_each_lane([&](lane_type& l) { l.look([&](allocator& in) { add_to(sum, in.now()); }); });
     const std::size_t limit = budget_.limit();
     sum.limit = limit < device_.capacity() ? limit : device_.capacity();
+    sum.has_limit = limit != unlimited;
     return sum;
   }
   /// The same; peaks are upper bounds.
