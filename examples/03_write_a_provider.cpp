@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A provider of one's own, checked by the law of providers, with an allocator over it.
+// A provider of one's own, checked by the law of providers, with an allocator over it. It has the four functions that every
+// provider has. Complete ones, with events, pages and ranges of addresses, are
+//   cuda_driver/device.hpp                 over CUDA's driver
+//   tessera/provider/host_pinned.hpp       over the memory of this machine
+//   tessera/provider/simulated_device.hpp  over nothing, with costs of its own
+// and tessera/provider/provider.hpp says what each function means and what a device must refuse.
 #include <array>
 #include <cstddef>
 #include <cstdio>

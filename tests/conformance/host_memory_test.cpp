@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include <tessera/provider/stream_order.hpp>
 #include <tessera/tessera.hpp>
 
 #include "misbehaviour.hpp"
@@ -163,5 +165,44 @@ TYPED_TEST(host_memory, is_given_back_in_the_end) {
   EXPECT_LT(mallinfo2().uordblks, before + 65'536) << "a chunk each time would be three times that";
 }
 #endif
+
+// A stream's waits are noted whole or not at all, and none is put into a stream that could not be noted.
+TEST(host_memory_for_stream_order, that_runs_out_anywhere_notes_nothing) {
+  static_assert(noexcept(std::declval<stream_order&>().add({}, 1, {}, 1)));
+  for (std::uint64_t k = 1; k <= 40; ++k) {
+    stream_order order;
+    for (std::uint64_t other = 1; other <= 10; ++other)
+      ASSERT_TRUE(order.add(stream_id{100}, other, stream_id{other}, 5));
+    asked = 0;
+    fails_at = k;
+    fails_for = 1;
+    const bool noted = order.add(stream_id{50}, 1, stream_id{100}, 10);
+    fails_at = 0;
+    EXPECT_EQ(noted, asked < k);
+    for (std::uint64_t other = 1; other <= 10; ++other)
+      EXPECT_EQ(order.is_behind(stream_id{50}, stream_id{other}, 5), noted);
+    EXPECT_EQ(order.is_behind(stream_id{50}, stream_id{100}, 10), noted);
+    if (noted) {
+      EXPECT_GT(k, 10u) << "a pair is made for each stream that the other one waits for";
+      return;
+    }
+    EXPECT_TRUE(order.add(stream_id{50}, 2, stream_id{100}, 10)) << "once there is some again";
+    EXPECT_TRUE(order.is_behind(stream_id{50}, stream_id{7}, 5));
+  }
+  ADD_FAILURE() << "it asks too often";
+}
+TEST(host_memory_for_stream_order, that_has_run_out_lets_no_stream_wait) {
+  simulated_device device;
+  device.submit(stream_id{1}, 1'000'000);
+  asked = 0;
+  fails_at = 1;
+  fails_for = ~std::uint64_t{0} - 1;
+  EXPECT_FALSE(device.let_wait(stream_id{2}, stream_id{1}, 1));
+  fails_at = 0;
+  EXPECT_FALSE(device.is_behind(stream_id{2}, stream_id{1}, 1));
+  EXPECT_EQ(device.position(stream_id{2}), 0u);
+  EXPECT_TRUE(device.let_wait(stream_id{2}, stream_id{1}, 1));
+  EXPECT_TRUE(device.is_behind(stream_id{2}, stream_id{1}, 1));
+}
 
 }  // namespace

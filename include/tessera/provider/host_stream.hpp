@@ -165,13 +165,14 @@ class host_streams {
     const std::lock_guard lock(mutex_);
     return order_.is_behind(stream, of, mark);
   }
-  /// Lets it; false where there is no such stream. One that has ended needs not be waited for.
+  /// Lets it; false where there is no such stream, or host memory ran out. One that has ended needs not be waited for.
   bool let_wait(stream_id stream, stream_id of, std::uint64_t mark) {
     const std::shared_ptr<host_stream> waiting = find(stream), other = find(of);
     if (waiting == nullptr || other == nullptr || waiting == other) return waiting != nullptr;
     const std::lock_guard lock(mutex_);
+    if (!order_.reserve(stream, of)) return false;
     const std::uint64_t queued = waiting->submit_wait(*other, mark);
-    if (queued != 0) order_.add(stream, queued, of, mark);
+    if (queued != 0) (void)order_.add(stream, queued, of, mark);
     return queued != 0;
   }
 

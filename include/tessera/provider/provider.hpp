@@ -10,6 +10,13 @@
 #include <tessera/core/stream.hpp>
 
 /// What a device must offer. Each refinement is a concept of its own, so a composition asks only for what it uses.
+///
+/// Complete providers to begin from: host_pinned [provider/host_pinned.hpp] over the memory of this machine,
+/// simulated_device [provider/simulated_device.hpp], and over CUDA's driver gpu [examples/cuda_driver/device.hpp]. The
+/// smallest is in examples/03_write_a_provider.cpp.
+///
+/// Allocators misuse no provider. What a device must refuse all the same is listed with each concept; the laws try each
+/// and no other misuse, and their verdict is in these words.
 namespace tessera {
 
 /// Gives and takes back memory in segments.
@@ -17,7 +24,11 @@ namespace tessera {
 ///   d.acquire(bytes)       `bytes` of device memory, or null where the device refuses; overlaps nothing given
 ///   d.release(p, bytes)    takes a whole segment back; false where it failed: the caller still holds it
 ///   d.capacity()           bytes the device has in all; constant
-///   d.granularity()        power of two; segments are a multiple of it long and start at a multiple of it
+///   d.granularity()        power of two, at least min_alignment; segments are a multiple of it long and start at a
+///                          multiple of it; constant
+///
+/// What it must refuse, with nothing lost:
+///   acquire refuses what goes beyond the capacity
 ///
 /// Checked by law::provider [tessera/law/provider.hpp].
 template <typename D>
@@ -30,9 +41,9 @@ concept device_provider = std::movable<D> && requires(D& d, const D& c, void* p,
 
 /// Tells how far a stream's work has come.
 ///
-///   D::event          a mark; empty when made, may be copied
+///   D::event          a mark; empty when made, may be copied, and copies agree
 ///   d.record(s, e)    sets `e` to a mark behind all work submitted to `s` so far; false where it failed
-///   d.query(e)        whether the work before the mark is done; never waits
+///   d.query(e)        whether the work before the mark is done, and it stays so; never waits
 ///   d.wait(e)         returns once it is done; false where waiting failed
 ///   d.discard(e)      ends a recorded mark, which then means nothing
 template <typename D>
@@ -55,7 +66,8 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
 ///   d.let_wait(s, of, at)    tells it to, without waiting itself; false where it failed
 ///
 /// What is waited for has been submitted before, so no streams wait for each other. A stream that is not there any more
-/// has done its work. Checked by law::provider [tessera/law/provider.hpp].
+/// has done its work. A device that does not answer is_behind gets the answers from a stream_order
+/// [provider/stream_order.hpp], which notes its waits. Checked by law::provider [tessera/law/provider.hpp].
 template <typename D>
 concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std::uint64_t at) {
   { d.position(s) } noexcept -> std::same_as<std::uint64_t>;
@@ -191,7 +203,23 @@ concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes,
 ///   d.synchronize(s)       returns once all work submitted to `s` so far is done; a stream that is not there has none
 ///
 /// All but the first three are false, or null, where they failed, and then nothing has changed. The order that every
-/// device takes is: reserve, create, map, grant, use, synchronize, unmap, destroy, unreserve.
+/// device takes is: reserve, create, map, grant, use, synchronize, unmap, destroy, unreserve. Memory that is destroyed
+/// stays until it is unmapped.
+///
+/// What it must refuse:
+///   what names no memory is refused: by destroy and map, of an empty D::physical
+///   memory is a multiple of the step long, and not empty
+///   create refuses what goes beyond the capacity
+///   map refuses addresses that are not reserved
+///   map refuses addresses at which something is mapped
+///   memory is mapped at a multiple of the step
+///   no more is mapped than there is of the memory
+///   grant refuses addresses at which nothing is mapped
+///   unmap refuses addresses at which nothing is mapped
+///   unmap refuses a part of what one map put there: where D::unmap_wants_size
+///   unmap takes away what one map put there, once
+///   a range goes back only when nothing is mapped in it
+///
 /// Checked by law::provider [tessera/law/provider.hpp].
 ///   Source:  what CUDA's cuMem* and ACL's aclrt*Mem* functions have in common
 template <typename D>
@@ -228,6 +256,16 @@ enum class importers : unsigned char {
 ///                            that process, but not for ever
 ///
 /// All but the first two are false where they failed, and then nothing has changed.
+///
+/// What it must refuse:
+///   memory is exported once
+///   imported memory is not exported
+///   who is not listed cannot import
+///   the exporter alone lists importers
+///   importers are not listed for what any may import
+///   memory is not imported where it was exported
+///   what the exporter destroyed is not imported
+///
 /// Checked by law::sharing [tessera/law/sharing.hpp].
 template <typename D>
 concept sharing_provider =
@@ -245,6 +283,12 @@ concept sharing_provider =
 ///
 ///   d.register_memory(p, bytes)  false where `p` is no multiple of the page, or a part is registered or its own already
 ///   d.unregister_memory(p)       false where nothing was registered at `p`
+///
+/// What it must refuse:
+///   memory is registered once
+///   memory is unregistered where it begins
+///   memory is unregistered once
+///   what is registered begins at a multiple of the page
 ///
 /// Checked by law::provider [tessera/law/provider.hpp].
 template <typename D>

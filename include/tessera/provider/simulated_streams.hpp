@@ -66,10 +66,10 @@ class simulated_streams : public simulated_calls {
     return order_.is_behind(stream, of, at);
   }
   bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
-    const bool works = !fails();
+    const bool works = !fails() && order_.reserve(stream, of);
     if (works && stream != of) {
       queue(stream, (std::max)(end_of_work(stream), end_of_work(of, at)));
-      order_.add(stream, position(stream), of, at);
+      (void)order_.add(stream, position(stream), of, at);
     }
     return ended(counts_.let_wait, {.kind = call::let_wait, .stream = stream}, works, costs_.let_wait);
   }
