@@ -16,6 +16,7 @@
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/recipe/recipe.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/recipe/torch_npu.hpp>
@@ -76,6 +77,9 @@ template <typename F>
   if (name == "pytorch") return in.template operator()<pytorch_family>("");
   if (name == "pytorch_expandable")
     return in.template operator()<pytorch_family>("expandable_segments:True,");
+  if (name == "pytorch_2_14") return in.template operator()<pytorch_2_14_family>("");
+  if (name == "pytorch_2_14_expandable")
+    return in.template operator()<pytorch_2_14_family>("expandable_segments:True,");
   if (name == "cuda_async") return in.template operator()<pytorch_family>("backend:cudaMallocAsync,");
   if (name == "torch_npu") return in.template operator()<torch_npu_family>("");
   if (name == "torch_npu_expandable")
@@ -84,6 +88,7 @@ template <typename F>
   if (name == "paddle_naive_best_fit")
     return in.template operator()<paddle_family>("FLAGS_allocator_strategy=naive_best_fit,");
   if (name == "pinned") return in.template operator()<torch_npu_pinned_family>("");
+  if (name == "pinned_2_14") return in.template operator()<pytorch_2_14_pinned_family>("");
   if (name == "pinned_expandable")
     return in.template operator()<torch_npu_pinned_family>("pin_memory_expandable_segments:True,");
   if (name == "pinned_packed") return plain.template operator()<pinned_packed>();

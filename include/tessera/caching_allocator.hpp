@@ -171,9 +171,8 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   engine::block* acquire(request want, refusal& why, bool exactly = false) noexcept {
     if (auto* const found = borrow(machine_, policies_, want.pool, want.key, want.size)) return found;
     const std::size_t segment = segment_for(machine_, policies_, want.size, exactly);
-    const bool over = machine_.would_pass(limit_of(machine_, policies_.growth), segment);
-    why = over ? refusal::by_limit : refusal::by_device;
-    if (over && Recipe::growth::way != growth_way::stitching) return nullptr;
+    why = refusal_ahead(machine_, policies_, segment);
+    if (is_refused_ahead(policies_, why)) return nullptr;
     engine::free_blocks* const home = machine_.home(want.pool, want.key);
     const bool has_room = home != nullptr && machine_.make_room();
     return has_room ? get_memory(machine_, policies_, *home, want.size, segment) : nullptr;
@@ -188,7 +187,8 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
 
   policies<Recipe> policies_;
   typename engine::machine_for<Recipe::growth::way, Provider, Sink, Counting, Recipe::pools::count,
-                               Recipe::streams::uses_events, Recipe::streams::crosses>::type machine_;
+                               Recipe::streams::uses_events, Recipe::streams::crosses,
+                               order_of<typename Recipe::split>>::type machine_;
   engine::hooks pressure_;
 };
 

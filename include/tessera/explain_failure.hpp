@@ -67,9 +67,7 @@ class failure_survey {
   }
 
   void note_composition() noexcept {
-    const bool is_over = machine_.would_pass(limit_of(machine_, chosen_.growth), told_.segment);
-    for (const recovery_step step :
-         chosen_.recovery.steps(is_over ? refusal::by_limit : refusal::by_device)) {
+    for (const recovery_step step : chosen_.recovery.steps(refusal_ahead(machine_, chosen_, told_.segment))) {
       told_.empties_cache = told_.empties_cache || step == recovery_step::evict_all;
       told_.settles = told_.settles || step == recovery_step::grow_exactly;
     }

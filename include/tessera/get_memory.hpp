@@ -11,6 +11,7 @@
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/free_blocks.hpp>
 #include <tessera/engine/window.hpp>
+#include <tessera/policy/recovery.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -41,6 +42,24 @@ template <typename Recipe, typename Machine>
   const std::size_t segment = in_whole_pages(chosen.pages, align_up(wanted, machine.device().granularity()));
   if (segment < size) contract_broken("Recipe::growth: a segment must hold the block it is taken for");
   return segment;
+}
+
+/// What will refuse a segment without the device being asked; by_device where it may be asked.
+template <typename Recipe, typename Machine>
+[[nodiscard]] refusal refusal_ahead(const Machine& machine, const policies<Recipe>& chosen,
+                                    std::size_t segment) noexcept {
+  if (machine.would_pass(limit_of(machine, chosen.growth), segment)) return refusal::by_limit;
+  if constexpr (requires { Recipe::recovery::know_capacity; }) {
+    if (machine.would_pass(machine.device().capacity(), segment)) return refusal::by_capacity;
+  }
+  return refusal::by_device;
+}
+
+/// Whether the device need not be asked. Where pieces move, some may serve below a limit.
+template <typename Recipe>
+[[nodiscard]] constexpr bool is_refused_ahead(const policies<Recipe>& chosen, refusal why) noexcept {
+  if (why == refusal::by_limit) return Recipe::growth::way != growth_way::stitching;
+  return why == refusal::by_capacity && chosen.recovery.steps(why).count == 0;
 }
 
 /// What pieces are made of where a policy stitches.
@@ -132,11 +151,11 @@ engine::block* stitch(Machine& machine, const Growth& growth, const Pages& pages
 
 /// An idle segment of just the size of one that would be taken and handed out whole, or null. The policy may have refused
 /// it, as it knows neither the device's granularity nor what pages the segment would be made of.
-template <typename Split>
+template <typename Machine, typename Split>
 engine::block* like_new(const Split& split, engine::free_blocks& home, std::size_t size,
                         std::size_t segment) noexcept {
   if (segment == size || segment >= split.oversize() || split.should_split(size, segment)) return nullptr;
-  engine::block* const fit = home.best_fit(size);
+  engine::block* const fit = home.template best_fit<typename Machine::block_order>(size);
   return fit != nullptr && fit->size == segment ? fit : nullptr;
 }
 
@@ -162,7 +181,7 @@ engine::block* get_memory(Machine& machine, const policies<Recipe>& chosen, engi
                           std::size_t size, std::size_t segment) noexcept {
   const auto& growth = chosen.growth;
   if constexpr (Recipe::growth::way == growth_way::segments) {
-    if (engine::block* const idle = like_new(chosen.split, home, size, segment)) return idle;
+    if (engine::block* const idle = like_new<Machine>(chosen.split, home, size, segment)) return idle;
     return machine.acquire(home.pool(), home.key(), segment, segment >= chosen.split.oversize(),
                            chosen.pages.backing(segment));
   } else if constexpr (Recipe::growth::way == growth_way::in_place) {

@@ -7,6 +7,7 @@
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 
@@ -28,9 +29,12 @@ constexpr void for_each_shipped(F f) {
   f(named<paddle_naive_best_fit>{"paddle_naive_best_fit"});
   f(named<passthrough>{"passthrough"});
   f(named<pinned>{"pinned"});
+  f(named<pinned_2_14>{"pinned_2_14"});
   f(named<pinned_expandable>{"pinned_expandable"});
   f(named<pinned_packed>{"pinned_packed"});
   f(named<power_of_two>{"power_of_two"});
+  f(named<pytorch_2_14_expandable>{"pytorch_2_14_expandable"});
+  f(named<pytorch_2_14_native>{"pytorch_2_14_native"});
   f(named<pytorch_expandable>{"pytorch_expandable"});
   f(named<pytorch_native>{"pytorch_native"});
   f(named<stitched>{"stitched"});

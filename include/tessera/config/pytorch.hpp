@@ -136,4 +136,17 @@ struct pytorch : torch_syntax<pytorch_key> {
   static constexpr std::array<exclusion<key_name>, 0> exclusions{};
 };
 
+/// The dialect of PyTorch 2.14, which has no key for what a range reserves.
+///   Source:  CUDAAllocatorConfig.h of PyTorch 2.14
+struct pytorch_2_14 : pytorch {
+  static constexpr std::string_view name = "pytorch_2_14";
+  static constexpr auto keys = [] {
+    auto all = pytorch::keys;
+    for (const key_name absent :
+         {key_name::expandable_segments_reserve, key_name::expandable_segments_reserve_by_class})
+      all[static_cast<std::size_t>(absent)].name = {};
+    return all;
+  }();
+};
+
 }  // namespace tessera::config

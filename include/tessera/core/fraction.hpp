@@ -21,6 +21,12 @@ struct fraction {
     return part < 0x1p64 ? static_cast<std::size_t>(part) : ~std::size_t{0};
   }
 
+  /// The same, rounded to the nearest byte.
+  [[nodiscard]] constexpr std::size_t nearest_of(std::size_t whole) const noexcept {
+    const double part = value() * static_cast<double>(whole) + 0.5;
+    return part < 0x1p64 ? static_cast<std::size_t>(part) : ~std::size_t{0};
+  }
+
   bool operator==(const fraction&) const = default;
 };
 

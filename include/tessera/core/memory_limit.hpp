@@ -9,6 +9,12 @@
 
 namespace tessera {
 
+/// How a share of the device becomes a limit in bytes.
+enum class share_rule : unsigned char {
+  truncated,  ///< what is left of a byte does not count; the whole may be a limit, too
+  nearest     ///< to the nearest byte; the whole is no limit
+};
+
 /// The most memory that may be reserved: so many bytes, and such a share of what the device has; the lesser counts. A share
 /// of the whole is no limit, unless `holds_for_whole`.
 ///
@@ -28,9 +34,11 @@ struct memory_limit {
   constexpr memory_limit(std::size_t most, fraction of_device) noexcept : bytes(most), share(of_device) {}
 
   /// The limit in bytes, on a device of `capacity` bytes; `unlimited` where there is none.
-  [[nodiscard]] constexpr std::size_t on(std::size_t capacity) const noexcept {
-    if (share == percent(100) && !holds_for_whole) return bytes;
-    const std::size_t part = share.of(capacity);
+  [[nodiscard]] constexpr std::size_t on(std::size_t capacity,
+                                         share_rule rule = share_rule::truncated) const noexcept {
+    const bool is_nearest = rule == share_rule::nearest;
+    if (share == percent(100) && (!holds_for_whole || is_nearest)) return bytes;
+    const std::size_t part = is_nearest ? share.nearest_of(capacity) : share.of(capacity);
     return part < bytes ? part : bytes;
   }
   bool operator==(const memory_limit&) const = default;

@@ -64,12 +64,13 @@ template <typename Heap>
       ++indexed;
       require(held->is_free() && held->home == &home, "the block in hand is free");
     }
-    for (const block *b = home.lowest(), *last = nullptr; b != nullptr; last = b, b = home.after(*b)) {
+    using order = typename Heap::block_order;
+    for (const block *b = home.lowest(), *last = nullptr; b != nullptr;
+         last = b, b = home.template after<order>(*b)) {
       ++indexed;
       require(b->is_free() && b->home == &home, "an index holds its own free blocks only");
-      require(
-          last == nullptr || last->size < b->size || (last->size == b->size && last->address < b->address),
-          "an index is in order of size, then address");
+      require(last == nullptr || !order::is_by_size || order::precedes(*last, *b),
+              "an index is in its order, by size first");
     }
   });
   require(indexed == free, "each free block is indexed once");

@@ -38,16 +38,19 @@ struct block {
     };
   };
 
+  struct notes {
+    bool oversize : 1;   ///< was handed out under the oversize rule
+    bool has_uses : 1;   ///< streams are recorded for it
+    bool by_handle : 1;  ///< is not to be found by address
+  };
   /// What it is now.
   struct marks {
-    std::uint16_t bin;  ///< while free: where its index keeps it
+    union {
+      std::uint16_t bin;  ///< while free: where its index keeps it
+      notes noted;        ///< while live_noted
+    };
     state is;
     bool in_treap;  ///< while free: how that bin is kept
-  };
-  struct notes {
-    bool oversize;   ///< was handed out under the oversize rule
-    bool has_uses;   ///< streams are recorded for it
-    bool by_handle;  ///< is not to be found by address
   };
 
   std::uintptr_t address;
@@ -61,8 +64,8 @@ struct block {
   free_blocks* home;  ///< where it waits when free
   marks mark;
   union {
-    notes noted;               ///< while live_noted
-    std::uint32_t free_since;  ///< while free in a range: searches of its pool at the time, modulo 2^32
+    std::uint32_t segment_number;  ///< where the order of segments counts: that of its segment
+    std::uint32_t free_since;      ///< while free in a range: searches of its pool at the time, modulo 2^32
     /// While free, where blocks cross from stream to stream: the position, modulo 2^32, of its home's stream behind which
     /// it is free. As a stream's later position lies behind its earlier ones, it may stand for a later one.
     std::uint32_t free_behind;
@@ -77,19 +80,19 @@ struct block {
   [[nodiscard]] bool is_open() const noexcept { return is_free() || is_unmapped(); }
   [[nodiscard]] std::uintptr_t end() const noexcept { return address + size; }
   [[nodiscard]] bool is_by_handle() const noexcept {
-    return mark.is == state::live_by_handle || (mark.is == state::live_noted && noted.by_handle);
+    return mark.is == state::live_by_handle || (mark.is == state::live_noted && mark.noted.by_handle);
   }
   /// So that its handle stands for no block of any kind, whatever becomes of it.
   void by_handle_no_more() noexcept {
     if (mark.is == state::live_by_handle) mark.is = state::live;
-    noted.by_handle = false;
+    mark.noted.by_handle = false;
   }
   /// Of a live block: what is special about it.
   [[nodiscard]] notes what_is_noted() const noexcept {
-    return mark.is == state::live_noted ? noted : notes{false, false, mark.is == state::live_by_handle};
+    return mark.is == state::live_noted ? mark.noted : notes{false, false, mark.is == state::live_by_handle};
   }
   void note(notes special) noexcept {
-    noted = special;
+    mark.noted = special;
     mark.is = state::live_noted;
   }
 
@@ -115,6 +118,7 @@ struct segment : block {
   segment* next;
   std::uint64_t idle_since;  ///< searches of its pool when nothing in it was used any more
   bool oversize;             ///< was taken under the oversize rule
+  std::uint32_t number;      ///< how many were taken before it, modulo 2^32
   segment* next_range;       ///< of a range: the next one of its home, in the order of addresses
 
   [[nodiscard]] block& first() const noexcept { return *above; }

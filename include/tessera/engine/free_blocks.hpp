@@ -11,10 +11,11 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/engine/bin.hpp>
 #include <tessera/engine/block.hpp>
+#include <tessera/engine/block_order.hpp>
 
 namespace tessera::engine {
 
-/// The free blocks of one pool on one stream, ordered by size, then by address.
+/// The free blocks of one pool on one stream, by size, then by address, or in another order, which is that of every call.
 ///
 /// Sizes fall into bins, 32 for each power of two, so that up to 32 KiB each multiple of 512 bytes has its own; a bitmap
 /// leads to the next bin that holds any. The block changed last is in hand instead: requests are mostly cut from the
@@ -31,31 +32,35 @@ class free_blocks {
   [[nodiscard]] std::uint64_t map_key() const noexcept { return key_.handle; }
 
   /// The smallest block of at least `size` bytes, the lowest address among equals; null if there is none.
+  template <typename Order = by_address>
   [[nodiscard, gnu::always_inline]] block* best_fit(std::size_t size) noexcept {
-    const std::size_t in = bin_of(size);
-    block* found = at(in).best_fit(size);
+    const std::size_t in = bin_of<Order>(size);
+    block* found = at(in).template best_fit<Order>(size);
     if (found == nullptr) found = at(next_bin(in)).lowest();
     if (hand_ == nullptr || hand_->size < size) return found;
-    return found == nullptr || bin::precedes(*hand_, *found) ? hand_ : found;
+    return found == nullptr || Order::precedes(*hand_, *found) ? hand_ : found;
   }
 
+  template <typename Order = by_address>
   [[gnu::always_inline]] void insert(block& b) noexcept {
     b.mark.is = block::state::free;
     b.mark.in_treap = false;
-    file(b);
+    file<Order>(b);
   }
+  template <typename Order = by_address>
   [[gnu::always_inline]] void remove(block& b) noexcept {
     if (&b == hand_) {
       hand_ = nullptr;
     } else {
-      unfile(b);
+      unfile<Order>(b);
     }
   }
   /// Changes where a free block begins and how large it is, and takes it in hand.
+  template <typename Order = by_address>
   [[gnu::always_inline]] void change(block& b, std::uintptr_t address, std::size_t size) noexcept {
     if (&b != hand_) {
-      put_down();
-      unfile(b);
+      put_down<Order>();
+      unfile<Order>(b);
       hand_ = &b;
     }
     b.address = address;
@@ -65,25 +70,34 @@ class free_blocks {
   /// The block in hand, or null.
   [[nodiscard]] const block* in_hand() const noexcept { return hand_; }
   /// Files it, so that a walk meets every block.
+  template <typename Order = by_address>
   void put_down() noexcept {
-    if (hand_ != nullptr) file(*hand_);
+    if (hand_ != nullptr) file<Order>(*hand_);
     hand_ = nullptr;
   }
   /// The first filed block of all, or null.
   [[nodiscard]] block* lowest() const noexcept { return at(next_bin(first_bin)).lowest(); }
   /// The one that follows, or null.
+  template <typename Order = by_address>
   [[nodiscard]] block* after(const block& b) const noexcept {
-    block* const found = at(b.mark.bin).after(b);
+    block* const found = at(b.mark.bin).template after<Order>(b);
     return found != nullptr ? found : at(next_bin(b.mark.bin)).lowest();
   }
-  /// The last filed block that comes before (size, address), or null.
-  [[nodiscard]] block* last_before(std::size_t size, std::uintptr_t address) const noexcept {
-    const std::size_t in = bin_of(size);
-    if (block* const found = at(in).last_before(size, address); found != nullptr) return found;
+  /// The last filed block that comes before another one, which need not be here, or null.
+  template <typename Order = by_address>
+  [[nodiscard]] block* last_before(const block& wanted) const noexcept {
+    const std::size_t in = bin_of<Order>(wanted.size);
+    if (block* const found = at(in).template last_before<Order>(wanted); found != nullptr) return found;
     std::size_t word = word_of(in);
     std::uint64_t below = words_[word] & ((std::uint64_t{1} << (in % 64)) - 1);
     while (below == 0 && word > 0) below = words_[--word];
     return below != 0 ? at(first_bin + word * 64 + std::bit_width(below) - 1).highest() : nullptr;
+  }
+  [[nodiscard]] block* last_before(std::size_t size, std::uintptr_t address) const noexcept {
+    block wanted;
+    wanted.size = size;
+    wanted.address = address;
+    return last_before(wanted);
   }
 
   std::size_t segments = 0;     ///< segments whose blocks come home here; where blocks cross, blocks
@@ -97,9 +111,12 @@ class free_blocks {
   static constexpr std::size_t word_count = bin_count / 64 + 1;
   static_assert(first_bin % 64 == 0 && first_bin + bin_count <= 65536 && min_alignment > 32);
 
-  /// The exponent and the upper bits of the mantissa, as a floating-point number holds them: the cheapest logarithm.
+  /// The exponent and the upper bits of the mantissa, as a floating-point number holds them: the cheapest logarithm. Where
+  /// blocks are not ordered by size, the first bin of the sizes up to the next power of two stands for all of them.
+  template <typename Order>
   [[nodiscard]] static std::size_t bin_of(std::size_t size) noexcept {
     static_assert(std::numeric_limits<double>::is_iec559);
+    if constexpr (!Order::is_by_size) return bin_of<by_address>(size - 1) >> step_bits << step_bits;
     return std::bit_cast<std::uint64_t>(static_cast<double>(static_cast<std::int64_t>(size))) >>
            (52 - step_bits);
   }
@@ -111,14 +128,16 @@ class free_blocks {
     return static_cast<unsigned>(std::countr_zero(bits));
   }
 
+  template <typename Order = by_address>
   [[gnu::always_inline]] void file(block& b) noexcept {
-    const std::size_t in = bin_of(b.size);
+    const std::size_t in = bin_of<Order>(b.size);
     b.mark.bin = static_cast<std::uint16_t>(in);
-    if (at(in).insert(b)) set_bit(in);
+    if (at(in).template insert<Order>(b)) set_bit(in);
   }
+  template <typename Order = by_address>
   [[gnu::always_inline]] void unfile(block& b) noexcept {
     const std::size_t in = b.mark.bin;
-    if (at(in).remove(b)) clear_bit(in);
+    if (at(in).template remove<Order>(b)) clear_bit(in);
   }
   [[nodiscard]] static std::size_t word_of(std::size_t in) noexcept { return in / 64 - first_bin / 64; }
   void set_bit(std::size_t in) noexcept {
@@ -144,5 +163,13 @@ class free_blocks {
   std::array<std::uint64_t, word_count> words_{};
   std::array<bin, bin_count + 1> bins_{};
 };
+
+std::uint32_t number_of_range(const block& b) noexcept {
+  std::uint32_t number = 0;
+  for (const segment* range = b.home->ranges; range != nullptr && range->address <= b.address;
+       range = range->next_range)
+    number = range->number;
+  return number;
+}
 
 }  // namespace tessera::engine

@@ -6,10 +6,13 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/free_order.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/engine/block.hpp>
+#include <tessera/engine/block_order.hpp>
 #include <tessera/engine/free_blocks.hpp>
 #include <tessera/engine/homes.hpp>
+#include <tessera/engine/idle_walk.hpp>
 #include <tessera/engine/key_map.hpp>
 #include <tessera/engine/segments.hpp>
 #include <tessera/engine/slab.hpp>
@@ -22,7 +25,8 @@ namespace tessera::engine {
 /// and none counts as split off.
 ///
 /// Where a block `Crosses` from stream to stream, blocks of one segment may wait in several homes of their pool.
-template <std::size_t Pools, bool Ranges = false, bool Crosses = false>
+template <std::size_t Pools, bool Ranges = false, bool Crosses = false,
+          free_order Order = free_order::lowest_address>
 class heap {
   static_assert(!(Ranges && Crosses), "a free block notes one of: its age, the work behind which it is free");
 
@@ -30,6 +34,9 @@ class heap {
   static constexpr bool crosses = Crosses;
   static constexpr std::size_t pools = Pools;
   static constexpr bool has_ranges = Ranges;
+  static constexpr free_order order = Order;
+  using block_order = engine::block_order<Order, Ranges>;
+  static_assert(!Crosses || Order == free_order::lowest_address, "blocks that cross come by address");
 
   heap() = default;
   heap(const heap&) = delete;
@@ -50,7 +57,7 @@ class heap {
   /// The best-fitting free block; counts as a search of the pool.
   [[nodiscard, gnu::always_inline]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
     ++searches_[home.pool()];
-    return home.best_fit(size);
+    return home.template best_fit<block_order>(size);
   }
 
   /// Files a segment that the device gave as one free block; null where host memory ran out.
@@ -59,25 +66,27 @@ class heap {
     if (!segments_.reserve_one() || !blocks_.reserve(3)) return nullptr;
     segment& fresh = segments_.add(searches_[home.pool()], oversize);
     block& whole = *blocks_.take();
+    fresh.number = ++last_number_;
+    if constexpr (numbers_blocks) whole.segment_number = fresh.number;
     whole.link(fresh, fresh);
     whole.address = address;
     whole.size = bytes;
     whole.home = &home;
-    whole.free_behind = 0;  // behind no work
+    if constexpr (Crosses) whole.free_behind = 0;  // behind no work
     ++home.segments;
-    home.insert(whole);
+    home.template insert<block_order>(whole);
     return &whole;
   }
 
   /// Hides an idle segment from searches and walks while the device is asked to take it back; its home stays.
   void take_out(block& whole) noexcept {
-    whole.home->remove(whole);
+    whole.home->remove<block_order>(whole);
     segments_.set_aside(segment_of(whole), whole.size);
   }
   /// Undoes take_out.
   void put_back(block& whole) noexcept {
     segments_.bring_back(segment_of(whole), whole.size);
-    whole.home->insert(whole);
+    whole.home->insert<block_order>(whole);
   }
   /// Forgets a segment that was taken out and that the device took back.
   void remove_segment(block& whole) noexcept {
@@ -95,13 +104,14 @@ class heap {
     part.address = address;
     part.size = size;
     part.home = rest.home;
+    if constexpr (numbers_blocks) part.segment_number = rest.segment_number;
     count_in(*rest.home, 1);
     if (low_end) {
       part.link(*rest.below, rest);
-      rest.home->change(rest, address + size, rest.size - size);
+      rest.home->change<block_order>(rest, address + size, rest.size - size);
     } else {
       part.link(rest, *rest.above);
-      rest.home->change(rest, rest.address, rest.size - size);
+      rest.home->change<block_order>(rest, rest.address, rest.size - size);
     }
     return part;
   }
@@ -112,13 +122,13 @@ class heap {
     if constexpr (Ranges) {
       if (!low_end && address + size < from.address + from.size) {  // out of its middle
         block& above = cut(from, address, from.address + from.size - address, false);
-        above.home->insert(above);
+        above.home->insert<block_order>(above);
         above.free_since = from.free_since;
         return cut(above, address, size, true);
       }
     }
     if (size < from.size) return cut(from, address, size, low_end);
-    from.home->remove(from);
+    from.home->remove<block_order>(from);
     return from;
   }
 
@@ -147,7 +157,7 @@ class heap {
     block& high = *freed.above;
     if (merges(low, freed)) return merge_down(low, freed, split);
     if (merges(high, freed)) return absorb(high, address, freed, high.size, 1, split);
-    freed.home->insert(freed);
+    freed.home->insert<block_order>(freed);
     if (!became_idle(freed)) split.grew(1, freed.size);
   }
   /// Whether a free block can go back as a whole; its age begins now.
@@ -176,48 +186,21 @@ class heap {
   void restart_ages() noexcept { ages_since_ = searches_; }
 
   /// Calls f(block&) for each free block of at least `least` bytes that is a whole segment, and in ranges for every one,
-  /// last pool first, in the order of (key, size, address). f may try to release that one, during which blocks may come and go, and says then
-  /// true; what comes in the meantime does not keep the walk going.
+  /// last pool first, in the order of keys, then of their homes. f may try to release that one, during which blocks may come
+  /// and go, and says then true; what comes in the meantime does not keep the walk going.
   template <typename F>
   void for_each_idle(F f, std::size_t least = min_alignment) {
     std::size_t tries = Ranges ? blocks_.in_use() : segments_.count();
     for (std::size_t in = Pools; in-- > 0;) {
       for (free_blocks* home = pools_[in].first(); home != nullptr; home = home->next) {
-        home->put_down();
-        for (block* b = home->best_fit(least); b != nullptr;) {
-          const std::size_t size = b->size;
-          const std::uintptr_t address = b->address;
-          if ((!Ranges && b->is_split()) || !f(*b)) {
-            b = home->after(*b);
-          } else if (--tries > 0) {
-            b = first_after(*home, size, address);
-          } else {
-            return;
-          }
-        }
+        if (!walk_idle<block_order, Ranges>(*home, least, tries, f)) return;
       }
     }
   }
-  /// Releases one free oversize block of `home` that holds `wanted` bytes, or where there is none, the largest ones
-  /// until they add up; whether that was enough. `release` says how many bytes went; blocks may come and go during it.
-  ///   Source:  PyTorch's release_available_cached_blocks
+  /// Releases free oversize blocks of `home` until they make up for `wanted` bytes; as release_largest().
   template <typename F>
   bool release_fitting(free_blocks& home, std::size_t wanted, std::size_t oversize, F release) const {
-    const std::size_t least = wanted > oversize ? wanted : oversize;
-    if (block* fitting = home.best_fit(least); fitting != nullptr)
-      return (Ranges || !fitting->is_split()) && release(*fitting) >= (Ranges ? wanted : least);
-    home.put_down();
-    std::size_t released = 0;
-    for (block* b = home.last_before(least, 0); b != nullptr && b->size >= oversize && released < least;) {
-      const std::size_t size = b->size;
-      const std::uintptr_t address = b->address;
-      if (Ranges || !b->is_split()) {
-        released += release(*b);
-        home.put_down();
-      }
-      b = home.last_before(size, address);
-    }
-    return released >= least;
+    return release_largest<block_order, Ranges>(home, wanted, oversize, release);
   }
   /// Calls f(first block, bytes) for each segment, in no particular order; with `leaving`, for those taken out too.
   template <typename F>
@@ -268,20 +251,12 @@ class heap {
   [[nodiscard, gnu::always_inline]] static bool merges(const block& neighbour, const block& freed) noexcept {
     return neighbour.is_free() && (!Crosses || neighbour.home == freed.home);
   }
-  /// The first block behind (size, address), or null.
-  static block* first_after(free_blocks& home, std::size_t size, std::uintptr_t address) noexcept {
-    home.put_down();
-    block* found = home.best_fit(size);
-    while (found != nullptr && found->size == size && found->address <= address) found = home.after(*found);
-    return found;
-  }
-
   template <typename Observer>
   [[gnu::noinline]] void merge_down(block& low, block& freed, Observer split) noexcept {
     block& high = *freed.above;
     if (!merges(high, freed)) return absorb(low, low.address, freed, low.size, 1, split);
     const std::size_t before = low.size + high.size;
-    high.home->remove(high);
+    high.home->remove<block_order>(high);
     count_in(*high.home, -1);
     high.unlink();
     blocks_.give_back(&high);
@@ -293,7 +268,7 @@ class heap {
   [[gnu::always_inline]] void absorb(block& into, std::uintptr_t address, block& freed, std::size_t before,
                                      int joined, Observer split) noexcept {
     const std::size_t added = freed.size;
-    into.home->change(into, address, before + added);
+    into.home->change<block_order>(into, address, before + added);
     count_in(*into.home, -1);
     if constexpr (Crosses) into.free_behind = freed.free_behind;  // the latest
     freed.unlink();
@@ -304,6 +279,10 @@ class heap {
   std::array<std::uint64_t, Pools> searches_{};
   std::array<std::uint64_t, Pools> ages_since_{};  // searches when ages began to count
   std::array<homes, Pools> pools_;
+
+ protected:
+  static constexpr bool numbers_blocks = Order == free_order::oldest_segment && !Ranges;
+  std::uint32_t last_number_ = 0;
 };
 
 }  // namespace tessera::engine

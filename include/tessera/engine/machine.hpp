@@ -36,6 +36,7 @@ struct piece {
 template <device_provider Provider, event_sink Sink, typename Counting, typename Heap, bool UsesEvents>
 class machine {
  public:
+  using block_order = typename Heap::block_order;
   using action = allocator_event::action;
   using books_type = typename Counting::template books<Heap::pools>;
 
@@ -252,8 +253,8 @@ class machine {
   }
   /// Does what the notes of a block that is given back ask for; whether it is held back.
   [[gnu::noinline]] bool is_held(block& freed) noexcept {
-    if (freed.noted.oversize) ledger_.oversize_allocations.decrease(1);
-    if (!freed.noted.has_uses || !pending_.hold(freed, device_)) return false;
+    if (freed.mark.noted.oversize) ledger_.oversize_allocations.decrease(1);
+    if (!freed.mark.noted.has_uses || !pending_.hold(freed, device_)) return false;
     return ledger_.held_back(freed.home->pool(), freed.size), true;
   }
   [[gnu::noinline]] bool retire_waiting() noexcept {

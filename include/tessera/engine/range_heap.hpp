@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tessera/core/free_order.hpp>
 #include <tessera/engine/block.hpp>
 #include <tessera/engine/free_blocks.hpp>
 #include <tessera/engine/heap.hpp>
@@ -24,8 +25,8 @@ void for_each_unmapped(const free_blocks& home, F f) {
 /// is a block that is neither free nor anybody's. Two of them are never neighbours.
 ///
 /// The unmapped parts of a range are a ring in the order of addresses, closed by the range's segment.
-template <std::size_t Pools>
-class range_heap : public heap<Pools, true> {
+template <std::size_t Pools, free_order Order = free_order::lowest_address>
+class range_heap : public heap<Pools, true, false, Order> {
  public:
   /// Files a range in which nothing is mapped yet; null where host memory ran out.
   [[nodiscard]] block* add_range(free_blocks& home, std::uintptr_t address, std::size_t bytes) noexcept {
@@ -33,6 +34,7 @@ class range_heap : public heap<Pools, true> {
     segment& fresh = this->segments_.add(0, false);
     fresh.address = address;
     fresh.size = bytes;
+    fresh.number = ++this->last_number_;
     segment** before = &home.ranges;
     while (*before != nullptr && (*before)->address < address) before = &(*before)->next_range;
     fresh.next_range = *before;

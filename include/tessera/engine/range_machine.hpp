@@ -30,9 +30,10 @@ struct growth_step {
 ///
 /// Calls that map or unmap do not let others in: all that these do is in one piece.
 template <virtual_memory_provider Provider, event_sink Sink, typename Counting, std::size_t Pools,
-          bool UsesEvents>
-class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>, UsesEvents> {
-  using base = machine<Provider, Sink, Counting, range_heap<Pools>, UsesEvents>;
+          bool UsesEvents, free_order Order = free_order::lowest_address>
+class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools, Order>, UsesEvents> {
+  using base = machine<Provider, Sink, Counting, range_heap<Pools, Order>, UsesEvents>;
+  using block_order = engine::block_order<Order, true>;
 
  public:
   using pieces_type = pieces<Provider, decltype(base::books_type::device_bytes)>;
@@ -60,10 +61,10 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
   [[nodiscard]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
     block* found = this->heap_.best_fit(home, size);
     if (found == nullptr || !found->above->is_unmapped()) return found;
-    home.put_down();
-    for (block* next = home.after(*found); next != nullptr && reach(*next) < reach(*found);) {
+    home.put_down<block_order>();
+    for (block* next = home.after<block_order>(*found); next != nullptr && reach(*next) < reach(*found);) {
       found = next;
-      next = home.after(*next);
+      next = home.after<block_order>(*next);
     }
     return found;
   }
@@ -248,8 +249,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools>
     return b.is_unmapped() && b.address % step == 0 ? b.size & ~(step - 1) : 0;
   }
   /// Where free and unmapped blocks side by side hold `size` bytes: the lowest of them, at the lowest place, or null. A
-  /// free block beside an unmapped one may be large enough by itself: recovery made it so, or the policy refused it.
-  ///   Source:  PyTorch's find_expandable_block
+  /// free block may do by itself, as recovery made it large enough or the policy refused it.
   [[nodiscard]] static block* place_for(const free_blocks& home, std::size_t size,
                                         std::size_t step) noexcept {
     block* found = nullptr;

@@ -144,7 +144,7 @@ constexpr bool eviction(const P& p) {
 
 template <recovery_policy P>
 constexpr bool recovery(const P& p) {
-  for (refusal why : {refusal::by_limit, refusal::by_device}) {
+  for (refusal why : {refusal::by_limit, refusal::by_device, refusal::by_capacity}) {
     require(p.steps(why).count <= p.steps(why).steps.size(), "recovery counts its steps");
   }
   return true;

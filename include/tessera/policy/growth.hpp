@@ -83,9 +83,10 @@ struct grow_exactly {
 ///     static_assert(like_pytorch.segment_size(5_MiB, {}) == 20_MiB);
 ///     static_assert(like_pytorch.segment_size(25_MiB, {}) == 26_MiB);
 ///
-///   Source:  PyTorch, with 2, 20 and 10 MiB, of which large_segment_size_mb changes the second
+///   Source:  PyTorch, with 2, 20 and 10 MiB, of which large_segment_size_mb changes the second; its share_rule is truncated in
+///            2.6, and nearest in 2.14
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB}, std::size_t Own = 10_MiB,
-          auto Limit = tunable<memory_limit>{no_limit}>
+          auto Limit = tunable<memory_limit>{no_limit}, share_rule Rule = share_rule::truncated>
 struct grow_by_segments {
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
                 "grow_by_segments<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
@@ -104,7 +105,7 @@ struct grow_by_segments {
     return Own > 0 && block < Own && block <= large ? large.get() : align_up(block, Small);
   }
   [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
-    return memory_limit(most.get()).on(capacity);
+    return memory_limit(most.get()).on(capacity, Rule);
   }
   bool operator==(const grow_by_segments&) const = default;
 };
@@ -172,7 +173,8 @@ struct grow_by_plan {
 ///            base_addr_aligned_kb (0 to 16)
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
           auto Limit = tunable<memory_limit>{no_limit}, auto Alignment = tunable<std::size_t>{1},
-          auto Reserve = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}}>
+          auto Reserve = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},
+          share_rule Rule = share_rule::truncated>
 struct grow_in_place {
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
                 "grow_in_place<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
@@ -189,7 +191,7 @@ struct grow_in_place {
     return block < 10_MiB && block <= large ? large.get() : align_up(block, Small);
   }
   [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
-    return memory_limit(most.get()).on(capacity);
+    return memory_limit(most.get()).on(capacity, Rule);
   }
   [[nodiscard]] constexpr std::size_t page_size(std::size_t block) const noexcept {
     return block <= Small / 2 ? Small : large.get();

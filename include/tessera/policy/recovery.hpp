@@ -11,7 +11,11 @@
 namespace tessera {
 
 /// Who said no to growth.
-enum class refusal : unsigned char { by_limit, by_device };
+enum class refusal : unsigned char {
+  by_limit,
+  by_device,
+  by_capacity  ///< nobody: the device is known not to have as much. Only policies that `know_capacity` hear of it
+};
 
 /// What can be tried before an allocation fails; then growth is asked and tried again, after evict_fitting only if it
 /// freed enough.
@@ -84,5 +88,20 @@ struct recover_like_pytorch {
   bool operator==(const recover_like_pytorch&) const = default;
 };
 using recover_unless_over_limit = recover_like_pytorch<true>;
+
+/// The same, but where it `rejects`, a request fails at once that exceeds what the device has, and what a lower limit refused
+/// does not.
+///   Source:  PyTorch 2.14, with its throw_on_cudamalloc_oom
+template <auto Rejects = tunable<bool>{false}, bool Sparing = true>
+struct recover_unless_over_capacity {
+  static constexpr bool know_capacity = true;
+  [[no_unique_address]] number<Rejects> rejects{};
+
+  [[nodiscard]] constexpr recovery_steps steps(refusal why) const noexcept {
+    if (why == refusal::by_capacity && rejects) return {};
+    return recover_like_pytorch<false, Sparing>{}.steps(why);
+  }
+  bool operator==(const recover_unless_over_capacity&) const = default;
+};
 
 }  // namespace tessera

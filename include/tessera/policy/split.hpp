@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/free_order.hpp>
 #include <tessera/core/number.hpp>
 #include <tessera/core/regular.hpp>
 
@@ -20,6 +21,9 @@ enum class block_end : unsigned char { low, high };
 ///   p.should_split(wanted, block)   whether the block is cut at `wanted` bytes, else it is handed out whole
 ///   p.handed_out()                  the end that is handed out
 ///   p.oversize()                    from this size on blocks are never cut; `unlimited` if there is no such size
+///
+/// A type that also has `order` says which of the free blocks serves that are equally large; else, the one at the lowest
+/// address.
 ///
 /// Law, checked by law::split: a block just large enough serves and is not cut.
 template <typename P>
@@ -108,6 +112,23 @@ struct split_up_to {
   [[nodiscard]] static constexpr block_end handed_out() noexcept { return block_end::low; }
   [[nodiscard]] constexpr std::size_t oversize() const noexcept { return max; }
   bool operator==(const split_up_to&) const = default;
+};
+
+/// The same as `Split`, but of free blocks that are equally large, one of the segment that was taken first serves.
+///   Source:  PyTorch 2.14
+template <typename Split>
+struct oldest_segment_first : Split {
+  static constexpr free_order order = free_order::oldest_segment;
+  bool operator==(const oldest_segment_first&) const = default;
+};
+
+/// The same as `Split`, but of the free blocks up to the next power of two, the one that came free last serves.
+///   Cost:    linear in those that came free later and are too small
+///   Source:  PyTorch 2.14's pinned memory
+template <typename Split>
+struct newest_first : Split {
+  static constexpr free_order order = free_order::newest_in_class;
+  bool operator==(const newest_first&) const = default;
 };
 
 }  // namespace tessera

@@ -79,18 +79,19 @@ struct pinned_packed final {
 static_assert(recipe<pinned_packed>);
 
 /// The policies under two settings; a size that is never kept is not rounded either.
-[[nodiscard]] constexpr policies<pinned> under_pinned_settings(std::size_t max_round,
+template <typename Recipe>
+[[nodiscard]] constexpr policies<Recipe> under_pinned_settings(std::size_t max_round,
                                                                std::size_t max_cached) noexcept {
   return {.rounding = {.threshold = max_round < max_cached ? max_round : max_cached},
           .eviction = {.kept = max_cached}};
 }
 
 constexpr policies<pinned> pinned::configured(const config::pytorch_settings& settings) noexcept {
-  return under_pinned_settings(settings.pinned_max_round_threshold, settings.pinned_max_cached_size);
+  return under_pinned_settings<pinned>(settings.pinned_max_round_threshold, settings.pinned_max_cached_size);
 }
 constexpr policies<pinned> pinned::configured(const config::torch_npu_settings& settings) noexcept {
   if (!serves(settings)) contract_broken("pinned::configured: settings for another recipe");
-  return under_pinned_settings(settings.pinned_max_round_threshold, settings.pinned_max_cached_size);
+  return under_pinned_settings<pinned>(settings.pinned_max_round_threshold, settings.pinned_max_cached_size);
 }
 constexpr policies<pinned_expandable> pinned_expandable::configured(
     const config::torch_npu_settings& settings) noexcept {

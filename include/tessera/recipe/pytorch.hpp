@@ -61,11 +61,16 @@ static_assert(recipe<pytorch_expandable>);
 template <typename Recipe>
 [[nodiscard]] constexpr policies<Recipe> under_pytorch_settings(
     const config::pytorch_settings& settings) noexcept {
-  return {.rounding = {.table = settings.roundup},
-          .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
-          .growth = {.large = settings.large_segment_size, .most = settings.memory_fraction},
-          .eviction = {.threshold = settings.garbage_collection_threshold},
-          .recovery = {.rejects = settings.throw_on_oom}};
+  policies<Recipe> chosen{};
+  chosen.rounding.table = settings.roundup;
+  chosen.split.max = settings.max_split_size;
+  chosen.split.slack = settings.max_non_split_rounding;
+  chosen.growth.large = settings.large_segment_size;
+  chosen.growth.most = settings.memory_fraction;
+  // PyTorch collects no pages, although it takes the key.
+  if (!settings.expandable_segments) chosen.eviction.threshold = settings.garbage_collection_threshold;
+  chosen.recovery.rejects = settings.throw_on_oom;
+  return chosen;
 }
 constexpr policies<pytorch_native> pytorch_native::configured(
     const config::pytorch_settings& settings) noexcept {
@@ -76,7 +81,6 @@ constexpr policies<pytorch_expandable> pytorch_expandable::configured(
     const config::pytorch_settings& settings) noexcept {
   if (!serves(settings)) contract_broken("pytorch_expandable::configured: settings for another recipe");
   auto chosen = under_pytorch_settings<pytorch_expandable>(settings);
-  chosen.eviction.threshold = fraction{};  // PyTorch collects no pages, although it takes the key
   chosen.growth.reserve = settings.expandable_segments_reserve;
   return chosen;
 }

@@ -44,6 +44,12 @@ template <typename R>
 concept has_way_across_streams =
     !has_streams<R> || !has_growth<R> || !bool(R::streams::crosses) || R::growth::way == growth_way::segments;
 
+/// Where blocks cross or pieces move, blocks that are equally large serve by address.
+template <typename R>
+concept has_way_of_order = !has_split<R> || order_of<typename R::split> == free_order::lowest_address ||
+                           ((!has_growth<R> || R::growth::way != growth_way::stitching) &&
+                            (!has_streams<R> || !bool(R::streams::crosses)));
+
 template <typename R>
 concept has_eviction = requires { typename R::eviction; } && eviction_policy<typename R::eviction>;
 
@@ -52,7 +58,8 @@ concept has_recovery = requires { typename R::recovery; } && recovery_policy<typ
 
 template <typename R>
 concept recipe = has_rounding<R> && has_pools<R> && has_streams<R> && has_split<R> && has_pages<R> &&
-                 has_way_of_growth<R> && has_way_across_streams<R> && has_eviction<R> && has_recovery<R>;
+                 has_way_of_growth<R> && has_way_across_streams<R> && has_way_of_order<R> &&
+                 has_eviction<R> && has_recovery<R>;
 
 /// The policies of one allocator, by value: where numbers are set at run time, by name.
 ///
@@ -110,6 +117,9 @@ consteval bool check_recipe() {
   static_assert(has_way_across_streams<Recipe>,
                 "Recipe::growth must take segments where Recipe::streams lets blocks cross "
                 "[tessera/policy/streams.hpp]");
+  static_assert(has_way_of_order<Recipe>,
+                "Recipe::split must let equal blocks serve by address where blocks cross or pieces move "
+                "[tessera/policy/split.hpp]");
   static_assert(
       has_eviction<Recipe>,
       "Recipe::eviction must name an eviction_policy: size_t bytes_to_evict(moment, const usage&), bool "

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/config/pytorch.hpp>
+#include <tessera/config/text.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/contract.hpp>
+#include <tessera/core/memory_limit.hpp>
+#include <tessera/recipe/cuda_async.hpp>
+#include <tessera/recipe/family.hpp>
+#include <tessera/recipe/pinned.hpp>
+#include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+
+/// Decides as the native allocator of PyTorch 2.14 does. It differs from 2.6 in these rules:
+///
+///   * Of free blocks that are equally large, one of the segment that was taken first serves.
+///   * A memory fraction is rounded to the nearest byte, and 1 is no limit, so that garbage is collected below 1 alone.
+///   * throw_on_cudamalloc_oom refuses at once what exceeds the device; what a fraction below 1 refuses is tried again.
+///
+/// Its settings are those of pytorch_native.
+///   Source:  CUDACachingAllocator.cpp of mid-2026 (BlockComparatorSizeCounterAddress, setMemoryFraction, alloc_block)
+struct pytorch_2_14_native final {
+  using rounding = pytorch_native::rounding;
+  using pools = pytorch_native::pools;
+  using streams = pytorch_native::streams;
+  using split = oldest_segment_first<pytorch_native::split>;
+  using pages = pytorch_native::pages;
+  using growth =
+      grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}), share_rule::nearest>;
+  using eviction = pytorch_native::eviction;
+  using recovery = recover_unless_over_capacity<>;
+
+  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+    return pytorch_native::serves(settings);
+  }
+  /// The policies under settings that it serves.
+  [[nodiscard]] static constexpr policies<pytorch_2_14_native> configured(
+      const config::pytorch_settings& settings) noexcept;
+};
+static_assert(recipe<pytorch_2_14_native>);
+
+/// Decides as that allocator does with expandable_segments; what differs from 2.6 is the same.
+struct pytorch_2_14_expandable final {
+  using rounding = pytorch_expandable::rounding;
+  using pools = pytorch_expandable::pools;
+  using streams = pytorch_expandable::streams;
+  using split = oldest_segment_first<pytorch_expandable::split>;
+  using pages = pytorch_expandable::pages;
+  using growth = grow_in_place<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
+                               tunable(memory_limit{fraction{1'125'000'000}}), share_rule::nearest>;
+  using eviction = pytorch_expandable::eviction;
+  using recovery = recover_unless_over_capacity<tunable(false), false>;
+
+  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+    return pytorch_expandable::serves(settings);
+  }
+  [[nodiscard]] static constexpr policies<pytorch_2_14_expandable> configured(
+      const config::pytorch_settings& settings) noexcept;
+};
+static_assert(recipe<pytorch_2_14_expandable>);
+
+/// Decides as the cache of pinned host memory of PyTorch 2.14 does: as pinned, but the block of a class serves that came free
+/// last and is large enough.
+///   Source:  CachingHostAllocator.h of mid-2026
+struct pinned_2_14 final {
+  using rounding = pinned::rounding;
+  using pools = pinned::pools;
+  using streams = pinned::streams;
+  using split = newest_first<pinned::split>;
+  using pages = pinned::pages;
+  using growth = pinned::growth;
+  using eviction = pinned::eviction;
+  using recovery = pinned::recovery;
+
+  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+    return pinned::serves(settings);
+  }
+  [[nodiscard]] static constexpr policies<pinned_2_14> configured(
+      const config::pytorch_settings& settings) noexcept;
+};
+static_assert(recipe<pinned_2_14>);
+
+constexpr policies<pytorch_2_14_native> pytorch_2_14_native::configured(
+    const config::pytorch_settings& settings) noexcept {
+  if (!serves(settings)) contract_broken("pytorch_2_14_native::configured: settings for another recipe");
+  return under_pytorch_settings<pytorch_2_14_native>(settings);
+}
+constexpr policies<pytorch_2_14_expandable> pytorch_2_14_expandable::configured(
+    const config::pytorch_settings& settings) noexcept {
+  if (!serves(settings)) contract_broken("pytorch_2_14_expandable::configured: settings for another recipe");
+  return under_pytorch_settings<pytorch_2_14_expandable>(settings);
+}
+constexpr policies<pinned_2_14> pinned_2_14::configured(const config::pytorch_settings& settings) noexcept {
+  return under_pinned_settings<pinned_2_14>(settings.pinned_max_round_threshold,
+                                            settings.pinned_max_cached_size);
+}
+
+/// What a PYTORCH_CUDA_ALLOC_CONF of PyTorch 2.14 chooses among.
+using pytorch_2_14_family =
+    family<config::pytorch_2_14, pytorch_2_14_native, pytorch_2_14_expandable, cuda_async>;
+using pytorch_2_14_pinned_family = family<config::pytorch_2_14, pinned_2_14>;
+
+/// The recipe that such a text chooses, as in pytorch_2_14<"expandable_segments:True">.
+///
+///     tessera::caching_allocator<tessera::pytorch_2_14<>, tessera::simulated_device> pool;
+template <config::text Conf = "">
+using pytorch_2_14 = pytorch_2_14_family::from<Conf>;
+template <config::text Conf = "">
+using pytorch_2_14_pinned = pytorch_2_14_pinned_family::from<Conf>;
+
+}  // namespace tessera

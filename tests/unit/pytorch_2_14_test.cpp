@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules in which PyTorch 2.14 differs from 2.6, each beside what 2.6 does.
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/adaptor/memory_fraction.hpp>
+#include <tessera/config/dialect.hpp>
+#include <tessera/config/pytorch.hpp>
+#include <tessera/recipe/pinned.hpp>
+#include <tessera/recipe/pytorch_2_14.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+simulated_device device_of(std::size_t capacity) {
+  return simulated_device{simulated_device::options{.capacity = capacity}};
+}
+template <typename Recipe>
+using on_device = caching_allocator<Recipe, simulated_device>;
+
+/// A device whose addresses fall for each four segments.
+class falling_device : public simulated_device {
+ public:
+  using simulated_device::simulated_device;
+  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = {}) noexcept {
+    if (spare_.empty()) {
+      for (int i = 0; i < 4; ++i) spare_.push_back(simulated_device::acquire(bytes, kind));
+    }
+    void* const highest = spare_.back();
+    spare_.pop_back();
+    return highest;
+  }
+
+ private:
+  std::vector<void*> spare_;
+};
+
+// Row 124.
+TEST(pytorch_2_14, of_equal_blocks_that_of_the_oldest_segment_serves) {
+  const auto which = [](auto&& pool) {
+    void* const x = pool.allocate(20_MiB);
+    void* const y = pool.allocate(20_MiB);
+    EXPECT_LT(y, x);
+    pool.deallocate(y);
+    pool.deallocate(x);
+    void* const served = pool.allocate(20_MiB);
+    EXPECT_STREQ(pool.audit(), nullptr);
+    return served == x ? 'x' : served == y ? 'y' : '?';
+  };
+  EXPECT_EQ(which(caching_allocator<pytorch_2_14_native, falling_device>()), 'x');
+  EXPECT_EQ(which(caching_allocator<pytorch_native, falling_device>()), 'y');
+}
+
+TEST(pytorch_2_14, in_one_segment_the_lower_address_serves) {
+  on_device<pytorch_2_14<>> pool;
+  std::vector<void*> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(pool.allocate(1_KiB));
+  pool.deallocate(blocks[4]);
+  pool.deallocate(blocks[1]);
+  EXPECT_EQ(pool.allocate(1_KiB), blocks[1]);
+  EXPECT_EQ(pool.allocate(1_KiB), blocks[4]);
+}
+
+// So many that the index is no list any more.
+TEST(pytorch_2_14, many_equal_blocks_serve_from_the_oldest_segment_on) {
+  caching_allocator<pytorch_2_14_native, falling_device> pool;
+  std::vector<void*> by_age;
+  for (int i = 0; i < 60; ++i) by_age.push_back(pool.allocate(20_MiB));
+  for (std::size_t i = 0; i < 60; ++i) pool.deallocate(by_age[i * 7 % 60]);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  for (void* const expected : by_age) ASSERT_EQ(pool.allocate(20_MiB), expected);
+}
+
+// What is noted of a live block must not change which segment it is of.
+TEST(pytorch_2_14, recorded_streams_do_not_change_the_order) {
+  caching_allocator<pytorch_2_14_native, falling_device> pool;
+  std::vector<void*> by_age;
+  for (int i = 0; i < 4; ++i) by_age.push_back(pool.allocate(20_MiB));
+  for (void* const p : by_age) ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
+  for (void* const p : by_age) pool.deallocate(p);
+  for (void* const expected : by_age) ASSERT_EQ(pool.allocate(20_MiB), expected);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+/// A device whose ranges have falling addresses.
+class falling_ranges : public simulated_device {
+ public:
+  using simulated_device::simulated_device;
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept {
+    if (spare_ == nullptr) spare_ = simulated_device::reserve(bytes, alignment);
+    void* const other = simulated_device::reserve(bytes, alignment);
+    return ++asked_ == 1 ? other : asked_ == 2 ? spare_ : other;
+  }
+
+ private:
+  void* spare_ = nullptr;
+  int asked_ = 0;
+};
+TEST(pytorch_2_14, of_equal_blocks_in_ranges_that_of_the_oldest_range_serves) {
+  const auto which = [](auto&& pool) {
+    pool.settings().growth.reserve = 40_MiB;
+    void* const x = pool.allocate(40_MiB);
+    void* const y = pool.allocate(40_MiB);
+    EXPECT_LT(y, x);
+    pool.deallocate(y);
+    pool.deallocate(x);
+    void* const served = pool.allocate(40_MiB);
+    EXPECT_STREQ(pool.audit(), nullptr);
+    return served == x ? 'x' : served == y ? 'y' : '?';
+  };
+  EXPECT_EQ(which(caching_allocator<pytorch_2_14_expandable, falling_ranges>()), 'x');
+  EXPECT_EQ(which(caching_allocator<pytorch_expandable, falling_ranges>()), 'y');
+}
+
+TEST(pytorch_2_14, a_memory_fraction_is_rounded_to_the_nearest_byte) {
+  on_device<pytorch_2_14<>> now{device_of(1001)};
+  on_device<pytorch<>> before{device_of(1001)};
+  ASSERT_TRUE(set_memory_fraction(now, 0.7) && set_memory_fraction(before, 0.7));  // of which 700.7 bytes are
+  EXPECT_EQ(now.now().limit, 701u);
+  EXPECT_EQ(before.now().limit, 700u);
+  ASSERT_TRUE(set_memory_fraction(now, 0.4));  // 400.4
+  EXPECT_EQ(now.now().limit, 400u);
+}
+
+TEST(pytorch_2_14, a_memory_fraction_of_1_is_no_limit) {
+  on_device<pytorch_2_14<>> pool{device_of(100_MiB)};
+  ASSERT_TRUE(set_memory_fraction(pool, 1));
+  EXPECT_FALSE(pool.now().has_limit);
+  EXPECT_EQ(pool.try_allocate(120_MiB), nullptr);
+  EXPECT_EQ(pool.device().calls().refused, 2u)
+      << "the device was asked, and again after everything went back";
+}
+
+/// The segments that went under a threshold of half of 100 MiB when 60 MiB are idle and 20 are wanted.
+template <typename Recipe>
+std::size_t collected(double share) {
+  on_device<Recipe> pool{device_of(100_MiB),
+                         Recipe::configured({.garbage_collection_threshold = percent(50)})};
+  EXPECT_TRUE(set_memory_fraction(pool, share));
+  pool.deallocate(pool.allocate(60_MiB));
+  EXPECT_NE(pool.try_allocate(20_MiB, stream_id{1}), nullptr);
+  return pool.statistics().num_device_free;
+}
+TEST(pytorch_2_14, garbage_is_collected_only_with_a_fraction_below_1) {
+  EXPECT_EQ(collected<pytorch_2_14_native>(1), 0u);
+  EXPECT_EQ(collected<pytorch_2_14_native>(0.9), 1u);
+  EXPECT_EQ(collected<pytorch_native>(1), 1u);
+}
+
+/// What was tried for 80 MiB on a device of 100 MiB, of which 40 are idle on another stream.
+template <typename Recipe>
+statistics<2> tried(double share) {
+  const bool expandable = !Recipe::serves({});
+  on_device<Recipe> pool{device_of(100_MiB),
+                         Recipe::configured({.expandable_segments = expandable, .throw_on_oom = true})};
+  EXPECT_TRUE(set_memory_fraction(pool, share));
+  pool.deallocate(pool.allocate(40_MiB, stream_id{1}));
+  EXPECT_EQ(pool.try_allocate(80_MiB) != nullptr, share < 1);
+  return pool.statistics();
+}
+TEST(pytorch_2_14, throw_on_oom_refuses_at_once_what_exceeds_the_device) {
+  for (const auto& told : {tried<pytorch_2_14_native>(1), tried<pytorch_2_14_expandable>(1)}) {
+    EXPECT_EQ(told.num_oom_rejections, 1u);
+    EXPECT_EQ(told.num_alloc_retries, 0u);
+    EXPECT_EQ(told.all.reserved_bytes.current, std::int64_t{40} << 20) << "nothing was given back";
+  }
+}
+TEST(pytorch_2_14, throw_on_oom_lets_recovery_try_where_a_fraction_refuses) {
+  const auto told = tried<pytorch_2_14_native>(0.9);
+  EXPECT_EQ(told.num_oom_rejections, 0u);
+  EXPECT_EQ(told.num_alloc_retries, 1u);
+}
+
+TEST(pytorch_2_14, has_no_key_for_what_a_range_reserves) {
+  using now = config::pytorch_2_14;
+  for (const char* const text :
+       {"expandable_segments_reserve:0.5", "expandable_segments_reserve_by_class:[a:1]"}) {
+    EXPECT_EQ(config::parse<config::pytorch>(text).index(), 0u) << text;
+    const auto read = config::parse<now>(text);
+    ASSERT_EQ(read.index(), 1u) << text;
+    EXPECT_EQ(std::get<1>(read).what, config::fault::unknown_key);
+  }
+  EXPECT_EQ(config::parse<now>("max_split_size_mb:32,expandable_segments:True").index(), 0u);
+}
+
+TEST(pinned_2_14, the_newest_block_serves_that_is_large_enough) {
+  const auto chosen = pinned_2_14::configured({.pinned_max_round_threshold = 4_MiB});
+  on_device<pinned_2_14> pool{simulated_device{}, chosen};
+  void* const older = pool.allocate(3_MiB);
+  void* const newer = pool.allocate(3_MiB);
+  pool.deallocate(newer);
+  pool.deallocate(older);
+  EXPECT_EQ(pool.allocate(4_MiB), older) << "which came free last; both are 4 MiB";
+  EXPECT_EQ(pool.allocate(4_MiB), newer);
+  // Above the threshold sizes are as asked for, and share a class.
+  void* const large = pool.allocate(30_MiB);
+  void* const small = pool.allocate(20_MiB);
+  pool.deallocate(large);
+  pool.deallocate(small);
+  EXPECT_EQ(pool.allocate(18_MiB), small) << "the newest";
+  pool.deallocate(small);
+  EXPECT_EQ(pool.allocate(25_MiB), large) << "the newest is too small";
+  EXPECT_STREQ(pool.audit(), nullptr);
+  EXPECT_NE(pool.allocate(16_MiB), small) << "of another class";
+  pool.deallocate(large);
+  pool.trim();
+  EXPECT_EQ(pool.now().cached, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+TEST(pinned_2_14, sizes_are_rounded_within_both_limits) {
+  const auto held = [](std::size_t bytes) {
+    on_device<pinned_2_14> pool{
+        simulated_device{},
+        pinned_2_14::configured({.pinned_max_round_threshold = 16_MiB, .pinned_max_cached_size = 8_MiB})};
+    (void)pool.allocate(bytes);
+    return pool.now().reserved;
+  };
+  EXPECT_EQ(held(5_MiB), 8_MiB);
+  EXPECT_EQ(held(8_MiB), 8_MiB);
+  EXPECT_EQ(held(9_MiB), 9_MiB);
+  EXPECT_EQ(held(17_MiB), 17_MiB);
+}
+
+}  // namespace
