@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <type_traits>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/trace/event.hpp>
@@ -39,7 +40,8 @@ int tune_one(const arguments& said, const tessera::trace::recording& recording) 
   if (!has_capacity) asked.capacity = std::max(capacity, 8 * std::min(program.peak_live(), most));
   const auto add = [&](const std::string& name) {
     (void)choose_recipe(name, "", {}, [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
-      asked.shipped.emplace_back(name, tune::composition(chosen));
+      if constexpr (std::is_constructible_v<tune::composition, const tessera::policies<Recipe>&>)
+        asked.shipped.emplace_back(name, tune::composition(chosen));
     });
   };
   for (const char* const name : compared) add(name);

@@ -22,7 +22,9 @@ struct composition {
   any_recovery recovery;
 
   composition() = default;
+  /// Of a recipe whose equal blocks serve by address, as those of compositions do.
   template <typename Recipe>
+    requires(order_of<typename Recipe::split> == free_order::lowest_address)
   explicit composition(const policies<Recipe>& p)
       : rounding(p.rounding),
         pools(p.pools),

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -46,14 +47,16 @@ std::vector<std::pair<std::string, composition>> shipped() {
   std::vector<std::pair<std::string, composition>> all;
   for (const std::string name : shipped_names) {
     (void)replay::choose_recipe(name, "", {}, [&]<typename Recipe>(const policies<Recipe>& chosen) {
-      all.emplace_back(name, composition(chosen));
+      if constexpr (std::is_constructible_v<composition, const policies<Recipe>&>)
+        all.emplace_back(name, composition(chosen));
     });
   }
   return all;
 }
 
 trace::recording read(const std::string& name) {
-  auto recording = replay::read_recording(TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv");
+  const auto text = trace::read_file(TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv");
+  auto recording = trace::read_text_trace(std::get<std::string>(text), name);
   return std::get<trace::recording>(std::move(recording));
 }
 
@@ -88,15 +91,17 @@ TEST(tune_policies, decide_as_the_shipped_recipes_that_they_hold) {
   for (const char* const name : shipped_names) {
     for (const std::size_t capacity : {80_GiB, program.peak_live() / 2 * 3}) {
       (void)replay::choose_recipe(name, "", {}, [&]<typename Recipe>(const policies<Recipe>& chosen) {
-        const deeds compiled = done_by<Recipe>(program, chosen, capacity);
-        const deeds when_run =
-            with_recipe(composition(chosen), [&]<typename Held>(const policies<Held>& same) {
-              return done_by<Held>(program, same, capacity);
-            });
-        EXPECT_EQ(when_run.addresses, compiled.addresses) << name << ", capacity " << capacity;
-        EXPECT_TRUE(when_run == compiled) << name << ", capacity " << capacity;
-        failing += compiled.failures > 0;
-        ++held;
+        if constexpr (std::is_constructible_v<composition, const policies<Recipe>&>) {
+          const deeds compiled = done_by<Recipe>(program, chosen, capacity);
+          const deeds when_run =
+              with_recipe(composition(chosen), [&]<typename Held>(const policies<Held>& same) {
+                return done_by<Held>(program, same, capacity);
+              });
+          EXPECT_EQ(when_run.addresses, compiled.addresses) << name << ", capacity " << capacity;
+          EXPECT_TRUE(when_run == compiled) << name << ", capacity " << capacity;
+          failing += compiled.failures > 0;
+          ++held;
+        }
       });
     }
   }

@@ -71,13 +71,21 @@ constexpr bool streams(const P& p) {
   return true;
 }
 
+/// Whether a split_policy says that it cuts oversize blocks, too.
+template <typename P>
+inline constexpr bool cuts_oversize = false;
+template <typename P>
+  requires requires { P::cuts_oversize; }
+inline constexpr bool cuts_oversize<P> = P::cuts_oversize;
+
 template <split_policy P>
 constexpr bool split(const P& p) {
   for (std::size_t n : telling_sizes()) {
     const std::size_t size = align_up(n, min_alignment);
     require(!p.should_split(size, size), "split keeps no empty rest: should_split(n, n) is false");
     require(p.may_serve(size, size), "split lets an exact fit serve: may_serve(n, n)");
-    require(size < p.oversize() || !p.should_split(size, 2 * size), "split keeps oversize blocks whole");
+    require(cuts_oversize<P> || size < p.oversize() || !p.should_split(size, 2 * size),
+            "split keeps oversize blocks whole");
   }
   return true;
 }

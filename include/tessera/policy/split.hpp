@@ -20,7 +20,8 @@ enum class block_end : unsigned char { low, high };
 ///   p.may_serve(wanted, block)      a refused block means a miss: larger blocks are not tried
 ///   p.should_split(wanted, block)   whether the block is cut at `wanted` bytes, else it is handed out whole
 ///   p.handed_out()                  the end that is handed out
-///   p.oversize()                    from this size on blocks are never cut; `unlimited` if there is no such size
+///   p.oversize()                    from this size on blocks are never cut, unless the type has a `cuts_oversize` that is
+///                                   true; `unlimited` if there is no such size
 ///
 /// A type that also has `order` says which of the free blocks serves that are equally large; else, the one at the lowest
 /// address.
@@ -99,6 +100,7 @@ struct split_up_to {
       "split_up_to<Max, Slack>: Slack is in bytes, and at least min_alignment, by which sizes of blocks "
       "differ; 20 MiB are 20_MiB");
 
+  static constexpr bool cuts_oversize = Waste == 0;
   [[no_unique_address]] number<Max> max{};
   [[no_unique_address]] number<Slack> slack{};
 
@@ -106,7 +108,7 @@ struct split_up_to {
     return wanted < max ? block < max : block < saturating_add(wanted, slack);
   }
   [[nodiscard]] constexpr bool should_split(std::size_t wanted, std::size_t block) const noexcept {
-    const std::size_t kept = wanted <= SmallLimit || Waste == 0 ? 0 : wanted < max ? Waste : unlimited;
+    const std::size_t kept = wanted <= SmallLimit || cuts_oversize ? 0 : wanted < max ? Waste : unlimited;
     return block - wanted > kept;
   }
   [[nodiscard]] static constexpr block_end handed_out() noexcept { return block_end::low; }
