@@ -14,6 +14,8 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/law/policies.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/trace/file.hpp>
+#include <tessera/trace/lifetimes.hpp>
 #include <tessera/trace/program.hpp>
 
 #include <tessera_replay/input.hpp>
