@@ -31,7 +31,9 @@ struct memory_limit {
     requires(!std::floating_point<Bytes>)
   constexpr memory_limit(Bytes most) noexcept : bytes(static_cast<std::size_t>(most)) {}
   constexpr memory_limit(fraction most) noexcept : share(most) {}
-  constexpr memory_limit(std::size_t most, fraction of_device) noexcept : bytes(most), share(of_device) {}
+  /// Of all members in their order, as nvcc writes a limit that is a template argument.
+  constexpr memory_limit(std::size_t most, fraction of_device, bool whole_too = false) noexcept
+      : bytes(most), share(of_device), holds_for_whole(whole_too) {}
 
   /// The limit in bytes, on a device of `capacity` bytes; `unlimited` where there is none.
   [[nodiscard]] constexpr std::size_t on(std::size_t capacity,
