@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cinttypes>
 #include <cstddef>
 #include <cstdint>
@@ -7,11 +8,17 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/core/readable.hpp>
 #include <tessera/trace/event.hpp>
+#include <tessera/trace/memory_map.hpp>
 #include <tessera/trace/program.hpp>
+#include <tessera/trace/recorded_origins.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"
@@ -28,6 +35,7 @@ struct failure {
   std::size_t at;  // event
   tessera::out_of_memory error;
   std::string pinning;  // lines of text
+  std::string lines;    // of the program, likewise
 };
 
 /// The ids of the blocks of a pin; `live` has the event that allocated what lives at an address.
@@ -42,12 +50,50 @@ std::string blocks_of(const oom_report::pin& p, const program& source,
   for (auto at = live.lower_bound(p.first); at != live.end() && at->first < p.begin + p.length; ++at) {
     if (++count > most) continue;
     const event& made = source.events()[at->second];
+    const std::string line = tessera::trace::origin_text(source.source(), made.id);
     text += std::string(count > 1 ? "," : "") + " id " + std::to_string(made.id) + " (" +
-            std::to_string(made.bytes) + " bytes, event " + std::to_string(at->second) + ")";
+            std::to_string(made.bytes) + " bytes, event " + std::to_string(at->second) +
+            (line.empty() ? "" : ", ") + line + ")";
   }
   if (count > most) text += " and " + std::to_string(count - most) + " more";
   if (p.blocks > count) text += (count > 0 ? ", " : " ") + std::to_string(p.blocks - count) + " pending";
   return text + "\n";
+}
+
+/// The lines of the program that allocated the blocks which keep most memory from going back, most first; nothing where the
+/// recording does not tell. Empties the cache.
+template <typename Allocator>
+std::string lines_of(const program& source, Allocator& pool,
+                     const std::map<std::uintptr_t, std::size_t>& live) {
+  if (source.source().origins.empty()) return {};
+  struct kept {
+    std::size_t blocks = 0, bytes = 0, pinned = 0;
+    std::size_t last_segment = ~std::size_t{0};  // that was counted in `pinned`
+  };
+  std::map<std::string, kept> by_line;
+  const auto map = tessera::trace::map_and_trim(
+      pool, std::unordered_map<std::uintptr_t, std::size_t>(live.begin(), live.end()));
+  for (const auto& cell : map.cells) {
+    const std::size_t pinned = map.segments[cell.segment].pinned;
+    if (cell.is != tessera::trace::memory_map::use::live || pinned == 0) continue;
+    kept& k = by_line[tessera::trace::origin_text(source.source(), source.events()[cell.event].id)];
+    ++k.blocks;
+    k.bytes += cell.bytes;
+    if (std::exchange(k.last_segment, cell.segment) != cell.segment) k.pinned += pinned;
+  }
+  std::vector<std::pair<std::string, kept>> order(by_line.begin(), by_line.end());
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.second.pinned > b.second.pinned; });
+  constexpr std::size_t most = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, order.size()); ++i) {
+    const auto& [line, k] = order[i];
+    text += "    " + (line.empty() ? "a line that was not recorded" : line) + ": " +
+            std::to_string(k.blocks) + (k.blocks == 1 ? " block" : " blocks") + " of " +
+            tessera::readable(k.bytes).text() + ", beside " + tessera::readable(k.pinned).text() + "\n";
+  }
+  if (order.size() > most) text += "    and " + std::to_string(order.size() - most) + " more lines\n";
+  return text;
 }
 
 /// Replays until memory runs out; nothing where it does not.
@@ -64,10 +110,11 @@ std::optional<failure> first_failure(const program& source, Allocator& pool) {
       live[reinterpret_cast<std::uintptr_t>(p)] = i;
       return;
     }
-    found = failure{i, pool.failure(e.bytes, e.stream), {}};
+    found = failure{i, pool.failure(e.bytes, e.stream), {}, {}};
     for (const oom_report::pin& pin : found->error.report().pins) {
       if (pin.blocks > 0) found->pinning += blocks_of(pin, source, live);
     }
+    found->lines = lines_of(source, pool, live);
   };
   tessera::trace::replay(source, pool, [](std::size_t) {}, after);
   return found;
@@ -154,6 +201,11 @@ int explain_one(const replay::arguments& asked, const tessera::trace::recording&
               limit < said.capacity ? "limit" : "capacity");
         if (!found->pinning.empty())
           std::printf("  the blocks that pin these, in the trace:\n%s", found->pinning.c_str());
+        if (!found->lines.empty())
+          std::printf(
+              "  the lines of the program that allocated the blocks which keep most memory from going back, "
+              "and how much:\n%s",
+              found->lines.c_str());
         return +replay::differs;
       });
 }

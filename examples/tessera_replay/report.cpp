@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tessera/trace/markup.hpp>
+#include <tessera/trace/recorded_origins.hpp>
 #include <tessera/trace/svg.hpp>
 
 #include "input.hpp"
@@ -113,7 +114,7 @@ void add_time(std::string& page, const picture& shown) {
           "<span>dashed: what lives at most</span></p>\n</section>\n";
 }
 
-void add_pins(std::string& page, const drawn& d) {
+void add_pins(std::string& page, const drawn& d, const picture& shown) {
   if (d.pins.empty()) return;
   page +=
       "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Where most is pinned\"><table "
@@ -125,8 +126,11 @@ void add_pins(std::string& page, const drawn& d) {
     page += std::string("<tr><th scope=\"row\">") + (p.in_range ? "a mapped run of " : "a segment of ") +
             bytes_text(p.bytes) + "</th><td>" + bytes_text(p.pinned) + "</td><td>" + bytes_text(p.live) +
             "</td><td>";
-    for (std::size_t i = 0; i < p.holders.size(); ++i)
+    for (std::size_t i = 0; i < p.holders.size(); ++i) {
       (page += i != 0 ? ", " : "id ") += number(p.holders[i]);
+      const std::string line = tessera::trace::origin_text(*shown.source, p.holders[i]);
+      if (!line.empty()) page += " (" + markup_text(line) + ")";
+    }
     if (p.live_blocks > p.holders.size())
       page += " and " + count_text(p.live_blocks - p.holders.size()) + " more";
     page += "</td></tr>";
@@ -159,7 +163,7 @@ void add_maps(std::string& page, const picture& shown) {
               "\" aria-valuemin=\"1\" aria-valuemax=\"" + number(d.map.cells.size()) +
               "\" aria-valuenow=\"1\"><canvas class=\"map\"></canvas></div><p id=\"shown" + number(i) +
               "\" class=\"note\"></p><p id=\"detail" + number(i) + "\" class=\"detail\"></p>\n";
-    add_pins(page, d);
+    add_pins(page, d, shown);
     page += "</article>\n";
   }
   page += "</section>\n";

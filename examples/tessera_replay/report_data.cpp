@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/memory_map.hpp>
+#include <tessera/trace/recorded_origins.hpp>
 #include <tessera/trace/timeline.hpp>
 
 namespace {
@@ -92,9 +94,10 @@ std::string all_series(const drawn& d) {
 }
 
 /// Segments as [cells, bytes, stream, pool, in a range, live blocks, bytes pinned]; cells by their kinds and bytes, with
-/// id, event, requested bytes and stream of what is used, and blocks, live and pinned bytes of what stands for several.
+/// id, event, requested bytes and stream of what is used, and where that comes from, if it is known, and blocks, live and pinned bytes of what stands for several.
 std::string map_data(const drawn& d, const tessera::trace::recording& source) {
-  std::string segments, kinds, used, many;
+  std::string segments, kinds, used, many, lines, line_of;
+  std::map<std::string, std::size_t> number_of_line;
   for (std::size_t i = 0; i < d.map.cells.size();) {
     const std::size_t in = d.map.cells[i].segment;
     const memory_map::segment& s = d.map.segments[in];
@@ -109,13 +112,19 @@ std::string map_data(const drawn& d, const tessera::trace::recording& source) {
     if (c.is == memory_map::use::live || c.is == memory_map::use::pending) {
       const tessera::trace::event& e = source.events[c.event];
       add(used, {e.id, c.event, c.requested, e.stream.handle});
+      if (source.origins.empty()) continue;
+      const auto [line, is_new] =
+          number_of_line.try_emplace(tessera::trace::origin_text(source, e.id), number_of_line.size());
+      if (is_new) lines += (lines.empty() ? "" : ",") + quoted(line->first);
+      add(line_of, {line->second});
     } else if (c.is == memory_map::use::several) {
       add(many, {c.blocks, c.live, c.pinned});
     }
   }
   return joined({"{\"segments\":[", segments, "],\"kinds\":\"", kinds, "\",\"bytes\":",
                  list(d.map.cells, [](const memory_map::cell& c) { return number(c.bytes); }), ",\"used\":[",
-                 used, "],\"many\":[", many, "]}"});
+                 used, "],\"many\":[", many, source.origins.empty() ? "]" : "],\"lines\":[", lines,
+                 source.origins.empty() ? "" : "],\"at\":[", line_of, source.origins.empty() ? "}" : "]}"});
 }
 
 }  // namespace

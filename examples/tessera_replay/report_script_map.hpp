@@ -26,8 +26,8 @@ function tell(r, i) {
     + ", stream " + s.stream + ", pool " + s.pool + ")";
   if (cell.is === "l" || cell.is === "p") {
     return "id " + cell.id + (cell.is === "l" ? ", live" : ", freed but a stream still uses it") + ": " + bytes(cell.requested)
-      + " requested, block of " + bytes(cell.bytes) + ", stream " + cell.stream + ", allocated at event " + count(cell.event) + "; "
-      + place;
+      + " requested, block of " + bytes(cell.bytes) + ", stream " + cell.stream + ", allocated at event " + count(cell.event)
+      + (cell.at ? " by " + cell.at : "") + "; " + place;
   }
   if (cell.is === "m") {
     return count(cell.blocks) + " small blocks in a row, " + bytes(cell.bytes) + ": " + bytes(cell.live) + " live, "
@@ -35,7 +35,7 @@ function tell(r, i) {
   }
   if (cell.is === "i") return "free, " + bytes(cell.bytes) + ", could go back to the device; " + place;
   const [before, behind] = pinning(m, i);
-  const named = (c, side) => c ? ["id " + c.id + " " + side + " it (" + bytes(c.requested) + ", since event " + count(c.event) + ")"] : [];
+  const named = (c, side) => c ? ["id " + c.id + " " + side + " it (" + bytes(c.requested) + ", since event " + count(c.event) + (c.at ? ", by " + c.at : "") + ")"] : [];
   const who = [...named(before, "before"), ...named(behind, "behind")];
   return "free but pinned, " + bytes(cell.bytes) + (who.length ? ", by " + who.join(" and ") : "") + "; " + count(s.live)
     + (s.live === 1 ? " live block holds " : " live blocks hold ") + bytes(s.pinned) + " free in this " + place;
@@ -52,7 +52,10 @@ function readMap(m) {
     --left;
     start += cell.bytes;
     m.segments[segment].end = start;
-    if (is === "l" || is === "p") [cell.id, cell.event, cell.requested, cell.stream] = m.used.slice(4 * used, 4 * ++used);
+    if (is === "l" || is === "p") {
+      if (m.at) cell.at = m.lines[m.at[used]];
+      [cell.id, cell.event, cell.requested, cell.stream] = m.used.slice(4 * used, 4 * ++used);
+    }
     if (is === "m") [cell.blocks, cell.live, cell.pinned] = m.many.slice(3 * many, 3 * ++many);
     return cell;
   });

@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 #include <tessera/adaptor/history.hpp>
@@ -72,6 +74,35 @@ std::optional<input_error> write(const tessera::trace::snapshot& seen, const std
   });
 }
 
+/// Says in a snapshot where each block comes from, as the recording tells: an entry's time is its operation.
+void add_origins(tessera::trace::snapshot& to, const tessera::trace::recording& source) {
+  if (source.origins.empty()) return;
+  using action = tessera::trace::snapshot::action;
+  to.stacks = source.stacks;
+  std::map<std::pair<std::size_t, std::uint64_t>, std::uint32_t> blocks, segments;  // by device and address
+  for (std::size_t device = 0; device < to.traces.size(); ++device) {
+    for (tessera::trace::snapshot::entry& e : to.traces[device]) {
+      const tessera::trace::event& operation = source.events[static_cast<std::size_t>(e.time_us)];
+      if (operation.what != tessera::trace::event::kind::allocate) continue;
+      const tessera::trace::origin from = source.origin_of(operation.id);
+      e.stack = from.stack;
+      if (e.what == action::alloc || e.what == action::oom) e.label = source.stacks.text(from.label);
+      if (e.what == action::alloc) blocks[{device, e.address}] = e.stack;
+      if (e.what == action::segment_alloc || e.what == action::segment_map)
+        segments[{device, e.address}] = e.stack;
+    }
+  }
+  const auto stack_in = [](const auto& known, std::uint64_t device, std::uint64_t address) {
+    const auto found = known.find({static_cast<std::size_t>(device), address});
+    return found != known.end() ? found->second : 0;
+  };
+  for (tessera::trace::snapshot::segment& s : to.segments) {
+    s.stack = stack_in(segments, s.device, s.address);
+    for (tessera::trace::snapshot::block& b : s.blocks)
+      if (b.active()) b.stack = stack_in(blocks, s.device, b.address);
+  }
+}
+
 template <typename Pool>
 void report(const std::string& path, Pool& pool, const moment& when, const program& trace) {
   const auto counted = pool.statistics().all;
@@ -110,6 +141,7 @@ int replay::snapshot(const arguments& said) {
           tessera::trace::snapshot seen = tessera::trace::capture(pool);
           seen.name = trace.name();
           seen.configured.conf = said.conf;
+          add_origins(seen, trace.source());
           error = write(seen, said.out);
           if (!error) report(said.out, pool, when, trace);
         };

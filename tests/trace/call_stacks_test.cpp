@@ -15,7 +15,10 @@
 #include <tessera/trace/pickle_writer.hpp>
 #include <tessera/trace/program_line.hpp>
 #include <tessera/trace/read_snapshot.hpp>
+#include <tessera/trace/recorded_origins.hpp>
 #include <tessera/trace/snapshot.hpp>
+#include <tessera/trace/snapshot_recording.hpp>
+#include <tessera/trace/write_chrome.hpp>
 
 namespace {
 
@@ -178,6 +181,76 @@ TEST(read_snapshot, leaves_out_frames_of_another_form) {
   EXPECT_EQ(program_line(seen.stacks, 1), "a.py:3 in f");
   EXPECT_EQ(history_of(1, [](auto& to) { to.word("frames"), to.text("none"); }).stacks.stacks(), 0u);
   EXPECT_EQ(history_of(1, [](auto& to) { to.word("history"), to.empty_list(); }).stacks.stacks(), 0u);
+}
+
+/// A snapshot of one device whose stacks 1 to 4 are lines 1 to 4 of a.py.
+snapshot with_lines() {
+  snapshot s;
+  call_stack_builder to(s.stacks);
+  for (std::uint64_t line = 1; line <= 4; ++line) {
+    const std::vector<std::uint32_t> one{to.add_frame({to.add_text("a.py"), to.add_text("f"), line})};
+    to.add_stack(one);
+  }
+  return s;
+}
+recording recorded(const snapshot& s) {
+  auto made = recording_of(s);
+  if (const auto* error = std::get_if<input_error>(&made)) {
+    ADD_FAILURE() << error->text();
+    return {};
+  }
+  return std::get<recording>(std::move(made));
+}
+
+TEST(recording, knows_where_allocations_come_from) {
+  using action = snapshot::action;
+  using state = snapshot::block::state;
+  snapshot s = with_lines();
+  s.segments = {{.address = 0,
+                 .size = 4096,
+                 .blocks = {{0, 512, 512, state::live, 1},
+                            {512, 512, 512, state::live, 3},
+                            {1024, 512, 512, state::live, 4},
+                            {1536, 2560}}}};
+  s.traces = {{{.what = action::alloc, .stack = 2, .address = 512, .size = 500},
+               {.what = action::free_requested, .stack = 4, .address = 512, .size = 500},
+               {.what = action::free_completed, .stack = 4, .address = 512, .size = 500},
+               {.what = action::alloc, .stack = 3, .address = 512, .size = 512, .label = "weights"},
+               {.what = action::annotate, .address = 512, .size = 512, .label = "kept by autograd"},
+               {.what = action::annotate, .address = 99, .label = "of no block"},
+               {.what = action::alloc, .address = 1024, .size = 512},
+               {.what = action::oom, .stack = 1, .size = 4096}}};
+  const recording made = recorded(s);
+  ASSERT_EQ(made.origins.size(), 5u);
+  EXPECT_EQ(origin_text(made, 0), "a.py:1 in f") << "live from before the history on";
+  EXPECT_EQ(origin_text(made, 1), "a.py:2 in f") << "by who allocated, not who freed";
+  EXPECT_EQ(origin_text(made, 2), "a.py:3 in f, labelled 'kept by autograd'") << "the latest label counts";
+  EXPECT_EQ(origin_text(made, 3), "a.py:4 in f") << "told of the block at the end only";
+  EXPECT_EQ(origin_text(made, 4), "a.py:1 in f") << "what was refused";
+  EXPECT_EQ(origin_text(made, 5), "");
+}
+TEST(recording, has_no_origins_where_nobody_recorded_any) {
+  snapshot s = with_lines();
+  s.traces = {{{.what = snapshot::action::oom, .size = 512}}};
+  EXPECT_TRUE(recorded(s).origins.empty());
+  s.traces[0][0].label = "only this";
+  EXPECT_EQ(origin_text(recorded(s), 0), "labelled 'only this'");
+  s.traces[0][0].label = "\x1b" + std::string(1000, 'x');
+  EXPECT_EQ(origin_text(recorded(s), 0), "labelled '?" + std::string(79, 'x') + "...'");
+}
+
+TEST(write_chrome, says_where_blocks_come_from) {
+  using action = snapshot::action;
+  snapshot s = with_lines();
+  s.segments = {
+      {.address = 0, .size = 512, .stack = 4, .blocks = {{0, 512, 512, snapshot::block::state::live, 2}}}};
+  s.traces = {{{.what = action::segment_alloc, .stack = 4, .address = 0, .size = 512},
+               {.what = action::alloc, .stack = 2, .address = 0, .size = 512, .block = 512}}};
+  text_output out;
+  EXPECT_FALSE(write_chrome(s, out));
+  EXPECT_NE(out.text.find("\"requested\":512,\"block\":512,\"at\":\"a.py:2 in f\"}"), std::string::npos)
+      << out.text;
+  EXPECT_NE(out.text.find("\"bytes\":512,\"at\":\"a.py:4 in f\"}"), std::string::npos) << out.text;
 }
 
 }  // namespace

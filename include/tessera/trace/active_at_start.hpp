@@ -19,7 +19,8 @@ struct early_block {
   std::size_t requested = 0;
   std::size_t size = 0;  ///< 0 where nobody recorded it
   stream_id stream{};
-  bool live = true;  ///< or pending
+  bool live = true;         ///< or pending
+  std::uint32_t stack = 0;  ///< where it was allocated, in the snapshot's `stacks`
 };
 
 /// The blocks that were live or pending when the history of one device begins, by address. The history keeps only the
@@ -62,7 +63,7 @@ struct early_block {
       if (at == now.end()) {
         const bool known = b.requested != 0 && b.requested <= b.size;
         if (b.active())
-          early[b.address] = {known ? b.requested : b.size, b.size, s.stream, b.is == state::live};
+          early[b.address] = {known ? b.requested : b.size, b.size, s.stream, b.is == state::live, b.stack};
       } else if (b.active() == (at->second == state::free)) {
         return error("the block at ", b.address,
                      b.active() ? " is live and was freed" : " is free and was not freed");

@@ -48,12 +48,16 @@ class call_stacks {
   std::vector<std::size_t> ends_;     // of each stack in calls_
 };
 
-/// Fills a table of call stacks, and finds what is in it already. It begins with an empty one.
+/// Fills a table of call stacks, and finds what is in it already.
 ///   Cost:  a look-up by content for each; not hashed, as files could choose what collides
 class call_stack_builder {
  public:
   explicit call_stack_builder(call_stacks& to)
-      : to_(to), texts_(by_content{&to}), frames_(by_content{&to}), stacks_(by_content{&to}) {}
+      : to_(to), texts_(by_content{&to}), frames_(by_content{&to}), stacks_(by_content{&to}) {
+    for (std::uint32_t i = 0; i < to.texts(); ++i) texts_.insert(text_number{i + 1});
+    for (std::uint32_t i = 0; i < to.frames(); ++i) frames_.insert(frame_place{i});
+    for (std::uint32_t i = 0; i < to.stacks(); ++i) stacks_.insert(stack_number{i + 1});
+  }
   call_stack_builder(const call_stack_builder&) = delete;
   call_stack_builder& operator=(const call_stack_builder&) = delete;
 

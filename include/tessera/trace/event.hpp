@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tessera/core/stream.hpp>
+#include <tessera/trace/call_stacks.hpp>
 
 namespace tessera::trace {
 
@@ -26,11 +27,23 @@ struct event {
   stream_id stream{};
 };
 
+/// Where a program asked for memory, and what it said about it; 0 where nobody recorded it.
+struct origin {
+  std::uint32_t stack = 0;  ///< of calls, in a recording's `stacks`
+  std::uint32_t label = 0;  ///< a text there
+};
+
 /// A recorded program, checked: every free and record names an allocation that is live.
 struct recording {
   std::string name;
   std::vector<event> events;  ///< requests of 0 bytes, and what refers to them, are left out
   std::size_t capacity = 0;   ///< bytes of the device that it was recorded on; 0 where it does not say
+  call_stacks stacks{};
+  std::vector<origin> origins{};  ///< of allocations, by id; empty where none has one
+
+  [[nodiscard]] origin origin_of(std::uint64_t id) const noexcept {
+    return id < origins.size() ? origins[static_cast<std::size_t>(id)] : origin{};
+  }
 };
 
 /// Adds a request that was refused where a program was recorded: it is asked for here too, and given back at once, since

@@ -38,6 +38,7 @@ class program {
   }
 
   [[nodiscard]] const std::string& name() const noexcept { return source_->name; }
+  [[nodiscard]] const recording& source() const noexcept { return *source_; }
   [[nodiscard]] const std::vector<event>& events() const noexcept { return source_->events; }
   /// The number of the allocation that event `i` makes, frees or records.
   [[nodiscard]] std::size_t slot(std::size_t i) const noexcept { return slot_[i]; }

@@ -48,6 +48,15 @@ namespace tessera::trace {
   return found == calls.end() ? calls.front() : *found;
 }
 
+/// `text` as it may stand on a terminal, whatever it holds.
+[[nodiscard]] inline std::string terminal_text(std::string_view text) {
+  std::string shown(text);
+  for (char& c : shown) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  }
+  return utf8_text(shown);
+}
+
 /// The line of a program where a stack comes from, "train.py:12 in forward"; empty for no stack. Long names are cut short.
 [[nodiscard]] inline std::string program_line(const call_stacks& table, std::uint32_t stack) {
   if (table.stack(stack).empty()) return {};
@@ -60,10 +69,7 @@ namespace tessera::trace {
   if (f.line != 0 && f.line < most_lines) line += ":" + std::to_string(f.line);
   if (!function.empty()) (line += line.empty() ? "" : " in ") += function.substr(0, most_of_function);
   if (function.size() > most_of_function) line += "...";
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
-  }
-  return utf8_text(line);
+  return terminal_text(line);
 }
 
 }  // namespace tessera::trace

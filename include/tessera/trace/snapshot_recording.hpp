@@ -15,6 +15,7 @@
 #include <tessera/trace/active_at_start.hpp>
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/read_snapshot.hpp>
+#include <tessera/trace/recorded_origins.hpp>
 #include <tessera/trace/snapshot.hpp>
 #include <tessera/trace/told_capacity.hpp>
 
@@ -62,13 +63,16 @@ namespace tessera::trace {
   std::map<std::uint64_t, std::uint64_t>
       id_at;  // of the live block at an address; not hashed: they could be chosen
   std::uint64_t next_id = 0;
-  const auto allocate = [&](std::uint64_t address, std::size_t size, stream_id stream) {
+  origin_collector origins(source.stacks);
+  const auto allocate = [&](std::uint64_t address, std::size_t size, stream_id stream, std::uint32_t stack,
+                            std::string_view label) {
     if (size == 0) return;
+    origins.add(stack, label);
     id_at[address] = next_id;
     made.events.push_back({event::kind::allocate, next_id++, size, stream});
   };
   for (const auto& [address, block] : std::get<std::map<std::uint64_t, early_block>>(start))
-    allocate(address, block.requested, block.stream);
+    allocate(address, block.requested, block.stream, block.stack, {});
   const auto entries = source.trace_of(device);
   const std::vector<std::size_t> emptied = emptied_before(entries);
   auto next = emptied.begin();
@@ -77,9 +81,12 @@ namespace tessera::trace {
     if (i == entries.size()) break;
     const snapshot::entry& e = entries[i];
     if (e.what == snapshot::action::alloc) {
-      allocate(e.address, e.size, e.stream);
+      allocate(e.address, e.size, e.stream, e.stack, e.label);
     } else if (e.what == snapshot::action::oom && e.size > 0) {
+      origins.add(e.stack, e.label);
       add_refused(made, next_id++, e.size, e.stream);
+    } else if (e.what == snapshot::action::annotate && !e.label.empty()) {
+      if (const auto found = id_at.find(e.address); found != id_at.end()) origins.say(found->second, e.label);
     } else if (e.what == snapshot::action::free_completed) {
       const auto found = id_at.find(e.address);
       if (found == id_at.end()) continue;
@@ -87,6 +94,13 @@ namespace tessera::trace {
       id_at.erase(found);
     }
   }
+  for (const snapshot::segment& s : source.segments_of(device)) {
+    for (const snapshot::block& b : s.blocks) {
+      const auto found = b.active() ? id_at.find(b.address) : id_at.end();
+      if (found != id_at.end()) origins.complete(found->second, b.stack);
+    }
+  }
+  std::move(origins).finish(made);
   return made;
 }
 /// The same of the first of the recorded_devices.

@@ -18,8 +18,10 @@
 #include <tessera/core/readable.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/trace/active_at_start.hpp>
+#include <tessera/trace/call_stacks.hpp>
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/output.hpp>
+#include <tessera/trace/program_line.hpp>
 #include <tessera/trace/snapshot.hpp>
 #include <tessera/trace/text.hpp>
 
@@ -30,7 +32,11 @@ template <byte_output Out>
 class chrome_device {
  public:
   chrome_device(Out& out, const snapshot& source, std::size_t device, std::uint64_t& next_id)
-      : out_(out), device_(device), next_id_(next_id), trace_(source.trace_of(device)) {
+      : out_(out),
+        device_(device),
+        next_id_(next_id),
+        trace_(source.trace_of(device)),
+        stacks_(source.stacks) {
     for (const snapshot::entry& e : trace_) {
       if (e.time_us != 0) has_times_ = true;
       if (is_of_block(e) && e.block == 0) has_live_ = false;
@@ -52,8 +58,8 @@ class chrome_device {
     count(begin, "requested", requested_);
     if (has_live_) count(begin, "live", live_);
     for (const auto& [address, b] : early)
-      open(begin, address, b.requested, b.size, b.stream,
-           b.live ? std::string_view{} : "(freed, still used)");
+      open(begin, address, b.requested, b.size, b.stream, b.live ? std::string_view{} : "(freed, still used)",
+           b.stack);
     for (std::size_t i = 0; i < trace_.size(); ++i) step(i);
     const std::uint64_t end = time(trace_.empty() ? 0 : trace_.size() - 1);
     while (!open_.empty()) close(end, open_.begin()->first);
@@ -113,7 +119,7 @@ class chrome_device {
     if (requested != 0) count(at, "requested", requested_ += requested);
     if (has_live_ && live != 0) count(at, "live", live_ += live);
     if (e.what == action::alloc) {
-      open(at, e.address, e.size, e.block, e.stream, e.label);
+      open(at, e.address, e.size, e.block, e.stream, e.label, e.stack);
     } else if (e.what == action::free_completed) {
       close(at, e.address);
     } else if (e.what == action::free_requested) {
@@ -125,6 +131,7 @@ class chrome_device {
       if (e.address != 0) args += ",\"address\":\"" + hexadecimal(e.address) + '"';
       if (e.what == action::oom) args += ",\"device_free\":" + std::to_string(e.device_free);
       if (!e.label.empty()) args += ",\"label\":\"" + json_text(e.label) + '"';
+      args += called_from(e.stack);
       instant(at, e.what == action::oom ? thread_of(e.stream) : 0, name_of(e.what), args);
     }
   }
@@ -138,14 +145,19 @@ class chrome_device {
   }
 
   void open(std::uint64_t at, std::uint64_t address, std::size_t requested, std::size_t size,
-            stream_id stream, std::string_view label) {
+            stream_id stream, std::string_view label, std::uint32_t stack) {
     slice& s = open_[address];
     s = {next_id_++, thread_of(stream), readable(requested).text()};
     if (!label.empty()) (s.name += ' ') += label;
-    of_slice("b", at, address,
-             "\"args\":{\"address\":\"" + hexadecimal(address) +
-                 "\",\"requested\":" + std::to_string(requested) +
-                 (size != 0 ? ",\"block\":" + std::to_string(size) : std::string{}) + "}");
+    of_slice(
+        "b", at, address,
+        "\"args\":{\"address\":\"" + hexadecimal(address) + "\",\"requested\":" + std::to_string(requested) +
+            (size != 0 ? ",\"block\":" + std::to_string(size) : std::string{}) + called_from(stack) + "}");
+  }
+  /// The line of the program, as a further argument; nothing where it is not known.
+  [[nodiscard]] std::string called_from(std::uint32_t stack) const {
+    const std::string line = program_line(stacks_, stack);
+    return line.empty() ? line : ",\"at\":\"" + json_text(line) + '"';
   }
   void close(std::uint64_t at, std::uint64_t address) {
     of_slice("e", at, address, "\"args\":{}");
@@ -195,6 +207,7 @@ class chrome_device {
   std::size_t device_;
   std::uint64_t& next_id_;
   std::span<const snapshot::entry> trace_;
+  const call_stacks& stacks_;
   bool has_times_ = false;
   bool has_live_ = true;  // whether the sizes of all blocks are known
   std::uint64_t reserved_ = 0, requested_ = 0, live_ = 0;
