@@ -347,6 +347,45 @@ TEST_F(callbacks_in_threads_death, no_provider_uses_the_allocator_that_calls_it)
   EXPECT_DEATH(let_a_provider_ask(), "a provider must not use the allocator that calls it");
 }
 
+/// Has the user give a block back where memory is short.
+class giving_back : public provider_ref<device_type> {
+ public:
+  static constexpr bool is_thread_safe = true;  // the test has one thread
+  giving_back(device_type& to, void (*give)(void* context), void* context) noexcept
+      : provider_ref(to), give_(give), context_(context) {}
+  bool reclaim() noexcept { return give_(context_), true; }
+
+ private:
+  void (*give_)(void* context);
+  void* context_;
+};
+template <typename Pool>
+void let_a_provider_give_back() {
+  struct holding {
+    Pool* pool;
+    void* block = nullptr;
+  } held{};
+  const watchdog guard("a provider gives back", std::chrono::seconds(60));
+  device_type device = of(room);
+  const auto give = [](void* context) {
+    auto& of = *static_cast<holding*>(context);
+    of.pool->deallocate(std::exchange(of.block, nullptr));
+    of.pool->trim();
+  };
+  Pool pool{giving_back(device, give, &held)};
+  held = {&pool, pool.allocate(room / 2)};
+  void* const p = pool.try_allocate(room);
+  EXPECT_NE(p, nullptr);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(p);
+}
+TEST(callbacks_in_reclaim, may_give_back) {
+  let_a_provider_give_back<caching_allocator<pytorch<>, giving_back>>();
+  let_a_provider_give_back<caching_allocator<pytorch_expandable, giving_back>>();
+  let_a_provider_give_back<locked<pytorch<>, giving_back>>();
+  let_a_provider_give_back<per_stream<pytorch<>, giving_back>>();
+}
+
 struct device_that_needs_another {
   static device_type make_device(int number);
   static auto make_allocator(auto device) { return locked<pytorch<>, decltype(device)>(std::move(device)); }
