@@ -28,7 +28,7 @@ struct memory_owner {
   [[nodiscard]] static memory_owner of(const snapshot::segment& s) noexcept {
     return {s.pool, s.stream, s.large, s.expandable};
   }
-  friend auto operator<=>(const memory_owner&, const memory_owner&) = default;
+  auto operator<=>(const memory_owner&) const = default;  // a member, as nvcc defines no == of a friend
 };
 
 /// How one device's allocator stood when a snapshot's history begins, and what the history does not say of its entries.
