@@ -127,7 +127,8 @@ constexpr command commands[] = {
     {"decisions", &replay::decisions, "TRACE", "--recipe --conf --capacity --memory-fraction --device", "",
      "    every decision, a line each\n", ""},
     {"verify", &replay::verify, "SNAPSHOT...", "--device --json", "",
-     "    whether the pytorch recipe decides as the GPU did on which the snapshot was recorded\n",
+     "    whether the pytorch recipe, or pytorch_2_14, decides as the GPU did on which the snapshot was "
+     "recorded\n",
      "1 it does not"},
     {"fit", &replay::fit, "TRACE", "--recipe --conf --capacity --memory-fraction --device --json", "",
      "    a capacity, up to the one given, with which the trace completes and with a byte less does not,\n"

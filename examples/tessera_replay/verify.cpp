@@ -26,7 +26,9 @@ using tessera::trace::verification;
 
 void print(const std::string& file, const verification& v) {
   const char* const found = !v.has_compared() ? "nothing to verify" : v.agrees() ? "agrees" : "differs";
-  std::printf("%s, device %zu: %s\n", file.c_str(), v.device, found);
+  const bool is_newer = v.has_compared() && std::string_view(v.rules) != "2.6";
+  std::printf("%s, device %zu: %s%s%s\n", file.c_str(), v.device, found,
+              is_newer ? ", under the rules of PyTorch " : "", is_newer ? v.rules : "");
   if (!v.has_compared()) std::puts("  there is no allocation in a history, only the state at the end");
   std::printf("  allocations      %zu, at the same address as on the GPU %zu\n", v.allocations,
               v.same_address);
@@ -44,13 +46,13 @@ void print_json(const std::string& file, const verification& v) {
   std::printf(
       "{\"snapshot\": \"%s\", \"device\": %zu, \"agrees\": %s, \"allocations\": %zu, \"same_address\": "
       "%zu, \"segments\": %zu, \"maps\": %zu, \"segments_equal\": %s, \"peak_recorded\": %zu, \"peak_here\": "
-      "%zu}",
+      "%zu, \"rules\": \"%s\"}",
       replay::json_text(file).c_str(), v.device,
       !v.has_compared() ? "null"
       : v.agrees()      ? "true"
                         : "false",
       v.allocations, v.same_address, v.segments, v.maps, v.first_other_segment.empty() ? "true" : "false",
-      v.peak_recorded, v.peak_here);
+      v.peak_recorded, v.peak_here, v.rules);
 }
 
 /// A snapshot in a file; or what is wrong with it.

@@ -89,6 +89,29 @@ TEST(verify, follows_the_pages_of_expandable_segments) {
   EXPECT_EQ(found.peak_here, 62_MiB);
 }
 
+// Two free segments are equally large, and the older one lies above the other.
+TEST(verify, finds_out_whose_rules_a_recording_obeys) {
+  const std::uint64_t older = large_range + 40_MiB;
+  const std::uint64_t newer = large_range;
+  const auto serving = [&](std::uint64_t serves) {
+    const auto end = [&](std::uint64_t at) {
+      return segment_at(at, true, false, {{20_MiB, at == serves ? 20_MiB : 0}});
+    };
+    return verified(
+        recorded({end(newer), end(older)},
+                 {entry(action::segment_alloc, older, 20_MiB), entry(action::alloc, older, 20_MiB),
+                  entry(action::segment_alloc, newer, 20_MiB), entry(action::alloc, newer, 20_MiB),
+                  entry(action::free_completed, older, 20_MiB), entry(action::free_completed, newer, 20_MiB),
+                  entry(action::alloc, serves, 20_MiB)}));
+  };
+  const verification by_address = serving(newer);
+  EXPECT_TRUE(by_address.agrees()) << by_address.first_other_segment;
+  EXPECT_STREQ(by_address.rules, "2.6");
+  const verification by_age = serving(older);
+  EXPECT_TRUE(by_age.agrees()) << by_age.first_other_segment;
+  EXPECT_STREQ(by_age.rules, "2.14");
+}
+
 TEST(verify, begins_in_the_middle_of_what_was_mapped) {
   // At the start [0, 20) and [40, 60) MiB are mapped; what is in the hole comes, and what lies above it goes.
   const snapshot source =

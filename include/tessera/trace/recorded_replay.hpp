@@ -28,7 +28,8 @@
 namespace tessera::trace {
 
 /// Lets PyTorch's recipes decide again what one device's history tells, from the state where it begins. Frees take effect
-/// where they completed, and memory comes and goes as it did there.
+/// where they completed, and memory comes and goes as it did there. They are those of one release of PyTorch.
+template <typename Segments = pytorch_native, typename Ranges = pytorch_expandable>
 class recorded_replay {
  public:
   /// Of `settings`, ranges of addresses are of `range_size` bytes at most.
@@ -38,9 +39,9 @@ class recorded_replay {
     result_.device = device;
     settings.garbage_collection_threshold = fraction{};  // collected is what was collected there
     settings.expandable_segments = false;
-    segments_ = pytorch_native::configured(settings);
+    segments_ = Segments::configured(settings);
     settings.expandable_segments = true;
-    ranges_ = pytorch_expandable::configured(settings);
+    ranges_ = Ranges::configured(settings);
     ranges_.growth.reserve = memory_limit(range_size);
   }
 
@@ -68,8 +69,8 @@ class recorded_replay {
   using action = snapshot::action;
   /// Each part that decides for itself has an allocator of its own: private pools, and segments of either kind.
   struct pool {
-    std::unique_ptr<recorded_pool<pytorch_native>> segments;
-    std::unique_ptr<recorded_pool<pytorch_expandable>> ranges;
+    std::unique_ptr<recorded_pool<Segments>> segments;
+    std::unique_ptr<recorded_pool<Ranges>> ranges;
 
     template <typename F>
     decltype(auto) visit(F f) {
@@ -109,9 +110,9 @@ class recorded_replay {
   [[nodiscard]] pool& pool_of(const memory_owner& owner) {
     pool& found = pools_[{owner.pool, owner.expandable}];
     if (owner.expandable && found.ranges == nullptr)
-      found.ranges = std::make_unique<recorded_pool<pytorch_expandable>>(ranges_);
+      found.ranges = std::make_unique<recorded_pool<Ranges>>(ranges_);
     if (!owner.expandable && found.segments == nullptr)
-      found.segments = std::make_unique<recorded_pool<pytorch_native>>(segments_);
+      found.segments = std::make_unique<recorded_pool<Segments>>(segments_);
     return found;
   }
 
@@ -270,8 +271,8 @@ class recorded_replay {
 
   const snapshot& source_;
   std::size_t device_;
-  policies<pytorch_native> segments_{};
-  policies<pytorch_expandable> ranges_{};
+  policies<Segments> segments_{};
+  policies<Ranges> ranges_{};
   std::map<std::pair<snapshot::pool_id, bool>, pool> pools_;
   std::map<std::uint64_t, placed> live_;  // by recorded address
   pool* growing_ = nullptr;               // for which pages came that no request has asked for

@@ -13,9 +13,11 @@
 
 namespace tessera::trace {
 
-/// How the pytorch recipe and a recorded device compare; sizes in bytes.
+/// How a recipe of PyTorch and a recorded device compare; sizes in bytes.
 struct verification {
   std::size_t device = 0;
+  const char* rules =
+      "2.6";  ///< the release of PyTorch whose rules come closest: of which pytorch or pytorch_2_14 is
   std::size_t allocations = 0;
   std::size_t same_address = 0;
   std::size_t first_other_address = 0;  ///< the number of the first allocation at another address, from 0

@@ -8,6 +8,8 @@
 
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/recorded_replay.hpp>
 #include <tessera/trace/snapshot.hpp>
@@ -15,7 +17,8 @@
 
 namespace tessera::trace {
 
-/// Replays one device's history from its start through the pytorch recipe under the recorded settings. Frees take
+/// Replays one device's history from its start through the pytorch recipe under the recorded settings, and where they
+/// differ, through pytorch_2_14. Frees take
 /// effect where they completed, and memory goes back where it went back on the device, which knows its own limits.
 ///
 ///     #include <tessera/trace/file.hpp>
@@ -37,11 +40,34 @@ class verifier {
       return input_error{
           source_.name + ": device " + std::to_string(device_),
           "was recorded under backend:cudaMallocAsync, where the driver decides and not PyTorch"};
+    read_result<verification> best = under<pytorch_native, pytorch_expandable>(settings);
+    if (agree(best)) return best;
+    read_result<verification> other = under<pytorch_2_14_native, pytorch_2_14_expandable>(settings);
+    auto* const made = std::get_if<verification>(&other);
+    if (made == nullptr) return best;
+    made->rules = "2.14";
+    const auto* const before = std::get_if<verification>(&best);
+    const bool is_closer =
+        before == nullptr || made->agrees() || made->first_difference() > before->first_difference();
+    return is_closer ? other : best;
+  }
+
+ private:
+  static constexpr int most_tries = 16;
+
+  [[nodiscard]] static bool agree(const read_result<verification>& found) noexcept {
+    const auto* const made = std::get_if<verification>(&found);
+    return made != nullptr && made->agrees();
+  }
+  /// What the recipes of one release make of it.
+  template <typename Segments, typename Ranges>
+  [[nodiscard]] read_result<verification> under(const config::pytorch_settings& settings) const {
+    using rules = recorded_replay<Segments, Ranges>;
     // How large the device's ranges are is not recorded. Where that decided, the decision bounds it.
-    read_result<verification> best = recorded_replay(source_, device_, settings, unlimited).run();
+    read_result<verification> best = rules(source_, device_, settings, unlimited).run();
     std::size_t limit = limit_in(best, unlimited);
     for (int tries = 0; limit != 0 && tries < most_tries; ++tries) {
-      read_result<verification> next = recorded_replay(source_, device_, settings, limit).run();
+      read_result<verification> next = rules(source_, device_, settings, limit).run();
       limit = limit_in(next, limit);
       const auto* const made = std::get_if<verification>(&next);
       if (made != nullptr && made->first_difference() > std::get<verification>(best).first_difference())
@@ -49,9 +75,6 @@ class verifier {
     }
     return best;
   }
-
- private:
-  static constexpr int most_tries = 16;
 
   /// The size of ranges to try next, or 0.
   [[nodiscard]] static std::size_t limit_in(const read_result<verification>& found,
