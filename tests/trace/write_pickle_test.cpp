@@ -134,7 +134,7 @@ snapshot full() {
   call_stack_builder table(s.stacks);
   for (std::uint32_t i = 0; i < 3; ++i) {
     const std::uint32_t inner =
-        table.add_frame({table.add_text("f" + std::to_string(i)), table.add_text("a.py"), i});
+        table.add_frame({table.add_text("f" + std::to_string(i)), table.add_text("a.py"), i - 1ull});
     const std::uint32_t outer = table.add_frame({table.add_text("main"), table.add_text("b.py"), 1'000'000});
     table.add_stack(std::vector<std::uint32_t>{inner, outer, outer});
   }

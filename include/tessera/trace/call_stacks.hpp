@@ -21,7 +21,7 @@ class call_stacks {
   struct frame {
     std::uint32_t file = 0;
     std::uint32_t function = 0;
-    std::uint64_t line = 0;  ///< from 1 on; 0 where it is not known
+    std::uint64_t line = 0;  ///< from 1 on; 0 or 2^64 - 1 where it is not known
     auto operator<=>(const frame&) const = default;
   };
 

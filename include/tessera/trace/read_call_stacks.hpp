@@ -61,7 +61,11 @@ class call_stack_reader {
     const std::size_t before = made_.frames();
     const std::uint32_t file = read_text(dict, "filename");
     const std::uint32_t function = read_text(dict, "name");
-    const std::uint32_t place = table_.add_frame({file, function, in_.aside(dict, "line")});
+    // PyTorch gives -1, or 2^64 - 1, where it knows no line.
+    const pickled* const number = source_.find(dict, "line");
+    const bool has_line = number != nullptr && number->is == pickled::kind::integer;
+    const auto line = static_cast<std::uint64_t>(has_line ? number->integer : 0);
+    const std::uint32_t place = table_.add_frame({file, function, line});
     if (made_.frames() > before) in_.afford(dict, of_frame, 1);
     return place;
   }

@@ -63,7 +63,7 @@ class snapshot_writer {
       to_.dict([&] {
         to_.word("name"), text(f.function);
         to_.word("filename"), text(f.file);
-        number("line", f.line);
+        to_.word("line"), to_.integer(static_cast<std::int64_t>(f.line));
       });
     });
   }
