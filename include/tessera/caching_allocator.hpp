@@ -6,6 +6,7 @@
 
 #include <tessera/allocate_calls.hpp>
 #include <tessera/caller_mistake.hpp>
+#include <tessera/check_policies.hpp>
 #include <tessera/check_provider.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
@@ -34,8 +35,7 @@ template <typename Recipe, device_provider Provider, event_sink Sink = ignore_ev
           typename Counting = count_everything>
 class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provider, Sink, Counting>> {
   using calls = allocate_calls<caching_allocator>;
-  static_assert(check_recipe<Recipe>());
-  static_assert(check_provider<Recipe, Provider>());
+  static_assert(check_policies<Recipe>() && check_provider<Recipe, Provider>());
 
  public:
   caching_allocator() : caching_allocator(Provider{}) {}
@@ -133,8 +133,8 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     return taken != engine::taken::unknown;
   }
   request ask(std::size_t bytes, stream_id stream) const noexcept {
-    const std::size_t size = policies_.rounding.block_size(bytes);
-    return {bytes, size, policies_.pools.select(size), stream, policies_.streams.reuse_key(stream)};
+    const std::size_t size = block_size_for(policies_.rounding, bytes);
+    return {bytes, size, pool_for(policies_.pools, size), stream, policies_.streams.reuse_key(stream)};
   }
   [[gnu::always_inline]] engine::block* reuse(request want) noexcept {
     engine::free_blocks* const home = machine_.home(want.pool, want.key);

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
+#include <tessera/check_policies.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/usage.hpp>
@@ -39,9 +39,10 @@ template <typename Recipe, typename Machine>
   const std::size_t most = saturating_add(now.reserved, left_on(machine.device(), now.reserved));
   if (most < now.limit) now.limit = most;
   const std::size_t wanted = exactly ? size : chosen.growth.segment_size(size, now);
-  const std::size_t segment = in_whole_pages(chosen.pages, align_up(wanted, machine.device().granularity()));
-  if (segment < size) contract_broken("Recipe::growth: a segment must hold the block it is taken for");
-  return segment;
+  if (wanted < size || wanted > unlimited / 2)
+    refuse_answer("growth: segment_size", size, wanted,
+                  "a segment must hold the block it is taken for, and be smaller than 2^63");
+  return in_whole_pages(chosen.pages, align_up(wanted, machine.device().granularity()));
 }
 
 /// What will refuse a segment without the device being asked; by_device where it may be asked.
@@ -70,8 +71,12 @@ struct stitching_pages {
 template <typename Machine, typename Growth, typename Pages>
 stitching_pages pages_for(const Machine& machine, const Growth& growth, const Pages& pages,
                           std::size_t size) noexcept {
-  const page_order kinds = pages.backing(growth.page_size(size));
-  return {kinds, align_up(growth.page_size(size), machine.step(kinds))};
+  const std::size_t page = growth.page_size(size);
+  if (page == 0 || page % min_alignment != 0 || page > max_request)
+    refuse_answer("growth: page_size", size, page,
+                  "a page is a multiple of min_alignment, up to max_request");
+  const page_order kinds = pages.backing(page);
+  return {kinds, align_up(page, machine.step(kinds))};
 }
 
 /// Makes a window usable: idle pieces move there, or new ones are taken, so that at most `freely` bytes are reserved, and

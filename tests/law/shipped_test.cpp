@@ -45,6 +45,7 @@ static_assert(law::streams(reuse_in_order<>{}) && law::streams(reuse_in_order<fa
 static_assert(law::split(split_if_rest_at_least<512>{}) &&
               law::split(split_if_rest_at_least<64, block_end::high>{}));
 static_assert(law::split(split_up_to<>{}) && law::split(split_up_to<32_MiB>{}) &&
+              law::split(split_up_to<32_MiB, 20_MiB, 1_MiB, 0>{}) && !split_up_to<32_MiB>::cuts_oversize &&
               law::split(split_up_to<>{.max = 20_MiB}));
 static_assert(law::pages(back_with_normal_pages{}) && law::pages(back_with_huge_pages_first{}) &&
               law::pages(back_with_huge_pages_only{}));

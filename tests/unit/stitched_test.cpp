@@ -232,7 +232,9 @@ TEST(stitched, takes_0_for_its_knobs_as_1) {
 }
 
 struct one_piece_each : grow_by_stitching<> {
-  [[nodiscard]] static constexpr std::size_t largest_piece(const growth_state&) noexcept { return unlimited; }
+  [[nodiscard]] static constexpr std::size_t largest_piece(const growth_state&) noexcept {
+    return unlimited / 2;
+  }
   bool operator==(const one_piece_each&) const = default;
 };
 struct least_pieces : grow_by_stitching<> {

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/contract.hpp>
 
 namespace tessera {
 
@@ -42,7 +43,11 @@ struct page_order {
   std::size_t count = 0;
 
   [[nodiscard]] constexpr const page_kind* begin() const noexcept { return kinds.data(); }
-  [[nodiscard]] constexpr const page_kind* end() const noexcept { return kinds.data() + count; }
+  [[nodiscard]] constexpr const page_kind* end() const noexcept {
+    if (count == 0 || count > kinds.size())
+      contract_broken("Recipe::pages: backing names from one to three kinds of page");
+    return kinds.data() + count;
+  }
   /// Bytes that what is asked for is a multiple of, whichever kind serves.
   [[nodiscard]] constexpr std::size_t step() const noexcept {
     std::size_t most = 1;

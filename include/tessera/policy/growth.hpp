@@ -49,7 +49,7 @@ concept range_growth_policy =
 ///   p.page_size(block)          what is mapped is a multiple of it; all pages are of the kind that backs so many bytes
 ///   p.take_freely(state)        the reserved total up to which new memory is taken; above it, idle pieces move, so far
 ///                               as there are any
-///   p.largest_piece(state)      the most bytes that are mapped as one, and so move together; `unlimited` for no bound
+///   p.largest_piece(state)      the most bytes that are mapped as one, and so move together, below 2^63
 ///   p.least_growth(block)       bytes that a new piece may be stretched to behind the block, below what is taken freely
 ///   p.saves_pages(reserved, limit)   asked at each request: whether it is worth mapping to leave whole free pages whole
 template <typename P>

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 
+#include <tessera/core/contract.hpp>
 #include <tessera/core/number.hpp>
 #include <tessera/core/regular.hpp>
 
@@ -31,7 +32,10 @@ struct recovery_steps {
   std::size_t count = 0;
 
   [[nodiscard]] constexpr const recovery_step* begin() const noexcept { return steps.data(); }
-  [[nodiscard]] constexpr const recovery_step* end() const noexcept { return steps.data() + count; }
+  [[nodiscard]] constexpr const recovery_step* end() const noexcept {
+    if (count > steps.size()) contract_broken("Recipe::recovery: there are at most two steps");
+    return steps.data() + count;
+  }
 };
 
 /// Decides what is tried, in what order, when growth was refused.

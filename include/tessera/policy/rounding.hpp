@@ -26,6 +26,11 @@ concept rounding_policy = regular<P> && requires(const P& p, std::size_t request
   { p.block_size(requested) } noexcept -> std::same_as<std::size_t>;
 };
 
+/// Whether no answer of a rounding_policy needs a look when the program runs, as tests have shown that each keeps the law.
+/// Never so for a policy that is derived from such a one.
+template <typename P>
+inline constexpr bool always_lawful = false;
+
 /// Rounds up to the next multiple of `Step` bytes: little waste, many distinct sizes.
 template <std::size_t Step>
   requires(Step >= min_alignment && Step % min_alignment == 0)
@@ -35,6 +40,8 @@ struct round_to_multiple {
   }
   bool operator==(const round_to_multiple&) const = default;
 };
+template <std::size_t Step>
+inline constexpr bool always_lawful<round_to_multiple<Step>> = true;
 
 /// Rounds up to a power of two, at least `Least` bytes: few distinct sizes, up to half of each block wasted. Above
 /// `threshold`, rounds only to a multiple of `Least`, and nothing below it is rounded to more than it.
@@ -56,6 +63,8 @@ struct round_to_power_of_two {
   }
   bool operator==(const round_to_power_of_two&) const = default;
 };
+template <std::size_t Least, auto Threshold>
+inline constexpr bool always_lawful<round_to_power_of_two<Least, Threshold>> = true;
 
 /// Rounds large requests up to one of D equal steps between two powers of two, D taken from a table by size;
 /// requests up to Step x D, and where D is 0 or 1, to a multiple of `Step` bytes.
@@ -80,6 +89,8 @@ struct round_to_divisions {
   }
   bool operator==(const round_to_divisions&) const = default;
 };
+template <std::size_t Step, auto Table>
+inline constexpr bool always_lawful<round_to_divisions<Step, Table>> = true;
 
 /// Adds `Padding` bytes to each request, then rounds as `Inner` does: for what lies beside the user's bytes, or is read
 /// behind them.
@@ -95,5 +106,7 @@ struct round_padded {
   }
   bool operator==(const round_padded&) const = default;
 };
+template <std::size_t Padding, typename Inner>
+inline constexpr bool always_lawful<round_padded<Padding, Inner>> = always_lawful<Inner>;
 
 }  // namespace tessera

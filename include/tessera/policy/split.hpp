@@ -91,10 +91,9 @@ struct split_if_rest_at_least {
 template <auto Max = tunable<std::size_t>{unlimited}, auto Slack = tunable<std::size_t>{20_MiB},
           std::size_t SmallLimit = 1_MiB, std::size_t Waste = SmallLimit>
 struct split_up_to {
-  static_assert(
-      bytes_said<Max>() >= SmallLimit,
-      "split_up_to<Max, Slack, SmallLimit>: Max is in bytes, and at least SmallLimit, 1 MiB unless said "
-      "otherwise, as smaller blocks are always cut; 32 MiB are 32_MiB");
+  static_assert(bytes_said<Max>() > SmallLimit,
+                "split_up_to<Max, Slack, SmallLimit>: Max is in bytes, and more than SmallLimit, 1 MiB "
+                "unless said otherwise, as smaller blocks are always cut; 32 MiB are 32_MiB");
   static_assert(
       bytes_said<Slack>() >= min_alignment,
       "split_up_to<Max, Slack>: Slack is in bytes, and at least min_alignment, by which sizes of blocks "

@@ -39,7 +39,7 @@ TEST(grow_exactly, takes_the_block_and_no_more) {
 }
 
 struct grow_too_little : grow_exactly<> {
-  [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
+  [[nodiscard]] static std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return block / 2;
   }
   bool operator==(const grow_too_little&) const = default;

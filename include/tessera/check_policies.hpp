@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/contract.hpp>
+#include <tessera/core/fixed_text.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/core/usage.hpp>
+#include <tessera/law/policies.hpp>
+#include <tessera/policy/eviction.hpp>
+#include <tessera/policy/growth.hpp>
+#include <tessera/policy/pages.hpp>
+#include <tessera/policy/pools.hpp>
+#include <tessera/policy/recovery.hpp>
+#include <tessera/policy/rounding.hpp>
+#include <tessera/policy/split.hpp>
+#include <tessera/policy/streams.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+/// Holds the policies of a recipe to their laws: at sample points when compiling, and when the program runs, to what can be
+/// carried out.
+namespace tessera {
+
+/// Asks a policy of any axis once what its law asks.
+template <typename P>
+constexpr int ask_once(const P& p) {
+  if constexpr (rounding_policy<P>) (void)p.block_size(1);
+  if constexpr (pools_policy<P>) (void)p.select(min_alignment);
+  if constexpr (streams_policy<P>) {
+    (void)p.should_hold(stream_id(p.reuse_key(stream_id{})), stream_id{});
+    (void)p.crossing();
+  }
+  if constexpr (split_policy<P>) {
+    (void)p.should_split(min_alignment, 2 * min_alignment);
+    (void)p.may_serve(min_alignment, 2 * min_alignment);
+    (void)p.oversize();
+  }
+  if constexpr (pages_policy<P>) (void)p.backing(min_alignment);
+  if constexpr (growth_policy<P>) (void)p.segment_size(min_alignment, usage{});
+  if constexpr (range_growth_policy<P>) {
+    (void)p.page_size(min_alignment);
+    (void)p.base_alignment(min_alignment);
+    (void)p.range_size(min_alignment);
+  }
+  if constexpr (stitching_growth_policy<P>) {
+    (void)p.take_freely(growth_state{});
+    (void)p.largest_piece(growth_state{});
+  }
+  if constexpr (eviction_policy<P>) {
+    (void)p.bytes_to_evict(moment::before_growth, usage{});
+    (void)p.considers(min_alignment, usage{});
+  }
+  if constexpr (recovery_policy<P>) (void)p.steps(refusal::by_device);
+  return 0;
+}
+/// Whether a policy answers in constant expressions; one that does only when the program runs is asked then.
+template <typename P, int = ask_once(P{})>
+constexpr bool answers_in_constants(int) {
+  return true;
+}
+template <typename P>
+constexpr bool answers_in_constants(long) {
+  return false;
+}
+
+/// The law of a policy's axis, at sample points.
+template <typename P>
+constexpr bool keeps_law(const P& p) {
+  if constexpr (rounding_policy<P>) return law::rounding(p);
+  if constexpr (pools_policy<P>) return law::pools(p);
+  if constexpr (streams_policy<P>) return law::streams(p);
+  if constexpr (split_policy<P>) return law::split(p);
+  if constexpr (pages_policy<P>) return law::pages(p);
+  if constexpr (growth_policy<P>) return law::growth(p);
+  if constexpr (eviction_policy<P>) return law::eviction(p);
+  if constexpr (recovery_policy<P>) return law::recovery(p);
+}
+/// Stops the compiler where a policy, with the numbers that it begins with, breaks its law.
+template <typename P>
+inline constexpr bool is_lawful = true;
+template <typename P>
+  requires(answers_in_constants<P>(0))
+inline constexpr bool is_lawful<P> = keeps_law(P{});
+
+/// Says in one sentence which alias of a recipe is wrong, or which law its policy breaks.
+template <typename Recipe>
+consteval bool check_policies() {
+  if constexpr (recipe<Recipe>) {
+    return is_lawful<typename Recipe::rounding> && is_lawful<typename Recipe::pools> &&
+           is_lawful<typename Recipe::streams> && is_lawful<typename Recipe::split> &&
+           is_lawful<typename Recipe::pages> && is_lawful<typename Recipe::growth> &&
+           is_lawful<typename Recipe::eviction> && is_lawful<typename Recipe::recovery>;
+  } else {
+    return check_recipe<Recipe>();
+  }
+}
+
+/// Ends the program for a number that a policy answered to another, with the rule that it breaks.
+[[noreturn, gnu::noinline, gnu::cold]] inline void refuse_answer(const char* question, std::size_t asked,
+                                                                 std::size_t answer,
+                                                                 const char* rule) noexcept {
+  fixed_text words;
+  words.add("Recipe::").add(question).add("(").add(asked).add(") is ").add(answer).add("; ").add(rule);
+  contract_broken(words.c_str());
+}
+
+/// The size of the block that serves a request.
+template <typename Rounding>
+[[nodiscard, gnu::always_inline]] inline std::size_t block_size_for(const Rounding& rounding,
+                                                                    std::size_t bytes) noexcept {
+  const std::size_t size = rounding.block_size(bytes);
+  if constexpr (!always_lawful<Rounding>) {
+    if (size - bytes > max_request || size % min_alignment != 0)
+      refuse_answer("rounding: block_size", bytes, size,
+                    "a block holds the request, and is a multiple of min_alignment, 64 bytes, below 2^61");
+  }
+  return size;
+}
+
+/// The pool of a block.
+template <typename Pools>
+[[nodiscard, gnu::always_inline]] inline std::size_t pool_for(const Pools& pools, std::size_t size) noexcept {
+  const std::size_t pool = pools.select(size);
+  if (pool >= Pools::count) refuse_answer("pools: select", size, pool, "a pool's number is below count");
+  return pool;
+}
+
+}  // namespace tessera

@@ -1,0 +1,11 @@
+// expect: split keeps no empty rest: should_split(n, n) is false
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct unlawful : tessera::split_never {
+  static constexpr bool should_split(std::size_t, std::size_t) noexcept { return true; }
+  bool operator==(const unlawful&) const = default;
+};
+using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+
+int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }

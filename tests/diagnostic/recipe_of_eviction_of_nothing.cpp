@@ -1,0 +1,11 @@
+// expect: eviction wants nothing where nothing is reserved
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct unlawful : tessera::evict_at_free {
+  static constexpr std::size_t bytes_to_evict(tessera::moment, const tessera::usage&) noexcept { return 1; }
+  bool operator==(const unlawful&) const = default;
+};
+using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+
+int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }

@@ -1,0 +1,11 @@
+// expect: streams: nothing is held without events
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct unlawful : tessera::reuse_ignoring_streams {
+  static constexpr bool should_hold(tessera::stream_id, tessera::stream_id) noexcept { return true; }
+  bool operator==(const unlawful&) const = default;
+};
+using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+
+int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }

@@ -1,0 +1,12 @@
+// expect: pages name at least one kind
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct unlawful {
+  static constexpr bool uses_page_kinds = false;
+  static constexpr tessera::page_order backing(std::size_t) noexcept { return {}; }
+  bool operator==(const unlawful&) const = default;
+};
+using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+
+int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }

@@ -1,0 +1,11 @@
+// expect: growth covers: segment_size(n) >= n
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct unlawful : tessera::grow_by_segments<> {
+  static constexpr std::size_t segment_size(std::size_t, const tessera::usage&) noexcept { return 1048576; }
+  bool operator==(const unlawful&) const = default;
+};
+using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+
+int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }

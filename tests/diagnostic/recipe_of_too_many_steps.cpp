@@ -1,0 +1,11 @@
+// expect: recovery counts its steps
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct unlawful {
+  static constexpr tessera::recovery_steps steps(tessera::refusal) noexcept { return {{}, 3}; }
+  bool operator==(const unlawful&) const = default;
+};
+using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+
+int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }

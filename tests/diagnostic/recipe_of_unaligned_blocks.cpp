@@ -1,0 +1,11 @@
+// expect: rounding is aligned: block_size(n) is a multiple of min_alignment
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+struct unlawful {
+  static constexpr std::size_t block_size(std::size_t n) noexcept { return n; }
+  bool operator==(const unlawful&) const = default;
+};
+using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+
+int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }
