@@ -6,12 +6,14 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/config/pytorch.hpp>
+#include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/trace/event.hpp>
 #include <tessera/trace/program.hpp>
 #include <tessera/trace/snapshot.hpp>
@@ -43,11 +45,17 @@ replay::row measure(const std::string& name, const tessera::trace::program& prog
   return found;
 }
 
-/// Whether policies are those of recorded settings.
+template <typename Recipe, typename Family>
+inline constexpr bool is_of = std::is_same_v<Recipe, typename Family::template recipe_at<0>> ||
+                              std::is_same_v<Recipe, typename Family::template recipe_at<1>>;
+
+/// Whether a recipe and its policies are those of a recorded run.
 template <typename Recipe>
-bool is_recorded(const tessera::policies<Recipe>& chosen, tessera::config::pytorch_settings settings) {
-  if constexpr (requires { Recipe::serves(settings); }) {
-    return Recipe::serves(settings) && chosen == Recipe::configured(settings);
+bool is_recorded(const tessera::policies<Recipe>& chosen, const replay::recorded_run& run) {
+  constexpr bool by_2_14 = is_of<Recipe, tessera::pytorch_2_14_family>;
+  if constexpr (by_2_14 || is_of<Recipe, tessera::pytorch_family>) {
+    return run.by_2_14() == by_2_14 && Recipe::serves(run.settings) &&
+           chosen == Recipe::configured(run.settings);
   }
   return false;
 }
@@ -115,14 +123,15 @@ std::variant<std::vector<replay::row>, std::string> replay::rows_of(const std::v
         choose_recipe(w.recipe, w.conf, said.memory_fraction,
                       [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
                         rows.push_back(measure<Recipe>(w.name, program, chosen, said.capacity));
-                        if (recorded != nullptr && is_recorded(chosen, recorded->settings))
+                        if (recorded != nullptr && is_recorded(chosen, *recorded))
                           take_recorded(rows.back(), *recorded);
                       });
     if (!wrong.empty()) return wrong;
   }
   if (recorded != nullptr &&
       std::none_of(rows.begin(), rows.end(), [](const row& r) { return r.as_recorded; })) {
-    row added{.recipe = recorded->settings.expandable_segments ? "pytorch_expandable" : "pytorch"};
+    row added{.recipe = recorded->by_2_14() ? "pytorch_2_14" : "pytorch"};
+    if (recorded->settings.expandable_segments) added.recipe += "_expandable";
     take_recorded(added, *recorded);
     rows.insert(rows.begin(), added);
   }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct recorded_run {
   std::string conf;
   tessera::trace::verification outcome;
   std::size_t failures = 0;
+
+  [[nodiscard]] bool by_2_14() const { return outcome.rules == std::string_view("2.14"); }
 };
 /// The run of one device of a snapshot; or why there is none.
 [[nodiscard]] tessera::trace::read_result<recorded_run> run_as_recorded(

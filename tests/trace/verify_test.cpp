@@ -182,6 +182,19 @@ TEST(verify, refuses_recordings_of_the_drivers_pools_and_impossible_pages) {
             "file: device 0: 512 bytes at 2199023255552 are not whole steps of 4096 bytes");
   EXPECT_EQ(refused(recorded({segment_at(large_range, true, true, {{1024_GiB, 0}})}, {})),
             "file: device 0: more than 262144 pages are mapped");
+  EXPECT_EQ(refused(recorded({segment_at(large_range, true, true, {{1024_GiB, 1024_GiB}})},
+                             {entry(action::segment_map, large_range, 1024_GiB),
+                              entry(action::alloc, large_range, 1024_GiB)})),
+            "file: device 0: more than 262144 pages are mapped");
+}
+
+TEST(verify, maps_no_more_than_came) {
+  // Else a request in a file of a few bytes would take as many pages here as it says.
+  const verification found = verified(recorded(
+      {segment_at(large_range, true, true, {{20_MiB, 20_MiB}})},
+      {entry(action::segment_map, large_range, 20_MiB), entry(action::alloc, large_range, max_request)}));
+  EXPECT_FALSE(found.agrees());
+  EXPECT_EQ(found.peak_here, 0u);
 }
 
 TEST(verify, has_nothing_to_compare_without_a_history) {

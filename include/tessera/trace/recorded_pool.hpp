@@ -43,6 +43,7 @@ class recorded_pool {
     if constexpr (maps) {
       device().expect_range(range);
       device().mapped_there(whole);
+      device().give_at_most(device().missing());
       const auto& growth = chosen().growth;
       const std::size_t page = growth.page_size(s.large ? s.size : 1);
       engine::free_blocks* const home = machine().home(s.large ? 1 : 0, s.stream);
@@ -92,13 +93,15 @@ class recorded_pool {
 
   /// Serves a request as the recipe decides; null where it takes more memory than came there.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream) {
+    if constexpr (maps) {
+      if (bytes > operator""_GiB(512)) return nullptr;  // pages are planned before the device refuses them
+      device().give_at_most(device().missing());
+    }
     return allocator_.try_allocate(bytes != 0 ? bytes : 1, stream);
   }
   /// Asks for what was refused there, although some pages came for it, which stay.
   void fail(std::size_t bytes, stream_id stream) {
-    device().give_at_most(device().missing());
     if (void* const p = allocate(bytes, stream)) allocator_.deallocate(p);
-    device().give_at_most(unlimited);
   }
   void deallocate(void* p) { allocator_.deallocate(p); }
 

@@ -57,6 +57,7 @@ class recorded_replay {
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const snapshot::entry& e = entries[i];
       if (!is_possible(e)) return impossible(e.address, e.size, unit(e));
+      if (about_pages(e) && !count_pages(e.size, e.what == action::segment_map)) return too_many_pages();
       if (growing_ != nullptr && e.what != action::segment_map && e.what != action::alloc)
         fail(entries, request[i]);
       step(e, owners[i]);
@@ -88,6 +89,15 @@ class recorded_replay {
   [[nodiscard]] input_error impossible(std::uint64_t address, std::size_t bytes, std::size_t unit) const {
     return error(std::to_string(bytes) + " bytes at " + std::to_string(address) + " are not whole steps of " +
                  std::to_string(unit) + " bytes");
+  }
+  /// Counts pages that come or go; false where they are too many, as each takes host memory here.
+  [[nodiscard]] bool count_pages(std::size_t bytes, bool come) noexcept {
+    const std::size_t pages = bytes / operator""_MiB(2);
+    pages_ = come ? pages_ + pages : pages_ - pages;
+    return pages_ <= most_pages;
+  }
+  [[nodiscard]] input_error too_many_pages() const {
+    return error("more than " + std::to_string(most_pages) + " pages are mapped");
   }
   [[nodiscard]] static bool is_request(const snapshot::entry& e) noexcept {
     return e.what == action::alloc || e.what == action::oom;
@@ -147,7 +157,6 @@ class recorded_replay {
   [[nodiscard]] std::optional<input_error> adopt(const std::vector<snapshot::segment>& segments,
                                                  const std::vector<memory_owner>& owners) {
     const auto ranges = ranges_at_start(segments, owners);
-    std::size_t pages = 0;
     for (const snapshot::segment& s : segments) {
       const std::size_t unit = s.expandable ? recorded_device::step({}) : min_alignment;
       for (const snapshot::block& b : s.blocks) {
@@ -157,8 +166,7 @@ class recorded_replay {
       if (!is_possible(s.address, s.size, unit)) return impossible(s.address, s.size, unit);
       const memory_owner owner = memory_owner::of(s);
       const auto range = ranges.find(owner);
-      if (s.expandable && (pages += s.size / operator""_MiB(2)) > most_pages)
-        return error("more than " + std::to_string(most_pages) + " pages are mapped");
+      if (s.expandable && !count_pages(s.size, true)) return too_many_pages();
       pool& to = pool_of(owner);
       if (!to.visit([&](auto& all) { return all.adopt(s, range != ranges.end() ? range->second : 0); }))
         return error("the segment at " + std::to_string(s.address) + " is none that the recipe could have");
@@ -267,7 +275,7 @@ class recorded_replay {
     result_.peak_recorded = (std::max)(result_.peak_recorded, reserved_);
   }
 
-  static constexpr std::size_t most_pages = 1 << 18;  // of 2 MiB; each takes host memory here
+  static constexpr std::size_t most_pages = 1 << 18;  // of 2 MiB
 
   const snapshot& source_;
   std::size_t device_;
@@ -276,6 +284,7 @@ class recorded_replay {
   std::map<std::pair<snapshot::pool_id, bool>, pool> pools_;
   std::map<std::uint64_t, placed> live_;  // by recorded address
   pool* growing_ = nullptr;               // for which pages came that no request has asked for
+  std::size_t pages_ = 0;                 // that are mapped there
   std::size_t reserved_ = 0;              // there
   std::size_t here_ = 0;                  // in all pools
   verification result_;
