@@ -50,6 +50,15 @@ bool serves_shipped() {
   return good;
 }
 
+/// A policy that answers only when the program runs.
+struct round_late {
+  [[nodiscard]] static std::size_t block_size(std::size_t requested) noexcept {
+    static const std::size_t step = 512;
+    return align_up(requested, step);
+  }
+  bool operator==(const round_late&) const = default;
+};
+
 /// Recipes of settings, and with policies whose numbers are written out.
 bool serves_composed() {
   using settled = pytorch<"max_split_size_mb:64,garbage_collection_threshold:0.8,roundup_power2_divisions:4">;
@@ -64,7 +73,8 @@ bool serves_composed() {
          serves_alone_and_in_adaptors<paddle<"FLAGS_free_idle_chunk=1">>("paddle") &&
          serves_alone_and_in_adaptors<pytorch_pinned<"pinned_max_cached_size_mb:64">>("pinned") &&
          serves_alone_and_in_adaptors<tuned>("tuned") &&
-         serves("pages", caching_allocator<pages, simulated_device>());
+         serves("pages", caching_allocator<pages, simulated_device>()) &&
+         serves("late", caching_allocator<with<pytorch<>, round_late>, simulated_device>());
 }
 
 /// An allocator under settings of the environment, on each of two devices, and what tools ask of them.
