@@ -79,7 +79,7 @@ class free_blocks {
   [[nodiscard]] block* lowest() const noexcept { return at(next_bin(first_bin)).lowest(); }
   /// The one that follows, or null.
   template <typename Order = by_address>
-  [[nodiscard]] block* after(const block& b) const noexcept {
+  [[nodiscard, gnu::always_inline]] block* after(const block& b) const noexcept {
     block* const found = at(b.mark.bin).template after<Order>(b);
     return found != nullptr ? found : at(next_bin(b.mark.bin)).lowest();
   }
