@@ -11,7 +11,7 @@
 using namespace tessera::literals;
 
 int main() try {
-  // A string that breaks a rule does not compile, and the first line of the error names the rule and the key.
+  // A string that breaks a rule does not compile: the first line of g++'s and clang's error names the rule and the key.
   using npu = tessera::torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6">;
   tessera::caching_allocator<npu, tessera::simulated_device> tuned;
   tuned.deallocate(tuned.allocate(40_MiB));

@@ -71,7 +71,8 @@ struct aligned_request {
   }
 
   /// Takes back what allocate gave for an equal request. Null is ignored.
-  ///   Requires:  that; else the program ends, but that other bytes go unnoticed with alignments of 128 to 512
+  ///   Requires:  that; else the program ends. Not noticed are other bytes with alignments of 128 to 512, and a request of
+  ///              another size and alignment that needs a block of just as many bytes
   ///   Cost:      that of the allocator's, where the block is one of just the bytes; else that of find
   template <typename A>
   void deallocate(A& pool, void* p) const noexcept {

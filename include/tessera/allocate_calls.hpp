@@ -32,12 +32,14 @@ class allocate_calls {
   /// The same at a multiple of `alignment`.
   ///   Cost:  up to 512 nothing more where the block happens to lie so; else `alignment` more bytes
   [[nodiscard]] void* allocate(std::size_t bytes, std::align_val_t alignment, stream_id stream = {}) {
-    return bytes != 0 ? aligned_request(bytes, alignment).allocate(self(), stream) : nullptr;
+    const aligned_request wanted(bytes, alignment);
+    return bytes != 0 ? wanted.allocate(self(), stream) : nullptr;
   }
   /// The same, but null where allocate throws.
   [[nodiscard]] void* try_allocate(std::size_t bytes, std::align_val_t alignment,
                                    stream_id stream = {}) noexcept {
-    return bytes != 0 ? aligned_request(bytes, alignment).try_allocate(self(), stream) : nullptr;
+    const aligned_request wanted(bytes, alignment);
+    return bytes != 0 ? wanted.try_allocate(self(), stream) : nullptr;
   }
   /// Takes back what was allocated with an alignment. Null is ignored.
   ///   Requires:  the same bytes and alignment; else the program ends, as far as an aligned_request notices

@@ -78,7 +78,8 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
 
   /// Notes that `stream` uses a live block, so that freeing it waits for that use. Null and an empty handle are ignored.
   ///   Requires:  as deallocate does
-  ///   Returns:   false where nothing is noted: of null, without such a stream, or without host memory
+  ///   Returns:   true where the use is noted, or need not be, as of the block's own stream; false for null, for a stream
+  ///              that does not exist, and where host memory ran out
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     return note_use(machine_, policies_.streams, expect_live(machine_, "record_stream", p), stream);
   }

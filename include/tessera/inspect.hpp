@@ -74,7 +74,8 @@ struct block_place {
 };
 
 /// The segment that the live block at an address lies in, and how far behind its begin: what another process needs, as
-/// handles of CUDA's and ACL's are those of segments. The allocator may be of any kind.
+/// handles of CUDA's and ACL's are those of segments. The allocator may be of any kind. What was allocated with an alignment
+/// may begin inside its block, whose address is that of aligned_request(bytes, alignment).find(pool, p).
 ///
 ///     void* const p = pool.allocate(1000);
 ///     const tessera::block_place place = tessera::place_of(pool, p);
@@ -103,7 +104,8 @@ template <typename Allocator>
   return told;
 }
 
-/// Bytes of the cache that trim() could not give back, because live or pending blocks share their segments or pages.
+/// Bytes of the cache that trim() could not give back, because live or pending blocks share their segments or pages. Of a
+/// caching_allocator; for_each_allocator reaches those of other kinds.
 ///   Cost:  linear in the blocks, and in ranges in their pages
 template <typename Allocator>
 [[nodiscard]] std::size_t pinned_bytes(Allocator& pool) {

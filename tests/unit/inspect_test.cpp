@@ -58,6 +58,17 @@ TEST(inspect, finds_a_live_block_by_its_address_alone) {
   EXPECT_EQ(live_block_at(pool, p).bytes, 0u);
 }
 
+TEST(inspect, a_block_is_found_by_its_own_address_where_an_alignment_moved_the_users) {
+  caching_allocator<pytorch_native, simulated_device> pool;
+  (void)pool.allocate(600);
+  const std::align_val_t alignment{4096};
+  void* const p = pool.allocate(1000, alignment);
+  EXPECT_EQ(place_of(pool, p).segment.bytes, 0u);
+  const block_place place = place_of(pool, aligned_request(1000, alignment).find(pool, p).address);
+  EXPECT_EQ(place.segment.bytes, 2_MiB);
+  EXPECT_EQ(place.offset, 1024u);
+}
+
 /// Every live block lies where a walk over all blocks finds it.
 template <typename Pool, typename Blocks>
 void expect_places(Pool& pool, Blocks& all_blocks) {

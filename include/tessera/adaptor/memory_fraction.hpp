@@ -16,6 +16,9 @@ namespace tessera {
 ///   Returns:  false where `share` is not from 0 to 1, and nothing has changed
 template <typename Recipe>
 [[nodiscard]] constexpr bool set_memory_fraction(policies<Recipe>& chosen, double share) noexcept {
+  static_assert(
+      requires { chosen.growth.most = memory_limit{}; },
+      "set_memory_fraction: the recipe's growth has no limit that may be set, a member `most`");
   if (!(share >= 0 && share <= 1)) return false;
   memory_limit most(chosen.growth.most);
   most.share.billionths = static_cast<std::uint64_t>(share * 1e9 + 0.5);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -36,8 +37,8 @@ namespace tessera {
 /// is asked once more, as without lanes. The sink learns of one event at a time, in the order of each lane.
 ///
 /// One thread gets what a caching_allocator would give it, with these exceptions. A lane looks whether other streams have come
-/// past its blocks when it allocates or is looked at itself. What a policy is told of `usage`, but for the limit, is the
-/// lane's: eviction and stitching go by that. No block, and no idle page, serves a stream of another lane: with a recipe whose
+/// past its blocks when it allocates or is looked at itself. A policy sees the usage of its own lane, with the limit of all
+/// lanes: eviction and stitching go by that. No block, and no idle page, serves a stream of another lane: with a recipe whose
 /// blocks cross, as cuda_async, more requests fail where memory is short. With several threads, others may take what
 /// was given back before it is asked for; a request then has them empty their caches again, a few times at most.
 ///
@@ -73,7 +74,7 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
     return at != nullptr ? at->try_allocate(bytes, stream) : nullptr;
   }
 
-  /// An address that is not a live block's may be found to be none only later; then, too, the program ends.
+  /// A mistaken address may be noticed only when a thread next allocates or looks; the program then ends in that thread.
   void deallocate(void* p) noexcept { hand_back({p, unlimited}); }
   void deallocate(void* p, std::size_t bytes) noexcept {
     if (p != nullptr && bytes > max_request) contract_broken("deallocate: not the requested size", p);
@@ -129,16 +130,20 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
     sum.has_limit = limit != unlimited;
     return sum;
   }
-  /// The same; peaks are upper bounds.
+  /// The same. Peaks are sums of the lanes' peaks, which are upper bounds; those of what the device gave are of all lanes
+  /// together.
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {
     tessera::statistics<Recipe::pools::count> sum;
     for_each_lane([&](lane_type& l) { l.look([&](allocator& in) { add_to(sum, in.statistics()); }); });
+    const auto most = static_cast<std::int64_t>(budget_.peak());
+    for (counter* c : {&sum.device_bytes, &sum.all.reserved_bytes}) c->peak = std::min(c->peak, most);
     return sum;
   }
   void reset_peak_statistics() noexcept {
     for_each_lane([](lane_type& l) { l.look([](allocator& in) { in.reset_peak_statistics(); }); });
+    budget_.reset_peak();
   }
   void reset_accumulated_statistics() noexcept {
     for_each_lane([](lane_type& l) { l.look([](allocator& in) { in.reset_accumulated_statistics(); }); });

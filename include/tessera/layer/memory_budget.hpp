@@ -39,6 +39,16 @@ class memory_budget {
     const std::lock_guard lock(mutex_);
     return taken_;
   }
+  /// The most that were taken at one time, since the start or the last reset_peak(). Never less than the device gave; what
+  /// several threads give back and take at once may count as taken at one time.
+  [[nodiscard]] std::size_t peak() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return peak_;
+  }
+  void reset_peak() noexcept {
+    const std::lock_guard lock(mutex_);
+    peak_ = taken_;
+  }
   /// Bytes that may still be taken.
   [[nodiscard]] std::size_t left() const noexcept {
     const std::lock_guard lock(mutex_);
@@ -54,23 +64,31 @@ class memory_budget {
   /// gave them. No lock is held meanwhile; ask() may use the budget, but for this call.
   template <typename F>
   [[nodiscard]] bool take(std::size_t bytes, std::size_t beyond, F ask) noexcept {
+    std::size_t given_back = 0;
     {
       const std::size_t within = bytes - beyond;
       std::unique_lock lock(mutex_);
       settled_.wait(lock, [&] { return !has_room(within) || has_room(saturating_add(asked_for_, within)); });
       if (!has_room(within)) return false;
       asked_for_ += bytes;
+      given_back = given_back_;
     }
     const bool given = ask();
     const std::lock_guard lock(mutex_);
     asked_for_ -= bytes;
-    if (given) taken_ += bytes;
+    if (given) {
+      taken_ += bytes;
+      // The device may have given this before it took back what was given back meanwhile.
+      const std::size_t most = taken_ + (given_back_ - given_back);
+      if (most > peak_) peak_ = most;
+    }
     settled_.notify_all();
     return given;
   }
   void give_back(std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     taken_ -= bytes;
+    given_back_ += bytes;
     settled_.notify_all();
   }
 
@@ -83,7 +101,9 @@ class memory_budget {
   std::condition_variable settled_;
   std::size_t limit_;
   std::size_t taken_ = 0;
-  std::size_t asked_for_ = 0;  // of calls that have not ended
+  std::size_t peak_ = 0;
+  std::size_t given_back_ = 0;  // since the start; wraps
+  std::size_t asked_for_ = 0;   // of calls that have not ended
 };
 
 }  // namespace tessera

@@ -491,6 +491,17 @@ TEST(per_stream_threads, explain_out_of_memory_with_what_all_lanes_hold) {
   EXPECT_NE(pool.allocate(18_MiB, stream_id{3}), nullptr);
 }
 
+TEST(per_stream_threads, have_the_peak_of_what_the_device_gave_to_all_lanes) {
+  per_stream<pytorch<>, simulated_device> pool;
+  for (std::size_t lane = 0; lane < 5; ++lane) pool.deallocate(pool.allocate(70_GiB, stream_id{lane}));
+  const auto told = pool.statistics();
+  EXPECT_EQ(told.device_bytes.peak, static_cast<std::int64_t>(70_GiB));
+  EXPECT_EQ(told.all.reserved_bytes.peak, static_cast<std::int64_t>(70_GiB));
+  pool.trim();
+  pool.reset_peak_statistics();
+  EXPECT_EQ(pool.statistics().device_bytes.peak, 0);
+}
+
 TEST(per_stream_threads, a_limit_of_growth_is_no_limit_of_the_device) {
   gated_device shared(100_MiB);
   torch pool{gated_ref(shared), {.growth = {.most = 40_MiB}}};

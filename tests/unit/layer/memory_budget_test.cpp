@@ -47,6 +47,29 @@ TEST(memory_budget, does_not_count_what_was_not_given) {
   EXPECT_TRUE(budget.take(100, 0, given));
 }
 
+TEST(memory_budget, knows_the_most_that_was_taken_at_one_time) {
+  memory_budget budget(100);
+  EXPECT_TRUE(budget.take(60, 0, given));
+  budget.give_back(60);
+  EXPECT_TRUE(budget.take(40, 0, given));
+  EXPECT_FALSE(budget.take(50, 0, refused));
+  EXPECT_EQ(budget.peak(), 60u);
+  budget.reset_peak();
+  EXPECT_EQ(budget.peak(), 40u);
+  EXPECT_TRUE(budget.take(30, 0, given));
+  EXPECT_EQ(budget.peak(), 70u);
+}
+TEST(memory_budget, what_goes_back_during_a_call_may_have_been_there_with_what_it_gave) {
+  memory_budget budget(100);
+  EXPECT_TRUE(budget.take(60, 0, given));
+  EXPECT_TRUE(budget.take(40, 0, [&budget] {
+    budget.give_back(60);
+    return true;
+  }));
+  EXPECT_EQ(budget.taken(), 40u);
+  EXPECT_EQ(budget.peak(), 100u);
+}
+
 TEST(memory_budget, a_lower_limit_takes_nothing_back) {
   memory_budget budget(100);
   EXPECT_TRUE(budget.take(80, 0, given));
