@@ -36,11 +36,10 @@ namespace tessera {
 /// holds for all lanes together. Where the recipe recovers by emptying the cache, all lanes empty theirs, and then the device
 /// is asked once more, as without lanes. The sink learns of one event at a time, in the order of each lane.
 ///
-/// One thread gets what a caching_allocator would give it, with these exceptions. A lane looks whether other streams have come
-/// past its blocks when it allocates or is looked at itself. A policy sees the usage of its own lane, with the limit of all
-/// lanes: eviction and stitching go by that. No block, and no idle page, serves a stream of another lane: with a recipe whose
-/// blocks cross, as cuda_async, more requests fail where memory is short. With several threads, others may take what
-/// was given back before it is asked for; a request then has them empty their caches again, a few times at most.
+/// One thread gets what a caching_allocator would give it, with these exceptions. A lane polls events only when it allocates
+/// or is looked at itself. A policy sees its own lane's usage, with the limit of all lanes. No block, and no idle page, serves
+/// a stream of another lane: with a recipe whose blocks cross, as cuda_async, more requests fail where memory is short. With
+/// several threads, others may take what was given back; a request then empties their caches again, at most eight times.
 ///
 /// Where the recipe maps pages into ranges, each lane has ranges of its own. What `locked` says of its mutex then holds for
 /// that of each lane.
@@ -130,8 +129,7 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
     sum.has_limit = limit != unlimited;
     return sum;
   }
-  /// The same. Peaks are sums of the lanes' peaks, which are upper bounds; those of what the device gave are of all lanes
-  /// together.
+  /// The same. Peaks are sums of the lanes' peaks, so upper bounds; that of what the device gave is of all lanes together.
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {

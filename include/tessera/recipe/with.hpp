@@ -41,6 +41,8 @@ consteval bool check_distinct() {
 ///     tessera::caching_allocator<less_waste, tessera::simulated_device> tuned;
 template <typename Base, typename... Policy>
 struct with final {
+  static_assert(recipe<Base>,
+                "with<Base, Policy...>: the first type is no recipe; name one, as tessera::pytorch<>");
   static_assert((check_policy<Policy>() && ...));
   static_assert(check_distinct<Policy...>());
 

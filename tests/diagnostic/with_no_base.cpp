@@ -1,0 +1,7 @@
+// expect first: with<Base, Policy...>: the first type is no recipe
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.hpp>
+
+using wrong = tessera::with<tessera::round_to_multiple<256>, tessera::split_never>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
