@@ -42,7 +42,9 @@ class steps {
   ~steps() { progress_line::clear(); }
 
   void next(const std::string& text) {
-    progress_line::show("[" + std::to_string(++done_) + "/" + std::to_string(total_) + "] " + text);
+    std::string line(1, '[');  // g++ 12 warns of "[" + std::string
+    line.append(std::to_string(++done_)).append("/").append(std::to_string(total_)).append("] ");
+    progress_line::show(line + text);
   }
 
  private:
