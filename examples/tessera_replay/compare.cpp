@@ -34,9 +34,9 @@ const input_error* reason_in(const std::optional<read_result<recorded_run>>& rec
   return recorded ? std::get_if<input_error>(&*recorded) : nullptr;
 }
 
-void print(const tessera::trace::program& program, const std::vector<row>& rows,
+void print(const std::string& title, const tessera::trace::program& program, const std::vector<row>& rows,
            const std::optional<read_result<recorded_run>>& recorded) {
-  std::printf("%s: %zu operations\n", program.name().c_str(), program.events().size());
+  std::printf("%s: %zu operations\n", title.c_str(), program.events().size());
   std::printf("  %-20s %9s %9s %10s %8s %8s %7s %7s %7s %7s %7s %8s %6s\n", "recipe", "peak MiB", "over live",
               "cached MiB", "acquire", "release", "create", "destroy", "map", "unmap", "retries", "failures",
               "ns/op");
@@ -125,7 +125,8 @@ int replay::compare(const arguments& said) {
       progress_line::clear();
       list.next();
       const auto& shown = std::get<std::vector<row>>(rows);
-      said.json ? print_json(program, shown, recorded) : print(program, shown, recorded);
+      const std::string title = program.name() + fraction_text(said, ", --memory-fraction ");
+      said.json ? print_json(program, shown, recorded) : print(title, program, shown, recorded);
     }
   }
   return code;

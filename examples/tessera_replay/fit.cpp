@@ -44,7 +44,8 @@ int replay::fit(const arguments& said) {
     };
     const auto found = least_capacity(program.peak_live(), most, completes_with);
     if (!found)
-      return complain(said.files[0] + ": does not complete with " + std::to_string(most) + " bytes");
+      return complain(said.files[0] + ": does not complete with " + std::to_string(most) + " bytes" +
+                      fraction_text(said, " and --memory-fraction "));
     const std::size_t enough = *found;
     std::vector<std::size_t> failing;
     for (const std::size_t percent : probed) {

@@ -45,7 +45,7 @@ read_result<std::vector<std::size_t>> replay::chosen_devices(const std::string& 
                                                              std::optional<std::size_t> device) {
   if (!device) return there;
   if (std::find(there.begin(), there.end(), *device) != there.end()) return std::vector<std::size_t>{*device};
-  return input_error{path, "tells nothing of device " + std::to_string(*device) + ", but of " +
+  return input_error{path, "has no device " + std::to_string(*device) + "; it has " +
                                (there.empty() ? "none" : numbers_in(there))};
 }
 

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,9 +38,16 @@ using tessera::trace::read_result;
   path.remove_prefix(path.find_last_of('/') + 1);
   return std::string(path.substr(0, path.find_last_of('.')));
 }
+/// The memory fraction behind these words; nothing where none was set.
+[[nodiscard]] inline std::string fraction_text(const arguments& said, const std::string& before) {
+  if (!said.memory_fraction) return {};
+  char number[32];
+  return before + std::string(number, std::to_chars(number, std::end(number), *said.memory_fraction).ptr);
+}
 /// A trace's name, with the recipe and its settings.
 [[nodiscard]] inline std::string title_of(const arguments& said, const tessera::trace::program& program) {
-  return program.name() + ", " + said.recipe + (said.conf.empty() ? "" : ", --conf " + said.conf);
+  return program.name() + ", " + said.recipe + (said.conf.empty() ? "" : ", --conf " + said.conf) +
+         fraction_text(said, ", --memory-fraction ");
 }
 
 [[nodiscard]] inline bool is_pickle(std::string_view bytes) { return bytes.starts_with('\x80'); }

@@ -86,8 +86,8 @@ constexpr option options[] = {
     {"--recipe", "NAME", "", &read_recipe},  // its meaning is the names
     {"--conf", "TEXT", "settings in the words of the recipe's system, as explain explains them", &read_conf},
     {"--capacity", "SIZE",
-     "device memory, in bytes or as in 8GiB, 1.5GiB or 512MiB;\n"
-     "80 GiB if not given, and for tune, eight times what lives at once if that is more",
+     "device memory, in bytes or as in 8GiB, 1.5GiB or 512MiB.\n"
+     "Default: 80 GiB; for tune, the larger of that and eight times peak live",
      &read_capacity},
     {"--memory-fraction", "F",
      "the share of the device, from 0 to 1, with which set_per_process_memory_fraction was called;\n"
@@ -128,7 +128,8 @@ constexpr command commands[] = {
      "    every decision, a line each\n", ""},
     {"verify", &replay::verify, "SNAPSHOT...", "--device --json", "",
      "    whether the pytorch recipe, or pytorch_2_14, decides as the GPU did on which the snapshot was "
-     "recorded\n",
+     "recorded;\n"
+     "    where there is nothing to verify, the exit code is 0, and in JSON \"agrees\" is null\n",
      "1 it does not"},
     {"fit", &replay::fit, "TRACE", "--recipe --conf --capacity --memory-fraction --device --json", "",
      "    a capacity, up to the one given, with which the trace completes and with a byte less does not,\n"
@@ -244,10 +245,20 @@ void print_usage_of(const command& c) {
 bool asks_for_help(std::string_view word) { return word == "--help" || word == "-h"; }
 
 std::string no_such_option(const command& chosen, std::string_view word) {
+  const std::size_t equals = word.find('=');
+  const std::string_view asked = word.substr(0, equals);
+  std::string advice;
   std::vector<std::string_view> names{"--help"};
-  for_each_option(chosen, [&](const option& o, bool) { names.push_back(o.name); });
-  return std::string(chosen.name) + ": " + std::string(word) + ": no such option" +
-         replay::did_you_mean(word, names) + "; see tessera-replay " + std::string(chosen.name) + " --help";
+  for_each_option(chosen, [&](const option& o, bool) {
+    names.push_back(o.name);
+    if (o.name != asked) return;
+    advice = "; write " + std::string(asked);
+    const std::string_view value = word.substr(equals + 1);
+    if (!o.value.empty()) (advice += ' ') += value.empty() ? o.value : value;
+  });
+  if (advice.empty()) advice = replay::did_you_mean(asked, names);
+  return std::string(chosen.name) + ": " + std::string(word) + ": no such option" + advice +
+         "; see tessera-replay " + std::string(chosen.name) + " --help";
 }
 
 /// Reads the words behind the command's name; what is wrong with them, or nothing.

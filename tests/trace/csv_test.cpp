@@ -103,14 +103,15 @@ TEST_P(csv_errors, say_line_and_rule) {
 
 INSTANTIATE_TEST_SUITE_P(
     headers, csv_errors,
-    testing::Values(refused{"", "1: the header must be op,id,bytes,stream,t_us, not ''"},
-                    refused{"\n\n", "1: the header must be op,id,bytes,stream,t_us, not ''"},
-                    refused{"\n" + csv(""), "1: the header must be op,id,bytes,stream,t_us, not ''"},
+    testing::Values(refused{"", "1: the header must be 'op,id,bytes,stream,t_us', not ''"},
+                    refused{"\n\n", "1: the header must be 'op,id,bytes,stream,t_us', not ''"},
+                    refused{"\n" + csv(""), "1: the header must be 'op,id,bytes,stream,t_us', not ''"},
                     refused{"op,id,bytes,stream\n",
-                            "1: the header must be op,id,bytes,stream,t_us, not 'op,id,bytes,stream'"},
-                    refused{"op, id,bytes,stream,t_us\n",
-                            "1: the header must be op,id,bytes,stream,t_us, not 'op, id,bytes,stream,t_us'"},
-                    refused{std::string(100, 'x'), "1: the header must be op,id,bytes,stream,t_us, not '" +
+                            "1: the header must be 'op,id,bytes,stream,t_us', not 'op,id,bytes,stream'"},
+                    refused{
+                        "op, id,bytes,stream,t_us\n",
+                        "1: the header must be 'op,id,bytes,stream,t_us', not 'op, id,bytes,stream,t_us'"},
+                    refused{std::string(100, 'x'), "1: the header must be 'op,id,bytes,stream,t_us', not '" +
                                                        std::string(40, 'x') + "...'"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -121,12 +122,12 @@ INSTANTIATE_TEST_SUITE_P(
         refused{csv(std::string(1000, ',')), "2: a line has 5 fields, this one 1001"},
         refused{csv("a,0,1,0,1\n\nf,0,1,0,1\n"), "3: a line has 5 fields, this one 1"},
         refused{csv("a,0,1,0,1\nf,0,1"), "3: a line has 5 fields, this one 3"},
-        refused{csv("x,0,1,0,1\n"), "2: no such op: 'x'; there are a f r e c"},
-        refused{csv("A,0,1,0,1\n"), "2: no such op: 'A'; there are a f r e c"},
-        refused{csv("af,0,1,0,1\n"), "2: no such op: 'af'; there are a f r e c"},
-        refused{csv(",0,1,0,1\n"), "2: no such op: ''; there are a f r e c"},
-        refused{csv(std::string("a\0,0,1,0,1\n", 11)), "2: no such op: 'a?'; there are a f r e c"},
-        refused{csv(std::string("\0,0,1,0,1\n", 10)), "2: no such op: '?'; there are a f r e c"},
+        refused{csv("x,0,1,0,1\n"), "2: no such op: 'x'; ops are a, f, r, e, c"},
+        refused{csv("A,0,1,0,1\n"), "2: no such op: 'A'; ops are a, f, r, e, c"},
+        refused{csv("af,0,1,0,1\n"), "2: no such op: 'af'; ops are a, f, r, e, c"},
+        refused{csv(",0,1,0,1\n"), "2: no such op: ''; ops are a, f, r, e, c"},
+        refused{csv(std::string("a\0,0,1,0,1\n", 11)), "2: no such op: 'a?'; ops are a, f, r, e, c"},
+        refused{csv(std::string("\0,0,1,0,1\n", 10)), "2: no such op: '?'; ops are a, f, r, e, c"},
         refused{csv(std::string("a,0,1\0,0,1\n", 11)), "2: '1?' is not a whole number below 2^64"},
         refused{csv(std::string("a,0,1,0,1\n\0", 11)), "3: a line has 5 fields, this one 1"},
         refused{csv("a,,1,0,1\n"), "2: '' is not a whole number below 2^64"},
@@ -217,9 +218,9 @@ TEST_P(lifetimes_errors, say_line_and_rule) {
 INSTANTIATE_TEST_SUITE_P(
     all, lifetimes_errors,
     testing::Values(
-        refused{"", "1: the header must be id,lower,upper,size or id,lower,upper,size,offset, not ''"},
+        refused{"", "1: the header must be 'id,lower,upper,size' or 'id,lower,upper,size,offset', not ''"},
         refused{"id,upper,lower,size\n",
-                "1: the header must be id,lower,upper,size or id,lower,upper,size,offset, not "
+                "1: the header must be 'id,lower,upper,size' or 'id,lower,upper,size,offset', not "
                 "'id,upper,lower,size'"},
         refused{lifetimes("0,1,2\n"), "2: a line has 4 fields, this one 3"},
         refused{lifetimes("0,1,2,3,4\n"), "2: a line has 4 fields, this one 5"},
@@ -242,8 +243,8 @@ TEST(read_text_trace, is_told_by_the_header) {
 
 TEST(read_text_trace, an_unknown_header_names_all) {
   const std::string rule =
-      "T:1: the header must be op,id,bytes,stream,t_us, id,lower,upper,size or "
-      "Thread,Time,Action,Pointer,Size,Stream, not ";
+      "T:1: the header must be 'op,id,bytes,stream,t_us', 'id,lower,upper,size' or "
+      "'Thread,Time,Action,Pointer,Size,Stream', not ";
   EXPECT_EQ(error_of(read_text_trace("", "T")), rule + "''");
   EXPECT_EQ(error_of(read_text_trace("id,lower,upper,sizes\n", "T")), rule + "'id,lower,upper,sizes'");
   EXPECT_EQ(error_of(read_text_trace("\n" + csv(""), "T")), rule + "''");

@@ -142,9 +142,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(read_rmm, wants_its_header) {
   EXPECT_EQ(error_of(read_rmm("", "T")),
-            "T:1: the header must be Thread,Time,Action,Pointer,Size,Stream, not ''");
+            "T:1: the header must be 'Thread,Time,Action,Pointer,Size,Stream', not ''");
   EXPECT_EQ(error_of(read_rmm("thread,time\n", "T")),
-            "T:1: the header must be Thread,Time,Action,Pointer,Size,Stream, not 'thread,time'");
+            "T:1: the header must be 'Thread,Time,Action,Pointer,Size,Stream', not 'thread,time'");
 }
 
 TEST(read_rmm, no_choice_of_addresses_is_slow) {

@@ -69,7 +69,7 @@ foreach(recipe IN ITEMS pytorch pytorch_expandable)
   if(last MATCHES "device 0")
     message(FATAL_ERROR "device 0 was not asked for:\n${last}")
   endif()
-  expect(2 "several.pickle: tells nothing of device 1, but of 0, 2" verify ${of}several.pickle --device 1)
+  expect(2 "several.pickle: has no device 1; it has 0, 2" verify ${of}several.pickle --device 1)
   expect(0 "no_lines.pickle, device 0: agrees" verify ${of}no_lines.pickle)
   expect(0 "state.pickle, device 0: nothing to verify" verify ${of}state.pickle)
   expect(2 "by_driver.pickle: device 0: was recorded under backend:cudaMallocAsync, where the driver decides and not PyTorch"

@@ -188,6 +188,22 @@ TEST(verify, refuses_recordings_of_the_drivers_pools_and_impossible_pages) {
             "file: device 0: more than 262144 pages are mapped");
 }
 
+TEST(verify, names_the_recipe_that_decided_where_it_is_not_PyTorchs) {
+  // PyTorch takes a segment of 20 MiB for a request of 5.
+  snapshot source =
+      recorded({segment_at(large_range, true, false, {{5_MiB, 5_MiB}})},
+               {entry(action::segment_alloc, large_range, 5_MiB), entry(action::alloc, large_range, 5_MiB)});
+  EXPECT_FALSE(verified(source).agrees());
+  source.configured.recipe = "tessera::pytorch_native";
+  EXPECT_FALSE(verified(source).agrees());
+  source.configured.recipe = "my::own\n";
+  EXPECT_EQ(refused(source),
+            "file: device 0: was captured from 'my::own?', which decides here and not PyTorch");
+  source = recorded({}, {entry(action::snapshot, 0, 0)});
+  source.configured.recipe = "my::own";
+  EXPECT_FALSE(verified(source).has_compared());
+}
+
 TEST(verify, maps_no_more_than_came) {
   // Else a request in a file of a few bytes would take as many pages here as it says.
   const verification found = verified(recorded(

@@ -86,7 +86,7 @@ class lifetime_checker {
     case 'r': e.what = event::kind::record_stream; break;
     case 'e': e.what = event::kind::answer_events; break;
     case 'c': e.what = event::kind::empty_cache; break;
-    default: return "no such op: " + shown(op) + "; there are a f r e c";
+    default: return "no such op: " + shown(op) + "; ops are a, f, r, e, c";
   }
   std::uint64_t number[4]{};
   for (std::size_t i = 0; i < 4; ++i) {
@@ -120,7 +120,7 @@ class lifetime_checker {
 [[nodiscard]] inline read_result<recording> read_csv(std::string_view text, std::string name) {
   field_reader line(text, std::move(name));
   if (!line.next_line() || line.text() != csv_header)
-    return line.error("the header must be " + std::string(csv_header) + ", not " + shown(line.text()));
+    return line.error("the header must be '" + std::string(csv_header) + "', not " + shown(line.text()));
   recording read{line.name(), {}};
   read.events.reserve(text.size() / 24);
   lifetime_checker order(line.most_lines());

@@ -30,8 +30,8 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
 [[nodiscard]] inline read_result<recording> read_lifetimes(std::string_view text, std::string name) {
   field_reader line(text, std::move(name));
   if (!line.next_line() || (line.text() != lifetimes_header && line.text() != lifetimes_header_with_offset)) {
-    return line.error("the header must be " + std::string(lifetimes_header) + " or " +
-                      std::string(lifetimes_header_with_offset) + ", not " + shown(line.text()));
+    return line.error("the header must be '" + std::string(lifetimes_header) + "' or '" +
+                      std::string(lifetimes_header_with_offset) + "', not " + shown(line.text()));
   }
   const std::size_t fields = line.count();
   struct step {
@@ -82,9 +82,9 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
        {csv_header, lifetimes_header, lifetimes_header_with_offset, rmm_header}) {
     if (header == known) return {};
   }
-  return input_error{std::move(name) + ":1", "the header must be " + std::string(csv_header) + ", " +
-                                                 std::string(lifetimes_header) + " or " +
-                                                 std::string(rmm_header) + ", not " + shown(header)};
+  return input_error{std::move(name) + ":1", "the header must be '" + std::string(csv_header) + "', '" +
+                                                 std::string(lifetimes_header) + "' or '" +
+                                                 std::string(rmm_header) + "', not " + shown(header)};
 }
 
 /// Reads any of the text formats, told by the header.

@@ -33,7 +33,7 @@ class rmm_reader {
 
   [[nodiscard]] read_result<recording> read() {
     if (!line_.next_line() || line_.text() != rmm_header)
-      return line_.error("the header must be " + std::string(rmm_header) + ", not " + shown(line_.text()));
+      return line_.error("the header must be '" + std::string(rmm_header) + "', not " + shown(line_.text()));
     made_.name = line_.name();
     while (line_.next_line()) {
       if (auto rule = step()) return line_.error(std::move(*rule));

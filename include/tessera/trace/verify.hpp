@@ -11,6 +11,7 @@
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/trace/event.hpp>
+#include <tessera/trace/fields.hpp>
 #include <tessera/trace/recorded_replay.hpp>
 #include <tessera/trace/snapshot.hpp>
 #include <tessera/trace/verification.hpp>
@@ -40,6 +41,18 @@ class verifier {
       return input_error{
           source_.name + ": device " + std::to_string(device_),
           "was recorded under backend:cudaMallocAsync, where the driver decides and not PyTorch"};
+    read_result<verification> found = closest(settings);
+    const std::string& recipe = source_.configured.recipe;
+    if (recipe.empty() || recipe.starts_with("tessera::pytorch") || agree(found)) return found;
+    return input_error{source_.name + ": device " + std::to_string(device_),
+                       "was captured from " + shown(recipe) + ", which decides here and not PyTorch"};
+  }
+
+ private:
+  static constexpr int most_tries = 16;
+
+  /// What the recipes of one release make of it: of the one whose first difference comes last.
+  [[nodiscard]] read_result<verification> closest(const config::pytorch_settings& settings) const {
     read_result<verification> best = under<pytorch_native, pytorch_expandable>(settings);
     if (agree(best)) return best;
     read_result<verification> other = under<pytorch_2_14_native, pytorch_2_14_expandable>(settings);
@@ -51,9 +64,6 @@ class verifier {
         before == nullptr || made->agrees() || made->first_difference() > before->first_difference();
     return is_closer ? other : best;
   }
-
- private:
-  static constexpr int most_tries = 16;
 
   [[nodiscard]] static bool agree(const read_result<verification>& found) noexcept {
     const auto* const made = std::get_if<verification>(&found);
