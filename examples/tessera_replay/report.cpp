@@ -129,7 +129,7 @@ void add_pins(std::string& page, const drawn& d, const picture& shown) {
     for (std::size_t i = 0; i < p.holders.size(); ++i) {
       (page += i != 0 ? ", " : "id ") += number(p.holders[i]);
       const std::string line = tessera::trace::origin_text(*shown.source, p.holders[i]);
-      if (!line.empty()) page += " (" + markup_text(line) + ")";
+      if (!line.empty()) page.append(" (").append(markup_text(line)).append(")");
     }
     if (p.live_blocks > p.holders.size())
       page += " and " + count_text(p.live_blocks - p.holders.size()) + " more";

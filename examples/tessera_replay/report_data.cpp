@@ -115,7 +115,7 @@ std::string map_data(const drawn& d, const tessera::trace::recording& source) {
       if (source.origins.empty()) continue;
       const auto [line, is_new] =
           number_of_line.try_emplace(tessera::trace::origin_text(source, e.id), number_of_line.size());
-      if (is_new) lines += (lines.empty() ? "" : ",") + quoted(line->first);
+      if (is_new) (lines += lines.empty() ? "" : ",") += quoted(line->first);
       add(line_of, {line->second});
     } else if (c.is == memory_map::use::several) {
       add(many, {c.blocks, c.live, c.pinned});

@@ -66,7 +66,7 @@ namespace tessera::trace {
   std::string_view file = table.text(f.file), function = table.text(f.function);
   std::string line = file.size() > most_of_file ? "..." : "";
   line += file.substr(file.size() - (std::min)(file.size(), most_of_file));
-  if (f.line != 0 && f.line < most_lines) line += ":" + std::to_string(f.line);
+  if (f.line != 0 && f.line < most_lines) (line += ':') += std::to_string(f.line);
   if (!function.empty()) (line += line.empty() ? "" : " in ") += function.substr(0, most_of_function);
   if (function.size() > most_of_function) line += "...";
   return terminal_text(line);
