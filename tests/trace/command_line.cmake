@@ -1,22 +1,7 @@
 # Runs tessera-replay as a person would, also with wrong input.
 #   cmake -D REPLAY=program -D VERSION_HEADER=version.hpp -D TRACES=examples/traces -D SCRATCH=folder [-D SLOW=ON] -P command_line.cmake
 cmake_minimum_required(VERSION 3.24)
-function(expect code words)
-  execute_process(COMMAND ${REPLAY} ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE out ERROR_VARIABLE out TIMEOUT 300)
-  string(FIND "${out}" "${words}" at)
-  if(NOT got EQUAL code OR at EQUAL -1)
-    string(JOIN " " text ${ARGN})
-    message(FATAL_ERROR "tessera-replay ${text}: exit code ${got}, expected ${code} and '${words}' in:\n${out}")
-  endif()
-  set(last "${out}" PARENT_SCOPE)
-endfunction()
-# What else the last command said.
-function(expect_also words)
-  string(FIND "${last}" "${words}" at)
-  if(at EQUAL -1)
-    message(FATAL_ERROR "expected also '${words}' in:\n${last}")
-  endif()
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/expect.cmake)
 function(expect_for text code words)
   file(WRITE ${SCRATCH}/wrong.csv "${text}")
   expect(${code} "${words}" compare ${SCRATCH}/wrong.csv)

@@ -19,8 +19,8 @@ namespace tessera::trace {
 struct pickled {
   enum class kind : unsigned char { none, boolean, integer, real, text, list, dict };
   kind is = kind::none;
-  std::size_t at = 0;        ///< byte offset of what made it
   bool is_wide = false;      ///< of an integer: it is 2^63 or more, and `integer` is 2^64 less
+  std::size_t at = 0;        ///< byte offset of what made it
   std::int64_t integer = 0;  ///< also a boolean's value
   double real = 0;
   std::string_view text;             ///< of a text, or the bytes of bytes

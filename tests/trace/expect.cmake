@@ -1,0 +1,20 @@
+# Included by scripts that run tessera-replay: what it is expected to say.
+# Runs ${REPLAY} with the arguments: its exit code is `code`, and what it prints holds `words`. Sets `last` to what it prints on
+# standard output, and `last_errors` to the rest.
+function(expect code words)
+  execute_process(COMMAND ${REPLAY} ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE out ERROR_VARIABLE errors TIMEOUT 300)
+  string(FIND "${out}${errors}" "${words}" at)
+  if(NOT got EQUAL code OR at EQUAL -1)
+    string(JOIN " " text ${ARGN})
+    message(FATAL_ERROR "tessera-replay ${text}: exit code ${got}, expected ${code} and '${words}' in:\n${out}${errors}")
+  endif()
+  set(last "${out}" PARENT_SCOPE)
+  set(last_errors "${errors}" PARENT_SCOPE)
+endfunction()
+# What the last command printed holds these words, too.
+function(expect_also words)
+  string(FIND "${last}${last_errors}" "${words}" at)
+  if(at EQUAL -1)
+    message(FATAL_ERROR "expected also '${words}' in:\n${last}${last_errors}")
+  endif()
+endfunction()
