@@ -53,6 +53,7 @@ class allocate_calls {
   }
 
  protected:
+  // Not private with Self as a friend, as by_visit lies between the two. NOLINTNEXTLINE(bugprone-crtp-constructor-accessibility)
   allocate_calls() = default;
 
  private:

@@ -8,9 +8,11 @@
 ///     #error "tessera 0.1 or newer is needed"
 ///     #endif
 ///     static_assert(TESSERA_VERSION_MAJOR < 100 && sizeof TESSERA_VERSION_STRING > 1);
+// NOLINTBEGIN(modernize-macro-to-enum): #if knows no enum
 #define TESSERA_VERSION_MAJOR 0
 #define TESSERA_VERSION_MINOR 1
 #define TESSERA_VERSION_PATCH 0
+// NOLINTEND(modernize-macro-to-enum)
 /// 10,000 for each major version, 100 for each minor one, and the patch.
 #define TESSERA_VERSION (TESSERA_VERSION_MAJOR * 10000 + TESSERA_VERSION_MINOR * 100 + TESSERA_VERSION_PATCH)
 /// The same as text, "major.minor.patch".

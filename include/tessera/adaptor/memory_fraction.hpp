@@ -21,7 +21,9 @@ template <typename Recipe>
       "set_memory_fraction: the recipe's growth has no limit that may be set, a member `most`");
   if (!(share >= 0 && share <= 1)) return false;
   memory_limit most(chosen.growth.most);
-  most.share.billionths = static_cast<std::uint64_t>(share * 1e9 + 0.5);
+  const double billionths = share * 1e9;
+  most.share.billionths = static_cast<std::uint64_t>(billionths);
+  if (billionths - static_cast<double>(most.share.billionths) >= 0.5) ++most.share.billionths;
   if (share < 1 && most.share == percent(100)) --most.share.billionths;
   most.holds_for_whole = true;
   chosen.growth.most = most;

@@ -31,7 +31,8 @@ template <names_stream S>
   if constexpr (std::convertible_to<const S&, stream_id>) {
     return stream;
   } else if constexpr (std::convertible_to<const S&, const void*>) {
-    return {reinterpret_cast<std::uintptr_t>(static_cast<const void*>(stream))};
+    const void* const named = stream;
+    return {reinterpret_cast<std::uintptr_t>(named)};
   } else {
     return stream_named(stream.get());
   }

@@ -18,7 +18,7 @@ namespace tessera::trace {
 /// Collects where the allocations of a snapshot come from while it becomes a recording, in the order of their ids.
 class origin_collector {
  public:
-  explicit origin_collector(const call_stacks& stacks) : stacks_(stacks), table_(stacks_) {}
+  explicit origin_collector(call_stacks stacks) : stacks_(std::move(stacks)), table_(stacks_) {}
 
   void add(std::uint32_t stack, std::string_view label) { made_.push_back({stack, table_.add_text(label)}); }
   /// The user says more about an allocation: the latest label counts.

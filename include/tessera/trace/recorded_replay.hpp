@@ -35,13 +35,11 @@ class recorded_replay {
   /// Of `settings`, ranges of addresses are of `range_size` bytes at most.
   recorded_replay(const snapshot& source, std::size_t device, config::pytorch_settings settings,
                   std::size_t range_size)
-      : source_(source), device_(device) {
+      : source_(source),
+        device_(device),
+        segments_(Segments::configured(replayed(settings, false))),
+        ranges_(Ranges::configured(replayed(settings, true))) {
     result_.device = device;
-    settings.garbage_collection_threshold = fraction{};  // collected is what was collected there
-    settings.expandable_segments = false;
-    segments_ = Segments::configured(settings);
-    settings.expandable_segments = true;
-    ranges_ = Ranges::configured(settings);
     ranges_.growth.reserve = memory_limit(range_size);
   }
 
@@ -67,6 +65,13 @@ class recorded_replay {
   }
 
  private:
+  /// The settings without what the history tells: what was collected there is collected here.
+  [[nodiscard]] static config::pytorch_settings replayed(config::pytorch_settings settings, bool in_ranges) {
+    settings.garbage_collection_threshold = fraction{};
+    settings.expandable_segments = in_ranges;
+    return settings;
+  }
+
   using action = snapshot::action;
   /// Each part that decides for itself has an allocator of its own: private pools, and segments of either kind.
   struct pool {
@@ -279,8 +284,8 @@ class recorded_replay {
 
   const snapshot& source_;
   std::size_t device_;
-  policies<Segments> segments_{};
-  policies<Ranges> ranges_{};
+  policies<Segments> segments_;
+  policies<Ranges> ranges_;
   std::map<std::pair<snapshot::pool_id, bool>, pool> pools_;
   std::map<std::uint64_t, placed> live_;  // by recorded address
   pool* growing_ = nullptr;               // for which pages came that no request has asked for

@@ -143,7 +143,7 @@ class start_finder {
     }
     const bool about_block = e.what == action::alloc || e.what == action::free_completed;
     if (!about_memory && !about_block) return nullptr;
-    const region_at r = holding(e.address, about_memory ? e.size : 1);
+    const auto r = holding(e.address, about_memory ? e.size : 1);
     if (r != regions_.end()) owner = r->second.owner;
     if (e.what == action::alloc)
       return r != regions_.end() && live_.erase(e.address) == 1
@@ -220,7 +220,7 @@ class start_finder {
       const auto at = now.insert_or_assign(e.address, nullptr).first;
       if (at == now.begin() || std::prev(at)->second == nullptr) continue;
       const auto [address, before] = *std::prev(at);
-      const region_at r = holding(address, static_cast<std::size_t>(e.address - address));
+      const auto r = holding(address, static_cast<std::size_t>(e.address - address));
       if (r == regions_.end() || r->second.owner.expandable) continue;
       const std::size_t least = chosen.rounding.block_size(before->requested != 0 ? before->requested : 1);
       const auto size = static_cast<std::size_t>(e.address - address);
