@@ -38,6 +38,7 @@ template <typename Recipe, typename Machine>
   usage now = usage_of(machine, chosen.growth);
   const std::size_t most = saturating_add(now.reserved, left_on(machine.device(), now.reserved));
   if (most < now.limit) now.limit = most;
+  if (now.limit > unlimited / 2) now.limit = unlimited / 2;  // so that a share of it is a size, on any device
   const std::size_t wanted = exactly ? size : chosen.growth.segment_size(size, now);
   if (wanted < size || wanted > unlimited / 2)
     refuse_answer("growth: segment_size", size, wanted,
