@@ -136,7 +136,7 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
     tessera::statistics<Recipe::pools::count> sum;
     for_each_lane([&](lane_type& l) { l.look([&](allocator& in) { add_to(sum, in.statistics()); }); });
     const auto most = static_cast<std::int64_t>(budget_.peak());
-    for (counter* c : {&sum.device_bytes, &sum.all.reserved_bytes}) c->peak = std::min(c->peak, most);
+    for (counter* c : {&sum.device_bytes, &sum.all.reserved_bytes}) c->peak = (std::min)(c->peak, most);
     return sum;
   }
   void reset_peak_statistics() noexcept {
