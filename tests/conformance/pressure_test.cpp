@@ -52,7 +52,7 @@ TYPED_TEST(pressure, is_met_by_lanes_as_by_one_allocator) {
     const std::size_t capacity = source.peak_live() / 100 * percent;
     const outcome one = on<caching_allocator<TypeParam, provider_ref<simulated_device>>>(source, capacity);
     EXPECT_EQ((on<per_stream<TypeParam, provider_ref<simulated_device>>>(source, capacity)), one)
-        << percent << " % of what lives at most";
+        << percent << " % of peak live";
     refused += one.refused;
   }
   EXPECT_GT(refused, 0u);
@@ -66,8 +66,8 @@ TYPED_TEST(pressure, is_met_by_lanes_whose_blocks_other_streams_use) {
     const std::size_t capacity = source.peak_live() / 100 * percent;
     const outcome one = on<caching_allocator<TypeParam, provider_ref<simulated_device>>>(source, capacity);
     const outcome lanes = on<per_stream<TypeParam, provider_ref<simulated_device>>>(source, capacity);
-    EXPECT_LE(lanes.failures, one.failures) << percent << " % of what lives at most";
-    EXPECT_LE(lanes.refused, one.refused + one.refused / 10) << percent << " % of what lives at most";
+    EXPECT_LE(lanes.failures, one.failures) << percent << " % of peak live";
+    EXPECT_LE(lanes.refused, one.refused + one.refused / 10) << percent << " % of peak live";
   }
 }
 
@@ -79,7 +79,7 @@ TEST(pressure_on_pages, is_met_by_lanes_that_stitch) {
     for (const std::size_t percent : percents) {
       const std::size_t capacity = source.peak_live() / 100 * percent;
       EXPECT_EQ((on<per_stream<stitched, provider_ref<simulated_device>>>(source, capacity)).failures, 0u)
-          << name << ", " << percent << " % of what lives at most";
+          << name << ", " << percent << " % of peak live";
     }
   }
 }

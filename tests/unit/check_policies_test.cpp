@@ -154,7 +154,7 @@ TEST(check_policies, a_split_without_sense_does_no_harm) {
   EXPECT_EQ(pool.now().reserved, 0u);
 }
 
-// Paddle's first chunk is nearly all of the device: more than 2^63 bytes of one whose capacity nobody bounds.
+// Paddle's first chunk is nearly all of the device: more than 2^63 bytes, where its capacity is not bounded.
 TEST(check_policies, a_share_of_a_device_without_bound_is_a_size) {
   caching_allocator<paddle_naive_best_fit, simulated_device> pool{simulated_device({.capacity = unlimited})};
   (void)pool.try_allocate(std::size_t{1'000'000'000'000'000});

@@ -55,7 +55,7 @@ class leavable_mutex {
     call* next_ = nullptr;
   };
 
-  /// Lets go of the mutex while f() runs, for which nobody waits: so it may wait for calls behind other mutexes.
+  /// Unlocks the mutex while f() runs. No call waits for f(), so f() may wait for calls behind other mutexes.
   ///   Requires:  the calling thread holds the mutex
   template <typename F>
   auto without(F f) noexcept {

@@ -13,7 +13,7 @@ namespace tessera::engine {
 /// By size, then by address.
 struct by_address {
   static constexpr bool is_by_size = true;
-  /// Whether `a` comes before `b`; without branches, as nobody could predict them.
+  /// Whether `a` comes before `b`; without branches, which would be mispredicted.
   [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
     return (a.size < b.size) | ((a.size == b.size) & (a.address < b.address));
   }

@@ -69,7 +69,7 @@ struct count_everything {
   using books = engine::ledger<Pools>;
 };
 /// What an allocator counts: only the bytes that now() tells. Choose it, as the fourth argument of an allocator, where
-/// nobody reads statistics() or resets peaks: the former is not to be had then, and the latter does nothing.
+/// statistics() is not read: it is missing then, and resetting peaks does nothing.
 ///
 ///     using lean_pool = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::ignore_events,
 ///                                                  tessera::count_totals>;

@@ -27,7 +27,7 @@ struct event {
   stream_id stream{};
 };
 
-/// Where a program asked for memory, and what it said about it; 0 where nobody recorded it.
+/// Where a program asked for memory, and what it said about it; 0 if unknown.
 struct origin {
   std::uint32_t stack = 0;  ///< of calls, in a recording's `stacks`
   std::uint32_t label = 0;  ///< a text there

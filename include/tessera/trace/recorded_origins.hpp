@@ -43,7 +43,7 @@ class origin_collector {
   std::vector<origin> made_;
 };
 
-/// Where an allocation of a recording comes from, "train.py:12 in forward, labelled 'weights'"; empty where nobody says.
+/// Where an allocation of a recording comes from, "train.py:12 in forward, labelled 'weights'"; empty if unknown.
 [[nodiscard]] inline std::string origin_text(const recording& source, std::uint64_t id) {
   constexpr std::size_t most = 80;  // bytes of a label
   const origin from = source.origin_of(id);

@@ -32,7 +32,7 @@ struct snapshot {
     std::size_t size = 0;
     std::size_t requested = 0;
     state is = state::free;
-    std::uint32_t stack = 0;  ///< where it was allocated, in `stacks`; 0 where nobody recorded it
+    std::uint32_t stack = 0;  ///< where it was allocated, in `stacks`; 0 if unknown
 
     [[nodiscard]] bool active() const noexcept { return is != state::free; }
     bool operator==(const block&) const = default;
@@ -87,10 +87,10 @@ struct snapshot {
   };
   struct entry {
     action what = action::other;
-    std::uint32_t stack = 0;  ///< where it happened, in `stacks`; 0 where nobody recorded it
+    std::uint32_t stack = 0;  ///< where it happened, in `stacks`; 0 if unknown
     std::uint64_t address = 0;
     std::size_t size = 0;   ///< as requested, of the segment, or of what was mapped
-    std::size_t block = 0;  ///< of the block that serves a request; 0 where nobody recorded it
+    std::size_t block = 0;  ///< of the block that serves a request; 0 if unknown
     stream_id stream{};
     std::uint64_t time_us = 0;    ///< microseconds since some moment; 0 in snapshots of old versions
     std::size_t device_free = 0;  ///< what the device said to be free when memory ran out

@@ -34,7 +34,7 @@ struct memory_owner {
 /// How one device's allocator stood when a snapshot's history begins, and what the history does not say of its entries.
 struct start_state {
   std::vector<snapshot::segment> segments;  ///< with their blocks; of a range, what is mapped without a gap
-  std::vector<memory_owner> owners;         ///< of the memory that each entry is about; of an oom, nobody
+  std::vector<memory_owner> owners;         ///< of the memory that each entry is about; none of an oom
 };
 
 /// Finds that state: the history keeps only the latest entries, so they are run backward from the state at the end.

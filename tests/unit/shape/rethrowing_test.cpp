@@ -94,7 +94,7 @@ TEST(rethrowing, throws_so_through_every_shape) {
   EXPECT_EQ(pool.now().live, 0u);
 }
 
-/// Whose streams cannot be waited for.
+/// A device that fails to wait for streams.
 struct broken_device : simulated_device {
   bool record(stream_id, event&) noexcept { return false; }
   bool synchronize(stream_id) noexcept { return false; }
