@@ -15,7 +15,7 @@ namespace tessera {
 enum class refusal : unsigned char {
   by_limit,
   by_device,
-  by_capacity  ///< no request was made: the device does not have as much. Only policies that `know_capacity` hear of it
+  by_capacity  ///< no request was made, as the device is smaller; said to policies that `know_capacity`
 };
 
 /// What can be tried before an allocation fails; then growth is asked and tried again, after evict_fitting only if it
