@@ -175,7 +175,7 @@ class user {
     }
     void* const p = reinterpret_cast<void*>(address);
     expect(!pool_.try_deallocate(p), "what is not held is not taken back");
-    (void)pool_.record_stream(p, stream_in(in_));
+    expect(!pool_.try_record_stream(p, stream_in(in_)), "no use is noted of what is not held");
   }
   void explain() {
     const out_of_memory why = pool_.failure(size_in(in_), stream_in(in_));
