@@ -5,6 +5,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/owner.hpp>
+
 /// How to reach what an allocator is made of, whatever it guards that with.
 namespace tessera {
 
@@ -25,18 +27,9 @@ struct itself {
     return given;
   }
 };
-/// A function that takes anything and does nothing; by name, as nvcc fails at lambdas in a requires-expression.
-struct does_nothing {
-  template <typename T>
-  void operator()(T&) const noexcept {}
-};
 /// The provider that with_device_of reaches.
 template <typename Allocator>
 using device_of = std::remove_reference_t<decltype(with_device_of(std::declval<Allocator&>(), itself{}))>;
-
-/// An allocator that was chosen among several when the program began, which its visit reaches.
-template <typename Allocator>
-concept chosen_when_run = requires(Allocator& pool) { pool.visit(does_nothing{}); };
 
 /// Calls f(front, device number) for each allocator that one chooses among or consists of, such as those of a per_device
 /// and the one that a configured has chosen.
