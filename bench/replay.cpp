@@ -15,10 +15,10 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/trace/csv.hpp>
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/file.hpp>
-#include <tessera/trace/program.hpp>
+#include <tessera/replay/csv.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/program.hpp>
 
 #include "subjects.hpp"
 

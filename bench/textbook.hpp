@@ -11,8 +11,8 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/engine/statistics.hpp>
 
 namespace bench {
 

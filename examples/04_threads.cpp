@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_device.hpp>
-#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_device.hpp>
+#include <tessera/concurrent/per_stream.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <exception>
 
-#include <tessera/adaptor/collector.hpp>
-#include <tessera/adaptor/configured.hpp>
-#include <tessera/adaptor/in_place.hpp>
+#include <tessera/concurrent/deferred_free_queue.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/interop/in_place.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

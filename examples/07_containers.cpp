@@ -7,11 +7,11 @@
 #include <numeric>
 #include <vector>
 
-#include <tessera/adaptor/locked.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/interop/pmr_resource.hpp>
+#include <tessera/interop/typed_allocator.hpp>
+#include <tessera/interop/unique_block.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/shape/pmr_resource.hpp>
-#include <tessera/shape/typed_allocator.hpp>
-#include <tessera/shape/unique_block.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

@@ -4,12 +4,12 @@
 #include <cstdio>
 #include <string>
 
-#include <tessera/adaptor/history.hpp>
-#include <tessera/adaptor/report.hpp>
-#include <tessera/layer/timed.hpp>
+#include <tessera/observe/capture.hpp>
+#include <tessera/observe/history.hpp>
+#include <tessera/observe/report.hpp>
+#include <tessera/observe/write_pickle.hpp>
+#include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
-#include <tessera/trace/capture.hpp>
-#include <tessera/trace/write_pickle.hpp>
 
 using namespace tessera::literals;
 

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <string_view>
 
-#include <tessera/adaptor/fault_reports.hpp>
-#include <tessera/adaptor/guarded.hpp>
+#include <tessera/debug/fault_reports.hpp>
+#include <tessera/debug/guarded.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 

@@ -7,10 +7,10 @@
 #include <stdexcept>
 #include <utility>
 
-#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/interop/torch_functions.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
-#include <tessera/shape/torch_functions.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

@@ -5,9 +5,9 @@
 #include <memory>
 #include <utility>
 
-#include <tessera/adaptor/configured.hpp>
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/shape/torch_functions.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/interop/torch_functions.hpp>
 #include <tessera/tessera.hpp>
 
 #include "device.hpp"

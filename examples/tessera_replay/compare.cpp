@@ -7,9 +7,9 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/program.hpp>
-#include <tessera/trace/verify.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/program.hpp>
+#include "verify.hpp"
 
 #include "commands.hpp"
 #include "comparison.hpp"

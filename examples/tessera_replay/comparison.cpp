@@ -12,12 +12,12 @@
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/program.hpp>
-#include <tessera/trace/snapshot.hpp>
-#include <tessera/trace/verify.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/program.hpp>
+#include "verify.hpp"
 
 #include "commands.hpp"
 #include "input.hpp"

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include <tessera/config/pytorch.hpp>
+#include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/program.hpp>
-#include <tessera/trace/snapshot.hpp>
-#include <tessera/trace/verify.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/program.hpp>
+#include "verify.hpp"
 
 #include "commands.hpp"
 #include "terminal.hpp"

@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <string>
 
-#include <tessera/trace/decisions.hpp>
-#include <tessera/trace/program.hpp>
+#include <tessera/replay/decisions.hpp>
+#include <tessera/replay/program.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"

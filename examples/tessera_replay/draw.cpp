@@ -9,12 +9,12 @@
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/trace/markup.hpp>
-#include <tessera/trace/memory_map.hpp>
-#include <tessera/trace/output.hpp>
-#include <tessera/trace/program.hpp>
-#include <tessera/trace/svg.hpp>
-#include <tessera/trace/timeline.hpp>
+#include <tessera/replay/output.hpp>
+#include <tessera/replay/program.hpp>
+#include "markup.hpp"
+#include "memory_map.hpp"
+#include "svg.hpp"
+#include "timeline.hpp"
 
 #include "commands.hpp"
 #include "comparison.hpp"

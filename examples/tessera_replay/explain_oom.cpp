@@ -15,10 +15,10 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/readable.hpp>
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/memory_map.hpp>
-#include <tessera/trace/program.hpp>
-#include <tessera/trace/recorded_origins.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/program.hpp>
+#include "memory_map.hpp"
+#include "recorded_origins.hpp"
 
 #include "commands.hpp"
 #include "input.hpp"

@@ -10,12 +10,12 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/file.hpp>
-#include <tessera/trace/lifetimes.hpp>
-#include <tessera/trace/read_snapshot.hpp>
-#include <tessera/trace/snapshot.hpp>
-#include <tessera/trace/snapshot_recording.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/lifetimes.hpp>
+#include "read_snapshot.hpp"
+#include "snapshot_recording.hpp"
 
 namespace {
 

@@ -15,12 +15,12 @@
 #include <variant>
 #include <vector>
 
+#include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/file.hpp>
-#include <tessera/trace/program.hpp>
-#include <tessera/trace/snapshot.hpp>
-#include <tessera/trace/text.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/program.hpp>
+#include <tessera/replay/text.hpp>
 
 #include "capacity.hpp"
 #include "commands.hpp"

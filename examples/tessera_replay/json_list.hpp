@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include <tessera/trace/text.hpp>
+#include <tessera/replay/text.hpp>
 
 namespace replay {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/memory_map.hpp>
-#include <tessera/trace/timeline.hpp>
+#include <tessera/replay/event.hpp>
+#include "memory_map.hpp"
+#include "timeline.hpp"
 
 #include "comparison.hpp"
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <variant>
 
-#include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/config/bad_setting.hpp>
 #include <tessera/config/dialect.hpp>
+#include <tessera/interop/memory_fraction.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/pinned.hpp>

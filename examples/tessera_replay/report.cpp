@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/trace/markup.hpp>
-#include <tessera/trace/recorded_origins.hpp>
-#include <tessera/trace/svg.hpp>
+#include "markup.hpp"
+#include "recorded_origins.hpp"
+#include "svg.hpp"
 
 #include "input.hpp"
 #include "picture.hpp"

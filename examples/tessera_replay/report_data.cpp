@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/memory_map.hpp>
-#include <tessera/trace/recorded_origins.hpp>
-#include <tessera/trace/timeline.hpp>
+#include <tessera/replay/event.hpp>
+#include "memory_map.hpp"
+#include "recorded_origins.hpp"
+#include "timeline.hpp"
 
 namespace {
 

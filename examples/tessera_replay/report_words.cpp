@@ -7,8 +7,8 @@
 #include <utility>
 
 #include <tessera/core/readable.hpp>
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/markup.hpp>
+#include <tessera/replay/event.hpp>
+#include "markup.hpp"
 
 namespace {
 

@@ -10,16 +10,16 @@
 #include <utility>
 #include <variant>
 
-#include <tessera/adaptor/history.hpp>
 #include <tessera/caching_allocator.hpp>
-#include <tessera/trace/capture.hpp>
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/output.hpp>
-#include <tessera/trace/program.hpp>
-#include <tessera/trace/rmm.hpp>
-#include <tessera/trace/snapshot.hpp>
-#include <tessera/trace/write_chrome.hpp>
-#include <tessera/trace/write_pickle.hpp>
+#include <tessera/observe/capture.hpp>
+#include <tessera/observe/history.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/observe/write_chrome.hpp>
+#include <tessera/observe/write_pickle.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/output.hpp>
+#include <tessera/replay/program.hpp>
+#include <tessera/replay/rmm.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"

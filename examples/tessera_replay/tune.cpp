@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/program.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/program.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"

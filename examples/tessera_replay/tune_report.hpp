@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <tessera/trace/program.hpp>
+#include <tessera/replay/program.hpp>
 
 #include "tune_advice.hpp"
 

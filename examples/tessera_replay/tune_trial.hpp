@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/trace/program.hpp>
+#include <tessera/replay/program.hpp>
 
 #include "tune_composition.hpp"
 

@@ -9,11 +9,11 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/file.hpp>
-#include <tessera/trace/read_snapshot.hpp>
-#include <tessera/trace/snapshot.hpp>
-#include <tessera/trace/verify.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/file.hpp>
+#include "read_snapshot.hpp"
+#include "verify.hpp"
 
 #include "commands.hpp"
 #include "input.hpp"

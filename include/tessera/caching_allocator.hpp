@@ -4,26 +4,26 @@
 #include <cstddef>
 #include <utility>
 
-#include <tessera/allocate_calls.hpp>
-#include <tessera/caller_mistake.hpp>
-#include <tessera/check_policies.hpp>
-#include <tessera/check_provider.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
-#include <tessera/engine/block.hpp>
-#include <tessera/engine/handle.hpp>
-#include <tessera/engine/hooks.hpp>
-#include <tessera/engine/machine_for.hpp>
-#include <tessera/engine/totals.hpp>
-#include <tessera/explain_failure.hpp>
-#include <tessera/get_memory.hpp>
+#include <tessera/detail/allocate_calls.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/caller_mistake.hpp>
+#include <tessera/detail/get_memory.hpp>
+#include <tessera/detail/handle.hpp>
+#include <tessera/detail/hooks.hpp>
+#include <tessera/detail/machine_for.hpp>
+#include <tessera/detail/reclaim.hpp>
+#include <tessera/detail/totals.hpp>
+#include <tessera/observe/explain_failure.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/recipe/check_policies.hpp>
+#include <tessera/recipe/check_provider.hpp>
 #include <tessera/recipe/recipe.hpp>
-#include <tessera/reclaim.hpp>
 
 namespace tessera {
 
@@ -49,7 +49,7 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     if (bytes == 0 || bytes > max_request) return nullptr;
     if (look_first(machine_, policies_.streams)) evict(moment::after_free);
     const request want = ask(bytes, stream);
-    engine::block* found = reuse(want);
+    detail::block* found = reuse(want);
     if (found == nullptr) found = grow(bytes, stream);
     return found != nullptr ? hand_out(*found, want) : nullptr;
   }
@@ -96,7 +96,7 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
 
   /// Calls `call(context)`, which says whether it freed something, where nothing cached fits, before the device is asked.
   /// False where host memory ran out.
-  [[nodiscard]] bool on_pressure(engine::hooks::function call, void* context) noexcept {
+  [[nodiscard]] bool on_pressure(detail::hooks::function call, void* context) noexcept {
     return pressure_.add(call, context);
   }
   /// What allocate throws; a walk over all blocks finds it out.
@@ -114,7 +114,7 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   /// Bytes of host memory that describe the blocks.
   [[nodiscard]] std::size_t footprint() const noexcept { return machine_.footprint(); }
   /// The first broken invariant in words, or null; walks every block.
-  [[nodiscard]] const char* audit() const noexcept { return engine::audit(machine_.blocks(), now()); }
+  [[nodiscard]] const char* audit() const noexcept { return detail::audit(machine_.blocks(), now()); }
 
   /// The numbers of the policies; they may be changed at any time.
   [[nodiscard]] policies<Recipe>& settings() noexcept { return policies_; }
@@ -129,21 +129,21 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     stream_id stream;
     [[no_unique_address]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
   };
-  bool settle(engine::taken taken) noexcept {
-    if (taken == engine::taken::free) evict(moment::after_free);
-    return taken != engine::taken::unknown;
+  bool settle(detail::taken taken) noexcept {
+    if (taken == detail::taken::free) evict(moment::after_free);
+    return taken != detail::taken::unknown;
   }
   request ask(std::size_t bytes, stream_id stream) const noexcept {
     const std::size_t size = block_size_for(policies_.rounding, bytes);
     return {bytes, size, pool_for(policies_.pools, size), stream, policies_.streams.reuse_key(stream)};
   }
-  [[gnu::always_inline]] engine::block* reuse(request want) noexcept {
-    engine::free_blocks* const home = machine_.home(want.pool, want.key);
+  [[gnu::always_inline]] detail::block* reuse(request want) noexcept {
+    detail::free_blocks* const home = machine_.home(want.pool, want.key);
     if (home == nullptr || !machine_.make_room()) return nullptr;
-    engine::block* const found = best_fit(machine_, policies_, *home, want.size);
+    detail::block* const found = best_fit(machine_, policies_, *home, want.size);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
   }
-  [[gnu::always_inline]] void* hand_out(engine::block& found, request want) noexcept {
+  [[gnu::always_inline]] void* hand_out(detail::block& found, request want) noexcept {
     std::size_t gap = 0;
     if constexpr (Recipe::growth::way != growth_way::segments)
       gap = machine_.gap(found, want.size, policies_.growth.base_alignment(want.size));
@@ -154,12 +154,12 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     return machine_.hand_out(found, want.bytes, size, at, oversize, want.stream);
   }
 
-  [[gnu::noinline]] engine::block* grow(std::size_t bytes, stream_id stream) noexcept {
+  [[gnu::noinline]] detail::block* grow(std::size_t bytes, stream_id stream) noexcept {
     const request want = ask(bytes, stream);  // again: to hand it over would cost each hit
     if (auto* found = relieve(pressure_, machine_, policies_.streams) ? reuse(want) : nullptr) return found;
     evict(moment::before_growth);
     refusal why{};
-    if (engine::block* const found = acquire(want, why)) return found;
+    if (detail::block* const found = acquire(want, why)) return found;
     const recovery_steps steps = policies_.recovery.steps(why);
     for (recovery_step step : steps) {
       const bool exactly = step == recovery_step::grow_exactly;
@@ -169,28 +169,28 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     return nullptr;
   }
 
-  engine::block* acquire(request want, refusal& why, bool exactly = false) noexcept {
+  detail::block* acquire(request want, refusal& why, bool exactly = false) noexcept {
     if (auto* const found = borrow(machine_, policies_, want.pool, want.key, want.size)) return found;
     const std::size_t segment = segment_for(machine_, policies_, want.size, exactly);
     why = refusal_ahead(machine_, policies_, segment);
     if (is_refused_ahead(policies_, why)) return nullptr;
-    engine::free_blocks* const home = machine_.home(want.pool, want.key);
+    detail::free_blocks* const home = machine_.home(want.pool, want.key);
     const bool has_room = home != nullptr && machine_.make_room();
     return has_room ? get_memory(machine_, policies_, *home, want.size, segment) : nullptr;
   }
   bool recover(recovery_step step, request want) noexcept {
     if (step == recovery_step::grow_exactly) return true;
     if (step == recovery_step::evict_all) return empty_all_caches(machine_), evict(moment::after_free), true;
-    engine::free_blocks* const home = machine_.home(want.pool, want.key);
+    detail::free_blocks* const home = machine_.home(want.pool, want.key);
     return home != nullptr && release_fitting(machine_, policies_.split.oversize(), *home, want.size);
   }
   void evict(moment when) noexcept { evict_idle(machine_, policies_.eviction, when, now()); }
 
   policies<Recipe> policies_;
-  typename engine::machine_for<Recipe::growth::way, Provider, Sink, Counting, Recipe::pools::count,
+  typename detail::machine_for<Recipe::growth::way, Provider, Sink, Counting, Recipe::pools::count,
                                Recipe::streams::uses_events, Recipe::streams::crosses,
                                order_of<typename Recipe::split>>::type machine_;
-  engine::hooks pressure_;
+  detail::hooks pressure_;
 };
 
 }  // namespace tessera

@@ -12,18 +12,18 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/collector.hpp>
-#include <tessera/adaptor/configured.hpp>
-#include <tessera/adaptor/history.hpp>
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_stream.hpp>
-#include <tessera/adaptor/pinned_host.hpp>
-#include <tessera/adaptor/reach.hpp>
-#include <tessera/adaptor/retiring.hpp>
-#include <tessera/adaptor/retrying.hpp>
+#include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/deferred_free_queue.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/detail/reach.hpp>
+#include <tessera/interop/pluggable.hpp>
+#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/shape/pluggable.hpp>
-#include <tessera/shape/shared_allocator.hpp>
 #include <tessera/tessera.hpp>
 
 #include "watchdog.hpp"

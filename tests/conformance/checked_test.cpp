@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/debug/checked_provider.hpp>
 #include <tessera/law/provider.hpp>
-#include <tessera/layer/checked_provider.hpp>
-#include <tessera/layer/limited.hpp>
-#include <tessera/layer/reserving.hpp>
+#include <tessera/provider/limiting.hpp>
+#include <tessera/provider/preallocating.hpp>
 #include <tessera/provider/simulated_npu.hpp>
 #include <tessera/tessera.hpp>
 

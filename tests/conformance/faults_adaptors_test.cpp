@@ -12,14 +12,14 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/driver_pool.hpp>
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/retrying.hpp>
-#include <tessera/layer/checked_provider.hpp>
-#include <tessera/layer/limited.hpp>
-#include <tessera/layer/registering.hpp>
-#include <tessera/layer/reserving.hpp>
-#include <tessera/layer/timed.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/debug/checked_provider.hpp>
+#include <tessera/interop/driver_pool.hpp>
+#include <tessera/provider/limiting.hpp>
+#include <tessera/provider/preallocating.hpp>
+#include <tessera/provider/registering.hpp>
+#include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 
 #include "misbehaviour.hpp"

@@ -11,10 +11,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
-#include <tessera/engine/handle.hpp>
-#include <tessera/engine/statistics.hpp>
+#include <tessera/detail/handle.hpp>
 #include <tessera/provider/simulated_calls.hpp>
 
 #include "ownership.hpp"

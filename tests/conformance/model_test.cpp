@@ -11,9 +11,9 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/trace/csv.hpp>
-#include <tessera/trace/file.hpp>
-#include <tessera/trace/program.hpp>
+#include <tessera/replay/csv.hpp>
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/program.hpp>
 
 #include "shrink.hpp"
 #include "suite.hpp"

@@ -17,7 +17,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/driver_pool.hpp>
+#include <tessera/interop/driver_pool.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -120,8 +120,8 @@ class ordered_device : public simulated_device {
 template <typename Pool>
 bool counts_split_blocks(Pool& pool) {
   std::int64_t count = 0, bytes = 0;
-  pool.machine().blocks().for_each_segment([&](const engine::block& head, std::size_t) {
-    for (const engine::block* b = &head; b != head.below; b = b->above) {
+  pool.machine().blocks().for_each_segment([&](const detail::block& head, std::size_t) {
+    for (const detail::block* b = &head; b != head.below; b = b->above) {
       if (!b->is_free() || !b->is_split()) continue;
       ++count;
       bytes += static_cast<std::int64_t>(b->size);

@@ -13,13 +13,13 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/aligned_request.hpp>
-#include <tessera/inspect.hpp>
-#include <tessera/layer/limited.hpp>
+#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/pmr_resource.hpp>
+#include <tessera/observe/inspect.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
-#include <tessera/shape/pmr_resource.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

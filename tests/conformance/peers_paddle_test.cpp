@@ -8,11 +8,11 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/interop/unique_block.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
-#include <tessera/shape/unique_block.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

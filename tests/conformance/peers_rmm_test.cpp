@@ -11,12 +11,12 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/driver_pool.hpp>
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_stream.hpp>
-#include <tessera/inspect.hpp>
-#include <tessera/layer/limited.hpp>
-#include <tessera/shape/stream_resource.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/stream_resource.hpp>
+#include <tessera/observe/inspect.hpp>
+#include <tessera/provider/limiting.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

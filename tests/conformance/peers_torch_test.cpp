@@ -13,12 +13,12 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/configured.hpp>
-#include <tessera/adaptor/history.hpp>
-#include <tessera/adaptor/host_statistics.hpp>
-#include <tessera/adaptor/memory_fraction.hpp>
-#include <tessera/inspect.hpp>
-#include <tessera/shape/unique_block.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/interop/memory_fraction.hpp>
+#include <tessera/interop/unique_block.hpp>
+#include <tessera/observe/history.hpp>
+#include <tessera/observe/host_statistics.hpp>
+#include <tessera/observe/inspect.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/trace/csv.hpp>
-#include <tessera/trace/event.hpp>
-#include <tessera/trace/file.hpp>
-#include <tessera/trace/lifetimes.hpp>
-#include <tessera/trace/program.hpp>
+#include <tessera/replay/csv.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/lifetimes.hpp>
+#include <tessera/replay/program.hpp>
 
 /// Recorded programs for allocators of any kind.
 namespace conformance {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/config/acl_malloc_policy.hpp>
+#include <tessera/interop/acl_malloc_policy.hpp>
 #include <tessera/provider/simulated_npu.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/torch_npu.hpp>

@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/caching_allocator.hpp>
+#include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/simulated_npu.hpp>
 #include <tessera/recipe/pytorch.hpp>
@@ -123,7 +123,7 @@ TEST(torch_row, n122_below_the_threshold_a_miss_collects_nothing_and_ages_what_i
   const auto age = [&pool] {
     std::uint64_t found = 0;
     auto& blocks = pool.machine().blocks();
-    blocks.for_each_idle([&](const engine::block& b) { return found = blocks.age(b), false; });
+    blocks.for_each_idle([&](const detail::block& b) { return found = blocks.age(b), false; });
     return found;
   };
   const std::uint64_t before = age();

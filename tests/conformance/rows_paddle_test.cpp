@@ -11,13 +11,13 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/collector.hpp>
-#include <tessera/adaptor/in_place.hpp>
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_stream.hpp>
-#include <tessera/adaptor/retrying.hpp>
-#include <tessera/layer/limited.hpp>
+#include <tessera/concurrent/deferred_free_queue.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/interop/in_place.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/limiting.hpp>
 #include <tessera/tessera.hpp>
 
 /// What Paddle's allocators are known to do, row by row.

@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/host_statistics.hpp>
 #include <tessera/config/torch_npu.hpp>
+#include <tessera/observe/host_statistics.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 

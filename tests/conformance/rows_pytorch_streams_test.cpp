@@ -169,10 +169,10 @@ TEST(torch_row, n116_a_walk_over_the_segments_finds_the_block_with_what_was_requ
   native pool;
   void* const p = pool.allocate(floats);
   std::size_t found = 0;
-  pool.machine().blocks().for_each_segment([&](const engine::block& head, std::size_t bytes) {
+  pool.machine().blocks().for_each_segment([&](const detail::block& head, std::size_t bytes) {
     const std::uintptr_t end = head.address + bytes;
-    for (const engine::block* each = &head; each->address < end; each = each->above) {
-      if (each->mark.is == engine::block::state::live && each->address == at(p))
+    for (const detail::block* each = &head; each->address < end; each = each->above) {
+      if (each->mark.is == detail::block::state::live && each->address == at(p))
         found = each->facts.requested;
       if (each->end() == end) break;
     }

@@ -5,10 +5,10 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/collector.hpp>
-#include <tessera/adaptor/in_place.hpp>
-#include <tessera/adaptor/paddle.hpp>
-#include <tessera/layer/limited.hpp>
+#include <tessera/concurrent/deferred_free_queue.hpp>
+#include <tessera/interop/in_place.hpp>
+#include <tessera/interop/paddle.hpp>
+#include <tessera/provider/limiting.hpp>
 #include <tessera/tessera.hpp>
 
 #include "seed_settings.hpp"

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/pinned_host.hpp>
+#include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/tessera.hpp>
 
 #include "seed_settings.hpp"

@@ -3,9 +3,9 @@
 
 #include <cstddef>
 
-#include <tessera/config/acl_malloc_policy.hpp>
 #include <tessera/config/dialect.hpp>
 #include <tessera/config/paddle.hpp>
+#include <tessera/interop/acl_malloc_policy.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/torch_npu.hpp>

@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include <tessera/trace/csv.hpp>
-#include <tessera/trace/output.hpp>
+#include <tessera/replay/csv.hpp>
+#include <tessera/replay/output.hpp>
 
 namespace conformance {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include <tessera/trace/event.hpp>
+#include <tessera/replay/event.hpp>
 
 #include "model.hpp"
 

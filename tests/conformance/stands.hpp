@@ -8,13 +8,13 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/layer/limited.hpp>
-#include <tessera/layer/registering.hpp>
-#include <tessera/layer/reserving.hpp>
-#include <tessera/layer/timed.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/limiting.hpp>
+#include <tessera/provider/preallocating.hpp>
 #include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/registering.hpp>
 #include <tessera/provider/simulated_npu.hpp>
+#include <tessera/provider/timed.hpp>
 
 #include "any_device.hpp"
 

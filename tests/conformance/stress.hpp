@@ -13,15 +13,15 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/in_place.hpp>
-#include <tessera/adaptor/reach.hpp>
-#include <tessera/adaptor/report.hpp>
-#include <tessera/adaptor/sums.hpp>
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/detail/reach.hpp>
+#include <tessera/detail/sums.hpp>
+#include <tessera/interop/in_place.hpp>
+#include <tessera/observe/capture.hpp>
+#include <tessera/observe/report.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
-#include <tessera/trace/capture.hpp>
 
 #include "watchdog.hpp"
 

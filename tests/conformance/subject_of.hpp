@@ -10,10 +10,10 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/adaptor/reach.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fraction.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/detail/reach.hpp>
 
 #include "model.hpp"
 #include "stands.hpp"

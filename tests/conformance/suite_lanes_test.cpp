@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/adaptor/per_device.hpp>
-#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/concurrent/per_device.hpp>
+#include <tessera/concurrent/per_stream.hpp>
 
 #include "suite.hpp"
 

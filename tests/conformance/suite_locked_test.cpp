@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/adaptor/collector.hpp>
-#include <tessera/adaptor/configured.hpp>
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/retrying.hpp>
+#include <tessera/concurrent/deferred_free_queue.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/configured.hpp>
 
 #include "suite.hpp"
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include <tessera/adaptor/driver_pool.hpp>
-#include <tessera/adaptor/pinned_host.hpp>
-#include <tessera/adaptor/retiring.hpp>
+#include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/interop/driver_pool.hpp>
 
 #include "suite.hpp"
 

@@ -13,15 +13,15 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/driver_pool.hpp>
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_stream.hpp>
-#include <tessera/adaptor/retiring.hpp>
-#include <tessera/adaptor/retrying.hpp>
-#include <tessera/layer/limited.hpp>
+#include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/unique_block.hpp>
+#include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
-#include <tessera/shape/shared_allocator.hpp>
-#include <tessera/shape/unique_block.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -2,6 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tessera.hpp>
 
-#include <tessera/config/acl_malloc_policy.hpp>
+#include <tessera/interop/acl_malloc_policy.hpp>
 
 tessera::back_with<tessera::config::acl_malloc_policy(0x1101u)> pages;

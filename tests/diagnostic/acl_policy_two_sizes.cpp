@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tessera.hpp>
 
-#include <tessera/config/acl_malloc_policy.hpp>
+#include <tessera/interop/acl_malloc_policy.hpp>
 
 tessera::back_with<tessera::config::acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_MALLOC_HUGE1G_ONLY")>
     pages;

@@ -3,8 +3,8 @@
 #include <memory>
 #include <string>
 
+#include <tessera/interop/unique_block.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/shape/unique_block.hpp>
 #include <tessera/tessera.hpp>
 
 using pool_type = tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned>;

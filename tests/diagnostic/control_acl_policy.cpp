@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "complete.hpp"
 
-#include <tessera/config/acl_malloc_policy.hpp>
+#include <tessera/interop/acl_malloc_policy.hpp>
 
 using namespace tessera::config;
 

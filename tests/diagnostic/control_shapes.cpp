@@ -3,13 +3,13 @@
 #include <memory>
 #include <vector>
 
-#include <tessera/adaptor/locked.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/interop/pmr_resource.hpp>
+#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/stream_resource.hpp>
+#include <tessera/interop/typed_allocator.hpp>
+#include <tessera/interop/unique_block.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/shape/pmr_resource.hpp>
-#include <tessera/shape/shared_allocator.hpp>
-#include <tessera/shape/stream_resource.hpp>
-#include <tessera/shape/typed_allocator.hpp>
-#include <tessera/shape/unique_block.hpp>
 #include <tessera/tessera.hpp>
 
 using pool_type = tessera::shared_allocator<tessera::locked<tessera::pinned_packed, tessera::host_pinned>>;

@@ -1,7 +1,7 @@
 // expect first: Provider must be a virtual_memory_provider for Recipe::growth
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/layer/registering.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/registering.hpp>
 #include <tessera/tessera.hpp>
 
 int main() {

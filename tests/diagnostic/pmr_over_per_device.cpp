@@ -1,8 +1,8 @@
 // expect: A must be a stream_allocator, which of a per_device the front() of one device is
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/adaptor/per_device.hpp>
+#include <tessera/concurrent/per_device.hpp>
+#include <tessera/interop/pmr_resource.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/shape/pmr_resource.hpp>
 #include <tessera/tessera.hpp>
 
 int main() {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
-#include <tessera/shape/stream_resource.hpp>
+#include <tessera/interop/stream_resource.hpp>
 #include <tessera/tessera.hpp>
 
 struct bytes_there_are {

@@ -1,6 +1,6 @@
 // expect first: Provider must be a virtual_memory_provider for Recipe::growth
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/adaptor/per_device.hpp>
+#include <tessera/concurrent/per_device.hpp>
 
 #include "no_virtual_memory.hpp"
 

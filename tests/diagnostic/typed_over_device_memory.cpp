@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <vector>
 
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/shape/shared_allocator.hpp>
-#include <tessera/shape/typed_allocator.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/typed_allocator.hpp>
 #include <tessera/tessera.hpp>
 
 using pool_type = tessera::shared_allocator<tessera::locked<tessera::pytorch<>, tessera::simulated_device>>;

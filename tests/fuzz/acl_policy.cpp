@@ -6,8 +6,8 @@
 #include <string_view>
 #include <variant>
 
-#include <tessera/config/acl_malloc_policy.hpp>
 #include <tessera/config/bad_setting.hpp>
+#include <tessera/interop/acl_malloc_policy.hpp>
 
 #include "fuzz.hpp"
 

@@ -7,11 +7,11 @@
 #include <string_view>
 
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/replay/csv.hpp>
+#include <tessera/replay/lifetimes.hpp>
+#include <tessera/replay/output.hpp>
+#include <tessera/replay/program.hpp>
 #include <tessera/tessera.hpp>
-#include <tessera/trace/csv.hpp>
-#include <tessera/trace/lifetimes.hpp>
-#include <tessera/trace/output.hpp>
-#include <tessera/trace/program.hpp>
 
 #include "fuzz.hpp"
 

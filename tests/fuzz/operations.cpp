@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/adaptor/configured.hpp>
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_stream.hpp>
-#include <tessera/adaptor/reach.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/detail/reach.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/torch_npu.hpp>

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/trace/file.hpp>
+#include <tessera/replay/file.hpp>
 
 #include "fuzz.hpp"
 

@@ -5,9 +5,9 @@
 #include <map>
 #include <string_view>
 
-#include <tessera/trace/output.hpp>
-#include <tessera/trace/rmm.hpp>
-#include <tessera/trace/snapshot.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/replay/output.hpp>
+#include <tessera/replay/rmm.hpp>
 
 #include "fuzz.hpp"
 

@@ -9,17 +9,17 @@
 #include <variant>
 #include <vector>
 
+#include <tessera/observe/write_chrome.hpp>
+#include <tessera/observe/write_pickle.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/replay/output.hpp>
+#include <tessera/replay/program.hpp>
+#include <tessera/replay/rmm.hpp>
 #include <tessera/tessera.hpp>
-#include <tessera/trace/output.hpp>
-#include <tessera/trace/pickle.hpp>
-#include <tessera/trace/program.hpp>
-#include <tessera/trace/read_snapshot.hpp>
-#include <tessera/trace/rmm.hpp>
-#include <tessera/trace/snapshot_recording.hpp>
-#include <tessera/trace/verify.hpp>
-#include <tessera/trace/write_chrome.hpp>
-#include <tessera/trace/write_pickle.hpp>
+#include "tessera_replay/pickle.hpp"
+#include "tessera_replay/read_snapshot.hpp"
+#include "tessera_replay/snapshot_recording.hpp"
+#include "tessera_replay/verify.hpp"
 
 #include "fuzz.hpp"
 

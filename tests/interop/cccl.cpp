@@ -9,9 +9,9 @@
 #include <cuda/stream_ref>
 #include <cuda/version>
 
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/shape/shared_allocator.hpp>
-#include <tessera/shape/stream_resource.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/stream_resource.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -6,9 +6,9 @@
 
 #include <entt/entt.hpp>
 
-#include <tessera/adaptor/locked.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/interop/typed_allocator.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/shape/typed_allocator.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -11,9 +11,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include <tessera/adaptor/locked.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/interop/typed_allocator.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/shape/typed_allocator.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

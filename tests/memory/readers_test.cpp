@@ -16,18 +16,18 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/observe/capture.hpp>
+#include <tessera/observe/write_pickle.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/lifetimes.hpp>
+#include <tessera/replay/output.hpp>
+#include <tessera/replay/program.hpp>
+#include <tessera/replay/rmm.hpp>
 #include <tessera/tessera.hpp>
-#include <tessera/trace/capture.hpp>
-#include <tessera/trace/file.hpp>
-#include <tessera/trace/lifetimes.hpp>
-#include <tessera/trace/output.hpp>
-#include <tessera/trace/pickle.hpp>
-#include <tessera/trace/program.hpp>
-#include <tessera/trace/read_snapshot.hpp>
-#include <tessera/trace/rmm.hpp>
-#include <tessera/trace/snapshot_recording.hpp>
-#include <tessera/trace/write_pickle.hpp>
+#include "tessera_replay/pickle.hpp"
+#include "tessera_replay/read_snapshot.hpp"
+#include "tessera_replay/snapshot_recording.hpp"
 
 namespace {
 

@@ -333,10 +333,10 @@ TEST(caching_allocator, describes_blocks_in_128_bytes_and_gives_those_back) {
 TEST(caching_allocator, takes_over_a_segment_in_pieces) {
   for (const bool oversize : {true, false}) {
     torch pool;
-    engine::block* const whole = pool.machine().acquire(1, {}, 30_MiB, oversize, {.count = 1});
+    detail::block* const whole = pool.machine().acquire(1, {}, 30_MiB, oversize, {.count = 1});
     ASSERT_NE(whole, nullptr);
     void* const segment = reinterpret_cast<void*>(whole->address);
-    ASSERT_TRUE(pool.machine().cut_up(*whole, std::vector<engine::piece>{{12_MiB, 11_MiB}, {18_MiB, 0}}));
+    ASSERT_TRUE(pool.machine().cut_up(*whole, std::vector<detail::piece>{{12_MiB, 11_MiB}, {18_MiB, 0}}));
     EXPECT_EQ(pool.statistics().oversize_segments.current, oversize ? 1 : 0);
     EXPECT_EQ(pool.now().requested, 11_MiB);
     EXPECT_EQ(pool.now().live, 12_MiB);

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

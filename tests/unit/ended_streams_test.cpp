@@ -7,14 +7,14 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/driver_pool.hpp>
-#include <tessera/adaptor/guarded.hpp>
-#include <tessera/adaptor/per_stream.hpp>
-#include <tessera/adaptor/reach.hpp>
-#include <tessera/adaptor/retiring.hpp>
-#include <tessera/layer/limited.hpp>
+#include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/debug/guarded.hpp>
+#include <tessera/detail/reach.hpp>
+#include <tessera/interop/driver_pool.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/limiting.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

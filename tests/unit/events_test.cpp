@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/inspect.hpp>
+#include <tessera/observe/inspect.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -3,13 +3,13 @@
 
 #include <cstddef>
 
-#include <tessera/adaptor/history.hpp>
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_stream.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/observe/history.hpp>
+#include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/tessera.hpp>
-#include <tessera/trace/snapshot.hpp>
 
 template <typename... Types>
 [[nodiscard]] constexpr std::size_t layout_of() {

@@ -7,15 +7,15 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/locked.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/pluggable.hpp>
+#include <tessera/interop/pmr_resource.hpp>
+#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/stream_resource.hpp>
+#include <tessera/interop/typed_allocator.hpp>
+#include <tessera/interop/unique_block.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/shape/allocator_ref.hpp>
-#include <tessera/shape/pluggable.hpp>
-#include <tessera/shape/pmr_resource.hpp>
-#include <tessera/shape/shared_allocator.hpp>
-#include <tessera/shape/stream_resource.hpp>
-#include <tessera/shape/typed_allocator.hpp>
-#include <tessera/shape/unique_block.hpp>
 #include <tessera/tessera.hpp>
 
 #include "mistakes.hpp"

@@ -8,23 +8,23 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/collector.hpp>
-#include <tessera/adaptor/configured.hpp>
-#include <tessera/adaptor/driver_pool.hpp>
-#include <tessera/adaptor/guarded.hpp>
-#include <tessera/adaptor/history.hpp>
-#include <tessera/adaptor/in_place.hpp>
-#include <tessera/adaptor/locked.hpp>
-#include <tessera/adaptor/per_device.hpp>
-#include <tessera/adaptor/per_stream.hpp>
-#include <tessera/adaptor/pinned_host.hpp>
-#include <tessera/adaptor/retiring.hpp>
-#include <tessera/adaptor/retrying.hpp>
-#include <tessera/layer/limited.hpp>
-#include <tessera/layer/registering.hpp>
-#include <tessera/layer/reserving.hpp>
-#include <tessera/layer/timed.hpp>
+#include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/deferred_free_queue.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_device.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/debug/guarded.hpp>
+#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/in_place.hpp>
+#include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/limiting.hpp>
+#include <tessera/provider/preallocating.hpp>
+#include <tessera/provider/registering.hpp>
+#include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 
 #include "mistakes.hpp"

@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/configured.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
+#include <tessera/configured.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

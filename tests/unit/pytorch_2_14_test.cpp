@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/memory_fraction.hpp>
 #include <tessera/config/dialect.hpp>
 #include <tessera/config/pytorch.hpp>
+#include <tessera/interop/memory_fraction.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/tessera.hpp>

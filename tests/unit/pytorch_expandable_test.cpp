@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/adaptor/memory_fraction.hpp>
+#include <tessera/interop/memory_fraction.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -11,7 +11,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/oom_report.hpp>
 #include <tessera/core/oom_text.hpp>
-#include <tessera/oom_advice.hpp>
+#include <tessera/observe/oom_advice.hpp>
 
 namespace {
 

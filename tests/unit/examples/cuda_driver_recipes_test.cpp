@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/layer/checked_provider.hpp>
+#include <tessera/debug/checked_provider.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/stitched.hpp>

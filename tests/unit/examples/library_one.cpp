@@ -2,10 +2,10 @@
 // A library whose functions and types have the names of those in library_two.cpp, and do other things.
 #include <utility>
 
-#include <tessera/adaptor/locked.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/interop/torch_functions.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/passthrough.hpp>
-#include <tessera/shape/torch_functions.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

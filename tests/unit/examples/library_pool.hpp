@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include <tessera/adaptor/locked.hpp>
+#include <tessera/concurrent/locked.hpp>
 #include <tessera/tessera.hpp>
 
 /// The pool that library_pool.cpp makes, and that other libraries and the program use.

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/core/memory_view.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/observe/inspect.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/recipe.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/program.hpp>
+
+namespace tessera::trace {
+
+/// What an allocator's memory is used for at one moment, address by address: what lives, and of what is free, what could
+/// go back to the device and what could not, because a block that lives shares its segment or page.
+struct memory_map {
+  enum class use : unsigned char {
+    live,
+    pending,  ///< freed, and a stream still uses it
+    pinned,   ///< free, and would stay if the cache was emptied
+    idle,     ///< free, and would go back
+    several   ///< many small ones in a row
+  };
+  struct segment {
+    std::uintptr_t address = 0;
+    std::size_t bytes = 0;
+    stream_id stream{};  ///< the key under which its blocks are shared
+    std::size_t pool = 0;
+    bool in_range = false;
+    std::size_t live_blocks = 0;
+    std::size_t pinned = 0;  ///< bytes
+  };
+  /// A block, or the part of a free one that would stay or go.
+  struct cell {
+    use is = use::live;
+    std::size_t segment = 0;  ///< its number
+    std::size_t bytes = 0;
+    std::size_t requested = 0;  ///< bytes; 0 while free
+    std::size_t event = 0;      ///< that allocated it, counted from 0; 0 while free
+    std::size_t blocks = 1;
+    std::size_t live = 0;    ///< bytes in live and pending blocks
+    std::size_t pinned = 0;  ///< bytes
+  };
+
+  std::vector<segment> segments;  ///< in the order of pools, then streams, then addresses
+  std::vector<cell> cells;        ///< in the order of segments, then addresses
+
+  /// Sums over all cells.
+  struct totals {
+    std::size_t reserved = 0, live = 0, pending = 0, pinned = 0, idle = 0;  ///< bytes
+    std::size_t live_blocks = 0;
+    std::size_t pinning_blocks = 0;  ///< live ones that share a segment with what is pinned
+  };
+  totals sums;
+  std::size_t largest_free = 0;  ///< bytes of the largest free block before the event, if there was an event
+
+  /// Joins neighbours that are small, smallest first, until there are at most `most` cells; the sums stay.
+  ///   Requires:  most > 0
+  void coarsen(std::size_t most) {
+    for (std::size_t limit = 512; cells.size() > most; limit *= 2) {
+      std::size_t kept = 0;
+      for (std::size_t i = 1; i < cells.size(); ++i) {
+        cell& last = cells[kept];
+        const cell& next = cells[i];
+        // Across segments only where both are small as a whole.
+        const bool apart = last.segment != next.segment &&
+                           (segments[last.segment].bytes > limit || segments[next.segment].bytes > limit);
+        if (last.bytes <= limit && next.bytes <= limit && !apart) {
+          last = {use::several,
+                  last.segment,
+                  last.bytes + next.bytes,
+                  0,
+                  0,
+                  last.blocks + next.blocks,
+                  last.live + next.live,
+                  last.pinned + next.pinned};
+        } else {
+          cells[++kept] = next;
+        }
+      }
+      cells.resize(kept + 1);
+    }
+  }
+};
+
+/// Collects the memory map of an allocator, and empties its cache to see what would stay.
+///   Requires:  allocated_by[address] is the event that allocated the live or pending block there
+template <typename Allocator>
+[[nodiscard]] memory_map map_and_trim(Allocator& pool,
+                                      const std::unordered_map<std::uintptr_t, std::size_t>& allocated_by) {
+  using use = memory_map::use;
+  struct seen {
+    segment_view in;
+    block_view block;
+  };
+  std::vector<seen> before;
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> staying;  // from, to
+  for_each_block(pool, [&](const segment_view& s, const block_view& b) { before.push_back({s, b}); });
+  pool.trim();
+  for_each_block(pool, [&](const segment_view&, const block_view& b) {
+    staying.emplace_back(b.address, b.address + b.bytes);
+  });
+  std::sort(staying.begin(), staying.end());
+  std::sort(before.begin(), before.end(), [](const seen& a, const seen& b) {
+    if (a.in.pool != b.in.pool) return a.in.pool < b.in.pool;
+    if (a.in.stream.handle != b.in.stream.handle) return a.in.stream.handle < b.in.stream.handle;
+    return a.block.address < b.block.address;
+  });
+
+  memory_map made;
+  const auto add = [&](use is, std::size_t bytes, const block_view& b) {
+    memory_map::cell c{is, made.segments.size() - 1, bytes};
+    auto& [address, all, stream, pool_number, in_range, live_blocks, pinned] = made.segments.back();
+    made.sums.reserved += bytes;
+    if (is == use::live || is == use::pending) {
+      c.requested = b.requested;
+      c.live = bytes;
+      if (const auto by = allocated_by.find(b.address); by != allocated_by.end()) c.event = by->second;
+      (is == use::live ? made.sums.live : made.sums.pending) += bytes;
+      live_blocks += is == use::live;
+    } else {
+      if (is == use::pinned) pinned += c.pinned = bytes;
+      (is == use::pinned ? made.sums.pinned : made.sums.idle) += bytes;
+    }
+    made.cells.push_back(c);
+  };
+  const auto add_free = [&](const block_view& b) {
+    std::uintptr_t at = b.address;
+    const std::uintptr_t end = b.address + b.bytes;
+    auto stay = std::upper_bound(staying.begin(), staying.end(), std::pair(at, UINTPTR_MAX));
+    if (stay != staying.begin()) --stay;
+    for (; at < end && stay != staying.end() && stay->first < end; ++stay) {
+      if (stay->second <= at) continue;
+      if (stay->first > at) add(use::idle, stay->first - at, b), at = stay->first;
+      add(use::pinned, (std::min)(end, stay->second) - at, b);
+      at = (std::min)(end, stay->second);
+    }
+    if (at < end) add(use::idle, end - at, b);
+  };
+  for (const auto& [in, block] : before) {
+    if (made.segments.empty() || made.segments.back().address != in.address)
+      made.segments.push_back({in.address, in.bytes, in.stream, in.pool, in.in_range});
+    switch (block.is) {
+      case block_view::state::live: add(use::live, block.bytes, block); break;
+      case block_view::state::pending: add(use::pending, block.bytes, block); break;
+      case block_view::state::free: add_free(block); break;
+    }
+  }
+  for (const memory_map::segment& s : made.segments) {
+    made.sums.live_blocks += s.live_blocks;
+    if (s.pinned != 0) made.sums.pinning_blocks += s.live_blocks;
+  }
+  return made;
+}
+
+/// The memory map of an allocator of `Recipe` after an event of a recording.
+///
+///     using namespace tessera::trace;
+///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}}};
+///     const memory_map seen = map_after<tessera::pytorch<>>(program(made), 0, tessera::simulated_device{}, {});
+///     std::printf("%zu of %zu bytes pinned\n", seen.sums.pinned, seen.sums.reserved);
+///
+///   Requires:  event < source.events().size()
+///   Cost:      a replay up to there
+template <typename Recipe>
+[[nodiscard]] memory_map map_after(const program& source, std::size_t event, simulated_device device,
+                                   const policies<Recipe>& chosen) {
+  const auto& all = source.events();
+  const recording until{{}, {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(event) + 1}};
+  const program start(until);
+  caching_allocator<Recipe, simulated_device> pool{std::move(device), chosen};
+  std::unordered_map<std::uintptr_t, std::size_t> allocated_by;
+  std::size_t largest_free = 0;
+  replay(
+      start, pool,
+      [&](std::size_t i) {
+        if (i != event) return;
+        for_each_block(pool, [&](const segment_view&, const block_view& b) {
+          if (b.is == block_view::state::free) largest_free = (std::max)(largest_free, b.bytes);
+        });
+      },
+      [&](std::size_t i, const void* p) {
+        if (all[i].what == event::kind::allocate && p != nullptr)
+          allocated_by[reinterpret_cast<std::uintptr_t>(p)] = i;
+      });
+  memory_map made = map_and_trim(pool, allocated_by);
+  made.largest_free = largest_free;
+  return made;
+}
+
+}  // namespace tessera::trace

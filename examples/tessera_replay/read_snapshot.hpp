@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/replay/event.hpp>
+#include "pickle.hpp"
+#include "pickled_fields.hpp"
+#include "read_call_stacks.hpp"
+
+namespace tessera::trace {
+
+class snapshot_reader {
+ public:
+  snapshot_reader(const pickle& source, std::string name)
+      : source_(source), in_(source), stacks_(source, in_, out_.stacks) {
+    out_.name = std::move(name);
+  }
+
+  [[nodiscard]] read_result<snapshot> read() {
+    const pickled& root = source_.root();
+    const bool state_only = root.is == kind::list;
+    if (!looks_like_snapshot(root))
+      in_.fail(
+          root,
+          "the pickle is no memory snapshot of PyTorch, which is a dict with 'segments' and 'device_traces', "
+          "or a list of segments");
+    const pickled* const segments = state_only ? &root : in_.required(root, "segments", kind::list);
+    const pickled* const traces = state_only ? nullptr : in_.required(root, "device_traces", kind::list);
+    // Segments are twice in memory while they are put in order.
+    if (in_.good() && in_.afford(*segments, segments->items.size(), 2 * sizeof(snapshot::segment) + 16)) {
+      out_.segments.reserve(segments->items.size());
+      where_.reserve(segments->items.size());
+    }
+    for (std::size_t i = 0; in_.good() && i < segments->items.size(); ++i)
+      read_segment(source_[segments->items[i]], out_.segments, true);
+    if (in_.good() && traces != nullptr &&
+        in_.afford(*traces, traces->items.size(), sizeof(std::vector<snapshot::entry>)))
+      out_.traces.reserve(traces->items.size());
+    for (std::size_t i = 0; traces != nullptr && i < traces->items.size() && in_.good(); ++i)
+      read_trace(source_[traces->items[i]], out_.traces);
+    if (const pickled* given = source_.find(root, "allocator_settings"); given != nullptr && in_.good())
+      read_settings(*given);
+    const pickled* const marks = source_.find(root, "external_annotations");
+    if (marks != nullptr && in_.good() &&
+        in_.afford(*marks, marks->items.size(), sizeof(snapshot::annotation))) {
+      out_.annotations.reserve(marks->items.size());
+      for (std::size_t i = 0; i < marks->items.size() && in_.good(); ++i)
+        read_annotation(source_[marks->items[i]]);
+    }
+    if (in_.good()) check_order();
+    if (in_.good()) read_host_memory(root);
+    if (auto error = in_.error(out_.name)) return std::move(*error);
+    return std::move(out_);
+  }
+
+ private:
+  using kind = pickled::kind;
+
+  [[nodiscard]] bool looks_like_snapshot(const pickled& root) const noexcept {
+    if (root.is == kind::list) {
+      return root.items.empty() || source_.find(source_[root.items[0]], "total_size") != nullptr;
+    }
+    return source_.find(root, "segments") != nullptr && source_.find(root, "device_traces") != nullptr;
+  }
+
+  /// A stream's handle; -1 and other negative handles exist.
+  [[nodiscard]] stream_id stream(const pickled& dict) {
+    const pickled* const found = in_.required(dict, "stream", kind::integer);
+    return {found != nullptr ? static_cast<std::uint64_t>(found->integer) : 0};
+  }
+
+  [[nodiscard]] bool is_pool(const pickled& list) const noexcept {
+    const auto is_natural = [this](std::uint32_t index) {
+      return source_[index].is == kind::integer && source_[index].integer >= 0;
+    };
+    return list.is == kind::list && list.items.size() == 2 && is_natural(list.items[0]) &&
+           is_natural(list.items[1]);
+  }
+  [[nodiscard]] snapshot::pool_id pool(const pickled& list) const noexcept {
+    return {static_cast<std::uint64_t>(source_[list.items[0]].integer),
+            static_cast<std::uint64_t>(source_[list.items[1]].integer)};
+  }
+
+  /// Pinned host memory in PyTorch's form of 2026; one of another form is left out, as nothing is decided by it.
+  void read_host_memory(const pickled& root) {
+    const auto list_of = [&](std::string_view key) {
+      const pickled* const found = source_.find(root, key);
+      return found != nullptr && found->is == kind::list ? std::span<const std::uint32_t>(found->items)
+                                                         : std::span<const std::uint32_t>();
+    };
+    for (const std::uint32_t item : list_of("host_segments")) {
+      if (!in_.good() || !in_.afford(source_[item], 1, 2 * sizeof(snapshot::segment))) break;
+      read_segment(source_[item], out_.host_segments, false);
+    }
+    const auto traces = list_of("host_traces");
+    const bool is_one = !traces.empty() && source_[traces[0]].is == kind::dict;
+    if (is_one) read_trace(*source_.find(root, "host_traces"), out_.host_traces);
+    for (const std::uint32_t item : traces) {
+      if (is_one || !in_.good() || !in_.afford(source_[item], 1, 2 * sizeof(std::vector<snapshot::entry>)))
+        break;
+      read_trace(source_[item], out_.host_traces);
+    }
+    if (in_.good()) return;
+    in_.pardon();
+    out_.host_segments.clear();
+    out_.host_traces.clear();
+  }
+
+  void read_segment(const pickled& dict, std::vector<snapshot::segment>& to, bool on_device) {
+    if (!in_.afford(dict)) return;
+    snapshot::segment s;
+    s.address = in_.address(dict, "address");
+    s.size = in_.bytes(dict, "total_size");
+    s.stream = stream(dict);
+    if (on_device) s.device = device_of(dict);
+    s.stack = stacks_.stack_of(dict);
+    s.large = in_.text(dict, "segment_type") == "large";
+    if (const pickled* flag = in_.optional(dict, "is_expandable", kind::boolean))
+      s.expandable = flag->integer != 0;
+    if (const pickled* id = in_.optional(dict, "segment_pool_id", kind::list)) {
+      if (!is_pool(*id)) return in_.fail(*id, "'segment_pool_id' is not a pair of integers from 0 on");
+      s.pool = pool(*id);
+    }
+    const pickled* const blocks = in_.required(dict, "blocks", kind::list);
+    if (blocks == nullptr || s.address > (std::numeric_limits<std::uint64_t>::max)() - s.size)
+      return in_.fail(dict, "the segment wraps around");
+    std::uint64_t at = s.address;
+    if (!in_.afford(*blocks, blocks->items.size(), sizeof(snapshot::block))) return;
+    s.blocks.reserve(blocks->items.size());
+    for (std::uint32_t index : blocks->items) {
+      const pickled& one = source_[index];
+      if (!in_.afford(one)) return;
+      snapshot::block b;
+      b.address = at;
+      b.size = in_.bytes(one, "size");
+      b.is = state_of(in_.text(one, "state"));
+      if (const pickled* requested = in_.optional(one, "requested_size", kind::integer))
+        b.requested =
+            (std::min)(static_cast<std::size_t>(in_.natural(requested, "requested_size")), most_live);
+      b.stack = stacks_.stack_of(one);
+      if (!in_.good()) return;
+      if (b.size == 0 || b.size > s.size - (at - s.address))
+        return in_.fail(one, "the blocks do not add up to 'total_size'");
+      if (const pickled* address = in_.optional(one, "address", kind::integer);
+          address != nullptr && in_.natural(address, "address") != at) {
+        return in_.fail(one, "a block's address does not follow from those before it");
+      }
+      at += b.size;
+      s.blocks.push_back(b);
+    }
+    if (at - s.address != s.size || s.size == 0)
+      return in_.fail(dict, "the blocks do not add up to 'total_size'");
+    if (on_device) where_.push_back(dict.at);
+    to.push_back(std::move(s));
+  }
+
+  [[nodiscard]] std::uint64_t device_of(const pickled& dict) {
+    const pickled* const device = in_.optional(dict, "device", kind::integer);
+    const std::uint64_t number = in_.natural(device, "device");
+    if (number >= most_devices)
+      in_.fail(*device, "'device' is " + std::to_string(number) + "; less than 65536 are read");
+    return number;
+  }
+
+  void read_trace(const pickled& list, std::vector<std::vector<snapshot::entry>>& to) {
+    if (list.is != kind::list) return in_.fail(list, "a device's trace is not a list");
+    auto& entries = to.emplace_back();
+    if (!in_.afford(list, list.items.size(), sizeof(snapshot::entry))) return;
+    entries.reserve(list.items.size());
+    for (std::uint32_t index : list.items) {
+      const pickled& dict = source_[index];
+      if (!in_.afford(dict)) return;
+      snapshot::entry e;
+      e.what = action_of(in_.text(dict, "action"));
+      if (!in_.good()) return;
+      if (e.what != snapshot::action::other) read_entry(dict, e);
+      if (!in_.good()) return;
+      entries.push_back(std::move(e));
+    }
+  }
+  void read_entry(const pickled& dict, snapshot::entry& e) {
+    using action = snapshot::action;
+    const bool placed = e.what != action::oom && e.what != action::snapshot && e.what != action::annotate;
+    if (placed) {
+      e.address = in_.address(dict, "addr");
+      e.size = in_.bytes(dict, "size");
+      e.stream = stream(dict);
+    } else {
+      if (e.what == action::annotate) e.address = in_.aside(dict, "addr");
+      e.size = static_cast<std::size_t>(in_.aside(dict, "size"));
+      e.stream = {in_.aside(dict, "stream")};
+      e.device_free = static_cast<std::size_t>(in_.aside(dict, "device_free"));
+    }
+    e.block = static_cast<std::size_t>(in_.aside(dict, "block_size"));
+    e.time_us = in_.aside(dict, "time_us");
+    e.stack = stacks_.stack_of(dict);
+    if (const pickled* id = source_.find(dict, "pool_id"); id != nullptr && is_pool(*id)) e.pool = pool(*id);
+    if (const pickled* label = source_.find(dict, "user_metadata");
+        label != nullptr && label->is == kind::text && in_.afford(*label, label->text.size(), 1))
+      e.label = label->text;
+  }
+  /// An annotation of another form is left out.
+  void read_annotation(const pickled& dict) {
+    if (!in_.afford(dict)) return;
+    const pickled* const name = source_.find(dict, "name");
+    const pickled* const stage = source_.find(dict, "stage");
+    if (name == nullptr || stage == nullptr || in_.aside(dict, "device") >= most_devices) return;
+    if (!in_.afford(*name, name->text.size(), 1)) return;
+    out_.annotations.push_back({.name = std::string(name->text),
+                                .begins = stage->text == "START",
+                                .device = in_.aside(dict, "device"),
+                                .time_us = in_.aside(dict, "time_us")});
+  }
+  [[nodiscard]] static snapshot::block::state state_of(std::string_view name) noexcept {
+    using state = snapshot::block::state;
+    const bool pending = name == "active_pending_free" || name == "active_awaiting_free";
+    return name == "inactive" ? state::free : pending ? state::pending : state::live;
+  }
+  [[nodiscard]] static snapshot::action action_of(std::string_view name) noexcept {
+    const auto& names = snapshot_actions;
+    const auto found = std::find(std::begin(names), std::end(names), name);
+    return found == std::end(names) ? snapshot::action::other
+                                    : static_cast<snapshot::action>(found - std::begin(names));
+  }
+
+  void read_settings(const pickled& dict) {
+    auto& to = out_.configured;
+    if (const pickled* conf = in_.optional(dict, "PYTORCH_CUDA_ALLOC_CONF", kind::text)) to.conf = conf->text;
+    if (const pickled* recipe = source_.find(dict, "recipe")) to.recipe = recipe->text;
+    if (const pickled* flag = source_.find(dict, "expandable_segments"))
+      to.expandable_segments = flag->integer != 0;
+    if (const pickled* split = in_.optional(dict, "max_split_size", kind::integer);
+        split != nullptr && split->integer >= 0) {
+      to.max_split_size = static_cast<std::size_t>(split->integer);
+    }
+    if (const pickled* threshold = in_.optional(dict, "garbage_collection_threshold", kind::real))
+      to.garbage_collection_threshold = threshold->real;
+    if (const pickled* table = in_.optional(dict, "roundup_power2_divisions", kind::dict)) {
+      for (std::size_t slot = 0; slot < 16; ++slot) {
+        const std::uint64_t parts = in_.natural(
+            in_.optional(*table, std::to_string(1u << slot), kind::integer), "roundup_power2_divisions");
+        const bool legal = parts <= 1u << 20 && (parts == 0 || is_power_of_two(parts));
+        if (!legal) return in_.fail(*table, "'roundup_power2_divisions' holds other than powers of two");
+        to.roundup_power2_divisions[slot] = static_cast<std::uint32_t>(parts);
+      }
+    }
+  }
+
+  void check_order() {
+    std::vector<std::size_t> order(out_.segments.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [this](std::size_t a, std::size_t b) {
+      const auto &x = out_.segments[a], &y = out_.segments[b];
+      return std::pair(x.device, x.address) < std::pair(y.device, y.address);
+    });
+    std::vector<snapshot::segment> sorted;
+    sorted.reserve(order.size());
+    for (std::size_t i : order) {
+      snapshot::segment& s = out_.segments[i];
+      if (!sorted.empty() && sorted.back().device == s.device &&
+          sorted.back().address + sorted.back().size > s.address)
+        return in_.fail(where_[i], "two segments overlap");
+      sorted.push_back(std::move(s));
+    }
+    out_.segments = std::move(sorted);
+  }
+
+  static constexpr std::uint64_t most_devices = 65536;  // since what is written has a list for each
+
+  const pickle& source_;
+  pickled_fields in_;
+  snapshot out_;
+  call_stack_reader stacks_;
+  std::vector<std::size_t> where_;
+};
+
+/// Reads a snapshot of any version; keys that older versions lack have their neutral value.
+///   Returns:  an error with the byte offset where something has the wrong type, sizes do not add up, or references to the
+///             same things would make more of it than 28 bytes for each of the file's
+///   Cost:     linear in the bytes; 110 bytes of host memory for each of them at most
+[[nodiscard]] inline read_result<snapshot> read_snapshot(std::string_view bytes, const std::string& name) {
+  auto plain = read_pickle(bytes, name);
+  if (auto* error = std::get_if<input_error>(&plain)) return std::move(*error);
+  return snapshot_reader(std::get<pickle>(plain), name).read();
+}
+
+}  // namespace tessera::trace

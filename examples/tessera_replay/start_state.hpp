@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/replay/event.hpp>
+
+namespace tessera::trace {
+
+/// Which part of an allocator memory belongs to. Parts share no memory, and each decides for itself.
+struct memory_owner {
+  snapshot::pool_id pool{};
+  stream_id stream{};
+  bool large = false;
+  bool expandable = false;
+
+  [[nodiscard]] static memory_owner of(const snapshot::segment& s) noexcept {
+    return {s.pool, s.stream, s.large, s.expandable};
+  }
+  auto operator<=>(const memory_owner&) const = default;  // a member, as nvcc defines no == of a friend
+};
+
+/// How one device's allocator stood when a snapshot's history begins, and what the history does not say of its entries.
+struct start_state {
+  std::vector<snapshot::segment> segments;  ///< with their blocks; of a range, what is mapped without a gap
+  std::vector<memory_owner> owners;         ///< of the memory that each entry is about; none of an oom
+};
+
+/// Finds that state: the history keeps only the latest entries, so they are run backward from the state at the end.
+class start_finder {
+ public:
+  start_finder(const snapshot& source, std::size_t device) : source_(source), device_(device) {}
+
+  /// The state at the start, where plain segments were cut under `chosen`.
+  ///
+  /// A block that was live at the start and is freed later left only its requested size. Where the rest of a free block
+  /// was not cut off, it is larger. An allocation behind it shows its end, as that lies where a free block starts; else
+  /// what is between it and the next live block is part of it where the policy would not have kept it as a free block.
+  ///   Returns:  an error with the number of the entry that contradicts what came after it
+  ///   Cost:     n log n in the length of the history
+  template <typename Policies>
+  [[nodiscard]] read_result<start_state> find(const Policies& chosen) {
+    for (const snapshot::segment& s : source_.segments_of(device_)) {
+      for (const snapshot::block& b : s.blocks) {
+        if (b.active()) live_[b.address] = {b.size, b.requested};
+      }
+      add_region(s.address, s.size, memory_owner::of(s));
+    }
+    const auto entries = source_.trace_of(device_);
+    note_sizes(entries, chosen.rounding);
+    start_state found;
+    found.owners.resize(entries.size());
+    for (std::size_t i = entries.size(); i-- > 0;) {
+      if (const char* rule = undo(entries[i], i, found.owners[i]))
+        return error("entry " + std::to_string(i) + ": " + rule);
+    }
+    settle_sizes(entries, chosen);
+    for (const auto& [address, r] : regions_) {
+      snapshot::segment s{device_,      address,           r.size, r.owner.stream, r.owner.large,
+                          r.owner.pool, r.owner.expandable};
+      if (!lay_out(s, chosen))
+        return error("the blocks of the segment at " + std::to_string(address) + " overlap at the start");
+      found.segments.push_back(std::move(s));
+    }
+    return found;
+  }
+
+ private:
+  struct live_block {
+    std::size_t size;  // 0 where it is not known
+    std::size_t requested;
+  };
+  struct region {
+    std::size_t size;
+    memory_owner owner;
+  };
+  using region_at = std::map<std::uint64_t, region>::iterator;
+
+  [[nodiscard]] input_error error(std::string rule) const {
+    return {source_.name + ": device " + std::to_string(device_), std::move(rule)};
+  }
+
+  /// The region that holds all of these bytes, or the end.
+  [[nodiscard]] region_at holding(std::uint64_t address, std::size_t bytes = 1) {
+    const auto after = regions_.upper_bound(address);
+    if (after == regions_.begin()) return regions_.end();
+    const auto before = std::prev(after);
+    const std::uint64_t offset = address - before->first;
+    const bool inside = offset < before->second.size && bytes <= before->second.size - offset;
+    return inside ? before : regions_.end();
+  }
+  [[nodiscard]] bool overlaps_region(std::uint64_t address, std::size_t bytes) {
+    const auto next = regions_.lower_bound(address);
+    return holding(address) != regions_.end() || (next != regions_.end() && next->first < address + bytes);
+  }
+  /// Whether part of a live block lies there; of some of those it is known only how much was requested.
+  [[nodiscard]] bool overlaps_live(std::uint64_t address, std::size_t bytes) const {
+    const auto next = live_.lower_bound(address);
+    if (next != live_.end() && next->first < address + bytes) return true;
+    if (next == live_.begin()) return false;
+    const auto& [begin, b] = *std::prev(next);
+    return address - begin < (b.size != 0 ? b.size : b.requested);
+  }
+  /// Adds a region; those of one range join where they touch.
+  void add_region(std::uint64_t address, std::size_t size, const memory_owner& owner) {
+    auto at = regions_.emplace(address, region{size, owner}).first;
+    if (!owner.expandable) return;
+    const auto joins = [&](region_at low, region_at high) {
+      return low->first + low->second.size == high->first && low->second.owner == high->second.owner;
+    };
+    if (at != regions_.begin() && joins(std::prev(at), at)) {
+      std::prev(at)->second.size += size;
+      at = std::prev(regions_.erase(at));
+    }
+    if (const auto next = std::next(at); next != regions_.end() && joins(at, next)) {
+      at->second.size += next->second.size;
+      regions_.erase(next);
+    }
+  }
+
+  /// Takes one entry back and notes whose it is; the rule that it breaks, or null.
+  [[nodiscard]] const char* undo(const snapshot::entry& e, std::size_t number, memory_owner& owner) {
+    using action = snapshot::action;
+    const bool about_memory = e.what == action::segment_alloc || e.what == action::segment_free ||
+                              e.what == action::segment_map || e.what == action::segment_unmap;
+    if (about_memory && (e.size == 0 || e.address > ~std::uint64_t{0} - e.size))
+      return "is about a segment of no possible size";
+    if (e.what == action::segment_free || e.what == action::segment_unmap) {
+      if (overlaps_region(e.address, e.size)) return "ends a segment that is there afterwards";
+      owner = owner_before(e, number);
+      return add_region(e.address, e.size, owner), nullptr;
+    }
+    const bool about_block = e.what == action::alloc || e.what == action::free_completed;
+    if (!about_memory && !about_block) return nullptr;
+    const auto r = holding(e.address, about_memory ? e.size : 1);
+    if (r != regions_.end()) owner = r->second.owner;
+    if (e.what == action::alloc)
+      return r != regions_.end() && live_.erase(e.address) == 1
+                 ? nullptr
+                 : "allocates a block that is not live afterwards";
+    if (e.what == action::free_completed) {
+      if (r == regions_.end()) return "frees an address in no segment";
+      return live_.emplace(e.address, live_block{e.block, e.size}).second
+                 ? nullptr
+                 : "frees a block that is live afterwards";
+    }
+    const bool maps = e.what == action::segment_map;
+    const bool is_there = r != regions_.end() && owner.expandable == maps &&
+                          (maps || (r->first == e.address && r->second.size == e.size));
+    if (!is_there) return "makes a segment that is not there afterwards";
+    if (overlaps_live(e.address, e.size)) return "makes a segment in which blocks are live already";
+    const std::uint64_t begin = r->first;
+    const std::uint64_t end = begin + r->second.size;
+    regions_.erase(r);
+    if (begin < e.address) regions_[begin] = {static_cast<std::size_t>(e.address - begin), owner};
+    if (e.address + e.size < end)
+      regions_[e.address + e.size] = {static_cast<std::size_t>(end - e.address - e.size), owner};
+    return nullptr;
+  }
+
+  /// Notes of each entry that unmaps pages whether large blocks were there, as what came before it in these pages tells,
+  /// or else what came nearby.
+  template <typename Rounding>
+  void note_sizes(std::span<const snapshot::entry> entries, const Rounding& rounding) {
+    using action = snapshot::action;
+    std::map<std::pair<stream_id, std::uint64_t>, bool> large;  // where streams had what, while it is mapped
+    unmaps_large_.assign(entries.size(), false);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const snapshot::entry& e = entries[i];
+      if (e.what == action::segment_map) large[{e.stream, e.address}] = e.size > small_segment;
+      if (e.what == action::alloc || e.what == action::free_completed)
+        large[{e.stream, e.address}] = rounding.block_size(e.size != 0 ? e.size : 1) > small_block;
+      if (e.what != action::segment_unmap) continue;
+      const auto next = large.lower_bound({e.stream, e.address});
+      const bool has_next = next != large.end() && next->first.first == e.stream;
+      const bool has_last = next != large.begin() && std::prev(next)->first.first == e.stream;
+      const std::uint64_t above = has_next ? next->first.second - e.address : ~std::uint64_t{0};
+      const std::uint64_t below = has_last ? e.address - std::prev(next)->first.second : ~std::uint64_t{0};
+      const bool by_next = has_next && (above < e.size || above <= below);
+      unmaps_large_[i] = by_next ? next->second : has_last ? std::prev(next)->second : e.size > small_segment;
+      large.erase(next, large.lower_bound({e.stream, saturating_add(e.address, e.size)}));
+    }
+  }
+  /// To whom memory belonged that the entry ends, which the entry does not say.
+  [[nodiscard]] memory_owner owner_before(const snapshot::entry& e, std::size_t number) const {
+    memory_owner owner{e.pool, e.stream, e.size > small_segment, false};
+    if (e.what == snapshot::action::segment_free) return owner;
+    owner.expandable = true;
+    owner.large = unmaps_large_[number];
+    if (owner.pool != snapshot::pool_id{}) return owner;
+    // A range is one pool's, and ranges lie far apart: what is left nearby at the end says whose.
+    std::uint64_t nearest = ~std::uint64_t{0};
+    for (const snapshot::segment& s : source_.segments_of(device_)) {
+      if (!s.expandable || s.stream != e.stream || s.large != owner.large) continue;
+      const std::uint64_t apart = s.address < e.address ? e.address - s.address : s.address - e.address;
+      if (apart < nearest) nearest = apart, owner.pool = s.pool;
+    }
+    return owner;
+  }
+
+  /// Finds sizes that are not known by the allocations that come to lie behind live blocks: a free block starts there.
+  template <typename Policies>
+  void settle_sizes(std::span<const snapshot::entry> entries, const Policies& chosen) {
+    std::map<std::uint64_t, live_block*> now;  // null where the size is known, or cannot be
+    for (auto& [address, b] : live_) now.emplace_hint(now.end(), address, b.size == 0 ? &b : nullptr);
+    for (const snapshot::entry& e : entries) {
+      if (e.what == snapshot::action::free_completed) now.erase(e.address);
+      if (e.what != snapshot::action::alloc) continue;
+      const auto at = now.insert_or_assign(e.address, nullptr).first;
+      if (at == now.begin() || std::prev(at)->second == nullptr) continue;
+      const auto [address, before] = *std::prev(at);
+      const auto r = holding(address, static_cast<std::size_t>(e.address - address));
+      if (r == regions_.end() || r->second.owner.expandable) continue;
+      const std::size_t least = chosen.rounding.block_size(before->requested != 0 ? before->requested : 1);
+      const auto size = static_cast<std::size_t>(e.address - address);
+      if (size >= least && !chosen.split.should_split(least, size)) before->size = size;
+      if (size == least) before->size = size;
+    }
+  }
+
+  template <typename Policies>
+  [[nodiscard]] bool lay_out(snapshot::segment& s, const Policies& chosen) const {
+    std::uint64_t at = s.address;
+    const std::uint64_t end = s.address + s.size;
+    for (auto it = live_.lower_bound(at); it != live_.end() && it->first < end; ++it) {
+      const auto following = std::next(it);
+      const bool is_last = following == live_.end() || following->first > end;
+      const auto room = static_cast<std::size_t>((is_last ? end : following->first) - it->first);
+      std::size_t size = it->second.size;
+      if (size == 0) {
+        size = chosen.rounding.block_size(it->second.requested != 0 ? it->second.requested : 1);
+        if (!s.expandable && room > size && !chosen.split.should_split(size, room)) size = room;
+      }
+      if (it->first < at || size > room) return false;
+      if (it->first > at) s.blocks.push_back({at, static_cast<std::size_t>(it->first - at)});
+      s.blocks.push_back({it->first, size, it->second.requested, snapshot::block::state::live});
+      at = it->first + size;
+    }
+    if (at < end) s.blocks.push_back({at, static_cast<std::size_t>(end - at)});
+    return true;
+  }
+
+  // PyTorch's numbers: blocks up to 1 MiB are small, and live in segments and pages of 2 MiB.
+  static constexpr std::size_t small_block = operator""_MiB(1);
+  static constexpr std::size_t small_segment = operator""_MiB(2);
+
+  const snapshot& source_;
+  std::size_t device_;
+  std::map<std::uint64_t, region> regions_;
+  std::map<std::uint64_t, live_block> live_;
+  std::vector<bool> unmaps_large_;  // of each entry
+};
+
+}  // namespace tessera::trace

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+namespace tessera::detail {
+
+/// Hands out default-initialised nodes of one type from chunks, the last returned first, and gives empty chunks back:
+/// small ones, so that few survivors keep few of them. Nodes that are still out when it ends are not destroyed.
+///
+///   Cost:  constant; now and then, in proportion to the calls before, asks the host heap for a chunk, or looks through
+///          the spare nodes for chunks that can go back
+template <typename Node>
+class slab {
+ public:
+  slab() = default;
+  slab(const slab&) = delete;
+  slab& operator=(const slab&) = delete;
+  ~slab() {
+    while (chunks_ != nullptr) {
+      chunk* const following = chunks_->next;
+      to_host(*chunks_);
+      chunks_ = following;
+    }
+  }
+
+  /// Makes sure that the next `count` calls of take() succeed; false where host memory ran out.
+  [[nodiscard]] bool reserve(std::size_t count) noexcept { return spare_ >= count || grow(count); }
+
+  ///   Requires:  a reserve() that covers it
+  [[nodiscard]] Node* take() noexcept {
+    slot* const taken = latest_;
+    latest_ = taken->next;
+    --spare_;
+    return ::new (static_cast<void*>(taken)) Node;
+  }
+
+  void give_back(Node* node) noexcept {
+    node->~Node();
+    latest_ = ::new (static_cast<void*>(node)) slot{latest_};
+    if (++spare_ >= sweep_at_) sweep();
+  }
+
+  /// Gives back the chunks of which nothing is out; linear in the spare nodes. It happens by itself, too, once
+  /// a quarter of all nodes have come back since the last time.
+  [[gnu::noinline]] void sweep() noexcept {
+    for (chunk* c = chunks_; c != nullptr; c = c->next) c->spare = 0;
+    for (const slot* s = latest_; s != nullptr; s = s->next) ++chunk_of(s).spare;
+    for (slot** at = &latest_; *at != nullptr;) {
+      slot& here = **at;
+      if (chunk_of(&here).spare == per_chunk) {
+        *at = here.next;
+      } else {
+        at = &here.next;
+      }
+    }
+    for (chunk** at = &chunks_; *at != nullptr;) {
+      chunk& here = **at;
+      if (here.spare != per_chunk) {
+        at = &here.next;
+        continue;
+      }
+      *at = here.next;
+      to_host(here);
+      --held_;
+      spare_ -= per_chunk;
+    }
+    sweep_at_ = spare_ + held_ * per_chunk / 4 + 2 * per_chunk;
+  }
+
+  /// Nodes that are out.
+  [[nodiscard]] std::size_t in_use() const noexcept { return held_ * per_chunk - spare_; }
+  /// Bytes held from the host heap.
+  [[nodiscard]] std::size_t footprint() const noexcept { return held_ * chunk_bytes; }
+
+ private:
+  struct slot {
+    slot* next;
+  };
+  static_assert(sizeof(Node) >= sizeof(slot) && alignof(Node) >= alignof(slot));
+  struct chunk {
+    chunk* next;
+    std::size_t spare;  // nodes, counted by a sweep
+  };
+  static constexpr std::size_t chunk_bytes = 4096;  // and where each begins at a multiple of
+  static constexpr std::size_t header = 64;         // keeps nodes of 64 bytes on cache lines of their own
+  static constexpr std::size_t heaps_own = 64;  // left to the host heap, whose books lie between its blocks
+  static constexpr std::size_t per_chunk = (chunk_bytes - heaps_own - header) / sizeof(Node);
+  static_assert(sizeof(chunk) <= header && header % alignof(Node) == 0 && per_chunk > 1);
+
+  // Kept out of line, as all that is rare on the way of a hit, so that what is left can be inlined.
+  [[gnu::noinline]] bool grow(std::size_t count) noexcept {
+    while (spare_ < count) {
+      void* const memory =
+          ::operator new(chunk_bytes - heaps_own, std::align_val_t{chunk_bytes}, std::nothrow);
+      if (memory == nullptr) return false;
+      chunks_ = ::new (memory) chunk{chunks_, 0};
+      auto* const nodes = static_cast<unsigned char*>(memory) + header;
+      for (std::size_t i = per_chunk; i-- > 0;) latest_ = ::new (nodes + i * sizeof(Node)) slot{latest_};
+      spare_ += per_chunk;
+      ++held_;
+    }
+    return true;
+  }
+
+  [[nodiscard]] static chunk& chunk_of(const slot* s) noexcept {
+    return *reinterpret_cast<chunk*>(reinterpret_cast<std::uintptr_t>(s) & ~(chunk_bytes - 1));
+  }
+  static void to_host(chunk& one) noexcept {
+    ::operator delete(static_cast<void*>(&one), std::align_val_t{chunk_bytes});
+  }
+
+  slot* latest_ = nullptr;
+  std::size_t spare_ = 0;
+  std::size_t sweep_at_ = 2 * per_chunk;
+  chunk* chunks_ = nullptr;
+  std::size_t held_ = 0;
+};
+
+}  // namespace tessera::detail

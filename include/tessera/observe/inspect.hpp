@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include <tessera/core/memory_view.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/owner.hpp>
+
+/// What an allocator holds, for tools that show it.
+namespace tessera {
+
+[[nodiscard]] inline block_view view_of(const detail::block& b) noexcept {
+  using state = block_view::state;
+  if (b.is_free()) return {b.address, b.size, 0, state::free, b.home->key()};
+  const state is = b.mark.is == detail::block::state::pending ? state::pending : state::live;
+  return {b.address, b.size, b.facts.requested, is, b.home->key()};
+}
+
+/// Calls f(const segment_view&, const block_view&) for each block of a caching_allocator: those of one segment one after
+/// the other, in the order of addresses, the segments in no particular order; also of segments that are just going back.
+/// f must not use the allocator.
+///
+///     std::size_t largest = 0;  // free block
+///     tessera::for_each_block(pool, [&](const tessera::segment_view&, const tessera::block_view& b) {
+///       if (b.is == tessera::block_view::state::free && b.bytes > largest) largest = b.bytes;
+///     });
+///
+///   Cost:  linear in the blocks
+template <typename Allocator, typename F>
+void for_each_block(Allocator& pool, F f) {
+  const auto& blocks = pool.machine().blocks();
+  const auto look = [&f, in_range = blocks.has_ranges](const detail::block& first, std::size_t) {
+    const detail::block* const end = first.below;
+    for (const detail::block* b = &first; b != end;) {
+      if (b->is_unmapped()) {
+        b = b->above;
+        continue;
+      }
+      segment_view whole{b->address, 0, b->home->key(), b->home->pool(), in_range};
+      const detail::block* after = b;
+      for (; after != end && !after->is_unmapped(); after = after->above) whole.bytes += after->size;
+      for (; b != after; b = b->above) f(static_cast<const segment_view&>(whole), view_of(*b));
+    }
+  };
+  blocks.for_each_segment(look, true);
+}
+
+/// The live block that begins at an address: how large it is, and what was requested. Of 0 bytes where there is none. The
+/// allocator may be of any kind.
+///
+///     void* const p = pool.allocate(1000);
+///     const tessera::block_view block = tessera::live_block_at(pool, p);
+///     std::printf("%zu bytes serve %zu\n", block.bytes, block.requested);
+///     pool.deallocate(p);
+///
+///   Cost:  constant
+template <typename Allocator>
+[[nodiscard]] block_view live_block_at(Allocator& pool, const void* p) noexcept {
+  block_view told{};
+  with_owner_of(pool, p, [&told, p](auto& in) {
+    if (const detail::block* const found = in.machine().find_live(p)) told = view_of(*found);
+  });
+  return told;
+}
+
+/// Where a live block lies.
+struct block_place {
+  segment_view segment;  ///< of 0 bytes where there is no such block
+  block_view block;
+  std::size_t offset = 0;  ///< bytes from the segment's begin to the block's
+};
+
+/// The segment that the live block at an address lies in, and how far behind its begin: what another process needs, as
+/// handles of CUDA's and ACL's are those of segments. The allocator may be of any kind. What was allocated with an alignment
+/// may begin inside its block, whose address is that of aligned_request(bytes, alignment).find(pool, p).
+///
+///     void* const p = pool.allocate(1000);
+///     const tessera::block_place place = tessera::place_of(pool, p);
+///     std::printf("%zu bytes into a segment of %zu\n", place.offset, place.segment.bytes);
+///     pool.deallocate(p);
+///
+///   Cost:  linear in the blocks of that segment
+template <typename Allocator>
+[[nodiscard]] block_place place_of(Allocator& pool, const void* p) noexcept {
+  block_place told{};
+  with_owner_of(pool, p, [&told, p](auto& in) {
+    const detail::block* const found = in.machine().find_live(p);
+    if (found == nullptr) return;
+    const auto ends = [](const detail::block& b) {
+      return b.is_unmapped() || b.mark.is == detail::block::state::segment;
+    };
+    const detail::block* first = found;
+    while (!ends(*first->below)) first = first->below;
+    std::size_t bytes = 0;
+    for (const detail::block* b = first; !ends(*b); b = b->above) bytes += b->size;
+    constexpr bool in_range = std::remove_cvref_t<decltype(in.machine().blocks())>::has_ranges;
+    told = {{first->address, bytes, first->home->key(), first->home->pool(), in_range},
+            view_of(*found),
+            found->address - first->address};
+  });
+  return told;
+}
+
+/// Bytes of the cache that trim() could not give back, because live or pending blocks share their segments or pages. Of a
+/// caching_allocator; for_each_allocator reaches those of other kinds.
+///   Cost:  linear in the blocks, and in ranges in their pages
+template <typename Allocator>
+[[nodiscard]] std::size_t pinned_bytes(Allocator& pool) {
+  const auto& machine = pool.machine();
+  constexpr bool has_ranges = std::remove_cvref_t<decltype(machine.blocks())>::has_ranges;
+  std::size_t pinned = 0;
+  machine.blocks().for_each_segment([&](const detail::block& first, std::size_t) {
+    std::size_t free = 0;
+    bool any_used = has_ranges;
+    for (const detail::block *b = &first, *end = first.below; b != end; b = b->above) {
+      if (b->is_free()) {
+        free += b->size;
+        if constexpr (has_ranges) free -= machine.releasable(*b);
+      } else {
+        any_used = true;
+      }
+    }
+    if (any_used) pinned += free;
+  });
+  return pinned;
+}
+
+}  // namespace tessera

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cinttypes>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/recipe.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/program.hpp>
+
+namespace tessera::trace {
+
+/// Writes what an allocator decides, a line for each device call and each event of a recording, in order of happening.
+///
+///   S+ <seg> <bytes>       the device gave a segment; segments are numbered from 1
+///   S- <seg> <bytes>       a segment went back
+///   V+ <seg> <bytes>       the device gave a range of addresses, which counts as a segment
+///   V- <seg> <bytes>       a range went back
+///   M+ <seg> <offset> <bytes>   pages were mapped into a range, as one piece
+///   M- <seg> <offset> <bytes>   and taken away
+///   X <bytes>              the device refused
+///   <i> a <id> <bytes> <stream> -> <seg>+<offset> blk=<block bytes>      or  -> OOM
+///   <i> f <id> <seg>+<offset> blk=<block bytes>                          or  none, where its allocation had failed
+///   <i> r <id>   <i> e <id>   <i> c <id>
+class decision_log {
+ public:
+  /// The sink of the allocator that is logged; refers to the log.
+  struct sink {
+    decision_log* log;
+    void on(const allocator_event& event) const noexcept { log->on(event); }
+  };
+
+  explicit decision_log(std::FILE* out) noexcept : out_(out) {}
+
+  void on(const allocator_event& e) noexcept {
+    using action = allocator_event::action;
+    switch (e.what) {
+      case action::segment_alloc:
+      case action::range_reserve:
+        segments_[e.address] = ++last_segment_;
+        std::fprintf(out_, "%c+ %zu %zu\n", e.what == action::segment_alloc ? 'S' : 'V', last_segment_,
+                     e.bytes);
+        break;
+      case action::segment_free:
+      case action::range_release:
+        std::fprintf(out_, "%c- %zu %zu\n", e.what == action::segment_free ? 'S' : 'V', segments_[e.address],
+                     e.bytes);
+        segments_.erase(e.address);
+        break;
+      case action::segment_map:
+      case action::segment_unmap: {
+        const auto [segment, offset] = find(e.address);
+        std::fprintf(out_, "M%c %zu %zu %zu\n", e.what == action::segment_map ? '+' : '-', segment, offset,
+                     e.bytes);
+        break;
+      }
+      case action::refused: std::fprintf(out_, "X %zu\n", e.bytes); break;
+      case action::alloc:
+      case action::free_requested: block_ = e.block; break;
+      case action::free_completed:
+      case action::oom:
+      case action::snapshot: break;
+    }
+  }
+
+  void line(std::size_t i, const event& e, const void* address) noexcept {
+    switch (e.what) {
+      case event::kind::allocate:
+        std::fprintf(out_, "%zu a %" PRIu64 " %zu %" PRIu64 " -> ", i, e.id, e.bytes, e.stream.handle);
+        place(address, "OOM");
+        break;
+      case event::kind::free:
+        std::fprintf(out_, "%zu f %" PRIu64 " ", i, e.id);
+        place(address, "none");
+        break;
+      case event::kind::record_stream: std::fprintf(out_, "%zu r %" PRIu64 "\n", i, e.id); break;
+      case event::kind::answer_events: std::fprintf(out_, "%zu e %" PRIu64 "\n", i, e.id); break;
+      case event::kind::empty_cache: std::fprintf(out_, "%zu c %" PRIu64 "\n", i, e.id); break;
+    }
+  }
+
+ private:
+  void place(const void* address, const char* otherwise) noexcept {
+    if (address == nullptr) {
+      std::fprintf(out_, "%s\n", otherwise);
+      return;
+    }
+    const auto [segment, offset] = find(reinterpret_cast<std::uintptr_t>(address));
+    std::fprintf(out_, "%zu+%zu blk=%zu\n", segment, offset, block_);
+  }
+  /// The number of the segment in which an address lies, and how far.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> find(std::uintptr_t address) const noexcept {
+    const auto segment = std::prev(segments_.upper_bound(address));
+    return {segment->second, address - segment->first};
+  }
+
+  std::FILE* out_;
+  std::map<std::uintptr_t, std::size_t> segments_;  // number by first address
+  std::size_t last_segment_ = 0;
+  std::size_t block_ = 0;  // of the latest hand-out or free
+};
+
+/// Runs a program through an allocator of `Recipe` and writes its decisions, and at the end what the device had given then
+/// and at most, in bytes, memory that was created in vain included.
+///
+///     using namespace tessera::trace;
+///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
+///     write_decisions<tessera::pytorch<>>(stdout, program(made), tessera::simulated_device{}, {});
+template <typename Recipe>
+void write_decisions(std::FILE* out, const program& source, simulated_device device,
+                     const policies<Recipe>& chosen) {
+  decision_log log(out);
+  caching_allocator<Recipe, simulated_device, decision_log::sink> pool{std::move(device), chosen, {&log}};
+  replay(
+      source, pool, [](std::size_t) {}, [&](std::size_t i, void* p) { log.line(i, source.events()[i], p); });
+  std::fprintf(out, "# end in_use=%zu peak=%zu\n", pool.device().used(), pool.device().peak_used());
+}
+
+}  // namespace tessera::trace

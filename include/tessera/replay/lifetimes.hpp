@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <tessera/replay/csv.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/fields.hpp>
+#include <tessera/replay/rmm.hpp>
+
+namespace tessera::trace {
+
+inline constexpr std::string_view lifetimes_header = "id,lower,upper,size";
+inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper,size,offset";
+
+/// Reads the lifetimes of a static program, `id,lower,upper,size` with `,offset` behind if a plan is included (it is not
+/// used): each live on [lower, upper), which may not be empty. At one time frees come first, then allocations, both in
+/// the order of the file; sizes of 0 are left out.
+///   Returns:  an error with the line for anything else, for sizes from 2^60 on, and for an id that comes twice
+///   Source:   the format of google/minimalloc
+///   Cost:     linear, and a sort; 24 bytes of host memory for each of the text
+[[nodiscard]] inline read_result<recording> read_lifetimes(std::string_view text, std::string name) {
+  field_reader line(text, std::move(name));
+  if (!line.next_line() || (line.text() != lifetimes_header && line.text() != lifetimes_header_with_offset)) {
+    return line.error("the header must be '" + std::string(lifetimes_header) + "' or '" +
+                      std::string(lifetimes_header_with_offset) + "', not " + shown(line.text()));
+  }
+  const std::size_t fields = line.count();
+  struct step {
+    std::uint64_t time;
+    bool allocates;
+    std::size_t row;
+    event what;
+  };
+  std::vector<step> steps;
+  const auto lines = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  steps.reserve(2 * (std::min)(lines, line.most_lines()));
+  lifetime_checker ids(line.most_lines());
+  for (std::size_t row = 0; line.next_line(); ++row) {
+    if (line.count() != fields) {
+      return line.error("a line has " + std::to_string(fields) + " fields, this one " +
+                        std::to_string(line.count()));
+    }
+    std::uint64_t number[field_reader::most_fields]{};
+    for (std::size_t i = 0; i < fields; ++i) {
+      if (!line.as_integer(i, number[i]))
+        return line.error(shown(line[i]) + " is not a whole number below 2^64");
+    }
+    const auto [id, lower, upper, size] = std::tuple(number[0], number[1], number[2], number[3]);
+    if (lower >= upper)
+      return line.error("upper must be greater than lower, not " + std::to_string(upper) + " after " +
+                        std::to_string(lower));
+    bool keep = true;
+    if (auto broken = ids.check({event::kind::allocate, id, size}, keep))
+      return line.error(std::move(*broken));
+    if (!keep) continue;
+    steps.push_back({lower, true, row, {event::kind::allocate, id, size}});
+    steps.push_back({upper, false, row, {event::kind::free, id, size}});
+  }
+  std::sort(steps.begin(), steps.end(), [](const step& a, const step& b) {
+    return std::tuple(a.time, a.allocates, a.row) < std::tuple(b.time, b.allocates, b.row);
+  });
+  recording read{line.name(), {}};
+  read.events.reserve(steps.size());
+  for (const step& s : steps) read.events.push_back(s.what);
+  return read;
+}
+
+/// Why no text trace begins with these bytes, which are a whole line at least; nothing where one may.
+[[nodiscard]] inline std::optional<input_error> no_text_trace(std::string_view text, std::string name) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark
+  const std::string_view header = text.substr(0, text.find_first_of("\r\n"));
+  for (const std::string_view known :
+       {csv_header, lifetimes_header, lifetimes_header_with_offset, rmm_header}) {
+    if (header == known) return {};
+  }
+  return input_error{std::move(name) + ":1", "the header must be '" + std::string(csv_header) + "', '" +
+                                                 std::string(lifetimes_header) + "' or '" +
+                                                 std::string(rmm_header) + "', not " + shown(header)};
+}
+
+/// Reads any of the text formats, told by the header.
+///
+///     #include <tessera/replay/file.hpp>
+///     using namespace tessera::trace;
+///     const auto text = read_file("examples/traces/gnn_sage.csv");
+///     if (const auto* bytes = std::get_if<std::string>(&text)) {
+///       const auto read = read_text_trace(*bytes, "gnn_sage");
+///       if (const auto* made = std::get_if<recording>(&read)) std::printf("%zu events\n", made->events.size());
+///     }
+[[nodiscard]] inline read_result<recording> read_text_trace(std::string_view text, std::string name) {
+  if (auto error = no_text_trace(text, name)) return std::move(*error);
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  if (text.starts_with(csv_header)) return read_csv(text, std::move(name));
+  if (text.starts_with(rmm_header)) return read_rmm(text, std::move(name));
+  return read_lifetimes(text, std::move(name));
+}
+
+}  // namespace tessera::trace

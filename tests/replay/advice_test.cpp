@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/lifetimes.hpp>
+#include <tessera/replay/program.hpp>
+#include <tessera/tessera.hpp>
+
+// What a report advises is tried out: the same program, on the same device, with the recipe changed as it says.
+namespace {
+
+using namespace tessera;
+
+struct failure {
+  std::size_t at;  // event
+  oom_report told;
+};
+
+/// The first failure of a program; nothing where it completes.
+template <typename Recipe>
+std::optional<failure> first_failure(const trace::program& source, std::size_t capacity) {
+  caching_allocator<Recipe, simulated_device> pool{
+      simulated_device{simulated_device::options{.capacity = capacity}}};
+  std::optional<failure> found;
+  const auto after = [&](std::size_t i, void* p) {
+    const trace::event& e = source.events()[i];
+    if (p != nullptr || e.what != trace::event::kind::allocate || found) return;
+    found = failure{i, pool.failure(e.bytes, e.stream).report()};
+  };
+  (void)trace::replay(source, pool, [](std::size_t) {}, after);
+  return found;
+}
+
+struct tally {
+  int advised = 0;
+  int served = 0;  // the request that failed
+};
+
+template <typename Changed>
+void try_out(tally& count, remedy what, const failure& here, const trace::program& source,
+             std::size_t capacity) {
+  for (std::size_t i = 0; i < here.told.remedy_count; ++i) {
+    if (here.told.remedies[i].what != what) continue;
+    const std::optional<failure> other = first_failure<Changed>(source, capacity);
+    ++count.advised;
+    count.served += !other || other->at > here.at;
+  }
+}
+
+struct tallies {
+  tally in_place, stitched, exactly, rounding;
+};
+
+template <typename Recipe>
+void try_all(tallies& count, const trace::program& source) {
+  for (const std::size_t percent_more : {1u, 3u, 6u, 10u, 15u}) {
+    const std::size_t capacity = source.peak_live() / 100 * (100 + percent_more);
+    const auto here = first_failure<Recipe>(source, capacity);
+    if (!here) continue;
+    using growth = typename Recipe::growth;
+    if constexpr (growth::way == growth_way::segments) {
+      try_out<with<Recipe, grow_in_place<>>>(count.in_place, remedy::grow_in_place, *here, source, capacity);
+      try_out<with<Recipe, recover_like_paddle<true>>>(count.exactly, remedy::grow_exactly, *here, source,
+                                                       capacity);
+    }
+    try_out<with<Recipe, grow_by_stitching<>>>(count.stitched, remedy::stitch, *here, source, capacity);
+    try_out<with<Recipe, round_to_multiple<512>>>(count.rounding, remedy::round_less, *here, source,
+                                                  capacity);
+  }
+}
+
+TEST(advice_on_recorded_programs, mostly_serves_the_request_that_failed) {
+  tallies count;
+  for (const char* const name : {"gnn_sage", "gpt2_adamw", "resnet50_sgd"}) {
+    const std::string path = std::string(TESSERA_TESTS_DIR) + "/../examples/traces/" + name + ".csv";
+    const auto text = trace::read_file(path);
+    ASSERT_TRUE(std::holds_alternative<std::string>(text)) << path;
+    const auto read = trace::read_text_trace(std::get<std::string>(text), name);
+    ASSERT_TRUE(std::holds_alternative<trace::recording>(read)) << path;
+    const trace::program source(std::get<trace::recording>(read));
+    try_all<pytorch<>>(count, source);
+    try_all<pytorch_expandable>(count, source);
+    try_all<paddle_auto_growth>(count, source);
+    try_all<pinned_packed>(count, source);
+    try_all<power_of_two>(count, source);
+  }
+  const auto expect = [](const char* what, const tally& t, int least) {
+    EXPECT_GE(t.advised, least) << what << " is hardly ever advised";
+    EXPECT_GE(t.served * 10, t.advised * 9)
+        << what << " was advised " << t.advised << " times and served " << t.served;
+  };
+  expect("grow_in_place", count.in_place, 8);
+  expect("grow_by_stitching", count.stitched, 20);
+  expect("recover_like_paddle<true>", count.exactly, 3);
+  expect("round_to_multiple<512>", count.rounding, 5);
+}
+
+}  // namespace

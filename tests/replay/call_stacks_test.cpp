@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/observe/call_stacks.hpp>
+#include <tessera/observe/pickle_writer.hpp>
+#include <tessera/observe/program_line.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/observe/write_chrome.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/output.hpp>
+#include "tessera_replay/read_snapshot.hpp"
+#include "tessera_replay/recorded_origins.hpp"
+#include "tessera_replay/snapshot_recording.hpp"
+
+namespace {
+
+using namespace tessera::trace;
+using namespace std::string_literals;
+
+struct call {
+  std::string file;
+  std::uint64_t line = 0;
+  std::string function{};
+};
+
+/// The line that is shown for these calls, innermost first.
+std::string line_of(const std::vector<call>& calls) {
+  call_stacks table;
+  call_stack_builder to(table);
+  std::vector<std::uint32_t> places;
+  for (const call& c : calls)
+    places.push_back(to.add_frame({to.add_text(c.file), to.add_text(c.function), c.line}));
+  return program_line(table, to.add_stack(places));
+}
+
+TEST(call_stacks, are_kept_once) {
+  call_stacks table;
+  call_stack_builder to(table);
+  EXPECT_EQ(to.add_text(""), 0u);
+  EXPECT_EQ(to.add_text("a"), 1u);
+  EXPECT_EQ(to.add_text("b"), 2u);
+  EXPECT_EQ(to.add_text("a"), 1u);
+  EXPECT_EQ(to.add_frame({1, 2, 3}), 0u);
+  EXPECT_EQ(to.add_frame({1, 2, 4}), 1u);
+  EXPECT_EQ(to.add_frame({1, 2, 3}), 0u);
+  const std::vector<std::uint32_t> one{0, 1}, other{1}, longer{0, 1, 1};
+  EXPECT_EQ(to.add_stack({}), 0u);
+  EXPECT_EQ(to.add_stack(one), 1u);
+  EXPECT_EQ(to.add_stack(other), 2u);
+  EXPECT_EQ(to.add_stack(longer), 3u);
+  EXPECT_EQ(to.add_stack(one), 1u);
+  EXPECT_EQ(std::vector<std::uint32_t>(table.stack(1).begin(), table.stack(1).end()), one);
+  EXPECT_EQ(std::vector<std::uint32_t>(table.stack(3).begin(), table.stack(3).end()), longer);
+  EXPECT_TRUE(table.stack(0).empty());
+  EXPECT_EQ(table.text(2), "b");
+  EXPECT_EQ(table.frame_at(1).line, 4u);
+  EXPECT_EQ(table.stacks(), 3u);
+}
+
+TEST(program_line, is_that_of_the_innermost_call_outside_pytorch) {
+  const call ours{"/home/me/train.py", 12, "forward"};
+  const call outer{"/home/me/main.py", 3, "<module>"};
+  const call of_torch{"/usr/lib/python3/dist-packages/torch/nn/modules/linear.py", 106, "__init__"};
+  EXPECT_EQ(line_of({ours, outer}), "/home/me/train.py:12 in forward");
+  EXPECT_EQ(line_of({of_torch, ours, outer}), "/home/me/train.py:12 in forward");
+  EXPECT_EQ(line_of({of_torch}), "/usr/lib/python3/dist-packages/torch/nn/modules/linear.py:106 in __init__");
+  EXPECT_EQ(line_of({{"??", 0, "c10::malloc"}, {"CUDACachingAllocator.cpp", 0, "malloc"}, of_torch, ours}),
+            "/home/me/train.py:12 in forward");
+  EXPECT_EQ(line_of({{"??", 0, "_start"}, {"", 0, "empty"}, {"TensorImpl.cpp", 0, "~TensorImpl()"}}),
+            "TensorImpl.cpp in ~TensorImpl()");
+  EXPECT_EQ(line_of({{"??", 0, "_start"}}), "?? in _start");
+  EXPECT_EQ(line_of({}), "");
+}
+TEST(program_line, knows_what_belongs_to_pytorch) {
+  const call ours{"train.py", 1, "f"};
+  for (const char* const file :
+       {"/x/site-packages/torch/functional.py", "D:\\x\\Lib\\site-packages\\torch\\functional.py",
+        "/opt/pytorch/torch/_tensor.py", "/x/site-packages/torch_npu/npu/memory.py",
+        "/tmp/torchinductor_me/bc/cbc.py", "<eval_with_key>.12", "<frozen runpy>"})
+    EXPECT_EQ(line_of({{file, 5, "g"}, ours}), "train.py:1 in f") << file;
+  for (const char* const file :
+       {"/home/me/torch/train.py", "/x/site-packages/torchvision/ops.py", "/x/site-packages/torch.py",
+        "torch/a.py", "<stdin>", "<ipython-input-3-a>", "/tmp/ipykernel_7/9.py", "/pytorch/train.py"})
+    EXPECT_EQ(line_of({{file, 5, "g"}, ours}), file + ":5 in g"s) << file;
+}
+TEST(program_line, is_short_and_for_a_terminal) {
+  EXPECT_EQ(line_of({{"a.py", 0, "f"}}), "a.py in f") << "no line is known";
+  EXPECT_EQ(line_of({{"a.py", ~std::uint64_t{0}, "f"}}), "a.py in f") << "as PyTorch writes -1";
+  EXPECT_EQ(line_of({{"a.py", 7, ""}}), "a.py:7");
+  EXPECT_EQ(line_of({{"", 7, ""}}), ":7");
+  EXPECT_EQ(line_of({{"\x1b[2J.py", 7, "f\n\xff"}}), "?[2J.py:7 in f?\xef\xbf\xbd");
+  const std::string line = line_of({{std::string(5000, 'x') + "/a.py", 7, std::string(5000, 'f')}});
+  EXPECT_LT(line.size(), 260u);
+  EXPECT_NE(line.find("x/a.py:7 in fff"), std::string::npos);
+}
+
+/// A pickle of one device's history, of which each entry has what `frames` writes under that key.
+template <typename Frames>
+snapshot history_of(std::size_t entries, Frames frames) {
+  text_output out;
+  pickle_writer to(out);
+  to.dict([&] {
+    to.word("segments"), to.empty_list();
+    to.word("device_traces");
+    to.list(std::vector<int>{0}, [&](int) {
+      to.list(std::vector<int>(entries), [&](const int&) {
+        to.dict([&] {
+          to.word("action"), to.word("segment_free");
+          to.word("addr"), to.integer(1), to.word("size"), to.integer(1), to.word("stream"), to.integer(0);
+          frames(to);
+        });
+      });
+    });
+  });
+  to.end();
+  auto read = read_snapshot(out.text, "file");
+  if (const auto* error = std::get_if<input_error>(&read)) {
+    ADD_FAILURE() << error->text();
+    return {};
+  }
+  return std::get<snapshot>(std::move(read));
+}
+void write_frame(pickle_writer<text_output>& to, const call& c) {
+  to.dict([&] {
+    to.word("name"), to.text(c.function);
+    to.word("filename"), to.text(c.file);
+    to.word("line"), to.natural(c.line);
+  });
+}
+
+TEST(read_snapshot, finds_equal_stacks_that_are_written_apart) {
+  std::uint64_t line = 0;
+  const snapshot seen = history_of(6, [&](auto& to) {
+    to.word("frames");
+    const std::vector<call> calls{{"a.py", 1 + line++ % 3, "f"}, {"b.py", 9, "g"}};
+    to.list(calls, [&](const call& c) { write_frame(to, c); });
+  });
+  ASSERT_EQ(seen.traces.at(0).size(), 6u);
+  EXPECT_EQ(seen.stacks.stacks(), 3u);
+  EXPECT_EQ(seen.stacks.frames(), 4u);
+  EXPECT_EQ(seen.stacks.texts(), 4u);
+  for (std::size_t i = 0; i < 6; ++i)
+    EXPECT_EQ(program_line(seen.stacks, seen.traces[0][i].stack),
+              "a.py:" + std::to_string(1 + i % 3) + " in f");
+}
+TEST(read_snapshot, takes_the_stack_of_old_snapshots_from_their_history) {
+  const snapshot seen = history_of(1, [](auto& to) {
+    to.word("history");
+    to.list(std::vector<call>{{"new.py", 1, "f"}, {"old.py", 2, "g"}}, [&](const call& c) {
+      to.dict([&] {
+        to.word("addr"), to.integer(1);
+        to.word("frames"), to.list(std::vector<call>{c}, [&](const call& one) { write_frame(to, one); });
+      });
+    });
+  });
+  EXPECT_EQ(program_line(seen.stacks, seen.traces.at(0).at(0).stack), "new.py:1 in f");
+}
+TEST(read_snapshot, leaves_out_frames_of_another_form) {
+  const snapshot seen = history_of(1, [](auto& to) {
+    to.word("frames");
+    to.list(std::vector<int>{1, 2, 3, 4}, [&](int n) {
+      if (n == 1) return to.none();
+      if (n == 2) return write_frame(to, {"a.py", 3, "f"});
+      if (n == 3) return to.dict([] {});
+      to.dict([&] {
+        to.word("name"), to.integer(1);
+        to.word("filename"), to.none();
+        to.word("line"), to.text("x");
+      });
+    });
+  });
+  EXPECT_EQ(seen.stacks.stack(seen.traces.at(0).at(0).stack).size(), 3u);
+  EXPECT_EQ(program_line(seen.stacks, 1), "a.py:3 in f");
+  EXPECT_EQ(history_of(1, [](auto& to) { to.word("frames"), to.text("none"); }).stacks.stacks(), 0u);
+  EXPECT_EQ(history_of(1, [](auto& to) { to.word("history"), to.empty_list(); }).stacks.stacks(), 0u);
+}
+
+/// A snapshot of one device whose stacks 1 to 4 are lines 1 to 4 of a.py.
+snapshot with_lines() {
+  snapshot s;
+  call_stack_builder to(s.stacks);
+  for (std::uint64_t line = 1; line <= 4; ++line) {
+    const std::vector<std::uint32_t> one{to.add_frame({to.add_text("a.py"), to.add_text("f"), line})};
+    to.add_stack(one);
+  }
+  return s;
+}
+recording recorded(const snapshot& s) {
+  auto made = recording_of(s);
+  if (const auto* error = std::get_if<input_error>(&made)) {
+    ADD_FAILURE() << error->text();
+    return {};
+  }
+  return std::get<recording>(std::move(made));
+}
+
+TEST(recording, knows_where_allocations_come_from) {
+  using action = snapshot::action;
+  using state = snapshot::block::state;
+  snapshot s = with_lines();
+  s.segments = {{.address = 0,
+                 .size = 4096,
+                 .blocks = {{0, 512, 512, state::live, 1},
+                            {512, 512, 512, state::live, 3},
+                            {1024, 512, 512, state::live, 4},
+                            {1536, 2560}}}};
+  s.traces = {{{.what = action::alloc, .stack = 2, .address = 512, .size = 500},
+               {.what = action::free_requested, .stack = 4, .address = 512, .size = 500},
+               {.what = action::free_completed, .stack = 4, .address = 512, .size = 500},
+               {.what = action::alloc, .stack = 3, .address = 512, .size = 512, .label = "weights"},
+               {.what = action::annotate, .address = 512, .size = 512, .label = "kept by autograd"},
+               {.what = action::annotate, .address = 99, .label = "of no block"},
+               {.what = action::alloc, .address = 1024, .size = 512},
+               {.what = action::oom, .stack = 1, .size = 4096}}};
+  const recording made = recorded(s);
+  ASSERT_EQ(made.origins.size(), 5u);
+  EXPECT_EQ(origin_text(made, 0), "a.py:1 in f") << "live from before the history on";
+  EXPECT_EQ(origin_text(made, 1), "a.py:2 in f") << "by who allocated, not who freed";
+  EXPECT_EQ(origin_text(made, 2), "a.py:3 in f, labelled 'kept by autograd'") << "the latest label counts";
+  EXPECT_EQ(origin_text(made, 3), "a.py:4 in f") << "told of the block at the end only";
+  EXPECT_EQ(origin_text(made, 4), "a.py:1 in f") << "what was refused";
+  EXPECT_EQ(origin_text(made, 5), "");
+}
+TEST(recording, has_no_origins_where_nobody_recorded_any) {
+  snapshot s = with_lines();
+  s.traces = {{{.what = snapshot::action::oom, .size = 512}}};
+  EXPECT_TRUE(recorded(s).origins.empty());
+  s.traces[0][0].label = "only this";
+  EXPECT_EQ(origin_text(recorded(s), 0), "labelled 'only this'");
+  s.traces[0][0].label = "\x1b" + std::string(1000, 'x');
+  EXPECT_EQ(origin_text(recorded(s), 0), "labelled '?" + std::string(79, 'x') + "...'");
+}
+
+TEST(write_chrome, says_where_blocks_come_from) {
+  using action = snapshot::action;
+  snapshot s = with_lines();
+  s.segments = {
+      {.address = 0, .size = 512, .stack = 4, .blocks = {{0, 512, 512, snapshot::block::state::live, 2}}}};
+  s.traces = {{{.what = action::segment_alloc, .stack = 4, .address = 0, .size = 512},
+               {.what = action::alloc, .stack = 2, .address = 0, .size = 512, .block = 512}}};
+  text_output out;
+  EXPECT_FALSE(write_chrome(s, out));
+  EXPECT_NE(out.text.find("\"requested\":512,\"block\":512,\"at\":\"a.py:2 in f\"}"), std::string::npos)
+      << out.text;
+  EXPECT_NE(out.text.find("\"bytes\":512,\"at\":\"a.py:4 in f\"}"), std::string::npos) << out.text;
+}
+
+}  // namespace

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_device.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/interop/driver_pool.hpp>
+#include <tessera/observe/capture.hpp>
+#include <tessera/observe/history.hpp>
+#include <tessera/observe/write_pickle.hpp>
+#include <tessera/recipe/passthrough.hpp>
+#include <tessera/recipe/pinned.hpp>
+#include <tessera/recipe/power_of_two.hpp>
+#include <tessera/recipe/stitched.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/output.hpp>
+#include <tessera/replay/program.hpp>
+#include <tessera/tessera.hpp>
+#include "tessera_replay/read_snapshot.hpp"
+#include "tessera_replay/snapshot_recording.hpp"
+#include "tessera_replay/verify.hpp"
+
+#include "viewer.hpp"
+
+namespace {
+
+using namespace tessera;
+using trace::capture;
+using trace::snapshot;
+using state = snapshot::block::state;
+using action = snapshot::action;
+
+/// Each event comes a microsecond after the one before.
+struct ticks {
+  std::uint64_t operator()() noexcept { return ++asked; }
+  std::uint64_t asked = 0;
+};
+using ticking = history<ticks>;
+
+struct total {
+  std::size_t reserved = 0, allocated = 0, requested = 0, blocks = 0;
+  bool operator==(const total&) const = default;
+};
+total add_up(const snapshot& seen) {
+  total t;
+  for (const snapshot::segment& s : seen.segments) {
+    t.reserved += s.size;
+    t.allocated += s.add_up().allocated;
+    t.requested += s.add_up().requested;
+    for (const snapshot::block& b : s.blocks) t.blocks += b.is == state::live;
+  }
+  return t;
+}
+template <typename Statistics>
+total told_by(const Statistics& counted) {
+  const auto of = [](const auto& c) { return static_cast<std::size_t>(c.current); };
+  return {of(counted.all.reserved_bytes), of(counted.all.allocated_bytes), of(counted.all.requested_bytes),
+          of(counted.all.allocation)};
+}
+
+TEST(capture, shows_how_an_allocator_stands) {
+  caching_allocator<pytorch_native, simulated_device> pool;
+  void* const kept = pool.allocate(1000, stream_id{3});
+  void* const used = pool.allocate(600, stream_id{3});
+  (void)pool.allocate(30_MiB);
+  (void)pool.record_stream(used, stream_id{4});
+  pool.device().hold_events(true);
+  pool.deallocate(used);
+  const snapshot seen = capture(pool);
+  ASSERT_EQ(seen.segments.size(), 2u);
+  const snapshot::segment& small = seen.segments[0];
+  EXPECT_FALSE(small.large);
+  EXPECT_FALSE(small.expandable);
+  EXPECT_EQ(small.size, 2_MiB);
+  EXPECT_EQ(small.stream, stream_id{3});
+  ASSERT_EQ(small.blocks.size(), 3u);
+  EXPECT_EQ(small.blocks[0],
+            (snapshot::block{reinterpret_cast<std::uintptr_t>(kept), 1024, 1000, state::live}));
+  EXPECT_EQ(small.blocks[1].is, state::pending);
+  EXPECT_EQ(small.blocks[1].requested, 600u);
+  EXPECT_EQ(small.blocks[2].is, state::free);
+  EXPECT_EQ(small.add_up().allocated, 1024u);
+  EXPECT_EQ(small.add_up().active, 2048u);
+  EXPECT_EQ(small.add_up().requested, 1600u);
+  EXPECT_TRUE(seen.segments[1].large);
+  ASSERT_EQ(seen.traces.size(), 1u) << "a list for each device, also where nobody listened";
+  EXPECT_TRUE(seen.traces[0].empty());
+  pool.device().hold_events(false);
+}
+
+TEST(capture, of_nothing_is_empty) {
+  caching_allocator<pytorch_native, simulated_device> pool;
+  const snapshot seen = capture(pool);
+  EXPECT_TRUE(seen.segments.empty());
+  EXPECT_TRUE(seen.traces.empty());
+}
+
+TEST(capture, tells_the_history_with_times_and_labels) {
+  caching_allocator<pytorch_native, simulated_device, ticking> pool{
+      simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
+  void* const p = pool.allocate(1_MiB + 1, stream_id{2});
+  pool.sink().label("forward");
+  EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
+  pool.deallocate(p);
+  const auto before = capture(pool);
+  const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(p);
+  ASSERT_EQ(before.traces.size(), 1u);
+  std::vector<action> all;
+  for (const snapshot::entry& e : before.traces[0]) all.push_back(e.what);
+  EXPECT_EQ(all, (std::vector<action>{action::segment_alloc, action::alloc, action::refused, action::refused,
+                                      action::oom, action::free_requested, action::free_completed}));
+  const auto& trace = before.traces[0];
+  EXPECT_EQ(trace[1], (snapshot::entry{.what = action::alloc,
+                                       .address = at,
+                                       .size = 1_MiB + 1,
+                                       .block = 1_MiB + 512,
+                                       .stream = stream_id{2},
+                                       .time_us = 2}));
+  EXPECT_EQ(trace[0].block, 0u) << "of a segment, nothing but its size is known";
+  EXPECT_EQ(trace[4].label, "forward");
+  EXPECT_EQ(trace[4].address, 0u);
+  EXPECT_EQ(trace[4].size, 25_MiB);
+  EXPECT_EQ(trace[4].device_free, 10_MiB);
+  EXPECT_EQ(trace[1].label, "");
+  // The look itself is seen by the next one.
+  const auto after = capture(pool);
+  ASSERT_EQ(after.traces[0].size(), trace.size() + 1);
+  EXPECT_EQ(after.traces[0].back().what, action::snapshot);
+  EXPECT_EQ(after.traces[0].back().size, 0u);
+}
+
+TEST(capture, tells_the_settings_in_the_words_of_pytorch) {
+  caching_allocator<
+      pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.75,roundup_power2_divisions:[256:1,>:4]">,
+      simulated_device>
+      tuned;
+  (void)tuned.allocate(1);
+  const auto native = capture(tuned).configured;
+  EXPECT_EQ(native.max_split_size, 32_MiB);
+  EXPECT_EQ(native.garbage_collection_threshold, 0.75);
+  EXPECT_FALSE(native.expandable_segments);
+  EXPECT_EQ(native.roundup_power2_divisions[8], 1u);
+  EXPECT_EQ(native.roundup_power2_divisions[15], 4u);
+  EXPECT_NE(native.recipe.find("pytorch"), std::string::npos) << native.recipe;
+  caching_allocator<stitched, simulated_device> ranges;
+  (void)ranges.allocate(1);
+  const auto in_ranges = capture(ranges).configured;
+  EXPECT_TRUE(in_ranges.expandable_segments);
+  EXPECT_EQ(in_ranges.max_split_size, unlimited);
+  EXPECT_EQ(in_ranges.recipe, "tessera::stitched");
+}
+
+TEST(capture, takes_what_is_mapped_side_by_side_as_a_segment) {
+  caching_allocator<pytorch_expandable, simulated_device, ticking> pool{
+      simulated_device{}, {}, ticking(1000)};
+  void* const low = pool.allocate(20_MiB);
+  void* const middle = pool.allocate(20_MiB);
+  void* const high = pool.allocate(20_MiB);
+  pool.deallocate(middle);
+  EXPECT_EQ(capture(pool).segments.size(), 1u);
+  pool.trim();
+  const snapshot seen = capture(pool);
+  ASSERT_EQ(seen.segments.size(), 2u);
+  for (const snapshot::segment& s : seen.segments) {
+    EXPECT_TRUE(s.expandable);
+    EXPECT_EQ(s.size, 20_MiB);
+    ASSERT_EQ(s.blocks.size(), 1u);
+  }
+  EXPECT_EQ(seen.segments[0].address, reinterpret_cast<std::uintptr_t>(low));
+  EXPECT_EQ(seen.segments[1].address, reinterpret_cast<std::uintptr_t>(high));
+  EXPECT_EQ(viewer::backward(seen, 0).rule(), "");
+}
+
+TEST(capture, sees_through_every_adaptor) {
+  const auto live = [](auto& pool) {
+    const snapshot seen = capture(pool);
+    for (std::size_t d = 0; d < seen.traces.size(); ++d) {
+      const viewer::backward run(seen, d);
+      EXPECT_EQ(run.rule(), "");
+    }
+    return std::pair(add_up(seen).requested, seen.traces.size());
+  };
+  using found = std::pair<std::size_t, std::size_t>;
+  locked<pytorch_expandable, simulated_device, ticking> one;
+  (void)one.allocate(200);
+  EXPECT_EQ(live(one), found(200, 1));
+
+  per_stream<pytorch_native, simulated_device, ticking> lanes;
+  (void)lanes.allocate(1, stream_id{1});
+  (void)lanes.allocate(2, stream_id{2});
+  lanes.deallocate(lanes.allocate(5, stream_id{2}));
+  EXPECT_EQ(live(lanes), found(3, 1));
+  EXPECT_EQ(capture(lanes).traces[0].size(), 8u) << "two segments, three blocks, a free in two steps, a look";
+
+  configured<torch_npu_family, simulated_device, in_streams, ticking> npu(torch_npu_family::settings{});
+  (void)npu.allocate(5, stream_id{1});
+  (void)npu.allocate(6, stream_id{2});
+  EXPECT_EQ(live(npu), found(11, 1));
+
+  const simulated_device first;
+  std::vector<simulated_device> devices;
+  devices.push_back(first.another_device({.device = 1}));
+  devices.push_back(first.another_device({.device = 2}));
+  per_device<pytorch_native, simulated_device, locked, ticking> two(std::move(devices));
+  (void)two.allocate(7, 0);
+  (void)two.allocate(8, 1);
+  EXPECT_EQ(live(two), found(15, 2));
+  const snapshot both = capture(two);
+  ASSERT_EQ(both.segments.size(), 2u);
+  EXPECT_EQ(both.segments[0].device, 0u);
+  EXPECT_EQ(both.segments[1].device, 1u);
+  EXPECT_EQ(both.traces[1][1].size, 8u);
+
+  retrying<locked<pytorch_native, simulated_device, ticking>> patient;
+  (void)patient.allocate(9);
+  EXPECT_EQ(live(patient), found(9, 1));
+
+  driver_pool<cuda_async, simulated_device, ticking> driver;
+  (void)driver.allocate_async(10, stream_id{1});
+  EXPECT_EQ(live(driver), found(10, 1));
+
+  pinned_host<pytorch_pinned_family, simulated_device> host({}, simulated_device{});
+  (void)host.allocate(11);
+  EXPECT_EQ(live(host), found(11, 1));
+}
+
+/// Something that a program does again and again, without need for memory that the device does not have.
+template <typename Recipe>
+class random_program {
+ public:
+  random_program(std::size_t capacity, std::size_t kept, std::uint64_t fail_every, unsigned seed)
+      : pool_(simulated_device{simulated_device::options{.capacity = capacity, .fail_every = fail_every}}, {},
+              ticking(kept)),
+        dice_(seed) {}
+
+  void run(int operations) {
+    for (int i = 0; i < operations; ++i) step();
+  }
+  auto& pool() { return pool_; }
+
+ private:
+  void step() {
+    const auto choice = dice_() % 100;
+    if (choice < 50 || live_.empty()) {
+      const std::size_t size = std::size_t{1} << (8 + dice_() % 17);
+      void* const p = pool_.try_allocate(size + dice_() % size, stream_id{dice_() % 3});
+      if (p != nullptr) live_.push_back(p);
+    } else if (choice < 90) {
+      std::swap(live_[dice_() % live_.size()], live_.back());
+      pool_.deallocate(live_.back());
+      live_.pop_back();
+    } else if (choice < 96) {
+      (void)pool_.record_stream(live_[dice_() % live_.size()], stream_id{dice_() % 3});
+    } else if (choice < 98) {
+      pool_.device().hold_events(choice == 96);
+    } else if (choice == 98) {
+      pool_.sink().label("step " + std::to_string(dice_() % 5));
+    } else if (dice_() % 8 == 0) {
+      pool_.trim();
+    }
+  }
+
+  caching_allocator<Recipe, simulated_device, ticking> pool_;
+  std::mt19937 dice_;
+  std::vector<void*> live_;
+};
+
+template <typename Recipe>
+class capture_of : public testing::Test {};
+using recipes = testing::Types<pytorch_native, pytorch_expandable, stitched, cuda_async, torch_npu_native,
+                               paddle_auto_growth, power_of_two, passthrough, pinned_packed>;
+TYPED_TEST_SUITE(capture_of, recipes);
+
+TYPED_TEST(capture_of, can_be_run_backward_to_nothing) {
+  for (const std::uint64_t fail_every : {0u, 7u}) {
+    random_program<TypeParam> program(150_MiB, 1 << 20, fail_every, 5);
+    for (int part = 0; part < 8; ++part) {
+      program.run(400);
+      const snapshot seen = capture(program.pool());
+      ASSERT_EQ(add_up(seen), told_by(program.pool().statistics()));
+      const viewer::backward run(seen, 0);
+      ASSERT_EQ(run.rule(), "") << "where every k-th call fails, k = " << fail_every;
+      ASSERT_TRUE(run.began_empty());
+    }
+  }
+}
+
+TYPED_TEST(capture_of, can_be_run_backward_where_the_history_forgets) {
+  for (const std::size_t kept : {1u, 10u, 333u}) {
+    random_program<TypeParam> program(150_MiB, kept, 0, 6);
+    bool began_full = false;
+    program.run(500);
+    for (int part = 0; part < 12; ++part) {
+      program.run(100);
+      const snapshot seen = capture(program.pool());
+      ASSERT_EQ(seen.traces[0].size(), kept);
+      const viewer::backward run(seen, 0);
+      ASSERT_EQ(run.rule(), "");
+      began_full = began_full || !run.began_empty();
+    }
+    EXPECT_TRUE(began_full) << "nothing was forgotten";
+  }
+}
+
+TYPED_TEST(capture_of, goes_through_a_pickle_unchanged) {
+  random_program<TypeParam> program(150_MiB, 1000, 0, 7);
+  program.run(2000);
+  snapshot seen = capture(program.pool());
+  trace::text_output out;
+  trace::write_pickle(seen, out);
+  EXPECT_EQ(viewer::refuses(out.text), "");
+  const auto read = trace::read_snapshot(out.text, "");
+  ASSERT_TRUE(std::holds_alternative<snapshot>(read)) << std::get<trace::input_error>(read).text();
+  std::erase_if(seen.traces[0], [](const snapshot::entry& e) { return e.what > action::snapshot; });
+  EXPECT_EQ(std::get<snapshot>(read), seen);
+}
+
+TEST(capture, of_a_locked_allocator_can_be_run_backward_while_others_use_it) {
+  locked<pytorch_native, simulated_device, ticking> pool{
+      simulated_device{simulated_device::options{.capacity = 300_MiB}}, {}, ticking(5000)};
+  std::atomic<bool> done{false};
+  std::vector<std::thread> users;
+  for (unsigned user = 0; user < 3; ++user) {
+    users.emplace_back([&, user] {
+      std::mt19937 dice(user);
+      while (!done) {
+        void* const p = pool.try_allocate(1 + dice() % 30'000'000, stream_id{user});
+        if (dice() % 4 == 0) pool.trim();
+        pool.deallocate(p);
+      }
+    });
+  }
+  std::string rule;
+  for (int i = 0; i < 200; ++i) {
+    const snapshot seen = capture(pool);
+    const viewer::backward run(seen, 0);
+    if (rule.empty()) rule = run.rule();
+  }
+  done = true;
+  for (std::thread& user : users) user.join();
+  EXPECT_EQ(rule, "");
+}
+
+template <typename Recipe>
+void expect_to_be_what_it_decides() {
+  random_program<Recipe> program(80_GiB, 1 << 20, 0, 8);
+  program.run(3000);
+  const snapshot seen = capture(program.pool());
+  const auto outcome = trace::verifier(seen, 0).run();
+  ASSERT_TRUE(std::holds_alternative<trace::verification>(outcome))
+      << std::get<trace::input_error>(outcome).text();
+  const auto& found = std::get<trace::verification>(outcome);
+  EXPECT_GT(found.allocations, 1000u);
+  EXPECT_EQ(found.same_address, found.allocations);
+  EXPECT_TRUE(found.agrees()) << found.first_other_segment;
+}
+TEST(capture, of_the_pytorch_recipe_is_what_that_recipe_decides) {
+  expect_to_be_what_it_decides<pytorch_native>();
+}
+TEST(capture, of_the_expandable_recipe_is_what_that_recipe_decides) {
+  expect_to_be_what_it_decides<pytorch_expandable>();
+}
+
+TEST(capture, a_recording_of_it_asks_for_what_was_refused) {
+  caching_allocator<pytorch_native, simulated_device, history<>> pool{
+      simulated_device{simulated_device::options{.capacity = 1_GiB}}};
+  (void)pool.allocate(300_MiB);
+  EXPECT_EQ(pool.try_allocate(900_MiB), nullptr);
+  const auto made = trace::recording_of(capture(pool));
+  const auto& events = std::get<trace::recording>(made).events;
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[1].what, trace::event::kind::allocate);
+  EXPECT_EQ(events[1].bytes, 900_MiB);
+  EXPECT_EQ(events[2].what, trace::event::kind::free);
+  EXPECT_EQ(events[2].id, events[1].id);
+  const trace::program again(std::get<trace::recording>(made));
+  caching_allocator<pytorch_native, simulated_device> same{
+      simulated_device{simulated_device::options{.capacity = 1_GiB}}};
+  EXPECT_EQ(trace::replay(again, same), 1u);
+}
+
+}  // namespace

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <ostream>
+#include <random>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/replay/csv.hpp>
+#include <tessera/replay/event.hpp>
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/lifetimes.hpp>
+
+namespace {
+
+using tessera::trace::event;
+using tessera::trace::input_error;
+using tessera::trace::read_csv;
+using tessera::trace::read_lifetimes;
+using tessera::trace::read_result;
+using tessera::trace::read_text_trace;
+using tessera::trace::recording;
+using kind = event::kind;
+
+// An event as its op, id, bytes and stream.
+using line = std::tuple<char, std::uint64_t, std::uint64_t, std::uint64_t>;
+
+std::vector<line> lines(const read_result<recording>& read) {
+  if (const auto* error = std::get_if<input_error>(&read)) {
+    ADD_FAILURE() << error->text();
+    return {};
+  }
+  std::vector<line> all;
+  for (const event& e : std::get<recording>(read).events)
+    all.emplace_back("afrec"[static_cast<std::size_t>(e.what)], e.id, e.bytes, e.stream.handle);
+  return all;
+}
+
+std::string error_of(const read_result<recording>& read) {
+  const auto* error = std::get_if<input_error>(&read);
+  return error != nullptr ? error->text() : "no error";
+}
+
+std::string csv(std::string_view body) { return "op,id,bytes,stream,t_us\n" + std::string(body); }
+std::string lifetimes(std::string_view body) { return "id,lower,upper,size\n" + std::string(body); }
+
+TEST(read_csv, every_op) {
+  const auto read =
+      read_csv(csv("a,0,512,0,1\nr,0,0,3,2\ne,0,0,0,3\nf,0,512,0,4\ne,0,1,0,5\nc,0,0,0,6\n"), "T");
+  const std::vector<line> expected{{'a', 0, 512, 0}, {'r', 0, 0, 3}, {'e', 0, 0, 0},
+                                   {'f', 0, 512, 0}, {'e', 0, 1, 0}, {'c', 0, 0, 0}};
+  EXPECT_EQ(lines(read), expected);
+  EXPECT_EQ(std::get<recording>(read).name, "T");
+}
+
+TEST(read_csv, the_header_alone_is_an_empty_program) {
+  EXPECT_TRUE(lines(read_csv(csv(""), "T")).empty());
+  EXPECT_TRUE(lines(read_csv("op,id,bytes,stream,t_us", "T")).empty());
+}
+
+TEST(read_csv, line_ends_do_not_matter) {
+  const std::vector<line> expected{{'a', 7, 1, 0}, {'f', 7, 1, 0}};
+  EXPECT_EQ(lines(read_csv(csv("a,7,1,0,1\nf,7,1,0,2\n"), "T")), expected);
+  EXPECT_EQ(lines(read_csv(csv("a,7,1,0,1\nf,7,1,0,2"), "T")), expected);
+  EXPECT_EQ(lines(read_csv(csv("a,7,1,0,1\nf,7,1,0,2\n\n\r\n\n"), "T")), expected);
+  EXPECT_EQ(lines(read_csv("op,id,bytes,stream,t_us\r\na,7,1,0,1\r\nf,7,1,0,2\r\n", "T")), expected);
+}
+
+TEST(read_csv, requests_of_0_bytes_leave_no_trace) {
+  const std::vector<line> expected{{'a', 1, 8, 0}};
+  EXPECT_EQ(lines(read_csv(csv("a,0,0,0,1\na,1,8,0,1\nr,0,0,2,1\nf,0,0,0,1\n"), "T")), expected);
+}
+
+TEST(read_csv, a_free_or_a_record_need_not_repeat_the_size) {
+  const std::vector<line> expected{{'a', 1, 8, 0}, {'r', 1, 8, 2}, {'r', 1, 0, 2}, {'f', 1, 0, 0}};
+  EXPECT_EQ(lines(read_csv(csv("a,1,8,0,1\nr,1,8,2,1\nr,1,0,2,1\nf,1,0,0,1\n"), "T")), expected);
+}
+
+TEST(read_csv, the_largest_numbers) {
+  const std::uint64_t most = ~std::uint64_t{0};
+  const std::vector<line> expected{{'a', most, tessera::max_request, most}};
+  EXPECT_EQ(lines(read_csv(csv("a,18446744073709551615,1152921504606846975,18446744073709551615,0\n"), "T")),
+            expected);
+}
+
+struct refused {
+  std::string text;
+  std::string why;
+};
+std::ostream& operator<<(std::ostream& out, const refused& r) { return out << r.why; }
+class csv_errors : public testing::TestWithParam<refused> {};
+
+TEST_P(csv_errors, say_line_and_rule) {
+  EXPECT_EQ(error_of(read_csv(GetParam().text, "dir/T.csv")), "dir/T.csv:" + GetParam().why);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    headers, csv_errors,
+    testing::Values(refused{"", "1: the header must be 'op,id,bytes,stream,t_us', not ''"},
+                    refused{"\n\n", "1: the header must be 'op,id,bytes,stream,t_us', not ''"},
+                    refused{"\n" + csv(""), "1: the header must be 'op,id,bytes,stream,t_us', not ''"},
+                    refused{"op,id,bytes,stream\n",
+                            "1: the header must be 'op,id,bytes,stream,t_us', not 'op,id,bytes,stream'"},
+                    refused{
+                        "op, id,bytes,stream,t_us\n",
+                        "1: the header must be 'op,id,bytes,stream,t_us', not 'op, id,bytes,stream,t_us'"},
+                    refused{std::string(100, 'x'), "1: the header must be 'op,id,bytes,stream,t_us', not '" +
+                                                       std::string(40, 'x') + "...'"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    fields, csv_errors,
+    testing::Values(
+        refused{csv("a,0,1,0\n"), "2: a line has 5 fields, this one 4"},
+        refused{csv("a,0,1,0,1,9\n"), "2: a line has 5 fields, this one 6"},
+        refused{csv(std::string(1000, ',')), "2: a line has 5 fields, this one 1001"},
+        refused{csv("a,0,1,0,1\n\nf,0,1,0,1\n"), "3: a line has 5 fields, this one 1"},
+        refused{csv("a,0,1,0,1\nf,0,1"), "3: a line has 5 fields, this one 3"},
+        refused{csv("x,0,1,0,1\n"), "2: no such op: 'x'; ops are a, f, r, e, c"},
+        refused{csv("A,0,1,0,1\n"), "2: no such op: 'A'; ops are a, f, r, e, c"},
+        refused{csv("af,0,1,0,1\n"), "2: no such op: 'af'; ops are a, f, r, e, c"},
+        refused{csv(",0,1,0,1\n"), "2: no such op: ''; ops are a, f, r, e, c"},
+        refused{csv(std::string("a\0,0,1,0,1\n", 11)), "2: no such op: 'a?'; ops are a, f, r, e, c"},
+        refused{csv(std::string("\0,0,1,0,1\n", 10)), "2: no such op: '?'; ops are a, f, r, e, c"},
+        refused{csv(std::string("a,0,1\0,0,1\n", 11)), "2: '1?' is not a whole number below 2^64"},
+        refused{csv(std::string("a,0,1,0,1\n\0", 11)), "3: a line has 5 fields, this one 1"},
+        refused{csv("a,,1,0,1\n"), "2: '' is not a whole number below 2^64"},
+        refused{csv("a,-1,1,0,1\n"), "2: '-1' is not a whole number below 2^64"},
+        refused{csv("a,+1,1,0,1\n"), "2: '+1' is not a whole number below 2^64"},
+        refused{csv("a,0, 1,0,1\n"), "2: ' 1' is not a whole number below 2^64"},
+        refused{csv("a,0,1.5,0,1\n"), "2: '1.5' is not a whole number below 2^64"},
+        refused{csv("a,0,0x10,0,1\n"), "2: '0x10' is not a whole number below 2^64"},
+        refused{csv("a,0,1,18446744073709551616,1\n"),
+                "2: '18446744073709551616' is not a whole number below 2^64"},
+        refused{csv("a,0,1,0,1e3\n"), "2: '1e3' is not a whole number below 2^64"},
+        refused{csv("a,0,1,0,1\r\r\n"), "2: '1?' is not a whole number below 2^64"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    orders, csv_errors,
+    testing::Values(
+        refused{csv("a,0,1152921504606846976,0,1\n"),
+                "2: a request of 1152921504606846976 bytes; less than 2^60 are allowed"},
+        refused{csv("a,5,1,0,1\na,5,1,0,1\n"), "3: id 5 is allocated twice"},
+        refused{csv("a,5,1,0,1\nf,5,1,0,1\na,5,1,0,1\n"), "4: id 5 is allocated twice"},
+        refused{csv("a,5,0,0,1\na,5,1,0,1\n"), "3: id 5 is allocated twice"},
+        refused{csv("f,5,1,0,1\n"), "2: id 5 is freed but was never allocated"},
+        refused{csv("f,9223372036854775808,1,0,1\n"),
+                "2: id 9223372036854775808 is freed but was never allocated"},
+        refused{csv("a,5,1,0,1\nf,5,1,0,1\nf,5,1,0,1\n"), "4: id 5 is freed twice"},
+        refused{csv("a,5,0,0,1\nf,5,0,0,1\nf,5,0,0,1\n"), "4: id 5 is freed twice"},
+        refused{csv("r,5,0,1,1\n"), "2: id 5 is recorded but was never allocated"},
+        refused{csv("a,5,1,0,1\nf,5,1,0,1\nr,5,0,1,1\n"), "4: id 5 is recorded after it was freed"},
+        refused{csv("a,5,8,0,1\nf,5,9,0,1\n"), "3: id 5 is freed with 9 bytes but was allocated with 8"},
+        refused{csv("a,5,0,0,1\nf,5,9,0,1\n"), "3: id 5 is freed with 9 bytes but was allocated with 0"},
+        refused{csv("a,5,8,0,1\nr,5,9,0,1\n"), "3: id 5 is recorded with 9 bytes but was allocated with 8"},
+        refused{csv("e,0,2,0,1\n"), "2: e takes 0 or 1 as bytes, not 2"},
+        refused{csv("e,1,0,0,1\n"), "2: e takes 0 as id, not 1"},
+        refused{csv("e,0,1,4,1\n"), "2: e takes 0 as stream, not 4"},
+        refused{csv("c,0,1,0,1\n"), "2: c takes 0 as bytes, not 1"},
+        refused{csv("c,3,0,0,1\n"), "2: c takes 0 as id, not 3"},
+        refused{csv("c,0,0,4,1\n"), "2: c takes 0 as stream, not 4"}));
+
+TEST(read_csv, no_choice_of_ids_is_slow) {
+  // Multiples of bucket counts that hash tables like; and far apart, so that no table may span them.
+  for (const std::uint64_t step : {172933u, 65536u, 1u << 31}) {
+    std::string body;
+    for (std::uint64_t i = 1; i <= 100'000; ++i) body += "a," + std::to_string(i * step) + ",1,0,1\n";
+    EXPECT_EQ(lines(read_csv(csv(body), "T")).size(), 100'000u);
+  }
+}
+
+TEST(field_reader, blank_lines_cost_what_others_do) {
+  const std::string text = std::string(2'000'000, '\n') + "x\r\n" + std::string(1'000'000, '\r') + "\n\r\n";
+  tessera::trace::field_reader reader(text, "file");
+  std::size_t lines = 0;
+  while (reader.next_line()) ++lines;  // to look ahead at each would take 10^12 steps
+  EXPECT_EQ(lines, 2'000'001u);
+  EXPECT_EQ(reader.text(), "x");
+  EXPECT_EQ(reader.error("wrong").where, "file:2000001");
+}
+
+TEST(read_lifetimes, events_come_in_time_frees_first) {
+  const auto read = read_lifetimes(lifetimes("0,5,9,100\n1,0,5,200\n2,0,9,300\n3,9,10,400\n"), "T");
+  const std::vector<line> expected{{'a', 1, 200, 0}, {'a', 2, 300, 0}, {'f', 1, 200, 0}, {'a', 0, 100, 0},
+                                   {'f', 0, 100, 0}, {'f', 2, 300, 0}, {'a', 3, 400, 0}, {'f', 3, 400, 0}};
+  EXPECT_EQ(lines(read), expected);
+}
+
+TEST(read_lifetimes, an_offset_is_checked_but_not_used) {
+  const std::string text = "id,lower,upper,size,offset\r\n4,0,1,16,64\r\n";
+  const std::vector<line> expected{{'a', 4, 16, 0}, {'f', 4, 16, 0}};
+  EXPECT_EQ(lines(read_lifetimes(text, "T")), expected);
+  EXPECT_EQ(error_of(read_lifetimes("id,lower,upper,size,offset\n4,0,1,16,x\n", "T")),
+            "T:2: 'x' is not a whole number below 2^64");
+}
+
+TEST(read_lifetimes, sizes_of_0_are_left_out) {
+  EXPECT_TRUE(lines(read_lifetimes(lifetimes("4,0,1,0\n"), "T")).empty());
+}
+
+TEST(read_lifetimes, the_end_of_time) {
+  const std::vector<line> expected{{'a', 4, 16, 0}, {'f', 4, 16, 0}};
+  EXPECT_EQ(lines(read_lifetimes(lifetimes("4,0,18446744073709551615,16"), "T")), expected);
+}
+
+class lifetimes_errors : public testing::TestWithParam<refused> {};
+
+TEST_P(lifetimes_errors, say_line_and_rule) {
+  EXPECT_EQ(error_of(read_lifetimes(GetParam().text, "T")), "T:" + GetParam().why);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    all, lifetimes_errors,
+    testing::Values(
+        refused{"", "1: the header must be 'id,lower,upper,size' or 'id,lower,upper,size,offset', not ''"},
+        refused{"id,upper,lower,size\n",
+                "1: the header must be 'id,lower,upper,size' or 'id,lower,upper,size,offset', not "
+                "'id,upper,lower,size'"},
+        refused{lifetimes("0,1,2\n"), "2: a line has 4 fields, this one 3"},
+        refused{lifetimes("0,1,2,3,4\n"), "2: a line has 4 fields, this one 5"},
+        refused{"id,lower,upper,size,offset\n0,1,2,3\n", "2: a line has 5 fields, this one 4"},
+        refused{lifetimes("0,1,2,3\n1,1,-2,3\n"), "3: '-2' is not a whole number below 2^64"},
+        refused{lifetimes("0,2,2,3\n"), "2: upper must be greater than lower, not 2 after 2"},
+        refused{lifetimes("0,3,2,3\n"), "2: upper must be greater than lower, not 2 after 3"},
+        refused{lifetimes("6,0,1,3\n6,2,3,3\n"), "3: id 6 is allocated twice"},
+        refused{lifetimes("6,0,1,0\n6,2,3,3\n"), "3: id 6 is allocated twice"},
+        refused{lifetimes("6,0,1,1152921504606846976\n"),
+                "2: a request of 1152921504606846976 bytes; less than 2^60 are allowed"}));
+
+TEST(read_text_trace, is_told_by_the_header) {
+  const std::vector<line> expected{{'a', 4, 16, 0}, {'f', 4, 16, 0}};
+  EXPECT_EQ(lines(read_text_trace(csv("a,4,16,0,1\nf,4,16,0,1"), "T")), expected);
+  EXPECT_EQ(lines(read_text_trace("op,id,bytes,stream,t_us\r\na,4,16,0,1\r\nf,4,16,0,1\r\n", "T")), expected);
+  EXPECT_EQ(lines(read_text_trace(lifetimes("4,0,1,16"), "T")), expected);
+  EXPECT_EQ(lines(read_text_trace("id,lower,upper,size,offset\r\n4,0,1,16,0", "T")), expected);
+}
+
+TEST(read_text_trace, an_unknown_header_names_all) {
+  const std::string rule =
+      "T:1: the header must be 'op,id,bytes,stream,t_us', 'id,lower,upper,size' or "
+      "'Thread,Time,Action,Pointer,Size,Stream', not ";
+  EXPECT_EQ(error_of(read_text_trace("", "T")), rule + "''");
+  EXPECT_EQ(error_of(read_text_trace("id,lower,upper,sizes\n", "T")), rule + "'id,lower,upper,sizes'");
+  EXPECT_EQ(error_of(read_text_trace("\n" + csv(""), "T")), rule + "''");
+  EXPECT_EQ(error_of(read_text_trace("\x80\x02}q\x01", "T")), rule + "'??}q?'");
+}
+
+/// Replays what was read against a model of its own: every reference is to a live allocation of that size.
+void expect_sound(const read_result<recording>& read) {
+  if (const auto* error = std::get_if<input_error>(&read)) {
+    ASSERT_TRUE(error->where.starts_with("T:")) << error->text();
+    ASSERT_FALSE(error->rule.empty());
+    return;
+  }
+  std::map<std::uint64_t, bool> live;
+  for (const event& e : std::get<recording>(read).events) {
+    ASSERT_LE(e.bytes, tessera::max_request);
+    if (e.what == kind::allocate) {
+      ASSERT_NE(e.bytes, 0u);
+      ASSERT_TRUE(live.emplace(e.id, true).second);
+    } else if (e.what == kind::free || e.what == kind::record_stream) {
+      ASSERT_TRUE(live[e.id]);
+      if (e.what == kind::free) live[e.id] = false;
+    }
+  }
+}
+
+const std::string small_csv =
+    csv("a,0,512,0,10\na,1,0,0,11\na,2,99,1,12\nr,2,0,0,13\ne,0,0,0,13\nf,2,99,1,14\nf,1,0,0,15\ne,0,1,0,"
+        "16\nc,0,0,0,17\n"
+        "f,0,512,0,18\n");
+const std::string small_lifetimes = "id,lower,upper,size,offset\n0,5,9,100,0\n1,0,5,200,100\n2,0,9,300,300\n";
+
+TEST(text_traces, any_beginning_is_answered) {
+  for (const std::string& whole : {small_csv, small_lifetimes}) {
+    for (std::size_t n = 0; n <= whole.size(); ++n) {
+      // A copy of exactly n characters, so that a sanitizer sees any read behind them.
+      const std::vector<char> part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n));
+      const std::string_view text(part.data(), n);
+      expect_sound(read_text_trace(text, "T"));
+      expect_sound(read_csv(text, "T"));
+      expect_sound(read_lifetimes(text, "T"));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(text_traces, a_line_cut_short_is_an_error) {
+  const std::size_t last = small_csv.rfind("f,0");
+  for (std::size_t n = last + 1; n < small_csv.rfind(',') + 1; ++n)
+    EXPECT_TRUE(
+        error_of(read_csv(small_csv.substr(0, n), "T")).starts_with("T:11: a line has 5 fields, this one "))
+        << n;
+  EXPECT_EQ(error_of(read_csv(small_csv.substr(0, small_csv.rfind(',') + 1), "T")),
+            "T:11: '' is not a whole number below 2^64");
+}
+
+TEST(text_traces, any_mutation_is_answered) {
+  constexpr std::string_view letters = std::string_view("afrec,0129\n\r-\0\xff", 15);
+  std::mt19937 random(11);
+  int accepted = 0;
+  for (int i = 0; i < 40'000; ++i) {
+    std::string text = i % 2 == 0 ? small_csv : small_lifetimes;
+    for (auto changes = random() % 3 + 1; changes > 0; --changes) {
+      // Mostly behind the header, where more is decided.
+      const std::size_t from = random() % 8 == 0 ? 0 : text.find('\n') + 1;
+      const std::size_t at = from + random() % (text.size() - from);
+      const char c = letters[random() % letters.size()];
+      switch (random() % 3) {
+        case 0: text[at] = c; break;
+        case 1: text.insert(at, 1, c); break;
+        default: text.erase(at, random() % 8 + 1);
+      }
+      if (text.find('\n') + 1 >= text.size()) text += "\n\n";
+    }
+    const auto read = read_text_trace(text, "T");
+    accepted += std::holds_alternative<recording>(read);
+    expect_sound(read);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(accepted, 1000);  // else the mutations test only the header
+}
+
+TEST(text_traces, recorded_programs_are_read_whole) {
+  for (const std::string name : {"gnn_sage", "gnn_sage_streams", "gpt2_adamw", "resnet50_sgd"}) {
+    const auto text = tessera::trace::read_file(TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv");
+    ASSERT_TRUE(std::holds_alternative<std::string>(text)) << name;
+    const std::string& bytes = std::get<std::string>(text);
+    const auto read = read_csv(bytes, "T");
+    ASSERT_TRUE(std::holds_alternative<recording>(read)) << error_of(read);
+    // No request in them is of 0 bytes, so written out again they are the file, times aside.
+    std::size_t at = bytes.find('\n') + 1;
+    for (const auto& [op, id, size, stream] : lines(read)) {
+      const std::string again = std::string(1, op) + "," + std::to_string(id) + "," + std::to_string(size) +
+                                "," + std::to_string(stream) + ",";
+      ASSERT_EQ(std::string_view(bytes).substr(at, again.size()), again) << name;
+      at = bytes.find('\n', at) + 1;
+    }
+    EXPECT_EQ(at, bytes.size()) << name;
+  }
+}
+
+}  // namespace

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include <tessera/config/pytorch.hpp>
+#include <tessera/interop/memory_fraction.hpp>
+#include <tessera/recipe/pytorch.hpp>
+#include <tessera/replay/decisions.hpp>
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/lifetimes.hpp>
+
+namespace golden {
+
+/// FNV-1a of 64 bits: tells logs apart without carrying them.
+inline std::uint64_t digest(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+/// The decision lines of the recipe that PyTorch is under a configuration, on a trace, or why there are none.
+inline std::string decisions(const std::string& trace, const std::string& conf, std::size_t capacity) {
+  namespace t = tessera::trace;
+  const auto text = t::read_file(trace);
+  if (const auto* error = std::get_if<t::input_error>(&text)) return error->text();
+  const auto read = t::read_text_trace(std::get<std::string>(text), trace);
+  if (const auto* error = std::get_if<t::input_error>(&read)) return error->text();
+  const auto parsed = tessera::config::parse<tessera::config::pytorch>(conf);
+  if (const auto* error = std::get_if<tessera::config::setting_error>(&parsed))
+    return std::string(error->rule);
+  const auto& settings = std::get<tessera::config::pytorch_settings>(parsed);
+
+  char* written = nullptr;
+  std::size_t size = 0;
+  std::FILE* const out = open_memstream(&written, &size);
+  const t::program program(std::get<t::recording>(read));
+  const auto write = [&]<typename Recipe>(tessera::policies<Recipe> chosen) {
+    if (settings.garbage_collection_threshold != tessera::fraction{})
+      (void)tessera::set_memory_fraction(chosen, 1.0);
+    t::write_decisions<Recipe>(
+        out, program, tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}},
+        chosen);
+  };
+  if (settings.expandable_segments) {
+    write.operator()<tessera::pytorch_expandable>(tessera::pytorch_expandable::configured(settings));
+  } else {
+    write.operator()<tessera::pytorch<>>(tessera::pytorch_native::configured(settings));
+  }
+  std::fclose(out);
+  std::string lines(written, size);
+  std::free(written);
+  return lines;
+}
+
+}  // namespace golden

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/observe/inspect.hpp>
+#include <tessera/recipe/paddle.hpp>
+#include <tessera/recipe/passthrough.hpp>
+#include <tessera/recipe/power_of_two.hpp>
+#include <tessera/recipe/stitched.hpp>
+#include <tessera/replay/csv.hpp>
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/program.hpp>
+#include <tessera/tessera.hpp>
+#include "tessera_replay/memory_map.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::trace;
+using kind = event::kind;
+using use = memory_map::use;
+
+struct cell {
+  use is;
+  std::size_t bytes, requested, event;
+  bool operator==(const cell&) const = default;
+};
+std::vector<cell> cells(const memory_map& map) {
+  std::vector<cell> all;
+  for (const memory_map::cell& c : map.cells) all.push_back({c.is, c.bytes, c.requested, c.event});
+  return all;
+}
+template <typename Recipe>
+memory_map map_of(const std::vector<event>& events, std::size_t at) {
+  const recording made{"", events};
+  return map_after<Recipe>(program(made), at, simulated_device{}, policies<Recipe>{});
+}
+
+TEST(memory_map, tells_what_is_pinned_from_what_could_go_back) {
+  const memory_map map = map_of<pytorch<>>({{kind::allocate, 0, 12_MiB},
+                                            {kind::allocate, 1, 8_MiB},
+                                            {kind::allocate, 2, 30_MiB, stream_id{1}},
+                                            {kind::free, 0},
+                                            {kind::free, 2},
+                                            {kind::free, 1}},
+                                           4);
+  ASSERT_EQ(map.segments.size(), 3u);
+  EXPECT_EQ(map.segments[0].bytes, 12_MiB);  // a segment of its own
+  EXPECT_EQ(map.segments[0].live_blocks, 0u);
+  EXPECT_EQ(map.segments[1].bytes, 20_MiB);
+  EXPECT_EQ(map.segments[1].live_blocks, 1u);
+  EXPECT_EQ(map.segments[1].pinned, 12_MiB);
+  EXPECT_EQ(map.segments[2].stream, stream_id{1});
+  EXPECT_EQ(map.segments[2].pinned, 0u);
+  const std::vector<cell> expected{{use::idle, 12_MiB, 0, 0},
+                                   {use::live, 8_MiB, 8_MiB, 1},
+                                   {use::pinned, 12_MiB, 0, 0},
+                                   {use::idle, 30_MiB, 0, 0}};
+  EXPECT_EQ(cells(map), expected);
+  EXPECT_EQ(map.sums.reserved, 62_MiB);
+  EXPECT_EQ(map.sums.live, 8_MiB);
+  EXPECT_EQ(map.sums.pinned, 12_MiB);
+  EXPECT_EQ(map.sums.idle, 42_MiB);
+  EXPECT_EQ(map.sums.live_blocks, 1u);
+  EXPECT_EQ(map.sums.pinning_blocks, 1u);
+  EXPECT_EQ(map.largest_free, 12_MiB);  // before the event
+}
+
+// In a range whole pages of a free block could go back, and the rest shares pages with its neighbours.
+TEST(memory_map, cuts_free_blocks_where_pages_could_go_back) {
+  const memory_map map = map_of<pytorch_expandable>({{kind::allocate, 0, 10_MiB},
+                                                     {kind::allocate, 1, 50_MiB},
+                                                     {kind::allocate, 2, 10_MiB},
+                                                     {kind::free, 1}},
+                                                    3);
+  ASSERT_EQ(map.segments.size(), 1u);
+  EXPECT_TRUE(map.segments[0].in_range);
+  const std::vector<cell> expected{{use::live, 10_MiB, 10_MiB, 0},
+                                   {use::pinned, 10_MiB, 0, 0},
+                                   {use::idle, 40_MiB, 0, 0},
+                                   {use::live, 10_MiB, 10_MiB, 2},
+                                   {use::pinned, 10_MiB, 0, 0}};
+  EXPECT_EQ(cells(map), expected);
+  EXPECT_EQ(map.sums.pinning_blocks, 2u);
+}
+
+TEST(memory_map, shows_what_a_stream_still_uses) {
+  const memory_map map = map_of<pytorch<>>({{kind::answer_events, 0, 0},
+                                            {kind::allocate, 7, 1000},
+                                            {kind::allocate, 8, 3_MiB},
+                                            {kind::record_stream, 8, 0, stream_id{1}},
+                                            {kind::free, 8}},
+                                           4);
+  const std::vector<cell> expected{{use::live, 1024, 1000, 1},
+                                   {use::pinned, 2_MiB - 1024, 0, 0},
+                                   {use::pending, 3_MiB, 3_MiB, 2},
+                                   {use::idle, 17_MiB, 0, 0}};
+  EXPECT_EQ(cells(map), expected);
+  EXPECT_EQ(map.sums.pending, 3_MiB);
+  EXPECT_EQ(map.segments[1].live_blocks, 0u);
+}
+
+// Over a recorded program: the map is all that is reserved, what is pinned is what inspect.hpp says, and coarser maps
+// have the same sums.
+template <typename Recipe>
+void compare_with_the_allocator(const program& source, std::size_t at) {
+  const auto& events = source.events();
+  const recording until{"", {events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at) + 1}};
+  caching_allocator<Recipe, simulated_device> pool;
+  replay(program(until), pool);
+  const usage now = pool.now();
+  memory_map map = map_after<Recipe>(source, at, simulated_device{}, policies<Recipe>{});
+  EXPECT_EQ(map.sums.reserved, now.reserved);
+  EXPECT_EQ(map.sums.live, now.live);
+  EXPECT_EQ(map.sums.pending, now.pending);
+  EXPECT_EQ(map.sums.pinned + map.sums.idle, now.cached);
+  if (now.pending == 0) {
+    EXPECT_EQ(map.sums.pinned, pinned_bytes(pool));
+  }
+  for (const std::size_t most : {1000u, 100u, 10u, 1u}) {
+    map.coarsen(most);
+    ASSERT_LE(map.cells.size(), most);
+    std::size_t bytes = 0, live = 0, pinned = 0, segment = 0;
+    for (const memory_map::cell& c : map.cells) {
+      bytes += c.bytes;
+      live += c.live;
+      pinned += c.pinned;
+      ASSERT_GE(c.segment, segment);
+      segment = c.segment;
+    }
+    EXPECT_EQ(bytes, now.reserved);
+    EXPECT_EQ(live, now.live + now.pending);
+    EXPECT_EQ(pinned, map.sums.pinned);
+  }
+}
+
+TEST(memory_map, agrees_with_the_allocator_on_a_recorded_program) {
+  for (const char* const name : {"gnn_sage", "gnn_sage_streams"}) {
+    const auto text = read_file(std::string(TESSERA_EXAMPLES_DIR) + "/traces/" + name + ".csv");
+    const auto read = read_csv(std::get<std::string>(text), name);
+    const program source(std::get<recording>(read));
+    for (const std::size_t at : {0u, 777u, 30929u}) {
+      SCOPED_TRACE(std::string(name) + " after event " + std::to_string(at));
+      compare_with_the_allocator<pytorch<>>(source, at);
+      compare_with_the_allocator<pytorch_expandable>(source, at);
+      compare_with_the_allocator<stitched>(source, at);
+      compare_with_the_allocator<power_of_two>(source, at);
+      compare_with_the_allocator<passthrough>(source, at);
+      compare_with_the_allocator<paddle_auto_growth>(source, at);
+    }
+  }
+}
+
+TEST(memory_map, joins_small_neighbours_first) {
+  std::vector<event> events;
+  for (std::uint64_t id = 0; id < 100; ++id) events.push_back({kind::allocate, id, 512});
+  events.push_back({kind::allocate, 100, 8_MiB});
+  events.push_back({kind::free, 50});
+  memory_map map = map_of<pytorch<>>(events, events.size() - 1);
+  ASSERT_EQ(map.cells.size(), 103u);  // behind the small ones and the large one lies a free one
+  map.coarsen(103);
+  EXPECT_EQ(map.cells.size(), 103u);
+  map.coarsen(60);
+  ASSERT_LE(map.cells.size(), 60u);
+  EXPECT_EQ(map.cells[0].is, use::several);
+  EXPECT_EQ(map.cells.back().is, use::pinned);
+  EXPECT_EQ(map.cells[map.cells.size() - 2].is, use::live);
+  map.coarsen(1);
+  ASSERT_EQ(map.cells.size(), 1u);
+  EXPECT_EQ(map.cells[0].blocks, 103u);
+  EXPECT_EQ(map.cells[0].live, 99 * 512 + 8_MiB);
+  EXPECT_EQ(map.cells[0].pinned, 512 + (2_MiB - 100 * 512) + 12_MiB);
+}
+
+TEST(memory_map, of_a_failed_allocation_shows_why) {
+  const recording made{"",
+                       {{kind::allocate, 0, 30_MiB},
+                        {kind::allocate, 1, 30_MiB},
+                        {kind::free, 0},
+                        {kind::allocate, 2, 31_MiB}}};
+  simulated_device small{simulated_device::options{.capacity = 60_MiB}};
+  const memory_map map = map_after<pytorch<>>(program(made), 3, std::move(small), policies<pytorch<>>{});
+  EXPECT_EQ(map.largest_free, 30_MiB);
+  EXPECT_EQ(map.sums.reserved, 30_MiB);  // the free segment went back, which was not enough
+  EXPECT_EQ(map.sums.pinned, 0u);
+}
+
+}  // namespace

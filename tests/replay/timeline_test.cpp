@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/core/usage.hpp>
+#include "tessera_replay/timeline.hpp"
+
+namespace {
+
+using tessera::usage;
+using tessera::trace::timeline;
+using range = timeline::range;
+
+usage reserving(std::size_t bytes) { return {.reserved = bytes}; }
+
+TEST(timeline, keeps_each_event_while_there_is_room) {
+  timeline over(4);
+  EXPECT_EQ(over.events(), 0u);
+  EXPECT_TRUE(over.buckets().empty());
+  over.note({.requested = 1, .live = 2, .pending = 3, .cached = 4, .reserved = 9});
+  over.note(reserving(7));
+  ASSERT_EQ(over.buckets().size(), 2u);
+  EXPECT_EQ(over.width(), 1u);
+  EXPECT_EQ(over.buckets()[0], (timeline::bucket{{1, 1}, {2, 2}, {3, 3}, {4, 4}, {9, 9}}));
+  EXPECT_EQ(over.buckets()[1].reserved, (range{7, 7}));
+}
+
+TEST(timeline, joins_pairs_once_it_is_full) {
+  timeline over(4);
+  for (const std::size_t bytes : {5u, 1u, 2u, 3u, 9u}) over.note(reserving(bytes));
+  EXPECT_EQ(over.width(), 2u);
+  ASSERT_EQ(over.buckets().size(), 3u);
+  EXPECT_EQ(over.buckets()[0].reserved, (range{1, 5}));
+  EXPECT_EQ(over.buckets()[1].reserved, (range{2, 3}));
+  EXPECT_EQ(over.buckets()[2].reserved, (range{9, 9}));
+  over.note(reserving(4));
+  EXPECT_EQ(over.buckets()[2].reserved, (range{4, 9}));
+}
+
+TEST(timeline, remembers_the_first_event_with_most_reserved) {
+  timeline over(2);
+  for (const std::size_t bytes : {5u, 8u, 2u, 8u, 1u}) over.note({.live = bytes / 2, .reserved = bytes});
+  EXPECT_EQ(over.worst_event(), 1u);
+  EXPECT_EQ(over.worst().reserved, 8u);
+  EXPECT_EQ(over.worst().live, 4u);
+}
+
+// Whatever came before, each bucket says the least and the most of the events that it stands for.
+TEST(timeline, is_exact_for_any_number_of_events) {
+  std::mt19937 random(7);
+  for (const std::size_t most : {2u, 4u, 6u, 16u}) {
+    timeline over(most);
+    std::vector<std::size_t> all;
+    for (std::size_t n = 1; n <= 300; ++n) {
+      all.push_back(random() % 1000);
+      over.note({.cached = 2 * all.back(), .reserved = all.back()});
+      ASSERT_EQ(over.events(), n);
+      ASSERT_LE(over.buckets().size(), most);
+      ASSERT_EQ(over.buckets().size(), (n + over.width() - 1) / over.width());
+      ASSERT_TRUE(n < most || 2 * over.buckets().size() >= most);
+      for (std::size_t i = 0; i < over.buckets().size(); ++i) {
+        const auto from = all.begin() + static_cast<std::ptrdiff_t>(i * over.width());
+        const auto to = all.begin() + static_cast<std::ptrdiff_t>(std::min(n, (i + 1) * over.width()));
+        const range expected{*std::min_element(from, to), *std::max_element(from, to)};
+        ASSERT_EQ(over.buckets()[i].reserved, expected);
+        ASSERT_EQ(over.buckets()[i].cached, (range{2 * expected.least, 2 * expected.most}));
+      }
+    }
+  }
+}
+
+}  // namespace

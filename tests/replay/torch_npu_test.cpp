@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recipe that a PYTORCH_NPU_ALLOC_CONF chooses, and the same written by hand, decide the same on recorded programs.
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+#include <string>
+#include <variant>
+
+#include <gtest/gtest.h>
+
+#include <tessera/recipe/torch_npu.hpp>
+#include <tessera/recipe/with.hpp>
+#include <tessera/replay/decisions.hpp>
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/lifetimes.hpp>
+
+namespace {
+
+using namespace tessera;
+
+/// The decision lines of a recipe with its own numbers, on a trace of the examples.
+template <typename Recipe>
+std::string decisions(const char* trace, std::size_t capacity) {
+  const std::string path = std::string(TESSERA_EXAMPLES_DIR "/traces/") + trace;
+  const auto text = trace::read_file(path);
+  if (const auto* error = std::get_if<trace::input_error>(&text)) return error->text();
+  const auto read = trace::read_text_trace(std::get<std::string>(text), path);
+  if (const auto* error = std::get_if<trace::input_error>(&read)) return error->text();
+  char* written = nullptr;
+  std::size_t size = 0;
+  std::FILE* const out = open_memstream(&written, &size);
+  trace::write_decisions<Recipe>(out, trace::program(std::get<trace::recording>(read)),
+                                 simulated_device{simulated_device::options{.capacity = capacity}}, {});
+  std::fclose(out);
+  std::string lines(written, size);
+  std::free(written);
+  return lines;
+}
+
+bool has(const std::string& lines, const char* word) { return lines.find(word) != std::string::npos; }
+
+/// Compares two recipes on every trace, on devices with much and with little memory, where all `words` are to be met.
+template <typename A, typename B>
+void expect_the_same(std::initializer_list<const char*> words) {
+  std::string all;
+  for (const char* trace : {"gnn_sage.csv", "gnn_sage_streams.csv", "gpt2_adamw.csv", "resnet50_sgd.csv"}) {
+    for (const std::size_t capacity : {1_GiB, 2_GiB, 6_GiB, 16_GiB}) {
+      const std::string one = decisions<A>(trace, capacity);
+      EXPECT_TRUE(one == decisions<B>(trace, capacity)) << trace << ", " << capacity;
+      all += one;
+    }
+  }
+  for (const char* word : words) EXPECT_TRUE(has(all, word)) << word;
+}
+
+struct native_by_hand {
+  using rounding = round_padded<32, round_to_divisions<512, divisions::all(4)>>;
+  using pools = pool_small_and_large<1_MiB>;
+  using streams = reuse_on_same_stream_after_recorded;
+  using split = split_up_to<32_MiB, 20_MiB>;
+  using pages = back_with_huge_pages_first;
+  using growth = grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(80))>;
+  using eviction = evict_idle_above<percent(60)>;
+  using recovery = recover_like_pytorch<false>;
+};
+TEST(torch_npu_decisions, of_a_text_are_those_of_what_is_written_by_hand) {
+  expect_the_same<
+      torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6,roundup_power2_divisions:4,"
+                "per_process_memory_fraction:0.8">,
+      native_by_hand>({"-> 1+", "S+", "S-", "OOM"});
+}
+
+struct expandable_by_hand {
+  using rounding = round_padded<32, round_to_multiple<512>>;
+  using pools = pool_small_and_large<1_MiB>;
+  using streams = reuse_on_same_stream_after_recorded;
+  using split = split_if_rest_at_least<512>;
+  using pages = back_with_huge_pages_first;
+  using growth = grow_in_place<2_MiB, 40_MiB, unlimited, 3_KiB>;
+  using eviction = evict_never;
+  using recovery = recover_by_emptying_the_cache;
+};
+TEST(torch_npu_decisions, of_expandable_segments_too) {
+  expect_the_same<torch_npu<"expandable_segments:True,segment_size_mb:40,base_addr_aligned_kb:3">,
+                  expandable_by_hand>({"-> 1+", "M+", "M-", "OOM"});
+}
+
+TEST(torch_npu_decisions, of_giant_pages_and_of_late_looks_too) {
+  expect_the_same<torch_npu<"page_size:1g">, with<torch_npu<>, back_with_giant_pages_first>>(
+      {"-> 1+", "S+ 1 1073741824", "X", "OOM"});
+  expect_the_same<
+      torch_npu<"multi_stream_lazy_reclaim:True">,
+      with<torch_npu<>, look_at_events_late<reuse_on_same_stream_after_recorded, std::size_t{512}>>>(
+      {"-> 1+", "S-", "OOM"});
+}
+
+TEST(torch_npu_decisions, differ_where_a_text_does) {
+  EXPECT_FALSE(decisions<torch_npu<"roundup_power2_divisions:8">>("gpt2_adamw.csv", 6_GiB) ==
+               decisions<torch_npu<"roundup_power2_divisions:4">>("gpt2_adamw.csv", 6_GiB));
+}
+
+}  // namespace

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tessera-replay tune is made of: policies that are chosen while the program runs, what is tried, and what is advised.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/law/policies.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/lifetimes.hpp>
+#include <tessera/replay/program.hpp>
+
+#include <tessera_replay/input.hpp>
+#include <tessera_replay/recipes.hpp>
+#include <tessera_replay/tune_advice.hpp>
+#include <tessera_replay/tune_grid.hpp>
+#include <tessera_replay/tune_text.hpp>
+#include <tessera_replay/tune_trial.hpp>
+
+namespace {
+
+using namespace replay::tune;
+using kind = trace::event::kind;
+
+constexpr const char* shipped_names[] = {"pytorch",
+                                         "pytorch_expandable",
+                                         "cuda_async",
+                                         "torch_npu",
+                                         "torch_npu_expandable",
+                                         "paddle_auto_growth",
+                                         "pinned",
+                                         "paddle_naive_best_fit",
+                                         "stitched",
+                                         "stitched_calmly",
+                                         "power_of_two",
+                                         "passthrough",
+                                         "pinned_expandable",
+                                         "pinned_packed"};
+
+std::vector<std::pair<std::string, composition>> shipped() {
+  std::vector<std::pair<std::string, composition>> all;
+  for (const std::string name : shipped_names) {
+    (void)replay::choose_recipe(name, "", {}, [&]<typename Recipe>(const policies<Recipe>& chosen) {
+      if constexpr (std::is_constructible_v<composition, const policies<Recipe>&>)
+        all.emplace_back(name, composition(chosen));
+    });
+  }
+  return all;
+}
+
+trace::recording read(const std::string& name) {
+  const auto text = trace::read_file(TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv");
+  auto recording = trace::read_text_trace(std::get<std::string>(text), name);
+  return std::get<trace::recording>(std::move(recording));
+}
+
+/// What an allocator did on a program: a digest of the addresses, and what the device was asked for.
+struct deeds {
+  std::uint64_t addresses = 0;
+  std::size_t failures = 0;
+  std::size_t peak_reserved = 0;
+  std::uint64_t device_ns = 0;
+  bool operator==(const deeds&) const = default;
+};
+template <typename Recipe>
+deeds done_by(const trace::program& program, const policies<Recipe>& chosen, std::size_t capacity) {
+  caching_allocator<Recipe, simulated_device> pool{
+      simulated_device{simulated_device::options{.capacity = capacity}}, chosen};
+  deeds done;
+  done.failures = trace::replay(
+      program, pool, [](std::size_t) {},
+      [&](std::size_t, const void* p) {
+        done.addresses = (done.addresses ^ reinterpret_cast<std::uintptr_t>(p)) * 0x100000001b3u;
+      });
+  done.peak_reserved = pool.device().peak_used();
+  done.device_ns = pool.device().now_ns();
+  return done;
+}
+
+TEST(tune_policies, decide_as_the_shipped_recipes_that_they_hold) {
+  const trace::recording recording = read("gnn_sage_streams");
+  const trace::program program(recording);
+  int held = 0;
+  int failing = 0;
+  for (const char* const name : shipped_names) {
+    for (const std::size_t capacity : {80_GiB, program.peak_live() / 2 * 3}) {
+      (void)replay::choose_recipe(name, "", {}, [&]<typename Recipe>(const policies<Recipe>& chosen) {
+        if constexpr (std::is_constructible_v<composition, const policies<Recipe>&>) {
+          const deeds compiled = done_by<Recipe>(program, chosen, capacity);
+          const deeds when_run =
+              with_recipe(composition(chosen), [&]<typename Held>(const policies<Held>& same) {
+                return done_by<Held>(program, same, capacity);
+              });
+          EXPECT_EQ(when_run.addresses, compiled.addresses) << name << ", capacity " << capacity;
+          EXPECT_TRUE(when_run == compiled) << name << ", capacity " << capacity;
+          failing += compiled.failures > 0;
+          ++held;
+        }
+      });
+    }
+  }
+  EXPECT_EQ(held, 28);
+  EXPECT_GT(failing, 0);  // so what is tried where memory runs out is compared, too
+}
+
+// What is tried, and no shipped recipe has, is lawful with its numbers, too.
+static_assert(law::growth(segments_below<0>{.large = 512_MiB}));
+static_assert(law::growth(segments_below<64_MiB>{.large = 64_MiB}));
+static_assert(law::growth(segments_below<256_MiB>{.large = 512_MiB}));
+static_assert(law::growth(grow_by_chunks<>{.small = 2_MiB, .large = 1_GiB}));
+static_assert(law::growth(grow_by_plan<>{.plan = chunk_plan{2_MiB, 16_MiB}}));
+static_assert(law::growth(grow_in_place<>{.large = 128_MiB}));
+static_assert(law::growth(grow_by_stitching<>{.pieces = 4, .slack = percent(0)}));
+static_assert(law::rounding(multiple<64>{}) && law::rounding(multiple<2_MiB>{}));
+static_assert(law::rounding(round_to_power_of_two<512, tunable(unlimited)>{.threshold = 1_MiB}));
+static_assert(law::split(split_up_to<>{.max = 2_MiB, .slack = 128_MiB}));
+static_assert(law::split(split_expandable{.max = 2_MiB}));
+static_assert(law::split(rest<1_MiB, high>{}));
+static_assert(law::eviction(evict_at_free_above<>{.kept = 1_MiB}));
+
+TEST(tune_text, names_a_recipe_by_how_it_differs_from_pytorch) {
+  EXPECT_EQ(as_variation({}), "pytorch<>");
+  composition c;
+  c.rounding = round_to_divisions<512>{.table = divisions::all(4)};
+  c.split = split_up_to<>{.max = 32_MiB};
+  c.growth = grow_by_stitching<>{.pieces = 32};
+  c.eviction = evict_at_free_above<>{.kept = 5};
+  EXPECT_EQ(as_variation(c),
+            "with<pytorch<>, round_to_divisions<512, divisions::all(4)>, split_up_to<32_MiB>, "
+            "grow_by_stitching<std::size_t{32}>, evict_at_free_above<std::size_t{5}>>");
+}
+
+TEST(tune_text, is_a_complete_recipe) {
+  composition c;
+  c.growth = grow_by_plan<>{.plan = chunk_plan{1_GiB, 16_MiB}};
+  c.recovery = recover_like_paddle<>{.settles = true};
+  EXPECT_EQ(
+      as_recipe(c, "mine"),
+      "#include <cstddef>\n"
+      "#include <tessera/tessera.hpp>\n"
+      "using namespace tessera::literals;\n"
+      "\n"
+      "struct mine final {\n"
+      "  using rounding = tessera::round_to_divisions<512>;\n"
+      "  using pools    = tessera::pool_small_and_large<1_MiB>;\n"
+      "  using streams  = tessera::reuse_on_same_stream;\n"
+      "  using split    = tessera::split_up_to<>;\n"
+      "  using pages    = tessera::back_with_normal_pages;\n"
+      "  using growth   = tessera::grow_by_plan<tessera::chunk_plan{1_GiB, 16_MiB, tessera::percent(92)}>;\n"
+      "  using eviction = tessera::evict_idle_like_pytorch<>;\n"
+      "  using recovery = tessera::recover_like_paddle<true>;\n"
+      "};\n"
+      "static_assert(tessera::recipe<mine>);\n");
+}
+
+TEST(tune_grid, changes_one_policy_at_a_time_on_every_axis) {
+  const scene known{.peak_live = 1_GiB, .several_streams = true, .has_capacity = true};
+  const auto here = policy_texts({});
+  std::array<int, axes> changed{};
+  for (const composition& c : neighbours({}, known)) {
+    EXPECT_LE(deviations(c), 1u) << as_variation(c);
+    const auto there = policy_texts(c);
+    for (std::size_t axis = 0; axis < axes; ++axis) changed[axis] += there[axis] != here[axis];
+  }
+  for (std::size_t axis = 0; axis < axes; ++axis) EXPECT_GT(changed[axis], 0) << axis_names[axis];
+}
+
+TEST(tune_grid, asks_nothing_more_of_a_program_with_several_streams) {
+  const scene known{.peak_live = 1_GiB, .several_streams = true};
+  for (const composition& c : neighbours({}, known)) EXPECT_FALSE(asks_more_of_the_program(c, known));
+  composition ignoring;
+  ignoring.streams = reuse_ignoring_streams{};
+  EXPECT_TRUE(asks_more_of_the_program(ignoring, known));
+  EXPECT_FALSE(asks_more_of_the_program(ignoring, {.peak_live = 1_GiB}));
+}
+
+TEST(tune_grid, says_in_plain_words_what_decides_the_same) {
+  const trace::recording recording = read("gnn_sage");
+  const trace::program program(recording);
+  const scene known{.peak_live = program.peak_live(), .several_streams = true};
+  for (const auto& [name, made] : shipped()) {
+    const outcome there = replay_once(program, made, 80_GiB);
+    const outcome here = replay_once(program, in_plain_words(made, known), 80_GiB);
+    EXPECT_EQ(here.peak_reserved, there.peak_reserved) << name;
+    EXPECT_EQ(here.device_ns, there.device_ns) << name;
+  }
+}
+
+row costing(std::size_t memory, std::uint64_t device_ns, double host_ns) {
+  row r;
+  r.what.memory = memory;
+  r.what.device_ns = device_ns;
+  r.host_ns = host_ns;
+  return r;
+}
+
+TEST(tune_front, keeps_what_none_surpasses) {
+  const std::vector<row> front =
+      front_of({costing(1000, 1000, 30), costing(1000, 2000, 40),   // more of two: goes
+                costing(2000, 500, 40), costing(3000, 600, 20),     // less of one: stay
+                costing(1000, 1000, 30), costing(1001, 1001, 30)},  // the same: goes
+               0.01);
+  ASSERT_EQ(front.size(), 4u);
+  EXPECT_EQ(front[0].what.memory, 1000u);
+  EXPECT_EQ(front[1].what.memory, 1001u);  // so little more that it does not count
+  EXPECT_EQ(front[2].what.memory, 2000u);
+  EXPECT_EQ(front[3].what.memory, 3000u);
+}
+
+TEST(tune_front, does_not_count_what_lies_within_the_noise) {
+  EXPECT_FALSE(beats(costing(1000, 100, 30), costing(1000, 100, 34), 0.2));
+  EXPECT_TRUE(beats(costing(1000, 100, 30), costing(1000, 100, 34), 0.01));
+  EXPECT_FALSE(beats(costing(1000, 100, 30), costing(1004, 100, 30), 0.01));
+  EXPECT_TRUE(beats(costing(1000, 900, 90), costing(1006, 100, 30), 0.01));
+  EXPECT_TRUE(beats(costing(1000, 100, 90), costing(1000, 110, 30), 0.01));
+  EXPECT_FALSE(beats(costing(1000, 110, 30), costing(1000, 100, 90), 0.01));
+  row failing = costing(900, 10, 10);
+  failing.what.completes = false;
+  EXPECT_TRUE(beats(costing(1000, 100, 30), failing, 0.01));
+}
+
+class recorder {
+ public:
+  std::uint64_t allocate(std::size_t bytes, std::uint64_t stream = 0) {
+    recorded_.events.push_back({kind::allocate, next_, bytes, stream_id{stream}});
+    return next_++;
+  }
+  void free(std::uint64_t id) { recorded_.events.push_back({kind::free, id, 0, {}}); }
+  [[nodiscard]] const trace::recording& recorded() const { return recorded_; }
+
+ private:
+  trace::recording recorded_{"made", {}};
+  std::uint64_t next_ = 0;
+};
+
+/// Blocks of 60 MiB that stay are each cut from a segment of 100 MiB that is idle at that moment.
+trace::recording pinning() {
+  recorder r;
+  for (int i = 0; i < 8; ++i) {
+    r.free(r.allocate(100_MiB));
+    (void)r.allocate(60_MiB);
+  }
+  r.free(r.allocate(100_MiB));
+  return r.recorded();
+}
+
+advice advise_on(const trace::recording& recording, question asked) {
+  const trace::program program(recording);
+  asked.shipped = shipped();
+  if (!asked.has_capacity) asked.capacity = 80_GiB;
+  return advise(program, asked);
+}
+
+TEST(tune, says_that_nothing_beats_pytorch_where_nothing_does) {
+  recorder r;
+  for (int i = 0; i < 2000; ++i) r.free(r.allocate(20_MiB));
+  const advice given = advise_on(r.recorded(), {});
+  EXPECT_FALSE(given.beats_pytorch);
+  EXPECT_EQ(deviations(given.winner.what.made), 0u);
+  EXPECT_TRUE(given.knobs.empty());
+  EXPECT_EQ(given.winner.what.memory, 20_MiB);
+}
+
+TEST(tune, finds_what_keeps_small_blocks_from_pinning_large_segments) {
+  const trace::recording recording = pinning();
+  const trace::program program(recording);
+  const std::size_t live = program.peak_live();
+  composition limited;
+  limited.split = split_up_to<>{.max = 64_MiB};
+  const std::size_t pinned = replay_once(program, {}, 80_GiB).peak_reserved;
+  const std::size_t with_limit = replay_once(program, limited, 80_GiB).peak_reserved;
+  ASSERT_EQ(pinned, 900_MiB);
+  ASSERT_EQ(with_limit, 580_MiB);
+
+  const advice given = advise_on(recording, {});
+  EXPECT_TRUE(given.beats_pytorch);
+  EXPECT_EQ(given.pytorch.what.memory, pinned);
+  EXPECT_LE(given.winner.what.memory, with_limit);
+  EXPECT_LE(given.winner.what.memory, given.shipped.what.memory);
+  EXPECT_GE(given.winner.what.memory, live);
+  ASSERT_EQ(given.knobs.size(), deviations(given.winner.what.made));
+  for (const knob& k : given.knobs) {
+    const composition without = with_axis_of(given.winner.what.made, k.axis, {});
+    EXPECT_EQ(k.without.what.memory, replay_once(program, without, 80_GiB).peak_reserved);
+  }
+  ASSERT_FALSE(given.front.empty());
+  EXPECT_LE(given.front.front().what.memory, given.winner.what.memory);
+}
+
+TEST(tune, finds_what_completes_with_a_capacity_with_which_pytorch_does_not) {
+  const trace::recording recording = pinning();
+  const trace::program program(recording);
+  const std::size_t capacity = 700_MiB;
+  ASSERT_GT(replay_once(program, {}, capacity).failures, 0u);
+  const advice given = advise_on(recording, {.capacity = capacity, .has_capacity = true});
+  EXPECT_FALSE(given.pytorch.what.completes);
+  ASSERT_TRUE(given.winner.what.completes);
+  EXPECT_EQ(replay_once(program, given.winner.what.made, capacity).failures, 0u);
+  EXPECT_EQ(replay_once(program, given.winner.what.made, given.winner.what.memory).failures, 0u);
+  EXPECT_LE(given.winner.what.memory, given.shipped.what.memory);
+}
+
+TEST(tune, says_that_nothing_completes_where_nothing_does) {
+  const trace::recording recording = pinning();
+  const trace::program program(recording);
+  const advice given = advise_on(recording, {.capacity = program.peak_live() - 1, .has_capacity = true});
+  EXPECT_FALSE(given.winner.what.completes);
+  EXPECT_GE(given.winner.what.memory, program.peak_live());
+}
+
+TEST(tune, says_that_nothing_is_that_quick_where_nothing_is) {
+  const advice given = advise_on(pinning(), {.max_ns = 0.001});
+  EXPECT_FALSE(given.keeps_max_ns);
+  EXPECT_TRUE(given.winner.what.completes);
+}
+
+TEST(tune, searches_on_where_nothing_completes_that_caches) {
+  trace::recording recording = read("gnn_sage");
+  recording.events.resize(recording.events.size() / 4);
+  const trace::program program(recording);
+  const std::size_t capacity = program.peak_live() + program.peak_live() / 500;
+  std::uint64_t asking = 0;
+  for (const auto& [name, made] : shipped()) {
+    const outcome done = replay_once(program, made, capacity);
+    if (name == "passthrough") asking = done.device_ns;
+    ASSERT_EQ(done.failures == 0, name == "passthrough") << name;
+  }
+  const advice given = advise_on(recording, {.capacity = capacity, .has_capacity = true});
+  ASSERT_TRUE(given.winner.what.completes);
+  EXPECT_GT(given.tried, 500u);
+  EXPECT_LT(given.winner.what.device_ns, asking / 2);
+  EXPECT_EQ(replay_once(program, given.winner.what.made, capacity).failures, 0u);
+  EXPECT_FALSE(given.shipped.what.completes);  // and it is what comes nearest
+  EXPECT_LE(given.shipped.what.memory, given.pytorch.what.memory);
+}
+
+TEST(tune, keeps_the_limit_of_host_time_where_none_keeps_that_of_device_time) {
+  trace::recording recording = read("gnn_sage");
+  recording.events.resize(recording.events.size() / 4);
+  const trace::program program(recording);
+  const std::size_t capacity = program.peak_live() + program.peak_live() / 500;
+  const advice given =
+      advise_on(recording, {.capacity = capacity, .has_capacity = true, .max_ns = 1'000'000});
+  EXPECT_GT(given.winner.what.device_ns, given.device_limit_ns);
+  EXPECT_LT(given.winner.what.device_ns, 200 * given.device_limit_ns / 2);  // half of asking for each block
+  EXPECT_TRUE(given.keeps_max_ns);
+  EXPECT_EQ(given.why, reason::least_device_time);
+}
+
+TEST(tune, measures_each_composition_once) {
+  const advice given = advise_on(pinning(), {});
+  const auto same = [&](const row& r) {
+    for (const row& other : given.front) {
+      if (other.what.made == r.what.made) {
+        EXPECT_EQ(other.host_ns, r.host_ns);
+      }
+    }
+  };
+  int shown = 0;
+  for (const row& r : given.front) shown += r.what.made == given.winner.what.made;
+  EXPECT_EQ(shown, 1);
+  same(given.winner), same(given.shipped), same(given.pytorch);
+}
+
+TEST(tune, is_within_the_limits_that_are_told) {
+  const advice given = advise_on(pinning(), {.max_ns = 1'000'000});
+  ASSERT_EQ(given.why, reason::least_memory);
+  EXPECT_LE(given.winner.what.device_ns, given.device_limit_ns);
+}
+
+TEST(tune_judge, takes_of_what_is_as_quick_within_the_noise_what_needs_least) {
+  candidate large, small, slow;
+  large.memory = 80_GiB, small.memory = 2_MiB, slow.memory = 512;
+  const std::vector<const candidate*> some = {&large, &small, &slow};
+  EXPECT_EQ(place_of_quickest(some, {100, 108, 130}, 0.1), 1u);
+  EXPECT_EQ(place_of_quickest(some, {100, 108, 130}, 0.01), 0u);
+  EXPECT_EQ(place_of_quickest(some, {100, 108, 130}, 0.5), 2u);
+}
+
+TEST(tune, needs_no_more_than_the_best_shipped_recipe) {
+  for (const char* const name : {"gnn_sage_streams", "resnet50_sgd"}) {
+    trace::recording recording = read(name);
+    recording.events.resize(recording.events.size() / 4);
+    const advice given = advise_on(recording, {});
+    const trace::program program(recording);
+    for (const auto& [recipe, made] : shipped()) {
+      if (recipe == "passthrough" || asks_more_of_the_program(made, {.several_streams = true})) continue;
+      EXPECT_LE(given.winner.what.memory, replay_once(program, made, 80_GiB).peak_reserved)
+          << name << ", " << recipe;
+    }
+    EXPECT_FALSE(asks_more_of_the_program(given.winner.what.made, {.several_streams = true}));
+    EXPECT_FALSE(given.left_out.empty());
+  }
+}
+
+}  // namespace

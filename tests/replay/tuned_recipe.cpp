@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the recipe that tune printed, which lies in tuned.hpp, does with a trace and a capacity: its peak of reserved bytes,
+// the device's time in nanoseconds, and how many allocations failed.
+#include "tuned.hpp"
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <variant>
+
+#include <tessera/replay/file.hpp>
+#include <tessera/replay/lifetimes.hpp>
+#include <tessera/replay/program.hpp>
+
+int main(int count, char** words) {
+  if (count != 3) return 2;
+  const auto text = tessera::trace::read_file(words[1]);
+  const auto read = tessera::trace::read_text_trace(std::get<std::string>(text), words[1]);
+  const tessera::trace::program program(std::get<tessera::trace::recording>(read));
+  tessera::caching_allocator<tuned, tessera::simulated_device> pool{tessera::simulated_device{
+      tessera::simulated_device::options{.capacity = std::strtoull(words[2], nullptr, 10)}}};
+  const std::size_t failures = tessera::trace::replay(program, pool);
+  std::printf("%zu %ju %zu\n", pool.device().peak_used(), static_cast<std::uintmax_t>(pool.device().now_ns()),
+              failures);
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/recipe/pytorch.hpp>
+#include <tessera/replay/event.hpp>
+#include "tessera_replay/recorded_replay.hpp"
+#include "tessera_replay/start_state.hpp"
+#include "tessera_replay/verification.hpp"
+#include "tessera_replay/verify.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::trace;
+using action = snapshot::action;
+using state = snapshot::block::state;
+
+constexpr std::uint64_t small_range = std::uint64_t{1} << 40;
+constexpr std::uint64_t large_range = std::uint64_t{1} << 41;
+
+/// A part of a segment at the end: of a block that is live, or that is free where nothing was requested.
+struct part {
+  std::size_t size;
+  std::size_t requested;
+};
+snapshot::segment segment_at(std::uint64_t address, bool large, bool expandable, std::vector<part> parts) {
+  snapshot::segment made{.address = address, .large = large, .expandable = expandable};
+  for (const part& p : parts) {
+    made.blocks.push_back(
+        {address + made.size, p.size, p.requested, p.requested != 0 ? state::live : state::free});
+    made.size += p.size;
+  }
+  return made;
+}
+snapshot::entry entry(action what, std::uint64_t address, std::size_t size) {
+  snapshot::entry made;
+  made.what = what;
+  made.address = address;
+  made.size = size;
+  return made;
+}
+snapshot recorded(std::vector<snapshot::segment> segments, std::vector<snapshot::entry> entries) {
+  snapshot made;
+  made.name = "file";
+  made.segments = std::move(segments);
+  made.traces = {std::move(entries)};
+  made.configured.expandable_segments = !made.segments.empty() && made.segments[0].expandable;
+  return made;
+}
+
+verification verified(const snapshot& source) {
+  const auto found = verifier(source, 0).run();
+  if (const auto* wrong = std::get_if<input_error>(&found)) {
+    ADD_FAILURE() << wrong->text();
+    return {};
+  }
+  return std::get<verification>(found);
+}
+std::string refused(const snapshot& source) {
+  const auto found = verifier(source, 0).run();
+  const auto* const wrong = std::get_if<input_error>(&found);
+  return wrong != nullptr ? wrong->text() : "accepted";
+}
+
+TEST(verify, follows_the_pages_of_expandable_segments) {
+  const snapshot source =
+      recorded({segment_at(small_range, false, true, {{512, 7}, {2_MiB - 512, 0}}),
+                segment_at(large_range, true, true, {{5_MiB, 5_MiB}, {40_MiB, 40_MiB}, {15_MiB, 0}})},
+               {entry(action::segment_map, small_range, 2_MiB), entry(action::alloc, small_range, 7),
+                entry(action::segment_map, large_range, 20_MiB), entry(action::alloc, large_range, 5_MiB),
+                entry(action::segment_map, large_range + 20_MiB, 40_MiB),
+                entry(action::alloc, large_range + 5_MiB, 40_MiB)});
+  const verification found = verified(source);
+  EXPECT_TRUE(found.agrees()) << found.first_other_segment;
+  EXPECT_TRUE(found.has_compared());
+  EXPECT_EQ(found.same_address, 3u);
+  EXPECT_EQ(found.maps, 3u);
+  EXPECT_EQ(found.peak_recorded, 62_MiB);
+  EXPECT_EQ(found.peak_here, 62_MiB);
+}
+
+// Two free segments are equally large, and the older one lies above the other.
+TEST(verify, finds_out_whose_rules_a_recording_obeys) {
+  const std::uint64_t older = large_range + 40_MiB;
+  const std::uint64_t newer = large_range;
+  const auto serving = [&](std::uint64_t serves) {
+    const auto end = [&](std::uint64_t at) {
+      return segment_at(at, true, false, {{20_MiB, at == serves ? 20_MiB : 0}});
+    };
+    return verified(
+        recorded({end(newer), end(older)},
+                 {entry(action::segment_alloc, older, 20_MiB), entry(action::alloc, older, 20_MiB),
+                  entry(action::segment_alloc, newer, 20_MiB), entry(action::alloc, newer, 20_MiB),
+                  entry(action::free_completed, older, 20_MiB), entry(action::free_completed, newer, 20_MiB),
+                  entry(action::alloc, serves, 20_MiB)}));
+  };
+  const verification by_address = serving(newer);
+  EXPECT_TRUE(by_address.agrees()) << by_address.first_other_segment;
+  EXPECT_STREQ(by_address.rules, "2.6");
+  const verification by_age = serving(older);
+  EXPECT_TRUE(by_age.agrees()) << by_age.first_other_segment;
+  EXPECT_STREQ(by_age.rules, "2.14");
+}
+
+TEST(verify, begins_in_the_middle_of_what_was_mapped) {
+  // At the start [0, 20) and [40, 60) MiB are mapped; what is in the hole comes, and what lies above it goes.
+  const snapshot source =
+      recorded({segment_at(large_range, true, true, {{15_MiB, 15_MiB}, {20_MiB, 20_MiB}, {5_MiB, 0}})},
+               {entry(action::free_completed, large_range + 41_MiB, 3_MiB),
+                entry(action::segment_unmap, large_range + 40_MiB, 20_MiB),
+                entry(action::segment_map, large_range + 20_MiB, 20_MiB),
+                entry(action::alloc, large_range + 15_MiB, 20_MiB)});
+  const verification found = verified(source);
+  EXPECT_TRUE(found.agrees()) << found.first_other_segment;
+  EXPECT_EQ(found.peak_recorded, 40_MiB);
+  EXPECT_EQ(found.cached_at_start, 22_MiB);
+  EXPECT_EQ(found.calls.map, 1u);
+  EXPECT_EQ(found.calls.unmap, 1u);
+}
+
+TEST(verify, says_which_pages_a_device_mapped_elsewhere) {
+  const verification more = verified(
+      recorded({segment_at(large_range, true, true, {{5_MiB, 5_MiB}, {35_MiB, 0}})},
+               {entry(action::segment_map, large_range, 40_MiB), entry(action::alloc, large_range, 5_MiB)}));
+  EXPECT_FALSE(more.agrees());
+  EXPECT_EQ(more.same_address, 1u);
+  EXPECT_EQ(more.first_other_segment, "before allocation 0 other pages are mapped from " +
+                                          std::to_string(large_range + 20_MiB) + " on");
+  const verification kept = verified(recorded({segment_at(large_range, true, true, {{20_MiB, 20_MiB}})},
+                                              {entry(action::free_completed, large_range + 20_MiB, 20_MiB),
+                                               entry(action::free_completed, large_range + 40_MiB, 1_MiB + 1),
+                                               entry(action::segment_unmap, large_range + 20_MiB, 40_MiB)}));
+  EXPECT_TRUE(kept.agrees()) << kept.first_other_segment;
+}
+
+TEST(verify, lets_a_request_fail_for_which_some_pages_came) {
+  // Below a free page and above it pages are missing; the device filled the lower hole and had no more. So what was idle
+  // went back, which did not help either.
+  const snapshot source =
+      recorded({segment_at(large_range, true, true, {{20_MiB, 20_MiB}})},
+               {entry(action::segment_map, large_range + 20_MiB, 20_MiB),
+                entry(action::segment_unmap, large_range + 20_MiB, 40_MiB), entry(action::oom, 0, 70_MiB)});
+  const verification found = verified(source);
+  EXPECT_TRUE(found.agrees()) << found.first_other_segment;
+  EXPECT_EQ(found.peak_recorded, 60_MiB);
+  EXPECT_EQ(found.peak_here, 60_MiB);
+  EXPECT_EQ(found.calls.map, 1u);
+  EXPECT_EQ(found.calls.unmap, 2u);
+}
+
+TEST(verify, finds_how_large_ranges_are_where_that_decides) {
+  // Two free blocks would do. A block that can grow less is taken, so the hole at the range's end is the smaller one.
+  const snapshot source =
+      recorded({segment_at(large_range, true, true, {{8_MiB, 8_MiB}, {12_MiB, 0}}),
+                segment_at(large_range + 60_MiB, true, true, {{5_MiB, 5_MiB}, {10_MiB, 10_MiB}, {5_MiB, 0}})},
+               {entry(action::alloc, large_range + 65_MiB, 10_MiB)});
+  const verification found = verified(source);
+  EXPECT_TRUE(found.agrees());
+  EXPECT_EQ(found.same_address, 1u);
+  const auto endless = recorded_replay(source, 0, settings_of(source), unlimited).run();
+  EXPECT_EQ(std::get<verification>(endless).same_address, 0u);
+  EXPECT_EQ(std::get<verification>(endless).range_limit, 100_MiB);
+}
+
+TEST(verify, refuses_recordings_of_the_drivers_pools_and_impossible_pages) {
+  snapshot source = recorded({}, {entry(action::snapshot, 0, 0)});
+  source.configured.conf = "backend:cudaMallocAsync";
+  EXPECT_EQ(
+      refused(source),
+      "file: device 0: was recorded under backend:cudaMallocAsync, where the driver decides and not PyTorch");
+  EXPECT_EQ(refused(recorded({segment_at(large_range, true, true, {{512, 0}})}, {})),
+            "file: device 0: 512 bytes at 2199023255552 are not whole steps of 4096 bytes");
+  EXPECT_EQ(refused(recorded({segment_at(large_range, true, true, {{1024_GiB, 0}})}, {})),
+            "file: device 0: more than 262144 pages are mapped");
+  EXPECT_EQ(refused(recorded({segment_at(large_range, true, true, {{1024_GiB, 1024_GiB}})},
+                             {entry(action::segment_map, large_range, 1024_GiB),
+                              entry(action::alloc, large_range, 1024_GiB)})),
+            "file: device 0: more than 262144 pages are mapped");
+}
+
+TEST(verify, names_the_recipe_that_decided_where_it_is_not_PyTorchs) {
+  // PyTorch takes a segment of 20 MiB for a request of 5.
+  snapshot source =
+      recorded({segment_at(large_range, true, false, {{5_MiB, 5_MiB}})},
+               {entry(action::segment_alloc, large_range, 5_MiB), entry(action::alloc, large_range, 5_MiB)});
+  EXPECT_FALSE(verified(source).agrees());
+  source.configured.recipe = "tessera::pytorch_native";
+  EXPECT_FALSE(verified(source).agrees());
+  source.configured.recipe = "my::own\n";
+  EXPECT_EQ(refused(source),
+            "file: device 0: was captured from 'my::own?', which decides here and not PyTorch");
+  source = recorded({}, {entry(action::snapshot, 0, 0)});
+  source.configured.recipe = "my::own";
+  EXPECT_FALSE(verified(source).has_compared());
+}
+
+TEST(verify, maps_no_more_than_came) {
+  // Else a request in a file of a few bytes would take as many pages here as it says.
+  const verification found = verified(recorded(
+      {segment_at(large_range, true, true, {{20_MiB, 20_MiB}})},
+      {entry(action::segment_map, large_range, 20_MiB), entry(action::alloc, large_range, max_request)}));
+  EXPECT_FALSE(found.agrees());
+  EXPECT_EQ(found.peak_here, 0u);
+}
+
+TEST(verify, has_nothing_to_compare_without_a_history) {
+  EXPECT_FALSE(verified(recorded({segment_at(large_range, true, false, {{20_MiB, 0}})}, {})).has_compared());
+}
+
+TEST(start_state, learns_sizes_from_allocations_behind_live_blocks) {
+  // A block of 11 MiB was given away whole for 10.5 MiB; the rest of its segment was cut off and is free.
+  const auto blocks_with = [](std::vector<snapshot::entry> entries) {
+    auto found =
+        start_finder(recorded({segment_at(large_range, true, false, {{30_MiB, 0}})}, std::move(entries)), 0)
+            .find(policies<pytorch_native>{});
+    return std::get<start_state>(std::move(found)).segments[0].blocks;
+  };
+  const std::size_t asked = 10_MiB + 512_KiB;
+  const auto known = blocks_with({entry(action::alloc, large_range + 11_MiB, 2_MiB),
+                                  entry(action::free_completed, large_range, asked),
+                                  entry(action::free_completed, large_range + 11_MiB, 2_MiB)});
+  ASSERT_EQ(known.size(), 2u);
+  EXPECT_EQ(known[0].size, 11_MiB);
+  EXPECT_EQ(known[1].size, 19_MiB);
+  // Where it lies too far away, PyTorch would have cut the rest off; so something else was there.
+  const auto far = blocks_with({entry(action::alloc, large_range + 13_MiB, 2_MiB),
+                                entry(action::free_completed, large_range, asked),
+                                entry(action::free_completed, large_range + 13_MiB, 2_MiB)});
+  EXPECT_EQ(far[0].size, asked);
+  // What comes after the block is freed says nothing of it.
+  const auto late = blocks_with({entry(action::free_completed, large_range, asked),
+                                 entry(action::alloc, large_range + 11_MiB, 2_MiB),
+                                 entry(action::free_completed, large_range + 11_MiB, 2_MiB)});
+  EXPECT_EQ(late[0].size, asked);
+}
+
+TEST(start_state, takes_back_what_was_mapped_and_unmapped) {
+  const snapshot source = recorded({segment_at(large_range, true, true, {{60_MiB, 0}})},
+                                   {entry(action::segment_unmap, large_range + 80_MiB, 20_MiB),
+                                    entry(action::segment_map, large_range + 20_MiB, 20_MiB)});
+  const auto found = start_finder(source, 0).find(policies<pytorch_native>{});
+  const auto& [segments, owners] = std::get<start_state>(found);
+  ASSERT_EQ(segments.size(), 3u);
+  EXPECT_EQ(segments[0].size, 20_MiB);
+  EXPECT_EQ(segments[1].address, large_range + 40_MiB);
+  EXPECT_EQ(segments[2].address, large_range + 80_MiB);
+  EXPECT_TRUE(segments[2].large && segments[2].expandable);
+  EXPECT_EQ(owners[0], owners[1]);
+}
+
+}  // namespace

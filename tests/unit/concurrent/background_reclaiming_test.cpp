@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+host_pinned::options unlocked() { return {.capacity = 64_MiB, .pin = host_pinned::pinning::never}; }
+
+/// Host memory that counts who asks about events.
+class counted_queries : public host_pinned {
+ public:
+  counted_queries() : host_pinned(unlocked()) {}
+  [[nodiscard]] bool query(event& mark) noexcept {
+    ++(std::this_thread::get_id() == maker ? by_maker : by_others);
+    return host_pinned::query(mark);
+  }
+  static inline std::thread::id maker;
+  static inline std::atomic<int> by_maker, by_others;
+};
+
+class retiring_queries : public testing::Test {
+ protected:
+  retiring_queries() {
+    counted_queries::maker = std::this_thread::get_id();
+    counted_queries::by_maker = counted_queries::by_others = 0;
+  }
+};
+
+/// Frees a block while a stream that ends when `done` is set uses it.
+template <typename Pool>
+void free_in_use(Pool& pool, void* p, stream_id stream, const std::atomic<bool>& done) {
+  ASSERT_TRUE(pool.record_stream(p, stream));
+  pool.with_device([&](auto& device) {
+    device.submit(stream, [&done] {
+      while (!done) std::this_thread::yield();
+    });
+  });
+  pool.deallocate(p);
+}
+void await_retirement(const auto& pool) {
+  while (pool.now().pending > 0) std::this_thread::yield();
+}
+
+/// What a worker has done, and how many rounds it is to make in a row.
+struct rounds {
+  std::atomic<int> made{0};
+  std::atomic<int> wanted{1};
+  static bool one(void* self) noexcept {
+    auto& its = *static_cast<rounds*>(self);
+    return ++its.made < its.wanted;
+  }
+  void await(int count) const {
+    while (made < count) std::this_thread::yield();
+  }
+};
+
+TEST(round_worker, makes_as_many_rounds_as_there_is_work_and_misses_none) {
+  rounds work;
+  round_worker worker(&rounds::one, &work, std::chrono::microseconds(0));
+  EXPECT_FALSE(worker.is_running());
+  for (int wake = 1; wake <= 1000; ++wake) {
+    work.wanted = wake;
+    worker.wake();
+    work.await(wake);
+  }
+  EXPECT_TRUE(worker.is_running());
+  work.wanted = 1100;
+  worker.wake();
+  work.await(1100);
+  worker.stop();
+  EXPECT_EQ(work.made, 1100);
+  EXPECT_FALSE(worker.is_running());
+  worker.wake();
+  EXPECT_FALSE(worker.is_running());
+}
+
+TEST(round_worker, ends_while_it_rests) {
+  rounds work;
+  work.wanted = 2;
+  round_worker worker(&rounds::one, &work, std::chrono::hours(1));
+  worker.wake();
+  work.await(1);
+  worker.stop();
+  EXPECT_EQ(work.made, 1);
+}
+
+TEST(retiring, frees_blocks_while_nobody_calls) {
+  retiring<pinned, host_pinned> pool{host_pinned{unlocked()}};
+  const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });
+  for (int round = 0; round < 100; ++round) {
+    std::atomic<bool> done = false;
+    void* const p = pool.allocate(64_KiB);
+    free_in_use(pool, p, stream, done);
+    EXPECT_EQ(pool.now().pending, 64_KiB);
+    done = true;
+    await_retirement(pool);
+    void* const again = pool.allocate(64_KiB);
+    EXPECT_EQ(again, p);
+    pool.deallocate(again);
+  }
+  EXPECT_EQ(pool.statistics().num_device_alloc, 1u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST_F(retiring_queries, come_from_the_thread_alone) {
+  retiring<pinned, counted_queries> pool;
+  const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });
+  std::atomic<bool> done = false;
+  void* const other = pool.allocate(4_KiB);
+  pool.deallocate(other);
+  free_in_use(pool, pool.allocate(64_KiB), stream, done);
+  const int before = counted_queries::by_maker;  // the miss may have asked
+  for (int hit = 0; hit < 1000; ++hit) pool.deallocate(pool.allocate(4_KiB));
+  done = true;
+  await_retirement(pool);
+  EXPECT_EQ(counted_queries::by_maker, before);
+  EXPECT_GT(counted_queries::by_others, 0);
+}
+
+TEST_F(retiring_queries, come_from_the_caller_where_no_thread_is_wanted) {
+  retiring<pinned, counted_queries> pool({}, {}, {}, {.is_used = false});
+  const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });
+  std::atomic<bool> done = false;
+  void* const p = pool.allocate(64_KiB);
+  free_in_use(pool, p, stream, done);
+  EXPECT_FALSE(pool.has_worker());
+  done = true;
+  pool.with_device([&](auto& device) { device.synchronize(stream); });
+  EXPECT_EQ(pool.now().pending, 64_KiB);
+  EXPECT_EQ(pool.allocate(64_KiB), p);
+  EXPECT_EQ(counted_queries::by_others, 0);
+  EXPECT_GT(counted_queries::by_maker, 0);
+}
+
+TEST(retiring, begins_its_thread_when_a_block_is_first_held_back) {
+  retiring<pinned, host_pinned> pool{host_pinned{unlocked()}};
+  pool.deallocate(pool.allocate(64_KiB));
+  void* const p = pool.allocate(64_KiB);
+  ASSERT_TRUE(pool.record_stream(p, stream_id{}));
+  EXPECT_FALSE(pool.has_worker());
+  pool.deallocate(p);
+  EXPECT_TRUE(pool.has_worker());
+}
+
+// Its thread rests for an hour, so what is free by then is found by who is in need.
+TEST(retiring, serves_a_miss_from_what_streams_have_come_past) {
+  retiring<pinned, host_pinned> pool{host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};
+  const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });
+  std::atomic<bool> done = false;
+  void* const p = pool.allocate(64_KiB);
+  free_in_use(pool, p, stream, done);
+  done = true;
+  pool.with_device([&](auto& device) { device.synchronize(stream); });
+  EXPECT_EQ(pool.allocate(64_KiB), p);
+  EXPECT_EQ(pool.statistics().num_device_alloc, 1u);
+}
+
+TEST(retiring, ends_while_blocks_are_held_back) {
+  std::atomic<bool> done = false;
+  std::thread later;
+  {
+    retiring<pinned, host_pinned> pool{host_pinned{unlocked()}};
+    for (int i = 0; i < 10; ++i) free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
+    EXPECT_GT(pool.now().pending, 0u);
+    later = std::thread([&done] { done = true; });
+  }
+  later.join();
+}
+
+TEST(retiring, trims_with_and_without_waiting) {
+  retiring<pinned, host_pinned> pool{host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};
+  std::atomic<bool> done = false;
+  free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
+  pool.deallocate(pool.allocate(128_KiB));
+  pool.trim_without_waiting();
+  EXPECT_EQ(pool.now().reserved, 64_KiB);
+  done = true;
+  pool.with_device([&](auto& device) { device.synchronize(stream_id{}); });
+  pool.trim_without_waiting();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+template <typename Recipe>
+void stress() {
+  retiring<Recipe, host_pinned> pool{
+      host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::microseconds(1)}};
+  std::atomic<int> overwritten = 0;
+  std::vector<std::thread> threads;
+  for (unsigned char mine = 1; mine <= 4; ++mine) {
+    threads.emplace_back([&pool, &overwritten, mine] {
+      const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });
+      for (std::size_t round = 0; round < 500; ++round) {
+        const std::size_t bytes = 4_KiB << round % 4;
+        auto* const p = static_cast<unsigned char*>(pool.allocate(bytes));
+        std::memset(p, mine, bytes);
+        if (round % 3 != 0) {
+          (void)pool.record_stream(p, stream);
+          pool.with_device([&](auto& device) {
+            device.submit(stream, [p, bytes, mine, &overwritten] {
+              for (std::size_t i = 0; i < bytes; i += 512) overwritten += p[i] != mine;
+            });
+          });
+        }
+        pool.deallocate(p);
+      }
+    });
+  }
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(overwritten, 0);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+TEST(retiring, gives_no_block_away_that_a_stream_still_reads) {
+  stress<pinned>();
+  stress<pinned_packed>();
+  stress<pinned_expandable>();
+}
+
+}  // namespace

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/behind_mutex.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+/// What a device was asked while nobody else could take the mutex, and while somebody could.
+struct asked {
+  leavable_mutex inside;
+  std::set<std::string> with_mutex, without;
+
+  void note(const char* call) {
+    bool taken = false;
+    std::thread([&] {
+      taken = inside.mutex.try_lock();
+      if (taken) inside.mutex.unlock();
+    }).join();
+    (taken ? without : with_mutex).insert(call);
+  }
+};
+
+class noting : public provider_ref<simulated_device> {
+ public:
+  noting(simulated_device& to, asked& in) noexcept : provider_ref(to), in_(&in) {}
+
+  void* acquire(std::size_t bytes) noexcept { return in_->note("acquire"), to().acquire(bytes); }
+  bool release(void* p, std::size_t bytes) noexcept { return in_->note("release"), to().release(p, bytes); }
+  bool wait(event& mark) noexcept { return in_->note("wait"), to().wait(mark); }
+  void* reserve(std::size_t bytes, std::size_t to_multiple) noexcept {
+    return in_->note("reserve"), to().reserve(bytes, to_multiple);
+  }
+  bool unreserve(void* p, std::size_t bytes) noexcept {
+    return in_->note("unreserve"), to().unreserve(p, bytes);
+  }
+  bool create(std::size_t bytes, page_kind kind, simulated_device::physical& made) noexcept {
+    return in_->note("create"), to().create(bytes, kind, made);
+  }
+  bool destroy(const simulated_device::physical& leaving) noexcept {
+    return in_->note("destroy"), to().destroy(leaving);
+  }
+  bool map(void* p, std::size_t bytes, const simulated_device::physical& made) noexcept {
+    return in_->note("map"), to().map(p, bytes, made);
+  }
+  bool grant(void* p, std::size_t bytes) noexcept { return in_->note("grant"), to().grant(p, bytes); }
+  bool unmap(void* p, std::size_t bytes) noexcept { return in_->note("unmap"), to().unmap(p, bytes); }
+  bool synchronize(stream_id stream) noexcept { return in_->note("synchronize"), to().synchronize(stream); }
+
+ private:
+  asked* in_;
+};
+
+template <typename Recipe>
+void fill_and_empty(asked& calls) {
+  simulated_device device;
+  noting noted(device, calls);
+  const std::lock_guard lock(calls.inside.mutex);
+  caching_allocator<Recipe, outside<noting>> pool{outside<noting>(noted, calls.inside)};
+  void* const p = pool.allocate(5_MiB);
+  (void)pool.record_stream(p, stream_id{3});
+  pool.deallocate(p);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+using strings = std::set<std::string>;
+
+TEST(behind_mutex_threads, let_go_of_the_mutex_while_segments_come_and_go) {
+  asked calls;
+  fill_and_empty<pytorch<>>(calls);
+  EXPECT_EQ(calls.without, (strings{"acquire", "release", "wait"}));
+  EXPECT_EQ(calls.with_mutex, strings{});
+}
+
+TEST(behind_mutex_threads, keep_the_mutex_while_pages_are_mapped_and_unmapped) {
+  asked calls;
+  fill_and_empty<pytorch_expandable>(calls);
+  EXPECT_EQ(calls.without, strings{"wait"});
+  EXPECT_EQ(calls.with_mutex,
+            (strings{"reserve", "create", "map", "grant", "synchronize", "unmap", "destroy", "unreserve"}));
+}
+
+}  // namespace

@@ -1,0 +1,533 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+#include "devices.hpp"
+#include "stress.hpp"
+
+namespace {
+
+using namespace tessera;
+using adaptor_tests::gated_device;
+using adaptor_tests::gated_ref;
+using adaptor_tests::run_streams_in_host_memory;
+using adaptor_tests::run_threads_and_give_back;
+using adaptor_tests::run_threads_with_failing_calls;
+using torch = per_stream<pytorch<>, gated_ref>;
+using expandable = per_stream<pytorch_expandable, gated_ref>;
+
+TEST(per_stream_threads, serve_as_one_allocator) {
+  per_stream<pytorch<>, simulated_device> pool;
+  void* weights = pool.allocate(300_MiB);
+  void* batch = pool.allocate(5_MiB, stream_id{1});
+  EXPECT_EQ(pool.lanes(), 2u);
+  EXPECT_TRUE(pool.record_stream(weights, stream_id{1}));
+  pool.deallocate(batch, 5_MiB);
+  pool.deallocate(weights);
+  EXPECT_EQ(pool.now().reserved, 320_MiB);
+  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.now().limit, 80_GiB);
+  EXPECT_EQ(pool.allocate(5_MiB, stream_id{1}), batch);
+  EXPECT_EQ(pool.statistics().all.segment.current, 2);
+  EXPECT_EQ(pool.statistics().all.allocation.allocated, 3);
+  pool.reset_accumulated_statistics();
+  pool.reset_peak_statistics();
+  EXPECT_EQ(pool.statistics().all.allocation, (counter{1, 1, 0, 0}));
+  EXPECT_EQ(pool.allocate(0), nullptr);
+  EXPECT_EQ(pool.try_allocate(max_request + 1), nullptr);
+  EXPECT_TRUE(pool.try_deallocate(batch));
+  EXPECT_FALSE(pool.try_deallocate(batch));
+  EXPECT_FALSE(pool.try_deallocate(&pool));
+  EXPECT_FALSE(pool.try_record_stream(&pool, stream_id{1}));
+  pool.deallocate(nullptr);
+  pool.trim(250_MiB);
+  EXPECT_LE(pool.now().reserved, 250_MiB);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+using per_stream_threads_death = testing::Test;
+TEST(per_stream_threads_death, find_a_double_free) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  per_stream<pytorch<>, simulated_device> pool;
+  void* p = pool.allocate(1_KiB);
+  EXPECT_DEATH(pool.deallocate(&pool), "deallocate: not the address of a live block");
+  EXPECT_DEATH(pool.deallocate(p, 1000), "deallocate: not the requested size");
+  EXPECT_DEATH(pool.deallocate(p, unlimited), "deallocate: not the requested size");
+  EXPECT_DEATH(
+      {
+        std::thread([&] { pool.deallocate(p), pool.deallocate(p); }).join();
+        pool.deallocate(pool.allocate(1_KiB));
+      },
+      "deallocate: not the address of a live block");
+  EXPECT_DEATH(
+      {
+        std::thread([&] { pool.deallocate(p, 1000); }).join();
+        (void)pool.now();
+      },
+      "deallocate: not the requested size");
+  pool.deallocate(p);
+}
+
+template <typename droppable>
+void tell_a_limit_from_a_full_device() {
+  policies<droppable> chosen;
+  chosen.growth.most = 100_MiB;
+  const auto second_stream_is_served = [&](std::size_t capacity, const policies<droppable>& settings) {
+    per_stream<droppable, simulated_device> pool{simulated_device{{.capacity = capacity}}, settings};
+    pool.deallocate(pool.allocate(80_MiB, stream_id{1}));
+    void* const p = pool.try_allocate(80_MiB, stream_id{2});
+    const bool served = p != nullptr;
+    pool.deallocate(p);
+    EXPECT_EQ(pool.statistics().num_oom_rejections, served ? 0u : 1u);
+    return served;
+  };
+  EXPECT_FALSE(second_stream_is_served(1_GiB, chosen));
+  EXPECT_TRUE(second_stream_is_served(100_MiB, {}));
+}
+TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
+  tell_a_limit_from_a_full_device<with<pytorch<>, recover_unless_over_limit>>();
+  tell_a_limit_from_a_full_device<with<pytorch_expandable, recover_unless_over_limit>>();
+}
+
+template <typename recipe>
+void decide_alone_on_one_stream_as_without_lanes(std::size_t capacity, std::size_t limit) {
+  for (std::uint64_t seed : {1u, 2u}) {
+    const simulated_device::options options{.capacity = capacity};
+    policies<recipe> settings;
+    settings.growth.most = limit;
+    caching_allocator<recipe, simulated_device> plain{simulated_device{options}, settings};
+    per_stream<recipe, simulated_device> lanes{simulated_device{options}, settings};
+    std::mt19937_64 random(seed);
+    std::vector<void*> live;
+    for (int i = 0; i < 20'000; ++i) {
+      if (random() % 2 == 0 && live.size() < 100) {
+        const std::size_t most = std::size_t{1} << (4 + random() % 22);
+        const std::size_t bytes = 1 + random() % most;
+        void* const p = plain.try_allocate(bytes, stream_id{5});
+        ASSERT_EQ(lanes.try_allocate(bytes, stream_id{5}), p) << "operation " << i;
+        if (p != nullptr) live.push_back(p);
+      } else if (!live.empty()) {
+        void*& chosen = live[random() % live.size()];
+        if (random() % 8 == 0) {
+          (void)plain.record_stream(chosen, stream_id{6});
+          (void)lanes.record_stream(chosen, stream_id{6});
+        }
+        plain.deallocate(chosen);
+        lanes.deallocate(chosen);
+        chosen = live.back();
+        live.pop_back();
+      }
+    }
+    EXPECT_EQ(lanes.now(), plain.now());
+    const auto counted = lanes.statistics();
+    const auto right = plain.statistics();
+    static_assert(std::has_unique_object_representations_v<decltype(counted)>);
+    EXPECT_EQ(std::memcmp(&counted, &right, sizeof counted), 0);
+    EXPECT_GT(counted.num_ooms, 0u);
+  }
+}
+TEST(per_stream_threads, decide_alone_on_one_stream_as_without_lanes) {
+  decide_alone_on_one_stream_as_without_lanes<pytorch<>>(150_MiB, unlimited);
+  decide_alone_on_one_stream_as_without_lanes<pytorch<>>(1_GiB, 150_MiB);
+  decide_alone_on_one_stream_as_without_lanes<pytorch_expandable>(150_MiB, unlimited);
+  decide_alone_on_one_stream_as_without_lanes<pytorch_expandable>(1_GiB, 155_MiB);
+}
+
+TEST(per_stream_threads, keep_every_promise_on_a_device_for_one_thread) {
+  using recipe = with<pytorch<>, evict_idle_above<percent(20)>>;
+  simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
+  run_threads_and_give_back<per_stream<recipe, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
+                                                                                8_MiB);
+  using ranges = with<pytorch_expandable, evict_idle_above<percent(20)>>;
+  run_threads_and_give_back<per_stream<ranges, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
+                                                                                8_MiB);
+}
+
+TEST(per_stream_threads, take_no_page_from_under_a_stream) {
+  run_streams_in_host_memory<per_stream<pytorch_expandable, provider_ref<host_pinned>>>(3, 600);
+}
+
+TEST(per_stream_threads, keep_every_promise_where_every_free_gives_back) {
+  gated_device shared;
+  run_threads_and_give_back<per_stream<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
+  using ranges = with<pytorch_expandable, evict_at_free>;
+  run_threads_and_give_back<per_stream<ranges, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
+}
+
+TEST(per_stream_threads, survive_calls_failing_again_and_again) {
+  run_threads_with_failing_calls<per_stream<with<pytorch<>, split_up_to<2_MiB>>, gated_ref>>();
+  run_threads_with_failing_calls<expandable>();
+}
+
+TEST(per_stream_threads, pass_blocks_from_producer_to_consumer) {
+  gated_device shared;
+  torch pool{gated_ref(shared)};
+  std::atomic<void*> passing = nullptr;
+  std::thread consuming([&] {
+    for (int i = 0; i < 20'000;) {
+      void* const p = passing.exchange(nullptr);
+      if (p == nullptr) {
+        std::this_thread::yield();
+      } else {
+        i % 2 == 0 ? pool.deallocate(p) : pool.deallocate(p, 1_MiB + 1);
+        ++i;
+      }
+    }
+  });
+  for (int i = 0; i < 20'000; ++i) {
+    void* const p = pool.allocate(1_MiB + 1, stream_id{3});
+    for (void* none = nullptr; !passing.compare_exchange_weak(none, p); none = nullptr)
+      std::this_thread::yield();
+  }
+  consuming.join();
+  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_LE(pool.now().reserved, 60_MiB);  // what was handed over was used again
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(per_stream_threads, free_more_at_once_than_can_be_handed_over) {
+  gated_device shared;
+  torch pool{gated_ref(shared)};
+  std::vector<void*> blocks;
+  for (int i = 0; i < 5000; ++i) blocks.push_back(pool.allocate(1_KiB));
+  std::vector<std::thread> freeing;
+  for (std::size_t t = 0; t < 3; ++t) {
+    freeing.emplace_back([&, t] {
+      for (std::size_t i = t; i < blocks.size(); i += 3) pool.deallocate(blocks[i]);
+    });
+  }
+  for (auto& t : freeing) t.join();
+  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.statistics().all.allocation.freed, 5000);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(per_stream_threads, record_the_event_of_a_stream_that_ends_after_the_free) {
+  per_stream<pytorch<>, host_pinned> pool{
+      host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}}};
+  const stream_id side = pool.with_device([](auto& d) { return d.create_stream(); });
+  void* const p = pool.allocate(1_MiB);
+  ASSERT_TRUE(pool.record_stream(p, side));
+  std::thread([&] {
+    pool.deallocate(p);
+    pool.with_device([&](auto& d) { d.destroy_stream(side); });
+  }).join();
+  void* const q = pool.allocate(1_KiB);
+  EXPECT_EQ(pool.now().pending, 0u);
+  pool.deallocate(q);
+}
+
+TEST(per_stream_threads, find_cached_blocks_while_another_stream_waits_for_the_device) {
+  gated_device shared;
+  torch pool{gated_ref(shared)};
+  pool.deallocate(pool.allocate(5_MiB, stream_id{1}));
+  shared.acquires.shut();
+  void* large = nullptr;
+  std::thread growing([&] { large = pool.allocate(100_MiB, stream_id{2}); });
+  shared.acquires.await(1);
+  for (int i = 0; i < 100; ++i) pool.deallocate(pool.allocate(5_MiB, stream_id{1}));
+  EXPECT_STREQ(pool.audit(), nullptr);
+  shared.acquires.open();
+  growing.join();
+  EXPECT_NE(large, nullptr);
+  pool.deallocate(large);
+}
+
+TEST(per_stream_threads, find_cached_blocks_while_another_stream_maps_pages) {
+  gated_device shared;
+  expandable pool{gated_ref(shared)};
+  void* const p = pool.allocate(5_MiB, stream_id{1});
+  pool.deallocate(p);
+  shared.maps.shut();
+  void* large = nullptr;
+  std::thread growing([&] { large = pool.allocate(100_MiB, stream_id{2}); });
+  shared.maps.await(1);
+  for (int i = 0; i < 100; ++i) pool.deallocate(pool.allocate(5_MiB, stream_id{1}));
+  shared.maps.open();
+  growing.join();
+  EXPECT_NE(large, nullptr);
+  EXPECT_EQ(pool.now().reserved, 120_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(large);
+}
+
+/// Is not called by several threads at once.
+struct for_one : gated_ref {
+  using gated_ref::gated_ref;
+  static constexpr bool is_thread_safe = false;
+};
+TEST(per_stream_threads, ask_for_events_without_waiting_for_a_turn_and_record_them_with) {
+  gated_device shared;
+  per_stream<pytorch<>, for_one> pool{for_one(shared)};
+  void* const held = pool.allocate(5_MiB, stream_id{1});
+  void* const later = pool.allocate(5_MiB, stream_id{1});
+  (void)pool.record_stream(held, stream_id{3});
+  (void)pool.record_stream(later, stream_id{3});
+  pool.deallocate(held);
+  shared.acquires.shut();
+  void* large = nullptr;
+  std::thread growing([&] { large = pool.allocate(100_MiB, stream_id{2}); });
+  shared.acquires.await(1);
+  pool.deallocate(pool.allocate(5_MiB, stream_id{1}));  // the event cannot be asked for now
+  EXPECT_EQ(pool.now().pending, 5_MiB);
+  std::thread freeing([&] { pool.deallocate(later); });  // and then stream 3 may end
+  shared.acquires.open();
+  growing.join();
+  freeing.join();
+  pool.deallocate(pool.allocate(5_MiB, stream_id{1}));
+  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(shared.with([](auto& d) { return d.calls().discard; }), 2u);
+  pool.deallocate(large);
+}
+
+/// Returns how much of the device was used at most.
+template <typename Pool>
+std::size_t keep_one_limit_together() {
+  gated_device shared;
+  Pool pool{gated_ref(shared), {.growth = {.most = 150_MiB}}};
+  std::vector<std::thread> running;
+  for (std::uint64_t t = 0; t < 4; ++t) {
+    running.emplace_back([&pool, t] {
+      for (std::size_t i = 1; i < 200; ++i) pool.deallocate(pool.try_allocate(i % 9 * 10_MiB, stream_id{t}));
+    });
+  }
+  for (auto& t : running) t.join();
+  const std::size_t peak = shared.with([](auto& d) { return d.peak_used(); });
+  EXPECT_EQ(pool.now().limit, 150_MiB);
+  pool.with_settings([](auto& s) { s.growth.most = 40_MiB; });
+  pool.trim();
+  EXPECT_EQ(pool.try_allocate(50_MiB), nullptr);
+  void* const p = pool.allocate(30_MiB);
+  EXPECT_THROW((void)pool.allocate(30_MiB, stream_id{7}), out_of_memory);
+  pool.deallocate(p);
+  return peak;
+}
+TEST(per_stream_threads, keep_one_limit_together) {
+  const std::size_t in_segments = keep_one_limit_together<torch>();
+  EXPECT_LE(in_segments, 150_MiB);
+  EXPECT_GT(in_segments, 80_MiB);
+  const std::size_t in_pages = keep_one_limit_together<expandable>();
+  EXPECT_LT(in_pages, 170_MiB) << "less than a page above, as without lanes";
+  EXPECT_GT(in_pages, 80_MiB);
+}
+
+TEST(per_stream_threads, keep_one_limit_though_each_asks_before_the_others_take) {
+  gated_device shared;
+  expandable pool{gated_ref(shared), {.growth = {.most = 150_MiB}}};
+  shared.reserves.shut();
+  std::vector<std::thread> running;
+  for (std::uint64_t t = 0; t < 3; ++t) {
+    running.emplace_back([&pool, t] { pool.deallocate(pool.try_allocate(100_MiB, stream_id{t})); });
+  }
+  shared.reserves.await(3);
+  shared.reserves.open();
+  for (auto& t : running) t.join();
+  EXPECT_LT(shared.with([](auto& d) { return d.peak_used(); }), 170_MiB);
+  EXPECT_NE(pool.try_allocate(140_MiB, stream_id{9}), nullptr);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(per_stream_threads, count_pages_against_the_limit_as_long_as_they_are_there) {
+  gated_device shared;
+  expandable pool{gated_ref(shared), {.growth = {.most = 50_MiB}}};
+  void* const first = pool.allocate(30_MiB, stream_id{1});
+  EXPECT_EQ(pool.now().reserved, 40_MiB);
+  EXPECT_EQ(pool.try_allocate(5_MiB, stream_id{2}), nullptr);
+  EXPECT_EQ(pool.now().reserved, 40_MiB) << "what is live keeps its pages";
+  void* const second = pool.allocate(10_MiB, stream_id{2});
+  EXPECT_EQ(pool.now().reserved, 60_MiB) << "the last page passes the limit in part";
+  EXPECT_EQ(pool.try_allocate(1, stream_id{3}), nullptr);
+  pool.deallocate(first);
+  void* const third = pool.allocate(20_MiB, stream_id{3});
+  EXPECT_NE(third, nullptr) << "the first lane gave its pages back";
+  EXPECT_EQ(pool.now().reserved, 40_MiB);
+  shared.with([](auto& d) { d.fail_call(3); });  // after reserve and create
+  EXPECT_NE(pool.try_allocate(1, stream_id{4}), nullptr) << "the second try serves it";
+  EXPECT_EQ(pool.now().reserved, 42_MiB);
+  EXPECT_EQ(shared.used(), 42_MiB);
+  pool.deallocate(second);
+  pool.deallocate(third);
+  pool.trim();
+  EXPECT_NE(pool.try_allocate(48_MiB, stream_id{5}), nullptr) << "of the limit nothing is lost";
+}
+
+TEST(per_stream_threads, keep_pages_within_their_lane) {
+  gated_device shared;
+  expandable pool{gated_ref(shared)};
+  pool.deallocate(pool.allocate(40_MiB, stream_id{1}));
+  pool.deallocate(pool.allocate(40_MiB, stream_id{2}));
+  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  EXPECT_EQ(shared.with([](auto& d) { return d.held().reserved; }), 2 * 1160_MiB);
+  pool.trim();
+  EXPECT_EQ(adaptor_tests::outstanding(shared), 0u);
+}
+
+template <typename recipe>
+void get_what_other_lanes_cache() {
+  gated_device shared(100_MiB);
+  per_stream<recipe, gated_ref> pool{gated_ref(shared)};
+  for (std::uint64_t s = 0; s < 4; ++s) pool.deallocate(pool.allocate(20_MiB, stream_id{s}));
+  void* const handed = pool.allocate(2_MiB, stream_id{1});
+  std::thread([&] { pool.deallocate(handed); }).join();  // so that it waits to be freed
+  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  void* const p = pool.allocate(90_MiB, stream_id{9});
+  EXPECT_NE(p, nullptr);
+  pool.deallocate(p);
+  per_stream<with<recipe, recover_never>, gated_ref> unwilling{gated_ref(shared)};
+  pool.trim();
+  unwilling.deallocate(unwilling.allocate(90_MiB, stream_id{1}));
+  EXPECT_EQ(unwilling.try_allocate(90_MiB, stream_id{2}), nullptr);
+}
+TEST(per_stream_threads, get_what_other_lanes_cache) {
+  get_what_other_lanes_cache<pytorch<>>();
+  get_what_other_lanes_cache<pytorch_expandable>();
+}
+
+TEST(per_stream_threads, share_lanes_where_streams_are_many) {
+  per_stream<pytorch<>, simulated_device> pool{
+      simulated_device{simulated_device::options{.capacity = 1000_GiB}}};
+  for (std::uint64_t s = 0; s < 10'000; ++s) pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64}));
+  EXPECT_LE(pool.lanes(), pool.most_lanes);
+  EXPECT_GT(pool.lanes(), 200u);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  const std::size_t before = pool.footprint();
+  for (std::uint64_t s = 0; s < 10'000; ++s) {
+    pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64 + 1'000'000}));
+    if (s % 100 == 0) pool.trim();
+  }
+  pool.trim();
+  EXPECT_LE(pool.footprint(), before + 64_KiB);
+  EXPECT_LT(before, 32_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(per_stream_threads, put_streams_that_share_blocks_into_one_lane) {
+  per_stream<with<pytorch<>, reuse_ignoring_streams>, simulated_device> pool;
+  void* const p = pool.allocate(1_KiB, stream_id{1});
+  pool.deallocate(p);
+  EXPECT_EQ(pool.allocate(1_KiB, stream_id{2}), p);
+  EXPECT_EQ(pool.lanes(), 1u);
+}
+
+TEST(per_stream_threads, give_back_what_cannot_be_registered) {
+  simulated_device shared{simulated_device::options{.capacity = 500'000_GiB}};
+  per_stream<pytorch<>, provider_ref<simulated_device>> pool{provider_ref(shared)};
+  EXPECT_EQ(pool.try_allocate(200'000_GiB), nullptr);
+  EXPECT_EQ(shared.used(), 0u);
+  EXPECT_GT(shared.calls().release, 0u);
+  void* const p = pool.allocate(1_KiB);  // its part of the budget is free again
+  pool.deallocate(p);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(per_stream_threads, may_use_the_allocator_in_callbacks_under_pressure) {
+  adaptor_tests::use_the_allocator_under_pressure<torch>();
+}
+
+struct tally {
+  std::size_t told = 0;
+  void on(const allocator_event&) noexcept { ++told; }
+};
+TEST(per_stream_threads, tell_one_sink) {
+  gated_device shared;
+  per_stream<pytorch<>, gated_ref, tally> pool{gated_ref(shared)};
+  std::vector<std::thread> running;
+  for (std::uint64_t t = 0; t < 4; ++t) {
+    running.emplace_back([&pool, t] {
+      for (int i = 0; i < 1000; ++i) pool.deallocate(pool.allocate(1_KiB, stream_id{t}));
+    });
+  }
+  for (auto& t : running) t.join();
+  EXPECT_EQ(pool.with_sink([](tally& t) { return t.told; }), 4u + 4 * 3 * 1000);
+}
+
+TEST(per_stream_threads, explain_out_of_memory_with_what_all_lanes_hold) {
+  gated_device shared(64_MiB);
+  torch pool{gated_ref(shared)};
+  (void)pool.allocate(5_MiB, stream_id{1});
+  (void)pool.allocate(2_MiB, stream_id{2});
+  void* const own = pool.allocate(12_MiB, stream_id{3});
+  try {
+    (void)pool.allocate(18_MiB, stream_id{3});
+    FAIL();
+  } catch (const out_of_memory& error) {
+    const oom_report& told = error.report();
+    EXPECT_EQ(told.stream, stream_id{3});
+    EXPECT_EQ(told.segment, 18_MiB);
+    EXPECT_EQ(told.now, pool.now());
+    EXPECT_EQ(told.now.reserved, 52_MiB);
+    EXPECT_EQ(told.room(), 12_MiB);
+    EXPECT_EQ(told.elsewhere, 33_MiB);
+    EXPECT_EQ(told.pinned, 33_MiB);
+    EXPECT_EQ(told.pinning, 2u);
+    EXPECT_EQ(told.pins[0].bytes, 18_MiB);
+    EXPECT_EQ(told.pins[1].bytes, 15_MiB);
+    EXPECT_EQ(told.largest.bytes, 0u) << "in its own lane";
+    EXPECT_FALSE(told.device_is_limited);
+    EXPECT_NE(std::string_view(error.what()).find("33.00 MiB of the cache serve other lanes"),
+              std::string_view::npos)
+        << error.what();
+    for (std::size_t i = 0; i < told.remedy_count; ++i) EXPECT_NE(told.remedies[i].what, remedy::share_lanes);
+  }
+  pool.deallocate(own);
+  EXPECT_NE(pool.allocate(18_MiB, stream_id{3}), nullptr);
+}
+
+TEST(per_stream_threads, have_the_peak_of_what_the_device_gave_to_all_lanes) {
+  per_stream<pytorch<>, simulated_device> pool;
+  for (std::size_t lane = 0; lane < 5; ++lane) pool.deallocate(pool.allocate(70_GiB, stream_id{lane}));
+  const auto told = pool.statistics();
+  EXPECT_EQ(told.device_bytes.peak, static_cast<std::int64_t>(70_GiB));
+  EXPECT_EQ(told.all.reserved_bytes.peak, static_cast<std::int64_t>(70_GiB));
+  pool.trim();
+  pool.reset_peak_statistics();
+  EXPECT_EQ(pool.statistics().device_bytes.peak, 0);
+}
+
+TEST(per_stream_threads, a_limit_of_growth_is_no_limit_of_the_device) {
+  gated_device shared(100_MiB);
+  torch pool{gated_ref(shared), {.growth = {.most = 40_MiB}}};
+  (void)pool.allocate(30_MiB, stream_id{1});
+  const oom_report told = pool.failure(20_MiB, stream_id{2}).report();
+  EXPECT_EQ(told.now.limit, 40_MiB);
+  ASSERT_EQ(told.remedy_count, 1u);
+  EXPECT_EQ(told.remedies[0].what, remedy::raise_limit);
+}
+
+TEST(per_stream_threads, advise_one_lock_where_blocks_may_cross) {
+  gated_device shared(20_MiB);
+  per_stream<cuda_async, gated_ref> pool{gated_ref(shared)};
+  pool.deallocate(pool.allocate(20_MiB, stream_id{1}));
+  void* const kept = pool.allocate(1_MiB, stream_id{1});
+  const oom_report told = pool.failure(10_MiB, stream_id{2}).report();
+  EXPECT_EQ(pool.try_allocate(10_MiB, stream_id{2}), nullptr);
+  ASSERT_GT(told.remedy_count, 0u);
+  EXPECT_EQ(told.remedies[0].what, remedy::share_lanes);
+  EXPECT_EQ(told.remedies[0].bytes, 19_MiB);
+  pool.deallocate(kept);
+  locked<cuda_async, gated_ref> together{gated_ref(shared)};
+  pool.trim();
+  together.deallocate(together.allocate(20_MiB, stream_id{1}));
+  (void)together.allocate(1_MiB, stream_id{1});
+  EXPECT_NE(together.try_allocate(10_MiB, stream_id{2}), nullptr) << "the advice is true";
+}
+
+}  // namespace

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/config/dialect.hpp>
+#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using cuda = pytorch_pinned_family;
+using npu = torch_npu_pinned_family;
+
+template <typename Family>
+typename Family::settings said(std::string_view text) {
+  const auto read = config::parse<typename Family::dialect>(text);
+  EXPECT_EQ(read.index(), 0u) << text;
+  return std::get<0>(read);
+}
+host_pinned unlocked() { return host_pinned({.capacity = 256_MiB, .pin = host_pinned::pinning::never}); }
+template <typename Pool>
+bool has_worker(Pool& pool) {
+  return pool.visit([](auto& in) { return in.has_worker(); });
+}
+
+template <typename Family>
+class pinned_host_of : public testing::Test {};
+using families = testing::Types<cuda, npu>;
+TYPED_TEST_SUITE(pinned_host_of, families);
+
+TYPED_TEST(pinned_host_of, rounds_and_keeps_blocks_up_to_the_sizes_that_are_set) {
+  pinned_host<TypeParam, simulated_device> plain({}, simulated_device{});
+  plain.deallocate(plain.allocate(80_MiB));
+  EXPECT_EQ(plain.now().reserved, 128_MiB);
+  pinned_host<TypeParam, simulated_device> pool(
+      said<TypeParam>("pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:100"), simulated_device{});
+  pool.deallocate(pool.allocate(80_MiB), 80_MiB);
+  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  void* const large = pool.allocate(101_MiB);
+  EXPECT_EQ(pool.now().reserved, 181_MiB);
+  EXPECT_TRUE(pool.try_deallocate(large));
+  EXPECT_FALSE(pool.try_deallocate(large));
+  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.try_allocate(100_GiB), nullptr);
+  EXPECT_THROW((void)pool.allocate(100_GiB), out_of_memory);
+}
+
+TYPED_TEST(pinned_host_of, cuts_segments_off_a_large_one) {
+  pinned_host<TypeParam, simulated_device> pool(said<TypeParam>("pinned_reserve_segment_size_mb:16"),
+                                                simulated_device{});
+  const auto taken = [&] {
+    return pool.with_host(
+        [](simulated_device& host) { return std::pair{std::uint64_t{host.calls().acquire}, host.used()}; });
+  };
+  EXPECT_EQ(taken(), (std::pair{std::uint64_t{0}, std::size_t{0}}));
+  for (int i = 0; i < 4; ++i) EXPECT_NE(pool.allocate(3_MiB), nullptr);
+  EXPECT_EQ(taken(), (std::pair{std::uint64_t{1}, std::size_t{16_MiB}}));
+  EXPECT_NE(pool.allocate(3_MiB), nullptr);
+  EXPECT_EQ(taken(), (std::pair{std::uint64_t{2}, std::size_t{20_MiB}}));
+  EXPECT_EQ(pool.statistics().num_host_alloc, 5u);
+}
+
+TYPED_TEST(pinned_host_of, holds_a_block_back_for_the_streams_that_were_recorded) {
+  pinned_host<TypeParam, simulated_device> pool({}, simulated_device{});
+  void* const p = pool.allocate(1_MiB);
+  EXPECT_TRUE(pool.record_stream(p, stream_id{1}));
+  pool.with_host([](simulated_device& host) { host.submit(stream_id{1}, 1'000'000'000); });
+  pool.deallocate(p);
+  EXPECT_FALSE(has_worker(pool));
+  EXPECT_EQ(pool.now().pending, 1_MiB);
+  EXPECT_EQ(pool.statistics().active_requests, (counter{1, 1, 1, 0}));
+  pool.with_host([](simulated_device& host) { host.advance(1'000'000'000); });
+  EXPECT_EQ(pool.allocate(1_MiB), p);
+  EXPECT_EQ(pool.statistics().active_requests, (counter{1, 1, 2, 1}));
+}
+
+TYPED_TEST(pinned_host_of, has_a_thread_retire_blocks_where_that_is_wanted) {
+  for (const char* text : {"pinned_use_background_threads:False", "pinned_use_background_threads:True"}) {
+    const auto settings = said<TypeParam>(text);
+    pinned_host<TypeParam, host_pinned> pool(settings, unlocked());
+    void* const p = pool.allocate(64_KiB);
+    ASSERT_TRUE(pool.record_stream(p, stream_id{}));
+    pool.deallocate(p);
+    EXPECT_EQ(has_worker(pool), settings.pinned_use_background_threads);
+    if (!settings.pinned_use_background_threads) pool.trim();
+    while (pool.now().pending > 0) std::this_thread::yield();
+  }
+}
+
+template <typename Family>
+constexpr const char* registers =
+    std::is_same_v<Family, cuda>
+        ? "pinned_reserve_segment_size_mb:1,pinned_use_hip_host_register:True,"
+          "pinned_use_background_threads:True"
+        : "pinned_reserve_segment_size_mb:1,pinned_mem_register:True,pinned_use_background_threads:True";
+
+TYPED_TEST(pinned_host_of, registers_what_it_takes_with_the_device_if_told_to) {
+  host_pinned device({.pin = host_pinned::pinning::where_allowed});
+  for (const bool is_told : {false, true}) {
+    const auto settings = said<TypeParam>(is_told ? registers<TypeParam> : "");
+    {
+      pinned_host<TypeParam, host_pinned, host_pinned> pool(settings, unlocked(), device);
+      EXPECT_EQ(pool.settings(), settings);
+      for (int i = 0; i < 4; ++i) EXPECT_NE(pool.allocate(256_KiB), nullptr);
+      EXPECT_EQ(device.held().registered, is_told ? 1_MiB : 0);
+      EXPECT_NE(pool.allocate(256_KiB), nullptr);
+      EXPECT_EQ(device.held().registered, is_told ? 1_MiB + 256_KiB : 0);
+      EXPECT_EQ(pool.with_host([](host_pinned& host) { return host.used(); }), 1_MiB + 256_KiB);
+    }
+    EXPECT_EQ(device.held().registered, 0u);
+  }
+}
+
+TYPED_TEST(pinned_host_of, waits_for_the_streams_of_the_device_that_memory_is_registered_with) {
+  host_pinned device({.pin = host_pinned::pinning::where_allowed});
+  const stream_id copies = device.create_stream();
+  pinned_host<TypeParam, host_pinned, host_pinned> pool(said<TypeParam>(registers<TypeParam>), unlocked(),
+                                                        device);
+  auto* const p = static_cast<unsigned char*>(pool.allocate(64_KiB));
+  std::memset(p, 1, 64_KiB);
+  std::atomic<bool> may_read = false;
+  unsigned char read = 0;
+  ASSERT_TRUE(pool.record_stream(p, copies));
+  device.submit(copies, [&] {
+    while (!may_read) std::this_thread::yield();
+    read = p[64_KiB - 1];
+  });
+  pool.deallocate(p);
+  void* const next = pool.allocate(64_KiB);
+  EXPECT_NE(next, p);
+  std::memset(next, 2, 64_KiB);
+  may_read = true;
+  while (pool.now().pending > 0) std::this_thread::yield();
+  EXPECT_EQ(read, 1);
+  EXPECT_EQ(pool.allocate(64_KiB), p);
+}
+
+TYPED_TEST(pinned_host_of, refuses_to_register_without_a_device) {
+  try {
+    pinned_host<TypeParam, host_pinned> pool(said<TypeParam>(registers<TypeParam>), unlocked());
+    ADD_FAILURE();
+  } catch (const config::bad_setting& error) {
+    EXPECT_NE(std::string_view(error.what())
+                  .find("register True: excluded by the provider: there is no device to register with"),
+              std::string_view::npos)
+        << error.what();
+  }
+}
+
+TYPED_TEST(pinned_host_of, changes_the_numbers_that_its_recipe_reads_and_nothing_else) {
+  pinned_host<TypeParam, simulated_device> pool({}, simulated_device{});
+  EXPECT_FALSE(pool.change(said<TypeParam>("pinned_max_cached_size_mb:32")));
+  pool.deallocate(pool.allocate(64_MiB));
+  EXPECT_EQ(pool.now().reserved, 0u);
+  const auto refused = pool.change(said<TypeParam>("pinned_use_background_threads:True"));
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->key, "pinned_use_background_threads");
+  EXPECT_EQ(pool.settings(), said<TypeParam>("pinned_max_cached_size_mb:32"));
+}
+
+TYPED_TEST(pinned_host_of, reads_the_environment_of_its_system) {
+  const char* const variable = TypeParam::dialect::variables[0];
+  ::setenv(variable, "pinned_reserve_segment_size_mb:2", 1);
+  auto pool = pinned_host_from_environment<TypeParam>(simulated_device{});
+  EXPECT_EQ(pool.settings().pinned_reserve_segment_size, 2_MiB);
+  ::setenv(variable, "pinned_reserve_segment_size_mb:none", 1);
+  EXPECT_THROW((void)pinned_host_from_environment<TypeParam>(simulated_device{}), config::bad_setting);
+  ::unsetenv(variable);
+}
+
+constexpr config::torch_npu_settings in_ranges{.pin_memory_expandable_segments = true,
+                                               .pinned_reserve_segment_size = 16_MiB};
+
+TEST(pinned_host, maps_pages_and_reserves_nothing_where_segments_are_expandable) {
+  pinned_host<npu, simulated_device> pool(in_ranges, simulated_device{});
+  void* const p = pool.allocate(64_MiB);
+  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  pool.with_host([](simulated_device& host) {
+    EXPECT_EQ(host.used(), 80_MiB);
+    EXPECT_EQ(host.calls().acquire, 0u);
+  });
+  host_statistics expected;
+  expected.allocated_bytes = {80 << 20, 80 << 20, 80 << 20, 0};
+  expected.active_bytes = {(64 << 20) + 512, (64 << 20) + 512, (64 << 20) + 512, 0};
+  EXPECT_EQ(pool.statistics(), expected);
+  pool.deallocate(p);
+}
+
+struct without_ranges : forwarding<host_pinned> {
+  using forwarding::forwarding;
+  static constexpr bool is_thread_safe = true;
+  void* reserve(std::size_t, std::size_t) noexcept = delete;
+};
+TEST(pinned_host, refuses_expandable_segments_without_virtual_memory_or_where_it_is_to_register) {
+  host_pinned host = unlocked(), device = unlocked();
+  pinned_host<npu, without_ranges> pool({}, without_ranges(host));
+  pool.deallocate(pool.allocate(1));
+  EXPECT_THROW((pinned_host<npu, without_ranges>(in_ranges, without_ranges(host))), config::bad_setting);
+  config::torch_npu_settings both = in_ranges;
+  both.pinned_mem_register = true;
+  EXPECT_THROW((pinned_host<npu, host_pinned, host_pinned>(both, unlocked(), device)), config::bad_setting);
+}
+
+/// Threads write what streams read later.
+template <typename Pool>
+void stress(Pool& pool, host_pinned& device) {
+  std::atomic<int> overwritten = 0;
+  std::vector<std::thread> threads;
+  for (unsigned char mine = 1; mine <= 4; ++mine) {
+    threads.emplace_back([&, mine] {
+      const stream_id stream = device.create_stream();
+      for (std::size_t round = 0; round < 300; ++round) {
+        const std::size_t bytes = 4_KiB << round % 4;
+        auto* const p = static_cast<unsigned char*>(pool.allocate(bytes));
+        std::memset(p, mine, bytes);
+        if (round % 3 != 0) {
+          (void)pool.record_stream(p, stream);
+          device.submit(stream, [p, bytes, mine, &overwritten] {
+            for (std::size_t i = 0; i < bytes; i += 512) overwritten += p[i] != mine;
+          });
+        }
+        pool.deallocate(p);
+      }
+      device.synchronize(stream);
+    });
+  }
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(overwritten, 0);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  EXPECT_TRUE(has_worker(pool));
+  // Ends while blocks may still be held back.
+}
+TYPED_TEST(pinned_host_of, gives_no_block_away_that_a_stream_still_reads) {
+  host_pinned device({.pin = host_pinned::pinning::where_allowed});
+  {
+    pinned_host<TypeParam, host_pinned, host_pinned> pool(said<TypeParam>(registers<TypeParam>), unlocked(),
+                                                          device);
+    stress(pool, device);
+  }
+  EXPECT_EQ(device.held().registered, 0u);
+}
+TEST(pinned_host, gives_no_block_away_that_a_stream_still_reads_where_segments_are_expandable) {
+  config::torch_npu_settings settings = in_ranges;
+  settings.pinned_use_background_threads = true;
+  pinned_host<npu, host_pinned> pool(settings, unlocked());
+  stress(pool, *pool.with_host([](host_pinned& host) { return &host; }));
+}
+
+}  // namespace

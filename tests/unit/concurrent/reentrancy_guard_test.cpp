@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/reentrancy_guard.hpp>
+#include <tessera/core/allocator_event.hpp>
+
+namespace {
+
+using namespace tessera;
+using lock = user_calls::lock;
+
+struct counting_sink {
+  int* told;
+  void on(const allocator_event&) noexcept { ++*told; }
+};
+struct last_of_its_kind final {
+  int told = 0;
+  void on(const allocator_event&) noexcept { ++told; }
+};
+
+TEST(user_calls_threads, are_those_of_other_threads) {
+  user_calls users;
+  const user_calls::call here(users, lock::device, "here");
+  std::thread([&users] {
+    for (lock wanted : {lock::settings, lock::blocks, lock::sink, lock::device})
+      users.check<counting_sink>(wanted);
+  }).join();
+}
+
+TEST(user_calls_threads, end_in_any_order) {
+  user_calls users;
+  auto first = std::make_unique<user_calls::call>(users, lock::device, "first");
+  auto second = std::make_unique<user_calls::call>(users, lock::device, "second");
+  auto third = std::make_unique<user_calls::call>(users, lock::device, "third");
+  second.reset();
+  third.reset();
+  first.reset();
+  users.check<counting_sink>(lock::settings);
+}
+
+TEST(user_calls_threads, may_take_the_locks_behind_theirs) {
+  user_calls users;
+  const user_calls::call here(users, lock::blocks, "here");
+  users.check<counting_sink>(lock::sink);
+  users.check<counting_sink>(lock::device);
+  int told = 0;
+  counting_sink inner{&told};
+  users.tell(inner, {});
+  EXPECT_EQ(told, 1);
+}
+
+TEST(user_calls_threads, a_sink_is_told_and_is_what_it_was) {
+  user_calls users;
+  int told = 0;
+  told_sink<counting_sink> open(counting_sink{&told}, users);
+  open.on({});
+  static_cast<counting_sink&>(open).on({});
+  EXPECT_EQ(told, 2);
+  told_sink<last_of_its_kind> closed({}, users);
+  closed.on({});
+  EXPECT_EQ(static_cast<last_of_its_kind&>(closed).told, 1);
+  static_assert(event_sink<told_sink<last_of_its_kind>> && is_heard<told_sink<counting_sink>>);
+  static_assert(!is_heard<told_sink<ignore_events>>);
+  users.check<counting_sink>(lock::settings);
+}
+
+struct asking_sink {
+  const user_calls* users;
+  lock wanted;
+  void on(const allocator_event&) noexcept { users->check<asking_sink>(wanted); }
+};
+
+using user_calls_threads_death = testing::Test;
+TEST(user_calls_threads_death, end_the_program_with_their_rule) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  user_calls users;
+  const user_calls::call here(users, lock::blocks, "the rule of here");
+  EXPECT_DEATH(users.check<ignore_events>(lock::blocks), "the rule of here");
+  EXPECT_DEATH(users.check<ignore_events>(lock::settings), "the rule of here");
+  asking_sink sink{&users, lock::device};
+  users.tell(sink, {});
+  sink.wanted = lock::sink;
+  EXPECT_DEATH(users.tell(sink, {}), "a sink must not use the allocator that tells it");
+}
+
+}  // namespace

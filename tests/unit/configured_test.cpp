@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/deferred_free_queue.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/interop/in_place.hpp>
+#include <tessera/interop/memory_fraction.hpp>
+#include <tessera/interop/paddle.hpp>
+#include <tessera/provider/forwarding.hpp>
+#include <tessera/recipe/with.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using chosen = configured<pytorch_family, simulated_device>;
+
+template <typename Pool>
+constexpr bool is_expandable = std::is_same_v<Pool, caching_allocator<pytorch_expandable, simulated_device>>;
+
+TEST(configured, chooses_the_recipe_that_serves_the_settings) {
+  for (const bool expandable : {false, true}) {
+    chosen pool({.expandable_segments = expandable});
+    EXPECT_EQ(pool.visit([]<typename Pool>(Pool&) { return is_expandable<Pool>; }), expandable);
+    void* const p = pool.allocate(30_MiB);
+    EXPECT_EQ(pool.now().reserved, expandable ? 40_MiB : 30_MiB);
+    EXPECT_EQ(pool.statistics().allocation.current, 1);
+    EXPECT_STREQ(pool.audit(), nullptr);
+    pool.deallocate(p, 30_MiB);
+    pool.trim();
+    EXPECT_EQ(pool.now().reserved, 0u);
+  }
+}
+
+TEST(configured, changes_what_its_policies_read) {
+  chosen pool({});
+  EXPECT_FALSE(pool.change("max_split_size_mb:64,throw_on_cudamalloc_oom:True"));
+  pool.deallocate(pool.allocate(64_MiB));
+  pool.deallocate(pool.allocate(5_MiB));
+  EXPECT_EQ(pool.now().reserved, 84_MiB);  // the oversize block is not cut
+  EXPECT_FALSE(pool.change(""));
+  EXPECT_EQ(pool.settings(), config::pytorch_settings{});
+  void* const p = pool.allocate(30_MiB);
+  EXPECT_EQ(pool.now().reserved, 84_MiB);
+  pool.deallocate(p);
+}
+
+TEST(configured, refuses_a_change_that_it_cannot_make_and_says_of_which_key) {
+  chosen pool({.max_split_size = 64_MiB});
+  const auto other_recipe = pool.change("max_split_size_mb:32,expandable_segments:True");
+  ASSERT_TRUE(other_recipe);
+  EXPECT_EQ(other_recipe->key, "expandable_segments");
+  const auto read_before = pool.change("pinned_free_catch_all:True,max_split_size_mb:32");
+  ASSERT_TRUE(read_before);
+  EXPECT_EQ(read_before->key, "pinned_free_catch_all");
+  const auto broken = pool.change("max_split_size_mb:2");
+  ASSERT_TRUE(broken);
+  EXPECT_EQ(broken->at, 18u);
+  EXPECT_EQ(pool.settings().max_split_size, 64_MiB);
+  pool.visit([]<typename Pool>(Pool& in) {
+    if constexpr (requires { in.settings().split.max; }) {
+      EXPECT_EQ(in.settings().split.max.get(), 64_MiB);
+    }
+  });
+}
+
+TEST(configured, reads_the_environment) {
+  ::setenv("TESSERA_TEST_CONF", "expandable_segments:True", 1);
+  auto pool = from_environment<pytorch_family, simulated_device>("TESSERA_TEST_CONF");
+  EXPECT_TRUE(pool.settings().expandable_segments);
+  ::setenv("TESSERA_TEST_CONF", "max_split_size_mb:2", 1);
+  try {
+    (void)from_environment<pytorch_family, simulated_device>("TESSERA_TEST_CONF");
+    ADD_FAILURE();
+  } catch (const config::bad_setting& error) {
+    EXPECT_STREQ(error.what(),
+                 "TESSERA_TEST_CONF, character 18: max_split_size_mb 2: out of range: must be at least "
+                 "large_segment_size_mb");
+  }
+  ::unsetenv("TESSERA_TEST_CONF");
+  auto plain = from_environment<pytorch_family, simulated_device>("TESSERA_TEST_CONF");
+  EXPECT_EQ(plain.settings(), config::pytorch_settings{});
+}
+
+struct without_ranges : forwarding<simulated_device> {
+  using forwarding::forwarding;
+  void* reserve(std::size_t, std::size_t) noexcept = delete;
+};
+TEST(configured, throws_where_the_provider_has_not_what_the_settings_need) {
+  static_assert(!virtual_memory_provider<without_ranges> && event_provider<without_ranges>);
+  simulated_device device;
+  configured<pytorch_family, without_ranges> pool({}, without_ranges(device));
+  pool.deallocate(pool.allocate(1));
+  EXPECT_THROW(
+      (configured<pytorch_family, without_ranges>({.expandable_segments = true}, without_ranges(device))),
+      config::bad_setting);
+}
+
+TEST(configured, serves_threads) {
+  configured<pytorch_family, simulated_device, in_threads> shared({.expandable_segments = true});
+  EXPECT_FALSE(shared.change("expandable_segments:True,max_split_size_mb:64"));
+  shared.visit([](auto& pool) {
+    pool.with_settings([](auto& s) {
+      if constexpr (requires { s.split.max; }) {
+        EXPECT_EQ(s.split.max.get(), 64_MiB);
+      }
+    });
+  });
+  configured<pytorch_family, simulated_device, in_streams> lanes({});
+  void* const p = lanes.allocate(5_MiB, stream_id{1});
+  EXPECT_TRUE(lanes.record_stream(p, stream_id{2}));
+  EXPECT_TRUE(lanes.try_deallocate(p));
+  EXPECT_FALSE(lanes.try_deallocate(p));
+}
+
+/// The addresses that an allocator gives to a random program.
+template <typename Pool>
+std::vector<void*> addresses_of(Pool& pool) {
+  std::vector<void*> given, live;
+  std::mt19937 random(11);
+  for (int i = 0; i < 3000; ++i) {
+    if (live.size() > 40 || (random() % 3 == 0 && !live.empty())) {
+      const std::size_t at = random() % live.size();
+      pool.deallocate(live[at]);
+      live[at] = live.back();
+      live.pop_back();
+    } else {
+      live.push_back(pool.try_allocate(std::size_t{1} << (random() % 27), stream_id{random() % 2}));
+      given.push_back(live.back());
+      if (live.back() == nullptr) live.pop_back();
+    }
+  }
+  for (void* p : live) pool.deallocate(p);
+  return given;
+}
+simulated_device small_device() { return simulated_device{simulated_device::options{.capacity = 600_MiB}}; }
+
+TEST(configured, decides_as_the_string_and_as_the_recipe_written_by_hand) {
+  using hand = with<pytorch_native, split_up_to<32_MiB>, evict_idle_like_pytorch<percent(60)>>;
+  caching_allocator<hand, simulated_device> by_hand{small_device()};
+  caching_allocator<pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">, simulated_device>
+      by_string{small_device()};
+  chosen by_settings({.max_split_size = 32_MiB, .garbage_collection_threshold = percent(60)}, small_device());
+  ASSERT_TRUE(set_memory_fraction(by_hand, 1) && set_memory_fraction(by_string, 1) &&
+              set_memory_fraction(by_settings, 1));
+  const std::vector<void*> expected = addresses_of(by_hand);
+  EXPECT_EQ(addresses_of(by_string), expected);
+  EXPECT_EQ(addresses_of(by_settings), expected);
+  caching_allocator<pytorch<>, simulated_device> otherwise{small_device()};
+  EXPECT_NE(addresses_of(otherwise), expected);
+}
+
+TEST(configured, goes_with_what_serves_other_allocators) {
+  configured<paddle_family, simulated_device> pool({.fast_eager_deletion = false});
+  void* donor = pool.allocate(10_MiB);
+  void* const input = donor;
+  void* const output = allocate_in_place(pool, donor, 10_MiB);
+  EXPECT_EQ(output, input);
+  EXPECT_EQ(donor, nullptr);
+  ASSERT_TRUE(set_memory_fraction(pool, 0));
+  EXPECT_EQ(pool.try_allocate(20_MiB), nullptr);
+  ASSERT_TRUE(set_memory_fraction(pool, 1));
+  pool.reset_peak_statistics();
+  {
+    collector garbage(pool, collection_of(pool.settings()));
+    garbage.collect(output, 10_MiB);
+  }
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+TEST(preset, keeps_its_numbers_under_policies_put_over_it) {
+  using base = torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6">;
+  constexpr policies<with<with<base, reuse_on_same_stream>, back_with_normal_pages>> kept;
+  static_assert(kept.split == policies<base>{}.split && kept.eviction == policies<base>{}.eviction);
+  constexpr policies<with<base, split_up_to<>>> replaced;
+  static_assert(replaced.split == split_up_to<>{} && replaced.eviction == policies<base>{}.eviction);
+  caching_allocator<with<base, back_with_normal_pages>, simulated_device> pool;
+  pool.deallocate(pool.allocate(100_MiB));
+  void* const p = pool.allocate(5_MiB);
+  EXPECT_EQ(pool.now().reserved, 122_MiB);  // the oversize block was not cut
+  pool.deallocate(p);
+}
+
+TEST(preset, sizes_at_their_bounds_are_refused_by_the_device_and_by_nobody_else) {
+  const auto fails = []<typename Recipe>() {
+    caching_allocator<Recipe, simulated_device> pool;
+    return pool.try_allocate(3_MiB) == nullptr && pool.audit() == nullptr;
+  };
+  EXPECT_TRUE(fails.template operator()<torch_npu<"large_segment_size_mb:1099511627775">>());
+  EXPECT_TRUE((fails.template
+               operator()<torch_npu<"expandable_segments:True,large_segment_size_mb:1099511627775">>()));
+  EXPECT_TRUE(fails.template operator()<pytorch<"large_segment_size_mb:1099511627775">>());
+  EXPECT_TRUE(fails.template operator()<paddle<"FLAGS_auto_growth_chunk_size_in_mb=1099511627775">>());
+  EXPECT_TRUE(
+      (fails.template operator()<
+          paddle<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_initial_gpu_memory_in_mb=1099511627775">>()));
+}
+
+TEST(preset, a_reserve_of_all_is_the_device_and_not_more) {
+  using all = pytorch<"expandable_segments:True,expandable_segments_reserve:1.0">;
+  static_assert(policies<all>{}.growth.range_size(80_GiB) == 80_GiB);
+  static_assert(policies<pytorch_expandable>{}.growth.range_size(80_GiB) == 90_GiB);
+}
+
+TEST(configured, explains_a_failure_as_the_recipe_that_was_chosen) {
+  for (const bool expandable : {false, true}) {
+    chosen pool({.expandable_segments = expandable},
+                simulated_device{simulated_device::options{.capacity = 60_MiB}});
+    pool.deallocate(pool.allocate(50_MiB));
+    (void)pool.allocate(5_MiB, stream_id{1});
+    const oom_report told = pool.failure(56_MiB, stream_id{2}).report();
+    EXPECT_EQ(told.stream, stream_id{2});
+    EXPECT_EQ(told.way, expandable ? growth_way::in_place : growth_way::segments);
+    EXPECT_THROW((void)pool.allocate(56_MiB, stream_id{2}), out_of_memory);
+  }
+}
+
+}  // namespace

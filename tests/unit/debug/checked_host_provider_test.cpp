@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lies about memory that the host sees, and about streams that are threads: what a law says, and what ends a program in
+// checked mode.
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/mman.h>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/debug/checked_provider.hpp>
+#include <tessera/law/host_visible.hpp>
+#include <tessera/law/provider.hpp>
+#include <tessera/law/work.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+#include "../../conformance/misbehaviour.hpp"
+#include "../concurrent/stress.hpp"
+
+namespace {
+
+using namespace tessera;
+using conformance::misbehaviour;
+using conformance::plan;
+
+enum class lie : unsigned char {
+  none,
+  segment_is_short,
+  segments_share_memory,
+  maps_elsewhere,
+  maps_with_no_access,
+  memory_forgets,
+  event_is_ready_early,
+  wait_returns_early,
+  synchronize_returns_early,
+  registers_twice,
+};
+
+struct liar : host_pinned {
+  explicit liar(lie tell = lie::none)
+      : host_pinned(options{.capacity = 64_MiB, .pin = pinning::never}), told(tell) {}
+  lie told;
+  host_descriptor shared{};  // the memory that all segments share
+
+  static void* at(void* p, std::size_t offset) { return static_cast<char*>(p) + offset; }
+
+  void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
+    void* const given = host_pinned::acquire(bytes, kind);
+    if (given == nullptr) return nullptr;
+    if (told == lie::segment_is_short) (void)::mprotect(at(given, bytes / 2), bytes / 2, PROT_NONE);
+    if (told == lie::segments_share_memory && kind == normal_pages) {
+      if (!shared) (void)host_make_file(32_MiB, kind, shared);
+      (void)::mmap(given, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, shared.get(), 0);
+    }
+    return given;
+  }
+  bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
+    if (told == lie::maps_elsewhere) return host_pinned::map(at(p, bytes), bytes, memory);
+    if (!host_pinned::map(p, bytes, memory)) return false;
+    if (told == lie::maps_with_no_access) (void)::mprotect(p, bytes, PROT_NONE);
+    if (told == lie::memory_forgets)
+      (void)::mmap(p, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    return true;
+  }
+  bool query(event& mark) noexcept { return told == lie::event_is_ready_early || host_pinned::query(mark); }
+  bool wait(event& mark) noexcept { return told == lie::wait_returns_early || host_pinned::wait(mark); }
+  bool synchronize(stream_id stream) noexcept {
+    return told == lie::synchronize_returns_early || host_pinned::synchronize(stream);
+  }
+  bool register_memory(void* p, std::size_t bytes) noexcept {
+    return host_pinned::register_memory(p, bytes) || told == lie::registers_twice;
+  }
+};
+using checked = checked_provider<liar>;
+static_assert(is_host_visible<checked> && is_thread_safe<checked> && ordering_provider<checked> &&
+              sharing_provider<checked> && registering_provider<checked>);
+
+template <typename D>
+const char* broken_law(D& device, host_pinned& with_streams) {
+  if (const auto found = law::host_visible(device); !found) return found.broken;
+  std::atomic<bool> over{true};
+  const auto begin = [&] {
+    over = false;
+    with_streams.submit({}, [&over] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      over = true;
+    });
+  };
+  const auto found = law::work(device, {}, begin, [&over] { return over.load(); });
+  (void)with_streams.host_pinned::synchronize({});
+  return found ? law::registering(device).broken : found.broken;
+}
+const char* broken_law(lie told) {
+  liar device(told);
+  return broken_law(device, device);
+}
+
+template <typename Recipe>
+void use(checked& device) {
+  caching_allocator<Recipe, provider_ref<checked>> pool{provider_ref(device)};
+  void* const one = pool.try_allocate(100'000);
+  void* const two = pool.try_allocate(3_MiB);
+  pool.deallocate(one);
+  pool.deallocate(two);
+  pool.trim();
+}
+
+void misuse(lie told) {
+  checked device{liar(told)};
+  use<pytorch<>>(device);
+  use<pytorch_expandable>(device);
+  use<stitched>(device);
+  checked::event mark{};
+  const auto work = [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
+  device.to().submit({}, work);
+  (void)device.record({}, mark);
+  if (told == lie::synchronize_returns_early) (void)device.synchronize({});
+  if (told != lie::wait_returns_early) (void)device.query(mark);
+  (void)device.wait(mark);
+  void* const page = ::mmap(nullptr, 64_KiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  (void)device.register_memory(page, 64_KiB);
+  (void)device.register_memory(page, 64_KiB);
+  (void)device.unregister_memory(page);
+  ::munmap(page, 64_KiB);
+}
+
+struct row {
+  lie told;
+  const char* law;
+  const char* checked;  // null where the contents alone would show it
+};
+const row rows[] = {
+    {lie::segment_is_short, "the host can read a segment from end to end",
+     "acquire gave memory that the host cannot read"},
+    {lie::segments_share_memory, "what the host writes to a segment stays there alone", nullptr},
+    {lie::maps_elsewhere, "grant gives access to what one map put there",
+     "map put memory where the host cannot read it"},
+    {lie::maps_with_no_access, "the host can read memory from end to end where it was mapped",
+     "map put memory where the host cannot read it"},
+    {lie::memory_forgets, "memory keeps what was written to it wherever it is mapped", nullptr},
+    {lie::event_is_ready_early, "no event is ready before the work before it is done",
+     "query says of an event that it is ready before the work before it is done"},
+    {lie::wait_returns_early, "wait returns once the work is done",
+     "wait returns before the work before an event is done"},
+    {lie::synchronize_returns_early, "synchronize returns once the work is done",
+     "synchronize returns before the work of a stream is done"},
+    {lie::registers_twice, "memory is registered once", "register_memory took what is registered"},
+};
+
+TEST(checked_host_provider, an_honest_host_hears_no_word) {
+  EXPECT_STREQ(broken_law(lie::none), nullptr);
+  liar device;
+  checked over{std::move(device)};
+  EXPECT_STREQ(broken_law(over, over.to()), nullptr);
+  EXPECT_STREQ(law::provider(over).broken, nullptr) << over.to().last_error();
+  misuse(lie::none);
+}
+
+TEST(checked_host_provider, each_lie_is_found_by_a_law) {
+  for (const row& r : rows) EXPECT_STREQ(broken_law(r.told), r.law) << "lie " << static_cast<int>(r.told);
+}
+
+/// Each kind of growth, and blocks that cross.
+template <typename Recipe>
+class checked_host : public testing::Test {};
+using kinds = testing::Types<pinned_packed, pinned_expandable, stitched, cuda_async>;
+TYPED_TEST_SUITE(checked_host, kinds);
+
+TYPED_TEST(checked_host, hears_no_word) {
+  using device = checked_provider<host_pinned>;
+  caching_allocator<TypeParam, device> pool{
+      device(host_pinned({.capacity = 400_MiB, .pin = host_pinned::pinning::never}))};
+  const stream_id side = pool.device().to().create_stream();
+  ASSERT_EQ(misbehaviour(pool, plan{7, 3'000, 4_MiB, 60, 97}, {stream_id{0}, side}), "");
+}
+
+TEST(checked_host_provider, serves_threads) {
+  using host = checked_provider<host_pinned>;
+  const auto device = [] {
+    return host(host_pinned({.capacity = 256_MiB, .pin = host_pinned::pinning::never}));
+  };
+  locked<pytorch<>, host> one{device()};
+  adaptor_tests::run_threads(one, 4, 1'500, 1_MiB);
+  per_stream<pytorch<>, host> lanes{device()};
+  adaptor_tests::run_threads(lanes, 4, 1'500, 1_MiB);
+}
+
+TEST(checked_host_provider, lets_a_stream_wait_for_one_that_has_ended) {
+  checked device{liar()};
+  const stream_id ended = device.to().create_stream();
+  device.to().submit(ended, [] {});
+  const std::uint64_t position = device.position(ended);
+  ASSERT_TRUE(device.to().destroy_stream(ended));
+  EXPECT_TRUE(device.let_wait({}, ended, position));
+}
+
+/// A range, memory, a segment, the user's memory and a stream, over and over: the system gives each thread the addresses that
+/// another one has just given back.
+TEST(checked_host_provider, hears_no_word_where_threads_share_it) {
+  checked device{liar()};
+  alignas(64_KiB) static std::array<char, 64_KiB> users;
+  std::atomic<std::uint64_t> latest{0};
+  std::atomic<int> rounds{0};
+  const auto work = [&] {
+    const std::size_t bytes = device.step(normal_pages);
+    const stream_id own = device.to().create_stream();
+    for (int i = 0; i < 150; ++i) {
+      checked::physical memory{};
+      void* const range = device.reserve(2 * bytes, bytes);
+      const bool made = device.create(bytes, normal_pages, memory) && device.map(range, bytes, memory);
+      if (made) *static_cast<volatile char*>(range) = 1;
+      const bool mine = device.register_memory(users.data(), users.size());
+      void* const segment = device.acquire(device.granularity());
+      checked::event mark{};
+      device.to().submit(own, [] {});
+      const stream_id other{latest.exchange(own.handle)};
+      const bool in_order = device.let_wait(own, other, device.position(other)) && device.record(own, mark);
+      (void)device.query(mark);
+      if (made && in_order && segment != nullptr && device.wait(mark) && device.query(mark)) ++rounds;
+      (void)device.release(segment, device.granularity());
+      EXPECT_TRUE(!mine || device.unregister_memory(users.data()));
+      EXPECT_TRUE(device.unmap(range, bytes) && device.destroy(memory) && device.unreserve(range, 2 * bytes));
+    }
+    EXPECT_TRUE(device.synchronize(own) && device.to().destroy_stream(own));
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(work);
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(rounds, 4 * 150);
+}
+
+TEST(checked_host_provider_death_test, each_lie_ends_the_program_in_words) {
+  for (const row& r : rows) {
+    if (r.checked == nullptr) {
+      misuse(r.told);
+      continue;
+    }
+    EXPECT_DEATH(misuse(r.told), std::string("tessera: checked_provider: ") + r.checked)
+        << "lie " << static_cast<int>(r.told);
+  }
+}
+
+}  // namespace

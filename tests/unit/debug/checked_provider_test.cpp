@@ -1,0 +1,539 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every lie that a provider can tell, with the sentence of the law that finds it and the one that ends a program in checked
+// mode. A lie that one of the two cannot find has the reason in its place.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+
+#include <gtest/gtest.h>
+
+#include <tessera/debug/checked_provider.hpp>
+#include <tessera/law/host_visible.hpp>
+#include <tessera/law/provider.hpp>
+#include <tessera/law/work.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+enum class lie : unsigned char {
+  none,
+  // about sizes
+  granularity_is_zero,
+  granularity_is_no_power_of_two,
+  granularity_changes,
+  capacity_changes,
+  more_is_available_than_there_is,
+  step_is_zero,
+  step_is_no_power_of_two,
+  // about segments
+  segment_is_misaligned,
+  segment_overlaps_another,
+  same_segment_twice,
+  segment_is_a_sentinel,
+  segment_lies_in_a_range,
+  more_than_the_capacity,
+  takes_back_what_it_says_it_kept,
+  // about ranges
+  range_is_misaligned,
+  range_overlaps_another,
+  range_goes_with_what_is_mapped,
+  range_that_was_not_there_goes,
+  // about physical memory
+  memory_has_no_name,
+  memory_has_the_name_of_other_memory,
+  memory_is_no_multiple_of_the_step,
+  memory_beyond_the_capacity,
+  unknown_memory_goes,
+  unknown_memory_is_mapped,
+  maps_outside_of_ranges,
+  maps_over_other_memory,
+  maps_more_than_there_is,
+  maps_at_no_multiple_of_the_step,
+  maps_elsewhere,
+  grants_where_nothing_is_mapped,
+  unmaps_where_nothing_is_mapped,
+  // about events and streams
+  event_is_ready_early,
+  event_is_ready_no_more,
+  event_is_ready_after_a_later_one,
+  wait_returns_early,
+  synchronize_returns_early,
+  position_0_is_not_done,
+  stream_is_not_behind_itself,
+  let_wait_does_nothing,
+};
+
+/// A simulated device that tells one lie from some call on.
+struct liar : simulated_device {
+  explicit liar(lie tell = lie::none)
+      : simulated_device(options{.capacity = 256_MiB, .granularity = 2_MiB, .page_granularity = 2_MiB}),
+        told(tell) {}
+
+  lie told;
+  void* first = nullptr;  // segment or range
+  physical last{};
+  std::uint64_t asked = 0;
+  bool is(lie which) const { return told == which; }
+  bool refused_for(std::string_view why) const {
+    return std::string_view(last_error()).find(why) != why.npos;
+  }
+  static void* at(void* p, std::size_t offset) {
+    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(p) + offset);
+  }
+
+  std::size_t granularity() const noexcept {
+    if (is(lie::granularity_is_zero)) return 0;
+    if (is(lie::granularity_is_no_power_of_two)) return 3_MiB;
+    return is(lie::granularity_changes) && calls().acquire > 0 ? 4_MiB : simulated_device::granularity();
+  }
+  std::size_t capacity() const noexcept {
+    return is(lie::capacity_changes) && calls().acquire > 0 ? 128_MiB : simulated_device::capacity();
+  }
+  std::size_t available() const noexcept {
+    return is(lie::more_is_available_than_there_is) ? 512_MiB : simulated_device::available();
+  }
+  std::size_t step(page_kind kind) const noexcept {
+    if (is(lie::step_is_zero)) return 0;
+    return is(lie::step_is_no_power_of_two) ? 3_MiB : simulated_device::step(kind);
+  }
+
+  void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
+    if (is(lie::more_than_the_capacity) && bytes <= 512_MiB)
+      return reinterpret_cast<void*>(std::uintptr_t{1} << 40 | ((asked += 512_MiB) - 512_MiB));
+    if (is(lie::takes_back_what_it_says_it_kept) && first != nullptr) return first;
+    void* const given = simulated_device::acquire(bytes, kind);
+    if (given == nullptr) return nullptr;
+    if (is(lie::segment_is_misaligned)) return at(given, 4_KiB);
+    if (is(lie::segment_is_a_sentinel)) return reinterpret_cast<void*>(~std::uintptr_t{2_MiB - 1});
+    if (is(lie::same_segment_twice)) return first == nullptr ? first = given : first;
+    if (is(lie::segment_overlaps_another) && bytes >= 4_MiB)
+      return first == nullptr ? first = given : at(first, 2_MiB);
+    return is(lie::segment_lies_in_a_range) && first != nullptr ? first : given;
+  }
+  bool release(void* p, std::size_t bytes) noexcept {
+    if (is(lie::takes_back_what_it_says_it_kept)) return first = p, false;
+    return simulated_device::release(p, bytes);
+  }
+
+  void* reserve(std::size_t bytes, std::size_t to) noexcept {
+    void* const given = simulated_device::reserve(bytes + 8_MiB, (std::max)(to, 16_MiB));
+    if (is(lie::range_is_misaligned)) return at(given, 4_KiB);
+    if (is(lie::range_overlaps_another)) return first == nullptr ? first = given : first;
+    if (is(lie::segment_lies_in_a_range)) first = given;
+    return given;
+  }
+  bool unreserve(void* p, std::size_t bytes) noexcept {
+    return simulated_device::unreserve(p, bytes + 8_MiB) ||
+           (is(lie::range_goes_with_what_is_mapped) && held().mapped != 0) ||
+           is(lie::range_that_was_not_there_goes);
+  }
+  bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
+    if (is(lie::memory_beyond_the_capacity) && bytes != 0 && bytes % step(kind) == 0 && bytes <= 512_MiB)
+      return memory = {++asked}, true;
+    if (is(lie::memory_is_no_multiple_of_the_step) && bytes % step(kind) != 0)
+      return memory = {++asked}, true;
+    if (!simulated_device::create(bytes, kind, memory)) return false;
+    if (is(lie::memory_has_no_name)) memory = {};
+    if (is(lie::memory_has_the_name_of_other_memory)) last.number == 0 ? last = memory : memory = last;
+    return true;
+  }
+  bool destroy(const physical& memory) noexcept {
+    return simulated_device::destroy(memory) || is(lie::unknown_memory_goes);
+  }
+  bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
+    if (is(lie::maps_elsewhere)) return simulated_device::map(at(p, 2_MiB), bytes, memory);
+    return simulated_device::map(p, bytes, memory) ||
+           (is(lie::unknown_memory_is_mapped) && refused_for("handle")) ||
+           (is(lie::maps_outside_of_ranges) && refused_for("reserved")) ||
+           (is(lie::maps_over_other_memory) && refused_for("something is mapped")) ||
+           (is(lie::maps_more_than_there_is) && refused_for("whole")) ||
+           (is(lie::maps_at_no_multiple_of_the_step) && refused_for("multiple"));
+  }
+  bool grant(void* p, std::size_t bytes) noexcept {
+    return simulated_device::grant(p, bytes) || is(lie::grants_where_nothing_is_mapped);
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept {
+    return simulated_device::unmap(p, bytes) || is(lie::unmaps_where_nothing_is_mapped);
+  }
+
+  bool query(event& mark) noexcept {
+    const bool ready = simulated_device::query(mark);
+    if (is(lie::event_is_ready_no_more) && ready) return asked != mark.serial && (asked = mark.serial, true);
+    if (is(lie::event_is_ready_after_a_later_one) && ready) return later(mark) == mark.serial;
+    return ready || is(lie::event_is_ready_early);
+  }
+  bool wait(event& mark) noexcept {
+    return (void)later(mark), is(lie::wait_returns_early) || simulated_device::wait(mark);
+  }
+  std::uint64_t later(const event& mark) { return asked = (std::max)(asked, mark.serial); }
+  bool synchronize(stream_id stream) noexcept {
+    return is(lie::synchronize_returns_early) || simulated_device::synchronize(stream);
+  }
+  bool is_done(stream_id stream, std::uint64_t upto) const noexcept {
+    return !(is(lie::position_0_is_not_done) && upto == 0) && simulated_device::is_done(stream, upto);
+  }
+  bool is_behind(stream_id stream, stream_id of, std::uint64_t upto) const noexcept {
+    return !(is(lie::stream_is_not_behind_itself) && stream == of) &&
+           simulated_device::is_behind(stream, of, upto);
+  }
+  bool let_wait(stream_id stream, stream_id of, std::uint64_t upto) noexcept {
+    return is(lie::let_wait_does_nothing) || simulated_device::let_wait(stream, of, upto);
+  }
+};
+static_assert(ordering_provider<liar> && paged_provider<liar> && virtual_memory_provider<liar> &&
+              measured_provider<liar>);
+
+/// The laws that a device is tried by, all of them.
+const char* broken_law(lie told) {
+  liar device(told);
+  if (const auto found = law::provider(device); !found) return found.broken;
+  std::uint64_t end = 0;
+  const auto begin = [&] { device.submit(stream_id{1}, 5'000'000), end = device.now_ns() + 5'000'000; };
+  if (const auto found = law::work(device, stream_id{1}, begin, [&] { return device.now_ns() >= end; });
+      !found)
+    return found.broken;
+  return law::ordering(device, stream_id{1}, stream_id{2}).broken;
+}
+
+using checked = checked_provider<liar>;
+
+/// Allocators of one kind after the other over the same device.
+void allocate(checked& device) {
+  const auto use = [&device]<typename Recipe>(Recipe) {
+    caching_allocator<Recipe, provider_ref<checked>> pool{provider_ref(device)};
+    const stream_id one{1}, two{2};
+    std::vector<void*> held;
+    for (int i = 0; i < 6; ++i) {
+      device.to().submit(one, 1'000'000), device.to().submit(two, 50'000'000);
+      for (const std::size_t bytes : {std::size_t{512}, 3_MiB, 12_MiB}) {
+        held.push_back(pool.try_allocate(bytes, i % 2 == 0 ? one : two));
+        if (held.back() != nullptr) (void)pool.record_stream(held.back(), i % 3 == 0 ? two : one);
+      }
+      pool.deallocate(held[held.size() - 2]);
+      held.erase(held.end() - 2);
+      (void)pool.failure(1_MiB);
+      if (i == 3) pool.trim();
+    }
+    for (void* const p : held) pool.deallocate(p);
+    pool.trim();
+  };
+  use(pytorch<>{});
+  use(cuda_async{});
+  use(pytorch_expandable{});
+  use(stitched{});
+}
+
+/// Calls in an order that no allocator of ours makes them in, nor is asked to make them.
+void call_carelessly(checked& device) {
+  const std::size_t step = 2_MiB;
+  const auto behind = [](void* p, std::size_t offset) { return liar::at(p, offset); };
+  checked::physical one{}, two{};
+  void* const range = device.reserve(8 * step, step);
+  if (void* const segment = device.acquire(step)) (void)device.release(segment, step);
+  (void)device.create(2 * step, normal_pages, one);
+  (void)device.create(step, normal_pages, two);
+  switch (device.to().told) {
+    case lie::range_that_was_not_there_goes: (void)device.unreserve(behind(range, step), step); break;
+    case lie::unknown_memory_goes: (void)device.destroy(checked::physical{77}); break;
+    case lie::unknown_memory_is_mapped: (void)device.map(range, step, checked::physical{77}); break;
+    case lie::maps_outside_of_ranges: (void)device.map(behind(range, 1_GiB), 2 * step, one); break;
+    case lie::maps_more_than_there_is: (void)device.map(range, 4 * step, one); break;
+    case lie::maps_at_no_multiple_of_the_step: (void)device.map(behind(range, 4_KiB), 2 * step, one); break;
+    case lie::more_than_the_capacity: (void)device.acquire(512_MiB); break;
+    case lie::memory_is_no_multiple_of_the_step: (void)device.create(step + 4_KiB, normal_pages, two); break;
+    default: break;
+  }
+  (void)device.map(range, 2 * step, one);
+  (void)device.grant(range, 2 * step);
+  (void)device.grant(behind(range, 4 * step), step);
+  (void)device.map(behind(range, 4 * step), 2 * step, one);
+  (void)device.map(behind(range, step), step, two);
+  (void)device.unmap(behind(range, 6 * step), step);
+  (void)device.unreserve(range, 8 * step);
+  // What is left goes, so far as it can.
+  (void)device.unmap(range, 2 * step);
+  (void)device.destroy(one), (void)device.destroy(two);
+  (void)device.unreserve(range, 8 * step);
+
+  checked::event early{}, late{};
+  device.to().submit({}, 1'000'000);
+  (void)device.record({}, early), (void)device.record({}, late);
+  (void)device.query(late), (void)device.query(early);
+  (void)device.wait(late), (void)device.query(late), (void)device.query(early), (void)device.query(late);
+  (void)device.is_done({}, 0), (void)device.is_behind({}, {}, 1);
+  device.to().submit({}, 1'000'000);
+  (void)device.let_wait(stream_id{1}, {}, device.position({}));
+  (void)device.synchronize({});
+  (void)device.capacity(), (void)device.granularity(), (void)device.available();
+}
+
+void misuse(lie told) {
+  checked device{liar(told)};
+  allocate(device);
+  call_carelessly(device);
+}
+
+struct row {
+  lie told;
+  const char* law;      // what law::provider, law::work or law::ordering says
+  const char* checked;  // what the program ends with
+};
+constexpr auto not_seen = "";  // by the calls alone; the memory would have to be touched
+
+const row rows[] = {
+    {lie::granularity_is_zero, "granularity is a power of two, at least min_alignment",
+     "the granularity is no power of two, or below min_alignment"},
+    {lie::granularity_is_no_power_of_two, "granularity is a power of two, at least min_alignment",
+     "the granularity is no power of two, or below min_alignment"},
+    {lie::granularity_changes, "capacity and granularity are constant", "the granularity has changed"},
+    {lie::capacity_changes, "capacity and granularity are constant", "the capacity has changed"},
+    {lie::more_is_available_than_there_is, "no more is available than the capacity",
+     "more is available than the capacity"},
+    {lie::step_is_zero, "step is a power of two, and a multiple of the page's size",
+     "a step is no power of two, or no multiple of the page's size"},
+    {lie::step_is_no_power_of_two, "step is a power of two, and a multiple of the page's size",
+     "a step is no power of two, or no multiple of the page's size"},
+
+    {lie::segment_is_misaligned, "segments start at a multiple of the granularity",
+     "acquire gave a segment that begins at no multiple of the granularity"},
+    {lie::segment_overlaps_another, "segments do not overlap",
+     "memory was given that overlaps what was given before"},
+    {lie::same_segment_twice, "segments do not overlap",
+     "memory was given that overlaps what was given before"},
+    {lie::segment_is_a_sentinel, "segments end before the addresses do",
+     "memory was given that goes past the end of all addresses"},
+    {lie::segment_lies_in_a_range, "a range overlaps nothing given",
+     "memory was given that overlaps what was given before"},
+    {lie::more_than_the_capacity, "acquire refuses what goes beyond the capacity",
+     "more was given than the capacity"},
+    {lie::takes_back_what_it_says_it_kept, "release takes back what was acquired",
+     "memory was given that overlaps what was given before"},
+
+    {lie::range_is_misaligned, "a range begins at a multiple of what was asked for",
+     "reserve gave a range that begins at no multiple of what was asked for"},
+    {lie::range_overlaps_another, "a range overlaps nothing given",
+     "memory was given that overlaps what was given before"},
+    {lie::range_goes_with_what_is_mapped, "a range goes back only when nothing is mapped in it",
+     "unreserve took back a range in which something is mapped"},
+    {lie::range_that_was_not_there_goes, "a range goes back only when nothing is mapped in it",
+     "unreserve took back a range that was not given"},
+
+    {lie::memory_has_no_name, "memory that was created has a name",
+     "memory is said to be there, and has no name"},
+    {lie::memory_has_the_name_of_other_memory, "each memory has a name of its own",
+     "memory was given the name of other memory"},
+    {lie::memory_is_no_multiple_of_the_step, "memory is a multiple of the step long, and not empty",
+     "create made memory that is no multiple of the step long"},
+    {lie::memory_beyond_the_capacity, "create refuses what goes beyond the capacity",
+     "more was given than the capacity"},
+    {lie::unknown_memory_goes, "what names no memory is refused",
+     "destroy let go of memory that was not created"},
+    {lie::unknown_memory_is_mapped, "what names no memory is refused", "map put there what names no memory"},
+    {lie::maps_outside_of_ranges, "map refuses addresses that are not reserved",
+     "map put memory outside of the ranges that were given"},
+    {lie::maps_over_other_memory, "map refuses addresses at which something is mapped",
+     "map put memory where something is mapped"},
+    {lie::maps_more_than_there_is, "no more is mapped than there is of the memory",
+     "map put more or less there than there is of the memory"},
+    {lie::maps_at_no_multiple_of_the_step, "memory is mapped at a multiple of the step",
+     "map put memory at no multiple of the step"},
+    {lie::maps_elsewhere, "grant gives access to what one map put there", not_seen},
+    {lie::grants_where_nothing_is_mapped, "grant refuses addresses at which nothing is mapped",
+     "grant gave access where nothing is mapped"},
+    {lie::unmaps_where_nothing_is_mapped, "unmap refuses addresses at which nothing is mapped",
+     "unmap took away what was not mapped"},
+
+    {lie::event_is_ready_early, "no event is ready before the work before it is done",
+     "query says of an event that it is ready before the work before it is done"},
+    {lie::event_is_ready_no_more, "an event that was waited for is ready",
+     "query says of an event that was ready that it is not"},
+    {lie::event_is_ready_after_a_later_one,
+     "an event is ready, and stays so, once a later one of its stream is",
+     "query says of an event that it is not ready where a later one was"},
+    {lie::wait_returns_early, "wait returns once the work is done",
+     "wait returns before the work before an event is done"},
+    {lie::synchronize_returns_early, "synchronize returns once the work is done",
+     "synchronize returns before the work of a stream is done"},
+    {lie::position_0_is_not_done, "the position 0 lies before all work",
+     "is_done says that the position 0 is not done"},
+    {lie::stream_is_not_behind_itself, "the position 0 lies before all work",
+     "is_behind says that a stream is not behind its own work, or none"},
+    {lie::let_wait_does_nothing, "a stream comes behind what it waits for",
+     "let_wait says that a stream waits, which is not behind"},
+};
+
+TEST(checked_provider, an_honest_device_hears_no_word) {
+  EXPECT_STREQ(broken_law(lie::none), nullptr);
+  misuse(lie::none);
+}
+
+TEST(checked_provider, no_lie_is_missing_in_the_table) {
+  std::vector<int> seen(static_cast<std::size_t>(lie::let_wait_does_nothing) + 1, 0);
+  for (const row& r : rows) ++seen[static_cast<std::size_t>(r.told)];
+  for (std::size_t i = 1; i < seen.size(); ++i) EXPECT_EQ(seen[i], 1) << "lie " << i;
+}
+
+TEST(checked_provider, each_lie_is_found_by_a_law) {
+  for (const row& r : rows) EXPECT_STREQ(broken_law(r.told), r.law) << "lie " << static_cast<int>(r.told);
+}
+
+/// A device that may not know in time what is done contradicts itself in good faith.
+struct doubtful : liar {
+  using liar::liar;
+  static constexpr bool may_see_late = true;
+};
+static_assert(may_see_late<provider_ref<doubtful>> && !may_see_late<provider_ref<liar>>);
+TEST(checked_provider, draws_no_conclusions_from_what_is_seen_late) {
+  for (const lie told : {lie::event_is_ready_no_more, lie::event_is_ready_after_a_later_one}) {
+    checked_provider device{doubtful(told)};
+    for (int i = 0; i < 3; ++i) {
+      checked_provider<doubtful>::event early{}, late{};
+      ASSERT_TRUE(device.record({}, early) && device.record({}, late));
+      (void)device.query(late), (void)device.query(early), (void)device.query(late);
+    }
+    EXPECT_EQ(device.to().calls().query, 9u);
+  }
+}
+
+/// An honest device of one segment, one range and one piece of memory, whose calls are slow to come back: what other threads
+/// do before one does, and are told is done, is done in its midst. It tells one kind of lie: that a call worked.
+struct slow_device {
+  struct physical {
+    std::uint64_t number = 0;
+  };
+  static constexpr bool map_grants_access = true, unmap_wants_size = true;
+  std::function<void()> meanwhile{};
+  bool refuses = false;
+
+  bool works() noexcept {
+    const std::function<void()> others = std::exchange(meanwhile, nullptr);
+    return others ? others() : void(), !std::exchange(refuses, false);
+  }
+  static void* at(std::size_t offset) noexcept {
+    return reinterpret_cast<void*>((std::uintptr_t{1} << 40) + offset);
+  }
+  std::size_t capacity() const noexcept { return 4_MiB; }
+  std::size_t granularity() const noexcept { return 2_MiB; }
+  std::size_t step(page_kind kind) const noexcept { return kind.step(); }
+  void* acquire(std::size_t) noexcept { return works() ? at(1_GiB) : nullptr; }
+  bool release(void*, std::size_t) noexcept { return works(); }
+  void* reserve(std::size_t, std::size_t) noexcept { return works() ? at(0) : nullptr; }
+  bool unreserve(void*, std::size_t) noexcept { return works(); }
+  bool create(std::size_t, page_kind, physical& made) noexcept { return made = {1}, works(); }
+  bool destroy(const physical&) noexcept { return works(); }
+  bool map(void*, std::size_t, const physical&) noexcept { return works(); }
+  bool grant(void*, std::size_t) noexcept { return works(); }
+  bool unmap(void*, std::size_t) noexcept { return works(); }
+  bool synchronize(stream_id) noexcept { return true; }
+  bool register_memory(void*, std::size_t) noexcept { return works(); }
+  bool unregister_memory(void*) noexcept { return works(); }
+};
+struct checked_slow_device : testing::Test {
+  checked_provider<slow_device> device;
+  slow_device::physical memory{1};
+  void* const range = slow_device::at(0);
+  void* const users = slow_device::at(2_GiB);
+
+  void meanwhile(std::function<void()> others) { device.to().meanwhile = std::move(others); }
+  void reserve() { ASSERT_EQ(device.reserve(4_MiB, 2_MiB), range); }
+  void create() { ASSERT_TRUE(device.create(4_MiB, normal_pages, memory)); }
+  void map() { ASSERT_TRUE(device.map(range, 4_MiB, memory)); }
+  void unmap() { ASSERT_TRUE(device.unmap(range, 4_MiB)); }
+};
+using checked_slow_device_death_test = checked_slow_device;
+
+TEST_F(checked_slow_device_death_test, may_give_a_range_anew_before_unreserve_comes_back) {
+  reserve(), create(), meanwhile([this] { reserve(), map(); });
+  EXPECT_TRUE(device.unreserve(range, 4_MiB));
+  EXPECT_DEATH((void)device.reserve(4_MiB, 2_MiB), "overlaps what was given before");
+  EXPECT_DEATH((void)device.unreserve(range, 4_MiB), "took back a range in which something is mapped");
+  unmap();
+  EXPECT_TRUE(device.unreserve(range, 4_MiB));
+  EXPECT_DEATH((void)device.unreserve(range, 4_MiB), "took back a range that was not given");
+}
+
+TEST_F(checked_slow_device, may_take_back_a_range_once_others_have_emptied_it) {
+  reserve(), create(), map(), meanwhile([this] { unmap(); });
+  EXPECT_TRUE(device.unreserve(range, 4_MiB));
+}
+
+TEST_F(checked_slow_device_death_test, may_give_a_segment_anew_before_release_comes_back) {
+  void* const segment = device.acquire(4_MiB);
+  meanwhile([this, segment] { EXPECT_EQ(device.acquire(4_MiB), segment); });
+  EXPECT_TRUE(device.release(segment, 4_MiB));
+  EXPECT_DEATH((void)device.acquire(4_MiB), "overlaps what was given before");
+  EXPECT_DEATH(create(), "more was given than the capacity");
+}
+
+TEST_F(checked_slow_device_death_test, may_give_a_name_anew_before_destroy_comes_back) {
+  create(), meanwhile([this] { create(); });
+  EXPECT_TRUE(device.destroy(memory));
+  EXPECT_DEATH(create(), "was given the name of other memory");
+}
+
+TEST_F(checked_slow_device_death_test, may_map_anew_before_unmap_comes_back) {
+  reserve(), create(), map(), meanwhile([this] { map(); });
+  EXPECT_TRUE(device.unmap(range, 4_MiB));
+  EXPECT_DEATH(map(), "where something is mapped");
+}
+
+TEST_F(checked_slow_device_death_test, may_take_away_what_map_and_grant_used_before_they_come_back) {
+  reserve(), create(), meanwhile([this] { EXPECT_TRUE(device.destroy(memory)); });
+  EXPECT_TRUE(device.map(range, 4_MiB, memory));
+  meanwhile([this] { unmap(); });
+  EXPECT_TRUE(device.grant(range, 4_MiB));
+  EXPECT_DEATH((void)device.grant(range, 4_MiB), "gave access where nothing is mapped");
+  EXPECT_DEATH((void)device.map(range, 4_MiB, memory), "what names no memory");
+}
+
+TEST_F(checked_slow_device_death_test, may_register_anew_before_unregister_comes_back) {
+  const auto again = [this] { ASSERT_TRUE(device.register_memory(users, 64_KiB)); };
+  again(), meanwhile(again);
+  EXPECT_TRUE(device.unregister_memory(users));
+  EXPECT_DEATH(again(), "register_memory took what is registered");
+  device.to().refuses = true;
+  EXPECT_FALSE(device.unregister_memory(users));
+  EXPECT_DEATH(again(), "register_memory took what is registered");
+  EXPECT_TRUE(device.unregister_memory(users));
+  again();
+}
+
+TEST_F(checked_slow_device_death_test, gives_to_nobody_what_it_says_it_kept) {
+  const auto keep = [this](std::function<void()> others) {
+    device.to().refuses = true;
+    meanwhile([this, others] { device.to().refuses = false, others(), device.to().refuses = true; });
+  };
+  const char* const words = "what was not taken back was given once more";
+  void* const segment = device.acquire(4_MiB);
+  const auto release = [&] {
+    keep([this] { (void)device.acquire(4_MiB); }), (void)device.release(segment, 4_MiB);
+  };
+  EXPECT_DEATH(release(), words);
+  ASSERT_TRUE(device.release(segment, 4_MiB));
+  reserve(), create(), map();
+  const auto unmapped = [&] { keep([this] { map(); }), (void)device.unmap(range, 4_MiB); };
+  EXPECT_DEATH(unmapped(), words);
+}
+
+TEST(checked_provider_death_test, each_lie_ends_the_program_in_words) {
+  for (const row& r : rows) {
+    if (std::string_view(r.checked).empty()) {
+      misuse(r.told);
+      continue;
+    }
+    EXPECT_DEATH(misuse(r.told), std::string("tessera: checked_provider: ") + r.checked)
+        << "lie " << static_cast<int>(r.told);
+  }
+}
+
+}  // namespace

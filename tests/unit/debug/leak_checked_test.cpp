@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_device.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/debug/guarded.hpp>
+#include <tessera/debug/leak_checked.hpp>
+#include <tessera/observe/history.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using device_ref = provider_ref<simulated_device>;
+
+/// Keeps what it is told.
+struct keep {
+  live_blocks* at = nullptr;
+  std::vector<std::string>* labels = nullptr;
+  void operator()(const live_blocks& left) const {
+    if (at != nullptr) *at = left;
+    for (std::size_t i = 0; labels != nullptr && i < left.shown(); ++i)
+      labels->emplace_back(left.first[i].label);
+  }
+};
+
+/// What ends with live blocks, one of them by handle, and others that are pending and cached.
+template <typename Pool>
+live_blocks leave(simulated_device& device) {
+  live_blocks told;
+  {
+    leak_checked<Pool, keep> pool{device_ref(device)};
+    pool.report_to().at = &told;
+    pool.deallocate(pool.allocate(3_MiB));
+    void* const pending = pool.allocate(4_MiB, stream_id{1});
+    device.submit(stream_id{2}, 1000000);
+    (void)pool.record_stream(pending, stream_id{2});
+    pool.deallocate(pending);
+    for (std::size_t i = 1; i <= 10; ++i) (void)pool.allocate(i * 1_MiB, stream_id{1});
+    if constexpr (requires { pool.allocate_by_handle(1); }) (void)pool.allocate_by_handle(1000);
+    EXPECT_GT(device.used(), 0u);
+  }
+  return told;
+}
+
+template <typename Pool>
+class leak_checked_test : public testing::Test {};
+using pools =
+    testing::Types<caching_allocator<pytorch<>, device_ref>,
+                   caching_allocator<pytorch_expandable, device_ref>, caching_allocator<stitched, device_ref>,
+                   caching_allocator<cuda_async, device_ref>, locked<pytorch<>, device_ref>,
+                   per_stream<pytorch<>, device_ref>>;
+TYPED_TEST_SUITE(leak_checked_test, pools);
+
+TYPED_TEST(leak_checked_test, reports_what_is_live_while_all_memory_goes_back_to_the_device) {
+  simulated_device device({.capacity = 1_GiB});
+  const live_blocks told = leave<TypeParam>(device);
+  const bool by_handle = requires(TypeParam& p) { p.allocate_by_handle(1); };
+  EXPECT_EQ(told.count, by_handle ? 11u : 10u);
+  EXPECT_EQ(told.bytes, 55_MiB + (by_handle ? 1000 : 0));
+  EXPECT_EQ(told.shown(), 8u);
+  for (std::size_t i = 1; i < told.shown(); ++i) EXPECT_LT(told.first[i - 1].address, told.first[i].address);
+  EXPECT_EQ(told.first[0].bytes % (told.first[0].bytes == 1000 ? 1000 : 1_MiB), 0u);
+  EXPECT_EQ(device.used(), 0u);
+  EXPECT_EQ(device.calls().acquire + device.calls().create, device.calls().release + device.calls().destroy);
+  EXPECT_EQ(device.calls().reserve, device.calls().unreserve);
+}
+
+TEST(leak_checked, says_nothing_where_nothing_is_live) {
+  live_blocks told;
+  {
+    leak_checked<caching_allocator<pytorch<>, simulated_device>, keep> pool;
+    pool.report_to().at = &told;
+    pool.deallocate(pool.allocate(5_MiB));
+  }
+  EXPECT_EQ(told.count, 0u);
+  testing::internal::CaptureStderr();
+  {
+    leak_checked<caching_allocator<pytorch<>, simulated_device>> quiet;
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(leak_checked, says_it_on_standard_error_unless_told_otherwise) {
+  using watched = caching_allocator<pytorch<>, simulated_device, history<>>;
+  testing::internal::CaptureStderr();
+  {
+    leak_checked<watched> pool;
+    pool.sink().label("weights");
+    void* const other = pool.allocate(1000, stream_id{3});
+    pool.sink().label("");
+    pool.deallocate(pool.allocate(1000, stream_id{3}));
+    pool.deallocate(other);
+    pool.sink().label("batch");
+    (void)pool.allocate(2000, stream_id{3});  // at the address of what was labelled otherwise
+    pool.sink().label("");
+    for (int i = 0; i < 9; ++i) (void)pool.allocate(1000, stream_id{3});
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(
+      said.find("tessera: 10 live blocks of 11000 bytes when their allocator ended:\n  2000 bytes at 0x"), 0u)
+      << said;
+  EXPECT_NE(said.find(", stream 3, label 'batch'\n  1000 bytes at 0x"), std::string::npos) << said;
+  EXPECT_EQ(said.find("weights"), std::string::npos) << said;
+  EXPECT_EQ(said.substr(said.size() - 13), "  and 2 more\n") << said;
+}
+
+TEST(leak_checked, says_one_block_of_one) {
+  testing::internal::CaptureStderr();
+  {
+    leak_checked<caching_allocator<pytorch<>, simulated_device>> pool;
+    (void)pool.allocate(1000);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr().find("tessera: 1 live block of 1000 bytes when"), 0u);
+}
+
+TEST(leak_checked, finds_labels_behind_a_mutex_and_between_guard_pages) {
+  std::vector<std::string> labels;
+  {
+    leak_checked<locked<pytorch<>, simulated_device, history<>>, keep> pool;
+    pool.report_to().labels = &labels;
+    pool.with_sink([](auto& sink) { sink.label("weights"); });
+    (void)pool.allocate(1000);
+  }
+  host_pinned device({.capacity = 1_MiB, .pin = host_pinned::pinning::never});
+  {
+    leak_checked<guarded<pytorch_pinned<>, provider_ref<host_pinned>>, keep> pool{provider_ref(device)};
+    pool.report_to().labels = &labels;
+    pool.label("batch");
+    (void)pool.allocate(1000);
+  }
+  EXPECT_EQ(labels, (std::vector<std::string>{"weights", "batch"}));
+  EXPECT_EQ(device.held(), host_pinned::holdings{});
+}
+
+TEST(leak_checked, counts_the_blocks_of_several_devices) {
+  std::vector<simulated_device> devices;
+  for (unsigned d = 0; d < 2; ++d) devices.emplace_back(simulated_device::options{.device = d});
+  live_blocks told;
+  {
+    leak_checked<per_device<pytorch<>, simulated_device>, keep> all(std::move(devices));
+    all.report_to().at = &told;
+    (void)all.allocate(1000, 0);
+    (void)all.allocate(2000, 1);
+  }
+  EXPECT_EQ(told.count, 2u);
+  EXPECT_EQ(told.bytes, 3000u);
+}
+
+}  // namespace

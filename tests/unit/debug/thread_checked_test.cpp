@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include <tessera/debug/leak_checked.hpp>
+#include <tessera/debug/thread_checked.hpp>
+#include <tessera/interop/in_place.hpp>
+#include <tessera/interop/unique_block.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using plain = caching_allocator<pytorch<>, simulated_device>;
+using checked = one_thread<plain>;
+
+template <typename F>
+void elsewhere(F f) {
+  std::thread(f).join();
+}
+
+TEST(one_thread_of_several_threads, serves_its_thread_as_the_allocator_does) {
+  checked pool(simulated_device({.capacity = 1_GiB}));
+  void* const p = pool.allocate(5_MiB, stream_id{1});
+  EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
+  EXPECT_EQ(pool.now().live, 5_MiB);
+  pool.deallocate(p, 5_MiB);
+  const handle h = pool.allocate_by_handle(5_MiB);
+  EXPECT_TRUE(pool.record_stream(h, stream_id{2}));
+  pool.deallocate(h);
+  EXPECT_FALSE(pool.try_deallocate(p));
+  EXPECT_EQ(pool.try_allocate(2_GiB), nullptr);
+  EXPECT_THROW((void)pool.allocate(2_GiB), out_of_memory);
+  EXPECT_EQ(pool.failure(2_GiB).report().requested, 2_GiB);
+  EXPECT_EQ(pool.statistics().num_ooms, 2u);
+  pool.reset_peak_statistics(), pool.reset_accumulated_statistics();
+  EXPECT_EQ(pool.statistics().num_ooms, 0u);
+  EXPECT_GT(pool.footprint(), 0u);
+  EXPECT_TRUE(pool.on_pressure([](void*) noexcept { return false; }, nullptr));
+  EXPECT_EQ(pool.device().capacity(), 1_GiB);
+  pool.settings().split.max = 64_MiB;
+  {
+    const unique_block block = make_block(pool, 1000);
+  }
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(one_thread_of_several_threads, belongs_to_the_first_that_uses_it_and_then_to_whom_it_is_handed) {
+  checked pool;  // made here, used there
+  void* p = nullptr;
+  elsewhere([&] { p = pool.allocate(5_MiB), pool.hand_over(); });
+  pool.deallocate(p);
+  pool.hand_over();
+  elsewhere([&] { p = pool.allocate(5_MiB), pool.deallocate(p), pool.hand_over(); });
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+TEST(one_thread_of_several_threads, may_end_anywhere) {
+  auto* const pool = new checked;
+  pool->deallocate(pool->allocate(5_MiB));
+  elsewhere([pool] { delete pool; });
+  SUCCEED();
+}
+
+/// Counts the blocks that it is told of.
+struct count_live {
+  std::size_t* live = nullptr;
+  void operator()(const live_blocks& left) const { *live += left.count; }
+};
+template <typename Pool>
+std::size_t left_where_it_ends_elsewhere() {
+  std::size_t live = 0;
+  std::optional<Pool> pool(std::in_place);
+  pool->report_to().live = &live;
+  pool->deallocate(pool->allocate(5_MiB));
+  (void)pool->allocate(5_MiB);
+  elsewhere([&] { pool.reset(); });
+  return live;
+}
+TEST(one_thread_of_several_threads, may_end_anywhere_with_its_leaks_told) {
+  EXPECT_EQ((left_where_it_ends_elsewhere<leak_checked<checked, count_live>>()), 1u);
+  EXPECT_EQ((left_where_it_ends_elsewhere<one_thread<leak_checked<plain, count_live>>>()), 1u);
+}
+
+TEST(one_thread_of_several_threads, passes_a_block_on) {
+  checked pool;
+  void* input = pool.allocate(5_MiB);
+  void* const at = input;
+  EXPECT_EQ(allocate_in_place(pool, input, 5_MiB), at);
+  pool.deallocate(at);
+}
+
+// Each call that touches the allocator.
+TEST(one_thread_death, names_both_threads) {
+  checked pool;
+  void* const p = pool.allocate(5_MiB);
+  const handle h = pool.allocate_by_handle(5_MiB);
+  constexpr const char* words =
+      "tessera: one_thread: thread [0-9]+ uses an allocator of thread [0-9]+, which has not handed it over";
+  const auto dies = [&](auto use) { EXPECT_DEATH(elsewhere([&] { use(pool); }), words); };
+  dies([](checked& c) { (void)c.allocate(1); });
+  dies([](checked& c) { (void)c.try_allocate(1); });
+  dies([](checked& c) { (void)c.allocate_by_handle(1); });
+  dies([p](checked& c) { c.deallocate(p); });
+  dies([p](checked& c) { c.deallocate(p, 5_MiB); });
+  dies([h](checked& c) { c.deallocate(h); });
+  dies([p](checked& c) { (void)c.try_deallocate(p); });
+  dies([p](checked& c) { (void)c.record_stream(p, {}); });
+  dies([h](checked& c) { (void)c.record_stream(h, {}); });
+  dies([p](checked& c) { (void)c.try_record_stream(p, {}); });
+  dies([p](checked& c) {
+    void* donor = p;
+    (void)allocate_in_place(c, donor, 5_MiB);
+  });
+  dies([](checked& c) { c.trim(); });
+  dies([](checked& c) { (void)c.now(); });
+  dies([](checked& c) { (void)c.device(); });
+  dies([](checked& c) { c.hand_over(); });  // which is for the other one to say
+  pool.deallocate(p), pool.deallocate(h);
+}
+
+}  // namespace

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/tessera.hpp>
+
+#include "../interop/host_pools.hpp"
+
+namespace {
+
+using namespace tessera;
+using shape_tests::is_aligned;
+using shape_tests::packed_tightly;
+using tight = caching_allocator<packed_tightly, simulated_device>;
+
+/// Makes the next block of a few bytes begin at an odd multiple of 64 bytes.
+void* shift_by_64(tight& pool) {
+  void* const first = pool.allocate(64);
+  EXPECT_TRUE(is_aligned(first, 128));
+  return first;
+}
+
+TEST(aligned_request, takes_just_the_bytes_where_they_happen_to_be_aligned) {
+  caching_allocator<pytorch<>, simulated_device> pool;
+  const aligned_request request(1000, 256);
+  void* const p = request.allocate(pool, {});
+  EXPECT_TRUE(is_aligned(p, 256));
+  EXPECT_EQ(pool.statistics().all.requested_bytes.current, 1000);
+  EXPECT_EQ(pool.statistics().all.allocation.allocated, 1);
+  request.deallocate(pool, p);
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+TEST(aligned_request, takes_a_larger_block_where_they_are_not) {
+  tight pool;
+  void* const first = shift_by_64(pool);
+  const aligned_request request(100, 256);
+  void* const p = request.allocate(pool, {});
+  EXPECT_TRUE(is_aligned(p, 256));
+  EXPECT_EQ(pool.statistics().all.requested_bytes.current, 64 + 100 + 256 - 64);
+  void* const behind = pool.allocate(64);
+  EXPECT_GE(static_cast<std::byte*>(behind) - static_cast<std::byte*>(p), 100);
+  request.deallocate(pool, p);
+  pool.deallocate(first);
+  pool.deallocate(behind);
+  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(aligned_request, of_no_bytes_has_an_address_of_its_own) {
+  tight pool;
+  const aligned_request nothing(0, 1);
+  void* const a = nothing.allocate(pool, {});
+  void* const b = nothing.allocate(pool, {});
+  EXPECT_NE(a, nullptr);
+  EXPECT_NE(a, b);
+  nothing.deallocate(pool, a);
+  nothing.deallocate(pool, b);
+  nothing.deallocate(pool, nullptr);
+  aligned_request(0, 4096).deallocate(pool, nullptr);
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+TEST(aligned_request, that_cannot_be_served_throws_what_allocate_does) {
+  tight pool{simulated_device{simulated_device::options{.capacity = 64_MiB}}};
+  EXPECT_THROW((void)aligned_request(1, 128_MiB).allocate(pool, {}), out_of_memory);
+  EXPECT_THROW((void)aligned_request(unlimited, 4096).allocate(pool, {}), out_of_memory);
+  EXPECT_THROW((void)aligned_request(max_request, 128).allocate(pool, {}), out_of_memory);
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+struct served {
+  aligned_request request;
+  void* at;
+};
+/// All alignments and sizes, with live neighbours, over an allocator whose calls `pool` has.
+template <typename Pool>
+void serve_at_random(Pool& pool, std::size_t most_alignment) {
+  std::mt19937_64 random(7);
+  std::vector<served> live;
+  for (int i = 0; i < 4000; ++i) {
+    if (live.size() < 40 && random() % 2 == 0) {
+      std::size_t alignment = std::size_t{1} << random() % 17;
+      if (alignment > most_alignment) alignment = most_alignment;
+      const aligned_request request(random() % 3000, alignment);
+      void* const p = request.allocate(pool, stream_id{random() % 3});
+      ASSERT_TRUE(is_aligned(p, alignment)) << alignment;
+      for (const served& other : live) {
+        const auto a = reinterpret_cast<std::uintptr_t>(p), b = reinterpret_cast<std::uintptr_t>(other.at);
+        ASSERT_TRUE(a + request.bytes <= b || b + other.request.bytes <= a);
+      }
+      live.push_back({request, p});
+    } else if (!live.empty()) {
+      std::swap(live[random() % live.size()], live.back());
+      live.back().request.deallocate(pool, live.back().at);
+      live.pop_back();
+    }
+  }
+  for (const served& s : live) s.request.deallocate(pool, s.at);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+TEST(aligned_request, is_served_by_every_adaptor) {
+  tight plain;
+  serve_at_random(plain, 64_KiB);
+  caching_allocator<passthrough, simulated_device> passing;
+  serve_at_random(passing, 64_KiB);
+  caching_allocator<pytorch_expandable, simulated_device> ranges;
+  serve_at_random(ranges, 64_KiB);
+  locked<packed_tightly, simulated_device> safe;
+  serve_at_random(safe, 64_KiB);
+  per_stream<with<packed_tightly, reuse_on_same_stream>, simulated_device> lanes;
+  serve_at_random(lanes, 16_KiB);
+  retrying<locked<packed_tightly, simulated_device>> patient;
+  serve_at_random(patient, 4_KiB);
+  configured<pytorch_family, simulated_device, in_threads> chosen(config::pytorch_settings{});
+  serve_at_random(chosen, 4_KiB);
+  auto shared = make_shared_allocator<locked<packed_tightly, simulated_device>>();
+  serve_at_random(shared, 4_KiB);
+}
+
+TEST(aligned_request, is_found_by_its_address) {
+  tight pool;
+  void* const first = shift_by_64(pool);
+  const aligned_request request(100, 1024);
+  void* const p = request.allocate(pool, {});
+  EXPECT_EQ(request.find(pool, p).bytes, 100u + 1024 - 64);
+  EXPECT_EQ(aligned_request(101, 1024).find(pool, p).address, nullptr);
+  EXPECT_EQ(aligned_request(100, 2048).find(pool, p).address, nullptr);
+  EXPECT_EQ(request.find(pool, first).address, is_aligned(first, 1024) ? nullptr : first);
+  for (const int beside : {-1024, -64, 64, 1024})
+    EXPECT_EQ(request.find(pool, static_cast<std::byte*>(p) + beside).address, nullptr) << beside;
+  request.deallocate(pool, p);
+  EXPECT_EQ(request.find(pool, p).address, nullptr);
+  pool.deallocate(first);
+}
+
+TEST(aligned_request, is_reused_behind_the_stream_it_is_freed_on) {
+  for (const std::size_t alignment : {std::size_t{8}, std::size_t{256}, std::size_t{4_KiB}}) {
+    caching_allocator<pytorch<>, simulated_device> pool;
+    const aligned_request request(1000, alignment);
+    const auto never = [](stream_id) { return false; };
+    void* const p = request.allocate(pool, stream_id{1});
+    pool.device().submit(stream_id{2}, 1000);
+    request.deallocate_behind(pool, p, stream_id{2}, never);
+    EXPECT_GT(pool.now().pending, 0u) << alignment;
+    pool.device().advance(2000);
+    pool.trim();
+    EXPECT_EQ(pool.now().reserved, 0u);
+    request.deallocate_behind(pool, nullptr, stream_id{2}, never);
+
+    void* const same = request.allocate(pool, stream_id{1});
+    request.deallocate_behind(pool, same, stream_id{1}, never);
+    EXPECT_EQ(pool.now().pending, 0u);
+  }
+}
+
+/// Whose host memory ran out for streams.
+struct forgetful : tight {
+  bool record_stream(void*, stream_id) noexcept { return false; }
+  bool try_record_stream(void*, stream_id) noexcept { return false; }
+};
+TEST(aligned_request, stays_live_where_no_stream_can_be_noted_or_waited_for) {
+  forgetful pool;
+  for (const std::size_t alignment : {std::size_t{64}, std::size_t{128}, std::size_t{1024}}) {
+    const aligned_request request(100, alignment);
+    void* const p = request.allocate(pool, {});
+    const std::size_t live = pool.now().live;
+    request.deallocate_behind(pool, p, stream_id{2}, [](stream_id) { return false; });
+    EXPECT_EQ(pool.now().live, live);
+    stream_id waited_for;
+    request.deallocate_behind(pool, p, stream_id{2}, [&](stream_id s) { return waited_for = s, true; });
+    EXPECT_EQ(waited_for, stream_id{2});
+    EXPECT_EQ(pool.now().live, 0u);
+  }
+}
+
+TEST(aligned_request_death, names_the_rule_that_is_broken) {
+  tight pool;
+  void* const first = pool.allocate(64);
+  const aligned_request request(100, 1024);
+  void* const p = request.allocate(pool, {});
+  EXPECT_DEATH(aligned_request(1, 48), "an alignment is a power of two");
+  EXPECT_DEATH(aligned_request(1, 0), "an alignment is a power of two");
+  EXPECT_DEATH(aligned_request(99, 1024).deallocate(pool, p), "live block of this size and alignment");
+  EXPECT_DEATH((request.deallocate(pool, p), request.deallocate(pool, p)),
+               "live block of this size and alignment");
+  EXPECT_DEATH(aligned_request(99, 8).deallocate(pool, first), "not the requested size");
+  request.deallocate(pool, p);
+  pool.deallocate(first);
+}
+
+}  // namespace

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Alignments as arguments of every allocator's calls.
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_device.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/debug/guarded.hpp>
+#include <tessera/debug/leak_checked.hpp>
+#include <tessera/debug/thread_checked.hpp>
+#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/rethrowing.hpp>
+#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+#include "../interop/host_pools.hpp"
+
+namespace {
+
+using namespace tessera;
+using shape_tests::host_memory;
+using shape_tests::is_aligned;
+using shape_tests::packed_tightly;
+
+struct no_errors {
+  void operator()(const std::exception&) const {}
+};
+using tight = caching_allocator<packed_tightly, simulated_device>;
+using tight_locked = locked<packed_tightly, simulated_device>;
+
+template <typename Pool>
+struct allocate_calls_of : ::testing::Test {
+  std::unique_ptr<Pool> owned = [] {
+    if constexpr (std::is_constructible_v<Pool, host_pinned>) {
+      return std::make_unique<Pool>(host_memory());
+    } else if constexpr (std::is_constructible_v<Pool, config::pytorch_settings, host_pinned>) {
+      return std::make_unique<Pool>(config::pytorch_settings{}, host_memory());
+    } else if constexpr (std::is_constructible_v<Pool, config::pytorch_settings>) {
+      return std::make_unique<Pool>(config::pytorch_settings{});
+    } else if constexpr (std::is_default_constructible_v<Pool> && !allocator_handle<Pool>) {
+      return std::make_unique<Pool>();
+    } else {
+      return std::make_unique<Pool>(make_shared_allocator<tight_locked>());
+    }
+  }();
+};
+using pools =
+    ::testing::Types<tight, caching_allocator<pytorch<>, simulated_device>,
+                     caching_allocator<pytorch_expandable, simulated_device>,
+                     caching_allocator<stitched, simulated_device>,
+                     caching_allocator<cuda_async, simulated_device>, tight_locked,
+                     per_stream<packed_tightly, simulated_device>, retrying<tight_locked>,
+                     retiring<packed_tightly, simulated_device>, one_thread<tight>, leak_checked<tight>,
+                     guarded<pinned_packed, host_pinned>, configured<pytorch_family, simulated_device>,
+                     pinned_host<pytorch_pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
+                     shared_allocator<tight_locked>>;
+TYPED_TEST_SUITE(allocate_calls_of, pools);
+
+TYPED_TEST(allocate_calls_of, serve_any_alignment) {
+  TypeParam& pool = *this->owned;
+  struct block {
+    void* p;
+    std::size_t bytes;
+    std::align_val_t alignment;
+  };
+  std::vector<block> live;
+  for (std::size_t alignment = 1; alignment <= 64_KiB; alignment *= 2) {
+    for (const std::size_t bytes : {std::size_t{1}, std::size_t{100}, std::size_t{5000}}) {
+      const std::align_val_t to{alignment};
+      live.push_back({pool.allocate(bytes, to), bytes, to});
+      ASSERT_TRUE(is_aligned(live.back().p, alignment)) << alignment;
+      live.push_back({pool.try_allocate(bytes, to, stream_id{}), bytes, to});
+      ASSERT_NE(live.back().p, nullptr);
+      ASSERT_TRUE(is_aligned(live.back().p, alignment)) << alignment;
+      EXPECT_TRUE(pool.record_stream(live.back().p, bytes, to, stream_id{}));
+    }
+  }
+  for (const block& b : live) pool.deallocate(b.p, b.bytes, b.alignment);
+  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.allocate(0, std::align_val_t{4096}), nullptr);
+  EXPECT_EQ(pool.try_allocate(0, std::align_val_t{4096}), nullptr);
+  EXPECT_EQ(pool.try_allocate(max_request, std::align_val_t{4096}), nullptr);
+  EXPECT_THROW((void)pool.allocate(max_request, std::align_val_t{4096}), out_of_memory);
+  pool.deallocate(nullptr, 0, std::align_val_t{4096});
+  EXPECT_FALSE(pool.record_stream(nullptr, 0, std::align_val_t{4096}, stream_id{}));
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+// No number can be taken for an alignment, nor for a stream or a device.
+template <typename Pool>
+concept aligns_by_a_number = requires(Pool& pool) { pool.allocate(1000, std::size_t{4096}); };
+static_assert(!aligns_by_a_number<tight> && !aligns_by_a_number<tight_locked>);
+
+TEST(allocate_calls, hold_back_for_the_streams_that_are_recorded) {
+  caching_allocator<with<packed_tightly, reuse_on_same_stream>, simulated_device> pool;
+  pool.device().hold_events(true);
+  void* const shift = pool.allocate(64);
+  void* const p = pool.allocate(1000, std::align_val_t{4096}, stream_id{1});
+  EXPECT_TRUE(pool.record_stream(p, 1000, std::align_val_t{4096}, stream_id{2}));
+  pool.deallocate(p, 1000, std::align_val_t{4096});
+  EXPECT_GE(pool.now().pending, 1000u);
+  pool.device().hold_events(false);
+  pool.deallocate(shift);
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+TEST(allocate_calls, serve_each_of_several_devices) {
+  std::vector<simulated_device> two;
+  for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
+  per_device<packed_tightly, simulated_device, per_stream> all(std::move(two));
+  (void)all.allocate(64, 1);
+  void* const p = all.allocate(1000, std::align_val_t{4096}, 1, stream_id{3});
+  EXPECT_EQ(all.device_of(p), 1u);
+  EXPECT_TRUE(is_aligned(p, 4096));
+  EXPECT_TRUE(all.record_stream(p, 1000, std::align_val_t{4096}, stream_id{4}));
+  all.deallocate(p, 1000, std::align_val_t{4096});
+  all.deallocate(nullptr, 1000, std::align_val_t{4096});
+  EXPECT_STREQ(all.audit(), nullptr);
+  EXPECT_DEATH(all.deallocate(&all, 1000, std::align_val_t{4096}), "it lies in no segment of this allocator");
+}
+
+TEST(allocate_calls_death, name_the_rule_that_is_broken) {
+  tight pool;
+  (void)pool.allocate(64);
+  void* const p = pool.allocate(1000, std::align_val_t{4096});
+  EXPECT_DEATH((void)pool.allocate(1000, std::align_val_t{3}), "an alignment is a power of two");
+  EXPECT_DEATH(pool.deallocate(p, 999, std::align_val_t{4096}),
+               "deallocate: not the address of a live block of this size and alignment; it lies [0-9]+ bytes "
+               "into a live");
+  EXPECT_DEATH(pool.deallocate(p),
+               "deallocate: not the address of a live block; it lies [0-9]+ bytes into a live");
+  EXPECT_DEATH((void)pool.record_stream(p, 999, std::align_val_t{4096}, stream_id{}),
+               "record_stream: not the address of a live block of this size and alignment");
+  per_stream<packed_tightly, simulated_device> lanes;
+  EXPECT_DEATH(lanes.deallocate(p, 1000, std::align_val_t{4096}), "it lies in no segment of this allocator");
+}
+
+}  // namespace

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/core/page_choice.hpp>
+#include <tessera/interop/acl_malloc_policy.hpp>
+#include <tessera/tessera.hpp>
+
+#include "../config/refused.hpp"
+
+namespace {
+std::vector<std::string> told;
+}
+
+// A compiler stops here; a program that runs is told, and goes on.
+void tessera::config::acl_policy_refused(const char* rule) { told.emplace_back(rule); }
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::config;
+
+constexpr page_choice choice(std::uint32_t value) {
+  return std::get<page_choice>(parse_acl_malloc_policy(value));
+}
+constexpr page_choice choice(std::string_view text) {
+  return std::get<page_choice>(parse_acl_malloc_policy(text));
+}
+constexpr bool is_legal(std::uint32_t value) {
+  return std::holds_alternative<page_choice>(parse_acl_malloc_policy(value));
+}
+constexpr setting_error error(std::uint32_t value) {
+  return std::get<setting_error>(parse_acl_malloc_policy(value));
+}
+
+static_assert(choice(0) == page_choice{} && choice("ACL_MEM_MALLOC_HUGE_FIRST") == page_choice{});
+static_assert(acl_malloc_policy("ACL_MEM_MALLOC_HUGE1G_ONLY", acl_product::atlas_a3) ==
+              acl_malloc_policy(6u));
+using fast = back_with<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_TYPE_HIGH_BAND_WIDTH")>;
+static_assert(pages_policy<fast> && fast::initial == page_choice{page_plan::huge_only, bandwidth::high});
+
+TEST(acl_malloc_policy, numbers) {
+  EXPECT_EQ(choice(0), (page_choice{.pages = page_plan::huge_first}));
+  EXPECT_EQ(choice(1), (page_choice{.pages = page_plan::huge_only}));
+  EXPECT_EQ(choice(2), (page_choice{.pages = page_plan::normal_only}));
+  EXPECT_EQ(choice(3), (page_choice{.pages = page_plan::huge_first, .peer_to_peer = true}));
+  EXPECT_EQ(choice(4), (page_choice{.pages = page_plan::huge_only, .peer_to_peer = true}));
+  EXPECT_EQ(choice(5), (page_choice{.pages = page_plan::normal_only, .peer_to_peer = true}));
+  EXPECT_EQ(choice(6), (page_choice{.pages = page_plan::giant_only}));
+  EXPECT_EQ(choice(7), (page_choice{.pages = page_plan::giant_only, .peer_to_peer = true}));
+  EXPECT_EQ(choice(0x102), (page_choice{.pages = page_plan::normal_only, .speed = bandwidth::low}));
+  EXPECT_EQ(choice(0x101001),
+            (page_choice{.pages = page_plan::huge_only, .speed = bandwidth::high, .read_only = true}));
+  EXPECT_EQ(choice(0x100007),
+            (page_choice{.pages = page_plan::giant_only, .peer_to_peer = true, .read_only = true}));
+}
+
+TEST(acl_malloc_policy, a_name_means_its_number) {
+  for (const acl_enumerator& each : acl_enumerators)
+    EXPECT_EQ(choice(each.name), choice(each.value)) << each.name;
+  EXPECT_EQ(
+      choice(
+          " ACL_MEM_TYPE_HIGH_BAND_WIDTH\t|ACL_MEM_MALLOC_HUGE_FIRST |ACL_MEM_ACCESS_USER_SPACE_READONLY\n"),
+      choice(0x101000));
+  EXPECT_EQ(choice("ACL_MEM_ACCESS_USER_SPACE_READONLY|ACL_MEM_MALLOC_HUGE1G_ONLY_P2P"), choice(0x100007));
+  EXPECT_EQ(choice("ACL_MEM_TYPE_LOW_BAND_WIDTH|ACL_MEM_TYPE_LOW_BAND_WIDTH"), choice(0x100));
+}
+
+// Every number of 21 bits: exactly those that enumerators make up and the document allows are legal.
+TEST(acl_malloc_policy, legal_numbers_are_a_choice_and_back) {
+  int legal = 0;
+  for (std::uint32_t value = 0; value < 1u << 21; ++value) {
+    const bool known = (value & ~0x101107u) == 0;
+    const bool low = (value & 0x100) != 0, high = (value & 0x1000) != 0;
+    const bool allowed = known && !(low && high) && (!(low || high) || (value & 7) <= 2);
+    ASSERT_EQ(is_legal(value), allowed) << std::hex << value;
+    if (!allowed) continue;
+    ++legal;
+    ASSERT_EQ(acl_value(choice(value)), value);
+  }
+  EXPECT_EQ(legal, (8 + 2 * 3) * 2);
+}
+
+TEST(acl_malloc_policy, a_kind_is_asked_for_strictly) {
+  EXPECT_EQ(acl_value(normal_pages), 2u);
+  EXPECT_EQ(acl_value(huge_pages), 1u);
+  EXPECT_EQ(acl_value(giant_pages), 6u);
+  EXPECT_EQ(acl_value(page_kind{page_size::huge, bandwidth::low, false, true}), 0x100101u);
+  EXPECT_EQ(acl_value(page_kind{page_size::normal, bandwidth::any, true}), 5u);
+  EXPECT_EQ(acl_value(page_choice{.pages = page_plan::giant_first}), 6u);
+}
+
+// The document describes LOW as memory "with high bandwidth" and HIGH as memory "with low bandwidth".
+TEST(acl_malloc_policy, the_names_low_and_high_count_and_not_their_descriptions) {
+  EXPECT_EQ(choice("ACL_MEM_TYPE_LOW_BAND_WIDTH").speed, bandwidth::low);
+  EXPECT_EQ(choice("ACL_MEM_TYPE_HIGH_BAND_WIDTH").speed, bandwidth::high);
+}
+
+// The document says that the system then uses huge first, and under the item that it "is invalid".
+TEST(acl_malloc_policy, bandwidth_alone_means_huge_first) {
+  EXPECT_EQ(choice(0x100), (page_choice{.pages = page_plan::huge_first, .speed = bandwidth::low}));
+  EXPECT_EQ(choice("ACL_MEM_TYPE_HIGH_BAND_WIDTH"),
+            choice("ACL_MEM_MALLOC_HUGE_FIRST|ACL_MEM_TYPE_HIGH_BAND_WIDTH"));
+}
+
+// The document allows enumerators joined by `|`; its later editions speak of one alone.
+TEST(acl_malloc_policy, enumerators_may_be_combined) {
+  for (std::uint32_t pages : {0u, 1u, 2u}) {
+    for (std::uint32_t speed : {0x100u, 0x1000u}) EXPECT_TRUE(is_legal(pages | speed));
+  }
+  for (std::uint32_t pages = 0; pages < 8; ++pages) EXPECT_TRUE(choice(pages | 0x100000).read_only);
+}
+
+// aclrtMalloc compares for equality, by which 0x1001 is the default policy and falls back to normal pages.
+TEST(acl_malloc_policy, strict_huge_stays_strict_with_bandwidth) {
+  const page_order order = choice(0x1001).order(4_MiB);
+  ASSERT_EQ(order.count, 1u);
+  EXPECT_EQ(order.kinds[0], (page_kind{page_size::huge, bandwidth::high}));
+}
+
+// The documents have a number out of range mean huge from 2 MiB on, the code the default policy.
+TEST(acl_malloc_policy, a_number_out_of_range_is_an_error) {
+  for (std::uint32_t value : {8u, 0xFFu, 0x200u, 0x101108u, 0x80000000u, 0xFFFFFFFFu})
+    EXPECT_FALSE(is_legal(value));
+  EXPECT_EQ(error(8), (setting_error{"aclrtMemMallocPolicy", {}, "a bit that no enumerator has", 3}));
+  EXPECT_EQ(error(0x80000001).at, 31u);
+}
+
+TEST(acl_malloc_policy, numbers_that_do_not_go_together) {
+  EXPECT_EQ(error(0x1100), (setting_error{"ACL_MEM_TYPE_LOW_BAND_WIDTH", "ACL_MEM_TYPE_HIGH_BAND_WIDTH",
+                                          "low and high bandwidth exclude each other", 12}));
+  EXPECT_EQ(error(0x103), (setting_error{"ACL_MEM_MALLOC_HUGE_FIRST_P2P", "ACL_MEM_TYPE_LOW_BAND_WIDTH",
+                                         "low or high bandwidth does not go with peer-to-peer memory", 8}));
+  EXPECT_EQ(
+      error(0x1006),
+      (setting_error{"ACL_MEM_MALLOC_HUGE1G_ONLY", "ACL_MEM_TYPE_HIGH_BAND_WIDTH",
+                     "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages", 12}));
+}
+
+using config_tests::refused;
+class acl_malloc_policy_errors : public testing::TestWithParam<refused> {};
+
+TEST_P(acl_malloc_policy_errors, say_names_rule_and_place) {
+  config_tests::expect_refusal(parse_acl_malloc_policy(GetParam().text), GetParam().why);
+}
+
+constexpr std::string_view huge_only = "ACL_MEM_MALLOC_HUGE_ONLY";
+constexpr std::string_view huge_for_peers = "ACL_MEM_MALLOC_HUGE_ONLY_P2P";
+constexpr std::string_view low = "ACL_MEM_TYPE_LOW_BAND_WIDTH";
+constexpr std::string_view high = "ACL_MEM_TYPE_HIGH_BAND_WIDTH";
+constexpr std::string_view unknown = "no such enumerator of aclrtMemMallocPolicy";
+constexpr std::string_view missing = "an enumerator is expected";
+constexpr std::string_view two_sizes = "only one page size may be named";
+constexpr std::string_view two_speeds = "low and high bandwidth exclude each other";
+constexpr std::string_view no_peers = "low or high bandwidth does not go with peer-to-peer memory";
+constexpr std::string_view no_giants =
+    "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages";
+
+INSTANTIATE_TEST_SUITE_P(
+    names, acl_malloc_policy_errors,
+    testing::Values(refused{"", {"", "", missing, 0}}, refused{"  ", {"", "", missing, 2}},
+                    refused{"|", {"", "", missing, 0}},
+                    refused{"ACL_MEM_MALLOC_HUGE_ONLY|", {"", "", missing, 25}},
+                    refused{"ACL_MEM_MALLOC_HUGE_ONLY||ACL_MEM_TYPE_LOW_BAND_WIDTH", {"", "", missing, 25}},
+                    refused{"0x1001", {"0x1001", "", unknown, 0}},
+                    refused{"acl_mem_malloc_huge_only", {"acl_mem_malloc_huge_only", "", unknown, 0}},
+                    refused{"ACL_MEM_MALLOC_HUGE_ONLY | HUGE", {"HUGE", "", unknown, 27}},
+                    refused{"ACL_MEM_MALLOC_HUGE_ONLY,ACL_MEM_TYPE_LOW_BAND_WIDTH",
+                            {"ACL_MEM_MALLOC_HUGE_ONLY,ACL_MEM_TYPE_LOW_BAND_WIDTH", "", unknown, 0}},
+                    refused{"ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_MALLOC_NORMAL_ONLY",
+                            {huge_only, "ACL_MEM_MALLOC_NORMAL_ONLY", two_sizes, 25}},
+                    refused{"ACL_MEM_MALLOC_HUGE_FIRST|ACL_MEM_MALLOC_HUGE_ONLY",
+                            {"ACL_MEM_MALLOC_HUGE_FIRST", huge_only, two_sizes, 26}},
+                    refused{"ACL_MEM_TYPE_HIGH_BAND_WIDTH|ACL_MEM_TYPE_LOW_BAND_WIDTH",
+                            {low, high, two_speeds, 29}},
+                    refused{"ACL_MEM_MALLOC_HUGE_ONLY_P2P|ACL_MEM_TYPE_LOW_BAND_WIDTH",
+                            {huge_for_peers, low, no_peers, 29}},
+                    refused{"ACL_MEM_TYPE_LOW_BAND_WIDTH|ACL_MEM_MALLOC_HUGE_ONLY_P2P",
+                            {huge_for_peers, low, no_peers, 28}},
+                    refused{"ACL_MEM_MALLOC_HUGE1G_ONLY|ACL_MEM_TYPE_HIGH_BAND_WIDTH",
+                            {"ACL_MEM_MALLOC_HUGE1G_ONLY", high, no_giants, 27}}));
+
+// Compilers print literal arguments only, so that each rule is told by a call of its own before the last one tells any.
+TEST_P(acl_malloc_policy_errors, are_told_to_the_compiler_by_a_literal) {
+  told.clear();
+  EXPECT_THROW((void)acl_choice(GetParam().text), std::bad_variant_access);
+  EXPECT_EQ(told, std::vector<std::string>(2, std::string(GetParam().why.rule)));
+}
+
+TEST(acl_malloc_policy, the_compiler_is_told_nothing_of_what_is_legal) {
+  told.clear();
+  EXPECT_EQ(acl_choice(std::string_view("ACL_MEM_MALLOC_HUGE1G_ONLY")), acl_choice(6u));
+  EXPECT_TRUE(told.empty());
+  EXPECT_THROW((void)acl_choice(8u), std::bad_variant_access);
+  EXPECT_EQ(told, std::vector<std::string>(2, "a bit that no enumerator has"));
+}
+
+// The sentences of the document, counted: yes, no and not said, for each enumerator in the products' order.
+TEST(acl_malloc_policy, products_support_what_the_document_says) {
+  const auto row = [](std::string_view name) {
+    std::string said;
+    for (std::size_t i = 0; i < acl_product_names.size(); ++i)
+      said += "yn?"[check(choice(name), static_cast<acl_product>(i)).answer == acl_support::yes  ? 0
+                    : check(choice(name), static_cast<acl_product>(i)).answer == acl_support::no ? 1
+                                                                                                 : 2];
+    return said;
+  };
+  for (std::string_view name :
+       {"ACL_MEM_MALLOC_HUGE_FIRST", "ACL_MEM_MALLOC_HUGE_ONLY", "ACL_MEM_MALLOC_NORMAL_ONLY",
+        "ACL_MEM_TYPE_LOW_BAND_WIDTH", "ACL_MEM_TYPE_HIGH_BAND_WIDTH", "ACL_MEM_ACCESS_USER_SPACE_READONLY"})
+    EXPECT_EQ(row(name), "?????") << name;
+  for (std::string_view name :
+       {"ACL_MEM_MALLOC_HUGE_FIRST_P2P", "ACL_MEM_MALLOC_HUGE_ONLY_P2P", "ACL_MEM_MALLOC_NORMAL_ONLY_P2P"})
+    EXPECT_EQ(row(name), "yynyy") << name;
+  EXPECT_EQ(row("ACL_MEM_MALLOC_HUGE1G_ONLY"), "yynnn");
+  EXPECT_EQ(row("ACL_MEM_MALLOC_HUGE1G_ONLY_P2P"), "yynnn");
+}
+
+TEST(acl_malloc_policy, the_worst_enumerator_decides) {
+  const std::string_view both = "ACL_MEM_MALLOC_HUGE1G_ONLY|ACL_MEM_ACCESS_USER_SPACE_READONLY";
+  const acl_verdict unsaid = check(choice(both), acl_product::atlas_a3);
+  EXPECT_EQ(unsaid.answer, acl_support::not_said);
+  EXPECT_EQ(unsaid.enumerator, "ACL_MEM_ACCESS_USER_SPACE_READONLY");
+  const acl_verdict refused = check(choice(both), acl_product::atlas_training);
+  EXPECT_EQ(refused, (acl_verdict{acl_support::no, "ACL_MEM_MALLOC_HUGE1G_ONLY", "Atlas training products",
+                                  "the product does not support it"}));
+}
+
+TEST(acl_malloc_policy, peers_on_inference_products_need_communicators_first) {
+  const acl_verdict peers = check(choice(3), acl_product::atlas_inference);
+  EXPECT_EQ(peers.answer, acl_support::yes);
+  EXPECT_NE(peers.rule.find("initialize communicators before"), std::string_view::npos);
+  EXPECT_EQ(check(choice(3), acl_product::atlas_training).rule, "supported");
+}
+
+}  // namespace

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <type_traits>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_device.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/limiting.hpp>
+#include <tessera/provider/registering.hpp>
+#include <tessera/provider/timed.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using torch = caching_allocator<pytorch<>, simulated_device>;
+using pinned_memory = caching_allocator<pinned_packed, host_pinned>;
+
+static_assert(!allocator_handle<torch> && !allocator_handle<locked<pytorch<>, simulated_device>>);
+static_assert(allocator_handle<allocator_ref<torch>> && allocator_handle<shared_allocator<torch>>);
+static_assert(std::is_same_v<handle_of<torch>, allocator_ref<torch>>);
+static_assert(std::is_same_v<handle_of<shared_allocator<torch>>, shared_allocator<torch>>);
+static_assert(std::is_same_v<allocator_behind<torch>, torch>);
+static_assert(std::is_same_v<allocator_behind<shared_allocator<torch>>, torch>);
+
+static_assert(stream_allocator<torch> && stream_allocator<locked<pytorch<>, simulated_device>>);
+static_assert(stream_allocator<per_stream<pytorch<>, simulated_device>>);
+static_assert(stream_allocator<retiring<pytorch<>, simulated_device>>);
+static_assert(stream_allocator<retrying<locked<pytorch<>, simulated_device>>>);
+static_assert(stream_allocator<configured<pytorch_family, simulated_device>>);
+static_assert(stream_allocator<pinned_host<pytorch_pinned_family, host_pinned>>);
+static_assert(stream_allocator<shared_allocator<torch>>);
+static_assert(!stream_allocator<per_device<pytorch<>, simulated_device>>);
+static_assert(stream_allocator<per_device<pytorch<>, simulated_device>::front_type>);
+static_assert(!stream_allocator<driver_pool<cuda_async, simulated_device>> && !stream_allocator<int>);
+
+// A provider must say so, and whatever wraps it or serves an allocator over it says the same.
+static_assert(is_host_visible<host_pinned> && !is_host_visible<simulated_device>);
+static_assert(is_host_visible<provider_ref<host_pinned>> && !is_host_visible<provider_ref<simulated_device>>);
+static_assert(is_host_visible<limited<host_pinned>> && is_host_visible<timed<host_pinned>>);
+static_assert(is_host_visible<registering<host_pinned, host_pinned>>);
+struct registering_device : simulated_device {
+  bool register_memory(void*, std::size_t) noexcept { return true; }
+  bool unregister_memory(void*) noexcept { return true; }
+};
+static_assert(is_host_visible<registering<host_pinned, registering_device>>);
+static_assert(!is_host_visible<registering<simulated_device, host_pinned>>);
+
+static_assert(host_allocator<pinned_memory> && !host_allocator<torch>);
+static_assert(host_allocator<locked<pinned_packed, host_pinned>>);
+static_assert(!host_allocator<locked<pytorch<>, simulated_device>>);
+static_assert(host_allocator<per_stream<pinned_packed, host_pinned>>);
+static_assert(host_allocator<retiring<pinned_packed, host_pinned>>);
+static_assert(host_allocator<retrying<locked<pinned_packed, host_pinned>>>);
+static_assert(host_allocator<configured<pytorch_pinned_family, host_pinned, in_threads>>);
+static_assert(!host_allocator<configured<pytorch_pinned_family, simulated_device>>);
+static_assert(host_allocator<pinned_host<torch_npu_pinned_family, host_pinned, registering_device>>);
+static_assert(!host_allocator<pinned_host<pytorch_pinned_family, simulated_device>>);
+static_assert(host_allocator<shared_allocator<pinned_memory>> && !host_allocator<shared_allocator<torch>>);
+
+TEST(allocator_ref, stands_for_one_allocator) {
+  torch a, b;
+  const allocator_ref<torch> to_a(a), again(a), to_b(b), to_none;
+  EXPECT_EQ(&to_a.get(), &a);
+  EXPECT_EQ(to_a, again);
+  EXPECT_NE(to_a, to_b);
+  EXPECT_NE(to_a, to_none);
+  allocator_ref<torch> assigned;
+  assigned = to_b;
+  EXPECT_EQ(&assigned.get(), &b);
+}
+
+}  // namespace

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <variant>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/deferred_free_queue.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/config/dialect.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/interop/paddle.hpp>
+#include <tessera/provider/limiting.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using namespace std::chrono_literals;
+using config::paddle_settings;
+
+static_assert(limit_of({}) == unlimited && limit_of({.gpu_memory_limit = 1_MiB}) == 1_MiB);
+static_assert(patience_of({}) == 10s && patience_of({.retry_milliseconds = 0}) == 0ms);
+static_assert(patience_of({.retry_milliseconds = std::numeric_limits<std::uint64_t>::max()}) ==
+              std::chrono::milliseconds::max());
+static_assert(collection_of({}).threshold == 0 && !collection_of({}).waits);
+static_assert(collection_of({.garbage_threshold = unlimited}, stream_id{3}).threshold == unlimited);
+
+constexpr stream_id compute{1};
+constexpr std::uint64_t long_time = 1'000'000'000;
+
+using bounded = limited<simulated_device>;
+using allocator = retrying<configured<paddle_family, bounded, in_threads>>;
+
+std::uint64_t refusals(allocator& pool) {
+  return pool.visit([](auto& in) { return in.statistics().num_ooms; });
+}
+
+TEST(paddle_adaptors, do_what_the_flags_say) {
+  const auto read = config::parse<config::paddle>(
+      "FLAGS_gpu_memory_limit_mb=100,FLAGS_gpu_allocator_retry_time=50,FLAGS_eager_delete_tensor_gb=0.001,"
+      "FLAGS_memory_fraction_of_eager_deletion=0.6,FLAGS_fast_eager_deletion_mode=False");
+  ASSERT_EQ(read.index(), 0u);
+  const paddle_settings& said = std::get<0>(read);
+
+  allocator pool(patience_of(said), said, bounded(simulated_device{}, limit_of(said)));
+  collector<allocator> garbage(pool, collection_of(said, compute));
+  const auto submit = [&] {
+    pool.with_device([](bounded& device) { device.to().submit(compute, long_time); });
+  };
+
+  std::array<collectable, 4> variables{{{700'000}, {100'000}, {500'000}, {200'000}}};
+  EXPECT_EQ(choose_collected(variables, said.memory_fraction_of_eager_deletion), 2u);
+  EXPECT_TRUE(variables[0].is_collected && variables[2].is_collected);
+  std::array<void*, 4> at{};
+  for (std::size_t i = 0; i < 4; ++i)
+    at[i] = pool.allocate(static_cast<std::size_t>(variables[i].bytes), compute);
+  submit();
+
+  garbage.collect(at[0], 700'000);
+  EXPECT_EQ(garbage.gathered(), 700'000u) << "less than a thousandth of a GiB";
+  garbage.collect(at[2], 500'000);
+  EXPECT_EQ(garbage.gathered(), 0u);
+  EXPECT_TRUE(garbage.is_waiting());
+  EXPECT_GT(pool.now().live, 1'500'000u) << "work that uses them is under way";
+  pool.with_device([](bounded& device) { device.to().advance(long_time); });
+  garbage.retire();
+  EXPECT_LT(pool.now().live, 400'000u);
+
+  void* const most = pool.allocate(90_MiB);
+  const std::uint64_t refused_before = refusals(pool);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(pool.try_allocate(20_MiB), nullptr) << "over the limit";
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 50ms);
+  EXPECT_EQ(refusals(pool) - refused_before, 3u) << "at once, before it waits, and in the end";
+  EXPECT_LE(pool.now().reserved, 100_MiB);
+  pool.deallocate(most);
+  for (const std::size_t rest : {std::size_t{1}, std::size_t{3}}) pool.deallocate(at[rest]);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(paddle_adaptors, change_nothing_where_the_flags_say_so) {
+  const paddle_settings said{.retry_milliseconds = 0};
+  allocator pool(patience_of(said), said, bounded(simulated_device({.capacity = 1_MiB}), limit_of(said)));
+  collector<allocator> garbage(pool, collection_of(said));
+  void* const all = pool.allocate(1_MiB);
+  EXPECT_EQ(pool.try_allocate(1_MiB), nullptr);
+  EXPECT_EQ(refusals(pool), 1u);
+  garbage.collect(all, 1_MiB);
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+}  // namespace

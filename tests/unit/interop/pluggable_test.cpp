@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/interop/pluggable.hpp>
+#include <tessera/interop/torch_functions.hpp>
+#include <tessera/tessera.hpp>
+
+#include "../concurrent/devices.hpp"
+
+namespace {
+
+using namespace tessera;
+using adaptor_tests::gated_device;
+using adaptor_tests::gated_ref;
+
+/// The devices that the definitions below reach, made anew for each test.
+struct machine {
+  std::optional<gated_device> device[2];
+  int made = 0;
+};
+machine here;
+
+gated_ref reach_device(int number) {
+  if (number > 1) throw std::runtime_error("device " + std::to_string(number) + " is not plugged in");
+  ++here.made;
+  return gated_ref(*here.device[number]);
+}
+
+template <typename Recipe, template <typename, device_provider, event_sink, typename> typename Front = locked,
+          typename Counting = count_everything>
+struct of {
+  static gated_ref make_device(int number) { return reach_device(number); }
+  static auto make_allocator(auto device) {
+    return Front<Recipe, decltype(device), ignore_events, Counting>(std::move(device));
+  }
+};
+struct throwing : of<pytorch<>> {
+  static constexpr bool throws_out_of_memory = true;
+};
+struct chosen_at_run_time {
+  static gated_ref make_device(int number) { return reach_device(number); }
+  static auto make_allocator(auto device) {
+    return configured<pytorch_family, decltype(device), in_threads>({.expandable_segments = true},
+                                                                    std::move(device));
+  }
+};
+
+class pluggable_test : public testing::Test {
+ protected:
+  pluggable_test() {
+    here.made = 0;
+    for (unsigned i = 0; i < 2; ++i) {
+      here.device[i].emplace();
+      here.device[i]->with(
+          [i](auto& d) { d = simulated_device{simulated_device::options{.capacity = 1_GiB, .device = i}}; });
+    }
+  }
+  ~pluggable_test() override {
+    for (auto& d : here.device) {
+      EXPECT_EQ(adaptor_tests::outstanding(*d), 0u);
+    }
+  }
+};
+
+char* at(void* p) { return static_cast<char*>(p); }
+void* stream(std::uintptr_t number) { return reinterpret_cast<void*>(number); }
+
+template <typename Pool>
+std::string last_error(Pool& pool) {
+  std::string text(pool.last_error(nullptr, 0), '\0');
+  EXPECT_EQ(pool.last_error(text.data(), text.size() + 1), text.size());
+  return text;
+}
+template <typename Pool>
+std::string statistics_of(Pool& pool, int device) {
+  std::string text(pool.statistics(device, nullptr, 0), '\0');
+  EXPECT_EQ(pool.statistics(device, text.data(), text.size() + 1), text.size());
+  return text;
+}
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+TEST_F(pluggable_test, makes_a_device_when_it_is_used) {
+  pluggable<of<pytorch<>>> pool;
+  pool.init(0);
+  pool.init(8);
+  pool.reset();
+  EXPECT_EQ(here.made, 0);
+  void* const p = pool.alloc(5_MiB, 1, nullptr);
+  ASSERT_NE(p, nullptr);
+  EXPECT_EQ(here.made, 1);
+  EXPECT_EQ(here.device[0]->used(), 0u);
+  EXPECT_EQ(here.device[1]->used(), 20_MiB);
+  pool.free(p, 5_MiB, 1, nullptr);
+  EXPECT_EQ(pool.alloc(5_MiB, 1, nullptr), p);
+  pool.free(p, 5_MiB, 1, nullptr);
+  pool.reset();
+  EXPECT_EQ(here.device[1]->used(), 0u);
+  EXPECT_EQ(here.made, 1);
+  EXPECT_EQ(last_error(pool), "");
+}
+
+TEST_F(pluggable_test, gives_null_for_nothing_and_takes_it_back) {
+  pluggable<of<pytorch<>>> pool;
+  EXPECT_EQ(pool.alloc(0, 0, nullptr), nullptr);
+  EXPECT_EQ(pool.alloc(0, 77, nullptr), nullptr);
+  pool.free(nullptr, 0, 0, nullptr);
+  EXPECT_EQ(here.made, 0);
+  EXPECT_EQ(last_error(pool), "");
+}
+
+TEST_F(pluggable_test, says_that_a_device_is_not_there) {
+  pluggable<of<pytorch<>>> pool;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(pool.alloc(1, 2, nullptr), nullptr);
+  EXPECT_EQ(last_error(pool), "device 2 is not plugged in");
+  EXPECT_EQ(pool.alloc(1, -1, nullptr), nullptr);
+  EXPECT_EQ(last_error(pool), "there is no device -1");
+  EXPECT_EQ(pool.alloc(1, pool.most_devices, nullptr), nullptr);
+  EXPECT_EQ(last_error(pool), "there is no device 128");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "device 2 is not plugged in\nthere is no device -1\n");
+}
+
+TEST_F(pluggable_test, gives_null_where_memory_is_full_and_says_why_now_and_then) {
+  pluggable<of<pytorch<>>> pool;
+  void* const p = pool.alloc(700_MiB, 0, nullptr);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 9; ++i)
+    EXPECT_EQ(pool.alloc(400_MiB + 1_MiB * static_cast<unsigned>(i), 0, nullptr), nullptr);
+  EXPECT_TRUE(has(last_error(pool), "out of memory")) << last_error(pool);
+  const std::string said = testing::internal::GetCapturedStderr();
+  std::size_t times = 0;
+  for (std::size_t i = said.find("out of memory"); i != std::string::npos;
+       i = said.find("out of memory", i + 1))
+    ++times;
+  EXPECT_EQ(times, 4u) << said;  // the first, second, fourth and eighth
+  EXPECT_NE(pool.alloc(1_MiB, 1, nullptr), nullptr) << "the other device is not full";
+  pool.free(p, 700_MiB, 0, nullptr);
+  EXPECT_NE(pool.alloc(400_MiB, 0, nullptr), nullptr);
+}
+
+TEST_F(pluggable_test, tells_a_length_above_the_room) {
+  pluggable<of<pytorch<>>> pool;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(pool.alloc(1, 7, nullptr), nullptr);
+  (void)testing::internal::GetCapturedStderr();
+  std::array<char, 8> little;
+  little.fill('x');
+  EXPECT_EQ(pool.last_error(little.data(), 6), std::string("device 7 is not plugged in").size());
+  EXPECT_STREQ(little.data(), "devic");
+  EXPECT_EQ(little[6], 'x');
+}
+
+TEST_F(pluggable_test, throws_where_the_host_takes_it) {
+  pluggable<throwing> pool;
+  static_assert(!noexcept(pool.alloc(1, 0, nullptr)));
+  static_assert(noexcept(std::declval<pluggable<of<pytorch<>>>&>().alloc(1, 0, nullptr)));
+  testing::internal::CaptureStderr();
+  EXPECT_THROW((void)pool.alloc(2_GiB, 0, nullptr), out_of_memory);
+  EXPECT_THROW((void)pool.alloc(1, 2, nullptr), std::runtime_error);
+  EXPECT_EQ(last_error(pool), "device 2 is not plugged in");
+  EXPECT_EQ(pool.alloc(1, 200, nullptr), nullptr);
+  pool.memory_fraction(0.5, 2);
+  EXPECT_THROW(pool.begin_allocate_to_pool(), std::runtime_error);
+  pluggable<of<pytorch<>>> silent;
+  static_assert(noexcept(silent.begin_allocate_to_pool()));
+  silent.begin_allocate_to_pool();
+  EXPECT_TRUE(has(last_error(silent), "no graph may be captured"));
+  (void)testing::internal::GetCapturedStderr();
+}
+
+TEST_F(pluggable_test, limits_the_share_of_a_device) {
+  pluggable<of<pytorch<>>> pool;
+  pool.memory_fraction(0.5, 1);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(pool.alloc(600_MiB, 1, nullptr), nullptr);
+  EXPECT_NE(pool.alloc(500_MiB, 1, nullptr), nullptr);
+  EXPECT_NE(pool.alloc(600_MiB, 0, nullptr), nullptr);
+  pool.memory_fraction(1, 1);
+  EXPECT_NE(pool.alloc(500_MiB, 1, nullptr), nullptr);
+  pool.memory_fraction(1.5, 1);
+  EXPECT_EQ(last_error(pool), "memory_fraction: not from 0 to 1: 1.5");
+  (void)testing::internal::GetCapturedStderr();
+}
+
+TEST_F(pluggable_test, knows_the_segment_of_a_block) {
+  pluggable<of<pytorch<>>> pool;
+  void* const first = pool.alloc(4_MiB, 1, nullptr);
+  void* const second = pool.alloc(3_MiB, 1, nullptr);
+  ASSERT_EQ(second, at(first) + 4_MiB);
+  std::size_t bytes = 0;
+  for (void* const p : {first, second, static_cast<void*>(at(second) + 3_MiB - 1)}) {
+    bytes = 0;
+    EXPECT_EQ(pool.base_alloc(p, &bytes), first);
+    EXPECT_EQ(bytes, 20_MiB);
+  }
+  EXPECT_EQ(pool.base_alloc(second, nullptr), first);
+  EXPECT_EQ(pool.base_alloc(at(second) + 3_MiB, &bytes), nullptr);
+  EXPECT_EQ(bytes, 0u);
+  pool.free(second, 3_MiB, 1, nullptr);
+  EXPECT_EQ(pool.base_alloc(second, &bytes), nullptr);
+  EXPECT_EQ(pool.base_alloc(&bytes, &bytes), nullptr);
+  EXPECT_EQ(pool.base_alloc(nullptr, &bytes), nullptr);
+}
+
+TEST_F(pluggable_test, knows_what_is_mapped_side_by_side) {
+  pluggable<chosen_at_run_time> pool;
+  void* const first = pool.alloc(40_MiB, 0, nullptr);
+  void* const second = pool.alloc(20_MiB, 0, nullptr);
+  ASSERT_EQ(second, at(first) + 40_MiB);
+  std::size_t bytes = 0;
+  EXPECT_EQ(pool.base_alloc(second, &bytes), first);
+  EXPECT_EQ(bytes, 60_MiB);
+  pool.free(first, 40_MiB, 0, nullptr);
+  pool.reset();
+  EXPECT_EQ(pool.base_alloc(second, &bytes), second);
+  EXPECT_EQ(bytes, 20_MiB);
+  EXPECT_TRUE(has(statistics_of(pool, 0), "\"large_pool\": {\"current\": 20971520, \"peak\": 62914560"));
+  EXPECT_TRUE(has(statistics_of(pool, 0), "\"num_device_alloc\": "));
+}
+
+TEST_F(pluggable_test, holds_what_another_stream_uses) {
+  pluggable<of<pytorch<>>> pool;
+  void* const p = pool.alloc(5_MiB, 0, stream(7));
+  here.device[0]->with([](auto& d) { d.submit(stream_id{9}, 1'000'000'000); });
+  pool.record_stream(p, stream(9));
+  pool.record_stream(&pool, stream(9));
+  pool.record_stream(nullptr, stream(9));
+  EXPECT_DEATH(
+      pool.record_stream(static_cast<char*>(p) + 512, stream(9)),
+      "record_stream: not the address of a live block; it lies 512 bytes into a live block of 5242880");
+  pool.free(p, 5_MiB, 0, stream(7));
+  EXPECT_NE(pool.alloc(5_MiB, 0, stream(7)), p);
+  here.device[0]->with([](auto& d) { d.advance(2'000'000'000); });
+  EXPECT_EQ(pool.alloc(5_MiB, 0, stream(7)), p);
+  EXPECT_EQ(last_error(pool), "");
+}
+
+TEST_F(pluggable_test, keeps_streams_and_the_default_one_apart) {
+  pluggable<of<pytorch<>>> pool;
+  void* const p = pool.alloc(5_MiB, 0, nullptr);
+  pool.free(p, 5_MiB, 0, nullptr);
+  EXPECT_NE(pool.alloc(5_MiB, 0, stream(1)), p);
+  EXPECT_EQ(pool.alloc(5_MiB, 0, nullptr), p);
+}
+
+TEST_F(pluggable_test, writes_the_statistics_that_pytorch_has) {
+  pluggable<of<pytorch<>>> pool;
+  EXPECT_EQ(statistics_of(pool, 0), "{}");
+  EXPECT_EQ(statistics_of(pool, -3), "{}");
+  void* const p = pool.alloc(1000, 0, nullptr);
+  void* const q = pool.alloc(5_MiB, 0, nullptr);
+  pool.free(q, 5_MiB, 0, nullptr);
+  const std::string text = statistics_of(pool, 0);
+  EXPECT_EQ(text.front(), '{');
+  EXPECT_EQ(text.back(), '}');
+  for (const char* const part :
+       {"\"allocation\": {\"all\": {\"current\": 1, \"peak\": 2, \"allocated\": 2, \"freed\": 1}, "
+        "\"small_pool\"",
+        "\"allocated_bytes\": {\"all\": {\"current\": 1024, ",
+        "\"reserved_bytes\": {\"all\": {\"current\": 23068672, ",
+        "\"requested_bytes\": {\"all\": {\"current\": 1000, ", "\"num_ooms\": 0", "\"num_device_alloc\": 2"})
+    EXPECT_TRUE(has(text, part)) << part << " is not in " << text;
+  std::string cut(40, 'x');
+  EXPECT_EQ(pool.statistics(0, cut.data(), 20), text.size());
+  EXPECT_EQ(cut.substr(0, 20), text.substr(0, 19) + '\0');
+  EXPECT_EQ(cut.substr(20), std::string(20, 'x'));
+
+  pool.reset_peak_statistics(0);
+  EXPECT_TRUE(
+      has(statistics_of(pool, 0), "\"allocated_bytes\": {\"all\": {\"current\": 1024, \"peak\": 1024, "));
+  pool.reset_accumulated_statistics(0);
+  EXPECT_TRUE(has(statistics_of(pool, 0),
+                  "\"allocation\": {\"all\": {\"current\": 1, \"peak\": 1, \"allocated\": 0, "));
+  pool.reset_peak_statistics(1);
+  EXPECT_EQ(here.made, 1);
+  pool.free(p, 1000, 0, nullptr);
+}
+
+TEST_F(pluggable_test, needs_no_statistics) {
+  pluggable<of<pytorch<>, locked, count_totals>> pool;
+  pool.free(pool.alloc(1, 0, nullptr), 1, 0, nullptr);
+  EXPECT_EQ(statistics_of(pool, 0), "{}");
+  EXPECT_EQ(pool.device_stats<npu_device_stats>(0).allocation[0].allocated, 0);
+}
+
+TEST_F(pluggable_test, serves_other_recipes) {
+  pluggable<of<passthrough>> direct;
+  void* const p = direct.alloc(3_MiB, 0, nullptr);
+  std::size_t bytes = 0;
+  EXPECT_EQ(direct.base_alloc(p, &bytes), p);
+  EXPECT_EQ(bytes, 3_MiB);
+  EXPECT_FALSE(has(statistics_of(direct, 0), "small_pool"));
+  EXPECT_EQ(direct.device_stats<npu_device_stats>(0).allocation[0].current, 1);
+  EXPECT_EQ(direct.device_stats<npu_device_stats>(0).allocation[1].current, 0);
+  direct.free(p, 3_MiB, 0, nullptr);
+  EXPECT_EQ(here.device[0]->used(), 0u);
+
+  pluggable<of<cuda_async, per_stream>> driver;
+  void* const q = driver.alloc(3_MiB, 1, stream(1));
+  driver.record_stream(q, stream(2));
+  driver.free(q, 3_MiB, 1, stream(1));
+  EXPECT_EQ(driver.alloc(3_MiB, 1, stream(1)), q);
+}
+
+using pluggable_death = pluggable_test;
+TEST_F(pluggable_death, ends_the_program_that_frees_what_is_not_there) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  pluggable<of<pytorch<>>> pool;
+  void* const p = pool.alloc(1000, 0, nullptr);
+  (void)pool.alloc(1000, 1, nullptr);
+  EXPECT_DEATH(pool.free(p, 1000, 1, nullptr), "free: the block is on another device");
+  EXPECT_DEATH(pool.free(p, 1000, 5, nullptr), "free: the block is on another device");
+  EXPECT_DEATH(pool.free(&pool, 1000, 0, nullptr), "free: not the address of a live block");
+  EXPECT_DEATH(pool.free(p, 1001, 0, nullptr), "deallocate: not the requested size");
+  EXPECT_DEATH(pool.free(at(p) + 512, 1000, 0, nullptr), "deallocate: not");
+  pool.free(p, 1000, 0, nullptr);
+  EXPECT_DEATH(pool.free(p, 1000, 0, nullptr), "deallocate: not");
+}
+
+using pluggable_threads = pluggable_test;
+template <typename Definition>
+void serve_threads() {
+  pluggable<Definition> pool;
+  std::array<std::atomic<void*>, 4> given{};
+  constexpr auto size_on = [](int device) { return 1_MiB + static_cast<std::size_t>(device) * 3_MiB; };
+  std::vector<std::thread> threads;
+  for (std::uintptr_t t = 0; t < given.size(); ++t) {
+    threads.emplace_back([&, t] {
+      const int mine = static_cast<int>(t % 2);
+      for (int i = 0; i < 300; ++i) {
+        void* const p = pool.alloc(size_on(mine), mine, stream(t));
+        ASSERT_NE(p, nullptr);
+        if (i % 5 == 0) pool.record_stream(p, stream(t + 1));
+        if (i % 50 == 0) pool.reset();
+        if (i % 20 == 0) {
+          std::size_t bytes = 0;
+          EXPECT_NE(pool.base_alloc(p, &bytes), nullptr);
+          EXPECT_GE(bytes, size_on(mine));
+        }
+        // The next thread on this device frees it, which knows nothing but what a host would.
+        if (void* const other = given[(t + 2) % 4].exchange(p))
+          pool.free(other, size_on(mine), mine, stream(t));
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (std::size_t t = 0; t < given.size(); ++t)
+    pool.free(given[(t + 2) % 4].load(), size_on(static_cast<int>(t % 2)), static_cast<int>(t % 2), nullptr);
+  EXPECT_EQ(here.made, 2);
+  for (const int device : {0, 1}) {
+    EXPECT_TRUE(has(statistics_of(pool, device), "\"allocation\": {\"all\": {\"current\": 0, "));
+  }
+  pool.reset();
+}
+TEST_F(pluggable_threads, share_it) { serve_threads<of<pytorch<>>>(); }
+TEST_F(pluggable_threads, share_it_in_streams) {
+  here.made = 0;
+  serve_threads<of<pytorch_expandable, per_stream>>();
+}
+
+/// Passed as torch_npu passes a stream: a class with a destructor of its own that converts to what it names.
+class npu_stream {
+ public:
+  explicit npu_stream(void* names) : names_(names) {}
+  ~npu_stream() { names_ = nullptr; }
+  operator void*() const { return names_; }  // as there
+
+ private:
+  std::uint16_t device_ = 0;
+  void* names_;
+};
+/// Has the members that torch_npu's has, in an order and of types of its own.
+struct other_device_stats {
+  struct one {
+    long long freed = -1, allocated = -1, peak = -1, current = -1;
+  };
+  long long max_split_size = 7, num_alloc_retries = -1, num_ooms = -1;
+  one oversize_allocations, oversize_segments;
+  std::array<one, 3> allocation, segment, active, inactive_split, allocated_bytes, reserved_bytes,
+      active_bytes, inactive_split_bytes, requested_bytes;
+};
+
+}  // namespace
+
+TESSERA_TORCH_FUNCTIONS(unit_cuda, of<pytorch<>>);
+TESSERA_TORCH_NPU_FUNCTIONS(unit_npu, of<pytorch<>>, npu_stream, other_device_stats);
+TESSERA_TORCH_NPU_FUNCTIONS(unit_npu_plain, throwing, void*, npu_device_stats);
+
+namespace {
+
+template <auto Function, typename Type>
+constexpr bool is = std::is_same_v<decltype(Function), Type*>;
+static_assert(is<&unit_cuda_alloc, void*(std::size_t, int, void*)>);
+static_assert(is<&unit_cuda_free, void(void*, std::size_t, int, void*)>);
+static_assert(is<&unit_cuda_init, void(int)> && is<&unit_cuda_reset, void()>);
+static_assert(is<&unit_cuda_memory_fraction, void(double, int)>);
+static_assert(is<&unit_cuda_base_alloc, void*(void*, std::size_t*)>);
+static_assert(is<&unit_cuda_record_stream, void(void*, void*)>);
+static_assert(is<&unit_cuda_begin_allocate_to_pool, void(int, torch_pool_id, void*)>);
+static_assert(is<&unit_npu_alloc, void*(std::size_t, int, void*)>);
+static_assert(is<&unit_npu_free, void(void*, std::size_t, int, void*)>);
+static_assert(is<&unit_npu_init, void(int)> && is<&unit_npu_reset, void(bool)>);
+static_assert(is<&unit_npu_record_stream, void(void*, npu_stream)>);
+static_assert(is<&unit_npu_erase_stream, void(void*, npu_stream)>);
+static_assert(is<&unit_npu_get_device_stats, other_device_stats(int)>);
+static_assert(is<&unit_npu_reset_peak_status, void(int)>);
+static_assert(is<&unit_npu_plain_record_stream, void(void*, void*)>);
+
+/// What the functions share lives until the program ends, so that devices must, too; one test uses them, and empties them.
+TEST_F(pluggable_test, has_functions_of_c) {
+  unit_cuda_init(0);
+  void* const p = unit_cuda_alloc(5_MiB, 0, nullptr);
+  unit_cuda_record_stream(p, stream(3));
+  std::size_t bytes = 0;
+  EXPECT_EQ(unit_cuda_base_alloc(p, &bytes), p);
+  EXPECT_EQ(bytes, 20_MiB);
+  unit_cuda_memory_fraction(0.5, 0);
+  EXPECT_GT(unit_cuda_statistics(0, nullptr, 0), 1000u);
+  unit_cuda_free(p, 5_MiB, 0, nullptr);
+  unit_cuda_reset_peak_statistics(0);
+  unit_cuda_reset_accumulated_statistics(0);
+  EXPECT_EQ(unit_cuda_last_error(nullptr, 0), 0u);
+  unit_cuda_reset();
+  EXPECT_EQ(here.device[0]->used(), 0u);
+
+  void* const q = unit_npu_alloc(5_MiB, 1, stream(1));
+  here.device[1]->with([](auto& d) { d.submit(stream_id{2}, 1'000'000'000); });
+  unit_npu_record_stream(q, npu_stream(stream(2)));
+  unit_npu_erase_stream(q, npu_stream(stream(2)));
+  const other_device_stats stats = unit_npu_get_device_stats(1);
+  EXPECT_EQ(stats.allocation[0].current, 1);
+  EXPECT_EQ(stats.allocation[1].current, 0);
+  EXPECT_EQ(stats.allocation[2].allocated, 1);
+  EXPECT_EQ(stats.reserved_bytes[0].peak, 20 << 20);
+  EXPECT_EQ(stats.requested_bytes[2].current, 5 << 20);
+  EXPECT_EQ(stats.oversize_segments.current, 0);
+  EXPECT_EQ(stats.num_ooms, 0);
+  EXPECT_EQ(stats.max_split_size, -1);
+  unit_npu_free(q, 5_MiB, 1, stream(1));
+  EXPECT_NE(unit_npu_alloc(5_MiB, 1, stream(1)), q) << "the work of stream 2 is waited for, erased or not";
+  unit_npu_reset_peak_status(1);
+  unit_npu_reset(true);
+  EXPECT_EQ(unit_npu_get_device_stats(0).allocation[0].current, -1);
+  unit_npu_free(at(q) + 5_MiB, 5_MiB, 1, stream(1));
+  unit_npu_reset(false);
+
+  unit_npu_plain_record_stream(nullptr, nullptr);
+  testing::internal::CaptureStderr();
+  EXPECT_THROW((void)unit_npu_plain_alloc(2_GiB, 0, nullptr), std::bad_alloc);
+  (void)testing::internal::GetCapturedStderr();
+  EXPECT_EQ(unit_npu_plain_get_device_stats(0).num_ooms, 1);
+}
+
+}  // namespace

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/stream_resource.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
+
+#include "cccl_shapes.hpp"
+#include "host_pools.hpp"
+
+namespace {
+
+using namespace tessera;
+using cccl_shapes::device_accessible;
+using cccl_shapes::host_accessible;
+using cccl_shapes::stream_ref;
+using shape_tests::host_memory;
+using shape_tests::is_aligned;
+using shape_tests::packed_tightly;
+using torch = caching_allocator<pytorch<>, simulated_device>;
+using safe_torch = locked<pytorch<>, simulated_device>;
+using on_device = stream_resource<torch, device_accessible>;
+using owner = stream_resource<shared_allocator<safe_torch>, device_accessible>;
+
+template <typename R>
+constexpr bool has_the_shapes =
+    cccl_shapes::synchronous_resource<R> && cccl_shapes::resource<R> && cccl_shapes::can_be_kept<R>;
+static_assert(has_the_shapes<stream_resource<torch>> && has_the_shapes<on_device> && has_the_shapes<owner>);
+static_assert(has_the_shapes<stream_resource<per_stream<pytorch<>, simulated_device>>>);
+static_assert(has_the_shapes<stream_resource<configured<pytorch_family, simulated_device>>>);
+static_assert(
+    has_the_shapes<stream_resource<pinned_host<pytorch_pinned_family, host_pinned>, host_accessible>>);
+
+static_assert(cccl_shapes::resource_with<on_device, device_accessible>);
+static_assert(!cccl_shapes::has_property<on_device, host_accessible>);
+static_assert(!cccl_shapes::has_property<stream_resource<torch>, device_accessible>);
+static_assert(cccl_shapes::resource_with<stream_resource<torch, host_accessible, device_accessible>,
+                                         device_accessible, host_accessible>);
+static_assert(cccl_shapes::synchronous_resource_with<owner, device_accessible>);
+
+static_assert(noexcept(std::declval<on_device&>().deallocate(std::declval<stream_ref>(), nullptr, 0, 1)));
+static_assert(noexcept(std::declval<on_device&>().deallocate_sync(nullptr, 0, 1)));
+// What wraps one is one again.
+static_assert(cccl_shapes::resource<cccl_shapes::any_resource<device_accessible>>);
+
+static_assert(names_stream<stream_id> && names_stream<stream_ref> &&
+              names_stream<cccl_shapes::stream_handle>);
+static_assert(names_stream<any_stream>);
+static_assert(!names_stream<double> && !names_stream<int> && !names_stream<torch>);
+static_assert(!names_stream<std::size_t> && !names_stream<bool> && !names_stream<std::nullptr_t>);
+/// As rmm::cuda_stream_view and c10::cuda::CUDAStream.
+struct stream_view {
+  cccl_shapes::stream_handle of;
+  operator cccl_shapes::stream_handle() const noexcept { return of; }
+};
+static_assert(names_stream<stream_view>);
+struct queue {
+  int number;
+  operator stream_id() const { return {static_cast<std::uint64_t>(number) + 10}; }
+};
+static_assert(names_stream<queue>);
+
+// What CCCL wrote before 3.1 does not compile, with variables as with numbers.
+template <typename R>
+concept allocates_by_two_numbers = requires(R& r, std::size_t number) {
+  r.allocate(number, number);
+} || requires(R& r) { r.allocate(1000, 256); } || requires(R& r) { r.allocate(0, 256); };
+template <typename R>
+concept frees_by_two_numbers = requires(R& r, void* p, std::size_t number) {
+  r.deallocate(p, number, number);
+} || requires(R& r, void* p) { r.deallocate(p, 0, 256); };
+static_assert(!allocates_by_two_numbers<on_device> && !frees_by_two_numbers<on_device>);
+static_assert(!cccl_shapes::before_3_1::resource<on_device>);
+static_assert(!cccl_shapes::before_3_1::resource<owner> && !cccl_shapes::before_3_1::async_resource<owner>);
+
+stream_ref stream(std::uintptr_t number) { return {reinterpret_cast<cccl_shapes::stream_handle>(number)}; }
+
+TEST(stream_resource, names_streams_by_their_handles) {
+  EXPECT_EQ(stream_named(stream_id{3}), stream_id{3});
+  EXPECT_EQ(stream_named(stream(0x7f00)), stream_id{0x7f00});
+  EXPECT_EQ(stream_named(stream(0x7f00).get()), stream_id{0x7f00});
+  EXPECT_EQ(stream_named(stream_view{stream(0x7f00).get()}), stream_id{0x7f00});
+  EXPECT_EQ(stream_named(queue{2}), stream_id{12});
+  EXPECT_EQ(stream_named(stream(0)), stream_id{});
+}
+
+TEST(stream_resource, allocates_and_frees_in_the_order_of_a_stream) {
+  torch pool;
+  on_device memory(pool);
+  void* const p = memory.allocate(stream(1), 1000, 256);
+  EXPECT_TRUE(is_aligned(p, 256));
+  memory.deallocate(stream(1), p, 1000, 256);
+  EXPECT_EQ(memory.allocate(stream(1), 1000, 256), p);
+  EXPECT_NE(memory.allocate(stream(2), 1000), p);
+  EXPECT_EQ(pool.now().live, 2048u);
+}
+
+TEST(stream_resource, reuses_behind_the_stream_it_was_freed_on) {
+  torch pool;
+  stream_resource memory(pool);
+  void* const p = memory.allocate(stream(1), 1000);
+  pool.device().submit(stream_id{2}, 1'000'000);
+  memory.deallocate(stream(2), p, 1000);
+  EXPECT_EQ(pool.now().pending, 1024u);
+  void* const other = memory.allocate(stream(1), 1000);
+  EXPECT_NE(other, p);
+  pool.device().advance(2'000'000);
+  EXPECT_EQ(memory.allocate(stream(1), 1000), p);
+}
+
+TEST(stream_resource, waits_where_memory_is_for_any_stream_at_once) {
+  torch pool;
+  stream_resource memory(pool, stream_id{9});
+  void* const p = memory.allocate(stream(9), 1000);
+  pool.device().submit(stream_id{9}, 1'000'000);
+  memory.deallocate(stream(9), p, 1000);  // that work may still use it
+  const std::uint64_t before = pool.device().now_ns();
+  EXPECT_EQ(memory.allocate_sync(1000), p);
+  EXPECT_GE(pool.device().now_ns(), before + 1'000'000);
+  memory.deallocate_sync(p, 1000);
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+/// Whose streams cannot be waited for.
+struct broken_device : simulated_device {
+  using simulated_device::simulated_device;
+  bool broken = false;
+  bool record(stream_id s, event& e) noexcept { return !broken && simulated_device::record(s, e); }
+  bool synchronize(stream_id s) noexcept { return !broken && simulated_device::synchronize(s); }
+};
+TEST(stream_resource, says_that_the_device_could_not_wait) {
+  caching_allocator<pytorch<>, broken_device> pool;
+  stream_resource memory(pool);
+  pool.device().broken = true;
+  EXPECT_THROW((void)memory.allocate_sync(1000), wait_failed);
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+/// Offers no more than it must.
+struct plain_device {
+  simulated_device inside;
+  void* acquire(std::size_t bytes) noexcept { return inside.acquire(bytes); }
+  bool release(void* p, std::size_t bytes) noexcept { return inside.release(p, bytes); }
+  std::size_t capacity() const noexcept { return inside.capacity(); }
+  std::size_t granularity() const noexcept { return inside.granularity(); }
+};
+TEST(stream_resource, serves_where_there_are_no_streams) {
+  caching_allocator<with<pytorch<>, reuse_ignoring_streams>, plain_device> pool;
+  stream_resource memory(pool);
+  void* const p = memory.allocate_sync(1000);
+  memory.deallocate_sync(p, 1000);
+  memory.deallocate(stream(5), memory.allocate(stream(4), 1000), 1000);
+  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.now().pending, 0u);
+}
+
+TEST(stream_resource, serves_any_alignment_and_no_bytes) {
+  caching_allocator<packed_tightly, simulated_device> pool;
+  stream_resource memory(pool);
+  std::vector<std::pair<void*, std::size_t>> given;
+  for (std::size_t alignment = 1; alignment <= 64_KiB; alignment *= 2) {
+    given.emplace_back(memory.allocate(stream(1), 0, alignment), alignment);
+    EXPECT_TRUE(is_aligned(given.back().first, alignment));
+    EXPECT_NE(given.back().first, nullptr);
+    given.emplace_back(memory.allocate_sync(0, alignment), alignment);
+    EXPECT_TRUE(is_aligned(given.back().first, alignment));
+  }
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (i % 4 < 2) {
+      memory.deallocate(stream(i), given[i].first, 0, given[i].second);
+    } else {
+      memory.deallocate_sync(given[i].first, 0, given[i].second);
+    }
+  }
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+TEST(stream_resource, is_equal_to_what_gives_from_the_same_allocator) {
+  torch a, b;
+  on_device to_a(a), with_its_stream(a, stream_id{1}), to_b(b);
+  EXPECT_EQ(to_a, with_its_stream);
+  EXPECT_NE(to_a, to_b);
+  to_b = to_a;
+  EXPECT_EQ(to_a, to_b);
+}
+
+TEST(stream_resource, is_kept_by_what_keeps_any_resource) {
+  torch pool;
+  cccl_shapes::any_resource<device_accessible> kept{on_device(pool)}, copy = kept;
+  EXPECT_EQ(kept, copy);
+  torch another;
+  EXPECT_NE(kept, cccl_shapes::any_resource<device_accessible>(on_device(another)));
+  void* const p = kept.allocate(stream(1), 1000, 256);
+  void* const q = copy.allocate_sync(1000, 16);
+  copy.deallocate(stream(1), p, 1000, 256);
+  kept.deallocate_sync(q, 1000, 16);
+  on_device memory(pool);
+  cccl_shapes::resource_ref<device_accessible> ref(memory);
+  ref.deallocate(stream(2), ref.allocate(stream(2), 100, 8), 100, 8);
+  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(stream_resource, keeps_a_shared_allocator_as_long_as_it_is_kept) {
+  simulated_device device;
+  {
+    using pool_type = locked<pytorch<>, provider_ref<simulated_device>>;
+    using memory = stream_resource<shared_allocator<pool_type>, device_accessible>;
+    auto pool = make_shared_allocator<pool_type>(provider_ref(device));
+    cccl_shapes::any_resource<device_accessible> kept{memory(pool)};
+    pool = {};
+    auto copy = kept;
+    void* const p = kept.allocate(stream(1), 1000, 256);
+    kept = memory(make_shared_allocator<pool_type>(provider_ref(device)));
+    EXPECT_NE(kept, copy);
+    EXPECT_EQ(device.used(), 2_MiB);
+    copy.deallocate(stream(1), p, 1000, 256);
+    EXPECT_NE(copy.allocate_sync(1000, 256), nullptr);
+  }
+  EXPECT_EQ(device.used(), 0u);
+}
+
+TEST(stream_resource_threads, share_one_allocator_by_copies) {
+  using pool_type = locked<packed_tightly, host_pinned>;
+  const stream_resource memory(make_shared_allocator<pool_type>(host_memory()));
+  std::vector<std::thread> running;
+  for (std::uint64_t t = 0; t < 3; ++t) {
+    running.emplace_back([mine = memory, t]() mutable {
+      for (std::size_t i = 0; i < 500; ++i) {
+        const std::size_t alignment = std::size_t{1} << i % 13;
+        auto* const p = static_cast<std::uint64_t*>(mine.allocate(stream_id{t}, 8, alignment));
+        *p = t;
+        auto* const q = static_cast<std::uint64_t*>(mine.allocate_sync(8, alignment));
+        *q = t;
+        EXPECT_EQ(*p + *q, 2 * t);
+        mine.deallocate(stream_id{t}, p, 8, alignment);
+        mine.deallocate_sync(q, 8, alignment);
+      }
+    });
+  }
+  for (std::thread& t : running) t.join();
+  EXPECT_EQ(memory.allocator()->now().live, 0u);
+}
+
+TEST(stream_resource, does_what_its_comment_shows) {
+  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
+  tessera::stream_resource memory(pool);
+  void* p = memory.allocate(tessera::stream_id{1}, 1000, 256);
+  memory.deallocate(tessera::stream_id{1}, p, 1000, 256);
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+}  // namespace

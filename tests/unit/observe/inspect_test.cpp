@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_device.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/detail/reach.hpp>
+#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/observe/inspect.hpp>
+#include <tessera/provider/forwarding.hpp>
+#include <tessera/recipe/stitched.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using state = block_view::state;
+
+struct seen {
+  segment_view segment;
+  std::vector<block_view> blocks;
+};
+template <typename Pool>
+std::map<std::uintptr_t, seen> look_at(Pool& pool) {
+  std::map<std::uintptr_t, seen> found;
+  for_each_block(pool, [&](const segment_view& s, const block_view& b) {
+    found[s.address].segment = s;
+    found[s.address].blocks.push_back(b);
+  });
+  return found;
+}
+
+TEST(inspect, an_empty_allocator_holds_nothing) {
+  caching_allocator<pytorch_native, simulated_device> pool;
+  EXPECT_TRUE(look_at(pool).empty());
+  EXPECT_EQ(pinned_bytes(pool), 0u);
+}
+
+TEST(inspect, finds_a_live_block_by_its_address_alone) {
+  caching_allocator<pytorch_native, simulated_device> pool;
+  auto* const p = static_cast<std::byte*>(pool.allocate(1000, stream_id{3}));
+  const block_view found = live_block_at(pool, p);
+  EXPECT_EQ(found.address, reinterpret_cast<std::uintptr_t>(p));
+  EXPECT_EQ(found.bytes, 1024u);
+  EXPECT_EQ(found.requested, 1000u);
+  EXPECT_EQ(found.is, state::live);
+  EXPECT_EQ(found.stream, stream_id{3});
+  EXPECT_EQ(live_block_at(pool, p + 512).bytes, 0u);
+  EXPECT_EQ(live_block_at(pool, nullptr).bytes, 0u);
+  pool.deallocate(p);
+  EXPECT_EQ(live_block_at(pool, p).bytes, 0u);
+}
+
+TEST(inspect, a_block_is_found_by_its_own_address_where_an_alignment_moved_the_users) {
+  caching_allocator<pytorch_native, simulated_device> pool;
+  (void)pool.allocate(600);
+  const std::align_val_t alignment{4096};
+  void* const p = pool.allocate(1000, alignment);
+  EXPECT_EQ(place_of(pool, p).segment.bytes, 0u);
+  const block_place place = place_of(pool, aligned_request(1000, alignment).find(pool, p).address);
+  EXPECT_EQ(place.segment.bytes, 2_MiB);
+  EXPECT_EQ(place.offset, 1024u);
+}
+
+/// Every live block lies where a walk over all blocks finds it.
+template <typename Pool, typename Blocks>
+void expect_places(Pool& pool, Blocks& all_blocks) {
+  std::vector<void*> live;
+  for (std::size_t i = 0; i < 300; ++i) {
+    live.push_back(pool.allocate(1 + i * 7919 % 3'000'000, stream_id{i % 3}));
+    if (i % 3 == 2) pool.deallocate(std::exchange(live[i / 2], nullptr));
+  }
+  std::size_t found = 0, shared = 0;
+  all_blocks([&](auto& inner) {
+    for_each_block(inner, [&](const segment_view& segment, const block_view& block) {
+      if (block.is != state::live) return;
+      const block_place place = place_of(pool, reinterpret_cast<void*>(block.address));
+      ++found;
+      shared += place.offset > 0;
+      EXPECT_EQ(place.block.address, block.address);
+      EXPECT_EQ(place.block.requested, block.requested);
+      EXPECT_EQ(place.segment.address, segment.address);
+      EXPECT_EQ(place.segment.bytes, segment.bytes);
+      EXPECT_EQ(place.segment.stream, segment.stream);
+      EXPECT_EQ(place.segment.in_range, segment.in_range);
+      EXPECT_EQ(place.offset, block.address - segment.address);
+    });
+  });
+  EXPECT_EQ(found, 200u);
+  EXPECT_GT(shared, 20u);
+  for (void* p : live) pool.deallocate(p);
+}
+template <typename Recipe>
+void expect_places_under() {
+  caching_allocator<Recipe, simulated_device> pool;
+  const auto blocks = [&pool](auto f) { f(pool); };
+  expect_places(pool, blocks);
+  int elsewhere = 0;
+  EXPECT_EQ(place_of(pool, &elsewhere).segment.bytes, 0u);
+  EXPECT_EQ(place_of(pool, nullptr).segment.bytes, 0u);
+}
+TEST(inspect, finds_the_segment_of_a_block_and_how_far_it_lies_in_there) {
+  expect_places_under<pytorch_native>();
+  expect_places_under<pytorch_expandable>();
+  expect_places_under<stitched>();
+  expect_places_under<cuda_async>();
+}
+template <typename Pool>
+void expect_places_in(Pool& pool) {
+  const auto blocks = [&pool](auto f) { for_each_allocator(pool, [&f](auto& one, std::size_t) { f(one); }); };
+  // Places are asked for while the walk holds the mutex, which a caller must not do: copies are compared.
+  std::map<std::uintptr_t, std::uintptr_t> segment_of;
+  std::vector<void*> live;
+  for (std::size_t i = 0; i < 60; ++i) live.push_back(pool.allocate(1 + i * 7919, stream_id{i % 3}));
+  blocks([&](auto& one) {
+    for_each_block(one,
+                   [&](const segment_view& s, const block_view& b) { segment_of[b.address] = s.address; });
+  });
+  for (void* p : live) {
+    const auto address = reinterpret_cast<std::uintptr_t>(p);
+    const block_place place = place_of(pool, p);
+    EXPECT_EQ(place.segment.address, segment_of.at(address));
+    EXPECT_EQ(place.offset, address - place.segment.address);
+    EXPECT_EQ(live_block_at(pool, p).address, address);
+    pool.deallocate(p);
+    EXPECT_EQ(place_of(pool, p).block.bytes, 0u);
+  }
+}
+TEST(inspect, finds_blocks_through_every_front_end) {
+  locked<pytorch<>, simulated_device> shared;
+  expect_places_in(shared);
+  per_stream<pytorch<>, simulated_device> lanes;
+  expect_places_in(lanes);
+  auto owner = make_shared_allocator<per_stream<pytorch_expandable, simulated_device>>();
+  expect_places_in(owner);
+  std::vector<simulated_device> two;
+  for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
+  per_device<pytorch<>, simulated_device> all(std::move(two));
+  (void)all.allocate(1000, 1);
+  void* const p = all.allocate(1000, 1);
+  EXPECT_EQ(place_of(all, p).offset, 1024u);
+  EXPECT_EQ(place_of(all, &all).segment.bytes, 0u);
+}
+
+TEST(inspect, shows_each_block_of_a_segment_in_order) {
+  caching_allocator<pytorch_native, simulated_device> pool;
+  void* const a = pool.allocate(1000, stream_id{3});
+  void* const b = pool.allocate(600, stream_id{3});
+  (void)pool.record_stream(b, stream_id{4});
+  pool.device().hold_events(true);
+  pool.deallocate(b);
+  const auto found = look_at(pool);
+  ASSERT_EQ(found.size(), 1u);
+  const seen& only = found.begin()->second;
+  EXPECT_EQ(only.segment.bytes, 2_MiB);
+  EXPECT_EQ(only.segment.stream, stream_id{3});
+  EXPECT_EQ(only.segment.pool, 0u);
+  EXPECT_FALSE(only.segment.in_range);
+  ASSERT_EQ(only.blocks.size(), 3u);
+  EXPECT_EQ(only.blocks[0].address, reinterpret_cast<std::uintptr_t>(a));
+  EXPECT_EQ(only.blocks[0].is, state::live);
+  EXPECT_EQ(only.blocks[0].bytes, 1024u);
+  EXPECT_EQ(only.blocks[0].requested, 1000u);
+  EXPECT_EQ(only.blocks[1].is, state::pending);
+  EXPECT_EQ(only.blocks[1].requested, 600u);
+  EXPECT_EQ(only.blocks[2].is, state::free);
+  EXPECT_EQ(only.blocks[2].requested, 0u);
+  EXPECT_EQ(only.blocks[2].bytes, 2_MiB - 2048);
+  EXPECT_EQ(pinned_bytes(pool), 2_MiB - 2048);
+}
+
+TEST(inspect, shows_what_is_mapped_side_by_side_as_one) {
+  caching_allocator<pytorch_expandable, simulated_device> pool;
+  void* const low = pool.allocate(20_MiB);
+  void* const middle = pool.allocate(20_MiB);
+  void* const high = pool.allocate(20_MiB);
+  pool.deallocate(middle);
+  EXPECT_EQ(look_at(pool).size(), 1u);
+  EXPECT_EQ(pinned_bytes(pool), 0u) << "a whole page lies free";
+  pool.trim();
+  const auto found = look_at(pool);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found.begin()->first, reinterpret_cast<std::uintptr_t>(low));
+  EXPECT_EQ(found.rbegin()->first, reinterpret_cast<std::uintptr_t>(high));
+  for (const auto& [address, part] : found) {
+    EXPECT_TRUE(part.segment.in_range);
+    EXPECT_EQ(part.segment.bytes, 20_MiB);
+    ASSERT_EQ(part.blocks.size(), 1u);
+    EXPECT_EQ(part.blocks[0].is, state::live);
+  }
+  pool.deallocate(high);
+  void* const small = pool.allocate(12_MiB);
+  EXPECT_EQ(pinned_bytes(pool), 8_MiB) << "the rest of its page";
+  pool.deallocate(small);
+}
+
+/// A device that looks at the allocator while it is asked to take a segment back.
+class looking_device : public forwarding<simulated_device> {
+ public:
+  using forwarding::forwarding;
+  bool release(void* p, std::size_t bytes) noexcept {
+    look();
+    return works && to().release(p, bytes);
+  }
+  std::function<void()> look;
+  bool works = true;
+};
+
+TEST(inspect, shows_segments_that_are_just_going_back) {
+  simulated_device memory;
+  caching_allocator<pytorch_native, looking_device> pool{looking_device(memory)};
+  pool.deallocate(pool.allocate(30_MiB));
+  pool.deallocate(pool.allocate(1));
+  std::vector<std::size_t> seen;
+  pool.device().look = [&] {
+    std::size_t reserved = 0;
+    for (const auto& [address, part] : look_at(pool)) {
+      EXPECT_EQ(part.blocks.size(), 1u);
+      EXPECT_EQ(part.blocks[0].is, state::free);
+      reserved += part.segment.bytes;
+    }
+    EXPECT_EQ(reserved, pool.now().reserved);
+    seen.push_back(reserved);
+  };
+  pool.device().works = false;
+  pool.trim();
+  ASSERT_FALSE(seen.empty());
+  for (const std::size_t reserved : seen) EXPECT_EQ(reserved, 32_MiB);
+  EXPECT_EQ(look_at(pool).size(), 2u) << "they stay where the device fails";
+  seen.clear();
+  pool.device().works = true;
+  pool.trim();
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[0], 32_MiB);
+  EXPECT_TRUE(look_at(pool).empty());
+}
+
+/// What is free and not pinned is what trim gives back.
+template <typename Recipe>
+void pinned_is_what_trim_leaves() {
+  caching_allocator<Recipe, simulated_device> pool;
+  std::vector<void*> live;
+  std::uint64_t dice = 1;
+  for (int i = 0; i < 3000; ++i) {
+    dice = dice * 6364136223846793005u + 1442695040888963407u;
+    if (live.size() > 60 || (dice >> 40 & 3) == 0) {
+      if (live.empty()) continue;
+      std::swap(live[(dice >> 20) % live.size()], live.back());
+      pool.deallocate(live.back());
+      live.pop_back();
+    } else {
+      const std::size_t bytes = std::size_t{1} << (dice >> 58 & 15) << 8;
+      live.push_back(pool.allocate(bytes + (dice >> 33 & 255), stream_id{dice >> 50 & 1}));
+    }
+    std::size_t reserved = 0;
+    for (const auto& [address, part] : look_at(pool)) {
+      std::uintptr_t at = address;
+      for (const block_view& b : part.blocks) {
+        ASSERT_EQ(b.address, at);
+        at += b.bytes;
+      }
+      ASSERT_EQ(at - address, part.segment.bytes);
+      reserved += part.segment.bytes;
+    }
+    ASSERT_EQ(reserved, pool.now().reserved);
+    if (i % 300 == 299) {
+      const std::size_t pinned = pinned_bytes(pool);
+      ASSERT_LE(pinned, pool.now().cached);
+      pool.trim();
+      ASSERT_EQ(pool.now().cached, pinned);
+      ASSERT_EQ(pinned_bytes(pool), pinned);
+    }
+  }
+  EXPECT_GT(pinned_bytes(pool), 0u) << "nothing was tested";
+}
+TEST(inspect, pinned_is_what_trim_leaves) {
+  pinned_is_what_trim_leaves<pytorch_native>();
+  pinned_is_what_trim_leaves<pytorch_expandable>();
+  pinned_is_what_trim_leaves<stitched>();
+  pinned_is_what_trim_leaves<cuda_async>();
+}
+
+}  // namespace

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/observe/inspect.hpp>
+#include <tessera/recipe/torch_npu.hpp>
+#include <tessera/tessera.hpp>
+
+#include "../oom.hpp"
+
+// Every shipped recipe is driven into failures by random programs: what is said of each must fit the allocator, and no advice
+// may name what the recipe does already.
+namespace {
+
+using namespace tessera;
+using oom_tests::advises;
+
+template <typename Recipe>
+bool empties_the_cache(const policies<Recipe>& chosen, refusal why) {
+  for (const recovery_step step : chosen.recovery.steps(why)) {
+    if (step == recovery_step::evict_all) return true;
+  }
+  return false;
+}
+template <typename Recipe>
+bool grows_exactly(const policies<Recipe>& chosen) {
+  for (const recovery_step step : chosen.recovery.steps(refusal::by_device)) {
+    if (step == recovery_step::grow_exactly) return true;
+  }
+  return false;
+}
+template <typename Recipe>
+bool rounds_little(const policies<Recipe>& chosen) {
+  for (std::size_t bytes = 1; bytes < 100_MiB; bytes += bytes / 3 + 1) {
+    if (chosen.rounding.block_size(bytes) > align_up(bytes, 512)) return false;
+  }
+  return true;
+}
+
+/// The advice that contradicts the recipe, or -1.
+template <typename Recipe>
+int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
+  using growth = typename Recipe::growth;
+  const bool empties =
+      empties_the_cache(chosen, refusal::by_device) && empties_the_cache(chosen, refusal::by_limit);
+  std::array<bool, static_cast<std::size_t>(remedy::free_blocks)> on{};
+  const auto is_on = [&on](remedy what) -> bool& { return on[static_cast<std::size_t>(what)]; };
+  is_on(remedy::grow_in_place) = growth::way != growth_way::segments;
+  is_on(remedy::stitch) = growth::way == growth_way::stitching;
+  is_on(remedy::cut_smaller_pieces) = growth::way != growth_way::stitching;
+  is_on(remedy::empty_cache) = is_on(remedy::wait_for_streams) = empties;
+  is_on(remedy::try_later) = !empties;
+  is_on(remedy::give_back_later) = !Recipe::streams::crosses;  // no other leaves idle memory where it is
+  is_on(remedy::grow_exactly) = grows_exactly(chosen);
+  is_on(remedy::share_pool) = Recipe::pools::count == 1;
+  is_on(remedy::cross_streams) = Recipe::streams::crosses || growth::way != growth_way::segments ||
+                                 stream_id(chosen.streams.reuse_key(stream_id{1})) == stream_id{};
+  is_on(remedy::wait_in_order) = chosen.streams.crossing().by_waiting || !Recipe::streams::crosses;
+  is_on(remedy::raise_split_limit) = chosen.split.oversize() == unlimited;
+  is_on(remedy::cut_blocks) = chosen.split.should_split(1_MiB, 100_MiB);
+  is_on(remedy::keep_rests) = chosen.split.should_split(2_MiB, 2_MiB + 512);
+  is_on(remedy::round_less) = rounds_little(chosen);
+  is_on(remedy::raise_limit) = chosen.growth.limit(1_GiB) >= 1_GiB;
+  is_on(remedy::raise_device_limit) = true;  // the device has none
+  is_on(remedy::share_lanes) = true;         // there are none
+  for (std::size_t i = 0; i < told.remedy_count; ++i) {
+    const remedy what = told.remedies[i].what;
+    if (what != remedy::free_blocks && is_on(what)) return static_cast<int>(what);
+  }
+  return -1;
+}
+
+/// What is wrong with the words of an error, or nothing.
+std::string fault_of(const out_of_memory& error) {
+  const std::string_view text = error.what();
+  if (text.size() + 1 >= oom_text_bytes) return "the text is cut short";
+  std::size_t lines = 0;
+  for (std::size_t at = 0; at <= text.size(); ++lines) {
+    const std::size_t end = text.find('\n', at);
+    const std::string_view line = text.substr(at, end - at);
+    if (line.empty()) return "a line is empty";
+    if (line.size() > 160) return "too long: " + std::string(line);
+    if (end == std::string_view::npos) break;
+    at = end + 1;
+  }
+  return lines + 1 <= 12 ? "" : "too many lines";
+}
+
+/// What a report says of the blocks that is not so, or nothing.
+template <typename Allocator>
+std::string fault_of(const oom_report& told, Allocator& pool) {
+  const usage now = pool.now();
+  if (told.now != now) return "usage";
+  if (told.pinned != pinned_bytes(pool)) return "pinned bytes";
+  if (told.idle + told.pinned != now.cached) return "all that is cached is idle or pinned";
+  std::size_t largest = 0, used = 0, live_bytes = 0;
+  for_each_block(pool, [&](const segment_view&, const block_view& b) {
+    if (b.is == block_view::state::free && b.bytes > largest) largest = b.bytes;
+    if (b.is == block_view::state::live) live_bytes += b.bytes;
+    if (b.is != block_view::state::free) ++used;
+  });
+  if (told.largest.bytes != largest) return "the largest free block";
+  if (told.rounding + told.unsplit > live_bytes + told.block) return "waste";
+  for (std::size_t i = 0; i < told.pins.size(); ++i) {
+    const oom_report::pin& p = told.pins[i];
+    if (i > 0 && p.worth() > told.pins[i - 1].worth()) return "the order of pins";
+    if (p.bytes > 0 && (p.blocks == 0 || p.blocks > used || p.bytes > p.length)) return "a pin";
+    if (p.bytes == 0 && told.pinning > i) return "a pin is missing";
+  }
+  if (told.missing() > 0 && told.remedy_count == 0) return "no advice";
+  return {};
+}
+
+template <typename Recipe>
+class advice : public testing::Test {};
+using recipes = testing::Types<
+    pytorch<>, pytorch_expandable, cuda_async, torch_npu_native, torch_npu_expandable, paddle_auto_growth,
+    paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed, stitched, power_of_two, passthrough,
+    pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">, pytorch<"roundup_power2_divisions:4">,
+    torch_npu<"page_size:1g">, with<pytorch<>, recover_never>, with<pytorch<>, recover_like_paddle<true>>,
+    with<pytorch<>, grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(50))>>,
+    with<cuda_async, reuse_in_order<true, false, false>>, with<pytorch_expandable, recover_never>>;
+TYPED_TEST_SUITE(advice, recipes);
+
+TYPED_TEST(advice, never_names_what_is_on_and_fits_twelve_lines) {
+  std::size_t failures = 0;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto pick = [&](std::size_t below) { return static_cast<std::size_t>(random() % below); };
+    caching_allocator<TypeParam, simulated_device> pool{
+        simulated_device{simulated_device::options{.capacity = 100_MiB + pick(1_GiB)}}};
+    std::vector<void*> live;
+    for (int i = 0; i < 3000; ++i) {
+      if (!live.empty() && pick(100) < 35) {
+        std::swap(live[pick(live.size())], live.back());
+        if (pick(8) == 0) (void)pool.record_stream(live.back(), stream_id{pick(3)});
+        pool.deallocate(live.back());
+        live.pop_back();
+        continue;
+      }
+      if (i % 500 == 0) pool.device().hold_events(pick(2) == 0);
+      const std::size_t bytes = 1 + pick(std::size_t{1} << (8 + pick(19)));
+      const stream_id stream{pick(3)};
+      if (void* const p = pool.try_allocate(bytes, stream)) {
+        live.push_back(p);
+        continue;
+      }
+      ++failures;
+      const out_of_memory error = pool.failure(bytes, stream);
+      ASSERT_EQ(contradiction<TypeParam>(error.report(), pool.settings()), -1) << error.what();
+      ASSERT_EQ(fault_of(error), "") << error.what();
+      ASSERT_EQ(fault_of(error.report(), pool), "") << error.what();
+      ASSERT_STREQ(pool.audit(), nullptr);
+      if (pick(4) == 0) {
+        for (std::size_t k = live.size() / 2; k > 0; --k) {
+          std::swap(live[pick(live.size())], live.back());
+          pool.deallocate(live.back());
+          live.pop_back();
+        }
+      }
+    }
+  }
+  EXPECT_GE(failures, 100u);
+}
+
+}  // namespace

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/core/readable.hpp>
+#include <tessera/interop/driver_pool.hpp>
+#include <tessera/observe/report.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(readable, has_a_unit_and_two_digits) {
+  EXPECT_STREQ(readable(0).text(), "0 B");
+  EXPECT_STREQ(readable(1023).text(), "1023 B");
+  EXPECT_STREQ(readable(1024).text(), "1.00 KiB");
+  EXPECT_STREQ(readable(3_GiB / 2).text(), "1.50 GiB");
+  EXPECT_STREQ(readable(unlimited).text(), "16.00 EiB");
+}
+
+TEST(report, tells_what_was_counted_for_each_pool) {
+  caching_allocator<pytorch<"max_split_size_mb:30">, simulated_device> pool;
+  void* const small = pool.allocate(1000);
+  (void)pool.allocate(40_MiB);
+  pool.deallocate(small);
+  pool.deallocate(pool.allocate(5_MiB));
+  (void)pool.allocate(100);
+  const memory_report told = report_of(pool);
+  EXPECT_EQ(told.now, pool.now());
+  EXPECT_EQ(told.pinned, 2_MiB - 512);
+  EXPECT_EQ(told.footprint, pool.footprint());
+  ASSERT_EQ(told.pools.size(), 2u);
+  EXPECT_EQ(told.pools[0].allocation.allocated, 2);
+  EXPECT_EQ(told.pools[1].allocated_bytes.peak, static_cast<std::int64_t>(45_MiB));
+  EXPECT_EQ(told.oversize_allocations.current, 1);
+  EXPECT_EQ(told.max_split_size, 30_MiB);
+
+  const std::string table = table_of(told);
+  EXPECT_TRUE(has(table,
+                  "reserved 62.00 MiB of 80.00 GiB: live 40.00 MiB (requested 40.00 MiB), pending 0 B, "
+                  "cached 22.00 MiB, of it pinned 2.00 MiB\n"))
+      << table;
+  EXPECT_TRUE(has(table,
+                  "\nallocation                             2             2             4             2\n"
+                  "  small_pool                           1             1             2             1\n"
+                  "  large_pool                           1             2             2             1\n"))
+      << table;
+  EXPECT_TRUE(
+      has(table, "\nreserved_bytes                 62.00 MiB     62.00 MiB     62.00 MiB           0 B\n"))
+      << table;
+  EXPECT_TRUE(has(table, "\nmax_split_size                 30.00 MiB\n")) << table;
+  EXPECT_FALSE(has(table, "device calls"));
+
+  const std::string json = json_of(told);
+  EXPECT_TRUE(has(json,
+                  "\"allocation\": {\"all\": {\"current\": 2, \"peak\": 2, \"allocated\": 4, \"freed\": 2}, "
+                  "\"small_pool\": {\"current\": 1, "))
+      << json;
+  EXPECT_TRUE(has(json, "\"num_device_alloc\": 3,")) << json;
+  EXPECT_TRUE(has(json, "\"max_split_size\": 31457280,")) << json;
+}
+
+TEST(report, peaks_begin_again) {
+  caching_allocator<pytorch_native, simulated_device> pool;
+  pool.deallocate(pool.allocate(5_MiB));
+  pool.reset_peak_statistics();
+  EXPECT_EQ(report_of(pool).all.allocated_bytes.peak, 0);
+  EXPECT_EQ(report_of(pool).all.allocated_bytes.allocated, static_cast<std::int64_t>(5_MiB));
+  EXPECT_TRUE(has(json_of(report_of(pool)), "\"max_split_size\": -1,"));
+}
+
+TEST(report, tells_how_long_the_device_took) {
+  simulated_device device;
+  call_times times;
+  caching_allocator<pytorch_native, timed<simulated_device>> pool({device, times});
+  (void)pool.allocate(5_MiB);
+  const memory_report told = report_of(pool, &times);
+  EXPECT_EQ(told.calls[0].count, 1u);
+  EXPECT_TRUE(has(table_of(told), "\n  acquire                              1 ")) << table_of(told);
+  EXPECT_TRUE(has(json_of(told), "\"acquire\": {\"count\": 1, ")) << json_of(told);
+}
+
+TEST(report, is_to_be_had_of_any_allocator) {
+  locked<passthrough, simulated_device> one;
+  (void)one.allocate(1_MiB);
+  EXPECT_EQ(report_of(one).pools.size(), 1u);
+  EXPECT_TRUE(has(json_of(report_of(one)), "\"pool_0\": {"));
+  per_stream<pytorch_native, simulated_device> lanes;
+  (void)lanes.allocate(512, stream_id{1});
+  (void)lanes.allocate(512, stream_id{2});
+  EXPECT_EQ(report_of(lanes).pinned, 4_MiB - 1024);
+  EXPECT_EQ(report_of(lanes).counts[4].value, 2u);
+  configured<pytorch_family, simulated_device> chosen(pytorch_family::settings{});
+  (void)chosen.allocate(512);
+  EXPECT_EQ(report_of(chosen).all.allocation.current, 1);
+  driver_pool<cuda_async, simulated_device> driver;
+  (void)driver.allocate_async(512, {});
+  EXPECT_EQ(report_of(driver).all.allocation.current, 1);
+}
+
+}  // namespace

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstddef>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include <tessera/provider/byte_budget.hpp>
+
+namespace {
+
+using namespace tessera;
+
+const auto given = [] { return true; };
+const auto refused = [] { return false; };
+
+TEST(memory_budget, allows_just_what_it_has) {
+  memory_budget budget(100);
+  EXPECT_TRUE(budget.take(60, 0, given));
+  EXPECT_FALSE(budget.is_passed_by(40));
+  EXPECT_TRUE(budget.is_passed_by(41));
+  EXPECT_FALSE(budget.take(41, 0, given));
+  EXPECT_TRUE(budget.take(40, 0, given));
+  EXPECT_FALSE(budget.take(1, 0, given));
+  budget.give_back(60);
+  EXPECT_EQ(budget.taken(), 40u);
+  EXPECT_TRUE(budget.take(100, 99, given));
+  EXPECT_FALSE(budget.take(100, 99, given));
+  EXPECT_TRUE(budget.is_passed_by(unlimited));
+}
+
+TEST(memory_budget, says_what_is_left) {
+  memory_budget budget(100);
+  EXPECT_EQ(budget.left(), 100u);
+  EXPECT_TRUE(budget.take(60, 0, [] { return true; }));
+  EXPECT_EQ(budget.left(), 40u);
+  budget.set_limit(50);
+  EXPECT_EQ(budget.left(), 0u);
+  budget.give_back(60);
+  EXPECT_EQ(budget.left(), 50u);
+}
+
+TEST(memory_budget, does_not_count_what_was_not_given) {
+  memory_budget budget(100);
+  EXPECT_FALSE(budget.take(100, 0, refused));
+  EXPECT_EQ(budget.taken(), 0u);
+  EXPECT_TRUE(budget.take(100, 0, given));
+}
+
+TEST(memory_budget, knows_the_most_that_was_taken_at_one_time) {
+  memory_budget budget(100);
+  EXPECT_TRUE(budget.take(60, 0, given));
+  budget.give_back(60);
+  EXPECT_TRUE(budget.take(40, 0, given));
+  EXPECT_FALSE(budget.take(50, 0, refused));
+  EXPECT_EQ(budget.peak(), 60u);
+  budget.reset_peak();
+  EXPECT_EQ(budget.peak(), 40u);
+  EXPECT_TRUE(budget.take(30, 0, given));
+  EXPECT_EQ(budget.peak(), 70u);
+}
+TEST(memory_budget, what_goes_back_during_a_call_may_have_been_there_with_what_it_gave) {
+  memory_budget budget(100);
+  EXPECT_TRUE(budget.take(60, 0, given));
+  EXPECT_TRUE(budget.take(40, 0, [&budget] {
+    budget.give_back(60);
+    return true;
+  }));
+  EXPECT_EQ(budget.taken(), 40u);
+  EXPECT_EQ(budget.peak(), 100u);
+}
+
+TEST(memory_budget, a_lower_limit_takes_nothing_back) {
+  memory_budget budget(100);
+  EXPECT_TRUE(budget.take(80, 0, given));
+  budget.set_limit(50);
+  EXPECT_EQ(budget.limit(), 50u);
+  EXPECT_TRUE(budget.is_passed_by(0));
+  EXPECT_FALSE(budget.take(1, 0, given));
+  budget.give_back(80);
+  EXPECT_TRUE(budget.take(50, 0, given));
+}
+
+/// Asks for 60 of 100 and meanwhile, in another thread, for `other`, which comes before the first call has ended or after.
+///   Returns:  whether the other one got it
+bool got_beside_60(memory_budget& budget, std::size_t other, bool first_is_given) {
+  std::thread second;
+  bool got = false;
+  EXPECT_EQ(budget.take(60, 0,
+                        [&] {
+                          std::atomic<bool> is_there{false};
+                          second = std::thread([&] {
+                            is_there = true;
+                            got = budget.take(other, 0, given);
+                          });
+                          while (!is_there) std::this_thread::yield();
+                          for (int i = 0; i < 100; ++i) std::this_thread::yield();
+                          return first_is_given;
+                        }),
+            first_is_given);
+  second.join();
+  return got;
+}
+
+TEST(memory_budget, who_is_in_want_waits_for_calls_that_may_fail) {
+  for (int round = 0; round < 50; ++round) {
+    memory_budget budget(100);
+    EXPECT_TRUE(got_beside_60(budget, 50, false));
+    EXPECT_EQ(budget.taken(), 50u);
+  }
+}
+
+TEST(memory_budget, calls_that_overlap_do_not_pass_it_together) {
+  for (int round = 0; round < 50; ++round) {
+    memory_budget budget(100);
+    EXPECT_FALSE(got_beside_60(budget, 50, true));
+    EXPECT_EQ(budget.taken(), 60u);
+  }
+}
+
+TEST(memory_budget, nobody_waits_where_it_does_not_matter) {
+  memory_budget budget(100);
+  EXPECT_TRUE(budget.take(60, 0, [&] {
+    EXPECT_FALSE(budget.is_passed_by(100));
+    EXPECT_TRUE(budget.take(40, 0, given));   // fits beside it
+    EXPECT_FALSE(budget.take(61, 0, given));  // does not fit without it either
+    return true;
+  }));
+  EXPECT_EQ(budget.taken(), 100u);
+}
+
+}  // namespace

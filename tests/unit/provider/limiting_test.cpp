@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cstddef>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/law/provider.hpp>
+#include <tessera/law/sharing.hpp>
+#include <tessera/provider/limiting.hpp>
+#include <tessera/provider/simulated_npu.hpp>
+#include <tessera/tessera.hpp>
+
+#include "../concurrent/devices.hpp"
+
+namespace {
+
+using namespace tessera;
+using adaptor_tests::gated_device;
+using adaptor_tests::gated_ref;
+
+using limited_simulated = limited<simulated_device>;
+static_assert(limited_provider<limited_simulated> && paged_provider<limited_simulated> &&
+              event_provider<limited_simulated> && sharing_provider<limited_simulated>);
+static_assert(!is_thread_safe<limited_simulated> && is_thread_safe<limited<gated_ref>>);
+static_assert(!registering_provider<limited_simulated>);
+
+TEST(limited, keeps_the_laws_of_a_provider) {
+  limited_simulated device(simulated_device{}, 40_GiB);
+  EXPECT_STREQ(law::provider(device).broken, nullptr);
+  EXPECT_EQ(device.taken(), 0u);
+  limited<simulated_npu> npu(simulated_npu{}, 40_GiB);
+  limited<simulated_npu> other(npu.to().another_process(), 40_GiB);
+  EXPECT_STREQ(law::provider(npu).broken, nullptr);
+  EXPECT_STREQ(law::sharing(npu, other).broken, nullptr);
+  EXPECT_EQ(npu.taken(), 0u);
+}
+
+TEST(limited, refuses_where_the_device_has_room) {
+  limited_simulated device(simulated_device{}, 100_MiB);
+  EXPECT_EQ(device.limit(), 100_MiB);
+  EXPECT_EQ(device.capacity(), 100_MiB);
+  void* const first = device.acquire(60_MiB);
+  EXPECT_TRUE(device.over_limit(50_MiB));
+  EXPECT_EQ(device.acquire(50_MiB), nullptr);
+  EXPECT_EQ(device.to().calls().acquire, 1u);
+  EXPECT_FALSE(device.over_limit(40_MiB));
+  void* const second = device.acquire(40_MiB, huge_pages);
+  EXPECT_NE(second, nullptr);
+  EXPECT_EQ(device.acquire(512), nullptr);
+  EXPECT_TRUE(device.release(first, 60_MiB));
+  EXPECT_EQ(device.taken(), 40_MiB);
+  EXPECT_TRUE(device.release(second, 40_MiB));
+  EXPECT_EQ(device.taken(), 0u);
+}
+
+/// Of the device's memory or of the limit, whichever is less.
+TEST(limited, says_what_is_available_under_the_limit) {
+  simulated_device under({.capacity = 1_GiB});
+  limited<provider_ref<simulated_device>> device(provider_ref<simulated_device>(under), 100_MiB);
+  EXPECT_EQ(device.available(), 100_MiB);
+  void* const p = device.acquire(60_MiB);
+  EXPECT_EQ(device.available(), 40_MiB);
+  void* const other = under.acquire(1_GiB - 80_MiB);
+  EXPECT_EQ(device.available(), 20_MiB);
+  EXPECT_TRUE(under.release(other, 1_GiB - 80_MiB) && device.release(p, 60_MiB));
+  EXPECT_EQ(device.available(), 100_MiB);
+
+  caching_allocator<paddle_naive_best_fit, provider_ref<decltype(device)>> pool{provider_ref(device)};
+  void* const small = pool.allocate(1_MiB);  // of a chunk that is a share of what is available
+  EXPECT_GT(pool.now().reserved, 80_MiB);
+  pool.deallocate(small);
+}
+
+TEST(limited, a_failing_call_leaves_the_allowance_as_it_was) {
+  limited_simulated device(simulated_device{}, 100_MiB);
+  device.to().fail_call(1);
+  EXPECT_EQ(device.acquire(100_MiB), nullptr);
+  EXPECT_EQ(device.taken(), 0u);
+  void* const all = device.acquire(100_MiB);
+  ASSERT_NE(all, nullptr);
+  device.to().fail_call(1);
+  EXPECT_FALSE(device.release(all, 100_MiB));
+  EXPECT_EQ(device.taken(), 100_MiB);
+  EXPECT_TRUE(device.release(all, 100_MiB));
+
+  simulated_device::physical plain;
+  limited_simulated::physical made;
+  device.to().fail_call(1);
+  EXPECT_FALSE(device.create(100_MiB, normal_pages, made));
+  EXPECT_EQ(device.taken(), 0u);
+  ASSERT_TRUE(device.create(100_MiB, normal_pages, made));
+  EXPECT_FALSE(device.create(2_MiB, normal_pages, made));
+  EXPECT_TRUE(device.to().create(2_MiB, normal_pages, plain));  // past it, there is room
+  device.to().fail_call(1);
+  EXPECT_FALSE(device.destroy(made));
+  EXPECT_EQ(device.taken(), 100_MiB);
+  EXPECT_TRUE(device.destroy(made));
+  EXPECT_EQ(device.taken(), 0u);
+}
+
+TEST(limited, what_another_process_made_counts_there) {
+  limited<simulated_device> device(simulated_device{}, 10_MiB);
+  limited<simulated_device> other(device.to().another_process(), 2_MiB);
+  limited_simulated::physical made, imported;
+  limited_simulated::shareable name;
+  ASSERT_TRUE(device.create(10_MiB, normal_pages, made));
+  ASSERT_TRUE(device.export_memory(made, importers::any, name));
+  ASSERT_TRUE(other.import_memory(name, imported));
+  EXPECT_EQ(other.taken(), 0u);
+  EXPECT_TRUE(other.destroy(imported));
+  EXPECT_EQ(other.taken(), 0u);
+  EXPECT_TRUE(device.destroy(made));
+}
+
+TEST(limited, moves_with_what_it_holds) {
+  limited_simulated device(simulated_device{}, 10_MiB);
+  void* const p = device.acquire(8_MiB);
+  limited_simulated moved = std::move(device);
+  EXPECT_EQ(moved.taken(), 8_MiB);
+  EXPECT_TRUE(moved.over_limit(3_MiB));
+  EXPECT_TRUE(moved.release(p, 8_MiB));
+}
+
+TEST(limited, the_lower_of_two_limits_counts) {
+  limited<limited_simulated> device(limited_simulated(simulated_device{}, 10_MiB), 20_MiB);
+  EXPECT_EQ(device.capacity(), 10_MiB);
+  EXPECT_TRUE(device.over_limit(11_MiB));
+  EXPECT_EQ(device.acquire(11_MiB), nullptr);
+  EXPECT_EQ(device.taken(), 0u);
+  limited<limited_simulated>::physical made;
+  EXPECT_TRUE(device.create(10_MiB, normal_pages, made));
+  EXPECT_TRUE(device.destroy(made));
+}
+
+TEST(limited, holds_for_pages_too) {
+  for (const std::size_t limit : {50_MiB, 64_MiB}) {
+    caching_allocator<pytorch_expandable, limited_simulated> pool(
+        limited_simulated(simulated_device{}, limit));
+    std::vector<void*> blocks;
+    while (void* const p = pool.try_allocate(3_MiB)) blocks.push_back(p);
+    EXPECT_LE(pool.now().reserved, limit);
+    EXPECT_GT(pool.now().reserved + 20_MiB, limit);
+    EXPECT_EQ(pool.device().taken(), pool.now().reserved);
+    for (void* p : blocks) pool.deallocate(p);
+    pool.trim();
+    EXPECT_EQ(pool.device().taken(), 0u);
+    EXPECT_STREQ(pool.audit(), nullptr);
+  }
+}
+
+TEST(limited, holds_where_pages_are_stitched) {
+  caching_allocator<stitched, limited_simulated> pool(limited_simulated(simulated_device{}, 64_MiB));
+  std::vector<void*> blocks;
+  for (std::size_t bytes : {5_MiB, 9_MiB, 13_MiB, 3_MiB}) blocks.push_back(pool.allocate(bytes));
+  for (void*& p : blocks) pool.deallocate(std::exchange(p, nullptr));
+  blocks.assign(1, pool.allocate(60_MiB));
+  EXPECT_LE(pool.device().taken(), 64_MiB);
+  EXPECT_EQ(pool.try_allocate(8_MiB), nullptr);
+  EXPECT_EQ(pool.device().taken(), pool.now().reserved);
+  pool.deallocate(blocks.front());
+}
+
+TEST(limited, a_refusal_for_the_limit_is_told_from_one_for_want_of_memory) {
+  using recipe = with<pytorch<>, recover_unless_over_limit>;
+  caching_allocator<recipe, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
+  pool.deallocate(pool.allocate(30_MiB));
+  EXPECT_EQ(pool.try_allocate(35_MiB), nullptr);
+  EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
+  EXPECT_EQ(pool.now().cached, 30_MiB);
+}
+
+TEST(limited, several_allocators_on_a_device_share_it) {
+  limited_simulated device(simulated_device{}, 10_MiB);
+  using one = caching_allocator<passthrough, provider_ref<limited_simulated>>;
+  one first{provider_ref(device)}, second{provider_ref(device)};
+  void* const held = first.allocate(6_MiB);
+  EXPECT_EQ(second.try_allocate(6_MiB), nullptr);
+  first.deallocate(held);
+  void* const now = second.try_allocate(6_MiB);
+  EXPECT_NE(now, nullptr);
+  second.deallocate(now);
+}
+
+TEST(limited, threads_that_race_never_pass_it) {
+  gated_device device(1_GiB);
+  limited<gated_ref> shared(gated_ref(device), 10_MiB);
+  std::atomic<std::size_t> most{0};
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::size_t i = 0; i < 2'000; ++i) {
+        const std::size_t bytes = (1 + (i + t) % 4) * 1_MiB;
+        void* const p = shared.acquire(bytes);
+        for (std::size_t used = device.used(), seen = most;
+             used > seen && !most.compare_exchange_weak(seen, used);) {
+        }
+        if (p != nullptr) (void)shared.release(p, bytes);
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_LE(most.load(), 10_MiB);
+  EXPECT_GT(most.load(), 0u);
+  EXPECT_EQ(shared.taken(), 0u);
+  EXPECT_EQ(device.used(), 0u);
+}
+
+TEST(limited, holds_for_lanes_together) {
+  per_stream<pytorch<>, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
+  void* const a = pool.allocate(20_MiB, stream_id{1});
+  void* const b = pool.allocate(20_MiB, stream_id{2});
+  EXPECT_EQ(pool.try_allocate(512, stream_id{3}), nullptr);
+  pool.deallocate(a);
+  void* const c = pool.try_allocate(512, stream_id{3});
+  EXPECT_NE(c, nullptr);
+  pool.deallocate(b);
+  pool.deallocate(c);
+  pool.trim();
+  EXPECT_EQ(pool.with_device([](auto& d) { return d.taken(); }), 0u);
+}
+
+TEST(limited, is_named_where_memory_runs_out) {
+  caching_allocator<pytorch<>, limited_simulated> pool{limited_simulated(simulated_device{}, 30_MiB)};
+  (void)pool.allocate(5_MiB);
+  const out_of_memory error = pool.failure(12_MiB);
+  EXPECT_TRUE(error.report().device_is_limited);
+  EXPECT_EQ(error.report().room(), 10_MiB);
+  EXPECT_EQ(error.report().remedies[0].what, remedy::raise_device_limit);
+  EXPECT_NE(
+      std::string_view(error.what())
+          .find("would help: a higher limit of the provider, which refused 12.00 MiB [layer/limited.hpp]"),
+      std::string_view::npos)
+      << error.what();
+}
+
+}  // namespace

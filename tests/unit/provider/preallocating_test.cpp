@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+#include <tessera/law/provider.hpp>
+#include <tessera/provider/preallocating.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using region = reserved_region<simulated_device>;
+using provider = reserving<simulated_device>;
+static_assert(event_provider<provider> && paged_provider<provider>);
+
+TEST(reserving, keeps_the_law_of_providers) {
+  simulated_device device;
+  region reserved(device, 1_MiB);
+  provider from(reserved);
+  EXPECT_STREQ(law::provider(from).broken, nullptr);
+}
+
+TEST(reserving, serves_many_segments_with_one_call_and_then_asks_the_device) {
+  simulated_device device;
+  {
+    region reserved(device, 1_MiB);
+    {
+      caching_allocator<pinned, provider> pool{provider(reserved)};
+      EXPECT_EQ(device.calls().acquire, 0u);
+      void* const first = pool.allocate(256_KiB);
+      auto* const second = static_cast<std::byte*>(pool.allocate(256_KiB));
+      EXPECT_EQ(second, static_cast<std::byte*>(first) + 256_KiB);
+      EXPECT_NE(pool.allocate(512_KiB), nullptr);
+      EXPECT_EQ(device.calls().acquire, 1u);
+      EXPECT_NE(pool.allocate(4_KiB), nullptr);
+      EXPECT_EQ(device.calls().acquire, 2u);
+      EXPECT_EQ(device.used(), 1_MiB + 4_KiB);
+      EXPECT_STREQ(pool.audit(), nullptr);
+    }
+    EXPECT_EQ(device.used(), 1_MiB);
+  }
+  EXPECT_EQ(device.used(), 0u);
+}
+
+TEST(reserving, uses_again_what_was_given_back_behind_the_last_segment) {
+  simulated_device device;
+  region reserved(device, 1_MiB);
+  provider from(reserved);
+  void* const first = from.acquire(256_KiB);
+  void* const second = from.acquire(256_KiB);
+  void* const third = from.acquire(512_KiB);
+  EXPECT_TRUE(from.release(third, 512_KiB));
+  EXPECT_EQ(from.acquire(512_KiB), third);
+  EXPECT_TRUE(from.release(first, 256_KiB));
+  void* const outside = from.acquire(256_KiB);
+  EXPECT_EQ(device.calls().acquire, 2u);
+  EXPECT_TRUE(from.release(second, 256_KiB));
+  EXPECT_TRUE(from.release(third, 512_KiB));
+  EXPECT_EQ(from.acquire(1_MiB), first);
+  EXPECT_TRUE(from.release(first, 1_MiB));
+  EXPECT_TRUE(from.release(outside, 256_KiB));
+  EXPECT_EQ(device.used(), 1_MiB);
+}
+
+// A device waits for work before it takes memory back; a region does not, and would hand it to another stream.
+TEST(reserving, lets_no_stream_have_what_another_one_still_works_on) {
+  constexpr stream_id first{1}, second{2};
+  simulated_device device;
+  region reserved(device, 4_MiB);
+  caching_allocator<passthrough, provider> pool{provider(reserved)};
+  void* const p = pool.allocate(1_MiB, first);
+  device.submit(first, 1'000'000'000);
+  const std::uint64_t end = device.now_ns() + 1'000'000'000;
+  pool.deallocate(p);
+  EXPECT_EQ(pool.allocate(1_MiB, second), p);
+  EXPECT_GE(device.now_ns(), end);
+}
+
+TEST(reserving, waits_for_nothing_where_work_uses_only_what_is_recorded) {
+  constexpr stream_id first{1}, second{2};
+  simulated_device device;
+  region reserved(device, 4_MiB);
+  using recorded = reserving<simulated_device, true>;
+  caching_allocator<passthrough, recorded> pool{recorded(reserved)};
+  void* const p = pool.allocate(1_MiB, first);
+  device.submit(first, 1'000'000'000);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.allocate(1_MiB, second), p);
+  EXPECT_LT(device.now_ns(), 1'000'000'000u);
+}
+
+TEST(reserving, asks_the_device_where_there_is_no_region) {
+  simulated_device device(simulated_device::options{.capacity = 1_MiB});
+  region none(device, 0), too_large(device, 2_MiB);
+  for (region* reserved : {&none, &too_large}) {
+    provider from(*reserved);
+    void* const p = from.acquire(512_KiB);
+    EXPECT_NE(p, nullptr);
+    EXPECT_EQ(from.acquire(1_MiB), nullptr);
+    EXPECT_TRUE(from.release(p, 512_KiB));
+  }
+  EXPECT_EQ(device.calls().refused, 3u);
+}
+
+TEST(reserving, leaves_pages_of_other_kinds_to_the_device) {
+  simulated_device device;
+  region reserved(device, 4_MiB);
+  provider from(reserved);
+  void* const huge = from.acquire(2_MiB, page_kind{.size = page_size::huge});
+  EXPECT_EQ(device.used(), 2_MiB);
+  EXPECT_TRUE(from.release(huge, 2_MiB));
+  EXPECT_EQ(device.used(), 0u);
+}
+
+}  // namespace

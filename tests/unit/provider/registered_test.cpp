@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+
+#include <gtest/gtest.h>
+
+#include <tessera/provider/registered.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+constexpr auto no_owner = address_directory::no_owner;
+
+TEST(registered, keeps_what_is_mapped_in_the_directory) {
+  simulated_device device;
+  address_directory where;
+  registered<simulated_device> as_seven(device, where, 7);
+  static_assert(virtual_memory_provider<registered<simulated_device>>);
+  auto* const range = static_cast<char*>(as_seven.reserve(10_MiB, 2_MiB));
+  simulated_device::physical low, high;
+  ASSERT_TRUE(as_seven.create(2_MiB, normal_pages, low) && as_seven.create(4_MiB, normal_pages, high));
+  EXPECT_EQ(where.owner_of(range), no_owner);
+
+  device.fail_call(1);
+  EXPECT_FALSE(as_seven.map(range, 2_MiB, low));
+  EXPECT_EQ(where.owner_of(range), no_owner);
+  EXPECT_TRUE(as_seven.map(range, 2_MiB, low));
+  EXPECT_TRUE(as_seven.map(range + 4_MiB, 4_MiB, high));
+  EXPECT_EQ(where.owner_of(range), 7u);
+  EXPECT_EQ(where.owner_of(range + 2_MiB), no_owner);
+  EXPECT_EQ(where.owner_of(range + 8_MiB - 1), 7u);
+  EXPECT_EQ(where.owner_of(range + 8_MiB), no_owner);
+
+  device.fail_call(1);
+  EXPECT_FALSE(as_seven.unmap(range + 4_MiB, 4_MiB));
+  EXPECT_EQ(where.owner_of(range + 4_MiB), 7u);
+  EXPECT_TRUE(as_seven.unmap(range + 4_MiB, 4_MiB));
+  EXPECT_EQ(where.owner_of(range + 4_MiB), no_owner);
+  EXPECT_EQ(where.owner_of(range), 7u);
+}
+
+// As an allocator may try whose device could not take away what it had put there.
+TEST(registered, refuses_to_map_where_something_is) {
+  simulated_device device;
+  address_directory where;
+  registered<simulated_device> as_seven(device, where, 7);
+  auto* const range = static_cast<char*>(as_seven.reserve(4_MiB, 2_MiB));
+  simulated_device::physical all, half;
+  ASSERT_TRUE(as_seven.create(4_MiB, normal_pages, all) && as_seven.create(2_MiB, normal_pages, half));
+  ASSERT_TRUE(as_seven.map(range, 4_MiB, all));
+  EXPECT_FALSE(as_seven.map(range, 2_MiB, half));
+  EXPECT_EQ(where.owner_of(range), 7u);
+  EXPECT_FALSE(as_seven.map(range + 2_MiB, 2_MiB, half));
+  EXPECT_EQ(where.owner_of(range), 7u);
+  EXPECT_TRUE(as_seven.unmap(range, 4_MiB));
+  EXPECT_EQ(where.owner_of(range), no_owner);
+  EXPECT_EQ(where.owner_of(range + 2_MiB), no_owner);
+  EXPECT_TRUE(as_seven.unreserve(range, 4_MiB));
+}
+
+}  // namespace

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/provider/stream_registry.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using told = listing_streams<simulated_device>;
+static_assert(stream_listing_provider<told> && ordering_provider<told> &&
+              !stream_listing_provider<simulated_device>);
+
+constexpr stream_id one{1}, two{2};
+constexpr std::uint64_t long_ns = 1'000'000'000;
+
+TEST(listing_streams, lets_blocks_come_back_that_only_wait_for_streams_that_have_ended) {
+  simulated_device device;
+  ended_streams ended;
+  caching_allocator<pytorch<>, told> pool{told(device, ended)};
+  void* const p = pool.allocate(5_MiB);
+  EXPECT_TRUE(pool.record_stream(p, one));
+  ended.end(one);
+  const std::uint64_t records = device.calls().record;
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(device.calls().record, records);  // the device is not asked about what is not there
+  void* const q = pool.allocate(5_MiB);
+  EXPECT_EQ(q, p);
+  EXPECT_FALSE(pool.record_stream(q, one));
+  EXPECT_TRUE(pool.record_stream(q, two));
+  device.submit(two, long_ns);
+  pool.deallocate(q);
+  EXPECT_EQ(pool.now().pending, 5_MiB);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(listing_streams, are_there_again_once_they_begin) {
+  simulated_device device;
+  ended_streams ended;
+  locked<pytorch<>, told> pool{told(device, ended)};
+  ended.end(one);
+  void* const p = pool.allocate(5_MiB);
+  EXPECT_FALSE(pool.record_stream(p, one));
+  ended.begin(one);
+  EXPECT_TRUE(pool.record_stream(p, one));
+  device.submit(one, long_ns);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.now().pending, 5_MiB);
+}
+
+TEST(listing_streams, have_done_all_their_work) {
+  simulated_device device;
+  ended_streams ended;
+  told seen(device, ended);
+  device.submit(one, long_ns);
+  EXPECT_EQ(seen.position(one), 1u);
+  EXPECT_FALSE(seen.is_done(one, 1));
+  EXPECT_FALSE(seen.is_behind(two, one, 1));
+  ended.end(one);
+  EXPECT_FALSE(seen.has_stream(one));
+  EXPECT_TRUE(seen.has_stream(two));
+  EXPECT_EQ(seen.position(one), 0u);
+  EXPECT_TRUE(seen.is_done(one, 1));
+  EXPECT_TRUE(seen.is_behind(two, one, 1));
+  const std::uint64_t waits = device.calls().let_wait;
+  EXPECT_TRUE(seen.let_wait(two, one, 1));
+  EXPECT_FALSE(seen.let_wait(one, two, 0));
+  EXPECT_EQ(device.calls().let_wait, waits);
+  EXPECT_TRUE(seen.let_wait(two, stream_id{3}, 0));
+  EXPECT_EQ(device.calls().let_wait, waits + 1);
+  told::event mark;
+  EXPECT_FALSE(seen.record(one, mark));
+  EXPECT_TRUE(seen.record(two, mark));
+  EXPECT_TRUE(seen.synchronize(one));
+  EXPECT_EQ(device.calls().synchronize, 0u);
+  EXPECT_TRUE(seen.synchronize(two));
+  EXPECT_EQ(device.calls().synchronize, 1u);
+}
+
+TEST(listing_streams, leave_their_blocks_to_others_that_may_cross) {
+  simulated_device device;
+  ended_streams ended;
+  caching_allocator<cuda_async, told> pool{told(device, ended)};
+  device.submit(one, long_ns);
+  void* const p = pool.allocate(5_MiB, one);
+  pool.deallocate(p);
+  ended.end(one);
+  EXPECT_EQ(pool.allocate(5_MiB, two), p);
+  EXPECT_EQ(device.calls().let_wait, 0u);
+}
+
+}  // namespace

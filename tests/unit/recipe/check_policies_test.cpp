@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Policies that answer only when the program runs, and break their laws then. What constant expressions can ask is refused
+// by the compiler (tests/diagnostic/recipe_*.cpp).
+#include <cstddef>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+template <typename Policy, typename Base = pytorch<>>
+using pool_with = caching_allocator<with<Base, Policy>, simulated_device>;
+
+/// Answers for sizes of 512 bytes and more what it is told to, and is lawful below.
+template <std::size_t (*Answer)(std::size_t)>
+struct rounds {
+  [[nodiscard]] static std::size_t block_size(std::size_t n) noexcept { return n <= 512 ? 512 : Answer(n); }
+  bool operator==(const rounds&) const = default;
+};
+std::size_t as_it_is(std::size_t n) { return n; }
+std::size_t half(std::size_t n) { return align_up(n / 2, 512); }
+std::size_t nothing(std::size_t) { return 0; }
+std::size_t everything(std::size_t) { return unlimited / min_alignment * min_alignment; }
+std::size_t next_512(std::size_t n) { return align_up(n, 512); }
+
+constexpr const char* rounding_rule = "a block holds the request, and is a multiple of min_alignment";
+
+/// Ends when a request of 1000 bytes misses, and also when it could hit a free block.
+template <typename Pool>
+void expect_death_of_request(const char* words) {
+  Pool pool;
+  EXPECT_DEATH((void)pool.try_allocate(1000), words);
+  pool.deallocate(pool.allocate(512));
+  EXPECT_DEATH((void)pool.try_allocate(1000), words);
+}
+
+TEST(check_policies_death, a_block_of_another_size_than_can_be_ends_the_program) {
+  expect_death_of_request<pool_with<rounds<as_it_is>>>(
+      "Recipe::rounding: block_size\\(1000\\) is 1000; a block holds the request");
+  expect_death_of_request<pool_with<rounds<half>>>("Recipe::rounding: block_size\\(1000\\) is 512; ");
+  expect_death_of_request<pool_with<rounds<nothing>>>("Recipe::rounding: block_size\\(1000\\) is 0; ");
+  expect_death_of_request<pool_with<rounds<everything>>>(rounding_rule);
+  expect_death_of_request<pool_with<round_padded<64, rounds<as_it_is>>>>(rounding_rule);
+  expect_death_of_request<locked<with<pytorch<>, rounds<half>>, simulated_device>>(rounding_rule);
+  expect_death_of_request<per_stream<with<pytorch<>, rounds<half>>, simulated_device>>(rounding_rule);
+  expect_death_of_request<pool_with<rounds<half>, stitched>>(rounding_rule);
+  expect_death_of_request<pool_with<rounds<half>, pytorch_expandable>>(rounding_rule);
+}
+
+TEST(check_policies, a_policy_that_answers_when_the_program_runs_serves) {
+  pool_with<rounds<next_512>> pool;
+  void* const p = pool.allocate(1000);
+  EXPECT_EQ(pool.now().live, 1024u);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.audit(), nullptr);
+}
+
+/// A policy whose base needs no look when the program runs, but which does itself.
+struct derived : round_to_multiple<512> {
+  [[nodiscard]] static std::size_t block_size(std::size_t n) noexcept { return n == 1000 ? 999 : 512; }
+  bool operator==(const derived&) const = default;
+};
+TEST(check_policies_death, what_a_base_keeps_to_is_not_taken_for_granted) {
+  static_assert(always_lawful<round_to_multiple<512>> && !always_lawful<derived>);
+  expect_death_of_request<pool_with<derived>>("Recipe::rounding: block_size\\(1000\\) is 999; ");
+}
+
+struct pools_by_mib {
+  static constexpr std::size_t count = 2;
+  [[nodiscard]] static std::size_t select(std::size_t block) noexcept { return block >> 20; }
+  bool operator==(const pools_by_mib&) const = default;
+};
+TEST(check_policies_death, a_pool_that_is_not_there_ends_the_program) {
+  pool_with<pools_by_mib> pool;
+  pool.deallocate(pool.allocate(1_MiB));
+  EXPECT_DEATH((void)pool.try_allocate(2_MiB),
+               "Recipe::pools: select\\(2097152\\) is 2; a pool's number is below count");
+}
+
+template <std::size_t Segment>
+struct grows_to : grow_exactly<> {
+  [[nodiscard]] static std::size_t segment_size(std::size_t, const usage&) noexcept { return Segment; }
+  bool operator==(const grows_to&) const = default;
+};
+TEST(check_policies_death, a_segment_that_cannot_be_ends_the_program) {
+  pool_with<grows_to<1_MiB>> small;
+  small.deallocate(small.allocate(1_MiB));
+  EXPECT_DEATH((void)small.try_allocate(2_MiB), "Recipe::growth: segment_size\\(2097152\\) is 1048576; ");
+  pool_with<grows_to<unlimited>> large;
+  EXPECT_DEATH((void)large.try_allocate(2_MiB),
+               "a segment must hold the block it is taken for, and be smaller");
+}
+
+template <typename Base, std::size_t Page>
+struct maps : Base {
+  [[nodiscard]] static std::size_t page_size(std::size_t) noexcept { return Page; }
+  bool operator==(const maps&) const = default;
+};
+TEST(check_policies_death, a_page_that_cannot_be_ends_the_program) {
+  pool_with<maps<grow_by_stitching<>, 0>> none;
+  EXPECT_DEATH((void)none.try_allocate(2_MiB), "Recipe::growth: page_size\\(2097152\\) is 0; ");
+  pool_with<maps<grow_in_place<>, 100>> uneven;
+  EXPECT_DEATH((void)uneven.try_allocate(2_MiB), "page_size is a multiple of min_alignment");
+}
+
+template <std::size_t Count>
+struct backs {
+  static constexpr bool uses_page_kinds = false;
+  [[nodiscard]] static page_order backing(std::size_t) noexcept { return {{}, Count}; }
+  bool operator==(const backs&) const = default;
+};
+TEST(check_policies_death, kinds_of_page_that_are_not_there_end_the_program) {
+  pool_with<backs<4>> many;
+  EXPECT_DEATH((void)many.try_allocate(1000), "Recipe::pages: backing names from one to three kinds");
+  pool_with<backs<0>> none;
+  EXPECT_DEATH((void)none.try_allocate(1000), "Recipe::pages: backing names from one to three kinds");
+}
+
+struct three_steps {
+  [[nodiscard]] static recovery_steps steps(refusal) noexcept { return {{}, 3}; }
+  bool operator==(const three_steps&) const = default;
+};
+TEST(check_policies_death, steps_that_are_not_there_end_the_program) {
+  pool_with<three_steps> pool;
+  EXPECT_DEATH((void)pool.try_allocate(max_request), "Recipe::recovery: there are at most two steps");
+}
+
+/// Keeps a rest of nothing, refuses what fits exactly, and hands blocks out at an end that there is not.
+struct splits_anything {
+  [[nodiscard]] static bool may_serve(std::size_t wanted, std::size_t block) noexcept {
+    return wanted < block;
+  }
+  [[nodiscard]] static bool should_split(std::size_t, std::size_t) noexcept { return true; }
+  [[nodiscard]] static block_end handed_out() noexcept { return block_end{7}; }
+  [[nodiscard]] static std::size_t oversize() noexcept { return 0; }
+  bool operator==(const splits_anything&) const = default;
+};
+TEST(check_policies, a_split_without_sense_does_no_harm) {
+  pool_with<splits_anything> pool;
+  void* const whole = pool.allocate(20_MiB);
+  void* const part = pool.allocate(3_MiB);
+  pool.deallocate(whole);
+  void* const other = pool.allocate(20_MiB);
+  EXPECT_EQ(pool.audit(), nullptr);
+  pool.deallocate(part);
+  pool.deallocate(other);
+  pool.trim();
+  EXPECT_EQ(pool.audit(), nullptr);
+  EXPECT_EQ(pool.now().reserved, 0u);
+}
+
+// Paddle's first chunk is nearly all of the device: more than 2^63 bytes, where its capacity is not bounded.
+TEST(check_policies, a_share_of_a_device_without_bound_is_a_size) {
+  caching_allocator<paddle_naive_best_fit, simulated_device> pool{simulated_device({.capacity = unlimited})};
+  (void)pool.try_allocate(std::size_t{1'000'000'000'000'000});
+  EXPECT_EQ(pool.audit(), nullptr);
+}
+
+}  // namespace
