@@ -56,8 +56,6 @@ expect_fault(core/a.hpp "#include \"b.hpp\"" "core/a.hpp: includes with quotes: 
 expect_fault(core/a.hpp "#define A 1" "core/a.hpp: defines a macro: #define A 1")
 expect_fault(core/a.hpp "template <auto V = tunable(1)>"
              "core/a.hpp: a default template argument is a constant or has its type and braces, for nvcc: template <auto V = tunable(1)>")
-string(REPEAT "//\n" 200 long)
-expect_fault(caching_allocator.hpp "${long}" "caching_allocator.hpp has 201 lines; 200 are allowed")
 
 function(plant_top_level)
   foreach(name IN ITEMS CMakeLists.txt README.md bench/a examples/a include/a tests/a .gitignore build-2/a ${ARGN})
