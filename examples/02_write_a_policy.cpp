@@ -31,7 +31,7 @@ struct inference_server final {
   using pages = tessera::back_with_huge_pages_first;
   using growth = tessera::grow_by_segments<2_MiB, 20_MiB>;
   using eviction = tessera::evict_idle_above<tessera::percent(60)>;
-  using recovery = tessera::recover_like_pytorch<>;
+  using recovery = tessera::recover_by_releasing_oversize_then_all<>;
 };
 
 int main() {

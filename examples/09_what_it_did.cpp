@@ -20,10 +20,10 @@ int main(int count, char** arguments) {
   using watched = tessera::caching_allocator<tessera::pytorch<>, timed, tessera::history<>>;
   watched pool{timed(device, times)};
 
-  pool.sink().label("load");
+  pool.observer().label("load");
   void* weights = pool.allocate(300_MiB);
   pool.deallocate(pool.allocate(500_MiB));
-  pool.sink().label("step 1");
+  pool.observer().label("step 1");
   void* batch = pool.allocate(20_MiB);  // cut off what was freed
   void* activations = nullptr;
   try {
@@ -33,10 +33,10 @@ int main(int count, char** arguments) {
   }
 
   // The latest events, the oldest first.
-  pool.sink().for_each([&pool](const auto& seen) {
+  pool.observer().for_each([&pool](const auto& seen) {
     using action = tessera::allocator_event::action;
     if (seen.event.what == action::alloc || seen.event.what == action::oom)
-      std::printf("%-8s %s %zu bytes\n", std::string(pool.sink().text_of(seen)).c_str(),
+      std::printf("%-8s %s %zu bytes\n", std::string(pool.observer().text_of(seen)).c_str(),
                   seen.event.what == action::oom ? "no room for" : "got", seen.event.bytes);
   });
   std::puts(tessera::table_of(tessera::report_of(pool, &times)).c_str());

@@ -81,9 +81,10 @@ replay::drawn run(const std::string& name, const tessera::trace::recording& sour
             alive;  // by the program, whatever waits for a stream or failed: what the lower bound is of
         found.over.note(now);
       });
-  found.moment = found.failures != 0 ? first_failure : found.over.worst_event();
+  found.eviction_trigger = found.failures != 0 ? first_failure : found.over.worst_event();
   if (with_map) {
-    found.map = tessera::trace::map_after(program, found.moment, replay::device_of(capacity), chosen);
+    found.map =
+        tessera::trace::map_after(program, found.eviction_trigger, replay::device_of(capacity), chosen);
     found.segments = found.map.segments.size();
     found.pins = pins_of(found.map, source);
     found.map.coarsen(most_cells);

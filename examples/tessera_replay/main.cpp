@@ -48,9 +48,9 @@ std::string read_dialect(arguments& said, std::string_view name) {
 }
 std::string read_conf(arguments& said, std::string_view text) { return said.conf = text, std::string(); }
 std::string read_out(arguments& said, std::string_view path) { return said.out = path, std::string(); }
-std::string read_at(arguments& said, std::string_view moment) {
-  said.at = moment;
-  return moment == "peak" || moment == "end" ? "" : said.at + ": must be peak or end";
+std::string read_at(arguments& said, std::string_view eviction_trigger) {
+  said.at = eviction_trigger;
+  return eviction_trigger == "peak" || eviction_trigger == "end" ? "" : said.at + ": must be peak or end";
 }
 std::string read_capacity(arguments& said, std::string_view size) {
   said.has_capacity = true;

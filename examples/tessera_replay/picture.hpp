@@ -26,7 +26,7 @@ struct drawn {
   std::string recipe;
   tessera::trace::timeline over;
   std::size_t failures = 0;
-  std::size_t moment =
+  std::size_t eviction_trigger =
       0;  ///< the event behind which the map was taken: the first that failed, or else with most reserved
   tessera::trace::memory_map map;
   std::size_t segments = 0;  ///< in the map

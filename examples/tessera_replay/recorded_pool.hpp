@@ -46,7 +46,7 @@ class recorded_pool {
       device().give_at_most(device().missing());
       const auto& growth = chosen().growth;
       const std::size_t page = growth.page_size(s.large ? s.size : 1);
-      detail::free_blocks* const home = machine().home(s.large ? 1 : 0, s.stream);
+      detail::free_list* const home = machine().home(s.large ? 1 : 0, s.stream);
       if (home != nullptr && machine().make_room())
         found =
             machine().map_at(*home, s.address, s.size,
@@ -73,7 +73,7 @@ class recorded_pool {
   [[nodiscard]] bool take_away(const segment& part, bool large, stream_id stream) {
     if constexpr (maps) {
       device().unmapped_there(part);
-      const detail::free_blocks* const home = machine().home(large ? 1 : 0, stream);
+      const detail::free_list* const home = machine().home(large ? 1 : 0, stream);
       const std::uint64_t end = part.address + part.bytes;
       for (std::uint64_t at = part.address; home != nullptr && at < end;) {
         detail::block* const b = block_at(*home, at);
@@ -108,7 +108,7 @@ class recorded_pool {
   /// The size that a range has at most, if that is why a block was served `there`, at the start of what is free at its end,
   /// and not `here`, in front of a hole that is smaller than that end is thought to be; 0 if it is not.
   [[nodiscard]] std::size_t range_limit(std::uint64_t there, const void* here, bool large, stream_id stream) {
-    const detail::free_blocks* const home = machine().home(large ? 1 : 0, stream);
+    const detail::free_list* const home = machine().home(large ? 1 : 0, stream);
     const detail::block* const chosen_here = machine().find_live(here);
     const detail::segment* range = home != nullptr ? home->ranges : nullptr;
     while (range != nullptr && (there < range->address || there - range->address >= range->size))
@@ -160,7 +160,7 @@ class recorded_pool {
   [[nodiscard]] policies<recipe>& chosen() noexcept { return allocator_.settings(); }
 
   /// The block in a home's ranges that holds an address of mapped memory, or null.
-  [[nodiscard]] static detail::block* block_at(const detail::free_blocks& home,
+  [[nodiscard]] static detail::block* block_at(const detail::free_list& home,
                                                std::uint64_t address) noexcept {
     for (const detail::segment* range = home.ranges; range != nullptr; range = range->next_range) {
       for (detail::block* b = &range->first(); b != range && b->address <= address; b = b->above) {

@@ -137,7 +137,7 @@ bool replay::ever_pending(const drawn& shown) {
 std::string replay::report_data(const picture& shown) {
   const auto recipe = [&](const drawn& d) {
     return joined({"{\"name\":", quoted(d.recipe), ",\"width\":", number(d.over.width()),
-                   ",\"moment\":", number(d.moment), ",\"series\":", all_series(d),
+                   ",\"moment\":", number(d.eviction_trigger), ",\"series\":", all_series(d),
                    ",\"map\":", map_data(d, *shown.source), "}"});
   };
   return joined({"{\"events\":", number(shown.source->events.size()), ",\"peak\":", number(shown.peak_live),

@@ -21,7 +21,7 @@ using tessera::trace::markup_text;
 
 /// Why memory was asked for at the moment of a map, as far as sizes tell.
 std::string cause(const drawn& d, const picture& shown) {
-  const auto& asked = shown.source->events[d.moment];
+  const auto& asked = shown.source->events[d.eviction_trigger];
   if (asked.what != tessera::trace::event::kind::allocate) return {};
   std::string text = "The event asks for ";
   text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) + "; ";
@@ -62,9 +62,9 @@ std::string replay::report::lead(const picture& shown) {
 std::string replay::report::moment_text(const drawn& d, const picture& shown) {
   const auto& sums = d.map.sums;
   std::string text = d.failures != 0
-                         ? "After event " + count_text(d.moment) + ", the first of " +
+                         ? "After event " + count_text(d.eviction_trigger) + ", the first of " +
                                plural(d.failures, "allocation that fails", "allocations that fail")
-                         : "After event " + count_text(d.moment) + ", when the most is reserved";
+                         : "After event " + count_text(d.eviction_trigger) + ", when the most is reserved";
   text += ": " + bytes_text(sums.reserved) + " in " + plural(d.segments, "segment", "segments") + "; " +
           bytes_text(sums.live) + " live in " + plural(sums.live_blocks, "block", "blocks") + ", ";
   if (sums.pending != 0) text += bytes_text(sums.pending) + " pending, ";

@@ -41,18 +41,18 @@ struct operation_time {
 };
 
 /// Where to look at a replay: behind which operation, and how many events led there.
-struct moment {
+struct eviction_trigger {
   std::size_t operation = 0;
   std::size_t events = 0;
 };
 
 template <typename Recipe>
-moment find_moment(const program& trace, const tessera::policies<Recipe>& chosen, std::size_t capacity,
-                   bool at_peak) {
+eviction_trigger find_moment(const program& trace, const tessera::policies<Recipe>& chosen,
+                             std::size_t capacity, bool at_peak) {
   std::size_t events = 0;
   tessera::caching_allocator<Recipe, tessera::simulated_device, event_counter> pool{
       replay::device_of(capacity), chosen, {&events}};
-  moment found;
+  eviction_trigger found;
   std::size_t most = 0;
   tessera::trace::replay(
       trace, pool, [](std::size_t) {},
@@ -104,7 +104,7 @@ void add_origins(tessera::trace::snapshot& to, const tessera::trace::recording& 
 }
 
 template <typename Pool>
-void report(const std::string& path, Pool& pool, const moment& when, const program& trace) {
+void report(const std::string& path, Pool& pool, const eviction_trigger& when, const program& trace) {
   const auto counted = pool.statistics().all;
   std::printf(
       "%s: after operation %zu of %zu, %jd bytes reserved, %jd allocated in %jd blocks, %jd requested, %zu "
@@ -131,7 +131,7 @@ int replay::snapshot(const arguments& said) {
   return with_recording(
       said, std::get<tessera::trace::recording>(read),
       [&]<typename Recipe>(const program& trace, const tessera::policies<Recipe>& chosen) -> int {
-        const moment when = find_moment<Recipe>(trace, chosen, said.capacity, at_peak);
+        const eviction_trigger when = find_moment<Recipe>(trace, chosen, said.capacity, at_peak);
         std::size_t operation = 0;
         using history = tessera::history<operation_time>;
         tessera::caching_allocator<Recipe, tessera::simulated_device, history> pool{

@@ -155,9 +155,9 @@ std::vector<composition> neighbours(const composition& from, const scene& of) {
   vary(&composition::eviction, evictions_to_try(of));
   if (of.has_capacity)
     vary(&composition::recovery,
-         std::vector<any_recovery>{recover_like_pytorch<>{}, recover_by_emptying_the_cache{},
-                                   recover_like_paddle<>{}, recover_like_paddle<>{.settles = true},
-                                   recover_never{}});
+         std::vector<any_recovery>{recover_by_releasing_oversize_then_all<>{},
+                                   recover_by_emptying_the_cache{}, recover_like_paddle<>{},
+                                   recover_like_paddle<>{.settles = true}, recover_never{}});
   return all;
 }
 

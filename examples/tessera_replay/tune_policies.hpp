@@ -77,8 +77,8 @@ struct any_pools : pools_choices {
   bool operator==(const any_pools&) const = default;
 };
 
-using late = look_at_events_late<reuse_on_same_stream>;
-using late_after_recorded = look_at_events_late<reuse_on_same_stream_after_recorded>;
+using late = poll_events_lazily<reuse_on_same_stream>;
+using late_after_recorded = poll_events_lazily<reuse_on_same_stream_after_recorded>;
 using streams_choices =
     one_of<reuse_on_same_stream, reuse_on_same_stream_after_recorded, late, late_after_recorded,
            reuse_after_recorded_streams, reuse_in_order<>, reuse_ignoring_streams>;
@@ -95,7 +95,7 @@ struct any_streams : streams_choices {
   [[nodiscard]] bool should_hold(stream_id key, stream_id user) const noexcept {
     return ask([=](const auto& p) { return p.should_hold(key, user); });
   }
-  [[nodiscard]] crossings crossing() const noexcept {
+  [[nodiscard]] cross_stream_reuse crossing() const noexcept {
     return ask([](const auto& p) { return p.crossing(); });
   }
   [[nodiscard]] bool looks_first(std::size_t waiting) const noexcept {
@@ -228,7 +228,7 @@ struct any_eviction : eviction_choices {
     requires(eviction_choices::has<P>)
   any_eviction(const P& p) : eviction_choices{p} {}
 
-  [[nodiscard]] std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
+  [[nodiscard]] std::size_t bytes_to_evict(eviction_trigger when, const usage& now) const noexcept {
     return ask([&](const auto& p) { return p.bytes_to_evict(when, now); });
   }
   [[nodiscard]] bool considers(std::size_t bytes, const usage& now) const noexcept {
@@ -240,8 +240,8 @@ struct any_eviction : eviction_choices {
   bool operator==(const any_eviction&) const = default;
 };
 
-using recovery_expandable = recover_like_pytorch<tunable(false), false>;
-using recovery_choices = one_of<recover_like_pytorch<>, recovery_expandable, recover_never,
+using recovery_expandable = recover_by_releasing_oversize_then_all<tunable(false), false>;
+using recovery_choices = one_of<recover_by_releasing_oversize_then_all<>, recovery_expandable, recover_never,
                                 recover_by_emptying_the_cache, recover_like_paddle<>>;
 struct any_recovery : recovery_choices {
   any_recovery() = default;
@@ -249,7 +249,7 @@ struct any_recovery : recovery_choices {
     requires(recovery_choices::has<P>)
   any_recovery(const P& p) : recovery_choices{p} {}
 
-  [[nodiscard]] recovery_steps steps(refusal why) const noexcept {
+  [[nodiscard]] recovery_steps steps(failure_reason why) const noexcept {
     return ask([=](const auto& p) { return p.steps(why); });
   }
   bool operator==(const any_recovery&) const = default;

@@ -91,8 +91,8 @@ std::string cpp(const reuse_on_same_stream_after_recorded&) {
   return "tessera::reuse_on_same_stream_after_recorded";
 }
 template <typename Streams>
-std::string cpp(const look_at_events_late<Streams>& p) {
-  return named("look_at_events_late", {{cpp(Streams{})}, set(p.patience.get(), std::size_t{0})});
+std::string cpp(const poll_events_lazily<Streams>& p) {
+  return named("poll_events_lazily", {{cpp(Streams{})}, set(p.patience.get(), std::size_t{0})});
 }
 std::string cpp(const reuse_after_recorded_streams&) { return "tessera::reuse_after_recorded_streams"; }
 std::string cpp(const reuse_ignoring_streams&) { return "tessera::reuse_ignoring_streams"; }
@@ -180,8 +180,8 @@ std::string cpp(const evict_at_synchronize_above<>& p) {
 }
 
 template <bool Sparing>
-std::string cpp(const recover_like_pytorch<tunable(false), Sparing>& p) {
-  return named("recover_like_pytorch", {set(p.rejects.get(), false), {"false", Sparing}});
+std::string cpp(const recover_by_releasing_oversize_then_all<tunable(false), Sparing>& p) {
+  return named("recover_by_releasing_oversize_then_all", {set(p.rejects.get(), false), {"false", Sparing}});
 }
 std::string cpp(const recover_never&) { return "tessera::recover_never"; }
 std::string cpp(const recover_by_emptying_the_cache&) { return "tessera::recover_by_emptying_the_cache"; }

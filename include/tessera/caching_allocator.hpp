@@ -27,27 +27,27 @@
 
 namespace tessera {
 
-/// A stream-aware caching allocator: `Recipe` decides, `Provider` gives the memory, `Sink` is told, `Counting` keeps count.
+/// A stream-aware caching allocator: `Recipe` decides, `Provider` gives the memory, `Observer` is told, `Counting` keeps count.
 ///
 /// It owns its provider, stays where it is, and gives every segment back when it ends, with what is live there, of which a
 /// leak_checked [adaptor/leak_checked.hpp] tells. One thread at a time may use it, which a one_thread checks.
-template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
+template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
           typename Counting = count_everything>
-class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provider, Sink, Counting>> {
+class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provider, Observer, Counting>> {
   using calls = allocate_calls<caching_allocator>;
   static_assert(check_policies<Recipe>() && check_provider<Recipe, Provider>());
 
  public:
   caching_allocator() : caching_allocator(Provider{}) {}
-  explicit caching_allocator(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
-      : policies_(std::move(chosen)), machine_(std::move(device), std::move(sink)) {}
+  explicit caching_allocator(Provider device, policies<Recipe> chosen = {}, Observer observer = {})
+      : policies_(std::move(chosen)), machine_(std::move(device), std::move(observer)) {}
 
   // allocate, and the calls that take an alignment, are in allocate_calls.hpp.
   using calls::try_allocate, calls::deallocate, calls::record_stream;
   /// Serves a request of `bytes` on `stream`; null of 0 bytes, and where allocate throws.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     if (bytes == 0 || bytes > max_request) return nullptr;
-    if (look_first(machine_, policies_.streams)) evict(moment::after_free);
+    if (look_first(machine_, policies_.streams)) evict(eviction_trigger::after_free);
     const request want = ask(bytes, stream);
     detail::block* found = reuse(want);
     if (found == nullptr) found = grow(bytes, stream);
@@ -92,7 +92,9 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   }
 
   /// Empties the cache: waits for pending frees, then gives idle segments back until at most `keep` bytes are reserved.
-  void trim(std::size_t keep = 0) noexcept { empty_cache(machine_, keep), evict(moment::after_free); }
+  void trim(std::size_t keep = 0) noexcept {
+    empty_cache(machine_, keep), evict(eviction_trigger::after_free);
+  }
 
   /// Calls `call(context)`, which says whether it freed something, where nothing cached fits, before the device is asked.
   /// False where host memory ran out.
@@ -119,7 +121,7 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   /// The numbers of the policies; they may be changed at any time.
   [[nodiscard]] policies<Recipe>& settings() noexcept { return policies_; }
   [[nodiscard]] Provider& device() noexcept { return machine_.device(); }
-  [[nodiscard]] Sink& sink() noexcept { return machine_.sink(); }
+  [[nodiscard]] Observer& observer() noexcept { return machine_.observer(); }
   /// What carries the decisions out: for tools that begin from a recorded state.
   [[nodiscard]] auto& machine() noexcept { return machine_; }
 
@@ -130,7 +132,7 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     [[no_unique_address]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
   };
   bool settle(detail::taken taken) noexcept {
-    if (taken == detail::taken::free) evict(moment::after_free);
+    if (taken == detail::taken::free) evict(eviction_trigger::after_free);
     return taken != detail::taken::unknown;
   }
   request ask(std::size_t bytes, stream_id stream) const noexcept {
@@ -138,7 +140,7 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     return {bytes, size, pool_for(policies_.pools, size), stream, policies_.streams.reuse_key(stream)};
   }
   [[gnu::always_inline]] detail::block* reuse(request want) noexcept {
-    detail::free_blocks* const home = machine_.home(want.pool, want.key);
+    detail::free_list* const home = machine_.home(want.pool, want.key);
     if (home == nullptr || !machine_.make_room()) return nullptr;
     detail::block* const found = best_fit(machine_, policies_, *home, want.size);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
@@ -157,8 +159,8 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   [[gnu::noinline]] detail::block* grow(std::size_t bytes, stream_id stream) noexcept {
     const request want = ask(bytes, stream);  // again: to hand it over would cost each hit
     if (auto* found = relieve(pressure_, machine_, policies_.streams) ? reuse(want) : nullptr) return found;
-    evict(moment::before_growth);
-    refusal why{};
+    evict(eviction_trigger::before_growth);
+    failure_reason why{};
     if (detail::block* const found = acquire(want, why)) return found;
     const recovery_steps steps = policies_.recovery.steps(why);
     for (recovery_step step : steps) {
@@ -169,25 +171,26 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     return nullptr;
   }
 
-  detail::block* acquire(request want, refusal& why, bool exactly = false) noexcept {
+  detail::block* acquire(request want, failure_reason& why, bool exactly = false) noexcept {
     if (auto* const found = borrow(machine_, policies_, want.pool, want.key, want.size)) return found;
     const std::size_t segment = segment_for(machine_, policies_, want.size, exactly);
     why = refusal_ahead(machine_, policies_, segment);
     if (is_refused_ahead(policies_, why)) return nullptr;
-    detail::free_blocks* const home = machine_.home(want.pool, want.key);
+    detail::free_list* const home = machine_.home(want.pool, want.key);
     const bool has_room = home != nullptr && machine_.make_room();
     return has_room ? get_memory(machine_, policies_, *home, want.size, segment) : nullptr;
   }
   bool recover(recovery_step step, request want) noexcept {
     if (step == recovery_step::grow_exactly) return true;
-    if (step == recovery_step::evict_all) return empty_all_caches(machine_), evict(moment::after_free), true;
-    detail::free_blocks* const home = machine_.home(want.pool, want.key);
+    if (step == recovery_step::evict_all)
+      return empty_all_caches(machine_), evict(eviction_trigger::after_free), true;
+    detail::free_list* const home = machine_.home(want.pool, want.key);
     return home != nullptr && release_fitting(machine_, policies_.split.oversize(), *home, want.size);
   }
-  void evict(moment when) noexcept { evict_idle(machine_, policies_.eviction, when, now()); }
+  void evict(eviction_trigger when) noexcept { evict_idle(machine_, policies_.eviction, when, now()); }
 
   policies<Recipe> policies_;
-  typename detail::machine_for<Recipe::growth::way, Provider, Sink, Counting, Recipe::pools::count,
+  typename detail::machine_for<Recipe::growth::way, Provider, Observer, Counting, Recipe::pools::count,
                                Recipe::streams::uses_events, Recipe::streams::crosses,
                                order_of<typename Recipe::split>>::type machine_;
   detail::hooks pressure_;

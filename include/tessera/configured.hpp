@@ -14,8 +14,8 @@
 #include <tessera/config/dialect.hpp>
 #include <tessera/config/environment.hpp>
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/detail/by_visit.hpp>
 #include <tessera/detail/reach.hpp>
 #include <tessera/provider/provider.hpp>
@@ -26,8 +26,8 @@ namespace tessera {
 
 /// Says that one thread at a time uses an allocator; adaptor/locked.hpp and adaptor/per_stream.hpp have others to say.
 struct in_one_thread {
-  template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
-  using allocator = caching_allocator<Recipe, Provider, Sink, Counting>;
+  template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+  using allocator = caching_allocator<Recipe, Provider, Observer, Counting>;
 };
 
 /// The allocator of one recipe of a family. A `Front` that says so reads more from the settings than the recipe does.
@@ -35,33 +35,34 @@ template <typename Recipe, typename Front, typename Pool>
 struct chosen_front {
   using recipe = Recipe;
   Pool pool;
-  chosen_front(auto device, const auto& chosen, auto sink)
-      : pool(std::move(device), Recipe::configured(chosen), std::move(sink)) {}
-  chosen_front(auto device, const auto& chosen, auto sink)
+  chosen_front(auto device, const auto& chosen, auto observer)
+      : pool(std::move(device), Recipe::configured(chosen), std::move(observer)) {}
+  chosen_front(auto device, const auto& chosen, auto observer)
     requires requires { Front::configured(chosen); }
-      : pool(std::move(device), Recipe::configured(chosen), std::move(sink), Front::configured(chosen)) {}
+      : pool(std::move(device), Recipe::configured(chosen), std::move(observer), Front::configured(chosen)) {}
 };
 /// Stands for a recipe that the provider has not what it needs for.
 template <std::size_t>
 struct no_front {};
 
-template <std::size_t At, typename Family, device_provider Provider, typename Front, event_sink Sink,
+template <std::size_t At, typename Family, device_provider Provider, typename Front, event_observer Observer,
           typename Counting>
 struct front_at {
   using type = no_front<At>;
 };
-template <std::size_t At, typename Family, device_provider Provider, typename Front, event_sink Sink,
+template <std::size_t At, typename Family, device_provider Provider, typename Front, event_observer Observer,
           typename Counting>
   requires provider_for<Provider, typename Family::template recipe_at<At>>
-struct front_at<At, Family, Provider, Front, Sink, Counting> {
+struct front_at<At, Family, Provider, Front, Observer, Counting> {
   using recipe = typename Family::template recipe_at<At>;
   using type =
-      chosen_front<recipe, Front, typename Front::template allocator<recipe, Provider, Sink, Counting>>;
+      chosen_front<recipe, Front, typename Front::template allocator<recipe, Provider, Observer, Counting>>;
 };
-template <typename Family, device_provider Provider, typename Front, event_sink Sink, typename Counting,
-          std::size_t... At>
+template <typename Family, device_provider Provider, typename Front, event_observer Observer,
+          typename Counting, std::size_t... At>
 auto any_front(std::index_sequence<At...>)
-    -> std::variant<std::monostate, typename front_at<At, Family, Provider, Front, Sink, Counting>::type...>;
+    -> std::variant<std::monostate,
+                    typename front_at<At, Family, Provider, Front, Observer, Counting>::type...>;
 
 /// The first recipe that a provider has what it needs for.
 template <typename Family, device_provider Provider, std::size_t... At>
@@ -80,16 +81,16 @@ consteval std::size_t first_served(std::index_sequence<At...>) {
 ///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // and not expandable_segments
 ///       std::printf("%.*s\n", static_cast<int>(refused->rule.size()), refused->rule.data());
 template <typename Family, device_provider Provider, typename Front = in_one_thread,
-          event_sink Sink = ignore_events, typename Counting = count_everything>
-class configured : public by_visit<configured<Family, Provider, Front, Sink, Counting>> {
+          event_observer Observer = ignore_events, typename Counting = count_everything>
+class configured : public by_visit<configured<Family, Provider, Front, Observer, Counting>> {
  public:
   using settings_type = typename Family::settings;
   using dialect = typename Family::dialect;
 
   ///   Throws:  config::bad_setting where the provider has not what the recipe needs
-  explicit configured(const settings_type& chosen, Provider device = Provider{}, Sink sink = {})
+  explicit configured(const settings_type& chosen, Provider device = Provider{}, Observer observer = {})
       : settings_(chosen) {
-    make(indices{}, device, sink);
+    make(indices{}, device, observer);
   }
   configured(const configured&) = delete;
   configured& operator=(const configured&) = delete;
@@ -127,21 +128,21 @@ class configured : public by_visit<configured<Family, Provider, Front, Sink, Cou
 
  private:
   using indices = std::make_index_sequence<Family::count>;
-  using any = decltype(any_front<Family, Provider, Front, Sink, Counting>(indices{}));
+  using any = decltype(any_front<Family, Provider, Front, Observer, Counting>(indices{}));
   static constexpr std::size_t first = first_served<Family, Provider>(indices{});
   static_assert(first < Family::count, "configured: the provider serves no recipe of the family");
 
   /// Out of line, as g++ else warns of what allocators that are not chosen have not initialized.
   template <std::size_t... At>
-  [[gnu::noinline]] void make(std::index_sequence<At...>, Provider& device, Sink& sink) {
+  [[gnu::noinline]] void make(std::index_sequence<At...>, Provider& device, Observer& observer) {
     const std::size_t wanted = Family::index_for(settings_);
-    (void)((wanted == At && (make_one<At>(device, sink), true)) || ...);
+    (void)((wanted == At && (make_one<At>(device, observer), true)) || ...);
   }
   template <std::size_t At>
-  void make_one(Provider& device, Sink& sink) {
+  void make_one(Provider& device, Observer& observer) {
     using recipe = typename Family::template recipe_at<At>;
     if constexpr (provider_for<Provider, recipe>) {
-      pool_.template emplace<At + 1>(std::move(device), settings_, std::move(sink));
+      pool_.template emplace<At + 1>(std::move(device), settings_, std::move(observer));
     } else {
       raise(config::bad_setting(
           dialect::name,
@@ -157,7 +158,7 @@ class configured : public by_visit<configured<Family, Provider, Front, Sink, Cou
           if constexpr (requires { in.pool; }) {
             return f(in);
           } else {
-            contract_broken("configured: there is no allocator");
+            fatal("configured: there is no allocator");
           }
         },
         pool_);

@@ -246,7 +246,7 @@ class callbacks_in_threads_death : public testing::Test {
   static void meddle(void (*use)(void* pool)) {
     const watchdog guard("a sink uses its allocator", std::chrono::seconds(60));
     Pool pool{of(room)};
-    for_each_sink(pool, [&](meddling& sink, std::size_t) { sink = {use, &pool}; });
+    for_each_observer(pool, [&](meddling& observer, std::size_t) { observer = {use, &pool}; });
     pool.deallocate(pool.allocate(1000));
     pool.trim();
   }
@@ -310,7 +310,7 @@ TEST_F(callbacks_in_threads_death, no_clock_of_a_history_uses_the_allocator) {
 template <typename Pool>
 void expect_rules_of(auto expect) {
   expect([](Pool& pool, auto f) { pool.with_settings(f); }, "with_settings: the function must not use");
-  expect([](Pool& pool, auto f) { pool.with_sink(f); }, "with_sink: the function must not use");
+  expect([](Pool& pool, auto f) { pool.with_observer(f); }, "with_observer: the function must not use");
   expect([](Pool& pool, auto f) { pool.with_device(f); }, "with_device: .* must not use");
   expect([](Pool& pool, auto f) { pool.enter_each(f); }, "enter_each: the function must not use");
 }

@@ -138,10 +138,10 @@ TEST(host_memory_for_segments, that_has_run_out_gives_them_back_and_tells_no_add
     fails_for = ~std::uint64_t{0} - k;
     void* const p = pool.try_allocate(1_MiB);
     fails_at = 0;
-    EXPECT_FALSE(pool.sink().have_address) << k;
+    EXPECT_FALSE(pool.observer().have_address) << k;
     if (p != nullptr) continue;
     EXPECT_EQ(pool.device().used(), 0u) << k;
-    EXPECT_EQ(pool.sink().told, pool.device().calls().acquire) << k;
+    EXPECT_EQ(pool.observer().told, pool.device().calls().acquire) << k;
     in_vain += pool.device().calls().release;
   }
   EXPECT_GT(in_vain, 0u);

@@ -123,8 +123,8 @@ class patient {
     using streams = typename Case::recipe::streams;
     if constexpr (std::is_same_v<decltype(streams{}.reuse_key({})), any_stream>) device_.ignore_owners();
     // A block that crosses to a stream which comes behind, or waits, is taken by the watch for a fault.
-    constexpr crossings by = streams{}.crossing();
-    if (!streams::uses_events || by.where_behind || by.by_waiting) device_.ignore_streams();
+    constexpr cross_stream_reuse by = streams{}.crossing();
+    if (!streams::uses_events || by.follow_dependencies || by.insert_dependencies) device_.ignore_streams();
   }
 
   /// Runs a program, and checks everything after each operation; says what is wrong, or nothing. `standing` is where

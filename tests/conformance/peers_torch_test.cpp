@@ -272,21 +272,21 @@ TEST(peers_torch_settings, change_while_the_program_runs_and_refuse_what_is_wron
 TEST(peers_torch_history, tells_where_a_request_and_its_free_came_from) {
   caching_allocator<pytorch_native, simulated_device, history<>> pool;
   {
-    pool.sink().label("forward");
+    pool.observer().label("forward");
     const unique_block a = make_block(pool, 311), b = make_block(pool, 21_MiB);
-    pool.sink().label("backward");
+    pool.observer().label("backward");
   }
   pool.trim();
   using action = allocator_event::action;
   std::map<action, int> seen;
   std::vector<std::size_t> sizes;
-  pool.sink().for_each([&](const auto& entry) {
+  pool.observer().for_each([&](const auto& entry) {
     ++seen[entry.event.what];
     if (entry.event.what == action::alloc) {
       sizes.push_back(entry.event.bytes);
-      EXPECT_EQ(pool.sink().text_of(entry), "forward");
+      EXPECT_EQ(pool.observer().text_of(entry), "forward");
     } else if (entry.event.what == action::free_requested) {
-      EXPECT_EQ(pool.sink().text_of(entry), "backward");
+      EXPECT_EQ(pool.observer().text_of(entry), "backward");
     }
   });
   EXPECT_EQ(seen[action::alloc], 2);

@@ -85,10 +85,10 @@ struct aging {
   }
   /// Collects what lies above half of the limit, because of a miss, and returns the sizes that went.
   std::vector<std::size_t> miss(std::size_t bytes) {
-    pool.sink().events.clear();
+    pool.observer().events.clear();
     (void)pool.allocate(bytes, stream_id{9});
     std::vector<std::size_t> gone;
-    for (const allocator_event& e : pool.sink().events)
+    for (const allocator_event& e : pool.observer().events)
       if (e.what == action::segment_free) gone.push_back(e.bytes);
     return gone;
   }
@@ -131,9 +131,9 @@ TEST(torch_row, n069_a_request_above_the_limit_is_rejected_without_trying_to_rec
 TEST(torch_row, n070_who_listens_hears_once_of_an_impossible_request) {
   native pool;
   EXPECT_THROW((void)pool.allocate(1_GiB * 1_MiB), out_of_memory);
-  EXPECT_EQ(pool.sink().count(action::oom), 1u);
-  EXPECT_EQ(pool.sink().events.back().what, action::oom);
-  EXPECT_EQ(pool.sink().events.back().bytes, 1_GiB * 1_MiB);
+  EXPECT_EQ(pool.observer().count(action::oom), 1u);
+  EXPECT_EQ(pool.observer().events.back().what, action::oom);
+  EXPECT_EQ(pool.observer().events.back().bytes, 1_GiB * 1_MiB);
 }
 
 TEST(torch_row, n121_a_max_split_of_20M_keeps_5M_out_of_the_20M_that_they_took_before) {

@@ -21,7 +21,7 @@ constexpr bool small = true, large = false;
 TEST(torch_row, n001_no_bytes_are_null_and_count_nothing) {
   native pool;
   EXPECT_EQ(pool.allocate(0), nullptr);
-  EXPECT_TRUE(pool.sink().events.empty());
+  EXPECT_TRUE(pool.observer().events.empty());
   EXPECT_EQ(pool.device().calls().acquire, 0u);
   EXPECT_EQ(pool.statistics().all.allocation, counter{});
   EXPECT_EQ(reserved(pool), 0u);
@@ -128,8 +128,8 @@ TEST(torch_row, n024_emptying_the_cache_gives_all_back_and_ends_the_trace_so) {
   pool.trim();
   EXPECT_EQ(reserved(pool), 0u);
   EXPECT_EQ(pool.device().used(), 0u);
-  EXPECT_EQ(pool.sink().events.back().what, action::segment_free);
-  EXPECT_EQ(pool.sink().events.back().bytes, 20_MiB);
+  EXPECT_EQ(pool.observer().events.back().what, action::segment_free);
+  EXPECT_EQ(pool.observer().events.back().bytes, 20_MiB);
 }
 TEST(torch_row, n025_a_segment_with_a_live_block_stays) {
   native pool;

@@ -58,16 +58,16 @@ TEST(torch_row, n074_a_block_that_a_busy_stream_uses_is_freed_and_stays_active) 
   EXPECT_EQ(h.pool.statistics().all.allocated_bytes.current, 0);
   EXPECT_EQ(h.pool.statistics().all.requested_bytes.current, 1024);
   EXPECT_EQ(h.pool.now().pending, 1_KiB);
-  EXPECT_EQ(h.pool.sink().events.back().what, action::free_requested);
+  EXPECT_EQ(h.pool.observer().events.back().what, action::free_requested);
   EXPECT_NE(h.pool.allocate(1_KiB, a), h.p);
 }
 TEST(torch_row, n075_the_next_request_completes_the_free_and_reuses_the_block) {
   held_by_b h;
   h.pool.device().advance(second);
-  h.pool.sink().events.clear();
+  h.pool.observer().events.clear();
   EXPECT_EQ(h.pool.allocate(1_KiB, a), h.p);
-  EXPECT_EQ(h.pool.sink().actions(), (std::vector{action::free_completed, action::alloc}));
-  EXPECT_EQ(h.pool.sink().events[0].address, at(h.p));
+  EXPECT_EQ(h.pool.observer().actions(), (std::vector{action::free_completed, action::alloc}));
+  EXPECT_EQ(h.pool.observer().events[0].address, at(h.p));
   EXPECT_EQ(h.pool.now().pending, 0u);
 }
 TEST(torch_row, n076_cuda_its_own_stream_holds_no_block_back) {
@@ -150,7 +150,7 @@ TEST(torch_row, n093_a_pool_that_another_thread_uses_takes_4_segments_or_2_range
   expandable ranged;
   (void)ranged.allocate(16);
   three_blocks_ten_times(ranged);
-  EXPECT_EQ(ranged.sink().count(action::range_reserve), 2u);
+  EXPECT_EQ(ranged.observer().count(action::range_reserve), 2u);
   EXPECT_EQ(reserved(ranged), 62_MiB);
 }
 
@@ -159,7 +159,7 @@ constexpr std::size_t floats = std::size_t{311} * 411 * sizeof(float);
 TEST(torch_row, n115_the_trace_tells_the_unrounded_size) {
   native pool;
   void* const p = pool.allocate(floats);
-  const allocator_event latest = pool.sink().events.back();
+  const allocator_event latest = pool.observer().events.back();
   EXPECT_EQ(latest.what, action::alloc);
   EXPECT_EQ(latest.bytes, floats);
   EXPECT_EQ(latest.address, at(p));

@@ -46,7 +46,7 @@ TYPED_TEST(seed_examples, npu_1_what_is_long_idle_goes_before_more_than_0_6_of_t
   EXPECT_NE(pool.allocate(30_MiB, place.copies), nullptr);
   EXPECT_EQ(reserved(pool), 68_MiB) << "14 MiB above 60 had to go, and 38 went";
   EXPECT_EQ(pool.allocate(34_MiB), used);
-  EXPECT_EQ(pool.sink().count(action::refused), 0u) << "nothing had run out";
+  EXPECT_EQ(pool.observer().count(action::refused), 0u) << "nothing had run out";
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
 }
 TYPED_TEST(seed_examples, npu_2_large_blocks_begin_at_multiples_of_16_kb) {
@@ -176,9 +176,9 @@ TYPED_TEST(seed_examples, native_what_ran_out_is_got_back_one_block_first_and_th
   place.write(place.compute, kept, 100_MiB, 11);
   pool.deallocate(pool.allocate(1_KiB));
   pool.deallocate(pool.allocate(80_MiB));
-  pool.sink().events.clear();
+  pool.observer().events.clear();
   void* const p = pool.allocate(50_MiB);
-  EXPECT_EQ(pool.sink().actions(),
+  EXPECT_EQ(pool.observer().actions(),
             (std::vector{action::refused, action::segment_free, action::segment_alloc, action::alloc}));
   EXPECT_EQ(reserved(pool), 152_MiB) << "the small segment stays";
   pool.deallocate(p);

@@ -24,7 +24,8 @@ using on = tessera::caching_allocator<Recipe, tessera::provider_ref<typename Pla
 /// How often memory came from the device.
 template <typename Pool>
 std::size_t taken(Pool& pool) {
-  return pool.sink().count(heard::action::segment_alloc) + pool.sink().count(heard::action::segment_map);
+  return pool.observer().count(heard::action::segment_alloc) +
+         pool.observer().count(heard::action::segment_map);
 }
 
 /// PyTorch's, backed as an aclrtMemMallocPolicy says.

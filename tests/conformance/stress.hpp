@@ -351,7 +351,7 @@ template <typename Pool>
 void stress_and_compare_books(Pool& pool, tessera::host_pinned& device, std::size_t count = usual) {
   stress(pool, device, count);
   const std::int64_t counted = pool.statistics().all.allocation.allocated;
-  pool.with_sink([counted](const books& kept) {
+  pool.with_observer([counted](const books& kept) {
     EXPECT_EQ(kept.handed_out, counted);
     EXPECT_EQ(kept.asked_back, counted);
     EXPECT_EQ(kept.free, counted);

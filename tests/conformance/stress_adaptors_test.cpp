@@ -117,12 +117,12 @@ TEST(stress_threads, copies_of_a_shared_allocator_with_a_history) {
       for (int i = 0; i < 500; ++i) {
         const auto copy = same;
         same = copy;
-        same->with_sink([i](history<>& kept) { kept.label(i % 2 == 0 ? "even" : "odd"); });
+        same->with_observer([i](history<>& kept) { kept.label(i % 2 == 0 ? "even" : "odd"); });
       }
     });
     crowd(stressing, device).run(operations(usual / 2), 3);
     beside.join();
-    EXPECT_EQ(pool->with_sink([](const history<>& kept) { return kept.size(); }), 1000u);
+    EXPECT_EQ(pool->with_observer([](const history<>& kept) { return kept.size(); }), 1000u);
     EXPECT_EQ(times.acquire().count, pool.statistics().num_device_alloc);
   }
   expect_all_back(device);

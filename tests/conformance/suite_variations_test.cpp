@@ -26,7 +26,7 @@ compositions variations() {
                  evict_idle_chunks<true, true>, recover_like_paddle<true>>>{"idle_chunks"});
   add(named<with<paddle_naive_best_fit, grow_by_plan<small_chunks>, evict_direct_at_free<small_chunks>>>{
       "small_chunks"});
-  add(named<with<torch_npu_native, look_at_events_late<reuse_on_same_stream_after_recorded, std::size_t{4}>>>{
+  add(named<with<torch_npu_native, poll_events_lazily<reuse_on_same_stream_after_recorded, std::size_t{4}>>>{
       "late"});
   add(named<with<pytorch_expandable, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, evict_idle_above<percent(60)>>>{
       "eager_in_ranges"});

@@ -3,7 +3,9 @@
 #include <tessera/tessera.hpp>
 
 struct unlawful : tessera::evict_at_free {
-  static constexpr std::size_t bytes_to_evict(tessera::moment, const tessera::usage&) noexcept { return 1; }
+  static constexpr std::size_t bytes_to_evict(tessera::eviction_trigger, const tessera::usage&) noexcept {
+    return 1;
+  }
   bool operator==(const unlawful&) const = default;
 };
 using recipe = tessera::with<tessera::pytorch<>, unlawful>;

@@ -3,7 +3,7 @@
 #include <tessera/tessera.hpp>
 
 struct unlawful {
-  static constexpr tessera::recovery_steps steps(tessera::refusal) noexcept { return {{}, 3}; }
+  static constexpr tessera::recovery_steps steps(tessera::failure_reason) noexcept { return {{}, 3}; }
   bool operator==(const unlawful&) const = default;
 };
 using recipe = tessera::with<tessera::pytorch<>, unlawful>;

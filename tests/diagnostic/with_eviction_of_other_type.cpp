@@ -3,7 +3,7 @@
 #include <tessera/tessera.hpp>
 
 struct evict_a_half : tessera::evict_at_free {
-  static constexpr int bytes_to_evict(tessera::moment, const tessera::usage&) noexcept { return 0; }
+  static constexpr int bytes_to_evict(tessera::eviction_trigger, const tessera::usage&) noexcept { return 0; }
   bool operator==(const evict_a_half&) const = default;
 };
 using wrong = tessera::with<tessera::pytorch<>, evict_a_half>;

@@ -3,7 +3,7 @@
 #include <tessera/tessera.hpp>
 
 struct recover_somehow {
-  static constexpr tessera::recovery_steps steps(tessera::refusal) noexcept { return {}; }
+  static constexpr tessera::recovery_steps steps(tessera::failure_reason) noexcept { return {}; }
 };
 using wrong = tessera::with<tessera::pytorch<>, recover_somehow>;
 

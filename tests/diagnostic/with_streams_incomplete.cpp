@@ -6,7 +6,7 @@ struct reuse_at_once {
   static constexpr bool uses_events = false;
   static constexpr tessera::any_stream reuse_key(tessera::stream_id) noexcept { return {}; }
   static constexpr bool should_hold(tessera::stream_id, tessera::stream_id) noexcept { return false; }
-  static constexpr tessera::crossings crossing() noexcept { return {}; }
+  static constexpr tessera::cross_stream_reuse crossing() noexcept { return {}; }
   static constexpr bool looks_first(std::size_t) noexcept { return true; }
   bool operator==(const reuse_at_once&) const = default;
 };

@@ -80,13 +80,13 @@ struct reuses {
   static constexpr bool crosses = Crosses;
   stream_id (*key)(stream_id) = [](stream_id s) { return s; };
   bool (*holds)(stream_id, stream_id) = [](stream_id, stream_id) { return false; };
-  crossings rules{};
+  cross_stream_reuse rules{};
 
   [[nodiscard]] stream_id reuse_key(stream_id s) const noexcept { return key(s); }
   [[nodiscard]] bool should_hold(stream_id shared, stream_id user) const noexcept {
     return holds(shared, user);
   }
-  [[nodiscard]] crossings crossing() const noexcept { return rules; }
+  [[nodiscard]] cross_stream_reuse crossing() const noexcept { return rules; }
   [[nodiscard]] static bool looks_first(std::size_t) noexcept { return true; }
   bool operator==(const reuses&) const = default;
 };
@@ -101,7 +101,7 @@ TEST(policies_law, streams_must) {
   EXPECT_EQ(streams(reuses<true, false>{.key = [](stream_id s) { return stream_id{s.handle + 1}; }}),
             "streams: a key is its own key");
   EXPECT_EQ(streams(reuses<true, true>{.key = one_key}), "streams that blocks cross have keys of their own");
-  EXPECT_EQ(streams(reuses<true, false>{.rules = {.by_waiting = true}}),
+  EXPECT_EQ(streams(reuses<true, false>{.rules = {.insert_dependencies = true}}),
             "streams: a block crosses by rules where it crosses");
   EXPECT_EQ(streams(reuses<false, false>{.holds = [](stream_id, stream_id) { return true; }}),
             "streams: nothing is held without events");
@@ -178,7 +178,7 @@ struct grows {
   [[nodiscard]] std::size_t base_alignment(std::size_t n) const noexcept { return alignment(n); }
   [[nodiscard]] std::size_t take_freely(const growth_state& s) const noexcept { return freely(s.limit); }
   [[nodiscard]] std::size_t largest_piece(const growth_state& s) const noexcept { return piece(s.limit); }
-  [[nodiscard]] static std::size_t least_growth(std::size_t) noexcept { return 0; }
+  [[nodiscard]] static std::size_t min_growth(std::size_t) noexcept { return 0; }
   [[nodiscard]] static bool saves_pages(std::size_t, std::size_t) noexcept { return false; }
   bool operator==(const grows&) const = default;
 };
@@ -208,7 +208,9 @@ struct evicts {
   std::size_t (*wants)(const usage&) = [](const usage& now) { return now.reserved; };
   bool (*candidate)(std::size_t) = [](std::size_t n) { return n > 1_MiB; };
 
-  [[nodiscard]] std::size_t bytes_to_evict(moment, const usage& now) const noexcept { return wants(now); }
+  [[nodiscard]] std::size_t bytes_to_evict(eviction_trigger, const usage& now) const noexcept {
+    return wants(now);
+  }
   [[nodiscard]] bool considers(std::size_t n, const usage&) const noexcept { return candidate(n); }
   [[nodiscard]] static bool should_evict(const idle_segment&, const idle_survey&) noexcept { return true; }
   bool operator==(const evicts&) const = default;
@@ -229,7 +231,7 @@ TEST(policies_law, eviction_must) {
 
 struct recovers {
   std::size_t count = 2;
-  [[nodiscard]] recovery_steps steps(refusal) const noexcept { return {{}, count}; }
+  [[nodiscard]] recovery_steps steps(failure_reason) const noexcept { return {{}, count}; }
   bool operator==(const recovers&) const = default;
 };
 

@@ -196,7 +196,7 @@ struct wrapping : generous {
     return reinterpret_cast<void*>(base + next - bytes);
   }
 };
-TEST(provider_law, refusal) {
+TEST(provider_law, failure_reason) {
   generous device;
   EXPECT_STREQ(law::provider(device).broken, "acquire refuses what goes beyond the capacity");
   EXPECT_EQ(device.next, device.released);

@@ -36,8 +36,8 @@ static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_M
 static_assert(law::streams(reuse_on_same_stream{}) && law::streams(reuse_ignoring_streams{}));
 static_assert(law::streams(reuse_on_same_stream_after_recorded{}) &&
               law::streams(reuse_after_recorded_streams{}));
-static_assert(law::streams(look_at_events_late<reuse_on_same_stream>{{}, 512}) &&
-              law::streams(look_at_events_late<reuse_on_same_stream_after_recorded, std::size_t{512}>{}));
+static_assert(law::streams(poll_events_lazily<reuse_on_same_stream>{{}, 512}) &&
+              law::streams(poll_events_lazily<reuse_on_same_stream_after_recorded, std::size_t{512}>{}));
 static_assert(law::split(split_never{}) && law::split(split_never_and_fit_exactly{}) &&
               law::split(split_never_and_fit_within_power_of_two{}));
 static_assert(law::streams(reuse_in_order<>{}) && law::streams(reuse_in_order<false, true, false>{}) &&
@@ -69,7 +69,8 @@ static_assert(law::eviction(evict_at_synchronize_above<>{}) &&
               law::eviction(evict_at_synchronize_above<1_GiB>{}));
 static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_the_cache{}));
 static_assert(law::recovery(recover_like_paddle<>{}) && law::recovery(recover_like_paddle<true>{}));
-static_assert(law::recovery(recover_like_pytorch<>{}) && law::recovery(recover_unless_over_limit{}));
+static_assert(law::recovery(recover_by_releasing_oversize_then_all<>{}) &&
+              law::recovery(recover_unless_over_limit{}));
 
 constexpr auto obeys_the_laws = []<typename Recipe>(conformance::named<Recipe>) {
   static_assert(law::recipe<Recipe>());

@@ -331,7 +331,7 @@ TEST(memory, of_a_file) {
   const std::string path = TESSERA_EXAMPLES_DIR "/traces/gnn_sage.csv";
   const std::size_t size = std::filesystem::file_size(path);
   EXPECT_LE(peak_of([&] { (void)trace::read_file(path); }), size + 80_KiB);
-  // What never ends is given up after its beginning, or after most_file_bytes.
+  // What never ends is given up after its beginning, or after max_file_bytes.
   const std::size_t peak = peak_of([] {
     const auto read = trace::read_file(
         "/dev/zero", [](std::string_view begins) { return trace::no_text_trace(begins, "zero"); });

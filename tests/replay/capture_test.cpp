@@ -113,7 +113,7 @@ TEST(capture, tells_the_history_with_times_and_labels) {
   caching_allocator<pytorch_native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
   void* const p = pool.allocate(1_MiB + 1, stream_id{2});
-  pool.sink().label("forward");
+  pool.observer().label("forward");
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
   pool.deallocate(p);
   const auto before = capture(pool);
@@ -268,7 +268,7 @@ class random_program {
     } else if (choice < 98) {
       pool_.device().hold_events(choice == 96);
     } else if (choice == 98) {
-      pool_.sink().label("step " + std::to_string(dice_() % 5));
+      pool_.observer().label("step " + std::to_string(dice_() % 5));
     } else if (dice_() % 8 == 0) {
       pool_.trim();
     }

@@ -62,7 +62,7 @@ TEST_F(file_output, is_refused_by_its_beginning_or_its_length_when_it_is_read) {
   EXPECT_EQ(std::get<input_error>(read_file(at(""), refused)).text(),
             at("") + ": cannot be read: Is a directory");
 
-  fs::resize_file(at("a"), tessera::trace::most_file_bytes + 1);  // with a hole, that takes no room
+  fs::resize_file(at("a"), tessera::trace::max_file_bytes + 1);  // with a hole, that takes no room
   EXPECT_EQ(std::get<input_error>(read_file(at("a"))).text(),
             at("a") + ": is larger than 2147483648 bytes, the most that is read");
 }

@@ -62,7 +62,7 @@ struct native_by_hand {
   using pages = back_with_huge_pages_first;
   using growth = grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(80))>;
   using eviction = evict_idle_above<percent(60)>;
-  using recovery = recover_like_pytorch<false>;
+  using recovery = recover_by_releasing_oversize_then_all<false>;
 };
 TEST(torch_npu_decisions, of_a_text_are_those_of_what_is_written_by_hand) {
   expect_the_same<
@@ -91,7 +91,7 @@ TEST(torch_npu_decisions, of_giant_pages_and_of_late_looks_too) {
       {"-> 1+", "S+ 1 1073741824", "X", "OOM"});
   expect_the_same<
       torch_npu<"multi_stream_lazy_reclaim:True">,
-      with<torch_npu<>, look_at_events_late<reuse_on_same_stream_after_recorded, std::size_t{512}>>>(
+      with<torch_npu<>, poll_events_lazily<reuse_on_same_stream_after_recorded, std::size_t{512}>>>(
       {"-> 1+", "S-", "OOM"});
 }
 

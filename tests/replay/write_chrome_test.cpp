@@ -131,9 +131,9 @@ using ticking = history<ticks>;
 TEST(write_chrome, shows_blocks_counters_and_calls) {
   caching_allocator<pytorch_native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
-  pool.sink().label("say \"forward\"\xff");
+  pool.observer().label("say \"forward\"\xff");
   void* const p = pool.allocate(1_MiB + 1, stream_id{77});
-  pool.sink().label("");
+  pool.observer().label("");
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
   (void)pool.record_stream(p, stream_id{5});
   pool.device().hold_events(true);

@@ -79,7 +79,7 @@ struct growth_without_limit {
 static_assert(growth_policy<grow_exactly<>> && !growth_policy<growth_without_limit>);
 
 struct eviction_without_candidates {
-  std::size_t bytes_to_evict(moment, const usage&) const noexcept { return 0; }
+  std::size_t bytes_to_evict(eviction_trigger, const usage&) const noexcept { return 0; }
   bool should_evict(const idle_segment&, const idle_survey&) const noexcept { return true; }
   bool operator==(const eviction_without_candidates&) const = default;
 };

@@ -36,7 +36,7 @@ constexpr stream_id own{3};
 
 TEST(events, tell_what_was_requested_and_the_block_that_serves_it) {
   told_pool<pytorch<>> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
-  std::vector<allocator_event>& kept = pool.sink().kept;
+  std::vector<allocator_event>& kept = pool.observer().kept;
   void* const p = pool.allocate(1000, own);
   void* const q = pool.allocate(2000, own);
   pool.deallocate(p);
@@ -62,7 +62,7 @@ TEST(events, tell_what_was_requested_and_the_block_that_serves_it) {
 
 TEST(events, tell_of_pages_and_ranges) {
   told_pool<pytorch_expandable> pool{simulated_device{simulated_device::options{.capacity = 64_MiB}}};
-  std::vector<allocator_event>& kept = pool.sink().kept;
+  std::vector<allocator_event>& kept = pool.observer().kept;
   void* const p = pool.allocate(30_MiB, own);
   ASSERT_EQ(kept.size(), 4u);
   expect_event(kept[0], action::range_reserve, p, 80_MiB, 80_MiB, own);
@@ -160,7 +160,7 @@ TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {
     }
     if (step % 50 == 0) pool.device().advance(100'000), sums.device().advance(100'000);
     if (step % 400 == 399) pool.trim(20_MiB), sums.trim(20_MiB);
-    for (const allocator_event& e : pool.sink().kept) {
+    for (const allocator_event& e : pool.observer().kept) {
       const auto bytes = static_cast<std::int64_t>(e.bytes), block = static_cast<std::int64_t>(e.block);
       switch (e.what) {
         case action::alloc:
@@ -176,7 +176,7 @@ TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {
         default:;
       }
     }
-    pool.sink().kept.clear();
+    pool.observer().kept.clear();
     const auto told = pool.statistics();
     ASSERT_EQ(told.all.allocation, allocation) << step;
     ASSERT_EQ(told.all.allocated_bytes, allocated) << step;

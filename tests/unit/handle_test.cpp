@@ -186,18 +186,18 @@ TEST(promise, is_checked_when_it_comes_back_by_size) {
   EXPECT_DEATH(pool.deallocate(p), "not the address of a live block");
 }
 TEST(promise, is_told_in_order) {
-  struct sink {
+  struct observer {
     std::vector<allocator_event::action> told;
     void on(const allocator_event& e) noexcept { told.push_back(e.what); }
   };
   using action = allocator_event::action;
-  caching_allocator<pytorch<>, simulated_device, sink> pool;
+  caching_allocator<pytorch<>, simulated_device, observer> pool;
   pool.deallocate(pool.allocate(512));
   pool.deallocate(pool.allocate(512));
   const std::vector<action> expected{action::segment_alloc,  action::alloc, action::free_requested,
                                      action::free_completed, action::alloc, action::free_requested,
                                      action::free_completed};
-  EXPECT_EQ(pool.sink().told, expected);
+  EXPECT_EQ(pool.observer().told, expected);
 }
 // A whole segment that was promised and comes back goes at once where the recipe says so.
 TEST(promise, that_comes_back_may_be_evicted) {

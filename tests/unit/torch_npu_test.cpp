@@ -59,7 +59,7 @@ TEST(torch_npu, every_setting_reaches_its_policy) {
   static_assert(chosen.eviction.threshold.get() == percent(60));
   static_assert(chosen.rounding.inner.table.get() == divisions::all(4));
   static_assert(!chosen.streams.looks_first(512) && chosen.streams.looks_first(513));
-  static_assert(chosen.recovery.steps(refusal::by_limit).count == 0);
+  static_assert(chosen.recovery.steps(failure_reason::by_limit).count == 0);
 }
 
 TEST(torch_npu_death, settings_and_recipe_must_fit) {

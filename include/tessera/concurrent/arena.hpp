@@ -30,12 +30,12 @@ namespace tessera {
 template <typename Device>
 class lane_device : public within_budget<Device, registered, true> {
  public:
-  using number = address_directory::owner_number;
+  using number = pagemap::owner_number;
   /// Has all lanes but one empty their caches; whether something was given back.
   using function = bool (*)(void* lanes, number but) noexcept;
 
-  lane_device(memory_budget& budget, Device& to, address_directory& directory, number own,
-              function empty_others, void* lanes) noexcept
+  lane_device(byte_budget& budget, Device& to, pagemap& directory, number own, function empty_others,
+              void* lanes) noexcept
       : within_budget<Device, registered, true>(budget, to, directory, own),
         own_(own),
         empty_others_(empty_others),
@@ -96,19 +96,19 @@ class shared_hooks {
 };
 
 /// A sink that lanes share: one of them tells it something at a time.
-template <event_sink Sink>
+template <event_observer Observer>
 class lane_sink {
  public:
-  lane_sink(Sink& to, std::mutex& mutex, user_calls& users) noexcept
+  lane_sink(Observer& to, std::mutex& mutex, user_calls& users) noexcept
       : to_(&to), mutex_(&mutex), users_(&users) {}
   void on(const allocator_event& event) noexcept {
-    users_->check<Sink>(user_calls::lock::sink);
+    users_->check<Observer>(user_calls::lock::observer);
     const std::lock_guard lock(*mutex_);
     users_->tell(*to_, event);
   }
 
  private:
-  Sink* to_;
+  Observer* to_;
   std::mutex* mutex_;
   user_calls* users_;
 };
@@ -119,16 +119,16 @@ class lane_sink<ignore_events> : public ignore_events {
 };
 
 /// An allocator for few streams, and what other threads hand it for freeing, so that they need not wait for its mutex.
-template <typename Recipe, typename Device, event_sink Sink, typename Counting>
+template <typename Recipe, typename Device, event_observer Observer, typename Counting>
 class alignas(64) lane {
-  using pool = behind_mutex<Recipe, lane_device<Device>, lane_sink<Sink>, Counting>;
+  using pool = behind_mutex<Recipe, lane_device<Device>, lane_sink<Observer>, Counting>;
 
  public:
   using allocator = typename pool::allocator;
 
   lane(stream_id key, user_calls& users, lane_device<Device> device, policies<Recipe> chosen,
-       lane_sink<Sink> sink)
-      : key_(key), inside_(users, std::move(device), std::move(chosen), std::move(sink)) {}
+       lane_sink<Observer> observer)
+      : key_(key), inside_(users, std::move(device), std::move(chosen), std::move(observer)) {}
   lane(const lane&) = delete;
   lane& operator=(const lane&) = delete;
   /// What was handed over is freed, so that the sink learns of it.

@@ -149,19 +149,20 @@ struct retiring_parts {
 ///     pinned.deallocate(batch);                                        // the thread frees it when the copy is done
 ///
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread begins with the first miss and never sleeps
-template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
+template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
           typename Counting = count_everything>
 class retiring : private retiring_parts<Provider>,
-                 public locked<Recipe, asked_in_background<Provider>, Sink, Counting> {
+                 public locked<Recipe, asked_in_background<Provider>, Observer, Counting> {
   using parts = retiring_parts<Provider>;
-  using base = locked<Recipe, asked_in_background<Provider>, Sink, Counting>;
+  using base = locked<Recipe, asked_in_background<Provider>, Observer, Counting>;
 
  public:
   retiring() : retiring(Provider{}) {}
-  explicit retiring(Provider device, policies<Recipe> chosen = {}, Sink sink = {}, background how = {})
+  explicit retiring(Provider device, policies<Recipe> chosen = {}, Observer observer = {},
+                    background how = {})
       : parts{std::move(device), {{&one_round, this, how.pause}}},
         base(asked_in_background<Provider>(parts::device_, how.is_used ? &this->shared_ : nullptr),
-             std::move(chosen), std::move(sink)) {
+             std::move(chosen), std::move(observer)) {
     if (how.is_used)
       (void)this->on_pressure([](void* self) noexcept { return static_cast<retiring*>(self)->retire(); },
                               this);

@@ -14,7 +14,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/reentrancy_guard.hpp>
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/forwarding.hpp>
@@ -87,7 +87,7 @@ class leavable_mutex {
   void wait_for_calls(std::unique_lock<std::mutex>& held) {
     for (const call* c = oldest_; c != nullptr; c = c->next_) {
       if (c->thread_ == std::this_thread::get_id())
-        contract_broken("a provider must not use the allocator that calls it");
+        fatal("a provider must not use the allocator that calls it");
     }
     const std::uint64_t latest = latest_;
     ended_.wait(held, [this, latest] { return oldest_ == nullptr || oldest_->serial_ > latest; });
@@ -139,15 +139,15 @@ class outside : public forwarding<Device> {
 /// A caching allocator and the mutex before it, which nobody holds while the device gives or takes back segments or waits
 /// for events, nor while a callback of on_pressure runs. `Device` may be called from several threads at once.
 ///   Requires:  `users`, which may be those of several, outlives it
-template <typename Recipe, typename Device, event_sink Sink, typename Counting>
+template <typename Recipe, typename Device, event_observer Observer, typename Counting>
 class behind_mutex {
  public:
-  using allocator = caching_allocator<Recipe, outside<Device>, Sink, Counting>;
+  using allocator = caching_allocator<Recipe, outside<Device>, Observer, Counting>;
 
   template <typename From>
-  behind_mutex(user_calls& users, From&& device, policies<Recipe> chosen, Sink sink)
+  behind_mutex(user_calls& users, From&& device, policies<Recipe> chosen, Observer observer)
       : device_(std::forward<From>(device)),
-        allocator_(outside<Device>(device_, mutex_), std::move(chosen), std::move(sink)),
+        allocator_(outside<Device>(device_, mutex_), std::move(chosen), std::move(observer)),
         users_(&users) {}
   behind_mutex(const behind_mutex&) = delete;
   behind_mutex& operator=(const behind_mutex&) = delete;
@@ -245,11 +245,11 @@ class behind_mutex {
   }
   /// Before the mutex is taken: its holder may be this thread, in a function of the user.
   [[gnu::always_inline]] void check() const noexcept {
-    if (is_heard<Sink> || watched_by_.load(relaxed) != 0) [[unlikely]]
+    if (is_heard<Observer> || watched_by_.load(relaxed) != 0) [[unlikely]]
       check_users();
   }
   [[gnu::noinline, gnu::cold]] void check_users() const noexcept {
-    users_->template check<Sink>(user_calls::lock::blocks);
+    users_->template check<Observer>(user_calls::lock::blocks);
   }
 
   struct outside_callback {

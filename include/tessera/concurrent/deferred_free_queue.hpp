@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/fraction.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/reach.hpp>
@@ -80,7 +80,7 @@ class collector {
  public:
   explicit collector(Allocator& from, collection how = {}) noexcept : from_(&from), how_(how) {
     if constexpr (!event_provider<device> && !can_synchronize) {
-      if (how.waits) contract_broken("collector: to wait, the device must be an event_provider");
+      if (how.waits) fatal("collector: to wait, the device must be an event_provider");
     }
   }
   collector(const collector&) = delete;

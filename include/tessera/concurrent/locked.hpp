@@ -23,7 +23,7 @@ namespace tessera {
 ///
 /// The mutex is not held while the device gives or takes back segments or waits for events, so that nobody who finds a
 /// cached block waits for somebody who finds none; nor while a callback of on_pressure runs. The sink is called with it
-/// held, and so are the functions given to with_settings, with_sink and enter_each: who uses the allocator there ends the
+/// held, and so are the functions given to with_settings, with_observer and enter_each: who uses the allocator there ends the
 /// program. A provider that is not thread-safe is called by one thread at a time; it must not use the allocator.
 ///
 /// Where the recipe maps pages into ranges, the mutex is held meanwhile, and while a stream whose pages are to go back
@@ -33,16 +33,18 @@ namespace tessera {
 ///     void* p = shared.allocate(5_MiB);  // by any thread
 ///     shared.deallocate(p);              // by any other
 ///     shared.with_settings([](auto& settings) { settings.split.max = 128_MiB; });
-template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
+template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
           typename Counting = count_everything>
-class locked : public allocate_calls<locked<Recipe, Provider, Sink, Counting>> {
+class locked : public allocate_calls<locked<Recipe, Provider, Observer, Counting>> {
   using calls = allocate_calls<locked>;
-  using one_behind_mutex = behind_mutex<Recipe, shared_provider<Provider>, told_sink<Sink>, Counting>;
+  using one_behind_mutex =
+      behind_mutex<Recipe, shared_provider<Provider>, reported_observer<Observer>, Counting>;
 
  public:
   locked() : locked(Provider{}) {}
-  explicit locked(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
-      : inside_(users_, std::move(device), std::move(chosen), told_sink<Sink>(std::move(sink), users_)) {}
+  explicit locked(Provider device, policies<Recipe> chosen = {}, Observer observer = {})
+      : inside_(users_, std::move(device), std::move(chosen),
+                reported_observer<Observer>(std::move(observer), users_)) {}
 
   using calls::try_allocate, calls::deallocate, calls::record_stream;
   /// Where it fails while other threads are at the device, tries once more when they are done.
@@ -133,7 +135,7 @@ class locked : public allocate_calls<locked<Recipe, Provider, Sink, Counting>> {
     if constexpr (is_thread_safe<Provider>) {
       return inside_.device().with_device(f);
     } else {
-      users_.template check<Sink>(user_calls::lock::device);
+      users_.template check<Observer>(user_calls::lock::device);
       return inside_.device().with_device([&](Provider& device) -> decltype(auto) {
         const watched<one_behind_mutex> here(inside_);
         const user_calls::call noted(users_, user_calls::lock::device,
@@ -144,9 +146,10 @@ class locked : public allocate_calls<locked<Recipe, Provider, Sink, Counting>> {
   }
   /// Calls f with the sink, which is told nothing meanwhile; f must not use the allocator.
   template <typename F>
-  decltype(auto) with_sink(F f) {
-    return inside_.lend("with_sink: the function must not use the allocator",
-                        [&f](auto& pool) -> decltype(auto) { return f(static_cast<Sink&>(pool.sink())); });
+  decltype(auto) with_observer(F f) {
+    return inside_.lend(
+        "with_observer: the function must not use the allocator",
+        [&f](auto& pool) -> decltype(auto) { return f(static_cast<Observer&>(pool.observer())); });
   }
   /// Calls f with the allocator behind the mutex, for tools that look at it; f must not use this one.
   template <typename F>
@@ -163,8 +166,8 @@ class locked : public allocate_calls<locked<Recipe, Provider, Sink, Counting>> {
 
 /// Says to adaptor/configured.hpp that threads share an allocator by one mutex.
 struct in_threads {
-  template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
-  using allocator = locked<Recipe, Provider, Sink, Counting>;
+  template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+  using allocator = locked<Recipe, Provider, Observer, Counting>;
 };
 
 }  // namespace tessera

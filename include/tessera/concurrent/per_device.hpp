@@ -10,7 +10,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/owner.hpp>
@@ -31,20 +31,20 @@ namespace tessera {
 ///
 ///   Requires:  the devices' addresses do not overlap
 template <typename Recipe, device_provider Provider,
-          template <typename, device_provider, event_sink, typename> typename Front = locked,
-          event_sink Sink = ignore_events, typename Counting = count_everything>
+          template <typename, device_provider, event_observer, typename> typename Front = locked,
+          event_observer Observer = ignore_events, typename Counting = count_everything>
 class per_device {
  public:
-  using front_type = Front<Recipe, registered<Provider>, Sink, Counting>;
+  using front_type = Front<Recipe, registered<Provider>, Observer, Counting>;
 
   /// Each device begins with a copy of the settings and of the sink.
   explicit per_device(std::vector<Provider> devices, const policies<Recipe>& chosen = {},
-                      const Sink& sink = {})
+                      const Observer& observer = {})
       : devices_(std::move(devices)) {
-    if (devices_.size() > address_directory::most_owners) contract_broken("per_device: too many devices");
+    if (devices_.size() > pagemap::most_owners) fatal("per_device: too many devices");
     for (Provider& device : devices_) {
-      const auto number = static_cast<address_directory::owner_number>(fronts_.size());
-      fronts_.emplace_back(registered<Provider>(device, directory_, number), chosen, sink);
+      const auto number = static_cast<pagemap::owner_number>(fronts_.size());
+      fronts_.emplace_back(registered<Provider>(device, directory_, number), chosen, observer);
     }
   }
   per_device(const per_device&) = delete;
@@ -54,7 +54,7 @@ class per_device {
   /// The allocator of one device, with all its calls.
   ///   Requires:  device < devices(), here and below; else the program ends
   [[nodiscard]] front_type& front(std::size_t device) noexcept {
-    if (device >= fronts_.size()) contract_broken("per_device: there is no device of this number");
+    if (device >= fronts_.size()) fatal("per_device: there is no device of this number");
     return fronts_[device];
   }
 
@@ -72,8 +72,8 @@ class per_device {
   /// The device that a live block is on.
   ///   Requires:  the address of a live block; of others the answer may also be a device, or devices()
   [[nodiscard]] std::size_t device_of(const void* p) const noexcept {
-    const address_directory::owner_number owner = directory_.owner_of(p);
-    return owner != address_directory::no_owner ? owner : fronts_.size();
+    const pagemap::owner_number owner = directory_.owner_of(p);
+    return owner != pagemap::no_owner ? owner : fronts_.size();
   }
   void deallocate(void* p) noexcept {
     if (p != nullptr) owner_of("deallocate", p).deallocate(p);
@@ -125,7 +125,7 @@ class per_device {
   }
 
   std::vector<Provider> devices_;
-  address_directory directory_;
+  pagemap directory_;
   std::deque<front_type> fronts_;
 };
 

@@ -14,8 +14,8 @@
 #include <tessera/concurrent/arena.hpp>
 #include <tessera/concurrent/reentrancy_guard.hpp>
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/detail/allocate_calls.hpp>
@@ -43,22 +43,22 @@ namespace tessera {
 ///
 /// Where the recipe maps pages into ranges, each lane has ranges of its own. What `locked` says of its mutex then holds for
 /// that of each lane.
-template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
+template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
           typename Counting = count_everything>
-class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Counting>> {
+class per_stream : public allocate_calls<per_stream<Recipe, Provider, Observer, Counting>> {
   using calls = allocate_calls<per_stream>;
-  using lane_type = lane<Recipe, shared_provider<Provider>, Sink, Counting>;
+  using lane_type = lane<Recipe, shared_provider<Provider>, Observer, Counting>;
   using allocator = typename lane_type::allocator;
 
  public:
   static constexpr std::size_t most_lanes = 256;
 
   per_stream() : per_stream(Provider{}) {}
-  explicit per_stream(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
+  explicit per_stream(Provider device, policies<Recipe> chosen = {}, Observer observer = {})
       : device_(std::move(device)),
         settings_(std::move(chosen)),
         streams_(settings_.streams),
-        sink_(std::move(sink)),
+        observer_(std::move(observer)),
         budget_(settings_.growth.limit(device_.capacity())) {}
   per_stream(const per_stream&) = delete;
   per_stream& operator=(const per_stream&) = delete;
@@ -76,7 +76,7 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
   /// A mistaken address may be noticed only when a thread next allocates or looks; the program then ends in that thread.
   void deallocate(void* p) noexcept { hand_back({p, unlimited}); }
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (p != nullptr && bytes > max_request) contract_broken("deallocate: not the requested size", p);
+    if (p != nullptr && bytes > max_request) fatal("deallocate: not the requested size", p);
     hand_back({p, bytes});
   }
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
@@ -111,7 +111,7 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
 
   /// The callback may use the allocator, but not end it. While callbacks run, a thread in need does without them.
   [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
-    users_.check<Sink>(user_calls::lock::settings);
+    users_.check<Observer>(user_calls::lock::settings);
     const std::lock_guard lock(mutex_);
     return pressure_.add(call, context);
   }
@@ -182,10 +182,10 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
   }
   /// Calls f with the sink, which is told nothing meanwhile; f must not use the allocator.
   template <typename F>
-  decltype(auto) with_sink(F f) {
-    return lend("with_sink: the function must not use the allocator", [&]() -> decltype(auto) {
+  decltype(auto) with_observer(F f) {
+    return lend("with_observer: the function must not use the allocator", [&]() -> decltype(auto) {
       const std::lock_guard telling(sink_mutex_);
-      return f(sink_);
+      return f(observer_);
     });
   }
   /// Calls f with that of the lane in whose segments an address lies, if there is one.
@@ -207,7 +207,7 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
   /// Calls f, a function of the user, while no lane is made.
   template <typename F>
   decltype(auto) lend(const char* rule, F f) {
-    users_.check<Sink>(user_calls::lock::settings);
+    users_.check<Observer>(user_calls::lock::settings);
     const std::lock_guard lock(mutex_);
     const watched<per_stream> here(*this);
     const user_calls::call noted(users_, user_calls::lock::device, rule);
@@ -227,17 +227,17 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
     return lanes_[(first + key.handle % most_steps) % most_lanes].load(std::memory_order_acquire);
   }
   [[nodiscard, gnu::noinline]] lane_type* make_lane(stream_id key, std::size_t first) noexcept {
-    users_.check<Sink>(user_calls::lock::settings);
+    users_.check<Observer>(user_calls::lock::settings);
     const std::lock_guard lock(mutex_);
     for (std::size_t step = 0; step < most_steps; ++step) {
       const std::size_t number = (first + step) % most_lanes;
       lane_type* here = lanes_[number].load(std::memory_order_acquire);
       if (here != nullptr && here->key() == key) return here;
       if (here != nullptr) continue;
-      const auto owner = static_cast<address_directory::owner_number>(number);
+      const auto owner = static_cast<pagemap::owner_number>(number);
       here = new (std::nothrow)
           lane_type(key, users_, {budget_, device_, directory_, owner, &empty_others, this}, settings_,
-                    lane_sink<Sink>(sink_, sink_mutex_, users_));
+                    lane_sink<Observer>(observer_, sink_mutex_, users_));
       if (here != nullptr && here->on_pressure(&shared_hooks::run, &pressure_)) {
         lanes_[number].store(here, std::memory_order_release);
         return here;
@@ -255,8 +255,8 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
   }
   /// The lane in whose segments an address lies; null where there is none, unless `call` says that this is a mistake.
   [[nodiscard]] lane_type* owner_of(const void* p, const char* call = nullptr) const noexcept {
-    const address_directory::owner_number owner = directory_.owner_of(p);
-    if (owner != address_directory::no_owner) return lanes_[owner].load(std::memory_order_acquire);
+    const pagemap::owner_number owner = directory_.owner_of(p);
+    if (owner != pagemap::no_owner) return lanes_[owner].load(std::memory_order_acquire);
     if (call != nullptr && p != nullptr) refuse_stranger(call, p);
     return nullptr;
   }
@@ -268,7 +268,7 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
   }
 
   /// What a lane calls that can get no memory, without its mutex.
-  static bool empty_others(void* lanes, address_directory::owner_number but) noexcept {
+  static bool empty_others(void* lanes, pagemap::owner_number but) noexcept {
     bool any = false;
     auto& all = static_cast<per_stream*>(lanes)->lanes_;
     for (std::size_t i = 0; i < most_lanes; ++i) {
@@ -279,12 +279,12 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
   }
 
   shared_provider<Provider> device_;
-  address_directory directory_;
+  pagemap directory_;
   policies<Recipe> settings_;
   const typename Recipe::streams streams_;
-  Sink sink_;
+  Observer observer_;
   std::mutex sink_mutex_;
-  memory_budget budget_;
+  byte_budget budget_;
   std::mutex mutex_;  // of making lanes, of the settings and of adding callbacks
   shared_hooks pressure_;
   user_calls users_;
@@ -293,8 +293,8 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Sink, Coun
 
 /// Says to adaptor/configured.hpp that threads share an allocator by one mutex for each stream.
 struct in_streams {
-  template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
-  using allocator = per_stream<Recipe, Provider, Sink, Counting>;
+  template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+  using allocator = per_stream<Recipe, Provider, Observer, Counting>;
 };
 
 }  // namespace tessera

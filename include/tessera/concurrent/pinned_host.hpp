@@ -12,8 +12,8 @@
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/detail/by_visit.hpp>
 #include <tessera/observe/host_statistics.hpp>
 #include <tessera/provider/preallocating.hpp>
@@ -27,8 +27,8 @@ namespace tessera {
 /// Says to adaptor/configured.hpp that threads share an allocator, with one of its own that looks after events where the
 /// settings ask for that.
 struct in_background {
-  template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
-  using allocator = retiring<Recipe, Provider, Sink, Counting>;
+  template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+  using allocator = retiring<Recipe, Provider, Observer, Counting>;
   [[nodiscard]] static constexpr background configured(const auto& chosen) noexcept {
     return {.is_used = chosen.pinned_use_background_threads};
   }
@@ -130,7 +130,7 @@ class pinned_host : public by_visit<pinned_host<Family, Host, Device...>> {
           if constexpr (requires { in.pool; }) {
             return f(in.pool);
           } else {
-            contract_broken("pinned_host: there is no allocator");
+            fatal("pinned_host: there is no allocator");
           }
         },
         pools);

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 
 namespace tessera {
 
@@ -17,7 +17,7 @@ namespace tessera {
 class user_calls {
  public:
   /// The locks of an allocator, in the order of taking: under each, a thread may take those behind it.
-  enum class lock : unsigned char { settings, blocks, sink, device };
+  enum class lock : unsigned char { settings, blocks, observer, device };
 
   /// Notes a call as long as it lives.
   class call {
@@ -58,18 +58,18 @@ class user_calls {
 
   /// Tells a sink.
   ///   Requires:  one thread at a time does, with a lock held
-  template <event_sink Sink>
-  void tell(Sink& sink, const allocator_event& event) noexcept {
+  template <event_observer Observer>
+  void tell(Observer& observer, const allocator_event& event) noexcept {
     told_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-    sink.on(event);
+    observer.on(event);
     told_.store(std::thread::id{}, std::memory_order_relaxed);
   }
 
   /// Asks whether the calling thread may take a lock, before it does; else the program ends.
   ///   Cost:  a load where no thread is in such a function, and another one where there is a sink
-  template <event_sink Sink>
+  template <event_observer Observer>
   void check(lock wanted) const noexcept {
-    const bool is_telling = is_heard<Sink> && told_.load(std::memory_order_relaxed) != std::thread::id{};
+    const bool is_telling = is_heard<Observer> && told_.load(std::memory_order_relaxed) != std::thread::id{};
     if (is_telling || first_.load(std::memory_order_relaxed) != nullptr) [[unlikely]]
       check_this_thread(wanted);
   }
@@ -77,11 +77,11 @@ class user_calls {
  private:
   [[gnu::noinline, gnu::cold]] void check_this_thread(lock wanted) const noexcept {
     const std::thread::id me = std::this_thread::get_id();
-    if (wanted <= lock::sink && told_.load(std::memory_order_relaxed) == me)
-      contract_broken("a sink must not use the allocator that tells it");
+    if (wanted <= lock::observer && told_.load(std::memory_order_relaxed) == me)
+      fatal("a sink must not use the allocator that tells it");
     const std::lock_guard reading(mutex_);
     for (const call* c = first_.load(std::memory_order_relaxed); c != nullptr; c = c->next_) {
-      if (c->thread_ == me && wanted <= c->held_) contract_broken(c->rule_);
+      if (c->thread_ == me && wanted <= c->held_) fatal(c->rule_);
     }
   }
 
@@ -104,33 +104,33 @@ class watched {
 };
 
 /// A sink behind one mutex, which notes who is in it.
-template <event_sink Sink>
-class told_sink : public Sink {
+template <event_observer Observer>
+class reported_observer : public Observer {
  public:
-  told_sink(Sink to, user_calls& in) noexcept : Sink(std::move(to)), in_(&in) {}
-  void on(const allocator_event& event) noexcept { in_->tell(static_cast<Sink&>(*this), event); }
+  reported_observer(Observer to, user_calls& in) noexcept : Observer(std::move(to)), in_(&in) {}
+  void on(const allocator_event& event) noexcept { in_->tell(static_cast<Observer&>(*this), event); }
 
  private:
   user_calls* in_;
 };
 /// One that cannot be derived from.
-template <event_sink Sink>
-  requires std::is_final_v<Sink>
-class told_sink<Sink> {
+template <event_observer Observer>
+  requires std::is_final_v<Observer>
+class reported_observer<Observer> {
  public:
-  told_sink(Sink to, user_calls& in) noexcept : to_(std::move(to)), in_(&in) {}
+  reported_observer(Observer to, user_calls& in) noexcept : to_(std::move(to)), in_(&in) {}
   void on(const allocator_event& event) noexcept { in_->tell(to_, event); }
-  explicit operator Sink&() noexcept { return to_; }
+  explicit operator Observer&() noexcept { return to_; }
 
  private:
-  Sink to_;
+  Observer to_;
   user_calls* in_;
 };
 /// Of nobody, nothing is to be noted.
 template <>
-class told_sink<ignore_events> : public ignore_events {
+class reported_observer<ignore_events> : public ignore_events {
  public:
-  told_sink(ignore_events, user_calls&) noexcept {}
+  reported_observer(ignore_events, user_calls&) noexcept {}
 };
 
 }  // namespace tessera

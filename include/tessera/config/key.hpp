@@ -49,7 +49,7 @@ struct any_member : maybe_member<Settings, T>... {
 };
 
 /// The most MiB that a size may be which something of that size is made; a bound may be larger.
-inline constexpr std::uint64_t most_mebibytes = (std::uint64_t{1} << 40) - 1;
+inline constexpr std::uint64_t max_mebibytes = (std::uint64_t{1} << 40) - 1;
 inline constexpr std::string_view below_2_to_40 = "must be less than 2^40";
 
 /// One key of a dialect: where its value goes (a member that is a bool, a size, a fraction or one of `More`), what it may
@@ -77,7 +77,7 @@ struct exclusion {
 
 /// A size that must be at least another one.
 template <typename Key>
-struct least_size {
+struct min_size {
   Key size;
   Key bound;
   std::string_view rule;
@@ -92,7 +92,7 @@ struct torch_syntax {
   static constexpr std::string_view assign_rule = "a ':' must follow the key";
   static constexpr std::string_view true_or_false = "must be True or False";
   static constexpr std::string_view at_least_large = "must be at least large_segment_size_mb";
-  static constexpr std::array<least_size<Key>, 2> least_sizes{
+  static constexpr std::array<min_size<Key>, 2> least_sizes{
       {{Key::max_split_size_mb, Key::large_segment_size_mb, at_least_large},
        {Key::max_non_split_rounding_mb, Key::large_segment_size_mb, at_least_large}}};
 

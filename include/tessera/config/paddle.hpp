@@ -78,9 +78,9 @@ struct paddle {
        "request",
        0, 1'000'000'000, share_rule},
       {"FLAGS_initial_gpu_memory_in_mb", &s::initial_gpu_memory, form::mebibytes, "whole", "0",
-       "naive_best_fit: the first chunk; 0 for the fraction", 0, most_mebibytes, below_2_to_40},
+       "naive_best_fit: the first chunk; 0 for the fraction", 0, max_mebibytes, below_2_to_40},
       {"FLAGS_reallocate_gpu_memory_in_mb", &s::reallocate_gpu_memory, form::mebibytes, "whole", "0",
-       "naive_best_fit: further chunks; 0 for the fraction", 0, most_mebibytes, below_2_to_40},
+       "naive_best_fit: further chunks; 0 for the fraction", 0, max_mebibytes, below_2_to_40},
       {"FLAGS_gpu_memory_limit_mb", &s::gpu_memory_limit, form::mebibytes, "whole", "0",
        "the most that may be reserved, by limited for all allocators of a device; 0 for no limit"},
       {"FLAGS_gpu_allocator_retry_time", &s::retry_milliseconds, form::whole, "whole, milliseconds", "10000",
@@ -89,7 +89,7 @@ struct paddle {
       {"FLAGS_auto_growth_chunk_size_in_mb", &s::auto_growth_chunk_size, form::mebibytes, "whole", "0",
        "auto_growth: where there is one pool, the least that is taken from the device at once; 0 for what a "
        "request needs",
-       0, most_mebibytes, below_2_to_40},
+       0, max_mebibytes, below_2_to_40},
       {"FLAGS_free_idle_chunk", &s::free_idle_chunk, form::words, flags, "False",
        "auto_growth: idle chunks go back at each free", 0, 0, flag_rule},
       {"FLAGS_free_when_no_cache_hit", &s::free_when_no_cache_hit, form::words, flags, "False",
@@ -97,10 +97,10 @@ struct paddle {
       {"FLAGS_small_pool_size_in_mb", &s::small_pool_size, form::mebibytes, "whole", "0",
        "auto_growth: blocks of up to this size have a pool of their own; 0 for one pool"},
       {"FLAGS_small_pool_auto_growth_chunk_size_in_mb", &s::small_pool_chunk_size, form::mebibytes, "whole",
-       "0", "auto_growth: the chunk of that pool; 0 for what a request needs", 0, most_mebibytes,
+       "0", "auto_growth: the chunk of that pool; 0 for what a request needs", 0, max_mebibytes,
        below_2_to_40},
       {"FLAGS_large_pool_auto_growth_chunk_size_in_mb", &s::large_pool_chunk_size, form::mebibytes, "whole",
-       "0", "auto_growth: the chunk of the other pool; 0 for what a request needs", 0, most_mebibytes,
+       "0", "auto_growth: the chunk of the other pool; 0 for what a request needs", 0, max_mebibytes,
        below_2_to_40},
       {"FLAGS_eager_delete_tensor_gb", &s::garbage_threshold, form::gibibytes_or_less, "a number of GiB", "0",
        "by collector: garbage is kept until there is so much; 0 frees at once, below 0 never", 0,
@@ -113,7 +113,7 @@ struct paddle {
        "by collector: garbage is freed without waiting for the stream that uses it", 0, 0, flag_rule},
   }};
   static constexpr std::array<exclusion<key_name>, 0> exclusions{};
-  static constexpr std::array<least_size<key_name>, 0> least_sizes{};
+  static constexpr std::array<min_size<key_name>, 0> least_sizes{};
   static constexpr void settle(settings&, auto) noexcept {}
 };
 

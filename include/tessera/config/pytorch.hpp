@@ -85,7 +85,7 @@ struct pytorch : torch_syntax<pytorch_key> {
        "how much larger than a request an oversize block that serves it may be"},
       {"large_segment_size_mb", &s::large_segment_size, form::mebibytes, "whole, more than 10", "20",
        "segments for blocks of 1 to 10 MiB, and pages of expandable segments for blocks above 1 MiB", 11,
-       most_mebibytes, "must be greater than 10 and less than 2^40"},
+       max_mebibytes, "must be greater than 10 and less than 2^40"},
       {"garbage_collection_threshold", &s::garbage_collection_threshold, form::decimal,
        "between 0 and 1, both excluded", "off",
        "once a memory fraction was set and more than this share of it is reserved, growth first gives back "
@@ -129,7 +129,7 @@ struct pytorch : torch_syntax<pytorch_key> {
        "pinned blocks above it go back to the system when they are freed"},
       {"pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size, form::mebibytes,
        "whole, more than 0", "off", "by pinned_host: memory that is taken at the first request and cut up", 1,
-       most_mebibytes, "must be greater than 0 and less than 2^40"},
+       max_mebibytes, "must be greater than 0 and less than 2^40"},
       {"pinned_free_catch_all", &s::pinned_free_catch_all, form::words, "False, True", "False",
        "none: nothing here throws when it frees", 0, 0, true_or_false},
   }};

@@ -114,7 +114,7 @@ struct torch_npu : torch_syntax<torch_npu_key> {
        "segments for blocks of 1 to 10 MiB, and pages of expandable segments for blocks above 1 MiB, where "
        "it is "
        "other than 20 and so wins over segment_size_mb",
-       11, most_mebibytes, "must be greater than 10 and less than 2^40"},
+       11, max_mebibytes, "must be greater than 10 and less than 2^40"},
       {"per_process_memory_fraction", &s::memory_fraction, form::decimal, "0 to 1", "1.0",
        "the share of the device that may be reserved", 0, 1'000'000'000, "must be from 0 to 1"},
       {"throw_on_npumalloc_oom", &s::throw_on_oom, form::words, "False, True", "False",
@@ -128,7 +128,7 @@ struct torch_npu : torch_syntax<torch_npu_key> {
       {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, form::mebibytes, "whole", "unlimited",
        "pinned blocks above it go back to the system when they are freed"},
       {"pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size, form::mebibytes, "whole", "0",
-       "by pinned_host: memory that is taken at the first request and cut up", 0, most_mebibytes,
+       "by pinned_host: memory that is taken at the first request and cut up", 0, max_mebibytes,
        below_2_to_40},
   }};
 

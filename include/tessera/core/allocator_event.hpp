@@ -44,10 +44,10 @@ struct allocator_event {
 ///     };
 ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, count_segments> watched;
 ///     watched.deallocate(watched.allocate(5_MiB));
-///     std::printf("%zu segments taken\n", watched.sink().count);
+///     std::printf("%zu segments taken\n", watched.observer().count);
 template <typename S>
-concept event_sink = std::movable<S> && requires(S& sink, const allocator_event& event) {
-  { sink.on(event) } noexcept;
+concept event_observer = std::movable<S> && requires(S& observer, const allocator_event& event) {
+  { observer.on(event) } noexcept;
 };
 
 /// The sink of an allocator that nobody listens to; costs nothing.
@@ -56,7 +56,7 @@ struct ignore_events {
 };
 
 /// Whether a sink is more than that.
-template <event_sink Sink>
-inline constexpr bool is_heard = !std::derived_from<Sink, ignore_events>;
+template <event_observer Observer>
+inline constexpr bool is_heard = !std::derived_from<Observer, ignore_events>;
 
 }  // namespace tessera

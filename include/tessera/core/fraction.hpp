@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 
 namespace tessera {
 
@@ -32,7 +32,7 @@ struct fraction {
 
 /// A share in hundredths, of which there are at most 100; a larger fraction is written as one.
 [[nodiscard]] constexpr fraction percent(std::uint64_t count) noexcept {
-  if (count > 100) contract_broken("percent: a share of a whole is at most 100 percent");
+  if (count > 100) fatal("percent: a share of a whole is at most 100 percent");
   return {count * 10'000'000};
 }
 /// Of whole ones alone, as 0.8 would be none of them.

@@ -48,7 +48,7 @@ enum class remedy : unsigned char {
   share_lanes,         ///< other lanes have free memory
   round_less,          ///< rounding takes what is missing
   keep_rests,          ///< so do the ends of blocks that are handed out whole
-  free_blocks          ///< none of these is known to help: what lives must shrink, or the device grow
+  free_list            ///< none of these is known to help: what lives must shrink, or the device grow
 };
 
 /// Why a request failed: what was asked for, what was there, and what stood in the way. Sizes are bytes.

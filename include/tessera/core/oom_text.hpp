@@ -36,7 +36,7 @@ class oom_writer {
     largest_free_block();
     what_is_pinned();
     for (std::size_t i = 0; i < told.remedy_count; ++i) {
-      if (told.remedies[i].what == remedy::free_blocks) {
+      if (told.remedies[i].what == remedy::free_list) {
         no_remedy(told.remedies[i].bytes);
       } else {
         remedy_in_words(told.remedies[i].what, told.remedies[i].bytes);
@@ -210,7 +210,7 @@ class oom_writer {
       {"one cache for all threads, as others have %s: locked in place of per_stream", "adaptor/locked"},
       {"less rounding, which adds %s to live blocks: round_to_multiple<512>", "policy/rounding"},
       {"cutting off what blocks have too much, %s of live ones: split_if_rest_at_least", "policy/split"}};
-  static_assert(std::size(words_of) == static_cast<std::size_t>(remedy::free_blocks));
+  static_assert(std::size(words_of) == static_cast<std::size_t>(remedy::free_list));
 
   const oom_report& told_;
   char* text_;

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 
 namespace tessera {
 
@@ -45,7 +45,7 @@ struct page_order {
   [[nodiscard]] constexpr const page_kind* begin() const noexcept { return kinds.data(); }
   [[nodiscard]] constexpr const page_kind* end() const noexcept {
     if (count == 0 || count > kinds.size())
-      contract_broken("Recipe::pages: backing names from one to three kinds of page");
+      fatal("Recipe::pages: backing names from one to three kinds of page");
     return kinds.data() + count;
   }
   /// Bytes that what is asked for is a multiple of, whichever kind serves.

@@ -21,11 +21,11 @@ struct any_stream {
 };
 
 /// By which rules a block that is free behind the work of one stream may serve another.
-struct crossings {
-  bool where_behind = false;  ///< the other stream comes behind that work already
-  bool where_done = false;    ///< that work is seen to be done
-  bool by_waiting = false;    ///< the other stream is made to wait for it
-  bool operator==(const crossings&) const = default;
+struct cross_stream_reuse {
+  bool follow_dependencies = false;  ///< the other stream comes behind that work already
+  bool opportunistic = false;        ///< that work is seen to be done
+  bool insert_dependencies = false;  ///< the other stream is made to wait for it
+  bool operator==(const cross_stream_reuse&) const = default;
 };
 
 }  // namespace tessera

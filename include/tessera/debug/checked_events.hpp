@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/debug/provider_books.hpp>
 #include <tessera/provider/forwarding.hpp>
@@ -53,9 +53,9 @@ class checked_events : public forwarding<Device> {
     } else if (tessera::may_see_late<Device>) {
       return false;
     } else if (made.was_ready) {
-      contract_broken("checked_provider: query says of an event that was ready that it is not");
+      fatal("checked_provider: query says of an event that was ready that it is not");
     } else if (made.ended != 0 && made.ended < done) {
-      contract_broken("checked_provider: query says of an event that it is not ready where a later one was");
+      fatal("checked_provider: query says of an event that it is not ready where a later one was");
     }
     return ready;
   }
@@ -75,7 +75,7 @@ class checked_events : public forwarding<Device> {
     requires ordering_provider<Device>
   {
     const bool done = this->to().is_done(stream, at);
-    if (!done && at == 0) contract_broken("checked_provider: is_done says that the position 0 is not done");
+    if (!done && at == 0) fatal("checked_provider: is_done says that the position 0 is not done");
     return done;
   }
   [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) noexcept
@@ -83,7 +83,7 @@ class checked_events : public forwarding<Device> {
   {
     const bool behind = this->to().is_behind(stream, of, at);
     if (!behind && (at == 0 || stream == of))
-      contract_broken("checked_provider: is_behind says that a stream is not behind its own work, or none");
+      fatal("checked_provider: is_behind says that a stream is not behind its own work, or none");
     return behind;
   }
   bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept
@@ -91,7 +91,7 @@ class checked_events : public forwarding<Device> {
   {
     const bool waits = this->to().let_wait(stream, of, at);
     if (waits && !this->to().is_behind(stream, of, at) && !this->to().is_done(of, at))
-      contract_broken("checked_provider: let_wait says that a stream waits, which is not behind");
+      fatal("checked_provider: let_wait says that a stream waits, which is not behind");
     return waits;
   }
 
@@ -119,7 +119,7 @@ class checked_events : public forwarding<Device> {
   void is_past(stream_id stream, std::uint64_t position, const char* else_broken) noexcept {
     if constexpr (order_tells) {
       if (!this->to().is_done(stream, position) && this->to().position(stream) >= position)
-        contract_broken(else_broken);
+        fatal(else_broken);
     }
   }
   void is_ready(event& made, const char* else_broken) noexcept {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/debug/checked_events.hpp>
 #include <tessera/debug/provider_books.hpp>
@@ -93,7 +93,7 @@ class checked_provider : public checked_events<Device> {
   {
     const std::size_t said = this->to().step(kind);
     if (!is_power_of_two(said) || said % kind.step() != 0)
-      contract_broken("checked_provider: a step is no power of two, or no multiple of the page's size");
+      fatal("checked_provider: a step is no power of two, or no multiple of the page's size");
     return said;
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept
@@ -139,7 +139,7 @@ class checked_provider : public checked_events<Device> {
     const char* no_map = nullptr;
     if constexpr (knows_names) no_map = this->books().why_no_map(p, bytes, name_of(memory));
     if (!this->to().map(p, bytes, memory)) return false;
-    if (no_map != nullptr) contract_broken(no_map, p);
+    if (no_map != nullptr) fatal(no_map, p);
     if constexpr (knows_names) this->books().mapped(p, bytes);
     if constexpr (Device::map_grants_access)
       is_readable(p, bytes, "checked_provider: map put memory where the host cannot read it");
@@ -150,7 +150,7 @@ class checked_provider : public checked_events<Device> {
   {
     const bool is_there = !knows_names || this->books().is_mapped(p);
     if (!this->to().grant(p, bytes)) return false;
-    if (!is_there) contract_broken("checked_provider: grant gave access where nothing is mapped", p);
+    if (!is_there) fatal("checked_provider: grant gave access where nothing is mapped", p);
     is_readable(p, bytes, "checked_provider: grant gave the host no access");
     return true;
   }
@@ -204,8 +204,7 @@ class checked_provider : public checked_events<Device> {
   }
   static void is_readable(const void* p, std::size_t bytes, const char* else_broken) noexcept {
     if constexpr (tessera::is_host_visible<Device>) {
-      if (!host_can_read(p) || !host_can_read(static_cast<const char*>(p) + bytes - 1))
-        contract_broken(else_broken, p);
+      if (!host_can_read(p) || !host_can_read(static_cast<const char*>(p) + bytes - 1)) fatal(else_broken, p);
     }
   }
 

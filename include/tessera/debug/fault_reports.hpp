@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/fixed_text.hpp>
 #include <tessera/debug/guard_book.hpp>
 
@@ -36,7 +36,7 @@ class fault_reports {
       if (++living == 1) install();
       return;
     }
-    contract_broken("fault_reports: more than 64 at a time");
+    fatal("fault_reports: more than 64 at a time");
   }
   fault_reports(const fault_reports&) = delete;
   fault_reports& operator=(const fault_reports&) = delete;

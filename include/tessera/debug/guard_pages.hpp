@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/fixed_text.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/debug/guard_book.hpp>
@@ -39,7 +39,7 @@ class guard_memory {
 
  public:
   guard_memory(Device& device, guarding how) noexcept : device_(&device), how_(how) {
-    const std::size_t system = how.most_mappings == 0 ? host_most_mappings() : 0;
+    const std::size_t system = how.most_mappings == 0 ? host_max_mappings() : 0;
     if (how.most_mappings == 0) how_.most_mappings = system - system / 16;
   }
   guard_memory(const guard_memory&) = delete;
@@ -80,7 +80,7 @@ class guard_memory {
   }
 
   /// Why the latest request that failed did so, if that was not for the device, whose words are then its own; else null.
-  [[nodiscard]] const char* refusal() const noexcept { return refusal_; }
+  [[nodiscard]] const char* failure_reason() const noexcept { return refusal_; }
 
   [[nodiscard]] Device& device() const noexcept { return *device_; }
   [[nodiscard]] guard_book& book() noexcept { return book_; }
@@ -89,7 +89,7 @@ class guard_memory {
   /// Ends the program if something is wrong.
   static void end_if(const fixed_text& wrong, const char* when, const void* p = nullptr) noexcept {
     if (wrong.empty()) return;
-    contract_broken(fixed_text().add("guarded: ").add(when).add(": ").add(wrong.c_str()).c_str(), p);
+    fatal(fixed_text().add("guarded: ").add(when).add(": ").add(wrong.c_str()).c_str(), p);
   }
 
  private:

@@ -11,8 +11,8 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/debug/guard_book.hpp>
@@ -83,21 +83,22 @@ struct guarded_parts {
 ///          more, also in quarantine; 128 bytes for each. A system has but so many mappings for a process
 ///          (/proc/sys/vm/max_map_count, as a rule 65,530), of which a live block takes up to three, and one in quarantine
 ///          one; guarding::most_mappings says how many all of them may take, and should divide them where there are several.
-template <typename Recipe, device_provider Provider, event_sink Sink = ignore_events,
+template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
           typename Counting = count_everything>
 class guarded : private guarded_parts<Provider>,
-                public locked<one_segment_each<Recipe>, guard_pages<Provider>, Sink, Counting>,
-                public allocate_calls<guarded<Recipe, Provider, Sink, Counting>> {
+                public locked<one_segment_each<Recipe>, guard_pages<Provider>, Observer, Counting>,
+                public allocate_calls<guarded<Recipe, Provider, Observer, Counting>> {
   using calls = allocate_calls<guarded>;
   using parts = guarded_parts<Provider>;
-  using base = locked<one_segment_each<Recipe>, guard_pages<Provider>, Sink, Counting>;
+  using base = locked<one_segment_each<Recipe>, guard_pages<Provider>, Observer, Counting>;
 
  public:
   guarded() : guarded(Provider{}) {}
-  explicit guarded(Provider device, const policies<Recipe>& chosen = {}, Sink sink = {}, guarding how = {})
+  explicit guarded(Provider device, const policies<Recipe>& chosen = {}, Observer observer = {},
+                   guarding how = {})
       : parts(std::move(device), how),
         base(guard_pages<Provider>(parts::memory),
-             one_segment_each<Recipe>::from(chosen, parts::source.capacity()), std::move(sink)) {}
+             one_segment_each<Recipe>::from(chosen, parts::source.capacity()), std::move(observer)) {}
 
   using calls::allocate, calls::try_allocate, calls::deallocate, base::record_stream;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
@@ -144,7 +145,7 @@ class guarded : private guarded_parts<Provider>,
 
   /// Why the latest request for memory failed: the provider's last_error(), or that mappings are to be spared.
   [[nodiscard]] std::string last_error() {
-    if (const char* const own = this->memory.refusal(); own != nullptr) return own;
+    if (const char* const own = this->memory.failure_reason(); own != nullptr) return own;
     return with_device([](auto& device) {
       if constexpr (requires { device.last_error(); }) return std::string(device.last_error());
       return std::string();

@@ -40,8 +40,9 @@ struct live_blocks {
 };
 
 /// A sink that knows under which label each of its events happened, as a history does.
-template <typename Sink>
-concept keeps_labels = requires(const Sink& sink, const typename Sink::entry& seen) { sink.text_of(seen); };
+template <typename Observer>
+concept keeps_labels =
+    requires(const Observer& observer, const typename Observer::entry& seen) { observer.text_of(seen); };
 
 /// What is live in an allocator of any kind now, with the labels that a history or a guarded allocator has for it.
 ///
@@ -65,12 +66,12 @@ template <typename Allocator>
     if constexpr (requires { pool.label_of(static_cast<const void*>(nullptr)); })
       b.label = pool.label_of(reinterpret_cast<const void*>(b.address));
   }
-  for_each_sink(pool, [&found]<typename Sink>(Sink& sink, std::size_t) {
-    if constexpr (keeps_labels<Sink>) {
-      sink.for_each([&](const auto& seen) {
+  for_each_observer(pool, [&found]<typename Observer>(Observer& observer, std::size_t) {
+    if constexpr (keeps_labels<Observer>) {
+      observer.for_each([&](const auto& seen) {
         if (seen.event.what != allocator_event::action::alloc) return;
         for (std::size_t i = 0; i < found.shown(); ++i) {
-          if (found.first[i].address == seen.event.address) found.first[i].label = sink.text_of(seen);
+          if (found.first[i].address == seen.event.address) found.first[i].label = observer.text_of(seen);
         }
       });
     }
@@ -101,7 +102,7 @@ struct say_what_lives {
 ///     #include <tessera/observe/history.hpp>
 ///     using watched = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::history<>>;
 ///     tessera::leak_checked<watched> checked;
-///     checked.sink().label("weights");
+///     checked.observer().label("weights");
 ///     (void)checked.allocate(1000);  // at the end: "tessera: 1 live block of 1000 bytes when their allocator ended" ...
 ///
 /// `To` is a function that takes live_blocks and must not throw; what they refer to ends with the allocator.

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/host_extents.hpp>
 #include <tessera/provider/host_system.hpp>
@@ -32,14 +32,14 @@ class provider_books {
 
   provider_books(std::size_t capacity, std::size_t granularity) : capacity_(capacity), step_(granularity) {
     if (!is_power_of_two(step_) || step_ < min_alignment)
-      contract_broken("checked_provider: the granularity is no power of two, or below min_alignment");
+      fatal("checked_provider: the granularity is no power of two, or below min_alignment");
   }
   void is_still(std::size_t capacity, std::size_t granularity) const noexcept {
-    if (capacity != capacity_) contract_broken("checked_provider: the capacity has changed");
-    if (granularity != step_) contract_broken("checked_provider: the granularity has changed");
+    if (capacity != capacity_) fatal("checked_provider: the capacity has changed");
+    if (granularity != step_) fatal("checked_provider: the granularity has changed");
   }
   void said_available(std::size_t bytes) const noexcept {
-    if (bytes > capacity_) contract_broken("checked_provider: more is available than the capacity");
+    if (bytes > capacity_) fatal("checked_provider: more is available than the capacity");
   }
 
   void gave_segment(const void* p, std::size_t bytes) noexcept {
@@ -74,21 +74,20 @@ class provider_books {
   void took_range(const void* p, const std::optional<leaving>& gone) const noexcept {
     const std::lock_guard lock(mutex_);
     if (!gone || gone->what.note != range)
-      contract_broken("checked_provider: unreserve took back a range that was not given", p);
+      fatal("checked_provider: unreserve took back a range that was not given", p);
     if (mapped_.overlaps(p, gone->what.bytes, gone->maps))  // later ones are those of who was given it since
-      contract_broken("checked_provider: unreserve took back a range in which something is mapped", p);
+      fatal("checked_provider: unreserve took back a range in which something is mapped", p);
   }
 
   /// Memory was created; imported, where `bytes` is 0.
   void named(const std::string& name, const std::string& empty, std::size_t bytes,
              std::size_t step) noexcept {
     const std::lock_guard lock(mutex_);
-    if (name == empty) contract_broken("checked_provider: memory is said to be there, and has no name");
-    if (bytes % step != 0)
-      contract_broken("checked_provider: create made memory that is no multiple of the step long");
+    if (name == empty) fatal("checked_provider: memory is said to be there, and has no name");
+    if (bytes % step != 0) fatal("checked_provider: create made memory that is no multiple of the step long");
     bool is_new = false;
     remember(host_remembers([&] { is_new = pieces_.emplace(name, piece{bytes, step}).second; }));
-    if (!is_new) contract_broken("checked_provider: memory was given the name of other memory");
+    if (!is_new) fatal("checked_provider: memory was given the name of other memory");
     count(bytes);
   }
   /// What is known of a name, which is about to go.
@@ -106,11 +105,11 @@ class provider_books {
     const std::lock_guard lock(mutex_);
     bool is_new = false;
     remember(host_remembers([&] { is_new = pieces_.emplace(name, *going).second; }));
-    if (!is_new) contract_broken("checked_provider: memory was given the name of other memory");
+    if (!is_new) fatal("checked_provider: memory was given the name of other memory");
     counted_ += going->bytes;
   }
   static void destroyed(const std::optional<piece>& gone) noexcept {
-    if (!gone) contract_broken("checked_provider: destroy let go of memory that was not created");
+    if (!gone) fatal("checked_provider: destroy let go of memory that was not created");
   }
 
   /// Why nothing can be mapped so, whatever is mapped there now; null where something can. To be asked before the provider.
@@ -130,8 +129,7 @@ class provider_books {
   }
   void mapped(const void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
-    if (mapped_.overlaps(p, bytes))
-      contract_broken("checked_provider: map put memory where something is mapped", p);
+    if (mapped_.overlaps(p, bytes)) fatal("checked_provider: map put memory where something is mapped", p);
     remember(mapped_.add(p, {bytes, ++maps_}));
   }
   [[nodiscard]] bool is_mapped(const void* p) const noexcept {
@@ -143,7 +141,7 @@ class provider_books {
     return take_out(mapped_, p);
   }
   static void unmapped(const void* p, const std::optional<leaving>& gone) noexcept {
-    if (!gone) contract_broken("checked_provider: unmap took away what was not mapped", p);
+    if (!gone) fatal("checked_provider: unmap took away what was not mapped", p);
   }
   void still_mapped(const void* p, const std::optional<leaving>& there) noexcept {
     const std::lock_guard lock(mutex_);
@@ -152,8 +150,7 @@ class provider_books {
 
   void registered(const void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
-    if (registered_.overlaps(p, bytes))
-      contract_broken("checked_provider: register_memory took what is registered", p);
+    if (registered_.overlaps(p, bytes)) fatal("checked_provider: register_memory took what is registered", p);
     remember(registered_.add(p, {bytes, 0}));
   }
   [[nodiscard]] std::optional<leaving> unregisters(const void* p) noexcept {
@@ -188,15 +185,15 @@ class provider_books {
   static constexpr std::uint64_t segment = 0, range = 1;
 
   static void remember(bool there) noexcept {
-    if (!there) contract_broken("checked_provider: host memory for bookkeeping ran out");
+    if (!there) fatal("checked_provider: host memory for bookkeeping ran out");
   }
   void add(const void* p, std::size_t bytes, std::size_t to, const extent& made,
            const char* misplaced) noexcept {
     if (bytes > unlimited - host_address(p))
-      contract_broken("checked_provider: memory was given that goes past the end of all addresses", p);
-    if (host_address(p) % to != 0) contract_broken(misplaced, p);
+      fatal("checked_provider: memory was given that goes past the end of all addresses", p);
+    if (host_address(p) % to != 0) fatal(misplaced, p);
     if (given_.overlaps(p, bytes))
-      contract_broken("checked_provider: memory was given that overlaps what was given before", p);
+      fatal("checked_provider: memory was given that overlaps what was given before", p);
     remember(given_.add(p, made));
   }
   [[nodiscard]] std::optional<leaving> take_out(host_extents& of, const void* p) const noexcept {
@@ -206,12 +203,12 @@ class provider_books {
   static void put_back(host_extents& to, const void* p, const std::optional<leaving>& going) noexcept {
     if (!going) return;
     if (to.overlaps(p, going->what.bytes))
-      contract_broken("checked_provider: what was not taken back was given once more", p);
+      fatal("checked_provider: what was not taken back was given once more", p);
     remember(to.add(p, going->what));
   }
   void count(std::size_t bytes) noexcept {
     counted_ = saturating_add(counted_, bytes);
-    if (counted_ > capacity_) contract_broken("checked_provider: more was given than the capacity");
+    if (counted_ > capacity_) fatal("checked_provider: more was given than the capacity");
   }
 
   std::size_t capacity_, step_;

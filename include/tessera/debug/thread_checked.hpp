@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
@@ -88,7 +88,7 @@ class one_thread : public Allocator, public allocate_calls<one_thread<Allocator>
   [[nodiscard]] const char* audit() const noexcept { return mine().audit(); }
   [[nodiscard]] auto& settings() noexcept { return mine().settings(); }
   [[nodiscard]] auto& device() noexcept { return mine().device(); }
-  [[nodiscard]] auto& sink() noexcept { return mine().sink(); }
+  [[nodiscard]] auto& observer() noexcept { return mine().observer(); }
   [[nodiscard]] auto& machine() noexcept { return mine().machine(); }
 
  private:
@@ -112,7 +112,7 @@ class one_thread : public Allocator, public allocate_calls<one_thread<Allocator>
     fixed_text words;
     words.add("one_thread: thread ").add(static_cast<std::uint64_t>(me)).add(" uses an allocator of thread ");
     words.add(static_cast<std::uint64_t>(owner)).add(", which has not handed it over");
-    contract_broken(words.c_str());
+    fatal(words.c_str());
   }
 
   mutable std::atomic<thread_number> owner_{nobody};

@@ -6,7 +6,7 @@
 #include <new>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
@@ -27,7 +27,7 @@ struct aligned_request {
 
   aligned_request(std::size_t wanted, std::size_t to) noexcept
       : bytes(wanted != 0 ? wanted : 1), alignment(to) {
-    if (!is_power_of_two(to)) contract_broken("aligned_request: an alignment is a power of two");
+    if (!is_power_of_two(to)) fatal("aligned_request: an alignment is a power of two");
   }
 
   aligned_request(std::size_t wanted, std::align_val_t to) noexcept
@@ -127,7 +127,7 @@ struct aligned_request {
     bool is_known = false;
     with_owner_of(pool, p, [&](auto& in) { is_known = add_block_at(words, in.machine(), p); });
     if (!is_known) words.add(in_no_segment);
-    contract_broken(words.c_str(), p);
+    fatal(words.c_str(), p);
   }
 };
 

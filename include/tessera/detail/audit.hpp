@@ -5,7 +5,7 @@
 
 #include <tessera/core/usage.hpp>
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 
 namespace tessera::detail {
 
@@ -58,7 +58,7 @@ template <typename Heap>
     }
   });
   std::size_t indexed = 0;
-  blocks.for_each_home([&](const free_blocks& home) {
+  blocks.for_each_home([&](const free_list& home) {
     if (Heap::crosses) of_homes -= home.segments;
     if (const block* const held = home.in_hand(); held != nullptr) {
       ++indexed;

@@ -6,7 +6,7 @@
 
 namespace tessera::detail {
 
-class free_blocks;
+class free_list;
 struct stream_use;
 
 /// What became of a block that was given back.
@@ -61,7 +61,7 @@ struct block {
     block* links[2];      ///< while free: to others in its bin; while unmapped: to others in its range
     request_facts facts;  ///< while live or pending
   };
-  free_blocks* home;  ///< where it waits when free
+  free_list* home;  ///< where it waits when free
   marks mark;
   union {
     std::uint32_t segment_number;  ///< where the order of segments counts: that of its segment

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/handle.hpp>
 
 namespace tessera {
@@ -44,7 +44,7 @@ inline constexpr const char* in_no_segment = "it lies in no segment of this allo
 /// Ends the program for an address that lies in none of several allocators' segments.
 [[noreturn, gnu::noinline, gnu::cold]] inline void refuse_stranger(const char* call, const void* p) noexcept {
   fixed_text words;
-  contract_broken(words.add(call).add(": not the address of a live block; ").add(in_no_segment).c_str(), p);
+  fatal(words.add(call).add(": not the address of a live block; ").add(in_no_segment).c_str(), p);
 }
 
 /// Ends the program for an address that is not a live block's, with what is known of it.
@@ -54,13 +54,13 @@ template <typename Machine>
   fixed_text words;
   words.add(call).add(": not the address of a live block; ");
   if (!add_block_at(words, machine, p)) words.add(in_no_segment);
-  contract_broken(words.c_str(), p);
+  fatal(words.c_str(), p);
 }
 
 /// The same for a handle, of which nothing more is known.
 [[noreturn, gnu::noinline, gnu::cold]] inline void refuse_handle(const char* call) noexcept {
   fixed_text words;
-  contract_broken(words.add(call).add(": not the handle of a live block").c_str(), nullptr);
+  fatal(words.add(call).add(": not the handle of a live block").c_str(), nullptr);
 }
 
 /// The live block at an address, or of a handle, with which `call` is made; null of null. Others end the program.
@@ -83,7 +83,7 @@ template <typename Machine>
   fixed_text words;
   words.add(call).add(": not the requested size, which is said to be ").add(said).add("; ");
   (void)add_block_at(words, machine, p);
-  contract_broken(words.c_str(), p);
+  fatal(words.c_str(), p);
 }
 
 }  // namespace tessera

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/heap.hpp>
 
 namespace tessera::detail {
@@ -26,7 +26,7 @@ template <std::size_t Pools>
 class crossing_heap : public heap<Pools, false, true> {
  public:
   /// Lets a live block be free in another home, once it is.
-  void change_home(block& live, free_blocks& home) noexcept {
+  void change_home(block& live, free_list& home) noexcept {
     this->count_in(*live.home, -1);
     live.home = &home;
     this->count_in(home, 1);
@@ -35,7 +35,7 @@ class crossing_heap : public heap<Pools, false, true> {
   /// Whether the blocks of a pool have more homes than one.
   [[nodiscard]] bool has_several_homes(std::size_t pool) const noexcept {
     int count = 0;
-    this->for_each_home([&](const free_blocks& home) { count += home.pool() == pool ? 1 : 0; });
+    this->for_each_home([&](const free_list& home) { count += home.pool() == pool ? 1 : 0; });
     return count > 1;
   }
   /// The smallest row in a pool that holds `size` bytes, of blocks of which each is usable(block), the lowest among equals.
@@ -62,8 +62,8 @@ class crossing_heap : public heap<Pools, false, true> {
 
   /// Cuts `size` bytes off the low end of a free block; both stay free. Returns the part. The observer is make_free's.
   ///   Requires:  a make_room() that covers it; size < rest.size
-  template <typename Observer>
-  block& split_free(block& rest, std::size_t size, Observer split) noexcept {
+  template <typename SplitCounter>
+  block& split_free(block& rest, std::size_t size, SplitCounter split) noexcept {
     rest.is_split() ? split.grew(1, 0) : split.grew(2, rest.size);
     block& part = this->cut(rest, rest.address, size, true);
     part.free_behind = rest.free_behind;
@@ -71,8 +71,8 @@ class crossing_heap : public heap<Pools, false, true> {
     return part;
   }
   /// Makes one free block, in `home`, out of a row.
-  template <typename Observer>
-  void gather(const row& of, free_blocks& home, Observer split) noexcept {
+  template <typename SplitCounter>
+  void gather(const row& of, free_list& home, SplitCounter split) noexcept {
     block& whole = *of.first;
     const bool was_split = whole.is_split();
     int count = 0;

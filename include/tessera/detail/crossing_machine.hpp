@@ -8,7 +8,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/crossing_heap.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/machine.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -17,9 +17,10 @@ namespace tessera::detail {
 /// The machine of an allocator whose free blocks cross from stream to stream. Each free block is free behind the work
 /// that its home's stream was given up to a position; its own stream gets it at once, others by rules. The device gets a
 /// segment back only where the work before each free in it is seen to be done.
-template <ordering_provider Provider, event_sink Sink, typename Counting, std::size_t Pools, bool UsesEvents>
-class crossing_machine : public machine<Provider, Sink, Counting, crossing_heap<Pools>, UsesEvents> {
-  using base = machine<Provider, Sink, Counting, crossing_heap<Pools>, UsesEvents>;
+template <ordering_provider Provider, event_observer Observer, typename Counting, std::size_t Pools,
+          bool UsesEvents>
+class crossing_machine : public machine<Provider, Observer, Counting, crossing_heap<Pools>, UsesEvents> {
+  using base = machine<Provider, Observer, Counting, crossing_heap<Pools>, UsesEvents>;
 
  public:
   using base::base;
@@ -34,7 +35,7 @@ class crossing_machine : public machine<Provider, Sink, Counting, crossing_heap<
     if (live == nullptr) return taken::unknown;
     const stream_id own = live->home->key();
     const bool has_uses = live->what_is_noted().has_uses;
-    if (free_blocks* const home = this->heap_.home(live->home->pool(), behind))
+    if (free_list* const home = this->heap_.home(live->home->pool(), behind))
       this->heap_.change_home(*live, *home);
     const stream_id to = live->home->key();  // `behind`, where host memory did not run out
     this->pending_.settle(*live, [&](stream_id user) { return comes_behind(to, user); });
@@ -48,16 +49,17 @@ class crossing_machine : public machine<Provider, Sink, Counting, crossing_heap<
   /// serves(bytes) says whether they may serve, and cuts(bytes) whether what is too much stays where it is.
   ///   Requires:  a make_room() that covers it
   template <typename Serves, typename Cuts>
-  [[nodiscard]] block* borrow(free_blocks& home, std::size_t size, crossings by, Serves serves,
+  [[nodiscard]] block* borrow(free_list& home, std::size_t size, cross_stream_reuse by, Serves serves,
                               Cuts cuts) noexcept {
     if (!this->heap_.has_several_homes(home.pool())) return nullptr;
-    const crossings steps[] = {{by.where_behind, false, false}, {by.where_behind, by.where_done, false}, by};
-    crossings before{};
-    for (const crossings& rules : steps) {
+    const cross_stream_reuse steps[] = {
+        {by.follow_dependencies, false, false}, {by.follow_dependencies, by.opportunistic, false}, by};
+    cross_stream_reuse before{};
+    for (const cross_stream_reuse& rules : steps) {
       if (rules == before) continue;
       before = rules;
       row found = this->heap_.smallest_row(home.pool(), size, [&](const block& b) {
-        return rules.by_waiting || b.home == &home || crosses_now(b, home.key(), rules);
+        return rules.insert_dependencies || b.home == &home || crosses_now(b, home.key(), rules);
       });
       if (found.first == nullptr) continue;
       block* last = found.first;
@@ -84,7 +86,7 @@ class crossing_machine : public machine<Provider, Sink, Counting, crossing_heap<
       for (block* b = &head; b != end; b = b->above) {
         if (!b->is_free() || !is_done(*b)) return;
       }
-      this->heap_.gather({&head, end, bytes}, *head.home, observer(*head.home));
+      this->heap_.gather({&head, end, bytes}, *head.home, split_counter(*head.home));
     });
   }
   [[nodiscard]] std::size_t releasable(const block& idle) noexcept { return is_done(idle) ? idle.size : 0; }
@@ -95,7 +97,7 @@ class crossing_machine : public machine<Provider, Sink, Counting, crossing_heap<
     base::wait_for_pending();
     bool any = false;
     stream_id last;
-    while (free_blocks* const next = home_after(any, last)) {  // homes may come and go during a wait
+    while (free_list* const next = home_after(any, last)) {  // homes may come and go during a wait
       last = next->key();
       if (has_undone(*next)) (void)wait_for(last);
       any = true;
@@ -112,7 +114,7 @@ class crossing_machine : public machine<Provider, Sink, Counting, crossing_heap<
 
  private:
   using split_observer = typename base::split_observer;
-  [[nodiscard]] split_observer observer(const free_blocks& home) noexcept {
+  [[nodiscard]] split_observer split_counter(const free_list& home) noexcept {
     return {this->ledger_, home.pool()};
   }
 
@@ -128,39 +130,39 @@ class crossing_machine : public machine<Provider, Sink, Counting, crossing_heap<
   [[nodiscard]] bool is_done(const block& free) noexcept {
     return this->device_.is_done(free.home->key(), position_of(free));
   }
-  [[nodiscard]] bool crosses_now(const block& free, stream_id to, const crossings& rules) noexcept {
-    return (rules.where_behind && this->device_.is_behind(to, free.home->key(), position_of(free))) ||
-           (rules.where_done && is_done(free));
+  [[nodiscard]] bool crosses_now(const block& free, stream_id to, const cross_stream_reuse& rules) noexcept {
+    return (rules.follow_dependencies && this->device_.is_behind(to, free.home->key(), position_of(free))) ||
+           (rules.opportunistic && is_done(free));
   }
   /// Takes a row over, but for the `surplus` bytes at its high end.
-  block* take_over(row of, block& last, std::size_t surplus, free_blocks& home,
-                   const crossings& rules) noexcept {
+  block* take_over(row of, block& last, std::size_t surplus, free_list& home,
+                   const cross_stream_reuse& rules) noexcept {
     for (block* b = of.first; b != of.end; b = b->above) {
       if (b->home != &home && !crosses_now(*b, home.key(), rules) &&
           !this->device_.let_wait(home.key(), b->home->key(), position_of(*b)))
         return nullptr;
     }
     if (surplus > 0) {
-      block& part = this->heap_.split_free(last, last.size - surplus, observer(home));
+      block& part = this->heap_.split_free(last, last.size - surplus, split_counter(home));
       if (of.first == &last) of.first = &part;
       of.end = &last;
     }
-    this->heap_.gather(of, home, observer(home));
+    this->heap_.gather(of, home, split_counter(home));
     this->stamp(*of.first);
     return of.first;
   }
 
   /// The first home whose key is above `last`, or if there is no `last`, the first one; null where there is none.
-  [[nodiscard]] free_blocks* home_after(bool any, stream_id last) noexcept {
-    free_blocks* found = nullptr;
-    this->heap_.for_each_home([&](free_blocks& home) {
+  [[nodiscard]] free_list* home_after(bool any, stream_id last) noexcept {
+    free_list* found = nullptr;
+    this->heap_.for_each_home([&](free_list& home) {
       if ((!any || last < home.key()) && (found == nullptr || home.key() < found->key())) found = &home;
     });
     return found;
   }
-  [[nodiscard]] bool has_undone(free_blocks& of) noexcept {
+  [[nodiscard]] bool has_undone(free_list& of) noexcept {
     bool any = false;
-    this->heap_.for_each_home([&](free_blocks& home) {
+    this->heap_.for_each_home([&](free_list& home) {
       if (home.key() != of.key()) return;
       home.put_down();
       for (const block* b = home.lowest(); b != nullptr && !any; b = home.after(*b)) any = !is_done(*b);

@@ -8,7 +8,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/window.hpp>
 #include <tessera/policy/recovery.hpp>
 #include <tessera/provider/provider.hpp>
@@ -48,20 +48,20 @@ template <typename Recipe, typename Machine>
 
 /// What will refuse a segment without the device being asked; by_device where it may be asked.
 template <typename Recipe, typename Machine>
-[[nodiscard]] refusal refusal_ahead(const Machine& machine, const policies<Recipe>& chosen,
-                                    std::size_t segment) noexcept {
-  if (machine.would_pass(limit_of(machine, chosen.growth), segment)) return refusal::by_limit;
+[[nodiscard]] failure_reason refusal_ahead(const Machine& machine, const policies<Recipe>& chosen,
+                                           std::size_t segment) noexcept {
+  if (machine.would_pass(limit_of(machine, chosen.growth), segment)) return failure_reason::by_limit;
   if constexpr (requires { Recipe::recovery::know_capacity; }) {
-    if (machine.would_pass(machine.device().capacity(), segment)) return refusal::by_capacity;
+    if (machine.would_pass(machine.device().capacity(), segment)) return failure_reason::by_capacity;
   }
-  return refusal::by_device;
+  return failure_reason::by_device;
 }
 
 /// Whether the device need not be asked. Where pieces move, some may serve below a limit.
 template <typename Recipe>
-[[nodiscard]] constexpr bool is_refused_ahead(const policies<Recipe>& chosen, refusal why) noexcept {
-  if (why == refusal::by_limit) return Recipe::growth::way != growth_way::stitching;
-  return why == refusal::by_capacity && chosen.recovery.steps(why).count == 0;
+[[nodiscard]] constexpr bool is_refused_ahead(const policies<Recipe>& chosen, failure_reason why) noexcept {
+  if (why == failure_reason::by_limit) return Recipe::growth::way != growth_way::stitching;
+  return why == failure_reason::by_capacity && chosen.recovery.steps(why).count == 0;
 }
 
 /// What pieces are made of where a policy stitches.
@@ -83,8 +83,8 @@ stitching_pages pages_for(const Machine& machine, const Growth& growth, const Pa
 /// Makes a window usable: idle pieces move there, or new ones are taken, so that at most `freely` bytes are reserved, and
 /// no more than the limit in any case. Null where that cannot be, and idle pieces may be gone.
 template <typename Machine, typename Growth>
-detail::block* fill_window(Machine& machine, const Growth& growth, detail::free_blocks& home,
-                           std::size_t size, const detail::window& w, const stitching_pages& pages,
+detail::block* fill_window(Machine& machine, const Growth& growth, detail::free_list& home, std::size_t size,
+                           const detail::window& w, const stitching_pages& pages,
                            std::size_t freely) noexcept {
   const growth_state now = machine.state(size, limit_of(machine, growth));
   const auto excess = [&](std::size_t most) {
@@ -97,7 +97,7 @@ detail::block* fill_window(Machine& machine, const Growth& growth, detail::free_
   detail::block* found = nullptr;
   if (taken >= needed) {
     const std::size_t left = now.reserved - taken;
-    found = machine.map(w, home, pages.kinds, pages.page, growth.least_growth(size),
+    found = machine.map(w, home, pages.kinds, pages.page, growth.min_growth(size),
                         freely > left ? freely - left : 0, [&](std::size_t reserved) {
                           growth_state then = now;
                           then.reserved = reserved;
@@ -112,7 +112,7 @@ detail::block* fill_window(Machine& machine, const Growth& growth, detail::free_
 /// Takes a window instead of a free block that would serve, if that breaks into fewer whole pages.
 template <typename Machine, typename Growth, typename Pages>
 [[gnu::noinline]] detail::block* save_pages(Machine& machine, const Growth& growth, const Pages& pages,
-                                            detail::free_blocks& home, std::size_t size,
+                                            detail::free_list& home, std::size_t size,
                                             detail::block* fit) noexcept {
   const stitching_pages plan = pages_for(machine, growth, pages, size);
   const std::size_t broken = machine.breaks(*fit, size, plan.page);
@@ -129,7 +129,7 @@ template <typename Machine, typename Growth, typename Pages>
 /// The free block that serves `size` bytes best, or null; where pages are to be saved, it may have been made for that.
 template <typename Recipe, typename Machine>
 [[gnu::always_inline]] inline detail::block* best_fit(Machine& machine, const policies<Recipe>& chosen,
-                                                      detail::free_blocks& home, std::size_t size) noexcept {
+                                                      detail::free_list& home, std::size_t size) noexcept {
   detail::block* const fit = machine.best_fit(home, size);
   if constexpr (Recipe::growth::way == growth_way::stitching) {
     const usage now = usage_of(machine, chosen.growth);
@@ -141,7 +141,7 @@ template <typename Recipe, typename Machine>
 
 /// Gets memory for a block of `size` bytes where that costs least; the free block that holds it, or null.
 template <typename Machine, typename Growth, typename Pages>
-detail::block* stitch(Machine& machine, const Growth& growth, const Pages& pages, detail::free_blocks& home,
+detail::block* stitch(Machine& machine, const Growth& growth, const Pages& pages, detail::free_list& home,
                       std::size_t size) noexcept {
   const growth_state now = machine.state(size, limit_of(machine, growth));
   const stitching_pages plan = pages_for(machine, growth, pages, size);
@@ -158,7 +158,7 @@ detail::block* stitch(Machine& machine, const Growth& growth, const Pages& pages
 /// An idle segment of just the size of one that would be taken and handed out whole, or null. The policy may have refused
 /// it, as it knows neither the device's granularity nor what pages the segment would be made of.
 template <typename Machine, typename Split>
-detail::block* like_new(const Split& split, detail::free_blocks& home, std::size_t size,
+detail::block* like_new(const Split& split, detail::free_list& home, std::size_t size,
                         std::size_t segment) noexcept {
   if (segment == size || segment >= split.oversize() || split.should_split(size, segment)) return nullptr;
   detail::block* const fit = home.template best_fit<typename Machine::block_order>(size);
@@ -170,7 +170,7 @@ template <typename Recipe, typename Machine, typename Key>
 detail::block* borrow(Machine& machine, const policies<Recipe>& chosen, std::size_t pool, Key key,
                       std::size_t size) noexcept {
   if constexpr (Recipe::streams::crosses) {
-    detail::free_blocks* const home = machine.home(pool, key);
+    detail::free_list* const home = machine.home(pool, key);
     if (home == nullptr || !machine.make_room()) return nullptr;
     return machine.borrow(
         *home, size, chosen.streams.crossing(),
@@ -183,7 +183,7 @@ detail::block* borrow(Machine& machine, const policies<Recipe>& chosen, std::siz
 /// Gets memory for a block of `size` bytes, and where the recipe grows by segments, one of `segment` bytes; the free
 /// block that holds it, or null.
 template <typename Recipe, typename Machine>
-detail::block* get_memory(Machine& machine, const policies<Recipe>& chosen, detail::free_blocks& home,
+detail::block* get_memory(Machine& machine, const policies<Recipe>& chosen, detail::free_list& home,
                           std::size_t size, std::size_t segment) noexcept {
   const auto& growth = chosen.growth;
   if constexpr (Recipe::growth::way == growth_way::segments) {

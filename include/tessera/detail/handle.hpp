@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/detail/block.hpp>
 
 namespace tessera {
@@ -38,7 +38,7 @@ class handle {
   [[nodiscard]] static handle from_pointer(void* p) noexcept {
     if (p == nullptr) return {};
     if (number(p) % alignof(detail::block) != mark)
-      contract_broken("handle::from_pointer: not a pointer that to_pointer gave", p);
+      fatal("handle::from_pointer: not a pointer that to_pointer gave", p);
     return handle(reinterpret_cast<detail::block*>(number(p) - mark));
   }
   [[nodiscard]] explicit operator bool() const noexcept { return block_ != nullptr; }

@@ -10,7 +10,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/block_order.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/homes.hpp>
 #include <tessera/detail/idle_walk.hpp>
 #include <tessera/detail/key_map.hpp>
@@ -50,18 +50,18 @@ class heap {
 
   /// The home of a pool and a key, where their free blocks wait; null where host memory ran out.
   template <typename Key>
-  [[nodiscard]] free_blocks* home(std::size_t in, Key key) noexcept {
+  [[nodiscard]] free_list* home(std::size_t in, Key key) noexcept {
     return pools_[in].at(in, key);
   }
 
   /// The best-fitting free block; counts as a search of the pool.
-  [[nodiscard, gnu::always_inline]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
+  [[nodiscard, gnu::always_inline]] block* best_fit(free_list& home, std::size_t size) noexcept {
     ++searches_[home.pool()];
     return home.template best_fit<block_order>(size);
   }
 
   /// Files a segment that the device gave as one free block; null where host memory ran out.
-  [[nodiscard]] block* add_segment(free_blocks& home, std::uintptr_t address, std::size_t bytes,
+  [[nodiscard]] block* add_segment(free_list& home, std::uintptr_t address, std::size_t bytes,
                                    bool oversize) noexcept {
     if (!segments_.reserve_one() || !blocks_.reserve(3)) return nullptr;
     segment& fresh = segments_.add(searches_[home.pool()], oversize);
@@ -151,8 +151,8 @@ class heap {
   /// Files a block as free, merged with its free neighbours. `split` learns how the free blocks that share their segment
   /// with others changed, in number and in bytes together: grew(count, bytes) or shrank(count, bytes).
   ///   Requires:  `address` is the block's
-  template <typename Observer>
-  [[gnu::always_inline]] void make_free(block& freed, std::uintptr_t address, Observer split) noexcept {
+  template <typename SplitCounter>
+  [[gnu::always_inline]] void make_free(block& freed, std::uintptr_t address, SplitCounter split) noexcept {
     block& low = *freed.below;
     block& high = *freed.above;
     if (merges(low, freed)) return merge_down(low, freed, split);
@@ -192,14 +192,14 @@ class heap {
   void for_each_idle(F f, std::size_t least = min_alignment) {
     std::size_t tries = Ranges ? blocks_.in_use() : segments_.count();
     for (std::size_t in = Pools; in-- > 0;) {
-      for (free_blocks* home = pools_[in].first(); home != nullptr; home = home->next) {
+      for (free_list* home = pools_[in].first(); home != nullptr; home = home->next) {
         if (!walk_idle<block_order, Ranges>(*home, least, tries, f)) return;
       }
     }
   }
   /// Releases free oversize blocks of `home` until they make up for `wanted` bytes; as release_largest().
   template <typename F>
-  bool release_fitting(free_blocks& home, std::size_t wanted, std::size_t oversize, F release) const {
+  bool release_fitting(free_list& home, std::size_t wanted, std::size_t oversize, F release) const {
     return release_largest<block_order, Ranges>(home, wanted, oversize, release);
   }
   /// Calls f(first block, bytes) for each segment, in no particular order; with `leaving`, for those taken out too.
@@ -214,7 +214,7 @@ class heap {
   template <typename F>
   void for_each_home(F f) const {
     for (const homes& p : pools_) {
-      for (free_blocks* home = p.first(); home != nullptr; home = home->next) f(*home);
+      for (free_list* home = p.first(); home != nullptr; home = home->next) f(*home);
     }
   }
   /// The block at the start of the segment at this address, or null; linear in the segments.
@@ -239,7 +239,7 @@ class heap {
 
  protected:
   /// Where blocks cross, a home counts blocks.
-  [[gnu::always_inline]] static void count_in(free_blocks& home, int more) noexcept {
+  [[gnu::always_inline]] static void count_in(free_list& home, int more) noexcept {
     if constexpr (Crosses) home.segments += static_cast<std::size_t>(more);
   }
 
@@ -251,8 +251,8 @@ class heap {
   [[nodiscard, gnu::always_inline]] static bool merges(const block& neighbour, const block& freed) noexcept {
     return neighbour.is_free() && (!Crosses || neighbour.home == freed.home);
   }
-  template <typename Observer>
-  [[gnu::noinline]] void merge_down(block& low, block& freed, Observer split) noexcept {
+  template <typename SplitCounter>
+  [[gnu::noinline]] void merge_down(block& low, block& freed, SplitCounter split) noexcept {
     block& high = *freed.above;
     if (!merges(high, freed)) return absorb(low, low.address, freed, low.size, 1, split);
     const std::size_t before = low.size + high.size;
@@ -264,9 +264,9 @@ class heap {
   }
   /// Lets a free block, which then begins at `address`, take a freed neighbour in. `joined` free blocks of `before` bytes
   /// become one.
-  template <typename Observer>
+  template <typename SplitCounter>
   [[gnu::always_inline]] void absorb(block& into, std::uintptr_t address, block& freed, std::size_t before,
-                                     int joined, Observer split) noexcept {
+                                     int joined, SplitCounter split) noexcept {
     const std::size_t added = freed.size;
     into.home->change<block_order>(into, address, before + added);
     count_in(*into.home, -1);

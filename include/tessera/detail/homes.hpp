@@ -5,7 +5,7 @@
 #include <new>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/key_map.hpp>
 
 namespace tessera::detail {
@@ -22,19 +22,19 @@ class homes {
 
   /// The home of a key, which is made where there is none; null where host memory ran out.
   ///   Cost:  constant; where it is made, linear in the homes
-  [[nodiscard]] free_blocks* at(std::size_t pool, stream_id key) noexcept {
+  [[nodiscard]] free_list* at(std::size_t pool, stream_id key) noexcept {
     return recent_ != nullptr && recent_->key() == key ? recent_ : find(pool, key);
   }
-  [[nodiscard]] free_blocks* at(std::size_t pool, any_stream key) noexcept {
+  [[nodiscard]] free_list* at(std::size_t pool, any_stream key) noexcept {
     return recent_ != nullptr ? recent_ : find(pool, key);
   }
-  /// The first in the order of keys, or null; free_blocks::next leads on.
-  [[nodiscard]] free_blocks* first() const noexcept { return first_; }
+  /// The first in the order of keys, or null; free_list::next leads on.
+  [[nodiscard]] free_list* first() const noexcept { return first_; }
 
   /// Drops the homes that own no segment. It happens by itself, too, before their number would double.
   void drop_empty() noexcept {
-    for (free_blocks* home = first_; home != nullptr;) {
-      free_blocks* const following = home->next;
+    for (free_list* home = first_; home != nullptr;) {
+      free_list* const following = home->next;
       if (home->segments == 0) drop(*home);
       home = following;
     }
@@ -42,27 +42,27 @@ class homes {
   }
 
   [[nodiscard]] std::size_t footprint() const noexcept {
-    return by_key_.footprint() + by_key_.size() * sizeof(free_blocks);
+    return by_key_.footprint() + by_key_.size() * sizeof(free_list);
   }
 
  private:
-  [[nodiscard, gnu::noinline]] free_blocks* find(std::size_t pool, stream_id key) noexcept {
-    free_blocks* found = by_key_.find(key.handle);
+  [[nodiscard, gnu::noinline]] free_list* find(std::size_t pool, stream_id key) noexcept {
+    free_list* found = by_key_.find(key.handle);
     if (found == nullptr) {
       if (by_key_.size() >= drop_at_) drop_empty();
       if (!by_key_.reserve_one()) return nullptr;
-      found = new (std::nothrow) free_blocks(pool, key);
+      found = new (std::nothrow) free_list(pool, key);
       if (found == nullptr) return nullptr;
       by_key_.insert(key.handle, *found);
-      free_blocks** before = &first_;
+      free_list** before = &first_;
       while (*before != nullptr && (*before)->key() < key) before = &(*before)->next;
       found->next = *before;
       *before = found;
     }
     return recent_ = found;
   }
-  void drop(free_blocks& home) noexcept {
-    free_blocks** before = &first_;
+  void drop(free_list& home) noexcept {
+    free_list** before = &first_;
     while (*before != &home) before = &(*before)->next;
     *before = home.next;
     by_key_.remove(home.key().handle);
@@ -70,9 +70,9 @@ class homes {
     delete &home;
   }
 
-  free_blocks* recent_ = nullptr;  // where the last request looked
-  free_blocks* first_ = nullptr;
-  key_map<free_blocks> by_key_;
+  free_list* recent_ = nullptr;  // where the last request looked
+  free_list* first_ = nullptr;
+  key_map<free_list> by_key_;
   std::size_t drop_at_ = 16;
 };
 

@@ -5,14 +5,14 @@
 
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/block_order.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 
 /// Walks over the free blocks of a home while some of them are given back.
 namespace tessera::detail {
 
 /// The first block behind another one, which may be gone, or null; where they are not ordered by size, the first of all.
 template <typename Order>
-[[nodiscard]] block* first_after(free_blocks& home, const block& key) noexcept {
+[[nodiscard]] block* first_after(free_list& home, const block& key) noexcept {
   home.put_down<Order>();
   if constexpr (!Order::is_by_size) return home.lowest();
   block* found = home.best_fit<Order>(key.size);
@@ -24,7 +24,7 @@ template <typename Order>
 /// says whether it tried to release that one, during which blocks may come and go; the walk ends when it has done so
 /// `tries` times, and is false then.
 template <typename Order, bool Ranges, typename F>
-[[nodiscard]] bool walk_idle(free_blocks& home, std::size_t least, std::size_t& tries, F& f) {
+[[nodiscard]] bool walk_idle(free_list& home, std::size_t least, std::size_t& tries, F& f) {
   home.put_down<Order>();
   for (block* b = home.best_fit<Order>(least); b != nullptr;) {
     const block key = *b;
@@ -43,7 +43,7 @@ template <typename Order, bool Ranges, typename F>
 /// whether that was enough. `release` says how many bytes went; blocks may come and go during it.
 ///   Source:  PyTorch's release_available_cached_blocks
 template <typename Order, bool Ranges, typename F>
-[[nodiscard]] bool release_largest(free_blocks& home, std::size_t wanted, std::size_t oversize, F& release) {
+[[nodiscard]] bool release_largest(free_list& home, std::size_t wanted, std::size_t oversize, F& release) {
   const std::size_t least = wanted > oversize ? wanted : oversize;
   if (block* fitting = home.best_fit<Order>(least); fitting != nullptr)
     return (Ranges || !fitting->is_split()) && release(*fitting) >= (Ranges ? wanted : least);

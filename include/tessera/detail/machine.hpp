@@ -33,14 +33,15 @@ struct piece {
 /// order before each, and looked up again after it. It knows no locks; an adaptor may let other threads in there.
 ///
 /// What every hit runs through, here and below, is marked always_inline: calls would cost about as much as such parts.
-template <device_provider Provider, event_sink Sink, typename Counting, typename Heap, bool UsesEvents>
+template <device_provider Provider, event_observer Observer, typename Counting, typename Heap,
+          bool UsesEvents>
 class machine {
  public:
   using block_order = typename Heap::block_order;
   using action = allocator_event::action;
   using books_type = typename Counting::template books<Heap::pools>;
 
-  machine(Provider device, Sink sink) : device_(std::move(device)), listener_(std::move(sink)) {}
+  machine(Provider device, Observer observer) : device_(std::move(device)), listener_(std::move(observer)) {}
   machine(const machine&) = delete;
   machine& operator=(const machine&) = delete;
   ~machine() {
@@ -59,10 +60,10 @@ class machine {
     return heap_.make_room();
   }
   template <typename Key>
-  [[nodiscard]] free_blocks* home(std::size_t pool, Key key) noexcept {
+  [[nodiscard]] free_list* home(std::size_t pool, Key key) noexcept {
     return heap_.home(pool, key);
   }
-  [[nodiscard, gnu::always_inline]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
+  [[nodiscard, gnu::always_inline]] block* best_fit(free_list& home, std::size_t size) noexcept {
     return heap_.best_fit(home, size);
   }
   [[nodiscard]] block* find_live(const void* p) noexcept { return keep_promise(), heap_.find_live(p); }
@@ -86,7 +87,7 @@ class machine {
       }
     }
     const auto address = reinterpret_cast<std::uintptr_t>(given);
-    free_blocks* const home = given != nullptr ? heap_.home(pool, key) : nullptr;
+    free_list* const home = given != nullptr ? heap_.home(pool, key) : nullptr;
     block* const whole = home != nullptr && make_room() ? add(*home, address, bytes, oversize) : nullptr;
     if (given != nullptr && whole == nullptr) ledger_.came_in_vain(bytes, device_.release(given, bytes));
     asked_for_ -= bytes;
@@ -205,7 +206,7 @@ class machine {
   [[nodiscard]] const books_type& books() const noexcept { return keep_promise(), ledger_; }
   [[nodiscard]] Provider& device() noexcept { return device_; }
   [[nodiscard]] const Provider& device() const noexcept { return device_; }
-  [[nodiscard]] Sink& sink() noexcept { return listener_.sink(); }
+  [[nodiscard]] Observer& observer() noexcept { return listener_.observer(); }
   void tell(action what, std::uintptr_t address, std::size_t bytes, std::size_t of_block,
             stream_id stream) noexcept {
     listener_.tell(allocator_event{what, address, bytes, of_block, stream});
@@ -220,7 +221,7 @@ class machine {
   mutable promise promised_{};
   mutable Heap heap_;  // a promise is kept also for those who only look
   [[no_unique_address]] mutable books_type ledger_;
-  [[nodiscard]] block* add(free_blocks& home, std::uintptr_t address, std::size_t bytes,
+  [[nodiscard]] block* add(free_list& home, std::uintptr_t address, std::size_t bytes,
                            bool oversize) noexcept {
     block* const whole = heap_.add_segment(home, address, bytes, oversize);
     if (whole == nullptr) return nullptr;
@@ -287,7 +288,7 @@ class machine {
     }
   };
 
-  [[no_unique_address]] listener<Sink> listener_;
+  [[no_unique_address]] listener<Observer> listener_;
   std::size_t asked_for_ = 0;
   [[no_unique_address]] pending_frees<Provider, UsesEvents> pending_;
 };

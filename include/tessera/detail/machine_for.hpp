@@ -14,24 +14,24 @@
 namespace tessera::detail {
 
 /// The machine that grows in a way, and whose blocks cross from stream to stream or do not.
-template <growth_way Way, typename Provider, typename Sink, typename Counting, std::size_t Pools,
+template <growth_way Way, typename Provider, typename Observer, typename Counting, std::size_t Pools,
           bool UsesEvents, bool Crosses = false, free_order Order = free_order::lowest_address>
 struct machine_for {
-  using type = range_machine<Provider, Sink, Counting, Pools, UsesEvents, Order>;
+  using type = range_machine<Provider, Observer, Counting, Pools, UsesEvents, Order>;
 };
-template <typename Provider, typename Sink, typename Counting, std::size_t Pools, bool UsesEvents,
+template <typename Provider, typename Observer, typename Counting, std::size_t Pools, bool UsesEvents,
           free_order Order>
-struct machine_for<growth_way::segments, Provider, Sink, Counting, Pools, UsesEvents, false, Order> {
-  using type = machine<Provider, Sink, Counting, heap<Pools, false, false, Order>, UsesEvents>;
+struct machine_for<growth_way::segments, Provider, Observer, Counting, Pools, UsesEvents, false, Order> {
+  using type = machine<Provider, Observer, Counting, heap<Pools, false, false, Order>, UsesEvents>;
 };
-template <typename Provider, typename Sink, typename Counting, std::size_t Pools, bool UsesEvents>
-struct machine_for<growth_way::segments, Provider, Sink, Counting, Pools, UsesEvents, true> {
-  using type = crossing_machine<Provider, Sink, Counting, Pools, UsesEvents>;
+template <typename Provider, typename Observer, typename Counting, std::size_t Pools, bool UsesEvents>
+struct machine_for<growth_way::segments, Provider, Observer, Counting, Pools, UsesEvents, true> {
+  using type = crossing_machine<Provider, Observer, Counting, Pools, UsesEvents>;
 };
 
-template <typename Provider, typename Sink, typename Counting, std::size_t Pools, bool UsesEvents>
-struct machine_for<growth_way::stitching, Provider, Sink, Counting, Pools, UsesEvents> {
-  using type = stitching_machine<Provider, Sink, Counting, Pools, UsesEvents>;
+template <typename Provider, typename Observer, typename Counting, std::size_t Pools, bool UsesEvents>
+struct machine_for<growth_way::stitching, Provider, Observer, Counting, Pools, UsesEvents> {
+  using type = stitching_machine<Provider, Observer, Counting, Pools, UsesEvents>;
 };
 
 }  // namespace tessera::detail

@@ -25,7 +25,7 @@ namespace tessera {
 /// kept, as somebody may still read it, and used again for the next of its size; who read on in it meanwhile notices by
 /// the version, and begins again.
 ///   Cost:  a few loads; adding and taking out, in proportion to the frames
-class address_directory {
+class pagemap {
  public:
   using owner_number = std::uint32_t;
   static constexpr owner_number no_owner = ~owner_number{0};
@@ -42,9 +42,9 @@ class address_directory {
   /// A range that was taken out.
   using taken = map::node_type;
 
-  address_directory() = default;
-  address_directory(const address_directory&) = delete;
-  address_directory& operator=(const address_directory&) = delete;
+  pagemap() = default;
+  pagemap(const pagemap&) = delete;
+  pagemap& operator=(const pagemap&) = delete;
 
   /// Notes an owner, below most_owners, of `bytes` from `begin`; false where that would take more than 128 TiB of frames
   /// at a time, host memory ran out or a range in here begins there too, and nothing changed.

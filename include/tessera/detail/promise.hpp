@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 
 namespace tessera::detail {
 

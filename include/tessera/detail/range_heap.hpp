@@ -6,14 +6,14 @@
 
 #include <tessera/core/free_order.hpp>
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/heap.hpp>
 
 namespace tessera::detail {
 
 /// Calls f(unmapped block) for each of a home's, in the order of addresses, until it says true.
 template <typename F>
-void for_each_unmapped(const free_blocks& home, F f) {
+void for_each_unmapped(const free_list& home, F f) {
   for (const segment* range = home.ranges; range != nullptr; range = range->next_range) {
     for (block* b = range->links[1]; b != range; b = b->links[1]) {
       if (f(*b)) return;
@@ -29,7 +29,7 @@ template <std::size_t Pools, free_order Order = free_order::lowest_address>
 class range_heap : public heap<Pools, true, false, Order> {
  public:
   /// Files a range in which nothing is mapped yet; null where host memory ran out.
-  [[nodiscard]] block* add_range(free_blocks& home, std::uintptr_t address, std::size_t bytes) noexcept {
+  [[nodiscard]] block* add_range(free_list& home, std::uintptr_t address, std::size_t bytes) noexcept {
     if (!this->segments_.reserve_one() || !this->blocks_.reserve(3)) return nullptr;
     segment& fresh = this->segments_.add(0, false);
     fresh.address = address;

@@ -7,7 +7,7 @@
 
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
@@ -29,10 +29,10 @@ struct growth_step {
 /// pages are mapped where its blocks need them, and go back one by one.
 ///
 /// Calls that map or unmap do not let others in: all that these do is in one piece.
-template <virtual_memory_provider Provider, event_sink Sink, typename Counting, std::size_t Pools,
+template <virtual_memory_provider Provider, event_observer Observer, typename Counting, std::size_t Pools,
           bool UsesEvents, free_order Order = free_order::lowest_address>
-class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools, Order>, UsesEvents> {
-  using base = machine<Provider, Sink, Counting, range_heap<Pools, Order>, UsesEvents>;
+class range_machine : public machine<Provider, Observer, Counting, range_heap<Pools, Order>, UsesEvents> {
+  using base = machine<Provider, Observer, Counting, range_heap<Pools, Order>, UsesEvents>;
   using block_order = detail::block_order<Order, true>;
 
  public:
@@ -58,7 +58,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools,
   /// The best-fitting free block, by what each can grow to where it lies: a block that can grow is not cut up as long
   /// as another one serves that wastes less of it.
   ///   Source:  PyTorch's get_free_block
-  [[nodiscard]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
+  [[nodiscard]] block* best_fit(free_list& home, std::size_t size) noexcept {
     block* found = this->heap_.best_fit(home, size);
     if (found == nullptr || !found->above->is_unmapped()) return found;
     home.put_down<block_order>();
@@ -72,9 +72,9 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools,
   /// Lets `size` bytes side by side become free at the lowest place of the home's ranges where they can, or in a new
   /// range; null where the device refuses, or host memory ran out. What was mapped until then stays, free.
   ///   Source:  PyTorch's try_allocate_expandable_block
-  [[nodiscard]] block* extend(free_blocks& home, std::size_t size, growth_step how) noexcept {
+  [[nodiscard]] block* extend(free_list& home, std::size_t size, growth_step how) noexcept {
     if (how.page == 0 || how.page % min_alignment != 0 || how.page > max_request)
-      contract_broken("Recipe::growth: page_size is a multiple of min_alignment, up to max_request");
+      fatal("Recipe::growth: page_size is a multiple of min_alignment, up to max_request");
     pieces_.retry_stray(this->device_);
     how.page = align_up(how.page, step(how.kinds));
     note_granule(how.page);
@@ -90,7 +90,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools,
 
   /// Maps pages at an address, in the home's range that holds it, or in the next one that the device reserves; null where
   /// it is in neither, or cannot be had.
-  [[nodiscard]] block* map_at(free_blocks& home, std::uintptr_t address, std::size_t bytes,
+  [[nodiscard]] block* map_at(free_list& home, std::uintptr_t address, std::size_t bytes,
                               const growth_step& how) noexcept {
     note_granule(how.page);
     block* hole = nullptr;
@@ -112,7 +112,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools,
   /// block has not room for that.
   [[nodiscard]] static std::size_t gap(const block& free, std::size_t size, std::size_t alignment) noexcept {
     if (alignment != 1 && (alignment == 0 || alignment % min_alignment != 0))
-      contract_broken("Recipe::growth: base_alignment is 1 or a multiple of min_alignment");
+      fatal("Recipe::growth: base_alignment is 1 or a multiple of min_alignment");
     const std::size_t left_out = align_up(free.address, alignment) - free.address;
     return left_out + size <= free.size ? left_out : 0;
   }
@@ -152,7 +152,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools,
   /// use them is done, and calls then(piece, unmapped block) for each; returns their bytes.
   template <typename Which, typename Then>
   std::size_t take_pieces(block& idle, Which which, Then then) noexcept {
-    free_blocks& home = *idle.home;
+    free_list& home = *idle.home;
     std::size_t taken = 0;
     block* left = &idle;
     bool is_done = false;
@@ -184,7 +184,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools,
   /// Calls f(const segment&) for each range, which f may remove.
   template <typename F>
   void for_each_range(F f) {
-    this->heap_.for_each_home([&f](const free_blocks& home) {
+    this->heap_.for_each_home([&f](const free_list& home) {
       for (const segment *range = home.ranges, *next = nullptr; range != nullptr; range = next) {
         next = range->next_range;
         f(*range);
@@ -193,12 +193,12 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools,
   }
 
   /// Whether the work that may use a home's free blocks is done; waits for it.
-  [[nodiscard]] bool work_is_done(const free_blocks& home) noexcept {
+  [[nodiscard]] bool work_is_done(const free_list& home) noexcept {
     if constexpr (UsesEvents) return this->device_.synchronize(home.key());
     return true;
   }
 
-  [[nodiscard]] block* add_range(free_blocks& home, std::size_t size, const growth_step& how) noexcept {
+  [[nodiscard]] block* add_range(free_list& home, std::size_t size, const growth_step& how) noexcept {
     const std::size_t bytes = align_up(how.range < max_request ? how.range : max_request, how.page);
     if (bytes < size) return nullptr;
     void* const given = this->device_.reserve(bytes, granule_of(how.page));
@@ -250,8 +250,7 @@ class range_machine : public machine<Provider, Sink, Counting, range_heap<Pools,
   }
   /// Where free and unmapped blocks side by side hold `size` bytes: the lowest of them, at the lowest place, or null. A
   /// free block may do by itself, as recovery made it large enough or the policy refused it.
-  [[nodiscard]] static block* place_for(const free_blocks& home, std::size_t size,
-                                        std::size_t step) noexcept {
+  [[nodiscard]] static block* place_for(const free_list& home, std::size_t size, std::size_t step) noexcept {
     block* found = nullptr;
     for_each_unmapped(home, [&found, size, step](block& unmapped) {
       if (unmapped.address % step != 0) return false;  // kept for smaller pages

@@ -81,13 +81,13 @@ void for_each_allocator(Allocator& pool, F f) {
 
 /// Calls f(sink, device number) with the sink of an allocator; of a per_device, with that of each device.
 template <typename Allocator, typename F>
-void for_each_sink(Allocator& pool, F f) {
+void for_each_observer(Allocator& pool, F f) {
   for_each_front(pool, [&f](auto& front, std::size_t device) {
-    const auto one = [&f, device](auto& sink) { f(sink, device); };
-    if constexpr (requires { front.with_sink(one); }) {
-      front.with_sink(one);
+    const auto one = [&f, device](auto& observer) { f(observer, device); };
+    if constexpr (requires { front.with_observer(one); }) {
+      front.with_observer(one);
     } else {
-      one(front.sink());
+      one(front.observer());
     }
   });
 }

@@ -8,7 +8,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/hooks.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/streams.hpp>
@@ -66,7 +66,7 @@ void empty_all_caches(Machine& machine) noexcept {
 
 /// Releases idle segments above `oversize` until `wanted` bytes went back; whether they did.
 template <typename Machine>
-[[nodiscard]] bool release_fitting(Machine& machine, std::size_t oversize, detail::free_blocks& home,
+[[nodiscard]] bool release_fitting(Machine& machine, std::size_t oversize, detail::free_list& home,
                                    std::size_t wanted) noexcept {
   const auto release = [&machine](detail::block& b) { return machine.release(b); };
   return oversize <= unlimited / 2 && machine.blocks().release_fitting(home, wanted, oversize, release);
@@ -114,7 +114,7 @@ template <typename Machine>
 /// The same, for as many bytes as the policy wants at this moment.
 template <typename Machine>
 [[gnu::always_inline]] inline void evict_idle(Machine& machine, const eviction_policy auto& policy,
-                                              moment when, const usage& now) noexcept {
+                                              eviction_trigger when, const usage& now) noexcept {
   if (const std::size_t wanted = policy.bytes_to_evict(when, now); wanted > 0)
     evict_idle(machine, policy, now, wanted);
 }
@@ -124,7 +124,7 @@ template <typename Machine>
 template <typename Allocator>
 bool retire(Allocator& pool) noexcept {
   const bool any = pool.machine().retire_pending();
-  if (any) evict_idle(pool.machine(), pool.settings().eviction, moment::after_free, pool.now());
+  if (any) evict_idle(pool.machine(), pool.settings().eviction, eviction_trigger::after_free, pool.now());
   return any;
 }
 

@@ -19,10 +19,10 @@ namespace tessera::detail {
 
 /// A range_machine whose pieces may be of any size, and move from where they are idle, in any pool and on any stream, to
 /// where memory is wanted.
-template <virtual_memory_provider Provider, event_sink Sink, typename Counting, std::size_t Pools,
+template <virtual_memory_provider Provider, event_observer Observer, typename Counting, std::size_t Pools,
           bool UsesEvents>
-class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, UsesEvents> {
-  using base = range_machine<Provider, Sink, Counting, Pools, UsesEvents>;
+class stitching_machine : public range_machine<Provider, Observer, Counting, Pools, UsesEvents> {
+  using base = range_machine<Provider, Observer, Counting, Pools, UsesEvents>;
   using piece = typename base::piece;
 
  public:
@@ -39,7 +39,7 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
   }
 
   /// The best-fitting free block.
-  [[nodiscard]] block* best_fit(free_blocks& home, std::size_t size) noexcept {
+  [[nodiscard]] block* best_fit(free_list& home, std::size_t size) noexcept {
     return this->heap_.best_fit(home, size);
   }
   /// Bytes to leave out at the start of a free block: so that a block lies where a window was made for it, and else as in
@@ -58,7 +58,7 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
 
   /// Where `size` bytes could come to lie; where no range has room, in a new one of `range` bytes, unless that is 0. None
   /// where that cannot be had.
-  [[nodiscard]] window find(free_blocks& home, std::size_t size, std::size_t page, std::size_t range,
+  [[nodiscard]] window find(free_list& home, std::size_t size, std::size_t page, std::size_t range,
                             bool saves_pages) noexcept {
     this->note_granule(page);
     this->pieces_.retry_stray(this->device_);
@@ -93,7 +93,7 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
   /// holds more than is reserved before or after. `largest(reserved)` says how large a piece may be; the last one is up to `least` bytes
   /// where addresses behind the window are free, and no more than `room` bytes are mapped in all.
   template <typename Largest>
-  [[nodiscard]] block* map(window w, free_blocks& home, const page_order& kinds, std::size_t page,
+  [[nodiscard]] block* map(window w, free_list& home, const page_order& kinds, std::size_t page,
                            std::size_t least, std::size_t room, Largest largest) noexcept {
     locate(w, home);
     piece* made = nullptr;
@@ -142,7 +142,7 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
 
  private:
   /// Finds the block again in which a window begins, after pieces were taken away around it.
-  static void locate(window& w, const free_blocks& home) noexcept {
+  static void locate(window& w, const free_list& home) noexcept {
     const segment* range = home.ranges;
     while (w.begin - range->address >= range->size) range = range->next_range;
     w.first = range->links[1];
@@ -172,7 +172,7 @@ class stitching_machine : public range_machine<Provider, Sink, Counting, Pools, 
 
   /// Lets what was mapped for a window become free.
   [[nodiscard]] block* fill(const window& w, const piece* made, std::size_t bytes) noexcept {
-    const free_blocks& home = *w.first->home;
+    const free_list& home = *w.first->home;
     block* b = w.first;
     for (const piece* p = made; p != nullptr;) {
       while (!b->is_unmapped() || b->end() <= p->address) b = b->above;

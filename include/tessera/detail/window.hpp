@@ -7,7 +7,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/range_heap.hpp>
 
 namespace tessera::detail {
@@ -39,7 +39,7 @@ class window_search {
       : size_(size), page_(page), saves_pages_(saves_pages) {}
 
   /// The best window in the ranges of a home; each begins or ends with a free block, or at an end of what is not in use.
-  [[nodiscard]] window best(const free_blocks& home) noexcept {
+  [[nodiscard]] window best(const free_list& home) noexcept {
     for_each_unmapped(home, [this](block& b) {
       const bool is_first = !b.below->is_free() || !b.below->below->is_unmapped();
       if (is_first) look_at(b.below->is_free() ? *b.below : b);

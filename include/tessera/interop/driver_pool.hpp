@@ -7,8 +7,8 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/contract.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
@@ -43,7 +43,7 @@ enum class pool_attribute : unsigned char {
 ///     void* p = driver.allocate_async(5_MiB, stream);
 ///     driver.free_async(p, stream);
 ///     driver.synchronize(stream);  // what is reserved above 2 GiB goes back
-template <typename Recipe, ordering_provider Provider, event_sink Sink = ignore_events,
+template <typename Recipe, ordering_provider Provider, event_observer Observer = ignore_events,
           typename Counting = count_everything>
 class driver_pool {
   static_assert(Recipe::streams::crosses,
@@ -51,8 +51,8 @@ class driver_pool {
 
  public:
   driver_pool() : driver_pool(Provider{}) {}
-  explicit driver_pool(Provider device, policies<Recipe> chosen = {}, Sink sink = {})
-      : pool_(std::move(device), std::move(chosen), std::move(sink)) {}
+  explicit driver_pool(Provider device, policies<Recipe> chosen = {}, Observer observer = {})
+      : pool_(std::move(device), std::move(chosen), std::move(observer)) {}
 
   /// Memory for what `stream` is given from now on.
   ///   Returns:  null for 0 bytes
@@ -78,14 +78,14 @@ class driver_pool {
   void free_async(void* p, stream_id stream) noexcept {
     if (p == nullptr || try_free_async(p, stream)) return;
     if (!has_stream(pool_.device(), stream))
-      contract_broken(fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(), p);
+      fatal(fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(), p);
     refuse_address(pool_.machine(), "free_async", p);
   }
   /// The same, but an address that is not a live block's, and a stream that is not there, change nothing and give false.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
     if (!has_stream(pool_.device(), stream)) return false;
     const detail::taken taken = pool_.machine().take_back(p, stream);
-    if (taken == detail::taken::free) evict(moment::after_free);
+    if (taken == detail::taken::free) evict(eviction_trigger::after_free);
     return taken != detail::taken::unknown;
   }
   /// Notes that `stream`, too, uses a block, so that the stream on which it will be freed is made to wait for it and for the
@@ -103,7 +103,7 @@ class driver_pool {
   bool synchronize(stream_id stream) noexcept {
     if (!pool_.machine().wait_for(stream)) return false;
     (void)pool_.machine().retire_pending();
-    evict(moment::after_synchronize);
+    evict(eviction_trigger::after_synchronize);
     return true;
   }
   /// Gives idle memory back until at most `keep` bytes are reserved. What was freed behind work that is not seen to be
@@ -146,18 +146,18 @@ class driver_pool {
   }
 
   /// What it is made of, for what has no call here.
-  [[nodiscard]] caching_allocator<Recipe, Provider, Sink, Counting>& pool() noexcept { return pool_; }
+  [[nodiscard]] caching_allocator<Recipe, Provider, Observer, Counting>& pool() noexcept { return pool_; }
   [[nodiscard]] Provider& device() noexcept { return pool_.device(); }
   [[nodiscard]] usage now() const noexcept { return pool_.now(); }
   [[nodiscard]] const char* audit() const noexcept { return pool_.audit(); }
 
  private:
   [[nodiscard]] static std::size_t used(const usage& now) noexcept { return now.live + now.pending; }
-  void evict(moment when) noexcept {
+  void evict(eviction_trigger when) noexcept {
     evict_idle(pool_.machine(), pool_.settings().eviction, when, pool_.now());
   }
 
-  caching_allocator<Recipe, Provider, Sink, Counting> pool_;
+  caching_allocator<Recipe, Provider, Observer, Counting> pool_;
   std::size_t reserved_high_ = 0;
   std::size_t used_high_ = 0;
 };

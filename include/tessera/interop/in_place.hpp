@@ -8,7 +8,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/reach.hpp>
 
@@ -51,8 +51,8 @@ struct receiver_facts {
 /// Ends the life of a live block and begins another at its address, if a request of `bytes` on `stream` could get just that
 /// block once it were free: it holds them, would not be cut for them, and nothing but its own stream uses it. What is
 /// counted and told is a free and an allocation.
-template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
-[[nodiscard]] bool pass_on(caching_allocator<Recipe, Provider, Sink, Counting>& pool, void* p,
+template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+[[nodiscard]] bool pass_on(caching_allocator<Recipe, Provider, Observer, Counting>& pool, void* p,
                            std::size_t bytes, stream_id stream) noexcept {
   auto& machine = pool.machine();
   auto* const block = bytes > 0 && bytes <= max_request ? machine.find_live(p) : nullptr;
@@ -103,8 +103,7 @@ template <typename Allocator>
                                       stream_id stream = {}) {
   if (donor != nullptr && passed_on(pool, donor, bytes, stream)) return std::exchange(donor, nullptr);
   void* const given = pool.allocate(bytes, stream);
-  if (given != nullptr && given == donor)
-    contract_broken("allocate_in_place: the donor is not a live block", donor);
+  if (given != nullptr && given == donor) fatal("allocate_in_place: the donor is not a live block", donor);
   pool.deallocate(std::exchange(donor, nullptr));
   return given;
 }

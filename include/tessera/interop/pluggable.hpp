@@ -16,7 +16,7 @@
 
 #include <tessera/concurrent/reentrancy_guard.hpp>
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/memory_view.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
@@ -92,9 +92,9 @@ class pluggable {
   ///   Requires:  what alloc gave for as many bytes on that device and was not freed since, or null; else the program ends
   void free(void* p, std::size_t bytes, int device, void*) noexcept {
     if (p == nullptr) return;
-    const address_directory::owner_number owner = directory_.owner_of(p);
-    if (owner == address_directory::no_owner) refuse_stranger("free", p);
-    if (static_cast<int>(owner) != device) contract_broken("free: the block is on another device", p);
+    const pagemap::owner_number owner = directory_.owner_of(p);
+    if (owner == pagemap::no_owner) refuse_stranger("free", p);
+    if (static_cast<int>(owner) != device) fatal("free: the block is on another device", p);
     made(device)->serves.deallocate(p, bytes);
   }
 
@@ -176,10 +176,10 @@ class pluggable {
  private:
   using registered_provider = registered<provider>;
   struct place {
-    place(address_directory& in, int number)
+    place(pagemap& in, int number)
         : device(Definition::make_device(number)),
           serves(Definition::make_allocator(
-              registered_provider(device, in, static_cast<address_directory::owner_number>(number)))) {}
+              registered_provider(device, in, static_cast<pagemap::owner_number>(number)))) {}
     provider device;
     decltype(Definition::make_allocator(std::declval<registered_provider>())) serves;
   };
@@ -194,8 +194,8 @@ class pluggable {
     return places_[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
   }
   [[nodiscard]] place* owner_of(const void* p) const noexcept {
-    const address_directory::owner_number owner = directory_.owner_of(p);
-    return owner != address_directory::no_owner ? made(static_cast<int>(owner)) : nullptr;
+    const pagemap::owner_number owner = directory_.owner_of(p);
+    return owner != pagemap::no_owner ? made(static_cast<int>(owner)) : nullptr;
   }
   [[nodiscard]] place* place_of(int device) {
     if (place* const at = made(device)) return at;
@@ -276,7 +276,7 @@ class pluggable {
     if (std::has_single_bit(++errors_)) std::fprintf(stderr, "%s\n", error_.data());
   }
 
-  address_directory directory_;
+  pagemap directory_;
   std::array<std::atomic<place*>, most_devices> places_{};
   user_calls users_;
   std::mutex making_;

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/detail/by_visit.hpp>
 
 namespace tessera {
@@ -29,7 +29,7 @@ class shared_allocator : public by_visit<shared_allocator<A>> {
   shared_allocator() = default;
   ///   Requires:  not null; else the program ends
   explicit shared_allocator(std::shared_ptr<A> owned) noexcept : owned_(std::move(owned)) {
-    if (owned_ == nullptr) contract_broken("shared_allocator: there is no allocator");
+    if (owned_ == nullptr) fatal("shared_allocator: there is no allocator");
   }
 
   [[nodiscard]] A& get() const noexcept { return *owned_; }

@@ -61,7 +61,8 @@ constexpr bool streams(const P& p) {
     const stream_id key = p.reuse_key(s);
     require(p.reuse_key(key) == key, "streams: a key is its own key");
     require(!P::crosses || key == s, "streams that blocks cross have keys of their own");
-    require(P::crosses || p.crossing() == crossings{}, "streams: a block crosses by rules where it crosses");
+    require(P::crosses || p.crossing() == cross_stream_reuse{},
+            "streams: a block crosses by rules where it crosses");
     for (stream_id user : some) {
       require(P::uses_events || !p.should_hold(key, user), "streams: nothing is held without events");
       require(!p.should_hold(key, s) || p.should_hold(key, user),
@@ -137,7 +138,8 @@ constexpr bool growth(const P& p) {
 template <eviction_policy P>
 constexpr bool eviction(const P& p) {
   const usage unused{.limit = 1_GiB};
-  for (moment when : {moment::before_growth, moment::after_free, moment::after_synchronize}) {
+  for (eviction_trigger when :
+       {eviction_trigger::before_growth, eviction_trigger::after_free, eviction_trigger::after_synchronize}) {
     require(p.bytes_to_evict(when, unused) == 0, "eviction wants nothing where nothing is reserved");
     const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
     require(p.bytes_to_evict(when, full) <= full.reserved, "eviction wants at most what is reserved");
@@ -152,7 +154,8 @@ constexpr bool eviction(const P& p) {
 
 template <recovery_policy P>
 constexpr bool recovery(const P& p) {
-  for (refusal why : {refusal::by_limit, refusal::by_device, refusal::by_capacity}) {
+  for (failure_reason why :
+       {failure_reason::by_limit, failure_reason::by_device, failure_reason::by_capacity}) {
     require(p.steps(why).count <= p.steps(why).steps.size(), "recovery counts its steps");
   }
   return true;

@@ -24,7 +24,8 @@ namespace tessera::trace {
 
 /// Keeps events and tells them again, as history does.
 template <typename S>
-concept keeps_events = event_sink<S> && requires(const S& sink) { sink.for_each(does_nothing{}); };
+concept keeps_events =
+    event_observer<S> && requires(const S& observer) { observer.for_each(does_nothing{}); };
 
 /// The name of a type as it is written in C++.
 template <typename T>
@@ -53,24 +54,24 @@ class capturer {
       made_.segments.back().blocks.push_back({b.address, b.bytes, b.requested, state_of(b.is)});
     });
     if (made_.configured.recipe.empty()) note(pool.settings());
-    if constexpr (keeps_events<std::remove_cvref_t<decltype(pool.sink())>>) take(pool.sink(), device);
+    if constexpr (keeps_events<std::remove_cvref_t<decltype(pool.observer())>>) take(pool.observer(), device);
   }
 
   /// Takes what a sink has kept, and tells it that it was looked at.
-  template <typename Sink>
-  void take(Sink& sink, std::size_t device) {
-    if constexpr (keeps_events<Sink>) {
+  template <typename Observer>
+  void take(Observer& observer, std::size_t device) {
+    if constexpr (keeps_events<Observer>) {
       has_history_ = true;
       if (made_.traces.size() <= device) made_.traces.resize(device + 1);
       auto& trace = made_.traces[device];
-      sink.for_each([&](const auto& entry) {
+      observer.for_each([&](const auto& entry) {
         trace.push_back(entry_of(entry.event, entry.time_us));
-        if constexpr (requires { trace.back().label = sink.text_of(entry); })
-          trace.back().label = sink.text_of(entry);
+        if constexpr (requires { trace.back().label = observer.text_of(entry); })
+          trace.back().label = observer.text_of(entry);
       });
       std::size_t active = 0;
       for (const snapshot::segment& s : made_.segments) active += s.device == device ? s.add_up().active : 0;
-      sink.on(allocator_event{.what = allocator_event::action::snapshot, .bytes = active});
+      observer.on(allocator_event{.what = allocator_event::action::snapshot, .bytes = active});
     }
   }
   [[nodiscard]] bool has_history() const noexcept { return has_history_; }
@@ -161,7 +162,7 @@ template <typename Allocator>
   capturer looker;
   for_each_allocator(pool, [&](auto& one, std::size_t device) { looker.look_at(one, device); });
   if (!looker.has_history())
-    for_each_sink(pool, [&](auto& sink, std::size_t device) { looker.take(sink, device); });
+    for_each_observer(pool, [&](auto& observer, std::size_t device) { looker.take(observer, device); });
   return std::move(looker).finish();
 }
 

@@ -14,7 +14,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/get_memory.hpp>
 #include <tessera/detail/window.hpp>
 #include <tessera/observe/oom_advice.hpp>
@@ -126,7 +126,7 @@ class failure_survey {
     if (count_obstacles(b) <= 1 && b.size > most) most = b.size;
   }
   [[nodiscard]] bool may_not_cross(const block& b) const noexcept {
-    return b.home->key() != key_ && !chosen_.streams.crossing().by_waiting;
+    return b.home->key() != key_ && !chosen_.streams.crossing().insert_dependencies;
   }
   [[nodiscard]] int count_obstacles(const block& b) const noexcept {
     return (b.home->pool() != told_.pool) + may_not_cross(b) + !chosen_.split.may_serve(told_.block, b.size);

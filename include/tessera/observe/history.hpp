@@ -23,9 +23,9 @@ struct wall_time {
 /// The latest events of an allocator, with their times and labels: a sink that forgets the oldest once it is full.
 ///
 ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> watched;
-///     watched.sink().label("forward");
+///     watched.observer().label("forward");
 ///     watched.deallocate(watched.allocate(1000));
-///     watched.sink().for_each([](const auto& entry) { std::printf("%zu bytes\n", entry.event.bytes); });
+///     watched.observer().for_each([](const auto& entry) { std::printf("%zu bytes\n", entry.event.bytes); });
 ///
 /// `Time` is a function that tells microseconds; as any sink, it must not use the allocator. Copies begin with what the original has seen; what was moved from may only
 /// be assigned to and ended.

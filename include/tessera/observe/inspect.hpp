@@ -6,7 +6,7 @@
 
 #include <tessera/core/memory_view.hpp>
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/owner.hpp>
 
 /// What an allocator holds, for tools that show it.

@@ -16,10 +16,10 @@ class oom_advice {
   void note_all() noexcept {
     const std::size_t needed = told_.needed();
     const std::size_t lacking = oom_report::above(needed, allowed_);
-    if (needed > told_.all()) return add(true, remedy::free_blocks, lacking);
+    if (needed > told_.all()) return add(true, remedy::free_list, lacking);
     device_and_limit();
     if (lacking == 0) idle_memory(), free_memory(), wasted_bytes();
-    add(told_.remedy_count == 0 && told_.missing() > 0, remedy::free_blocks,
+    add(told_.remedy_count == 0 && told_.missing() > 0, remedy::free_list,
         lacking > 0 ? lacking : told_.missing());
   }
 

@@ -8,14 +8,14 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/chunk_plan.hpp>
 #include <tessera/core/fraction.hpp>
-#include <tessera/core/number.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/regular.hpp>
 #include <tessera/core/usage.hpp>
 
 namespace tessera {
 
 /// When eviction is considered.
-enum class moment : unsigned char {
+enum class eviction_trigger : unsigned char {
   before_growth,     ///< nothing cached fits, the device is about to be asked
   after_free,        ///< a block has just become free
   after_synchronize  ///< a stream was waited for, by an adaptor that offers that
@@ -43,16 +43,19 @@ struct idle_survey {
 ///
 /// Laws, checked by law::eviction: nothing goes where nothing is reserved, and what is larger than a candidate is one.
 template <typename P>
-concept eviction_policy = regular<P> && requires(const P& p, moment when, const usage& now, std::size_t bytes,
-                                                 const idle_segment& segment, const idle_survey& survey) {
-  { p.bytes_to_evict(when, now) } noexcept -> std::same_as<std::size_t>;
-  { p.considers(bytes, now) } noexcept -> std::same_as<bool>;
-  { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;
-};
+concept eviction_policy =
+    regular<P> && requires(const P& p, eviction_trigger when, const usage& now, std::size_t bytes,
+                           const idle_segment& segment, const idle_survey& survey) {
+      { p.bytes_to_evict(when, now) } noexcept -> std::same_as<std::size_t>;
+      { p.considers(bytes, now) } noexcept -> std::same_as<bool>;
+      { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;
+    };
 
 /// Keeps everything until recovery or the user asks.
 struct evict_never {
-  [[nodiscard]] static constexpr std::size_t bytes_to_evict(moment, const usage&) noexcept { return 0; }
+  [[nodiscard]] static constexpr std::size_t bytes_to_evict(eviction_trigger, const usage&) noexcept {
+    return 0;
+  }
   [[nodiscard]] static constexpr bool considers(std::size_t, const usage&) noexcept { return false; }
   [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
     return false;
@@ -62,8 +65,9 @@ struct evict_never {
 
 /// Gives every segment back as soon as nothing in it is used.
 struct evict_at_free {
-  [[nodiscard]] static constexpr std::size_t bytes_to_evict(moment when, const usage& now) noexcept {
-    return when == moment::after_free ? now.cached : 0;
+  [[nodiscard]] static constexpr std::size_t bytes_to_evict(eviction_trigger when,
+                                                            const usage& now) noexcept {
+    return when == eviction_trigger::after_free ? now.cached : 0;
   }
   [[nodiscard]] static constexpr bool considers(std::size_t, const usage&) noexcept { return true; }
   [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
@@ -76,10 +80,10 @@ struct evict_at_free {
 ///   Cost:  a free looks at each free block of more than that size
 template <auto Kept = tunable<std::size_t>{unlimited}>
 struct evict_at_free_above {
-  [[no_unique_address]] number<Kept> kept{};
+  [[no_unique_address]] parameter<Kept> kept{};
 
-  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
-    return when == moment::after_free && now.cached > kept ? now.cached : 0;
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger when, const usage& now) const noexcept {
+    return when == eviction_trigger::after_free && now.cached > kept ? now.cached : 0;
   }
   [[nodiscard]] constexpr bool considers(std::size_t bytes, const usage&) const noexcept {
     return bytes > kept;
@@ -94,11 +98,11 @@ struct evict_at_free_above {
 ///   Source:  Paddle's free_when_no_cache_hit and free_idle_chunk
 template <auto BeforeGrowth = tunable<bool>{false}, auto AtFree = tunable<bool>{false}>
 struct evict_idle_chunks {
-  [[no_unique_address]] number<BeforeGrowth> before_growth{};
-  [[no_unique_address]] number<AtFree> at_free{};
+  [[no_unique_address]] parameter<BeforeGrowth> before_growth{};
+  [[no_unique_address]] parameter<AtFree> at_free{};
 
-  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
-    const bool goes = when == moment::after_free ? at_free.get() : before_growth.get();
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger when, const usage& now) const noexcept {
+    const bool goes = when == eviction_trigger::after_free ? at_free.get() : before_growth.get();
     return goes ? now.cached : 0;
   }
   [[nodiscard]] static constexpr bool considers(std::size_t, const usage&) noexcept { return true; }
@@ -114,10 +118,10 @@ struct evict_idle_chunks {
 template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, std::size_t Step = 1_MiB>
 struct evict_direct_at_free {
   static_assert(Step > 0, "evict_direct_at_free<Plan, Step>: Step is a number of bytes above 0");
-  [[no_unique_address]] number<Plan> plan{};
+  [[no_unique_address]] parameter<Plan> plan{};
 
-  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
-    return when == moment::after_free && considers(now.cached, now) ? now.cached : 0;
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger when, const usage& now) const noexcept {
+    return when == eviction_trigger::after_free && considers(now.cached, now) ? now.cached : 0;
   }
   [[nodiscard]] constexpr bool considers(std::size_t bytes, const usage& now) const noexcept {
     const chunk_plan& chosen = plan.get();
@@ -134,18 +138,18 @@ struct evict_direct_at_free {
 ///
 ///     constexpr tessera::evict_idle_above<tessera::percent(80)> above_80;
 ///     constexpr tessera::usage now{.reserved = 70_GiB, .limit = 80_GiB};
-///     static_assert(above_80.bytes_to_evict(tessera::moment::before_growth, now) == 6_GiB);
+///     static_assert(above_80.bytes_to_evict(tessera::eviction_trigger::before_growth, now) == 6_GiB);
 ///
 ///   Source:  PyTorch's garbage_collection_threshold, which leaves the 2 MiB segments of small blocks alone
 template <auto Threshold = tunable<fraction>{fraction{}}, std::size_t Ignored = 2_MiB,
           bool NeedsLimit = false>
 struct evict_idle_above {
-  static_assert(number<Threshold>{}.get().billionths <= percent(100).billionths,
+  static_assert(parameter<Threshold>{}.get().billionths <= percent(100).billionths,
                 "evict_idle_above<Threshold>: a share of the limit is at most percent(100)");
-  [[no_unique_address]] number<Threshold> threshold{};
+  [[no_unique_address]] parameter<Threshold> threshold{};
 
-  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
-    if (when != moment::before_growth || threshold.get() == fraction{}) return 0;
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger when, const usage& now) const noexcept {
+    if (when != eviction_trigger::before_growth || threshold.get() == fraction{}) return 0;
     if (NeedsLimit && !now.has_limit) return 0;
     const std::size_t kept = threshold.get().of(now.limit);
     return now.reserved > kept ? now.reserved - kept : 0;
@@ -168,10 +172,11 @@ using evict_idle_like_pytorch = evict_idle_above<Threshold, 2_MiB, true>;
 ///   Source:  the release threshold of CUDA's memory pools
 template <auto Threshold = tunable<std::size_t>{0}>
 struct evict_at_synchronize_above {
-  [[no_unique_address]] number<Threshold> threshold{};
+  [[no_unique_address]] parameter<Threshold> threshold{};
 
-  [[nodiscard]] constexpr std::size_t bytes_to_evict(moment when, const usage& now) const noexcept {
-    return when == moment::after_synchronize && now.reserved > threshold ? now.reserved - threshold : 0;
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger when, const usage& now) const noexcept {
+    return when == eviction_trigger::after_synchronize && now.reserved > threshold ? now.reserved - threshold
+                                                                                   : 0;
   }
   [[nodiscard]] static constexpr bool considers(std::size_t bytes, const usage&) noexcept {
     return bytes > 0;

@@ -9,7 +9,7 @@
 #include <tessera/core/fraction.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/memory_limit.hpp>
-#include <tessera/core/number.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/regular.hpp>
 #include <tessera/core/usage.hpp>
 
@@ -50,14 +50,14 @@ concept range_growth_policy =
 ///   p.take_freely(state)        the reserved total up to which new memory is taken; above it, idle pieces move, so far
 ///                               as there are any
 ///   p.largest_piece(state)      the most bytes that are mapped as one, and so move together, below 2^63
-///   p.least_growth(block)       bytes that a new piece may be stretched to behind the block, below what is taken freely
+///   p.min_growth(block)       bytes that a new piece may be stretched to behind the block, below what is taken freely
 ///   p.saves_pages(reserved, limit)   asked at each request: whether it is worth mapping to leave whole free pages whole
 template <typename P>
 concept stitching_growth_policy =
     range_growth_policy<P> && requires(const P& p, const growth_state& state, std::size_t bytes) {
       { p.take_freely(state) } noexcept -> std::same_as<std::size_t>;
       { p.largest_piece(state) } noexcept -> std::same_as<std::size_t>;
-      { p.least_growth(bytes) } noexcept -> std::same_as<std::size_t>;
+      { p.min_growth(bytes) } noexcept -> std::same_as<std::size_t>;
       { p.saves_pages(bytes, bytes) } noexcept -> std::same_as<bool>;
     };
 
@@ -65,7 +65,7 @@ concept stitching_growth_policy =
 template <auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_exactly {
   static constexpr growth_way way = growth_way::segments;
-  [[no_unique_address]] number<Limit> most{};
+  [[no_unique_address]] parameter<Limit> most{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return block;
@@ -97,8 +97,8 @@ struct grow_by_segments {
       "grow_by_segments<Small, Large, Own>: Own is in bytes, more than half of Small, up to which blocks "
       "are small, or 0; 10 MiB are 10_MiB");
   static constexpr growth_way way = growth_way::segments;
-  [[no_unique_address]] number<Large> large{};
-  [[no_unique_address]] number<Limit> most{};
+  [[no_unique_address]] parameter<Large> large{};
+  [[no_unique_address]] parameter<Limit> most{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
     if (block <= Small / 2) return Small;
@@ -121,10 +121,10 @@ struct grow_by_chunks {
                 "grow_by_chunks<Small, Large, Boundary>: each is in bytes, at least min_alignment, or 0; 2 "
                 "MiB are 2_MiB");
   static constexpr growth_way way = growth_way::segments;
-  [[no_unique_address]] number<Small> small{};
-  [[no_unique_address]] number<Large> large{};
-  [[no_unique_address]] number<Boundary> boundary{};
-  [[no_unique_address]] number<Limit> most{};
+  [[no_unique_address]] parameter<Small> small{};
+  [[no_unique_address]] parameter<Large> large{};
+  [[no_unique_address]] parameter<Boundary> boundary{};
+  [[no_unique_address]] parameter<Limit> most{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
     const std::size_t chunk = block <= boundary ? small.get() : large.get();
@@ -142,8 +142,8 @@ struct grow_by_chunks {
 template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_by_plan {
   static constexpr growth_way way = growth_way::segments;
-  [[no_unique_address]] number<Plan> plan{};
-  [[no_unique_address]] number<Limit> most{};
+  [[no_unique_address]] parameter<Plan> plan{};
+  [[no_unique_address]] parameter<Limit> most{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
     const chunk_plan& chosen = plan.get();
@@ -181,10 +181,10 @@ struct grow_in_place {
   static_assert(bytes_said<Large>() >= Small,
                 "grow_in_place<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
   static constexpr growth_way way = growth_way::in_place;
-  [[no_unique_address]] number<Large> large{};
-  [[no_unique_address]] number<Limit> most{};
-  [[no_unique_address]] number<Alignment> alignment{};
-  [[no_unique_address]] number<Reserve> reserve{};
+  [[no_unique_address]] parameter<Large> large{};
+  [[no_unique_address]] parameter<Limit> most{};
+  [[no_unique_address]] parameter<Alignment> alignment{};
+  [[no_unique_address]] parameter<Reserve> reserve{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
     if (block <= Small / 2) return Small;
@@ -228,12 +228,12 @@ template <auto Pieces = tunable<std::size_t>{64}, auto Slack = tunable<fraction>
           auto Alignment = tunable<std::size_t>{1}>
 struct grow_by_stitching {
   static constexpr growth_way way = growth_way::stitching;
-  [[no_unique_address]] number<Pieces> pieces{};
-  [[no_unique_address]] number<Slack>
+  [[no_unique_address]] parameter<Pieces> pieces{};
+  [[no_unique_address]] parameter<Slack>
       slack{};  ///< how much may be reserved freely above the peak of what lives
-  [[no_unique_address]] number<Limit> most{};
-  [[no_unique_address]] number<LastPieces> last_pieces{};
-  [[no_unique_address]] number<Alignment> alignment{};
+  [[no_unique_address]] parameter<Limit> most{};
+  [[no_unique_address]] parameter<LastPieces> last_pieces{};
+  [[no_unique_address]] parameter<Alignment> alignment{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return align_up(block, page);
@@ -261,7 +261,7 @@ struct grow_by_stitching {
     const std::size_t largest = usual > least_usual ? usual : least_usual;
     return at_most > page ? (largest < at_most ? largest : at_most) : page;
   }
-  [[nodiscard]] static constexpr std::size_t least_growth(std::size_t block) noexcept {
+  [[nodiscard]] static constexpr std::size_t min_growth(std::size_t block) noexcept {
     return block > small ? 16_MiB : 0;
   }
   [[nodiscard]] static constexpr bool saves_pages(std::size_t reserved, std::size_t limit) noexcept {

@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <type_traits>
 
-#include <tessera/core/contract.hpp>
-#include <tessera/core/number.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/page_choice.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/regular.hpp>
 
 namespace tessera {
@@ -39,25 +39,25 @@ concept pages_policy = regular<P> && requires(const P& p, std::size_t segment) {
 ///   Source:  ACL's malloc policies, of which it is every legal one; as numbers and names in config/acl_malloc_policy.hpp
 template <auto Choice = tunable<page_choice>{page_choice{}}>
 struct back_with {
-  static_assert(std::same_as<std::remove_cv_t<typename number<Choice>::value_type>, page_choice>,
+  static_assert(std::same_as<std::remove_cv_t<typename parameter<Choice>::value_type>, page_choice>,
                 "pages: back_with takes a page_choice or a tunable one [tessera/core/page_choice.hpp]");
-  static constexpr page_choice initial = number<Choice>{}.get();
+  static constexpr page_choice initial = parameter<Choice>{}.get();
   static_assert(initial.speed == bandwidth::any || !initial.is_giant(),
                 "pages: low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages");
   static_assert(initial.speed == bandwidth::any || !initial.peer_to_peer,
                 "pages: low or high bandwidth does not go with peer-to-peer memory");
   static_assert(initial.broken_rule() == nullptr, "pages: the choice breaks a rule of page_choice");
 
-  [[no_unique_address]] number<Choice> choice{};
+  [[no_unique_address]] parameter<Choice> choice{};
 
-  static constexpr bool is_fixed = std::is_empty_v<number<Choice>>;
+  static constexpr bool is_fixed = std::is_empty_v<parameter<Choice>>;
   static constexpr bool uses_page_kinds =
       !is_fixed || initial != page_choice{.pages = page_plan::normal_only};
 
   [[nodiscard]] constexpr page_order backing(std::size_t segment) const noexcept {
     const page_choice chosen = choice.get();
     if constexpr (!is_fixed) {
-      if (const char* const rule = chosen.broken_rule()) contract_broken(rule);
+      if (const char* const rule = chosen.broken_rule()) fatal(rule);
     }
     return chosen.order(segment);
   }

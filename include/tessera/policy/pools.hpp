@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/number.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/regular.hpp>
 
 namespace tessera {
@@ -36,7 +36,7 @@ struct pool_small_and_large {
       is_block_size_or_0(bytes_said<Boundary>()),
       "pool_small_and_large<Boundary>: Boundary is in bytes, at least min_alignment, or 0; 1 MiB is 1_MiB");
   static constexpr std::size_t count = 2;
-  [[no_unique_address]] number<Boundary> boundary{};
+  [[no_unique_address]] parameter<Boundary> boundary{};
 
   [[nodiscard]] constexpr std::size_t select(std::size_t block) const noexcept {
     return block <= boundary ? 0 : 1;

@@ -5,14 +5,14 @@
 #include <concepts>
 #include <cstddef>
 
-#include <tessera/core/contract.hpp>
-#include <tessera/core/number.hpp>
+#include <tessera/core/fatal.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/regular.hpp>
 
 namespace tessera {
 
 /// Who said no to growth.
-enum class refusal : unsigned char {
+enum class failure_reason : unsigned char {
   by_limit,
   by_device,
   by_capacity  ///< no request was made, as the device is smaller; said to policies that `know_capacity`
@@ -33,7 +33,7 @@ struct recovery_steps {
 
   [[nodiscard]] constexpr const recovery_step* begin() const noexcept { return steps.data(); }
   [[nodiscard]] constexpr const recovery_step* end() const noexcept {
-    if (count > steps.size()) contract_broken("Recipe::recovery: there are at most two steps");
+    if (count > steps.size()) fatal("Recipe::recovery: there are at most two steps");
     return steps.data() + count;
   }
 };
@@ -42,19 +42,19 @@ struct recovery_steps {
 ///
 ///   p.steps(why)   the steps; none means that the allocation fails at once
 template <typename P>
-concept recovery_policy = regular<P> && requires(const P& p, refusal why) {
+concept recovery_policy = regular<P> && requires(const P& p, failure_reason why) {
   { p.steps(why) } noexcept -> std::same_as<recovery_steps>;
 };
 
 /// Fails at once.
 struct recover_never {
-  [[nodiscard]] static constexpr recovery_steps steps(refusal) noexcept { return {}; }
+  [[nodiscard]] static constexpr recovery_steps steps(failure_reason) noexcept { return {}; }
   bool operator==(const recover_never&) const = default;
 };
 
 /// Gives everything cached back, then asks once more.
 struct recover_by_emptying_the_cache {
-  [[nodiscard]] static constexpr recovery_steps steps(refusal) noexcept {
+  [[nodiscard]] static constexpr recovery_steps steps(failure_reason) noexcept {
     return {{recovery_step::evict_all}, 1};
   }
   bool operator==(const recover_by_emptying_the_cache&) const = default;
@@ -65,9 +65,9 @@ struct recover_by_emptying_the_cache {
 ///   Source:  Paddle, which never settles for less
 template <auto Settles = tunable<bool>{false}>
 struct recover_like_paddle {
-  [[no_unique_address]] number<Settles> settles{};
+  [[no_unique_address]] parameter<Settles> settles{};
 
-  [[nodiscard]] constexpr recovery_steps steps(refusal) const noexcept {
+  [[nodiscard]] constexpr recovery_steps steps(failure_reason) const noexcept {
     return {{recovery_step::evict_all, recovery_step::grow_exactly}, settles ? 2u : 1u};
   }
   bool operator==(const recover_like_paddle&) const = default;
@@ -76,22 +76,22 @@ struct recover_like_paddle {
 /// Gives back what one segment needs, and everything if that was not enough; only everything where it is not `Sparing`. Where
 /// it `rejects` and it was the limit that refused, fails at once: for services that would rather drop a request than stall.
 ///
-///     constexpr tessera::recover_like_pytorch<true> rather_fails;
-///     static_assert(rather_fails.steps(tessera::refusal::by_limit).count == 0);
+///     constexpr tessera::recover_by_releasing_oversize_then_all<true> rather_fails;
+///     static_assert(rather_fails.steps(tessera::failure_reason::by_limit).count == 0);
 ///
 ///   Source:  PyTorch, with its throw_on_cudamalloc_oom; where segments are expandable, it is not sparing
 template <auto Rejects = tunable<bool>{false}, bool Sparing = true>
-struct recover_like_pytorch {
-  [[no_unique_address]] number<Rejects> rejects{};
+struct recover_by_releasing_oversize_then_all {
+  [[no_unique_address]] parameter<Rejects> rejects{};
 
-  [[nodiscard]] constexpr recovery_steps steps(refusal why) const noexcept {
-    if (why == refusal::by_limit && rejects) return {};
+  [[nodiscard]] constexpr recovery_steps steps(failure_reason why) const noexcept {
+    if (why == failure_reason::by_limit && rejects) return {};
     if (!Sparing) return {{recovery_step::evict_all}, 1};
     return {{recovery_step::evict_fitting, recovery_step::evict_all}, 2};
   }
-  bool operator==(const recover_like_pytorch&) const = default;
+  bool operator==(const recover_by_releasing_oversize_then_all&) const = default;
 };
-using recover_unless_over_limit = recover_like_pytorch<true>;
+using recover_unless_over_limit = recover_by_releasing_oversize_then_all<true>;
 
 /// The same, but where it `rejects`, a request fails at once that exceeds what the device has, and what a lower limit refused
 /// does not.
@@ -99,11 +99,11 @@ using recover_unless_over_limit = recover_like_pytorch<true>;
 template <auto Rejects = tunable<bool>{false}, bool Sparing = true>
 struct recover_unless_over_capacity {
   static constexpr bool know_capacity = true;
-  [[no_unique_address]] number<Rejects> rejects{};
+  [[no_unique_address]] parameter<Rejects> rejects{};
 
-  [[nodiscard]] constexpr recovery_steps steps(refusal why) const noexcept {
-    if (why == refusal::by_capacity && rejects) return {};
-    return recover_like_pytorch<false, Sparing>{}.steps(why);
+  [[nodiscard]] constexpr recovery_steps steps(failure_reason why) const noexcept {
+    if (why == failure_reason::by_capacity && rejects) return {};
+    return recover_by_releasing_oversize_then_all<false, Sparing>{}.steps(why);
   }
   bool operator==(const recover_unless_over_capacity&) const = default;
 };

@@ -7,7 +7,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/divisions.hpp>
-#include <tessera/core/number.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/regular.hpp>
 
 namespace tessera {
@@ -53,7 +53,7 @@ struct round_to_power_of_two {
       bytes_said<Threshold>() == 0 || bytes_said<Threshold>() >= Least,
       "round_to_power_of_two<Least, Threshold>: Threshold is in bytes, at least Least, or 0; 64 MiB are "
       "64_MiB");
-  [[no_unique_address]] number<Threshold> threshold{};
+  [[no_unique_address]] parameter<Threshold> threshold{};
 
   [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
     const std::size_t least = requested <= Least ? Least : align_up(requested, Least);
@@ -78,9 +78,9 @@ inline constexpr bool always_lawful<round_to_power_of_two<Least, Threshold>> = t
 template <std::size_t Step, auto Table = tunable<divisions>{divisions{}}>
   requires(is_power_of_two(Step) && Step >= min_alignment)
 struct round_to_divisions {
-  static_assert(number<Table>{}.get().are_powers_of_two(),
+  static_assert(parameter<Table>{}.get().are_powers_of_two(),
                 "round_to_divisions<Step, Table>: parts are 0, 1 or another power of two");
-  [[no_unique_address]] number<Table> table{};
+  [[no_unique_address]] parameter<Table> table{};
 
   [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
     const std::size_t parts = table.get().of(requested);

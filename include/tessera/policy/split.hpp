@@ -7,7 +7,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/free_order.hpp>
-#include <tessera/core/number.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/regular.hpp>
 
 namespace tessera {
@@ -100,8 +100,8 @@ struct split_up_to {
       "differ; 20 MiB are 20_MiB");
 
   static constexpr bool cuts_oversize = Waste == 0;
-  [[no_unique_address]] number<Max> max{};
-  [[no_unique_address]] number<Slack> slack{};
+  [[no_unique_address]] parameter<Max> max{};
+  [[no_unique_address]] parameter<Slack> slack{};
 
   [[nodiscard]] constexpr bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
     return wanted < max ? block < max : block < saturating_add(wanted, slack);

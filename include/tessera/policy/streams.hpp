@@ -4,7 +4,7 @@
 #include <concepts>
 #include <cstddef>
 
-#include <tessera/core/number.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/regular.hpp>
 #include <tessera/core/stream.hpp>
 
@@ -31,14 +31,14 @@ concept streams_policy = regular<P> && requires(const P& p, stream_id stream, st
   { p.reuse_key(stream) } noexcept -> std::convertible_to<stream_id>;
   { p.should_hold(stream, stream) } noexcept -> std::same_as<bool>;
   { P::crosses } -> std::convertible_to<bool>;
-  { p.crossing() } noexcept -> std::same_as<crossings>;
+  { p.crossing() } noexcept -> std::same_as<cross_stream_reuse>;
   { p.looks_first(waiting) } noexcept -> std::same_as<bool>;
 };
 
 /// What most policies answer: blocks do not cross, and each request looks at events first.
 struct reuse_without_crossing {
   static constexpr bool crosses = false;
-  [[nodiscard]] static constexpr crossings crossing() noexcept { return {}; }
+  [[nodiscard]] static constexpr cross_stream_reuse crossing() noexcept { return {}; }
   [[nodiscard]] static constexpr bool looks_first(std::size_t) noexcept { return true; }
   bool operator==(const reuse_without_crossing&) const = default;
 };
@@ -64,16 +64,16 @@ struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
 /// As `Streams`, but a request looks at events first only where more than `patience` of them wait. For programs that record
 /// streams for many blocks: a look costs a query for each stream, and the blocks come back later.
 ///
-///     using late = tessera::look_at_events_late<tessera::reuse_on_same_stream, std::size_t{512}>;
+///     using late = tessera::poll_events_lazily<tessera::reuse_on_same_stream, std::size_t{512}>;
 ///     using recipe = tessera::with<tessera::pytorch<>, late>;
 ///
 ///   Source:  torch_npu's multi_stream_lazy_reclaim, with 512
 template <streams_policy Streams, auto Patience = tunable<std::size_t>{0}>
-struct look_at_events_late : Streams {
-  [[no_unique_address]] number<Patience> patience{};
+struct poll_events_lazily : Streams {
+  [[no_unique_address]] parameter<Patience> patience{};
 
   [[nodiscard]] constexpr bool looks_first(std::size_t waiting) const noexcept { return waiting > patience; }
-  bool operator==(const look_at_events_late&) const = default;
+  bool operator==(const poll_events_lazily&) const = default;
 };
 
 /// Reuses a block on any stream: at once where no stream was recorded for it, else once all of them have come past. For
@@ -101,9 +101,9 @@ struct reuse_ignoring_streams : reuse_without_crossing {
 template <auto FollowsDependencies = tunable<bool>{true}, auto Opportunistic = tunable<bool>{true},
           auto InsertsDependencies = tunable<bool>{true}>
 struct reuse_in_order {
-  [[no_unique_address]] number<FollowsDependencies> follows_dependencies{};
-  [[no_unique_address]] number<Opportunistic> opportunistic{};
-  [[no_unique_address]] number<InsertsDependencies> inserts_dependencies{};
+  [[no_unique_address]] parameter<FollowsDependencies> follows_dependencies{};
+  [[no_unique_address]] parameter<Opportunistic> opportunistic{};
+  [[no_unique_address]] parameter<InsertsDependencies> inserts_dependencies{};
 
   static constexpr bool uses_events = true;
   [[nodiscard]] static constexpr stream_id reuse_key(stream_id stream) noexcept { return stream; }
@@ -111,7 +111,7 @@ struct reuse_in_order {
     return key != user;
   }
   static constexpr bool crosses = true;
-  [[nodiscard]] constexpr crossings crossing() const noexcept {
+  [[nodiscard]] constexpr cross_stream_reuse crossing() const noexcept {
     return {follows_dependencies, opportunistic, inserts_dependencies};
   }
   [[nodiscard]] static constexpr bool looks_first(std::size_t) noexcept { return true; }

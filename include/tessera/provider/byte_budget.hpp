@@ -14,16 +14,16 @@ namespace tessera {
 /// It is exact: what is being asked for counts as taken, and who is in want for that reason alone waits until it is known
 /// whether it was given.
 ///
-///     tessera::memory_budget budget(1_GiB);
+///     tessera::byte_budget budget(1_GiB);
 ///     tessera::simulated_device device;
 ///     void* p = nullptr;
 ///     if (budget.take(2_MiB, 0, [&] { return (p = device.acquire(2_MiB)) != nullptr; }) && device.release(p, 2_MiB))
 ///       budget.give_back(2_MiB);
-class memory_budget {
+class byte_budget {
  public:
-  explicit memory_budget(std::size_t limit) noexcept : limit_(limit) {}
-  memory_budget(const memory_budget&) = delete;
-  memory_budget& operator=(const memory_budget&) = delete;
+  explicit byte_budget(std::size_t limit) noexcept : limit_(limit) {}
+  byte_budget(const byte_budget&) = delete;
+  byte_budget& operator=(const byte_budget&) = delete;
 
   [[nodiscard]] std::size_t limit() const noexcept {
     const std::lock_guard lock(mutex_);

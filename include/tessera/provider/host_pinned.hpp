@@ -243,7 +243,7 @@ class host_pinned {
   }
 
  private:
-  struct refusal {
+  struct failure_reason {
     const char* call = nullptr;
     const void* at = nullptr;
     std::size_t bytes = 0;
@@ -274,7 +274,7 @@ class host_pinned {
     host_registered registered;
     host_exports exports{token};
     std::chrono::milliseconds import_timeout;
-    refusal latest;
+    failure_reason latest;
     host_streams streams;  // ends first, as work may use the memory
   };
 

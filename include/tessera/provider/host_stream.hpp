@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/stream_order.hpp>
 
@@ -148,7 +148,7 @@ class host_streams {
   bool destroy(stream_id stream) {
     const std::shared_ptr<host_stream> ending = find(stream);
     if (ending != nullptr && ending->is_its_work())
-      contract_broken("destroy_stream: work must not end the stream that it is on");
+      fatal("destroy_stream: work must not end the stream that it is on");
     // Here, as the work may itself hold the stream; and first, as a stream that is not there has no work.
     if (ending == nullptr || !ending->finish()) return false;
     const std::lock_guard lock(mutex_);

@@ -122,7 +122,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 }
 
 /// How many mappings the system lets a process have; `unlimited` where it does not say.
-[[nodiscard]] inline std::size_t host_most_mappings() noexcept {
+[[nodiscard]] inline std::size_t host_max_mappings() noexcept {
   const host_descriptor file{::open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC)};
   char text[32];
   const ssize_t length = file ? ::read(file.get(), text, sizeof text - 1) : 0;

@@ -35,7 +35,7 @@ class within_budget : public Over<Device> {
   using shareable = typename shareable_of<Device>::type;
 
   template <typename... Rest>
-  explicit within_budget(memory_budget& budget, Device& to, Rest&&... rest) noexcept
+  explicit within_budget(byte_budget& budget, Device& to, Rest&&... rest) noexcept
       : Over<Device>(to, std::forward<Rest>(rest)...), budget_(&budget) {}
 
   template <std::same_as<page_kind>... Kind>
@@ -90,10 +90,10 @@ class within_budget : public Over<Device> {
   }
 
  protected:
-  [[nodiscard]] memory_budget& budget() const noexcept { return *budget_; }
+  [[nodiscard]] byte_budget& budget() const noexcept { return *budget_; }
 
  private:
-  memory_budget* budget_;
+  byte_budget* budget_;
 };
 
 /// Owns a provider and takes at most so much memory from it, in segments, in pages and for all allocators that share it by
@@ -134,7 +134,7 @@ class limited : public within_budget<Device> {
   struct possession {
     possession(Device given, std::size_t limit) : device(std::move(given)), budget(limit) {}
     Device device;
-    memory_budget budget;
+    byte_budget budget;
   };
   explicit limited(std::unique_ptr<possession> own)
       : within_budget<Device>(own->budget, own->device), own_(std::move(own)) {}

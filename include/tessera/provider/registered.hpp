@@ -20,7 +20,7 @@ class registered : public forwarding<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
 
-  registered(Device& to, address_directory& in, address_directory::owner_number owner) noexcept
+  registered(Device& to, pagemap& in, pagemap::owner_number owner) noexcept
       : forwarding<Device>(to), in_(&in), owner_(owner) {}
 
   template <std::same_as<page_kind>... Kind>
@@ -33,7 +33,7 @@ class registered : public forwarding<Device> {
   }
   bool release(void* p, std::size_t bytes) noexcept {
     // Once the device has it, it may give the addresses to another owner.
-    address_directory::taken leaving = in_->take_out(p);
+    pagemap::taken leaving = in_->take_out(p);
     const bool gone = this->to().release(p, bytes);
     gone ? in_->forget(std::move(leaving)) : in_->put_back(std::move(leaving));
     return gone;
@@ -50,15 +50,15 @@ class registered : public forwarding<Device> {
   bool unmap(void* p, std::size_t bytes) noexcept
     requires requires(Device& d) { d.unmap(p, bytes); }
   {
-    address_directory::taken leaving = in_->take_out(p);
+    pagemap::taken leaving = in_->take_out(p);
     const bool gone = this->to().unmap(p, bytes);
     gone ? in_->forget(std::move(leaving)) : in_->put_back(std::move(leaving));
     return gone;
   }
 
  private:
-  address_directory* in_;
-  address_directory::owner_number owner_;
+  pagemap* in_;
+  pagemap::owner_number owner_;
 };
 
 }  // namespace tessera

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/provider.hpp>
@@ -211,13 +211,12 @@ class simulated_device : public simulated_streams {
 
   [[nodiscard]] static options checked(const options& o, const simulated_machine& machine) {
     if (!is_power_of_two(o.granularity) || o.granularity < min_alignment || o.granularity > 1_GiB)
-      contract_broken("simulated_device: options.granularity is a power of two from 64 B to 1 GiB");
+      fatal("simulated_device: options.granularity is a power of two from 64 B to 1 GiB");
     if (!is_power_of_two(o.page_granularity) || o.page_granularity < simulated_ranges::least_page ||
         o.page_granularity > 1_GiB)
-      contract_broken("simulated_device: options.page_granularity is a power of two from 4 KiB to 1 GiB");
-    if (o.device >= simulated_machine::most_devices)
-      contract_broken("simulated_device: options.device is below 255");
-    if (machine.devices[o.device]) contract_broken("simulated_device: a machine has one device of a number");
+      fatal("simulated_device: options.page_granularity is a power of two from 4 KiB to 1 GiB");
+    if (o.device >= simulated_machine::most_devices) fatal("simulated_device: options.device is below 255");
+    if (machine.devices[o.device]) fatal("simulated_device: a machine has one device of a number");
     return o;
   }
   [[nodiscard]] static simulated_budgets budgets_of(const options& o) noexcept {

@@ -42,7 +42,7 @@ class ended_streams {
 ///
 ///     tessera::simulated_device device;
 ///     tessera::ended_streams ended;
-///     using told = tessera::listing_streams<tessera::simulated_device>;
+///     using told = tessera::stream_registry<tessera::simulated_device>;
 ///     tessera::caching_allocator<tessera::pytorch<>, told> knowing{told(device, ended)};
 ///     void* p = knowing.allocate(5_MiB);
 ///     if (!knowing.record_stream(p, tessera::stream_id{7})) return;
@@ -51,12 +51,12 @@ class ended_streams {
 ///
 ///   Requires:  the provider and the streams outlive it
 template <event_provider Device>
-class listing_streams : public forwarding<Device> {
+class stream_registry : public forwarding<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
   using typename forwarding<Device>::event;
 
-  listing_streams(Device& to, const ended_streams& ended) noexcept : forwarding<Device>(to), ended_(&ended) {}
+  stream_registry(Device& to, const ended_streams& ended) noexcept : forwarding<Device>(to), ended_(&ended) {}
 
   [[nodiscard]] bool has_stream(stream_id stream) noexcept {
     return !ended_->has(stream) && tessera::has_stream(this->to(), stream);

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
@@ -49,10 +49,10 @@ constexpr int ask_once(const P& p) {
     (void)p.largest_piece(growth_state{});
   }
   if constexpr (eviction_policy<P>) {
-    (void)p.bytes_to_evict(moment::before_growth, usage{});
+    (void)p.bytes_to_evict(eviction_trigger::before_growth, usage{});
     (void)p.considers(min_alignment, usage{});
   }
-  if constexpr (recovery_policy<P>) (void)p.steps(refusal::by_device);
+  if constexpr (recovery_policy<P>) (void)p.steps(failure_reason::by_device);
   return 0;
 }
 /// Whether a policy answers in constant expressions; one that does only when the program runs is asked then.
@@ -103,7 +103,7 @@ consteval bool check_policies() {
                                                                  const char* rule) noexcept {
   fixed_text words;
   words.add("Recipe::").add(question).add("(").add(asked).add(") is ").add(answer).add("; ").add(rule);
-  contract_broken(words.c_str());
+  fatal(words.c_str());
 }
 
 /// The size of the block that serves a request.

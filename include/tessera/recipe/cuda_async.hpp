@@ -3,7 +3,7 @@
 
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -34,7 +34,7 @@ struct cuda_async final {
 static_assert(recipe<cuda_async>);
 
 constexpr policies<cuda_async> cuda_async::configured(const config::pytorch_settings& settings) noexcept {
-  if (!serves(settings)) contract_broken("cuda_async::configured: settings for another recipe");
+  if (!serves(settings)) fatal("cuda_async::configured: settings for another recipe");
   return {.growth = {.most = settings.memory_fraction}, .eviction = {.threshold = unlimited}};
 }
 

@@ -5,7 +5,7 @@
 
 #include <tessera/config/paddle.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/memory_limit.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -40,7 +40,7 @@ static_assert(recipe<paddle_auto_growth>);
 
 constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
     const config::paddle_settings& settings) noexcept {
-  if (!serves(settings)) contract_broken("paddle_auto_growth::configured: settings for another recipe");
+  if (!serves(settings)) fatal("paddle_auto_growth::configured: settings for another recipe");
   const bool two_pools = settings.small_pool_size > 0;  // whose chunk sizes then override the general one
   const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;
   const std::size_t limit = settings.gpu_memory_limit;

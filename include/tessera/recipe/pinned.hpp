@@ -7,7 +7,7 @@
 #include <tessera/config/text.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -90,12 +90,12 @@ constexpr policies<pinned> pinned::configured(const config::pytorch_settings& se
   return under_pinned_settings<pinned>(settings.pinned_max_round_threshold, settings.pinned_max_cached_size);
 }
 constexpr policies<pinned> pinned::configured(const config::torch_npu_settings& settings) noexcept {
-  if (!serves(settings)) contract_broken("pinned::configured: settings for another recipe");
+  if (!serves(settings)) fatal("pinned::configured: settings for another recipe");
   return under_pinned_settings<pinned>(settings.pinned_max_round_threshold, settings.pinned_max_cached_size);
 }
 constexpr policies<pinned_expandable> pinned_expandable::configured(
     const config::torch_npu_settings& settings) noexcept {
-  if (!serves(settings)) contract_broken("pinned_expandable::configured: settings for another recipe");
+  if (!serves(settings)) fatal("pinned_expandable::configured: settings for another recipe");
   return {};
 }
 

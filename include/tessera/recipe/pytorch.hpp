@@ -4,7 +4,7 @@
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/text.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -23,7 +23,7 @@ struct pytorch_native final {
   using pages = back_with_normal_pages;
   using growth = grow_by_segments<>;
   using eviction = evict_idle_like_pytorch<>;
-  using recovery = recover_like_pytorch<>;
+  using recovery = recover_by_releasing_oversize_then_all<>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
     return !settings.async_backend && !settings.expandable_segments;
@@ -47,7 +47,7 @@ struct pytorch_expandable final {
   using pages = back_with_normal_pages;
   using growth = grow_in_place<>;
   using eviction = evict_idle_like_pytorch<>;
-  using recovery = recover_like_pytorch<tunable(false), false>;
+  using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
     return !settings.async_backend && settings.expandable_segments;
@@ -74,12 +74,12 @@ template <typename Recipe>
 }
 constexpr policies<pytorch_native> pytorch_native::configured(
     const config::pytorch_settings& settings) noexcept {
-  if (!serves(settings)) contract_broken("pytorch_native::configured: settings for another recipe");
+  if (!serves(settings)) fatal("pytorch_native::configured: settings for another recipe");
   return under_pytorch_settings<pytorch_native>(settings);
 }
 constexpr policies<pytorch_expandable> pytorch_expandable::configured(
     const config::pytorch_settings& settings) noexcept {
-  if (!serves(settings)) contract_broken("pytorch_expandable::configured: settings for another recipe");
+  if (!serves(settings)) fatal("pytorch_expandable::configured: settings for another recipe");
   auto chosen = under_pytorch_settings<pytorch_expandable>(settings);
   chosen.growth.reserve = settings.expandable_segments_reserve;
   return chosen;

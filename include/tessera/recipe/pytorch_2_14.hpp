@@ -6,7 +6,7 @@
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/text.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/memory_limit.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>
@@ -87,12 +87,12 @@ static_assert(recipe<pinned_2_14>);
 
 constexpr policies<pytorch_2_14_native> pytorch_2_14_native::configured(
     const config::pytorch_settings& settings) noexcept {
-  if (!serves(settings)) contract_broken("pytorch_2_14_native::configured: settings for another recipe");
+  if (!serves(settings)) fatal("pytorch_2_14_native::configured: settings for another recipe");
   return under_pytorch_settings<pytorch_2_14_native>(settings);
 }
 constexpr policies<pytorch_2_14_expandable> pytorch_2_14_expandable::configured(
     const config::pytorch_settings& settings) noexcept {
-  if (!serves(settings)) contract_broken("pytorch_2_14_expandable::configured: settings for another recipe");
+  if (!serves(settings)) fatal("pytorch_2_14_expandable::configured: settings for another recipe");
   return under_pytorch_settings<pytorch_2_14_expandable>(settings);
 }
 constexpr policies<pinned_2_14> pinned_2_14::configured(const config::pytorch_settings& settings) noexcept {

@@ -33,10 +33,10 @@ struct asked {
   static const std::size_t bytes;
   static const stream_id stream;
   static const usage now;
-  static const moment when;
+  static const eviction_trigger when;
   static const idle_segment segment;
   static const idle_survey survey;
-  static const refusal why;
+  static const failure_reason why;
   static constexpr bool converts = false;  ///< whether what converts to the answer serves
 };
 struct asked_loosely : asked {
@@ -119,7 +119,7 @@ struct crosses : asked_loosely {
   }
 };
 struct crossing : asked {
-  using answer = crossings;
+  using answer = cross_stream_reuse;
   static auto ask(auto& p) noexcept(noexcept(p.crossing())) -> decltype(p.crossing());
   template <typename P>
   static auto find() -> decltype(&P::crossing);

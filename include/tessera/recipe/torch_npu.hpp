@@ -6,7 +6,7 @@
 #include <tessera/config/text.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/contract.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/page_choice.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -22,12 +22,12 @@ namespace tessera {
 struct torch_npu_native final {
   using rounding = round_padded<32, round_to_divisions<512>>;
   using pools = pool_small_and_large<1_MiB>;
-  using streams = look_at_events_late<reuse_on_same_stream_after_recorded>;
+  using streams = poll_events_lazily<reuse_on_same_stream_after_recorded>;
   using split = split_up_to<>;
   using pages = back_with<tunable(page_choice{.pages = page_plan::huge_first})>;
   using growth = grow_by_segments<>;
   using eviction = evict_idle_like_pytorch<>;
-  using recovery = recover_like_pytorch<>;
+  using recovery = recover_by_releasing_oversize_then_all<>;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
     return !settings.expandable_segments;
@@ -48,7 +48,7 @@ struct torch_npu_expandable final {
   using pages = torch_npu_native::pages;
   using growth = grow_in_place<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
   using eviction = evict_idle_like_pytorch<>;
-  using recovery = recover_like_pytorch<tunable(false), false>;
+  using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
     return settings.expandable_segments;
@@ -76,12 +76,12 @@ template <typename Recipe>
 }
 constexpr policies<torch_npu_native> torch_npu_native::configured(
     const config::torch_npu_settings& settings) noexcept {
-  if (!serves(settings)) contract_broken("torch_npu_native::configured: settings for another recipe");
+  if (!serves(settings)) fatal("torch_npu_native::configured: settings for another recipe");
   return under_torch_npu_settings<torch_npu_native>(settings);
 }
 constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
     const config::torch_npu_settings& settings) noexcept {
-  if (!serves(settings)) contract_broken("torch_npu_expandable::configured: settings for another recipe");
+  if (!serves(settings)) fatal("torch_npu_expandable::configured: settings for another recipe");
   auto chosen = under_torch_npu_settings<torch_npu_expandable>(settings);
   chosen.growth.alignment = settings.base_addr_aligned;
   if (settings.giant_pages) {

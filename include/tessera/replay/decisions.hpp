@@ -33,7 +33,7 @@ namespace tessera::trace {
 class decision_log {
  public:
   /// The sink of the allocator that is logged; refers to the log.
-  struct sink {
+  struct observer {
     decision_log* log;
     void on(const allocator_event& event) const noexcept { log->on(event); }
   };
@@ -118,7 +118,7 @@ template <typename Recipe>
 void write_decisions(std::FILE* out, const program& source, simulated_device device,
                      const policies<Recipe>& chosen) {
   decision_log log(out);
-  caching_allocator<Recipe, simulated_device, decision_log::sink> pool{std::move(device), chosen, {&log}};
+  caching_allocator<Recipe, simulated_device, decision_log::observer> pool{std::move(device), chosen, {&log}};
   replay(
       source, pool, [](std::size_t) {}, [&](std::size_t i, void* p) { log.line(i, source.events()[i], p); });
   std::fprintf(out, "# end in_use=%zu peak=%zu\n", pool.device().used(), pool.device().peak_used());

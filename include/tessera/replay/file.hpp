@@ -19,7 +19,7 @@
 namespace tessera::trace {
 
 /// The largest file that is read, in bytes: what never ends is not read until memory does.
-inline constexpr std::size_t most_file_bytes = operator""_GiB(2);
+inline constexpr std::size_t max_file_bytes = operator""_GiB(2);
 
 /// All bytes of a file, or why not. `refuse(beginning)` is asked once, about the first bytes, at most 64 KiB; what it
 /// returns is an error.
@@ -33,16 +33,16 @@ template <typename Refuse>
   std::error_code unknown;
   const auto told = std::filesystem::file_size(path, unknown);  // of what is no plain file it is not known
   std::string bytes;
-  if (!unknown && told <= most_file_bytes) bytes.reserve(static_cast<std::size_t>(told));
+  if (!unknown && told <= max_file_bytes) bytes.reserve(static_cast<std::size_t>(told));
   char piece[65536];
   for (std::size_t got = sizeof piece; got == sizeof piece;) {
     got = std::fread(piece, 1, sizeof piece, file);
     if (bytes.empty() && got > 0) {
       if (std::optional<input_error> error = refuse(std::string_view(piece, got))) return std::move(*error);
     }
-    if ((!unknown && told > most_file_bytes) || got > most_file_bytes - bytes.size())
+    if ((!unknown && told > max_file_bytes) || got > max_file_bytes - bytes.size())
       return input_error{
-          path, "is larger than " + std::to_string(most_file_bytes) + " bytes, the most that is read"};
+          path, "is larger than " + std::to_string(max_file_bytes) + " bytes, the most that is read"};
     bytes.append(piece, got);
   }
   if (std::ferror(file) != 0)

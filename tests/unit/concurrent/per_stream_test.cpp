@@ -456,7 +456,7 @@ TEST(per_stream_threads, tell_one_sink) {
     });
   }
   for (auto& t : running) t.join();
-  EXPECT_EQ(pool.with_sink([](tally& t) { return t.told; }), 4u + 4 * 3 * 1000);
+  EXPECT_EQ(pool.with_observer([](tally& t) { return t.told; }), 4u + 4 * 3 * 1000);
 }
 
 TEST(per_stream_threads, explain_out_of_memory_with_what_all_lanes_hold) {

@@ -25,7 +25,7 @@ TEST(user_calls_threads, are_those_of_other_threads) {
   user_calls users;
   const user_calls::call here(users, lock::device, "here");
   std::thread([&users] {
-    for (lock wanted : {lock::settings, lock::blocks, lock::sink, lock::device})
+    for (lock wanted : {lock::settings, lock::blocks, lock::observer, lock::device})
       users.check<counting_sink>(wanted);
   }).join();
 }
@@ -44,7 +44,7 @@ TEST(user_calls_threads, end_in_any_order) {
 TEST(user_calls_threads, may_take_the_locks_behind_theirs) {
   user_calls users;
   const user_calls::call here(users, lock::blocks, "here");
-  users.check<counting_sink>(lock::sink);
+  users.check<counting_sink>(lock::observer);
   users.check<counting_sink>(lock::device);
   int told = 0;
   counting_sink inner{&told};
@@ -55,15 +55,16 @@ TEST(user_calls_threads, may_take_the_locks_behind_theirs) {
 TEST(user_calls_threads, a_sink_is_told_and_is_what_it_was) {
   user_calls users;
   int told = 0;
-  told_sink<counting_sink> open(counting_sink{&told}, users);
+  reported_observer<counting_sink> open(counting_sink{&told}, users);
   open.on({});
   static_cast<counting_sink&>(open).on({});
   EXPECT_EQ(told, 2);
-  told_sink<last_of_its_kind> closed({}, users);
+  reported_observer<last_of_its_kind> closed({}, users);
   closed.on({});
   EXPECT_EQ(static_cast<last_of_its_kind&>(closed).told, 1);
-  static_assert(event_sink<told_sink<last_of_its_kind>> && is_heard<told_sink<counting_sink>>);
-  static_assert(!is_heard<told_sink<ignore_events>>);
+  static_assert(event_observer<reported_observer<last_of_its_kind>> &&
+                is_heard<reported_observer<counting_sink>>);
+  static_assert(!is_heard<reported_observer<ignore_events>>);
   users.check<counting_sink>(lock::settings);
 }
 
@@ -80,10 +81,10 @@ TEST(user_calls_threads_death, end_the_program_with_their_rule) {
   const user_calls::call here(users, lock::blocks, "the rule of here");
   EXPECT_DEATH(users.check<ignore_events>(lock::blocks), "the rule of here");
   EXPECT_DEATH(users.check<ignore_events>(lock::settings), "the rule of here");
-  asking_sink sink{&users, lock::device};
-  users.tell(sink, {});
-  sink.wanted = lock::sink;
-  EXPECT_DEATH(users.tell(sink, {}), "a sink must not use the allocator that tells it");
+  asking_sink observer{&users, lock::device};
+  users.tell(observer, {});
+  observer.wanted = lock::observer;
+  EXPECT_DEATH(users.tell(observer, {}), "a sink must not use the allocator that tells it");
 }
 
 }  // namespace

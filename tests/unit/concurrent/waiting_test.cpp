@@ -197,8 +197,8 @@ TEST(retrying, is_as_patient_as_paddle_where_nothing_is_said) {
   EXPECT_EQ(one_mutex(std::chrono::milliseconds::max()).patience(), std::chrono::hours(24 * 365));
 }
 
-template <typename Recipe, device_provider Provider, event_sink Sink, typename Counting>
-using patient = retrying<locked<Recipe, Provider, Sink, Counting>>;
+template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+using patient = retrying<locked<Recipe, Provider, Observer, Counting>>;
 
 TEST(retrying, is_a_front_of_several_devices) {
   std::vector<simulated_device> devices;

@@ -49,15 +49,15 @@ oom_report of_wide_numbers() {
 }
 
 TEST(oom_text, holds_the_widest_numbers_in_any_case) {
-  constexpr auto kinds = static_cast<std::size_t>(remedy::free_blocks);
+  constexpr auto kinds = static_cast<std::size_t>(remedy::free_list);
   for (std::size_t is = 0; is <= static_cast<std::size_t>(obstacle::size_class); ++is) {
-    for (std::size_t what = 0; what <= static_cast<std::size_t>(remedy::free_blocks); ++what) {
+    for (std::size_t what = 0; what <= static_cast<std::size_t>(remedy::free_list); ++what) {
       for (const growth_way way : {growth_way::segments, growth_way::in_place, growth_way::stitching}) {
         oom_report told = of_wide_numbers();
         told.largest_is = static_cast<obstacle>(is);
         told.way = way;
         told.remedy_count = oom_report::most_remedies;
-        const bool is_last = what == static_cast<std::size_t>(remedy::free_blocks);
+        const bool is_last = what == static_cast<std::size_t>(remedy::free_list);
         for (std::size_t i = 0; i < told.remedies.size(); ++i)  // which are never the same twice
           told.remedies[i] = {static_cast<remedy>(is_last ? what : (what + i) % kinds), 1_GiB - 1};
         if (is_last) told.remedy_count = 1;
@@ -99,7 +99,7 @@ TEST(oom_text, is_whole_where_it_is_short) {
 std::string last_line(oom_report told) {
   advise(told);
   EXPECT_EQ(told.remedy_count, 1u);
-  EXPECT_EQ(told.remedies[0].what, remedy::free_blocks);
+  EXPECT_EQ(told.remedies[0].what, remedy::free_list);
   const std::string text = words(told);
   return text.substr(text.rfind('\n') + 3);
 }
@@ -216,13 +216,13 @@ TEST(oom_advice, frees_come_later_where_streams_were_waited_for_in_vain) {
   EXPECT_EQ(first_of(told), remedy::wait_for_streams);
   told.empties_cache = true;
   told.waited_ms = 10;
-  EXPECT_EQ(first_of(told), remedy::free_blocks) << "who waited already need not be told to";
+  EXPECT_EQ(first_of(told), remedy::free_list) << "who waited already need not be told to";
 }
 
 TEST(oom_advice, lanes_could_share_where_streams_may) {
   oom_report told = short_of(10_MiB, 10_MiB);
   told.elsewhere = 6_MiB;
-  EXPECT_EQ(first_of(told), remedy::free_blocks);
+  EXPECT_EQ(first_of(told), remedy::free_list);
   told.shares_streams = told.crosses = true;
   EXPECT_EQ(first_of(told), remedy::share_lanes);
 }
@@ -233,7 +233,7 @@ TEST(oom_advice, a_provider_with_a_limit_could_have_a_higher_one) {
   EXPECT_EQ(first_of(told), remedy::raise_device_limit);
   told.now.live = 8_MiB;
   advise(told);
-  EXPECT_EQ(told.remedies[0].what, remedy::free_blocks);
+  EXPECT_EQ(told.remedies[0].what, remedy::free_list);
   EXPECT_TRUE(
       words(told).ends_with("what lives, with this request, needs 12.00 MiB: 2.00 MiB must be freed, or "
                             "the provider's limit must be larger"))

@@ -94,14 +94,14 @@ TEST(leak_checked, says_it_on_standard_error_unless_told_otherwise) {
   testing::internal::CaptureStderr();
   {
     leak_checked<watched> pool;
-    pool.sink().label("weights");
+    pool.observer().label("weights");
     void* const other = pool.allocate(1000, stream_id{3});
-    pool.sink().label("");
+    pool.observer().label("");
     pool.deallocate(pool.allocate(1000, stream_id{3}));
     pool.deallocate(other);
-    pool.sink().label("batch");
+    pool.observer().label("batch");
     (void)pool.allocate(2000, stream_id{3});  // at the address of what was labelled otherwise
-    pool.sink().label("");
+    pool.observer().label("");
     for (int i = 0; i < 9; ++i) (void)pool.allocate(1000, stream_id{3});
   }
   const std::string said = testing::internal::GetCapturedStderr();
@@ -127,7 +127,7 @@ TEST(leak_checked, finds_labels_behind_a_mutex_and_between_guard_pages) {
   {
     leak_checked<locked<pytorch<>, simulated_device, history<>>, keep> pool;
     pool.report_to().labels = &labels;
-    pool.with_sink([](auto& sink) { sink.label("weights"); });
+    pool.with_observer([](auto& observer) { observer.label("weights"); });
     (void)pool.allocate(1000);
   }
   host_pinned device({.capacity = 1_MiB, .pin = host_pinned::pinning::never});

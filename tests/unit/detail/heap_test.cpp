@@ -8,7 +8,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/crossing_heap.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/heap.hpp>
 #include <tessera/detail/homes.hpp>
 #include <tessera/detail/range_heap.hpp>
@@ -20,14 +20,14 @@ using namespace tessera::detail;
 
 TEST(homes, without_a_segment_go_before_their_number_doubles) {
   homes kept;
-  free_blocks* const owner = kept.at(0, stream_id{1'000'000});
+  free_list* const owner = kept.at(0, stream_id{1'000'000});
   ASSERT_NE(owner, nullptr);
   owner->segments = 1;
   std::size_t most = 0;
   for (std::uint64_t key = 0; key < 1000; ++key) {
     ASSERT_NE(kept.at(0, stream_id{key}), nullptr);
     std::size_t count = 0;
-    for (const free_blocks* home = kept.first(); home != nullptr; home = home->next) {
+    for (const free_list* home = kept.first(); home != nullptr; home = home->next) {
       ++count;
       if (home->next != nullptr) {
         ASSERT_LT(home->key(), home->next->key());
@@ -43,7 +43,7 @@ TEST(homes, without_a_segment_go_before_their_number_doubles) {
 template <bool Ranges>
 struct oversize_blocks {
   heap<1, Ranges> blocks;
-  free_blocks* home = blocks.home(0, stream_id{});
+  free_list* home = blocks.home(0, stream_id{});
   std::vector<std::size_t> gone;
 
   explicit oversize_blocks(std::vector<std::size_t> sizes) {
@@ -102,7 +102,7 @@ TEST(heap, releases_no_part_of_a_segment) {
 
 TEST(heap, releases_parts_of_a_range) {
   range_heap<1> blocks;
-  free_blocks* const home = blocks.home(0, stream_id{});
+  free_list* const home = blocks.home(0, stream_id{});
   block* const all = blocks.add_range(*home, 1_GiB, 100_MiB);
   ASSERT_NE(all, nullptr);
   ASSERT_TRUE(blocks.make_room(8));
@@ -129,7 +129,7 @@ TEST(heap, counts_the_age_of_an_idle_segment_in_searches_of_its_pool) {
 
 TEST(range_heap, keeps_ranges_in_the_order_of_addresses) {
   range_heap<1> blocks;
-  free_blocks* const home = blocks.home(0, stream_id{});
+  free_list* const home = blocks.home(0, stream_id{});
   ASSERT_NE(home, nullptr);
   for (const std::uintptr_t address : {2_GiB, 4_GiB, 1_GiB, 3_GiB})
     ASSERT_NE(blocks.add_range(*home, address, 1_MiB), nullptr);
@@ -140,7 +140,7 @@ TEST(range_heap, keeps_ranges_in_the_order_of_addresses) {
 
 TEST(range_heap, leaves_what_lies_above_a_block_in_the_middle_as_old_as_it_was) {
   range_heap<1> blocks;
-  free_blocks* const home = blocks.home(0, stream_id{});
+  free_list* const home = blocks.home(0, stream_id{});
   ASSERT_NE(home, nullptr);
   block* const range = blocks.add_range(*home, 1_GiB, 10_MiB);
   ASSERT_TRUE(range != nullptr && blocks.make_room(4));
@@ -154,8 +154,8 @@ TEST(range_heap, leaves_what_lies_above_a_block_in_the_middle_as_old_as_it_was) 
 
 TEST(crossing_heap, finds_the_smallest_row_and_the_lowest_among_equals) {
   crossing_heap<2> blocks;
-  free_blocks* const home = blocks.home(0, stream_id{1});
-  free_blocks* const elsewhere = blocks.home(1, stream_id{1});
+  free_list* const home = blocks.home(0, stream_id{1});
+  free_list* const elsewhere = blocks.home(1, stream_id{1});
   std::uintptr_t address = 1_GiB;
   for (const std::size_t size : {30_MiB, 20_MiB, 20_MiB, 20_MiB, 10_MiB}) {
     ASSERT_NE(blocks.add_segment(*home, address, size, false), nullptr);

@@ -25,16 +25,16 @@ TEST(listener, is_told_one_event_after_the_other) {
   detail::listener<recursive> one(recursive{});
   one.tell({});
   one.tell({});
-  EXPECT_EQ(one.sink().told, 2);
+  EXPECT_EQ(one.observer().told, 2);
   static_assert(std::is_empty_v<detail::listener<ignore_events>>);
 }
 
 TEST(listener_death, must_not_be_told_what_its_own_use_of_the_allocator_does) {
   detail::listener<recursive> one(recursive{});
-  one.sink().use = [](void* same, const allocator_event& event) {
+  one.observer().use = [](void* same, const allocator_event& event) {
     static_cast<detail::listener<recursive>*>(same)->tell(event);
   };
-  one.sink().context = &one;
+  one.observer().context = &one;
   EXPECT_DEATH(one.tell({}), "a sink must not use the allocator that tells it");
 }
 

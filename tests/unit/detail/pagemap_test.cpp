@@ -16,12 +16,12 @@
 namespace {
 
 using namespace tessera;
-constexpr auto no_owner = address_directory::no_owner;
+constexpr auto no_owner = pagemap::no_owner;
 
 void* at(std::uint64_t address) { return reinterpret_cast<void*>(address); }
 
 TEST(directory_threads, know_whose_range_an_address_is_in) {
-  address_directory where;
+  pagemap where;
   EXPECT_EQ(where.owner_of(at(0)), no_owner);
   EXPECT_EQ(where.owner_of(at(4_MiB)), no_owner);
   ASSERT_TRUE(where.add(at(4_MiB), 6_MiB, 7));
@@ -44,7 +44,7 @@ TEST(directory_threads, know_whose_range_an_address_is_in) {
 }
 
 TEST(directory_threads, tell_owners_in_one_frame_apart) {
-  address_directory where;
+  pagemap where;
   const std::uint64_t frame = 64_MiB;
   ASSERT_TRUE(where.add(at(frame), 4_KiB, 1));
   ASSERT_TRUE(where.add(at(frame + 8_KiB), 4_KiB, 1));
@@ -64,8 +64,8 @@ TEST(directory_threads, tell_owners_in_one_frame_apart) {
 }
 
 TEST(directory_threads, put_back_what_was_taken_out) {
-  address_directory where;
-  std::vector<address_directory::taken> out;
+  pagemap where;
+  std::vector<pagemap::taken> out;
   for (std::uint64_t i = 1; i <= 100; ++i) ASSERT_TRUE(where.add(at(i * 16_MiB), 3_MiB, 1));
   for (std::uint64_t i = 1; i <= 100; ++i) out.push_back(where.take_out(at(i * 16_MiB)));
   EXPECT_EQ(where.owner_of(at(16_MiB)), no_owner);
@@ -78,7 +78,7 @@ TEST(directory_threads, put_back_what_was_taken_out) {
 }
 
 TEST(directory_threads, refuse_what_cannot_be_noted) {
-  address_directory where;
+  pagemap where;
   ASSERT_TRUE(where.add(at(2_MiB), 2_MiB, 1));
   EXPECT_FALSE(where.add(at(std::uint64_t{1} << 62), std::size_t{1} << 62, 2));
   EXPECT_EQ(where.owner_of(at(std::uint64_t{1} << 62)), no_owner);
@@ -86,7 +86,7 @@ TEST(directory_threads, refuse_what_cannot_be_noted) {
 }
 
 TEST(directory_threads, need_no_more_memory_for_addresses_that_never_come_again) {
-  address_directory where;
+  pagemap where;
   std::size_t largest = 0;
   for (std::uint64_t i = 1; i <= 100'000; ++i) {
     ASSERT_TRUE(where.add(at(i * 2_MiB), 2_MiB, static_cast<std::uint32_t>(i % 5)));
@@ -98,7 +98,7 @@ TEST(directory_threads, need_no_more_memory_for_addresses_that_never_come_again)
 }
 
 TEST(directory_threads, agree_with_a_map) {
-  address_directory where;
+  pagemap where;
   std::map<std::uint64_t, std::pair<std::uint64_t, std::uint32_t>> truth;  // pages
   std::mt19937_64 random(1);
   for (int i = 0; i < 5000; ++i) {
@@ -131,7 +131,7 @@ TEST(directory_threads, agree_with_a_map) {
 
 // More threads than processors, so that some are interrupted in the middle of reading a table.
 TEST(directory_threads, read_while_others_write) {
-  address_directory where;
+  pagemap where;
   for (std::uint64_t i = 0; i < 4; ++i)  // two owners in each frame
     ASSERT_TRUE(where.add(at(1_GiB + i * 1_MiB), 1_MiB, static_cast<std::uint32_t>(i % 2)));
   ASSERT_TRUE(where.add(at(4_GiB), 10_MiB, 9));

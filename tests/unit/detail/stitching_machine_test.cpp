@@ -60,7 +60,7 @@ class stitching : public testing::Test {
   std::vector<allocator_event> events;
   machine_type machine{simulated_device{simulated_device::options{.capacity = 200_MiB}},
                        keep_events{&events}};
-  free_blocks* home = machine.home(0, stream_id{});
+  free_list* home = machine.home(0, stream_id{});
 };
 
 TEST_F(stitching, takes_the_smallest_piece_that_is_enough) {
@@ -226,7 +226,7 @@ TEST_F(stitching, counts_what_is_held_back_as_live) {
 // In several ranges, behind parts in use, a window is found again though pieces around it went.
 TEST_F(stitching, maps_a_window_in_any_range) {
   machine_type small{simulated_device{simulated_device::options{.capacity = 200_MiB}}, keep_events{&events}};
-  free_blocks* const in = small.home(0, stream_id{});
+  free_list* const in = small.home(0, stream_id{});
   std::vector<void*> used;
   for (int i = 0; i < 12; ++i) {
     const window w = small.find(*in, 4_MiB, 2_MiB, 12_MiB, false);

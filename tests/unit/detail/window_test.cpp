@@ -9,7 +9,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 #include <tessera/detail/range_heap.hpp>
 #include <tessera/detail/window.hpp>
 
@@ -53,7 +53,7 @@ class windows : public testing::Test {
 
   static constexpr std::uintptr_t base = 1_GiB;
   range_heap<1> heap;
-  free_blocks* home = nullptr;
+  free_list* home = nullptr;
 };
 
 TEST_F(windows, begin_at_the_start_of_an_empty_range) {
@@ -129,7 +129,7 @@ TEST(windows_at_random, are_the_cheapest_of_all_that_begin_or_end_with_what_is_f
   int found_any = 0;
   for (int round = 0; round < 300; ++round) {
     range_heap<1> heap;
-    free_blocks* const home = heap.home(0, stream_id{});
+    free_list* const home = heap.home(0, stream_id{});
     ASSERT_NE(home, nullptr);
     for (std::uintptr_t range = 0; range < 2; ++range) {
       block* hole = heap.add_range(*home, 1_GiB + range * 1_MiB, 24 * page);

@@ -157,7 +157,7 @@ TEST(driver_pool, explains_the_failure_of_a_stream) {
     FAIL();
   } catch (const out_of_memory& error) {
     EXPECT_EQ(error.report().stream, b);
-    EXPECT_EQ(error.report().remedies[0].what, remedy::free_blocks);
+    EXPECT_EQ(error.report().remedies[0].what, remedy::free_list);
   }
 }
 

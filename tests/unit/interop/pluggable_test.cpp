@@ -41,7 +41,8 @@ gated_ref reach_device(int number) {
   return gated_ref(*here.device[number]);
 }
 
-template <typename Recipe, template <typename, device_provider, event_sink, typename> typename Front = locked,
+template <typename Recipe,
+          template <typename, device_provider, event_observer, typename> typename Front = locked,
           typename Counting = count_everything>
 struct of {
   static gated_ref make_device(int number) { return reach_device(number); }

@@ -86,7 +86,7 @@ TEST(explain_failure, a_block_that_is_too_small_lacks_so_much_and_shares_its_seg
   EXPECT_EQ(told.pins[0].first, reinterpret_cast<std::uintptr_t>(live));
   EXPECT_EQ(told.pins[0].length, 20_MiB);
   EXPECT_EQ(told.pins[1].bytes, 0u);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::free_blocks}) << "14 MiB in whole pages are too little";
+  EXPECT_EQ(remedies_of(told), std::vector{remedy::free_list}) << "14 MiB in whole pages are too little";
 }
 
 TEST(explain_failure, sets_rank_by_what_freeing_them_is_worth) {
@@ -255,7 +255,7 @@ TEST(explain_failure, freed_blocks_that_streams_use_could_be_waited_for) {
   EXPECT_EQ(remedies_of(told), std::vector{remedy::wait_for_streams});
   EXPECT_EQ(remedies_of(refused(pool, 20_MiB)), std::vector{remedy::wait_for_streams}) << "or a part of it";
   EXPECT_EQ(remedies_of(refused(pool, 40_MiB)), std::vector{remedy::wait_for_streams}) << "or the device";
-  EXPECT_EQ(remedies_of(refused(pool, 41_MiB)), std::vector{remedy::free_blocks});
+  EXPECT_EQ(remedies_of(refused(pool, 41_MiB)), std::vector{remedy::free_list});
 }
 
 TEST(explain_failure, a_limit_below_the_device_could_be_raised) {
@@ -267,8 +267,7 @@ TEST(explain_failure, a_limit_below_the_device_could_be_raised) {
   EXPECT_EQ(remedies_of(error.report()), std::vector{remedy::raise_limit});
   EXPECT_NE(std::string_view(error.what()).find("of at most 30.00 MiB (device: 100.00 MiB)"),
             std::string_view::npos);
-  EXPECT_EQ(remedies_of(refused(pool, 90_MiB)), std::vector{remedy::free_blocks})
-      << "no limit is high enough";
+  EXPECT_EQ(remedies_of(refused(pool, 90_MiB)), std::vector{remedy::free_list}) << "no limit is high enough";
 }
 
 TEST(explain_failure, what_lives_may_be_too_much_for_any_policy) {
@@ -277,7 +276,7 @@ TEST(explain_failure, what_lives_may_be_too_much_for_any_policy) {
   const oom_report told = refused(pool, 4_MiB);
   EXPECT_EQ(told.largest.bytes, 0u);
   EXPECT_EQ(told.needed(), 12_MiB);
-  ASSERT_EQ(remedies_of(told), std::vector{remedy::free_blocks});
+  ASSERT_EQ(remedies_of(told), std::vector{remedy::free_list});
   EXPECT_EQ(told.remedies[0].bytes, 2_MiB);
 }
 
@@ -384,7 +383,7 @@ TEST(explain_failure, a_device_that_others_use_has_less_than_is_not_reserved) {
   const oom_report told = refused(pool, 20_MiB);
   EXPECT_EQ(told.available, 10_MiB);
   EXPECT_EQ(told.room(), 10_MiB);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::free_blocks});
+  EXPECT_EQ(remedies_of(told), std::vector{remedy::free_list});
   EXPECT_NE(std::string_view(pool.failure(20_MiB).what()).find("as others use the device too"),
             std::string_view::npos);
 }

@@ -107,7 +107,7 @@ TEST(history, is_told_all_that_an_allocator_does) {
   pool.trim();
   std::vector<action> all;
   allocator_event oom{};
-  pool.sink().for_each([&](const auto& e) {
+  pool.observer().for_each([&](const auto& e) {
     all.push_back(e.event.what);
     if (e.event.what == action::oom) oom = e.event;
   });
@@ -128,7 +128,7 @@ TEST(history, is_reached_through_adaptors) {
   two.deallocate(two.allocate(1, 1));
   const auto told = [](auto& pool) {
     std::vector<std::size_t> sizes;
-    for_each_sink(pool, [&](const auto& seen, std::size_t device) {
+    for_each_observer(pool, [&](const auto& seen, std::size_t device) {
       EXPECT_EQ(device, sizes.size());
       sizes.push_back(seen.size());
     });

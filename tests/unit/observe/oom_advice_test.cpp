@@ -23,7 +23,7 @@ using namespace tessera;
 using oom_tests::advises;
 
 template <typename Recipe>
-bool empties_the_cache(const policies<Recipe>& chosen, refusal why) {
+bool empties_the_cache(const policies<Recipe>& chosen, failure_reason why) {
   for (const recovery_step step : chosen.recovery.steps(why)) {
     if (step == recovery_step::evict_all) return true;
   }
@@ -31,7 +31,7 @@ bool empties_the_cache(const policies<Recipe>& chosen, refusal why) {
 }
 template <typename Recipe>
 bool grows_exactly(const policies<Recipe>& chosen) {
-  for (const recovery_step step : chosen.recovery.steps(refusal::by_device)) {
+  for (const recovery_step step : chosen.recovery.steps(failure_reason::by_device)) {
     if (step == recovery_step::grow_exactly) return true;
   }
   return false;
@@ -48,9 +48,9 @@ bool rounds_little(const policies<Recipe>& chosen) {
 template <typename Recipe>
 int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   using growth = typename Recipe::growth;
-  const bool empties =
-      empties_the_cache(chosen, refusal::by_device) && empties_the_cache(chosen, refusal::by_limit);
-  std::array<bool, static_cast<std::size_t>(remedy::free_blocks)> on{};
+  const bool empties = empties_the_cache(chosen, failure_reason::by_device) &&
+                       empties_the_cache(chosen, failure_reason::by_limit);
+  std::array<bool, static_cast<std::size_t>(remedy::free_list)> on{};
   const auto is_on = [&on](remedy what) -> bool& { return on[static_cast<std::size_t>(what)]; };
   is_on(remedy::grow_in_place) = growth::way != growth_way::segments;
   is_on(remedy::stitch) = growth::way == growth_way::stitching;
@@ -62,7 +62,7 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   is_on(remedy::share_pool) = Recipe::pools::count == 1;
   is_on(remedy::cross_streams) = Recipe::streams::crosses || growth::way != growth_way::segments ||
                                  stream_id(chosen.streams.reuse_key(stream_id{1})) == stream_id{};
-  is_on(remedy::wait_in_order) = chosen.streams.crossing().by_waiting || !Recipe::streams::crosses;
+  is_on(remedy::wait_in_order) = chosen.streams.crossing().insert_dependencies || !Recipe::streams::crosses;
   is_on(remedy::raise_split_limit) = chosen.split.oversize() == unlimited;
   is_on(remedy::cut_blocks) = chosen.split.should_split(1_MiB, 100_MiB);
   is_on(remedy::keep_rests) = chosen.split.should_split(2_MiB, 2_MiB + 512);
@@ -72,7 +72,7 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   is_on(remedy::share_lanes) = true;         // there are none
   for (std::size_t i = 0; i < told.remedy_count; ++i) {
     const remedy what = told.remedies[i].what;
-    if (what != remedy::free_blocks && is_on(what)) return static_cast<int>(what);
+    if (what != remedy::free_list && is_on(what)) return static_cast<int>(what);
   }
   return -1;
 }

@@ -47,7 +47,8 @@ TEST(evict_at_free_above, gives_a_segment_back_once_the_last_stream_is_done_with
 }
 TEST(evict_never, wants_and_considers_nothing) {
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
-  for (const moment when : {moment::before_growth, moment::after_free, moment::after_synchronize})
+  for (const eviction_trigger when :
+       {eviction_trigger::before_growth, eviction_trigger::after_free, eviction_trigger::after_synchronize})
     EXPECT_EQ(evict_never::bytes_to_evict(when, now), 0u);
   EXPECT_FALSE(evict_never::considers(1_GiB, now));
   EXPECT_FALSE(evict_never::should_evict({1_GiB, 7}, {}));
@@ -55,17 +56,17 @@ TEST(evict_never, wants_and_considers_nothing) {
 
 TEST(evict_at_free, wants_what_is_cached_after_a_free_alone) {
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
-  EXPECT_EQ(evict_at_free::bytes_to_evict(moment::after_free, now), 3_MiB);
-  EXPECT_EQ(evict_at_free::bytes_to_evict(moment::before_growth, now), 0u);
-  EXPECT_EQ(evict_at_free::bytes_to_evict(moment::after_synchronize, now), 0u);
+  EXPECT_EQ(evict_at_free::bytes_to_evict(eviction_trigger::after_free, now), 3_MiB);
+  EXPECT_EQ(evict_at_free::bytes_to_evict(eviction_trigger::before_growth, now), 0u);
+  EXPECT_EQ(evict_at_free::bytes_to_evict(eviction_trigger::after_synchronize, now), 0u);
   EXPECT_TRUE(evict_at_free::considers(1, now) && evict_at_free::should_evict({}, {}));
 }
 
 TEST(evict_at_free_above, wants_something_where_more_than_its_size_is_cached) {
   constexpr evict_at_free_above<4_MiB> eviction{};
-  EXPECT_EQ(eviction.bytes_to_evict(moment::after_free, {.cached = 4_MiB}), 0u);
-  EXPECT_EQ(eviction.bytes_to_evict(moment::after_free, {.cached = 5_MiB}), 5_MiB);
-  EXPECT_EQ(eviction.bytes_to_evict(moment::before_growth, {.cached = 5_MiB}), 0u);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 4_MiB}), 0u);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 5_MiB}), 5_MiB);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, {.cached = 5_MiB}), 0u);
   EXPECT_FALSE(eviction.considers(4_MiB, {}));
   EXPECT_TRUE(eviction.considers(4_MiB + 1, {}));
 }
@@ -73,10 +74,10 @@ TEST(evict_at_free_above, wants_something_where_more_than_its_size_is_cached) {
 TEST(evict_idle_chunks, is_told_both_moments_apart) {
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
   const evict_idle_chunks<> before{.before_growth = true}, after{.at_free = true};
-  EXPECT_EQ(before.bytes_to_evict(moment::before_growth, now), 3_MiB);
-  EXPECT_EQ(before.bytes_to_evict(moment::after_free, now), 0u);
-  EXPECT_EQ(after.bytes_to_evict(moment::after_free, now), 3_MiB);
-  EXPECT_EQ(after.bytes_to_evict(moment::before_growth, now), 0u);
+  EXPECT_EQ(before.bytes_to_evict(eviction_trigger::before_growth, now), 3_MiB);
+  EXPECT_EQ(before.bytes_to_evict(eviction_trigger::after_free, now), 0u);
+  EXPECT_EQ(after.bytes_to_evict(eviction_trigger::after_free, now), 3_MiB);
+  EXPECT_EQ(after.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
   EXPECT_TRUE(before.considers(1, now) && before.should_evict({}, {}));
 }
 
@@ -84,22 +85,23 @@ TEST(evict_direct_at_free, considers_what_is_larger_than_any_chunk_in_whole_step
   constexpr evict_direct_at_free<chunk_plan{.first = 40_MiB + 512, .further = 5_MiB}> eviction{};
   EXPECT_FALSE(eviction.considers(41_MiB, {.limit = 1_GiB}));
   EXPECT_TRUE(eviction.considers(41_MiB + 1, {.limit = 1_GiB}));
-  EXPECT_EQ(eviction.bytes_to_evict(moment::after_free, {.cached = 41_MiB, .limit = 1_GiB}), 0u);
-  EXPECT_EQ(eviction.bytes_to_evict(moment::after_free, {.cached = 50_MiB, .limit = 1_GiB}), 50_MiB);
-  EXPECT_EQ(eviction.bytes_to_evict(moment::before_growth, {.cached = 50_MiB, .limit = 1_GiB}), 0u);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 41_MiB, .limit = 1_GiB}), 0u);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 50_MiB, .limit = 1_GiB}),
+            50_MiB);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, {.cached = 50_MiB, .limit = 1_GiB}), 0u);
   EXPECT_TRUE(eviction.should_evict({}, {}));
 }
 
 TEST(evict_idle_above, wants_what_lies_above_the_threshold_before_growth) {
   evict_idle_above<> eviction{.threshold = percent(50)};
   usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 16_MiB};
-  EXPECT_EQ(eviction.bytes_to_evict(moment::before_growth, now), 2_MiB);
-  EXPECT_EQ(eviction.bytes_to_evict(moment::after_free, now), 0u);
-  EXPECT_EQ(eviction.bytes_to_evict(moment::after_synchronize, now), 0u);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, now), 2_MiB);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, now), 0u);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_synchronize, now), 0u);
   now.reserved = 8_MiB;
-  EXPECT_EQ(eviction.bytes_to_evict(moment::before_growth, now), 0u);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
   eviction.threshold = fraction{};
-  EXPECT_EQ(eviction.bytes_to_evict(moment::before_growth, now), 0u);
+  EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
 }
 
 TEST(evict_idle_above, lets_go_what_is_at_least_as_old_as_the_average) {

@@ -220,8 +220,8 @@ TEST(grow_by_stitching, takes_no_parts_for_one) {
 }
 
 TEST(grow_by_stitching, stretches_pieces_for_larger_blocks_only) {
-  EXPECT_EQ(grow_by_stitching<>::least_growth(512_KiB), 0u);
-  EXPECT_EQ(grow_by_stitching<>::least_growth(512_KiB + step), 16_MiB);
+  EXPECT_EQ(grow_by_stitching<>::min_growth(512_KiB), 0u);
+  EXPECT_EQ(grow_by_stitching<>::min_growth(512_KiB + step), 16_MiB);
 }
 
 TEST(grow_by_stitching, saves_pages_above_half_of_the_limit) {

@@ -14,7 +14,7 @@ using namespace tessera;
 using steps = std::vector<recovery_step>;
 
 template <typename Recovery>
-steps of(const Recovery& recovery, refusal why) {
+steps of(const Recovery& recovery, failure_reason why) {
   const recovery_steps tried = recovery.steps(why);
   return {tried.begin(), tried.end()};
 }
@@ -22,15 +22,16 @@ steps of(const Recovery& recovery, refusal why) {
 TEST(recovery_policy, says_what_is_tried_and_in_what_order) {
   constexpr auto fitting = recovery_step::evict_fitting, all = recovery_step::evict_all,
                  exactly = recovery_step::grow_exactly;
-  for (const refusal why : {refusal::by_device, refusal::by_limit}) {
+  for (const failure_reason why : {failure_reason::by_device, failure_reason::by_limit}) {
     EXPECT_EQ(of(recover_never{}, why), steps{});
     EXPECT_EQ(of(recover_by_emptying_the_cache{}, why), steps{all});
     EXPECT_EQ(of(recover_like_paddle<>{}, why), steps{all});
     EXPECT_EQ(of(recover_like_paddle<true>{}, why), (steps{all, exactly}));
-    EXPECT_EQ(of(recover_like_pytorch<>{}, why), (steps{fitting, all}));
+    EXPECT_EQ(of(recover_by_releasing_oversize_then_all<>{}, why), (steps{fitting, all}));
   }
-  EXPECT_EQ(of(recover_like_pytorch<true>{}, refusal::by_device), (steps{fitting, all}));
-  EXPECT_EQ(of(recover_like_pytorch<true>{}, refusal::by_limit), steps{});
+  EXPECT_EQ(of(recover_by_releasing_oversize_then_all<true>{}, failure_reason::by_device),
+            (steps{fitting, all}));
+  EXPECT_EQ(of(recover_by_releasing_oversize_then_all<true>{}, failure_reason::by_limit), steps{});
 }
 
 TEST(pools_policy, puts_the_boundary_itself_among_the_small) {

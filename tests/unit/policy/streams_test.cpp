@@ -52,11 +52,11 @@ static_assert(std::is_empty_v<reuse_after_recorded_streams> &&
               std::is_empty_v<reuse_on_same_stream_after_recorded>);
 
 TEST(streams_policy, lets_blocks_cross_by_the_rules_that_are_on) {
-  EXPECT_EQ(reuse_in_order<>{}.crossing(), (crossings{true, true, true}));
-  EXPECT_EQ((reuse_in_order<>{.opportunistic = false}.crossing()), (crossings{true, false, true}));
-  EXPECT_EQ((reuse_in_order<false, true, false>{}.crossing()), (crossings{false, true, false}));
-  EXPECT_EQ(reuse_on_same_stream{}.crossing(), crossings{});
-  EXPECT_EQ(reuse_ignoring_streams{}.crossing(), crossings{});
+  EXPECT_EQ(reuse_in_order<>{}.crossing(), (cross_stream_reuse{true, true, true}));
+  EXPECT_EQ((reuse_in_order<>{.opportunistic = false}.crossing()), (cross_stream_reuse{true, false, true}));
+  EXPECT_EQ((reuse_in_order<false, true, false>{}.crossing()), (cross_stream_reuse{false, true, false}));
+  EXPECT_EQ(reuse_on_same_stream{}.crossing(), cross_stream_reuse{});
+  EXPECT_EQ(reuse_ignoring_streams{}.crossing(), cross_stream_reuse{});
   EXPECT_TRUE(reuse_in_order<>::crosses && !reuse_on_same_stream::crosses &&
               !reuse_ignoring_streams::crosses);
 }
@@ -69,7 +69,7 @@ TEST(streams_policy, shares_and_holds_in_order_as_on_the_same_stream) {
 }
 
 TEST(streams_policy, looks_at_events_late_where_more_than_its_patience_wait) {
-  look_at_events_late<reuse_on_same_stream, std::size_t{4}> late;
+  poll_events_lazily<reuse_on_same_stream, std::size_t{4}> late;
   EXPECT_FALSE(late.looks_first(4));
   EXPECT_TRUE(late.looks_first(5));
   EXPECT_TRUE(reuse_on_same_stream::looks_first(1) && reuse_in_order<>::looks_first(1));
@@ -81,16 +81,16 @@ TEST(streams_policy, looks_at_events_late_where_more_than_its_patience_wait) {
 TEST(eviction_policy, lets_go_what_is_above_a_threshold_when_a_stream_was_synchronized) {
   evict_at_synchronize_above<> policy;
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
-  EXPECT_EQ(policy.bytes_to_evict(moment::after_synchronize, now), 10_MiB);
+  EXPECT_EQ(policy.bytes_to_evict(eviction_trigger::after_synchronize, now), 10_MiB);
   policy.threshold = 4_MiB;
-  EXPECT_EQ(policy.bytes_to_evict(moment::after_synchronize, now), 6_MiB);
+  EXPECT_EQ(policy.bytes_to_evict(eviction_trigger::after_synchronize, now), 6_MiB);
   policy.threshold = 10_MiB;
-  EXPECT_EQ(policy.bytes_to_evict(moment::after_synchronize, now), 0u);
+  EXPECT_EQ(policy.bytes_to_evict(eviction_trigger::after_synchronize, now), 0u);
   policy.threshold = unlimited;
-  EXPECT_EQ(policy.bytes_to_evict(moment::after_synchronize, now), 0u);
+  EXPECT_EQ(policy.bytes_to_evict(eviction_trigger::after_synchronize, now), 0u);
   policy.threshold = 0;
-  EXPECT_EQ(policy.bytes_to_evict(moment::after_free, now), 0u);
-  EXPECT_EQ(policy.bytes_to_evict(moment::before_growth, now), 0u);
+  EXPECT_EQ(policy.bytes_to_evict(eviction_trigger::after_free, now), 0u);
+  EXPECT_EQ(policy.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
   EXPECT_TRUE(policy.considers(512, now) && !policy.considers(0, now));
   EXPECT_TRUE(policy.should_evict({1_MiB, 0}, {.missing = 1}));
   EXPECT_FALSE(policy.should_evict({1_MiB, 0}, {.count = 3}));

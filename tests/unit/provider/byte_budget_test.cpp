@@ -14,8 +14,8 @@ using namespace tessera;
 const auto given = [] { return true; };
 const auto refused = [] { return false; };
 
-TEST(memory_budget, allows_just_what_it_has) {
-  memory_budget budget(100);
+TEST(byte_budget, allows_just_what_it_has) {
+  byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, given));
   EXPECT_FALSE(budget.is_passed_by(40));
   EXPECT_TRUE(budget.is_passed_by(41));
@@ -29,8 +29,8 @@ TEST(memory_budget, allows_just_what_it_has) {
   EXPECT_TRUE(budget.is_passed_by(unlimited));
 }
 
-TEST(memory_budget, says_what_is_left) {
-  memory_budget budget(100);
+TEST(byte_budget, says_what_is_left) {
+  byte_budget budget(100);
   EXPECT_EQ(budget.left(), 100u);
   EXPECT_TRUE(budget.take(60, 0, [] { return true; }));
   EXPECT_EQ(budget.left(), 40u);
@@ -40,15 +40,15 @@ TEST(memory_budget, says_what_is_left) {
   EXPECT_EQ(budget.left(), 50u);
 }
 
-TEST(memory_budget, does_not_count_what_was_not_given) {
-  memory_budget budget(100);
+TEST(byte_budget, does_not_count_what_was_not_given) {
+  byte_budget budget(100);
   EXPECT_FALSE(budget.take(100, 0, refused));
   EXPECT_EQ(budget.taken(), 0u);
   EXPECT_TRUE(budget.take(100, 0, given));
 }
 
-TEST(memory_budget, knows_the_most_that_was_taken_at_one_time) {
-  memory_budget budget(100);
+TEST(byte_budget, knows_the_most_that_was_taken_at_one_time) {
+  byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, given));
   budget.give_back(60);
   EXPECT_TRUE(budget.take(40, 0, given));
@@ -59,8 +59,8 @@ TEST(memory_budget, knows_the_most_that_was_taken_at_one_time) {
   EXPECT_TRUE(budget.take(30, 0, given));
   EXPECT_EQ(budget.peak(), 70u);
 }
-TEST(memory_budget, what_goes_back_during_a_call_may_have_been_there_with_what_it_gave) {
-  memory_budget budget(100);
+TEST(byte_budget, what_goes_back_during_a_call_may_have_been_there_with_what_it_gave) {
+  byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, given));
   EXPECT_TRUE(budget.take(40, 0, [&budget] {
     budget.give_back(60);
@@ -70,8 +70,8 @@ TEST(memory_budget, what_goes_back_during_a_call_may_have_been_there_with_what_i
   EXPECT_EQ(budget.peak(), 100u);
 }
 
-TEST(memory_budget, a_lower_limit_takes_nothing_back) {
-  memory_budget budget(100);
+TEST(byte_budget, a_lower_limit_takes_nothing_back) {
+  byte_budget budget(100);
   EXPECT_TRUE(budget.take(80, 0, given));
   budget.set_limit(50);
   EXPECT_EQ(budget.limit(), 50u);
@@ -83,7 +83,7 @@ TEST(memory_budget, a_lower_limit_takes_nothing_back) {
 
 /// Asks for 60 of 100 and meanwhile, in another thread, for `other`, which comes before the first call has ended or after.
 ///   Returns:  whether the other one got it
-bool got_beside_60(memory_budget& budget, std::size_t other, bool first_is_given) {
+bool got_beside_60(byte_budget& budget, std::size_t other, bool first_is_given) {
   std::thread second;
   bool got = false;
   EXPECT_EQ(budget.take(60, 0,
@@ -102,24 +102,24 @@ bool got_beside_60(memory_budget& budget, std::size_t other, bool first_is_given
   return got;
 }
 
-TEST(memory_budget, who_is_in_want_waits_for_calls_that_may_fail) {
+TEST(byte_budget, who_is_in_want_waits_for_calls_that_may_fail) {
   for (int round = 0; round < 50; ++round) {
-    memory_budget budget(100);
+    byte_budget budget(100);
     EXPECT_TRUE(got_beside_60(budget, 50, false));
     EXPECT_EQ(budget.taken(), 50u);
   }
 }
 
-TEST(memory_budget, calls_that_overlap_do_not_pass_it_together) {
+TEST(byte_budget, calls_that_overlap_do_not_pass_it_together) {
   for (int round = 0; round < 50; ++round) {
-    memory_budget budget(100);
+    byte_budget budget(100);
     EXPECT_FALSE(got_beside_60(budget, 50, true));
     EXPECT_EQ(budget.taken(), 60u);
   }
 }
 
-TEST(memory_budget, nobody_waits_where_it_does_not_matter) {
-  memory_budget budget(100);
+TEST(byte_budget, nobody_waits_where_it_does_not_matter) {
+  byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, [&] {
     EXPECT_FALSE(budget.is_passed_by(100));
     EXPECT_TRUE(budget.take(40, 0, given));   // fits beside it

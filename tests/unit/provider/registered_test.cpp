@@ -9,11 +9,11 @@
 namespace {
 
 using namespace tessera;
-constexpr auto no_owner = address_directory::no_owner;
+constexpr auto no_owner = pagemap::no_owner;
 
 TEST(registered, keeps_what_is_mapped_in_the_directory) {
   simulated_device device;
-  address_directory where;
+  pagemap where;
   registered<simulated_device> as_seven(device, where, 7);
   static_assert(virtual_memory_provider<registered<simulated_device>>);
   auto* const range = static_cast<char*>(as_seven.reserve(10_MiB, 2_MiB));
@@ -42,7 +42,7 @@ TEST(registered, keeps_what_is_mapped_in_the_directory) {
 // As an allocator may try whose device could not take away what it had put there.
 TEST(registered, refuses_to_map_where_something_is) {
   simulated_device device;
-  address_directory where;
+  pagemap where;
   registered<simulated_device> as_seven(device, where, 7);
   auto* const range = static_cast<char*>(as_seven.reserve(4_MiB, 2_MiB));
   simulated_device::physical all, half;

@@ -11,14 +11,14 @@
 namespace {
 
 using namespace tessera;
-using told = listing_streams<simulated_device>;
+using told = stream_registry<simulated_device>;
 static_assert(stream_listing_provider<told> && ordering_provider<told> &&
               !stream_listing_provider<simulated_device>);
 
 constexpr stream_id one{1}, two{2};
 constexpr std::uint64_t long_ns = 1'000'000'000;
 
-TEST(listing_streams, lets_blocks_come_back_that_only_wait_for_streams_that_have_ended) {
+TEST(stream_registry, lets_blocks_come_back_that_only_wait_for_streams_that_have_ended) {
   simulated_device device;
   ended_streams ended;
   caching_allocator<pytorch<>, told> pool{told(device, ended)};
@@ -39,7 +39,7 @@ TEST(listing_streams, lets_blocks_come_back_that_only_wait_for_streams_that_have
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(listing_streams, are_there_again_once_they_begin) {
+TEST(stream_registry, are_there_again_once_they_begin) {
   simulated_device device;
   ended_streams ended;
   locked<pytorch<>, told> pool{told(device, ended)};
@@ -53,7 +53,7 @@ TEST(listing_streams, are_there_again_once_they_begin) {
   EXPECT_EQ(pool.now().pending, 5_MiB);
 }
 
-TEST(listing_streams, have_done_all_their_work) {
+TEST(stream_registry, have_done_all_their_work) {
   simulated_device device;
   ended_streams ended;
   told seen(device, ended);
@@ -82,7 +82,7 @@ TEST(listing_streams, have_done_all_their_work) {
   EXPECT_EQ(device.calls().synchronize, 1u);
 }
 
-TEST(listing_streams, leave_their_blocks_to_others_that_may_cross) {
+TEST(stream_registry, leave_their_blocks_to_others_that_may_cross) {
   simulated_device device;
   ended_streams ended;
   caching_allocator<cuda_async, told> pool{told(device, ended)};

@@ -122,7 +122,7 @@ TEST(check_policies_death, kinds_of_page_that_are_not_there_end_the_program) {
 }
 
 struct three_steps {
-  [[nodiscard]] static recovery_steps steps(refusal) noexcept { return {{}, 3}; }
+  [[nodiscard]] static recovery_steps steps(failure_reason) noexcept { return {{}, 3}; }
   bool operator==(const three_steps&) const = default;
 };
 TEST(check_policies_death, steps_that_are_not_there_end_the_program) {

@@ -21,9 +21,9 @@ namespace tessera::detail {
 /// leads to the next bin that holds any. The block changed last is in hand instead: requests are mostly cut from the
 /// same block again or come back to it, so that it need not be filed each time.
 ///   Cost:  constant, and what a bin costs
-class free_blocks {
+class free_list {
  public:
-  free_blocks(std::size_t pool, stream_id key) noexcept : pool_(pool), key_(key) {
+  free_list(std::size_t pool, stream_id key) noexcept : pool_(pool), key_(key) {
     set_bit(first_bin + bin_count);
   }
 
@@ -100,9 +100,9 @@ class free_blocks {
     return last_before(wanted);
   }
 
-  std::size_t segments = 0;     ///< segments whose blocks come home here; where blocks cross, blocks
-  segment* ranges = nullptr;    ///< those that are ranges, the first in the order of addresses
-  free_blocks* next = nullptr;  ///< the next stream of the pool, in the order of keys
+  std::size_t segments = 0;   ///< segments whose blocks come home here; where blocks cross, blocks
+  segment* ranges = nullptr;  ///< those that are ranges, the first in the order of addresses
+  free_list* next = nullptr;  ///< the next stream of the pool, in the order of keys
 
  private:
   static constexpr int step_bits = 5;

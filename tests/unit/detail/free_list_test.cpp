@@ -11,13 +11,13 @@
 #include <gtest/gtest.h>
 
 #include <tessera/detail/bin.hpp>
-#include <tessera/detail/free_blocks.hpp>
+#include <tessera/detail/free_list.hpp>
 
 namespace {
 
 using tessera::detail::bin;
 using tessera::detail::block;
-using tessera::detail::free_blocks;
+using tessera::detail::free_list;
 
 struct by_key {
   bool operator()(const block* a, const block* b) const {
@@ -136,8 +136,8 @@ TEST(bin, finds_a_block_in_a_treap_in_few_steps) {
   EXPECT_LT(depth, 80u);  // five times its logarithm and more
 }
 
-TEST(free_blocks, find_the_largest_before_a_size_however_far_below) {
-  auto index = std::make_unique<free_blocks>(0, tessera::stream_id{});
+TEST(free_list, find_the_largest_before_a_size_however_far_below) {
+  auto index = std::make_unique<free_list>(0, tessera::stream_id{});
   block small{}, large{};
   small.size = 512;
   large.size = std::size_t{1} << 40;
@@ -153,9 +153,9 @@ TEST(free_blocks, find_the_largest_before_a_size_however_far_below) {
   EXPECT_EQ(index->last_before(64, 0), nullptr);
 }
 
-TEST(free_blocks, answer_as_an_ordered_set_does) {
+TEST(free_list, answer_as_an_ordered_set_does) {
   std::mt19937_64 random(11);
-  auto index = std::make_unique<free_blocks>(0, tessera::stream_id{});
+  auto index = std::make_unique<free_list>(0, tessera::stream_id{});
   ordered reference;
   std::vector<std::unique_ptr<block>> storage;
   for (int i = 0; i < 60000; ++i) {
