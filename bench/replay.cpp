@@ -15,10 +15,8 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "subjects.hpp"
 

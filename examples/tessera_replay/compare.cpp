@@ -7,8 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 #include "verify.hpp"
 
 #include "commands.hpp"

@@ -15,8 +15,7 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 #include "verify.hpp"
 
 #include "commands.hpp"

@@ -11,8 +11,7 @@
 #include <tessera/config/pytorch.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 #include "verify.hpp"
 
 #include "commands.hpp"

@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <string>
 
-#include <tessera/replay/decisions.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
+#include "decisions.hpp"
 
 #include "commands.hpp"
 #include "input.hpp"

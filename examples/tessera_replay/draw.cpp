@@ -9,8 +9,8 @@
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/replay/output.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/observe/output.hpp>
+#include <tessera/replay/recording.hpp>
 #include "markup.hpp"
 #include "memory_map.hpp"
 #include "svg.hpp"

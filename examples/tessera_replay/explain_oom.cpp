@@ -15,8 +15,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/readable.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 #include "memory_map.hpp"
 #include "recorded_origins.hpp"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "capacity.hpp"
 #include "commands.hpp"

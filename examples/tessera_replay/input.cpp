@@ -11,9 +11,9 @@
 #include <vector>
 
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/lifetimes.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
+#include "lifetimes.hpp"
 #include "read_snapshot.hpp"
 #include "snapshot_recording.hpp"
 

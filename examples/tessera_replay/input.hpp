@@ -15,12 +15,11 @@
 #include <variant>
 #include <vector>
 
+#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/program.hpp>
-#include <tessera/replay/text.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "capacity.hpp"
 #include "commands.hpp"

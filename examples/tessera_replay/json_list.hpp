@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include <tessera/replay/text.hpp>
+#include <tessera/observe/output.hpp>
 
 namespace replay {
 

@@ -14,8 +14,7 @@
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 
 namespace tessera::trace {
 

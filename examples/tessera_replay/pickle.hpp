@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/observe/not_plain_data.hpp>
-#include <tessera/replay/event.hpp>
+#include <tessera/replay/recording.hpp>
+#include "not_plain_data.hpp"
 
 namespace tessera::trace {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/event.hpp>
+#include <tessera/replay/recording.hpp>
 #include "pickle.hpp"
 
 namespace tessera::trace {

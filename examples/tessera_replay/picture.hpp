@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <tessera/replay/event.hpp>
+#include <tessera/replay/recording.hpp>
 #include "memory_map.hpp"
 #include "timeline.hpp"
 

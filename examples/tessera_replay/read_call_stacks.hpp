@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tessera/observe/call_stacks.hpp>
+#include <tessera/observe/snapshot.hpp>
 #include "pickle.hpp"
 #include "pickled_fields.hpp"
 

@@ -15,7 +15,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/event.hpp>
+#include <tessera/replay/recording.hpp>
 #include "pickle.hpp"
 #include "pickled_fields.hpp"
 #include "read_call_stacks.hpp"

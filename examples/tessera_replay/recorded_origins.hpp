@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/observe/call_stacks.hpp>
-#include <tessera/observe/program_line.hpp>
-#include <tessera/replay/event.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/replay/recording.hpp>
 
 namespace tessera::trace {
 

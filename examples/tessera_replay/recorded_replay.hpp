@@ -19,7 +19,7 @@
 #include <tessera/core/memory_limit.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/replay/event.hpp>
+#include <tessera/replay/recording.hpp>
 #include "recorded_device.hpp"
 #include "recorded_pool.hpp"
 #include "start_state.hpp"

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tessera/replay/event.hpp>
+#include <tessera/replay/recording.hpp>
 #include "memory_map.hpp"
 #include "recorded_origins.hpp"
 #include "timeline.hpp"

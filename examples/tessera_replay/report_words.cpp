@@ -7,7 +7,7 @@
 #include <utility>
 
 #include <tessera/core/readable.hpp>
-#include <tessera/replay/event.hpp>
+#include <tessera/replay/recording.hpp>
 #include "markup.hpp"
 
 namespace {

@@ -13,13 +13,13 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/observe/capture.hpp>
 #include <tessera/observe/history.hpp>
+#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/write_chrome.hpp>
 #include <tessera/observe/write_pickle.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/output.hpp>
-#include <tessera/replay/program.hpp>
-#include <tessera/replay/rmm.hpp>
+#include <tessera/observe/write_rmm.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"

@@ -13,8 +13,7 @@
 
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/active_at_start.hpp>
-#include <tessera/replay/event.hpp>
+#include <tessera/replay/recording.hpp>
 #include "read_snapshot.hpp"
 #include "recorded_origins.hpp"
 #include "told_capacity.hpp"

@@ -5,8 +5,7 @@
 #include <type_traits>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"

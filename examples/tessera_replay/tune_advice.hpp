@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "tune_judge.hpp"
 #include "tune_search.hpp"

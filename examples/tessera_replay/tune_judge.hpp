@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "tune_search.hpp"
 

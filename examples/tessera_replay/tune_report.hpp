@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "tune_advice.hpp"
 

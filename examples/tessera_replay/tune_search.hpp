@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "tune_composition.hpp"
 #include "tune_grid.hpp"

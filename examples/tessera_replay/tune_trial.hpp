@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "tune_composition.hpp"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/file.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 #include "read_snapshot.hpp"
 #include "verify.hpp"
 

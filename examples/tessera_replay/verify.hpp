@@ -11,8 +11,8 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/fields.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 #include "recorded_replay.hpp"
 #include "verification.hpp"
 
@@ -22,7 +22,7 @@ namespace tessera::trace {
 /// differ, through pytorch_2_14. Frees take
 /// effect where they completed, and memory goes back where it went back on the device, which knows its own limits.
 ///
-///     #include <tessera/replay/file.hpp>
+///     #include <tessera/replay/read.hpp>
 ///     #include "read_snapshot.hpp"
 ///     using namespace tessera::trace;
 ///     const auto bytes = read_file("snapshot.pickle");

@@ -11,7 +11,7 @@ set(may_include_detail core policy provider/provider.hpp recipe observe/explain_
 set(may_include_recipe core policy provider/provider.hpp config law/policies.hpp recipe)
 set(may_include_law core policy provider recipe law)
 set(may_include_root core policy provider config recipe detail observe/explain_failure.hpp root)
-set(may_include_observe core policy provider config recipe root detail replay observe)
+set(may_include_observe core policy provider config recipe root detail observe)
 set(may_include_concurrent core provider config recipe root detail observe interop/in_place.hpp concurrent)
 set(may_include_debug core provider config recipe root detail observe concurrent interop/in_place.hpp debug)
 set(may_include_interop core provider config recipe root detail observe concurrent interop)

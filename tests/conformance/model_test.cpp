@@ -11,9 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "shrink.hpp"
 #include "suite.hpp"

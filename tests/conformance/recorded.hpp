@@ -8,11 +8,8 @@
 #include <vector>
 
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/lifetimes.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 
 /// Recorded programs for allocators of any kind.
 namespace conformance {
@@ -22,7 +19,7 @@ namespace conformance {
 [[nodiscard]] inline tessera::trace::recording recorded(const std::string& name) {
   const std::string path = TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv";
   const std::string text = std::get<std::string>(tessera::trace::read_file(path));
-  return std::get<tessera::trace::recording>(tessera::trace::read_text_trace(text, path));
+  return std::get<tessera::trace::recording>(tessera::trace::read_csv(text, path));
 }
 
 /// An allocator over a device, as trace::replay takes one.

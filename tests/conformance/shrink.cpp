@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/output.hpp>
+#include <tessera/observe/output.hpp>
+#include <tessera/replay/read.hpp>
 
 namespace conformance {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include <tessera/replay/event.hpp>
+#include <tessera/replay/recording.hpp>
 
 #include "model.hpp"
 

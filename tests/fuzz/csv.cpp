@@ -6,12 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include <tessera/observe/output.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/lifetimes.hpp>
-#include <tessera/replay/output.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include "tessera_replay/lifetimes.hpp"
 
 #include "fuzz.hpp"
 

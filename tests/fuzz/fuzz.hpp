@@ -8,7 +8,7 @@
 #include <string_view>
 #include <variant>
 
-#include <tessera/replay/event.hpp>
+#include <tessera/replay/recording.hpp>
 
 /// What a fuzzing engine calls with each input; replay_files.cpp calls it with files.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/replay/file.hpp>
+#include <tessera/replay/read.hpp>
 
 #include "fuzz.hpp"
 

@@ -5,9 +5,10 @@
 #include <map>
 #include <string_view>
 
+#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/output.hpp>
-#include <tessera/replay/rmm.hpp>
+#include <tessera/observe/write_rmm.hpp>
+#include <tessera/replay/read.hpp>
 
 #include "fuzz.hpp"
 

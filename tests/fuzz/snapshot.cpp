@@ -9,12 +9,13 @@
 #include <variant>
 #include <vector>
 
+#include <tessera/observe/output.hpp>
 #include <tessera/observe/write_chrome.hpp>
 #include <tessera/observe/write_pickle.hpp>
+#include <tessera/observe/write_rmm.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/output.hpp>
-#include <tessera/replay/program.hpp>
-#include <tessera/replay/rmm.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
 #include "tessera_replay/pickle.hpp"
 #include "tessera_replay/read_snapshot.hpp"

@@ -17,14 +17,13 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/observe/capture.hpp>
+#include <tessera/observe/output.hpp>
 #include <tessera/observe/write_pickle.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/lifetimes.hpp>
-#include <tessera/replay/output.hpp>
-#include <tessera/replay/program.hpp>
-#include <tessera/replay/rmm.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include "tessera_replay/lifetimes.hpp"
 #include "tessera_replay/pickle.hpp"
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/snapshot_recording.hpp"

@@ -10,8 +10,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/active_at_start.hpp>
-#include <tessera/replay/event.hpp>
+#include <tessera/replay/recording.hpp>
 
 namespace {
 

@@ -8,10 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/lifetimes.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include "tessera_replay/lifetimes.hpp"
 
 // What a report advises is tried out: the same program, on the same device, with the recipe changed as it says.
 namespace {

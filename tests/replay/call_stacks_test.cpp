@@ -9,13 +9,11 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/observe/call_stacks.hpp>
-#include <tessera/observe/pickle_writer.hpp>
-#include <tessera/observe/program_line.hpp>
+#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/write_chrome.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/output.hpp>
+#include <tessera/observe/write_pickle.hpp>
+#include <tessera/replay/recording.hpp>
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/recorded_origins.hpp"
 #include "tessera_replay/snapshot_recording.hpp"

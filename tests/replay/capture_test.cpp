@@ -21,14 +21,13 @@
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/observe/capture.hpp>
 #include <tessera/observe/history.hpp>
+#include <tessera/observe/output.hpp>
 #include <tessera/observe/write_pickle.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/stitched.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/output.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/snapshot_recording.hpp"

@@ -13,10 +13,9 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/lifetimes.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
+#include "tessera_replay/lifetimes.hpp"
 
 namespace {
 

@@ -11,9 +11,9 @@
 #include <tessera/config/pytorch.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/replay/decisions.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/lifetimes.hpp>
+#include <tessera/replay/read.hpp>
+#include "tessera_replay/decisions.hpp"
+#include "tessera_replay/lifetimes.hpp"
 
 namespace golden {
 

@@ -13,9 +13,8 @@
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/stitched.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
 #include "tessera_replay/memory_map.hpp"
 

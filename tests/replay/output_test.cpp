@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/output.hpp>
+#include <tessera/observe/output.hpp>
+#include <tessera/replay/read.hpp>
 
 namespace {
 

@@ -16,13 +16,12 @@
 
 #include <tessera/observe/capture.hpp>
 #include <tessera/observe/history.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/lifetimes.hpp>
-#include <tessera/replay/output.hpp>
-#include <tessera/replay/program.hpp>
-#include <tessera/replay/rmm.hpp>
+#include <tessera/observe/output.hpp>
+#include <tessera/observe/write_rmm.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include "tessera_replay/lifetimes.hpp"
 #include "tessera_replay/snapshot_recording.hpp"
 
 namespace {

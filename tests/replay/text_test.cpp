@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/replay/text.hpp>
+#include <tessera/observe/output.hpp>
 
 namespace {
 

@@ -14,16 +14,16 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/law/policies.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/lifetimes.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
+#include "tessera_replay/lifetimes.hpp"
 
-#include <tessera_replay/input.hpp>
-#include <tessera_replay/recipes.hpp>
-#include <tessera_replay/tune_advice.hpp>
-#include <tessera_replay/tune_grid.hpp>
-#include <tessera_replay/tune_text.hpp>
-#include <tessera_replay/tune_trial.hpp>
+#include "tessera_replay/input.hpp"
+#include "tessera_replay/recipes.hpp"
+#include "tessera_replay/tune_advice.hpp"
+#include "tessera_replay/tune_grid.hpp"
+#include "tessera_replay/tune_text.hpp"
+#include "tessera_replay/tune_trial.hpp"
 
 namespace {
 

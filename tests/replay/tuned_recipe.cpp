@@ -9,9 +9,9 @@
 #include <string>
 #include <variant>
 
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/lifetimes.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
+#include "tessera_replay/lifetimes.hpp"
 
 int main(int count, char** words) {
   if (count != 3) return 2;

@@ -15,11 +15,11 @@
 
 #include <tessera/observe/capture.hpp>
 #include <tessera/observe/history.hpp>
+#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/write_chrome.hpp>
 #include <tessera/recipe/stitched.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/output.hpp>
+#include <tessera/replay/read.hpp>
 #include <tessera/tessera.hpp>
 #include "tessera_replay/read_snapshot.hpp"
 

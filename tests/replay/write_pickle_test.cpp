@@ -13,12 +13,12 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/write_chrome.hpp>
 #include <tessera/observe/write_pickle.hpp>
-#include <tessera/replay/file.hpp>
-#include <tessera/replay/output.hpp>
-#include <tessera/replay/rmm.hpp>
+#include <tessera/observe/write_rmm.hpp>
+#include <tessera/replay/read.hpp>
 #include "tessera_replay/pickle.hpp"
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/snapshot_recording.hpp"

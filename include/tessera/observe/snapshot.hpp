@@ -2,8 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,9 +15,130 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/observe/call_stacks.hpp>
+#include <tessera/observe/output.hpp>
 
 namespace tessera::trace {
+
+/// Where in a program things happened: stacks of calls, each one kept once. Stacks and texts have numbers from 1 on; 0 is
+/// for none.
+class call_stacks {
+ public:
+  /// A call. Its file and function are numbers of texts.
+  struct frame {
+    std::uint32_t file = 0;
+    std::uint32_t function = 0;
+    std::uint64_t line = 0;  ///< from 1 on; 0 or 2^64 - 1 where it is not known
+    auto operator<=>(const frame&) const = default;
+  };
+
+  [[nodiscard]] std::size_t texts() const noexcept { return texts_.size(); }
+  [[nodiscard]] std::size_t frames() const noexcept { return frames_.size(); }
+  [[nodiscard]] std::size_t stacks() const noexcept { return ends_.size(); }
+  [[nodiscard]] std::string_view text(std::uint32_t number) const noexcept {
+    return number == 0 ? std::string_view{} : std::string_view(texts_[number - 1]);
+  }
+  [[nodiscard]] const frame& frame_at(std::uint32_t place) const noexcept { return frames_[place]; }
+  /// The frames of a stack, by their places, innermost first.
+  [[nodiscard]] std::span<const std::uint32_t> stack(std::uint32_t number) const noexcept {
+    if (number == 0) return {};
+    const std::size_t begin = number == 1 ? 0 : ends_[number - 2];
+    return {calls_.data() + begin, ends_[number - 1] - begin};
+  }
+  bool operator==(const call_stacks&) const = default;
+
+ private:
+  friend class call_stack_builder;
+  std::vector<std::string> texts_;
+  std::vector<frame> frames_;
+  std::vector<std::uint32_t> calls_;  // of all stacks, one behind the other
+  std::vector<std::size_t> ends_;     // of each stack in calls_
+};
+
+/// Fills a table of call stacks, and finds what is in it already.
+///   Cost:  a look-up by content for each; not hashed, as files could choose what collides
+class call_stack_builder {
+ public:
+  explicit call_stack_builder(call_stacks& to)
+      : to_(to), texts_(by_content{&to}), frames_(by_content{&to}), stacks_(by_content{&to}) {
+    for (std::uint32_t i = 0; i < to.texts(); ++i) texts_.insert(text_number{i + 1});
+    for (std::uint32_t i = 0; i < to.frames(); ++i) frames_.insert(frame_place{i});
+    for (std::uint32_t i = 0; i < to.stacks(); ++i) stacks_.insert(stack_number{i + 1});
+  }
+  call_stack_builder(const call_stack_builder&) = delete;
+  call_stack_builder& operator=(const call_stack_builder&) = delete;
+
+  /// The number of a text; 0 for an empty one.
+  std::uint32_t add_text(std::string_view text) {
+    if (text.empty()) return 0;
+    if (const auto found = texts_.find(text); found != texts_.end()) return found->number;
+    to_.texts_.emplace_back(text);
+    const auto number = static_cast<std::uint32_t>(to_.texts_.size());
+    texts_.insert(text_number{number});
+    return number;
+  }
+  /// The place of a frame.
+  std::uint32_t add_frame(const call_stacks::frame& frame) {
+    if (const auto found = frames_.find(frame); found != frames_.end()) return found->place;
+    const auto place = static_cast<std::uint32_t>(to_.frames_.size());
+    to_.frames_.push_back(frame);
+    frames_.insert(frame_place{place});
+    return place;
+  }
+  /// The number of a stack of frames, given by their places, innermost first; 0 for an empty one.
+  std::uint32_t add_stack(std::span<const std::uint32_t> frames) {
+    if (frames.empty()) return 0;
+    if (const auto found = stacks_.find(frames); found != stacks_.end()) return found->number;
+    to_.calls_.insert(to_.calls_.end(), frames.begin(), frames.end());
+    to_.ends_.push_back(to_.calls_.size());
+    const auto number = static_cast<std::uint32_t>(to_.ends_.size());
+    stacks_.insert(stack_number{number});
+    return number;
+  }
+
+ private:
+  struct text_number {
+    std::uint32_t number;
+  };
+  struct frame_place {
+    std::uint32_t place;
+  };
+  struct stack_number {
+    std::uint32_t number;
+  };
+  /// Orders what is in the table by what it is, and finds it by that.
+  struct by_content {
+    using is_transparent = void;
+    const call_stacks* of;
+
+    [[nodiscard]] std::string_view content(text_number t) const noexcept { return of->text(t.number); }
+    [[nodiscard]] std::string_view content(std::string_view t) const noexcept { return t; }
+    [[nodiscard]] call_stacks::frame content(frame_place f) const noexcept { return of->frame_at(f.place); }
+    [[nodiscard]] call_stacks::frame content(const call_stacks::frame& f) const noexcept { return f; }
+    [[nodiscard]] std::span<const std::uint32_t> content(stack_number s) const noexcept {
+      return of->stack(s.number);
+    }
+    [[nodiscard]] std::span<const std::uint32_t> content(std::span<const std::uint32_t> s) const noexcept {
+      return s;
+    }
+    [[nodiscard]] static bool less(std::span<const std::uint32_t> a,
+                                   std::span<const std::uint32_t> b) noexcept {
+      return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+    }
+    template <typename T>
+    [[nodiscard]] static bool less(const T& a, const T& b) noexcept {
+      return a < b;
+    }
+    template <typename A, typename B>
+    [[nodiscard]] bool operator()(const A& a, const B& b) const noexcept {
+      return less(content(a), content(b));
+    }
+  };
+
+  call_stacks& to_;
+  std::set<text_number, by_content> texts_;
+  std::set<frame_place, by_content> frames_;
+  std::set<stack_number, by_content> stacks_;
+};
 
 /// A memory snapshot as PyTorch takes it: how an allocator stood, and what led there.
 ///   Source:  torch.cuda.memory._dump_snapshot
@@ -151,5 +275,128 @@ inline constexpr std::string_view snapshot_actions[] = {
     "alloc",        "free_requested", "free_completed", "segment_alloc",
     "segment_free", "segment_map",    "segment_unmap",  "oom",
     "snapshot",     "annotate"};
+
+/// A block that was there before a device's history begins.
+struct early_block {
+  std::size_t requested = 0;
+  std::size_t size = 0;  ///< 0 where nobody recorded it
+  stream_id stream{};
+  bool live = true;         ///< or pending
+  std::uint32_t stack = 0;  ///< where it was allocated, in the snapshot's `stacks`
+};
+
+/// The blocks that were live or pending when the history of one device begins, by address. The history keeps only the
+/// latest entries, so they are those which it frees without having allocated them, and those which are there at the end
+/// and which it does not mention.
+///   Returns:  an error with the number of the entry that contradicts those before it, or the state at the end
+///   Cost:     n log n in the length of the history
+[[nodiscard]] inline read_result<std::map<std::uint64_t, early_block>> active_at_start(const snapshot& source,
+                                                                                       std::size_t device) {
+  using state = snapshot::block::state;
+  using action = snapshot::action;
+  std::map<std::uint64_t, early_block> early;
+  std::map<std::uint64_t, state> now;  // of every address that is mentioned
+  const auto error = [&](const char* what, std::uint64_t number, const char* rule) {
+    return input_error{source.name + ": device " + std::to_string(device),
+                       what + std::to_string(number) + rule};
+  };
+  const auto trace = source.trace_of(device);
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    const snapshot::entry& e = trace[i];
+    if (e.what != action::alloc && e.what != action::free_requested && e.what != action::free_completed)
+      continue;
+    const auto [at, is_new] = now.emplace(e.address, state::free);
+    if (e.what == action::alloc) {
+      if (at->second != state::free) return error("entry ", i, ": allocates a block that is live already");
+      at->second = state::live;
+      continue;
+    }
+    const bool requested = e.what == action::free_requested;
+    if (is_new) {
+      early[e.address] = {e.size, e.block, e.stream, requested};
+    } else if (at->second == state::free || (requested && at->second == state::pending)) {
+      return error("entry ", i, ": frees a block that is not live");
+    }
+    at->second = requested ? state::pending : state::free;
+  }
+  for (const snapshot::segment& s : source.segments_of(device)) {
+    for (const snapshot::block& b : s.blocks) {
+      const auto at = now.find(b.address);
+      if (at == now.end()) {
+        const bool known = b.requested != 0 && b.requested <= b.size;
+        if (b.active())
+          early[b.address] = {known ? b.requested : b.size, b.size, s.stream, b.is == state::live, b.stack};
+      } else if (b.active() == (at->second == state::free)) {
+        return error("the block at ", b.address,
+                     b.active() ? " is live and was freed" : " is free and was not freed");
+      } else {
+        now.erase(at);
+      }
+    }
+  }
+  for (const auto& [address, last] : now) {
+    if (last != state::free) return error("the block at ", address, " was not freed and is in no segment");
+  }
+  return early;
+}
+
+/// Whether a frame's file is of Python: a source, or what an interpreter names "<stdin>". Frames of C++ have names such as
+/// "??" and "TensorImpl.cpp".
+[[nodiscard]] inline bool is_python_file(std::string_view file) noexcept {
+  return file.ends_with(".py") || (file.starts_with('<') && file.size() > 2);
+}
+
+/// Whether a Python file belongs to PyTorch or was written by it, so that its line tells a user little.
+[[nodiscard]] inline bool is_file_of_torch(std::string_view file) {
+  if (file.starts_with("<eval_with_key>") || file.starts_with("<frozen ")) return true;
+  std::string_view parent;
+  while (!file.empty()) {
+    const std::size_t end = (std::min)(file.find_first_of("/\\"), file.size());
+    const std::string_view folder = file.substr(0, end);
+    file.remove_prefix((std::min)(file.size(), end + 1));
+    const bool holds_packages = parent == "site-packages" || parent == "dist-packages" || parent == "pytorch";
+    if (holds_packages && (folder == "torch" || folder == "torch_npu")) return !file.empty();
+    if (folder.starts_with("torchinductor_")) return !file.empty();
+    parent = folder;
+  }
+  return false;
+}
+
+/// The frame of a stack that tells a user most, as a place in the table: the innermost one of Python that is not PyTorch's;
+/// else the innermost one of Python; else the innermost one that has a file or a function.
+///   Requires:  the stack is not empty
+[[nodiscard]] inline std::uint32_t telling_frame(const call_stacks& table, std::uint32_t stack) {
+  const std::span<const std::uint32_t> calls = table.stack(stack);
+  const auto file_of = [&](std::uint32_t place) { return table.text(table.frame_at(place).file); };
+  const auto first = [&](auto is_wanted) { return std::find_if(calls.begin(), calls.end(), is_wanted); };
+  auto found = first([&](auto f) { return is_python_file(file_of(f)) && !is_file_of_torch(file_of(f)); });
+  if (found == calls.end()) found = first([&](auto f) { return is_python_file(file_of(f)); });
+  if (found == calls.end()) found = first([&](auto f) { return !file_of(f).empty() && file_of(f) != "??"; });
+  return found == calls.end() ? calls.front() : *found;
+}
+
+/// `text` as it may stand on a terminal, whatever it holds.
+[[nodiscard]] inline std::string terminal_text(std::string_view text) {
+  std::string shown(text);
+  for (char& c : shown) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  }
+  return utf8_text(shown);
+}
+
+/// The line of a program where a stack comes from, "train.py:12 in forward"; empty for no stack. Long names are cut short.
+[[nodiscard]] inline std::string program_line(const call_stacks& table, std::uint32_t stack) {
+  if (table.stack(stack).empty()) return {};
+  constexpr std::size_t most_of_file = 160, most_of_function = 80;  // bytes
+  constexpr std::uint64_t most_lines = std::uint64_t{1} << 31;  // more stands for a line that is not known
+  const call_stacks::frame& f = table.frame_at(telling_frame(table, stack));
+  std::string_view file = table.text(f.file), function = table.text(f.function);
+  std::string line = file.size() > most_of_file ? "..." : "";
+  line += file.substr(file.size() - (std::min)(file.size(), most_of_file));
+  if (f.line != 0 && f.line < most_lines) (line += ':') += std::to_string(f.line);
+  if (!function.empty()) (line += line.empty() ? "" : " in ") += function.substr(0, most_of_function);
+  if (function.size() > most_of_function) line += "...";
+  return terminal_text(line);
+}
 
 }  // namespace tessera::trace

@@ -17,13 +17,8 @@
 
 #include <tessera/core/readable.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/observe/call_stacks.hpp>
-#include <tessera/observe/program_line.hpp>
+#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/active_at_start.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/output.hpp>
-#include <tessera/replay/text.hpp>
 
 namespace tessera::trace {
 
@@ -222,7 +217,7 @@ class chrome_device {
 /// What was there before the history begins has slices from its start; what is there at the end, up to its end.
 ///
 ///     #include <tessera/observe/capture.hpp>
-///     #include <tessera/replay/output.hpp>
+///     #include <tessera/observe/output.hpp>
 ///     const tessera::trace::snapshot seen = tessera::trace::capture(pool);
 ///     const auto error = tessera::trace::save("memory.json", [&](auto& out) { return write_chrome(seen, out); });
 ///     if (error) std::puts(error->text().c_str());

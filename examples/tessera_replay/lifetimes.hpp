@@ -11,10 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/fields.hpp>
-#include <tessera/replay/rmm.hpp>
+#include <tessera/replay/read.hpp>
+#include <tessera/replay/recording.hpp>
 
 namespace tessera::trace {
 
@@ -89,7 +87,7 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
 
 /// Reads any of the text formats, told by the header.
 ///
-///     #include <tessera/replay/file.hpp>
+///     #include <tessera/replay/read.hpp>
 ///     using namespace tessera::trace;
 ///     const auto text = read_file("examples/traces/gnn_sage.csv");
 ///     if (const auto* bytes = std::get_if<std::string>(&text)) {

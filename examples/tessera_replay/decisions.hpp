@@ -13,8 +13,7 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>
-#include <tessera/replay/event.hpp>
-#include <tessera/replay/program.hpp>
+#include <tessera/replay/recording.hpp>
 
 namespace tessera::trace {
 
