@@ -10,6 +10,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/growth_way.hpp>
+#include <tessera/core/memory_view.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/observe/snapshot.hpp>
@@ -33,31 +34,20 @@ class recorded_pool {
   /// Takes over a segment, or what is mapped without a gap in a range that begins at `range`; false where its blocks or
   /// pages are none of the recipe's, or host memory ran out.
   [[nodiscard]] bool adopt(const snapshot::segment& s, std::uint64_t range) {
-    std::vector<detail::piece> pieces;
+    std::vector<block_view> blocks;
     for (const snapshot::block& b : s.blocks) {
       const std::size_t requested = b.requested == 0 || b.requested > b.size ? b.size : b.requested;
-      pieces.push_back({b.size, b.active() ? requested : 0});
+      blocks.push_back({.bytes = b.size, .requested = b.active() ? requested : 0});
     }
     const segment whole{s.address, s.size};
-    detail::block* found = nullptr;
     if constexpr (maps) {
       device().expect_range(range);
       device().mapped_there(whole);
       device().give_at_most(device().missing());
-      const auto& growth = chosen().growth;
-      const std::size_t page = growth.page_size(s.large ? s.size : 1);
-      detail::free_list* const home = machine().home(s.large ? 1 : 0, s.stream);
-      if (home != nullptr && machine().make_room())
-        found =
-            machine().map_at(*home, s.address, s.size,
-                             {page, growth.range_size(device().capacity()), chosen().pages.backing(page)});
     } else {
       device().expect(whole);
-      const bool oversize = s.size >= chosen().split.oversize();
-      found = machine().acquire(s.large ? 1 : 0, s.stream, s.size, oversize, chosen().pages.backing(s.size));
     }
-    return found != nullptr && found->address == s.address && found->size >= s.size &&
-           machine().cut_up(*found, pieces);
+    return allocator_.restore(place_of(whole, s.large, s.stream), s.large ? s.size : 1, blocks);
   }
 
   /// Notes that memory came there, for the request that comes next.
@@ -73,20 +63,8 @@ class recorded_pool {
   [[nodiscard]] bool take_away(const segment& part, bool large, stream_id stream) {
     if constexpr (maps) {
       device().unmapped_there(part);
-      const detail::free_list* const home = machine().home(large ? 1 : 0, stream);
-      const std::uint64_t end = part.address + part.bytes;
-      for (std::uint64_t at = part.address; home != nullptr && at < end;) {
-        detail::block* const b = block_at(*home, at);
-        if (b == nullptr) break;
-        at = b->end();
-        if (b->is_free()) (void)machine().release(*b);
-      }
-      return true;
-    } else {
-      detail::block* const head = machine().blocks().segment_at(reinterpret_cast<void*>(part.address));
-      const bool idle = head != nullptr && head->is_free() && !head->is_split();
-      return idle && machine().release(*head) != 0;
     }
+    return allocator_.release_idle_at(place_of(part, large, stream)) != 0 || maps;
   }
   /// Whether memory came there that has not been asked for here.
   [[nodiscard]] bool has_unused() noexcept { return maps && device().missing() != 0; }
@@ -108,12 +86,14 @@ class recorded_pool {
   /// The size that a range has at most, if that is why a block was served `there`, at the start of what is free at its end,
   /// and not `here`, in front of a hole that is smaller than that end is thought to be; 0 if it is not.
   [[nodiscard]] std::size_t range_limit(std::uint64_t there, const void* here, bool large, stream_id stream) {
-    const detail::free_list* const home = machine().home(large ? 1 : 0, stream);
-    const detail::block* const chosen_here = machine().find_live(here);
-    const detail::segment* range = home != nullptr ? home->ranges : nullptr;
-    while (range != nullptr && (there < range->address || there - range->address >= range->size))
-      range = range->next_range;
-    if (range == nullptr || chosen_here == nullptr || chosen_here->home != home) return 0;
+    const detail::block* const chosen_here = allocator_.introspect().find_live(here);
+    const detail::segment* range = nullptr;
+    allocator_.introspect().for_each_segment([&](const detail::block& first, std::size_t) {
+      const detail::segment& whole = detail::segment_of(first);
+      const bool is_asked = first.home->pool() == (large ? 1 : 0) && first.home->key() == stream;
+      if (is_asked && there >= whole.address && there - whole.address < whole.size) range = &whole;
+    });
+    if (range == nullptr || chosen_here == nullptr || chosen_here->home != range->first().home) return 0;
     const detail::block* const last = range->below;
     const detail::block* const end = last->is_unmapped() ? last->below : nullptr;
     if (end == nullptr || end->address != there || !end->is_free()) return 0;
@@ -156,19 +136,10 @@ class recorded_pool {
     made.eviction = like.eviction;
     return made;
   }
-  [[nodiscard]] auto& machine() noexcept { return allocator_.machine(); }
-  [[nodiscard]] policies<recipe>& chosen() noexcept { return allocator_.settings(); }
-
-  /// The block in a home's ranges that holds an address of mapped memory, or null.
-  [[nodiscard]] static detail::block* block_at(const detail::free_list& home,
-                                               std::uint64_t address) noexcept {
-    for (const detail::segment* range = home.ranges; range != nullptr; range = range->next_range) {
-      for (detail::block* b = &range->first(); b != range && b->address <= address; b = b->above) {
-        if (address < b->end() && !b->is_unmapped()) return b;
-      }
-    }
-    return nullptr;
+  [[nodiscard]] static segment_view place_of(const segment& part, bool large, stream_id stream) noexcept {
+    return {part.address, part.bytes, stream, large ? std::size_t{1} : 0, maps};
   }
+  [[nodiscard]] policies<recipe>& chosen() noexcept { return allocator_.settings(); }
 
   allocator allocator_;
   std::size_t strays_ = 0;

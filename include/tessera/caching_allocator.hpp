@@ -8,6 +8,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/growth_way.hpp>
+#include <tessera/core/memory_view.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/detail/allocate_calls.hpp>
@@ -16,6 +17,7 @@
 #include <tessera/detail/get_memory.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/detail/hooks.hpp>
+#include <tessera/detail/introspection.hpp>
 #include <tessera/detail/machine_for.hpp>
 #include <tessera/detail/reclaim.hpp>
 #include <tessera/detail/totals.hpp>
@@ -46,27 +48,24 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   using calls::try_allocate, calls::deallocate, calls::record_stream;
   /// Serves a request of `bytes` on `stream`; null of 0 bytes, and where allocate throws.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    if (bytes == 0 || bytes > max_request) return nullptr;
-    if (look_first(machine_, policies_.streams)) evict(eviction_trigger::after_free);
-    const request want = ask(bytes, stream);
-    detail::block* found = reuse(want);
-    if (found == nullptr) found = grow(bytes, stream);
-    return found != nullptr ? hand_out(*found, want) : nullptr;
+    const detail::block* const given = serve<false>(bytes, stream);
+    return given != nullptr ? reinterpret_cast<void*>(given->address) : nullptr;
   }
 
   /// The same, but for a caller who keeps a handle, which saves the look-ups; empty where try_allocate gives null.
   [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
-    return handle(try_allocate(bytes, stream) != nullptr ? machine_.by_handle() : nullptr);
+    return handle(serve<true>(bytes, stream));
   }
 
   /// Takes a block back, for reuse once a later call finds the streams recorded for it past this one. Null is ignored.
   ///   Requires:  an address that this allocator handed out and did not get back since; else the program ends
   void deallocate(void* p) noexcept {
-    if (p != nullptr && !try_deallocate(p)) refuse_address(machine_, "deallocate", p);
+    if (p != nullptr && !try_deallocate(p)) refuse_address(introspect(), "deallocate", p);
   }
   ///   Requires:  also that `bytes` is what was requested
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (machine_.requested_at(p, bytes) != bytes) refuse_size(machine_, "deallocate", p, bytes);
+    const detail::block* const live = machine_.find_live(p);
+    if (live != nullptr && live->facts.requested != bytes) refuse_size(introspect(), "deallocate", p, bytes);
     deallocate(p);
   }
   ///   Requires:  a handle that this allocator gave and did not get back since; not all others are noticed
@@ -75,16 +74,41 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   }
   /// The same as deallocate, but an address that is not a live block's changes nothing and gives false.
   [[nodiscard]] bool try_deallocate(void* p) noexcept { return settle(machine_.take_back(p)); }
+  /// Takes a block back behind the work of `stream`, which may reuse it at once; the other streams recorded for the block
+  /// are made to wait there.
+  ///   Returns:  false, and nothing changes, for an address that is not a live block's
+  [[nodiscard]] bool try_deallocate_behind(void* p, stream_id stream) noexcept
+    requires(Recipe::streams::crosses)
+  {
+    return settle(machine_.take_back(p, stream));
+  }
+  /// Serves a request with a live block that would serve it if it were free: the block is large enough, would not be split,
+  /// and only its own stream uses it. Statistics and events are those of a free and an allocation.
+  ///   Returns:  false, and nothing changes, where it would not
+  [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
+    detail::block* const block = bytes > 0 && bytes <= max_request ? machine_.find_live(p) : nullptr;
+    if (block == nullptr || block->what_is_noted().has_uses) return false;
+    const std::size_t size = policies_.rounding.block_size(bytes);
+    const bool fits = block->size >= size && policies_.split.may_serve(size, block->size) &&
+                      !policies_.split.should_split(size, block->size) &&
+                      policies_.pools.select(size) == block->home->pool() &&
+                      stream_id(policies_.streams.reuse_key(stream)) == block->home->key();
+    if (fits) machine_.reuse_in_place(*block, bytes, stream);
+    return fits;
+  }
 
   /// Notes that `stream` uses a live block, so that freeing it waits for that use. Null and an empty handle are ignored.
   ///   Requires:  as deallocate does
   ///   Returns:   true where the use is noted, or need not be, as of the block's own stream; false for null, for a stream
   ///              that does not exist, and where host memory ran out
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
-    return note_use(machine_, policies_.streams, expect_live(machine_, "record_stream", p), stream);
+    detail::block* const live = machine_.find_live(p);
+    if (live == nullptr && p != nullptr) refuse_address(introspect(), "record_stream", p);
+    return note_use(machine_, policies_.streams, live, stream);
   }
   [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept {
-    return note_use(machine_, policies_.streams, expect_live(machine_, "record_stream", h), stream);
+    if (h && !h.block()->is_by_handle()) refuse_handle("record_stream");
+    return note_use(machine_, policies_.streams, h.block(), stream);
   }
   /// The same, but an address that is not a live block's gives false, too.
   [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
@@ -93,8 +117,34 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
 
   /// Empties the cache: waits for pending frees, then gives idle segments back until at most `keep` bytes are reserved.
   void trim(std::size_t keep = 0) noexcept {
-    empty_cache(machine_, keep), evict(eviction_trigger::after_free);
+    empty_cache(machine_, keep);
+    evict(eviction_trigger::after_free);
   }
+  /// The same without waiting: blocks that streams still use stay.
+  ///   Source:  PyTorch's empty_cache of pinned memory
+  void trim_without_waiting(std::size_t keep = 0) noexcept {
+    (void)process_events();
+    give_back_idle(machine_, keep);
+  }
+  /// Frees the pending blocks whose events have completed, as each allocation does first.
+  ///   Returns:  whether there were any
+  bool process_events() noexcept {
+    const bool any = machine_.retire_pending();
+    if (any) evict(eviction_trigger::after_free);
+    return any;
+  }
+  /// Waits for all work that `stream` was given, then lets the eviction policy release idle segments.
+  ///   Returns:  false where the device failed
+  bool synchronize(stream_id stream) noexcept
+    requires(Recipe::streams::crosses)
+  {
+    if (!machine_.wait_for(stream)) return false;
+    (void)machine_.retire_pending();
+    evict(eviction_trigger::after_synchronize);
+    return true;
+  }
+  /// Lets the age of every idle segment begin anew.
+  void restart_ages() noexcept { machine_.blocks().restart_ages(); }
 
   /// Calls `call(context)`, which says whether it freed something, where nothing cached fits, before the device is asked.
   /// False where host memory ran out.
@@ -102,8 +152,8 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     return pressure_.add(call, context);
   }
   /// What allocate throws; a walk over all blocks finds it out.
-  [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
-    return out_of_memory(explain_failure(machine_, policies_, bytes, stream));
+  [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) const noexcept {
+    return out_of_memory(explain_failure(introspect(), policies_, bytes, stream));
   }
   [[nodiscard]] usage now() const noexcept { return usage_of(machine_, policies_.growth); }
   [[nodiscard]] auto statistics() const noexcept
@@ -122,8 +172,40 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   [[nodiscard]] policies<Recipe>& settings() noexcept { return policies_; }
   [[nodiscard]] Provider& device() noexcept { return machine_.device(); }
   [[nodiscard]] Observer& observer() noexcept { return machine_.observer(); }
-  /// What carries the decisions out: for tools that begin from a recorded state.
-  [[nodiscard]] auto& machine() noexcept { return machine_; }
+  /// Whether streams are recorded for any block, live or pending.
+  [[nodiscard]] bool has_recorded_streams() const noexcept { return machine_.has_uses(); }
+  /// A read-only view of the blocks, for tools that show them.
+  [[nodiscard]] auto introspect() const noexcept { return detail::introspection(machine_); }
+
+  /// Takes a segment, or maps memory at its address, and splits it as it was where it was recorded. For tools that begin
+  /// from a recorded state.
+  ///   Requires:  an address of 0 stands for any; `blocks` are the segment's block_views from its begin; their bytes are multiples of min_alignment, and
+  ///              where nothing was requested they are free; `size` is that of a block which would be served from it
+  ///   Returns:   false where the device gave other memory, or host memory ran out
+  template <typename Blocks>
+  [[nodiscard]] bool restore(const segment_view& segment, std::size_t size, const Blocks& blocks) noexcept {
+    detail::block* found = nullptr;
+    if constexpr (Recipe::growth::way == growth_way::segments) {
+      (void)size;
+      const bool oversize = segment.bytes >= policies_.split.oversize();
+      found = machine_.acquire(segment.pool, segment.stream, segment.bytes, oversize,
+                               policies_.pages.backing(segment.bytes));
+    } else {
+      detail::free_list* const home = machine_.home(segment.pool, segment.stream);
+      const std::size_t page = policies_.growth.page_size(size);
+      const std::size_t range = policies_.growth.range_size(machine_.device().capacity());
+      if (home != nullptr && machine_.make_room())
+        found = machine_.map_at(*home, segment.address, segment.bytes,
+                                {page, range, policies_.pages.backing(page)});
+    }
+    return found != nullptr && (segment.address == 0 || found->address == segment.address) &&
+           found->size >= segment.bytes && machine_.cut_up(*found, blocks);
+  }
+  /// Releases the idle segment that begins at an address, or in ranges, what is free in it.
+  ///   Returns:  bytes that went back to the device
+  std::size_t release_idle_at(const segment_view& segment) noexcept {
+    return machine_.release_idle_at(segment.address, segment.bytes);
+  }
 
  private:
   struct request {
@@ -131,6 +213,15 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     stream_id stream;
     [[no_unique_address]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
   };
+  template <bool ByHandle>
+  [[gnu::always_inline]] detail::block* serve(std::size_t bytes, stream_id stream) noexcept {
+    if (bytes == 0 || bytes > max_request) return nullptr;
+    if (look_first(machine_, policies_.streams)) evict(eviction_trigger::after_free);
+    const request want = ask(bytes, stream);
+    detail::block* found = reuse(want);
+    if (found == nullptr) found = grow(bytes, stream);
+    return found != nullptr ? &hand_out<ByHandle>(*found, want) : nullptr;
+  }
   bool settle(detail::taken taken) noexcept {
     if (taken == detail::taken::free) evict(eviction_trigger::after_free);
     return taken != detail::taken::unknown;
@@ -145,7 +236,8 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     detail::block* const found = best_fit(machine_, policies_, *home, want.size);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
   }
-  [[gnu::always_inline]] void* hand_out(detail::block& found, request want) noexcept {
+  template <bool ByHandle>
+  [[gnu::always_inline]] detail::block& hand_out(detail::block& found, request want) noexcept {
     std::size_t gap = 0;
     if constexpr (Recipe::growth::way != growth_way::segments)
       gap = machine_.gap(found, want.size, policies_.growth.base_alignment(want.size));
@@ -153,7 +245,7 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
     const std::size_t size = cut ? want.size : found.size - gap;
     const std::size_t at = policies_.split.handed_out() == block_end::low ? gap : found.size - size;
     const bool oversize = size >= policies_.split.oversize();
-    return machine_.hand_out(found, want.bytes, size, at, oversize, want.stream);
+    return machine_.template hand_out<ByHandle>(found, want.bytes, size, at, oversize, want.stream);
   }
 
   [[gnu::noinline]] detail::block* grow(std::size_t bytes, stream_id stream) noexcept {
@@ -182,8 +274,11 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   }
   bool recover(recovery_step step, request want) noexcept {
     if (step == recovery_step::grow_exactly) return true;
-    if (step == recovery_step::evict_all)
-      return empty_all_caches(machine_), evict(eviction_trigger::after_free), true;
+    if (step == recovery_step::evict_all) {
+      empty_all_caches(machine_);
+      evict(eviction_trigger::after_free);
+      return true;
+    }
     detail::free_list* const home = machine_.home(want.pool, want.key);
     return home != nullptr && release_fitting(machine_, policies_.split.oversize(), *home, want.size);
   }

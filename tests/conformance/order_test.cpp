@@ -120,7 +120,7 @@ class ordered_device : public simulated_device {
 template <typename Pool>
 bool counts_split_blocks(Pool& pool) {
   std::int64_t count = 0, bytes = 0;
-  pool.machine().blocks().for_each_segment([&](const detail::block& head, std::size_t) {
+  pool.introspect().for_each_segment([&](const detail::block& head, std::size_t) {
     for (const detail::block* b = &head; b != head.below; b = b->above) {
       if (!b->is_free() || !b->is_split()) continue;
       ++count;

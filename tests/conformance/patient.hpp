@@ -269,7 +269,7 @@ class patient {
     for (const held& h : held_) {
       if (h.address == nullptr) continue;
       if (!device_.can_use(h.address, h.bytes)) return "a live block cannot be used";
-      if (pool_->machine().requested_at(h.address, 0) != h.bytes) return "a live block is not known";
+      if (pool_->introspect().requested_at(h.address) != h.bytes) return "a live block is not known";
     }
     return {};
   }

@@ -122,8 +122,7 @@ TEST(torch_row, n122_below_the_threshold_a_miss_collects_nothing_and_ages_what_i
   pool.deallocate(pool.allocate(40_MiB));
   const auto age = [&pool] {
     std::uint64_t found = 0;
-    auto& blocks = pool.machine().blocks();
-    blocks.for_each_idle([&](const detail::block& b) { return found = blocks.age(b), false; });
+    pool.introspect().for_each_idle([&](const detail::block&, std::uint64_t its_age) { found = its_age; });
     return found;
   };
   const std::uint64_t before = age();

@@ -133,12 +133,12 @@ TEST(torch_row, n113_npu_expandable_a_block_in_a_pending_copy_stays_until_that_i
   ASSERT_TRUE(pool.record_stream(used, copies));
   pool.device().submit(copies, 1'000'000);
   pool.deallocate(used);
-  trim_without_waiting(pool);
+  pool.trim_without_waiting();
   EXPECT_EQ(active_bytes(pool), bytes(64_MiB + 512));
   EXPECT_EQ(allocated_bytes(pool), bytes(80_MiB));
   EXPECT_EQ(pool.device().calls().wait, 0u);
   pool.device().advance(1'000'000);
-  trim_without_waiting(pool);
+  pool.trim_without_waiting();
   EXPECT_EQ(active_bytes(pool), 0);
   EXPECT_EQ(allocated_bytes(pool), 0);
 }
@@ -159,7 +159,7 @@ void copy_of_a_freed_block_is_whole() {
     std::memcpy(copy.data(), used, copy.size());
   });
   pool.deallocate(used);
-  trim_without_waiting(pool);
+  pool.trim_without_waiting();
   for (int i = 0; i < 4; ++i) {
     void* const next = pool.allocate(4_MiB, copies);
     EXPECT_NE(next, used);

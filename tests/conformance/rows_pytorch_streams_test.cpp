@@ -169,7 +169,7 @@ TEST(torch_row, n116_a_walk_over_the_segments_finds_the_block_with_what_was_requ
   native pool;
   void* const p = pool.allocate(floats);
   std::size_t found = 0;
-  pool.machine().blocks().for_each_segment([&](const detail::block& head, std::size_t bytes) {
+  pool.introspect().for_each_segment([&](const detail::block& head, std::size_t bytes) {
     const std::uintptr_t end = head.address + bytes;
     for (const detail::block* each = &head; each->address < end; each = each->above) {
       if (each->mark.is == detail::block::state::live && each->address == at(p))

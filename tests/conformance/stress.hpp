@@ -69,7 +69,7 @@ struct subject {
   virtual void deallocate(const held& freed, std::uint64_t random) = 0;
   virtual bool record(void* p, tessera::stream_id stream) = 0;
   /// Whether the block serves a request of as many bytes again, as a free and an allocation.
-  virtual bool pass_on(const held& given, tessera::stream_id stream) = 0;
+  virtual bool reuse_in_place(const held& given, tessera::stream_id stream) = 0;
   /// Trims, looks and sets.
   virtual void look(std::uint64_t random) = 0;
   virtual bool on_pressure(bool (*call)(void* context) noexcept, void* context) = 0;
@@ -113,11 +113,11 @@ struct stressed : subject {
     }
   }
   bool record(void* p, tessera::stream_id stream) override { return pool.record_stream(p, stream); }
-  bool pass_on(const held& given, tessera::stream_id stream) override {
+  bool reuse_in_place(const held& given, tessera::stream_id stream) override {
     if constexpr (has_devices) {
       return false;
     } else {
-      return tessera::passed_on(pool, given.words, given.bytes, stream);
+      return tessera::reuse_in_place(pool, given.words, given.bytes, stream);
     }
   }
   void look(std::uint64_t random) override {
@@ -271,7 +271,7 @@ class crowd {
     stressed_.deallocate(read, read.tag);
   }
   void renew(held& mine, std::uint64_t tag, tessera::stream_id stream) {
-    if (!stressed_.pass_on(mine, stream)) return;
+    if (!stressed_.reuse_in_place(mine, stream)) return;
     count(mine.bytes);
     wrong_ += !mine.is_signed();
     mine.tag = tag;

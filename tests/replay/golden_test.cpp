@@ -38,7 +38,7 @@ std::string said(const std::string& header, const std::string& key) {
 }
 
 TEST(golden, digests_of_all_logs_are_met) {
-  std::ifstream list(TESSERA_TESTS_DIR "/trace/golden_digests.csv");
+  std::ifstream list(TESSERA_TESTS_DIR "/replay/golden_digests.csv");
   std::string line;
   ASSERT_TRUE(std::getline(list, line));
   ASSERT_EQ(line, "trace;case;conf;capacity;lines;fnv1a64");

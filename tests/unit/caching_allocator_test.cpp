@@ -333,10 +333,12 @@ TEST(caching_allocator, describes_blocks_in_128_bytes_and_gives_those_back) {
 TEST(caching_allocator, takes_over_a_segment_in_pieces) {
   for (const bool oversize : {true, false}) {
     torch pool;
-    detail::block* const whole = pool.machine().acquire(1, {}, 30_MiB, oversize, {.count = 1});
-    ASSERT_NE(whole, nullptr);
-    void* const segment = reinterpret_cast<void*>(whole->address);
-    ASSERT_TRUE(pool.machine().cut_up(*whole, std::vector<detail::piece>{{12_MiB, 11_MiB}, {18_MiB, 0}}));
+    if (oversize) pool.settings().split.max = 20_MiB;
+    const std::vector<block_view> blocks{{.bytes = 12_MiB, .requested = 11_MiB}, {.bytes = 18_MiB}};
+    ASSERT_TRUE(pool.restore({.bytes = 30_MiB, .pool = 1}, 12_MiB, blocks));
+    void* segment = nullptr;
+    pool.introspect().for_each_segment(
+        [&](const detail::block& first, std::size_t) { segment = reinterpret_cast<void*>(first.address); });
     EXPECT_EQ(pool.statistics().oversize_segments.current, oversize ? 1 : 0);
     EXPECT_EQ(pool.now().requested, 11_MiB);
     EXPECT_EQ(pool.now().live, 12_MiB);

@@ -123,9 +123,9 @@ TEST(ended_streams_host_pinned, are_forgotten_once_nothing_is_noted_for_them) {
   EXPECT_TRUE(pool.record_stream(p, user) && pool.record_stream(q, user));
   end_stream(pool, user);
   pool.deallocate(p);
-  EXPECT_TRUE(pool.machine().has_uses());
+  EXPECT_TRUE(pool.has_recorded_streams());
   pool.deallocate(q);
-  EXPECT_FALSE(pool.machine().has_uses());
+  EXPECT_FALSE(pool.has_recorded_streams());
 }
 
 /// Fails to record while it is told to.
@@ -148,9 +148,9 @@ TEST(ended_streams_host_pinned, also_if_their_events_could_not_be_recorded_befor
     forgetful::fails = true;
     pool.deallocate(p);
     EXPECT_EQ(pool.now().pending, 5_MiB);
-    EXPECT_FALSE(retire(pool));
+    EXPECT_FALSE(pool.process_events());
     device.destroy_stream(user);
-    waits ? pool.trim() : void(retire(pool));
+    waits ? pool.trim() : void(pool.process_events());
     EXPECT_EQ(pool.now().pending, 0u);
     forgetful::fails = false;
     EXPECT_STREQ(pool.audit(), nullptr);

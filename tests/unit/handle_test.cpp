@@ -146,8 +146,7 @@ TEST(handle, decides_as_an_address_does) {
   for (handle h : handles) by_handle.deallocate(h);
 }
 
-// A block that was just handed out is not cut yet; nobody may be able to tell.
-TEST(promise, is_seen_by_whoever_asks) {
+TEST(block_freed_at_once, is_counted_and_found_in_between) {
   pool_type pool;
   void* const kept = pool.allocate(1_MiB);
   void* const p = pool.allocate(300);
@@ -168,7 +167,7 @@ TEST(promise, is_seen_by_whoever_asks) {
   pool.deallocate(r);
   pool.deallocate(kept);
 }
-TEST(promise, is_not_what_null_stands_for) {
+TEST(block_freed_at_once, is_not_freed_by_null) {
   pool_type pool;
   EXPECT_FALSE(pool.try_deallocate(nullptr));
   pool.deallocate(pool.allocate(300));
@@ -178,14 +177,14 @@ TEST(promise, is_not_what_null_stands_for) {
   EXPECT_EQ(pool.statistics().all.allocation.freed, 1);
   EXPECT_EQ(pool.statistics().all.inactive_split_bytes.current, 0);
 }
-TEST(promise, is_checked_when_it_comes_back_by_size) {
+TEST(block_freed_at_once, is_checked_by_its_size) {
   pool_type pool;
   void* const p = pool.allocate(300);
   EXPECT_DEATH(pool.deallocate(p, 301), "not the requested size");
   pool.deallocate(p, 300);
   EXPECT_DEATH(pool.deallocate(p), "not the address of a live block");
 }
-TEST(promise, is_told_in_order) {
+TEST(block_freed_at_once, is_reported_in_order) {
   struct observer {
     std::vector<allocator_event::action> told;
     void on(const allocator_event& e) noexcept { told.push_back(e.what); }
@@ -199,8 +198,7 @@ TEST(promise, is_told_in_order) {
                                      action::free_completed};
   EXPECT_EQ(pool.observer().told, expected);
 }
-// A whole segment that was promised and comes back goes at once where the recipe says so.
-TEST(promise, that_comes_back_may_be_evicted) {
+TEST(block_freed_at_once, is_released_where_the_recipe_evicts_at_free) {
   caching_allocator<passthrough, simulated_device> pool;
   pool.deallocate(pool.allocate(1_MiB));
   EXPECT_EQ(pool.now().reserved, 0u);

@@ -80,9 +80,9 @@ TEST(pinned, gives_a_large_block_back_once_streams_have_come_past_it) {
   pool.device().submit(stream_id{1}, 1'000'000'000);
   pool.deallocate(p);
   EXPECT_EQ(pool.now().reserved, 64_MiB);
-  EXPECT_FALSE(retire(pool));
+  EXPECT_FALSE(pool.process_events());
   pool.device().advance(1'000'000'000);
-  EXPECT_TRUE(retire(pool));
+  EXPECT_TRUE(pool.process_events());
   EXPECT_EQ(pool.now().reserved, 0u);
 }
 

@@ -146,7 +146,7 @@ class alignas(64) lane {
         if (next.address == nullptr) break;
         free(in, next);
       }
-      if (has_uses_.load(std::memory_order_relaxed)) has_uses_.store(in.machine().has_uses());
+      if (has_uses_.load(std::memory_order_relaxed)) has_uses_.store(in.has_recorded_streams());
       const std::thread::id me = std::this_thread::get_id();
       if (user_.load(std::memory_order_relaxed) != me) user_.store(me, std::memory_order_relaxed);
     });
@@ -170,7 +170,7 @@ class alignas(64) lane {
   [[nodiscard]] bool note(F f) noexcept {
     return look([&](allocator& in) {
       const bool noted = f(in);
-      if (in.machine().has_uses()) has_uses_.store(true);
+      if (in.has_recorded_streams()) has_uses_.store(true);
       return noted;
     });
   }
@@ -226,7 +226,7 @@ template <typename Lane, typename ForEachLane>
 [[nodiscard]] oom_report explain_failure_among(Lane* in_need, ForEachLane for_each_lane, std::size_t bytes,
                                                stream_id stream) noexcept {
   const auto report = [=](typename Lane::allocator& in) {
-    return explain_failure(in.machine(), in.settings(), bytes, stream);
+    return explain_failure(in.introspect(), in.settings(), bytes, stream);
   };
   if (in_need == nullptr)
     return {.requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};

@@ -172,13 +172,13 @@ class retiring : private retiring_parts<Provider>,
   bool retire() noexcept {
     return this->inside_.enter([this](auto& pool) {
       const retiring_now marked(this->shared_);
-      return tessera::retire(pool);
+      return pool.process_events();
     });
   }
   void trim_without_waiting(std::size_t keep = 0) noexcept {
     this->inside_.enter([this, keep](auto& pool) {
       const retiring_now marked(this->shared_);
-      tessera::trim_without_waiting(pool, keep);
+      pool.trim_without_waiting(keep);
     });
   }
   /// Whether the thread has begun.

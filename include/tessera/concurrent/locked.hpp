@@ -76,8 +76,8 @@ class locked : public allocate_calls<locked<Recipe, Provider, Observer, Counting
     return inside_.enter([=](auto& pool) { return pool.try_record_stream(p, stream); });
   }
   /// What allocate_in_place asks for.
-  [[nodiscard]] bool pass_on(void* p, std::size_t bytes, stream_id stream) noexcept {
-    return inside_.enter([=](auto& pool) { return tessera::pass_on(pool, p, bytes, stream); });
+  [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
+    return inside_.enter([=](auto& pool) { return pool.reuse_in_place(p, bytes, stream); });
   }
   /// What other threads are waiting for or giving back meanwhile, it leaves to them.
   void trim(std::size_t keep = 0) noexcept {
@@ -86,10 +86,10 @@ class locked : public allocate_calls<locked<Recipe, Provider, Observer, Counting
 
   /// As the functions of these names for an allocator.
   bool retire() noexcept {
-    return inside_.enter([](auto& pool) { return tessera::retire(pool); });
+    return inside_.enter([](auto& pool) { return pool.process_events(); });
   }
   void trim_without_waiting(std::size_t keep = 0) noexcept {
-    inside_.enter([keep](auto& pool) { tessera::trim_without_waiting(pool, keep); });
+    inside_.enter([keep](auto& pool) { pool.trim_without_waiting(keep); });
   }
 
   /// The callback may use the allocator, but not end it; no lock is held. While callbacks run, a thread in need does

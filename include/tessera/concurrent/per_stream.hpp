@@ -92,10 +92,10 @@ class per_stream : public allocate_calls<per_stream<Recipe, Provider, Observer, 
     return at != nullptr && at->note([=](allocator& in) { return in.try_record_stream(p, stream); });
   }
   /// What allocate_in_place asks for; a block of another lane is not passed on.
-  [[nodiscard]] bool pass_on(void* p, std::size_t bytes, stream_id stream) noexcept {
+  [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     lane_type* const at = owner_of(p);
     return at != nullptr && at == lane_of(stream) &&
-           at->look([=](allocator& in) { return tessera::pass_on(in, p, bytes, stream); });
+           at->look([=](allocator& in) { return in.reuse_in_place(p, bytes, stream); });
   }
   /// Goes from lane to lane.
   void trim(std::size_t keep = 0) noexcept {

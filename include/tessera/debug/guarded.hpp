@@ -128,7 +128,7 @@ class guarded : private guarded_parts<Provider>,
     return found.is_live;
   }
   /// No block is passed on, so that who uses the one it was is found.
-  [[nodiscard]] static constexpr bool pass_on(void*, std::size_t, stream_id) noexcept { return false; }
+  [[nodiscard]] static constexpr bool reuse_in_place(void*, std::size_t, stream_id) noexcept { return false; }
 
   /// Names what is allocated from here on, for all threads; empty for nothing. The 4,096th name and all after it are one.
   ///   Throws:  std::bad_alloc

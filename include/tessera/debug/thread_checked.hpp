@@ -66,8 +66,8 @@ class one_thread : public Allocator, public allocate_calls<one_thread<Allocator>
     return mine().try_record_stream(p, stream);
   }
   /// What allocate_in_place asks for.
-  [[nodiscard]] bool pass_on(void* p, std::size_t bytes, stream_id stream) noexcept {
-    return passed_on(mine(), p, bytes, stream);
+  [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
+    return mine().reuse_in_place(p, bytes, stream);
   }
   void trim(std::size_t keep = 0) noexcept { mine().trim(keep); }
   [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
@@ -89,7 +89,7 @@ class one_thread : public Allocator, public allocate_calls<one_thread<Allocator>
   [[nodiscard]] auto& settings() noexcept { return mine().settings(); }
   [[nodiscard]] auto& device() noexcept { return mine().device(); }
   [[nodiscard]] auto& observer() noexcept { return mine().observer(); }
-  [[nodiscard]] auto& machine() noexcept { return mine().machine(); }
+  [[nodiscard]] auto introspect() const noexcept { return mine().introspect(); }
 
  private:
   using thread_number = std::int64_t;

@@ -63,7 +63,7 @@ struct aligned_request {
       // Downwards, the first live block is the only one in which p can lie.
       for (std::size_t below = 0; below < alignment && found.address == nullptr; below += min_alignment) {
         void* const at = reinterpret_cast<void*>(number(p) - below);
-        const std::size_t requested = in.machine().requested_at(at, 0);
+        const std::size_t requested = in.introspect().requested_at(at);
         if (requested == with_room() || (below == 0 && requested == bytes)) found = {at, requested};
       }
     });
@@ -125,7 +125,7 @@ struct aligned_request {
     fixed_text words;
     words.add(call).add(": not the address of a live block of this size and alignment; ");
     bool is_known = false;
-    with_owner_of(pool, p, [&](auto& in) { is_known = add_block_at(words, in.machine(), p); });
+    with_owner_of(pool, p, [&](auto& in) { is_known = add_block_at(words, in.introspect(), p); });
     if (!is_known) words.add(in_no_segment);
     fatal(words.c_str(), p);
   }

@@ -13,10 +13,10 @@
 
 namespace tessera {
 
-/// What an allocator's machine knows of the block that an address lies in; false, and nothing is added, where there is none.
+/// What an allocator knows of the block that an address lies in; false, and nothing is added, where there is none.
 ///   Cost:  linear in the blocks
-template <typename Machine>
-bool add_block_at(fixed_text& words, Machine& machine, const void* p) noexcept {
+template <typename Introspection>
+bool add_block_at(fixed_text& words, const Introspection& blocks, const void* p) noexcept {
   using state = detail::block::state;
   const auto at = reinterpret_cast<std::uintptr_t>(p);
   const detail::block* found = nullptr;
@@ -25,7 +25,7 @@ bool add_block_at(fixed_text& words, Machine& machine, const void* p) noexcept {
       if (at - b->address < b->size) found = b;
     }
   };
-  machine.blocks().for_each_segment(look, true);
+  blocks.for_each_segment(look, true);
   if (found == nullptr) return false;
   if (found->is_unmapped())
     return words.add("it lies in a range of addresses, where nothing is mapped"), true;
@@ -48,12 +48,12 @@ inline constexpr const char* in_no_segment = "it lies in no segment of this allo
 }
 
 /// Ends the program for an address that is not a live block's, with what is known of it.
-template <typename Machine>
-[[noreturn, gnu::noinline, gnu::cold]] void refuse_address(Machine& machine, const char* call,
+template <typename Introspection>
+[[noreturn, gnu::noinline, gnu::cold]] void refuse_address(const Introspection& blocks, const char* call,
                                                            const void* p) noexcept {
   fixed_text words;
   words.add(call).add(": not the address of a live block; ");
-  if (!add_block_at(words, machine, p)) words.add(in_no_segment);
+  if (!add_block_at(words, blocks, p)) words.add(in_no_segment);
   fatal(words.c_str(), p);
 }
 
@@ -63,26 +63,13 @@ template <typename Machine>
   fatal(words.add(call).add(": not the handle of a live block").c_str(), nullptr);
 }
 
-/// The live block at an address, or of a handle, with which `call` is made; null of null. Others end the program.
-template <typename Machine>
-[[nodiscard]] detail::block* expect_live(Machine& machine, const char* call, const void* p) noexcept {
-  detail::block* const live = machine.find_live(p);
-  if (live == nullptr && p != nullptr) refuse_address(machine, call, p);
-  return live;
-}
-template <typename Machine>
-[[nodiscard]] detail::block* expect_live(Machine&, const char* call, handle h) noexcept {
-  if (h && !h.block()->is_by_handle()) refuse_handle(call);
-  return h.block();
-}
-
 /// The same for a live block of which `said` bytes are said to have been requested.
-template <typename Machine>
-[[noreturn, gnu::noinline, gnu::cold]] void refuse_size(Machine& machine, const char* call, const void* p,
-                                                        std::size_t said) noexcept {
+template <typename Introspection>
+[[noreturn, gnu::noinline, gnu::cold]] void refuse_size(const Introspection& blocks, const char* call,
+                                                        const void* p, std::size_t said) noexcept {
   fixed_text words;
   words.add(call).add(": not the requested size, which is said to be ").add(said).add("; ");
-  (void)add_block_at(words, machine, p);
+  (void)add_block_at(words, blocks, p);
   fatal(words.c_str(), p);
 }
 

@@ -30,7 +30,6 @@ class crossing_machine : public machine<Provider, Observer, Counting, crossing_h
   /// are noted for the block, that one is made to wait for them and for the block's own; where that fails, the block is
   /// held until those noted have come past.
   [[nodiscard]] taken take_back(const void* p, stream_id behind) noexcept {
-    this->keep_promise();
     block* const live = p != nullptr ? this->heap_.end_life(p) : nullptr;
     if (live == nullptr) return taken::unknown;
     const stream_id own = live->home->key();
@@ -79,7 +78,6 @@ class crossing_machine : public machine<Provider, Observer, Counting, crossing_h
   /// Of segments of which all is free and done, but in several homes, makes one block each. No stream has a claim to it
   /// before others then, so it waits where its first part did.
   void gather_idle() noexcept {
-    this->keep_promise();
     this->heap_.for_each_segment([this](block& head, std::size_t bytes) {
       if (!head.is_split()) return;
       const block* const end = head.below;

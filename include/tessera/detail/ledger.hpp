@@ -37,15 +37,6 @@ class ledger {
     decrease(in, block_bytes, as_signed(block));
     decrease(in, requested_bytes, as_signed(requested));
   }
-  /// The user had a block, which is free again, and nothing else happened in between.
-  [[gnu::always_inline]] void lent(std::size_t in, std::size_t requested, std::size_t block) noexcept {
-    if (held_[all].count != 0 || !has_room(in, blocks, 1) || !has_room(in, block_bytes, as_signed(block)) ||
-        !has_room(in, requested_bytes, as_signed(requested)))
-      return reach_a_peak(in, requested, block);
-    freed_[blocks][in] += 1;
-    freed_[block_bytes][in] += as_signed(block);
-    freed_[requested_bytes][in] += as_signed(requested);
-  }
   /// The user gave a block back, and a stream still uses it.
   void held_back(std::size_t in, std::size_t block) noexcept {
     decrease(in, blocks, 1);
@@ -66,17 +57,6 @@ class ledger {
   [[gnu::always_inline]] void split_shrank(std::size_t in, int count, std::size_t bytes) noexcept {
     if (count > 0) decrease(in, split, count);
     decrease(in, split_bytes, as_signed(bytes));
-  }
-  /// They had become `count` and `bytes` less, and are as before.
-  void split_dipped(std::size_t in, int count, std::size_t bytes) noexcept {
-    freed_[split][in] += count;
-    freed_[split_bytes][in] += as_signed(bytes);
-  }
-  /// They had become one and `bytes` more, and are as before.
-  [[gnu::always_inline]] void split_rose(std::size_t in, std::size_t bytes) noexcept {
-    if (!has_room(in, split, 1) || !has_room(in, split_bytes, as_signed(bytes)))
-      return reach_a_split_peak(in, bytes);
-    split_dipped(in, 1, bytes);
   }
   void segment_acquired(std::size_t in, std::size_t bytes) noexcept {
     increase(in, segments, 1);
@@ -212,18 +192,6 @@ class ledger {
     freed_[what][in] += by;
     room_[what][all] += by;
   }
-  [[nodiscard, gnu::always_inline]] bool has_room(std::size_t in, kind what, std::int64_t by) const noexcept {
-    return room_[what][in] >= by && room_[what][all] >= by;
-  }
-  [[gnu::noinline]] void reach_a_split_peak(std::size_t in, std::size_t bytes) noexcept {
-    split_grew(in, 1, bytes);
-    split_shrank(in, 1, bytes);
-  }
-  [[gnu::noinline]] void reach_a_peak(std::size_t in, std::size_t requested, std::size_t block) noexcept {
-    handed_out(in, requested, block);
-    freed(in, requested, block);
-  }
-
   // While nothing is held, what is active is what is allocated, and its peaks are not kept.
   [[gnu::noinline]] void raise_active(std::size_t in) noexcept {
     for (std::size_t who : {in, all}) {

@@ -15,16 +15,9 @@
 #include <tessera/detail/heap.hpp>
 #include <tessera/detail/listener.hpp>
 #include <tessera/detail/pending_frees.hpp>
-#include <tessera/detail/promise.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
-
-/// A piece of a block that is cut up; free where nothing was requested.
-struct piece {
-  std::size_t bytes;
-  std::size_t requested;
-};
 
 /// Carries out what an allocator decides: moves blocks between the device, the free index and the user, keeps the
 /// statistics and tells the sink. Decides nothing itself.
@@ -38,6 +31,7 @@ template <device_provider Provider, event_observer Observer, typename Counting, 
 class machine {
  public:
   using block_order = typename Heap::block_order;
+  static constexpr bool has_ranges = Heap::has_ranges;
   using action = allocator_event::action;
   using books_type = typename Counting::template books<Heap::pools>;
 
@@ -55,10 +49,7 @@ class machine {
   }
 
   /// Takes the host memory that serving one request can need; false where there is none.
-  [[nodiscard]] bool make_room() noexcept {
-    keep_promise();
-    return heap_.make_room();
-  }
+  [[nodiscard]] bool make_room() noexcept { return heap_.make_room(); }
   template <typename Key>
   [[nodiscard]] free_list* home(std::size_t pool, Key key) noexcept {
     return heap_.home(pool, key);
@@ -66,13 +57,7 @@ class machine {
   [[nodiscard, gnu::always_inline]] block* best_fit(free_list& home, std::size_t size) noexcept {
     return heap_.best_fit(home, size);
   }
-  [[nodiscard]] block* find_live(const void* p) noexcept { return keep_promise(), heap_.find_live(p); }
-  /// The bytes that were requested of a live block, or `otherwise` where there is none at the address.
-  [[nodiscard]] std::size_t requested_at(const void* p, std::size_t otherwise) const noexcept {
-    if (p != nullptr && reinterpret_cast<std::uintptr_t>(p) == promised_.address) return promised_.requested;
-    const block* const live = heap_.find_live(p);
-    return live != nullptr ? live->facts.requested : otherwise;
-  }
+  [[nodiscard]] block* find_live(const void* p) const noexcept { return heap_.find_live(p); }
 
   /// Asks the device for a segment, each kind of page in turn; null where it refuses, or host memory ran out.
   [[nodiscard]] block* acquire(std::size_t pool, stream_id key, std::size_t bytes, bool oversize,
@@ -105,8 +90,10 @@ class machine {
     heap_.take_out(idle);
     const bool released = wait_before_release(device_, idle.home->key()) &&
                           device_.release(reinterpret_cast<void*>(address), bytes);
-    keep_promise();
-    if (!released) return heap_.put_back(idle), 0;
+    if (!released) {
+      heap_.put_back(idle);
+      return 0;
+    }
     tell(action::segment_free, address, bytes, bytes, idle.home->key());
     ledger_.segment_released(idle.home->pool(), bytes);
     if (segment_of(idle).oversize) ledger_.oversize_segments.decrease(1);
@@ -114,27 +101,44 @@ class machine {
     return bytes;
   }
 
-  /// Promises `size` bytes that lie `at` bytes into a free block, the rest staying free; returns the address.
-  ///   Requires:  a make_room() that covers it; at + size <= found.size, and where it has no ranges, at one of its ends
-  [[gnu::always_inline]] void* hand_out(block& found, std::size_t requested, std::size_t size, std::size_t at,
-                                        bool oversize, stream_id stream) noexcept {
-    const std::uintptr_t address = found.address + at;
-    promised_ = {&found, address, size, requested, at == 0, oversize};
+  /// Gives the user `size` bytes that lie `offset` bytes into a free block; the rest stays free. A block `ByHandle` is not
+  /// found by its address.
+  ///   Requires:  a make_room() that covers it; offset + size <= found.size, and where it has no ranges, at one of its ends
+  template <bool ByHandle = false>
+  [[gnu::always_inline]] block& hand_out(block& found, std::size_t requested, std::size_t size,
+                                         std::size_t offset, bool oversize, stream_id stream) noexcept {
+    const std::size_t pool = found.home->pool();
+    const std::size_t rest = found.size - size;
+    const split_observer split{ledger_, pool};
+    if (found.is_split()) {
+      split.shrank(rest == 0, size);
+    } else if (rest > 0) {
+      split.grew(1, rest);
+    }
+    const std::uintptr_t address = found.address + offset;
+    block& given = heap_.take(found, address, size, offset == 0);
+    if constexpr (ByHandle) {
+      given.mark.is = block::state::live_by_handle;
+      given.facts.requested = requested;
+    } else {
+      heap_.make_live(given, address, requested);
+    }
+    ledger_.handed_out(pool, requested, size);
+    if (oversize) {
+      ledger_.oversize_allocations.increase(1);
+      given.note({true, false, ByHandle});
+    }
     tell(action::alloc, address, requested, size, stream);
-    return reinterpret_cast<void*>(address);
+    return given;
   }
 
-  /// Keeps the promise that hand_out() has just made, for a block that is not to be found by its address.
-  [[nodiscard]] block* by_handle() noexcept { return &promised_.keep(heap_, ledger_, true); }
-
   /// Ends the life of the block at an address.
-  [[gnu::always_inline]] taken take_back(const void* p) noexcept {
-    const auto address = reinterpret_cast<std::uintptr_t>(p);
-    return p != nullptr && address == promised_.address ? withdraw() : take_back_kept(p);
+  [[nodiscard]] taken take_back(const void* p) noexcept {
+    block* const live = heap_.end_life(p);
+    return live != nullptr ? end(*live, reinterpret_cast<std::uintptr_t>(p)) : taken::unknown;
   }
   /// The same by handle.
   [[nodiscard]] taken take_back(block& live) noexcept {
-    keep_promise();
     if (!live.is_by_handle()) return taken::unknown;
     live.by_handle_no_more();
     return end(live, live.address);
@@ -152,23 +156,43 @@ class machine {
     pending_.wait(device_, [this](block& b) { complete_held(b); });
   }
 
-  /// Cuts a free block into pieces from its start, as they were where it was recorded; false where host memory ran out.
-  ///   Requires:  pieces whose bytes are multiples of min_alignment, and no more than the block's together
-  template <typename Pieces>
-  [[nodiscard]] bool cut_up(block& whole, const Pieces& pieces) noexcept {
+  /// Ends the life of a live block and begins another at its address.
+  void reuse_in_place(block& live, std::size_t requested, stream_id stream) noexcept {
+    const std::size_t pool = live.home->pool();
+    const std::size_t before = live.facts.requested;
+    const bool oversize = live.what_is_noted().oversize;
+    tell(action::free_requested, live.address, before, live.size, live.home->key());
+    tell(action::free_completed, live.address, before, live.size, live.home->key());
+    if (oversize) ledger_.oversize_allocations.decrease(1);
+    ledger_.freed(pool, before, live.size);
+    live.facts.requested = requested;
+    ledger_.handed_out(pool, requested, live.size);
+    if (oversize) ledger_.oversize_allocations.increase(1);
+    tell(action::alloc, live.address, requested, live.size, stream);
+  }
+
+  /// Splits a free block as it was where it was recorded, from its start; false where host memory ran out.
+  ///   Requires:  block_views whose bytes are multiples of min_alignment, and no more than the block's together
+  template <typename Blocks>
+  [[nodiscard]] bool cut_up(block& whole, const Blocks& recorded) noexcept {
     std::uintptr_t at = whole.address;
     block* rest = &whole;
-    for (const piece& p : pieces) {
+    for (const auto& r : recorded) {
       if (!make_room()) return false;
-      block* const following = p.bytes < rest->size ? rest : nullptr;
-      hand_out(*rest, p.requested, p.bytes, 0, false, rest->home->key());
+      block* const following = r.bytes < rest->size ? rest : nullptr;
+      (void)hand_out(*rest, r.requested, r.bytes, 0, false, rest->home->key());
       rest = following;
     }
-    for (const piece& p : pieces) {
-      if (p.requested == 0) (void)take_back(reinterpret_cast<void*>(at));
-      at += p.bytes;
+    for (const auto& r : recorded) {
+      if (r.requested == 0) (void)take_back(reinterpret_cast<void*>(at));
+      at += r.bytes;
     }
     return true;
+  }
+  /// Releases the idle segment that begins at an address; returns its bytes.
+  std::size_t release_idle_at(std::uintptr_t address, std::size_t) noexcept {
+    block* const head = heap_.segment_at(reinterpret_cast<void*>(address));
+    return head != nullptr && head->is_free() && !head->is_split() ? release(*head) : 0;
   }
 
   [[nodiscard]] usage usage_under(std::size_t limit) const noexcept {
@@ -200,10 +224,10 @@ class machine {
   /// Gives back the host memory that describes nothing any more.
   void shrink() noexcept { blocks().shrink(); }
   [[nodiscard]] std::size_t footprint() const noexcept { return heap_.footprint() + pending_.footprint(); }
-  [[nodiscard]] Heap& blocks() noexcept { return keep_promise(), heap_; }
-  [[nodiscard]] const Heap& blocks() const noexcept { return keep_promise(), heap_; }
-  [[nodiscard]] books_type& books() noexcept { return keep_promise(), ledger_; }
-  [[nodiscard]] const books_type& books() const noexcept { return keep_promise(), ledger_; }
+  [[nodiscard]] Heap& blocks() noexcept { return heap_; }
+  [[nodiscard]] const Heap& blocks() const noexcept { return heap_; }
+  [[nodiscard]] books_type& books() noexcept { return ledger_; }
+  [[nodiscard]] const books_type& books() const noexcept { return ledger_; }
   [[nodiscard]] Provider& device() noexcept { return device_; }
   [[nodiscard]] const Provider& device() const noexcept { return device_; }
   [[nodiscard]] Observer& observer() noexcept { return listener_.observer(); }
@@ -213,14 +237,9 @@ class machine {
   }
 
  protected:
-  [[gnu::always_inline]] void keep_promise() const noexcept {
-    if (promised_.address != 0) keep_it();
-  }
-
   Provider device_;
-  mutable promise promised_{};
-  mutable Heap heap_;  // a promise is kept also for those who only look
-  [[no_unique_address]] mutable books_type ledger_;
+  Heap heap_;
+  [[no_unique_address]] books_type ledger_;
   [[nodiscard]] block* add(free_list& home, std::uintptr_t address, std::size_t bytes,
                            bool oversize) noexcept {
     block* const whole = heap_.add_segment(home, address, bytes, oversize);
@@ -228,22 +247,6 @@ class machine {
     ledger_.segment_acquired(home.pool(), bytes);
     if (oversize) ledger_.oversize_segments.increase(1);
     return whole;
-  }
-  [[gnu::noinline]] void keep_it() const noexcept { (void)promised_.keep(heap_, ledger_, false); }
-  [[gnu::always_inline]] taken withdraw() noexcept {
-    const stream_id key = promised_.from->home->key();
-    tell(action::free_requested, promised_.address, promised_.requested, promised_.size, key);
-    tell(action::free_completed, promised_.address, promised_.requested, promised_.size, key);
-    stamp(*promised_.from);
-    promised_.withdraw(heap_, ledger_);
-    return taken::free;
-  }
-  /// Takes a block back that is not just promised. Out of line, as it needs many registers.
-  [[gnu::noinline]] taken take_back_kept(const void* p) noexcept {
-    if (promised_.address != 0) (void)promised_.keep(heap_, ledger_, false);
-    block* const live = heap_.end_life(p);
-    if (live == nullptr) return taken::unknown;
-    return end(*live, reinterpret_cast<std::uintptr_t>(p));
   }
   [[gnu::always_inline]] taken end(block& live, std::uintptr_t address) noexcept {
     tell(action::free_requested, address, live.facts.requested, live.size, live.home->key());
@@ -256,7 +259,8 @@ class machine {
   [[gnu::noinline]] bool is_held(block& freed) noexcept {
     if (freed.mark.noted.oversize) ledger_.oversize_allocations.decrease(1);
     if (!freed.mark.noted.has_uses || !pending_.hold(freed, device_)) return false;
-    return ledger_.held_back(freed.home->pool(), freed.size), true;
+    ledger_.held_back(freed.home->pool(), freed.size);
+    return true;
   }
   [[gnu::noinline]] bool retire_waiting() noexcept {
     bool any = false;
@@ -264,7 +268,6 @@ class machine {
     return any;
   }
   [[gnu::noinline]] void complete_held(block& held) noexcept {
-    keep_promise();
     ledger_.no_longer_held(held.home->pool(), held.facts.requested, held.size);
     complete_free(held, held.address);
   }

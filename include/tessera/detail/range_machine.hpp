@@ -42,7 +42,6 @@ class range_machine : public machine<Provider, Observer, Counting, range_heap<Po
   using typename base::action;
   ~range_machine() {
     this->wait_for_pending();
-    this->keep_promise();
     for_each_range([this](const segment& range) {
       (void)work_is_done(*range.first().home);
       for (const block* b = &range.first(); b != &range; b = b->above) {
@@ -137,6 +136,18 @@ class range_machine : public machine<Provider, Observer, Counting, range_heap<Po
       pieces_.destroy(this->device_, p);
       if (!hole.is_split()) remove_range(hole);
     });
+  }
+  /// Releases what is free in an interval of addresses; returns its bytes.
+  std::size_t release_idle_at(std::uintptr_t address, std::size_t bytes) noexcept {
+    const std::uintptr_t end = address + bytes;
+    std::size_t released = 0;
+    while (address < end) {
+      block* const found = mapped_block_at(address);
+      if (found == nullptr) break;
+      address = found->end();
+      if (found->is_free()) released += release(*found);
+    }
+    return released;
   }
   /// Also tries again to give back what the device failed to take.
   void shrink() noexcept {
@@ -239,6 +250,16 @@ class range_machine : public machine<Provider, Observer, Counting, range_heap<Po
   pieces_type pieces_{this->ledger_.device_bytes};
 
  private:
+  /// The block that holds an address of mapped memory, or null.
+  [[nodiscard]] block* mapped_block_at(std::uintptr_t address) noexcept {
+    block* found = nullptr;
+    for_each_range([&found, address](const segment& range) {
+      for (block* b = &range.first(); b != &range && b->address <= address; b = b->above) {
+        if (address < b->end() && !b->is_unmapped()) found = b;
+      }
+    });
+    return found;
+  }
   /// Bytes that a free block has, and may get where it lies.
   [[nodiscard]] static std::size_t reach(const block& free) noexcept {
     return free.size + (free.above->is_unmapped() ? free.above->size : 0);

@@ -119,21 +119,4 @@ template <typename Machine>
     evict_idle(machine, policy, now, wanted);
 }
 
-/// Frees the blocks of an allocator that streams have come past, as each of its allocations does first; whether there were
-/// any.
-template <typename Allocator>
-bool retire(Allocator& pool) noexcept {
-  const bool any = pool.machine().retire_pending();
-  if (any) evict_idle(pool.machine(), pool.settings().eviction, eviction_trigger::after_free, pool.now());
-  return any;
-}
-
-/// The allocator's trim, but what streams still use stays instead of being waited for.
-///   Source:  how PyTorch empties its cache of pinned memory
-template <typename Allocator>
-void trim_without_waiting(Allocator& pool, std::size_t keep = 0) noexcept {
-  (void)retire(pool);
-  give_back_idle(pool.machine(), keep);
-}
-
 }  // namespace tessera

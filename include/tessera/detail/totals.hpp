@@ -38,9 +38,6 @@ class totals {
     now_.requested -= requested;
     now_.pending -= block;
   }
-  static constexpr void lent(std::size_t, std::size_t, std::size_t) noexcept {}
-  static constexpr void split_dipped(std::size_t, int, std::size_t) noexcept {}
-  static constexpr void split_rose(std::size_t, std::size_t) noexcept {}
   static constexpr void split_grew(std::size_t, int, std::size_t) noexcept {}
   static constexpr void split_shrank(std::size_t, int, std::size_t) noexcept {}
   void segment_acquired(std::size_t in, std::size_t bytes) noexcept { mapped(in, bytes); }

@@ -13,7 +13,6 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/reclaim.hpp>
 #include <tessera/observe/explain_failure.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -79,14 +78,11 @@ class driver_pool {
     if (p == nullptr || try_free_async(p, stream)) return;
     if (!has_stream(pool_.device(), stream))
       fatal(fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(), p);
-    refuse_address(pool_.machine(), "free_async", p);
+    refuse_address(pool_.introspect(), "free_async", p);
   }
   /// The same, but an address that is not a live block's, and a stream that is not there, change nothing and give false.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
-    if (!has_stream(pool_.device(), stream)) return false;
-    const detail::taken taken = pool_.machine().take_back(p, stream);
-    if (taken == detail::taken::free) evict(eviction_trigger::after_free);
-    return taken != detail::taken::unknown;
+    return has_stream(pool_.device(), stream) && pool_.try_deallocate_behind(p, stream);
   }
   /// Notes that `stream`, too, uses a block, so that the stream on which it will be freed is made to wait for it and for the
   /// one on which it was allocated. Noting the latter alone changes nothing.
@@ -100,18 +96,10 @@ class driver_pool {
 
   /// Returns once all that `stream` was given is done, and gives back what the release threshold lets go; false where the
   /// device failed.
-  bool synchronize(stream_id stream) noexcept {
-    if (!pool_.machine().wait_for(stream)) return false;
-    (void)pool_.machine().retire_pending();
-    evict(eviction_trigger::after_synchronize);
-    return true;
-  }
+  bool synchronize(stream_id stream) noexcept { return pool_.synchronize(stream); }
   /// Gives idle memory back until at most `keep` bytes are reserved. What was freed behind work that is not seen to be
   /// done yet is not idle, and is not waited for.
-  void trim_to(std::size_t keep) noexcept {
-    (void)pool_.machine().retire_pending();
-    give_back_idle(pool_.machine(), keep);
-  }
+  void trim_to(std::size_t keep) noexcept { pool_.trim_without_waiting(keep); }
 
   [[nodiscard]] std::uint64_t get(pool_attribute what) noexcept {
     const policies<Recipe>& chosen = pool_.settings();
@@ -153,9 +141,6 @@ class driver_pool {
 
  private:
   [[nodiscard]] static std::size_t used(const usage& now) noexcept { return now.live + now.pending; }
-  void evict(eviction_trigger when) noexcept {
-    evict_idle(pool_.machine(), pool_.settings().eviction, when, pool_.now());
-  }
 
   caching_allocator<Recipe, Provider, Observer, Counting> pool_;
   std::size_t reserved_high_ = 0;

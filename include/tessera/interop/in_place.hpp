@@ -5,9 +5,6 @@
 #include <cstdint>
 #include <utility>
 
-#include <tessera/caching_allocator.hpp>
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/reach.hpp>
@@ -48,44 +45,13 @@ struct receiver_facts {
   return gives && takes;
 }
 
-/// Ends the life of a live block and begins another at its address, if a request of `bytes` on `stream` could get just that
-/// block once it were free: it holds them, would not be cut for them, and nothing but its own stream uses it. What is
-/// counted and told is a free and an allocation.
-template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-[[nodiscard]] bool pass_on(caching_allocator<Recipe, Provider, Observer, Counting>& pool, void* p,
-                           std::size_t bytes, stream_id stream) noexcept {
-  auto& machine = pool.machine();
-  auto* const block = bytes > 0 && bytes <= max_request ? machine.find_live(p) : nullptr;
-  if (block == nullptr) return false;
-  const policies<Recipe>& chosen = pool.settings();
-  const std::size_t size = chosen.rounding.block_size(bytes);
-  const std::size_t in = block->home->pool();
-  const stream_id key = block->home->key();
-  const auto noted = block->what_is_noted();
-  const bool fits = block->size >= size && chosen.split.may_serve(size, block->size) &&
-                    !chosen.split.should_split(size, block->size) && chosen.pools.select(size) == in;
-  if (!fits || noted.has_uses || stream_id(chosen.streams.reuse_key(stream)) != key) return false;
-  using action = allocator_event::action;
-  for (action what : {action::free_requested, action::free_completed})
-    machine.tell(what, block->address, block->facts.requested, block->size, key);
-  if (noted.oversize) machine.books().oversize_allocations.decrease(1);
-  machine.books().freed(in, block->facts.requested, block->size);
-  block->facts.requested = bytes;
-  machine.books().handed_out(in, bytes, block->size);
-  if (noted.oversize) machine.books().oversize_allocations.increase(1);
-  machine.tell(action::alloc, block->address, bytes, block->size, stream);
-  return true;
-}
-
-/// The same for an allocator that has that as its own, or is one of several.
+/// Calls reuse_in_place of an allocator, or of the one among several that it stands for.
 template <typename Allocator>
-[[nodiscard]] bool passed_on(Allocator& pool, void* p, std::size_t bytes, stream_id stream) noexcept {
-  if constexpr (requires { pool.pass_on(p, bytes, stream); }) {
-    return pool.pass_on(p, bytes, stream);
-  } else if constexpr (chosen_when_run<Allocator>) {
-    return pool.visit([=](auto& chosen) { return passed_on(chosen, p, bytes, stream); });
+[[nodiscard]] bool reuse_in_place(Allocator& pool, void* p, std::size_t bytes, stream_id stream) noexcept {
+  if constexpr (chosen_when_run<Allocator>) {
+    return pool.visit([=](auto& chosen) { return reuse_in_place(chosen, p, bytes, stream); });
   } else {
-    return pass_on(pool, p, bytes, stream);
+    return pool.reuse_in_place(p, bytes, stream);
   }
 }
 
@@ -101,7 +67,7 @@ template <typename Allocator>
 template <typename Allocator>
 [[nodiscard]] void* allocate_in_place(Allocator& pool, void*& donor, std::size_t bytes,
                                       stream_id stream = {}) {
-  if (donor != nullptr && passed_on(pool, donor, bytes, stream)) return std::exchange(donor, nullptr);
+  if (donor != nullptr && reuse_in_place(pool, donor, bytes, stream)) return std::exchange(donor, nullptr);
   void* const given = pool.allocate(bytes, stream);
   if (given != nullptr && given == donor) fatal("allocate_in_place: the donor is not a live block", donor);
   pool.deallocate(std::exchange(donor, nullptr));

@@ -47,8 +47,7 @@ template <typename Allocator>
       had_limit = memory_limit(settings.growth.most) != memory_limit{};
       (void)set_memory_fraction(settings, share);
     });
-    if (!had_limit)
-      for_each_allocator(front, [](auto& one, std::size_t) { one.machine().blocks().restart_ages(); });
+    if (!had_limit) for_each_allocator(front, [](auto& one, std::size_t) { one.restart_ages(); });
   });
   return true;
 }

@@ -25,21 +25,21 @@
 namespace tessera {
 
 /// Finds out why a request cannot be served, from the policies and from a walk over all blocks.
-template <typename Recipe, typename Machine>
+template <typename Recipe, typename Introspection>
 class failure_survey {
-  using provider = std::remove_cvref_t<decltype(std::declval<Machine&>().device())>;
+  using provider = std::remove_cvref_t<decltype(std::declval<const Introspection&>().device())>;
   static constexpr bool has_segments = Recipe::growth::way == growth_way::segments;
 
  public:
-  failure_survey(Machine& machine, const policies<Recipe>& chosen, std::size_t bytes,
+  failure_survey(const Introspection& blocks, const policies<Recipe>& chosen, std::size_t bytes,
                  stream_id stream) noexcept
-      : machine_(machine), chosen_(chosen), key_(chosen.streams.reuse_key(stream)) {
+      : blocks_(blocks), chosen_(chosen), key_(chosen.streams.reuse_key(stream)) {
     told_.requested = bytes;
     told_.stream = stream;
     told_.segment = bytes;
-    told_.now = usage_of(machine, chosen.growth);
-    told_.capacity = machine.device().capacity();
-    told_.available = left_on(machine.device(), told_.now.reserved);
+    told_.now = usage_of(blocks, chosen.growth);
+    told_.capacity = blocks.device().capacity();
+    told_.available = left_on(blocks.device(), told_.now.reserved);
     if (told_.is_absurd()) return;
     note_request();
     note_composition();
@@ -55,19 +55,19 @@ class failure_survey {
     const std::size_t size = chosen_.rounding.block_size(told_.requested);
     told_.block = size;
     told_.pool = chosen_.pools.select(size);
-    told_.segment = segment_for(machine_, chosen_, size);
+    told_.segment = segment_for(blocks_, chosen_, size);
     told_.wanted = told_.segment;
     if constexpr (!has_segments) told_.wanted = align_up(size, chosen_.growth.page_size(size));
-    told_.exact_segment = has_segments ? segment_for(machine_, chosen_, size, true) : told_.wanted;
+    told_.exact_segment = has_segments ? segment_for(blocks_, chosen_, size, true) : told_.wanted;
     told_.page_in_place = grow_in_place<>{}.page_size(size);
     told_.rounding = oom_report::above(size, align_up(told_.requested, 512));
     const std::size_t unpaged =
-        align_up(chosen_.growth.segment_size(size, told_.now), machine_.device().granularity());
+        align_up(chosen_.growth.segment_size(size, told_.now), blocks_.device().granularity());
     told_.unpaged_segment = has_segments ? oom_report::least(unpaged, told_.segment) : told_.wanted;
   }
 
   void note_composition() noexcept {
-    for (const recovery_step step : chosen_.recovery.steps(refusal_ahead(machine_, chosen_, told_.segment))) {
+    for (const recovery_step step : chosen_.recovery.steps(refusal_ahead(blocks_, chosen_, told_.segment))) {
       told_.empties_cache = told_.empties_cache || step == recovery_step::evict_all;
       told_.settles = told_.settles || step == recovery_step::grow_exactly;
     }
@@ -82,7 +82,7 @@ class failure_survey {
     told_.device_has_order = ordering_provider<provider>;
     told_.device_has_ranges = virtual_memory_provider<provider>;
     if constexpr (limited_provider<provider>)
-      told_.device_is_limited = machine_.device().over_limit(told_.segment);
+      told_.device_is_limited = blocks_.device().over_limit(told_.segment);
     std::size_t backed = told_.segment;
     if constexpr (!has_segments) {
       backed = chosen_.growth.page_size(told_.block);
@@ -96,7 +96,7 @@ class failure_survey {
 
   /// What is free and why it did not serve, and what live blocks have too much.
   void look_at_blocks() noexcept {
-    machine_.blocks().for_each_segment([this](const block& first, std::size_t) {
+    blocks_.for_each_segment([this](const block& first, std::size_t) {
       std::size_t usable = 0;  // bytes side by side that are free once pending blocks are
       for (const block *b = &first, *end = first.below; b != end; b = b->above) {
         if (b->is_free()) look_at_free(*b);
@@ -142,7 +142,7 @@ class failure_survey {
 
   /// What cannot go back to the device, and because of which blocks.
   void look_at_what_stays() noexcept {
-    machine_.blocks().for_each_segment([this](const block& first, std::size_t bytes) {
+    blocks_.for_each_segment([this](const block& first, std::size_t bytes) {
       if constexpr (has_segments) {
         look_at_unit(first, first.address, first.address + bytes);
       } else {
@@ -153,7 +153,7 @@ class failure_survey {
   void look_at_pieces(const block& first, const block* end) noexcept {
     const block* b = &first;
     for (std::uintptr_t at = first.address; b != end;) {
-      const std::uintptr_t after = b->is_unmapped() ? b->end() : machine_.end_of_piece(at);
+      const std::uintptr_t after = b->is_unmapped() ? b->end() : blocks_.end_of_piece(at);
       if (!b->is_unmapped()) look_at_unit(*b, at, after);
       at = after > at ? after : b->end();
       while (b != end && b->end() <= at) b = b->above;
@@ -195,7 +195,7 @@ class failure_survey {
       f(*b, (std::max)(b->address, begin) - begin, (std::min)(b->end(), end) - begin);
   }
 
-  Machine& machine_;
+  Introspection blocks_;
   const policies<Recipe>& chosen_;
   stream_id key_;
   oom_report told_{};
@@ -203,12 +203,12 @@ class failure_survey {
 
 /// Why a request of `bytes` on `stream` cannot be served, and what could be done; says what is so now.
 ///   Cost:  linear in the blocks, and in ranges in their pages
-template <typename Recipe, typename Machine>
-[[nodiscard, gnu::noinline, gnu::cold]] oom_report explain_failure(Machine& machine,
+template <typename Recipe, typename Introspection>
+[[nodiscard, gnu::noinline, gnu::cold]] oom_report explain_failure(const Introspection& blocks,
                                                                    const policies<Recipe>& chosen,
                                                                    std::size_t bytes,
                                                                    stream_id stream) noexcept {
-  oom_report told = failure_survey<Recipe, Machine>(machine, chosen, bytes, stream).told();
+  oom_report told = failure_survey<Recipe, Introspection>(blocks, chosen, bytes, stream).told();
   advise(told);
   return told;
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <type_traits>
 
 #include <tessera/core/memory_view.hpp>
 #include <tessera/detail/block.hpp>
@@ -31,7 +30,7 @@ namespace tessera {
 ///   Cost:  linear in the blocks
 template <typename Allocator, typename F>
 void for_each_block(Allocator& pool, F f) {
-  const auto& blocks = pool.machine().blocks();
+  const auto blocks = pool.introspect();
   const auto look = [&f, in_range = blocks.has_ranges](const detail::block& first, std::size_t) {
     const detail::block* const end = first.below;
     for (const detail::block* b = &first; b != end;) {
@@ -61,7 +60,7 @@ template <typename Allocator>
 [[nodiscard]] block_view live_block_at(Allocator& pool, const void* p) noexcept {
   block_view told{};
   with_owner_of(pool, p, [&told, p](auto& in) {
-    if (const detail::block* const found = in.machine().find_live(p)) told = view_of(*found);
+    if (const detail::block* const found = in.introspect().find_live(p)) told = view_of(*found);
   });
   return told;
 }
@@ -87,7 +86,7 @@ template <typename Allocator>
 [[nodiscard]] block_place place_of(Allocator& pool, const void* p) noexcept {
   block_place told{};
   with_owner_of(pool, p, [&told, p](auto& in) {
-    const detail::block* const found = in.machine().find_live(p);
+    const detail::block* const found = in.introspect().find_live(p);
     if (found == nullptr) return;
     const auto ends = [](const detail::block& b) {
       return b.is_unmapped() || b.mark.is == detail::block::state::segment;
@@ -96,7 +95,7 @@ template <typename Allocator>
     while (!ends(*first->below)) first = first->below;
     std::size_t bytes = 0;
     for (const detail::block* b = first; !ends(*b); b = b->above) bytes += b->size;
-    constexpr bool in_range = std::remove_cvref_t<decltype(in.machine().blocks())>::has_ranges;
+    constexpr bool in_range = decltype(in.introspect())::has_ranges;
     told = {{first->address, bytes, first->home->key(), first->home->pool(), in_range},
             view_of(*found),
             found->address - first->address};
@@ -109,16 +108,16 @@ template <typename Allocator>
 ///   Cost:  linear in the blocks, and in ranges in their pages
 template <typename Allocator>
 [[nodiscard]] std::size_t pinned_bytes(Allocator& pool) {
-  const auto& machine = pool.machine();
-  constexpr bool has_ranges = std::remove_cvref_t<decltype(machine.blocks())>::has_ranges;
+  const auto blocks = pool.introspect();
+  constexpr bool has_ranges = decltype(blocks)::has_ranges;
   std::size_t pinned = 0;
-  machine.blocks().for_each_segment([&](const detail::block& first, std::size_t) {
+  blocks.for_each_segment([&](const detail::block& first, std::size_t) {
     std::size_t free = 0;
     bool any_used = has_ranges;
     for (const detail::block *b = &first, *end = first.below; b != end; b = b->above) {
       if (b->is_free()) {
         free += b->size;
-        if constexpr (has_ranges) free -= machine.releasable(*b);
+        if constexpr (has_ranges) free -= blocks.releasable(*b);
       } else {
         any_used = true;
       }

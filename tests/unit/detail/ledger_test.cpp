@@ -131,8 +131,10 @@ TEST(ledger, keeps_what_counting_every_change_gives) {
         }
         break;
       case 5:
-        books.lent(in, requested, block);
-        sums.lent(in, requested, block);
+        books.handed_out(in, requested, block);
+        books.freed(in, requested, block);
+        sums.handed_out(in, requested, block);
+        sums.freed(in, requested, block);
         plain.hand_out(in, number(requested), number(block));
         plain.leave(in, number(block));
         plain.end(in, number(requested), number(block));
@@ -156,12 +158,14 @@ TEST(ledger, keeps_what_counting_every_change_gives) {
         break;
       case 9:
         if (splits[in] < 512) break;
-        books.split_dipped(in, 1, 512);
+        books.split_shrank(in, 1, 512);
+        books.split_grew(in, 1, 512);
         plain.split(in, -1, -512);
         plain.split(in, 1, 512);
         break;
       case 10:
-        books.split_rose(in, block);
+        books.split_grew(in, 1, block);
+        books.split_shrank(in, 1, block);
         plain.split(in, 1, number(block));
         plain.split(in, -1, -number(block));
         break;
@@ -206,16 +210,19 @@ TEST(ledger, raises_a_peak_of_either_quantity) {
   ledger<1> books;
   books.split_grew(0, 2, 4096);
   books.split_shrank(0, 0, 2048);
-  books.split_rose(0, 512);
+  books.split_grew(0, 1, 512);
+  books.split_shrank(0, 1, 512);
   EXPECT_EQ(books.report(0).all.inactive_split, (counter{2, 3, 3, 1}));
   EXPECT_EQ(books.report(0).all.inactive_split_bytes, (counter{2048, 4096, 4608, 2560}));
   books.split_shrank(0, 2, 0);
-  books.split_rose(0, 8192);
+  books.split_grew(0, 1, 8192);
+  books.split_shrank(0, 1, 8192);
   EXPECT_EQ(books.report(0).all.inactive_split, (counter{0, 3, 4, 4}));
   EXPECT_EQ(books.report(0).all.inactive_split_bytes.peak, 10240);
   books.handed_out(0, 100, 4096);
   books.freed(0, 100, 4096);
-  books.lent(0, 200, 512);
+  books.handed_out(0, 200, 512);
+  books.freed(0, 200, 512);
   EXPECT_EQ(books.report(0).all.requested_bytes, (counter{0, 200, 300, 300}));
   EXPECT_EQ(books.report(0).all.allocated_bytes, (counter{0, 4096, 4608, 4608}));
 }
