@@ -2,6 +2,7 @@
 // A working caching allocator in six lines.
 #include <cstdio>
 
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 int main() {

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include <tessera/law/policies.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

@@ -12,6 +12,7 @@
 #include <tessera/interop/typed_allocator.hpp>
 #include <tessera/interop/unique_block.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

@@ -8,6 +8,7 @@
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/observe/write_pickle.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 

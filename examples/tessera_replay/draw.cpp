@@ -10,6 +10,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/observe/output.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/recording.hpp>
 #include "markup.hpp"
 #include "memory_map.hpp"

@@ -15,6 +15,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/readable.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/recording.hpp>
 #include "memory_map.hpp"
 #include "recorded_origins.hpp"

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/recording.hpp>
 
 #include "capacity.hpp"

@@ -18,6 +18,7 @@
 #include <tessera/observe/write_chrome.hpp>
 #include <tessera/observe/write_pickle.hpp>
 #include <tessera/observe/write_rmm.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/read.hpp>
 #include <tessera/replay/recording.hpp>
 

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/provider/provider_ref.hpp>
-#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/passthrough.hpp>

@@ -57,15 +57,31 @@ function(collect header)
   set(standard "${standard}" PARENT_SCOPE)
 endfunction()
 
+# The smallest provider with events, so that no provider of the library is counted.
+set(device "namespace tessera {
+struct stream_id;
+}
+struct device {
+  struct event {};
+  void* acquire(std::size_t) noexcept;
+  bool release(void*, std::size_t) noexcept;
+  std::size_t capacity() const noexcept;
+  std::size_t granularity() const noexcept;
+  bool record(tessera::stream_id, event&) noexcept;
+  bool query(event&) noexcept;
+  bool wait(event&) noexcept;
+  void discard(event&) noexcept;
+};
+")
 set(standard "")
 collect(tessera/tessera.hpp)
 count("<map>" "#include <map>\n")
 count("<memory_resource>" "#include <memory_resource>\n")
-count("the standard headers that tessera includes" "${standard}")
+count("the standard headers that tessera includes" "${standard}${device}")
 set(standard_lines ${lines})
 set(standard_instantiations ${instantiations})
-count("with tessera and one allocator" "${standard}#include <tessera/tessera.hpp>
-template class tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;\n")
+count("with tessera and one allocator" "${standard}${device}#include <tessera/tessera.hpp>
+template class tessera::caching_allocator<tessera::pytorch<>, device>;\n")
 
 set(faults "")
 foreach(what IN ITEMS lines instantiations)

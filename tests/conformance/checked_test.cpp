@@ -10,6 +10,7 @@
 #include <tessera/law/provider.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/preallocating.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/simulated_npu.hpp>
 #include <tessera/tessera.hpp>
 

@@ -18,7 +18,9 @@
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/preallocating.hpp>
+#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/registering.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 

@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/stream_order.hpp>
 #include <tessera/tessera.hpp>
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/provider/simulated_device.hpp>
 
 #include "shrink.hpp"
 

@@ -11,6 +11,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/read.hpp>
 #include <tessera/replay/recording.hpp>
 

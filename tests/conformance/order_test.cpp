@@ -19,6 +19,7 @@
 
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 #include "ownership.hpp"

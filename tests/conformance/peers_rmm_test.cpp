@@ -17,6 +17,7 @@
 #include <tessera/interop/stream_resource.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/limiting.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

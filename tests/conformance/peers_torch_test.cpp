@@ -19,6 +19,7 @@
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/host_statistics.hpp>
 #include <tessera/observe/inspect.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

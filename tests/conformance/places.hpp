@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 /// Where a program runs that writes to its blocks and reads them on streams: a device, two of its streams, and what is in the

@@ -24,6 +24,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/with.hpp>
 
 #include "suite.hpp"

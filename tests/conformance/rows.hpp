@@ -10,6 +10,7 @@
 
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 /// What the tests of the rows of the tables of facts have in common.

@@ -18,6 +18,7 @@
 #include <tessera/interop/in_place.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 /// What Paddle's allocators are known to do, row by row.

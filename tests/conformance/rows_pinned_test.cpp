@@ -12,6 +12,7 @@
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/observe/host_statistics.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

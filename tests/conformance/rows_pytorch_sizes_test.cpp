@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 #include "rows.hpp"

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "seed_settings.hpp"

@@ -9,6 +9,7 @@
 #include <tessera/interop/in_place.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/provider/limiting.hpp>
+#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "seed_settings.hpp"

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "seed_settings.hpp"

@@ -6,6 +6,7 @@
 #include <tessera/config/dialect.hpp>
 #include <tessera/config/paddle.hpp>
 #include <tessera/interop/acl_malloc_policy.hpp>
+#include <tessera/provider/provider_ref.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/torch_npu.hpp>

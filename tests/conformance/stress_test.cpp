@@ -4,6 +4,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "stress.hpp"

@@ -14,6 +14,7 @@
 #include <tessera/core/fraction.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/reach.hpp>
+#include <tessera/provider/simulated_device.hpp>
 
 #include "model.hpp"
 #include "stands.hpp"

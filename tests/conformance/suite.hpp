@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 
 #include "model.hpp"
 #include "shipped.hpp"

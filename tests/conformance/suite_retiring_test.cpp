@@ -8,6 +8,8 @@
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/interop/driver_pool.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 
 #include "suite.hpp"
 

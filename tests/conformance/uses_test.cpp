@@ -22,6 +22,7 @@
 #include <tessera/interop/unique_block.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -1,5 +1,6 @@
 // expect first: setting_refused<tessera::config::fault::malformed, tessera::config::paddle_key::FLAGS_free_idle_chunk, 23
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 tessera::caching_allocator<tessera::paddle<"FLAGS_free_idle_chunk=1=0">, tessera::simulated_device> pool;

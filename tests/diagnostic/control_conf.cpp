@@ -1,5 +1,6 @@
 // expect: compiles
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 template <typename Recipe>

@@ -1,5 +1,6 @@
 // expect: Provider must be an ordering_provider for Recipe::streams
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct only_events : tessera::simulated_device {

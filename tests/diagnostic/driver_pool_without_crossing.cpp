@@ -1,6 +1,7 @@
 // expect: driver_pool: Recipe::streams must let blocks cross
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/interop/driver_pool.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 int main() { tessera::driver_pool<tessera::pytorch<>, tessera::simulated_device> pool; }

@@ -1,5 +1,6 @@
 // expect: Recipe::eviction must name an eviction_policy
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct my_recipe final {

@@ -1,5 +1,6 @@
 // expect first: grow_in_place<Small>: Small is in bytes
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

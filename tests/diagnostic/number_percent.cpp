@@ -1,5 +1,6 @@
 // expect: percent: a share of a whole is at most 100 percent
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

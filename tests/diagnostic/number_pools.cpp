@@ -1,5 +1,6 @@
 // expect first: pool_small_and_large<Boundary>: Boundary is in bytes
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

@@ -1,5 +1,6 @@
 // expect first: grow_by_segments<Small>: Small is in bytes, a multiple of min_alignment
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

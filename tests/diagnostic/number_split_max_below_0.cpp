@@ -1,5 +1,6 @@
 // expect first: a number of bytes is whole and not below 0
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

@@ -1,5 +1,6 @@
 // expect first: split_if_rest_at_least<Rest>: a rest of 0 bytes is no block
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

@@ -1,5 +1,6 @@
 // expect first: evict_idle_above<Threshold>: a share of the limit is at most percent(100)
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include <tessera/interop/stream_resource.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct bytes_there_are {

@@ -1,5 +1,6 @@
 // expect: split keeps no empty rest: should_split(n, n) is false
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct unlawful : tessera::split_never {

@@ -1,5 +1,6 @@
 // expect: eviction wants nothing where nothing is reserved
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct unlawful : tessera::evict_at_free {

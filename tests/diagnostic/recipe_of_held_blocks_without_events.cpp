@@ -1,5 +1,6 @@
 // expect: streams: nothing is held without events
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct unlawful : tessera::reuse_ignoring_streams {

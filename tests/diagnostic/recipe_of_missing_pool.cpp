@@ -1,5 +1,6 @@
 // expect: pools are in range: select(n) < count
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct unlawful {

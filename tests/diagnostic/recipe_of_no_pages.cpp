@@ -1,5 +1,6 @@
 // expect: pages name at least one kind
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct unlawful {

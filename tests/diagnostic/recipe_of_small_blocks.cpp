@@ -1,5 +1,6 @@
 // expect: rounding covers: block_size(n) >= n
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct unlawful {

@@ -1,5 +1,6 @@
 // expect: growth covers: segment_size(n) >= n
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct unlawful : tessera::grow_by_segments<> {

@@ -1,5 +1,6 @@
 // expect: rounding is aligned: block_size(n) is a multiple of min_alignment
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct unlawful {

@@ -5,6 +5,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/interop/typed_allocator.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using pool_type = tessera::shared_allocator<tessera::locked<tessera::pytorch<>, tessera::simulated_device>>;

@@ -1,5 +1,6 @@
 // expect first: the nearest axis, growth, asks for size_t segment_size(size_t block, const usage&) const noexcept
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct grow_twofold {

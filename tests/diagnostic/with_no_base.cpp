@@ -1,5 +1,6 @@
 // expect first: with<Base, Policy...>: the first type is no recipe
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using wrong = tessera::with<tessera::round_to_multiple<256>, tessera::split_never>;

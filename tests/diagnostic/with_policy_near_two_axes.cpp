@@ -1,5 +1,6 @@
 // expect first: the nearest axis, pools, asks for size_t select(size_t block) const noexcept
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct pool_by_size {

@@ -1,5 +1,6 @@
 // expect first: a policy of the nearest axis is regular
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct recover_somehow {

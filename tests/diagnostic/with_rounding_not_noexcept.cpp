@@ -1,5 +1,6 @@
 // expect first: the nearest axis, rounding, asks for size_t block_size(size_t requested) const noexcept
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct round_and_throw {

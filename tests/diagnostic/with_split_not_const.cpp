@@ -1,5 +1,6 @@
 // expect first: the nearest axis, split, asks for bool should_split(size_t wanted, size_t block) const noexcept
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct split_often : tessera::split_never {

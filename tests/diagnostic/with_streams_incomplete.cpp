@@ -1,5 +1,6 @@
 // expect first: the nearest axis, streams, asks for static bool crosses
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct reuse_at_once {

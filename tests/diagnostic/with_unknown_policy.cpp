@@ -1,5 +1,6 @@
 // expect first: with<>: a type given as a policy fits no axis
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using wrong = tessera::with<tessera::pytorch<>, int>;

@@ -12,6 +12,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/interop/stream_resource.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

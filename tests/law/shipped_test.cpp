@@ -7,6 +7,8 @@
 #include <tessera/law/recipe.hpp>
 #include <tessera/law/sharing.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/simulated_npu.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/read.hpp>
 #include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>

@@ -23,6 +23,7 @@
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/output.hpp>
 #include <tessera/observe/write_pickle.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/power_of_two.hpp>

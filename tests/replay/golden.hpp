@@ -10,6 +10,7 @@
 
 #include <tessera/config/pytorch.hpp>
 #include <tessera/interop/memory_fraction.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/replay/read.hpp>
 #include "tessera_replay/decisions.hpp"

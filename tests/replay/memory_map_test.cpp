@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/observe/inspect.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/power_of_two.hpp>

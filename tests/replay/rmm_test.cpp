@@ -18,6 +18,7 @@
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/output.hpp>
 #include <tessera/observe/write_rmm.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/read.hpp>
 #include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/recipe/with.hpp>
 #include <tessera/replay/read.hpp>

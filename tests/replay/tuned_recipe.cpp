@@ -9,6 +9,7 @@
 #include <string>
 #include <variant>
 
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/read.hpp>
 #include <tessera/replay/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"

@@ -18,6 +18,7 @@
 #include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/write_chrome.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/replay/read.hpp>
 #include <tessera/tessera.hpp>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each concept refuses a type that lacks one thing. Nothing runs here: compiling is passing.
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -17,6 +17,7 @@
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/with.hpp>
 #include <tessera/tessera.hpp>
 

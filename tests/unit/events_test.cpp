@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/observe/inspect.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -8,6 +8,7 @@
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/tessera.hpp>
 

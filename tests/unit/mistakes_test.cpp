@@ -24,6 +24,7 @@
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/preallocating.hpp>
 #include <tessera/provider/registering.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 

@@ -11,6 +11,7 @@
 #include <tessera/config/dialect.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/interop/memory_fraction.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/tessera.hpp>

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/interop/memory_fraction.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string_view>
 
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 #ifdef VERSION_OF_PACKAGE

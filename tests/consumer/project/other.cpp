@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A second translation unit: everything in the headers must link twice.
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 std::size_t reserved_elsewhere() {

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/behind_mutex.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -8,6 +8,7 @@
 
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 /// Devices for the tests of adaptors.

@@ -17,6 +17,7 @@
 #include <tessera/config/dialect.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "devices.hpp"

@@ -16,6 +16,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/waiting.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

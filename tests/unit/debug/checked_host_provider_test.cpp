@@ -21,6 +21,7 @@
 #include <tessera/law/provider.hpp>
 #include <tessera/law/work.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../../conformance/misbehaviour.hpp"

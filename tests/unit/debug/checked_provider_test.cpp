@@ -19,6 +19,8 @@
 #include <tessera/law/provider.hpp>
 #include <tessera/law/work.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -24,6 +24,7 @@
 #include <tessera/law/provider.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../interop/host_pools.hpp"

@@ -10,6 +10,7 @@
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/interop/in_place.hpp>
 #include <tessera/interop/unique_block.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -13,6 +13,7 @@
 #include <tessera/configured.hpp>
 #include <tessera/detail/aligned_request.hpp>
 #include <tessera/interop/shared_allocator.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../interop/host_pools.hpp"

@@ -23,6 +23,7 @@
 #include <tessera/interop/rethrowing.hpp>
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../interop/host_pools.hpp"

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <tessera/detail/pieces.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

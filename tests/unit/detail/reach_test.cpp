@@ -13,6 +13,7 @@
 #include <tessera/detail/reach.hpp>
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/observe/inspect.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

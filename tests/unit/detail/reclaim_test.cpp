@@ -7,6 +7,7 @@
 
 #include <tessera/detail/reclaim.hpp>
 #include <tessera/observe/inspect.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

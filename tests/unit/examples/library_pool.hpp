@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 /// The pool that library_pool.cpp makes, and that other libraries and the program use.

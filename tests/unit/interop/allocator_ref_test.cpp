@@ -15,7 +15,9 @@
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
+#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/registering.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 

@@ -11,6 +11,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/interop/in_place.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

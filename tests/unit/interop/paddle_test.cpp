@@ -15,6 +15,7 @@
 #include <tessera/configured.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/provider/limiting.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

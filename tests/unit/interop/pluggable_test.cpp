@@ -18,6 +18,7 @@
 #include <tessera/configured.hpp>
 #include <tessera/interop/pluggable.hpp>
 #include <tessera/interop/torch_functions.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../concurrent/devices.hpp"

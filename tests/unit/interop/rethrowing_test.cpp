@@ -17,6 +17,7 @@
 #include <tessera/interop/stream_resource.hpp>
 #include <tessera/interop/typed_allocator.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 #include "cccl_shapes.hpp"

@@ -15,6 +15,8 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/detail/reach.hpp>
 #include <tessera/interop/shared_allocator.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../concurrent/devices.hpp"

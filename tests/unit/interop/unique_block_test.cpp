@@ -15,6 +15,8 @@
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/interop/unique_block.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 #include "host_pools.hpp"

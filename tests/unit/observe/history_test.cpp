@@ -11,6 +11,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/detail/reach.hpp>
 #include <tessera/observe/history.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/observe/host_statistics.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -15,6 +15,7 @@
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 

@@ -10,6 +10,7 @@
 #include <tessera/core/readable.hpp>
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/observe/report.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

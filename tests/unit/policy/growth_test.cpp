@@ -9,6 +9,7 @@
 #include <tessera/core/memory_limit.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/policy/growth.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

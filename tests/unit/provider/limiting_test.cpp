@@ -14,6 +14,8 @@
 #include <tessera/law/provider.hpp>
 #include <tessera/law/sharing.hpp>
 #include <tessera/provider/limiting.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/simulated_npu.hpp>
 #include <tessera/tessera.hpp>
 

@@ -6,6 +6,7 @@
 
 #include <tessera/law/provider.hpp>
 #include <tessera/provider/preallocating.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -10,6 +10,7 @@
 #include <tessera/law/provider.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/registering.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/stream_registry.hpp>
 #include <tessera/tessera.hpp>
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 
