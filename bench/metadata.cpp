@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much host memory describes the blocks, and how often is the host heap asked for it?
+// Host memory for the descriptions of blocks, and requests to the host heap for each hit.
 //
-// Counted, not timed: every request of this program to the host heap is seen, except those of the simulated device.
+// The numbers are counts. Every request to the host heap counts, except those of the simulated device.
 
 #include <benchmark/benchmark.h>
 #include <malloc.h>
@@ -17,15 +17,15 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "dice.hpp"
-#include "textbook.hpp"
+#include "reference_implementation.hpp"
+#include "xorshift.hpp"
 
 namespace {
 
 struct {
   bool paused = false;
   std::int64_t requests = 0;
-  std::int64_t bytes = 0;  // with the heap's own word before each
+  std::int64_t bytes = 0;  // includes the word that the heap keeps before each block
 } host;
 
 void* counted(void* p) {
@@ -42,7 +42,7 @@ void uncounted(void* p) {
   std::free(p);
 }
 
-/// A simulated device that never refuses; what it remembers is not counted.
+/// A simulated device that serves every request. Its own host memory is not counted.
 class uncounted_device : public tessera::simulated_device {
  public:
   uncounted_device() : simulated_device(after_pausing({.capacity = tessera::max_request})) {
@@ -50,33 +50,36 @@ class uncounted_device : public tessera::simulated_device {
   }
   void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::normal_pages) noexcept {
     host.paused = true;
-    void* const given = simulated_device::acquire(bytes, kind);
+    void* const segment = simulated_device::acquire(bytes, kind);
     host.paused = false;
-    return given;
+    return segment;
   }
   bool release(void* p, std::size_t bytes) noexcept {
     host.paused = true;
-    const bool works = simulated_device::release(p, bytes);
+    const bool released = simulated_device::release(p, bytes);
     host.paused = false;
-    return works;
+    return released;
   }
 
  private:
-  static const options& after_pausing(const options& chosen) { return host.paused = true, chosen; }
+  static const options& after_pausing(const options& settings) {
+    host.paused = true;
+    return settings;
+  }
 };
 
 struct tessera_pytorch {
   tessera::caching_allocator<tessera::pytorch<>, uncounted_device> pool;
 };
-struct textbook_engine {
-  bench::textbook<uncounted_device> pool{uncounted_device{}};
+struct reference {
+  bench::reference_implementation<uncounted_device> pool{uncounted_device{}};
 };
 
 template <typename Subject>
 void metadata(benchmark::State& state) {
   const auto count = static_cast<std::size_t>(state.range(0));
   std::vector<void*> blocks(count);
-  bench::dice random;
+  bench::xorshift random;
   const std::int64_t at_first = host.bytes;
   Subject subject;
   auto& pool = subject.pool;
@@ -135,12 +138,12 @@ void metadata(benchmark::State& state) {
 
 struct host_heap {};
 
-/// What the host heap takes beyond what it was asked for, as its blocks end at a word, a line or a page.
+/// The bytes that malloc takes beyond the request, for its own word and for rounding.
 template <>
 void metadata<host_heap>(benchmark::State& state) {
   const auto count = static_cast<std::size_t>(state.range(0));
   std::vector<void*> blocks(count);
-  bench::dice random;
+  bench::xorshift random;
   for (auto _ : state) {
     std::size_t beyond = 0;
     for (void*& p : blocks) {
@@ -157,7 +160,7 @@ void counts(benchmark::internal::Benchmark* b) {
   b->RangeMultiplier(10)->Range(100, 1'000'000)->Iterations(1)->Repetitions(1);
 }
 BENCHMARK(metadata<tessera_pytorch>)->Apply(counts);
-BENCHMARK(metadata<textbook_engine>)->Apply(counts);
+BENCHMARK(metadata<reference>)->Apply(counts);
 BENCHMARK(metadata<host_heap>)->Arg(100)->Arg(1'000)->Arg(10'000)->Iterations(1)->Repetitions(1);
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What does an operation cost in a recorded training run?
+// The time of an operation of the recorded programs in examples/traces.
 
 #include <benchmark/benchmark.h>
 
@@ -25,7 +25,7 @@ namespace {
 using tessera::trace::event;
 using tessera::trace::recording;
 
-/// Frees what is still live at the end, so that the next round begins as this one did.
+/// Adds frees of the blocks that are live at the end, so that every round begins with the same state.
 void close(recording& run) {
   std::map<std::uint64_t, bool> live;
   for (const event& e : run.events) {
@@ -84,8 +84,9 @@ int main(int argc, char** argv) {
     const auto run = std::make_shared<const recording>(std::get<recording>(std::move(read_in)));
     const std::string title = path.stem().string();
     add<bench::tessera_pytorch>("tessera_pytorch", title, run);
-    add<bench::textbook_engine>("textbook_engine", title, run);
-    add<bench::tessera_passthrough>("tessera_passthrough", title, run);
+    add<bench::reference>("reference", title, run);
+    add<bench::tessera_locked>("tessera_locked", title, run);
+    add<bench::reference_with_mutex>("reference_with_mutex", title, run);
     add<bench::host_heap>("host_heap", title, run);
   }
   if (paths.empty()) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How does the cost of a pair grow with live blocks, with cached fragments and with streams?
+// The time of a free and an allocation as the number of live blocks, of cached fragments and of streams grows.
 //
-// Among many blocks a pair also waits for memory, as their descriptions fall out of the cache. Two things tell that from
-// the algorithm: `memory_alone`, which looks one description up at random and does nothing with it, and the `warm`
-// benchmarks, in which a few blocks come and go in a few sizes, so that what they touch stays in the cache however much
-// else there is.
+// Among many blocks a pair also waits for host memory, because the block descriptions do not fit the processor's cache.
+// Two benchmarks separate this from the algorithm. `memory_alone` only looks up one description at random. The `warm`
+// benchmarks replace a few blocks of a few sizes, so that the descriptions that they touch stay in the cache.
 
 #include <benchmark/benchmark.h>
 
@@ -17,17 +16,17 @@
 #include <utility>
 #include <vector>
 
-#include "dice.hpp"
 #include "subjects.hpp"
+#include "xorshift.hpp"
 
 namespace {
 
-using bench::dice;
+using bench::xorshift;
 
-/// A few sizes in turn: few enough that the way to the blocks that fit them stays in the first cache.
+/// Returns eight sizes in turn. The index entries of so few sizes stay in the first-level cache.
 class few_sizes {
  public:
-  explicit few_sizes(dice& random) {
+  explicit few_sizes(xorshift& random) {
     for (std::size_t& bytes : sizes_) bytes = random.bytes();
   }
   std::size_t bytes() { return sizes_[turn_++ % sizes_.size()]; }
@@ -37,7 +36,7 @@ class few_sizes {
   std::size_t turn_ = 0;
 };
 
-/// Blocks of mixed sizes, dealt to the streams in turn.
+/// Live blocks of mixed sizes. Block `i` is on stream `i % streams`.
 template <typename Subject>
 struct live_blocks {
   live_blocks(std::size_t count, std::size_t streams) : blocks(count), stream_count(streams) {
@@ -52,21 +51,21 @@ struct live_blocks {
   live_blocks(const live_blocks&) = delete;
   live_blocks& operator=(const live_blocks&) = delete;
 
-  /// Frees the `which`-th block of a stream and allocates another.
-  void replace(std::size_t which, std::size_t stream, std::size_t bytes) {
-    void*& p = blocks[which * stream_count + stream];
+  /// Frees block `index` of a stream and allocates another.
+  void replace(std::size_t index, std::size_t stream, std::size_t bytes) {
+    void*& p = blocks[index * stream_count + stream];
     subject.pool.deallocate(p);
     p = subject.pool.try_allocate(bytes, tessera::stream_id{stream});
   }
 
   Subject subject;
-  dice random;
+  xorshift random;
   few_sizes few{random};
   std::vector<void*> blocks;
   std::size_t stream_count;
 };
 
-/// Cached fragments, each between two live blocks, and a few blocks that come and go.
+/// Cached fragments, each between two live blocks, and 32 blocks that are replaced in turn.
 template <typename Subject>
 struct fragments {
   fragments(std::size_t count, std::size_t /*streams*/) : kept(2 * count) {
@@ -88,14 +87,14 @@ struct fragments {
   }
 
   Subject subject;
-  dice random;
+  xorshift random;
   few_sizes few{random};
   std::vector<void*> kept;
   std::array<void*, 32> passing{};
   std::size_t oldest = 0;
 };
 
-/// As many descriptions as there could be blocks, found through a table in random order.
+/// Block descriptions, which a table lists in random order.
 struct descriptions {
   explicit descriptions(std::size_t count, std::size_t /*streams*/) : all(count), table(count) {
     for (std::size_t i = 0; i < count; ++i) table[i] = &all[i];
@@ -104,73 +103,75 @@ struct descriptions {
   struct alignas(64) description {
     std::uint64_t visits = 0;
   };
-  dice random;
+  xorshift random;
   std::vector<description> all;
   std::vector<description*> table;
 };
 
-/// What a benchmark measures on. Its repetitions share it, as it takes long to build; the next benchmark ends it.
-std::shared_ptr<void> rig;
-std::string rig_name;
+/// The state that the repetitions of a benchmark share, as it takes long to build. The next benchmark replaces it.
+std::shared_ptr<void> shared_fixture;
+std::string fixture_name;
 
-template <typename Rig>
-Rig& rig_for(std::size_t count, std::size_t streams = 1) {
-  const std::string name = typeid(Rig).name() + (' ' + std::to_string(count)) + ' ' + std::to_string(streams);
-  if (name != rig_name) {
-    rig.reset();
-    rig = std::make_shared<Rig>(count, streams);
-    rig_name = name;
+template <typename Fixture>
+Fixture& fixture_for(std::size_t count, std::size_t streams = 1) {
+  const std::string name =
+      typeid(Fixture).name() + (' ' + std::to_string(count)) + ' ' + std::to_string(streams);
+  if (name != fixture_name) {
+    shared_fixture.reset();
+    shared_fixture = std::make_shared<Fixture>(count, streams);
+    fixture_name = name;
   }
-  return *static_cast<Rig*>(rig.get());
+  return *static_cast<Fixture*>(shared_fixture.get());
 }
 
 std::size_t argument(const benchmark::State& state) { return static_cast<std::size_t>(state.range(0)); }
 
 template <typename Subject>
 void live(benchmark::State& state) {
-  auto& among = rig_for<live_blocks<Subject>>(argument(state));
-  auto& random = among.random;
-  for (auto _ : state) among.replace(random.below(among.blocks.size()), 0, random.bytes());
+  auto& fixture = fixture_for<live_blocks<Subject>>(argument(state));
+  auto& random = fixture.random;
+  for (auto _ : state) fixture.replace(random.below(fixture.blocks.size()), 0, random.bytes());
 }
 template <typename Subject>
 void live_warm(benchmark::State& state) {
-  auto& among = rig_for<live_blocks<Subject>>(argument(state));
-  for (auto _ : state) among.replace(among.random.below(100), 0, among.few.bytes());
+  auto& fixture = fixture_for<live_blocks<Subject>>(argument(state));
+  for (auto _ : state) fixture.replace(fixture.random.below(100), 0, fixture.few.bytes());
 }
 
 template <typename Subject>
 void cached(benchmark::State& state) {
-  auto& among = rig_for<fragments<Subject>>(argument(state));
-  for (auto _ : state) among.replace_oldest(among.random.bytes());
+  auto& fixture = fixture_for<fragments<Subject>>(argument(state));
+  for (auto _ : state) fixture.replace_oldest(fixture.random.bytes());
 }
 template <typename Subject>
 void cached_warm(benchmark::State& state) {
-  auto& among = rig_for<fragments<Subject>>(argument(state));
-  for (auto _ : state) among.replace_oldest(among.few.bytes());
+  auto& fixture = fixture_for<fragments<Subject>>(argument(state));
+  for (auto _ : state) fixture.replace_oldest(fixture.few.bytes());
 }
 
-/// In round robin, over ten thousand live blocks in all.
+/// Uses the streams in turn, with ten thousand live blocks in all.
 template <typename Subject>
 void streams(benchmark::State& state) {
-  auto& among = rig_for<live_blocks<Subject>>(10240, argument(state));
-  auto& random = among.random;
-  const std::size_t share = among.blocks.size() / among.stream_count;
+  auto& fixture = fixture_for<live_blocks<Subject>>(10240, argument(state));
+  auto& random = fixture.random;
+  const std::size_t share = fixture.blocks.size() / fixture.stream_count;
   std::size_t turn = 0;
-  for (auto _ : state) among.replace(random.below(share), turn++ % among.stream_count, random.bytes());
+  for (auto _ : state) fixture.replace(random.below(share), turn++ % fixture.stream_count, random.bytes());
 }
 
-/// Each look-up has to wait for the one before, as the steps of an allocator do.
+/// Each look-up depends on the one before, like the steps of an allocator.
 void memory_alone(benchmark::State& state) {
-  auto& among = rig_for<descriptions>(argument(state));
+  auto& fixture = fixture_for<descriptions>(argument(state));
   std::uint64_t visits = 0;
-  for (auto _ : state) visits = among.table[among.random.below(among.table.size() - (visits & 1))]->visits++;
+  for (auto _ : state)
+    visits = fixture.table[fixture.random.below(fixture.table.size() - (visits & 1))]->visits++;
   benchmark::DoNotOptimize(visits);
 }
 
 void counts(benchmark::internal::Benchmark* b) {
   b->RangeMultiplier(10)->Range(100, 1'000'000)->Iterations(1 << 18);
 }
-/// The host heap takes a page of real memory for most blocks, and looks through its fragments one by one.
+/// malloc takes real memory for each block and searches its fragments one by one.
 void fewer_counts(benchmark::internal::Benchmark* b) {
   b->RangeMultiplier(10)->Range(100, 10'000)->Iterations(1 << 14);
 }
@@ -180,17 +181,17 @@ void stream_counts(benchmark::internal::Benchmark* b) {
 
 BENCHMARK(memory_alone)->Apply(counts);
 BENCHMARK(live<bench::tessera_pytorch>)->Apply(counts);
-BENCHMARK(live<bench::textbook_engine>)->Apply(counts);
+BENCHMARK(live<bench::reference>)->Apply(counts);
 BENCHMARK(live<bench::host_heap>)->Apply(fewer_counts);
 BENCHMARK(live_warm<bench::tessera_pytorch>)->Apply(counts);
-BENCHMARK(live_warm<bench::textbook_engine>)->Apply(counts);
+BENCHMARK(live_warm<bench::reference>)->Apply(counts);
 BENCHMARK(cached<bench::tessera_pytorch>)->Apply(counts);
-BENCHMARK(cached<bench::textbook_engine>)->Apply(counts);
+BENCHMARK(cached<bench::reference>)->Apply(counts);
 BENCHMARK(cached<bench::host_heap>)->Apply(fewer_counts);
 BENCHMARK(cached_warm<bench::tessera_pytorch>)->Apply(counts);
-BENCHMARK(cached_warm<bench::textbook_engine>)->Apply(counts);
+BENCHMARK(cached_warm<bench::reference>)->Apply(counts);
 BENCHMARK(streams<bench::tessera_pytorch>)->Apply(stream_counts);
-BENCHMARK(streams<bench::textbook_engine>)->Apply(stream_counts);
+BENCHMARK(streams<bench::reference>)->Apply(stream_counts);
 
 }  // namespace
 

@@ -3,33 +3,51 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <mutex>
 
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "textbook.hpp"
+#include "reference_implementation.hpp"
 
-/// What the benchmarks compare, all with the same calls.
+/// The allocators that the benchmarks compare. Each has a member `pool` with the same functions.
 namespace bench {
 
-/// A device that never refuses.
-inline tessera::simulated_device roomy() {
+/// A simulated device that serves every request.
+inline tessera::simulated_device unlimited_device() {
   return tessera::simulated_device({.capacity = tessera::max_request});
 }
 
+/// For one thread.
 struct tessera_pytorch {
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool{roomy()};
+  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool{unlimited_device()};
 };
-struct tessera_passthrough {
-  tessera::caching_allocator<tessera::passthrough, tessera::simulated_device> pool{roomy()};
-};
-struct textbook_engine {
-  textbook<tessera::simulated_device> pool{roomy()};
+struct reference {
+  reference_implementation<tessera::simulated_device> pool{unlimited_device()};
 };
 
-/// The host heap, which knows no streams and no device.
+/// For several threads.
+struct tessera_locked {
+  struct : tessera::locked<tessera::pytorch<>, tessera::simulated_device> {
+    using locked::locked;
+    auto& device() { return *this; }
+    void hold_events(bool held) {
+      with_device([held](tessera::simulated_device& device) { device.hold_events(held); });
+    }
+  } pool{unlimited_device()};
+};
+struct tessera_per_stream {
+  tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> pool{unlimited_device()};
+};
+struct reference_with_mutex {
+  reference_implementation<tessera::simulated_device, std::mutex> pool{unlimited_device()};
+};
+
+/// malloc and free, which know no streams and no device.
 struct host_heap {
   struct {
     static void* try_allocate(std::size_t bytes, tessera::stream_id = {}) { return std::malloc(bytes); }

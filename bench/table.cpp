@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints, from the JSON files that Google Benchmark wrote into a folder, one table of what tessera takes and how many
-// times that the others take.
+// Prints one table from the JSON files that Google Benchmark wrote into a folder: the times of tessera, and those of the
+// reference implementation and malloc relative to them.
 
 #include <cmath>
 #include <cstddef>
@@ -15,11 +15,11 @@
 
 namespace {
 
-/// Medians by "question<subject>/argument", then by counter; times are nanoseconds of one core.
+/// Medians by "benchmark<subject>/argument", then by counter. Times are in nanoseconds.
 using results = std::map<std::string, std::map<std::string, double>>;
 
-/// Google Benchmark writes each value on a line of its own.
-void read(const std::filesystem::path& path, results& into) {
+/// Adds the medians of a file to `all`. Google Benchmark writes each value on a line of its own.
+void read(const std::filesystem::path& path, results& all) {
   std::ifstream file(path);
   std::string name;
   std::string statistic;
@@ -31,8 +31,11 @@ void read(const std::filesystem::path& path, results& into) {
     if (key == std::string::npos || colon == std::string::npos) {
       if (line.find('}') == std::string::npos) continue;
       if (values.contains("cpu_time")) values["cpu_time"] *= unit;
-      if (!name.empty() && (statistic.empty() || statistic == "median")) into[name] = values;
-      name.clear(), statistic.clear(), values.clear(), unit = 1;
+      if (!name.empty() && (statistic.empty() || statistic == "median")) all[name] = values;
+      name.clear();
+      statistic.clear();
+      values.clear();
+      unit = 1;
       continue;
     }
     const std::string field = line.substr(key + 1, colon - key - 1);
@@ -51,14 +54,14 @@ void read(const std::filesystem::path& path, results& into) {
   }
 }
 
-/// A value, or where the argument is "*", the geometric mean over all arguments.
-std::optional<double> find(const results& all, const std::string& question, const std::string& argument,
+/// Returns a value, or for the argument "*" the geometric mean over all arguments.
+std::optional<double> find(const results& all, const std::string& benchmark, const std::string& argument,
                            const std::string& counter) {
   double logarithms = 0;
   int count = 0;
   bool is_zero = false;
   for (const auto& [name, values] : all) {
-    const bool wanted = argument == "*" ? name.starts_with(question + "/") : name == question + argument;
+    const bool wanted = argument == "*" ? name.starts_with(benchmark + "/") : name == benchmark + argument;
     const auto found = values.find(counter);
     if (!wanted || found == values.end()) continue;
     ++count;
@@ -69,109 +72,132 @@ std::optional<double> find(const results& all, const std::string& question, cons
   return is_zero ? 0 : std::exp(logarithms / count);
 }
 
-constexpr const char* subjects[] = {"tessera_pytorch", "textbook_engine", "host_heap", "tessera_passthrough"};
+/// A front end of tessera, and the reference implementation for as many threads.
+struct front_end {
+  const char* name;
+  const char* subject;
+  const char* reference;
+};
+constexpr front_end one_thread{"caching_allocator", "tessera_pytorch", "reference"};
+constexpr front_end with_mutex{"locked", "tessera_locked", "reference_with_mutex"};
+constexpr front_end arenas{"per_stream", "tessera_per_stream", "reference_with_mutex"};
+constexpr front_end no_statistics_no_streams{"caching_allocator", "stripped", ""};
+constexpr front_end by_handle{"caching_allocator", "by_handle", ""};
+constexpr const char* host_heap = "host_heap";
 
 struct row {
   const char* title;
-  const char* question;
+  front_end tessera;
+  const char* benchmark;
   const char* argument;
   const char* counter = "cpu_time";
-  const char* unit = " ns";     ///< where there is none, each subject's own number is shown, and no ratio
-  const char* since = nullptr;  ///< the argument over whose value the growth is shown
-  bool in_lookups = false;  ///< the growth over what it is for a look-up at random among as many descriptions
-  const char* own = subjects[0];  ///< the subject in tessera's column
+  const char* unit = " ns";        ///< "" or "-fold": each column shows its own value instead of a ratio
+  const char* baseline = nullptr;  ///< the argument by whose value the row's value is divided
+  bool in_lookups = false;         ///< divides the growth by that of `memory_alone` over the same arguments
 };
-constexpr row measured_of(const char* own, row r) {
-  r.own = own;
-  return r;
-}
 constexpr row rows[] = {
-    {"hot pair, 1 KiB", "hot_pair", "/1024"},
-    {"hot pair, 5 MiB", "hot_pair", "/5242880"},
-    {"mixed pair, 1000 live", "mixed_sizes", ""},
-    {"operation of a recorded run", "replay", "*", "ns_per_operation"},
-    {"pair, seven others in between", "back_later", ""},
-    measured_of("stripped", {"the same without statistics, streams", "back_later", ""}),
-    measured_of("by_handle", {"the same by handle", "back_later", ""}),
-    measured_of("tessera_per_stream", {"a thread's pair, 1 thread", "own_streams", "/1", "real_time"}),
-    measured_of("tessera_per_stream",
-                {"a thread's pair, 4 on own streams", "own_streams", "/4", "real_time"}),
-    measured_of("tessera_locked", {"the same behind one mutex", "own_streams", "/4", "real_time"}),
-    measured_of("tessera_per_stream",
-                {"pair of producer and consumer", "producer_and_consumer", "", "real_time"}),
-    {"pair among 10^2 live", "live", "/100"},
-    {"pair among 10^4 live", "live", "/10000"},
-    {"pair among 10^6 live", "live", "/1000000"},
-    {"pair among 10^2 fragments", "cached", "/100"},
-    {"pair among 10^4 fragments", "cached", "/10000"},
-    {"pair among 10^6 fragments", "cached", "/1000000"},
-    {"pair on 1 stream", "streams", "/1"},
-    {"pair on 256 streams in turn", "streams", "/256"},
-    {"heap requests per hit, 10^4 live", "metadata", "/10000", "requests_per_hit", ""},
-    {"host bytes per live block, 10^2", "metadata", "/100", "per_live", " B"},
-    {"host bytes per live block, 10^4", "metadata", "/10000", "per_live", " B"},
-    {"host bytes per live block, 10^6", "metadata", "/1000000", "per_live", " B"},
-    {"the same per block, half of them free", "metadata", "/1000000", "per_block_half_free", " B"},
-    {"of that kept with 1 of 100 live", "metadata", "/1000000", "kept_with_1_of_100", ""},
-    {"of what is held, said by footprint()", "metadata", "/10000", "footprint_of_counted", ""},
-    {"growth, 10^2 to 10^6 live", "live", "/1000000", "cpu_time", "-fold", "/100"},
-    {"growth, 10^2 to 10^6 live, in look-ups", "live", "/1000000", "cpu_time", "", "/100", true},
-    {"growth, 10^2 to 10^6 live, warm", "live_warm", "/1000000", "cpu_time", "-fold", "/100"},
-    {"growth, 10^2 to 10^6 fragments", "cached", "/1000000", "cpu_time", "-fold", "/100"},
-    {"growth, the same, in look-ups", "cached", "/1000000", "cpu_time", "", "/100", true},
-    {"growth, 10^2 to 10^6 fragments, warm", "cached_warm", "/1000000", "cpu_time", "-fold", "/100"},
-    {"growth, 1 to 256 streams", "streams", "/256", "cpu_time", "-fold", "/1"},
-    measured_of("tessera_per_stream",
-                {"growth, 1 to 4 threads, own streams", "own_streams", "/4", "real_time", "-fold", "/1"}),
+    {"operation of a recorded program", one_thread, "replay", "*", "ns_per_operation"},
+    {"operation of a recorded program", with_mutex, "replay", "*", "ns_per_operation"},
+    {"pair among 1000 live, mixed sizes", one_thread, "mixed_sizes", ""},
+    {"pair among 1000 live, mixed sizes", with_mutex, "mixed_sizes", ""},
+    {"pair, freed after seven more", one_thread, "freed_later", ""},
+    {"pair, freed after seven more", with_mutex, "freed_later", ""},
+    {"the same without statistics, streams", no_statistics_no_streams, "freed_later", ""},
+    {"the same by handle", by_handle, "freed_later", ""},
+    {"pair of 1 thread on its stream", arenas, "own_streams", "/1", "real_time"},
+    {"pair of each of 4, on own streams", arenas, "own_streams", "/4", "real_time"},
+    {"pair of each of 4, on own streams", with_mutex, "own_streams", "/4", "real_time"},
+    {"allocated and freed by two threads", arenas, "producer_and_consumer", "", "real_time"},
+    {"allocated and freed by two threads", with_mutex, "producer_and_consumer", "", "real_time"},
+    {"pair among 10^2 live", one_thread, "live", "/100"},
+    {"pair among 10^4 live", one_thread, "live", "/10000"},
+    {"pair among 10^6 live", one_thread, "live", "/1000000"},
+    {"pair among 10^2 fragments", one_thread, "cached", "/100"},
+    {"pair among 10^4 fragments", one_thread, "cached", "/10000"},
+    {"pair among 10^6 fragments", one_thread, "cached", "/1000000"},
+    {"pair on 1 stream", one_thread, "streams", "/1"},
+    {"pair on 256 streams in turn", one_thread, "streams", "/256"},
+    {"pair, freed at once, 1 KiB", one_thread, "hot_pair", "/1024"},
+    {"pair, freed at once, 1 KiB", with_mutex, "hot_pair", "/1024"},
+    {"pair, freed at once, 5 MiB", one_thread, "hot_pair", "/5242880"},
+    {"pair, freed at once, 5 MiB", with_mutex, "hot_pair", "/5242880"},
+    {"heap requests per hit, 10^4 live", one_thread, "metadata", "/10000", "requests_per_hit", ""},
+    {"host bytes per live block, 10^2", one_thread, "metadata", "/100", "per_live", " B"},
+    {"host bytes per live block, 10^4", one_thread, "metadata", "/10000", "per_live", " B"},
+    {"host bytes per live block, 10^6", one_thread, "metadata", "/1000000", "per_live", " B"},
+    {"the same per block, half of them free", one_thread, "metadata", "/1000000", "per_block_half_free",
+     " B"},
+    {"share kept with 1 of 100 live", one_thread, "metadata", "/1000000", "kept_with_1_of_100", ""},
+    {"footprint() over counted bytes", one_thread, "metadata", "/10000", "footprint_of_counted", ""},
+    {"growth, 10^2 to 10^6 live", one_thread, "live", "/1000000", "cpu_time", "-fold", "/100"},
+    {"growth, the same, in look-ups", one_thread, "live", "/1000000", "cpu_time", "", "/100", true},
+    {"growth, 10^2 to 10^6 live, warm", one_thread, "live_warm", "/1000000", "cpu_time", "-fold", "/100"},
+    {"growth, 10^2 to 10^6 fragments", one_thread, "cached", "/1000000", "cpu_time", "-fold", "/100"},
+    {"growth, the same, in look-ups", one_thread, "cached", "/1000000", "cpu_time", "", "/100", true},
+    {"growth, 10^2 to 10^6 fragments, warm", one_thread, "cached_warm", "/1000000", "cpu_time", "-fold",
+     "/100"},
+    {"growth, 1 to 256 streams", one_thread, "streams", "/256", "cpu_time", "-fold", "/1"},
+    {"growth, 1 to 4 threads, own streams", arenas, "own_streams", "/4", "real_time", "-fold", "/1"},
 };
 
-/// What a row shows of a question put to one subject, or of how that grew.
-std::optional<double> answer(const results& all, const row& r, const std::string& question) {
-  const auto value = find(all, question, r.argument, r.counter);
-  if (r.since == nullptr) return value;
-  const auto before = find(all, question, r.since, r.counter);
+/// Returns what a row shows of one subject.
+std::optional<double> value_of(const results& all, const row& r, const char* subject) {
+  const std::string name = std::string(r.benchmark) + "<" + subject + ">";
+  const auto value = find(all, name, r.argument, r.counter);
+  if (r.baseline == nullptr) return value;
+  const auto before = find(all, name, r.baseline, r.counter);
   const auto memory = find(all, "memory_alone", r.argument, r.counter);
-  const auto memory_before = find(all, "memory_alone", r.since, r.counter);
+  const auto memory_before = find(all, "memory_alone", r.baseline, r.counter);
   if (!value || !before || (r.in_lookups && (!memory || !memory_before))) return std::nullopt;
   return r.in_lookups ? (*value - *before) / (*memory - *memory_before) : *value / *before;
+}
+
+/// Returns a value with its unit, three digits.
+std::string with_unit(double value, const char* unit) {
+  char text[32];
+  std::snprintf(text, sizeof text, value < 1000 ? "%.3g%s" : "%.0f%s", value, unit);
+  return text;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return std::fprintf(stderr, "usage: bench_table FOLDER\n"), 2;
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: bench_table FOLDER\n");
+    return 2;
+  }
   results all;
   std::error_code unreadable;
   for (const auto& entry : std::filesystem::directory_iterator(argv[1], unreadable)) {
     if (entry.path().extension() == ".json") read(entry.path(), all);
   }
 
-  std::printf("| %-38s | %12s | %9s | %9s | %11s |\n", "", "tessera", "textbook", "malloc", "passthrough");
+  std::puts("Times relative to tessera: 1x = tessera, higher is slower.\n");
+  std::printf("| %-37s | %-17s | %10s | %9s | %9s |\n", "", "front end", "tessera", "reference", "malloc");
   std::puts(
-      "|----------------------------------------|-------------:|----------:|----------:|------------:|");
+      "|---------------------------------------|-------------------|-----------:|----------:|----------:|");
   bool complete = true;
   for (const row& r : rows) {
-    std::printf("| %-38s |", r.title);
-    double own = 0;
-    for (const char* subject : subjects) {
-      const bool is_own = subject == subjects[0];
-      const std::string question = std::string(r.question) + "<" + (is_own ? r.own : subject) + ">";
-      const std::optional<double> value = answer(all, r, question);
-      if (is_own) own = value.value_or(0);
-      if (is_own && !value) complete = false;
-      const bool as_is = is_own || r.since != nullptr || r.unit[0] == '\0';
-      char cell[32] = "";
-      if (value && as_is)
-        std::snprintf(cell, sizeof cell, *value < 1000 ? "%.3g%s" : "%.0f%s", *value, r.unit);
-      if (value && !as_is) std::snprintf(cell, sizeof cell, "x %.2f", *value / own);
-      std::printf(" %*s |", is_own ? 12 : subject == subjects[3] ? 11 : 9, cell);
+    const auto tessera = value_of(all, r, r.tessera.subject);
+    complete &= tessera.has_value();
+    std::printf("| %-37s | %-17s | %10s |", r.title, r.tessera.name,
+                tessera ? with_unit(*tessera, r.unit).c_str() : "");
+    const bool is_ratio = r.baseline == nullptr && r.unit[0] != '\0';
+    for (const char* subject : {r.tessera.reference, host_heap}) {
+      std::string cell;
+      if (const auto value = value_of(all, r, subject); value && (tessera || !is_ratio))
+        cell = is_ratio ? with_unit(*value / *tessera, "x") : with_unit(*value, r.unit);
+      std::printf(" %9s |", cell.c_str());
     }
     std::puts("");
   }
   const auto first = find(all, "memory_alone", "/100", "cpu_time");
   const auto last = find(all, "memory_alone", "/1000000", "cpu_time");
   if (first && last)
-    std::printf("A look-up at random takes %.1f ns among 10^2 descriptions, %.0f ns among 10^6.\n", *first,
+    std::printf("A random look-up takes %.1f ns among 10^2 descriptions, %.0f ns among 10^6.\n", *first,
                 *last);
-  if (!complete) return std::fprintf(stderr, "not every row was measured\n"), 1;
+  if (!complete) {
+    std::fprintf(stderr, "some rows were not measured\n");
+    return 1;
+  }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What does a pair cost a thread while other threads allocate, too, and where another thread frees?
+// The time of an allocation and a free while other threads allocate, and where another thread frees.
 //
-// The time is what one thread sees on the clock on the wall.
+// Times are elapsed times of one thread.
 
 #include <benchmark/benchmark.h>
 
@@ -15,20 +15,19 @@
 #include <vector>
 
 #include "subjects.hpp"
-#include "threaded_subjects.hpp"
 
 namespace {
 
 using namespace tessera::literals;
-using clock_on_the_wall = std::chrono::steady_clock;
+using clock = std::chrono::steady_clock;
 
 constexpr int pairs = 100'000;
 
-double seconds_since(clock_on_the_wall::time_point start) {
-  return std::chrono::duration<double>(clock_on_the_wall::now() - start).count();
+double seconds_since(clock::time_point start) {
+  return std::chrono::duration<double>(clock::now() - start).count();
 }
 
-/// Frees the oldest of eight blocks for each that it allocates.
+/// Frees the oldest of eight live blocks before each allocation.
 template <typename Pool>
 void run_pairs(Pool& pool, tessera::stream_id stream) {
   std::array<void*, 8> live{};
@@ -56,7 +55,7 @@ void own_streams(benchmark::State& state) {
         const tessera::stream_id own{t + 1};
         run_pairs(subject.pool, own);
         ready.arrive_and_wait();
-        const auto start = clock_on_the_wall::now();
+        const auto start = clock::now();
         run_pairs(subject.pool, own);
         seconds += seconds_since(start);
       });
@@ -67,11 +66,11 @@ void own_streams(benchmark::State& state) {
   for (void* p : kept) subject.pool.deallocate(p);
 }
 
-/// One thread allocates and another one frees, with up to 256 blocks on the way.
+/// One thread allocates and another one frees, with at most 256 blocks between them.
 template <typename Subject>
 void producer_and_consumer(benchmark::State& state) {
   Subject subject;
-  std::array<void*, 256> belt{};
+  std::array<void*, 256> queue{};
   void* const kept = subject.pool.try_allocate(512, tessera::stream_id{1});
   for (auto _ : state) {
     alignas(64) std::atomic<std::size_t> made{0};
@@ -80,15 +79,15 @@ void producer_and_consumer(benchmark::State& state) {
       for (std::size_t i = 0; i < pairs; ++i) {
         while (made.load(std::memory_order_acquire) <= i) {
         }
-        subject.pool.deallocate(belt[i % belt.size()]);
+        subject.pool.deallocate(queue[i % queue.size()]);
         freed.store(i + 1, std::memory_order_release);
       }
     });
-    const auto start = clock_on_the_wall::now();
+    const auto start = clock::now();
     for (std::size_t i = 0; i < pairs; ++i) {
-      while (freed.load(std::memory_order_acquire) + belt.size() <= i) {
+      while (freed.load(std::memory_order_acquire) + queue.size() <= i) {
       }
-      belt[i % belt.size()] = subject.pool.try_allocate(1_KiB, tessera::stream_id{1});
+      queue[i % queue.size()] = subject.pool.try_allocate(1_KiB, tessera::stream_id{1});
       made.store(i + 1, std::memory_order_release);
     }
     consumer.join();
@@ -102,12 +101,12 @@ void threads(benchmark::internal::Benchmark* b) {
 }
 BENCHMARK(own_streams<bench::tessera_per_stream>)->Apply(threads);
 BENCHMARK(own_streams<bench::tessera_locked>)->Apply(threads);
-BENCHMARK(own_streams<bench::textbook_engine>)->Apply(threads);
+BENCHMARK(own_streams<bench::reference_with_mutex>)->Apply(threads);
 BENCHMARK(own_streams<bench::host_heap>)->Apply(threads);
 
 BENCHMARK(producer_and_consumer<bench::tessera_per_stream>)->UseManualTime()->Iterations(20);
 BENCHMARK(producer_and_consumer<bench::tessera_locked>)->UseManualTime()->Iterations(20);
-BENCHMARK(producer_and_consumer<bench::textbook_engine>)->UseManualTime()->Iterations(20);
+BENCHMARK(producer_and_consumer<bench::reference_with_mutex>)->UseManualTime()->Iterations(20);
 BENCHMARK(producer_and_consumer<bench::host_heap>)->UseManualTime()->Iterations(20);
 
 }  // namespace

@@ -1,4 +1,4 @@
-# Plants faults in trees of its own and expects the scripts beside this one to name them.
+# Tests the scripts of this folder: plants a fault in a tree of files and expects the script to name it.
 #   cmake -D SCRATCH=folder -D COMPILER=c++ -D FAMILY=GNU|Clang [-D TIDY=clang-tidy-19] -P can_fail.cmake
 cmake_minimum_required(VERSION 3.24)
 set(tree ${SCRATCH}/planted)
@@ -8,19 +8,19 @@ function(plant file text)
   file(WRITE "${tree}/${file}" "${text}\n")
 endfunction()
 
-# Runs a script over what has been planted; without words, it must find no fault.
-function(expect script words)
+# Runs a script over the planted files. It must fail and print the message, or pass if the message is empty.
+function(expect script message)
   execute_process(COMMAND ${CMAKE_COMMAND} -D ROOT=${tree} -D COMPILER=${COMPILER} -D FAMILY=${FAMILY}
                           -D SCRATCH=${tree}/scratch -D TIDY=${TIDY} -P ${CMAKE_CURRENT_LIST_DIR}/${script}
                   RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
   file(REMOVE_RECURSE ${tree})
-  string(FIND "${out}" "${words}" at)
-  if(words STREQUAL "")
+  string(FIND "${out}" "${message}" position)
+  if(message STREQUAL "")
     if(NOT code EQUAL 0)
-      message(FATAL_ERROR "${script} refuses a tree without fault:\n${out}")
+      message(FATAL_ERROR "${script} fails on a tree without a fault:\n${out}")
     endif()
-  elseif(code EQUAL 0 OR at EQUAL -1)
-    message(FATAL_ERROR "${script} should say '${words}'; it exits with ${code} and says:\n${out}")
+  elseif(code EQUAL 0 OR position EQUAL -1)
+    message(FATAL_ERROR "${script} should print '${message}'; it exits with ${code} and prints:\n${out}")
   endif()
 endfunction()
 
@@ -31,9 +31,9 @@ plant(interop/pmr_resource.hpp "#include <memory_resource>")
 plant(tessera.hpp "#include <tessera/caching_allocator.hpp>")
 expect(folders.cmake "")
 
-function(expect_fault header text words)
+function(expect_fault header text message)
   plant(${header} "${text}")
-  expect(folders.cmake "${words}")
+  expect(folders.cmake "${message}")
 endfunction()
 expect_fault(policy/split.hpp "#include <tessera/provider/provider.hpp>"
              "policy/split.hpp (folder 'policy') may not include <tessera/provider/provider.hpp>; allowed: core\n")
@@ -71,7 +71,7 @@ expect(top_level.cmake "the top level may not hold build.sh")
 plant_top_level()
 expect(top_level.cmake "LICENSE is missing at the top level")
 
-# Plants a recipe and the list of those that the suite goes through.
+# Plants a recipe and the list of recipes for the conformance suite.
 function(plant_recipe list)
   plant(include/tessera/recipe/with.hpp "\ntemplate <typename Base>\nstruct with final {\n  static_assert(true);")
   plant(include/tessera/recipe/one.hpp "\nstruct one final {\n  using rounding = round_to_multiple<512>;")
@@ -88,7 +88,53 @@ expect(shipped.cmake "one is listed twice")
 plant_recipe("f(named<one>{\"other\"})")
 expect(shipped.cmake "one is called other")
 
-# Plants an example and the pages that show some of it.
+# Plants a header and the page of public names.
+function(plant_names declarations page)
+  plant(include/tessera/core/a.hpp "#pragma once\n#define TESSERA_DETAIL_A 1\n\nnamespace tessera {\n${declarations}\n}  // namespace tessera")
+  plant(include/tessera/NAMES.md "# Names\n\n| names | |\n|---|---|\n${page}")
+endfunction()
+set(declarations "struct one {\n  int member;\n};\ntemplate <typename T>\nconcept two = true;\n
+[[nodiscard]] constexpr int three(int (&values)[2]) noexcept(noexcept(four())) {\n  return 3;\n}\ninline constexpr int four = 4;\n
+template <>\nstruct one<int> {};\nbool one::member_function() {}\nbool operator==(one, one);\nnamespace law {\nenum class five { six };
+}  // namespace law\nnamespace detail {\nstruct hidden;\n}  // namespace detail\nnamespace literals {\nconsteval int operator\"\"_KiB(int n) {
+  return n;\n}\n}  // namespace literals")
+set(page "| `one` `two` | words |\n| `three` | words |\n| `four` | words about `hidden` |\n| `law::five` | |\n| `literals::_KiB` | |")
+plant_names("${declarations}" "${page}")
+expect(public_names.cmake "")
+plant_names("${declarations}\nusing seven = one;" "${page}")
+expect(public_names.cmake "seven is declared in core/a.hpp and not listed in include/tessera/NAMES.md: list it, or move it to detail")
+plant_names("${declarations}\n[[nodiscard]] std::size_t eight(int);" "${page}")
+expect(public_names.cmake "eight is declared in core/a.hpp and not listed")
+plant_names("${declarations}\n#define TESSERA_NINE 1" "${page}")
+expect(public_names.cmake "TESSERA_NINE is declared in core/a.hpp and not listed")
+plant_names("${declarations}" "${page}\n| `ten` | words |")
+expect(public_names.cmake "ten is listed in include/tessera/NAMES.md, but no header declares it")
+plant_names("${declarations}" "${page}\n| `hidden` | words |")
+expect(public_names.cmake "hidden is listed in include/tessera/NAMES.md, but no header declares it")
+plant_names("${declarations}" "${page}\n| `one` | words |")
+expect(public_names.cmake "one is listed twice in include/tessera/NAMES.md")
+plant_names("namespace law {\nstruct one;\n}" "")
+expect(public_names.cmake "core/a.hpp: the end of namespace tessera")
+expect(public_names.cmake "no public name in")
+
+# Plants two pages, of which one links to the other.
+function(plant_links text)
+  plant(README.md "${text}")
+  plant(tests/README.md "## What it does, and why\n")
+  plant(include/tessera/core/a.hpp "")
+endfunction()
+plant_links("[a](tests/README.md#what-it-does-and-why) [b](https://example.org/x) `core/a.hpp`\n```sh\n[c](d)\n```")
+expect(links.cmake "")
+plant_links("[a](tests/OTHER.md)")
+expect(links.cmake "README.md links to tests/OTHER.md, which does not exist")
+plant_links("[a](tests/README.md#what-it-does)")
+expect(links.cmake "README.md links to tests/README.md#what-it-does, but that page has no such heading")
+plant_links("`core/b.hpp`")
+expect(links.cmake "README.md names core/b.hpp, which does not exist")
+plant_links("no link")
+expect(links.cmake "has a link")
+
+# Plants an example and pages that show parts of it.
 function(plant_pages example readme pages)
   plant(examples/a.cpp "${example}")
   plant(examples/CMakeLists.txt "")
@@ -114,7 +160,7 @@ expect(readme.cmake "examples/README.md shows no code")
 plant_pages("one(2);" "${block}" "${block}a.cpp")
 expect(readme.cmake "examples/README.md does not link to a.cpp")
 
-# Plants a test for each row of the tables of facts, but for those that match, and a README with more lines.
+# Plants a test for each row of the compatibility matrix, except rows that match, and a README with further lines.
 function(plant_rows but line)
   foreach(suite IN ITEMS torch_row paddle_row)
     set(last 124)
@@ -134,9 +180,9 @@ function(plant_rows but line)
   plant(tests/conformance/rows_a_test.cpp "${tests}\n${ARGN}")
   plant(tests/README.md "| suite | rows | why |\n|---|---|---|\n| torch_row | 8, 10-12 | no such thing |\n${line}")
 endfunction()
-function(expect_row_fault but line words)
+function(expect_row_fault but line message)
   plant_rows("torch_row n008|torch_row n01[0-2]${but}" "${line}" ${ARGN})
-  expect(rows.cmake "${words}")
+  expect(rows.cmake "${message}")
 endfunction()
 expect_row_fault("|paddle_row n61" "| paddle_row | 61 | nor this |" "")
 expect_row_fault("" "" "" "TYPED_TEST(torch_row, n124_b) {}")
@@ -152,7 +198,7 @@ expect_row_fault("" "| torch_row | 8 | again |" "torch_row 8 is listed twice in 
 expect_row_fault("|torch_row n100" "| torch_row | 100 | |" "a line of README.md is not | suite | rows | reason |")
 expect_row_fault("" "" "torch_row: n7_a does not begin with the number of a row" "TEST(torch_row,\n     n7_a)")
 
-# Plants a library of one template, which holds the text, and limits of 6 lines and 10 instantiations.
+# Plants a library of one template that contains the text, and limits of 6 lines and 10 instantiations.
 function(plant_costly text)
   plant(include/tessera/tessera.hpp "#include <cstddef>\nnamespace tessera {\ntemplate <int = 0> struct pytorch;
 template <typename, typename> struct caching_allocator { ${text} };\n}")
@@ -172,10 +218,8 @@ endif()
 # Plants a library whose a.hpp holds the text.
 function(plant_examples text)
   plant(include/tessera/tessera.hpp "#pragma once\nnamespace tessera {\ninline namespace literals {}
-template <int = 0> struct pytorch;
+template <int = 0> struct pytorch;\nstruct simulated_device;
 template <typename, typename> struct caching_allocator { void trim(); };\n}")
-  plant(include/tessera/provider/provider_ref.hpp "")
-  plant(include/tessera/provider/simulated_device.hpp "namespace tessera {\nstruct simulated_device;\n}")
   plant(include/tessera/a.hpp "#pragma once\n${text}")
   plant(include/tessera/b.hpp "#pragma once\ninline void in_b() {}")
 endfunction()
@@ -200,7 +244,7 @@ if(FAMILY MATCHES "^(GNU|Clang)$")
   expect(header_examples.cmake "no header has an example")
 endif()
 
-# Plants a library of one header and the checkout's configuration.
+# Plants a library of one header, and the clang-tidy configuration of the checkout.
 function(plant_untidy text)
   file(COPY ${CMAKE_CURRENT_LIST_DIR}/../../.clang-tidy DESTINATION ${tree})
   plant(include/tessera/a.hpp "#pragma once\n${text}")
@@ -215,7 +259,7 @@ if(TIDY)
   expect(clang_tidy.cmake "no headers in")
 endif()
 
-# Plants a library of two headers, of which one holds the text.
+# Plants a library of two headers. One contains the text.
 function(plant_together text)
   plant(include/tessera/a.hpp "#pragma once\n#include <cstddef>\n${text}")
   plant(include/tessera/b.hpp "#pragma once\ninline int in_b() { return 1; }")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine takes short cuts; the textbook's allocator takes none. Both must give the same addresses and statistics.
+// The allocator and the reference implementation give the same addresses and statistics.
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -10,13 +10,13 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../../bench/textbook.hpp"
+#include "../../bench/reference_implementation.hpp"
 
 namespace {
 
 using namespace tessera;
-using engine_under_test = caching_allocator<pytorch<>, simulated_device>;
-using textbook_engine = bench::textbook<simulated_device>;
+using tested_allocator = caching_allocator<pytorch<>, simulated_device>;
+using reference_allocator = bench::reference_implementation<simulated_device>;
 
 bool equal(const pool_statistics& a, const pool_statistics& b) {
   return a.allocation == b.allocation && a.allocated_bytes == b.allocated_bytes && a.active == b.active &&
@@ -29,18 +29,18 @@ bool equal(const statistics<2>& a, const statistics<2>& b) {
 }
 
 template <typename Pool>
-concept tells_statistics = requires(const Pool& pool) { pool.statistics(); };
+concept has_statistics = requires(const Pool& pool) { pool.statistics(); };
 
 struct workload {
-  std::size_t most_live;
+  std::size_t max_live;
   std::size_t last_in_first_out;  // of 10 frees
   std::size_t recorded;           // of 100 blocks
   std::size_t operations;
 };
 
-class both : public testing::TestWithParam<workload> {};
+class reference_implementation : public testing::TestWithParam<workload> {};
 
-TEST_P(both, give_the_same_addresses_and_statistics) {
+TEST_P(reference_implementation, gives_the_same_addresses_and_statistics) {
   const workload& w = GetParam();
   for (std::uint64_t seed : {1u, 2u, 3u}) {
     std::mt19937_64 random(seed);
@@ -49,12 +49,12 @@ TEST_P(both, give_the_same_addresses_and_statistics) {
       if (seed == 2) return (std::size_t{1} << (9 + random() % 14)) + random() % 700;
       return 1 + random() % 12'000'000;
     };
-    engine_under_test tested;
-    textbook_engine reference{simulated_device{}};
+    tested_allocator tested;
+    reference_allocator reference{simulated_device{}};
     std::vector<void*> live;
     for (std::size_t i = 0; i < w.operations; ++i) {
       const bool shrink = i % 5000 > 3500 && random() % 4 != 0;
-      if (live.size() < w.most_live && !shrink && (live.size() < w.most_live / 2 || random() % 2 == 0)) {
+      if (live.size() < w.max_live && !shrink && (live.size() < w.max_live / 2 || random() % 2 == 0)) {
         const std::size_t wanted = bytes();
         const stream_id stream{random() % 4 == 0 ? random() % 3 : 0};
         live.push_back(tested.try_allocate(wanted, stream));
@@ -70,9 +70,9 @@ TEST_P(both, give_the_same_addresses_and_statistics) {
         live.pop_back();
       }
       if (w.recorded > 0 && i % 50 == 0) {
-        const bool held = random() % 2 == 0;
-        tested.device().hold_events(held);
-        reference.device().hold_events(held);
+        const bool hold = random() % 2 == 0;
+        tested.device().hold_events(hold);
+        reference.device().hold_events(hold);
       }
       if (random() % 64 == 0) {
         ASSERT_TRUE(equal(tested.statistics(), reference.statistics())) << "operation " << i;
@@ -81,16 +81,19 @@ TEST_P(both, give_the_same_addresses_and_statistics) {
         ASSERT_STREQ(tested.audit(), nullptr);
       }
     }
-    for (void* p : live) tested.deallocate(p), reference.deallocate(p);
+    for (void* p : live) {
+      tested.deallocate(p);
+      reference.deallocate(p);
+    }
     ASSERT_TRUE(equal(tested.statistics(), reference.statistics()));
   }
 }
-INSTANTIATE_TEST_SUITE_P(workloads, both,
+INSTANTIATE_TEST_SUITE_P(workloads, reference_implementation,
                          testing::Values(workload{40, 0, 0, 60'000}, workload{40, 8, 0, 60'000},
                                          workload{3, 5, 0, 60'000}, workload{60, 5, 20, 60'000},
                                          workload{4000, 2, 0, 60'000}));
 
-// What is not counted is not missed where policies ask.
+// Policies get the same numbers from an allocator that counts totals only.
 TEST(totals, are_those_of_the_statistics) {
   caching_allocator<pytorch<>, simulated_device> full;
   caching_allocator<pytorch<>, simulated_device, ignore_events, count_totals> bare;
@@ -115,8 +118,11 @@ TEST(totals, are_those_of_the_statistics) {
   }
   ASSERT_STREQ(bare.audit(), nullptr);
   static_assert(sizeof(bare) + 500 < sizeof(full));
-  static_assert(tells_statistics<decltype(full)> && !tells_statistics<decltype(bare)>);
-  for (void* p : live) full.deallocate(p), bare.deallocate(p);
+  static_assert(has_statistics<decltype(full)> && !has_statistics<decltype(bare)>);
+  for (void* p : live) {
+    full.deallocate(p);
+    bare.deallocate(p);
+  }
 }
 
 }  // namespace

@@ -18,29 +18,35 @@ namespace bench {
 
 using namespace tessera::literals;
 
-/// The caching allocator as one writes it from a textbook: an ordered set of free blocks by (stream, size, address), a
-/// hash map from address to block, one mutex. It does the job of the pytorch recipe with default settings: the same
-/// decisions, recorded streams and statistics, each kept the plain way.
-template <typename Provider>
-class textbook {
+/// Takes no lock: the mutex of an allocator that one thread uses.
+struct no_mutex {
+  void lock() {}
+  void unlock() {}
+};
+
+/// A plain implementation of PyTorch's native caching allocator with default settings. It makes the decisions of
+/// `tessera::pytorch<>` and keeps the same statistics. Free blocks are in a `std::set` ordered by stream, size and
+/// address; a `std::unordered_map` finds a live block by its address. Each call locks `Mutex`.
+template <typename Provider, typename Mutex = no_mutex>
+class reference_implementation {
  public:
-  explicit textbook(Provider device) : device_(std::move(device)) {}
-  textbook(const textbook&) = delete;
-  textbook& operator=(const textbook&) = delete;
-  ~textbook() {
-    trim();
+  explicit reference_implementation(Provider device) : device_(std::move(device)) {}
+  reference_implementation(const reference_implementation&) = delete;
+  reference_implementation& operator=(const reference_implementation&) = delete;
+  ~reference_implementation() {
+    release_cached();
     for (auto& [address, b] : live_) delete b;
   }
 
   void* try_allocate(std::size_t bytes, tessera::stream_id stream = {}) {
     const std::lock_guard lock(mutex_);
-    retire(false);
+    free_completed(false);
     const std::size_t size = tessera::align_up(bytes, 512);
     const bool small = size <= 1_MiB;
     auto& pool = small ? small_ : large_;
-    block wanted{stream, size, 0, small};
+    block key{stream, size, 0, small};
     block* b = nullptr;
-    if (auto it = pool.lower_bound(&wanted); it != pool.end() && (*it)->stream == stream) {
+    if (auto it = pool.lower_bound(&key); it != pool.end() && (*it)->stream == stream) {
       b = *it;
       pool.erase(it);
     } else {
@@ -50,11 +56,11 @@ class textbook {
     const bool was_split = b->is_split();
     const std::size_t rest = b->size - size;
     if (small ? rest >= 512 : rest > 1_MiB) {
-      auto* part = new block{stream, size, b->address, small};
-      part->previous = b->previous;
-      if (part->previous != nullptr) part->previous->next = part;
-      part->next = b;
-      b->previous = part;
+      auto* front = new block{stream, size, b->address, small};
+      front->previous = b->previous;
+      if (front->previous != nullptr) front->previous->next = front;
+      front->next = b;
+      b->previous = front;
       b->address += size;
       b->size = rest;
       pool.insert(b);
@@ -62,7 +68,7 @@ class textbook {
         if (!was_split) s.inactive_split.increase(1);
         s.inactive_split_bytes.change(was_split ? -as_signed(size) : as_signed(rest));
       });
-      b = part;
+      b = front;
     } else if (was_split) {
       count(small, [&](tessera::pool_statistics& s) {
         s.inactive_split.decrease(1);
@@ -94,10 +100,10 @@ class textbook {
     });
     if (b->uses.empty()) return free(b);
     for (tessera::stream_id stream : std::exchange(b->uses, {})) {
-      typename Provider::event mark;
-      device_.record(stream, mark);
-      pending_[stream].emplace_back(mark, b);
-      ++b->awaited;
+      typename Provider::event event;
+      device_.record(stream, event);
+      pending_[stream].emplace_back(event, b);
+      ++b->events;
     }
   }
 
@@ -108,23 +114,8 @@ class textbook {
   }
 
   void trim() {
-    retire(true);
-    for (auto* pool : {&large_, &small_}) {
-      for (auto it = pool->begin(); it != pool->end();) {
-        block* const b = *it;
-        if (b->is_split()) {
-          ++it;
-          continue;
-        }
-        it = pool->erase(it);
-        device_.release(reinterpret_cast<void*>(b->address), b->size);
-        count(b->small, [&](tessera::pool_statistics& s) {
-          s.segment.decrease(1);
-          s.reserved_bytes.decrease(as_signed(b->size));
-        });
-        delete b;
-      }
-    }
+    const std::lock_guard lock(mutex_);
+    release_cached();
   }
 
   Provider& device() { return device_; }
@@ -140,7 +131,7 @@ class textbook {
     block* next = nullptr;
     bool live = false;
     std::size_t requested = 0;
-    int awaited = 0;
+    int events = 0;
     std::set<tessera::stream_id> uses{};
     [[nodiscard]] bool is_split() const { return previous != nullptr || next != nullptr; }
   };
@@ -161,13 +152,13 @@ class textbook {
   void free(block* b) {
     auto& pool = b->small ? small_ : large_;
     const std::size_t size = b->size;
-    std::int64_t pieces = 0;
+    std::int64_t split_blocks = 0;
     std::int64_t bytes = 0;
     b->live = false;
     for (block* other : {b->previous, b->next}) {
       if (other == nullptr || other->live) continue;
       pool.erase(other);
-      --pieces;
+      --split_blocks;
       bytes -= as_signed(other->size);
       block* const low = other == b->previous ? other : b;
       block* const high = other == b->previous ? b : other;
@@ -180,9 +171,12 @@ class textbook {
       delete other;
     }
     pool.insert(b);
-    if (b->is_split()) ++pieces, bytes += as_signed(b->size);
+    if (b->is_split()) {
+      ++split_blocks;
+      bytes += as_signed(b->size);
+    }
     count(b->small, [&](tessera::pool_statistics& s) {
-      s.inactive_split.change(pieces);
+      s.inactive_split.change(split_blocks);
       s.inactive_split_bytes.change(bytes);
       s.active.decrease(1);
       s.active_bytes.decrease(as_signed(size));
@@ -190,37 +184,58 @@ class textbook {
     });
   }
 
-  void retire(bool wait) {
+  void free_completed(bool wait) {
     for (auto it = pending_.begin(); it != pending_.end();) {
       auto& queue = it->second;
       while (!queue.empty()) {
-        auto& [mark, b] = queue.front();
-        if (wait ? !device_.wait(mark) : !device_.query(mark)) break;
+        auto& [event, b] = queue.front();
+        if (wait ? !device_.wait(event) : !device_.query(event)) break;
         block* const done = b;
         queue.pop_front();
-        if (--done->awaited == 0) free(done);
+        if (--done->events == 0) free(done);
       }
       it = queue.empty() ? pending_.erase(it) : std::next(it);
     }
   }
 
+  /// Waits for pending blocks, then releases every segment that holds one free block only.
+  void release_cached() {
+    free_completed(true);
+    for (auto* pool : {&large_, &small_}) {
+      for (auto it = pool->begin(); it != pool->end();) {
+        block* const b = *it;
+        if (b->is_split()) {
+          ++it;
+          continue;
+        }
+        it = pool->erase(it);
+        device_.release(reinterpret_cast<void*>(b->address), b->size);
+        count(b->small, [&](tessera::pool_statistics& s) {
+          s.segment.decrease(1);
+          s.reserved_bytes.decrease(as_signed(b->size));
+        });
+        delete b;
+      }
+    }
+  }
+
   block* grow(tessera::stream_id stream, std::size_t size, bool small) {
     const std::size_t bytes = small ? 2_MiB : size < 10_MiB ? 20_MiB : tessera::align_up(size, 2_MiB);
-    void* given = device_.acquire(bytes);
-    if (given == nullptr) {
-      trim();
-      given = device_.acquire(bytes);
+    void* segment = device_.acquire(bytes);
+    if (segment == nullptr) {
+      release_cached();
+      segment = device_.acquire(bytes);
     }
-    if (given == nullptr) return nullptr;
+    if (segment == nullptr) return nullptr;
     count(small, [&](tessera::pool_statistics& s) {
       s.segment.increase(1);
       s.reserved_bytes.increase(as_signed(bytes));
     });
-    return new block{stream, bytes, reinterpret_cast<std::uintptr_t>(given), small};
+    return new block{stream, bytes, reinterpret_cast<std::uintptr_t>(segment), small};
   }
 
   Provider device_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::set<block*, by_size> small_;
   std::set<block*, by_size> large_;
   std::unordered_map<void*, block*> live_;

@@ -6,17 +6,18 @@
 
 namespace bench {
 
-/// Random numbers, always the same ones, that cost next to nothing and touch no memory.
+/// A random number generator with a fixed seed. It is fast and reads no table, so that it adds little to a measured loop.
 ///   Source:  G. Marsaglia, Xorshift RNGs, 2003
-class dice {
+class xorshift {
  public:
-  /// Below `count`, which is less than 2^32.
+  /// Returns a number below `count`.
+  ///   Requires: count < 2^32
   std::size_t below(std::size_t count) { return ((next() >> 32) * count) >> 32; }
-  /// A size from 512 B to 2 MiB; as many fall between one power of two and the next as between any others.
+  /// Returns a size from 512 B to 2 MiB. Each interval between two powers of two is equally likely.
   std::size_t bytes() {
-    const std::uint64_t roll = next();
-    const std::size_t base = std::size_t{512} << (((roll >> 32) * 12) >> 32);
-    return base + (roll & (base - 1));
+    const std::uint64_t number = next();
+    const std::size_t base = std::size_t{512} << (((number >> 32) * 12) >> 32);
+    return base + (number & (base - 1));
   }
 
  private:
