@@ -15,7 +15,7 @@ struct arguments {
   std::vector<std::string> files;
   std::string recipe = "pytorch";    // the last that was named
   std::vector<std::string> recipes;  // all that were named
-  std::string dialect = "pytorch";
+  std::string system = "pytorch";
   std::string conf;
   std::string out;                    // a file to write
   std::string at;                     // the moment to show: peak or end

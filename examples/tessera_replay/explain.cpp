@@ -7,10 +7,9 @@
 #include <type_traits>
 #include <variant>
 
-#include <tessera/config/bad_setting.hpp>
-#include <tessera/config/dialect.hpp>
-#include <tessera/config/key.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/config/paddle.hpp>
+#include <tessera/config/parse.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
@@ -23,14 +22,14 @@
 
 namespace {
 
-using tessera::config::form;
+using tessera::config::detail::value_format;
 
-std::string shown(std::size_t value, form written) {
-  if (value == tessera::unlimited) return written == form::gibibytes_or_less ? "never" : "unlimited";
-  const std::size_t unit = written == form::mebibytes           ? tessera::operator""_MiB(1)
-                           : written == form::kibibytes         ? tessera::operator""_KiB(1)
-                           : written == form::gibibytes_or_less ? tessera::operator""_GiB(1)
-                                                                : 1;
+std::string shown(std::size_t value, value_format format) {
+  if (value == tessera::unlimited) return format == value_format::gibibytes_or_never ? "never" : "unlimited";
+  const std::size_t unit = format == value_format::mebibytes            ? tessera::operator""_MiB(1)
+                           : format == value_format::kibibytes          ? tessera::operator""_KiB(1)
+                           : format == value_format::gibibytes_or_never ? tessera::operator""_GiB(1)
+                                                                        : 1;
   if (value % unit != 0) return std::to_string(value) + " bytes";
   const char* const name = unit == 1                            ? ""
                            : unit == tessera::operator""_KiB(1) ? " KiB"
@@ -38,17 +37,17 @@ std::string shown(std::size_t value, form written) {
                                                                 : " GiB";
   return std::to_string(value / unit) + name;
 }
-std::string shown(tessera::fraction value, form) {
+std::string shown(tessera::fraction value, value_format) {
   std::string digits = std::to_string(value.billionths % 1'000'000'000);
   digits.insert(0, 9 - digits.size(), '0');
   while (digits.size() > 1 && digits.back() == '0') digits.pop_back();
   return std::to_string(value.billionths / 1'000'000'000) + "." + digits;
 }
-std::string shown(const tessera::memory_limit& value, form written) {
-  return value.bytes != tessera::unlimited ? shown(value.bytes, form::mebibytes)
-                                           : shown(value.share, written);
+std::string shown(const tessera::memory_limit& value, value_format format) {
+  return value.bytes != tessera::unlimited ? shown(value.bytes, value_format::mebibytes)
+                                           : shown(value.share, format);
 }
-std::string shown(const tessera::divisions& value, form) {
+std::string shown(const tessera::divisions& value, value_format) {
   std::string all;
   for (std::uint32_t parts : value.in_slot) all.append(all.empty() ? "[" : " ").append(std::to_string(parts));
   return all.append("] by power of two from 1 MiB on");
@@ -56,32 +55,34 @@ std::string shown(const tessera::divisions& value, form) {
 
 /// What a key is set to; what it is at its default, as its documentation says it.
 template <typename Settings, typename... More>
-std::string shown(const tessera::config::key<Settings, More...>& key, const Settings& given) {
-  std::string said(key.otherwise);
-  key.to.visit([&](auto member) {
+std::string shown(const tessera::config::detail::key_definition<Settings, More...>& key,
+                  const Settings& given) {
+  std::string said(key.default_value);
+  key.member.visit([&](auto member) {
     if (given.*member == Settings{}.*member) return;
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(given.*member)>, bool>) {
-      const std::size_t comma = key.value.find(", ");
-      std::string_view word = key.value;
-      if (key.written != form::only_word)
+      const std::size_t comma = key.allowed.find(", ");
+      std::string_view word = key.allowed;
+      if (key.format != value_format::single_choice)
         word = given.*member ? word.substr(comma + 2) : word.substr(0, comma);
       said = word.substr(0, word.find('|'));
     } else {
-      said = shown(given.*member, key.written);
+      said = shown(given.*member, key.format);
     }
   });
   return said;
 }
 
-template <typename Dialect>
+template <typename Grammar>
 int explain_in(const std::string& text) {
-  const auto parsed = tessera::config::parse<Dialect>(text);
+  const auto parsed = tessera::config::parse<Grammar>(text);
   if (const auto* const error = std::get_if<tessera::config::setting_error>(&parsed))
-    return replay::complain(tessera::config::bad_setting(Dialect::name, *error).what());
-  const auto& given = std::get<typename Dialect::settings>(parsed);
-  for (std::size_t i = 0; i < Dialect::keys.size(); ++i) {
-    const auto& key = Dialect::keys[i];
-    const bool is_set = tessera::config::is_on<Dialect>(given, static_cast<typename Dialect::key_name>(i));
+    return replay::complain(tessera::config::bad_setting(Grammar::name, *error).what());
+  const auto& given = std::get<typename Grammar::settings>(parsed);
+  for (std::size_t i = 0; i < Grammar::keys.size(); ++i) {
+    const auto& key = Grammar::keys[i];
+    const bool is_set = tessera::config::detail::differs_from_default<Grammar>(
+        given, static_cast<typename Grammar::key_name>(i));
     std::printf("%c %.*s = %s\n      %.*s\n", is_set ? '*' : ' ', static_cast<int>(key.name.size()),
                 key.name.data(), shown(key, given).c_str(), static_cast<int>(key.effect.size()),
                 key.effect.data());
@@ -93,7 +94,7 @@ int explain_in(const std::string& text) {
 
 int replay::explain(const arguments& said) {
   const std::string& text = said.files[0];
-  if (said.dialect == "pytorch") return explain_in<tessera::config::pytorch>(text);
-  if (said.dialect == "torch_npu") return explain_in<tessera::config::torch_npu>(text);
+  if (said.system == "pytorch") return explain_in<tessera::config::pytorch>(text);
+  if (said.system == "torch_npu") return explain_in<tessera::config::torch_npu>(text);
   return explain_in<tessera::config::paddle>(text);
 }

@@ -39,11 +39,11 @@ std::string read_recipe(arguments& said, std::string_view name) {
   said.recipe = said.recipes.emplace_back(name);
   return {};
 }
-std::string read_dialect(arguments& said, std::string_view name) {
+std::string read_system(arguments& said, std::string_view name) {
   constexpr std::string_view known[] = {"pytorch", "torch_npu", "paddle"};
-  said.dialect = name;
+  said.system = name;
   if (std::find(std::begin(known), std::end(known), name) != std::end(known)) return {};
-  return said.dialect + ": no such dialect; there are " + replay::listed(known) +
+  return said.system + ": no such system; there are " + replay::listed(known) +
          replay::did_you_mean(name, known);
 }
 std::string read_conf(arguments& said, std::string_view text) { return said.conf = text, std::string(); }
@@ -96,8 +96,8 @@ constexpr option options[] = {
     {"--device", "N|all", "the device of a snapshot that is meant; all if not given, one after the other",
      &read_device},
     {"--max-ns", "N", "host nanoseconds that an operation may take", &read_max_ns},
-    {"--dialect", "NAME", "pytorch (default), torch_npu or paddle: the system that the text is for",
-     &read_dialect},
+    {"--system", "NAME", "pytorch (default), torch_npu or paddle: the system that the text is for",
+     &read_system},
     {"--at", "peak|end", "the moment to show: where most is reserved, or the end of the trace", &read_at},
     {"--out", "FILE", "the file to write; its ending says the format", &read_out},
     {"--json", "", "the result as JSON", [](arguments& said, std::string_view) {
@@ -149,7 +149,7 @@ constexpr command commands[] = {
      "device and\n"
      "    host time that it names; shows what else there is, what each policy buys, and the recipe as C++\n",
      "1 nothing completes, or nothing keeps --max-ns"},
-    {"explain", &replay::explain, "TEXT", "--dialect", "",
+    {"explain", &replay::explain, "TEXT", "--system", "",
      "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n",
      ""},
     {"snapshot", &replay::snapshot, "TRACE",

@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
-#include <tessera/config/bad_setting.hpp>
-#include <tessera/config/dialect.hpp>
+#include <tessera/config/grammar.hpp>
+#include <tessera/config/parse.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/passthrough.hpp>
@@ -29,22 +29,22 @@
 namespace replay {
 
 /// Reads settings, or says what is wrong with them; characters count from behind `before`.
-template <typename Dialect>
-[[nodiscard]] std::variant<typename Dialect::settings, std::string> read_conf(const std::string& before,
+template <typename Grammar>
+[[nodiscard]] std::variant<typename Grammar::settings, std::string> read_conf(const std::string& before,
                                                                               const std::string& conf) {
   const std::string text = before + conf;
-  auto parsed = tessera::config::parse<Dialect>(text);
+  auto parsed = tessera::config::parse<Grammar>(text);
   if (auto* const error = std::get_if<tessera::config::setting_error>(&parsed)) {
     error->at -= before.size();
     return std::string(tessera::config::bad_setting("--conf", *error).what());
   }
-  return std::get<typename Dialect::settings>(parsed);
+  return std::get<typename Grammar::settings>(parsed);
 }
 
 /// Calls f.operator()<Recipe>(policies) with what the settings choose in a family; returns what is wrong, or nothing.
 template <typename Family, typename F>
 [[nodiscard]] std::string choose_in(const std::string& before, const std::string& conf, F f) {
-  const auto read = read_conf<typename Family::dialect>(before, conf);
+  const auto read = read_conf<typename Family::grammar>(before, conf);
   if (const auto* const wrong = std::get_if<std::string>(&read)) return *wrong;
   const auto& settings = std::get<typename Family::settings>(read);
   [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -57,7 +57,7 @@ template <typename Family, typename F>
 }
 
 /// Calls f.operator()<Recipe>(policies) for the recipe of a name, under the settings of a configuration string in its
-/// system's dialect and under the memory fraction, where one was set; returns what is wrong, or nothing.
+/// system's grammar and under the memory fraction, where one was set; returns what is wrong, or nothing.
 template <typename F>
 [[nodiscard]] std::string choose_recipe(const std::string& name, const std::string& conf,
                                         std::optional<double> memory_fraction, F f) {

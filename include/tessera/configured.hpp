@@ -10,9 +10,8 @@
 #include <variant>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/config/bad_setting.hpp>
-#include <tessera/config/dialect.hpp>
 #include <tessera/config/environment.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
@@ -85,7 +84,7 @@ template <typename Family, device_provider Provider, typename Front = in_one_thr
 class configured : public by_visit<configured<Family, Provider, Front, Observer, Counting>> {
  public:
   using settings_type = typename Family::settings;
-  using dialect = typename Family::dialect;
+  using grammar = typename Family::grammar;
 
   ///   Throws:  config::bad_setting where the provider has not what the recipe needs
   explicit configured(const settings_type& chosen, Provider device = Provider{}, Observer observer = {})
@@ -110,7 +109,7 @@ class configured : public by_visit<configured<Family, Provider, Front, Observer,
   }
   /// The same for a text; what it does not name is at its default then, as in PyTorch.
   [[nodiscard]] std::optional<config::setting_error> change(std::string_view text) noexcept {
-    const auto parsed = config::parse<dialect>(text);
+    const auto parsed = config::parse<grammar>(text);
     if (const auto* const error = std::get_if<config::setting_error>(&parsed)) return *error;
     return change(std::get<settings_type>(parsed));
   }
@@ -144,9 +143,12 @@ class configured : public by_visit<configured<Family, Provider, Front, Observer,
     if constexpr (provider_for<Provider, recipe>) {
       pool_.template emplace<At + 1>(std::move(device), settings_, std::move(observer));
     } else {
-      raise(config::bad_setting(
-          dialect::name,
-          {{}, {}, "it has not what these settings need", 0, config::fault::excluded_by, "the provider"}));
+      raise(config::bad_setting(grammar::name, {{},
+                                                {},
+                                                "it has not what these settings need",
+                                                0,
+                                                config::error_code::excluded_by,
+                                                "the provider"}));
     }
   }
 
@@ -170,10 +172,10 @@ class configured : public by_visit<configured<Family, Provider, Front, Observer,
     const std::size_t index = Family::index_for(settings_);
     const bool same_recipe = Family::index_for(wanted) == index;
     std::optional<config::setting_error> refused;
-    for (const auto& key : dialect::keys) {
+    for (const auto& key : grammar::keys) {
       settings_type with_it = settings_;
       settings_type without = wanted;
-      if (refused || !config::exchange(key, with_it, without)) continue;
+      if (refused || !config::detail::swap_setting(key, with_it, without)) continue;
       if (Family::index_for(with_it) != index) {
         refused = {{key.name, {}, "chooses another recipe, so it cannot change any more"}};
       } else if (same_recipe && recipe::configured(with_it) == recipe::configured(settings_) &&
@@ -199,9 +201,9 @@ class configured : public by_visit<configured<Family, Provider, Front, Observer,
 template <typename Family, std::same_as<const char*>... Variable>
   requires(sizeof...(Variable) <= 1)
 [[nodiscard]] typename Family::settings settings_from_environment(Variable... variable) {
-  const auto read = config::read_environment<typename Family::dialect>(variable...);
+  const auto read = config::read_environment<typename Family::grammar>(variable...);
   if (const auto* const error = std::get_if<config::setting_error>(&read)) {
-    const std::string_view names[] = {variable..., Family::dialect::name};
+    const std::string_view names[] = {variable..., Family::grammar::name};
     raise(config::bad_setting(names[0], *error));
   }
   return std::get<typename Family::settings>(read);

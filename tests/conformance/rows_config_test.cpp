@@ -15,59 +15,61 @@
 namespace {
 
 using namespace tessera::literals;
-using tessera::config::fault;
+using tessera::config::error_code;
 using tessera::config::pytorch;
 using tessera::config::setting_error;
 using tessera::config::torch_npu;
 
-template <typename Dialect>
-typename Dialect::settings said(std::string_view text) {
-  const auto parsed = tessera::config::parse<Dialect>(text);
-  EXPECT_EQ(parsed.index(), 0u) << Dialect::name << ": " << text;
-  return parsed.index() == 0 ? std::get<0>(parsed) : typename Dialect::settings{};
+template <typename Grammar>
+typename Grammar::settings said(std::string_view text) {
+  const auto parsed = tessera::config::parse<Grammar>(text);
+  EXPECT_EQ(parsed.index(), 0u) << Grammar::name << ": " << text;
+  return parsed.index() == 0 ? std::get<0>(parsed) : typename Grammar::settings{};
 }
-template <typename Dialect>
-void expect_refused(std::string_view text, fault what, std::string_view key, std::string_view value) {
-  const auto parsed = tessera::config::parse<Dialect>(text);
+template <typename Grammar>
+void expect_refused(std::string_view text, error_code what, std::string_view key, std::string_view value) {
+  const auto parsed = tessera::config::parse<Grammar>(text);
   const auto* const why = std::get_if<setting_error>(&parsed);
-  ASSERT_NE(why, nullptr) << Dialect::name << ": " << text;
-  EXPECT_EQ(why->what, what) << Dialect::name << ": " << text;
-  EXPECT_EQ(why->key, key) << Dialect::name << ": " << text;
-  EXPECT_EQ(why->value, value) << Dialect::name << ": " << text;
+  ASSERT_NE(why, nullptr) << Grammar::name << ": " << text;
+  EXPECT_EQ(why->code, what) << Grammar::name << ": " << text;
+  EXPECT_EQ(why->key, key) << Grammar::name << ": " << text;
+  EXPECT_EQ(why->value, value) << Grammar::name << ": " << text;
 }
-void expect_refused_by_both(std::string_view text, fault what, std::string_view key, std::string_view value) {
+void expect_refused_by_both(std::string_view text, error_code what, std::string_view key,
+                            std::string_view value) {
   expect_refused<pytorch>(text, what, key, value);
   expect_refused<torch_npu>(text, what, key, value);
 }
 
 TEST(torch_row, n043_cuda_0_divisions_are_out_of_range) {
-  expect_refused<pytorch>("roundup_power2_divisions:0", fault::out_of_range, "roundup_power2_divisions", "0");
+  expect_refused<pytorch>("roundup_power2_divisions:0", error_code::out_of_range, "roundup_power2_divisions",
+                          "0");
 }
 TEST(torch_row, n043_npu_0_divisions_are_none) {
   EXPECT_EQ(said<torch_npu>("roundup_power2_divisions:0").roundup, tessera::divisions{});
 }
 TEST(torch_row, n044_sizes_and_divisions_of_a_list_are_powers_of_two) {
-  expect_refused_by_both("roundup_power2_divisions:[65:4]", fault::out_of_range, "roundup_power2_divisions",
-                         "65");
-  expect_refused_by_both("roundup_power2_divisions:[64:3]", fault::out_of_range, "roundup_power2_divisions",
-                         "3");
+  expect_refused_by_both("roundup_power2_divisions:[65:4]", error_code::out_of_range,
+                         "roundup_power2_divisions", "65");
+  expect_refused_by_both("roundup_power2_divisions:[64:3]", error_code::out_of_range,
+                         "roundup_power2_divisions", "3");
 }
 TEST(torch_row, n045_an_unknown_key_is_an_error) {
-  expect_refused_by_both("foo:1,bar:2", fault::unknown_key, "foo", "");
+  expect_refused_by_both("foo:1,bar:2", error_code::unknown_key, "foo", "");
 }
 TEST(torch_row, n046_a_threshold_above_1_is_an_error) {
-  expect_refused_by_both("garbage_collection_threshold:1.2", fault::out_of_range,
+  expect_refused_by_both("garbage_collection_threshold:1.2", error_code::out_of_range,
                          "garbage_collection_threshold", "1.2");
 }
 TEST(torch_row, n047_a_max_split_size_below_20_is_an_error) {
-  expect_refused_by_both("max_split_size_mb:2", fault::out_of_range, "max_split_size_mb", "2");
+  expect_refused_by_both("max_split_size_mb:2", error_code::out_of_range, "max_split_size_mb", "2");
 }
 TEST(torch_row, n048_a_max_split_size_below_the_large_segment_is_an_error_in_either_order) {
-  expect_refused<pytorch>("max_split_size_mb:20,large_segment_size_mb:25", fault::out_of_range,
+  expect_refused<pytorch>("max_split_size_mb:20,large_segment_size_mb:25", error_code::out_of_range,
                           "max_split_size_mb", "20");
-  expect_refused<pytorch>("large_segment_size_mb:25,max_split_size_mb:20", fault::out_of_range,
+  expect_refused<pytorch>("large_segment_size_mb:25,max_split_size_mb:20", error_code::out_of_range,
                           "max_split_size_mb", "20");
-  expect_refused<torch_npu>("max_split_size_mb:24,large_segment_size_mb:25", fault::out_of_range,
+  expect_refused<torch_npu>("max_split_size_mb:24,large_segment_size_mb:25", error_code::out_of_range,
                             "max_split_size_mb", "24");
 }
 TEST(torch_row, n049_cuda_a_smaller_large_segment_makes_smaller_sizes_legal) {
@@ -80,35 +82,35 @@ TEST(torch_row, n049_cuda_a_smaller_large_segment_makes_smaller_sizes_legal) {
 // torch_npu's document has its own bound for the key, whatever the size of segments.
 TEST(torch_row, n049_npu_a_max_split_size_is_above_20_all_the_same) {
   expect_refused<torch_npu>("large_segment_size_mb:15,max_split_size_mb:20,max_non_split_rounding_mb:40",
-                            fault::out_of_range, "max_split_size_mb", "20");
+                            error_code::out_of_range, "max_split_size_mb", "20");
   EXPECT_EQ(said<torch_npu>("large_segment_size_mb:15,max_split_size_mb:21").max_split_size, 21_MiB);
 }
 TEST(torch_row, n050_a_large_segment_is_above_10M) {
-  expect_refused_by_both("large_segment_size_mb:5", fault::out_of_range, "large_segment_size_mb", "5");
+  expect_refused_by_both("large_segment_size_mb:5", error_code::out_of_range, "large_segment_size_mb", "5");
 }
 TEST(torch_row, n051_a_max_split_size_below_a_larger_large_segment_is_an_error) {
-  expect_refused_by_both("large_segment_size_mb:50,max_split_size_mb:30", fault::out_of_range,
+  expect_refused_by_both("large_segment_size_mb:50,max_split_size_mb:30", error_code::out_of_range,
                          "max_split_size_mb", "30");
 }
 TEST(torch_row, n052_cuda_wrong_values_of_its_own_keys_are_errors) {
-  expect_refused<pytorch>("release_lock_on_cudamalloc:none", fault::not_one_of_its_words,
+  expect_refused<pytorch>("release_lock_on_cudamalloc:none", error_code::unknown_value,
                           "release_lock_on_cudamalloc", "none");
-  expect_refused<pytorch>("pinned_use_cuda_host_register:none", fault::not_one_of_its_words,
+  expect_refused<pytorch>("pinned_use_cuda_host_register:none", error_code::unknown_value,
                           "pinned_use_cuda_host_register", "none");
-  expect_refused<pytorch>("pinned_num_register_threads:none", fault::not_a_number,
+  expect_refused<pytorch>("pinned_num_register_threads:none", error_code::not_a_number,
                           "pinned_num_register_threads", "none");
-  expect_refused<pytorch>("pinned_num_register_threads:1024", fault::out_of_range,
+  expect_refused<pytorch>("pinned_num_register_threads:1024", error_code::out_of_range,
                           "pinned_num_register_threads", "1024");
 }
 TEST(torch_row, n053_a_memory_fraction_out_of_range_is_an_error_that_names_its_key) {
   constexpr std::string_view key = "per_process_memory_fraction";
-  const auto expect = [&](std::string_view value, fault what) {
+  const auto expect = [&](std::string_view value, error_code what) {
     expect_refused_by_both(std::string(key) + ":" + std::string(value), what, key, value);
   };
-  expect("-0.1", fault::not_a_number);
-  expect("1.1", fault::out_of_range);
-  expect("2.0", fault::out_of_range);
-  expect("", fault::missing_value);
+  expect("-0.1", error_code::not_a_number);
+  expect("1.1", error_code::out_of_range);
+  expect("2.0", error_code::out_of_range);
+  expect("", error_code::missing_value);
 }
 TEST(torch_row, n055_a_comma_may_end_the_text) {
   EXPECT_EQ(said<pytorch>("expandable_segments:False,"), pytorch::settings{});
@@ -120,12 +122,12 @@ TEST(torch_row, n056_cuda_expandable_segments_go_with_max_split_size) {
   EXPECT_EQ(both.max_split_size, 40_MiB);
 }
 TEST(torch_row, n056_npu_expandable_segments_exclude_max_split_size) {
-  expect_refused<torch_npu>("expandable_segments:True,max_split_size_mb:40", fault::excluded_by,
+  expect_refused<torch_npu>("expandable_segments:True,max_split_size_mb:40", error_code::excluded_by,
                             "max_split_size_mb", "");
 }
 // PyTorch checks no delimiter, and so takes this one; the released torch_npu does not.
 TEST(torch_row, n057_a_wrong_delimiter_is_an_error_unlike_in_pytorch) {
-  expect_refused_by_both("max_split_size_mb,40", fault::missing_value, "max_split_size_mb", ",");
+  expect_refused_by_both("max_split_size_mb,40", error_code::missing_value, "max_split_size_mb", ",");
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include <tessera/config/dialect.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/config/paddle.hpp>
 #include <tessera/interop/acl_malloc_policy.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -46,9 +46,9 @@ using npu_7 = tessera::torch_npu_pinned<"pin_memory_expandable_segments:True">;
 using npu_8 = tessera::torch_npu_pinned<"pinned_mem_register:True">;
 
 /// What Paddle's FLAGS_* say.
-template <tessera::config::text Flags>
+template <tessera::config::fixed_string Flags>
 inline constexpr tessera::config::paddle_settings paddle_flags =
-    tessera::config::settings_in<tessera::config::paddle, Flags>();
+    tessera::config::detail::settings_in<tessera::config::paddle, Flags>();
 using paddle_growing = tessera::paddle<"FLAGS_allocator_strategy=auto_growth">;
 using paddle_ahead = tessera::paddle<"FLAGS_allocator_strategy=naive_best_fit">;
 using paddle_ahead_by_0_4 =

@@ -1,4 +1,4 @@
-// expect first: setting_refused<tessera::config::fault::out_of_range, tessera::config::pytorch_key::max_split_size_mb, 18
+// expect first: setting_refused<tessera::config::error_code::out_of_range, tessera::config::pytorch_key::max_split_size_mb, 18
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

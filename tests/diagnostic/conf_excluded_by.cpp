@@ -1,4 +1,4 @@
-// expect first: setting_refused<tessera::config::fault::excluded_by, tessera::config::torch_npu_key::max_split_size_mb, tessera::config::torch_npu_key::expandable_segments, 25
+// expect first: setting_refused<tessera::config::error_code::excluded_by, tessera::config::torch_npu_key::max_split_size_mb, tessera::config::torch_npu_key::expandable_segments, 25
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

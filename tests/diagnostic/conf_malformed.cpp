@@ -1,4 +1,4 @@
-// expect first: setting_refused<tessera::config::fault::malformed, tessera::config::paddle_key::FLAGS_free_idle_chunk, 23
+// expect first: setting_refused<tessera::config::error_code::malformed, tessera::config::paddle_key::FLAGS_free_idle_chunk, 23
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -1,4 +1,4 @@
-// expect first: setting_refused<tessera::config::fault::unknown_key, 'm', 'a', 'x', '_', 's', 'p', 'l', 'i', 't', 0
+// expect first: setting_refused<tessera::config::error_code::unknown_key, 'm', 'a', 'x', '_', 's', 'p', 'l', 'i', 't', 0
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

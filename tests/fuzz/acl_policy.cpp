@@ -6,7 +6,7 @@
 #include <string_view>
 #include <variant>
 
-#include <tessera/config/bad_setting.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/interop/acl_malloc_policy.hpp>
 
 #include "fuzz.hpp"
@@ -19,9 +19,9 @@ using namespace tessera::config;
 /// The names that a number is made of.
 std::string names_of(std::uint32_t value) {
   std::string names;
-  for (const acl_enumerator& each : acl_enumerators) {
-    const bool is_page = each.value <= acl_pages;
-    if (is_page ? each.value != (value & acl_pages) : (value & each.value) == 0) continue;
+  for (const config::detail::acl_enumerator& each : config::detail::acl_enumerators) {
+    const bool is_page = each.value <= config::detail::acl_page_mask;
+    if (is_page ? each.value != (value & config::detail::acl_page_mask) : (value & each.value) == 0) continue;
     names += (names.empty() ? "" : " | ") + std::string(each.name);
   }
   return names;
@@ -34,9 +34,10 @@ void expect_kept(const page_choice& choice) {
   fuzz::expect(by_number.index() == 0 && std::get<0>(by_number) == choice, "the number means the same");
   const auto by_name = parse_acl_malloc_policy(std::string_view(names_of(value)));
   fuzz::expect(by_name.index() == 0 && std::get<0>(by_name) == choice, "the names mean the same");
-  for (unsigned i = 0; i < acl_product_names.size(); ++i) {
-    const acl_verdict said = check(choice, static_cast<acl_product>(i));
-    fuzz::expect(!said.rule.empty() && said.product == acl_product_names[i], "a verdict has a rule");
+  for (unsigned i = 0; i < config::detail::acl_product_names.size(); ++i) {
+    const acl_support_result said = check_acl_support(choice, static_cast<acl_product>(i));
+    fuzz::expect(!said.rule.empty() && said.product == config::detail::acl_product_names[i],
+                 "a verdict has a rule");
   }
 }
 
@@ -46,7 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto by_name = parse_acl_malloc_policy(text);
   if (const auto* const why = std::get_if<setting_error>(&by_name)) {
-    fuzz::expect(!why->rule.empty() && why->at <= size, "an error has a rule and a place in the text");
+    fuzz::expect(!why->rule.empty() && why->offset <= size, "an error has a rule and a place in the text");
     fuzz::expect(*bad_setting("policy", *why).what() != '\0', "an error has words");
   } else {
     expect_kept(std::get<0>(by_name));
@@ -54,8 +55,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto value = static_cast<std::uint32_t>(fuzz::input(data, size).number(4));
   const auto by_number = parse_acl_malloc_policy(value);
   if (const auto* const why = std::get_if<setting_error>(&by_number)) {
-    fuzz::expect(!why->rule.empty() && why->at < 32, "an error has a rule and a bit");
-    fuzz::expect((value >> why->at & 1) != 0, "the bit is set");
+    fuzz::expect(!why->rule.empty() && why->offset < 32, "an error has a rule and a bit");
+    fuzz::expect((value >> why->offset & 1) != 0, "the bit is set");
   } else {
     fuzz::expect(acl_value(std::get<0>(by_number)) == value, "a number is read as it is");
     expect_kept(std::get<0>(by_number));

@@ -240,7 +240,7 @@ void drive_configured(fuzz::input& in) {
   using pool_type = configured<Family, simulated_device>;
   settings chosen{};
   const std::size_t length = in.below(64);
-  const auto parsed = config::parse<typename Family::dialect>(in.text(length));
+  const auto parsed = config::parse<typename Family::grammar>(in.text(length));
   if (const settings* const given = std::get_if<settings>(&parsed)) chosen = *given;
   pool_type pool(chosen, device_in(in));
   user<pool_type>(pool, in).run();

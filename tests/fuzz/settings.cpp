@@ -8,8 +8,7 @@
 #include <string_view>
 #include <variant>
 
-#include <tessera/config/bad_setting.hpp>
-#include <tessera/config/dialect.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/config/paddle.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
@@ -35,18 +34,18 @@ std::string gibibytes(std::size_t bytes) {
 /// A value as its key wants it written; empty where it cannot be.
 template <typename Key>
 std::string words_of(const Key& k, bool on) {
-  if (k.written == form::only_word) return std::string(k.value);
-  const std::size_t comma = k.value.find(',');
+  if (k.format == config::detail::value_format::single_choice) return std::string(k.allowed);
+  const std::size_t comma = k.allowed.find(',');
   const std::string_view of =
-      on ? k.value.substr(k.value.find_first_not_of(" ", comma + 1)) : k.value.substr(0, comma);
+      on ? k.allowed.substr(k.allowed.find_first_not_of(" ", comma + 1)) : k.allowed.substr(0, comma);
   return std::string(of.substr(0, of.find_first_of(",|")));
 }
 template <typename Key>
 std::string words_of(const Key& k, std::size_t n) {
-  switch (k.written) {
-    case form::mebibytes: return std::to_string(n == unlimited ? unlimited : n >> 20);
-    case form::kibibytes: return std::to_string(n >> 10);
-    case form::gibibytes_or_less:
+  switch (k.format) {
+    case config::detail::value_format::mebibytes: return std::to_string(n == unlimited ? unlimited : n >> 20);
+    case config::detail::value_format::kibibytes: return std::to_string(n >> 10);
+    case config::detail::value_format::gibibytes_or_never:
       return n == unlimited ? "-1" : n >= unlimited >> 4 ? std::string() : gibibytes(n);
     default: return std::to_string(n);
   }
@@ -62,7 +61,7 @@ std::string words_of(const Key&, const memory_limit& most) {
 }
 template <typename Key>
 std::string words_of(const Key& k, const divisions& table) {
-  if (table == divisions{} && k.written == form::divisions_or_zero) return "0";
+  if (table == divisions{} && k.format == config::detail::value_format::divisions_or_zero) return "0";
   std::string list;
   for (std::size_t i = 0; i < divisions::slots; ++i)
     list +=
@@ -71,58 +70,58 @@ std::string words_of(const Key& k, const divisions& table) {
 }
 
 /// Whether a key counts as written or not, whatever it is set to.
-template <typename Dialect>
+template <typename Grammar>
 bool is_noted(std::size_t index) {
-  for (const auto& least : Dialect::least_sizes) {
+  for (const auto& least : Grammar::min_sizes) {
     if (static_cast<std::size_t>(least.size) == index) return true;
   }
   return false;
 }
 
-template <typename Dialect>
-void expect_kept(const typename Dialect::settings& given) {
+template <typename Grammar>
+void expect_kept(const typename Grammar::settings& given) {
   std::string text;
-  for (std::size_t i = 0; i < Dialect::keys.size(); ++i) {
-    const auto& k = Dialect::keys[i];
+  for (std::size_t i = 0; i < Grammar::keys.size(); ++i) {
+    const auto& k = Grammar::keys[i];
     bool possible = true;
-    k.to.visit([&](auto member) {
-      if (given.*member == typename Dialect::settings{}.*member && !is_noted<Dialect>(i)) return;
+    k.member.visit([&](auto member) {
+      if (given.*member == typename Grammar::settings{}.*member && !is_noted<Grammar>(i)) return;
       const std::string value = words_of(k, given.*member);
       possible = !value.empty();
-      text.append(k.name).append(Dialect::assign).append(value) += ',';
+      text.append(k.name).append(Grammar::assign).append(value) += ',';
     });
     if (!possible) return;
   }
-  const auto again = parse<Dialect>(text);
+  const auto again = parse<Grammar>(text);
   const bool same = again.index() == 0 && std::get<0>(again) == given;
   if (!same) std::fprintf(stderr, "%s\n", text.c_str());
   fuzz::expect(same, "settings that are written down are read again");
 }
 
-template <typename Dialect>
+template <typename Grammar>
 void read(std::string_view text) {
-  const auto parsed = parse<Dialect>(text);
+  const auto parsed = parse<Grammar>(text);
   if (const auto* const why = std::get_if<setting_error>(&parsed)) {
-    const char* const flaw = config_test::flaw_of<Dialect>(*why, text);
+    const char* const flaw = config_test::flaw_of<Grammar>(*why, text);
     fuzz::expect(flaw == nullptr, flaw);
-    const bad_setting said(Dialect::name, *why);
+    const bad_setting said(Grammar::name, *why);
     fuzz::expect(std::string_view(said.what()).ends_with(why->rule), "an error is said with its rule");
     return;
   }
   const auto& given = std::get<0>(parsed);
-  const char* const flaw = config_test::flaw_of<Dialect>(given);
+  const char* const flaw = config_test::flaw_of<Grammar>(given);
   fuzz::expect(flaw == nullptr, flaw);
-  expect_kept<Dialect>(given);
+  expect_kept<Grammar>(given);
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::input in(data, size);
-  const std::size_t dialect = in.below(3);
+  const std::size_t grammar = in.below(3);
   const std::string_view text = in.text(size);
-  if (dialect == 0) read<config::pytorch>(text);
-  if (dialect == 1) read<config::torch_npu>(text);
-  if (dialect == 2) read<config::paddle>(text);
+  if (grammar == 0) read<config::pytorch>(text);
+  if (grammar == 1) read<config::torch_npu>(text);
+  if (grammar == 2) read<config::paddle>(text);
   return 0;
 }

@@ -66,7 +66,7 @@ TEST(configured, refuses_a_change_that_it_cannot_make_and_says_of_which_key) {
   EXPECT_EQ(read_before->key, "pinned_free_catch_all");
   const auto broken = pool.change("max_split_size_mb:2");
   ASSERT_TRUE(broken);
-  EXPECT_EQ(broken->at, 18u);
+  EXPECT_EQ(broken->offset, 18u);
   EXPECT_EQ(pool.settings().max_split_size, 64_MiB);
   pool.visit([]<typename Pool>(Pool& in) {
     if constexpr (requires { in.settings().split.max; }) {

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include <tessera/concurrent/background_reclaiming.hpp>
-#include <tessera/config/bad_setting.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/configured.hpp>
@@ -86,8 +86,8 @@ class pinned_host : public by_visit<pinned_host<Family, Host, Device...>> {
     } else if constexpr (sizeof...(Device) > 0) {
       pool_.template emplace<2>(chosen, host_, device...);
     } else {
-      raise(config::bad_setting(Family::dialect::name, {key, "True", "there is no device to register with", 0,
-                                                        config::fault::excluded_by, "the provider"}));
+      raise(config::bad_setting(Family::grammar::name, {key, "True", "there is no device to register with", 0,
+                                                        config::error_code::excluded_by, "the provider"}));
     }
   }
   pinned_host(const pinned_host&) = delete;

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include <tessera/config/dialect.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/recipe/preset.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -16,10 +16,10 @@ namespace tessera {
 ///
 ///     constexpr tessera::config::pytorch_settings said{.max_split_size = 128_MiB, .expandable_segments = true};
 ///     using recipe = tessera::pytorch_family::under<said>;  // a pytorch_expandable that begins with 128 MiB
-template <typename Dialect, typename... Recipe>
+template <typename Grammar, typename... Recipe>
 struct family {
-  using dialect = Dialect;
-  using settings = typename Dialect::settings;
+  using grammar = Grammar;
+  using settings = typename Grammar::settings;
   static constexpr std::size_t count = sizeof...(Recipe);
   template <std::size_t Index>
   using recipe_at = std::tuple_element_t<Index, std::tuple<Recipe...>>;
@@ -39,7 +39,7 @@ struct family {
       std::conditional_t<Given == settings{}, chosen<Given>, preset<chosen<Given>, settings{Given}>>;
   /// The same for a text; one that is refused does not compile.
   template <auto Text>
-  using from = under<config::settings_in<Dialect, Text>()>;
+  using from = under<config::detail::settings_in<Grammar, Text>()>;
 };
 
 }  // namespace tessera

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
+#include <tessera/config/grammar.hpp>
 #include <tessera/config/pytorch.hpp>
-#include <tessera/config/text.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
@@ -109,9 +109,9 @@ using torch_npu_pinned_family = family<config::torch_npu, pinned, pinned_expanda
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     using recipe = tessera::pytorch_pinned<"pinned_max_cached_size_mb:64">;
 ///     tessera::caching_allocator<recipe, tessera::host_pinned> pinned;
-template <config::text Conf = "">
+template <config::fixed_string Conf = "">
 using pytorch_pinned = pytorch_pinned_family::from<Conf>;
-template <config::text Conf = "">
+template <config::fixed_string Conf = "">
 using torch_npu_pinned = torch_npu_pinned_family::from<Conf>;
 
 }  // namespace tessera

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/config/grammar.hpp>
 #include <tessera/config/pytorch.hpp>
-#include <tessera/config/text.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/recipe/cuda_async.hpp>
@@ -92,7 +92,7 @@ using pytorch_family = family<config::pytorch, pytorch_native, pytorch_expandabl
 ///
 ///     tessera::caching_allocator<tessera::pytorch<"max_split_size_mb:128">, tessera::simulated_device> tuned;
 ///     tuned.settings().split.slack = 64_MiB;  // changed while the program runs
-template <config::text Conf = "">
+template <config::fixed_string Conf = "">
 using pytorch = pytorch_family::from<Conf>;
 
 }  // namespace tessera

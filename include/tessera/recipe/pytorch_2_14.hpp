@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
+#include <tessera/config/grammar.hpp>
 #include <tessera/config/pytorch.hpp>
-#include <tessera/config/text.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/memory_limit.hpp>
@@ -108,9 +108,9 @@ using pytorch_2_14_pinned_family = family<config::pytorch_2_14, pinned_2_14>;
 /// The recipe that such a text chooses, as in pytorch_2_14<"expandable_segments:True">.
 ///
 ///     tessera::caching_allocator<tessera::pytorch_2_14<>, tessera::simulated_device> pool;
-template <config::text Conf = "">
+template <config::fixed_string Conf = "">
 using pytorch_2_14 = pytorch_2_14_family::from<Conf>;
-template <config::text Conf = "">
+template <config::fixed_string Conf = "">
 using pytorch_2_14_pinned = pytorch_2_14_pinned_family::from<Conf>;
 
 }  // namespace tessera

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include <tessera/config/text.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
@@ -96,7 +96,7 @@ constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
 using torch_npu_family = family<config::torch_npu, torch_npu_native, torch_npu_expandable>;
 
 /// The recipe that a PYTORCH_NPU_ALLOC_CONF chooses, as in torch_npu<"max_split_size_mb:32">.
-template <config::text Conf = "">
+template <config::fixed_string Conf = "">
 using torch_npu = torch_npu_family::from<Conf>;
 
 }  // namespace tessera

@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/pinned_host.hpp>
-#include <tessera/config/dialect.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -28,7 +28,7 @@ using npu = torch_npu_pinned_family;
 
 template <typename Family>
 typename Family::settings said(std::string_view text) {
-  const auto read = config::parse<typename Family::dialect>(text);
+  const auto read = config::parse<typename Family::grammar>(text);
   EXPECT_EQ(read.index(), 0u) << text;
   return std::get<0>(read);
 }
@@ -177,7 +177,7 @@ TYPED_TEST(pinned_host_of, changes_the_numbers_that_its_recipe_reads_and_nothing
 }
 
 TYPED_TEST(pinned_host_of, reads_the_environment_of_its_system) {
-  const char* const variable = TypeParam::dialect::variables[0];
+  const char* const variable = TypeParam::grammar::variables[0];
   ::setenv(variable, "pinned_reserve_segment_size_mb:2", 1);
   auto pool = pinned_host_from_environment<TypeParam>(simulated_device{});
   EXPECT_EQ(pool.settings().pinned_reserve_segment_size, 2_MiB);

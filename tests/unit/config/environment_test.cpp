@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/config/bad_setting.hpp>
 #include <tessera/config/environment.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/config/paddle.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
@@ -18,13 +18,13 @@
 namespace {
 
 using namespace tessera::literals;
-using tessera::config::fault;
+using tessera::config::error_code;
 using tessera::config::paddle;
 using tessera::config::pytorch;
 using tessera::config::read_environment;
 using tessera::config::torch_npu;
 
-/// Each test begins and ends with no variable of any dialect set.
+/// Clears the variables of all grammars before and after each test.
 class environment : public testing::Test {
  protected:
   static void set(const char* variable, const char* text) { ASSERT_EQ(setenv(variable, text, 1), 0); }
@@ -40,33 +40,33 @@ class environment : public testing::Test {
   }
 };
 
-template <typename Dialect>
-typename Dialect::settings settings() {
-  return std::get<0>(read_environment<Dialect>());
+template <typename Grammar>
+typename Grammar::settings settings() {
+  return std::get<0>(read_environment<Grammar>());
 }
 
-TEST_F(environment, that_is_empty_leaves_the_defaults) {
+TEST_F(environment, without_variables_gives_the_defaults) {
   EXPECT_EQ(settings<pytorch>(), pytorch::settings{});
   EXPECT_EQ(settings<torch_npu>(), torch_npu::settings{});
   EXPECT_EQ(settings<paddle>(), paddle::settings{});
   EXPECT_EQ(std::get<0>(read_environment<pytorch>("MINE")), pytorch::settings{});
 }
 
-TEST_F(environment, variable_of_ones_own) {
+TEST_F(environment, reads_a_named_variable) {
   set("MINE", "max_split_size_mb:32");
   EXPECT_EQ(std::get<0>(read_environment<pytorch>("MINE")).max_split_size, 32_MiB);
   EXPECT_EQ(std::get<0>(read_environment<torch_npu>("MINE")).max_split_size, 32_MiB);
   config_tests::expect_refusal(read_environment<paddle>("MINE"),
-                               {"max_split_size_mb:32", "", "no such key", 0, fault::unknown_key});
+                               {"max_split_size_mb:32", "", "no such key", 0, error_code::unknown_key});
   EXPECT_EQ(settings<pytorch>(), pytorch::settings{});
 }
 
-TEST_F(environment, of_pytorch_is_the_first_variable_that_is_set) {
+TEST_F(environment, of_pytorch_is_the_first_variable_set) {
   set("PYTORCH_ALLOC_CONF", "max_split_size_mb:64,throw_on_cudamalloc_oom:True");
   EXPECT_EQ(settings<pytorch>().max_split_size, 64_MiB);
   set("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:32");
   EXPECT_EQ(settings<pytorch>().max_split_size, 32_MiB);
-  EXPECT_FALSE(settings<pytorch>().throw_on_oom);  // the other one is not looked at
+  EXPECT_FALSE(settings<pytorch>().throw_on_oom);  // the other variable is ignored
   set("PYTORCH_ALLOC_CONF", "wrong");
   EXPECT_EQ(settings<pytorch>().max_split_size, 32_MiB);
   set("PYTORCH_CUDA_ALLOC_CONF", "");  // is set
@@ -84,17 +84,17 @@ TEST_F(environment, of_torch_npu_is_its_own_variable) {
   EXPECT_EQ(settings<torch_npu>().base_addr_aligned, 0u);
 }
 
-TEST_F(environment, error_says_where_in_the_variable) {
+TEST_F(environment, error_has_the_position_in_the_variable) {
   set("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,backend:none");
   const auto parsed = read_environment<pytorch>();
   config_tests::expect_refusal(
-      parsed, {"backend", "none", "must be native or cudaMallocAsync", 29, fault::not_one_of_its_words});
+      parsed, {"backend", "none", "must be native or cudaMallocAsync", 29, error_code::unknown_value});
   const char* const variable = std::getenv("PYTORCH_CUDA_ALLOC_CONF");
   EXPECT_EQ(std::get<1>(parsed).value.data(), variable + 29);
   set("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:32");
-  config_tests::expect_refusal(
-      read_environment<torch_npu>(),
-      {"max_split_size_mb", "", torch_npu::expandable_rule, 25, fault::excluded_by, "expandable_segments"});
+  config_tests::expect_refusal(read_environment<torch_npu>(),
+                               {"max_split_size_mb", "", torch_npu::expandable_rule, 25,
+                                error_code::excluded_by, "expandable_segments"});
 }
 
 TEST(bad_setting, shows_no_control_characters) {
@@ -140,7 +140,7 @@ TEST_F(environment, of_paddle_is_a_variable_for_each_flag) {
                                                   .fast_eager_deletion = false}));
 }
 
-TEST_F(environment, error_of_paddle_says_which_flag_and_where_in_its_variable) {
+TEST_F(environment, error_of_paddle_has_the_flag_and_position) {
   const auto expect = [](const char* text, const tessera::config::setting_error& why) {
     set("FLAGS_gpu_memory_limit_mb", text);
     SCOPED_TRACE(text);
@@ -148,16 +148,16 @@ TEST_F(environment, error_of_paddle_says_which_flag_and_where_in_its_variable) {
   };
   constexpr std::string_view limit = "FLAGS_gpu_memory_limit_mb";
   constexpr std::string_view not_mib = "must be a whole number of MiB";
-  expect("  12x", {limit, "12x", not_mib, 2, fault::not_a_number});
-  expect("", {limit, "", not_mib, 0, fault::missing_value});
-  expect("12,", {limit, ",", "nothing may follow the value", 2, fault::malformed});
-  expect("1=2", {limit, "=", "nothing may follow the value", 1, fault::malformed});
-  // Of several, the first in the order of the table.
+  expect("  12x", {limit, "12x", not_mib, 2, error_code::not_a_number});
+  expect("", {limit, "", not_mib, 0, error_code::missing_value});
+  expect("12,", {limit, ",", "nothing may follow the value", 2, error_code::malformed});
+  expect("1=2", {limit, "=", "nothing may follow the value", 1, error_code::malformed});
+  // Of several errors, the first in the order of the table.
   set("FLAGS_fast_eager_deletion_mode", "no");
   set("FLAGS_allocator_strategy", "best");
   config_tests::expect_refusal(read_environment<paddle>(),
                                {"FLAGS_allocator_strategy", "best", "must be auto_growth or naive_best_fit",
-                                0, fault::not_one_of_its_words});
+                                0, error_code::unknown_value});
 }
 
 }  // namespace

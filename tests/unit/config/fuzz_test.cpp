@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random and mutated strings in every dialect: each is answered by settings that are in range, or by an error whose words
-// are those of the string. TESSERA_FUZZ_STRINGS in the environment says how many there are.
+// Parses random and mutated strings in every grammar. Each result is settings in range, or an error whose texts point into
+// the string. TESSERA_FUZZ_STRINGS in the environment sets the number of strings.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/config/dialect.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/config/paddle.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
@@ -26,60 +26,60 @@ namespace {
 using namespace tessera::config;
 using config_test::flaw_of;
 
-/// How many of the strings came to what: each fault, and last no fault.
+/// Counts the results: one counter for each error, and one for success at the end.
 using tally = std::array<std::size_t, 8>;
 
-template <typename Dialect>
+template <typename Grammar>
 void expect_sound(std::string_view text, tally& count) {
-  const auto parsed = parse<Dialect>(text);
+  const auto parsed = parse<Grammar>(text);
   const auto* const why = std::get_if<1>(&parsed);
   const char* const flaw =
-      why != nullptr ? flaw_of<Dialect>(*why, text) : flaw_of<Dialect>(std::get<0>(parsed));
-  ++count[why != nullptr ? static_cast<std::size_t>(why->what) : count.size() - 1];
-  ASSERT_STREQ(flaw, nullptr) << Dialect::name << ": " << text;
+      why != nullptr ? flaw_of<Grammar>(*why, text) : flaw_of<Grammar>(std::get<0>(parsed));
+  ++count[why != nullptr ? static_cast<std::size_t>(why->code) : count.size() - 1];
+  ASSERT_STREQ(flaw, nullptr) << Grammar::name << ": " << text;
 }
 
-/// Strings of a dialect, from its own words and from others.
+/// Writes strings from the keys and values of one grammar and from others.
 class writer {
  public:
-  template <typename Dialect>
+  template <typename Grammar>
   std::string any() {
     std::string text;
     switch (below(4)) {
       case 0:  // letters
         for (std::size_t n = below(24); n > 0; --n) text += letter();
         return text;
-      case 1:  // words in any order
-        for (std::size_t n = below(12); n > 0; --n) text += piece<Dialect>();
+      case 1:  // tokens in any order
+        for (std::size_t n = below(12); n > 0; --n) text += piece<Grammar>();
         return text;
-      case 2: return sentence<Dialect>();
-      default: return mutated(sentence<Dialect>());
+      case 2: return sentence<Grammar>();
+      default: return mutated(sentence<Grammar>());
     }
   }
 
  private:
   std::size_t below(std::size_t n) { return static_cast<std::size_t>(random_() % n); }
   char letter() { return below(8) == 0 ? static_cast<char>(below(256)) : letters[below(letters.size())]; }
-  template <typename Dialect>
+  template <typename Grammar>
   std::string_view key() {
-    return Dialect::keys[below(Dialect::keys.size())].name;
+    return Grammar::keys[below(Grammar::keys.size())].name;
   }
-  template <typename Dialect>
+  template <typename Grammar>
   std::string_view piece() {
     const std::size_t which = below(3);
-    return which == 0 ? key<Dialect>() : which == 1 ? values[below(std::size(values))] : delimiters[below(6)];
+    return which == 0 ? key<Grammar>() : which == 1 ? values[below(std::size(values))] : delimiters[below(6)];
   }
-  /// Keys with values, most of which do not go together.
-  template <typename Dialect>
+  /// Keys with values, most of which do not match.
+  template <typename Grammar>
   std::string sentence() {
     std::string text;
     for (std::size_t n = below(5) + 1; n > 0; --n) {
-      const auto& k = Dialect::keys[below(Dialect::keys.size())];
+      const auto& k = Grammar::keys[below(Grammar::keys.size())];
       text += k.name;
-      text += Dialect::assign;
-      if (below(3) == 0) {  // one of its words, where it has words
-        const std::size_t end = k.value.find_first_of(",|");
-        text += below(2) == 0 || end == k.value.npos ? k.value.substr(0, end) : k.value.substr(end + 1);
+      text += Grammar::assign;
+      if (below(3) == 0) {  // an allowed value, if the key has alternatives
+        const std::size_t end = k.allowed.find_first_of(",|");
+        text += below(2) == 0 || end == k.allowed.npos ? k.allowed.substr(0, end) : k.allowed.substr(end + 1);
       } else {
         text += values[below(std::size(values))];
       }
@@ -143,17 +143,17 @@ class writer {
 };
 
 std::size_t strings() {
-  const char* const said = std::getenv("TESSERA_FUZZ_STRINGS");
-  return said != nullptr ? std::strtoull(said, nullptr, 10) : 200'000;
+  const char* const setting = std::getenv("TESSERA_FUZZ_STRINGS");
+  return setting != nullptr ? std::strtoull(setting, nullptr, 10) : 200'000;
 }
 
-template <typename Dialect>
-class dialects : public testing::Test {};
-using all_dialects = testing::Types<pytorch, torch_npu, paddle>;
-TYPED_TEST_SUITE(dialects, all_dialects);
+template <typename Grammar>
+class grammars : public testing::Test {};
+using all_grammars = testing::Types<pytorch, torch_npu, paddle>;
+TYPED_TEST_SUITE(grammars, all_grammars);
 
-// What is written in one dialect is read in all.
-TYPED_TEST(dialects, answer_any_string) {
+// A string written in one grammar is parsed in all.
+TYPED_TEST(grammars, parse_any_string) {
   writer write;
   tally count{}, others{};
   for (std::size_t i = 0; i < strings(); ++i) {
@@ -164,26 +164,25 @@ TYPED_TEST(dialects, answer_any_string) {
     if (!std::is_same_v<TypeParam, paddle>) expect_sound<paddle>(text, others);
     if (this->HasFatalFailure()) return;
   }
-  // Each answer was there, but for the exclusions that a dialect does not have.
+  // Every result occurred, except exclusions in a grammar that has none.
   for (std::size_t i = 0; i < count.size(); ++i) {
-    const bool never = static_cast<fault>(i) == fault::excluded_by && TypeParam::exclusions.empty();
+    const bool never = static_cast<error_code>(i) == error_code::excluded_by && TypeParam::exclusions.empty();
     EXPECT_EQ(count[i] == 0, never) << "answer " << i;
   }
   EXPECT_GT(count.back(), strings() / 100);
 }
 
-TYPED_TEST(dialects, answer_any_beginning) {
+TYPED_TEST(grammars, parse_any_prefix) {
   std::string all;
   for (const auto& k : TypeParam::keys) all += std::string(k.name) + std::string(TypeParam::assign) + "64,";
   all += std::string(TypeParam::keys[0].name) + std::string(TypeParam::assign) + "[64:8,128:2,>:1],";
   tally count{};
   for (std::size_t n = 0; n <= all.size(); ++n) {
-    const std::string beginning =
-        all.substr(0, n);  // a text of its own, so that nothing behind it can be read
+    const std::string beginning = all.substr(0, n);  // a copy, so that reads past its end are detected
     expect_sound<TypeParam>(beginning, count);
   }
-  EXPECT_GT(count[static_cast<std::size_t>(fault::unknown_key)], 0u);
-  EXPECT_GT(count[static_cast<std::size_t>(fault::missing_value)], 0u);
+  EXPECT_GT(count[static_cast<std::size_t>(error_code::unknown_key)], 0u);
+  EXPECT_GT(count[static_cast<std::size_t>(error_code::missing_value)], 0u);
 }
 
 }  // namespace

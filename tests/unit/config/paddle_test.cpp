@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paddle's flags as its document on memory describes them: their ranges, defaults and examples.
+// Checks Paddle's flags against Paddle's document on memory: ranges, defaults and examples.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,7 +20,7 @@ using config_tests::both;
 using config_tests::refused;
 using tessera::percent;
 using tessera::unlimited;
-using tessera::config::fault;
+using tessera::config::error_code;
 using tessera::config::paddle;
 using tessera::config::paddle_settings;
 
@@ -47,7 +47,7 @@ TEST(paddle_flags, defaults) {
   EXPECT_TRUE(none.fast_eager_deletion);
 }
 
-// Each flag changes its own setting, and only that.
+// Each flag changes only its own setting.
 TEST(paddle_flags, every_flag) {
   const auto with = [](auto change) {
     paddle_settings changed;
@@ -85,7 +85,7 @@ TEST(paddle_flags, every_flag) {
             with([](s& c) { c.fast_eager_deletion = false; }));
 }
 
-// What the document writes, in its order.
+// The examples of the document, in its order.
 TEST(paddle_flags, examples_of_the_document) {
   EXPECT_EQ((both<paddle, "FLAGS_fraction_of_gpu_memory_to_use=0.4">().fraction_of_gpu_memory), percent(40));
   EXPECT_EQ((both<paddle, "FLAGS_fraction_of_gpu_memory_to_use=0">().fraction_of_gpu_memory), percent(0));
@@ -129,7 +129,7 @@ TEST(paddle_flags, a_switch_is_written_in_three_ways) {
   EXPECT_FALSE((both<paddle, "FLAGS_fast_eager_deletion_mode=False">().fast_eager_deletion));
 }
 
-TEST(paddle_flags, stand_together) {
+TEST(paddle_flags, can_be_combined) {
   const auto several = both<paddle,
                             "FLAGS_allocator_strategy=auto_growth,FLAGS_gpu_memory_limit_mb=1024,"
                             "FLAGS_eager_delete_tensor_gb=-1.0,FLAGS_fast_eager_deletion_mode=0,">();
@@ -139,12 +139,12 @@ TEST(paddle_flags, stand_together) {
   EXPECT_FALSE(several.fast_eager_deletion);
   EXPECT_EQ(settings(" FLAGS_free_idle_chunk =\t1 ,\n").free_idle_chunk, true);
   EXPECT_EQ(settings("FLAGS_gpu_memory_limit_mb=1,FLAGS_gpu_memory_limit_mb=2").gpu_memory_limit, 2_MiB);
-  // No flag goes without another.
+  // No two flags conflict.
   for (const auto& one : paddle::keys) {
     for (const auto& other : paddle::keys) {
       const auto set = [](const auto& key) {
-        return std::string(key.name) + (key.written == tessera::config::form::words
-                                            ? key.value.starts_with("auto") ? "=naive_best_fit" : "=True"
+        return std::string(key.name) + (key.format == tessera::config::detail::value_format::choice
+                                            ? key.allowed.starts_with("auto") ? "=naive_best_fit" : "=True"
                                             : "=1");
       };
       EXPECT_TRUE(is_legal(set(one) + "," + set(other))) << set(one) << set(other);
@@ -153,7 +153,7 @@ TEST(paddle_flags, stand_together) {
 }
 
 class paddle_flags_errors : public testing::TestWithParam<refused> {};
-TEST_P(paddle_flags_errors, say_key_value_rule_and_place) {
+TEST_P(paddle_flags_errors, have_key_value_rule_and_position) {
   config_tests::expect_refusal(tessera::config::parse<paddle>(GetParam().text), GetParam().why);
 }
 
@@ -178,52 +178,56 @@ constexpr std::string_view not_whole = "must be a whole number";
 INSTANTIATE_TEST_SUITE_P(
     keys, paddle_flags_errors,
     testing::Values(
-        refused{"allocator_strategy=auto_growth", {"allocator_strategy", "", unknown, 0, fault::unknown_key}},
+        refused{"allocator_strategy=auto_growth",
+                {"allocator_strategy", "", unknown, 0, error_code::unknown_key}},
         refused{"FLAGS_Allocator_strategy=auto_growth",
-                {"FLAGS_Allocator_strategy", "", unknown, 0, fault::unknown_key}},
+                {"FLAGS_Allocator_strategy", "", unknown, 0, error_code::unknown_key}},
         refused{"FLAGS_free_idle_chunk=1,max_split_size_mb=32",
-                {"max_split_size_mb", "", unknown, 24, fault::unknown_key}},
+                {"max_split_size_mb", "", unknown, 24, error_code::unknown_key}},
         refused{"FLAGS_allocator_strategy:auto_growth",
-                {"FLAGS_allocator_strategy:auto_growth", "", unknown, 0, fault::unknown_key}},
-        refused{"FLAGS_allocator_strategy", {strategy, "", no_sign, 24, fault::missing_value}},
-        refused{"FLAGS_allocator_strategy,auto_growth", {strategy, ",", no_sign, 24, fault::missing_value}},
-        refused{"FLAGS_free_idle_chunk=1=1", {idle, "=", no_comma, 23, fault::malformed}},
-        refused{"=", {"=", "", "a key is expected", 0, fault::malformed}},
-        refused{"FLAGS_free_idle_chunk=1,,", {",", "", "a key is expected", 24, fault::malformed}}));
+                {"FLAGS_allocator_strategy:auto_growth", "", unknown, 0, error_code::unknown_key}},
+        refused{"FLAGS_allocator_strategy", {strategy, "", no_sign, 24, error_code::missing_value}},
+        refused{"FLAGS_allocator_strategy,auto_growth",
+                {strategy, ",", no_sign, 24, error_code::missing_value}},
+        refused{"FLAGS_free_idle_chunk=1=1", {idle, "=", no_comma, 23, error_code::malformed}},
+        refused{"=", {"=", "", "a key is expected", 0, error_code::malformed}},
+        refused{"FLAGS_free_idle_chunk=1,,", {",", "", "a key is expected", 24, error_code::malformed}}));
 
 INSTANTIATE_TEST_SUITE_P(
     values, paddle_flags_errors,
     testing::Values(
         refused{"FLAGS_allocator_strategy=thread_local",
-                {strategy, "thread_local", not_strategy, 25, fault::not_one_of_its_words}},
-        refused{"FLAGS_allocator_strategy=", {strategy, "", not_strategy, 25, fault::missing_value}},
-        refused{"FLAGS_allocator_strategy=,", {strategy, ",", not_strategy, 25, fault::missing_value}},
+                {strategy, "thread_local", not_strategy, 25, error_code::unknown_value}},
+        refused{"FLAGS_allocator_strategy=", {strategy, "", not_strategy, 25, error_code::missing_value}},
+        refused{"FLAGS_allocator_strategy=,", {strategy, ",", not_strategy, 25, error_code::missing_value}},
         refused{"FLAGS_fraction_of_gpu_memory_to_use=1.000000001",
-                {share, "1.000000001", not_share, 36, fault::out_of_range}},
+                {share, "1.000000001", not_share, 36, error_code::out_of_range}},
         refused{"FLAGS_fraction_of_gpu_memory_to_use=-0.1",
-                {share, "-0.1", not_decimal, 36, fault::not_a_number}},
+                {share, "-0.1", not_decimal, 36, error_code::not_a_number}},
         refused{"FLAGS_fraction_of_gpu_memory_to_use=40%",
-                {share, "40%", not_decimal, 36, fault::not_a_number}},
+                {share, "40%", not_decimal, 36, error_code::not_a_number}},
         refused{"FLAGS_memory_fraction_of_eager_deletion=2",
-                {"FLAGS_memory_fraction_of_eager_deletion", "2", not_share, 40, fault::out_of_range}},
-        refused{"FLAGS_gpu_memory_limit_mb=-1", {limit, "-1", not_mib, 26, fault::not_a_number}},
-        refused{"FLAGS_gpu_memory_limit_mb=1.5", {limit, "1.5", not_mib, 26, fault::not_a_number}},
+                {"FLAGS_memory_fraction_of_eager_deletion", "2", not_share, 40, error_code::out_of_range}},
+        refused{"FLAGS_gpu_memory_limit_mb=-1", {limit, "-1", not_mib, 26, error_code::not_a_number}},
+        refused{"FLAGS_gpu_memory_limit_mb=1.5", {limit, "1.5", not_mib, 26, error_code::not_a_number}},
         refused{"FLAGS_gpu_memory_limit_mb=18446744073709551616",
-                {limit, "18446744073709551616", "must be less than 2^64", 26, fault::out_of_range}},
+                {limit, "18446744073709551616", "must be less than 2^64", 26, error_code::out_of_range}},
         refused{"FLAGS_gpu_allocator_retry_time=9007199254740992",
-                {retry, "9007199254740992", "must be less than 2^53", 31, fault::out_of_range}},
+                {retry, "9007199254740992", "must be less than 2^53", 31, error_code::out_of_range}},
         refused{"FLAGS_auto_growth_chunk_size_in_mb=1099511627776",
                 {"FLAGS_auto_growth_chunk_size_in_mb", "1099511627776", "must be less than 2^40", 35,
-                 fault::out_of_range}},
-        refused{"FLAGS_gpu_allocator_retry_time=-1", {retry, "-1", not_whole, 31, fault::not_a_number}},
-        refused{"FLAGS_gpu_allocator_retry_time=", {retry, "", not_whole, 31, fault::missing_value}},
-        refused{"FLAGS_free_idle_chunk=yes", {idle, "yes", not_bool, 22, fault::not_one_of_its_words}},
-        refused{"FLAGS_free_idle_chunk=2", {idle, "2", not_bool, 22, fault::not_one_of_its_words}},
+                 error_code::out_of_range}},
+        refused{"FLAGS_gpu_allocator_retry_time=-1", {retry, "-1", not_whole, 31, error_code::not_a_number}},
+        refused{"FLAGS_gpu_allocator_retry_time=", {retry, "", not_whole, 31, error_code::missing_value}},
+        refused{"FLAGS_free_idle_chunk=yes", {idle, "yes", not_bool, 22, error_code::unknown_value}},
+        refused{"FLAGS_free_idle_chunk=2", {idle, "2", not_bool, 22, error_code::unknown_value}},
         refused{"FLAGS_eager_delete_tensor_gb=1073741824",
-                {garbage, "1073741824", "must be less than 2^30", 29, fault::out_of_range}},
-        refused{"FLAGS_eager_delete_tensor_gb=-", {garbage, "-", not_decimal, 29, fault::not_a_number}},
-        refused{"FLAGS_eager_delete_tensor_gb=-x", {garbage, "-x", not_decimal, 29, fault::not_a_number}},
-        refused{"FLAGS_eager_delete_tensor_gb=", {garbage, "", not_decimal, 29, fault::missing_value}},
-        refused{"FLAGS_eager_delete_tensor_gb=--1", {garbage, "--1", not_decimal, 29, fault::not_a_number}}));
+                {garbage, "1073741824", "must be less than 2^30", 29, error_code::out_of_range}},
+        refused{"FLAGS_eager_delete_tensor_gb=-", {garbage, "-", not_decimal, 29, error_code::not_a_number}},
+        refused{"FLAGS_eager_delete_tensor_gb=-x",
+                {garbage, "-x", not_decimal, 29, error_code::not_a_number}},
+        refused{"FLAGS_eager_delete_tensor_gb=", {garbage, "", not_decimal, 29, error_code::missing_value}},
+        refused{"FLAGS_eager_delete_tensor_gb=--1",
+                {garbage, "--1", not_decimal, 29, error_code::not_a_number}}));
 
 }  // namespace

@@ -22,7 +22,7 @@ namespace {
 using namespace tessera::literals;
 using config_tests::both;
 using tessera::divisions;
-using tessera::config::fault;
+using tessera::config::error_code;
 using tessera::config::pytorch;
 using tessera::config::pytorch_settings;
 using tessera::config::setting_error;
@@ -43,10 +43,10 @@ constexpr std::string_view by_4 = "roundup_power2_divisions:4";
 constexpr std::string_view by_list = "roundup_power2_divisions:[64:8,128:2,256:2,512:2,1024:1,>:1]";
 constexpr std::string_view with_gap = "roundup_power2_divisions:[8:1,64:4,128:8,256:2,>:16]";
 
-// The parser works in constant expressions.
+// The parser is usable in constant expressions.
 static_assert(settings("") == pytorch_settings{});
 static_assert(settings("max_split_size_mb:32,garbage_collection_threshold:0.6").max_split_size == 32_MiB);
-static_assert(error("foo:1,bar:2") == setting_error{"foo", "", "no such key", 0, fault::unknown_key});
+static_assert(error("foo:1,bar:2") == setting_error{"foo", "", "no such key", 0, error_code::unknown_key});
 
 TEST(pytorch_conf, defaults) {
   const pytorch_settings none = both<pytorch, "">();
@@ -70,7 +70,7 @@ TEST(pytorch_conf, defaults) {
   EXPECT_EQ(settings(" \t\n"), none);
 }
 
-// Each key changes its own setting, and only that.
+// Each key changes only its own setting.
 TEST(pytorch_conf, every_key) {
   const auto with = [](auto change) {
     pytorch_settings changed;
@@ -135,7 +135,7 @@ TEST(pytorch_conf, ends_of_ranges_are_legal) {
   EXPECT_EQ((both<pytorch, "expandable_segments_reserve:0.000000001">().expandable_segments_reserve),
             tessera::fraction{1});
   EXPECT_EQ((both<pytorch, "expandable_segments_reserve:0.5g">().expandable_segments_reserve), 512_MiB);
-  // What is more than there can be is all there can be, and no share of anything overflows.
+  // Values beyond the maximum saturate, and no fraction overflows.
   EXPECT_EQ((both<pytorch, "expandable_segments_reserve:99999999999999999999G">()
                  .expandable_segments_reserve.bytes),
             tessera::unlimited - 1);
@@ -146,8 +146,8 @@ TEST(pytorch_conf, ends_of_ranges_are_legal) {
   EXPECT_EQ((both<pytorch, "expandable_segments_reserve_by_class:[]">()), pytorch_settings{});
 }
 
-// PyTorch has no exclusion, where torch_npu has some.
-TEST(pytorch_conf, every_key_goes_with_every_other) {
+// PyTorch has no exclusions; torch_npu has some.
+TEST(pytorch_conf, no_two_keys_conflict) {
   constexpr std::string_view on[] = {"backend:cudaMallocAsync",
                                      "max_split_size_mb:64",
                                      "max_non_split_rounding_mb:64",
@@ -178,12 +178,12 @@ TEST(pytorch_conf, every_key_goes_with_every_other) {
   }
 }
 
-TEST(pytorch_conf, the_last_of_equal_keys_counts) {
+TEST(pytorch_conf, the_last_of_equal_keys_wins) {
   EXPECT_EQ(settings("max_split_size_mb:64,max_split_size_mb:32").max_split_size, 32_MiB);
   EXPECT_EQ(settings("roundup_power2_divisions:4,roundup_power2_divisions:[1:2]").roundup.in_slot[3], 0u);
 }
 
-TEST(pytorch_conf, blanks_do_not_count) {
+TEST(pytorch_conf, blanks_are_ignored) {
   EXPECT_EQ(settings(" max_split _size_mb :\t4 0 ,\n").max_split_size, 40_MiB);
   EXPECT_EQ(settings("roundup_power2_divisions : [ 64 : 8 , > : 1 ] "),
             settings("roundup_power2_divisions:[64:8,>:1]"));
@@ -201,7 +201,7 @@ TEST(pytorch_conf, a_trailing_comma_is_accepted) {
 TEST(pytorch_conf, sizes) {
   EXPECT_EQ(settings("max_split_size_mb:21").max_split_size, 21_MiB);
   EXPECT_EQ(settings("max_split_size_mb:000000000000000000000000021").max_split_size, 21_MiB);
-  // What exceeds the address space is no bound.
+  // A size beyond the address space means unlimited.
   EXPECT_EQ(settings("max_split_size_mb:17592186044415").max_split_size, std::size_t{17592186044415} << 20);
   EXPECT_EQ(settings("max_split_size_mb:17592186044416").max_split_size, tessera::unlimited);
   EXPECT_EQ(settings("max_split_size_mb:18446744073709551615").max_split_size, tessera::unlimited);
@@ -216,7 +216,7 @@ TEST(pytorch_conf, fractions) {
             tessera::percent(60));
 }
 
-// What PyTorch's own tests, and its source, say of blocks under roundup_power2_divisions.
+// Block sizes under roundup_power2_divisions, from PyTorch's tests and source.
 TEST(pytorch_conf, blocks_by_one_number) {
   EXPECT_EQ(block(by_4, 84_MiB), 96_MiB);
   EXPECT_EQ(block("", 84_MiB), 84_MiB);
@@ -267,11 +267,11 @@ TEST(pytorch_conf, ends_of_a_list) {
   but_slot_0.in_slot[0] = 0;
   EXPECT_EQ(settings("roundup_power2_divisions:[>:4]").roundup, but_slot_0);
 
-  // The first size fills all smaller slots, also behind a `>`.
+  // The first size also covers all smaller slots, even after a `>`.
   const divisions turned{{2, 2, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4}};
   EXPECT_EQ(settings("roundup_power2_divisions:[>:4,2:2]").roundup, turned);
 
-  // Sizes beyond the last slot mean the last slot, and leave nothing to `>`.
+  // Sizes beyond the last slot mean the last slot; then `>` covers nothing.
   EXPECT_EQ(settings("roundup_power2_divisions:[9223372036854775808:4,>:8]").roundup, divisions::all(4));
   EXPECT_EQ(settings("roundup_power2_divisions:[32768:4]").roundup, divisions::all(4));
   EXPECT_EQ(settings("roundup_power2_divisions:[1:2147483648]").roundup.in_slot[0], 2147483648u);
@@ -282,7 +282,7 @@ TEST(pytorch_conf, ends_of_a_list) {
 using config_tests::refused;
 class pytorch_conf_errors : public testing::TestWithParam<refused> {};
 
-TEST_P(pytorch_conf_errors, say_key_value_rule_and_place) {
+TEST_P(pytorch_conf_errors, have_key_value_rule_and_position) {
   config_tests::expect_refusal(tessera::config::parse<pytorch>(GetParam().text), GetParam().why);
 }
 
@@ -307,92 +307,101 @@ constexpr std::string_view not_parts = "divisions must be a power of two below 2
 constexpr std::string_view not_parts_or_0 = "divisions must be 0 or a power of two below 2^32";
 constexpr std::string_view not_size = "a size must be a power of two in MiB, or >";
 constexpr std::string_view no_size_colon = "a ':' must follow the size";
-constexpr std::string_view not_parted = "a ',' must part entries, and a ']' end them";
+constexpr std::string_view not_separated = "a ',' must separate entries, and a ']' must end them";
 
 INSTANTIATE_TEST_SUITE_P(
     keys, pytorch_conf_errors,
     testing::Values(
-        refused{"foo:1,bar:2", {"foo", "", unknown, 0, fault::unknown_key}},
-        refused{"Backend:native", {"Backend", "", unknown, 0, fault::unknown_key}},
-        refused{"max_split_size_mb:64,page_size:1g", {"page_size", "", unknown, 21, fault::unknown_key}},
-        refused{",", {",", "", no_key, 0, fault::malformed}},
-        refused{"[", {"[", "", no_key, 0, fault::malformed}},
-        refused{",max_split_size_mb:64", {",", "", no_key, 0, fault::malformed}},
-        refused{"max_split_size_mb:64,,backend:native", {",", "", no_key, 21, fault::malformed}},
-        refused{"max_split_size_mb", {split, "", no_colon, 17, fault::missing_value}},
-        refused{"max_split_size_mb,40", {split, ",", no_colon, 17, fault::missing_value}},
-        refused{"max_split_size_mb:64:", {split, ":", no_comma, 20, fault::malformed}},
-        refused{"roundup_power2_divisions:[1:2]]", {roundup, "]", no_comma, 30, fault::malformed}},
+        refused{"foo:1,bar:2", {"foo", "", unknown, 0, error_code::unknown_key}},
+        refused{"Backend:native", {"Backend", "", unknown, 0, error_code::unknown_key}},
+        refused{"max_split_size_mb:64,page_size:1g", {"page_size", "", unknown, 21, error_code::unknown_key}},
+        refused{",", {",", "", no_key, 0, error_code::malformed}},
+        refused{"[", {"[", "", no_key, 0, error_code::malformed}},
+        refused{",max_split_size_mb:64", {",", "", no_key, 0, error_code::malformed}},
+        refused{"max_split_size_mb:64,,backend:native", {",", "", no_key, 21, error_code::malformed}},
+        refused{"max_split_size_mb", {split, "", no_colon, 17, error_code::missing_value}},
+        refused{"max_split_size_mb,40", {split, ",", no_colon, 17, error_code::missing_value}},
+        refused{"max_split_size_mb:64:", {split, ":", no_comma, 20, error_code::malformed}},
+        refused{"roundup_power2_divisions:[1:2]]", {roundup, "]", no_comma, 30, error_code::malformed}},
         refused{"roundup_power2_divisions:[1:2]backend:native",
-                {roundup, "backend", no_comma, 30, fault::malformed}}));
+                {roundup, "backend", no_comma, 30, error_code::malformed}}));
 
 INSTANTIATE_TEST_SUITE_P(
     values, pytorch_conf_errors,
     testing::Values(
-        refused{"max_split_size_mb:", {split, "", not_mib, 18, fault::missing_value}},
-        refused{"max_split_size_mb:2", {split, "2", too_small, 18, fault::out_of_range}},
+        refused{"max_split_size_mb:", {split, "", not_mib, 18, error_code::missing_value}},
+        refused{"max_split_size_mb:2", {split, "2", too_small, 18, error_code::out_of_range}},
         refused{"max_split_size_mb:20,large_segment_size_mb:25",
-                {split, "20", too_small, 18, fault::out_of_range}},
+                {split, "20", too_small, 18, error_code::out_of_range}},
         refused{"large_segment_size_mb:10",
                 {"large_segment_size_mb", "10", "must be greater than 10 and less than 2^40", 22,
-                 fault::out_of_range}},
+                 error_code::out_of_range}},
         refused{"pinned_num_register_threads:3",
                 {"pinned_num_register_threads", "3", "must be a power of two of at most 128", 28,
-                 fault::out_of_range}},
+                 error_code::out_of_range}},
         refused{"pinned_reserve_segment_size_mb:0",
                 {"pinned_reserve_segment_size_mb", "0", "must be greater than 0 and less than 2^40", 31,
-                 fault::out_of_range}},
-        refused{"max_split_size_mb:-1", {split, "-1", not_mib, 18, fault::not_a_number}},
-        refused{"max_split_size_mb:+40", {split, "+40", not_mib, 18, fault::not_a_number}},
-        refused{"max_split_size_mb:40abc", {split, "40abc", not_mib, 18, fault::not_a_number}},
-        refused{"max_split_size_mb:40.0", {split, "40.0", not_mib, 18, fault::not_a_number}},
-        refused{"max_split_size_mb:[40]", {split, "[", not_mib, 18, fault::not_a_number}},
+                 error_code::out_of_range}},
+        refused{"max_split_size_mb:-1", {split, "-1", not_mib, 18, error_code::not_a_number}},
+        refused{"max_split_size_mb:+40", {split, "+40", not_mib, 18, error_code::not_a_number}},
+        refused{"max_split_size_mb:40abc", {split, "40abc", not_mib, 18, error_code::not_a_number}},
+        refused{"max_split_size_mb:40.0", {split, "40.0", not_mib, 18, error_code::not_a_number}},
+        refused{"max_split_size_mb:[40]", {split, "[", not_mib, 18, error_code::not_a_number}},
         refused{"max_split_size_mb:18446744073709551616",
-                {split, "18446744073709551616", "must be less than 2^64", 18, fault::out_of_range}},
-        refused{"max_non_split_rounding_mb:19", {slack, "19", too_small, 26, fault::out_of_range}},
-        refused{"garbage_collection_threshold:1.2", {collect, "1.2", not_inside, 29, fault::out_of_range}},
-        refused{"garbage_collection_threshold:1", {collect, "1", not_inside, 29, fault::out_of_range}},
-        refused{"garbage_collection_threshold:0", {collect, "0", not_inside, 29, fault::out_of_range}},
-        refused{"garbage_collection_threshold:0.0", {collect, "0.0", not_inside, 29, fault::out_of_range}},
+                {split, "18446744073709551616", "must be less than 2^64", 18, error_code::out_of_range}},
+        refused{"max_non_split_rounding_mb:19", {slack, "19", too_small, 26, error_code::out_of_range}},
+        refused{"garbage_collection_threshold:1.2",
+                {collect, "1.2", not_inside, 29, error_code::out_of_range}},
+        refused{"garbage_collection_threshold:1", {collect, "1", not_inside, 29, error_code::out_of_range}},
+        refused{"garbage_collection_threshold:0", {collect, "0", not_inside, 29, error_code::out_of_range}},
+        refused{"garbage_collection_threshold:0.0",
+                {collect, "0.0", not_inside, 29, error_code::out_of_range}},
         refused{"garbage_collection_threshold:0.1234567891",
-                {collect, "0.1234567891", not_decimal, 29, fault::not_a_number}},
-        refused{"garbage_collection_threshold:-0.5", {collect, "-0.5", not_decimal, 29, fault::not_a_number}},
-        refused{"garbage_collection_threshold:1e-1", {collect, "1e-1", not_decimal, 29, fault::not_a_number}},
-        refused{"garbage_collection_threshold:nan", {collect, "nan", not_decimal, 29, fault::not_a_number}},
+                {collect, "0.1234567891", not_decimal, 29, error_code::not_a_number}},
+        refused{"garbage_collection_threshold:-0.5",
+                {collect, "-0.5", not_decimal, 29, error_code::not_a_number}},
+        refused{"garbage_collection_threshold:1e-1",
+                {collect, "1e-1", not_decimal, 29, error_code::not_a_number}},
+        refused{"garbage_collection_threshold:nan",
+                {collect, "nan", not_decimal, 29, error_code::not_a_number}},
         refused{"garbage_collection_threshold:0.5.5",
-                {collect, "0.5.5", not_decimal, 29, fault::not_a_number}},
-        refused{"garbage_collection_threshold:.", {collect, ".", not_decimal, 29, fault::not_a_number}},
-        refused{"garbage_collection_threshold:", {collect, "", not_decimal, 29, fault::missing_value}},
+                {collect, "0.5.5", not_decimal, 29, error_code::not_a_number}},
+        refused{"garbage_collection_threshold:.", {collect, ".", not_decimal, 29, error_code::not_a_number}},
+        refused{"garbage_collection_threshold:", {collect, "", not_decimal, 29, error_code::missing_value}},
         refused{"expandable_segments:true",
-                {"expandable_segments", "true", not_bool, 20, fault::not_one_of_its_words}},
-        refused{"expandable_segments:", {"expandable_segments", "", not_bool, 20, fault::missing_value}},
-        refused{"backend:cuda", {"backend", "cuda", not_native, 8, fault::not_one_of_its_words}},
-        refused{"backend:", {"backend", "", not_native, 8, fault::missing_value}}));
+                {"expandable_segments", "true", not_bool, 20, error_code::unknown_value}},
+        refused{"expandable_segments:", {"expandable_segments", "", not_bool, 20, error_code::missing_value}},
+        refused{"backend:cuda", {"backend", "cuda", not_native, 8, error_code::unknown_value}},
+        refused{"backend:", {"backend", "", not_native, 8, error_code::missing_value}}));
 
 INSTANTIATE_TEST_SUITE_P(
     lists, pytorch_conf_errors,
     testing::Values(
-        refused{"roundup_power2_divisions:0", {roundup, "0", not_parts, 25, fault::out_of_range}},
-        refused{"roundup_power2_divisions:3", {roundup, "3", not_parts, 25, fault::out_of_range}},
+        refused{"roundup_power2_divisions:0", {roundup, "0", not_parts, 25, error_code::out_of_range}},
+        refused{"roundup_power2_divisions:3", {roundup, "3", not_parts, 25, error_code::out_of_range}},
         refused{"roundup_power2_divisions:4294967296",
-                {roundup, "4294967296", not_parts, 25, fault::out_of_range}},
-        refused{"roundup_power2_divisions:", {roundup, "", not_parts, 25, fault::missing_value}},
-        refused{"roundup_power2_divisions:[65:4]", {roundup, "65", not_size, 26, fault::out_of_range}},
-        refused{"roundup_power2_divisions:[0:4]", {roundup, "0", not_size, 26, fault::out_of_range}},
-        refused{"roundup_power2_divisions:[<:4]", {roundup, "<", not_size, 26, fault::not_a_number}},
-        refused{"roundup_power2_divisions:[64:3]", {roundup, "3", not_parts_or_0, 29, fault::out_of_range}},
-        refused{"roundup_power2_divisions:[64:]", {roundup, "]", not_parts_or_0, 29, fault::missing_value}},
-        refused{"roundup_power2_divisions:[64,8]", {roundup, ",", no_size_colon, 28, fault::missing_value}},
-        refused{"roundup_power2_divisions:[64", {roundup, "", no_size_colon, 28, fault::missing_value}},
-        refused{"roundup_power2_divisions:[64:8:128:2]", {roundup, ":", not_parted, 30, fault::malformed}},
-        refused{"roundup_power2_divisions:[64:8", {roundup, "", not_parted, 30, fault::malformed}},
-        refused{"roundup_power2_divisions:[64:8,", {roundup, "", not_size, 31, fault::missing_value}},
-        refused{"roundup_power2_divisions:[", {roundup, "", not_size, 26, fault::missing_value}}));
+                {roundup, "4294967296", not_parts, 25, error_code::out_of_range}},
+        refused{"roundup_power2_divisions:", {roundup, "", not_parts, 25, error_code::missing_value}},
+        refused{"roundup_power2_divisions:[65:4]", {roundup, "65", not_size, 26, error_code::out_of_range}},
+        refused{"roundup_power2_divisions:[0:4]", {roundup, "0", not_size, 26, error_code::out_of_range}},
+        refused{"roundup_power2_divisions:[<:4]", {roundup, "<", not_size, 26, error_code::not_a_number}},
+        refused{"roundup_power2_divisions:[64:3]",
+                {roundup, "3", not_parts_or_0, 29, error_code::out_of_range}},
+        refused{"roundup_power2_divisions:[64:]",
+                {roundup, "]", not_parts_or_0, 29, error_code::missing_value}},
+        refused{"roundup_power2_divisions:[64,8]",
+                {roundup, ",", no_size_colon, 28, error_code::missing_value}},
+        refused{"roundup_power2_divisions:[64", {roundup, "", no_size_colon, 28, error_code::missing_value}},
+        refused{"roundup_power2_divisions:[64:8:128:2]",
+                {roundup, ":", not_separated, 30, error_code::malformed}},
+        refused{"roundup_power2_divisions:[64:8", {roundup, "", not_separated, 30, error_code::malformed}},
+        refused{"roundup_power2_divisions:[64:8,", {roundup, "", not_size, 31, error_code::missing_value}},
+        refused{"roundup_power2_divisions:[", {roundup, "", not_size, 26, error_code::missing_value}}));
 
 constexpr std::string_view reserve = "expandable_segments_reserve";
 constexpr std::string_view by_class = "expandable_segments_reserve_by_class";
 constexpr std::string_view not_reserve =
-    "must be a positive share of the device, or a number of GiB with a G";
+    "must be a positive fraction of the device, or a number of GiB with a G";
 constexpr std::string_view share = "per_process_memory_fraction";
 constexpr std::string_view threads = "pinned_num_register_threads";
 constexpr std::string_view not_threads = "must be a power of two of at most 128";
@@ -401,42 +410,46 @@ INSTANTIATE_TEST_SUITE_P(
     of_cuda, pytorch_conf_errors,
     testing::Values(
         refused{"backend:cudamallocasync",
-                {"backend", "cudamallocasync", not_native, 8, fault::not_one_of_its_words}},
-        refused{"expandable_segments_reserve:0", {reserve, "0", not_reserve, 28, fault::out_of_range}},
-        refused{"expandable_segments_reserve:0G", {reserve, "0G", not_reserve, 28, fault::out_of_range}},
-        refused{"expandable_segments_reserve:-1", {reserve, "-1", not_reserve, 28, fault::not_a_number}},
-        refused{"expandable_segments_reserve:40M", {reserve, "40M", not_reserve, 28, fault::not_a_number}},
-        refused{"expandable_segments_reserve:G", {reserve, "G", not_reserve, 28, fault::not_a_number}},
-        refused{"expandable_segments_reserve:", {reserve, "", not_reserve, 28, fault::missing_value}},
+                {"backend", "cudamallocasync", not_native, 8, error_code::unknown_value}},
+        refused{"expandable_segments_reserve:0", {reserve, "0", not_reserve, 28, error_code::out_of_range}},
+        refused{"expandable_segments_reserve:0G", {reserve, "0G", not_reserve, 28, error_code::out_of_range}},
+        refused{"expandable_segments_reserve:-1", {reserve, "-1", not_reserve, 28, error_code::not_a_number}},
+        refused{"expandable_segments_reserve:40M",
+                {reserve, "40M", not_reserve, 28, error_code::not_a_number}},
+        refused{"expandable_segments_reserve:G", {reserve, "G", not_reserve, 28, error_code::not_a_number}},
+        refused{"expandable_segments_reserve:", {reserve, "", not_reserve, 28, error_code::missing_value}},
         refused{"expandable_segments_reserve_by_class:0.5",
-                {by_class, "0.5", "must be a list in brackets", 37, fault::malformed}},
+                {by_class, "0.5", "must be a list in brackets", 37, error_code::malformed}},
         refused{"expandable_segments_reserve_by_class:",
-                {by_class, "", "must be a list in brackets", 37, fault::missing_value}},
+                {by_class, "", "must be a list in brackets", 37, error_code::missing_value}},
         refused{"expandable_segments_reserve_by_class:[a:1",
-                {by_class, "", "must be a list in brackets", 41, fault::malformed}},
-        refused{"per_process_memory_fraction:1.1", {share, "1.1", not_share, 28, fault::out_of_range}},
-        refused{"per_process_memory_fraction:-0.1", {share, "-0.1", not_decimal, 28, fault::not_a_number}},
+                {by_class, "", "must be a list in brackets", 41, error_code::malformed}},
+        refused{"per_process_memory_fraction:1.1", {share, "1.1", not_share, 28, error_code::out_of_range}},
+        refused{"per_process_memory_fraction:-0.1",
+                {share, "-0.1", not_decimal, 28, error_code::not_a_number}},
         refused{"throw_on_cudamalloc_oom:1",
-                {"throw_on_cudamalloc_oom", "1", not_bool, 24, fault::not_one_of_its_words}},
+                {"throw_on_cudamalloc_oom", "1", not_bool, 24, error_code::unknown_value}},
         refused{"release_lock_on_cudamalloc:none",
-                {"release_lock_on_cudamalloc", "none", not_bool, 27, fault::not_one_of_its_words}},
+                {"release_lock_on_cudamalloc", "none", not_bool, 27, error_code::unknown_value}},
         refused{"release_lock_on_hipmalloc:",
-                {"release_lock_on_hipmalloc", "", not_bool, 26, fault::missing_value}},
+                {"release_lock_on_hipmalloc", "", not_bool, 26, error_code::missing_value}},
         refused{"graph_capture_record_stream_reuse:on",
-                {"graph_capture_record_stream_reuse", "on", not_bool, 34, fault::not_one_of_its_words}},
+                {"graph_capture_record_stream_reuse", "on", not_bool, 34, error_code::unknown_value}},
         refused{"pinned_use_background_threads:true",
-                {"pinned_use_background_threads", "true", not_bool, 30, fault::not_one_of_its_words}},
+                {"pinned_use_background_threads", "true", not_bool, 30, error_code::unknown_value}},
         refused{"pinned_use_hip_host_register:none",
-                {"pinned_use_hip_host_register", "none", not_bool, 29, fault::not_one_of_its_words}},
-        refused{"pinned_num_register_threads:0", {threads, "0", not_threads, 28, fault::out_of_range}},
-        refused{"pinned_num_register_threads:256", {threads, "256", not_threads, 28, fault::out_of_range}},
+                {"pinned_use_hip_host_register", "none", not_bool, 29, error_code::unknown_value}},
+        refused{"pinned_num_register_threads:0", {threads, "0", not_threads, 28, error_code::out_of_range}},
+        refused{"pinned_num_register_threads:256",
+                {threads, "256", not_threads, 28, error_code::out_of_range}},
         refused{"pinned_num_register_threads:none",
-                {threads, "none", "must be a whole number", 28, fault::not_a_number}},
+                {threads, "none", "must be a whole number", 28, error_code::not_a_number}},
         refused{"pinned_max_cached_size_mb:-1",
-                {"pinned_max_cached_size_mb", "-1", not_mib, 26, fault::not_a_number}},
-        refused{"pinned_free_catch_all:", {"pinned_free_catch_all", "", not_bool, 22, fault::missing_value}},
-        refused{"page_size:1g", {"page_size", "", unknown, 0, fault::unknown_key}},
+                {"pinned_max_cached_size_mb", "-1", not_mib, 26, error_code::not_a_number}},
+        refused{"pinned_free_catch_all:",
+                {"pinned_free_catch_all", "", not_bool, 22, error_code::missing_value}},
+        refused{"page_size:1g", {"page_size", "", unknown, 0, error_code::unknown_key}},
         refused{"throw_on_npumalloc_oom:True",
-                {"throw_on_npumalloc_oom", "", unknown, 0, fault::unknown_key}}));
+                {"throw_on_npumalloc_oom", "", unknown, 0, error_code::unknown_key}}));
 
 }  // namespace

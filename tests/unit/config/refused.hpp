@@ -7,22 +7,20 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/config/dialect.hpp>
-#include <tessera/config/text.hpp>
-#include <tessera/config/words.hpp>
+#include <tessera/config/grammar.hpp>
 
 namespace config_tests {
 
-/// A text that is no configuration, and why.
+/// A text that is rejected, and the expected error.
 struct refused {
   std::string_view text;
   tessera::config::setting_error why;
 };
 inline std::ostream& operator<<(std::ostream& out, const refused& r) { return out << r.text; }
 
-/// Rules that several dialects have.
+/// Rules of several grammars.
 inline constexpr std::string_view no_colon = "a ':' must follow the key";
-inline constexpr std::string_view no_comma = "a ',' must part settings";
+inline constexpr std::string_view no_comma = "a ',' must separate settings";
 inline constexpr std::string_view not_bool = "must be True or False";
 inline constexpr std::string_view not_decimal = "must be a decimal number of at most 9 places";
 inline constexpr std::string_view not_inside = "must be greater than 0 and less than 1";
@@ -30,38 +28,38 @@ inline constexpr std::string_view not_mib = "must be a whole number of MiB";
 inline constexpr std::string_view not_share = "must be from 0 to 1";
 inline constexpr std::string_view unknown = "no such key";
 
-/// Expects what was parsed to be an error that agrees with `why` in all parts.
+/// Expects an error that equals `why` in all members.
 template <typename Parsed>
 void expect_refusal(const Parsed& parsed, const tessera::config::setting_error& why) {
-  const auto* const said = std::get_if<tessera::config::setting_error>(&parsed);
-  ASSERT_NE(said, nullptr);
-  EXPECT_EQ(said->key, why.key);
-  EXPECT_EQ(said->value, why.value);
-  EXPECT_EQ(said->rule, why.rule);
-  EXPECT_EQ(said->at, why.at);
-  EXPECT_EQ(said->what, why.what);
-  EXPECT_EQ(said->other, why.other);
+  const auto* const error_found = std::get_if<tessera::config::setting_error>(&parsed);
+  ASSERT_NE(error_found, nullptr);
+  EXPECT_EQ(error_found->key, why.key);
+  EXPECT_EQ(error_found->value, why.value);
+  EXPECT_EQ(error_found->rule, why.rule);
+  EXPECT_EQ(error_found->offset, why.offset);
+  EXPECT_EQ(error_found->code, why.code);
+  EXPECT_EQ(error_found->other_key, why.other_key);
 }
 
-/// Whether a text is legal in a dialect, what it says, and why not.
-template <typename Dialect>
+/// Whether a text is legal in a grammar, its settings, and its error.
+template <typename Grammar>
 constexpr bool is_legal(std::string_view text) {
-  return tessera::config::parse<Dialect>(text).index() == 0;
+  return tessera::config::parse<Grammar>(text).index() == 0;
 }
-template <typename Dialect>
-constexpr typename Dialect::settings settings(std::string_view text) {
-  return std::get<0>(tessera::config::parse<Dialect>(text));
+template <typename Grammar>
+constexpr typename Grammar::settings settings(std::string_view text) {
+  return std::get<0>(tessera::config::parse<Grammar>(text));
 }
-template <typename Dialect>
+template <typename Grammar>
 constexpr tessera::config::setting_error error(std::string_view text) {
-  return std::get<1>(tessera::config::parse<Dialect>(text));
+  return std::get<1>(tessera::config::parse<Grammar>(text));
 }
 
-/// What a legal text says, which is the same when compiling and when running.
-template <typename Dialect, tessera::config::text Text>
-typename Dialect::settings both() {
-  constexpr auto compiled = tessera::config::settings_in<Dialect, Text>();
-  EXPECT_EQ(settings<Dialect>(Text.view()), compiled) << Text.view();
+/// The settings of a legal text, which must be the same at compile time and at run time.
+template <typename Grammar, tessera::config::fixed_string Text>
+typename Grammar::settings both() {
+  constexpr auto compiled = tessera::config::detail::settings_in<Grammar, Text>();
+  EXPECT_EQ(settings<Grammar>(Text.view()), compiled) << Text.view();
   return compiled;
 }
 

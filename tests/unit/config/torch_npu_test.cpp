@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PYTORCH_NPU_ALLOC_CONF as torch_npu's document describes it: its keys, ranges, defaults, exclusions and examples.
+// Checks PYTORCH_NPU_ALLOC_CONF against torch_npu's document: keys, ranges, defaults, exclusions and examples.
 #include <cstddef>
 #include <iterator>
 #include <string>
@@ -20,7 +20,7 @@ using namespace tessera::literals;
 using config_tests::both;
 using config_tests::refused;
 using tessera::divisions;
-using tessera::config::fault;
+using tessera::config::error_code;
 using tessera::config::setting_error;
 using tessera::config::torch_npu;
 using tessera::config::torch_npu_settings;
@@ -55,7 +55,7 @@ TEST(torch_npu_conf, defaults) {
   EXPECT_EQ(none.pinned_reserve_segment_size, 0u);
 }
 
-// Each key changes its own setting, and only that.
+// Each key changes only its own setting.
 TEST(torch_npu_conf, every_key) {
   const auto with = [](auto change) {
     torch_npu_settings changed;
@@ -145,7 +145,7 @@ TEST(torch_npu_conf, ends_of_ranges_are_legal) {
   EXPECT_EQ((both<torch_npu, "roundup_power2_divisions:[1:0,32768:4]">().roundup.in_slot[15]), 4u);
 }
 
-TEST(torch_npu_conf, a_flag_may_be_written_as_it_is) {
+TEST(torch_npu_conf, a_default_may_be_written) {
   EXPECT_EQ((both<torch_npu,
                   "expandable_segments:False,pinned_use_background_threads:False,"
                   "pin_memory_expandable_segments:False,pinned_mem_register:False,"
@@ -154,7 +154,7 @@ TEST(torch_npu_conf, a_flag_may_be_written_as_it_is) {
             torch_npu_settings{});
 }
 
-TEST(torch_npu_conf, sizes_are_compared_whatever_their_order) {
+TEST(torch_npu_conf, sizes_are_compared_in_any_order) {
   const auto below = both<torch_npu, "max_split_size_mb:30,large_segment_size_mb:30">();
   EXPECT_EQ(below.max_split_size, 30_MiB);
   EXPECT_EQ((both<torch_npu, "large_segment_size_mb:30,max_split_size_mb:30">()), below);
@@ -163,14 +163,14 @@ TEST(torch_npu_conf, sizes_are_compared_whatever_their_order) {
       15_MiB);
 }
 
-TEST(torch_npu_conf, the_last_of_equal_keys_counts) {
+TEST(torch_npu_conf, the_last_of_equal_keys_wins) {
   EXPECT_EQ(settings("segment_size_mb:40,segment_size_mb:80").segment_size, 80_MiB);
   EXPECT_FALSE(settings("expandable_segments:True,expandable_segments:False").expandable_segments);
   EXPECT_TRUE(is_legal("expandable_segments:True,max_split_size_mb:32,expandable_segments:False"));
   EXPECT_FALSE(is_legal("expandable_segments:False,max_split_size_mb:32,expandable_segments:True"));
 }
 
-/// Two settings that do not go together, each with what its key is at by default.
+/// Two settings that conflict, each with the default of its key.
 struct pair {
   std::string_view one, other, one_off, other_off, rule;
 };
@@ -178,7 +178,7 @@ class torch_npu_conf_exclusions : public testing::TestWithParam<pair> {};
 
 std::string_view key_of(std::string_view setting) { return setting.substr(0, setting.find(':')); }
 
-TEST_P(torch_npu_conf_exclusions, hold_both_ways_and_only_together) {
+TEST_P(torch_npu_conf_exclusions, hold_in_both_orders_and_only_together) {
   const auto& [one, other, one_off, other_off, its_rule] = GetParam();
   const std::string_view rule = its_rule;  // which a lambda may use
   const auto text = [](std::string_view a, std::string_view b) {
@@ -190,7 +190,7 @@ TEST_P(torch_npu_conf_exclusions, hold_both_ways_and_only_together) {
     SCOPED_TRACE(text(first, second));
     config_tests::expect_refusal(
         tessera::config::parse<torch_npu>(text(first, second)),
-        {key_of(second), "", rule, first.size() + 1, fault::excluded_by, key_of(first)});
+        {key_of(second), "", rule, first.size() + 1, error_code::excluded_by, key_of(first)});
   };
   expect_excluded(one, other);
   expect_excluded(other, one);
@@ -218,19 +218,20 @@ INSTANTIATE_TEST_SUITE_P(
              torch_npu::expandable_rule},
         pair{"pin_memory_expandable_segments:True", "pinned_mem_register:True",
              "pin_memory_expandable_segments:False", "pinned_mem_register:False", torch_npu::pinned_rule},
-        pair{pages, split, "", no_split, torch_npu::pages_rule},
-        pair{pages, collect, "", "", torch_npu::pages_rule},
-        pair{pages, "roundup_power2_divisions:4", "", "roundup_power2_divisions:0", torch_npu::pages_rule},
+        pair{pages, split, "", no_split, torch_npu::page_size_rule},
+        pair{pages, collect, "", "", torch_npu::page_size_rule},
+        pair{pages, "roundup_power2_divisions:4", "", "roundup_power2_divisions:0",
+             torch_npu::page_size_rule},
         pair{pages, "roundup_power2_divisions:[64:8]", "", "roundup_power2_divisions:[]",
-             torch_npu::pages_rule},
+             torch_npu::page_size_rule},
         pair{pages, "pinned_use_background_threads:True", "", "pinned_use_background_threads:False",
-             torch_npu::pages_rule},
+             torch_npu::page_size_rule},
         pair{pages, "pin_memory_expandable_segments:True", "", "pin_memory_expandable_segments:False",
-             torch_npu::pages_rule},
-        pair{pages, "pinned_mem_register:True", "", "pinned_mem_register:False", torch_npu::pages_rule}));
+             torch_npu::page_size_rule},
+        pair{pages, "pinned_mem_register:True", "", "pinned_mem_register:False", torch_npu::page_size_rule}));
 
 TEST(torch_npu_conf, has_no_other_exclusion) {
-  // A value for each key by which it is not at its default, in the order of the table.
+  // For each key a value that differs from its default, in the order of the table.
   constexpr std::string_view on[] = {"max_split_size_mb:64",
                                      "garbage_collection_threshold:0.6",
                                      "expandable_segments:True",
@@ -261,8 +262,8 @@ TEST(torch_npu_conf, has_no_other_exclusion) {
   EXPECT_EQ(refusals, 2 * torch_npu::exclusions.size());
 }
 
-// The document speaks of page_size together with these.
-TEST(torch_npu_conf, pages_go_with_what_belongs_to_them) {
+// The document defines page_size together with these keys.
+TEST(torch_npu_conf, page_size_is_allowed_with_related_keys) {
   const auto all =
       both<torch_npu, "page_size:1g,expandable_segments:True,segment_size_mb:512,base_addr_aligned_kb:0">();
   EXPECT_TRUE(all.giant_pages && all.expandable_segments);
@@ -272,7 +273,7 @@ TEST(torch_npu_conf, pages_go_with_what_belongs_to_them) {
 }
 
 class torch_npu_conf_errors : public testing::TestWithParam<refused> {};
-TEST_P(torch_npu_conf_errors, say_key_value_rule_and_place) {
+TEST_P(torch_npu_conf_errors, have_key_value_rule_and_position) {
   config_tests::expect_refusal(tessera::config::parse<torch_npu>(GetParam().text), GetParam().why);
 }
 
@@ -296,88 +297,93 @@ constexpr std::string_view not_below_large = "must be at least large_segment_siz
 INSTANTIATE_TEST_SUITE_P(
     keys, torch_npu_conf_errors,
     testing::Values(
-        refused{"foo:1", {"foo", "", "no such key", 0, fault::unknown_key}},
-        refused{"Max_split_size_mb:32", {"Max_split_size_mb", "", "no such key", 0, fault::unknown_key}},
-        refused{"segment_size_mb:40,backend:native", {"backend", "", "no such key", 19, fault::unknown_key}},
+        refused{"foo:1", {"foo", "", "no such key", 0, error_code::unknown_key}},
+        refused{"Max_split_size_mb:32", {"Max_split_size_mb", "", "no such key", 0, error_code::unknown_key}},
+        refused{"segment_size_mb:40,backend:native",
+                {"backend", "", "no such key", 19, error_code::unknown_key}},
         refused{"throw_on_cudamalloc_oom:True",
-                {"throw_on_cudamalloc_oom", "", "no such key", 0, fault::unknown_key}},
-        refused{"page_size", {"page_size", "", no_colon, 9, fault::missing_value}},
-        refused{"page_size,1g", {"page_size", ",", no_colon, 9, fault::missing_value}},
-        refused{"page_size=1g", {"page_size=1g", "", "no such key", 0, fault::unknown_key}},
-        refused{"page_size:1g;", {"page_size", "1g;", "must be 1g", 10, fault::not_one_of_its_words}},
-        refused{"page_size:1g:", {"page_size", ":", no_comma, 12, fault::malformed}},
-        refused{",page_size:1g", {",", "", "a key is expected", 0, fault::malformed}},
-        refused{"page_size:1g,,", {",", "", "a key is expected", 13, fault::malformed}}));
+                {"throw_on_cudamalloc_oom", "", "no such key", 0, error_code::unknown_key}},
+        refused{"page_size", {"page_size", "", no_colon, 9, error_code::missing_value}},
+        refused{"page_size,1g", {"page_size", ",", no_colon, 9, error_code::missing_value}},
+        refused{"page_size=1g", {"page_size=1g", "", "no such key", 0, error_code::unknown_key}},
+        refused{"page_size:1g;", {"page_size", "1g;", "must be 1g", 10, error_code::unknown_value}},
+        refused{"page_size:1g:", {"page_size", ":", no_comma, 12, error_code::malformed}},
+        refused{",page_size:1g", {",", "", "a key is expected", 0, error_code::malformed}},
+        refused{"page_size:1g,,", {",", "", "a key is expected", 13, error_code::malformed}}));
 
 INSTANTIATE_TEST_SUITE_P(
     values, torch_npu_conf_errors,
     testing::Values(
-        refused{"max_split_size_mb:20", {"max_split_size_mb", "20", above_20, 18, fault::out_of_range}},
-        refused{"max_split_size_mb:0", {"max_split_size_mb", "0", above_20, 18, fault::out_of_range}},
-        refused{
-            "max_split_size_mb:18446744073709551616",
-            {"max_split_size_mb", "18446744073709551616", "must be less than 2^64", 18, fault::out_of_range}},
-        refused{"max_split_size_mb:", {"max_split_size_mb", "", not_mib, 18, fault::missing_value}},
-        refused{"max_split_size_mb:,", {"max_split_size_mb", ",", not_mib, 18, fault::missing_value}},
-        refused{"max_split_size_mb:32MB", {"max_split_size_mb", "32MB", not_mib, 18, fault::not_a_number}},
-        refused{"max_split_size_mb:-32", {"max_split_size_mb", "-32", not_mib, 18, fault::not_a_number}},
+        refused{"max_split_size_mb:20", {"max_split_size_mb", "20", above_20, 18, error_code::out_of_range}},
+        refused{"max_split_size_mb:0", {"max_split_size_mb", "0", above_20, 18, error_code::out_of_range}},
+        refused{"max_split_size_mb:18446744073709551616",
+                {"max_split_size_mb", "18446744073709551616", "must be less than 2^64", 18,
+                 error_code::out_of_range}},
+        refused{"max_split_size_mb:", {"max_split_size_mb", "", not_mib, 18, error_code::missing_value}},
+        refused{"max_split_size_mb:,", {"max_split_size_mb", ",", not_mib, 18, error_code::missing_value}},
+        refused{"max_split_size_mb:32MB",
+                {"max_split_size_mb", "32MB", not_mib, 18, error_code::not_a_number}},
+        refused{"max_split_size_mb:-32", {"max_split_size_mb", "-32", not_mib, 18, error_code::not_a_number}},
         refused{"max_split_size_mb:25,large_segment_size_mb:30",
-                {"max_split_size_mb", "25", not_below_large, 18, fault::out_of_range}},
+                {"max_split_size_mb", "25", not_below_large, 18, error_code::out_of_range}},
         refused{"large_segment_size_mb:30,max_split_size_mb:25",
-                {"max_split_size_mb", "25", not_below_large, 43, fault::out_of_range}},
+                {"max_split_size_mb", "25", not_below_large, 43, error_code::out_of_range}},
         refused{"max_non_split_rounding_mb:19",
-                {"max_non_split_rounding_mb", "19", not_below_large, 26, fault::out_of_range}},
+                {"max_non_split_rounding_mb", "19", not_below_large, 26, error_code::out_of_range}},
         refused{"large_segment_size_mb:1099511627776",
-                {"large_segment_size_mb", "1099511627776", above_10, 22, fault::out_of_range}},
+                {"large_segment_size_mb", "1099511627776", above_10, 22, error_code::out_of_range}},
         refused{"large_segment_size_mb:10",
-                {"large_segment_size_mb", "10", above_10, 22, fault::out_of_range}},
+                {"large_segment_size_mb", "10", above_10, 22, error_code::out_of_range}},
         refused{"garbage_collection_threshold:0",
-                {"garbage_collection_threshold", "0", not_inside, 29, fault::out_of_range}},
+                {"garbage_collection_threshold", "0", not_inside, 29, error_code::out_of_range}},
         refused{"garbage_collection_threshold:1.0",
-                {"garbage_collection_threshold", "1.0", not_inside, 29, fault::out_of_range}},
-        refused{
-            "garbage_collection_threshold:99999999999999999999",
-            {"garbage_collection_threshold", "99999999999999999999", not_inside, 29, fault::out_of_range}},
+                {"garbage_collection_threshold", "1.0", not_inside, 29, error_code::out_of_range}},
+        refused{"garbage_collection_threshold:99999999999999999999",
+                {"garbage_collection_threshold", "99999999999999999999", not_inside, 29,
+                 error_code::out_of_range}},
         refused{"garbage_collection_threshold:60%",
-                {"garbage_collection_threshold", "60%", not_decimal, 29, fault::not_a_number}},
+                {"garbage_collection_threshold", "60%", not_decimal, 29, error_code::not_a_number}},
         refused{"base_addr_aligned_kb:17",
-                {"base_addr_aligned_kb", "17", at_most_16, 21, fault::out_of_range}},
-        refused{"base_addr_aligned_kb:-1", {"base_addr_aligned_kb", "-1", not_kib, 21, fault::not_a_number}},
+                {"base_addr_aligned_kb", "17", at_most_16, 21, error_code::out_of_range}},
+        refused{"base_addr_aligned_kb:-1",
+                {"base_addr_aligned_kb", "-1", not_kib, 21, error_code::not_a_number}},
         refused{"base_addr_aligned_kb:8.0",
-                {"base_addr_aligned_kb", "8.0", not_kib, 21, fault::not_a_number}},
+                {"base_addr_aligned_kb", "8.0", not_kib, 21, error_code::not_a_number}},
         refused{"base_addr_aligned_kb:016",
-                {"base_addr_aligned_kb", "016", no_zeros, 21, fault::not_a_number}},
-        refused{"base_addr_aligned_kb:00", {"base_addr_aligned_kb", "00", no_zeros, 21, fault::not_a_number}},
-        refused{"base_addr_aligned_kb:", {"base_addr_aligned_kb", "", not_kib, 21, fault::missing_value}},
-        refused{"segment_size_mb:19", {"segment_size_mb", "19", to_512, 16, fault::out_of_range}},
-        refused{"segment_size_mb:513", {"segment_size_mb", "513", to_512, 16, fault::out_of_range}},
-        refused{"segment_size_mb:40.5", {"segment_size_mb", "40.5", not_mib, 16, fault::not_a_number}},
-        refused{"page_size:2m", {"page_size", "2m", "must be 1g", 10, fault::not_one_of_its_words}},
-        refused{"page_size:1G", {"page_size", "1G", "must be 1g", 10, fault::not_one_of_its_words}},
-        refused{"page_size:", {"page_size", "", "must be 1g", 10, fault::missing_value}},
+                {"base_addr_aligned_kb", "016", no_zeros, 21, error_code::not_a_number}},
+        refused{"base_addr_aligned_kb:00",
+                {"base_addr_aligned_kb", "00", no_zeros, 21, error_code::not_a_number}},
+        refused{"base_addr_aligned_kb:",
+                {"base_addr_aligned_kb", "", not_kib, 21, error_code::missing_value}},
+        refused{"segment_size_mb:19", {"segment_size_mb", "19", to_512, 16, error_code::out_of_range}},
+        refused{"segment_size_mb:513", {"segment_size_mb", "513", to_512, 16, error_code::out_of_range}},
+        refused{"segment_size_mb:40.5", {"segment_size_mb", "40.5", not_mib, 16, error_code::not_a_number}},
+        refused{"page_size:2m", {"page_size", "2m", "must be 1g", 10, error_code::unknown_value}},
+        refused{"page_size:1G", {"page_size", "1G", "must be 1g", 10, error_code::unknown_value}},
+        refused{"page_size:", {"page_size", "", "must be 1g", 10, error_code::missing_value}},
         refused{"expandable_segments:true",
-                {"expandable_segments", "true", not_bool, 20, fault::not_one_of_its_words}},
+                {"expandable_segments", "true", not_bool, 20, error_code::unknown_value}},
         refused{"expandable_segments:1",
-                {"expandable_segments", "1", not_bool, 20, fault::not_one_of_its_words}},
+                {"expandable_segments", "1", not_bool, 20, error_code::unknown_value}},
         refused{"pinned_use_background_threads:yes",
-                {"pinned_use_background_threads", "yes", not_bool, 30, fault::not_one_of_its_words}},
+                {"pinned_use_background_threads", "yes", not_bool, 30, error_code::unknown_value}},
         refused{"pin_memory_expandable_segments:",
-                {"pin_memory_expandable_segments", "", not_bool, 31, fault::missing_value}},
+                {"pin_memory_expandable_segments", "", not_bool, 31, error_code::missing_value}},
         refused{"pinned_mem_register:TRUE",
-                {"pinned_mem_register", "TRUE", not_bool, 20, fault::not_one_of_its_words}},
+                {"pinned_mem_register", "TRUE", not_bool, 20, error_code::unknown_value}},
         refused{"per_process_memory_fraction:1.000000001",
-                {"per_process_memory_fraction", "1.000000001", not_share, 28, fault::out_of_range}},
+                {"per_process_memory_fraction", "1.000000001", not_share, 28, error_code::out_of_range}},
         refused{"pinned_max_round_threshold_mb:-1",
-                {"pinned_max_round_threshold_mb", "-1", not_mib, 30, fault::not_a_number}},
+                {"pinned_max_round_threshold_mb", "-1", not_mib, 30, error_code::not_a_number}},
         refused{"roundup_power2_divisions:3",
-                {"roundup_power2_divisions", "3", not_parts, 25, fault::out_of_range}},
+                {"roundup_power2_divisions", "3", not_parts, 25, error_code::out_of_range}},
         refused{"roundup_power2_divisions:[256:1 512:2]",
-                {"roundup_power2_divisions", "1 512", not_parts, 30, fault::out_of_range}}));
+                {"roundup_power2_divisions", "1 512", not_parts, 30, error_code::out_of_range}}));
 
-// Where a dialect has two faults, the first in the text is told, and exclusions last.
-TEST(torch_npu_conf, the_first_fault_is_told) {
+// Of several errors, the first in the text is reported. Exclusions are reported last.
+TEST(torch_npu_conf, the_first_error_is_reported) {
   EXPECT_EQ(error("segment_size_mb:1,base_addr_aligned_kb:99").key, "segment_size_mb");
-  EXPECT_EQ(error("page_size:1g,max_split_size_mb:32,segment_size_mb:1").what, fault::out_of_range);
+  EXPECT_EQ(error("page_size:1g,max_split_size_mb:32,segment_size_mb:1").code, error_code::out_of_range);
 }
 
 }  // namespace

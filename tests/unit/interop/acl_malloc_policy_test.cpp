@@ -16,11 +16,11 @@
 #include "../config/refused.hpp"
 
 namespace {
-std::vector<std::string> told;
+std::vector<std::string> reported_rules;
 }
 
-// A compiler stops here; a program that runs is told, and goes on.
-void tessera::config::acl_policy_refused(const char* rule) { told.emplace_back(rule); }
+// A compiler stops here. A running program records the rule and continues.
+void tessera::config::detail::acl_policy_refused(const char* rule) { reported_rules.emplace_back(rule); }
 
 namespace {
 
@@ -62,8 +62,8 @@ TEST(acl_malloc_policy, numbers) {
             (page_choice{.pages = page_plan::giant_only, .peer_to_peer = true, .read_only = true}));
 }
 
-TEST(acl_malloc_policy, a_name_means_its_number) {
-  for (const acl_enumerator& each : acl_enumerators)
+TEST(acl_malloc_policy, a_name_equals_its_number) {
+  for (const config::detail::acl_enumerator& each : config::detail::acl_enumerators)
     EXPECT_EQ(choice(each.name), choice(each.value)) << each.name;
   EXPECT_EQ(
       choice(
@@ -74,7 +74,7 @@ TEST(acl_malloc_policy, a_name_means_its_number) {
 }
 
 // Every number of 21 bits: exactly those that enumerators make up and the document allows are legal.
-TEST(acl_malloc_policy, legal_numbers_are_a_choice_and_back) {
+TEST(acl_malloc_policy, legal_numbers_round_trip) {
   int legal = 0;
   for (std::uint32_t value = 0; value < 1u << 21; ++value) {
     const bool known = (value & ~0x101107u) == 0;
@@ -88,7 +88,7 @@ TEST(acl_malloc_policy, legal_numbers_are_a_choice_and_back) {
   EXPECT_EQ(legal, (8 + 2 * 3) * 2);
 }
 
-TEST(acl_malloc_policy, a_kind_is_asked_for_strictly) {
+TEST(acl_malloc_policy, a_page_kind_has_a_strict_number) {
   EXPECT_EQ(acl_value(normal_pages), 2u);
   EXPECT_EQ(acl_value(huge_pages), 1u);
   EXPECT_EQ(acl_value(giant_pages), 6u);
@@ -98,19 +98,19 @@ TEST(acl_malloc_policy, a_kind_is_asked_for_strictly) {
 }
 
 // The document describes LOW as memory "with high bandwidth" and HIGH as memory "with low bandwidth".
-TEST(acl_malloc_policy, the_names_low_and_high_count_and_not_their_descriptions) {
+TEST(acl_malloc_policy, names_count_rather_than_descriptions) {
   EXPECT_EQ(choice("ACL_MEM_TYPE_LOW_BAND_WIDTH").speed, bandwidth::low);
   EXPECT_EQ(choice("ACL_MEM_TYPE_HIGH_BAND_WIDTH").speed, bandwidth::high);
 }
 
-// The document says that the system then uses huge first, and under the item that it "is invalid".
+// The document says that huge first is used then. Under the item, it says that this "is invalid".
 TEST(acl_malloc_policy, bandwidth_alone_means_huge_first) {
   EXPECT_EQ(choice(0x100), (page_choice{.pages = page_plan::huge_first, .speed = bandwidth::low}));
   EXPECT_EQ(choice("ACL_MEM_TYPE_HIGH_BAND_WIDTH"),
             choice("ACL_MEM_MALLOC_HUGE_FIRST|ACL_MEM_TYPE_HIGH_BAND_WIDTH"));
 }
 
-// The document allows enumerators joined by `|`; its later editions speak of one alone.
+// The document allows enumerators joined by `|`. Its later editions mention a single one only.
 TEST(acl_malloc_policy, enumerators_may_be_combined) {
   for (std::uint32_t pages : {0u, 1u, 2u}) {
     for (std::uint32_t speed : {0x100u, 0x1000u}) EXPECT_TRUE(is_legal(pages | speed));
@@ -118,22 +118,22 @@ TEST(acl_malloc_policy, enumerators_may_be_combined) {
   for (std::uint32_t pages = 0; pages < 8; ++pages) EXPECT_TRUE(choice(pages | 0x100000).read_only);
 }
 
-// aclrtMalloc compares for equality, by which 0x1001 is the default policy and falls back to normal pages.
+// aclrtMalloc compares for equality: 0x1001 is the default policy and falls back to normal pages.
 TEST(acl_malloc_policy, strict_huge_stays_strict_with_bandwidth) {
   const page_order order = choice(0x1001).order(4_MiB);
   ASSERT_EQ(order.count, 1u);
   EXPECT_EQ(order.kinds[0], (page_kind{page_size::huge, bandwidth::high}));
 }
 
-// The documents have a number out of range mean huge from 2 MiB on, the code the default policy.
+// In the documents, an unknown number means huge pages from 2 MiB on; in the code, the default policy.
 TEST(acl_malloc_policy, a_number_out_of_range_is_an_error) {
   for (std::uint32_t value : {8u, 0xFFu, 0x200u, 0x101108u, 0x80000000u, 0xFFFFFFFFu})
     EXPECT_FALSE(is_legal(value));
   EXPECT_EQ(error(8), (setting_error{"aclrtMemMallocPolicy", {}, "a bit that no enumerator has", 3}));
-  EXPECT_EQ(error(0x80000001).at, 31u);
+  EXPECT_EQ(error(0x80000001).offset, 31u);
 }
 
-TEST(acl_malloc_policy, numbers_that_do_not_go_together) {
+TEST(acl_malloc_policy, conflicting_numbers) {
   EXPECT_EQ(error(0x1100), (setting_error{"ACL_MEM_TYPE_LOW_BAND_WIDTH", "ACL_MEM_TYPE_HIGH_BAND_WIDTH",
                                           "low and high bandwidth exclude each other", 12}));
   EXPECT_EQ(error(0x103), (setting_error{"ACL_MEM_MALLOC_HUGE_FIRST_P2P", "ACL_MEM_TYPE_LOW_BAND_WIDTH",
@@ -187,30 +187,33 @@ INSTANTIATE_TEST_SUITE_P(
                     refused{"ACL_MEM_MALLOC_HUGE1G_ONLY|ACL_MEM_TYPE_HIGH_BAND_WIDTH",
                             {"ACL_MEM_MALLOC_HUGE1G_ONLY", high, no_giants, 27}}));
 
-// Compilers print literal arguments only, so that each rule is told by a call of its own before the last one tells any.
-TEST_P(acl_malloc_policy_errors, are_told_to_the_compiler_by_a_literal) {
-  told.clear();
-  EXPECT_THROW((void)acl_choice(GetParam().text), std::bad_variant_access);
-  EXPECT_EQ(told, std::vector<std::string>(2, std::string(GetParam().why.rule)));
+// Compilers print only literal arguments. So each rule has a call of its own, before the last call reports any rule.
+TEST_P(acl_malloc_policy_errors, are_reported_to_the_compiler_by_a_literal) {
+  reported_rules.clear();
+  EXPECT_THROW((void)config::detail::acl_choice(GetParam().text), std::bad_variant_access);
+  EXPECT_EQ(reported_rules, std::vector<std::string>(2, std::string(GetParam().why.rule)));
 }
 
-TEST(acl_malloc_policy, the_compiler_is_told_nothing_of_what_is_legal) {
-  told.clear();
-  EXPECT_EQ(acl_choice(std::string_view("ACL_MEM_MALLOC_HUGE1G_ONLY")), acl_choice(6u));
-  EXPECT_TRUE(told.empty());
-  EXPECT_THROW((void)acl_choice(8u), std::bad_variant_access);
-  EXPECT_EQ(told, std::vector<std::string>(2, "a bit that no enumerator has"));
+TEST(acl_malloc_policy, nothing_is_reported_for_legal_policies) {
+  reported_rules.clear();
+  EXPECT_EQ(config::detail::acl_choice(std::string_view("ACL_MEM_MALLOC_HUGE1G_ONLY")),
+            config::detail::acl_choice(6u));
+  EXPECT_TRUE(reported_rules.empty());
+  EXPECT_THROW((void)config::detail::acl_choice(8u), std::bad_variant_access);
+  EXPECT_EQ(reported_rules, std::vector<std::string>(2, "a bit that no enumerator has"));
 }
 
-// The sentences of the document, counted: yes, no and not said, for each enumerator in the products' order.
+// The statements of the document, for each enumerator in the order of the products: yes, no, not documented.
 TEST(acl_malloc_policy, products_support_what_the_document_says) {
   const auto row = [](std::string_view name) {
-    std::string said;
-    for (std::size_t i = 0; i < acl_product_names.size(); ++i)
-      said += "yn?"[check(choice(name), static_cast<acl_product>(i)).answer == acl_support::yes  ? 0
-                    : check(choice(name), static_cast<acl_product>(i)).answer == acl_support::no ? 1
-                                                                                                 : 2];
-    return said;
+    std::string answers;
+    for (std::size_t i = 0; i < config::detail::acl_product_names.size(); ++i)
+      answers +=
+          "yn?"[check_acl_support(choice(name), static_cast<acl_product>(i)).support == acl_support::yes ? 0
+                : check_acl_support(choice(name), static_cast<acl_product>(i)).support == acl_support::no
+                    ? 1
+                    : 2];
+    return answers;
   };
   for (std::string_view name :
        {"ACL_MEM_MALLOC_HUGE_FIRST", "ACL_MEM_MALLOC_HUGE_ONLY", "ACL_MEM_MALLOC_NORMAL_ONLY",
@@ -225,19 +228,19 @@ TEST(acl_malloc_policy, products_support_what_the_document_says) {
 
 TEST(acl_malloc_policy, the_worst_enumerator_decides) {
   const std::string_view both = "ACL_MEM_MALLOC_HUGE1G_ONLY|ACL_MEM_ACCESS_USER_SPACE_READONLY";
-  const acl_verdict unsaid = check(choice(both), acl_product::atlas_a3);
-  EXPECT_EQ(unsaid.answer, acl_support::not_said);
-  EXPECT_EQ(unsaid.enumerator, "ACL_MEM_ACCESS_USER_SPACE_READONLY");
-  const acl_verdict refused = check(choice(both), acl_product::atlas_training);
-  EXPECT_EQ(refused, (acl_verdict{acl_support::no, "ACL_MEM_MALLOC_HUGE1G_ONLY", "Atlas training products",
-                                  "the product does not support it"}));
+  const acl_support_result undocumented = check_acl_support(choice(both), acl_product::atlas_a3);
+  EXPECT_EQ(undocumented.support, acl_support::not_documented);
+  EXPECT_EQ(undocumented.enumerator, "ACL_MEM_ACCESS_USER_SPACE_READONLY");
+  const acl_support_result refused = check_acl_support(choice(both), acl_product::atlas_training);
+  EXPECT_EQ(refused, (acl_support_result{acl_support::no, "ACL_MEM_MALLOC_HUGE1G_ONLY",
+                                         "Atlas training products", "the product does not support it"}));
 }
 
 TEST(acl_malloc_policy, peers_on_inference_products_need_communicators_first) {
-  const acl_verdict peers = check(choice(3), acl_product::atlas_inference);
-  EXPECT_EQ(peers.answer, acl_support::yes);
+  const acl_support_result peers = check_acl_support(choice(3), acl_product::atlas_inference);
+  EXPECT_EQ(peers.support, acl_support::yes);
   EXPECT_NE(peers.rule.find("initialize communicators before"), std::string_view::npos);
-  EXPECT_EQ(check(choice(3), acl_product::atlas_training).rule, "supported");
+  EXPECT_EQ(check_acl_support(choice(3), acl_product::atlas_training).rule, "supported");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include <tessera/concurrent/deferred_free_queue.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/waiting.hpp>
-#include <tessera/config/dialect.hpp>
+#include <tessera/config/grammar.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/provider/limiting.hpp>

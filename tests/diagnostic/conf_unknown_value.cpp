@@ -1,4 +1,4 @@
-// expect first: setting_refused<tessera::config::fault::not_one_of_its_words, tessera::config::pytorch_key::expandable_segments, 20
+// expect first: setting_refused<tessera::config::error_code::unknown_value, tessera::config::pytorch_key::expandable_segments, 20
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
