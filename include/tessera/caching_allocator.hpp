@@ -21,6 +21,7 @@
 #include <tessera/detail/machine_for.hpp>
 #include <tessera/detail/reclaim.hpp>
 #include <tessera/detail/totals.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/observe/explain_failure.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/check_policies.hpp>
@@ -33,8 +34,7 @@ namespace tessera {
 ///
 /// It owns its provider, stays where it is, and gives every segment back when it ends, with what is live there, of which a
 /// leak_checked [adaptor/leak_checked.hpp] tells. One thread at a time may use it, which a one_thread checks.
-template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provider, Observer, Counting>> {
   using calls = allocate_calls<caching_allocator>;
   static_assert(check_policies<Recipe>() && check_provider<Recipe, Provider>());

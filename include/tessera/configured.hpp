@@ -17,6 +17,7 @@
 #include <tessera/core/fatal.hpp>
 #include <tessera/detail/by_visit.hpp>
 #include <tessera/detail/reach.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -79,8 +80,8 @@ consteval std::size_t first_served(std::index_sequence<At...>) {
 ///     tuned.deallocate(tuned.allocate(5_MiB));
 ///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // and not expandable_segments
 ///       std::printf("%.*s\n", static_cast<int>(refused->rule.size()), refused->rule.data());
-template <typename Family, device_provider Provider, typename Front = in_one_thread,
-          event_observer Observer = ignore_events, typename Counting = count_everything>
+template <typename Family, device_provider Provider, typename Front, event_observer Observer,
+          typename Counting>
 class configured : public by_visit<configured<Family, Provider, Front, Observer, Counting>> {
  public:
   using settings_type = typename Family::settings;

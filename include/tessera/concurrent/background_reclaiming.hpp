@@ -12,6 +12,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -149,8 +150,7 @@ struct retiring_parts {
 ///     pinned.deallocate(batch);                                        // the thread frees it when the copy is done
 ///
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread begins with the first miss and never sleeps
-template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class retiring : private retiring_parts<Provider>,
                  public locked<Recipe, asked_in_background<Provider>, Observer, Counting> {
   using parts = retiring_parts<Provider>;

@@ -13,6 +13,7 @@
 #include <tessera/core/usage.hpp>
 #include <tessera/detail/allocate_calls.hpp>
 #include <tessera/detail/reclaim.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/interop/in_place.hpp>
 #include <tessera/observe/explain_failure.hpp>
 #include <tessera/provider/shared_provider.hpp>
@@ -33,8 +34,7 @@ namespace tessera {
 ///     void* p = shared.allocate(5_MiB);  // by any thread
 ///     shared.deallocate(p);              // by any other
 ///     shared.with_settings([](auto& settings) { settings.split.max = 128_MiB; });
-template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class locked : public allocate_calls<locked<Recipe, Provider, Observer, Counting>> {
   using calls = allocate_calls<locked>;
   using one_behind_mutex =

@@ -15,6 +15,7 @@
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/owner.hpp>
 #include <tessera/detail/pagemap.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/provider/registered.hpp>
 
 namespace tessera {
@@ -31,8 +32,8 @@ namespace tessera {
 ///
 ///   Requires:  the devices' addresses do not overlap
 template <typename Recipe, device_provider Provider,
-          template <typename, device_provider, event_observer, typename> typename Front = locked,
-          event_observer Observer = ignore_events, typename Counting = count_everything>
+          template <typename, device_provider, event_observer, typename> typename Front,
+          event_observer Observer, typename Counting>
 class per_device {
  public:
   using front_type = Front<Recipe, registered<Provider>, Observer, Counting>;

@@ -22,6 +22,7 @@
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/pagemap.hpp>
 #include <tessera/detail/sums.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/interop/in_place.hpp>
 #include <tessera/provider/shared_provider.hpp>
 
@@ -43,8 +44,7 @@ namespace tessera {
 ///
 /// Where the recipe maps pages into ranges, each lane has ranges of its own. What `locked` says of its mutex then holds for
 /// that of each lane.
-template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class per_stream : public allocate_calls<per_stream<Recipe, Provider, Observer, Counting>> {
   using calls = allocate_calls<per_stream>;
   using lane_type = lane<Recipe, shared_provider<Provider>, Observer, Counting>;

@@ -17,6 +17,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/debug/guard_book.hpp>
 #include <tessera/debug/guard_pages.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -83,8 +84,7 @@ struct guarded_parts {
 ///          more, also in quarantine; 128 bytes for each. A system has but so many mappings for a process
 ///          (/proc/sys/vm/max_map_count, as a rule 65,530), of which a live block takes up to three, and one in quarantine
 ///          one; guarding::most_mappings says how many all of them may take, and should divide them where there are several.
-template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class guarded : private guarded_parts<Provider>,
                 public locked<one_segment_each<Recipe>, guard_pages<Provider>, Observer, Counting>,
                 public allocate_calls<guarded<Recipe, Provider, Observer, Counting>> {

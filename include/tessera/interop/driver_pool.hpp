@@ -13,6 +13,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/core/usage.hpp>
 #include <tessera/detail/caller_mistake.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/observe/explain_failure.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -42,8 +43,7 @@ enum class pool_attribute : unsigned char {
 ///     void* p = driver.allocate_async(5_MiB, stream);
 ///     driver.free_async(p, stream);
 ///     driver.synchronize(stream);  // what is reserved above 2 GiB goes back
-template <typename Recipe, ordering_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+template <typename Recipe, ordering_provider Provider, event_observer Observer, typename Counting>
 class driver_pool {
   static_assert(Recipe::streams::crosses,
                 "driver_pool: Recipe::streams must let blocks cross [tessera/policy/streams.hpp]");

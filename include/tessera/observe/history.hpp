@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/fwd.hpp>
 
 namespace tessera {
 
@@ -30,7 +31,7 @@ struct wall_time {
 /// `Time` is a function that tells microseconds; as any sink, it must not use the allocator. Copies begin with what the original has seen; what was moved from may only
 /// be assigned to and ended.
 ///   Cost:  a call of the time and a store for each event; 64 bytes for each that is kept
-template <typename Time = wall_time>
+template <typename Time>
 class history {
  public:
   struct entry {

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/provider/provider.hpp>
+
+/// Declares the public types, for headers that only name an allocator. Default template arguments are given here. A
+/// provider must be complete where a type is named that has it as an argument.
+///
+///     namespace renderer {
+///     template <typename Device>
+///     class texture_cache {
+///      public:
+///       explicit texture_cache(tessera::locked<tessera::pytorch_native, Device>& pool);
+///     };
+///     }
+namespace tessera {
+
+// core/
+class out_of_memory;
+struct block_view;
+struct counter;
+struct oom_report;
+struct pool_statistics;
+struct segment_view;
+struct usage;
+template <std::size_t Pools>
+struct statistics;
+
+// Recipes without a configuration string. The others are aliases.
+struct cuda_async;
+struct paddle_auto_growth;
+struct paddle_naive_best_fit;
+struct passthrough;
+struct pinned;
+struct pinned_expandable;
+struct pinned_packed;
+struct power_of_two;
+struct pytorch_expandable;
+struct pytorch_native;
+struct stitched;
+struct torch_npu_expandable;
+struct torch_npu_native;
+
+// provider/
+class host_pinned;
+class simulated_device;
+class simulated_npu;
+template <device_provider Provider>
+class provider_ref;
+
+// Statistics that an allocator keeps, as its template argument `Counting`.
+struct count_everything;
+struct count_totals;
+
+// Front ends
+class handle;
+template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
+          typename Counting = count_everything>
+class caching_allocator;
+template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
+          typename Counting = count_everything>
+class locked;
+template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
+          typename Counting = count_everything>
+class per_stream;
+template <typename Recipe, device_provider Provider,
+          template <typename, device_provider, event_observer, typename> typename Front = locked,
+          event_observer Observer = ignore_events, typename Counting = count_everything>
+class per_device;
+struct in_one_thread;
+template <typename Family, device_provider Provider, typename Front = in_one_thread,
+          event_observer Observer = ignore_events, typename Counting = count_everything>
+class configured;
+template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
+          typename Counting = count_everything>
+class retiring;
+template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
+          typename Counting = count_everything>
+class guarded;
+template <typename Recipe, ordering_provider Provider, event_observer Observer = ignore_events,
+          typename Counting = count_everything>
+class driver_pool;
+
+// interop/ and observe/
+template <typename Allocator>
+class shared_allocator;
+template <typename Allocator>
+class unique_block;
+template <typename Allocator>
+class pmr_resource;
+template <typename T, typename Allocator>
+class typed_allocator;
+template <typename Allocator, typename... Properties>
+class stream_resource;
+struct memory_report;
+struct wall_time;
+template <typename Time = wall_time>
+class history;
+
+}  // namespace tessera
