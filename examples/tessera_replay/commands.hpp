@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
@@ -30,6 +37,7 @@ struct arguments {
 /// Exit codes: 0 done, 1 a verification found a difference or a trace did not complete, 2 the input was wrong.
 enum : int { done = 0, differs = 1, wrong_input = 2 };
 
+namespace commands {
 int compare(const arguments& said);
 int decisions(const arguments& said);
 int verify(const arguments& said);
@@ -38,6 +46,116 @@ int explain(const arguments& said);
 int snapshot(const arguments& said);
 int draw(const arguments& said);
 int explain_oom(const arguments& said);
-int tune_recipe(const arguments& said);
+int tune(const arguments& said);
+}  // namespace commands
+
+/// How many characters must be inserted, removed, replaced or swapped with their neighbour to make one word of another.
+[[nodiscard]] inline std::size_t edit_distance(std::string_view from, std::string_view to) {
+  std::vector<std::size_t> two_before, before(to.size() + 1), row(to.size() + 1);
+  std::iota(before.begin(), before.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= from.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= to.size(); ++j) {
+      row[j] = std::min({before[j] + 1, row[j - 1] + 1, before[j - 1] + (from[i - 1] != to[j - 1])});
+      if (i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1])
+        row[j] = std::min(row[j], two_before[j - 2] + 1);
+    }
+    two_before = std::exchange(before, row);
+  }
+  return before.back();
+}
+
+/// "; did you mean NAME?" for the name that is most like a word; nothing where none is.
+template <typename Names>
+[[nodiscard]] std::string did_you_mean(std::string_view word, const Names& names) {
+  constexpr std::size_t longest = 64;  // of a word that may be a name
+  std::size_t least = std::max<std::size_t>(1, std::min(word.size(), longest) / 3) + 1;
+  std::string_view nearest;
+  for (const std::string_view name : names) {
+    if (word.size() > longest) break;
+    const std::size_t distance = edit_distance(word, name);
+    if (distance < least) least = distance, nearest = name;
+  }
+  return nearest.empty() ? "" : "; did you mean " + std::string(nearest) + "?";
+}
+
+/// The names, with commas between them.
+template <typename Names>
+[[nodiscard]] std::string listed(const Names& names) {
+  std::string text;
+  for (const std::string_view name : names) (text += text.empty() ? "" : ", ") += name;
+  return text;
+}
+
+/// Reads a size such as "8GiB", "1.5 GiB" or "4096", rounded down to a millionth of its unit and to a byte; what is wrong
+/// with it, or nothing.
+[[nodiscard]] inline std::string read_size(std::string_view text, std::size_t& bytes) {
+  constexpr std::pair<std::string_view, unsigned> units[] = {{"", 0},     {"B", 0},    {"KiB", 10},
+                                                             {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto too_large = [&] { return std::string(text) + ": is more than 2^64 - 1 bytes"; };
+  const std::string wrong =
+      std::string(text) + ": must be a positive number of bytes, or of KiB, MiB, GiB or TiB, as in 8GiB";
+
+  std::size_t at = 0;
+  std::uint64_t whole = 0;
+  for (; at < text.size() && is_digit(text[at]); ++at) {
+    const auto digit = static_cast<std::uint64_t>(text[at] - '0');
+    if (whole > (std::numeric_limits<std::uint64_t>::max() - digit) / 10) return too_large();
+    whole = 10 * whole + digit;
+  }
+  if (at == 0) return wrong;
+  std::uint64_t part = 0, of = 1;
+  const bool has_point = at < text.size() && text[at] == '.';
+  if (has_point) {
+    const std::size_t point = at++;
+    for (; at < text.size() && is_digit(text[at]); ++at) {
+      if (at - point > 6) continue;
+      part = 10 * part + static_cast<std::uint64_t>(text[at] - '0');
+      of *= 10;
+    }
+    if (at == point + 1) return wrong;
+  }
+  if (at < text.size() && text[at] == ' ') ++at;
+  const std::string_view named = text.substr(at);
+  const auto is_same = [](char a, char b) { return (a | 0x20) == (b | 0x20); };
+  for (const auto& [unit, shift] : units) {
+    if (!std::equal(named.begin(), named.end(), unit.begin(), unit.end(), is_same)) continue;
+    if (has_point && shift == 0) return wrong;
+    if (whole > std::numeric_limits<std::uint64_t>::max() >> shift) return too_large();
+    const std::uint64_t all = (whole << shift) + (part << shift) / of;
+    if (all == 0) return wrong;
+    bytes = static_cast<std::size_t>(all);
+    return {};
+  }
+  return wrong;
+}
+
+/// The recipes that can be named on the command line.
+inline constexpr std::string_view recipe_names[] = {"pytorch",
+                                                    "pytorch_expandable",
+                                                    "pytorch_2_14",
+                                                    "pytorch_2_14_expandable",
+                                                    "cuda_async",
+                                                    "torch_npu",
+                                                    "torch_npu_expandable",
+                                                    "paddle",
+                                                    "paddle_auto_growth",
+                                                    "paddle_naive_best_fit",
+                                                    "pinned",
+                                                    "pinned_2_14",
+                                                    "pinned_expandable",
+                                                    "pinned_packed",
+                                                    "stitched",
+                                                    "stitched_calmly",
+                                                    "power_of_two",
+                                                    "passthrough"};
+
+/// What is wrong with the name of a recipe, or nothing.
+[[nodiscard]] inline std::string no_such_recipe(std::string_view name) {
+  if (std::find(std::begin(recipe_names), std::end(recipe_names), name) != std::end(recipe_names)) return {};
+  return std::string(name) + ": no such recipe; there are " + listed(recipe_names) +
+         did_you_mean(name, recipe_names);
+}
 
 }  // namespace replay

@@ -15,7 +15,10 @@
 #include <tessera/recipe/recipe.hpp>
 #include <tessera/replay/recording.hpp>
 
-namespace tessera::trace {
+namespace replay {
+
+using namespace tessera;
+using namespace tessera::trace;
 
 /// Writes what an allocator decides, a line for each device call and each event of a recording, in order of happening.
 ///
@@ -118,9 +121,9 @@ void write_decisions(std::FILE* out, const program& source, simulated_device dev
                      const policies<Recipe>& chosen) {
   decision_log log(out);
   caching_allocator<Recipe, simulated_device, decision_log::observer> pool{std::move(device), chosen, {&log}};
-  replay(
+  tessera::trace::replay(
       source, pool, [](std::size_t) {}, [&](std::size_t i, void* p) { log.line(i, source.events()[i], p); });
   std::fprintf(out, "# end in_use=%zu peak=%zu\n", pool.device().used(), pool.device().peak_used());
 }
 
-}  // namespace tessera::trace
+}  // namespace replay

@@ -12,33 +12,30 @@
 #include <tessera/observe/output.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/recording.hpp>
-#include "markup.hpp"
 #include "memory_map.hpp"
 #include "svg.hpp"
-#include "timeline.hpp"
 
 #include "commands.hpp"
-#include "comparison.hpp"
+#include "compare.hpp"
 #include "input.hpp"
-#include "picture.hpp"
+#include "report.hpp"
 #include "terminal.hpp"
 
 namespace {
 
-using tessera::trace::timeline;
+using replay::timeline;
 using kind = tessera::trace::event::kind;
 
-constexpr std::size_t most_recipes = tessera::trace::line_colors.size();
+constexpr std::size_t most_recipes = replay::line_colors.size();
 constexpr std::size_t most_cells = 6000;  // of a map: finer is not to be seen, and a report stays small
 
 /// The segments of a map of which most is pinned, with those who hold them.
-std::vector<replay::pin> pins_of(const tessera::trace::memory_map& map,
-                                 const tessera::trace::recording& source) {
+std::vector<replay::pin> pins_of(const replay::memory_map& map, const tessera::trace::recording& source) {
   std::vector<replay::pin> all(map.segments.size());
   for (const auto& c : map.cells) {
     replay::pin& p = all[c.segment];
     p.live += c.live;
-    if (c.is == tessera::trace::memory_map::use::live && p.holders.size() < 3)
+    if (c.is == replay::memory_map::use::live && p.holders.size() < 3)
       p.holders.push_back(source.events[c.event].id);
   }
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -84,8 +81,7 @@ replay::drawn run(const std::string& name, const tessera::trace::recording& sour
       });
   found.eviction_trigger = found.failures != 0 ? first_failure : found.over.worst_event();
   if (with_map) {
-    found.map =
-        tessera::trace::map_after(program, found.eviction_trigger, replay::device_of(capacity), chosen);
+    found.map = replay::map_after(program, found.eviction_trigger, replay::device_of(capacity), chosen);
     found.segments = found.map.segments.size();
     found.pins = pins_of(found.map, source);
     found.map.coarsen(most_cells);
@@ -95,21 +91,20 @@ replay::drawn run(const std::string& name, const tessera::trace::recording& sour
 
 /// Writes a file whole; what is wrong, or nothing.
 std::string svg_text(const replay::picture& shown) {
-  tessera::trace::svg_picture svg{replay::headline(shown),
-                                  shown.trace + ", " +
-                                      tessera::trace::count_text(shown.source->events.size()) +
-                                      (shown.source->events.size() == 1 ? " event" : " events") +
-                                      ": bytes reserved, over what lives as requested",
-                                  "what lives at most",
-                                  shown.peak_live,
-                                  {}};
+  replay::svg_picture svg{replay::headline(shown),
+                          shown.trace + ", " + replay::count_text(shown.source->events.size()) +
+                              (shown.source->events.size() == 1 ? " event" : " events") +
+                              ": bytes reserved, over what lives as requested",
+                          "what lives at most",
+                          shown.peak_live,
+                          {}};
   for (const replay::drawn& d : shown.recipes) svg.lines.push_back({d.recipe, &d.over});
-  return tessera::trace::svg_writer::write(svg);
+  return replay::svg_writer::write(svg);
 }
 
 }  // namespace
 
-int replay::draw(const arguments& said) {
+int replay::commands::draw(const arguments& said) {
   const bool as_svg = said.out.ends_with(".svg");
   if (said.out.empty()) return complain("draw: --out FILE.html or --out FILE.svg is missing");
   if (!as_svg && !said.out.ends_with(".html"))

@@ -92,7 +92,7 @@ int explain_in(const std::string& text) {
 
 }  // namespace
 
-int replay::explain(const arguments& said) {
+int replay::commands::explain(const arguments& said) {
   const std::string& text = said.files[0];
   if (said.system == "pytorch") return explain_in<tessera::config::pytorch>(text);
   if (said.system == "torch_npu") return explain_in<tessera::config::torch_npu>(text);

@@ -18,7 +18,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/recording.hpp>
 #include "memory_map.hpp"
-#include "recorded_origins.hpp"
+#include "snapshot_recording.hpp"
 
 #include "commands.hpp"
 #include "input.hpp"
@@ -50,7 +50,7 @@ std::string blocks_of(const oom_report::pin& p, const program& source,
   for (auto at = live.lower_bound(p.first); at != live.end() && at->first < p.begin + p.length; ++at) {
     if (++count > most) continue;
     const event& made = source.events()[at->second];
-    const std::string line = tessera::trace::origin_text(source.source(), made.id);
+    const std::string line = replay::origin_text(source.source(), made.id);
     text += std::string(count > 1 ? "," : "") + " id " + std::to_string(made.id) + " (" +
             std::to_string(made.bytes) + " bytes, event " + std::to_string(at->second) +
             (line.empty() ? "" : ", ") + line + ")";
@@ -71,12 +71,12 @@ std::string lines_of(const program& source, Allocator& pool,
     std::size_t last_segment = ~std::size_t{0};  // that was counted in `pinned`
   };
   std::map<std::string, kept> by_line;
-  const auto map = tessera::trace::map_and_trim(
-      pool, std::unordered_map<std::uintptr_t, std::size_t>(live.begin(), live.end()));
+  const auto map =
+      replay::map_and_trim(pool, std::unordered_map<std::uintptr_t, std::size_t>(live.begin(), live.end()));
   for (const auto& cell : map.cells) {
     const std::size_t pinned = map.segments[cell.segment].pinned;
-    if (cell.is != tessera::trace::memory_map::use::live || pinned == 0) continue;
-    kept& k = by_line[tessera::trace::origin_text(source.source(), source.events()[cell.event].id)];
+    if (cell.is != replay::memory_map::use::live || pinned == 0) continue;
+    kept& k = by_line[replay::origin_text(source.source(), source.events()[cell.event].id)];
     ++k.blocks;
     k.bytes += cell.bytes;
     if (std::exchange(k.last_segment, cell.segment) != cell.segment) k.pinned += pinned;
@@ -212,7 +212,7 @@ int explain_one(const replay::arguments& asked, const tessera::trace::recording&
 
 }  // namespace
 
-int replay::explain_oom(const arguments& asked) {
+int replay::commands::explain_oom(const arguments& asked) {
   return with_each_recording(
       asked, [&](const tessera::trace::recording& recording) { return explain_one(asked, recording); });
 }

@@ -12,7 +12,6 @@
 #include "commands.hpp"
 #include "input.hpp"
 #include "terminal.hpp"
-#include "words.hpp"
 
 namespace {
 
@@ -35,7 +34,7 @@ std::string with_commas(const std::vector<std::size_t>& numbers) {
 
 }  // namespace
 
-int replay::fit(const arguments& said) {
+int replay::commands::fit(const arguments& said) {
   return with_trace(said, [&]<typename Recipe>(const tessera::trace::program& program,
                                                const tessera::policies<Recipe>& chosen) {
     const std::size_t most = said.has_capacity ? said.capacity : 2 * tessera::max_request;

@@ -23,7 +23,6 @@
 
 #include "capacity.hpp"
 #include "commands.hpp"
-#include "json_list.hpp"
 #include "recipes.hpp"
 #include "terminal.hpp"
 

@@ -14,7 +14,10 @@
 #include <tessera/replay/read.hpp>
 #include <tessera/replay/recording.hpp>
 
-namespace tessera::trace {
+namespace replay {
+
+using namespace tessera;
+using namespace tessera::trace;
 
 inline constexpr std::string_view lifetimes_header = "id,lower,upper,size";
 inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper,size,offset";
@@ -102,4 +105,4 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
   return read_lifetimes(text, std::move(name));
 }
 
-}  // namespace tessera::trace
+}  // namespace replay

@@ -18,9 +18,7 @@
 #include <tessera/version.hpp>
 
 #include "commands.hpp"
-#include "recipe_names.hpp"
 #include "terminal.hpp"
-#include "words.hpp"
 
 namespace {
 
@@ -119,40 +117,42 @@ struct command {
 };
 
 constexpr command commands[] = {
-    {"compare", &replay::compare, "TRACE...",
+    {"compare", &replay::commands::compare, "TRACE...",
      "--recipe... --conf --capacity --memory-fraction --device --json", "",
      "    what recipes would have reserved, and how often they would have called the device: the main ones,\n"
      "    those that are named, and with --conf the last of these, or pytorch, under these settings\n",
      ""},
-    {"decisions", &replay::decisions, "TRACE", "--recipe --conf --capacity --memory-fraction --device", "",
-     "    every decision, a line each\n", ""},
-    {"verify", &replay::verify, "SNAPSHOT...", "--device --json", "",
+    {"decisions", &replay::commands::decisions, "TRACE",
+     "--recipe --conf --capacity --memory-fraction --device", "", "    every decision, a line each\n", ""},
+    {"verify", &replay::commands::verify, "SNAPSHOT...", "--device --json", "",
      "    whether the pytorch recipe, or pytorch_2_14, decides as the GPU did on which the snapshot was "
      "recorded;\n"
      "    where there is nothing to verify, the exit code is 0, and in JSON \"agrees\" is null\n",
      "1 it does not"},
-    {"fit", &replay::fit, "TRACE", "--recipe --conf --capacity --memory-fraction --device --json", "",
+    {"fit", &replay::commands::fit, "TRACE", "--recipe --conf --capacity --memory-fraction --device --json",
+     "",
      "    a capacity, up to the one given, with which the trace completes and with a byte less does not,\n"
      "    and larger ones with which it fails\n",
      ""},
-    {"draw", &replay::draw, "TRACE", "--recipe... --conf --capacity --memory-fraction --device --out",
-     "--out",
+    {"draw", &replay::commands::draw, "TRACE",
+     "--recipe... --conf --capacity --memory-fraction --device --out", "--out",
      "    a picture of memory over time, as .html or .svg; the HTML page also maps the worst moment and has "
      "the\n"
      "    table of compare\n",
      ""},
-    {"explain-oom", &replay::explain_oom, "TRACE", "--recipe --conf --capacity --memory-fraction --device",
-     "", "    why memory runs out where it first does, which blocks are in the way, and what would help\n",
+    {"explain-oom", &replay::commands::explain_oom, "TRACE",
+     "--recipe --conf --capacity --memory-fraction --device", "",
+     "    why memory runs out where it first does, which blocks are in the way, and what would help\n",
      "1 memory runs out"},
-    {"tune", &replay::tune_recipe, "TRACE", "--capacity --memory-fraction --device --max-ns --json", "",
+    {"tune", &replay::commands::tune, "TRACE", "--capacity --memory-fraction --device --max-ns --json", "",
      "    searches for a recipe that reserves least (with --capacity: that needs least), at a price in "
      "device and\n"
      "    host time that it names; shows what else there is, what each policy buys, and the recipe as C++\n",
      "1 nothing completes, or nothing keeps --max-ns"},
-    {"explain", &replay::explain, "TEXT", "--system", "",
+    {"explain", &replay::commands::explain, "TEXT", "--system", "",
      "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n",
      ""},
-    {"snapshot", &replay::snapshot, "TRACE",
+    {"snapshot", &replay::commands::snapshot, "TRACE",
      "--out --at --recipe --conf --capacity --memory-fraction --device", "--out",
      "    how the recipe's memory stands, and what led there, for the viewers of others: a .pickle for\n"
      "    pytorch.org/memory_viz, as it is where most is reserved (--at peak); a .json for ui.perfetto.dev, "

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,11 +17,172 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/replay/recording.hpp>
-#include "pickle.hpp"
-#include "pickled_fields.hpp"
-#include "read_call_stacks.hpp"
 
-namespace tessera::trace {
+#include "pickle.hpp"
+
+namespace replay {
+
+using namespace tessera;
+using namespace tessera::trace;
+
+/// Fills a table of call stacks, and finds what is in it already.
+///   Cost:  a look-up by content for each; not hashed, as files could choose what collides
+class call_stack_builder {
+ public:
+  explicit call_stack_builder(call_stacks& to)
+      : to_(to), texts_(by_content{&to}), frames_(by_content{&to}), stacks_(by_content{&to}) {
+    for (std::uint32_t i = 0; i < to.texts(); ++i) texts_.insert(text_number{i + 1});
+    for (std::uint32_t i = 0; i < to.frames(); ++i) frames_.insert(frame_place{i});
+    for (std::uint32_t i = 0; i < to.stacks(); ++i) stacks_.insert(stack_number{i + 1});
+  }
+  call_stack_builder(const call_stack_builder&) = delete;
+  call_stack_builder& operator=(const call_stack_builder&) = delete;
+
+  /// The number of a text; 0 for an empty one.
+  std::uint32_t add_text(std::string_view text) {
+    if (text.empty()) return 0;
+    if (const auto found = texts_.find(text); found != texts_.end()) return found->number;
+    const std::uint32_t number = to_.append_text(text);
+    texts_.insert(text_number{number});
+    return number;
+  }
+  /// The place of a frame.
+  std::uint32_t add_frame(const call_stacks::frame& frame) {
+    if (const auto found = frames_.find(frame); found != frames_.end()) return found->place;
+    const std::uint32_t place = to_.append_frame(frame);
+    frames_.insert(frame_place{place});
+    return place;
+  }
+  /// The number of a stack of frames, given by their places, innermost first; 0 for an empty one.
+  std::uint32_t add_stack(std::span<const std::uint32_t> frames) {
+    if (frames.empty()) return 0;
+    if (const auto found = stacks_.find(frames); found != stacks_.end()) return found->number;
+    const std::uint32_t number = to_.append_stack(frames);
+    stacks_.insert(stack_number{number});
+    return number;
+  }
+
+ private:
+  struct text_number {
+    std::uint32_t number;
+  };
+  struct frame_place {
+    std::uint32_t place;
+  };
+  struct stack_number {
+    std::uint32_t number;
+  };
+  /// Orders what is in the table by what it is, and finds it by that.
+  struct by_content {
+    using is_transparent = void;
+    const call_stacks* of;
+
+    [[nodiscard]] std::string_view content(text_number t) const noexcept { return of->text(t.number); }
+    [[nodiscard]] std::string_view content(std::string_view t) const noexcept { return t; }
+    [[nodiscard]] call_stacks::frame content(frame_place f) const noexcept { return of->frame_at(f.place); }
+    [[nodiscard]] call_stacks::frame content(const call_stacks::frame& f) const noexcept { return f; }
+    [[nodiscard]] std::span<const std::uint32_t> content(stack_number s) const noexcept {
+      return of->stack(s.number);
+    }
+    [[nodiscard]] std::span<const std::uint32_t> content(std::span<const std::uint32_t> s) const noexcept {
+      return s;
+    }
+    [[nodiscard]] static bool less(std::span<const std::uint32_t> a,
+                                   std::span<const std::uint32_t> b) noexcept {
+      return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
+    }
+    template <typename T>
+    [[nodiscard]] static bool less(const T& a, const T& b) noexcept {
+      return a < b;
+    }
+    template <typename A, typename B>
+    [[nodiscard]] bool operator()(const A& a, const B& b) const noexcept {
+      return less(content(a), content(b));
+    }
+  };
+
+  call_stacks& to_;
+  std::set<text_number, by_content> texts_;
+  std::set<frame_place, by_content> frames_;
+  std::set<stack_number, by_content> stacks_;
+};
+
+/// Reads the stacks of calls in a pickle, lists of dicts with 'filename', 'line' and 'name'. What the pickle has once, and
+/// refers to again, is read once; what has another form is left out.
+class call_stack_reader {
+ public:
+  call_stack_reader(const pickle& source, pickled_fields& in, call_stacks& to)
+      : source_(source), in_(in), made_(to), table_(to) {}
+
+  /// The number of the stack that stands in a dict under 'frames', or in old snapshots, in the first of its 'history'; 0
+  /// where there is none.
+  [[nodiscard]] std::uint32_t stack_of(const pickled& dict) {
+    std::uint32_t list = source_.find_number(dict, "frames");
+    const pickled* const history = list == pickle::nowhere ? source_.find(dict, "history") : nullptr;
+    if (history != nullptr && history->is == pickled::kind::list && !history->items.empty())
+      list = source_.find_number(source_[history->items[0]], "frames");
+    if (list == pickle::nowhere) return 0;
+    const pickled& frames = source_[list];
+    if (frames.is != pickled::kind::list || frames.items.empty() || !begin(dict)) return 0;
+    if (done_[list] == 0) done_[list] = 1 + read_stack(frames);
+    return done_[list] - 1;
+  }
+
+ private:
+  // Bytes of a table and of what finds something there, while they grow.
+  static constexpr std::size_t of_stack = 64, of_frame = 80, of_text = 112;
+
+  /// Makes room to remember what was read; false where there is none.
+  bool begin(const pickled& at) {
+    if (!done_.empty()) return true;
+    if (!in_.afford(at, source_.size(), sizeof(std::uint32_t))) return false;
+    done_.resize(source_.size());
+    return true;
+  }
+  [[nodiscard]] std::uint32_t read_stack(const pickled& list) {
+    calls_.clear();
+    for (const std::uint32_t item : list.items) {
+      if (source_[item].is != pickled::kind::dict) continue;
+      if (done_[item] == 0) done_[item] = 1 + read_frame(source_[item]);
+      if (!in_.good()) return 0;
+      calls_.push_back(done_[item] - 1);
+    }
+    const std::size_t before = made_.stacks();
+    const std::uint32_t number = table_.add_stack(calls_);
+    if (made_.stacks() > before) in_.afford(list, of_stack + 3 * sizeof(std::uint32_t) * calls_.size(), 1);
+    return number;
+  }
+  [[nodiscard]] std::uint32_t read_frame(const pickled& dict) {
+    const std::size_t before = made_.frames();
+    const std::uint32_t file = read_text(dict, "filename");
+    const std::uint32_t function = read_text(dict, "name");
+    // PyTorch gives -1, or 2^64 - 1, where it knows no line.
+    const pickled* const number = source_.find(dict, "line");
+    const bool has_line = number != nullptr && number->is == pickled::kind::integer;
+    const auto line = static_cast<std::uint64_t>(has_line ? number->integer : 0);
+    const std::uint32_t place = table_.add_frame({file, function, line});
+    if (made_.frames() > before) in_.afford(dict, of_frame, 1);
+    return place;
+  }
+  [[nodiscard]] std::uint32_t read_text(const pickled& dict, std::string_view key) {
+    const std::uint32_t at = source_.find_number(dict, key);
+    if (at == pickle::nowhere || source_[at].is != pickled::kind::text) return 0;
+    if (done_[at] == 0) {
+      const std::size_t before = made_.texts();
+      done_[at] = 1 + table_.add_text(source_[at].text);
+      if (made_.texts() > before) in_.afford(dict, of_text + source_[at].text.size(), 1);
+    }
+    return done_[at] - 1;
+  }
+
+  const pickle& source_;
+  pickled_fields& in_;
+  call_stacks& made_;
+  call_stack_builder table_;
+  std::vector<std::uint32_t>
+      done_;  // for each value of the pickle, one more than its number; 0 while it was not read
+  std::vector<std::uint32_t> calls_;  // of the stack that is read
+};
 
 class snapshot_reader {
  public:
@@ -297,4 +459,4 @@ class snapshot_reader {
   return snapshot_reader(std::get<pickle>(plain), name).read();
 }
 
-}  // namespace tessera::trace
+}  // namespace replay

@@ -23,7 +23,6 @@
 #include <tessera/recipe/with.hpp>
 
 #include "commands.hpp"
-#include "recipe_names.hpp"
 
 /// The recipes that can be named on the command line.
 namespace replay {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report_data.hpp"
+#include "report.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -12,17 +12,16 @@
 
 #include <tessera/replay/recording.hpp>
 #include "memory_map.hpp"
-#include "recorded_origins.hpp"
-#include "timeline.hpp"
+#include "snapshot_recording.hpp"
 
 namespace {
 
 using replay::drawn;
-using tessera::trace::memory_map;
-using bucket = tessera::trace::timeline::bucket;
+using replay::memory_map;
+using bucket = replay::timeline::bucket;
 
 /// `text` as a JSON string that may stand in a script element.
-std::string quoted(std::string_view text) {
+std::string json_quoted(std::string_view text) {
   std::string safe = "\"";
   for (const char c : text) {
     const auto code = static_cast<unsigned char>(c);
@@ -58,7 +57,7 @@ std::string list(const Row& row, F f) {
 /// A number as JSON; as a string where JavaScript's numbers would round it.
 std::string number(std::uint64_t n) {
   std::string text = std::to_string(n);
-  return n < std::uint64_t{1} << 53 ? text : quoted(text);
+  return n < std::uint64_t{1} << 53 ? text : json_quoted(text);
 }
 void add(std::string& row, std::initializer_list<std::uint64_t> more) {
   for (const std::uint64_t n : more) {
@@ -114,8 +113,8 @@ std::string map_data(const drawn& d, const tessera::trace::recording& source) {
       add(used, {e.id, c.event, c.requested, e.stream.handle});
       if (source.origins.empty()) continue;
       const auto [line, is_new] =
-          number_of_line.try_emplace(tessera::trace::origin_text(source, e.id), number_of_line.size());
-      if (is_new) (lines += lines.empty() ? "" : ",") += quoted(line->first);
+          number_of_line.try_emplace(replay::origin_text(source, e.id), number_of_line.size());
+      if (is_new) (lines += lines.empty() ? "" : ",") += json_quoted(line->first);
       add(line_of, {line->second});
     } else if (c.is == memory_map::use::several) {
       add(many, {c.blocks, c.live, c.pinned});
@@ -136,7 +135,7 @@ bool replay::ever_pending(const drawn& shown) {
 
 std::string replay::report_data(const picture& shown) {
   const auto recipe = [&](const drawn& d) {
-    return joined({"{\"name\":", quoted(d.recipe), ",\"width\":", number(d.over.width()),
+    return joined({"{\"name\":", json_quoted(d.recipe), ",\"width\":", number(d.over.width()),
                    ",\"moment\":", number(d.eviction_trigger), ",\"series\":", all_series(d),
                    ",\"map\":", map_data(d, *shown.source), "}"});
   };

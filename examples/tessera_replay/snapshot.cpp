@@ -119,7 +119,7 @@ void report(const std::string& path, Pool& pool, const eviction_trigger& when, c
 
 }  // namespace
 
-int replay::snapshot(const arguments& said) {
+int replay::commands::snapshot(const arguments& said) {
   const std::string_view path = said.out;
   if (path.empty()) return complain("snapshot: --out FILE is missing");
   const bool is_pickle = path.ends_with(".pickle");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -11,14 +12,80 @@
 #include <variant>
 #include <vector>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/replay/recording.hpp>
-#include "read_snapshot.hpp"
-#include "recorded_origins.hpp"
-#include "told_capacity.hpp"
 
-namespace tessera::trace {
+#include "read_snapshot.hpp"
+
+namespace replay {
+
+using namespace tessera;
+using namespace tessera::trace;
+
+/// The memory of a device for its allocator, in bytes, as a snapshot tells: what was reserved and what was free when memory
+/// first ran out. 0 where it did not run out, or where the history is not one of these segments.
+[[nodiscard]] inline std::size_t told_capacity(const snapshot& source, std::size_t device) {
+  using action = snapshot::action;
+  const auto change = [](const snapshot::entry& e) -> std::uint64_t {
+    const bool more = e.what == action::segment_alloc || e.what == action::segment_map;
+    const bool less = e.what == action::segment_free || e.what == action::segment_unmap;
+    return more ? e.size : less ? 0 - std::uint64_t{e.size} : 0;
+  };
+  // Numbers wrap around where a file says nonsense.
+  std::uint64_t reserved = 0;
+  for (const snapshot::segment& s : source.segments_of(device)) reserved += s.size;
+  const auto trace = source.trace_of(device);
+  for (const snapshot::entry& e : trace) reserved -= change(e);
+  for (const snapshot::entry& e : trace) {
+    reserved += change(e);
+    if (e.what != action::oom) continue;
+    const bool is_sane = reserved <= max_request && e.device_free <= max_request;
+    return is_sane ? static_cast<std::size_t>(reserved) + e.device_free : 0;
+  }
+  return 0;
+}
+
+/// Collects where the allocations of a snapshot come from while it becomes a recording, in the order of their ids.
+class origin_collector {
+ public:
+  explicit origin_collector(call_stacks stacks) : stacks_(std::move(stacks)), table_(stacks_) {}
+
+  void add(std::uint32_t stack, std::string_view label) { made_.push_back({stack, table_.add_text(label)}); }
+  /// The user says more about an allocation: the latest label counts.
+  void say(std::uint64_t id, std::string_view label) {
+    made_[static_cast<std::size_t>(id)].label = table_.add_text(label);
+  }
+  /// The stack of an allocation that has none yet: some histories tell it of live blocks only.
+  void complete(std::uint64_t id, std::uint32_t stack) {
+    std::uint32_t& known = made_[static_cast<std::size_t>(id)].stack;
+    if (known == 0) known = stack;
+  }
+  void finish(recording& to) && {
+    const auto is_known = [](const origin& o) { return o.stack != 0 || o.label != 0; };
+    if (std::none_of(made_.begin(), made_.end(), is_known)) return;
+    to.stacks = std::move(stacks_);
+    to.origins = std::move(made_);
+  }
+
+ private:
+  call_stacks stacks_;
+  call_stack_builder table_;
+  std::vector<origin> made_;
+};
+
+/// Where an allocation of a recording comes from, "train.py:12 in forward, labelled 'weights'"; empty if unknown.
+[[nodiscard]] inline std::string origin_text(const recording& source, std::uint64_t id) {
+  constexpr std::size_t most = 80;  // bytes of a label
+  const origin from = source.origin_of(id);
+  std::string text = program_line(source.stacks, from.stack);
+  const std::string_view label = source.stacks.text(from.label);
+  if (label.empty()) return text;
+  (text += text.empty() ? "" : ", ") += "labelled '";
+  text += terminal_text(label.substr(0, most));
+  return text += label.size() > most ? "...'" : "'";
+}
 
 /// The devices of which a snapshot has a history, or where it has none, those of which it has segments, in order.
 [[nodiscard]] inline std::vector<std::size_t> recorded_devices(const snapshot& source) {
@@ -115,4 +182,4 @@ namespace tessera::trace {
   return recording_of(std::get<snapshot>(read));
 }
 
-}  // namespace tessera::trace
+}  // namespace replay

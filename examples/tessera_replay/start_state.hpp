@@ -16,7 +16,10 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/replay/recording.hpp>
 
-namespace tessera::trace {
+namespace replay {
+
+using namespace tessera;
+using namespace tessera::trace;
 
 /// Which part of an allocator memory belongs to. Parts share no memory, and each decides for itself.
 struct memory_owner {
@@ -262,4 +265,4 @@ class start_finder {
   std::vector<bool> unmaps_large_;  // of each entry
 };
 
-}  // namespace tessera::trace
+}  // namespace replay

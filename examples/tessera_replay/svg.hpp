@@ -10,10 +10,54 @@
 #include <vector>
 
 #include <tessera/core/readable.hpp>
-#include "markup.hpp"
-#include "timeline.hpp"
 
-namespace tessera::trace {
+#include "memory_map.hpp"
+
+namespace replay {
+
+using namespace tessera;
+using namespace tessera::trace;
+
+/// `text` as it may stand in HTML and SVG, between tags and in quoted attributes; control characters become spaces.
+[[nodiscard]] inline std::string markup_text(std::string_view text) {
+  std::string safe;
+  for (const char c : text) {
+    switch (c) {
+      case '&': safe += "&amp;"; break;
+      case '<': safe += "&lt;"; break;
+      case '>': safe += "&gt;"; break;
+      case '"': safe += "&quot;"; break;
+      case '\'': safe += "&#39;"; break;
+      default: safe += static_cast<unsigned char>(c) < ' ' || c == '\x7f' ? ' ' : c;
+    }
+  }
+  return safe;
+}
+
+/// A number in units of `unit` with `decimals` digits behind the point, rounded to the nearest; the same on every machine.
+///   Requires:  unit > 0, decimals <= 4; units above 2^50 are taken roughly
+[[nodiscard]] inline std::string decimal_text(std::size_t number, std::size_t unit, int decimals) {
+  for (; unit >> 50 != 0; unit /= 2) number /= 2;
+  std::size_t scale = 1;
+  for (int i = 0; i < decimals; ++i) scale *= 10;
+  std::size_t whole = number / unit;
+  std::size_t part = (number % unit * scale + unit / 2) / unit;
+  if (part == scale) {
+    ++whole;
+    part = 0;
+  }
+  std::string text = std::to_string(whole);
+  if (decimals == 0) return text;
+  const std::string digits = std::to_string(part);
+  return text + '.' + std::string(static_cast<std::size_t>(decimals) - digits.size(), '0') + digits;
+}
+
+/// A whole number with a comma before every three digits.
+[[nodiscard]] inline std::string count_text(std::size_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, 1, ',');
+  return text;
+}
 
 /// What a picture of memory over time shows.
 struct svg_picture {
@@ -79,7 +123,7 @@ class svg_writer {
     right_ = full_width_ - labels;
   }
 
-  [[nodiscard]] static std::string tenths(std::size_t n) { return fixed_text(n, 10, n % 10 == 0 ? 0 : 1); }
+  [[nodiscard]] static std::string tenths(std::size_t n) { return decimal_text(n, 10, n % 10 == 0 ? 0 : 1); }
   [[nodiscard]] std::size_t x(std::size_t event) const noexcept {
     return left + static_cast<std::size_t>(static_cast<double>(right_ - left) * static_cast<double>(event) /
                                            static_cast<double>(events_));
@@ -123,7 +167,7 @@ class svg_writer {
   }
   [[nodiscard]] std::string over_bound(std::size_t bytes) const {
     if (shown_.lower_bound == 0) return {};
-    return ", " + fixed_text(bytes, shown_.lower_bound, 2) + " \u00d7";
+    return ", " + decimal_text(bytes, shown_.lower_bound, 2) + " \u00d7";
   }
 
   [[nodiscard]] std::string description() const {
@@ -255,4 +299,4 @@ class svg_writer {
   std::string out_;
 };
 
-}  // namespace tessera::trace
+}  // namespace replay

@@ -12,7 +12,6 @@
 #include "recipes.hpp"
 #include "terminal.hpp"
 #include "tune_advice.hpp"
-#include "tune_report.hpp"
 
 namespace {
 
@@ -57,7 +56,7 @@ int tune_one(const arguments& said, const tessera::trace::recording& recording) 
 
 }  // namespace
 
-int replay::tune_recipe(const arguments& said) {
+int replay::commands::tune(const arguments& said) {
   return with_each_recording(
       said, [&](const tessera::trace::recording& recording) { return tune_one(said, recording); });
 }

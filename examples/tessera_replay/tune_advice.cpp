@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "tune_text.hpp"
-#include "tune_trial.hpp"
+#include "tune_composition.hpp"
+#include "tune_search.hpp"
 
 namespace replay::tune {
 namespace {

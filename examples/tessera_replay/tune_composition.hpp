@@ -1,14 +1,262 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <string>
 #include <variant>
+#include <vector>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/growth_way.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/page_choice.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/core/usage.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-#include "tune_policies.hpp"
-
+/// For each axis one policy that is chosen while the program runs, so that a search need not compile what it tries. It
+/// answers as the shipped policy does that it holds; policies whose numbers are fixed are held with their numbers tunable.
 namespace replay::tune {
+
+using namespace tessera;
+
+template <typename... Policy>
+struct one_of {
+  template <typename P>
+  static constexpr bool has = (std::same_as<P, Policy> || ...);
+
+  std::variant<Policy...> chosen;
+
+  template <typename F>
+  [[nodiscard]] auto ask(F f) const noexcept {
+    return std::visit(f, chosen);
+  }
+  template <typename P>
+  [[nodiscard]] bool is() const noexcept {
+    return std::holds_alternative<P>(chosen);
+  }
+  bool operator==(const one_of&) const = default;
+};
+
+template <std::size_t Step>
+using multiple = round_to_multiple<Step>;
+using rounding_choices =
+    one_of<round_to_divisions<512>, multiple<64>, multiple<128>, multiple<256>, multiple<512>,
+           multiple<1_KiB>, multiple<2_KiB>, multiple<4_KiB>, multiple<8_KiB>, multiple<16_KiB>,
+           multiple<32_KiB>, multiple<64_KiB>, multiple<128_KiB>, multiple<256_KiB>, multiple<512_KiB>,
+           multiple<1_MiB>, multiple<2_MiB>, round_to_power_of_two<512, tunable(unlimited)>,
+           round_to_power_of_two<4_KiB, tunable(unlimited)>, round_padded<32, round_to_divisions<512>>,
+           round_padded<32, multiple<512>>, round_padded<64, multiple<256>>>;
+struct any_rounding : rounding_choices {
+  any_rounding() = default;
+  template <typename P>
+    requires(rounding_choices::has<P>)
+  any_rounding(const P& p) : rounding_choices{p} {}
+  template <std::size_t Least>
+  any_rounding(const round_to_power_of_two<Least>&)
+      : rounding_choices{round_to_power_of_two<Least, tunable(unlimited)>{}} {}
+
+  [[nodiscard]] std::size_t block_size(std::size_t requested) const noexcept {
+    return ask([=](const auto& p) { return p.block_size(requested); });
+  }
+  bool operator==(const any_rounding&) const = default;
+};
+
+using boundary_of_pools = pool_small_and_large<tunable(std::size_t{0})>;
+using pools_choices = one_of<boundary_of_pools, pool_together>;
+struct any_pools : pools_choices {
+  static constexpr std::size_t count = 2;  // of one pool the second stays empty
+  any_pools() : any_pools(pool_small_and_large<1_MiB>{}) {}
+  any_pools(pool_together p) : pools_choices{p} {}
+  template <auto Boundary>
+  any_pools(pool_small_and_large<Boundary> p)
+      : pools_choices{boundary_of_pools{.boundary = p.boundary.get()}} {}
+
+  [[nodiscard]] std::size_t select(std::size_t block) const noexcept {
+    return ask([=](const auto& p) { return p.select(block); });
+  }
+  bool operator==(const any_pools&) const = default;
+};
+
+using late = poll_events_lazily<reuse_on_same_stream>;
+using late_after_recorded = poll_events_lazily<reuse_on_same_stream_after_recorded>;
+using streams_choices =
+    one_of<reuse_on_same_stream, reuse_on_same_stream_after_recorded, late, late_after_recorded,
+           reuse_after_recorded_streams, reuse_in_order<>, reuse_ignoring_streams>;
+struct any_streams : streams_choices {
+  any_streams() = default;
+  template <typename P>
+    requires(streams_choices::has<P>)
+  any_streams(const P& p) : streams_choices{p} {}
+
+  static constexpr bool uses_events = true;
+  [[nodiscard]] stream_id reuse_key(stream_id stream) const noexcept {
+    return ask([=](const auto& p) { return stream_id(p.reuse_key(stream)); });
+  }
+  [[nodiscard]] bool should_hold(stream_id key, stream_id user) const noexcept {
+    return ask([=](const auto& p) { return p.should_hold(key, user); });
+  }
+  [[nodiscard]] cross_stream_reuse crossing() const noexcept {
+    return ask([](const auto& p) { return p.crossing(); });
+  }
+  [[nodiscard]] bool looks_first(std::size_t waiting) const noexcept {
+    return ask([=](const auto& p) { return p.looks_first(waiting); });
+  }
+  bool operator==(const any_streams&) const = default;
+};
+
+template <std::size_t Rest, block_end End = block_end::low>
+using rest = split_if_rest_at_least<Rest, End>;
+inline constexpr block_end high = block_end::high;
+using split_expandable = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
+using split_choices = one_of<split_up_to<>, split_expandable, split_never, split_never_and_fit_exactly,
+                             split_never_and_fit_within_power_of_two, rest<64>, rest<128>, rest<512>,
+                             rest<4_KiB>, rest<64_KiB>, rest<256_KiB>, rest<1_MiB>, rest<64, high>,
+                             rest<512, high>, rest<64_KiB, high>, rest<1_MiB, high>>;
+struct any_split : split_choices {
+  any_split() = default;
+  template <typename P>
+    requires(split_choices::has<P>)
+  any_split(const P& p) : split_choices{p} {}
+
+  [[nodiscard]] bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
+    return ask([=](const auto& p) { return p.may_serve(wanted, block); });
+  }
+  [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block) const noexcept {
+    return ask([=](const auto& p) { return p.should_split(wanted, block); });
+  }
+  [[nodiscard]] block_end handed_out() const noexcept {
+    return ask([](const auto& p) { return p.handed_out(); });
+  }
+  [[nodiscard]] std::size_t oversize() const noexcept {
+    return ask([](const auto& p) { return p.oversize(); });
+  }
+  bool operator==(const any_split&) const = default;
+};
+
+using any_choice_of_pages = back_with<tunable(page_choice{})>;
+struct any_pages : any_choice_of_pages {
+  any_pages() : any_pages(back_with_normal_pages{}) {}
+  template <auto Choice>
+    requires(back_with<Choice>::initial == page_choice{.pages = back_with<Choice>::initial.pages})
+  any_pages(const back_with<Choice>& p) : any_choice_of_pages{.choice = p.choice.get()} {}
+  bool operator==(const any_pages&) const = default;
+};
+
+template <std::size_t Own>
+using segments_below = grow_by_segments<2_MiB, tunable(20_MiB), Own>;
+using segments_choices = one_of<segments_below<10_MiB>, segments_below<0>, segments_below<64_MiB>,
+                                segments_below<256_MiB>, grow_exactly<>, grow_by_chunks<>, grow_by_plan<>>;
+/// Growth by segments.
+struct any_segments : segments_choices {
+  static constexpr growth_way way = growth_way::segments;
+  any_segments() = default;
+  template <typename P>
+    requires(segments_choices::has<P>)
+  any_segments(const P& p) : segments_choices{p} {}
+  template <std::size_t Own>
+  any_segments(const grow_by_segments<2_MiB, 2_MiB, Own>& p)
+      : segments_choices{segments_below<Own>{.large = 2_MiB, .most = p.most}} {}
+
+  [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
+    return ask([&](const auto& p) { return p.segment_size(block, now); });
+  }
+  [[nodiscard]] std::size_t limit(std::size_t capacity) const noexcept {
+    return ask([=](const auto& p) { return p.limit(capacity); });
+  }
+  bool operator==(const any_segments&) const = default;
+};
+
+using in_place_of_20 = grow_in_place<20_MiB>;
+using in_place_choices = one_of<grow_in_place<>, in_place_of_20>;
+/// Growth in place.
+struct any_in_place : in_place_choices {
+  static constexpr growth_way way = growth_way::in_place;
+  any_in_place() = default;
+  template <auto Large, auto Alignment>
+  any_in_place(const grow_in_place<2_MiB, Large, tunable(memory_limit{}), Alignment>& p)
+      : in_place_choices{grow_in_place<>{
+            .large = p.large.get(), .most = p.most, .alignment = p.alignment.get(), .reserve = p.reserve}} {}
+  template <auto Large>
+  any_in_place(const grow_in_place<20_MiB, Large>& p)
+      : in_place_choices{in_place_of_20{.large = p.large.get(), .most = p.most, .reserve = p.reserve}} {}
+
+  [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
+    return ask([&](const auto& p) { return p.segment_size(block, now); });
+  }
+  [[nodiscard]] std::size_t limit(std::size_t capacity) const noexcept {
+    return ask([=](const auto& p) { return p.limit(capacity); });
+  }
+  [[nodiscard]] std::size_t page_size(std::size_t block) const noexcept {
+    return ask([=](const auto& p) { return p.page_size(block); });
+  }
+  [[nodiscard]] std::size_t range_size(std::size_t capacity) const noexcept {
+    return ask([=](const auto& p) { return p.range_size(capacity); });
+  }
+  [[nodiscard]] std::size_t base_alignment(std::size_t block) const noexcept {
+    return ask([=](const auto& p) { return p.base_alignment(block); });
+  }
+  bool operator==(const any_in_place&) const = default;
+};
+
+using growth_choices = one_of<any_segments, any_in_place, grow_by_stitching<>>;
+/// Growth in any way; which way is part of what is compiled, so it is asked before.
+struct any_growth : growth_choices {
+  any_growth() = default;
+  template <typename P>
+    requires(P::way == growth_way::segments)
+  any_growth(const P& p) : growth_choices{any_segments(p)} {}
+  template <typename P>
+    requires(P::way == growth_way::in_place)
+  any_growth(const P& p) : growth_choices{any_in_place(p)} {}
+  template <auto Pieces>
+  any_growth(const grow_by_stitching<Pieces>& p)
+      : growth_choices{grow_by_stitching<>{p.pieces.get(), p.slack, p.most, p.last_pieces, p.alignment}} {}
+
+  [[nodiscard]] growth_way way() const noexcept {
+    return ask([](const auto& p) { return p.way; });
+  }
+  bool operator==(const any_growth&) const = default;
+};
+
+using eviction_by_plan = evict_direct_at_free<>;
+using eviction_choices =
+    one_of<evict_idle_like_pytorch<>, evict_idle_above<>, evict_never, evict_at_free, evict_at_free_above<>,
+           eviction_by_plan, evict_idle_chunks<>, evict_at_synchronize_above<>>;
+struct any_eviction : eviction_choices {
+  any_eviction() = default;
+  template <typename P>
+    requires(eviction_choices::has<P>)
+  any_eviction(const P& p) : eviction_choices{p} {}
+
+  [[nodiscard]] std::size_t bytes_to_evict(eviction_trigger when, const usage& now) const noexcept {
+    return ask([&](const auto& p) { return p.bytes_to_evict(when, now); });
+  }
+  [[nodiscard]] bool considers(std::size_t bytes, const usage& now) const noexcept {
+    return ask([&](const auto& p) { return p.considers(bytes, now); });
+  }
+  [[nodiscard]] bool should_evict(const idle_segment& segment, const idle_survey& survey) const noexcept {
+    return ask([&](const auto& p) { return p.should_evict(segment, survey); });
+  }
+  bool operator==(const any_eviction&) const = default;
+};
+
+using recovery_expandable = recover_by_releasing_oversize_then_all<tunable(false), false>;
+using recovery_choices = one_of<recover_by_releasing_oversize_then_all<>, recovery_expandable, recover_never,
+                                recover_by_emptying_the_cache, recover_like_paddle<>>;
+struct any_recovery : recovery_choices {
+  any_recovery() = default;
+  template <typename P>
+    requires(recovery_choices::has<P>)
+  any_recovery(const P& p) : recovery_choices{p} {}
+
+  [[nodiscard]] recovery_steps steps(failure_reason why) const noexcept {
+    return ask([=](const auto& p) { return p.steps(why); });
+  }
+  bool operator==(const any_recovery&) const = default;
+};
 
 /// One choice for each axis.
 struct composition {
@@ -71,5 +319,38 @@ auto with_recipe(const composition& c, F f) {
       },
       c.growth.chosen);
 }
+
+inline constexpr std::array axis_names = {"rounding", "pools",  "streams",  "split",
+                                          "pages",    "growth", "eviction", "recovery"};
+inline constexpr std::size_t axes = axis_names.size();
+
+/// The policy of each axis, as in `tessera::round_to_multiple<512>`.
+[[nodiscard]] std::array<std::string, axes> policy_texts(const composition& c);
+
+/// How a composition differs from pytorch, as a recipe: `with<pytorch<>, evict_never>`, or `pytorch<>` where it does not.
+[[nodiscard]] std::string as_variation(const composition& c);
+
+/// A program's beginning with a complete recipe of that name.
+[[nodiscard]] std::string as_recipe(const composition& c, const std::string& name);
+
+/// `c` with one axis as in `of`; growth and streams go together where they must.
+[[nodiscard]] composition with_axis_of(composition c, std::size_t axis, const composition& of);
+
+/// What is known of a program before it is tuned for.
+struct scene {
+  std::size_t peak_live = 0;     ///< bytes
+  bool several_streams = false;  ///< whether more than one allocates or is recorded
+  bool has_capacity = false;     ///< whether the device can become full
+};
+
+/// A composition that decides the same with policies of pytorch where others do as they do: what does not matter without
+/// a capacity, on one stream, or in a replay, which waits for no stream.
+[[nodiscard]] composition in_plain_words(composition c, const scene& of);
+
+/// The compositions in whose plain words one policy is another than in those of `from`, and `from` itself.
+[[nodiscard]] std::vector<composition> neighbours(const composition& from, const scene& of);
+
+/// Whether the program must do more than with pytorch for it to be correct: record all streams, or use one alone.
+[[nodiscard]] bool asks_more_of_the_program(const composition& c, const scene& of);
 
 }  // namespace replay::tune

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tune_grid.hpp"
+#include "tune_composition.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tune_judge.hpp"
+#include "tune_advice.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tune_text.hpp"
-#include "tune_trial.hpp"
+#include "tune_composition.hpp"
+#include "tune_search.hpp"
 
 namespace replay::tune {
 namespace {

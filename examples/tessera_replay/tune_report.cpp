@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tune_report.hpp"
+#include "tune_advice.hpp"
 
 #include <cmath>
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "input.hpp"
-#include "tune_text.hpp"
+#include "tune_composition.hpp"
 
 namespace replay::tune {
 namespace {

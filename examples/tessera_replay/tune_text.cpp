@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tune_text.hpp"
+#include "tune_composition.hpp"
 
 #include <cstddef>
 #include <initializer_list>

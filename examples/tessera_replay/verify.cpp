@@ -17,12 +17,12 @@
 
 #include "commands.hpp"
 #include "input.hpp"
-#include "json_list.hpp"
+#include "terminal.hpp"
 
 namespace {
 
+using replay::verification;
 using tessera::trace::input_error;
-using tessera::trace::verification;
 
 void print(const std::string& file, const verification& v) {
   const char* const found = !v.has_compared() ? "nothing to verify" : v.agrees() ? "agrees" : "differs";
@@ -63,7 +63,7 @@ replay::read_result<tessera::trace::snapshot> read(const std::string& file) {
     return packed ? packed : input_error{file, "is no pickle; verify takes snapshots of PyTorch"};
   });
   if (const auto* error = std::get_if<input_error>(&bytes)) return *error;
-  return tessera::trace::read_snapshot(std::get<std::string>(bytes), file);
+  return replay::read_snapshot(std::get<std::string>(bytes), file);
 }
 
 /// The devices of which a snapshot tells anything.
@@ -78,7 +78,7 @@ std::vector<std::size_t> devices_of(const tessera::trace::snapshot& source) {
 
 }  // namespace
 
-int replay::verify(const arguments& said) {
+int replay::commands::verify(const arguments& said) {
   json_list list(said.json);
   int code = done;
   for (const std::string& file : said.files) {
@@ -100,7 +100,7 @@ int replay::verify(const arguments& said) {
     }
     if (there.empty()) refuse(file + ": holds neither segments nor a history");
     for (const std::size_t device : std::get<std::vector<std::size_t>>(devices)) {
-      const auto outcome = tessera::trace::verifier(source, device).run();
+      const auto outcome = replay::verifier(source, device).run();
       if (const auto* error = std::get_if<input_error>(&outcome)) {
         refuse(error->text());
         continue;

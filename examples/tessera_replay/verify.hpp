@@ -1,22 +1,347 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/fraction.hpp>
+#include <tessera/core/memory_limit.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/replay/read.hpp>
 #include <tessera/replay/recording.hpp>
-#include "recorded_replay.hpp"
-#include "verification.hpp"
 
-namespace tessera::trace {
+#include "recorded_pool.hpp"
+#include "start_state.hpp"
+
+namespace replay {
+
+using namespace tessera;
+using namespace tessera::trace;
+
+/// How a recipe of PyTorch and a recorded device compare; sizes in bytes.
+struct verification {
+  std::size_t device = 0;
+  const char* rules =
+      "2.6";  ///< the release of PyTorch whose rules come closest: of which pytorch or pytorch_2_14 is
+  std::size_t allocations = 0;
+  std::size_t same_address = 0;
+  std::size_t first_other_address = 0;  ///< the number of the first allocation at another address, from 0
+  std::size_t segments = 0;             ///< that the recorded device gave
+  std::size_t maps = 0;                 ///< how often it mapped pages
+  std::string first_other_segment;      ///< what was asked there and here; empty where all are equal
+  std::size_t peak_recorded = 0;        ///< reserved at most
+  std::size_t peak_here = 0;
+  std::size_t cached_at_start = 0;  ///< reserved, and in no block that was live
+  std::size_t cached_at_end = 0;    ///< the same here, at the end
+  recorded_device::counts calls{};  ///< of the device, here
+  /// What ranges of addresses have at most, if that is why a block was served elsewhere first; 0 if it is not.
+  std::size_t range_limit = 0;
+
+  [[nodiscard]] bool agrees() const noexcept {
+    return same_address == allocations && first_other_segment.empty() && peak_recorded == peak_here;
+  }
+  /// The number of the first allocation that was served otherwise, or how many there are.
+  [[nodiscard]] std::size_t first_difference() const noexcept {
+    return same_address == allocations ? allocations : first_other_address;
+  }
+  /// Whether there was anything to compare; where the history holds no allocation, agreeing says nothing.
+  [[nodiscard]] bool has_compared() const noexcept { return allocations != 0; }
+};
+
+/// The settings under which a snapshot was recorded, so far as decisions depend on them.
+[[nodiscard]] inline config::pytorch_settings settings_of(const snapshot& source) {
+  const snapshot::settings& s = source.configured;
+  config::pytorch_settings found;
+  const auto conf = config::parse<config::pytorch>(s.conf);
+  if (const auto* parsed = std::get_if<config::pytorch_settings>(&conf)) found = *parsed;
+  found.max_split_size = s.max_split_size;
+  found.expandable_segments = s.expandable_segments;
+  std::copy(std::begin(s.roundup_power2_divisions), std::end(s.roundup_power2_divisions),
+            std::begin(found.roundup.in_slot));
+  return found;
+}
+
+/// Lets PyTorch's recipes decide again what one device's history tells, from the state where it begins. Frees take effect
+/// where they completed, and memory comes and goes as it did there. They are those of one release of PyTorch.
+template <typename Segments = pytorch_native, typename Ranges = pytorch_expandable>
+class recorded_replay {
+ public:
+  /// Of `settings`, ranges of addresses are of `range_size` bytes at most.
+  recorded_replay(const snapshot& source, std::size_t device, config::pytorch_settings settings,
+                  std::size_t range_size)
+      : source_(source),
+        device_(device),
+        segments_(Segments::configured(replayed(settings, false))),
+        ranges_(Ranges::configured(replayed(settings, true))) {
+    result_.device = device;
+    ranges_.growth.reserve = memory_limit(range_size);
+  }
+
+  ///   Returns:  an error where the history contradicts itself
+  [[nodiscard]] read_result<verification> run() {
+    auto start = start_finder(source_, device_).find(segments_);
+    if (auto* wrong = std::get_if<input_error>(&start)) return std::move(*wrong);
+    const auto& [segments, owners] = std::get<start_state>(start);
+    if (auto wrong = adopt(segments, owners)) return std::move(*wrong);
+    const auto entries = source_.trace_of(device_);
+    std::vector<std::size_t> request(entries.size() + 1, entries.size());  // from each entry on
+    for (std::size_t i = entries.size(); i-- > 0;) request[i] = is_request(entries[i]) ? i : request[i + 1];
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const snapshot::entry& e = entries[i];
+      if (!is_possible(e)) return impossible(e.address, e.size, unit(e));
+      if (about_pages(e) && !count_pages(e.size, e.what == action::segment_map)) return too_many_pages();
+      if (growing_ != nullptr && e.what != action::segment_map && e.what != action::alloc)
+        fail(entries, request[i]);
+      step(e, owners[i]);
+    }
+    finish();
+    return result_;
+  }
+
+ private:
+  /// The settings without what the history tells: what was collected there is collected here.
+  [[nodiscard]] static config::pytorch_settings replayed(config::pytorch_settings settings, bool in_ranges) {
+    settings.garbage_collection_threshold = fraction{};
+    settings.expandable_segments = in_ranges;
+    return settings;
+  }
+
+  using action = snapshot::action;
+  /// Each part that decides for itself has an allocator of its own: private pools, and segments of either kind.
+  struct pool {
+    std::unique_ptr<recorded_pool<Segments>> segments;
+    std::unique_ptr<recorded_pool<Ranges>> ranges;
+
+    template <typename F>
+    decltype(auto) visit(F f) {
+      return ranges != nullptr ? f(*ranges) : f(*segments);
+    }
+  };
+  struct placed {
+    pool* in;
+    void* here;
+  };
+
+  [[nodiscard]] input_error error(std::string rule) const {
+    return {source_.name + ": device " + std::to_string(device_), std::move(rule)};
+  }
+  [[nodiscard]] input_error impossible(std::uint64_t address, std::size_t bytes, std::size_t unit) const {
+    return error(std::to_string(bytes) + " bytes at " + std::to_string(address) + " are not whole steps of " +
+                 std::to_string(unit) + " bytes");
+  }
+  /// Counts pages that come or go; false where they are too many, as each takes host memory here.
+  [[nodiscard]] bool count_pages(std::size_t bytes, bool come) noexcept {
+    const std::size_t pages = bytes / operator""_MiB(2);
+    pages_ = come ? pages_ + pages : pages_ - pages;
+    return pages_ <= most_pages;
+  }
+  [[nodiscard]] input_error too_many_pages() const {
+    return error("more than " + std::to_string(most_pages) + " pages are mapped");
+  }
+  [[nodiscard]] static bool is_request(const snapshot::entry& e) noexcept {
+    return e.what == action::alloc || e.what == action::oom;
+  }
+  [[nodiscard]] static bool about_pages(const snapshot::entry& e) noexcept {
+    return e.what == action::segment_map || e.what == action::segment_unmap;
+  }
+  /// What a device gives in multiples of.
+  [[nodiscard]] static std::size_t unit(const snapshot::entry& e) noexcept {
+    return about_pages(e) ? recorded_device::step({}) : min_alignment;
+  }
+  /// Whether a device may have given this: an allocator looks after no others.
+  [[nodiscard]] static bool is_possible(std::uint64_t address, std::size_t bytes, std::size_t unit) noexcept {
+    return address != 0 && address % unit == 0 && bytes != 0 && bytes % unit == 0;
+  }
+  [[nodiscard]] static bool is_possible(const snapshot::entry& e) noexcept {
+    return (!about_pages(e) && e.what != action::segment_alloc) || is_possible(e.address, e.size, unit(e));
+  }
+
+  [[nodiscard]] pool& pool_of(const memory_owner& owner) {
+    pool& found = pools_[{owner.pool, owner.expandable}];
+    if (owner.expandable && found.ranges == nullptr)
+      found.ranges = std::make_unique<recorded_pool<Ranges>>(ranges_);
+    if (!owner.expandable && found.segments == nullptr)
+      found.segments = std::make_unique<recorded_pool<Segments>>(segments_);
+    return found;
+  }
+
+  /// Where the ranges begin that are there at the start: the lowest address that is ever mapped, as long as something is.
+  [[nodiscard]] std::map<memory_owner, std::uint64_t> ranges_at_start(
+      const std::vector<snapshot::segment>& segments, const std::vector<memory_owner>& owners) const {
+    struct range {
+      std::uint64_t begin;
+      std::size_t mapped;
+    };
+    std::map<memory_owner, range> ranges;
+    std::map<memory_owner, std::uint64_t> found;
+    for (const snapshot::segment& s : segments) {
+      if (s.expandable)
+        ranges.try_emplace(memory_owner::of(s), range{s.address, 0}).first->second.mapped += s.size;
+    }
+    const auto entries = source_.trace_of(device_);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const auto at = about_pages(entries[i]) ? ranges.find(owners[i]) : ranges.end();
+      if (at == ranges.end()) continue;
+      const bool maps = entries[i].what == action::segment_map;
+      at->second.begin = (std::min)(at->second.begin, entries[i].address);
+      at->second.mapped += maps ? entries[i].size : std::size_t{0} - entries[i].size;
+      if (at->second.mapped != 0) continue;
+      found[at->first] = at->second.begin;
+      ranges.erase(at);
+    }
+    for (const auto& [owner, range] : ranges) found[owner] = range.begin;
+    return found;
+  }
+
+  [[nodiscard]] std::optional<input_error> adopt(const std::vector<snapshot::segment>& segments,
+                                                 const std::vector<memory_owner>& owners) {
+    const auto ranges = ranges_at_start(segments, owners);
+    for (const snapshot::segment& s : segments) {
+      const std::size_t unit = s.expandable ? recorded_device::step({}) : min_alignment;
+      for (const snapshot::block& b : s.blocks) {
+        if (!is_possible(b.address, b.size, min_alignment))
+          return impossible(b.address, b.size, min_alignment);
+      }
+      if (!is_possible(s.address, s.size, unit)) return impossible(s.address, s.size, unit);
+      const memory_owner owner = memory_owner::of(s);
+      const auto range = ranges.find(owner);
+      if (s.expandable && !count_pages(s.size, true)) return too_many_pages();
+      pool& to = pool_of(owner);
+      if (!to.visit([&](auto& all) { return all.adopt(s, range != ranges.end() ? range->second : 0); }))
+        return error("the segment at " + std::to_string(s.address) + " is none that the recipe could have");
+      for (const snapshot::block& b : s.blocks) {
+        if (b.active()) live_[b.address] = {&to, reinterpret_cast<void*>(b.address)};
+        if (!b.active()) result_.cached_at_start += b.size;
+      }
+      reserved_ += s.size;
+      here_ += s.size;
+    }
+    for (auto& [id, one] : pools_) one.visit([](auto& all) { all.device().forget_calls(); });
+    peak();
+    return {};
+  }
+
+  void step(const snapshot::entry& e, const memory_owner& owner) {
+    switch (e.what) {
+      case action::alloc: allocate(e, owner); break;
+      case action::free_completed:
+        if (const auto found = live_.find(e.address); found != live_.end()) {
+          change(*found->second.in, [&](auto& all) { all.deallocate(found->second.here); });
+          live_.erase(found);
+        }
+        break;
+      case action::segment_alloc:
+      case action::segment_map: {
+        reserved_ += e.size;
+        ++(e.what == action::segment_map ? result_.maps : result_.segments);
+        pool& to = pool_of(owner);
+        to.visit([&](auto& all) { all.give({e.address, e.size}); });
+        if (e.what == action::segment_map) growing_ = &to;
+        break;
+      }
+      case action::segment_free:
+      case action::segment_unmap:
+        change(pool_of(owner), [&](auto& all) {
+          if (!all.take_away({e.address, e.size}, owner.large, e.stream))
+            differ("a segment of " + std::to_string(e.size) + " bytes went back there and is in use here");
+        });
+        reserved_ -= e.size;
+        break;
+      default: break;
+    }
+    peak();
+  }
+
+  void allocate(const snapshot::entry& e, const memory_owner& owner) {
+    pool& in = pool_of(owner);
+    void* p = nullptr;
+    growing_ = nullptr;
+    change(in, [&](auto& all) { p = all.allocate(e.size, e.stream); });
+    compare_memory(in);
+    const bool same = reinterpret_cast<std::uint64_t>(p) == e.address;
+    if (!same && result_.same_address == result_.allocations) {
+      result_.first_other_address = result_.allocations;
+      if (in.ranges != nullptr)
+        result_.range_limit = in.ranges->range_limit(e.address, p, owner.large, e.stream);
+    }
+    result_.same_address += same;
+    ++result_.allocations;
+    live_[e.address] = {&in, p};
+  }
+  /// Lets the request fail for which pages came that were not enough.
+  void fail(std::span<const snapshot::entry> entries, std::size_t request) {
+    pool& in = *std::exchange(growing_, nullptr);
+    if (request == entries.size()) return;
+    change(in, [&](auto& all) { all.fail(entries[request].size, entries[request].stream); });
+    compare_memory(in);
+    peak();
+  }
+  void compare_memory(pool& in) {
+    const std::string difference = in.visit([](auto& all) { return all.difference(); });
+    if (!difference.empty())
+      differ("before allocation " + std::to_string(result_.allocations) + " " + difference);
+  }
+  void finish() {
+    for (auto& [id, one] : pools_) {
+      compare_memory(one);
+      one.visit([&](auto& all) {
+        const recorded_device::counts& made = all.device().calls();
+        result_.calls.acquire += made.acquire;
+        result_.calls.release += made.release;
+        result_.calls.create += made.create;
+        result_.calls.destroy += made.destroy;
+        result_.calls.map += made.map;
+        result_.calls.unmap += made.unmap;
+        result_.cached_at_end += all.now().cached;
+      });
+    }
+  }
+
+  void differ(std::string what) {
+    if (result_.first_other_segment.empty()) result_.first_other_segment = std::move(what);
+  }
+  /// Does something to a pool, and notes by how much what is reserved here changed.
+  template <typename Action>
+  void change(pool& in, Action act) {
+    in.visit([&](auto& all) {
+      const std::size_t before = all.now().reserved;
+      act(all);
+      here_ += all.now().reserved - before;
+    });
+  }
+  void peak() {
+    result_.peak_here = (std::max)(result_.peak_here, here_);
+    result_.peak_recorded = (std::max)(result_.peak_recorded, reserved_);
+  }
+
+  static constexpr std::size_t most_pages = 1 << 18;  // of 2 MiB
+
+  const snapshot& source_;
+  std::size_t device_;
+  policies<Segments> segments_;
+  policies<Ranges> ranges_;
+  std::map<std::pair<snapshot::pool_id, bool>, pool> pools_;
+  std::map<std::uint64_t, placed> live_;  // by recorded address
+  pool* growing_ = nullptr;               // for which pages came that no request has asked for
+  std::size_t pages_ = 0;                 // that are mapped there
+  std::size_t reserved_ = 0;              // there
+  std::size_t here_ = 0;                  // in all pools
+  verification result_;
+};
 
 /// Replays one device's history from its start through the pytorch recipe under the recorded settings, and where they
 /// differ, through pytorch_2_14. Frees take
@@ -97,4 +422,4 @@ class verifier {
   std::size_t device_;
 };
 
-}  // namespace tessera::trace
+}  // namespace replay

@@ -41,7 +41,7 @@ void put_through(const trace::program& source) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto read = trace::read_text_trace(text, "csv");
+  const auto read = replay::read_text_trace(text, "csv");
   const auto* const made = fuzz::accepted(read, "csv");
   if (made == nullptr) return 0;
 

@@ -27,8 +27,8 @@
 namespace {
 
 using namespace tessera;
-using trace::pickle;
-using trace::pickled;
+using replay::pickle;
+using replay::pickled;
 using trace::snapshot;
 
 /// Whatever refers to a value refers to one that is there.
@@ -55,7 +55,7 @@ std::string written(const snapshot& source) {
 
 void expect_same_when_read_again(const snapshot& source) {
   const std::string bytes = written(source);
-  const auto again = trace::read_snapshot(bytes, "again");
+  const auto again = replay::read_snapshot(bytes, "again");
   const auto* const same = fuzz::accepted(again, "again");
   fuzz::expect(same != nullptr, "what was written is accepted");
   fuzz::expect(same->segments == source.segments, "what was written is read again");
@@ -63,7 +63,7 @@ void expect_same_when_read_again(const snapshot& source) {
 }
 
 void use(const snapshot& source, std::size_t device) {
-  const auto found = trace::verifier(source, device).run();
+  const auto found = replay::verifier(source, device).run();
   (void)fuzz::accepted(found, source.name);
   trace::text_output rmm;
   if (const auto wrong = trace::write_rmm(source, device, rmm)) {
@@ -79,9 +79,9 @@ void use(const snapshot& source, std::size_t device) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  const auto plain = trace::read_pickle(bytes, "file");
+  const auto plain = replay::read_pickle(bytes, "file");
   if (const auto* const values = fuzz::accepted(plain, "file")) walk(*values, size);
-  const auto read = trace::read_snapshot(bytes, "file");
+  const auto read = replay::read_snapshot(bytes, "file");
   const snapshot* const source = fuzz::accepted(read, "file");
   if (source == nullptr) return 0;
   expect_same_when_read_again(*source);
@@ -89,7 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     use(*source, device);
   trace::text_output chrome;
   if (const auto wrong = trace::write_chrome(*source, chrome)) fuzz::expect_sound(*wrong, "file");
-  const auto as_recording = trace::recording_of(*source);
+  const auto as_recording = replay::recording_of(*source);
   if (const auto* const made = fuzz::accepted(as_recording, "file")) {
     const trace::program program(*made);
     if (made->events.size() > 300) return 0;

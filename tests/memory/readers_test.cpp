@@ -87,20 +87,20 @@ bool as_csv(const std::string& file) {
   return keeps_to(12, file, [](std::string_view text) { return trace::read_csv(text, "file"); });
 }
 bool as_lifetimes(const std::string& file) {
-  return keeps_to(24, file, [](std::string_view text) { return trace::read_lifetimes(text, "file"); });
+  return keeps_to(24, file, [](std::string_view text) { return replay::read_lifetimes(text, "file"); });
 }
 bool as_rmm(const std::string& file) {
   return keeps_to(12, file, [](std::string_view text) { return trace::read_rmm(text, "file"); });
 }
 bool as_pickle(const std::string& file) {
-  return keeps_to(100, file, [](std::string_view bytes) { return trace::read_pickle(bytes, "file"); });
+  return keeps_to(100, file, [](std::string_view bytes) { return replay::read_pickle(bytes, "file"); });
 }
 bool as_snapshot(const std::string& file) {
-  return keeps_to(110, file, [](std::string_view bytes) { return trace::read_snapshot(bytes, "file"); });
+  return keeps_to(110, file, [](std::string_view bytes) { return replay::read_snapshot(bytes, "file"); });
 }
 bool as_recording(const std::string& file) {
   return keeps_to(100, file,
-                  [](std::string_view bytes) { return trace::read_snapshot_recording(bytes, "file"); });
+                  [](std::string_view bytes) { return replay::read_snapshot_recording(bytes, "file"); });
 }
 
 std::string repeated(std::string_view piece, std::size_t times) {
@@ -157,7 +157,7 @@ TEST(memory, of_what_is_no_csv) {
                             [](std::size_t i) { return "a," + number(i) + ",1152921504606846975,0,0"; })));
 }
 TEST(memory, of_lifetimes) {
-  const std::string header(trace::lifetimes_header);
+  const std::string header(replay::lifetimes_header);
   EXPECT_TRUE(as_lifetimes(lines(header, many, [](std::size_t i) { return number(i) + ",0,1,1"; })));
   EXPECT_TRUE(as_lifetimes(
       lines(header, many, [](std::size_t i) { return number(~i) + ",0," + number(~i) + ",1"; })));
@@ -322,7 +322,7 @@ TEST(memory, of_what_this_library_writes) {
       });
   ASSERT_FALSE(out.text.empty());
   EXPECT_TRUE(
-      keeps_to(30, out.text, [](std::string_view bytes) { return trace::read_snapshot(bytes, "file"); }));
+      keeps_to(30, out.text, [](std::string_view bytes) { return replay::read_snapshot(bytes, "file"); }));
   EXPECT_TRUE(as_recording(out.text));
 }
 
@@ -333,7 +333,7 @@ TEST(memory, of_a_file) {
   // What never ends is given up after its beginning, or after max_file_bytes.
   const std::size_t peak = peak_of([] {
     const auto read = trace::read_file(
-        "/dev/zero", [](std::string_view begins) { return trace::no_text_trace(begins, "zero"); });
+        "/dev/zero", [](std::string_view begins) { return replay::no_text_trace(begins, "zero"); });
     EXPECT_TRUE(std::get<trace::input_error>(read).text().starts_with("zero:1: the header must be "));
   });
   EXPECT_LE(peak, 64_KiB);

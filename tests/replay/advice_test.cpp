@@ -83,7 +83,7 @@ TEST(advice_on_recorded_programs, mostly_serves_the_request_that_failed) {
     const std::string path = std::string(TESSERA_TESTS_DIR) + "/../examples/traces/" + name + ".csv";
     const auto text = trace::read_file(path);
     ASSERT_TRUE(std::holds_alternative<std::string>(text)) << path;
-    const auto read = trace::read_text_trace(std::get<std::string>(text), name);
+    const auto read = replay::read_text_trace(std::get<std::string>(text), name);
     ASSERT_TRUE(std::holds_alternative<trace::recording>(read)) << path;
     const trace::program source(std::get<trace::recording>(read));
     try_all<pytorch<>>(count, source);

@@ -15,12 +15,12 @@
 #include <tessera/observe/write_pickle.hpp>
 #include <tessera/replay/recording.hpp>
 #include "tessera_replay/read_snapshot.hpp"
-#include "tessera_replay/recorded_origins.hpp"
 #include "tessera_replay/snapshot_recording.hpp"
 
 namespace {
 
 using namespace tessera::trace;
+using namespace replay;
 using namespace std::string_literals;
 
 struct call {

@@ -323,7 +323,7 @@ TYPED_TEST(capture_of, goes_through_a_pickle_unchanged) {
   trace::text_output out;
   trace::write_pickle(seen, out);
   EXPECT_EQ(viewer::refuses(out.text), "");
-  const auto read = trace::read_snapshot(out.text, "");
+  const auto read = replay::read_snapshot(out.text, "");
   ASSERT_TRUE(std::holds_alternative<snapshot>(read)) << std::get<trace::input_error>(read).text();
   std::erase_if(seen.traces[0], [](const snapshot::entry& e) { return e.what > action::snapshot; });
   EXPECT_EQ(std::get<snapshot>(read), seen);
@@ -360,10 +360,10 @@ void expect_to_be_what_it_decides() {
   random_program<Recipe> program(80_GiB, 1 << 20, 0, 8);
   program.run(3000);
   const snapshot seen = capture(program.pool());
-  const auto outcome = trace::verifier(seen, 0).run();
-  ASSERT_TRUE(std::holds_alternative<trace::verification>(outcome))
+  const auto outcome = replay::verifier(seen, 0).run();
+  ASSERT_TRUE(std::holds_alternative<replay::verification>(outcome))
       << std::get<trace::input_error>(outcome).text();
-  const auto& found = std::get<trace::verification>(outcome);
+  const auto& found = std::get<replay::verification>(outcome);
   EXPECT_GT(found.allocations, 1000u);
   EXPECT_EQ(found.same_address, found.allocations);
   EXPECT_TRUE(found.agrees()) << found.first_other_segment;
@@ -380,7 +380,7 @@ TEST(capture, a_recording_of_it_asks_for_what_was_refused) {
       simulated_device{simulated_device::options{.capacity = 1_GiB}}};
   (void)pool.allocate(300_MiB);
   EXPECT_EQ(pool.try_allocate(900_MiB), nullptr);
-  const auto made = trace::recording_of(capture(pool));
+  const auto made = replay::recording_of(capture(pool));
   const auto& events = std::get<trace::recording>(made).events;
   ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(events[1].what, trace::event::kind::allocate);

@@ -19,12 +19,12 @@
 
 namespace {
 
+using replay::read_lifetimes;
+using replay::read_text_trace;
 using tessera::trace::event;
 using tessera::trace::input_error;
 using tessera::trace::read_csv;
-using tessera::trace::read_lifetimes;
 using tessera::trace::read_result;
-using tessera::trace::read_text_trace;
 using tessera::trace::recording;
 using kind = event::kind;
 

@@ -30,7 +30,7 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
   namespace t = tessera::trace;
   const auto text = t::read_file(trace);
   if (const auto* error = std::get_if<t::input_error>(&text)) return error->text();
-  const auto read = t::read_text_trace(std::get<std::string>(text), trace);
+  const auto read = replay::read_text_trace(std::get<std::string>(text), trace);
   if (const auto* error = std::get_if<t::input_error>(&read)) return error->text();
   const auto parsed = tessera::config::parse<tessera::config::pytorch>(conf);
   if (const auto* error = std::get_if<tessera::config::setting_error>(&parsed))
@@ -44,7 +44,7 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
   const auto write = [&]<typename Recipe>(tessera::policies<Recipe> chosen) {
     if (settings.garbage_collection_threshold != tessera::fraction{})
       (void)tessera::set_memory_fraction(chosen, 1.0);
-    t::write_decisions<Recipe>(
+    replay::write_decisions<Recipe>(
         out, program, tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}},
         chosen);
   };

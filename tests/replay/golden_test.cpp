@@ -98,13 +98,13 @@ TEST(snapshots, of_real_devices_are_decided_the_same) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".pickle") continue;
     const std::string bytes = whole(entry.path());
-    const auto read = tessera::trace::read_snapshot(bytes, entry.path().filename());
+    const auto read = replay::read_snapshot(bytes, entry.path().filename());
     ASSERT_TRUE(std::holds_alternative<tessera::trace::snapshot>(read))
         << std::get<tessera::trace::input_error>(read).text();
-    const auto outcome = tessera::trace::verifier(std::get<tessera::trace::snapshot>(read), 0).run();
-    ASSERT_TRUE(std::holds_alternative<tessera::trace::verification>(outcome))
+    const auto outcome = replay::verifier(std::get<tessera::trace::snapshot>(read), 0).run();
+    ASSERT_TRUE(std::holds_alternative<replay::verification>(outcome))
         << std::get<tessera::trace::input_error>(outcome).text();
-    const auto& v = std::get<tessera::trace::verification>(outcome);
+    const auto& v = std::get<replay::verification>(outcome);
     EXPECT_EQ(v.first_other_segment, "") << entry.path();
     EXPECT_EQ(v.peak_here, v.peak_recorded) << entry.path();
     if (v.same_address != v.allocations) elsewhere.push_back(entry.path().stem());

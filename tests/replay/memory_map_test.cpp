@@ -23,6 +23,7 @@ namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
+using namespace replay;
 using kind = event::kind;
 using use = memory_map::use;
 
@@ -113,7 +114,7 @@ void compare_with_the_allocator(const program& source, std::size_t at) {
   const auto& events = source.events();
   const recording until{"", {events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at) + 1}};
   caching_allocator<Recipe, simulated_device> pool;
-  replay(program(until), pool);
+  tessera::trace::replay(program(until), pool);
   const usage now = pool.now();
   memory_map map = map_after<Recipe>(source, at, simulated_device{}, policies<Recipe>{});
   EXPECT_EQ(map.sums.reserved, now.reserved);

@@ -13,11 +13,11 @@
 namespace {
 
 using namespace std::string_literals;
+using replay::pickle;
+using replay::pickled;
+using replay::read_pickle;
 using tessera::trace::input_error;
-using tessera::trace::pickle;
-using tessera::trace::pickled;
-using tessera::trace::read_pickle;
-using kind = tessera::trace::pickled::kind;
+using kind = replay::pickled::kind;
 
 const std::string protocol_4 = "\x80\x04"s;
 

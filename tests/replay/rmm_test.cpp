@@ -29,6 +29,7 @@ namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
+using namespace replay;
 using kind = event::kind;
 
 std::string rmm(const std::string& body) { return std::string(rmm_header) + "\n" + body; }

@@ -13,10 +13,9 @@
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/replay/recording.hpp>
 #include "tessera_replay/read_snapshot.hpp"
-#include "tessera_replay/recorded_device.hpp"
+#include "tessera_replay/recorded_pool.hpp"
 #include "tessera_replay/snapshot_recording.hpp"
 #include "tessera_replay/start_state.hpp"
-#include "tessera_replay/told_capacity.hpp"
 #include "tessera_replay/verify.hpp"
 
 namespace {
@@ -24,6 +23,7 @@ namespace {
 using namespace std::string_literals;
 using namespace tessera;
 using namespace tessera::trace;
+using namespace replay;
 
 /// Writes the pickles that the tests read.
 struct writer {
@@ -294,7 +294,7 @@ TEST(verify, refuses_what_no_device_gave) {
             "file: device 0: 65 bytes at 1073741824" + wanted);
 }
 TEST(recorded_device, gives_no_memory_twice) {
-  tessera::trace::recorded_device device;
+  replay::recorded_device device;
   device.hold({base, 2_MiB});
   device.expect({base + mib, 4_MiB});
   void* const elsewhere = device.acquire(4_MiB);

@@ -8,14 +8,14 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include "tessera_replay/markup.hpp"
+#include "tessera_replay/memory_map.hpp"
 #include "tessera_replay/svg.hpp"
-#include "tessera_replay/timeline.hpp"
 
 namespace {
 
 using namespace tessera::literals;
 using namespace tessera::trace;
+using namespace replay;
 
 TEST(markup, escapes_what_has_a_meaning) {
   EXPECT_EQ(markup_text("a <b> & \"c\" 'd'\n\x7f"), "a &lt;b&gt; &amp; &quot;c&quot; &#39;d&#39;  ");
@@ -23,15 +23,15 @@ TEST(markup, escapes_what_has_a_meaning) {
 }
 
 TEST(markup, fixed_numbers_are_rounded) {
-  EXPECT_EQ(fixed_text(1814, 1000, 2), "1.81");
-  EXPECT_EQ(fixed_text(1815, 1000, 2), "1.82");
-  EXPECT_EQ(fixed_text(1999, 1000, 1), "2.0");
-  EXPECT_EQ(fixed_text(1005, 1000, 3), "1.005");
-  EXPECT_EQ(fixed_text(15, 10, 0), "2");
-  EXPECT_EQ(fixed_text(0, 7, 1), "0.0");
-  EXPECT_EQ(fixed_text(SIZE_MAX, SIZE_MAX - 1, 2), "1.00");
-  EXPECT_EQ(fixed_text(SIZE_MAX - 1, SIZE_MAX, 4), "1.0000");
-  EXPECT_EQ(fixed_text(SIZE_MAX / 2, SIZE_MAX, 4), "0.5000");
+  EXPECT_EQ(decimal_text(1814, 1000, 2), "1.81");
+  EXPECT_EQ(decimal_text(1815, 1000, 2), "1.82");
+  EXPECT_EQ(decimal_text(1999, 1000, 1), "2.0");
+  EXPECT_EQ(decimal_text(1005, 1000, 3), "1.005");
+  EXPECT_EQ(decimal_text(15, 10, 0), "2");
+  EXPECT_EQ(decimal_text(0, 7, 1), "0.0");
+  EXPECT_EQ(decimal_text(SIZE_MAX, SIZE_MAX - 1, 2), "1.00");
+  EXPECT_EQ(decimal_text(SIZE_MAX - 1, SIZE_MAX, 4), "1.0000");
+  EXPECT_EQ(decimal_text(SIZE_MAX / 2, SIZE_MAX, 4), "0.5000");
 }
 
 TEST(markup, counts_have_commas) {

@@ -7,12 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/usage.hpp>
-#include "tessera_replay/timeline.hpp"
+#include "tessera_replay/memory_map.hpp"
 
 namespace {
 
+using replay::timeline;
 using tessera::usage;
-using tessera::trace::timeline;
 using range = timeline::range;
 
 usage reserving(std::size_t bytes) { return {.reserved = bytes}; }

@@ -26,13 +26,13 @@ std::string decisions(const char* trace, std::size_t capacity) {
   const std::string path = std::string(TESSERA_EXAMPLES_DIR "/traces/") + trace;
   const auto text = trace::read_file(path);
   if (const auto* error = std::get_if<trace::input_error>(&text)) return error->text();
-  const auto read = trace::read_text_trace(std::get<std::string>(text), path);
+  const auto read = replay::read_text_trace(std::get<std::string>(text), path);
   if (const auto* error = std::get_if<trace::input_error>(&read)) return error->text();
   char* written = nullptr;
   std::size_t size = 0;
   std::FILE* const out = open_memstream(&written, &size);
-  trace::write_decisions<Recipe>(out, trace::program(std::get<trace::recording>(read)),
-                                 simulated_device{simulated_device::options{.capacity = capacity}}, {});
+  replay::write_decisions<Recipe>(out, trace::program(std::get<trace::recording>(read)),
+                                  simulated_device{simulated_device::options{.capacity = capacity}}, {});
   std::fclose(out);
   std::string lines(written, size);
   std::free(written);

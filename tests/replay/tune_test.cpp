@@ -21,9 +21,8 @@
 #include "tessera_replay/input.hpp"
 #include "tessera_replay/recipes.hpp"
 #include "tessera_replay/tune_advice.hpp"
-#include "tessera_replay/tune_grid.hpp"
-#include "tessera_replay/tune_text.hpp"
-#include "tessera_replay/tune_trial.hpp"
+#include "tessera_replay/tune_composition.hpp"
+#include "tessera_replay/tune_search.hpp"
 
 namespace {
 
@@ -58,7 +57,7 @@ std::vector<std::pair<std::string, composition>> shipped() {
 
 trace::recording read(const std::string& name) {
   const auto text = trace::read_file(TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv");
-  auto recording = trace::read_text_trace(std::get<std::string>(text), name);
+  auto recording = replay::read_text_trace(std::get<std::string>(text), name);
   return std::get<trace::recording>(std::move(recording));
 }
 

@@ -17,7 +17,7 @@
 int main(int count, char** words) {
   if (count != 3) return 2;
   const auto text = tessera::trace::read_file(words[1]);
-  const auto read = tessera::trace::read_text_trace(std::get<std::string>(text), words[1]);
+  const auto read = replay::read_text_trace(std::get<std::string>(text), words[1]);
   const tessera::trace::program program(std::get<tessera::trace::recording>(read));
   tessera::caching_allocator<tuned, tessera::simulated_device> pool{tessera::simulated_device{
       tessera::simulated_device::options{.capacity = std::strtoull(words[2], nullptr, 10)}}};

@@ -13,15 +13,14 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/replay/recording.hpp>
-#include "tessera_replay/recorded_replay.hpp"
 #include "tessera_replay/start_state.hpp"
-#include "tessera_replay/verification.hpp"
 #include "tessera_replay/verify.hpp"
 
 namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
+using namespace replay;
 using action = snapshot::action;
 using state = snapshot::block::state;
 

@@ -280,7 +280,7 @@ TEST(write_chrome, shows_snapshots_of_real_devices) {
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "the snapshots do not lie beside the checkout";
   for (const char* const name : {"decomfl.pickle", "magma_transformer.pickle", "state_only_oom.pickle"}) {
     const auto file = trace::read_file((folder / name).string());
-    const auto read = trace::read_snapshot(std::get<std::string>(file), name);
+    const auto read = replay::read_snapshot(std::get<std::string>(file), name);
     const auto& source = std::get<snapshot>(read);
     std::size_t reserved = 0, requested = 0;
     for (const snapshot::segment& s : source.segments) {

@@ -29,6 +29,7 @@ namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
+using namespace replay;
 using kind = pickled::kind;
 using state = snapshot::block::state;
 using action = snapshot::action;

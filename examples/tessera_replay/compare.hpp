@@ -12,10 +12,10 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/recording.hpp>
-#include "verify.hpp"
 
 #include "commands.hpp"
 #include "terminal.hpp"
+#include "verify.hpp"
 
 namespace replay {
 
@@ -35,7 +35,7 @@ struct row {
 struct recorded_run {
   tessera::config::pytorch_settings settings;
   std::string conf;
-  tessera::trace::verification outcome;
+  replay::verification outcome;
   std::size_t failures = 0;
 
   [[nodiscard]] bool by_2_14() const { return outcome.rules == std::string_view("2.14"); }
