@@ -13,9 +13,6 @@
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/divisions.hpp>
-#include <tessera/core/fraction.hpp>
-#include <tessera/core/memory_limit.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/core/readable.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/recording.hpp>
 #include "memory_map.hpp"
@@ -90,7 +90,8 @@ std::string lines_of(const program& source, Allocator& pool,
     const auto& [line, k] = order[i];
     text += "    " + (line.empty() ? "a line that was not recorded" : line) + ": " +
             std::to_string(k.blocks) + (k.blocks == 1 ? " block" : " blocks") + " of " +
-            tessera::readable(k.bytes).text() + ", beside " + tessera::readable(k.pinned).text() + "\n";
+            tessera::format_bytes(k.bytes).text() + ", beside " + tessera::format_bytes(k.pinned).text() +
+            "\n";
   }
   if (order.size() > most) text += "    and " + std::to_string(order.size() - most) + " more lines\n";
   return text;

@@ -9,9 +9,8 @@
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/core/memory_view.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>

@@ -34,7 +34,7 @@ template <typename Grammar>
   const std::string text = before + conf;
   auto parsed = tessera::config::parse<Grammar>(text);
   if (auto* const error = std::get_if<tessera::config::setting_error>(&parsed)) {
-    error->at -= before.size();
+    error->offset -= before.size();
     return std::string(tessera::config::bad_setting("--conf", *error).what());
   }
   return std::get<typename Grammar::settings>(parsed);

@@ -14,10 +14,9 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/growth_way.hpp>
-#include <tessera/core/memory_view.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/with.hpp>

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/readable.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/replay/recording.hpp>
 
 #include "input.hpp"
@@ -39,7 +39,7 @@ std::string cause(const drawn& d, const picture& shown) {
 }  // namespace
 
 std::string replay::report::bytes_text(std::size_t bytes) {
-  std::string text = tessera::readable(bytes).text();
+  std::string text = tessera::format_bytes(bytes).text();
   return text.replace(text.find(' '), 1, "\u00a0");
 }
 std::string replay::report::times(std::size_t bytes, const picture& shown) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/readable.hpp>
+#include <tessera/core/text.hpp>
 
 #include "memory_map.hpp"
 
@@ -87,7 +87,7 @@ inline constexpr std::array<std::pair<std::string_view, std::string_view>, 8> li
 /// Bytes on an axis: 512 MiB, 1 GiB, 1.5 GiB.
 [[nodiscard]] inline std::string tick_text(std::size_t bytes) {
   if (bytes == 0) return "0";
-  std::string text = readable(bytes).text();
+  std::string text = format_bytes(bytes).text();
   const std::size_t unit = text.find(' ');
   const std::size_t point = text.find('.');
   if (point >= unit) return text;
@@ -172,9 +172,9 @@ class svg_writer {
 
   [[nodiscard]] std::string description() const {
     std::string text =
-        shown_.subtitle + ". " + shown_.bound_name + ": " + readable(shown_.lower_bound).text();
+        shown_.subtitle + ". " + shown_.bound_name + ": " + format_bytes(shown_.lower_bound).text();
     for (const auto& line : shown_.lines)
-      text += "; " + line.name + " reserves at most " + readable(line.over->worst().reserved).text() +
+      text += "; " + line.name + " reserves at most " + format_bytes(line.over->worst().reserved).text() +
               over_bound(line.over->worst().reserved);
     return text + '.';
   }
@@ -288,7 +288,7 @@ class svg_writer {
       words(is_bound ? "name" : "name " + color, right_ + 200, l.at + 20,
             is_bound ? shown_.bound_name : shown_.lines[l.line].name);
       words("quiet", right_ + 200, l.at + 180,
-            std::string(readable(bytes).text()) + (is_bound ? "" : over_bound(bytes)));
+            std::string(format_bytes(bytes).text()) + (is_bound ? "" : over_bound(bytes)));
     }
   }
 

@@ -11,9 +11,8 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/page_choice.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// For each axis one policy that is chosen while the program runs, so that a search need not compile what it tries. It
@@ -84,7 +83,7 @@ using late = poll_events_lazily<reuse_on_same_stream>;
 using late_after_recorded = poll_events_lazily<reuse_on_same_stream_after_recorded>;
 using streams_choices =
     one_of<reuse_on_same_stream, reuse_on_same_stream_after_recorded, late, late_after_recorded,
-           reuse_after_recorded_streams, reuse_in_order<>, reuse_ignoring_streams>;
+           reuse_after_recorded_streams, reuse_across_streams<>, reuse_ignoring_streams>;
 struct any_streams : streams_choices {
   any_streams() = default;
   template <typename P>
@@ -95,20 +94,20 @@ struct any_streams : streams_choices {
   [[nodiscard]] stream_id reuse_key(stream_id stream) const noexcept {
     return ask([=](const auto& p) { return stream_id(p.reuse_key(stream)); });
   }
-  [[nodiscard]] bool should_hold(stream_id key, stream_id user) const noexcept {
-    return ask([=](const auto& p) { return p.should_hold(key, user); });
+  [[nodiscard]] bool needs_event(stream_id key, stream_id user) const noexcept {
+    return ask([=](const auto& p) { return p.needs_event(key, user); });
   }
-  [[nodiscard]] cross_stream_reuse crossing() const noexcept {
-    return ask([](const auto& p) { return p.crossing(); });
+  [[nodiscard]] cross_stream_reuse reuse_rules() const noexcept {
+    return ask([](const auto& p) { return p.reuse_rules(); });
   }
-  [[nodiscard]] bool looks_first(std::size_t waiting) const noexcept {
-    return ask([=](const auto& p) { return p.looks_first(waiting); });
+  [[nodiscard]] bool should_poll_events(std::size_t waiting) const noexcept {
+    return ask([=](const auto& p) { return p.should_poll_events(waiting); });
   }
   bool operator==(const any_streams&) const = default;
 };
 
 template <std::size_t Rest, block_end End = block_end::low>
-using rest = split_if_rest_at_least<Rest, End>;
+using rest = split_if_remainder_at_least<Rest, End>;
 inline constexpr block_end high = block_end::high;
 using split_expandable = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
 using split_choices = one_of<split_up_to<>, split_expandable, split_never, split_never_and_fit_exactly,
@@ -127,8 +126,8 @@ struct any_split : split_choices {
   [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block) const noexcept {
     return ask([=](const auto& p) { return p.should_split(wanted, block); });
   }
-  [[nodiscard]] block_end handed_out() const noexcept {
-    return ask([](const auto& p) { return p.handed_out(); });
+  [[nodiscard]] block_end used_end() const noexcept {
+    return ask([](const auto& p) { return p.used_end(); });
   }
   [[nodiscard]] std::size_t oversize() const noexcept {
     return ask([](const auto& p) { return p.oversize(); });
@@ -221,10 +220,10 @@ struct any_growth : growth_choices {
   bool operator==(const any_growth&) const = default;
 };
 
-using eviction_by_plan = evict_direct_at_free<>;
+using eviction_by_plan = evict_at_free_above_plan<>;
 using eviction_choices =
-    one_of<evict_idle_like_pytorch<>, evict_idle_above<>, evict_never, evict_at_free, evict_at_free_above<>,
-           eviction_by_plan, evict_idle_chunks<>, evict_at_synchronize_above<>>;
+    one_of<evict_idle_above_if_limited<>, evict_idle_above<>, evict_never, evict_at_free,
+           evict_at_free_above<>, eviction_by_plan, evict_idle_segments<>, evict_at_synchronize_above<>>;
 struct any_eviction : eviction_choices {
   any_eviction() = default;
   template <typename P>
@@ -234,8 +233,8 @@ struct any_eviction : eviction_choices {
   [[nodiscard]] std::size_t bytes_to_evict(eviction_trigger when, const usage& now) const noexcept {
     return ask([&](const auto& p) { return p.bytes_to_evict(when, now); });
   }
-  [[nodiscard]] bool considers(std::size_t bytes, const usage& now) const noexcept {
-    return ask([&](const auto& p) { return p.considers(bytes, now); });
+  [[nodiscard]] bool is_candidate(std::size_t bytes, const usage& now) const noexcept {
+    return ask([&](const auto& p) { return p.is_candidate(bytes, now); });
   }
   [[nodiscard]] bool should_evict(const idle_segment& segment, const idle_survey& survey) const noexcept {
     return ask([&](const auto& p) { return p.should_evict(segment, survey); });
@@ -245,7 +244,7 @@ struct any_eviction : eviction_choices {
 
 using recovery_expandable = recover_by_releasing_oversize_then_all<tunable(false), false>;
 using recovery_choices = one_of<recover_by_releasing_oversize_then_all<>, recovery_expandable, recover_never,
-                                recover_by_emptying_the_cache, recover_like_paddle<>>;
+                                recover_by_emptying_cache, recover_with_exact_size<>>;
 struct any_recovery : recovery_choices {
   any_recovery() = default;
   template <typename P>
@@ -272,7 +271,7 @@ struct composition {
   composition() = default;
   /// Of a recipe whose equal blocks serve by address, as those of compositions do.
   template <typename Recipe>
-    requires(order_of<typename Recipe::split> == free_order::lowest_address)
+    requires(tessera::detail::free_order_of<typename Recipe::split> == free_order::lowest_address)
   explicit composition(const policies<Recipe>& p)
       : rounding(p.rounding),
         pools(p.pools),
@@ -286,10 +285,10 @@ struct composition {
 };
 
 /// The recipe of all compositions that grow in one way, and whose blocks cross from stream to stream or do not.
-template <typename Growth, bool Crosses>
+template <typename Growth, bool ReusesAcrossStreams>
 struct chosen_when_run final {
   struct its_streams : any_streams {
-    static constexpr bool crosses = Crosses;
+    static constexpr bool reuses_across_streams = ReusesAcrossStreams;
     bool operator==(const its_streams&) const = default;
   };
   using rounding = any_rounding;
@@ -305,15 +304,15 @@ struct chosen_when_run final {
 /// Calls f.operator()<Recipe>(policies) with a recipe that decides as the composition does.
 template <typename F>
 auto with_recipe(const composition& c, F f) {
-  const auto call = [&]<typename Growth, bool Crosses>(const Growth& growth) {
-    using recipe = chosen_when_run<Growth, Crosses>;
+  const auto call = [&]<typename Growth, bool ReusesAcrossStreams>(const Growth& growth) {
+    using recipe = chosen_when_run<Growth, ReusesAcrossStreams>;
     return f.template operator()<recipe>(
         policies<recipe>{c.rounding, c.pools, {c.streams}, c.split, c.pages, growth, c.eviction, c.recovery});
   };
   return std::visit(
       [&]<typename Growth>(const Growth& growth) {
         if constexpr (Growth::way == growth_way::segments) {
-          if (c.streams.is<reuse_in_order<>>()) return call.template operator()<Growth, true>(growth);
+          if (c.streams.is<reuse_across_streams<>>()) return call.template operator()<Growth, true>(growth);
         }
         return call.template operator()<Growth, false>(growth);
       },

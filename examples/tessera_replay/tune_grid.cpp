@@ -88,9 +88,9 @@ std::vector<any_growth> growths_to_try(const any_growth& now, const scene& of) {
 
 std::vector<any_eviction> evictions_to_try(const scene& of) {
   std::vector<any_eviction> all = {any_eviction{}, evict_never{}, evict_at_free{},
-                                   evict_idle_chunks<>{.before_growth = true}};
+                                   evict_idle_segments<>{.before_growth = true}};
   for (std::size_t kept : {1_MiB, 2_MiB, 4_MiB, 8_MiB, 16_MiB, 32_MiB, 64_MiB, 128_MiB, 256_MiB, 512_MiB})
-    all.push_back(evict_at_free_above<>{.kept = kept});
+    all.push_back(evict_at_free_above<>{.threshold = kept});
   for (std::uint64_t share : {50u, 60u, 70u, 80u, 90u})
     if (of.has_capacity) all.push_back(evict_idle_above<>{.threshold = percent(share)});
   return all;
@@ -108,13 +108,13 @@ composition in_plain_words(composition c, const scene& of) {
   const auto* const pools = std::get_if<boundary_of_pools>(&c.pools.chosen);
   if (pools != nullptr && pools->boundary.get() == 0) c.pools = pool_together{};
   const auto* const streams = std::get_if<late>(&c.streams.chosen);
-  if (!of.several_streams || (streams != nullptr && streams->patience.get() == 0))
+  if (!of.several_streams || (streams != nullptr && streams->threshold.get() == 0))
     c.streams.chosen.emplace<reuse_on_same_stream>();
-  const auto* const chunks = std::get_if<evict_idle_chunks<>>(&c.eviction.chosen);
+  const auto* const chunks = std::get_if<evict_idle_segments<>>(&c.eviction.chosen);
   const auto* const above = std::get_if<evict_at_free_above<>>(&c.eviction.chosen);
   if (c.eviction.is<evict_never>() || c.eviction.is<evict_at_synchronize_above<>>() ||
-      (chunks != nullptr && *chunks == evict_idle_chunks<>{}) ||
-      (above != nullptr && above->kept.get() == unlimited))
+      (chunks != nullptr && *chunks == evict_idle_segments<>{}) ||
+      (above != nullptr && above->threshold.get() == unlimited))
     c.eviction = any_eviction{};
   if (!of.has_capacity) c.recovery = any_recovery{};
   return c;
@@ -139,25 +139,26 @@ std::vector<composition> neighbours(const composition& from, const scene& of) {
   if (of.several_streams) {
     vary(&composition::streams, std::vector<any_streams>{reuse_on_same_stream{}, late{{}, 512}});
     if (c.growth.way() == growth_way::segments)
-      vary(&composition::streams, std::vector<any_streams>{reuse_in_order<>{}});
+      vary(&composition::streams, std::vector<any_streams>{reuse_across_streams<>{}});
   }
   vary(&composition::split, splits_to_try());
-  vary(&composition::pages, std::vector<any_pages>{back_with_normal_pages{}, back_with_huge_pages_first{},
-                                                   back_with_huge_pages_only{}, back_with_giant_pages_first{},
-                                                   back_with_giant_pages_only{}});
+  vary(&composition::pages,
+       std::vector<any_pages>{back_with_normal_pages{}, back_with_huge_pages_first{},
+                              back_with_huge_pages_only{}, back_with_huge_1g_pages_first{},
+                              back_with_huge_1g_pages_only{}});
   for (const any_growth& growth : growths_to_try(c.growth, of)) {
     composition other = c;
     other.growth = growth;
-    if (growth.way() != growth_way::segments && c.streams.is<reuse_in_order<>>())
+    if (growth.way() != growth_way::segments && c.streams.is<reuse_across_streams<>>())
       other.streams = any_streams{};
     if (!(other == c)) all.push_back(other);
   }
   vary(&composition::eviction, evictions_to_try(of));
   if (of.has_capacity)
     vary(&composition::recovery,
-         std::vector<any_recovery>{recover_by_releasing_oversize_then_all<>{},
-                                   recover_by_emptying_the_cache{}, recover_like_paddle<>{},
-                                   recover_like_paddle<>{.settles = true}, recover_never{}});
+         std::vector<any_recovery>{recover_by_releasing_oversize_then_all<>{}, recover_by_emptying_cache{},
+                                   recover_with_exact_size<>{},
+                                   recover_with_exact_size<>{.accepts_exact_size = true}, recover_never{}});
   return all;
 }
 

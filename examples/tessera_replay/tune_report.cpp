@@ -87,7 +87,7 @@ std::string needs_of(const composition& c) {
   const auto add = [&](const char* what) { needs += (needs.empty() ? "" : ", ") + std::string(what); };
   if (c.growth.way() != growth_way::segments) add("virtual memory (virtual_memory_provider)");
   if (!(c.pages == any_pages{})) add("kinds of pages (paged_provider)");
-  if (c.streams.is<reuse_in_order<>>())
+  if (c.streams.is<reuse_across_streams<>>())
     add("an order of streams (ordering_provider), as it makes streams wait for each other");
   return needs;
 }

@@ -7,10 +7,6 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/chunk_plan.hpp>
-#include <tessera/core/divisions.hpp>
-#include <tessera/core/fraction.hpp>
-#include <tessera/core/memory_limit.hpp>
 
 namespace replay::tune {
 namespace {
@@ -92,13 +88,14 @@ std::string cpp(const reuse_on_same_stream_after_recorded&) {
 }
 template <typename Streams>
 std::string cpp(const poll_events_lazily<Streams>& p) {
-  return named("poll_events_lazily", {{cpp(Streams{})}, set(p.patience.get(), std::size_t{0})});
+  return named("poll_events_lazily", {{cpp(Streams{})}, set(p.threshold.get(), std::size_t{0})});
 }
 std::string cpp(const reuse_after_recorded_streams&) { return "tessera::reuse_after_recorded_streams"; }
 std::string cpp(const reuse_ignoring_streams&) { return "tessera::reuse_ignoring_streams"; }
-std::string cpp(const reuse_in_order<>& p) {
-  return named("reuse_in_order", {set(p.follows_dependencies.get(), true), set(p.opportunistic.get(), true),
-                                  set(p.inserts_dependencies.get(), true)});
+std::string cpp(const reuse_across_streams<>& p) {
+  return named("reuse_across_streams",
+               {set(p.follow_dependencies.get(), true), set(p.opportunistic.get(), true),
+                set(p.insert_dependencies.get(), true)});
 }
 
 std::string cpp(const split_never&) { return "tessera::split_never"; }
@@ -107,8 +104,9 @@ std::string cpp(const split_never_and_fit_within_power_of_two&) {
   return "tessera::split_never_and_fit_within_power_of_two";
 }
 template <std::size_t Rest, block_end End>
-std::string cpp(const split_if_rest_at_least<Rest, End>&) {
-  return named("split_if_rest_at_least", {plain(Rest), {"tessera::block_end::high", End == block_end::low}});
+std::string cpp(const split_if_remainder_at_least<Rest, End>&) {
+  return named("split_if_remainder_at_least",
+               {plain(Rest), {"tessera::block_end::high", End == block_end::low}});
 }
 template <auto Max, auto Slack, std::size_t SmallLimit, std::size_t Waste>
 std::string cpp(const split_up_to<Max, Slack, SmallLimit, Waste>& p) {
@@ -161,19 +159,19 @@ std::string cpp(const grow_by_stitching<>& p) {
 std::string cpp(const evict_idle_above<>& p) {
   return named("evict_idle_above", {set(p.threshold.get(), fraction{})});
 }
-std::string cpp(const evict_idle_like_pytorch<>& p) {
-  return named("evict_idle_like_pytorch", {set(p.threshold.get(), fraction{})});
+std::string cpp(const evict_idle_above_if_limited<>& p) {
+  return named("evict_idle_above_if_limited", {set(p.threshold.get(), fraction{})});
 }
 std::string cpp(const evict_never&) { return "tessera::evict_never"; }
 std::string cpp(const evict_at_free&) { return "tessera::evict_at_free"; }
 std::string cpp(const evict_at_free_above<>& p) {
-  return named("evict_at_free_above", {set(p.kept.get(), unlimited)});
+  return named("evict_at_free_above", {set(p.threshold.get(), unlimited)});
 }
 std::string cpp(const eviction_by_plan& p) {
-  return named("evict_direct_at_free", {set(p.plan.get(), chunk_plan{})});
+  return named("evict_at_free_above_plan", {set(p.plan.get(), chunk_plan{})});
 }
-std::string cpp(const evict_idle_chunks<>& p) {
-  return named("evict_idle_chunks", {set(p.before_growth.get(), false), set(p.at_free.get(), false)});
+std::string cpp(const evict_idle_segments<>& p) {
+  return named("evict_idle_segments", {set(p.before_growth.get(), false), set(p.at_free.get(), false)});
 }
 std::string cpp(const evict_at_synchronize_above<>& p) {
   return named("evict_at_synchronize_above", {set(p.threshold.get(), std::size_t{0})});
@@ -181,12 +179,13 @@ std::string cpp(const evict_at_synchronize_above<>& p) {
 
 template <bool Sparing>
 std::string cpp(const recover_by_releasing_oversize_then_all<tunable(false), Sparing>& p) {
-  return named("recover_by_releasing_oversize_then_all", {set(p.rejects.get(), false), {"false", Sparing}});
+  return named("recover_by_releasing_oversize_then_all",
+               {set(p.fails_fast.get(), false), {"false", Sparing}});
 }
 std::string cpp(const recover_never&) { return "tessera::recover_never"; }
-std::string cpp(const recover_by_emptying_the_cache&) { return "tessera::recover_by_emptying_the_cache"; }
-std::string cpp(const recover_like_paddle<>& p) {
-  return named("recover_like_paddle", {set(p.settles.get(), false)});
+std::string cpp(const recover_by_emptying_cache&) { return "tessera::recover_by_emptying_cache"; }
+std::string cpp(const recover_with_exact_size<>& p) {
+  return named("recover_with_exact_size", {set(p.accepts_exact_size.get(), false)});
 }
 
 template <typename... Policy>
@@ -236,7 +235,8 @@ composition with_axis_of(composition c, std::size_t axis, const composition& of)
     case 6: c.eviction = of.eviction; break;
     default: c.recovery = of.recovery; break;
   }
-  if (c.growth.way() != growth_way::segments && c.streams.is<reuse_in_order<>>()) c.streams = of.streams;
+  if (c.growth.way() != growth_way::segments && c.streams.is<reuse_across_streams<>>())
+    c.streams = of.streams;
   return c;
 }
 

@@ -16,8 +16,6 @@
 
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fraction.hpp>
-#include <tessera/core/memory_limit.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>

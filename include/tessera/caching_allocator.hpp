@@ -8,9 +8,8 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/growth_way.hpp>
-#include <tessera/core/memory_view.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/detail/allocate_calls.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/caller_mistake.hpp>
@@ -78,7 +77,7 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   /// are made to wait there.
   ///   Returns:  false, and nothing changes, for an address that is not a live block's
   [[nodiscard]] bool try_deallocate_behind(void* p, stream_id stream) noexcept
-    requires(Recipe::streams::crosses)
+    requires(Recipe::streams::reuses_across_streams)
   {
     return settle(machine_.take_back(p, stream));
   }
@@ -136,7 +135,7 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   /// Waits for all work that `stream` was given, then lets the eviction policy release idle segments.
   ///   Returns:  false where the device failed
   bool synchronize(stream_id stream) noexcept
-    requires(Recipe::streams::crosses)
+    requires(Recipe::streams::reuses_across_streams)
   {
     if (!machine_.wait_for(stream)) return false;
     (void)machine_.retire_pending();
@@ -243,7 +242,7 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
       gap = machine_.gap(found, want.size, policies_.growth.base_alignment(want.size));
     const bool cut = policies_.split.should_split(want.size, found.size - gap);
     const std::size_t size = cut ? want.size : found.size - gap;
-    const std::size_t at = policies_.split.handed_out() == block_end::low ? gap : found.size - size;
+    const std::size_t at = policies_.split.used_end() == block_end::low ? gap : found.size - size;
     const bool oversize = size >= policies_.split.oversize();
     return machine_.template hand_out<ByHandle>(found, want.bytes, size, at, oversize, want.stream);
   }
@@ -286,8 +285,8 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
 
   policies<Recipe> policies_;
   typename detail::machine_for<Recipe::growth::way, Provider, Observer, Counting, Recipe::pools::count,
-                               Recipe::streams::uses_events, Recipe::streams::crosses,
-                               order_of<typename Recipe::split>>::type machine_;
+                               Recipe::streams::uses_events, Recipe::streams::reuses_across_streams,
+                               detail::free_order_of<typename Recipe::split>>::type machine_;
   detail::hooks pressure_;
 };
 

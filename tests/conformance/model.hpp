@@ -13,7 +13,6 @@
 
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/provider/simulated_calls.hpp>
 

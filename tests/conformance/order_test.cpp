@@ -211,9 +211,9 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
 
 policies<cuda_async> with_rules(unsigned bits) {
   policies<cuda_async> chosen;
-  chosen.streams.follows_dependencies = (bits & 1) != 0;
+  chosen.streams.follow_dependencies = (bits & 1) != 0;
   chosen.streams.opportunistic = (bits & 2) != 0;
-  chosen.streams.inserts_dependencies = (bits & 4) != 0;
+  chosen.streams.insert_dependencies = (bits & 4) != 0;
   return chosen;
 }
 

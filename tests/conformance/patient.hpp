@@ -125,7 +125,7 @@ class patient {
     using streams = typename Case::recipe::streams;
     if constexpr (std::is_same_v<decltype(streams{}.reuse_key({})), any_stream>) device_.ignore_owners();
     // A block that crosses to a stream which comes behind, or waits, is taken by the watch for a fault.
-    constexpr cross_stream_reuse by = streams{}.crossing();
+    constexpr cross_stream_reuse by = streams{}.reuse_rules();
     if (!streams::uses_events || by.follow_dependencies || by.insert_dependencies) device_.ignore_streams();
   }
 

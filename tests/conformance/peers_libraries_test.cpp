@@ -32,11 +32,11 @@ struct primary_pool final {
   using rounding = round_to_multiple<64>;
   using pools = pool_together;
   using streams = reuse_ignoring_streams;
-  using split = split_if_rest_at_least<64>;
+  using split = split_if_remainder_at_least<64>;
   using pages = back_with_normal_pages;
   using growth = grow_by_chunks<tunable(std::size_t{0}), tunable(16_KiB)>;
   using eviction = evict_never;
-  using recovery = recover_by_emptying_the_cache;
+  using recovery = recover_by_emptying_cache;
 };
 using primary = caching_allocator<primary_pool, simulated_device>;
 

@@ -153,13 +153,13 @@ placement of_pool(Pool& pool, std::size_t word, std::uintptr_t end = 0) {
 
 constexpr std::size_t arena = 64_MiB;
 template <block_end End>
-using best_fit_from = caching_allocator<with<passthrough, split_if_rest_at_least<512, End>, evict_never,
+using best_fit_from = caching_allocator<with<passthrough, split_if_remainder_at_least<512, End>, evict_never,
                                              grow_by_chunks<std::size_t{0}, std::size_t{arena}>>,
                                         simulated_device>;
 /// Pages of one word that go back at once, so that all that is free is unmapped, and mapped again at the lowest place.
 using first_fit =
     caching_allocator<with<pytorch_expandable, round_to_multiple<4_KiB>, pool_together,
-                           split_if_rest_at_least<4_KiB>, grow_in_place<4_KiB, 4_KiB>, evict_at_free>,
+                           split_if_remainder_at_least<4_KiB>, grow_in_place<4_KiB, 4_KiB>, evict_at_free>,
                       simulated_device>;
 
 /// One attack on an arena, and how far it got.

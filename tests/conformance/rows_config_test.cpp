@@ -10,7 +10,6 @@
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/divisions.hpp>
 
 namespace {
 

@@ -326,7 +326,7 @@ TEST(paddle_row, n22_a_chunk_that_is_refused_fails_a_request_unless_it_settles_f
   auto strict = auto_growth({.auto_growth_chunk_size = 10_MiB}, 8_MiB);
   EXPECT_EQ(strict.try_allocate(1_MiB), nullptr);
   growing content(device_of(8_MiB), strict.settings());
-  content.settings().recovery.settles = true;
+  content.settings().recovery.accepts_exact_size = true;
   void* const p = content.try_allocate(1_MiB);
   EXPECT_NE(p, nullptr);
   EXPECT_EQ(content.now().reserved, 1_MiB);
@@ -414,7 +414,7 @@ TEST(paddle_row, n28_a_request_of_0_bytes_gives_null_without_a_call_and_null_may
 // What is put around them.
 
 TEST(paddle_row, n30_best_fit_in_one_region_cuts_from_the_low_end_and_merges_all) {
-  using low_end = with<paddle_auto_growth, round_to_multiple<64>, split_if_rest_at_least<64>>;
+  using low_end = with<paddle_auto_growth, round_to_multiple<64>, split_if_remainder_at_least<64>>;
   constexpr std::size_t unit = 64;
   policies<low_end> chosen;
   chosen.growth.large = 230 * unit;
@@ -516,7 +516,7 @@ TEST(paddle_row, n35_a_block_outlives_the_thread_that_asked_for_it_and_goes_back
 
 // Growth in place takes no more than the pages that a block needs, where Paddle backs 2 MiB with 4.
 TEST(paddle_row, n36_growth_in_place_asks_for_what_is_missing_behind_a_free_block_alone) {
-  using in_pages = with<paddle_auto_growth, grow_in_place<2_MiB, 2_MiB>, split_if_rest_at_least<64>>;
+  using in_pages = with<paddle_auto_growth, grow_in_place<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   caching_allocator<in_pages, simulated_device> pool(simulated_device({.page_granularity = 1_MiB}));
   void* const first = pool.allocate(2_MiB);
   EXPECT_EQ(pool.now().reserved, 2_MiB);
@@ -530,7 +530,7 @@ TEST(paddle_row, n36_growth_in_place_asks_for_what_is_missing_behind_a_free_bloc
 }
 
 TEST(paddle_row, n38_addresses_do_not_run_out_as_in_paddle_while_memory_comes_and_goes) {
-  using in_pages = with<paddle_auto_growth, grow_in_place<2_MiB, 2_MiB>, split_if_rest_at_least<64>>;
+  using in_pages = with<paddle_auto_growth, grow_in_place<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   constexpr std::size_t total = 64_MiB, size = 8_MiB;
   caching_allocator<in_pages, simulated_device> pool(simulated_device({.capacity = total}));
   for (std::size_t i = 0; i < 10 * (total / size + 1); ++i) {

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fraction.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/reach.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -30,15 +29,15 @@ void tune(Settings& s, unsigned number) {
   const std::size_t bytes = number % 2 == 0 ? tessera::unlimited : std::size_t{32} << 20;
   if constexpr (requires { s.split.max; }) put(s.split.max, bytes);
   if constexpr (requires { s.split.slack; }) put(s.split.slack, (std::size_t{number} + 1) << 20);
-  if constexpr (requires { s.eviction.kept; }) put(s.eviction.kept, bytes);
+  if constexpr (requires { s.eviction.threshold; }) put(s.eviction.threshold, bytes);
   if constexpr (requires { s.eviction.at_free; }) put(s.eviction.at_free, number % 2 == 0);
   if constexpr (requires { s.eviction.before_growth; }) put(s.eviction.before_growth, number / 2 == 0);
   if constexpr (requires { s.eviction.threshold.get().billionths; })
     put(s.eviction.threshold, number % 2 == 0 ? tessera::fraction{} : tessera::percent(60));
-  if constexpr (requires { s.streams.patience; }) put(s.streams.patience, std::size_t{number * 4});
+  if constexpr (requires { s.streams.threshold; }) put(s.streams.threshold, std::size_t{number * 4});
   if constexpr (requires { s.streams.opportunistic; }) put(s.streams.opportunistic, number % 2 == 0);
-  if constexpr (requires { s.streams.inserts_dependencies; })
-    put(s.streams.inserts_dependencies, number / 2 == 0);
+  if constexpr (requires { s.streams.insert_dependencies; })
+    put(s.streams.insert_dependencies, number / 2 == 0);
   if constexpr (requires { s.rounding.threshold; }) put(s.rounding.threshold, bytes);
   if constexpr (requires { s.growth.pieces; }) put(s.growth.pieces, std::size_t{16} << number);
 }
@@ -144,8 +143,8 @@ constexpr promises promises_of() {
   constexpr bool by_stream =
       std::is_same_v<decltype(std::declval<streams>().reuse_key({})), tessera::stream_id>;
   return {.holds_recorded = streams::uses_events,
-          .holds_own = streams{}.should_hold(tessera::stream_id{1}, tessera::stream_id{1}),
-          .keeps_apart = by_stream && !streams::crosses};
+          .holds_own = streams{}.needs_event(tessera::stream_id{1}, tessera::stream_id{1}),
+          .keeps_apart = by_stream && !streams::reuses_across_streams};
 }
 
 }  // namespace conformance

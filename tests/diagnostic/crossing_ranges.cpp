@@ -3,7 +3,7 @@
 #include "complete.hpp"
 
 struct recipe : complete {
-  using streams = tessera::reuse_in_order<>;
+  using streams = tessera::reuse_across_streams<>;
   using growth = tessera::grow_in_place<>;
 };
 template class tessera::caching_allocator<recipe, tessera::simulated_device>;

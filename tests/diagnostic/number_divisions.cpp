@@ -1,4 +1,4 @@
-// expect first: round_to_divisions<Step, Table>: parts are 0, 1 or another power of two
+// expect first: round_to_divisions<Step, Table>: each number of divisions is 0, 1 or another power of two
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -1,4 +1,4 @@
-// expect: percent: a share of a whole is at most 100 percent
+// expect: percent: the count is at most 100
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

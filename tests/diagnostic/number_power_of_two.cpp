@@ -1,4 +1,4 @@
-// expect first: round_to_power_of_two<Least, Threshold>: Threshold is in bytes
+// expect first: round_to_power_of_two<Min, Threshold>: Threshold is in bytes
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

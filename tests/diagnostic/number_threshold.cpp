@@ -1,4 +1,4 @@
-// expect first: evict_idle_above<Threshold>: a share of the limit is at most percent(100)
+// expect first: evict_idle_above<Threshold>: Threshold is at most percent(100) of the limit
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -3,7 +3,7 @@
 #include "complete.hpp"
 
 struct my_recipe final : complete {
-  using pages = tessera::back_with<tessera::page_choice{.pages = tessera::page_plan::giant_only,
+  using pages = tessera::back_with<tessera::page_choice{.pages = tessera::page_plan::huge_1g_only,
                                                         .speed = tessera::bandwidth::high}>;
 };
 

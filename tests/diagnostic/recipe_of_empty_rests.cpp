@@ -1,4 +1,4 @@
-// expect: split keeps no empty rest: should_split(n, n) is false
+// expect: split leaves no empty remainder: should_split(n, n) is false
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

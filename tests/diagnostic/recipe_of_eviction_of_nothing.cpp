@@ -1,4 +1,4 @@
-// expect: eviction wants nothing where nothing is reserved
+// expect: eviction evicts nothing if nothing is reserved
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

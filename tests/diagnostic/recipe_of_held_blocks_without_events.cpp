@@ -1,10 +1,10 @@
-// expect: streams: nothing is held without events
+// expect: streams: needs_event is false without uses_events
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct unlawful : tessera::reuse_ignoring_streams {
-  static constexpr bool should_hold(tessera::stream_id, tessera::stream_id) noexcept { return true; }
+  static constexpr bool needs_event(tessera::stream_id, tessera::stream_id) noexcept { return true; }
   bool operator==(const unlawful&) const = default;
 };
 using recipe = tessera::with<tessera::pytorch<>, unlawful>;

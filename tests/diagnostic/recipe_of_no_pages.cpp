@@ -1,4 +1,4 @@
-// expect: pages name at least one kind
+// expect: pages: backing() names one to three kinds
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

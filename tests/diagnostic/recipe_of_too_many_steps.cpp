@@ -1,4 +1,4 @@
-// expect: recovery counts its steps
+// expect: recovery: steps() returns at most two steps
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -1,4 +1,4 @@
-// expect: streams of one key hold no blocks back for each other
+// expect: streams of one key need no events for each other
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tessera.hpp>
 
@@ -6,7 +6,7 @@
 
 struct share_all_and_hold : tessera::reuse_ignoring_streams {
   static constexpr bool uses_events = true;
-  static constexpr bool should_hold(tessera::stream_id key, tessera::stream_id user) noexcept {
+  static constexpr bool needs_event(tessera::stream_id key, tessera::stream_id user) noexcept {
     return key != user;
   }
   bool operator==(const share_all_and_hold&) const = default;

@@ -1,4 +1,4 @@
-// expect first: the nearest axis, streams, asks for static bool crosses
+// expect first: the nearest axis, streams, asks for static bool reuses_across_streams
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -6,9 +6,9 @@
 struct reuse_at_once {
   static constexpr bool uses_events = false;
   static constexpr tessera::any_stream reuse_key(tessera::stream_id) noexcept { return {}; }
-  static constexpr bool should_hold(tessera::stream_id, tessera::stream_id) noexcept { return false; }
-  static constexpr tessera::cross_stream_reuse crossing() noexcept { return {}; }
-  static constexpr bool looks_first(std::size_t) noexcept { return true; }
+  static constexpr bool needs_event(tessera::stream_id, tessera::stream_id) noexcept { return false; }
+  static constexpr tessera::cross_stream_reuse reuse_rules() noexcept { return {}; }
+  static constexpr bool should_poll_events(std::size_t) noexcept { return true; }
   bool operator==(const reuse_at_once&) const = default;
 };
 using wrong = tessera::with<tessera::pytorch<>, reuse_at_once>;

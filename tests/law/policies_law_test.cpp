@@ -58,7 +58,7 @@ TEST(policies_law, rounding_must) {
             "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
   EXPECT_EQ(
       words([] { return law::rounding(rounds_padded{{[](std::size_t n) { return align_up(n, 64); }}}); }),
-      "rounding covers what it pads with: block_size(n) >= n + padding");
+      "rounding covers the padding: block_size(n) >= n + padding");
 }
 
 template <std::size_t Count>
@@ -74,20 +74,20 @@ TEST(policies_law, pools_must) {
   EXPECT_EQ(words([] { return law::pools(pools_of<0>{}); }), "pools exist: count > 0");
 }
 
-template <bool UsesEvents, bool Crosses>
+template <bool UsesEvents, bool ReusesAcrossStreams>
 struct reuses {
   static constexpr bool uses_events = UsesEvents;
-  static constexpr bool crosses = Crosses;
+  static constexpr bool reuses_across_streams = ReusesAcrossStreams;
   stream_id (*key)(stream_id) = [](stream_id s) { return s; };
   bool (*holds)(stream_id, stream_id) = [](stream_id, stream_id) { return false; };
   cross_stream_reuse rules{};
 
   [[nodiscard]] stream_id reuse_key(stream_id s) const noexcept { return key(s); }
-  [[nodiscard]] bool should_hold(stream_id shared, stream_id user) const noexcept {
+  [[nodiscard]] bool needs_event(stream_id shared, stream_id user) const noexcept {
     return holds(shared, user);
   }
-  [[nodiscard]] cross_stream_reuse crossing() const noexcept { return rules; }
-  [[nodiscard]] static bool looks_first(std::size_t) noexcept { return true; }
+  [[nodiscard]] cross_stream_reuse reuse_rules() const noexcept { return rules; }
+  [[nodiscard]] static bool should_poll_events(std::size_t) noexcept { return true; }
   bool operator==(const reuses&) const = default;
 };
 template <typename P>
@@ -99,15 +99,16 @@ TEST(policies_law, streams_must) {
   constexpr auto one_key = [](stream_id) { return stream_id{}; };
   EXPECT_EQ(streams(reuses<false, false>{}), "holds");
   EXPECT_EQ(streams(reuses<true, false>{.key = [](stream_id s) { return stream_id{s.handle + 1}; }}),
-            "streams: a key is its own key");
-  EXPECT_EQ(streams(reuses<true, true>{.key = one_key}), "streams that blocks cross have keys of their own");
+            "streams: a key is its own key: reuse_key(reuse_key(s)) == reuse_key(s)");
+  EXPECT_EQ(streams(reuses<true, true>{.key = one_key}),
+            "streams: with reuses_across_streams, each stream is its own key");
   EXPECT_EQ(streams(reuses<true, false>{.rules = {.insert_dependencies = true}}),
-            "streams: a block crosses by rules where it crosses");
+            "streams: without reuses_across_streams, reuse_rules() is empty");
   EXPECT_EQ(streams(reuses<false, false>{.holds = [](stream_id, stream_id) { return true; }}),
-            "streams: nothing is held without events");
+            "streams: needs_event is false without uses_events");
   EXPECT_EQ(streams(reuses<true, false>{.key = one_key,
                                         .holds = [](stream_id key, stream_id user) { return key != user; }}),
-            "streams of one key hold no blocks back for each other, unless every stream holds back");
+            "streams of one key need no events for each other, unless every stream needs them");
 }
 
 struct splits {
@@ -123,7 +124,7 @@ struct splits {
   [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block) const noexcept {
     return cuts(wanted, block);
   }
-  [[nodiscard]] static block_end handed_out() noexcept { return block_end::low; }
+  [[nodiscard]] static block_end used_end() noexcept { return block_end::low; }
   [[nodiscard]] std::size_t oversize() const noexcept { return whole_from; }
   bool operator==(const splits&) const = default;
 };
@@ -134,10 +135,11 @@ std::string split(const splits& p) {
 TEST(policies_law, split_must) {
   EXPECT_EQ(split({}), "holds");
   EXPECT_EQ(split({.cuts = [](std::size_t, std::size_t) { return true; }}),
-            "split keeps no empty rest: should_split(n, n) is false");
+            "split leaves no empty remainder: should_split(n, n) is false");
   EXPECT_EQ(split({.serves = [](std::size_t wanted, std::size_t block) { return block > wanted; }}),
-            "split lets an exact fit serve: may_serve(n, n)");
-  EXPECT_EQ(split({.whole_from = 1_MiB}), "split keeps oversize blocks whole");
+            "split lets a block of the wanted size serve: may_serve(n, n)");
+  EXPECT_EQ(split({.whole_from = 1_MiB}),
+            "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize() on");
 }
 
 template <bool UsesPageKinds>
@@ -154,15 +156,15 @@ std::string pages(page_order (*by)(std::size_t)) {
 
 TEST(policies_law, pages_must) {
   EXPECT_EQ(pages([](std::size_t) { return page_order{{huge_pages, normal_pages}, 2}; }), "holds");
-  EXPECT_EQ(pages([](std::size_t) { return page_order{}; }), "pages name at least one kind");
+  EXPECT_EQ(pages([](std::size_t) { return page_order{}; }), "pages: backing() names one to three kinds");
   EXPECT_EQ(pages([](std::size_t) { return page_order{{huge_pages, huge_pages}, 2}; }),
-            "pages name each kind once");
-  EXPECT_EQ(pages([](std::size_t n) { return page_order{{n > 1_MiB ? giant_pages : huge_pages}, 1}; }),
-            "pages settle: a segment in whole pages stays as it is");
+            "pages: backing() names each kind once");
+  EXPECT_EQ(pages([](std::size_t n) { return page_order{{n > 1_MiB ? huge_1g_pages : huge_pages}, 1}; }),
+            "pages are stable: a segment in whole pages stays as it is");
   EXPECT_EQ(pages([](std::size_t n) { return page_order{{n < 1_KiB ? huge_pages : normal_pages}, 1}; }),
             "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
   EXPECT_EQ(pages<false>([](std::size_t) { return page_order{{huge_pages}, 1}; }),
-            "pages that do not choose are normal");
+            "pages: without uses_page_kinds, backing() is normal pages only");
 }
 
 struct grows {
@@ -200,7 +202,7 @@ TEST(policies_law, growth_must) {
   EXPECT_EQ(growth({.range = too_little}), "growth reserves what can be mapped: range_size(c) >= c");
   EXPECT_EQ(growth({.freely = too_much}), "growth takes freely at most its limit: take_freely(s) <= s.limit");
   EXPECT_EQ(growth({.piece = [](std::size_t) { return std::size_t{0}; }}),
-            "growth maps pieces: largest_piece(s) > 0");
+            "growth maps physical chunks: largest_piece(s) > 0");
   EXPECT_EQ(growth({.piece = too_much}), "growth stays in range: largest_piece(s) < 2^63");
 }
 
@@ -211,7 +213,7 @@ struct evicts {
   [[nodiscard]] std::size_t bytes_to_evict(eviction_trigger, const usage& now) const noexcept {
     return wants(now);
   }
-  [[nodiscard]] bool considers(std::size_t n, const usage&) const noexcept { return candidate(n); }
+  [[nodiscard]] bool is_candidate(std::size_t n, const usage&) const noexcept { return candidate(n); }
   [[nodiscard]] static bool should_evict(const idle_segment&, const idle_survey&) noexcept { return true; }
   bool operator==(const evicts&) const = default;
 };
@@ -222,11 +224,11 @@ std::string eviction(const evicts& p) {
 TEST(policies_law, eviction_must) {
   EXPECT_EQ(eviction({}), "holds");
   EXPECT_EQ(eviction({.wants = [](const usage&) { return std::size_t{1}; }}),
-            "eviction wants nothing where nothing is reserved");
+            "eviction evicts nothing if nothing is reserved");
   EXPECT_EQ(eviction({.wants = [](const usage& now) { return 2 * now.reserved; }}),
-            "eviction wants at most what is reserved");
+            "eviction evicts at most what is reserved");
   EXPECT_EQ(eviction({.candidate = [](std::size_t n) { return n < 1_MiB; }}),
-            "eviction considers what is larger than what it considers");
+            "eviction: what is larger than a candidate is a candidate");
 }
 
 struct recovers {
@@ -237,7 +239,7 @@ struct recovers {
 
 TEST(policies_law, recovery_must) {
   EXPECT_EQ(words([] { return law::recovery(recovers{}); }), "holds");
-  EXPECT_EQ(words([] { return law::recovery(recovers{3}); }), "recovery counts its steps");
+  EXPECT_EQ(words([] { return law::recovery(recovers{3}); }), "recovery: steps() returns at most two steps");
 }
 
 struct grows_by_segments {

@@ -42,18 +42,19 @@ static_assert(law::streams(poll_events_lazily<reuse_on_same_stream>{{}, 512}) &&
               law::streams(poll_events_lazily<reuse_on_same_stream_after_recorded, std::size_t{512}>{}));
 static_assert(law::split(split_never{}) && law::split(split_never_and_fit_exactly{}) &&
               law::split(split_never_and_fit_within_power_of_two{}));
-static_assert(law::streams(reuse_in_order<>{}) && law::streams(reuse_in_order<false, true, false>{}) &&
-              law::streams(reuse_in_order<>{.opportunistic = false}));
-static_assert(law::split(split_if_rest_at_least<512>{}) &&
-              law::split(split_if_rest_at_least<64, block_end::high>{}));
+static_assert(law::streams(reuse_across_streams<>{}) &&
+              law::streams(reuse_across_streams<false, true, false>{}) &&
+              law::streams(reuse_across_streams<>{.opportunistic = false}));
+static_assert(law::split(split_if_remainder_at_least<512>{}) &&
+              law::split(split_if_remainder_at_least<64, block_end::high>{}));
 static_assert(law::split(split_up_to<>{}) && law::split(split_up_to<32_MiB>{}) &&
-              law::split(split_up_to<32_MiB, 20_MiB, 1_MiB, 0>{}) && !split_up_to<32_MiB>::cuts_oversize &&
+              law::split(split_up_to<32_MiB, 20_MiB, 1_MiB, 0>{}) && !split_up_to<32_MiB>::splits_oversize &&
               law::split(split_up_to<>{.max = 20_MiB}));
 static_assert(law::pages(back_with_normal_pages{}) && law::pages(back_with_huge_pages_first{}) &&
               law::pages(back_with_huge_pages_only{}));
-static_assert(law::pages(back_with_giant_pages_first{}) && law::pages(back_with_giant_pages_only{}));
+static_assert(law::pages(back_with_huge_1g_pages_first{}) && law::pages(back_with_huge_1g_pages_only{}));
 static_assert(law::pages(back_with<>{}) &&
-              law::pages(back_with<>{.choice = page_choice{.pages = page_plan::giant_first}}));
+              law::pages(back_with<>{.choice = page_choice{.pages = page_plan::huge_1g_first}}));
 static_assert(law::pages(back_with<page_choice{.speed = bandwidth::high, .read_only = true}>{}) &&
               law::pages(back_with<page_choice{.peer_to_peer = true}>{}));
 static_assert(law::growth(grow_exactly<>{}) && law::growth(grow_by_segments<2_MiB, 20_MiB>{}));
@@ -61,16 +62,16 @@ static_assert(law::growth(grow_by_chunks<>{}) && law::growth(grow_by_chunks<2_Mi
 static_assert(law::growth(grow_by_plan<>{}) && law::growth(grow_by_plan<chunk_plan{100_MiB, 50_MiB}>{}));
 static_assert(law::growth(grow_in_place<>{}) && law::growth(grow_by_stitching<>{}));
 static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free{}));
-static_assert(law::eviction(evict_idle_chunks<>{}) && law::eviction(evict_idle_chunks<true, true>{}));
-static_assert(law::eviction(evict_direct_at_free<>{}) &&
-              law::eviction(evict_direct_at_free<chunk_plan{.share = percent(0)}>{}));
+static_assert(law::eviction(evict_idle_segments<>{}) && law::eviction(evict_idle_segments<true, true>{}));
+static_assert(law::eviction(evict_at_free_above_plan<>{}) &&
+              law::eviction(evict_at_free_above_plan<chunk_plan{.share = percent(0)}>{}));
 static_assert(law::eviction(evict_at_free_above<>{}) && law::eviction(evict_at_free_above<1_MiB>{}));
 static_assert(law::eviction(evict_idle_above<percent(60)>{}) &&
               law::eviction(evict_idle_above<>{.threshold = percent(99)}));
 static_assert(law::eviction(evict_at_synchronize_above<>{}) &&
               law::eviction(evict_at_synchronize_above<1_GiB>{}));
-static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_the_cache{}));
-static_assert(law::recovery(recover_like_paddle<>{}) && law::recovery(recover_like_paddle<true>{}));
+static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_cache{}));
+static_assert(law::recovery(recover_with_exact_size<>{}) && law::recovery(recover_with_exact_size<true>{}));
 static_assert(law::recovery(recover_by_releasing_oversize_then_all<>{}) &&
               law::recovery(recover_unless_over_limit{}));
 
@@ -80,18 +81,19 @@ constexpr auto obeys_the_laws = []<typename Recipe>(conformance::named<Recipe>) 
 static_assert((conformance::for_each_shipped(obeys_the_laws), true));
 static_assert(law::recipe<pinned>(pinned::configured(config::pytorch_settings{
     .pinned_max_round_threshold = 300_MiB, .pinned_max_cached_size = 100_MiB})));
-static_assert(law::recipe<torch_npu_family::under<config::torch_npu_settings{.giant_pages = true}>>() &&
+static_assert(law::recipe<torch_npu_family::under<config::torch_npu_settings{.huge_1g_pages = true}>>() &&
               law::recipe<torch_npu_family::under<config::torch_npu_settings{
                   .expandable_segments = true, .base_addr_aligned = 3_KiB, .segment_size = 21_MiB}>>());
 static_assert(law::recipe<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
 static_assert(law::recipe<with<pytorch<>, back_with_huge_pages_first>>() &&
-              law::recipe<with<pytorch<>, back_with_giant_pages_first>>());
+              law::recipe<with<pytorch<>, back_with_huge_1g_pages_first>>());
 
 // A number given as a template argument takes no room and no time; one set at run time is a member.
 static_assert(std::is_empty_v<split_up_to<32_MiB, 20_MiB>> && std::is_empty_v<evict_idle_above<percent(60)>>);
 static_assert(std::is_empty_v<grow_by_segments<2_MiB, 20_MiB, 10_MiB, unlimited>>);
-static_assert(std::is_empty_v<reuse_in_order<true, false, true>> && sizeof(reuse_in_order<>) == 3 &&
+static_assert(std::is_empty_v<reuse_across_streams<true, false, true>> &&
+              sizeof(reuse_across_streams<>) == 3 &&
               std::is_empty_v<evict_at_synchronize_above<std::size_t{0}>>);
 static_assert(sizeof(split_up_to<>) == 2 * sizeof(std::size_t));
 

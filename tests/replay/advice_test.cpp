@@ -68,8 +68,8 @@ void try_all(tallies& count, const trace::program& source) {
     using growth = typename Recipe::growth;
     if constexpr (growth::way == growth_way::segments) {
       try_out<with<Recipe, grow_in_place<>>>(count.in_place, remedy::grow_in_place, *here, source, capacity);
-      try_out<with<Recipe, recover_like_paddle<true>>>(count.exactly, remedy::grow_exactly, *here, source,
-                                                       capacity);
+      try_out<with<Recipe, recover_with_exact_size<true>>>(count.exactly, remedy::grow_exactly, *here, source,
+                                                           capacity);
     }
     try_out<with<Recipe, grow_by_stitching<>>>(count.stitched, remedy::stitch, *here, source, capacity);
     try_out<with<Recipe, round_to_multiple<512>>>(count.rounding, remedy::round_less, *here, source,
@@ -99,7 +99,7 @@ TEST(advice_on_recorded_programs, mostly_serves_the_request_that_failed) {
   };
   expect("grow_in_place", count.in_place, 8);
   expect("grow_by_stitching", count.stitched, 20);
-  expect("recover_like_paddle<true>", count.exactly, 3);
+  expect("recover_with_exact_size<true>", count.exactly, 3);
   expect("round_to_multiple<512>", count.rounding, 5);
 }
 

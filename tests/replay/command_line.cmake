@@ -39,7 +39,7 @@ expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes;
        85899345920)
 expect(1 "with a capacity of 1826989966 bytes, memory runs out at event 4947 of 37898, for id 2824; no allocator could do with less than 1656527120 bytes\ntessera: out of memory: 8.00 MiB (8388608 bytes) requested on stream 0, served as a block of 8.00 MiB of pool 1, which needed a segment of 20.00 MiB\n"
        explain-oom ${trace} --capacity 1826989966)
-expect(1 "  would help: a segment of no more than needed, 8.00 MiB: recover_like_paddle<true> [policy/recovery.hpp]\n"
+expect(1 "  would help: a segment of no more than needed, 8.00 MiB: recover_with_exact_size<true> [policy/recovery.hpp]\n"
        explain-oom ${trace} --capacity 1826989966)
 expect(1 "  the blocks that pin these, in the trace:\n    0x" explain-oom ${trace} --capacity 1826989966)
 expect(1 ": grow_by_stitching [policy/growth.hpp]\n  the blocks that pin these, " explain-oom ${trace} --capacity 1826989966)
@@ -52,7 +52,7 @@ set(limited --capacity 930000000 --conf max_split_size_mb:64,throw_on_cudamalloc
 set(gpt ${TRACES}/gpt2_adamw.csv)
 expect(1 " [policy/growth.hpp] (per_process_memory_fraction, torch.cuda.set_per_process_memory_fraction)\n  would help: " explain-oom
        ${gpt} ${limited})
-expect(1 ": recover_by_emptying_the_cache [policy/recovery.hpp] (throw_on_cudamalloc_oom:False)\n" explain-oom ${gpt} ${limited})
+expect(1 ": recover_by_emptying_cache [policy/recovery.hpp] (throw_on_cudamalloc_oom:False)\n" explain-oom ${gpt} ${limited})
 expect(1 ": split_up_to [policy/split.hpp] (max_split_size_mb:149)\n" explain-oom ${gpt} ${limited})
 expect(1 ": round_to_multiple<512> [policy/rounding.hpp] (no roundup_power2_divisions)\n" explain-oom ${gpt} --capacity 930000000
        --conf roundup_power2_divisions:4)

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/usage.hpp>
+#include <tessera/core/statistics.hpp>
 #include "tessera_replay/memory_map.hpp"
 
 namespace {

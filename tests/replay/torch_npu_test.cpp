@@ -76,11 +76,11 @@ struct expandable_by_hand {
   using rounding = round_padded<32, round_to_multiple<512>>;
   using pools = pool_small_and_large<1_MiB>;
   using streams = reuse_on_same_stream_after_recorded;
-  using split = split_if_rest_at_least<512>;
+  using split = split_if_remainder_at_least<512>;
   using pages = back_with_huge_pages_first;
   using growth = grow_in_place<2_MiB, 40_MiB, unlimited, 3_KiB>;
   using eviction = evict_never;
-  using recovery = recover_by_emptying_the_cache;
+  using recovery = recover_by_emptying_cache;
 };
 TEST(torch_npu_decisions, of_expandable_segments_too) {
   expect_the_same<torch_npu<"expandable_segments:True,segment_size_mb:40,base_addr_aligned_kb:3">,
@@ -88,7 +88,7 @@ TEST(torch_npu_decisions, of_expandable_segments_too) {
 }
 
 TEST(torch_npu_decisions, of_giant_pages_and_of_late_looks_too) {
-  expect_the_same<torch_npu<"page_size:1g">, with<torch_npu<>, back_with_giant_pages_first>>(
+  expect_the_same<torch_npu<"page_size:1g">, with<torch_npu<>, back_with_huge_1g_pages_first>>(
       {"-> 1+", "S+ 1 1073741824", "X", "OOM"});
   expect_the_same<
       torch_npu<"multi_stream_lazy_reclaim:True">,

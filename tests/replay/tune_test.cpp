@@ -123,7 +123,7 @@ static_assert(law::rounding(round_to_power_of_two<512, tunable(unlimited)>{.thre
 static_assert(law::split(split_up_to<>{.max = 2_MiB, .slack = 128_MiB}));
 static_assert(law::split(split_expandable{.max = 2_MiB}));
 static_assert(law::split(rest<1_MiB, high>{}));
-static_assert(law::eviction(evict_at_free_above<>{.kept = 1_MiB}));
+static_assert(law::eviction(evict_at_free_above<>{.threshold = 1_MiB}));
 
 TEST(tune_text, names_a_recipe_by_how_it_differs_from_pytorch) {
   EXPECT_EQ(as_variation({}), "pytorch<>");
@@ -131,7 +131,7 @@ TEST(tune_text, names_a_recipe_by_how_it_differs_from_pytorch) {
   c.rounding = round_to_divisions<512>{.table = divisions::all(4)};
   c.split = split_up_to<>{.max = 32_MiB};
   c.growth = grow_by_stitching<>{.pieces = 32};
-  c.eviction = evict_at_free_above<>{.kept = 5};
+  c.eviction = evict_at_free_above<>{.threshold = 5};
   EXPECT_EQ(as_variation(c),
             "with<pytorch<>, round_to_divisions<512, divisions::all(4)>, split_up_to<32_MiB>, "
             "grow_by_stitching<std::size_t{32}>, evict_at_free_above<std::size_t{5}>>");
@@ -140,7 +140,7 @@ TEST(tune_text, names_a_recipe_by_how_it_differs_from_pytorch) {
 TEST(tune_text, is_a_complete_recipe) {
   composition c;
   c.growth = grow_by_plan<>{.plan = chunk_plan{1_GiB, 16_MiB}};
-  c.recovery = recover_like_paddle<>{.settles = true};
+  c.recovery = recover_with_exact_size<>{.accepts_exact_size = true};
   EXPECT_EQ(
       as_recipe(c, "mine"),
       "#include <cstddef>\n"
@@ -154,8 +154,8 @@ TEST(tune_text, is_a_complete_recipe) {
       "  using split    = tessera::split_up_to<>;\n"
       "  using pages    = tessera::back_with_normal_pages;\n"
       "  using growth   = tessera::grow_by_plan<tessera::chunk_plan{1_GiB, 16_MiB, tessera::percent(92)}>;\n"
-      "  using eviction = tessera::evict_idle_like_pytorch<>;\n"
-      "  using recovery = tessera::recover_like_paddle<true>;\n"
+      "  using eviction = tessera::evict_idle_above_if_limited<>;\n"
+      "  using recovery = tessera::recover_with_exact_size<true>;\n"
       "};\n"
       "static_assert(tessera::recipe<mine>);\n");
 }

@@ -205,7 +205,7 @@ TEST(caching_allocator, tells_its_sink) {
 }
 
 TEST(caching_allocator, hands_out_the_high_end_where_asked) {
-  using high = with<pytorch<>, split_if_rest_at_least<512, block_end::high>>;
+  using high = with<pytorch<>, split_if_remainder_at_least<512, block_end::high>>;
   caching_allocator<high, simulated_device> pool;
   auto* first = static_cast<char*>(pool.allocate(1_KiB));
   auto* second = static_cast<char*>(pool.allocate(1_KiB));
@@ -281,10 +281,10 @@ TEST(caching_allocator, reuses_whole_blocks_where_the_device_is_coarser_than_the
 }
 
 /// Streams of equal parity share their blocks.
-struct share_by_parity : reuse_without_crossing {
+struct share_by_parity : tessera::detail::no_reuse_across_streams {
   static constexpr bool uses_events = true;
   [[nodiscard]] static constexpr stream_id reuse_key(stream_id s) noexcept { return {s.handle & 1}; }
-  [[nodiscard]] static constexpr bool should_hold(stream_id key, stream_id user) noexcept {
+  [[nodiscard]] static constexpr bool needs_event(stream_id key, stream_id user) noexcept {
     return key != reuse_key(user);
   }
   bool operator==(const share_by_parity&) const = default;

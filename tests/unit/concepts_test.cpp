@@ -45,15 +45,15 @@ struct pools_without_count {
 static_assert(pools_policy<pool_together> && !pools_policy<pools_without_count> && !pools_policy<rounds>);
 
 struct streams_without_crossing {
-  static constexpr bool uses_events = false, crosses = false;
+  static constexpr bool uses_events = false, reuses_across_streams = false;
   stream_id reuse_key(stream_id s) const noexcept { return s; }
-  bool should_hold(stream_id, stream_id) const noexcept { return false; }
-  bool looks_first(std::size_t) const noexcept { return true; }
+  bool needs_event(stream_id, stream_id) const noexcept { return false; }
+  bool should_poll_events(std::size_t) const noexcept { return true; }
   bool operator==(const streams_without_crossing&) const = default;
 };
-static_assert(streams_policy<reuse_in_order<>> && !streams_policy<streams_without_crossing>);
+static_assert(streams_policy<reuse_across_streams<>> && !streams_policy<streams_without_crossing>);
 
-struct streams_without_hold : reuse_without_crossing {
+struct streams_without_hold : tessera::detail::no_reuse_across_streams {
   static constexpr bool uses_events = false;
   stream_id reuse_key(stream_id s) const noexcept { return s; }
   bool operator==(const streams_without_hold&) const = default;
@@ -63,7 +63,7 @@ static_assert(streams_policy<reuse_ignoring_streams> && !streams_policy<streams_
 struct split_without_oversize {
   bool may_serve(std::size_t, std::size_t) const noexcept { return true; }
   bool should_split(std::size_t, std::size_t) const noexcept { return true; }
-  block_end handed_out() const noexcept { return block_end::low; }
+  block_end used_end() const noexcept { return block_end::low; }
   bool operator==(const split_without_oversize&) const = default;
 };
 static_assert(split_policy<split_never> && !split_policy<split_without_oversize>);

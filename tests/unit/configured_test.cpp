@@ -147,7 +147,7 @@ std::vector<void*> addresses_of(Pool& pool) {
 simulated_device small_device() { return simulated_device{simulated_device::options{.capacity = 600_MiB}}; }
 
 TEST(configured, decides_as_the_string_and_as_the_recipe_written_by_hand) {
-  using hand = with<pytorch_native, split_up_to<32_MiB>, evict_idle_like_pytorch<percent(60)>>;
+  using hand = with<pytorch_native, split_up_to<32_MiB>, evict_idle_above_if_limited<percent(60)>>;
   caching_allocator<hand, simulated_device> by_hand{small_device()};
   caching_allocator<pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">, simulated_device>
       by_string{small_device()};

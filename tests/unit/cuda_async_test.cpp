@@ -23,9 +23,9 @@ simulated_device device_of(std::size_t capacity) {
 }
 policies<cuda_async> only(bool follows, bool opportunistic, bool inserts) {
   policies<cuda_async> chosen;
-  chosen.streams.follows_dependencies = follows;
+  chosen.streams.follow_dependencies = follows;
   chosen.streams.opportunistic = opportunistic;
-  chosen.streams.inserts_dependencies = inserts;
+  chosen.streams.insert_dependencies = inserts;
   return chosen;
 }
 char* at(void* p) { return static_cast<char*>(p); }
@@ -52,8 +52,8 @@ TEST(cuda_async, begins_as_pytorch_sets_it_up) {
   const config::pytorch_settings settings{.async_backend = true, .memory_fraction = percent(50)};
   caching_allocator<cuda_async, simulated_device> pool{device_of(64_MiB), cuda_async::configured(settings)};
   EXPECT_EQ(pool.settings().eviction.threshold.get(), unlimited);
-  EXPECT_TRUE(pool.settings().streams.follows_dependencies && pool.settings().streams.opportunistic &&
-              pool.settings().streams.inserts_dependencies);
+  EXPECT_TRUE(pool.settings().streams.follow_dependencies && pool.settings().streams.opportunistic &&
+              pool.settings().streams.insert_dependencies);
   EXPECT_EQ(pool.now().limit, 32_MiB);
   EXPECT_DEATH((void)cuda_async::configured({}), "cuda_async::configured: settings for another recipe");
 }

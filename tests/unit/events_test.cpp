@@ -127,7 +127,7 @@ TEST(statistics, count_no_call_that_gave_nothing_back) {
 template <typename Recipe>
 class statistics_of : public testing::Test {};
 using recipes = testing::Types<pytorch<>, with<pytorch<>, split_up_to<4_MiB, 1_MiB>>, paddle_auto_growth,
-                               with<paddle_auto_growth, split_if_rest_at_least<64>>, cuda_async,
+                               with<paddle_auto_growth, split_if_remainder_at_least<64>>, cuda_async,
                                with<pytorch<>, reuse_ignoring_streams>>;
 TYPED_TEST_SUITE(statistics_of, recipes);
 

@@ -76,7 +76,7 @@ TEST(paddle_auto_growth, takes_its_numbers_from_the_settings) {
   EXPECT_EQ(chosen.pools.boundary.get(), 0u);
   EXPECT_TRUE(chosen.eviction.at_free);
   EXPECT_TRUE(chosen.eviction.before_growth);
-  EXPECT_FALSE(chosen.recovery.settles);
+  EXPECT_FALSE(chosen.recovery.accepts_exact_size);
   EXPECT_EQ(paddle_auto_growth::configured({}).growth.limit(16_GiB), unlimited);
 }
 
@@ -127,7 +127,7 @@ TEST(paddle_auto_growth, sweeps_idle_chunks_after_every_free_where_told_so) {
 
 TEST(paddle_auto_growth, settles_for_just_the_block_where_told_so_and_only_after_all_is_given_back) {
   auto chosen = paddle_auto_growth::configured({.auto_growth_chunk_size = 10_MiB});
-  chosen.recovery.settles = true;
+  chosen.recovery.accepts_exact_size = true;
   auto_growth pool(of(18_MiB), chosen);
   void* const first = pool.allocate(6_MiB);
   pool.deallocate(first);
@@ -148,7 +148,7 @@ TEST(paddle_auto_growth, settles_within_its_limit_alone) {
   auto chosen = paddle_auto_growth::configured({.gpu_memory_limit = 8_MiB, .auto_growth_chunk_size = 10_MiB});
   auto_growth strict({}, chosen);
   EXPECT_EQ(strict.try_allocate(1_MiB), nullptr);
-  chosen.recovery.settles = true;
+  chosen.recovery.accepts_exact_size = true;
   auto_growth content({}, chosen);
   EXPECT_NE(content.try_allocate(8_MiB), nullptr);
   EXPECT_EQ(content.try_allocate(1), nullptr);

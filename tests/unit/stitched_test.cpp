@@ -283,7 +283,7 @@ TEST(stitched, moves_pages_of_every_kind) {
   EXPECT_NE(huge.try_allocate(130_MiB), nullptr);
   EXPECT_TRUE(is_whole(huge));
   huge.deallocate(b);
-  pool_of<back_with_giant_pages_only> giant{device_of(4_GiB)};
+  pool_of<back_with_huge_1g_pages_only> giant{device_of(4_GiB)};
   void* const c = giant.allocate(1_GiB + 1);
   EXPECT_EQ(giant.now().reserved, 2_GiB);
   giant.deallocate(c);

@@ -60,7 +60,7 @@ TEST(torch_npu, every_setting_reaches_its_policy) {
   static_assert(chosen.growth.large.get() == 30_MiB && chosen.growth.limit(1_GiB) == 512_MiB);
   static_assert(chosen.eviction.threshold.get() == percent(60));
   static_assert(chosen.rounding.inner.table.get() == divisions::all(4));
-  static_assert(!chosen.streams.looks_first(512) && chosen.streams.looks_first(513));
+  static_assert(!chosen.streams.should_poll_events(512) && chosen.streams.should_poll_events(513));
   static_assert(chosen.recovery.steps(failure_reason::by_limit).count == 0);
 }
 
@@ -87,7 +87,7 @@ TEST(torch_npu, a_segment_size_that_is_odd_is_booked_as_the_pages_that_it_takes)
 }
 
 TEST(torch_npu, page_size_1g_rounds_large_segments_to_1_GiB) {
-  auto pool = made<native>({.giant_pages = true});
+  auto pool = made<native>({.huge_1g_pages = true});
   (void)pool.allocate(5_MiB);
   EXPECT_EQ(pool.now().reserved, 1_GiB);
   EXPECT_EQ(pool.device().held().page_table_entries, 1u);
@@ -97,7 +97,7 @@ TEST(torch_npu, page_size_1g_rounds_large_segments_to_1_GiB) {
 }
 
 TEST(torch_npu, page_size_1g_leaves_small_requests_alone) {
-  auto pool = made<native>({.giant_pages = true});
+  auto pool = made<native>({.huge_1g_pages = true});
   (void)pool.allocate(1_MiB - 32);
   EXPECT_EQ(pool.now().reserved, 2_MiB);
   EXPECT_EQ(pool.device().held().page_table_entries, 1u) << "one page of 2 MiB";
@@ -106,7 +106,7 @@ TEST(torch_npu, page_size_1g_leaves_small_requests_alone) {
 }
 
 TEST(torch_npu, page_size_1g_takes_smaller_pages_where_1_GiB_ones_are_not_to_be_had) {
-  auto pool = made<native>({.giant_pages = true}, {.giant_budget = 1_GiB});
+  auto pool = made<native>({.huge_1g_pages = true}, {.giant_budget = 1_GiB});
   (void)pool.allocate(5_MiB);
   (void)pool.allocate(1020_MiB);
   EXPECT_EQ(pool.now().reserved, 2_GiB);
@@ -115,19 +115,19 @@ TEST(torch_npu, page_size_1g_takes_smaller_pages_where_1_GiB_ones_are_not_to_be_
 }
 
 TEST(torch_npu, page_size_1g_wins_over_other_segment_sizes) {
-  auto pool = made<native>({.large_segment_size = 3_GiB, .giant_pages = true});
+  auto pool = made<native>({.large_segment_size = 3_GiB, .huge_1g_pages = true});
   (void)pool.allocate(5_MiB);
   EXPECT_EQ(pool.now().reserved, 1_GiB);
   auto ranges = made<expandable>({.large_segment_size = 100_MiB,
                                   .expandable_segments = true,
-                                  .giant_pages = true,
+                                  .huge_1g_pages = true,
                                   .segment_size = 40_MiB});
   (void)ranges.allocate(5_MiB);
   EXPECT_EQ(ranges.now().reserved, 1_GiB);
 }
 
 TEST(torch_npu, page_size_1g_is_the_page_of_large_ranges_alone) {
-  auto pool = made<expandable>({.expandable_segments = true, .giant_pages = true}, {.giant_budget = 1_GiB});
+  auto pool = made<expandable>({.expandable_segments = true, .huge_1g_pages = true}, {.giant_budget = 1_GiB});
   (void)pool.allocate(1);
   EXPECT_EQ(pool.now().reserved, 2_MiB);
   void* const first = pool.allocate(1000_MiB);

@@ -245,7 +245,7 @@ class behind_mutex {
   }
   /// Before the mutex is taken: its holder may be this thread, in a function of the user.
   [[gnu::always_inline]] void check() const noexcept {
-    if (is_heard<Observer> || watched_by_.load(relaxed) != 0) [[unlikely]]
+    if (detail::is_heard<Observer> || watched_by_.load(relaxed) != 0) [[unlikely]]
       check_users();
   }
   [[gnu::noinline, gnu::cold]] void check_users() const noexcept {

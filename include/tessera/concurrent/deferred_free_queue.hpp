@@ -9,7 +9,6 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/fraction.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/reach.hpp>
 #include <tessera/provider/forwarding.hpp>

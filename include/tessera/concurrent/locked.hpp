@@ -9,8 +9,8 @@
 #include <tessera/concurrent/reentrancy_guard.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/detail/allocate_calls.hpp>
 #include <tessera/detail/reclaim.hpp>
 #include <tessera/fwd.hpp>

@@ -16,8 +16,8 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/detail/allocate_calls.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/pagemap.hpp>

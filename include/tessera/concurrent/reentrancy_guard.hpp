@@ -69,7 +69,8 @@ class user_calls {
   ///   Cost:  a load where no thread is in such a function, and another one where there is a sink
   template <event_observer Observer>
   void check(lock wanted) const noexcept {
-    const bool is_telling = is_heard<Observer> && told_.load(std::memory_order_relaxed) != std::thread::id{};
+    const bool is_telling =
+        detail::is_heard<Observer> && told_.load(std::memory_order_relaxed) != std::thread::id{};
     if (is_telling || first_.load(std::memory_order_relaxed) != nullptr) [[unlikely]]
       check_this_thread(wanted);
   }

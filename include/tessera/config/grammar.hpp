@@ -7,7 +7,7 @@
 #include <exception>
 #include <string_view>
 
-#include <tessera/core/fraction.hpp>
+#include <tessera/core/bytes.hpp>
 
 /// Errors in configuration strings, and what a grammar is made of: tokens, value formats and definitions of keys.
 namespace tessera::config {

@@ -9,7 +9,6 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fraction.hpp>
 
 namespace tessera::config {
 

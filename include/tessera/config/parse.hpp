@@ -11,9 +11,6 @@
 
 #include <tessera/config/grammar.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/divisions.hpp>
-#include <tessera/core/fraction.hpp>
-#include <tessera/core/memory_limit.hpp>
 
 /// Reads configuration strings. A grammar is a struct that describes the strings of one system:
 ///

@@ -8,9 +8,6 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/divisions.hpp>
-#include <tessera/core/fraction.hpp>
-#include <tessera/core/memory_limit.hpp>
 
 namespace tessera::config {
 

@@ -8,8 +8,6 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/divisions.hpp>
-#include <tessera/core/fraction.hpp>
 
 namespace tessera::config {
 
@@ -22,7 +20,7 @@ struct torch_npu_settings {
   divisions roundup{};
   bool expandable_segments = false;
   std::size_t base_addr_aligned = 16_KiB;
-  bool giant_pages = false;  ///< page_size:1g
+  bool huge_1g_pages = false;  ///< page_size:1g
   std::size_t segment_size = 20_MiB;
   bool multi_stream_lazy_reclaim = false;
   fraction memory_fraction = percent(100);
@@ -88,7 +86,7 @@ struct torch_npu : detail::torch_syntax<torch_npu_key> {
       {"base_addr_aligned_kb", &s::base_addr_aligned, format::kibibytes, "integer, 0 to 16", "16",
        "with expandable_segments, alignment of blocks of at least 2 MiB where there is room; 0 for 512 bytes",
        0, 16, "must be from 0 to 16"},
-      {"page_size", &s::giant_pages, format::single_choice, "1g", "2 MiB",
+      {"page_size", &s::huge_1g_pages, format::single_choice, "1g", "2 MiB",
        "segments for blocks above 1 MiB consist of 1 GiB pages; overrides segment_size_mb and "
        "large_segment_size_mb",
        0, 0, "must be 1g"},

@@ -9,32 +9,34 @@
 
 namespace tessera {
 
-/// Something an allocator did, told in the order of happening.
+/// An action of an allocator, reported to its observer in order.
 struct allocator_event {
-  /// The names are PyTorch's trace actions, plus the device's refusals and ranges.
+  /// PyTorch's trace actions, and those of ranges and refusals.
   enum class action : unsigned char {
-    alloc,           ///< a block was handed out
-    free_requested,  ///< the user gave it back
+    alloc,           ///< a block was allocated
+    free_requested,  ///< the user freed it
     free_completed,  ///< no stream uses it any more
-    segment_alloc,   ///< the device gave a segment
-    segment_free,    ///< the device took it back
-    segment_map,     ///< physical memory was mapped into a range, `bytes` of it
-    segment_unmap,   ///< and taken away from there
-    range_reserve,   ///< the device gave a range of addresses
-    range_release,   ///< and took it back
-    refused,         ///< the device did not give `bytes`, or host memory to describe them ran out
-    oom,             ///< nothing helped
-    snapshot         ///< a tool looked at all that is there, `bytes` of it in use
+    segment_alloc,   ///< a segment was acquired
+    segment_free,    ///< a segment was released
+    segment_map,     ///< `bytes` of physical memory were mapped into a range
+    segment_unmap,   ///< `bytes` were unmapped
+    range_reserve,   ///< a range of addresses was reserved
+    range_release,   ///< a range was released
+    refused,         ///< the device refused `bytes`, or host memory for metadata ran out
+    oom,             ///< a request failed after every recovery step
+    snapshot         ///< a tool took a snapshot, with `bytes` in use
   };
   action what;
-  std::uintptr_t address = 0;  ///< where nothing helped: bytes that the device has left
-  std::size_t bytes = 0;       ///< as requested by the user, or of the segment
-  std::size_t block = 0;       ///< of the block that serves it
-  stream_id stream{};  ///< of the request; where nobody requests, the key under which the block is shared
+  std::uintptr_t address = 0;  ///< for oom: bytes that the device has left
+  std::size_t bytes = 0;       ///< as requested, or of the segment
+  std::size_t block = 0;       ///< of the block that serves the request
+  stream_id stream{};          ///< of the request; without a request, the key of the blocks
 };
 
-/// Learns of each allocator_event, in the middle of the change and with the lock of the allocator held that has one: it must
-/// not use that allocator, and where it allocates or frees there, the program ends.
+/// Receives every allocator_event.
+///
+/// It is called in the middle of a change, with the allocator's lock held if there is one. Allocating or freeing in that
+/// allocator from there aborts the program.
 ///
 ///     struct count_segments {
 ///       std::size_t count = 0;
@@ -44,19 +46,21 @@ struct allocator_event {
 ///     };
 ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, count_segments> watched;
 ///     watched.deallocate(watched.allocate(5_MiB));
-///     std::printf("%zu segments taken\n", watched.observer().count);
+///     std::printf("%zu segments acquired\n", watched.observer().count);
 template <typename S>
 concept event_observer = std::movable<S> && requires(S& observer, const allocator_event& event) {
   { observer.on(event) } noexcept;
 };
 
-/// The sink of an allocator that nobody listens to; costs nothing.
+/// No observer: no-op.
 struct ignore_events {
   static constexpr void on(const allocator_event&) noexcept {}
 };
 
-/// Whether a sink is more than that.
+namespace detail {
+/// Whether an observer is more than ignore_events.
 template <event_observer Observer>
 inline constexpr bool is_heard = !std::derived_from<Observer, ignore_events>;
+}  // namespace detail
 
 }  // namespace tessera

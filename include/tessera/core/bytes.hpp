@@ -2,11 +2,14 @@
 #pragma once
 
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
-/// Sizes are bytes, held in std::size_t; every prefix is binary.
+#include <tessera/core/fatal.hpp>
+
+/// Sizes, and numbers from which sizes follow. A size is a number of bytes in std::size_t; every prefix is binary.
 namespace tessera {
 
 inline namespace literals {
@@ -15,30 +18,174 @@ inline namespace literals {
 [[nodiscard]] constexpr std::size_t operator""_GiB(unsigned long long count) { return count << 30; }
 }  // namespace literals
 
-/// Stands for "no bound" wherever a size bounds something.
+/// Means "no bound" where a size bounds something.
 inline constexpr std::size_t unlimited = (std::numeric_limits<std::size_t>::max)();
 
-/// The largest request that is served: below 1 EiB, as in PyTorch, so that rounding a legal size cannot wrap.
+/// The largest request that is served: 1 byte below 1 EiB, as in PyTorch, so that rounding a legal size cannot overflow.
 inline constexpr std::size_t max_request = (std::size_t{1} << 60) - 1;
 
-/// Every block starts at a multiple of this and is a multiple of it long.
+/// The alignment of every block; its size is a multiple of this, too.
 inline constexpr std::size_t min_alignment = 64;
 
 [[nodiscard]] constexpr bool is_power_of_two(std::size_t n) noexcept { return std::has_single_bit(n); }
 
-/// Whether a block can be of n bytes, or n is 0.
+/// Whether n is 0 or large enough for a block.
 [[nodiscard]] constexpr bool is_block_size_or_0(std::size_t n) noexcept {
   return n == 0 || n >= min_alignment;
 }
 
-///   Requires:  step > 0; n + step does not wrap
+/// Rounds n up to a multiple of `step`.
+///   Requires:  step > 0; n + step does not overflow
 [[nodiscard]] constexpr std::size_t align_up(std::size_t n, std::size_t step) noexcept {
   return (n + step - 1) / step * step;
 }
 
-/// a + b, or `unlimited` where the sum does not fit.
+/// Returns a + b, or `unlimited` if the sum overflows.
 [[nodiscard]] constexpr std::size_t saturating_add(std::size_t a, std::size_t b) noexcept {
   return a > unlimited - b ? unlimited : a + b;
 }
+
+/// A fraction in billionths, so that it can be a template argument.
+struct fraction {
+  std::uint64_t billionths = 0;
+
+  [[nodiscard]] constexpr double value() const noexcept { return static_cast<double>(billionths) / 1e9; }
+
+  /// Returns this fraction of `whole`, computed in double precision and truncated; `unlimited` if that overflows.
+  [[nodiscard]] constexpr std::size_t of(std::size_t whole) const noexcept {
+    const double part = value() * static_cast<double>(whole);
+    return part < 0x1p64 ? static_cast<std::size_t>(part) : unlimited;
+  }
+
+  /// Returns this fraction of `whole`, rounded to the nearest byte.
+  [[nodiscard]] constexpr std::size_t nearest_of(std::size_t whole) const noexcept {
+    const double part = value() * static_cast<double>(whole) + 0.5;
+    return part < 0x1p64 ? static_cast<std::size_t>(part) : unlimited;
+  }
+
+  bool operator==(const fraction&) const = default;
+};
+
+/// Returns a fraction of `count` percent.
+///   Requires:  count <= 100; write a larger fraction as fraction{...}
+[[nodiscard]] constexpr fraction percent(std::uint64_t count) noexcept {
+  if (count > 100) fatal("percent: the count is at most 100");
+  return {count * 10'000'000};
+}
+/// Integers only: percent(0.8) would mean 0 percent.
+template <std::floating_point Count>
+constexpr fraction percent(Count) = delete;
+
+/// How a fraction of the device becomes a limit in bytes.
+enum class share_rounding : unsigned char {
+  truncate,  ///< rounded down; 100 percent may be a limit, too
+  nearest    ///< rounded to the nearest byte; 100 percent is no limit
+};
+
+/// Limits what may be reserved to a number of bytes, a fraction of the device's capacity, or the smaller of both.
+///
+/// A fraction of 100 percent is no limit, unless `limits_at_100_percent`.
+///
+///     constexpr tessera::memory_limit half_but_at_most(64_GiB, tessera::percent(50));
+///     static_assert(half_but_at_most.on(80_GiB) == 40_GiB);
+struct memory_limit {
+  std::size_t bytes = unlimited;
+  fraction share = percent(100);
+  bool limits_at_100_percent = false;  ///< whether 100 percent limits to the capacity
+
+  constexpr memory_limit() noexcept = default;
+  /// Limits to a number of bytes. A floating-point number is neither bytes nor a fraction, and does not compile.
+  template <std::convertible_to<std::size_t> Bytes>
+    requires(!std::floating_point<Bytes>)
+  constexpr memory_limit(Bytes max) noexcept : bytes(static_cast<std::size_t>(max)) {}
+  constexpr memory_limit(fraction max) noexcept : share(max) {}
+  /// Takes all members in their order; nvcc writes template arguments so.
+  constexpr memory_limit(std::size_t max, fraction of_device, bool at_100_percent = false) noexcept
+      : bytes(max), share(of_device), limits_at_100_percent(at_100_percent) {}
+
+  /// Returns the limit in bytes on a device of `capacity` bytes; `unlimited` if there is none.
+  [[nodiscard]] constexpr std::size_t on(std::size_t capacity,
+                                         share_rounding rounding = share_rounding::truncate) const noexcept {
+    const bool is_nearest = rounding == share_rounding::nearest;
+    if (share == percent(100) && (!limits_at_100_percent || is_nearest)) return bytes;
+    const std::size_t part = is_nearest ? share.nearest_of(capacity) : share.of(capacity);
+    return part < bytes ? part : bytes;
+  }
+  bool operator==(const memory_limit&) const = default;
+};
+inline constexpr memory_limit no_limit{};
+
+/// Numbers of equal steps between two powers of two, by size; 0 and 1 mean none, others must be powers of two.
+///
+/// Slot 0 holds sizes below 2 MiB, slot i those from 2^(20+i) bytes up to twice that, and slot 15 all from 32 GiB on.
+///   Source:  PyTorch's roundup_power2_divisions
+struct divisions {
+  static constexpr std::size_t slots = 16;
+  std::uint32_t in_slot[slots] = {};
+
+  /// Returns a table with the same number in every slot.
+  [[nodiscard]] static constexpr divisions all(std::uint32_t parts) noexcept {
+    divisions result;
+    for (std::uint32_t& slot : result.in_slot) slot = parts;
+    return result;
+  }
+  /// Returns the number for a size of `bytes` bytes.
+  [[nodiscard]] constexpr std::uint32_t of(std::size_t bytes) const noexcept {
+    constexpr std::size_t first_of_slot_1 = std::size_t{1} << 21;
+    const auto slot = static_cast<unsigned>(std::bit_width(bytes | (first_of_slot_1 - 1)) - 21);
+    return in_slot[slot < slots ? slot : slots - 1];
+  }
+  [[nodiscard]] constexpr bool are_powers_of_two() const noexcept {
+    for (const std::uint32_t parts : in_slot) {
+      if (parts != 0 && !std::has_single_bit(parts)) return false;
+    }
+    return true;
+  }
+  bool operator==(const divisions&) const = default;
+};
+
+namespace detail {
+/// Rounds n up to the next of `parts` equal steps between the powers of two around it; a power of two stays.
+///   Requires:  1 <= n <= 2^63; parts is a power of two and at most n
+[[nodiscard]] constexpr std::size_t next_division(std::size_t n, std::size_t parts) noexcept {
+  const std::size_t step = std::bit_floor(n) >> std::countr_zero(parts);
+  return (n + step - 1) & ~(step - 1);
+}
+}  // namespace detail
+
+/// Sizes of the chunks that a pool is split from: a number of bytes or, where that is 0, a fraction of what is available.
+///   Source:  Paddle's initial_gpu_memory_in_mb, reallocate_gpu_memory_in_mb and fraction_of_gpu_memory_to_use
+struct chunk_plan {
+  std::size_t first = 0;    ///< bytes of the first chunk
+  std::size_t further = 0;  ///< bytes of each later chunk
+  fraction share = percent(92);
+
+  /// Returns the bytes available of `free` ones: all but a twentieth, and none below 256.
+  [[nodiscard]] static constexpr std::size_t available(std::size_t free) noexcept {
+    const std::size_t rest = free - free / 20;
+    return rest < 256 ? 0 : rest;
+  }
+  [[nodiscard]] constexpr std::size_t first_chunk(std::size_t free) const noexcept {
+    return first > 0 ? first : share.of(available(free));
+  }
+  [[nodiscard]] constexpr std::size_t further_chunk(std::size_t free) const noexcept {
+    return further > 0 ? further : share.of(available(free));
+  }
+  /// Returns the size of the largest block that is split from a chunk, on a device with `free` bytes free at the start. A
+  /// larger one has a segment of its own.
+  [[nodiscard]] constexpr std::size_t largest_pooled(std::size_t free) const noexcept {
+    const std::size_t one = first_chunk(free);
+    const std::size_t other = further_chunk(free);
+    return one > other ? one : other;
+  }
+  /// Returns the size of the next chunk for a block of at most largest_pooled() bytes. If that is more than available, the
+  /// result is more than `free`, so that the device refuses it.
+  [[nodiscard]] constexpr std::size_t next(std::size_t free, bool is_first) const noexcept {
+    const std::size_t chunk = is_first ? first_chunk(free) : further_chunk(free);
+    if (available(free) > 0 && chunk <= available(free)) return chunk;
+    return chunk > free ? chunk : free + 1;
+  }
+  bool operator==(const chunk_plan&) const = default;
+};
 
 }  // namespace tessera

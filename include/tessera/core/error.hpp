@@ -8,7 +8,7 @@
 
 #include <tessera/core/oom_report.hpp>
 #include <tessera/core/oom_text.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/statistics.hpp>
 
 namespace tessera {
 

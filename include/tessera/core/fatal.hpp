@@ -6,10 +6,13 @@
 
 namespace tessera {
 
-/// Ends the program with the broken rule in words: for a caller's mistake that cannot be answered otherwise.
+/// Prints the broken rule and aborts the program: for mistakes of the caller that cannot be reported otherwise.
 [[noreturn]] inline void fatal(const char* rule, const void* pointer = nullptr) noexcept {
-  pointer != nullptr ? std::fprintf(stderr, "tessera: %s (pointer %p)\n", rule, pointer)
-                     : std::fprintf(stderr, "tessera: %s\n", rule);
+  if (pointer != nullptr) {
+    std::fprintf(stderr, "tessera: %s (pointer %p)\n", rule, pointer);
+  } else {
+    std::fprintf(stderr, "tessera: %s\n", rule);
+  }
   std::abort();
 }
 

@@ -8,8 +8,8 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/growth_way.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 
 namespace tessera {
 
@@ -120,10 +120,10 @@ struct oom_report {
   // What it is composed of.
   std::size_t pools = 1;
   growth_way way = growth_way::segments;
-  bool crosses = false;         ///< blocks cross from stream to stream
-  bool shares_streams = false;  ///< they do, or all streams share them
-  bool empties_cache = false;   ///< before such a request fails
-  bool settles = false;         ///< for exact_segment
+  bool crosses = false;             ///< blocks cross from stream to stream
+  bool shares_streams = false;      ///< they do, or all streams share them
+  bool empties_cache = false;       ///< before such a request fails
+  bool accepts_exact_size = false;  ///< for exact_segment
   bool device_has_order = false;
   bool device_has_ranges = false;
   bool device_is_limited = false;  ///< by a limit of the provider that refuses

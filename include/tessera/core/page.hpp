@@ -9,35 +9,35 @@
 
 namespace tessera {
 
-/// How large the pages are that back memory.
+/// Page sizes that may back memory.
 enum class page_size : unsigned char {
-  normal,  ///< what the device has by default
+  normal,  ///< the device's default
   huge,    ///< 2 MiB
-  giant    ///< 1 GiB
+  huge_1g  ///< 1 GiB
 };
 
 /// Which of a device's physical memories backs memory.
 enum class bandwidth : unsigned char { any, low, high };
 
-/// What backs memory: a page size, and what the memory must be good for.
+/// A kind of page: its size, and what its memory can be used for.
 struct page_kind {
   page_size size = page_size::normal;
   bandwidth speed = bandwidth::any;
   bool peer_to_peer = false;  ///< for copies between two devices
-  bool read_only = false;     ///< programs on the host's side may read it and not write it
+  bool read_only = false;     ///< the host may read but not write it
 
-  /// Bytes that memory of this kind is a multiple of; 1 where the device alone decides.
+  /// Returns the bytes that memory of this kind is a multiple of; 1 if the device alone decides.
   [[nodiscard]] constexpr std::size_t step() const noexcept {
-    return size == page_size::giant ? 1_GiB : size == page_size::huge ? 2_MiB : 1;
+    return size == page_size::huge_1g ? 1_GiB : size == page_size::huge ? 2_MiB : 1;
   }
   bool operator==(const page_kind&) const = default;
 };
 
 inline constexpr page_kind normal_pages{};
 inline constexpr page_kind huge_pages{.size = page_size::huge};
-inline constexpr page_kind giant_pages{.size = page_size::giant};
+inline constexpr page_kind huge_1g_pages{.size = page_size::huge_1g};
 
-/// The kinds of page to ask the device for, first choice first.
+/// The kinds of pages to ask the device for, first choice first.
 struct page_order {
   std::array<page_kind, 3> kinds{};
   std::size_t count = 0;
@@ -45,21 +45,74 @@ struct page_order {
   [[nodiscard]] constexpr const page_kind* begin() const noexcept { return kinds.data(); }
   [[nodiscard]] constexpr const page_kind* end() const noexcept {
     if (count == 0 || count > kinds.size())
-      fatal("Recipe::pages: backing names from one to three kinds of page");
+      fatal("Recipe::pages: backing() returns one to three kinds of pages");
     return kinds.data() + count;
   }
-  /// Bytes that what is asked for is a multiple of, whichever kind serves.
+  /// Returns the bytes that a request is a multiple of, whichever kind serves it.
   [[nodiscard]] constexpr std::size_t step() const noexcept {
-    std::size_t most = 1;
-    for (const page_kind& kind : *this) most = kind.step() > most ? kind.step() : most;
-    return most;
+    std::size_t max = 1;
+    for (const page_kind& kind : *this) max = kind.step() > max ? kind.step() : max;
+    return max;
   }
 };
 
-/// `bytes`, rounded up to whole pages of whichever kind a pages_policy backs them with.
+/// Rounds `bytes` up to whole pages of whichever kind a pages_policy asks for.
 template <typename Pages>
 [[nodiscard]] constexpr std::size_t in_whole_pages(const Pages& pages, std::size_t bytes) noexcept {
   return align_up(bytes, pages.backing(bytes).step());
 }
+
+/// Page sizes that may back a segment.
+enum class page_plan : unsigned char {
+  normal_only,
+  huge_first,     ///< 2 MiB, else normal
+  huge_only,      ///< 2 MiB
+  huge_1g_first,  ///< 1 GiB, else 2 MiB, else normal
+  huge_1g_only    ///< 1 GiB
+};
+
+/// The pages a user wants; by default, 2 MiB pages first.
+///   Source:  ACL's aclrtMemMallocPolicy; huge_1g_first is torch_npu's page_size:1g
+struct page_choice {
+  page_plan pages = page_plan::huge_first;
+  bandwidth speed = bandwidth::any;
+  bool peer_to_peer = false;  ///< for copies between two devices
+  bool read_only = false;     ///< the host may read but not write it; allowed with every other member
+
+  [[nodiscard]] constexpr bool is_huge_1g() const noexcept {
+    return pages == page_plan::huge_1g_first || pages == page_plan::huge_1g_only;
+  }
+  /// Returns the rule that the choice breaks, as text, or null.
+  [[nodiscard]] constexpr const char* broken_rule() const noexcept {
+    if (speed == bandwidth::any) return nullptr;
+    if (is_huge_1g()) return "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages";
+    return peer_to_peer ? "low or high bandwidth does not go with peer-to-peer memory" : nullptr;
+  }
+
+  /// Returns the kinds of pages to ask for, in order, for a segment of `segment` bytes.
+  ///
+  /// Where smaller pages may serve, small segments get them: normal pages up to 1 MiB, 2 MiB pages up to 2 MiB. ACL's
+  /// documentation says both that huge-first memory is rounded up to 2 MiB and that up to 1 MiB takes normal pages; the two
+  /// agree if only larger requests are rounded. It says the latter of plain huge-first only; ACL does it for peers, too.
+  [[nodiscard]] constexpr page_order order(std::size_t segment) const noexcept {
+    const page_kind normal{page_size::normal, speed, peer_to_peer, read_only};
+    const page_kind huge{page_size::huge, speed, peer_to_peer, read_only};
+    const page_kind huge_1g{page_size::huge_1g, speed, peer_to_peer, read_only};
+    if (pages == page_plan::huge_only) return {{huge}, 1};
+    if (pages == page_plan::huge_1g_only) return {{huge_1g}, 1};
+    if (pages == page_plan::normal_only || segment <= huge.step() / 2) return {{normal}, 1};
+    if (pages == page_plan::huge_first || segment <= huge.step()) return {{huge, normal}, 2};
+    return {{huge_1g, huge, normal}, 3};
+  }
+
+  /// Returns the choice of this kind and no other.
+  [[nodiscard]] static constexpr page_choice only(const page_kind& kind) noexcept {
+    const page_plan plan = kind.size == page_size::huge_1g ? page_plan::huge_1g_only
+                           : kind.size == page_size::huge  ? page_plan::huge_only
+                                                           : page_plan::normal_only;
+    return {plan, kind.speed, kind.peer_to_peer, kind.read_only};
+  }
+  bool operator==(const page_choice&) const = default;
+};
 
 }  // namespace tessera

@@ -6,13 +6,21 @@
 #include <type_traits>
 #include <utility>
 
-/// A policy's numbers, known when compiling or set for each allocator object, written with one template.
+/// The parameters of policies: known at compile time, or set for each allocator object, with one template for both.
 namespace tessera {
 
-/// Marks a template argument as the default of a number that each allocator object may set.
+/// A regular type, as std::regular, but a tenth as expensive to compile.
+template <typename T>
+concept regular =
+    std::is_default_constructible_v<T> && std::is_copy_constructible_v<T> && std::is_copy_assignable_v<T> &&
+    std::is_destructible_v<T> && requires(const T& a, const T& b) {
+      { a == b } -> std::convertible_to<bool>;
+    };
+
+/// Marks a template argument as the initial value of a parameter that each allocator object may set.
 ///
 ///     tessera::split_up_to<128_MiB> fixed;                       // a constant
-///     tessera::split_up_to<tessera::tunable(128_MiB)> settable;  // a member that begins at it
+///     tessera::split_up_to<tessera::tunable(128_MiB)> settable;  // a member, initially 128 MiB
 ///     settable.max = 64_MiB;
 template <typename T>
 struct tunable {
@@ -21,8 +29,7 @@ struct tunable {
   bool operator==(const tunable&) const = default;
 };
 
-/// The number a policy reads. Made from a plain value it is empty and constant; made from a `tunable` it is a
-/// member that starts at the given value and may be assigned.
+/// A policy's parameter. Made from a plain value, it is an empty constant; made from a `tunable`, a member that can be set.
 template <auto Value>
 struct parameter {
   using value_type = std::remove_cvref_t<decltype(Value)>;  // nvcc writes decltype((Value)), a reference
@@ -36,23 +43,25 @@ struct parameter<Initial> {
   using value_type = T;
   T value = Initial.initial;
   constexpr parameter() noexcept = default;
-  constexpr parameter(T chosen) noexcept : value(chosen) {}
-  /// From what stands for a T, as a number of bytes does for a limit.
+  constexpr parameter(T initial) noexcept : value(initial) {}
+  /// Converts to a T of class type, for example from a number of bytes to a limit.
   template <typename U>
     requires(std::is_class_v<T> && std::convertible_to<U, T> && !std::same_as<U, T> &&
              !std::same_as<U, parameter>)
-  constexpr parameter(U chosen) noexcept : value(chosen) {}
+  constexpr parameter(U initial) noexcept : value(initial) {}
   [[nodiscard]] constexpr const T& get() const noexcept { return value; }
   constexpr operator T() const noexcept { return value; }
   bool operator==(const parameter&) const = default;
 };
 
-/// The bytes that a template argument says, or that a tunable one begins with.
+namespace detail {
+/// Returns the value, or initial value, of a parameter in bytes.
 template <auto Value>
-[[nodiscard]] consteval std::size_t bytes_said() {
-  constexpr auto said = parameter<Value>{}.get();
-  static_assert(std::in_range<std::size_t>(said), "a number of bytes is whole and not below 0");
-  return static_cast<std::size_t>(said);
+[[nodiscard]] consteval std::size_t initial_bytes() {
+  constexpr auto value = parameter<Value>{}.get();
+  static_assert(std::in_range<std::size_t>(value), "a number of bytes is whole and not below 0");
+  return static_cast<std::size_t>(value);
 }
+}  // namespace detail
 
 }  // namespace tessera

@@ -6,8 +6,29 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
 
 namespace tessera {
+
+/// The current use of an allocator's memory, in bytes.
+struct usage {
+  std::size_t requested = 0;  ///< as requested by the user, of blocks that are live or pending
+  std::size_t live = 0;       ///< in blocks allocated and not freed
+  std::size_t pending = 0;    ///< in blocks freed while a stream still uses them
+  std::size_t cached = 0;     ///< in free blocks
+  std::size_t reserved = 0;   ///< acquired from the device: live + pending + cached
+  std::size_t limit = 0;      ///< what may be reserved
+  bool has_limit = true;      ///< whether that was set; otherwise it is the device's capacity
+  bool operator==(const usage&) const = default;
+};
+
+/// The state that a growth policy sees, in bytes, where idle pages may move instead of new ones being acquired.
+struct growth_state {
+  std::size_t reserved = 0;   ///< now
+  std::size_t limit = 0;      ///< what may be reserved
+  std::size_t peak_live = 0;  ///< peak live bytes whenever the allocator grew, including the block wanted now
+  std::size_t peak_reserved = 0;  ///< peak reserved bytes; neither peak ever falls
+};
 
 /// A quantity over time.
 struct counter {
@@ -29,19 +50,20 @@ struct counter {
   bool operator==(const counter&) const = default;
 };
 
-/// What is counted for each pool and over all; `_bytes` in bytes, the others in pieces.
-///   Source:  the names and the moments of counting are those of PyTorch's memory_stats()
+/// The counters of one pool, or of all pools; those named `_bytes` are in bytes, the others count blocks or segments.
+///   Source:  PyTorch's memory_stats(), names and times of counting
 struct pool_statistics {
-  counter allocation;       ///< blocks handed out, until the user frees them
-  counter allocated_bytes;  ///< of their whole blocks
-  counter active;           ///< the same, until no stream uses them any more
+  counter allocation;       ///< blocks from allocation to the user's free
+  counter allocated_bytes;  ///< of these blocks
+  counter active;           ///< blocks from allocation until they are no longer pending
   counter active_bytes;
-  counter requested_bytes;  ///< as asked for, until no stream uses them any more
+  counter requested_bytes;  ///< as requested, of active blocks
   counter segment;
   counter reserved_bytes;
   counter inactive_split;  ///< free blocks that share their segment
   counter inactive_split_bytes;
 };
+/// A counter of pool_statistics and its name.
 struct pool_counter {
   const char* name;
   counter pool_statistics::* of;
@@ -65,17 +87,18 @@ struct statistics {
   std::array<pool_statistics, Pools> pool;
   counter oversize_allocations;
   counter oversize_segments;
-  /// Bytes that the device has given and not taken back. Its peak is what the device gave at most: memory counts that came
-  /// in vain, as more was refused, and memory that the device failed to take back. `reserved_bytes` leaves both out.
+  /// Bytes that the device has given and not taken back. Unlike `reserved_bytes`, its peak includes memory acquired for a
+  /// request that then failed, and memory that the device failed to release.
   counter device_bytes;
-  std::uint64_t num_alloc_retries = 0;     ///< times growth was tried again with an empty cache
+  std::uint64_t num_alloc_retries = 0;     ///< growths tried again after the cache was emptied
   std::uint64_t num_ooms = 0;              ///< requests that failed, except those above max_request
-  std::uint64_t num_oom_rejections = 0;    ///< of them, without any recovery tried
+  std::uint64_t num_oom_rejections = 0;    ///< of these, requests that failed without recovery
   std::uint64_t num_sync_all_streams = 0;  ///< waits for all pending frees
-  std::uint64_t num_device_alloc = 0;      ///< segments the device gave
-  std::uint64_t num_device_free = 0;       ///< segments it took back
-  std::size_t max_split_size = unlimited;  ///< bytes from which on a block or segment is oversize
+  std::uint64_t num_device_alloc = 0;      ///< segments acquired
+  std::uint64_t num_device_free = 0;       ///< segments released
+  std::size_t max_split_size = unlimited;  ///< bytes from which a block or segment is oversize
 };
+/// A `num_` value of statistics and its name.
 template <std::size_t Pools>
 struct event_count {
   const char* name;
@@ -89,6 +112,29 @@ inline constexpr event_count<Pools> event_counts[] = {
     {"num_sync_all_streams", &statistics<Pools>::num_sync_all_streams},
     {"num_device_alloc", &statistics<Pools>::num_device_alloc},
     {"num_device_free", &statistics<Pools>::num_device_free},
+};
+
+/// A contiguous part of an allocator's memory, for tools: a segment, or adjacent mapped pages of a range of addresses.
+struct segment_view {
+  std::uintptr_t address = 0;
+  std::size_t bytes = 0;
+  stream_id stream{};     ///< the key of its blocks
+  std::size_t pool = 0;   ///< the number of its pool
+  bool in_range = false;  ///< whether it is part of a range
+};
+
+/// A block of such a part. In the order of addresses, the blocks cover the part.
+struct block_view {
+  enum class state : unsigned char {
+    free,
+    live,
+    pending  ///< freed, but a stream still uses it
+  };
+  std::uintptr_t address = 0;
+  std::size_t bytes = 0;
+  std::size_t requested = 0;  ///< bytes as requested; 0 while free
+  state is = state::free;
+  stream_id stream{};  ///< the key under which it is or will be free
 };
 
 }  // namespace tessera

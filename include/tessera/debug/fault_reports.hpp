@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/fixed_text.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/debug/guard_book.hpp>
 
 namespace tessera {

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <utility>
 
-#include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/host_system.hpp>
 
 namespace tessera {

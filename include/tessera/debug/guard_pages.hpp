@@ -7,8 +7,8 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/fixed_text.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/debug/guard_book.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_system.hpp>

@@ -13,8 +13,8 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/debug/guard_book.hpp>
 #include <tessera/debug/guard_pages.hpp>
 #include <tessera/fwd.hpp>
@@ -27,7 +27,7 @@ namespace tessera {
 /// still be at it.
 template <streams_policy Streams>
 struct hold_for_all : Streams {
-  [[nodiscard]] static constexpr bool should_hold(stream_id, stream_id) noexcept {
+  [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept {
     return Streams::uses_events;
   }
   bool operator==(const hold_for_all&) const = default;
@@ -43,7 +43,7 @@ struct one_segment_each final {
   using pages = back_with_normal_pages;
   using growth = grow_exactly<>;
   using eviction = evict_at_free;
-  using recovery = recover_by_emptying_the_cache;
+  using recovery = recover_by_emptying_cache;
 
   [[nodiscard]] static constexpr policies<one_segment_each> from(const policies<Recipe>& chosen,
                                                                  std::size_t capacity) noexcept {

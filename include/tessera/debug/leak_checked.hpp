@@ -9,7 +9,7 @@
 #include <utility>
 
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/memory_view.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/reach.hpp>
 #include <tessera/observe/inspect.hpp>

@@ -11,9 +11,9 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/fixed_text.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/allocate_calls.hpp>
 #include <tessera/interop/in_place.hpp>
 

@@ -7,8 +7,8 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/owner.hpp>
 

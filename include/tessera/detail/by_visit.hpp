@@ -4,8 +4,8 @@
 #include <cstddef>
 
 #include <tessera/core/error.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/detail/allocate_calls.hpp>
 #include <tessera/detail/reach.hpp>
 

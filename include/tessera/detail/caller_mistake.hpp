@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/fixed_text.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/handle.hpp>

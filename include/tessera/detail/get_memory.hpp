@@ -6,7 +6,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/window.hpp>
@@ -51,7 +51,7 @@ template <typename Recipe, typename Machine>
 [[nodiscard]] failure_reason refusal_ahead(const Machine& machine, const policies<Recipe>& chosen,
                                            std::size_t segment) noexcept {
   if (machine.would_pass(limit_of(machine, chosen.growth), segment)) return failure_reason::by_limit;
-  if constexpr (requires { Recipe::recovery::know_capacity; }) {
+  if constexpr (requires { Recipe::recovery::checks_capacity; }) {
     if (machine.would_pass(machine.device().capacity(), segment)) return failure_reason::by_capacity;
   }
   return failure_reason::by_device;
@@ -169,11 +169,11 @@ detail::block* like_new(const Split& split, detail::free_list& home, std::size_t
 template <typename Recipe, typename Machine, typename Key>
 detail::block* borrow(Machine& machine, const policies<Recipe>& chosen, std::size_t pool, Key key,
                       std::size_t size) noexcept {
-  if constexpr (Recipe::streams::crosses) {
+  if constexpr (Recipe::streams::reuses_across_streams) {
     detail::free_list* const home = machine.home(pool, key);
     if (home == nullptr || !machine.make_room()) return nullptr;
     return machine.borrow(
-        *home, size, chosen.streams.crossing(),
+        *home, size, chosen.streams.reuse_rules(),
         [&](std::size_t bytes) { return chosen.split.may_serve(size, bytes); },
         [&](std::size_t bytes) { return chosen.split.should_split(size, bytes); });
   }

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/usage.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 

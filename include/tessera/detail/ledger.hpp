@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include <tessera/core/statistics.hpp>
-#include <tessera/core/usage.hpp>
 
 namespace tessera::detail {
 

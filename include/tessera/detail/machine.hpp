@@ -8,8 +8,8 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/detail/audit.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/heap.hpp>

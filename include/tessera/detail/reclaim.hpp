@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/hooks.hpp>
@@ -21,7 +21,7 @@ namespace tessera {
 /// were any.
 template <typename Machine, streams_policy Streams>
 [[nodiscard, gnu::always_inline]] inline bool look_first(Machine& machine, const Streams& policy) noexcept {
-  return policy.looks_first(machine.uses_that_wait()) && machine.retire_pending();
+  return policy.should_poll_events(machine.uses_that_wait()) && machine.retire_pending();
 }
 
 /// Notes that `stream` uses a live block, if its policy holds back for that; false where that cannot be noted, and of null.
@@ -29,14 +29,14 @@ template <typename Machine, streams_policy Streams>
 [[nodiscard]] bool note_use(Machine& machine, const Streams& policy, detail::block* live,
                             stream_id stream) noexcept {
   return live != nullptr &&
-         (!policy.should_hold(live->home->key(), stream) || machine.note_use(*live, stream));
+         (!policy.needs_event(live->home->key(), stream) || machine.note_use(*live, stream));
 }
 
 /// Calls what waits for pressure, and frees the blocks at whose events nobody looked; whether something came free.
 template <typename Machine, streams_policy Streams>
 [[nodiscard]] bool relieve(detail::hooks& pressure, Machine& machine, const Streams& policy) noexcept {
   const bool freed = pressure.run();
-  return (!policy.looks_first(machine.uses_that_wait()) && machine.retire_pending()) || freed;
+  return (!policy.should_poll_events(machine.uses_that_wait()) && machine.retire_pending()) || freed;
 }
 
 /// Gives idle segments back until at most `keep` bytes are reserved.
@@ -76,9 +76,9 @@ template <typename Machine>
 [[nodiscard]] constexpr std::size_t least_considered(const eviction_policy auto& policy,
                                                      const usage& now) noexcept {
   std::size_t least = min_alignment;
-  if (policy.considers(least, now)) return least;
+  if (policy.is_candidate(least, now)) return least;
   for (std::size_t step = std::size_t{1} << 60; step >= min_alignment; step /= 2) {
-    if (!policy.considers(least + step - min_alignment, now)) least += step;
+    if (!policy.is_candidate(least + step - min_alignment, now)) least += step;
   }
   return least;
 }
@@ -94,7 +94,7 @@ template <typename Machine>
     idle_survey survey;
     machine.blocks().for_each_idle(
         [&](const detail::block& b) {
-          if (policy.considers(machine.releasable(b), now))
+          if (policy.is_candidate(machine.releasable(b), now))
             ++survey.count, survey.total_age += machine.blocks().age(b);
           return false;
         },
@@ -102,8 +102,8 @@ template <typename Machine>
     machine.blocks().for_each_idle(
         [&](detail::block& b) {
           const idle_segment idle{machine.releasable(b), machine.blocks().age(b)};
-          survey.missing = wanted > freed ? wanted - freed : 0;
-          const bool goes = policy.considers(idle.bytes, now) && policy.should_evict(idle, survey);
+          survey.remaining = wanted > freed ? wanted - freed : 0;
+          const bool goes = policy.is_candidate(idle.bytes, now) && policy.should_evict(idle, survey);
           if (goes) freed += machine.release(b);
           return goes;
         },

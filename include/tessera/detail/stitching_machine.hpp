@@ -8,7 +8,7 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/range_heap.hpp>
 #include <tessera/detail/range_machine.hpp>

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/statistics.hpp>
 
 /// What several allocators use and count, together. A peak of a sum is the sum of the peaks, which need not have been
 /// reached at one time: an upper bound.

@@ -10,7 +10,6 @@
 
 #include <tessera/config/grammar.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/page_choice.hpp>
 
 /// Converts ACL's aclrtMemMallocPolicy, as numbers or names, to a page_choice, and says which products support it.
 ///
@@ -79,18 +78,18 @@ inline constexpr std::array<page_choice, 8> acl_page_choices{
      {.pages = page_plan::huge_first, .peer_to_peer = true},
      {.pages = page_plan::huge_only, .peer_to_peer = true},
      {.pages = page_plan::normal_only, .peer_to_peer = true},
-     {.pages = page_plan::giant_only},
-     {.pages = page_plan::giant_only, .peer_to_peer = true}}};
+     {.pages = page_plan::huge_1g_only},
+     {.pages = page_plan::huge_1g_only, .peer_to_peer = true}}};
 
 }  // namespace detail
 
-/// The number of aclrtMemMallocPolicy for a legal choice. For giant_first, it is the number of its first page kind.
+/// The number of aclrtMemMallocPolicy for a legal choice. For huge_1g_first, it is the number of its first page kind.
 [[nodiscard]] constexpr std::uint32_t acl_value(const page_choice& choice) noexcept {
   std::uint32_t value = choice.speed == bandwidth::low    ? detail::acl_low
                         : choice.speed == bandwidth::high ? detail::acl_high
                                                           : 0;
   if (choice.read_only) value |= detail::acl_read_only;
-  const page_plan plan = choice.is_giant() ? page_plan::giant_only : choice.pages;
+  const page_plan plan = choice.is_huge_1g() ? page_plan::huge_1g_only : choice.pages;
   for (std::uint32_t i = 0; i < detail::acl_page_choices.size(); ++i) {
     if (detail::acl_page_choices[i] == page_choice{.pages = plan, .peer_to_peer = choice.peer_to_peer})
       return value | i;
@@ -174,7 +173,7 @@ struct acl_support_result {
 };
 
 /// Whether a product supports a legal choice: `no` if it does not support one of the enumerators, `yes` if the document says
-/// that it supports all of them. For giant_first, only the first page kind counts.
+/// that it supports all of them. For huge_1g_first, only the first page kind counts.
 [[nodiscard]] constexpr acl_support_result check_acl_support(const page_choice& choice,
                                                              acl_product product) noexcept {
   using namespace detail;

@@ -9,9 +9,9 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/fixed_text.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/observe/explain_failure.hpp>
@@ -45,7 +45,7 @@ enum class pool_attribute : unsigned char {
 ///     driver.synchronize(stream);  // what is reserved above 2 GiB goes back
 template <typename Recipe, ordering_provider Provider, event_observer Observer, typename Counting>
 class driver_pool {
-  static_assert(Recipe::streams::crosses,
+  static_assert(Recipe::streams::reuses_across_streams,
                 "driver_pool: Recipe::streams must let blocks cross [tessera/policy/streams.hpp]");
 
  public:
@@ -104,9 +104,9 @@ class driver_pool {
   [[nodiscard]] std::uint64_t get(pool_attribute what) noexcept {
     const policies<Recipe>& chosen = pool_.settings();
     switch (what) {
-      case pool_attribute::follow_event_dependencies: return chosen.streams.follows_dependencies ? 1 : 0;
+      case pool_attribute::follow_event_dependencies: return chosen.streams.follow_dependencies ? 1 : 0;
       case pool_attribute::allow_opportunistic: return chosen.streams.opportunistic ? 1 : 0;
-      case pool_attribute::allow_internal_dependencies: return chosen.streams.inserts_dependencies ? 1 : 0;
+      case pool_attribute::allow_internal_dependencies: return chosen.streams.insert_dependencies ? 1 : 0;
       case pool_attribute::release_threshold: return chosen.eviction.threshold;
       case pool_attribute::reserved_current: return pool_.now().reserved;
       case pool_attribute::reserved_high: return reserved_high_;
@@ -121,9 +121,9 @@ class driver_pool {
     policies<Recipe>& chosen = pool_.settings();
     const auto switched = [value](auto& to) { return value <= 1 && (to = value == 1, true); };
     switch (what) {
-      case pool_attribute::follow_event_dependencies: return switched(chosen.streams.follows_dependencies);
+      case pool_attribute::follow_event_dependencies: return switched(chosen.streams.follow_dependencies);
       case pool_attribute::allow_opportunistic: return switched(chosen.streams.opportunistic);
-      case pool_attribute::allow_internal_dependencies: return switched(chosen.streams.inserts_dependencies);
+      case pool_attribute::allow_internal_dependencies: return switched(chosen.streams.insert_dependencies);
       case pool_attribute::release_threshold: return chosen.eviction.threshold = value, true;
       case pool_attribute::reserved_high: return value == 0 && (reserved_high_ = pool_.now().reserved, true);
       case pool_attribute::used_high: return value == 0 && (used_high_ = used(pool_.now()), true);

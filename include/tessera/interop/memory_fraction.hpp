@@ -4,8 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/fraction.hpp>
-#include <tessera/core/memory_limit.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/detail/reach.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -25,7 +24,7 @@ template <typename Recipe>
   most.share.billionths = static_cast<std::uint64_t>(billionths);
   if (billionths - static_cast<double>(most.share.billionths) >= 0.5) ++most.share.billionths;
   if (share < 1 && most.share == percent(100)) --most.share.billionths;
-  most.holds_for_whole = true;
+  most.limits_at_100_percent = true;
   chosen.growth.most = most;
   return true;
 }

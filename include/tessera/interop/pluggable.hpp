@@ -17,7 +17,7 @@
 #include <tessera/concurrent/reentrancy_guard.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/memory_view.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/pagemap.hpp>

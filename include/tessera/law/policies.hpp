@@ -5,8 +5,8 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/law/law.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/growth.hpp>
@@ -17,18 +17,27 @@
 #include <tessera/policy/split.hpp>
 #include <tessera/policy/streams.hpp>
 
-/// One law for each axis; each says true, or stops the compiler with the broken law in words.
+/// The laws of policies, one function for each axis. Each returns true, or stops the compiler and names the broken law.
 ///
 ///     static_assert(tessera::law::growth(tessera::grow_by_segments<4_MiB>{}));
 ///     static_assert(tessera::law::split(tessera::split_up_to<64_MiB>{}));
 namespace tessera::law {
 
-/// Bytes of each block that are not for the user, which a padded rounding_policy states.
+namespace detail {
+/// Bytes of each block that are not for the user: P::padding, or 0 without one.
 template <typename P>
 inline constexpr std::size_t padding_of = 0;
 template <typename P>
   requires requires { P::padding; }
 inline constexpr std::size_t padding_of<P> = P::padding;
+
+/// Whether a split_policy splits oversize blocks, too.
+template <typename P>
+inline constexpr bool splits_oversize = false;
+template <typename P>
+  requires requires { P::splits_oversize; }
+inline constexpr bool splits_oversize<P> = P::splits_oversize;
+}  // namespace detail
 
 template <rounding_policy P>
 constexpr bool rounding(const P& p) {
@@ -37,8 +46,8 @@ constexpr bool rounding(const P& p) {
     const std::size_t size = p.block_size(n);
     require(size >= n, "rounding covers: block_size(n) >= n");
     require(size % min_alignment == 0, "rounding is aligned: block_size(n) is a multiple of min_alignment");
-    require(size >= n + padding_of<P>, "rounding covers what it pads with: block_size(n) >= n + padding");
-    require(p.block_size(size - padding_of<P>) == size,
+    require(size >= n + detail::padding_of<P>, "rounding covers the padding: block_size(n) >= n + padding");
+    require(p.block_size(size - detail::padding_of<P>) == size,
             "rounding is idempotent: block_size(block_size(n) - padding) == block_size(n)");
     require(size >= before, "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
     before = size;
@@ -59,34 +68,30 @@ constexpr bool streams(const P& p) {
   constexpr stream_id some[] = {stream_id{0}, stream_id{1}, stream_id{7}, stream_id{~std::uint64_t{0}}};
   for (stream_id s : some) {
     const stream_id key = p.reuse_key(s);
-    require(p.reuse_key(key) == key, "streams: a key is its own key");
-    require(!P::crosses || key == s, "streams that blocks cross have keys of their own");
-    require(P::crosses || p.crossing() == cross_stream_reuse{},
-            "streams: a block crosses by rules where it crosses");
+    require(p.reuse_key(key) == key,
+            "streams: a key is its own key: reuse_key(reuse_key(s)) == reuse_key(s)");
+    require(!P::reuses_across_streams || key == s,
+            "streams: with reuses_across_streams, each stream is its own key");
+    require(P::reuses_across_streams || p.reuse_rules() == cross_stream_reuse{},
+            "streams: without reuses_across_streams, reuse_rules() is empty");
     for (stream_id user : some) {
-      require(P::uses_events || !p.should_hold(key, user), "streams: nothing is held without events");
-      require(!p.should_hold(key, s) || p.should_hold(key, user),
-              "streams of one key hold no blocks back for each other, unless every stream holds back");
+      require(P::uses_events || !p.needs_event(key, user),
+              "streams: needs_event is false without uses_events");
+      require(!p.needs_event(key, s) || p.needs_event(key, user),
+              "streams of one key need no events for each other, unless every stream needs them");
     }
   }
   return true;
 }
 
-/// Whether a split_policy says that it cuts oversize blocks, too.
-template <typename P>
-inline constexpr bool cuts_oversize = false;
-template <typename P>
-  requires requires { P::cuts_oversize; }
-inline constexpr bool cuts_oversize<P> = P::cuts_oversize;
-
 template <split_policy P>
 constexpr bool split(const P& p) {
   for (std::size_t n : telling_sizes()) {
     const std::size_t size = align_up(n, min_alignment);
-    require(!p.should_split(size, size), "split keeps no empty rest: should_split(n, n) is false");
-    require(p.may_serve(size, size), "split lets an exact fit serve: may_serve(n, n)");
-    require(cuts_oversize<P> || size < p.oversize() || !p.should_split(size, 2 * size),
-            "split keeps oversize blocks whole");
+    require(!p.should_split(size, size), "split leaves no empty remainder: should_split(n, n) is false");
+    require(p.may_serve(size, size), "split lets a block of the wanted size serve: may_serve(n, n)");
+    require(detail::splits_oversize<P> || size < p.oversize() || !p.should_split(size, 2 * size),
+            "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize() on");
   }
   return true;
 }
@@ -96,17 +101,19 @@ constexpr bool pages(const P& p) {
   std::size_t before = 0;
   for (std::size_t n : telling_sizes()) {
     const page_order order = p.backing(n);
-    require(order.count > 0 && order.count <= order.kinds.size(), "pages name at least one kind");
+    require(order.count > 0 && order.count <= order.kinds.size(),
+            "pages: backing() names one to three kinds");
     for (std::size_t i = 1; i < order.count; ++i) {
       for (std::size_t j = 0; j < i; ++j)
-        require(order.kinds[i] != order.kinds[j], "pages name each kind once");
+        require(order.kinds[i] != order.kinds[j], "pages: backing() names each kind once");
     }
     const std::size_t segment = in_whole_pages(p, n);
-    require(in_whole_pages(p, segment) == segment, "pages settle: a segment in whole pages stays as it is");
+    require(in_whole_pages(p, segment) == segment,
+            "pages are stable: a segment in whole pages stays as it is");
     require(segment >= before, "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
     before = segment;
     require(P::uses_page_kinds || (order.count == 1 && order.kinds[0] == normal_pages),
-            "pages that do not choose are normal");
+            "pages: without uses_page_kinds, backing() is normal pages only");
   }
   return true;
 }
@@ -128,7 +135,7 @@ constexpr bool growth(const P& p) {
     if constexpr (stitching_growth_policy<P>) {
       const growth_state full{.reserved = n, .limit = n, .peak_live = n, .peak_reserved = n};
       require(p.take_freely(full) <= n, "growth takes freely at most its limit: take_freely(s) <= s.limit");
-      require(p.largest_piece(full) > 0, "growth maps pieces: largest_piece(s) > 0");
+      require(p.largest_piece(full) > 0, "growth maps physical chunks: largest_piece(s) > 0");
       require(p.largest_piece(full) <= unlimited / 2, "growth stays in range: largest_piece(s) < 2^63");
     }
   }
@@ -140,13 +147,13 @@ constexpr bool eviction(const P& p) {
   const usage unused{.limit = 1_GiB};
   for (eviction_trigger when :
        {eviction_trigger::before_growth, eviction_trigger::after_free, eviction_trigger::after_synchronize}) {
-    require(p.bytes_to_evict(when, unused) == 0, "eviction wants nothing where nothing is reserved");
+    require(p.bytes_to_evict(when, unused) == 0, "eviction evicts nothing if nothing is reserved");
     const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
-    require(p.bytes_to_evict(when, full) <= full.reserved, "eviction wants at most what is reserved");
+    require(p.bytes_to_evict(when, full) <= full.reserved, "eviction evicts at most what is reserved");
     bool before = false;
     for (std::size_t n : telling_sizes()) {
-      require(!before || p.considers(n, full), "eviction considers what is larger than what it considers");
-      before = p.considers(n, full);
+      require(!before || p.is_candidate(n, full), "eviction: what is larger than a candidate is a candidate");
+      before = p.is_candidate(n, full);
     }
   }
   return true;
@@ -156,7 +163,7 @@ template <recovery_policy P>
 constexpr bool recovery(const P& p) {
   for (failure_reason why :
        {failure_reason::by_limit, failure_reason::by_device, failure_reason::by_capacity}) {
-    require(p.steps(why).count <= p.steps(why).steps.size(), "recovery counts its steps");
+    require(p.steps(why).count <= p.steps(why).steps.size(), "recovery: steps() returns at most two steps");
   }
   return true;
 }

@@ -5,14 +5,15 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/law/law.hpp>
 #include <tessera/law/policies.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera::law {
 
-/// A recipe's policies keep their own laws, and fit together.
+/// Checks that a recipe's policies keep their own laws and fit together. Returns true, or stops the compiler and names the
+/// broken law.
 ///
 ///     using padded = tessera::with<tessera::pytorch<>, tessera::round_padded<64, tessera::round_to_multiple<256>>>;
 ///     static_assert(tessera::law::recipe<padded>());

@@ -21,7 +21,7 @@ inline constexpr std::size_t trial_bytes = 16_MiB;
 inline constexpr page_kind trial_kinds[] = {
     normal_pages,
     huge_pages,
-    giant_pages,
+    huge_1g_pages,
     {.peer_to_peer = true},
     {.speed = bandwidth::low},
     {.speed = bandwidth::high},

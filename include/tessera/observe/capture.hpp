@@ -12,9 +12,9 @@
 #include <vector>
 
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/fraction.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/growth_way.hpp>
-#include <tessera/core/memory_view.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/detail/reach.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/snapshot.hpp>

@@ -69,15 +69,15 @@ class failure_survey {
   void note_composition() noexcept {
     for (const recovery_step step : chosen_.recovery.steps(refusal_ahead(blocks_, chosen_, told_.segment))) {
       told_.empties_cache = told_.empties_cache || step == recovery_step::evict_all;
-      told_.settles = told_.settles || step == recovery_step::grow_exactly;
+      told_.accepts_exact_size = told_.accepts_exact_size || step == recovery_step::grow_exactly;
     }
-    told_.settles = told_.settles || !has_segments;
+    told_.accepts_exact_size = told_.accepts_exact_size || !has_segments;
     told_.pools = Recipe::pools::count;
     told_.way = Recipe::growth::way;
     const auto key_of = [this](std::uint64_t stream) {
       return stream_id(chosen_.streams.reuse_key(stream_id{stream}));
     };
-    told_.crosses = Recipe::streams::crosses;
+    told_.crosses = Recipe::streams::reuses_across_streams;
     told_.shares_streams = told_.crosses || key_of(1) == key_of(2);
     told_.device_has_order = ordering_provider<provider>;
     told_.device_has_ranges = virtual_memory_provider<provider>;
@@ -126,7 +126,7 @@ class failure_survey {
     if (count_obstacles(b) <= 1 && b.size > most) most = b.size;
   }
   [[nodiscard]] bool may_not_cross(const block& b) const noexcept {
-    return b.home->key() != key_ && !chosen_.streams.crossing().insert_dependencies;
+    return b.home->key() != key_ && !chosen_.streams.reuse_rules().insert_dependencies;
   }
   [[nodiscard]] int count_obstacles(const block& b) const noexcept {
     return (b.home->pool() != told_.pool) + may_not_cross(b) + !chosen_.split.may_serve(told_.block, b.size);
@@ -134,7 +134,8 @@ class failure_survey {
   [[nodiscard]] obstacle obstacle_to(const block& b) const noexcept {
     if (b.size < told_.block) return obstacle::too_small;
     if (b.home->pool() != told_.pool) return obstacle::pool;
-    if (may_not_cross(b)) return Recipe::streams::crosses ? obstacle::unfinished : obstacle::stream;
+    if (may_not_cross(b))
+      return Recipe::streams::reuses_across_streams ? obstacle::unfinished : obstacle::stream;
     if (chosen_.split.may_serve(told_.block, b.size)) return obstacle::none;
     return b.size >= told_.split_limit || told_.block >= told_.split_limit ? obstacle::split_limit
                                                                            : obstacle::size_class;

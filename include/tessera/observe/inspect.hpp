@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include <tessera/core/memory_view.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/owner.hpp>

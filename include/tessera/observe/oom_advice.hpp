@@ -31,13 +31,13 @@ class oom_advice {
   [[nodiscard]] bool has_room() const noexcept { return room_ >= told_.wanted; }
 
   void device_and_limit() noexcept {
-    const std::size_t least = told_.settles ? told_.exact_segment : told_.wanted;
+    const std::size_t least = told_.accepts_exact_size ? told_.exact_segment : told_.wanted;
     add(room_ < least && told_.device_room() >= least, remedy::raise_limit, told_.device_room());
     add(told_.device_is_limited, remedy::raise_device_limit, told_.segment);
     add(has_room() && !told_.pages_fall_back, remedy::use_other_pages, told_.segment);
     add(told_.range < told_.block, remedy::enlarge_range, told_.range);
     add(!has_room() && room_ >= told_.unpaged_segment, remedy::use_normal_pages, told_.unpaged_segment);
-    add(!has_room() && room_ >= told_.exact_segment && !told_.settles, remedy::grow_exactly,
+    add(!has_room() && room_ >= told_.exact_segment && !told_.accepts_exact_size, remedy::grow_exactly,
         told_.exact_segment);
   }
 

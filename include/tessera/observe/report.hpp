@@ -15,8 +15,8 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/readable.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/reach.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/timed.hpp>
@@ -89,10 +89,10 @@ class report_text {
   [[nodiscard]] std::string table() && {
     const usage& now = of_.now;
     add("reserved %s of %s: live %s (requested %s), pending %s, cached %s, of it pinned %s\n",
-        readable(now.reserved).text(), readable(now.limit).text(), readable(now.live).text(),
-        readable(now.requested).text(), readable(now.pending).text(), readable(now.cached).text(),
-        readable(of_.pinned).text());
-    add("described in %s of host memory\n\n%-26s%14s%14s%14s%14s\n", readable(of_.footprint).text(), "",
+        format_bytes(now.reserved).text(), format_bytes(now.limit).text(), format_bytes(now.live).text(),
+        format_bytes(now.requested).text(), format_bytes(now.pending).text(), format_bytes(now.cached).text(),
+        format_bytes(of_.pinned).text());
+    add("described in %s of host memory\n\n%-26s%14s%14s%14s%14s\n", format_bytes(of_.footprint).text(), "",
         "current", "peak", "allocated", "freed");
     for (const pool_counter& c : pool_counters) {
       row(c.name, of_.all.*c.of);
@@ -104,7 +104,7 @@ class report_text {
     row("device_bytes", of_.device_bytes);
     for (const memory_report::count& c : of_.counts) add("%-26s%14" PRIu64 "\n", c.name, c.value);
     if (of_.max_split_size != unlimited)
-      add("%-26s%14s\n", "max_split_size", readable(of_.max_split_size).text());
+      add("%-26s%14s\n", "max_split_size", format_bytes(of_.max_split_size).text());
     calls_as_rows();
     return std::move(text_);
   }
@@ -157,7 +157,7 @@ class report_text {
     add("%-26s", name.c_str());
     for (const std::int64_t value : {c.current, c.peak, c.allocated, c.freed}) {
       if (bytes && value >= 0) {
-        add("%14s", readable(static_cast<std::size_t>(value)).text());
+        add("%14s", format_bytes(static_cast<std::size_t>(value)).text());
       } else {
         add("%14" PRId64, value);
       }

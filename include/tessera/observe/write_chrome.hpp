@@ -15,8 +15,8 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/core/readable.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
 
@@ -142,7 +142,7 @@ class chrome_device {
   void open(std::uint64_t at, std::uint64_t address, std::size_t requested, std::size_t size,
             stream_id stream, std::string_view label, std::uint32_t stack) {
     slice& s = open_[address];
-    s = {next_id_++, thread_of(stream), readable(requested).text()};
+    s = {next_id_++, thread_of(stream), format_bytes(requested).text()};
     if (!label.empty()) (s.name += ' ') += label;
     of_slice(
         "b", at, address,

@@ -5,13 +5,9 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/chunk_plan.hpp>
-#include <tessera/core/fraction.hpp>
 #include <tessera/core/growth_way.hpp>
-#include <tessera/core/memory_limit.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/regular.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/statistics.hpp>
 
 namespace tessera {
 
@@ -83,14 +79,14 @@ struct grow_exactly {
 ///     static_assert(like_pytorch.segment_size(5_MiB, {}) == 20_MiB);
 ///     static_assert(like_pytorch.segment_size(25_MiB, {}) == 26_MiB);
 ///
-///   Source:  PyTorch, with 2, 20 and 10 MiB, of which large_segment_size_mb changes the second; its share_rule is truncated in
+///   Source:  PyTorch, with 2, 20 and 10 MiB, of which large_segment_size_mb changes the second; its share_rounding is truncated in
 ///            2.6, and nearest in 2.14
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB}, std::size_t Own = 10_MiB,
-          auto Limit = tunable<memory_limit>{no_limit}, share_rule Rule = share_rule::truncated>
+          auto Limit = tunable<memory_limit>{no_limit}, share_rounding Rule = share_rounding::truncate>
 struct grow_by_segments {
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
                 "grow_by_segments<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
-  static_assert(bytes_said<Large>() >= Small,
+  static_assert(detail::initial_bytes<Large>() >= Small,
                 "grow_by_segments<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
   static_assert(
       Own == 0 || Own > Small / 2,
@@ -116,8 +112,9 @@ struct grow_by_segments {
 template <auto Small = tunable<std::size_t>{0}, auto Large = tunable<std::size_t>{0},
           auto Boundary = tunable<std::size_t>{0}, auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_by_chunks {
-  static_assert(is_block_size_or_0(bytes_said<Small>()) && is_block_size_or_0(bytes_said<Large>()) &&
-                    is_block_size_or_0(bytes_said<Boundary>()),
+  static_assert(is_block_size_or_0(detail::initial_bytes<Small>()) &&
+                    is_block_size_or_0(detail::initial_bytes<Large>()) &&
+                    is_block_size_or_0(detail::initial_bytes<Boundary>()),
                 "grow_by_chunks<Small, Large, Boundary>: each is in bytes, at least min_alignment, or 0; 2 "
                 "MiB are 2_MiB");
   static constexpr growth_way way = growth_way::segments;
@@ -174,11 +171,11 @@ struct grow_by_plan {
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
           auto Limit = tunable<memory_limit>{no_limit}, auto Alignment = tunable<std::size_t>{1},
           auto Reserve = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},
-          share_rule Rule = share_rule::truncated>
+          share_rounding Rule = share_rounding::truncate>
 struct grow_in_place {
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
                 "grow_in_place<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
-  static_assert(bytes_said<Large>() >= Small,
+  static_assert(detail::initial_bytes<Large>() >= Small,
                 "grow_in_place<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
   static constexpr growth_way way = growth_way::in_place;
   [[no_unique_address]] parameter<Large> large{};
@@ -221,7 +218,7 @@ struct grow_in_place {
 /// with 1.9 times the calls of grow_in_place, and 32 reserved 4.1 % with 1.5 times. Pieces also stay below one part in
 /// `last_pieces` of what is left below the limit, so that little is left unused when it is reached; so a device that is
 /// nearly full is called more often. For both, 0 stands for 1. What is mapped is a multiple of 2 MiB, so with
-/// back_with_giant_pages_first no page is giant; with back_with_giant_pages_only each is.
+/// back_with_huge_1g_pages_first no page is giant; with back_with_huge_1g_pages_only each is.
 ///   Source:  the idea is GMLake's (arXiv 2401.08156); the rule was found by replaying recorded programs
 template <auto Pieces = tunable<std::size_t>{64}, auto Slack = tunable<fraction>{percent(4)},
           auto Limit = tunable<memory_limit>{no_limit}, auto LastPieces = tunable<std::size_t>{1024},

@@ -7,20 +7,18 @@
 
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/page_choice.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
-/// Decides what backs a segment, and what to take instead where that runs out.
+/// Decides which kinds of pages back a segment.
 ///
 ///   P::uses_page_kinds    whether the device must be a paged_provider
-///   p.backing(segment)    the kinds of page to ask for, in order, for a segment of `segment` bytes; the segment is then
-///                         rounded up to whole pages
+///   p.backing(segment)    the kinds of pages to ask for, first choice first, for a segment of `segment` bytes; the segment is
+///                         then rounded up to whole pages
 ///
 /// Laws, checked by law::pages:
-///   settles     rounding a segment up to whole pages twice is rounding it once
+///   stable      a segment in whole pages stays as it is
 ///   monotonic   a <= b  implies  in_whole_pages(p, a) <= in_whole_pages(p, b)
 template <typename P>
 concept pages_policy = regular<P> && requires(const P& p, std::size_t segment) {
@@ -28,21 +26,22 @@ concept pages_policy = regular<P> && requires(const P& p, std::size_t segment) {
   { p.backing(segment) } noexcept -> std::same_as<page_order>;
 };
 
-/// Asks for the pages of a page_choice; plain normal ones are also to be had from a device that knows no kinds.
+/// Asks for the pages of a page_choice.
 ///
-/// A choice that breaks a rule does not compile; one set at run time ends the program where it is first used, so ask its
-/// broken_rule() before.
+/// Choose it for bandwidth classes, peer-to-peer or read-only memory; the aliases below are for the usual page sizes. A device
+/// without page kinds can serve normal pages only. A constant choice that breaks a rule does not compile. A choice set at run
+/// time aborts the program at its first use if it breaks a rule; check its broken_rule() first.
 ///
 ///     constexpr tessera::page_choice for_peers{.pages = tessera::page_plan::huge_first, .peer_to_peer = true};
 ///     using recipe = tessera::with<tessera::torch_npu<>, tessera::back_with<for_peers>>;
 ///
-///   Source:  ACL's malloc policies, of which it is every legal one; as numbers and names in config/acl_malloc_policy.hpp
+///   Source:  ACL's malloc policies; interop/acl_malloc_policy.hpp translates their numbers and names
 template <auto Choice = tunable<page_choice>{page_choice{}}>
 struct back_with {
   static_assert(std::same_as<std::remove_cv_t<typename parameter<Choice>::value_type>, page_choice>,
-                "pages: back_with takes a page_choice or a tunable one [tessera/core/page_choice.hpp]");
+                "pages: back_with takes a page_choice or a tunable one [tessera/core/page.hpp]");
   static constexpr page_choice initial = parameter<Choice>{}.get();
-  static_assert(initial.speed == bandwidth::any || !initial.is_giant(),
+  static_assert(initial.speed == bandwidth::any || !initial.is_huge_1g(),
                 "pages: low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages");
   static_assert(initial.speed == bandwidth::any || !initial.peer_to_peer,
                 "pages: low or high bandwidth does not go with peer-to-peer memory");
@@ -55,29 +54,29 @@ struct back_with {
       !is_fixed || initial != page_choice{.pages = page_plan::normal_only};
 
   [[nodiscard]] constexpr page_order backing(std::size_t segment) const noexcept {
-    const page_choice chosen = choice.get();
+    const page_choice current = choice.get();
     if constexpr (!is_fixed) {
-      if (const char* const rule = chosen.broken_rule()) fatal(rule);
+      if (const char* const rule = current.broken_rule()) fatal(rule);
     }
-    return chosen.order(segment);
+    return current.order(segment);
   }
   bool operator==(const back_with&) const = default;
 };
 
-/// Asks for normal pages, or where the device knows no kinds, for what it has.
+/// Asks for normal pages; any device has them.
 using back_with_normal_pages = back_with<page_choice{.pages = page_plan::normal_only}>;
 
-/// Asks for 2 MiB pages, and for normal ones where those have run out or the segment is of at most 1 MiB.
+/// Asks for 2 MiB pages, then for normal ones; for normal ones only if the segment is at most 1 MiB.
 using back_with_huge_pages_first = back_with<page_choice{.pages = page_plan::huge_first}>;
 
-/// Asks for 2 MiB pages alone, for the smallest segment too.
+/// Asks for 2 MiB pages only, for small segments too.
 using back_with_huge_pages_only = back_with<page_choice{.pages = page_plan::huge_only}>;
 
-/// Asks for 1 GiB pages for segments above 2 MiB, then as back_with_huge_pages_first does.
-///   Source:  torch_npu's page_size:1g, whose small segments are of 2 MiB
-using back_with_giant_pages_first = back_with<page_choice{.pages = page_plan::giant_first}>;
+/// Asks for 1 GiB pages for segments above 2 MiB, then as back_with_huge_pages_first.
+///   Source:  torch_npu's page_size:1g, whose small segments are 2 MiB
+using back_with_huge_1g_pages_first = back_with<page_choice{.pages = page_plan::huge_1g_first}>;
 
-/// Asks for 1 GiB pages alone: fewest entries in the device's page tables, and 1 GiB for the smallest segment.
-using back_with_giant_pages_only = back_with<page_choice{.pages = page_plan::giant_only}>;
+/// Asks for 1 GiB pages only: the fewest page table entries, but at least 1 GiB per segment.
+using back_with_huge_1g_pages_only = back_with<page_choice{.pages = page_plan::huge_1g_only}>;
 
 }  // namespace tessera

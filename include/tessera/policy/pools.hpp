@@ -6,14 +6,13 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
-/// Decides which pool a block lives in; blocks of different pools never share a segment.
+/// Decides which pool a block belongs to; blocks of different pools never share a segment.
 ///
-///   P::count          how many pools there are
-///   p.select(block)   the pool, below count, of a block of `block` bytes
+///   P::count          number of pools
+///   p.select(block)   pool of a block of `block` bytes, below count
 template <typename P>
 concept pools_policy = regular<P> && requires(const P& p, std::size_t block) {
   { P::count } -> std::convertible_to<std::size_t>;
@@ -21,20 +20,25 @@ concept pools_policy = regular<P> && requires(const P& p, std::size_t block) {
 };
 
 /// Keeps all blocks in one pool.
+///
+/// Choose it where one size class dominates, or where growth maps pages, so that long-lived small blocks do little harm.
 struct pool_together {
   static constexpr std::size_t count = 1;
   [[nodiscard]] static constexpr std::size_t select(std::size_t) noexcept { return 0; }
   bool operator==(const pool_together&) const = default;
 };
 
-/// Keeps blocks of up to `boundary` bytes (pool 0) apart from larger ones (pool 1), so that small long-lived blocks
-/// do not pin large segments. Of a boundary of 0, all are larger.
-///   Source:  PyTorch, with a boundary of 1 MiB, and Paddle's small_pool_size_in_mb
+/// Keeps blocks of up to `boundary` bytes (pool 0) apart from larger ones (pool 1).
+///
+/// Choose it so that long-lived small blocks do not keep large segments from being released. With a boundary of 0, every
+/// block is in pool 1.
+///   Source:  PyTorch, with a boundary of 1 MiB; Paddle's small_pool_size_in_mb
 template <auto Boundary>
 struct pool_small_and_large {
   static_assert(
-      is_block_size_or_0(bytes_said<Boundary>()),
-      "pool_small_and_large<Boundary>: Boundary is in bytes, at least min_alignment, or 0; 1 MiB is 1_MiB");
+      is_block_size_or_0(detail::initial_bytes<Boundary>()),
+      "pool_small_and_large<Boundary>: Boundary is in bytes, at least min_alignment, or 0; write 1_MiB for "
+      "1 MiB");
   static constexpr std::size_t count = 2;
   [[no_unique_address]] parameter<Boundary> boundary{};
 

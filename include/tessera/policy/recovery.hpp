@@ -7,43 +7,41 @@
 
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
-/// Who said no to growth.
+/// Why an allocator could not grow.
 enum class failure_reason : unsigned char {
-  by_limit,
-  by_device,
-  by_capacity  ///< no request was made, as the device is smaller; said to policies that `know_capacity`
+  by_limit,    ///< growth's limit would be exceeded
+  by_device,   ///< the device refused
+  by_capacity  ///< the device is smaller; reported only to policies with `checks_capacity`
 };
 
-/// What can be tried before an allocation fails; then growth is asked and tried again, after evict_fitting only if it
-/// freed enough.
+/// A step tried before an allocation fails. After it, growth is tried again; after evict_fitting, only if enough was freed.
 enum class recovery_step : unsigned char {
-  evict_fitting,  ///< give back one oversize cached block of the stream that is large enough, or several together
-  evict_all,      ///< wait for pending frees, then give back every idle segment
-  grow_exactly  ///< take a segment of just the block's size, whatever growth wants
+  evict_fitting,  ///< releases one oversize cached block of the stream that is large enough, or several together
+  evict_all,      ///< waits for pending frees, then releases every idle segment
+  grow_exactly  ///< asks for a segment of exactly the block's size, whatever growth says
 };
 
-/// Steps in the order in which they are tried.
+/// Recovery steps, in the order in which they are tried.
 struct recovery_steps {
   std::array<recovery_step, 2> steps{};
   std::size_t count = 0;
 
   [[nodiscard]] constexpr const recovery_step* begin() const noexcept { return steps.data(); }
   [[nodiscard]] constexpr const recovery_step* end() const noexcept {
-    if (count > steps.size()) fatal("Recipe::recovery: there are at most two steps");
+    if (count > steps.size()) fatal("Recipe::recovery: steps() returns at most two steps");
     return steps.data() + count;
   }
 };
 
-/// Decides what is tried, in what order, when growth was refused.
+/// Decides what is tried, and in which order, when the allocator cannot grow.
 ///
-///   p.steps(why)   the steps; none means that the allocation fails at once
+///   p.steps(reason)   the steps; with none, the allocation fails at once
 template <typename P>
-concept recovery_policy = regular<P> && requires(const P& p, failure_reason why) {
-  { p.steps(why) } noexcept -> std::same_as<recovery_steps>;
+concept recovery_policy = regular<P> && requires(const P& p, failure_reason reason) {
+  { p.steps(reason) } noexcept -> std::same_as<recovery_steps>;
 };
 
 /// Fails at once.
@@ -52,58 +50,65 @@ struct recover_never {
   bool operator==(const recover_never&) const = default;
 };
 
-/// Gives everything cached back, then asks once more.
-struct recover_by_emptying_the_cache {
+/// Empties the cache, then asks the device once more.
+///
+/// Choose it unless you need PyTorch's order of steps.
+struct recover_by_emptying_cache {
   [[nodiscard]] static constexpr recovery_steps steps(failure_reason) noexcept {
     return {{recovery_step::evict_all}, 1};
   }
-  bool operator==(const recover_by_emptying_the_cache&) const = default;
+  bool operator==(const recover_by_emptying_cache&) const = default;
 };
 
-/// Gives everything cached back and asks once more; where it `settles` for less, then asks for just what the block needs,
-/// so that a small request does not fail for want of a large chunk.
-///   Source:  Paddle, which never settles for less
-template <auto Settles = tunable<bool>{false}>
-struct recover_like_paddle {
-  [[no_unique_address]] parameter<Settles> settles{};
+/// Empties the cache and asks once more; then, if it `accepts_exact_size`, asks for a segment of the block's size.
+///
+/// Choose it with large chunks, so that a small request does not fail because a whole chunk is not available.
+///   Source:  Paddle, which never asks for the exact size
+template <auto AcceptsExactSize = tunable<bool>{false}>
+struct recover_with_exact_size {
+  [[no_unique_address]] parameter<AcceptsExactSize> accepts_exact_size{};
 
   [[nodiscard]] constexpr recovery_steps steps(failure_reason) const noexcept {
-    return {{recovery_step::evict_all, recovery_step::grow_exactly}, settles ? 2u : 1u};
+    return {{recovery_step::evict_all, recovery_step::grow_exactly}, accepts_exact_size ? 2u : 1u};
   }
-  bool operator==(const recover_like_paddle&) const = default;
+  bool operator==(const recover_with_exact_size&) const = default;
 };
 
-/// Gives back what one segment needs, and everything if that was not enough; only everything where it is not `Sparing`. Where
-/// it `rejects` and it was the limit that refused, fails at once: for services that would rather drop a request than stall.
+/// Releases oversize blocks for one segment, then, if that was not enough, the whole cache.
 ///
-///     constexpr tessera::recover_by_releasing_oversize_then_all<true> rather_fails;
-///     static_assert(rather_fails.steps(tessera::failure_reason::by_limit).count == 0);
+/// With `fails_fast`, a request that exceeds growth's limit fails at once. Choose that for services which would rather reject
+/// a request than stall. Without `ReleasesOversize`, the whole cache is released first.
 ///
-///   Source:  PyTorch, with its throw_on_cudamalloc_oom; where segments are expandable, it is not sparing
-template <auto Rejects = tunable<bool>{false}, bool Sparing = true>
+///     constexpr tessera::recover_by_releasing_oversize_then_all<true> fails_at_limit;
+///     static_assert(fails_at_limit.steps(tessera::failure_reason::by_limit).count == 0);
+///
+///   Source:  PyTorch; fails_fast is its throw_on_cudamalloc_oom; with expandable segments it releases the whole cache first
+template <auto FailsFast = tunable<bool>{false}, bool ReleasesOversize = true>
 struct recover_by_releasing_oversize_then_all {
-  [[no_unique_address]] parameter<Rejects> rejects{};
+  [[no_unique_address]] parameter<FailsFast> fails_fast{};
 
-  [[nodiscard]] constexpr recovery_steps steps(failure_reason why) const noexcept {
-    if (why == failure_reason::by_limit && rejects) return {};
-    if (!Sparing) return {{recovery_step::evict_all}, 1};
+  [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
+    if (reason == failure_reason::by_limit && fails_fast) return {};
+    if (!ReleasesOversize) return {{recovery_step::evict_all}, 1};
     return {{recovery_step::evict_fitting, recovery_step::evict_all}, 2};
   }
   bool operator==(const recover_by_releasing_oversize_then_all&) const = default;
 };
+
+/// Recovers as recover_by_releasing_oversize_then_all, but a request that exceeds growth's limit fails at once.
 using recover_unless_over_limit = recover_by_releasing_oversize_then_all<true>;
 
-/// The same, but where it `rejects`, a request fails at once that exceeds what the device has, and what a lower limit refused
-/// does not.
+/// Recovers as recover_by_releasing_oversize_then_all, but with `fails_fast`, a request that exceeds the device's capacity
+/// fails at once, and one that exceeds a lower limit does not.
 ///   Source:  PyTorch 2.14, with its throw_on_cudamalloc_oom
-template <auto Rejects = tunable<bool>{false}, bool Sparing = true>
+template <auto FailsFast = tunable<bool>{false}, bool ReleasesOversize = true>
 struct recover_unless_over_capacity {
-  static constexpr bool know_capacity = true;
-  [[no_unique_address]] parameter<Rejects> rejects{};
+  static constexpr bool checks_capacity = true;
+  [[no_unique_address]] parameter<FailsFast> fails_fast{};
 
-  [[nodiscard]] constexpr recovery_steps steps(failure_reason why) const noexcept {
-    if (why == failure_reason::by_capacity && rejects) return {};
-    return recover_by_releasing_oversize_then_all<false, Sparing>{}.steps(why);
+  [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
+    if (reason == failure_reason::by_capacity && fails_fast) return {};
+    return recover_by_releasing_oversize_then_all<false, ReleasesOversize>{}.steps(reason);
   }
   bool operator==(const recover_unless_over_capacity&) const = default;
 };

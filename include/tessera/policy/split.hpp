@@ -8,43 +8,44 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/free_order.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/regular.hpp>
 
 namespace tessera {
 
-/// Which end of a free block is handed out when the rest is kept.
+/// The end of a split block that serves the request; the remainder stays free.
 enum class block_end : unsigned char { low, high };
 
-/// Decides whether the best-fitting free block may serve a request, and whether what is left of it is kept free.
+/// Decides whether the best-fitting free block may serve a request, and whether it is split.
 ///
-///   p.may_serve(wanted, block)      a refused block means a miss: larger blocks are not tried
-///   p.should_split(wanted, block)   whether the block is cut at `wanted` bytes, else it is handed out whole
-///   p.handed_out()                  the end that is handed out
-///   p.oversize()                    from this size on blocks are never cut, unless the type has a `cuts_oversize` that is
-///                                   true; `unlimited` if there is no such size
+///   p.may_serve(wanted, block)      whether a free block of `block` bytes serves; if not, the request is a miss, as larger
+///                                   blocks are not tried
+///   p.should_split(wanted, block)   whether the block is split at `wanted` bytes; if not, it serves whole
+///   p.used_end()                    the end that serves when a block is split
+///   p.oversize()                    size in bytes from which a block is oversize and never split; `unlimited` for none
 ///
-/// A type that also has `order` says which of the free blocks serves that are equally large; else, the one at the lowest
-/// address.
+/// Optional members: `order`, a free_order, chooses among free blocks of equal size (default: lowest address);
+/// `splits_oversize`, if true, lets oversize blocks be split.
 ///
-/// Law, checked by law::split: a block just large enough serves and is not cut.
+/// Law, checked by law::split: a block of exactly the wanted size serves and is not split.
 template <typename P>
 concept split_policy = regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
   { p.may_serve(wanted, block) } noexcept -> std::same_as<bool>;
   { p.should_split(wanted, block) } noexcept -> std::same_as<bool>;
-  { p.handed_out() } noexcept -> std::same_as<block_end>;
+  { p.used_end() } noexcept -> std::same_as<block_end>;
   { p.oversize() } noexcept -> std::same_as<std::size_t>;
 };
 
-/// Hands blocks out whole.
+/// Serves with whole blocks.
+///
+/// Choose it where splitting is not possible, or where sizes repeat exactly. A small request may take a large block.
 struct split_never {
   [[nodiscard]] static constexpr bool may_serve(std::size_t, std::size_t) noexcept { return true; }
   [[nodiscard]] static constexpr bool should_split(std::size_t, std::size_t) noexcept { return false; }
-  [[nodiscard]] static constexpr block_end handed_out() noexcept { return block_end::low; }
+  [[nodiscard]] static constexpr block_end used_end() noexcept { return block_end::low; }
   [[nodiscard]] static constexpr std::size_t oversize() noexcept { return unlimited; }
   bool operator==(const split_never&) const = default;
 };
 
-/// Lets only a block of the wanted size serve: what a size-class allocator does.
+/// Serves with whole blocks of exactly the wanted size, as a size-class allocator does.
 struct split_never_and_fit_exactly : split_never {
   [[nodiscard]] static constexpr bool may_serve(std::size_t wanted, std::size_t block) noexcept {
     return wanted == block;
@@ -52,9 +53,10 @@ struct split_never_and_fit_exactly : split_never {
   bool operator==(const split_never_and_fit_exactly&) const = default;
 };
 
-/// Lets a block serve where the next power of two is that of the wanted size: what a size-class allocator does whose
-/// larger sizes are not rounded. It is the best-fitting block that is asked about, so it is large enough.
-///   Source:  the buckets of PyTorch's pinned memory
+/// Serves with whole blocks whose next power of two equals that of the wanted size.
+///
+/// Choose it for size classes of powers of two whose blocks are not all rounded up to one.
+///   Source:  the buckets of PyTorch's pinned host memory
 struct split_never_and_fit_within_power_of_two : split_never {
   [[nodiscard]] static constexpr bool may_serve(std::size_t wanted, std::size_t block) noexcept {
     return std::bit_ceil(wanted) == std::bit_ceil(block);
@@ -62,44 +64,45 @@ struct split_never_and_fit_within_power_of_two : split_never {
   bool operator==(const split_never_and_fit_within_power_of_two&) const = default;
 };
 
-/// Cuts any block of which at least `Rest` bytes remain.
-///   Source:  Paddle, at the high end where anything remains in auto_growth, at the low end above 64 bytes in naive_best_fit
-template <std::size_t Rest, block_end End = block_end::low>
-struct split_if_rest_at_least {
-  static_assert(Rest > 0, "split_if_rest_at_least<Rest>: a rest of 0 bytes is no block");
+/// Splits a block if at least `Remainder` bytes remain.
+///
+/// Choose it for the least waste inside blocks. A larger `Remainder` makes fewer tiny free blocks.
+///   Source:  Paddle; auto_growth serves with the high end, naive_best_fit with the low end and a remainder above 64 bytes
+template <std::size_t Remainder, block_end End = block_end::low>
+struct split_if_remainder_at_least : split_never {
+  static_assert(Remainder > 0, "split_if_remainder_at_least<Remainder>: a remainder of 0 bytes is no block");
 
-  [[nodiscard]] static constexpr bool may_serve(std::size_t, std::size_t) noexcept { return true; }
   [[nodiscard]] static constexpr bool should_split(std::size_t wanted, std::size_t block) noexcept {
-    return block - wanted >= Rest;
+    return block - wanted >= Remainder;
   }
-  [[nodiscard]] static constexpr block_end handed_out() noexcept { return End; }
-  [[nodiscard]] static constexpr std::size_t oversize() noexcept { return unlimited; }
-  bool operator==(const split_if_rest_at_least&) const = default;
+  [[nodiscard]] static constexpr block_end used_end() noexcept { return End; }
+  bool operator==(const split_if_remainder_at_least&) const = default;
 };
 
-/// Cuts blocks of at most `SmallLimit` bytes wherever anything remains and larger ones if more than `Waste` bytes remain;
-/// blocks of `max` bytes and more are oversize: used only for requests that large that waste less than `slack`, and kept
-/// whole, unless nothing may be wasted.
+/// Splits blocks of less than `max` bytes; larger ones are oversize, and serve only large requests, whole.
 ///
-/// A finite `max` keeps small requests from pinning huge segments.
+/// Choose a finite `max` to keep small requests from splitting huge segments. The rules, all in bytes:
+///   * a request of up to `SmallLimit` splits a block if anything remains, a larger one if more than `Waste` remains;
+///   * an oversize block serves a request of at least `max` that leaves less than `slack` unused;
+///   * with a `Waste` of 0, oversize blocks are split, too.
 ///
 ///     constexpr tessera::split_up_to<128_MiB> up_to;
 ///     static_assert(!up_to.may_serve(5_MiB, 200_MiB) && up_to.may_serve(190_MiB, 200_MiB));
 ///
-///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; small blocks go up to 1 MiB, larger ones waste up
-///            to that, or nothing where segments are expandable
+///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; `Waste` is 1 MiB, or 0 with expandable segments
 template <auto Max = tunable<std::size_t>{unlimited}, auto Slack = tunable<std::size_t>{20_MiB},
           std::size_t SmallLimit = 1_MiB, std::size_t Waste = SmallLimit>
 struct split_up_to {
-  static_assert(bytes_said<Max>() > SmallLimit,
-                "split_up_to<Max, Slack, SmallLimit>: Max is in bytes, and more than SmallLimit, 1 MiB "
-                "unless said otherwise, as smaller blocks are always cut; 32 MiB are 32_MiB");
   static_assert(
-      bytes_said<Slack>() >= min_alignment,
-      "split_up_to<Max, Slack>: Slack is in bytes, and at least min_alignment, by which sizes of blocks "
-      "differ; 20 MiB are 20_MiB");
+      detail::initial_bytes<Max>() > SmallLimit,
+      "split_up_to<Max, Slack, SmallLimit>: Max is in bytes and above SmallLimit (default 1 MiB), as smaller "
+      "blocks are always split; write 32_MiB for 32 MiB");
+  static_assert(
+      detail::initial_bytes<Slack>() >= min_alignment,
+      "split_up_to<Max, Slack>: Slack is in bytes, at least min_alignment; write 20_MiB for 20 MiB");
 
-  static constexpr bool cuts_oversize = Waste == 0;
+  static constexpr std::size_t max_small_block = SmallLimit;
+  static constexpr bool splits_oversize = Waste == 0;
   [[no_unique_address]] parameter<Max> max{};
   [[no_unique_address]] parameter<Slack> slack{};
 
@@ -107,15 +110,16 @@ struct split_up_to {
     return wanted < max ? block < max : block < saturating_add(wanted, slack);
   }
   [[nodiscard]] constexpr bool should_split(std::size_t wanted, std::size_t block) const noexcept {
-    const std::size_t kept = wanted <= SmallLimit || cuts_oversize ? 0 : wanted < max ? Waste : unlimited;
-    return block - wanted > kept;
+    const bool splits_any = wanted <= SmallLimit || splits_oversize;
+    const std::size_t max_waste = splits_any ? 0 : wanted < max ? Waste : unlimited;
+    return block - wanted > max_waste;
   }
-  [[nodiscard]] static constexpr block_end handed_out() noexcept { return block_end::low; }
+  [[nodiscard]] static constexpr block_end used_end() noexcept { return block_end::low; }
   [[nodiscard]] constexpr std::size_t oversize() const noexcept { return max; }
   bool operator==(const split_up_to&) const = default;
 };
 
-/// The same as `Split`, but of free blocks that are equally large, one of the segment that was taken first serves.
+/// Splits as `Split`; among free blocks of equal size, one in the oldest segment serves.
 ///   Source:  PyTorch 2.14
 template <typename Split>
 struct oldest_segment_first : Split {
@@ -123,9 +127,9 @@ struct oldest_segment_first : Split {
   bool operator==(const oldest_segment_first&) const = default;
 };
 
-/// The same as `Split`, but of the free blocks up to the next power of two, the one that came free last serves.
-///   Cost:    linear in those that came free later and are too small
-///   Source:  PyTorch 2.14's pinned memory
+/// Splits as `Split`; among free blocks up to the next power of two, the one freed last serves.
+///   Cost:    linear in the blocks freed later that are too small
+///   Source:  PyTorch 2.14's pinned host memory
 template <typename Split>
 struct newest_first : Split {
   static constexpr free_order order = free_order::newest_in_class;

@@ -90,14 +90,14 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 }
 /// A flag of mmap or memfd_create for pages of a kind, with their size in bits 26 to 31 as both want it.
 [[nodiscard]] inline unsigned host_page_flags(page_kind kind, unsigned hugetlb) noexcept {
-  return kind.size == page_size::giant  ? hugetlb | (30u << 26)
-         : kind.size == page_size::huge ? hugetlb | (21u << 26)
-                                        : 0;
+  return kind.size == page_size::huge_1g ? hugetlb | (30u << 26)
+         : kind.size == page_size::huge  ? hugetlb | (21u << 26)
+                                         : 0;
 }
 
 [[nodiscard]] inline const char* host_lacks_pages(page_kind kind) noexcept {
   switch (kind.size) {
-    case page_size::giant:
+    case page_size::huge_1g:
       return "no 1 GiB page is free; the system administrator raises "
              "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";
     case page_size::huge:

@@ -65,9 +65,9 @@ class simulated_memory {
     return {.broken = why, .for_want_of_memory = true};
   }
   [[nodiscard]] std::size_t& pages(page_kind kind) noexcept {
-    return kind.size == page_size::giant  ? left_.giant
-           : kind.size == page_size::huge ? left_.huge
-                                          : left_.normal;
+    return kind.size == page_size::huge_1g ? left_.giant
+           : kind.size == page_size::huge  ? left_.huge
+                                           : left_.normal;
   }
   [[nodiscard]] std::size_t& lane(page_kind kind) noexcept {
     return kind.speed == bandwidth::low ? left_.low_bandwidth : left_.high_bandwidth;

@@ -5,9 +5,9 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/fixed_text.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/law/policies.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/growth.hpp>
@@ -29,8 +29,8 @@ constexpr int ask_once(const P& p) {
   if constexpr (rounding_policy<P>) (void)p.block_size(1);
   if constexpr (pools_policy<P>) (void)p.select(min_alignment);
   if constexpr (streams_policy<P>) {
-    (void)p.should_hold(stream_id(p.reuse_key(stream_id{})), stream_id{});
-    (void)p.crossing();
+    (void)p.needs_event(stream_id(p.reuse_key(stream_id{})), stream_id{});
+    (void)p.reuse_rules();
   }
   if constexpr (split_policy<P>) {
     (void)p.should_split(min_alignment, 2 * min_alignment);
@@ -50,7 +50,7 @@ constexpr int ask_once(const P& p) {
   }
   if constexpr (eviction_policy<P>) {
     (void)p.bytes_to_evict(eviction_trigger::before_growth, usage{});
-    (void)p.considers(min_alignment, usage{});
+    (void)p.is_candidate(min_alignment, usage{});
   }
   if constexpr (recovery_policy<P>) (void)p.steps(failure_reason::by_device);
   return 0;
@@ -111,7 +111,7 @@ template <typename Rounding>
 [[nodiscard, gnu::always_inline]] inline std::size_t block_size_for(const Rounding& rounding,
                                                                     std::size_t bytes) noexcept {
   const std::size_t size = rounding.block_size(bytes);
-  if constexpr (!always_lawful<Rounding>) {
+  if constexpr (!detail::is_verified_rounding<Rounding>) {
     if (size - bytes > max_request || size % min_alignment != 0)
       refuse_answer("rounding: block_size", bytes, size,
                     "a block holds the request, and is a multiple of min_alignment, 64 bytes, below 2^61");

@@ -10,7 +10,7 @@ template <typename Provider, typename Recipe>
 concept has_events_for = !Recipe::streams::uses_events || event_provider<Provider>;
 
 template <typename Provider, typename Recipe>
-concept has_order_for = !Recipe::streams::crosses || ordering_provider<Provider>;
+concept has_order_for = !Recipe::streams::reuses_across_streams || ordering_provider<Provider>;
 
 template <typename Provider, typename Recipe>
 concept has_pages_for = !Recipe::pages::uses_page_kinds || paged_provider<Provider>;

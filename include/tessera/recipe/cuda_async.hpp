@@ -11,18 +11,18 @@ namespace tessera {
 /// Behaves as the memory pools of CUDA's driver do, behind cudaMallocAsync: memory is free in the order of streams, and
 /// crosses between them by three rules. driver_pool gives it their calls.
 ///
-/// Its numbers are `streams.follows_dependencies`, `streams.opportunistic` and `streams.inserts_dependencies`, all on, and
+/// Its numbers are `streams.follow_dependencies`, `streams.opportunistic` and `streams.insert_dependencies`, all on, and
 /// `eviction.threshold`, 0. What the driver does below its calls is not known: sizes, and which block serves, are chosen
 /// here.
 struct cuda_async final {
   using rounding = round_to_multiple<512>;
   using pools = pool_together;
-  using streams = reuse_in_order<>;
-  using split = split_if_rest_at_least<512>;
+  using streams = reuse_across_streams<>;
+  using split = split_if_remainder_at_least<512>;
   using pages = back_with_normal_pages;
   using growth = grow_by_segments<2_MiB, 2_MiB, 0>;
   using eviction = evict_at_synchronize_above<>;
-  using recovery = recover_by_emptying_the_cache;
+  using recovery = recover_by_emptying_cache;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
     return settings.async_backend;

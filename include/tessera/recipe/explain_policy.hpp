@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/regular.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/recipe/questions.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -68,7 +68,7 @@ struct questions_of {
     static_assert(
         is_regular<P> || (!policy_flaw::is_none<flaw_of<P, Question>> || ...),
         "with<>: a policy of the nearest axis is regular: it has a default constructor, copies and bool "
-        "operator==(const P&) const [tessera/core/regular.hpp]");
+        "operator==(const P&) const [tessera/core/parameter.hpp]");
   }
 };
 
@@ -88,13 +88,13 @@ using nearest_axis = typename nearest<
     P, questions_of<axis::rounding, policy_question::block_size>,
     questions_of<axis::pools, policy_question::count, policy_question::select>,
     questions_of<axis::streams, policy_question::uses_events, policy_question::reuse_key,
-                 policy_question::should_hold, policy_question::crosses, policy_question::crossing,
-                 policy_question::looks_first>,
+                 policy_question::needs_event, policy_question::reuses_across_streams,
+                 policy_question::reuse_rules, policy_question::should_poll_events>,
     questions_of<axis::split, policy_question::may_serve, policy_question::should_split,
-                 policy_question::handed_out, policy_question::oversize>,
+                 policy_question::used_end, policy_question::oversize>,
     questions_of<axis::pages, policy_question::uses_page_kinds, policy_question::backing>,
     questions_of<axis::growth, policy_question::way, policy_question::segment_size, policy_question::limit>,
-    questions_of<axis::eviction, policy_question::bytes_to_evict, policy_question::considers,
+    questions_of<axis::eviction, policy_question::bytes_to_evict, policy_question::is_candidate,
                  policy_question::should_evict>,
     questions_of<axis::recovery, policy_question::steps>>::type;
 

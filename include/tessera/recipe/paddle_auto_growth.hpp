@@ -6,7 +6,6 @@
 #include <tessera/config/paddle.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/memory_limit.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -17,17 +16,17 @@ namespace tessera {
 /// Its settings are members of the policies, off by default: `growth.large` (auto_growth_chunk_size_in_mb),
 /// `eviction.at_free` (free_idle_chunk), `eviction.before_growth` (free_when_no_cache_hit), `pools.boundary` and
 /// `growth.boundary` (small_pool_size_in_mb), `growth.most` (gpu_memory_limit_mb, for this allocator alone; `limited` holds
-/// for all on a device). `recovery.settles` is not Paddle's: where a chunk is refused, a request is content with what it
+/// for all on a device). `recovery.accepts_exact_size` is not Paddle's: where a chunk is refused, a request is content with what it
 /// needs. Recorded streams hold a block back from its free on, in Paddle from record_stream on.
 struct paddle_auto_growth final {
   using rounding = round_to_multiple<256>;
   using pools = pool_small_and_large<tunable(std::size_t{0})>;
   using streams = reuse_on_same_stream;
-  using split = split_if_rest_at_least<min_alignment, block_end::high>;
+  using split = split_if_remainder_at_least<min_alignment, block_end::high>;
   using pages = back_with_normal_pages;
   using growth = grow_by_chunks<>;
-  using eviction = evict_idle_chunks<>;
-  using recovery = recover_like_paddle<>;
+  using eviction = evict_idle_segments<>;
+  using recovery = recover_with_exact_size<>;
 
   [[nodiscard]] static constexpr bool serves(const config::paddle_settings& settings) noexcept {
     return !settings.naive_best_fit;

@@ -4,9 +4,8 @@
 #include <cstddef>
 
 #include <tessera/config/paddle.hpp>
-#include <tessera/core/chunk_plan.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/memory_limit.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -22,10 +21,10 @@ struct paddle_naive_best_fit final {
   using rounding = round_padded<64, round_to_multiple<256>>;
   using pools = pool_together;
   using streams = reuse_after_recorded_streams;
-  using split = split_if_rest_at_least<128>;
+  using split = split_if_remainder_at_least<128>;
   using pages = back_with_normal_pages;
   using growth = grow_by_plan<>;
-  using eviction = evict_direct_at_free<>;
+  using eviction = evict_at_free_above_plan<>;
   using recovery = recover_never;
 
   [[nodiscard]] static constexpr bool serves(const config::paddle_settings& settings) noexcept {

@@ -14,7 +14,7 @@ struct passthrough final {
   using pages = back_with_normal_pages;
   using growth = grow_exactly<>;
   using eviction = evict_at_free;
-  using recovery = recover_by_emptying_the_cache;
+  using recovery = recover_by_emptying_cache;
 };
 static_assert(recipe<passthrough>);
 

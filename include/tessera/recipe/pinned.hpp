@@ -17,7 +17,7 @@ namespace tessera {
 /// takes at once, and which only recorded streams hold back once they are freed.
 ///
 /// Its settings are members of the policies, off by default: `rounding.threshold` (pinned_max_round_threshold_mb) and
-/// `eviction.kept` (pinned_max_cached_size_mb). No block is smaller than a page, which is what pinning takes in any case.
+/// `eviction.threshold` (pinned_max_cached_size_mb). No block is smaller than a page, which is what pinning takes in any case.
 struct pinned final {
   using rounding = round_to_power_of_two<4_KiB, tunable(unlimited)>;
   using pools = pool_together;
@@ -26,7 +26,7 @@ struct pinned final {
   using pages = back_with_normal_pages;
   using growth = grow_exactly<>;
   using eviction = evict_at_free_above<>;
-  using recovery = recover_by_emptying_the_cache;
+  using recovery = recover_by_emptying_cache;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings&) noexcept { return true; }
   [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
@@ -46,11 +46,11 @@ struct pinned_expandable final {
   using rounding = round_padded<32, round_to_multiple<512>>;
   using pools = pool_together;
   using streams = reuse_after_recorded_streams;
-  using split = split_if_rest_at_least<512>;
+  using split = split_if_remainder_at_least<512>;
   using pages = back_with_normal_pages;
   using growth = grow_in_place<20_MiB, 20_MiB>;
   using eviction = evict_never;
-  using recovery = recover_by_emptying_the_cache;
+  using recovery = recover_by_emptying_cache;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
     return settings.pin_memory_expandable_segments;
@@ -61,7 +61,7 @@ struct pinned_expandable final {
 static_assert(recipe<pinned_expandable>);
 
 /// Pins little: blocks of any size are cut out of segments and merge when they are free, so that 5 GiB pin 5 and not 8, and
-/// sizes that differ share memory. Free blocks, streams and `eviction.kept` are as in pinned.
+/// sizes that differ share memory. Free blocks, streams and `eviction.threshold` are as in pinned.
 ///
 /// Over recorded programs, it pinned 1.56 times what was asked for at most, with 706 calls of the device, where pinned has
 /// 2.07 and 10,449, and pinned_expandable 1.13 and 1,130, for devices with virtual memory. Sizes that are neither rounded to
@@ -70,11 +70,11 @@ struct pinned_packed final {
   using rounding = round_to_multiple<512>;
   using pools = pool_together;
   using streams = reuse_after_recorded_streams;
-  using split = split_if_rest_at_least<512>;
+  using split = split_if_remainder_at_least<512>;
   using pages = back_with_normal_pages;
   using growth = grow_by_segments<>;
   using eviction = evict_at_free_above<>;
-  using recovery = recover_by_emptying_the_cache;
+  using recovery = recover_by_emptying_cache;
 };
 static_assert(recipe<pinned_packed>);
 
@@ -83,7 +83,7 @@ template <typename Recipe>
 [[nodiscard]] constexpr policies<Recipe> under_pinned_settings(std::size_t max_round,
                                                                std::size_t max_cached) noexcept {
   return {.rounding = {.threshold = max_round < max_cached ? max_round : max_cached},
-          .eviction = {.kept = max_cached}};
+          .eviction = {.threshold = max_cached}};
 }
 
 constexpr policies<pinned> pinned::configured(const config::pytorch_settings& settings) noexcept {

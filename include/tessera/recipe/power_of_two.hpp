@@ -15,7 +15,7 @@ struct power_of_two final {
   using pages = back_with_normal_pages;
   using growth = grow_exactly<>;
   using eviction = evict_never;
-  using recovery = recover_by_emptying_the_cache;
+  using recovery = recover_by_emptying_cache;
 };
 static_assert(recipe<power_of_two>);
 

@@ -22,7 +22,7 @@ struct pytorch_native final {
   using split = split_up_to<>;
   using pages = back_with_normal_pages;
   using growth = grow_by_segments<>;
-  using eviction = evict_idle_like_pytorch<>;
+  using eviction = evict_idle_above_if_limited<>;
   using recovery = recover_by_releasing_oversize_then_all<>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
@@ -46,7 +46,7 @@ struct pytorch_expandable final {
   using split = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
   using pages = back_with_normal_pages;
   using growth = grow_in_place<>;
-  using eviction = evict_idle_like_pytorch<>;
+  using eviction = evict_idle_above_if_limited<>;
   using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
@@ -69,7 +69,7 @@ template <typename Recipe>
   chosen.growth.most = settings.memory_fraction;
   // PyTorch collects no pages, although it takes the key.
   if (!settings.expandable_segments) chosen.eviction.threshold = settings.garbage_collection_threshold;
-  chosen.recovery.rejects = settings.throw_on_oom;
+  chosen.recovery.fails_fast = settings.throw_on_oom;
   return chosen;
 }
 constexpr policies<pytorch_native> pytorch_native::configured(

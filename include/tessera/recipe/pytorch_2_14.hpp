@@ -7,7 +7,6 @@
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/memory_limit.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>
@@ -31,7 +30,7 @@ struct pytorch_2_14_native final {
   using split = oldest_segment_first<pytorch_native::split>;
   using pages = pytorch_native::pages;
   using growth =
-      grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}), share_rule::nearest>;
+      grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}), share_rounding::nearest>;
   using eviction = pytorch_native::eviction;
   using recovery = recover_unless_over_capacity<>;
 
@@ -52,7 +51,7 @@ struct pytorch_2_14_expandable final {
   using split = oldest_segment_first<pytorch_expandable::split>;
   using pages = pytorch_expandable::pages;
   using growth = grow_in_place<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
-                               tunable(memory_limit{fraction{1'125'000'000}}), share_rule::nearest>;
+                               tunable(memory_limit{fraction{1'125'000'000}}), share_rounding::nearest>;
   using eviction = pytorch_expandable::eviction;
   using recovery = recover_unless_over_capacity<tunable(false), false>;
 

@@ -6,8 +6,8 @@
 
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/usage.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/recovery.hpp>
 #include <tessera/policy/split.hpp>
@@ -96,49 +96,51 @@ struct reuse_key : asked_loosely {
         "with<>: the nearest axis, streams, asks for stream_id reuse_key(stream_id) const noexcept");
   }
 };
-struct should_hold : asked {
+struct needs_event : asked {
   using answer = bool;
-  static auto ask(auto& p) noexcept(noexcept(p.should_hold(stream, stream)))
-      -> decltype(p.should_hold(stream, stream));
+  static auto ask(auto& p) noexcept(noexcept(p.needs_event(stream, stream)))
+      -> decltype(p.needs_event(stream, stream));
   template <typename P>
-  static auto find() -> decltype(&P::should_hold);
+  static auto find() -> decltype(&P::needs_event);
   template <typename Flaw>
   static consteval void explain() {
     static_assert(policy_flaw::is_none<Flaw>,
-                  "with<>: the nearest axis, streams, asks for bool should_hold(stream_id key, stream_id "
+                  "with<>: the nearest axis, streams, asks for bool needs_event(stream_id key, stream_id "
                   "user) const noexcept");
   }
 };
-struct crosses : asked_loosely {
+struct reuses_across_streams : asked_loosely {
   using answer = bool;
-  static auto ask(auto& p) noexcept -> decltype(p.crosses);
+  static auto ask(auto& p) noexcept -> decltype(p.reuses_across_streams);
   template <typename Flaw>
   static consteval void explain() {
     static_assert(policy_flaw::is_none<Flaw>,
-                  "with<>: the nearest axis, streams, asks for static bool crosses");
+                  "with<>: the nearest axis, streams, asks for static bool reuses_across_streams");
   }
 };
-struct crossing : asked {
+struct reuse_rules : asked {
   using answer = cross_stream_reuse;
-  static auto ask(auto& p) noexcept(noexcept(p.crossing())) -> decltype(p.crossing());
+  static auto ask(auto& p) noexcept(noexcept(p.reuse_rules())) -> decltype(p.reuse_rules());
   template <typename P>
-  static auto find() -> decltype(&P::crossing);
-  template <typename Flaw>
-  static consteval void explain() {
-    static_assert(policy_flaw::is_none<Flaw>,
-                  "with<>: the nearest axis, streams, asks for crossings crossing() const noexcept");
-  }
-};
-struct looks_first : asked {
-  using answer = bool;
-  static auto ask(auto& p) noexcept(noexcept(p.looks_first(bytes))) -> decltype(p.looks_first(bytes));
-  template <typename P>
-  static auto find() -> decltype(&P::looks_first);
+  static auto find() -> decltype(&P::reuse_rules);
   template <typename Flaw>
   static consteval void explain() {
     static_assert(
         policy_flaw::is_none<Flaw>,
-        "with<>: the nearest axis, streams, asks for bool looks_first(size_t waiting) const noexcept");
+        "with<>: the nearest axis, streams, asks for cross_stream_reuse reuse_rules() const noexcept");
+  }
+};
+struct should_poll_events : asked {
+  using answer = bool;
+  static auto ask(auto& p) noexcept(noexcept(p.should_poll_events(bytes)))
+      -> decltype(p.should_poll_events(bytes));
+  template <typename P>
+  static auto find() -> decltype(&P::should_poll_events);
+  template <typename Flaw>
+  static consteval void explain() {
+    static_assert(
+        policy_flaw::is_none<Flaw>,
+        "with<>: the nearest axis, streams, asks for bool should_poll_events(size_t waiting) const noexcept");
   }
 };
 struct may_serve : asked {
@@ -167,15 +169,15 @@ struct should_split : asked {
                   "const noexcept");
   }
 };
-struct handed_out : asked {
+struct used_end : asked {
   using answer = block_end;
-  static auto ask(auto& p) noexcept(noexcept(p.handed_out())) -> decltype(p.handed_out());
+  static auto ask(auto& p) noexcept(noexcept(p.used_end())) -> decltype(p.used_end());
   template <typename P>
-  static auto find() -> decltype(&P::handed_out);
+  static auto find() -> decltype(&P::used_end);
   template <typename Flaw>
   static consteval void explain() {
     static_assert(policy_flaw::is_none<Flaw>,
-                  "with<>: the nearest axis, split, asks for block_end handed_out() const noexcept");
+                  "with<>: the nearest axis, split, asks for block_end used_end() const noexcept");
   }
 };
 struct oversize : asked {
@@ -251,21 +253,24 @@ struct bytes_to_evict : asked {
   static auto find() -> decltype(&P::bytes_to_evict);
   template <typename Flaw>
   static consteval void explain() {
-    static_assert(policy_flaw::is_none<Flaw>,
-                  "with<>: the nearest axis, eviction, asks for size_t bytes_to_evict(moment, const usage&) "
-                  "const noexcept");
+    static_assert(
+        policy_flaw::is_none<Flaw>,
+        "with<>: the nearest axis, eviction, asks for size_t bytes_to_evict(eviction_trigger, const usage&) "
+        "const noexcept");
   }
 };
-struct considers : asked {
+struct is_candidate : asked {
   using answer = bool;
-  static auto ask(auto& p) noexcept(noexcept(p.considers(bytes, now))) -> decltype(p.considers(bytes, now));
+  static auto ask(auto& p) noexcept(noexcept(p.is_candidate(bytes, now)))
+      -> decltype(p.is_candidate(bytes, now));
   template <typename P>
-  static auto find() -> decltype(&P::considers);
+  static auto find() -> decltype(&P::is_candidate);
   template <typename Flaw>
   static consteval void explain() {
-    static_assert(policy_flaw::is_none<Flaw>,
-                  "with<>: the nearest axis, eviction, asks for bool considers(size_t bytes, const usage&) "
-                  "const noexcept");
+    static_assert(
+        policy_flaw::is_none<Flaw>,
+        "with<>: the nearest axis, eviction, asks for bool is_candidate(size_t bytes, const usage&) "
+        "const noexcept");
   }
 };
 struct should_evict : asked {
@@ -290,7 +295,7 @@ struct steps : asked {
   static consteval void explain() {
     static_assert(
         policy_flaw::is_none<Flaw>,
-        "with<>: the nearest axis, recovery, asks for recovery_steps steps(refusal) const noexcept");
+        "with<>: the nearest axis, recovery, asks for recovery_steps steps(failure_reason) const noexcept");
   }
 };
 }  // namespace policy_question

@@ -42,13 +42,15 @@ concept has_way_of_growth =
 /// know the streams behind which they are free.
 template <typename R>
 concept has_way_across_streams =
-    !has_streams<R> || !has_growth<R> || !bool(R::streams::crosses) || R::growth::way == growth_way::segments;
+    !has_streams<R> || !has_growth<R> || !bool(R::streams::reuses_across_streams) ||
+    R::growth::way == growth_way::segments;
 
 /// Where blocks cross or pieces move, blocks that are equally large serve by address.
 template <typename R>
-concept has_way_of_order = !has_split<R> || order_of<typename R::split> == free_order::lowest_address ||
-                           ((!has_growth<R> || R::growth::way != growth_way::stitching) &&
-                            (!has_streams<R> || !bool(R::streams::crosses)));
+concept has_way_of_order =
+    !has_split<R> || detail::free_order_of<typename R::split> == free_order::lowest_address ||
+    ((!has_growth<R> || R::growth::way != growth_way::stitching) &&
+     (!has_streams<R> || !bool(R::streams::reuses_across_streams)));
 
 template <typename R>
 concept has_eviction = requires { typename R::eviction; } && eviction_policy<typename R::eviction>;
@@ -95,13 +97,14 @@ consteval bool check_recipe() {
   static_assert(
       has_streams<Recipe>,
       "Recipe::streams must name a streams_policy: static bool uses_events, stream_id reuse_key(stream_id), "
-      "bool should_hold(stream_id key, stream_id user), static bool crosses, crossings crossing(), bool "
-      "looks_first(size_t waiting) const noexcept "
+      "bool needs_event(stream_id key, stream_id user), static bool reuses_across_streams, "
+      "cross_stream_reuse reuse_rules(), bool "
+      "should_poll_events(size_t waiting) const noexcept "
       "[tessera/policy/streams.hpp]");
   static_assert(
       has_split<Recipe>,
       "Recipe::split must name a split_policy: bool may_serve(size_t wanted, size_t block), bool "
-      "should_split(size_t wanted, size_t block), block_end handed_out(), size_t oversize() const noexcept "
+      "should_split(size_t wanted, size_t block), block_end used_end(), size_t oversize() const noexcept "
       "[tessera/policy/split.hpp]");
   static_assert(has_pages<Recipe>,
                 "Recipe::pages must name a pages_policy: static bool uses_page_kinds, page_order "
@@ -122,13 +125,15 @@ consteval bool check_recipe() {
                 "[tessera/policy/split.hpp]");
   static_assert(
       has_eviction<Recipe>,
-      "Recipe::eviction must name an eviction_policy: size_t bytes_to_evict(moment, const usage&), bool "
-      "considers(size_t bytes, const usage&), bool should_evict(const idle_segment&, const idle_survey&) "
+      "Recipe::eviction must name an eviction_policy: size_t bytes_to_evict(eviction_trigger, const usage&), "
+      "bool "
+      "is_candidate(size_t bytes, const usage&), bool should_evict(const idle_segment&, const idle_survey&) "
       "const noexcept "
       "[tessera/policy/eviction.hpp]");
-  static_assert(has_recovery<Recipe>,
-                "Recipe::recovery must name a recovery_policy: recovery_steps steps(refusal) const noexcept "
-                "[tessera/policy/recovery.hpp]");
+  static_assert(
+      has_recovery<Recipe>,
+      "Recipe::recovery must name a recovery_policy: recovery_steps steps(failure_reason) const noexcept "
+      "[tessera/policy/recovery.hpp]");
   return recipe<Recipe>;
 }
 

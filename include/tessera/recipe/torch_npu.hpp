@@ -7,7 +7,7 @@
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/page_choice.hpp>
+#include <tessera/core/page.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -18,7 +18,7 @@ namespace tessera {
 /// It differs from pytorch_native in that 32 bytes are added to each request before it is rounded, so that powers of two
 /// land in the next class and 1 MiB in the large pool; in that a block's own stream holds it back once it is recorded; and
 /// in its 2 MiB pages. Its settings are members of the policies: those of pytorch_native, with `rounding.inner.table`, and
-/// `pages.choice` (page_size) and `streams.patience` (multi_stream_lazy_reclaim).
+/// `pages.choice` (page_size) and `streams.threshold` (multi_stream_lazy_reclaim).
 struct torch_npu_native final {
   using rounding = round_padded<32, round_to_divisions<512>>;
   using pools = pool_small_and_large<1_MiB>;
@@ -26,7 +26,7 @@ struct torch_npu_native final {
   using split = split_up_to<>;
   using pages = back_with<tunable(page_choice{.pages = page_plan::huge_first})>;
   using growth = grow_by_segments<>;
-  using eviction = evict_idle_like_pytorch<>;
+  using eviction = evict_idle_above_if_limited<>;
   using recovery = recover_by_releasing_oversize_then_all<>;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
@@ -47,7 +47,7 @@ struct torch_npu_expandable final {
   using split = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
   using pages = torch_npu_native::pages;
   using growth = grow_in_place<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
-  using eviction = evict_idle_like_pytorch<>;
+  using eviction = evict_idle_above_if_limited<>;
   using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
@@ -66,13 +66,13 @@ template <typename Recipe>
   return {.rounding = {.inner = {.table = settings.roundup}},
           .streams = {{}, settings.multi_stream_lazy_reclaim ? events_until_a_look : 0},
           .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
-          .pages = {.choice = page_choice{.pages = settings.giant_pages ? page_plan::giant_first
-                                                                        : page_plan::huge_first}},
+          .pages = {.choice = page_choice{.pages = settings.huge_1g_pages ? page_plan::huge_1g_first
+                                                                          : page_plan::huge_first}},
           // Of 1 GiB pages, segments are rounded up to whole ones, whatever is said of them.
-          .growth = {.large = settings.giant_pages ? 20_MiB : settings.large_segment_size,
+          .growth = {.large = settings.huge_1g_pages ? 20_MiB : settings.large_segment_size,
                      .most = settings.memory_fraction},
           .eviction = {.threshold = settings.garbage_collection_threshold},
-          .recovery = {.rejects = settings.throw_on_oom}};
+          .recovery = {.fails_fast = settings.throw_on_oom}};
 }
 constexpr policies<torch_npu_native> torch_npu_native::configured(
     const config::torch_npu_settings& settings) noexcept {
@@ -84,7 +84,7 @@ constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
   if (!serves(settings)) fatal("torch_npu_expandable::configured: settings for another recipe");
   auto chosen = under_torch_npu_settings<torch_npu_expandable>(settings);
   chosen.growth.alignment = settings.base_addr_aligned;
-  if (settings.giant_pages) {
+  if (settings.huge_1g_pages) {
     chosen.growth.large = 1_GiB;
   } else if (settings.large_segment_size == 20_MiB) {
     chosen.growth.large = settings.segment_size;

@@ -37,7 +37,7 @@ consteval bool check_distinct() {
 /// the error names the nearest axis and what the type lacks for it.
 ///
 ///     using base = tessera::pytorch<"garbage_collection_threshold:0.8">;
-///     using less_waste = tessera::with<base, tessera::round_to_multiple<256>, tessera::split_if_rest_at_least<256>>;
+///     using less_waste = tessera::with<base, tessera::round_to_multiple<256>, tessera::split_if_remainder_at_least<256>>;
 ///     tessera::caching_allocator<less_waste, tessera::simulated_device> tuned;
 template <typename Base, typename... Policy>
 struct with final {

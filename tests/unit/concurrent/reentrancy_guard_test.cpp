@@ -63,8 +63,8 @@ TEST(user_calls_threads, a_sink_is_told_and_is_what_it_was) {
   closed.on({});
   EXPECT_EQ(static_cast<last_of_its_kind&>(closed).told, 1);
   static_assert(event_observer<reported_observer<last_of_its_kind>> &&
-                is_heard<reported_observer<counting_sink>>);
-  static_assert(!is_heard<reported_observer<ignore_events>>);
+                detail::is_heard<reported_observer<counting_sink>>);
+  static_assert(!detail::is_heard<reported_observer<ignore_events>>);
   users.check<counting_sink>(lock::settings);
 }
 

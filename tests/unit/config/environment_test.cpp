@@ -11,7 +11,6 @@
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fraction.hpp>
 
 #include "refused.hpp"
 

@@ -9,7 +9,6 @@
 
 #include <tessera/config/paddle.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fraction.hpp>
 
 #include "refused.hpp"
 

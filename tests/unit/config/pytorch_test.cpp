@@ -10,9 +10,6 @@
 
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/divisions.hpp>
-#include <tessera/core/fraction.hpp>
-#include <tessera/core/memory_limit.hpp>
 #include <tessera/policy/rounding.hpp>
 
 #include "refused.hpp"

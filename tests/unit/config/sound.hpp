@@ -7,9 +7,6 @@
 
 #include <tessera/config/grammar.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/divisions.hpp>
-#include <tessera/core/fraction.hpp>
-#include <tessera/core/memory_limit.hpp>
 
 /// Checks whatever a parser of settings may return for any text.
 namespace config_test {

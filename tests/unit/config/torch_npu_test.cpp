@@ -9,8 +9,6 @@
 
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/divisions.hpp>
-#include <tessera/core/fraction.hpp>
 
 #include "refused.hpp"
 
@@ -41,7 +39,7 @@ TEST(torch_npu_conf, defaults) {
   EXPECT_EQ(none.roundup, divisions{});
   EXPECT_FALSE(none.expandable_segments);
   EXPECT_EQ(none.base_addr_aligned, 16_KiB);
-  EXPECT_FALSE(none.giant_pages);
+  EXPECT_FALSE(none.huge_1g_pages);
   EXPECT_EQ(none.segment_size, 20_MiB);
   EXPECT_FALSE(none.multi_stream_lazy_reclaim);
   EXPECT_EQ(none.memory_fraction, tessera::percent(100));
@@ -69,7 +67,7 @@ TEST(torch_npu_conf, every_key) {
   EXPECT_EQ((both<torch_npu, "expandable_segments:True">()),
             with([](s& c) { c.expandable_segments = true; }));
   EXPECT_EQ((both<torch_npu, "base_addr_aligned_kb:4">()), with([](s& c) { c.base_addr_aligned = 4_KiB; }));
-  EXPECT_EQ((both<torch_npu, "page_size:1g">()), with([](s& c) { c.giant_pages = true; }));
+  EXPECT_EQ((both<torch_npu, "page_size:1g">()), with([](s& c) { c.huge_1g_pages = true; }));
   EXPECT_EQ((both<torch_npu, "segment_size_mb:40">()), with([](s& c) { c.segment_size = 40_MiB; }));
   EXPECT_EQ((both<torch_npu, "roundup_power2_divisions:8">()),
             with([](s& c) { c.roundup = divisions::all(8); }));
@@ -105,7 +103,7 @@ TEST(torch_npu_conf, examples_of_the_document) {
   const auto second = both<torch_npu, "expandable_segments:True,base_addr_aligned_kb:16">();
   EXPECT_TRUE(second.expandable_segments);
   EXPECT_EQ(second.base_addr_aligned, 16_KiB);
-  EXPECT_TRUE((both<torch_npu, "page_size:1g">().giant_pages));
+  EXPECT_TRUE((both<torch_npu, "page_size:1g">().huge_1g_pages));
   const auto fourth = both<torch_npu, "expandable_segments:True,segment_size_mb:40">();
   EXPECT_TRUE(fourth.expandable_segments);
   EXPECT_EQ(fourth.segment_size, 40_MiB);
@@ -266,7 +264,7 @@ TEST(torch_npu_conf, has_no_other_exclusion) {
 TEST(torch_npu_conf, page_size_is_allowed_with_related_keys) {
   const auto all =
       both<torch_npu, "page_size:1g,expandable_segments:True,segment_size_mb:512,base_addr_aligned_kb:0">();
-  EXPECT_TRUE(all.giant_pages && all.expandable_segments);
+  EXPECT_TRUE(all.huge_1g_pages && all.expandable_segments);
   EXPECT_EQ(all.segment_size, 512_MiB);
   EXPECT_TRUE(is_legal("segment_size_mb:40,page_size:1g"));
   EXPECT_TRUE(is_legal("expandable_segments:True,page_size:1g,per_process_memory_fraction:0.5"));

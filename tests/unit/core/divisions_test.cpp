@@ -8,13 +8,12 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/divisions.hpp>
 
 namespace {
 
 using namespace tessera::literals;
 using tessera::divisions;
-using tessera::next_division;
+using tessera::detail::next_division;
 
 constexpr divisions numbered() {
   divisions table;

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/fixed_text.hpp>
+#include <tessera/core/text.hpp>
 
 namespace {
 
@@ -22,10 +22,10 @@ TEST(fixed_text, joins_words_numbers_and_addresses) {
 }
 
 TEST(fixed_text, leaves_out_what_does_not_fit) {
-  const std::string longer(fixed_text::most + 10, 'x');
+  const std::string longer(fixed_text::capacity + 10, 'x');
   fixed_text text;
   text.add(longer.c_str()).add("y").add(std::uint64_t{12345});
-  EXPECT_EQ(text.c_str(), longer.substr(0, fixed_text::most));
+  EXPECT_EQ(text.c_str(), longer.substr(0, fixed_text::capacity));
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ oom_report of_device(std::size_t requested, std::size_t live, std::size_t free =
   told.pinned = free;
   told.largest.bytes = free > 0 ? 1_MiB : 0;
   told.capacity = 100_MiB;
-  told.settles = told.empties_cache = true;
+  told.accepts_exact_size = told.empties_cache = true;
   return told;
 }
 

@@ -18,7 +18,7 @@ TEST(least_considered, is_the_smallest_size_that_a_policy_considers) {
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
   for (const std::size_t kept :
        {std::size_t{0}, std::size_t{64}, std::size_t{128}, 4_MiB, 5_MiB - 64, 3_GiB}) {
-    const evict_at_free_above<> policy{.kept = kept};
+    const evict_at_free_above<> policy{.threshold = kept};
     EXPECT_EQ(least_considered(policy, now), kept + 64) << kept;
   }
   EXPECT_EQ(least_considered(evict_at_free{}, now), min_alignment);

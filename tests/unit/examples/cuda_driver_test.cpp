@@ -102,7 +102,7 @@ TEST_F(cuda_driver_test, says_what_failed) {
   EXPECT_EQ(device.acquire(1_GiB), nullptr);
   EXPECT_EQ(device.last_error(), "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
   for (const page_kind kind :
-       {giant_pages, page_kind{.read_only = true}, page_kind{.speed = bandwidth::high}})
+       {huge_1g_pages, page_kind{.read_only = true}, page_kind{.speed = bandwidth::high}})
     EXPECT_EQ(device.acquire(1_MiB, kind), nullptr);
   cuda.fail(1, 100, 700);
   EXPECT_EQ(device.available(), 0u);

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/page_choice.hpp>
+#include <tessera/core/page.hpp>
 #include <tessera/interop/acl_malloc_policy.hpp>
 #include <tessera/tessera.hpp>
 
@@ -53,13 +53,13 @@ TEST(acl_malloc_policy, numbers) {
   EXPECT_EQ(choice(3), (page_choice{.pages = page_plan::huge_first, .peer_to_peer = true}));
   EXPECT_EQ(choice(4), (page_choice{.pages = page_plan::huge_only, .peer_to_peer = true}));
   EXPECT_EQ(choice(5), (page_choice{.pages = page_plan::normal_only, .peer_to_peer = true}));
-  EXPECT_EQ(choice(6), (page_choice{.pages = page_plan::giant_only}));
-  EXPECT_EQ(choice(7), (page_choice{.pages = page_plan::giant_only, .peer_to_peer = true}));
+  EXPECT_EQ(choice(6), (page_choice{.pages = page_plan::huge_1g_only}));
+  EXPECT_EQ(choice(7), (page_choice{.pages = page_plan::huge_1g_only, .peer_to_peer = true}));
   EXPECT_EQ(choice(0x102), (page_choice{.pages = page_plan::normal_only, .speed = bandwidth::low}));
   EXPECT_EQ(choice(0x101001),
             (page_choice{.pages = page_plan::huge_only, .speed = bandwidth::high, .read_only = true}));
   EXPECT_EQ(choice(0x100007),
-            (page_choice{.pages = page_plan::giant_only, .peer_to_peer = true, .read_only = true}));
+            (page_choice{.pages = page_plan::huge_1g_only, .peer_to_peer = true, .read_only = true}));
 }
 
 TEST(acl_malloc_policy, a_name_equals_its_number) {
@@ -91,10 +91,10 @@ TEST(acl_malloc_policy, legal_numbers_round_trip) {
 TEST(acl_malloc_policy, a_page_kind_has_a_strict_number) {
   EXPECT_EQ(acl_value(normal_pages), 2u);
   EXPECT_EQ(acl_value(huge_pages), 1u);
-  EXPECT_EQ(acl_value(giant_pages), 6u);
+  EXPECT_EQ(acl_value(huge_1g_pages), 6u);
   EXPECT_EQ(acl_value(page_kind{page_size::huge, bandwidth::low, false, true}), 0x100101u);
   EXPECT_EQ(acl_value(page_kind{page_size::normal, bandwidth::any, true}), 5u);
-  EXPECT_EQ(acl_value(page_choice{.pages = page_plan::giant_first}), 6u);
+  EXPECT_EQ(acl_value(page_choice{.pages = page_plan::huge_1g_first}), 6u);
 }
 
 // The document describes LOW as memory "with high bandwidth" and HIGH as memory "with low bandwidth".

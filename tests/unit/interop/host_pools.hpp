@@ -22,7 +22,7 @@ inline tessera::host_pinned host_memory(std::size_t capacity = tessera::operator
 
 /// Blocks of any multiple of 64 bytes, so that neighbours are aligned to no more.
 using packed_tightly = tessera::with<tessera::pinned_packed, tessera::round_to_multiple<64>,
-                                     tessera::split_if_rest_at_least<64>>;
+                                     tessera::split_if_remainder_at_least<64>>;
 
 inline bool is_aligned(const void* p, std::size_t to) {
   return reinterpret_cast<std::uintptr_t>(p) % to == 0;

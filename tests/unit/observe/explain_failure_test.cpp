@@ -178,11 +178,11 @@ TEST(explain_failure, a_block_of_another_stream_serves_that_one_alone) {
   (void)plain.allocate(3_MiB / 2, other);
   const oom_report here = refused(plain, 12_MiB);
   EXPECT_TRUE(advises(here, remedy::cross_streams));
-  EXPECT_NE(
-      std::string_view(plain.failure(12_MiB).what()).find("reuse_in_order, over an ordering_provider ["),
-      std::string_view::npos);
+  EXPECT_NE(std::string_view(plain.failure(12_MiB).what())
+                .find("reuse_across_streams, over an ordering_provider ["),
+            std::string_view::npos);
 
-  over<with<pytorch<>, reuse_in_order<>>> crossing{of(22_MiB)};
+  over<with<pytorch<>, reuse_across_streams<>>> crossing{of(22_MiB)};
   (void)crossing.allocate(3_MiB / 2, other);
   EXPECT_NE(crossing.try_allocate(12_MiB), nullptr) << "the advice is true";
 }
@@ -202,7 +202,7 @@ TEST(explain_failure, a_block_of_another_pool_serves_that_one_alone) {
 
 TEST(explain_failure, a_block_behind_work_waits_for_that_where_no_stream_is_made_to_wait) {
   const stream_id one{1}, two{2};
-  using never_waits = with<cuda_async, reuse_in_order<true, false, false>, recover_never>;
+  using never_waits = with<cuda_async, reuse_across_streams<true, false, false>, recover_never>;
   const auto prepare = [&](auto& pool) {
     pool.device().submit(one, 1'000'000'000);
     pool.deallocate(pool.allocate(10_MiB, one));
@@ -213,7 +213,7 @@ TEST(explain_failure, a_block_behind_work_waits_for_that_where_no_stream_is_made
   const oom_report told = refused(pool, 9_MiB, two);
   EXPECT_EQ(told.largest_is, obstacle::unfinished);
   EXPECT_EQ(remedies_of(told).front(), remedy::wait_in_order);
-  over<with<never_waits, reuse_in_order<true, false, true>>> waiting{of(11_MiB)};
+  over<with<never_waits, reuse_across_streams<true, false, true>>> waiting{of(11_MiB)};
   prepare(waiting);
   EXPECT_NE(waiting.try_allocate(9_MiB, two), nullptr) << "the advice is true";
 }
@@ -227,7 +227,7 @@ TEST(explain_failure, a_block_at_the_split_limit_is_kept_whole) {
   EXPECT_EQ(told.split_limit, 32_MiB);
   EXPECT_EQ(told.idle, 40_MiB);
   EXPECT_EQ(remedies_of(told), (std::vector{remedy::empty_cache, remedy::raise_split_limit}));
-  over<with<careless, recover_by_emptying_the_cache>> emptying{of(60_MiB)};
+  over<with<careless, recover_by_emptying_cache>> emptying{of(60_MiB)};
   emptying.deallocate(emptying.allocate(40_MiB));
   EXPECT_NE(emptying.try_allocate(25_MiB), nullptr) << "the first advice is true";
   over<with<careless, split_up_to<41_MiB>>> higher{of(60_MiB)};
@@ -297,7 +297,7 @@ TEST(explain_failure, rounding_and_rests_are_named_where_they_take_what_is_missi
   const oom_report rests = refused(whole, 5_MiB);
   EXPECT_EQ(rests.unsplit, 20_MiB - 3_MiB / 2);
   EXPECT_EQ(remedies_of(rests), std::vector{remedy::keep_rests});
-  over<with<pytorch<>, split_if_rest_at_least<512>>> cut{of(22_MiB)};
+  over<with<pytorch<>, split_if_remainder_at_least<512>>> cut{of(22_MiB)};
   (void)cut.allocate(3_MiB / 2);
   EXPECT_NE(cut.try_allocate(5_MiB), nullptr) << "the advice is true";
 }
@@ -308,7 +308,7 @@ TEST(explain_failure, a_smaller_segment_could_do) {
   const oom_report told = refused(pool, 5_MiB);
   EXPECT_EQ(told.segment, 20_MiB);
   EXPECT_EQ(remedies_of(told), std::vector{remedy::grow_exactly});
-  over<with<pytorch<>, recover_like_paddle<true>>> settling{of(30_MiB)};
+  over<with<pytorch<>, recover_with_exact_size<true>>> settling{of(30_MiB)};
   (void)settling.allocate(15_MiB);
   EXPECT_NE(settling.try_allocate(5_MiB), nullptr) << "the advice is true";
   EXPECT_FALSE(advises(refused(settling, 11_MiB), remedy::grow_exactly));
@@ -325,7 +325,7 @@ TEST(explain_failure, other_pages_could_do) {
       simulated_device{simulated_device::options{.capacity = 100_MiB, .huge_budget = 2_MiB}}};
   EXPECT_NE(falls_back.try_allocate(3_MiB), nullptr) << "the advice is true";
 
-  over<with<passthrough, back_with_giant_pages_only>> giant{of(500_MiB)};
+  over<with<passthrough, back_with_huge_1g_pages_only>> giant{of(500_MiB)};
   EXPECT_EQ(remedies_of(refused(giant, 20_MiB)), (std::vector{remedy::use_normal_pages}));
 }
 

@@ -58,12 +58,15 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   is_on(remedy::cut_smaller_pieces) = growth::way != growth_way::stitching;
   is_on(remedy::empty_cache) = is_on(remedy::wait_for_streams) = empties;
   is_on(remedy::try_later) = !empties;
-  is_on(remedy::give_back_later) = !Recipe::streams::crosses;  // no other leaves idle memory where it is
+  is_on(remedy::give_back_later) =
+      !Recipe::streams::reuses_across_streams;  // no other leaves idle memory where it is
   is_on(remedy::grow_exactly) = grows_exactly(chosen);
   is_on(remedy::share_pool) = Recipe::pools::count == 1;
-  is_on(remedy::cross_streams) = Recipe::streams::crosses || growth::way != growth_way::segments ||
+  is_on(remedy::cross_streams) = Recipe::streams::reuses_across_streams ||
+                                 growth::way != growth_way::segments ||
                                  stream_id(chosen.streams.reuse_key(stream_id{1})) == stream_id{};
-  is_on(remedy::wait_in_order) = chosen.streams.crossing().insert_dependencies || !Recipe::streams::crosses;
+  is_on(remedy::wait_in_order) =
+      chosen.streams.reuse_rules().insert_dependencies || !Recipe::streams::reuses_across_streams;
   is_on(remedy::raise_split_limit) = chosen.split.oversize() == unlimited;
   is_on(remedy::cut_blocks) = chosen.split.should_split(1_MiB, 100_MiB);
   is_on(remedy::keep_rests) = chosen.split.should_split(2_MiB, 2_MiB + 512);
@@ -125,9 +128,9 @@ using recipes = testing::Types<
     pytorch<>, pytorch_expandable, cuda_async, torch_npu_native, torch_npu_expandable, paddle_auto_growth,
     paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed, stitched, power_of_two, passthrough,
     pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">, pytorch<"roundup_power2_divisions:4">,
-    torch_npu<"page_size:1g">, with<pytorch<>, recover_never>, with<pytorch<>, recover_like_paddle<true>>,
+    torch_npu<"page_size:1g">, with<pytorch<>, recover_never>, with<pytorch<>, recover_with_exact_size<true>>,
     with<pytorch<>, grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(50))>>,
-    with<cuda_async, reuse_in_order<true, false, false>>, with<pytorch_expandable, recover_never>>;
+    with<cuda_async, reuse_across_streams<true, false, false>>, with<pytorch_expandable, recover_never>>;
 TYPED_TEST_SUITE(advice, recipes);
 
 TYPED_TEST(advice, never_names_what_is_on_and_fits_twelve_lines) {

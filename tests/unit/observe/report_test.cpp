@@ -7,7 +7,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/core/readable.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -19,12 +19,12 @@ using namespace tessera;
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-TEST(readable, has_a_unit_and_two_digits) {
-  EXPECT_STREQ(readable(0).text(), "0 B");
-  EXPECT_STREQ(readable(1023).text(), "1023 B");
-  EXPECT_STREQ(readable(1024).text(), "1.00 KiB");
-  EXPECT_STREQ(readable(3_GiB / 2).text(), "1.50 GiB");
-  EXPECT_STREQ(readable(unlimited).text(), "16.00 EiB");
+TEST(format_bytes, has_a_unit_and_two_digits) {
+  EXPECT_STREQ(format_bytes(0).text(), "0 B");
+  EXPECT_STREQ(format_bytes(1023).text(), "1023 B");
+  EXPECT_STREQ(format_bytes(1024).text(), "1.00 KiB");
+  EXPECT_STREQ(format_bytes(3_GiB / 2).text(), "1.50 GiB");
+  EXPECT_STREQ(format_bytes(unlimited).text(), "16.00 EiB");
 }
 
 TEST(report, tells_what_was_counted_for_each_pool) {

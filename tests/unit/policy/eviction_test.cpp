@@ -15,7 +15,7 @@ template <typename Eviction>
 using pool_with = caching_allocator<with<power_of_two, Eviction>, simulated_device>;
 
 TEST(evict_at_free_above, gives_larger_segments_back_at_once_and_keeps_the_others) {
-  pool_with<evict_at_free_above<>> pool(simulated_device{}, {.eviction = {.kept = 1_MiB}});
+  pool_with<evict_at_free_above<>> pool(simulated_device{}, {.eviction = {.threshold = 1_MiB}});
   void* const kept = pool.allocate(1_MiB);
   void* const first = pool.allocate(1_MiB + 1);
   void* const second = pool.allocate(4_MiB);
@@ -50,7 +50,7 @@ TEST(evict_never, wants_and_considers_nothing) {
   for (const eviction_trigger when :
        {eviction_trigger::before_growth, eviction_trigger::after_free, eviction_trigger::after_synchronize})
     EXPECT_EQ(evict_never::bytes_to_evict(when, now), 0u);
-  EXPECT_FALSE(evict_never::considers(1_GiB, now));
+  EXPECT_FALSE(evict_never::is_candidate(1_GiB, now));
   EXPECT_FALSE(evict_never::should_evict({1_GiB, 7}, {}));
 }
 
@@ -59,7 +59,7 @@ TEST(evict_at_free, wants_what_is_cached_after_a_free_alone) {
   EXPECT_EQ(evict_at_free::bytes_to_evict(eviction_trigger::after_free, now), 3_MiB);
   EXPECT_EQ(evict_at_free::bytes_to_evict(eviction_trigger::before_growth, now), 0u);
   EXPECT_EQ(evict_at_free::bytes_to_evict(eviction_trigger::after_synchronize, now), 0u);
-  EXPECT_TRUE(evict_at_free::considers(1, now) && evict_at_free::should_evict({}, {}));
+  EXPECT_TRUE(evict_at_free::is_candidate(1, now) && evict_at_free::should_evict({}, {}));
 }
 
 TEST(evict_at_free_above, wants_something_where_more_than_its_size_is_cached) {
@@ -67,24 +67,24 @@ TEST(evict_at_free_above, wants_something_where_more_than_its_size_is_cached) {
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 4_MiB}), 0u);
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 5_MiB}), 5_MiB);
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, {.cached = 5_MiB}), 0u);
-  EXPECT_FALSE(eviction.considers(4_MiB, {}));
-  EXPECT_TRUE(eviction.considers(4_MiB + 1, {}));
+  EXPECT_FALSE(eviction.is_candidate(4_MiB, {}));
+  EXPECT_TRUE(eviction.is_candidate(4_MiB + 1, {}));
 }
 
-TEST(evict_idle_chunks, is_told_both_moments_apart) {
+TEST(evict_idle_segments, is_told_both_moments_apart) {
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
-  const evict_idle_chunks<> before{.before_growth = true}, after{.at_free = true};
+  const evict_idle_segments<> before{.before_growth = true}, after{.at_free = true};
   EXPECT_EQ(before.bytes_to_evict(eviction_trigger::before_growth, now), 3_MiB);
   EXPECT_EQ(before.bytes_to_evict(eviction_trigger::after_free, now), 0u);
   EXPECT_EQ(after.bytes_to_evict(eviction_trigger::after_free, now), 3_MiB);
   EXPECT_EQ(after.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
-  EXPECT_TRUE(before.considers(1, now) && before.should_evict({}, {}));
+  EXPECT_TRUE(before.is_candidate(1, now) && before.should_evict({}, {}));
 }
 
-TEST(evict_direct_at_free, considers_what_is_larger_than_any_chunk_in_whole_steps) {
-  constexpr evict_direct_at_free<chunk_plan{.first = 40_MiB + 512, .further = 5_MiB}> eviction{};
-  EXPECT_FALSE(eviction.considers(41_MiB, {.limit = 1_GiB}));
-  EXPECT_TRUE(eviction.considers(41_MiB + 1, {.limit = 1_GiB}));
+TEST(evict_at_free_above_plan, considers_what_is_larger_than_any_chunk_in_whole_steps) {
+  constexpr evict_at_free_above_plan<chunk_plan{.first = 40_MiB + 512, .further = 5_MiB}> eviction{};
+  EXPECT_FALSE(eviction.is_candidate(41_MiB, {.limit = 1_GiB}));
+  EXPECT_TRUE(eviction.is_candidate(41_MiB + 1, {.limit = 1_GiB}));
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 41_MiB, .limit = 1_GiB}), 0u);
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 50_MiB, .limit = 1_GiB}),
             50_MiB);
@@ -106,8 +106,8 @@ TEST(evict_idle_above, wants_what_lies_above_the_threshold_before_growth) {
 
 TEST(evict_idle_above, lets_go_what_is_at_least_as_old_as_the_average) {
   constexpr evict_idle_above<> eviction{};
-  EXPECT_FALSE(eviction.considers(2_MiB, {}));
-  EXPECT_TRUE(eviction.considers(2_MiB + 1, {}));
+  EXPECT_FALSE(eviction.is_candidate(2_MiB, {}));
+  EXPECT_TRUE(eviction.is_candidate(2_MiB + 1, {}));
   EXPECT_TRUE(eviction.should_evict({4_MiB, 5}, {.count = 2, .total_age = 10}));
   EXPECT_FALSE(eviction.should_evict({4_MiB, 4}, {.count = 2, .total_age = 10}));
   EXPECT_FALSE(eviction.should_evict({4_MiB, 4}, {.count = 2, .total_age = 9}));

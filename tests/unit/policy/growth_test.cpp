@@ -4,10 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/chunk_plan.hpp>
-#include <tessera/core/fraction.hpp>
-#include <tessera/core/memory_limit.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/policy/growth.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -26,7 +26,7 @@ bool operator==(const page_order& a, const page_order& b) { return a.count == b.
 std::vector<page_choice> all_choices() {
   std::vector<page_choice> all;
   for (auto plan : {page_plan::normal_only, page_plan::huge_first, page_plan::huge_only,
-                    page_plan::giant_first, page_plan::giant_only}) {
+                    page_plan::huge_1g_first, page_plan::huge_1g_only}) {
     for (auto speed : {bandwidth::any, bandwidth::low, bandwidth::high}) {
       for (bool peers : {false, true}) {
         for (bool read_only : {false, true}) all.push_back({plan, speed, peers, read_only});
@@ -75,7 +75,7 @@ using direct = caching_allocator<with<passthrough, reuse_ignoring_streams, Pages
 static_assert(!back_with_normal_pages::uses_page_kinds && back_with_huge_pages_first::uses_page_kinds);
 static_assert(back_with<page_choice{page_plan::normal_only, bandwidth::any, true}>::uses_page_kinds &&
               back_with<tunable(page_choice{page_plan::normal_only})>::uses_page_kinds);
-static_assert(std::is_empty_v<back_with_giant_pages_only> && !std::is_empty_v<back_with<>>);
+static_assert(std::is_empty_v<back_with_huge_1g_pages_only> && !std::is_empty_v<back_with<>>);
 static_assert(back_with<>{}.choice.get() == page_choice{.pages = page_plan::huge_first});
 
 TEST(pages, normal_only_asks_for_nothing_else) {
@@ -112,18 +112,18 @@ TEST(pages, huge_only_takes_a_huge_page_for_the_smallest_segment) {
 }
 
 TEST(pages, giant_only_rounds_to_gibibytes) {
-  constexpr back_with_giant_pages_only pages;
-  EXPECT_TRUE(pages.backing(1_GiB) == just(giant_pages));
+  constexpr back_with_huge_1g_pages_only pages;
+  EXPECT_TRUE(pages.backing(1_GiB) == just(huge_1g_pages));
   EXPECT_EQ(in_whole_pages(pages, 1), 1_GiB);
   EXPECT_EQ(in_whole_pages(pages, 1_GiB), 1_GiB);
   EXPECT_EQ(in_whole_pages(pages, 19 * 1_GiB / 10), 2_GiB);
 }
 
 TEST(pages, giant_first_leaves_what_one_huge_page_holds_to_smaller_pages) {
-  constexpr back_with_giant_pages_first pages;
+  constexpr back_with_huge_1g_pages_first pages;
   EXPECT_TRUE(pages.backing(1_MiB) == just(normal_pages));
   EXPECT_TRUE(pages.backing(2_MiB) == both(huge_pages, normal_pages));
-  EXPECT_TRUE((pages.backing(2_MiB + 1) == page_order{{giant_pages, huge_pages, normal_pages}, 3}));
+  EXPECT_TRUE((pages.backing(2_MiB + 1) == page_order{{huge_1g_pages, huge_pages, normal_pages}, 3}));
   EXPECT_EQ(in_whole_pages(pages, 2_MiB), 2_MiB);
   EXPECT_EQ(in_whole_pages(pages, 20_MiB), 1_GiB);
 }
@@ -148,14 +148,14 @@ TEST(pages, every_kind_carries_the_whole_choice) {
 
 TEST(pages, bandwidth_goes_with_three_plans_and_no_peers) {
   for (const page_choice& choice : all_choices()) {
-    const bool giant = choice.pages == page_plan::giant_first || choice.pages == page_plan::giant_only;
+    const bool giant = choice.pages == page_plan::huge_1g_first || choice.pages == page_plan::huge_1g_only;
     const bool legal = choice.speed == bandwidth::any || (!giant && !choice.peer_to_peer);
     EXPECT_EQ(choice.broken_rule() == nullptr, legal);
   }
 }
 
 TEST(pages, the_choice_of_one_kind_asks_for_it_alone) {
-  for (page_size size : {page_size::normal, page_size::huge, page_size::giant}) {
+  for (page_size size : {page_size::normal, page_size::huge, page_size::huge_1g}) {
     const page_kind kind{size, bandwidth::high, true, true};
     for (std::size_t bytes : {std::size_t{1}, 1_MiB, 5_GiB})
       EXPECT_TRUE(page_choice::only(kind).order(bytes) == just(kind));
@@ -197,21 +197,21 @@ TEST(pages, allocator_has_no_fallback_from_huge_only) {
 }
 
 TEST(pages, allocator_has_no_fallback_from_giant_only) {
-  direct<back_with_giant_pages_only> pool;
-  pool.device().budget[page_size::giant] = 3_GiB;
+  direct<back_with_huge_1g_pages_only> pool;
+  pool.device().budget[page_size::huge_1g] = 3_GiB;
   pool.device().budget[page_size::huge] = 64_GiB;
   (void)pool.allocate(19 * 1_GiB / 10);
   EXPECT_EQ(pool.now().reserved, 2_GiB);
   EXPECT_EQ(pool.try_allocate(1_GiB + 1), nullptr);
   EXPECT_NE(pool.try_allocate(1), nullptr);
-  for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, giant_pages);
+  for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, huge_1g_pages);
 }
 
 // torch_npu under page_size:1g: a small pool in 2 MiB segments, and any failure of 1 GiB pages ends at smaller ones.
 TEST(pages, allocator_falls_back_from_giant_pages_twice) {
-  using recipe = with<pytorch<>, reuse_ignoring_streams, back_with_giant_pages_first>;
+  using recipe = with<pytorch<>, reuse_ignoring_streams, back_with_huge_1g_pages_first>;
   caching_allocator<recipe, recording_device> pool;
-  pool.device().budget[page_size::giant] = 1_GiB;
+  pool.device().budget[page_size::huge_1g] = 1_GiB;
   pool.device().budget[page_size::huge] = 1_GiB + 2_MiB;
   using asked = std::vector<recording_device::asked>;
   (void)pool.allocate(512);
@@ -219,27 +219,27 @@ TEST(pages, allocator_falls_back_from_giant_pages_twice) {
   pool.device().log.clear();
   (void)pool.allocate(2_MiB);
   (void)pool.allocate(900_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_GiB, giant_pages}}));
+  EXPECT_EQ(pool.device().log, (asked{{1_GiB, huge_1g_pages}}));
   pool.device().log.clear();
   (void)pool.allocate(900_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_GiB, giant_pages}, {1_GiB, huge_pages}}));
+  EXPECT_EQ(pool.device().log, (asked{{1_GiB, huge_1g_pages}, {1_GiB, huge_pages}}));
   pool.device().log.clear();
   (void)pool.allocate(900_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_GiB, giant_pages}, {1_GiB, huge_pages}, {1_GiB, normal_pages}}));
+  EXPECT_EQ(pool.device().log, (asked{{1_GiB, huge_1g_pages}, {1_GiB, huge_pages}, {1_GiB, normal_pages}}));
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 TEST(pages, allocator_asks_for_what_is_chosen_at_run_time) {
   direct<back_with<>> pool;
-  pool.device().budget[page_size::giant] = 1_GiB;
+  pool.device().budget[page_size::huge_1g] = 1_GiB;
   pool.settings().pages.choice =
-      page_choice{.pages = page_plan::giant_only, .peer_to_peer = true, .read_only = true};
+      page_choice{.pages = page_plan::huge_1g_only, .peer_to_peer = true, .read_only = true};
   (void)pool.allocate(1);
   pool.settings().pages.choice = page_choice{.pages = page_plan::normal_only, .speed = bandwidth::low};
   (void)pool.allocate(1);
   ASSERT_EQ(pool.device().log.size(), 2u);
   EXPECT_EQ(pool.device().log[0],
-            (recording_device::asked{1_GiB, {page_size::giant, bandwidth::any, true, true}}));
+            (recording_device::asked{1_GiB, {page_size::huge_1g, bandwidth::any, true, true}}));
   EXPECT_EQ(pool.device().log[1], (recording_device::asked{512, {page_size::normal, bandwidth::low}}));
 }
 

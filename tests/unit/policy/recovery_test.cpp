@@ -24,9 +24,9 @@ TEST(recovery_policy, says_what_is_tried_and_in_what_order) {
                  exactly = recovery_step::grow_exactly;
   for (const failure_reason why : {failure_reason::by_device, failure_reason::by_limit}) {
     EXPECT_EQ(of(recover_never{}, why), steps{});
-    EXPECT_EQ(of(recover_by_emptying_the_cache{}, why), steps{all});
-    EXPECT_EQ(of(recover_like_paddle<>{}, why), steps{all});
-    EXPECT_EQ(of(recover_like_paddle<true>{}, why), (steps{all, exactly}));
+    EXPECT_EQ(of(recover_by_emptying_cache{}, why), steps{all});
+    EXPECT_EQ(of(recover_with_exact_size<>{}, why), steps{all});
+    EXPECT_EQ(of(recover_with_exact_size<true>{}, why), (steps{all, exactly}));
     EXPECT_EQ(of(recover_by_releasing_oversize_then_all<>{}, why), (steps{fitting, all}));
   }
   EXPECT_EQ(of(recover_by_releasing_oversize_then_all<true>{}, failure_reason::by_device),

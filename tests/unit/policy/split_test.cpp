@@ -29,16 +29,16 @@ TEST(split_never, lets_any_block_serve_whole) {
   EXPECT_FALSE(split_never_and_fit_exactly::may_serve(1_MiB, 1_MiB + 512));
 }
 
-TEST(split_if_rest_at_least, cuts_where_just_so_much_remains) {
-  constexpr split_if_rest_at_least<64, block_end::high> split{};
+TEST(split_if_remainder_at_least, cuts_where_just_so_much_remains) {
+  constexpr split_if_remainder_at_least<64, block_end::high> split{};
   EXPECT_TRUE(split.may_serve(1_MiB, 1_GiB));
   EXPECT_TRUE(split.should_split(1_MiB, 1_MiB + 64));
   EXPECT_FALSE(split.should_split(1_MiB + 64, 1_MiB + 64));
-  constexpr split_if_rest_at_least<128> more{};
+  constexpr split_if_remainder_at_least<128> more{};
   EXPECT_TRUE(more.should_split(1_MiB, 1_MiB + 128));
   EXPECT_FALSE(more.should_split(1_MiB, 1_MiB + 64));
-  EXPECT_EQ(split.handed_out(), block_end::high);
-  EXPECT_EQ(more.handed_out(), block_end::low);
+  EXPECT_EQ(split.used_end(), block_end::high);
+  EXPECT_EQ(more.used_end(), block_end::low);
   EXPECT_EQ(split.oversize(), unlimited);
 }
 
@@ -62,7 +62,7 @@ TEST(split_up_to, cuts_small_blocks_anywhere_and_larger_ones_where_enough_remain
   EXPECT_TRUE(split.should_split(1_MiB + 64, 1_MiB + 128 + 256_KiB));
   EXPECT_TRUE(split.should_split(32_MiB - 64, 33_MiB));
   EXPECT_FALSE(split.should_split(32_MiB, 51_MiB));
-  EXPECT_EQ(split.handed_out(), block_end::low);
+  EXPECT_EQ(split.used_end(), block_end::low);
 }
 
 static_assert(std::is_empty_v<split_never_and_fit_within_power_of_two>);

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/usage.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/streams.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -53,30 +53,32 @@ static_assert(std::is_empty_v<reuse_after_recorded_streams> &&
               std::is_empty_v<reuse_on_same_stream_after_recorded>);
 
 TEST(streams_policy, lets_blocks_cross_by_the_rules_that_are_on) {
-  EXPECT_EQ(reuse_in_order<>{}.crossing(), (cross_stream_reuse{true, true, true}));
-  EXPECT_EQ((reuse_in_order<>{.opportunistic = false}.crossing()), (cross_stream_reuse{true, false, true}));
-  EXPECT_EQ((reuse_in_order<false, true, false>{}.crossing()), (cross_stream_reuse{false, true, false}));
-  EXPECT_EQ(reuse_on_same_stream{}.crossing(), cross_stream_reuse{});
-  EXPECT_EQ(reuse_ignoring_streams{}.crossing(), cross_stream_reuse{});
-  EXPECT_TRUE(reuse_in_order<>::crosses && !reuse_on_same_stream::crosses &&
-              !reuse_ignoring_streams::crosses);
+  EXPECT_EQ(reuse_across_streams<>{}.reuse_rules(), (cross_stream_reuse{true, true, true}));
+  EXPECT_EQ((reuse_across_streams<>{.opportunistic = false}.reuse_rules()),
+            (cross_stream_reuse{true, false, true}));
+  EXPECT_EQ((reuse_across_streams<false, true, false>{}.reuse_rules()),
+            (cross_stream_reuse{false, true, false}));
+  EXPECT_EQ(reuse_on_same_stream{}.reuse_rules(), cross_stream_reuse{});
+  EXPECT_EQ(reuse_ignoring_streams{}.reuse_rules(), cross_stream_reuse{});
+  EXPECT_TRUE(reuse_across_streams<>::reuses_across_streams && !reuse_on_same_stream::reuses_across_streams &&
+              !reuse_ignoring_streams::reuses_across_streams);
 }
 
 TEST(streams_policy, shares_and_holds_in_order_as_on_the_same_stream) {
-  const reuse_in_order<> policy;
+  const reuse_across_streams<> policy;
   EXPECT_EQ(policy.reuse_key(stream_id{7}), stream_id{7});
-  EXPECT_TRUE(policy.should_hold(stream_id{1}, stream_id{2}));
-  EXPECT_FALSE(policy.should_hold(stream_id{1}, stream_id{1}));
+  EXPECT_TRUE(policy.needs_event(stream_id{1}, stream_id{2}));
+  EXPECT_FALSE(policy.needs_event(stream_id{1}, stream_id{1}));
 }
 
 TEST(streams_policy, looks_at_events_late_where_more_than_its_patience_wait) {
   poll_events_lazily<reuse_on_same_stream, std::size_t{4}> late;
-  EXPECT_FALSE(late.looks_first(4));
-  EXPECT_TRUE(late.looks_first(5));
-  EXPECT_TRUE(reuse_on_same_stream::looks_first(1) && reuse_in_order<>::looks_first(1));
-  EXPECT_FALSE(reuse_ignoring_streams::should_hold(stream_id{1}, stream_id{2}));
-  EXPECT_TRUE(reuse_on_same_stream::should_hold(stream_id{1}, stream_id{2}));
-  EXPECT_FALSE(reuse_on_same_stream::should_hold(stream_id{1}, stream_id{1}));
+  EXPECT_FALSE(late.should_poll_events(4));
+  EXPECT_TRUE(late.should_poll_events(5));
+  EXPECT_TRUE(reuse_on_same_stream::should_poll_events(1) && reuse_across_streams<>::should_poll_events(1));
+  EXPECT_FALSE(reuse_ignoring_streams::needs_event(stream_id{1}, stream_id{2}));
+  EXPECT_TRUE(reuse_on_same_stream::needs_event(stream_id{1}, stream_id{2}));
+  EXPECT_FALSE(reuse_on_same_stream::needs_event(stream_id{1}, stream_id{1}));
 }
 
 TEST(eviction_policy, lets_go_what_is_above_a_threshold_when_a_stream_was_synchronized) {
@@ -92,8 +94,8 @@ TEST(eviction_policy, lets_go_what_is_above_a_threshold_when_a_stream_was_synchr
   policy.threshold = 0;
   EXPECT_EQ(policy.bytes_to_evict(eviction_trigger::after_free, now), 0u);
   EXPECT_EQ(policy.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
-  EXPECT_TRUE(policy.considers(512, now) && !policy.considers(0, now));
-  EXPECT_TRUE(policy.should_evict({1_MiB, 0}, {.missing = 1}));
+  EXPECT_TRUE(policy.is_candidate(512, now) && !policy.is_candidate(0, now));
+  EXPECT_TRUE(policy.should_evict({1_MiB, 0}, {.remaining = 1}));
   EXPECT_FALSE(policy.should_evict({1_MiB, 0}, {.count = 3}));
 }
 

@@ -217,7 +217,7 @@ TEST(host_pinned_sharing, keeps_its_page_kind) {
   ASSERT_TRUE(device.export_memory(memory, importers::any, shared) && way.send(shared));
   EXPECT_EQ(host_process::end_of(importer), 0);
   for (const page_kind kind :
-       {normal_pages, huge_pages, giant_pages, page_kind{page_size::huge, bandwidth::high, true, true},
+       {normal_pages, huge_pages, huge_1g_pages, page_kind{page_size::huge, bandwidth::high, true, true},
         page_kind{.speed = bandwidth::low}}) {
     page_kind decoded;
     EXPECT_TRUE(host_decode(host_encode(kind), decoded));

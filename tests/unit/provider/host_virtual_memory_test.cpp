@@ -316,12 +316,13 @@ TEST(host_pinned_virtual_memory, comes_in_huge_pages_or_says_how_to_get_them) {
   try_pages_with_one_more(huge_pages, "hugepages-2048kB");
 }
 TEST(host_pinned_virtual_memory, comes_in_giant_pages_or_says_how_to_get_them) {
-  try_pages_with_one_more(giant_pages, "hugepages-1048576kB");
+  try_pages_with_one_more(huge_1g_pages, "hugepages-1048576kB");
 }
 
 TEST(host_pinned_virtual_memory, says_how_to_get_larger_pages_where_there_are_none) {
   host_pinned device{options{.capacity = 3_GiB, .pin = pinning::never}};
-  for (const auto& [kind, folder] : {std::pair{huge_pages, "2048kB"}, std::pair{giant_pages, "1048576kB"}}) {
+  for (const auto& [kind, folder] :
+       {std::pair{huge_pages, "2048kB"}, std::pair{huge_1g_pages, "1048576kB"}}) {
     std::vector<physical> all(1);
     while (device.create(kind.step(), kind, all.back())) all.emplace_back();
     EXPECT_NE(device.last_error().find(folder), std::string::npos) << device.last_error();

@@ -162,22 +162,22 @@ TEST(simulated_device, counts_each_kind_of_memory_against_its_budget) {
       room_for_2_mib({.high_bandwidth_budget = 2_MiB}, {page_size::huge, bandwidth::high, true, true}));
 
   simulated_device device{options{.capacity = 8_GiB, .giant_budget = 1_GiB}};
-  void* const p = device.acquire(1_GiB, giant_pages);
+  void* const p = device.acquire(1_GiB, huge_1g_pages);
   EXPECT_EQ(number(p) % 1_GiB, 0u);
-  EXPECT_EQ(device.acquire(1_GiB, giant_pages), nullptr);
+  EXPECT_EQ(device.acquire(1_GiB, huge_1g_pages), nullptr);
   EXPECT_NE(device.acquire(1_GiB, huge_pages), nullptr);
   EXPECT_TRUE(device.release(p, 1_GiB));
-  EXPECT_NE(device.acquire(1_GiB, giant_pages), nullptr);
+  EXPECT_NE(device.acquire(1_GiB, huge_1g_pages), nullptr);
 }
 
 TEST(simulated_device, takes_whole_pages_of_the_larger_kinds) {
   simulated_device device;
   EXPECT_EQ(device.acquire(512, huge_pages), nullptr);
   EXPECT_EQ(device.acquire(3_MiB, huge_pages), nullptr);
-  EXPECT_EQ(device.acquire(512_MiB, giant_pages), nullptr);
+  EXPECT_EQ(device.acquire(512_MiB, huge_1g_pages), nullptr);
   EXPECT_EQ(device.calls().refused, 0u);
   EXPECT_NE(device.acquire(2_MiB, huge_pages), nullptr);
-  EXPECT_EQ(number(device.acquire(1_GiB, giant_pages)) % 1_GiB, 0u);
+  EXPECT_EQ(number(device.acquire(1_GiB, huge_1g_pages)) % 1_GiB, 0u);
   EXPECT_EQ(device.used(), 1_GiB + 2_MiB);
 }
 

@@ -23,7 +23,7 @@ static_assert(!simulated_device::map_grants_access && simulated_device::unmap_wa
 static_assert(simulated_npu::map_grants_access && !simulated_npu::unmap_wants_size);
 static_assert(event_provider<simulated_npu> && paged_provider<simulated_npu>);
 
-constexpr page_kind every_kind[] = {normal_pages, huge_pages, giant_pages};
+constexpr page_kind every_kind[] = {normal_pages, huge_pages, huge_1g_pages};
 
 std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 void* up(void* p, std::size_t bytes) { return reinterpret_cast<void*>(number(p) + bytes); }
@@ -83,7 +83,7 @@ TYPED_TEST(virtual_memory, has_pages_of_three_sizes) {
   const TypeParam device;
   EXPECT_EQ(device.step(normal_pages), 2_MiB);
   EXPECT_EQ(device.step(huge_pages), 2_MiB);
-  EXPECT_EQ(device.step(giant_pages), 1_GiB);
+  EXPECT_EQ(device.step(huge_1g_pages), 1_GiB);
   TypeParam small{options{.page_granularity = 64_KiB}};
   EXPECT_EQ(small.step(normal_pages), 64_KiB);
   EXPECT_EQ(small.step({.peer_to_peer = true}), 64_KiB);
@@ -98,7 +98,7 @@ TYPED_TEST(virtual_memory, has_pages_of_three_sizes) {
 TYPED_TEST(virtual_memory, needs_512_entries_for_a_gibibyte_and_one_for_a_giant_page) {
   for (const page_kind kind : every_kind) {
     TypeParam each;
-    const std::size_t expected = kind == giant_pages ? 1 : 512;
+    const std::size_t expected = kind == huge_1g_pages ? 1 : 512;
     void* const range = each.reserve(1_GiB, 1_GiB);
     EXPECT_TRUE(each.map(range, 1_GiB, created(each, 1_GiB, kind)));
     EXPECT_EQ(each.held().page_table_entries, expected);
@@ -184,7 +184,7 @@ TYPED_TEST(virtual_memory, creates_only_what_there_can_be) {
   physical memory{77};
   EXPECT_FALSE(device.create(0, normal_pages, memory));
   EXPECT_FALSE(device.create(1_MiB, normal_pages, memory));
-  EXPECT_FALSE(device.create(1_GiB + 2_MiB, giant_pages, memory));
+  EXPECT_FALSE(device.create(1_GiB + 2_MiB, huge_1g_pages, memory));
   EXPECT_STREQ(device.last_error(),
                "create, 1075838976 bytes: memory is a multiple of its page's size long, and not empty");
   EXPECT_FALSE(device.create(unlimited, normal_pages, memory));
@@ -231,9 +231,9 @@ TYPED_TEST(virtual_memory, counts_each_kind_of_memory_against_its_budget) {
   EXPECT_TRUE(has_room_for_2_mib({.high_bandwidth_budget = 2_MiB}, {.speed = bandwidth::high}));
   TypeParam device{options{.giant_budget = 1_GiB}};
   physical first, second;
-  EXPECT_FALSE(device.create(2_GiB, giant_pages, first));
-  EXPECT_TRUE(device.create(1_GiB, giant_pages, first));
-  EXPECT_FALSE(device.create(1_GiB, giant_pages, second));
+  EXPECT_FALSE(device.create(2_GiB, huge_1g_pages, first));
+  EXPECT_TRUE(device.create(1_GiB, huge_1g_pages, first));
+  EXPECT_FALSE(device.create(1_GiB, huge_1g_pages, second));
 }
 
 TYPED_TEST(virtual_memory, maps_only_whole_memory_to_free_addresses_of_one_range) {

@@ -67,7 +67,8 @@ struct derived : round_to_multiple<512> {
   bool operator==(const derived&) const = default;
 };
 TEST(check_policies_death, what_a_base_keeps_to_is_not_taken_for_granted) {
-  static_assert(always_lawful<round_to_multiple<512>> && !always_lawful<derived>);
+  static_assert(detail::is_verified_rounding<round_to_multiple<512>> &&
+                !detail::is_verified_rounding<derived>);
   expect_death_of_request<pool_with<derived>>("Recipe::rounding: block_size\\(1000\\) is 999; ");
 }
 
@@ -117,9 +118,9 @@ struct backs {
 };
 TEST(check_policies_death, kinds_of_page_that_are_not_there_end_the_program) {
   pool_with<backs<4>> many;
-  EXPECT_DEATH((void)many.try_allocate(1000), "Recipe::pages: backing names from one to three kinds");
+  EXPECT_DEATH((void)many.try_allocate(1000), "Recipe::pages: backing\\(\\) returns one to three kinds");
   pool_with<backs<0>> none;
-  EXPECT_DEATH((void)none.try_allocate(1000), "Recipe::pages: backing names from one to three kinds");
+  EXPECT_DEATH((void)none.try_allocate(1000), "Recipe::pages: backing\\(\\) returns one to three kinds");
 }
 
 struct three_steps {
@@ -128,7 +129,8 @@ struct three_steps {
 };
 TEST(check_policies_death, steps_that_are_not_there_end_the_program) {
   pool_with<three_steps> pool;
-  EXPECT_DEATH((void)pool.try_allocate(max_request), "Recipe::recovery: there are at most two steps");
+  EXPECT_DEATH((void)pool.try_allocate(max_request),
+               "Recipe::recovery: steps\\(\\) returns at most two steps");
 }
 
 /// Keeps a rest of nothing, refuses what fits exactly, and hands blocks out at an end that there is not.
@@ -137,7 +139,7 @@ struct splits_anything {
     return wanted < block;
   }
   [[nodiscard]] static bool should_split(std::size_t, std::size_t) noexcept { return true; }
-  [[nodiscard]] static block_end handed_out() noexcept { return block_end{7}; }
+  [[nodiscard]] static block_end used_end() noexcept { return block_end{7}; }
   [[nodiscard]] static std::size_t oversize() noexcept { return 0; }
   bool operator==(const splits_anything&) const = default;
 };

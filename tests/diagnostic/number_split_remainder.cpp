@@ -1,9 +1,9 @@
-// expect first: split_if_rest_at_least<Rest>: a rest of 0 bytes is no block
+// expect first: split_if_remainder_at_least<Remainder>: a remainder of 0 bytes is no block
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using wrong = tessera::with<tessera::pytorch<>, tessera::split_if_rest_at_least<0>>;
+using wrong = tessera::with<tessera::pytorch<>, tessera::split_if_remainder_at_least<0>>;
 
 int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

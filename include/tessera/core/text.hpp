@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+
+namespace tessera {
+
+/// Fixed-capacity string; async-signal-safe, never allocates. Text beyond its capacity is dropped.
+///
+///     const std::size_t bytes = 1000;
+///     std::puts(tessera::fixed_text().add("no room for ").add(bytes).add(" bytes").c_str());
+class fixed_text {
+ public:
+  static constexpr std::size_t capacity = 511;  ///< characters
+
+  fixed_text& add(const char* text) noexcept {
+    while (*text != '\0' && length_ < capacity) text_[length_++] = *text++;
+    text_[length_] = '\0';
+    return *this;
+  }
+  fixed_text& add(std::uint64_t number) noexcept { return add_digits(number, 10); }
+  /// Adds an address as %p writes it.
+  fixed_text& add_address(std::uint64_t address) noexcept { return add("0x").add_digits(address, 16); }
+
+  [[nodiscard]] const char* c_str() const noexcept { return text_; }
+  [[nodiscard]] std::size_t size() const noexcept { return length_; }
+  [[nodiscard]] bool empty() const noexcept { return length_ == 0; }
+
+ private:
+  fixed_text& add_digits(std::uint64_t number, unsigned base) noexcept {
+    char digits[21];
+    std::size_t first = sizeof digits - 1;
+    digits[first] = '\0';
+    do digits[--first] = "0123456789abcdef"[number % base];
+    while ((number /= base) > 0);
+    return add(digits + first);
+  }
+
+  char text_[capacity + 1] = {};
+  std::size_t length_ = 0;
+};
+
+/// A size as text for people, for example "1.50 GiB".
+class format_bytes {
+ public:
+  explicit format_bytes(std::size_t bytes) noexcept {
+    constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    auto value = static_cast<double>(bytes);
+    std::size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; ++unit) value /= 1024;
+    std::snprintf(text_, sizeof text_, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+  }
+  [[nodiscard]] const char* text() const noexcept { return text_; }
+
+ private:
+  char text_[16];
+};
+
+}  // namespace tessera
