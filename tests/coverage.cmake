@@ -1,9 +1,9 @@
-# Counts which lines of include/ the tests reach, names all others, and fails where these are too many or where README.md
-# beside this file does not say why a header has so many. Lines are those of what was instantiated anywhere; what a process
-# did that ended by force counts.
+# Counts the lines of include/ that the tests run, and names the others. Fails if these are too many, or if a header has more
+# of them than README.md beside this file explains. A line counts if it was instantiated anywhere. Lines that an aborted
+# process ran count as run.
 #   cmake -D ROOT=checkout -D BUILD=folder [-D COMPILER=clang++-14] [-D TESTS=unit,law] [-D JOBS=2] -P coverage.cmake
 cmake_minimum_required(VERSION 3.24)
-set(least_percent 95)
+set(min_percent 95)
 if(NOT DEFINED COMPILER)
   set(COMPILER clang++-14)
 endif()
@@ -35,7 +35,7 @@ run(configuring ${CMAKE_COMMAND} -S ${ROOT} -B ${BUILD} -DCMAKE_CXX_COMPILER=${C
 list(TRANSFORM TESTS PREPEND test_ OUTPUT_VARIABLE targets)
 run(building ${CMAKE_COMMAND} --build ${BUILD} -j${JOBS} --target ${targets})
 
-# Counters are mapped into files, so that they stay where a test expects its process to die. What searches for minutes stays out.
+# Counters are mapped into files, so that they survive an expected abort. Tests that search for minutes do not run.
 set(programs "")
 foreach(target IN LISTS targets)
   run(${target} ${CMAKE_COMMAND} -E env LLVM_PROFILE_FILE=${BUILD}/profiles/${target}-%m%c.profraw
@@ -78,13 +78,13 @@ foreach(record IN LISTS records)
     math(EXPR hit "${hit} + ${CMAKE_MATCH_1}")
   elseif(missed GREATER 0)
     message(STATUS "${header}:${text}")
-    # Of what threads and forked processes do, a line or two are counted in some runs only.
+    # In threads and forked processes, the count of a line or two changes between runs.
     if(NOT DEFINED known_${header})
       set(known_${header} 0)
     endif()
-    math(EXPR most "${known_${header}} + 2")
-    if(missed GREATER most)
-      string(APPEND faults "  no test reaches ${missed} lines of ${header}, and README.md knows of ${known_${header}}:${text}\n")
+    math(EXPR max "${known_${header}} + 2")
+    if(missed GREATER max)
+      string(APPEND faults "  no test runs ${missed} lines of ${header}, and README.md explains ${known_${header}}:${text}\n")
     endif()
   endif()
 endforeach()
@@ -94,9 +94,9 @@ endif()
 math(EXPR tenths "${hit} * 1000 / ${found}")
 math(EXPR percent "${tenths} / 10")
 math(EXPR tenth "${tenths} % 10")
-message(STATUS "${hit} of ${found} lines of include/ are reached: ${percent}.${tenth} %")
-if(percent LESS least_percent)
-  string(APPEND faults "  ${percent}.${tenth} % of the lines are reached; ${least_percent} % are wanted\n")
+message(STATUS "${hit} of ${found} lines of include/ were run: ${percent}.${tenth} %")
+if(percent LESS min_percent)
+  string(APPEND faults "  ${percent}.${tenth} % of the lines were run; the minimum is ${min_percent} %\n")
 endif()
 if(NOT faults STREQUAL "")
   message(FATAL_ERROR "\n${faults}")

@@ -1,6 +1,6 @@
-# Runs clang-tidy with the checkout's configuration over one source that includes every header. Sources are looked at by
+# Runs clang-tidy with the checkout's configuration on one source that includes every header. To check other sources, configure
+# with CMAKE_EXPORT_COMPILE_COMMANDS=ON and run
 #   clang-tidy-19 -p build FILE...
-# where build was configured with CMAKE_EXPORT_COMPILE_COMMANDS=ON.
 #   cmake -D ROOT=checkout -D TIDY=clang-tidy-19 -D SCRATCH=folder -P clang_tidy.cmake
 cmake_minimum_required(VERSION 3.24)
 file(GLOB_RECURSE headers RELATIVE ${ROOT}/include ${ROOT}/include/tessera/*.hpp)
@@ -11,12 +11,12 @@ endif()
 list(TRANSFORM headers REPLACE ".+" "#include <\\0>\n")
 list(JOIN headers "" text)
 file(WRITE ${SCRATCH}/every_header.cpp "${text}")
-# Headers have no state of their own; programs may.
+# Global variables are an error in headers only.
 execute_process(COMMAND ${TIDY} --quiet --checks=cppcoreguidelines-avoid-non-const-global-variables
                         --config-file=${ROOT}/.clang-tidy ${SCRATCH}/every_header.cpp
                         -- -std=c++20 -I ${ROOT}/include
                 RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE err)
 if(NOT code EQUAL 0)
-  message(FATAL_ERROR "clang-tidy finds faults:\n${out}${err}")
+  message(FATAL_ERROR "clang-tidy:\n${out}${err}")
 endif()
 message(STATUS "clang-tidy finds nothing in ${count} headers")

@@ -1,6 +1,6 @@
-# Checks what a user has to compile who includes <tessera/tessera.hpp> and instantiates one allocator: preprocessed lines
-# and template instantiations, beyond those of the standard headers that are included on the way. Both are counted, so
-# that they depend on the compiler and never on the machine's speed. Prints them beside some headers of the library.
+# Limits the compile cost of <tessera/tessera.hpp> with one allocator: the preprocessed lines and the template instantiations,
+# without those of the standard headers that it includes. Counts depend on the compiler, not on the machine's speed. The
+# script prints the counts of some standard headers for comparison.
 #   cmake -D ROOT=checkout -D COMPILER=c++ -D FAMILY=GNU|Clang -D SCRATCH=folder -P compile_cost.cmake
 cmake_minimum_required(VERSION 3.24)
 include(${ROOT}/tests/architecture/compile_cost_limits.cmake)
@@ -16,32 +16,32 @@ function(compile source)
   set(err "${err}" PARENT_SCOPE)
 endfunction()
 
-# Sets `lines` and `instantiations` to what a source text amounts to, and prints them.
-function(count what text)
+# Sets `lines` and `instantiations` to the counts of a source text, and prints them.
+function(count title text)
   set(source ${SCRATCH}/compile_cost.cpp)
   file(WRITE ${source} "${text}")
   compile(${source} -E -P)
   string(REGEX REPLACE "[^\n]*[^ \t\n][^\n]*\n" "x" out "${out}")
   string(REGEX REPLACE "[^x]" "" out "${out}")
   string(LENGTH "${out}" lines)
-  if(FAMILY STREQUAL "GNU")  # the sizes of its tables of specializations: functions and variables, classes and aliases
+  if(FAMILY STREQUAL "GNU")  # the elements of its tables of specializations: functions and variables, classes and aliases
     compile(${source} -fsyntax-only -fstats)
     string(REGEX MATCH "decl_specializations: size [0-9]+, ([0-9]+) elements" found "${err}")
     set(instantiations ${CMAKE_MATCH_1})
     string(REGEX MATCH "type_specializations: size [0-9]+, ([0-9]+) elements" found "${err}")
     math(EXPR instantiations "${instantiations} + ${CMAKE_MATCH_1}")
-  else()  # how often its trace says that it instantiates a function or a class
+  else()  # the instantiations of functions and classes in its trace
     compile(${source} -c -ftime-trace -ftime-trace-granularity=0 -o compile_cost.o)
     file(READ ${SCRATCH}/compile_cost.json out)
     string(REGEX MATCHALL "\"name\":\"Instantiate(Class|Function)\"" found "${out}")
     list(LENGTH found instantiations)
   endif()
-  message(STATUS "${what}: ${lines} lines, ${instantiations} instantiations")
+  message(STATUS "${title}: ${lines} lines, ${instantiations} instantiations")
   set(lines ${lines} PARENT_SCOPE)
   set(instantiations ${instantiations} PARENT_SCOPE)
 endfunction()
 
-# Sets `standard` to the directives that include what is not tessera's, of a header and of those it includes.
+# Adds to `standard` the #include lines of standard headers, in a header and in all headers that it includes.
 function(collect header)
   file(STRINGS ${ROOT}/include/${header} directives REGEX "^#include <")
   set_property(GLOBAL APPEND PROPERTY seen ${header})
@@ -86,12 +86,12 @@ template class tessera::caching_allocator<tessera::pytorch<>, device>;\n")
 set(faults "")
 foreach(what IN ITEMS lines instantiations)
   math(EXPR own "${${what}} - ${standard_${what}}")
-  set(most ${most_${what}_${FAMILY}})
-  message(STATUS "tessera's own ${what}: ${own}, at most ${most}")
+  set(max ${max_${what}_${FAMILY}})
+  message(STATUS "tessera's own ${what}: ${own}, limit ${max}")
   if(own LESS_EQUAL 0)
     string(APPEND faults "  tessera's own ${what} are ${own}: nothing was counted\n")
-  elseif(NOT own LESS_EQUAL most)
-    string(APPEND faults "  tessera's own ${what} are ${own}; ${most} are allowed\n")
+  elseif(NOT own LESS_EQUAL max)
+    string(APPEND faults "  tessera's own ${what} are ${own}; the limit is ${max}\n")
   endif()
 endforeach()
 if(NOT faults STREQUAL "")

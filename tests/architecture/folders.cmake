@@ -1,8 +1,8 @@
-# Checks which folder includes which, what each may take from the standard library, how default template arguments are
-# written.
+# Checks which folder includes which, which standard headers each folder may include, and that default template arguments
+# are written so that nvcc understands them. The table is also on the architecture page, README.md of the library's folder.
 #   cmake -D ROOT=include/tessera -P folders.cmake
 cmake_minimum_required(VERSION 3.24)
-# A folder may include whole folders, or single headers of one.
+# What the headers of a folder may include: whole folders, or single headers of a folder.
 set(may_include_core core)
 set(may_include_config core config)
 set(may_include_policy core)
@@ -18,9 +18,9 @@ set(may_include_interop core provider config recipe root detail observe concurre
 set(may_include_replay core policy provider config recipe root detail observe concurrent replay)
 set(slow iostream functional regex ranges)
 set(with_threads mutex thread condition_variable)
-set(near_the_system "^(concurrent/|debug/|interop/|provider/|detail/pagemap|configured)")
-set(gives_macros interop/torch_functions.hpp  # names of C, which no template can give
-                 version.hpp)               # what #if can ask
+set(may_use_system "^(concurrent/|debug/|interop/|provider/|detail/pagemap|configured)")
+set(may_define_macros interop/torch_functions.hpp  # defines functions of C, whose names a template cannot give
+                      version.hpp)                 # for #if
 
 set(faults "")
 function(fault text)
@@ -42,7 +42,7 @@ foreach(header IN LISTS headers)
 
   file(STRINGS ${ROOT}/${header} directives REGEX "^[ \t]*#")
   foreach(line IN LISTS directives)
-    if(line MATCHES "^[ \t]*#[ \t]*define" AND NOT header IN_LIST gives_macros)
+    if(line MATCHES "^[ \t]*#[ \t]*define" AND NOT header IN_LIST may_define_macros)
       fault("${header}: defines a macro: ${line}")
     elseif(line MATCHES "^[ \t]*#[ \t]*include[ \t]*\"")
       fault("${header}: includes with quotes: ${line}")
@@ -56,22 +56,22 @@ foreach(header IN LISTS headers)
         fault("${header} (folder '${folder}') may not include <tessera/${path}>; allowed: ${allowed_text}")
       endif()
     elseif(line MATCHES "^[ \t]*#[ \t]*include[ \t]*<(.+)>")
-      set(named ${CMAKE_MATCH_1})
-      if(named IN_LIST slow)
-        fault("${header} may not include <${named}>, which is slow to compile")
-      elseif(named STREQUAL "memory_resource" AND NOT folder STREQUAL "interop")
+      set(standard ${CMAKE_MATCH_1})
+      if(standard IN_LIST slow)
+        fault("${header} may not include <${standard}>, which is slow to compile")
+      elseif(standard STREQUAL "memory_resource" AND NOT folder STREQUAL "interop")
         fault("${header} may not include <memory_resource>; only interop/ does")
-      elseif(NOT header MATCHES "${near_the_system}")
-        if(named IN_LIST with_threads)
-          fault("${header} may not include <${named}>; only concurrent/, debug/, interop/ and provider/ do")
-        elseif(named MATCHES "[./]")
-          fault("${header} may not include <${named}>: not standard; only concurrent/, debug/, interop/ and provider/ do")
+      elseif(NOT header MATCHES "${may_use_system}")
+        if(standard IN_LIST with_threads)
+          fault("${header} may not include <${standard}>; only concurrent/, debug/, interop/ and provider/ do")
+        elseif(standard MATCHES "[./]")
+          fault("${header} may not include <${standard}>: not standard; only concurrent/, debug/, interop/ and provider/ do")
         endif()
       endif()
     endif()
   endforeach()
 
-  # nvcc writes the default out for g++, and of tunable(1) only the 1.
+  # nvcc prints default arguments for g++; of tunable(1) it prints only the 1.
   file(STRINGS ${ROOT}/${header} defaults REGEX "auto [A-Z][A-Za-z]* = [a-z_]+\\(")
   foreach(line IN LISTS defaults)
     fault("${header}: a default template argument is a constant or has its type and braces, for nvcc: ${line}")
@@ -85,4 +85,4 @@ endif()
 if(NOT faults STREQUAL "")
   message(FATAL_ERROR "\n${faults}")
 endif()
-message(STATUS "${count} headers keep to their folders")
+message(STATUS "${count} headers keep the rules of their folders")

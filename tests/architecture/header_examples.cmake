@@ -1,18 +1,17 @@
-# Compiles the examples in the doc comments of the headers as a user would: each header's after that header, tessera.hpp and
-# what the example itself includes, as bodies of functions that are given `pool`, a
-# caching_allocator<pytorch<>, simulated_device>&; what begins with a namespace is no body. An example stands behind an empty
-# `///`, in lines that begin with five blanks behind theirs.
+# Compiles the examples in the doc comments of the headers. An example follows an empty `///`; its lines are indented by five
+# spaces. It is compiled after its header, tessera.hpp and its own #include lines, as the body of a function with the parameter
+# `pool`, a caching_allocator<pytorch<>, simulated_device>&. An example that begins with a namespace is compiled as it is.
 #   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder -P header_examples.cmake
 cmake_minimum_required(VERSION 3.24)
 set(flags -std=c++20 -Wall -Wextra -Werror -Wno-unused-variable -Wno-unused-local-typedefs -Wno-unused-but-set-variable
           -I ${ROOT}/include)
 set(faults "")
 set(count 0)
-set(commands "")  # of the compilers that are to be run at once
-set(running "")   # the headers that they are for
+set(commands "")  # the compilers that run at the same time
+set(running "")   # their headers
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
 
-# Runs the compilers.
+# Runs the compilers and reports their errors.
 function(compile_all)
   if(running STREQUAL "")
     return()
@@ -32,7 +31,7 @@ function(compile_all)
   set(running "" PARENT_SCOPE)
 endfunction()
 
-# Compiled once, as it takes longer than most examples.
+# Precompiled, because it takes longer than most examples.
 set(all ${SCRATCH}/all.hpp)
 file(WRITE ${all} "#include <cstdio>\n#include <vector>\n#include <tessera/provider/provider_ref.hpp>\n#include <tessera/provider/simulated_device.hpp>\n#include <tessera/tessera.hpp>
 using namespace tessera::literals;
@@ -45,7 +44,7 @@ foreach(header IN LISTS headers)
   set(includes "#include <${included}>\n")
   set(source "")
   set(in_example FALSE)
-  set(end "")  # of its function
+  set(end "")  # the end of the current function
   set(before "")
   set(number 0)
   set(found 0)
@@ -59,7 +58,7 @@ foreach(header IN LISTS headers)
     if(line MATCHES "^ *///     (.*)$" AND (in_example OR before MATCHES "^ *///$"))
       set(code "${CMAKE_MATCH_1}\n")
       if(NOT in_example AND code MATCHES "^ ")
-        string(APPEND faults "  ${header}:${number}: an example begins five blanks behind ///\n")
+        string(APPEND faults "  ${header}:${number}: an example begins five spaces after ///\n")
       endif()
       set(in_example TRUE)
       if(code MATCHES "^#include ")
@@ -80,7 +79,7 @@ foreach(header IN LISTS headers)
       set(end "")
       set(in_example FALSE)
       if(line MATCHES "^ *///    [^ ]" OR (line MATCHES "^ *///     [^ ]" AND before MATCHES "^ */// [^ ]"))
-        string(APPEND faults "  ${header}:${number}: an example stands behind an empty line, five blanks behind ///\n")
+        string(APPEND faults "  ${header}:${number}: an example follows an empty line and begins five spaces after ///\n")
       endif()
     endif()
     set(before "${line}")

@@ -1,5 +1,6 @@
-# Compiles nvcc.cu by CUDA's compiler: every header, every recipe of conformance/shipped.hpp, adaptors and shapes; and runs it,
-# which needs no GPU. Compiles the examples as sources of CUDA, with its options for lambdas. A warning of nvcc is an error.
+# Compiles nvcc.cu with CUDA's compiler and runs it, which needs no GPU. The program has every header, every recipe of
+# conformance/shipped.hpp, front ends and interop types. Compiles the examples as CUDA sources too, with nvcc's options for
+# lambdas. A warning of nvcc is an error.
 #   cmake -D ROOT=checkout -D NVCC=nvcc -D SCRATCH=folder -P nvcc.cmake
 cmake_minimum_required(VERSION 3.24)
 if(NOT NVCC)
@@ -19,10 +20,10 @@ list(JOIN headers "" every_header)
 file(WRITE ${SCRATCH}/every_header.hpp "#pragma once\n${every_header}")
 set(flags -std=c++20 -Werror=all-warnings -I ${ROOT}/include -I ${ROOT}/tests -I ${ROOT}/examples -I ${SCRATCH})
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
-set(commands "")  # of the compilers that are to be run at once
-set(running "")   # what they compile
+set(commands "")  # the compilers that run at the same time
+set(running "")   # their sources
 
-# Runs the compilers.
+# Runs the compilers and stops at an error.
 function(compile_all)
   execute_process(${commands} RESULTS_VARIABLE codes ERROR_VARIABLE errors)
   foreach(what code IN ZIP_LISTS running codes)
@@ -34,7 +35,7 @@ function(compile_all)
   set(running "" PARENT_SCOPE)
 endfunction()
 
-# Adds a compilation to those that run at once.
+# Adds a compilation. Runs all when there is one for each core.
 macro(compile what)
   list(APPEND commands COMMAND ${NVCC} ${flags} ${ARGN})
   list(APPEND running "${what}")
@@ -55,7 +56,7 @@ if(NOT running STREQUAL "")
 endif()
 execute_process(COMMAND ${SCRATCH}/program RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
 if(NOT code EQUAL 0)
-  message(FATAL_ERROR "what nvcc made of nvcc.cu fails with ${code}:\n${out}")
+  message(FATAL_ERROR "the program compiled from nvcc.cu fails with ${code}:\n${out}")
 endif()
 list(LENGTH examples count)
 message(STATUS "nvcc ${version}: every header, every recipe, and ${count} examples compile")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program of CUDA that includes every header and uses every recipe, alone and in adaptors, over a simulated device.
+// A CUDA program that includes every header and uses every recipe, alone and in front ends, on a simulated device.
 #include <cstdio>
 #include <memory>
 #include <memory_resource>
@@ -16,7 +16,7 @@ __global__ void fill(float* at, std::size_t count) {
   for (std::size_t i = threadIdx.x; i < count; i += blockDim.x) at[i] = 1;
 }
 
-/// Allocates on two streams, records a use, and gives all back.
+/// Allocates on two streams, records a stream, and frees everything.
 template <typename Pool>
 bool serves(const char* name, Pool&& pool) {
   const stream_id one{1};
@@ -29,7 +29,7 @@ bool serves(const char* name, Pool&& pool) {
   for (void* block : blocks) pool.deallocate(block);
   pool.trim();
   const bool good = pool.now().live == 0 && pool.audit() == nullptr;
-  if (!good) std::printf("%s does not give all back\n", name);
+  if (!good) std::printf("%s does not free all blocks\n", name);
   return good;
 }
 
@@ -50,7 +50,7 @@ bool serves_shipped() {
   return good;
 }
 
-/// A policy that answers only when the program runs.
+/// A policy whose answer is not a constant expression.
 struct round_late {
   [[nodiscard]] static std::size_t block_size(std::size_t requested) noexcept {
     static const std::size_t step = 512;
@@ -59,7 +59,7 @@ struct round_late {
   bool operator==(const round_late&) const = default;
 };
 
-/// Recipes of settings, and with policies whose numbers are written out.
+/// Recipes of configuration strings, and recipes with explicit policies.
 bool serves_composed() {
   using settled = pytorch<"max_split_size_mb:64,garbage_collection_threshold:0.8,roundup_power2_divisions:4">;
   using tuned = with<settled, round_to_divisions<512, divisions::all(4)>,
@@ -77,7 +77,7 @@ bool serves_composed() {
          serves("late", caching_allocator<with<pytorch<>, round_late>, simulated_device>());
 }
 
-/// An allocator under settings of the environment, on each of two devices, and what tools ask of them.
+/// Configured allocators, an allocator for two devices, and the functions for tools.
 bool serves_tools() {
   configured<pytorch_family, simulated_device, in_threads, history<>> chosen(config::pytorch_settings{});
   const bool limits = set_memory_fraction(chosen, 0.5) && memory_fraction(chosen) == 0.5;
@@ -93,7 +93,7 @@ bool serves_tools() {
          all.audit() == nullptr;
 }
 
-/// The shapes of other libraries, over memory of this machine.
+/// The types for other libraries, over memory of this machine.
 bool serves_other_libraries() {
   using pool_type = shared_allocator<locked<pinned_packed, host_pinned>>;
   const host_pinned::options options{.pin = host_pinned::pinning::never};
@@ -110,7 +110,7 @@ bool serves_other_libraries() {
   return pool.now().live == 0;
 }
 
-/// The provider over CUDA's driver, where that has a device.
+/// The provider over CUDA's driver, if there is a device.
 bool serves_a_kernel() {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return true;

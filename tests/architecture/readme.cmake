@@ -1,5 +1,5 @@
-# Checks that each block of C++ in README.md, examples/README.md and .github/CONTRIBUTING.md stands verbatim, but for
-# indentation, in one of the examples, and that examples/README.md links to each example.
+# Checks that each block of C++ in README.md, examples/README.md and .github/CONTRIBUTING.md is part of an example, apart from
+# indentation, and that examples/README.md links to each example.
 #   cmake -D ROOT=checkout -P readme.cmake
 cmake_minimum_required(VERSION 3.24)
 function(plain text result)
@@ -33,14 +33,14 @@ foreach(name IN ITEMS README.md examples/README.md .github/CONTRIBUTING.md)
     endforeach()
     if(NOT found)
       string(REPLACE "\n" "\n  " block "${block}")
-      message(FATAL_ERROR "this block of ${name} stands in no example:\n  ${block}\n")
+      message(FATAL_ERROR "no example contains this block of ${name}:\n  ${block}\n")
     endif()
     math(EXPR count "${count} + 1")
   endwhile()
   if(count EQUAL 0)
     message(FATAL_ERROR "${name} shows no code")
   endif()
-  message(STATUS "${count} blocks of ${name} stand in the examples")
+  message(STATUS "${count} blocks of ${name} are in the examples")
 endforeach()
 
 file(READ ${ROOT}/examples/README.md page)

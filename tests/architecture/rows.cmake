@@ -1,5 +1,5 @@
-# Checks that each row of the tables of facts is a test that bears its number, or is listed with a reason in tests/README.md,
-# and not both.
+# Checks the compatibility matrix: each row is a test with its number in the name, or is listed with a reason in
+# tests/README.md, and not both.
 #   cmake -D ROOT=checkout -P rows.cmake
 cmake_minimum_required(VERSION 3.24)
 file(GLOB sources ${ROOT}/tests/conformance/rows_*_test.cpp)
@@ -9,10 +9,10 @@ foreach(source IN LISTS sources)
   string(APPEND tests "${text}")
 endforeach()
 file(READ ${ROOT}/tests/README.md readme)
-string(REGEX REPLACE "[][;]" "," readme "\n${readme}")  # which part or bind the elements of lists
+string(REGEX REPLACE "[][;]" "," readme "\n${readme}")  # characters with a meaning in CMake lists
 set(faults "")
 
-# The rows of one table: 1 to `last`, in names with so many digits.
+# Checks one table: rows 1 to `last`, with `digits` as the pattern of a number.
 function(check suite last digits)
   set(tested "")
   string(REGEX MATCHALL "\n[A-Z_]*TEST[A-Z_]*\\([ \n]*${suite},[ \n]*[A-Za-z0-9_]+" names "${tests}")
@@ -22,7 +22,7 @@ function(check suite last digits)
       math(EXPR number "${CMAKE_MATCH_1}")
       list(APPEND tested ${number})
     else()
-      list(APPEND faults "${suite}: ${name} does not begin with the number of a row")
+      list(APPEND faults "${suite}: ${name} does not begin with a row number")
     endif()
   endforeach()
 
@@ -72,5 +72,5 @@ check(paddle_row 61 "[0-9][0-9]")
 if(faults)
   list(REMOVE_DUPLICATES faults)
   list(JOIN faults "\n  " faults)
-  message(FATAL_ERROR "rows of facts:\n  ${faults}\n")
+  message(FATAL_ERROR "compatibility matrix:\n  ${faults}\n")
 endif()

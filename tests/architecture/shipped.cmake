@@ -1,4 +1,4 @@
-# Checks that each recipe in include/tessera/recipe is in the list that the conformance suite goes through, and nothing else.
+# Checks that the list of recipes for the conformance suite has each recipe of include/tessera/recipe, and nothing else.
 #   cmake -D ROOT=checkout -P shipped.cmake
 cmake_minimum_required(VERSION 3.24)
 file(GLOB headers ${ROOT}/include/tessera/recipe/*.hpp)
@@ -12,7 +12,7 @@ foreach(header IN LISTS headers)
     list(APPEND recipes ${name})
   endforeach()
 endforeach()
-list(REMOVE_ITEM recipes aliases_of)  # what a preset has of its recipe
+list(REMOVE_ITEM recipes aliases_of)  # the aliases of a preset, not a recipe
 
 file(READ ${ROOT}/tests/conformance/shipped.hpp text)
 string(REGEX MATCHALL "named<[a-z0-9_]+>{\"[a-z0-9_]+\"}" entries "${text}")
@@ -27,13 +27,13 @@ foreach(entry IN LISTS entries)
     list(APPEND faults "${CMAKE_MATCH_1} is listed twice")
   endif()
   if(NOT CMAKE_MATCH_1 IN_LIST recipes)
-    list(APPEND faults "${CMAKE_MATCH_1} is listed and no recipe")
+    list(APPEND faults "${CMAKE_MATCH_1} is listed but is not a recipe")
   endif()
   list(APPEND listed ${CMAKE_MATCH_1})
 endforeach()
 foreach(recipe IN LISTS recipes)
   if(NOT recipe IN_LIST listed)
-    list(APPEND faults "${recipe} is a recipe and not listed")
+    list(APPEND faults "${recipe} is a recipe but is not listed")
   endif()
 endforeach()
 if(NOT recipes)

@@ -1,6 +1,6 @@
-# Compiles all headers in one source, as strict users do: as each standard, with more warnings than the tests
-# have, without exceptions and run-time types, in orders that a seed shuffles, and behind macros which others are known
-# to define. What is instantiated is what unit/bare.cpp uses.
+# Compiles all headers in one source, as each C++ standard, with more warnings than the tests have, and without exceptions and
+# run-time type information. The order of the headers is shuffled by a seed; macros that other libraries define come first. The
+# source instantiates what unit/bare.cpp uses.
 #   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder [-D SEED=1] -P together.cmake
 cmake_minimum_required(VERSION 3.24)
 if(NOT DEFINED SEED)
@@ -9,10 +9,10 @@ endif()
 set(warnings -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold-style-cast -Wnon-virtual-dtor
              -Woverloaded-virtual -Wdouble-promotion -Wundef -Wextra-semi -Wcast-align -Wcast-qual -Wformat=2 -Wredundant-decls
              -Wunused -Wnull-dereference -Werror)
-# Not -Wuseless-cast: a cast of std::uint64_t to std::size_t does something on other machines.
+# Without -Wuseless-cast: a cast from std::uint64_t to std::size_t is needed on other machines.
 set(warnings_GNU -Wduplicated-cond -Wduplicated-branches -Wlogical-op -Wcast-align=strict)
 set(warnings_Clang -Wimplicit-fallthrough -Wthread-safety -Wheader-hygiene -Wnewline-eof -Wshadow-all -Wno-shadow-field-in-constructor)
-# Of Windows, X11, the BSDs and glibc of old, and <complex.h>. Qt's words can be switched off, and Apple's are for its own.
+# Macros of Windows, X11, the BSDs, old glibc and <complex.h>.
 set(macros near far interface IN OUT ERROR DELETE TRUE FALSE None Bool Status Success Always I _C _L _N _P _S _U _X _B linux unix
            nil YES NO PAGE_SIZE PAGE_MASK BLOCK_SIZE)
 set(macros_of_arguments min max assert CHECK LOG major minor makedev)
@@ -36,11 +36,11 @@ foreach(macro IN LISTS macros macros_of_arguments)
   if(macro IN_LIST macros_of_arguments)
     set(arguments "(...)")
   endif()
-  string(APPEND poison "#undef ${macro}\n#define ${macro}${arguments} + is a macro of others +\n")
+  string(APPEND poison "#undef ${macro}\n#define ${macro}${arguments} + is a macro of another library +\n")
   string(APPEND cure "#undef ${macro}\n")
 endforeach()
 
-# Writes a source that includes all headers, shuffled by the number of the order; that of order 0 has no macros.
+# Writes a source that includes all headers in a shuffled order. Order 0 has no macros.
 function(write_source source order)
   set(shuffled "")
   foreach(header IN LISTS headers)
@@ -57,7 +57,7 @@ function(write_source source order)
   endif()
 endfunction()
 
-file(WRITE ${SCRATCH}/every_header.hpp "// all are included before\n")
+file(WRITE ${SCRATCH}/every_header.hpp "// all headers are already included\n")
 set(family GNU)
 if(COMPILER MATCHES "clang")
   set(family Clang)

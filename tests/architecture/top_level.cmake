@@ -1,4 +1,4 @@
-# Checks that the top level holds what it may, and nothing else but dotfiles, build folders and what git ignores.
+# Checks the entries of the top level: the expected ones exist, and others are dotfiles, build folders or ignored by git.
 #   cmake -D ROOT=checkout -P top_level.cmake
 cmake_minimum_required(VERSION 3.24)
 set(allowed CMakeLists.txt LICENSE README.md bench examples include tests)

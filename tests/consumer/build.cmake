@@ -1,4 +1,4 @@
-# Builds and runs a program that uses tessera as its users do.
+# Builds and runs a program that uses tessera in its own project.
 #   cmake -D WAY=find_package|add_subdirectory|fetch_content -D TESSERA=checkout -D BUILD=its build folder
 #         -D SCRATCH=folder -D COMPILER=c++ -D GENERATOR=name -P build.cmake
 cmake_minimum_required(VERSION 3.24)
@@ -19,14 +19,14 @@ run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/project -B ${SCRATCH}/build -G
 run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
 run(${SCRATCH}/build/consumer)
 
-# What the program's project installs is its own: none of our headers and packages.
+# The project installs only its own program, no header and no package of tessera.
 run(${CMAKE_COMMAND} --install ${SCRATCH}/build --prefix ${SCRATCH}/of_consumer)
 file(GLOB_RECURSE found RELATIVE ${SCRATCH}/of_consumer ${SCRATCH}/of_consumer/*)
 if(NOT found STREQUAL "bin/consumer")
-  message(FATAL_ERROR "a project that uses tessera by ${WAY} installs '${found}', not its program alone")
+  message(FATAL_ERROR "a project that uses tessera by ${WAY} installs '${found}', not only its program")
 endif()
 
-# A component that does not exist is an error where it is required, and is said not to be there where it is optional.
+# An unknown component is an error if it is required, and is reported as missing if it is optional.
 if(WAY STREQUAL find_package)
   function(expect_for_component asked code words)
     file(WRITE ${SCRATCH}/component/CMakeLists.txt "cmake_minimum_required(VERSION 3.24)\nproject(component LANGUAGES NONE)
