@@ -21,6 +21,7 @@ function(declared_name line)
   endif()
   string(REGEX REPLACE "@@([^@]|@[^@])*@@ ?" "" line "${line}")
   string(REGEX REPLACE "(alignas|decltype|noexcept|explicit)\\([^()]*(\\([^()]*\\)[^()]*)*\\) ?" "" line "${line}")
+  string(REGEX REPLACE " = .*" " =" line "${line}")
   if(line MATCHES "^(class|struct|enum class|enum|union|concept|using) (${word})(.?)")
     set(found ${CMAKE_MATCH_2})
     if(NOT "${CMAKE_MATCH_3}" MATCHES "[<:]")  # a specialization, or a class of another namespace
