@@ -78,7 +78,7 @@ struct front_end {
   const char* subject;
   const char* reference;
 };
-constexpr front_end one_thread{"caching_allocator", "tessera_pytorch", "reference"};
+constexpr front_end thread_checked{"caching_allocator", "tessera_pytorch", "reference"};
 constexpr front_end with_mutex{"locked", "tessera_locked", "reference_with_mutex"};
 constexpr front_end arenas{"per_stream", "tessera_per_stream", "reference_with_mutex"};
 constexpr front_end no_statistics_no_streams{"caching_allocator", "stripped", ""};
@@ -96,11 +96,11 @@ struct row {
   bool in_lookups = false;         ///< divides the growth by that of `memory_alone` over the same arguments
 };
 constexpr row rows[] = {
-    {"operation of a recorded program", one_thread, "replay", "*", "ns_per_operation"},
+    {"operation of a recorded program", thread_checked, "replay", "*", "ns_per_operation"},
     {"operation of a recorded program", with_mutex, "replay", "*", "ns_per_operation"},
-    {"pair among 1000 live, mixed sizes", one_thread, "mixed_sizes", ""},
+    {"pair among 1000 live, mixed sizes", thread_checked, "mixed_sizes", ""},
     {"pair among 1000 live, mixed sizes", with_mutex, "mixed_sizes", ""},
-    {"pair, freed after seven more", one_thread, "freed_later", ""},
+    {"pair, freed after seven more", thread_checked, "freed_later", ""},
     {"pair, freed after seven more", with_mutex, "freed_later", ""},
     {"the same without statistics, streams", no_statistics_no_streams, "freed_later", ""},
     {"the same by handle", by_handle, "freed_later", ""},
@@ -109,34 +109,34 @@ constexpr row rows[] = {
     {"pair of each of 4, on own streams", with_mutex, "own_streams", "/4", "real_time"},
     {"allocated and freed by two threads", arenas, "producer_and_consumer", "", "real_time"},
     {"allocated and freed by two threads", with_mutex, "producer_and_consumer", "", "real_time"},
-    {"pair among 10^2 live", one_thread, "live", "/100"},
-    {"pair among 10^4 live", one_thread, "live", "/10000"},
-    {"pair among 10^6 live", one_thread, "live", "/1000000"},
-    {"pair among 10^2 fragments", one_thread, "cached", "/100"},
-    {"pair among 10^4 fragments", one_thread, "cached", "/10000"},
-    {"pair among 10^6 fragments", one_thread, "cached", "/1000000"},
-    {"pair on 1 stream", one_thread, "streams", "/1"},
-    {"pair on 256 streams in turn", one_thread, "streams", "/256"},
-    {"pair, freed at once, 1 KiB", one_thread, "hot_pair", "/1024"},
+    {"pair among 10^2 live", thread_checked, "live", "/100"},
+    {"pair among 10^4 live", thread_checked, "live", "/10000"},
+    {"pair among 10^6 live", thread_checked, "live", "/1000000"},
+    {"pair among 10^2 fragments", thread_checked, "cached", "/100"},
+    {"pair among 10^4 fragments", thread_checked, "cached", "/10000"},
+    {"pair among 10^6 fragments", thread_checked, "cached", "/1000000"},
+    {"pair on 1 stream", thread_checked, "streams", "/1"},
+    {"pair on 256 streams in turn", thread_checked, "streams", "/256"},
+    {"pair, freed at once, 1 KiB", thread_checked, "hot_pair", "/1024"},
     {"pair, freed at once, 1 KiB", with_mutex, "hot_pair", "/1024"},
-    {"pair, freed at once, 5 MiB", one_thread, "hot_pair", "/5242880"},
+    {"pair, freed at once, 5 MiB", thread_checked, "hot_pair", "/5242880"},
     {"pair, freed at once, 5 MiB", with_mutex, "hot_pair", "/5242880"},
-    {"heap requests per hit, 10^4 live", one_thread, "metadata", "/10000", "requests_per_hit", ""},
-    {"host bytes per live block, 10^2", one_thread, "metadata", "/100", "per_live", " B"},
-    {"host bytes per live block, 10^4", one_thread, "metadata", "/10000", "per_live", " B"},
-    {"host bytes per live block, 10^6", one_thread, "metadata", "/1000000", "per_live", " B"},
-    {"the same per block, half of them free", one_thread, "metadata", "/1000000", "per_block_half_free",
+    {"heap requests per hit, 10^4 live", thread_checked, "metadata", "/10000", "requests_per_hit", ""},
+    {"host bytes per live block, 10^2", thread_checked, "metadata", "/100", "per_live", " B"},
+    {"host bytes per live block, 10^4", thread_checked, "metadata", "/10000", "per_live", " B"},
+    {"host bytes per live block, 10^6", thread_checked, "metadata", "/1000000", "per_live", " B"},
+    {"the same per block, half of them free", thread_checked, "metadata", "/1000000", "per_block_half_free",
      " B"},
-    {"share kept with 1 of 100 live", one_thread, "metadata", "/1000000", "kept_with_1_of_100", ""},
-    {"footprint() over counted bytes", one_thread, "metadata", "/10000", "footprint_of_counted", ""},
-    {"growth, 10^2 to 10^6 live", one_thread, "live", "/1000000", "cpu_time", "-fold", "/100"},
-    {"growth, the same, in look-ups", one_thread, "live", "/1000000", "cpu_time", "", "/100", true},
-    {"growth, 10^2 to 10^6 live, warm", one_thread, "live_warm", "/1000000", "cpu_time", "-fold", "/100"},
-    {"growth, 10^2 to 10^6 fragments", one_thread, "cached", "/1000000", "cpu_time", "-fold", "/100"},
-    {"growth, the same, in look-ups", one_thread, "cached", "/1000000", "cpu_time", "", "/100", true},
-    {"growth, 10^2 to 10^6 fragments, warm", one_thread, "cached_warm", "/1000000", "cpu_time", "-fold",
+    {"share kept with 1 of 100 live", thread_checked, "metadata", "/1000000", "kept_with_1_of_100", ""},
+    {"footprint() over counted bytes", thread_checked, "metadata", "/10000", "footprint_of_counted", ""},
+    {"growth, 10^2 to 10^6 live", thread_checked, "live", "/1000000", "cpu_time", "-fold", "/100"},
+    {"growth, the same, in look-ups", thread_checked, "live", "/1000000", "cpu_time", "", "/100", true},
+    {"growth, 10^2 to 10^6 live, warm", thread_checked, "live_warm", "/1000000", "cpu_time", "-fold", "/100"},
+    {"growth, 10^2 to 10^6 fragments", thread_checked, "cached", "/1000000", "cpu_time", "-fold", "/100"},
+    {"growth, the same, in look-ups", thread_checked, "cached", "/1000000", "cpu_time", "", "/100", true},
+    {"growth, 10^2 to 10^6 fragments, warm", thread_checked, "cached_warm", "/1000000", "cpu_time", "-fold",
      "/100"},
-    {"growth, 1 to 256 streams", one_thread, "streams", "/256", "cpu_time", "-fold", "/1"},
+    {"growth, 1 to 256 streams", thread_checked, "streams", "/256", "cpu_time", "-fold", "/1"},
     {"growth, 1 to 4 threads, own streams", arenas, "own_streams", "/4", "real_time", "-fold", "/1"},
 };
 

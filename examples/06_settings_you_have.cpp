@@ -31,10 +31,10 @@ int main() try {
   using paddle =
       tessera::paddle<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_fraction_of_gpu_memory_to_use=0.4">;
   tessera::caching_allocator<paddle, tessera::simulated_device> pool;
-  tessera::collector garbage(pool, {.threshold = 64_MiB});
+  tessera::deferred_free_queue garbage(pool, {.threshold = 64_MiB});
   void* input = pool.allocate(30_MiB);
   void* const output = tessera::allocate_in_place(pool, input, 30_MiB);
-  garbage.collect(output, 30_MiB);  // kept, as there are not 64 MiB yet
+  garbage.push(output, 30_MiB);  // kept, as there are not 64 MiB yet
   std::printf("paddle, naive_best_fit: %3zu MiB reserved, of it live %zu\n", pool.now().reserved >> 20,
               pool.now().live >> 20);
 } catch (const std::exception& error) {

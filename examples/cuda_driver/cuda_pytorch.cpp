@@ -24,7 +24,7 @@ struct on_gpus {
     return {*through, number};
   }
   static auto make_allocator(auto device) {
-    return tessera::configured<tessera::pytorch_family, decltype(device), tessera::in_threads>(
+    return tessera::configured<tessera::pytorch_family, decltype(device), tessera::locked_front>(
         tessera::settings_from_environment<tessera::pytorch_family>(), std::move(device));
   }
 };

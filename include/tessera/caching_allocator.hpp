@@ -10,9 +10,9 @@
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/allocate_calls.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/caller_mistake.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/detail/get_memory.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/detail/hooks.hpp>
@@ -34,8 +34,9 @@ namespace tessera {
 /// It owns its provider, stays where it is, and gives every segment back when it ends, with what is live there, of which a
 /// leak_checked [adaptor/leak_checked.hpp] tells. One thread at a time may use it, which a one_thread checks.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provider, Observer, Counting>> {
-  using calls = allocate_calls<caching_allocator>;
+class caching_allocator
+    : public detail::common_calls<caching_allocator<Recipe, Provider, Observer, Counting>> {
+  using calls = detail::common_calls<caching_allocator>;
   static_assert(check_policies<Recipe>() && check_provider<Recipe, Provider>());
 
  public:
@@ -43,7 +44,7 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   explicit caching_allocator(Provider device, policies<Recipe> chosen = {}, Observer observer = {})
       : policies_(std::move(chosen)), machine_(std::move(device), std::move(observer)) {}
 
-  // allocate, and the calls that take an alignment, are in allocate_calls.hpp.
+  // allocate, and the calls that take an alignment, are in facade.hpp.
   using calls::try_allocate, calls::deallocate, calls::record_stream;
   /// Serves a request of `bytes` on `stream`; null of 0 bytes, and where allocate throws.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
@@ -59,17 +60,18 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   /// Takes a block back, for reuse once a later call finds the streams recorded for it past this one. Null is ignored.
   ///   Requires:  an address that this allocator handed out and did not get back since; else the program ends
   void deallocate(void* p) noexcept {
-    if (p != nullptr && !try_deallocate(p)) refuse_address(introspect(), "deallocate", p);
+    if (p != nullptr && !try_deallocate(p)) detail::refuse_address(introspect(), "deallocate", p);
   }
   ///   Requires:  also that `bytes` is what was requested
   void deallocate(void* p, std::size_t bytes) noexcept {
     const detail::block* const live = machine_.find_live(p);
-    if (live != nullptr && live->facts.requested != bytes) refuse_size(introspect(), "deallocate", p, bytes);
+    if (live != nullptr && live->facts.requested != bytes)
+      detail::refuse_size(introspect(), "deallocate", p, bytes);
     deallocate(p);
   }
   ///   Requires:  a handle that this allocator gave and did not get back since; not all others are noticed
   void deallocate(handle h) noexcept {
-    if (h && !settle(machine_.take_back(*h.block()))) refuse_handle("deallocate");
+    if (h && !settle(machine_.take_back(*h.block()))) detail::refuse_handle("deallocate");
   }
   /// The same as deallocate, but an address that is not a live block's changes nothing and gives false.
   [[nodiscard]] bool try_deallocate(void* p) noexcept { return settle(machine_.take_back(p)); }
@@ -102,11 +104,11 @@ class caching_allocator : public allocate_calls<caching_allocator<Recipe, Provid
   ///              that does not exist, and where host memory ran out
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     detail::block* const live = machine_.find_live(p);
-    if (live == nullptr && p != nullptr) refuse_address(introspect(), "record_stream", p);
+    if (live == nullptr && p != nullptr) detail::refuse_address(introspect(), "record_stream", p);
     return note_use(machine_, policies_.streams, live, stream);
   }
   [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept {
-    if (h && !h.block()->is_by_handle()) refuse_handle("record_stream");
+    if (h && !h.block()->is_by_handle()) detail::refuse_handle("record_stream");
     return note_use(machine_, policies_.streams, h.block(), stream);
   }
   /// The same, but an address that is not a live block's gives false, too.

@@ -15,8 +15,7 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/detail/by_visit.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/family.hpp>
@@ -24,72 +23,100 @@
 
 namespace tessera {
 
-/// Says that one thread at a time uses an allocator; adaptor/locked.hpp and adaptor/per_stream.hpp have others to say.
-struct in_one_thread {
+/// Makes `configured` a caching_allocator, for one thread at a time.
+struct unlocked_front {
   template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
   using allocator = caching_allocator<Recipe, Provider, Observer, Counting>;
 };
 
-/// The allocator of one recipe of a family. A `Front` that says so reads more from the settings than the recipe does.
+namespace detail {
+
+/// The allocator of one recipe of a family. A front end that has settings of its own reads them from the same settings.
 template <typename Recipe, typename Front, typename Pool>
-struct chosen_front {
+struct recipe_front {
   using recipe = Recipe;
   Pool pool;
-  chosen_front(auto device, const auto& chosen, auto observer)
-      : pool(std::move(device), Recipe::configured(chosen), std::move(observer)) {}
-  chosen_front(auto device, const auto& chosen, auto observer)
-    requires requires { Front::configured(chosen); }
-      : pool(std::move(device), Recipe::configured(chosen), std::move(observer), Front::configured(chosen)) {}
+  recipe_front(auto device, const auto& settings, auto observer)
+      : pool(std::move(device), Recipe::configured(settings), std::move(observer)) {}
+  recipe_front(auto device, const auto& settings, auto observer)
+    requires requires { Front::options_from(settings); }
+      : pool(std::move(device), Recipe::configured(settings), std::move(observer),
+             Front::options_from(settings)) {}
 };
-/// Stands for a recipe that the provider has not what it needs for.
+/// Placeholder for a recipe that the provider cannot support.
 template <std::size_t>
 struct no_front {};
 
-template <std::size_t At, typename Family, device_provider Provider, typename Front, event_observer Observer,
-          typename Counting>
+template <std::size_t Index, typename Family, device_provider Provider, typename Front,
+          event_observer Observer, typename Counting>
 struct front_at {
-  using type = no_front<At>;
+  using type = no_front<Index>;
 };
-template <std::size_t At, typename Family, device_provider Provider, typename Front, event_observer Observer,
-          typename Counting>
-  requires provider_for<Provider, typename Family::template recipe_at<At>>
-struct front_at<At, Family, Provider, Front, Observer, Counting> {
-  using recipe = typename Family::template recipe_at<At>;
+template <std::size_t Index, typename Family, device_provider Provider, typename Front,
+          event_observer Observer, typename Counting>
+  requires provider_for<Provider, typename Family::template recipe_at<Index>>
+struct front_at<Index, Family, Provider, Front, Observer, Counting> {
+  using recipe = typename Family::template recipe_at<Index>;
   using type =
-      chosen_front<recipe, Front, typename Front::template allocator<recipe, Provider, Observer, Counting>>;
+      recipe_front<recipe, Front, typename Front::template allocator<recipe, Provider, Observer, Counting>>;
 };
 template <typename Family, device_provider Provider, typename Front, event_observer Observer,
-          typename Counting, std::size_t... At>
-auto any_front(std::index_sequence<At...>)
+          typename Counting, std::size_t... Index>
+auto any_front(std::index_sequence<Index...>)
     -> std::variant<std::monostate,
-                    typename front_at<At, Family, Provider, Front, Observer, Counting>::type...>;
+                    typename front_at<Index, Family, Provider, Front, Observer, Counting>::type...>;
 
-/// The first recipe that a provider has what it needs for.
-template <typename Family, device_provider Provider, std::size_t... At>
-consteval std::size_t first_served(std::index_sequence<At...>) {
+/// Calls f(holder) for the alternative in use of a variant, which holds an allocator. `First` is the type of one holder.
+template <typename First, typename Variant, typename F>
+decltype(auto) visit_pool(Variant& pools, F f) {
+  using result = decltype(f(std::declval<First&>()));
+  return std::visit(
+      [&f](auto& in) -> result {
+        if constexpr (requires { in.pool; }) {
+          return f(in);
+        } else {
+          fatal("configured: there is no allocator");
+        }
+      },
+      pools);
+}
+
+/// The first recipe that a provider supports.
+template <typename Family, device_provider Provider, std::size_t... Index>
+consteval std::size_t first_supported(std::index_sequence<Index...>) {
+  constexpr bool supported[] = {provider_for<Provider, typename Family::template recipe_at<Index>>...};
   std::size_t index = 0;
-  (void)((provider_for<Provider, typename Family::template recipe_at<At>> || (++index, false)) || ...);
+  while (index < sizeof...(Index) && !supported[index]) ++index;
   return index;
 }
 
-/// An allocator whose settings are read when the program runs, and choose its recipe in a family: the same decisions as
-/// the `Front` of that recipe, for a branch at each call.
+}  // namespace detail
+
+/// An allocator whose settings are read at run time. They choose the recipe in a family; its decisions are those of that
+/// recipe's allocator.
 ///
-///     const tessera::config::torch_npu_settings said{.expandable_segments = true};
-///     tessera::configured<tessera::torch_npu_family, tessera::simulated_device> tuned(said);
+/// Choose it where users set the allocator by an environment variable or a file. `Front` says which kind of allocator it is:
+/// unlocked_front, locked_front or per_stream_front.
+///
+///     const tessera::config::torch_npu_settings settings{.expandable_segments = true};
+///     tessera::configured<tessera::torch_npu_family, tessera::simulated_device> tuned(settings);
 ///     tuned.deallocate(tuned.allocate(5_MiB));
-///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // and not expandable_segments
+///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // without expandable_segments
 ///       std::printf("%.*s\n", static_cast<int>(refused->rule.size()), refused->rule.data());
+///
+///   Cost:  a branch at each call
 template <typename Family, device_provider Provider, typename Front, event_observer Observer,
           typename Counting>
-class configured : public by_visit<configured<Family, Provider, Front, Observer, Counting>> {
+class configured : public detail::facade<configured<Family, Provider, Front, Observer, Counting>> {
+  using interface = detail::facade<configured>;
+
  public:
   using settings_type = typename Family::settings;
   using grammar = typename Family::grammar;
 
-  ///   Throws:  config::bad_setting where the provider has not what the recipe needs
-  explicit configured(const settings_type& chosen, Provider device = Provider{}, Observer observer = {})
-      : settings_(chosen) {
+  ///   Throws:  config::bad_setting if the provider does not support the recipe
+  explicit configured(const settings_type& settings, Provider device = Provider{}, Observer observer = {})
+      : settings_(settings) {
     make(indices{}, device, observer);
   }
   configured(const configured&) = delete;
@@ -101,75 +128,69 @@ class configured : public by_visit<configured<Family, Provider, Front, Observer,
     return visit([](const auto& pool) { return pool.statistics().all; });
   }
   [[nodiscard]] const settings_type& settings() const noexcept { return settings_; }
-  /// Takes other settings over, for all that is decided from now on, unless one of them differs that cannot change any
-  /// more: it would choose another recipe, or no policy of this one reads it.
-  ///   Requires:  settings that a text could say; one thread at a time to call it, whoever allocates meanwhile
-  ///   Returns:   the error that names that key, and nothing has changed; or nothing
+  /// Replaces the settings for all later decisions. Refuses a change that would choose another recipe, or that no policy of
+  /// this recipe reads.
+  ///   Requires:  settings that a text could express; one thread at a time, while others may allocate
+  ///   Returns:   nothing, or the error, which names the refused key; then nothing has changed
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
-    return visit_front([&](auto& in) { return change_in(in, wanted); });
+    return detail::visit_pool<first_holder>(pool_, [&](auto& in) { return change_in(in, wanted); });
   }
-  /// The same for a text; what it does not name is at its default then, as in PyTorch.
+  /// The same for a text. Keys that it does not name return to their defaults, as in PyTorch.
   [[nodiscard]] std::optional<config::setting_error> change(std::string_view text) noexcept {
     const auto parsed = config::parse<grammar>(text);
     if (const auto* const error = std::get_if<config::setting_error>(&parsed)) return *error;
     return change(std::get<settings_type>(parsed));
   }
 
-  /// Calls f with the allocator that was chosen; f must return the same type for each.
+  /// Calls f(allocator) with the one that was chosen. `f` returns the same type for each.
   template <typename F>
   decltype(auto) visit(F f) {
-    return visit_front([&f](auto& in) -> decltype(auto) { return f(in.pool); });
+    return enter(*this, f);
   }
   template <typename F>
   decltype(auto) visit(F f) const {
-    return const_cast<configured&>(*this).visit_front(
-        [&f](const auto& in) -> decltype(auto) { return f(in.pool); });
+    return enter(*this, f);
   }
 
  private:
-  using indices = std::make_index_sequence<Family::count>;
-  using any = decltype(any_front<Family, Provider, Front, Observer, Counting>(indices{}));
-  static constexpr std::size_t first = first_served<Family, Provider>(indices{});
-  static_assert(first < Family::count, "configured: the provider serves no recipe of the family");
-
-  /// Out of line, as g++ else warns of what allocators that are not chosen have not initialized.
-  template <std::size_t... At>
-  [[gnu::noinline]] void make(std::index_sequence<At...>, Provider& device, Observer& observer) {
-    const std::size_t wanted = Family::index_for(settings_);
-    (void)((wanted == At && (make_one<At>(device, observer), true)) || ...);
+  friend interface;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& f) {
+    return detail::visit_pool<std::conditional_t<std::is_const_v<Me>, const first_holder, first_holder>>(
+        me.pool_, [&f](auto& in) -> decltype(auto) { return f(in.pool); });
   }
-  template <std::size_t At>
-  void make_one(Provider& device, Observer& observer) {
-    using recipe = typename Family::template recipe_at<At>;
+
+  using indices = std::make_index_sequence<Family::count>;
+  using any = decltype(detail::any_front<Family, Provider, Front, Observer, Counting>(indices{}));
+  static constexpr std::size_t first = detail::first_supported<Family, Provider>(indices{});
+  static_assert(first < Family::count, "configured: the provider supports no recipe of the family");
+  using first_holder = std::variant_alternative_t<first + 1, any>;
+
+  // Not inlined: g++ would warn that the allocators of other recipes are not initialized.
+  template <std::size_t... Index>
+  [[gnu::noinline]] void make(std::index_sequence<Index...>, Provider& device, Observer& observer) {
+    const std::size_t wanted = Family::index_for(settings_);
+    (void)((wanted == Index && make_one<Index>(device, observer)) || ...);
+  }
+  template <std::size_t Index>
+  bool make_one(Provider& device, Observer& observer) {
+    using recipe = typename Family::template recipe_at<Index>;
     if constexpr (provider_for<Provider, recipe>) {
-      pool_.template emplace<At + 1>(std::move(device), settings_, std::move(observer));
+      pool_.template emplace<Index + 1>(std::move(device), settings_, std::move(observer));
     } else {
       raise(config::bad_setting(grammar::name, {{},
                                                 {},
-                                                "it has not what these settings need",
+                                                "it does not support these settings",
                                                 0,
                                                 config::error_code::excluded_by,
                                                 "the provider"}));
     }
+    return true;
   }
 
-  template <typename F>
-  decltype(auto) visit_front(F f) {
-    using result = decltype(f(std::get<first + 1>(pool_)));
-    return std::visit(
-        [&f](auto& in) -> result {
-          if constexpr (requires { in.pool; }) {
-            return f(in);
-          } else {
-            fatal("configured: there is no allocator");
-          }
-        },
-        pool_);
-  }
-
-  template <typename Chosen>
-  std::optional<config::setting_error> change_in(Chosen& in, const settings_type& wanted) noexcept {
-    using recipe = typename Chosen::recipe;
+  template <typename Holder>
+  std::optional<config::setting_error> change_in(Holder& in, const settings_type& wanted) noexcept {
+    using recipe = typename Holder::recipe;
     const std::size_t index = Family::index_for(settings_);
     const bool same_recipe = Family::index_for(wanted) == index;
     std::optional<config::setting_error> refused;
@@ -187,7 +208,7 @@ class configured : public by_visit<configured<Family, Provider, Front, Observer,
       }
     }
     if (refused || !same_recipe) return refused;
-    for_each_settings(in.pool, [&](auto& chosen) { chosen = recipe::configured(wanted); });
+    in.pool.with_settings([&](auto& policies) { policies = recipe::configured(wanted); });
     settings_ = wanted;
     return {};
   }
@@ -196,9 +217,9 @@ class configured : public by_visit<configured<Family, Provider, Front, Observer,
   any pool_;
 };
 
-/// What a family's settings are in an environment variable; without a name, in those that its system reads. What is not
-/// set is at its default.
-///   Throws:  config::bad_setting where a setting is refused
+/// Reads a family's settings from an environment variable; without a name, from those that its system reads. Settings that
+/// are absent have their defaults.
+///   Throws:  config::bad_setting if a setting is refused
 template <typename Family, std::same_as<const char*>... Variable>
   requires(sizeof...(Variable) <= 1)
 [[nodiscard]] typename Family::settings settings_from_environment(Variable... variable) {
@@ -210,21 +231,21 @@ template <typename Family, std::same_as<const char*>... Variable>
   return std::get<typename Family::settings>(read);
 }
 
-/// An allocator of a family under them, as in
+/// Makes a configured allocator from an environment variable, such as
 /// from_environment<torch_npu_family, simulated_device>("PYTORCH_NPU_ALLOC_CONF").
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     using namespace tessera;
-///     auto shared = from_environment<pytorch_family, simulated_device, in_threads>();  // PYTORCH_CUDA_ALLOC_CONF
+///     auto shared = from_environment<pytorch_family, simulated_device, locked_front>();  // PYTORCH_CUDA_ALLOC_CONF
 ///     shared.deallocate(shared.allocate(5_MiB));
 ///
-///   Throws:  config::bad_setting where a setting is refused
-template <typename Family, device_provider Provider, typename Front = in_one_thread>
+///   Throws:  config::bad_setting if a setting is refused
+template <typename Family, device_provider Provider, typename Front = unlocked_front>
 [[nodiscard]] configured<Family, Provider, Front> from_environment(const char* variable,
                                                                    Provider device = Provider{}) {
   return configured<Family, Provider, Front>(settings_from_environment<Family>(variable), std::move(device));
 }
-template <typename Family, device_provider Provider, typename Front = in_one_thread>
+template <typename Family, device_provider Provider, typename Front = unlocked_front>
 [[nodiscard]] configured<Family, Provider, Front> from_environment(Provider device = Provider{}) {
   return configured<Family, Provider, Front>(settings_from_environment<Family>(), std::move(device));
 }

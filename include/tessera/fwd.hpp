@@ -70,13 +70,13 @@ template <typename Recipe, device_provider Provider,
           template <typename, device_provider, event_observer, typename> typename Front = locked,
           event_observer Observer = ignore_events, typename Counting = count_everything>
 class per_device;
-struct in_one_thread;
-template <typename Family, device_provider Provider, typename Front = in_one_thread,
+struct unlocked_front;
+template <typename Family, device_provider Provider, typename Front = unlocked_front,
           event_observer Observer = ignore_events, typename Counting = count_everything>
 class configured;
 template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
           typename Counting = count_everything>
-class retiring;
+class background_reclaiming;
 template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
           typename Counting = count_everything>
 class guarded;

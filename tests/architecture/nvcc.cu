@@ -79,11 +79,11 @@ bool serves_composed() {
 
 /// Configured allocators, an allocator for two devices, and the functions for tools.
 bool serves_tools() {
-  configured<pytorch_family, simulated_device, in_threads, history<>> chosen(config::pytorch_settings{});
+  configured<pytorch_family, simulated_device, locked_front, history<>> chosen(config::pytorch_settings{});
   const bool limits = set_memory_fraction(chosen, 0.5) && memory_fraction(chosen) == 0.5;
   chosen.deallocate(chosen.allocate(5_MiB));
   std::size_t blocks = 0;
-  for_each_allocator(chosen, [&blocks](auto& one, std::size_t) {
+  chosen.for_each_allocator([&blocks](auto& one) {
     for_each_block(one, [&blocks](const segment_view&, const block_view&) { ++blocks; });
   });
   const trace::snapshot taken = trace::capture(chosen);

@@ -19,7 +19,7 @@
 #include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/interop/pluggable.hpp>
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/observe/history.hpp>
@@ -55,11 +55,11 @@ struct in_three_threads : made_of_a_device<Pool> {
 template <typename Pool>
 struct patient {
   static constexpr std::uint64_t threads = 3;
-  retrying<Pool> pool{std::chrono::milliseconds(1), of(room)};
+  waiting<Pool> pool{std::chrono::milliseconds(1), of(room)};
 };
 struct under_settings {
   static constexpr std::uint64_t threads = 3;
-  configured<pytorch_family, device_type, in_streams> pool{{}, of(room)};
+  configured<pytorch_family, device_type, per_stream_front> pool{{}, of(room)};
 };
 struct for_the_host {
   static constexpr std::uint64_t threads = 3;
@@ -83,7 +83,7 @@ using pools = testing::Types<
     in_three_threads<locked<stitched, device_type>>, in_three_threads<locked<cuda_async, device_type>>,
     in_three_threads<per_stream<pytorch<>, device_type>>,
     in_three_threads<per_stream<pytorch_expandable, device_type>>,
-    in_three_threads<retiring<pytorch<>, device_type>>, patient<locked<pytorch<>, device_type>>,
+    in_three_threads<background_reclaiming<pytorch<>, device_type>>, patient<locked<pytorch<>, device_type>>,
     patient<per_stream<pytorch<>, device_type>>, under_settings, for_the_host, in_a_copy>;
 TYPED_TEST_SUITE(callbacks_in_threads, pools);
 
@@ -107,8 +107,8 @@ struct all_that_is_allowed {
     (void)pool.statistics();
     pool.reset_peak_statistics();
     EXPECT_GT(pool.failure(1_GiB).report().wanted, 0u);
-    for_each_settings(pool, [](auto& settings) { settings.growth.most = unlimited; });
-    with_device_of(pool, [](auto& device) { EXPECT_GT(device.capacity(), 0u); });
+    pool.with_settings([](auto& settings) { settings.growth.most = unlimited; });
+    pool.with_device([](auto& device) { EXPECT_GT(device.capacity(), 0u); });
     EXPECT_TRUE(self.calls++ > 0 || pool.on_pressure(&second, context));
     self.calls % 2 == 0 ? pool.trim() : pool.trim(40_MiB);
     return true;
@@ -147,12 +147,12 @@ TYPED_TEST(callbacks_in_threads, use_the_allocator_under_pressure) {
 TEST(callbacks_in_threads, a_collector_frees_under_pressure) {
   const watchdog guard("a collector is flushed under pressure");
   locked<pytorch<>, device_type> pool{of(100_MiB)};
-  collector garbage(pool, {.threshold = unlimited});
-  for (int i = 0; i < 3; ++i) garbage.collect(pool.allocate(30_MiB), 30_MiB);
+  deferred_free_queue garbage(pool, {.threshold = unlimited});
+  for (int i = 0; i < 3; ++i) garbage.push(pool.allocate(30_MiB), 30_MiB);
   ASSERT_TRUE(pool.on_pressure(
       [](void* context) noexcept {
         auto& kept = *static_cast<decltype(garbage)*>(context);
-        const bool any = kept.gathered() > 0;
+        const bool any = kept.queued_bytes() > 0;
         kept.flush();
         return any;
       },
@@ -165,7 +165,7 @@ TEST(callbacks_in_threads, a_collector_frees_under_pressure) {
 TEST(callbacks_in_threads, a_round_wakes_its_worker) {
   const watchdog guard("a round wakes its worker");
   struct rounds {
-    round_worker worker{&one, this, std::chrono::microseconds(0)};
+    detail::round_worker worker{&one, this, std::chrono::microseconds(0)};
     std::atomic<int> made{0};
     static bool one(void* context) noexcept {
       auto& self = *static_cast<rounds*>(context);
@@ -190,16 +190,16 @@ TEST(callbacks_in_threads, a_function_given_a_device_for_many_threads_uses_the_a
   const auto memory = [] { return host_pinned({.capacity = 64_MiB, .pin = host_pinned::pinning::never}); };
   use(locked<pytorch<>, host_pinned>{memory()});
   use(per_stream<pytorch<>, host_pinned>{memory()});
-  use(retiring<pytorch<>, host_pinned>{memory()});
+  use(background_reclaiming<pytorch<>, host_pinned>{memory()});
 }
 
 TEST(callbacks_in_threads, a_function_under_one_lock_takes_those_behind_it) {
   const watchdog guard("with_device within with_settings");
   const auto use = [](auto&& pool) {
     std::size_t seen = 0;
-    pool.enter_each([&](auto& inner) { inner.trim(), ++seen; });  // which calls the device
+    pool.for_each_allocator([&](auto& inner) { inner.trim(), ++seen; });  // which calls the device
     pool.deallocate(pool.allocate(5_MiB));
-    pool.enter_each([&](auto& inner) {
+    pool.for_each_allocator([&](auto& inner) {
       pool.with_device([&](auto& device) { seen += device.used(); });
       inner.trim();
     });
@@ -248,13 +248,13 @@ class callbacks_in_threads_death : public testing::Test {
   static void meddle(void (*use)(void* pool)) {
     const watchdog guard("a sink uses its allocator", std::chrono::seconds(60));
     Pool pool{of(room)};
-    for_each_observer(pool, [&](meddling& observer, std::size_t) { observer = {use, &pool}; });
+    pool.with_observer([&](meddling& observer) { observer = {use, &pool}; });
     pool.deallocate(pool.allocate(1000));
     pool.trim();
   }
   template <typename Pool>
   static void expect_that_no_sink_uses() {
-    constexpr const char* rule = "a sink must not use the allocator that tells it";
+    constexpr const char* rule = "an observer must not use the allocator that calls it";
     EXPECT_DEATH(meddle<Pool>([](void* p) { (void)static_cast<Pool*>(p)->try_allocate(1); }), rule);
     EXPECT_DEATH(meddle<Pool>([](void* p) { (void)static_cast<Pool*>(p)->try_allocate(1, stream_id{2}); }),
                  rule);
@@ -276,10 +276,10 @@ TEST_F(callbacks_in_threads_death, no_sink_uses_its_allocator) {
   expect_that_no_sink_uses<caching_allocator<pytorch<>, device_type, meddling>>();
   expect_that_no_sink_uses<locked<pytorch<>, device_type, meddling>>();
   expect_that_no_sink_uses<per_stream<pytorch<>, device_type, meddling>>();
-  EXPECT_DEATH((meddle<retiring<pytorch<>, device_type, meddling>>([](void* p) {
-                 (void)static_cast<retiring<pytorch<>, device_type, meddling>*>(p)->now();
+  EXPECT_DEATH((meddle<background_reclaiming<pytorch<>, device_type, meddling>>([](void* p) {
+                 (void)static_cast<background_reclaiming<pytorch<>, device_type, meddling>*>(p)->now();
                })),
-               "a sink must not use the allocator that tells it");
+               "an observer must not use the allocator that calls it");
 }
 
 /// Something that asks an allocator that is made later.
@@ -306,7 +306,7 @@ void let_a_clock_ask() {
   (void)pool.try_allocate(1);
 }
 TEST_F(callbacks_in_threads_death, no_clock_of_a_history_uses_the_allocator) {
-  EXPECT_DEATH(let_a_clock_ask(), "a sink must not use the allocator that tells it");
+  EXPECT_DEATH(let_a_clock_ask(), "an observer must not use the allocator that calls it");
 }
 
 template <typename Pool>
@@ -314,12 +314,13 @@ void expect_rules_of(auto expect) {
   expect([](Pool& pool, auto f) { pool.with_settings(f); }, "with_settings: the function must not use");
   expect([](Pool& pool, auto f) { pool.with_observer(f); }, "with_observer: the function must not use");
   expect([](Pool& pool, auto f) { pool.with_device(f); }, "with_device: .* must not use");
-  expect([](Pool& pool, auto f) { pool.enter_each(f); }, "enter_each: the function must not use");
+  expect([](Pool& pool, auto f) { pool.for_each_allocator(f); },
+         "for_each_allocator: the function must not use");
 }
 TEST_F(callbacks_in_threads_death, no_function_uses_the_allocator_that_is_locked) {
   using one = locked<pytorch<>, device_type>;
   using many = per_stream<pytorch<>, device_type>;
-  using background = retiring<pytorch<>, device_type>;
+  using background = background_reclaiming<pytorch<>, device_type>;
   expect_rules_of<one>([](auto lend, const char* rule) { expect_that_nobody_uses<one>(lend, rule); });
   expect_rules_of<many>([](auto lend, const char* rule) { expect_that_nobody_uses<many>(lend, rule); });
   expect_that_nobody_uses<background>([](background& pool, auto f) { pool.with_device(f); },

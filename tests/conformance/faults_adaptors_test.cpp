@@ -59,7 +59,7 @@ struct checked_and_timed {
 };
 struct without_patience {
   explicit without_patience(watched_device& device) : pool(std::chrono::milliseconds(0), shared(device)) {}
-  retrying<locked<paddle_auto_growth, shared>> pool;
+  waiting<locked<paddle_auto_growth, shared>> pool;
 };
 /// The calls of a driver's pool, where the stream that frees is another one now and then.
 struct driver {

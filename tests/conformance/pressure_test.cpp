@@ -67,9 +67,9 @@ TYPED_TEST(pressure, is_met_by_lanes_whose_blocks_other_streams_use) {
   for (const std::size_t percent : percents) {
     const std::size_t capacity = source.peak_live() / 100 * percent;
     const outcome one = on<caching_allocator<TypeParam, provider_ref<simulated_device>>>(source, capacity);
-    const outcome lanes = on<per_stream<TypeParam, provider_ref<simulated_device>>>(source, capacity);
-    EXPECT_LE(lanes.failures, one.failures) << percent << " % of peak live";
-    EXPECT_LE(lanes.refused, one.refused + one.refused / 10) << percent << " % of peak live";
+    const outcome arenas = on<per_stream<TypeParam, provider_ref<simulated_device>>>(source, capacity);
+    EXPECT_LE(arenas.failures, one.failures) << percent << " % of peak live";
+    EXPECT_LE(arenas.refused, one.refused + one.refused / 10) << percent << " % of peak live";
   }
 }
 

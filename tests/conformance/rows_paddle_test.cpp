@@ -16,6 +16,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/interop/in_place.hpp>
+#include <tessera/interop/paddle.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -434,7 +435,7 @@ TEST(paddle_row, n30_best_fit_in_one_region_cuts_from_the_low_end_and_merges_all
   pool.deallocate(first);
 }
 
-using retrying_pool = retrying<locked<paddle_auto_growth, simulated_device>>;
+using retrying_pool = waiting<locked<paddle_auto_growth, simulated_device>>;
 
 TEST(paddle_row, n31_four_threads_that_wait_for_the_same_memory_all_get_it) {
   retrying_pool pool(60s, device_of(1_MiB));
@@ -572,20 +573,20 @@ TEST(paddle_row, n42_garbage_is_freed_together_at_a_threshold_at_once_or_never) 
   auto pool = auto_growth({});
   const std::size_t most = 6 * 1_GiB / 10, rest = 1_GiB - most;
   {
-    collector garbage(pool, {.threshold = 1_GiB});
-    garbage.collect(pool.allocate(most), most);
+    deferred_free_queue garbage(pool, {.threshold = 1_GiB});
+    garbage.push(pool.allocate(most), most);
     EXPECT_EQ(pool.now().requested, most);
-    garbage.collect(pool.allocate(rest), rest);
+    garbage.push(pool.allocate(rest), rest);
     EXPECT_EQ(pool.now().requested, 0u);
-    EXPECT_EQ(garbage.gathered(), 0u);
+    EXPECT_EQ(garbage.queued_bytes(), 0u);
   }
-  collector at_once(pool, {.threshold = paddle_settings{}.garbage_threshold});
+  deferred_free_queue at_once(pool, {.threshold = paddle_settings{}.garbage_threshold});
   for (int i = 0; i < 3; ++i) {
-    at_once.collect(pool.allocate(1), 1);
+    at_once.push(pool.allocate(1), 1);
     EXPECT_EQ(pool.now().live, 0u);
   }
-  collector never(pool, {.threshold = unlimited});
-  never.collect(pool.allocate(2_GiB), 2_GiB);
+  deferred_free_queue never(pool, {.threshold = unlimited});
+  never.push(pool.allocate(2_GiB), 2_GiB);
   EXPECT_EQ(pool.now().requested, 2_GiB);
 }
 

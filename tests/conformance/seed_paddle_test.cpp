@@ -90,8 +90,8 @@ TYPED_TEST(seed_paddle, a_limit_is_an_error_though_the_device_has_room_whichever
 
 /// What becomes of garbage under the flags.
 template <typename Pool>
-collector<Pool> collecting(Pool& pool, const paddle_settings& said, stream_id stream = {}) {
-  return collector<Pool>(pool, collection_of(said, stream));
+deferred_free_queue<Pool> collecting(Pool& pool, const paddle_settings& said, stream_id stream = {}) {
+  return deferred_free_queue<Pool>(pool, deferred_free_options_of(said, stream));
 }
 TYPED_TEST(seed_paddle, garbage_is_freed_at_once_or_a_gibibyte_at_a_time_or_never) {
   TypeParam place;
@@ -99,19 +99,19 @@ TYPED_TEST(seed_paddle, garbage_is_freed_at_once_or_a_gibibyte_at_a_time_or_neve
   constexpr std::size_t half = 512_MiB;  // what a variable counts as
   {
     auto at_once = collecting(pool, paddle_flags<"FLAGS_eager_delete_tensor_gb=0">);
-    at_once.collect(pool.allocate(1_MiB), 1);
+    at_once.push(pool.allocate(1_MiB), 1);
     EXPECT_EQ(live(pool), 0u);
   }
   {
     auto by_the_gibibyte = collecting(pool, paddle_flags<"FLAGS_eager_delete_tensor_gb=1">);
-    by_the_gibibyte.collect(pool.allocate(1_MiB), half);
+    by_the_gibibyte.push(pool.allocate(1_MiB), half);
     EXPECT_EQ(live(pool), 1_MiB);
-    by_the_gibibyte.collect(pool.allocate(1_MiB), half);
+    by_the_gibibyte.push(pool.allocate(1_MiB), half);
     EXPECT_EQ(live(pool), 0u);
   }
   {
     auto never = collecting(pool, paddle_flags<"FLAGS_eager_delete_tensor_gb=-1">);
-    for (int i = 0; i < 5; ++i) never.collect(pool.allocate(1_MiB), half);
+    for (int i = 0; i < 5; ++i) never.push(pool.allocate(1_MiB), half);
     EXPECT_EQ(live(pool), 5_MiB);
   }
   EXPECT_EQ(live(pool), 0u) << "the collector's end frees all";
@@ -126,15 +126,15 @@ TYPED_TEST(seed_paddle, slow_deletion_waits_for_the_stream_and_fast_deletion_doe
   place.finish();
   place.hold();
   place.read(place.copies, read, 2_MiB, 6);
-  fast.collect(pool.allocate(1_MiB), 1_MiB);
+  fast.push(pool.allocate(1_MiB), 1_MiB);
   EXPECT_EQ(live(pool), 2_MiB);
-  slow.collect(read, 2_MiB);
+  slow.push(read, 2_MiB);
   EXPECT_EQ(live(pool), 2_MiB);
   void* const next = pool.allocate(2_MiB);
   EXPECT_NE(next, read);
   place.write(place.compute, next, 2_MiB, 7);
   place.let_go();
-  slow.retire();
+  slow.poll();
   EXPECT_EQ(live(pool), 2_MiB) << "that of the next one";
   EXPECT_TRUE(place.is_good());
 }

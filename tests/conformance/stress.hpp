@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/detail/sums.hpp>
 #include <tessera/interop/in_place.hpp>
 #include <tessera/observe/capture.hpp>
@@ -82,14 +82,14 @@ struct subject {
 template <typename Pool>
 tessera::pool_statistics books_of(Pool& pool) {
   tessera::pool_statistics sum;
-  tessera::for_each_front(pool,
-                          [&sum](auto& front, std::size_t) { tessera::add_to(sum, front.statistics().all); });
+  pool.for_each_device(
+      [&sum](auto& front, std::size_t) { tessera::detail::add_to(sum, front.statistics().all); });
   return sum;
 }
 template <typename Pool>
 tessera::usage usage_of_all(Pool& pool) {
   tessera::usage sum;
-  tessera::for_each_front(pool, [&sum](auto& front, std::size_t) { tessera::add_to(sum, front.now()); });
+  pool.for_each_device([&sum](auto& front, std::size_t) { tessera::detail::add_to(sum, front.now()); });
   return sum;
 }
 
@@ -117,7 +117,7 @@ struct stressed : subject {
     if constexpr (has_devices) {
       return false;
     } else {
-      return tessera::reuse_in_place(pool, given.words, given.bytes, stream);
+      return pool.reuse_in_place(given.words, given.bytes, stream);
     }
   }
   void look(std::uint64_t random) override {
@@ -127,7 +127,7 @@ struct stressed : subject {
       case 2: EXPECT_STREQ(pool.audit(), nullptr); return;
       case 3: return set(random);
       case 4:
-        tessera::for_each_front(pool, [random](auto& front, std::size_t) {
+        pool.for_each_device([random](auto& front, std::size_t) {
           const tessera::oom_report told = front.failure(random % 10'000'000).report();
           EXPECT_EQ(told.now.live + told.now.pending + told.now.cached, told.now.reserved);
           front.reset_peak_statistics();
@@ -147,8 +147,8 @@ struct stressed : subject {
   }
   bool on_pressure(bool (*call)(void* context) noexcept, void* context) override {
     bool works = true;
-    tessera::for_each_front(
-        pool, [&](auto& front, std::size_t) { works = works && front.on_pressure(call, context); });
+    pool.for_each_device(
+        [&](auto& front, std::size_t) { works = works && front.on_pressure(call, context); });
     return works;
   }
   tessera::pool_statistics books() override { return books_of(pool); }
@@ -165,7 +165,7 @@ struct stressed : subject {
 
   void set(std::uint64_t random) {
     const std::size_t chosen = random / 16 % 4;
-    tessera::for_each_settings(pool, [chosen](auto& settings) {
+    pool.with_settings([chosen](auto& settings) {
       if constexpr (requires { settings.split.max = chosen; }) settings.split.max = (4 + chosen) << 20;
       settings.growth.most = chosen == 0 ? (std::size_t{24} << 20) : tessera::unlimited;
     });

@@ -35,11 +35,11 @@ using namespace conformance;
 using namespace conformance::crowds;
 using memory = provider_ref<host_pinned>;
 
-TEST(stress_threads, retiring) {
+TEST(stress_threads, background_reclaiming) {
   const watchdog guard("retiring");
   host_pinned device = unlocked();
   {
-    tessera::retiring<pinned_packed, memory, books> pool{
+    tessera::background_reclaiming<pinned_packed, memory, books> pool{
         memory(device), {}, {}, {.pause = std::chrono::microseconds(1)}};
     stress_and_compare_books(pool, device);
   }
@@ -50,11 +50,11 @@ TEST(stress_threads, retrying_where_memory_is_short) {
   const watchdog guard("retrying");
   host_pinned device = unlocked(24_MiB);
   {
-    tessera::retrying<locked<pytorch<>, memory, books>> behind_one{std::chrono::milliseconds(1),
-                                                                   memory(device)};
+    tessera::waiting<locked<pytorch<>, memory, books>> behind_one{std::chrono::milliseconds(1),
+                                                                  memory(device)};
     stress_and_compare_books(behind_one, device, usual / 4);
-    tessera::retrying<per_stream<pytorch<>, memory, books>> behind_many{std::chrono::milliseconds(1),
-                                                                        memory(device)};
+    tessera::waiting<per_stream<pytorch<>, memory, books>> behind_many{std::chrono::milliseconds(1),
+                                                                       memory(device)};
     stress_and_compare_books(behind_many, device, usual / 4);
   }
   expect_all_back(device);
@@ -78,7 +78,7 @@ TEST(stress_threads, configured_while_settings_change) {
   host_pinned device = unlocked();
   {
     using family = pytorch_family;
-    configured<family, memory, in_streams> pool({}, memory(device));
+    configured<family, memory, per_stream_front> pool({}, memory(device));
     stressed<decltype(pool), false> stressing(pool);
     std::thread changing([&pool] {
       for (int i = 0; i < 200; ++i) {

@@ -12,7 +12,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
 #include "model.hpp"
@@ -93,7 +93,7 @@ class subject_of final : public subject {
     if constexpr (requires { reached().change(texts[number]); }) {
       (void)reached().change(texts[number]);
     } else {
-      tessera::for_each_settings(reached(), [number](auto& s) { tune(s, number); });
+      reached().with_settings([number](auto& s) { tune(s, number); });
     }
   }
   std::string end() override {
@@ -129,7 +129,7 @@ class subject_of final : public subject {
   /// As long as nobody else uses the device.
   template <typename F>
   decltype(auto) on_device(F f) {
-    return tessera::with_device_of(front(), [&f](auto&) -> decltype(auto) { return f(); });
+    return front().with_device([&f](auto&) -> decltype(auto) { return f(); });
   }
 
   std::unique_ptr<stand> on_;

@@ -51,14 +51,14 @@ compositions in_host_memory() {
 }
 
 template <typename Recipe>
-using lanes = per_stream<Recipe, any_device>;
+using arenas = per_stream<Recipe, any_device>;
 template <typename Recipe>
 using devices = first_of<per_device<Recipe, any_device>>;
 
-INSTANTIATE_TEST_SUITE_P(per_stream, suite, testing::ValuesIn(with_each_recipe<lanes>()), name_of);
-INSTANTIATE_TEST_SUITE_P(per_stream, suite_of_failures, testing::ValuesIn(with_each_recipe<lanes>()),
+INSTANTIATE_TEST_SUITE_P(per_stream, suite, testing::ValuesIn(with_each_recipe<arenas>()), name_of);
+INSTANTIATE_TEST_SUITE_P(per_stream, suite_of_failures, testing::ValuesIn(with_each_recipe<arenas>()),
                          name_of);
-INSTANTIATE_TEST_SUITE_P(per_stream_in_host_memory, suite, testing::ValuesIn(in_host_memory<lanes>()),
+INSTANTIATE_TEST_SUITE_P(per_stream_in_host_memory, suite, testing::ValuesIn(in_host_memory<arenas>()),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(per_device, suite, testing::ValuesIn(with_each_recipe<devices>()), name_of);
 INSTANTIATE_TEST_SUITE_P(per_device, suite_of_failures, testing::ValuesIn(with_each_recipe<devices>()),

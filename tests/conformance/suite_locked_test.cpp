@@ -29,8 +29,8 @@ class collected {
     void* const p = pool_.try_allocate(bytes, stream);
     return p != nullptr ? p : (garbage_.finish(), pool_.try_allocate(bytes, stream));
   }
-  void deallocate(void* p) { garbage_.collect(p, 1_MiB); }
-  void deallocate(void* p, std::size_t bytes) { garbage_.collect(p, bytes); }
+  void deallocate(void* p) { garbage_.push(p, 1_MiB); }
+  void deallocate(void* p, std::size_t bytes) { garbage_.push(p, bytes); }
   bool record_stream(void* p, stream_id stream) { return pool_.record_stream(p, stream); }
   void trim(std::size_t keep) { garbage_.finish(), pool_.trim(keep); }
   const char* audit() { return pool_.audit(); }
@@ -38,13 +38,13 @@ class collected {
 
  private:
   Allocator pool_;
-  collector<Allocator> garbage_{pool_, {.threshold = 64_MiB, .waits = true}};
+  deferred_free_queue<Allocator> garbage_{pool_, {.threshold = 64_MiB, .waits = true}};
 };
 
 /// A retrying allocator that does not wait long for frees that nobody makes.
 template <typename Recipe>
 [[nodiscard]] std::unique_ptr<subject> patient() {
-  return over<retrying<locked<Recipe, any_device>>, simulated>(std::chrono::milliseconds(1));
+  return over<waiting<locked<Recipe, any_device>>, simulated>(std::chrono::milliseconds(1));
 }
 template <typename Recipe>
 [[nodiscard]] std::unique_ptr<subject> collecting() {
@@ -119,7 +119,7 @@ compositions of_host_memory() {
 /// Every recipe that settings choose.
 template <typename Family, typename Recipe>
 composition chosen(const char* name, const typename Family::settings& said) {
-  using pool = configured<Family, any_device, in_threads>;
+  using pool = configured<Family, any_device, locked_front>;
   return {name, [said] { return over<pool, simulated>(said); }, promises_of<Recipe>(), simulated_habits(),
           0.05};
 }

@@ -56,7 +56,8 @@ compositions with_a_thread() {
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
     promises kept = promises_of<Recipe>();
     kept.counts_at_once = false;
-    all.push_back({r.name, &over<retiring<Recipe, any_device>, simulated>, kept, simulated_habits(), 0.02});
+    all.push_back({r.name, &over<background_reclaiming<Recipe, any_device>, simulated>, kept,
+                   simulated_habits(), 0.02});
   });
   return all;
 }
@@ -66,7 +67,7 @@ compositions with_a_thread_in_host_memory() {
     promises kept = promises_of<Recipe>();
     kept.counts_at_once = false;
     kept.host_visible = true;
-    all.push_back({r.name, &over<retiring<Recipe, any_device>, host_stand>, kept, host_habits(),
+    all.push_back({r.name, &over<background_reclaiming<Recipe, any_device>, host_stand>, kept, host_habits(),
                    host_share<Recipe> / 10});
   });
   return all;
@@ -76,7 +77,7 @@ compositions of_a_driver() {
   return {{"cuda_async", &driver, kept, simulated_habits(), 0.2}};
 }
 
-INSTANTIATE_TEST_SUITE_P(retiring, suite, testing::ValuesIn(with_a_thread()), name_of);
+INSTANTIATE_TEST_SUITE_P(background_reclaiming, suite, testing::ValuesIn(with_a_thread()), name_of);
 INSTANTIATE_TEST_SUITE_P(retiring_in_host_memory, suite, testing::ValuesIn(with_a_thread_in_host_memory()),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(driver_pool, suite, testing::ValuesIn(of_a_driver()), name_of);

@@ -39,8 +39,8 @@ struct owner {
 
 template <typename Pool>
 struct uses : ::testing::Test {};
-using all = ::testing::Types<plain, shared, retrying<shared>, per_stream<pytorch_native, simulated_device>,
-                             retiring<pytorch_native, simulated_device>>;
+using all = ::testing::Types<plain, shared, waiting<shared>, per_stream<pytorch_native, simulated_device>,
+                             background_reclaiming<pytorch_native, simulated_device>>;
 TYPED_TEST_SUITE(uses, all);
 
 TYPED_TEST(uses, allocators_begin_as_members_and_elements) {

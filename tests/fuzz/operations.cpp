@@ -13,7 +13,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/torch_npu.hpp>
@@ -201,7 +201,7 @@ class user {
 
   template <typename F>
   void on_device(F f) {
-    with_device_of(pool_, [&f](auto& device) { f(device); });
+    pool_.with_device([&f](auto& device) { f(device); });
   }
   void check() {
     const char* const broken = pool_.audit();

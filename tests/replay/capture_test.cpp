@@ -199,14 +199,15 @@ TEST(capture, sees_through_every_adaptor) {
   (void)one.allocate(200);
   EXPECT_EQ(live(one), found(200, 1));
 
-  per_stream<pytorch_native, simulated_device, ticking> lanes;
-  (void)lanes.allocate(1, stream_id{1});
-  (void)lanes.allocate(2, stream_id{2});
-  lanes.deallocate(lanes.allocate(5, stream_id{2}));
-  EXPECT_EQ(live(lanes), found(3, 1));
-  EXPECT_EQ(capture(lanes).traces[0].size(), 8u) << "two segments, three blocks, a free in two steps, a look";
+  per_stream<pytorch_native, simulated_device, ticking> arenas;
+  (void)arenas.allocate(1, stream_id{1});
+  (void)arenas.allocate(2, stream_id{2});
+  arenas.deallocate(arenas.allocate(5, stream_id{2}));
+  EXPECT_EQ(live(arenas), found(3, 1));
+  EXPECT_EQ(capture(arenas).traces[0].size(), 8u)
+      << "two segments, three blocks, a free in two steps, a look";
 
-  configured<torch_npu_family, simulated_device, in_streams, ticking> npu(torch_npu_family::settings{});
+  configured<torch_npu_family, simulated_device, per_stream_front, ticking> npu(torch_npu_family::settings{});
   (void)npu.allocate(5, stream_id{1});
   (void)npu.allocate(6, stream_id{2});
   EXPECT_EQ(live(npu), found(11, 1));
@@ -225,13 +226,13 @@ TEST(capture, sees_through_every_adaptor) {
   EXPECT_EQ(both.segments[1].device, 1u);
   EXPECT_EQ(both.traces[1][1].size, 8u);
 
-  retrying<locked<pytorch_native, simulated_device, ticking>> patient;
+  waiting<locked<pytorch_native, simulated_device, ticking>> patient;
   (void)patient.allocate(9);
   EXPECT_EQ(live(patient), found(9, 1));
 
   driver_pool<cuda_async, simulated_device, ticking> driver;
   (void)driver.allocate_async(10, stream_id{1});
-  EXPECT_EQ(live(driver), found(10, 1));
+  EXPECT_EQ(live(driver.pool()), found(10, 1));
 
   pinned_host<pytorch_pinned_family, simulated_device> host({}, simulated_device{});
   (void)host.allocate(11);

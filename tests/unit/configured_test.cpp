@@ -108,7 +108,7 @@ TEST(configured, throws_where_the_provider_has_not_what_the_settings_need) {
 }
 
 TEST(configured, serves_threads) {
-  configured<pytorch_family, simulated_device, in_threads> shared({.expandable_segments = true});
+  configured<pytorch_family, simulated_device, locked_front> shared({.expandable_segments = true});
   EXPECT_FALSE(shared.change("expandable_segments:True,max_split_size_mb:64"));
   shared.visit([](auto& pool) {
     pool.with_settings([](auto& s) {
@@ -117,11 +117,11 @@ TEST(configured, serves_threads) {
       }
     });
   });
-  configured<pytorch_family, simulated_device, in_streams> lanes({});
-  void* const p = lanes.allocate(5_MiB, stream_id{1});
-  EXPECT_TRUE(lanes.record_stream(p, stream_id{2}));
-  EXPECT_TRUE(lanes.try_deallocate(p));
-  EXPECT_FALSE(lanes.try_deallocate(p));
+  configured<pytorch_family, simulated_device, per_stream_front> arenas({});
+  void* const p = arenas.allocate(5_MiB, stream_id{1});
+  EXPECT_TRUE(arenas.record_stream(p, stream_id{2}));
+  EXPECT_TRUE(arenas.try_deallocate(p));
+  EXPECT_FALSE(arenas.try_deallocate(p));
 }
 
 /// The addresses that an allocator gives to a random program.
@@ -173,8 +173,8 @@ TEST(configured, goes_with_what_serves_other_allocators) {
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   pool.reset_peak_statistics();
   {
-    collector garbage(pool, collection_of(pool.settings()));
-    garbage.collect(output, 10_MiB);
+    deferred_free_queue garbage(pool, deferred_free_options_of(pool.settings()));
+    garbage.push(output, 10_MiB);
   }
   EXPECT_EQ(pool.now().live, 0u);
 }

@@ -311,10 +311,10 @@ TEST(cuda_async, works_behind_the_adaptors_for_threads) {
   one.deallocate(p);
   one.trim();
   EXPECT_EQ(one.now().reserved, 0u);
-  per_stream<cuda_async, simulated_device> lanes;
-  void* const q = lanes.allocate(2_MiB, a);
-  lanes.deallocate(q);
-  EXPECT_NE(lanes.allocate(2_MiB, b), nullptr);
+  per_stream<cuda_async, simulated_device> arenas;
+  void* const q = arenas.allocate(2_MiB, a);
+  arenas.deallocate(q);
+  EXPECT_NE(arenas.allocate(2_MiB, b), nullptr);
 }
 
 TEST(cuda_async, what_was_waited_for_goes_back_also_while_events_are_held) {

@@ -10,7 +10,7 @@
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/guarded.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/host_pinned.hpp>
@@ -25,16 +25,16 @@ host_pinned host() { return host_pinned({.capacity = 128_MiB, .pin = host_pinned
 
 template <typename Pool>
 stream_id begin_stream(Pool& pool) {
-  return with_device_of(pool, [](auto& d) { return d.create_stream(); });
+  return pool.with_device([](auto& d) { return d.create_stream(); });
 }
 template <typename Pool>
 void end_stream(Pool& pool, stream_id stream) {
-  with_device_of(pool, [stream](auto& d) { EXPECT_TRUE(d.destroy_stream(stream)); });
+  pool.with_device([stream](auto& d) { EXPECT_TRUE(d.destroy_stream(stream)); });
 }
 /// Until `go`, the stream is busy.
 template <typename Pool>
 void keep_busy(Pool& pool, stream_id stream, std::atomic<bool>& go) {
-  with_device_of(pool, [&go, stream](auto& d) {
+  pool.with_device([&go, stream](auto& d) {
     d.submit(stream, [&go] {
       while (!go) std::this_thread::yield();
     });
@@ -45,7 +45,7 @@ template <typename Pool>
 class ended_streams : public testing::Test {};
 using pools = testing::Types<caching_allocator<pytorch<>, host_pinned>,
                              caching_allocator<cuda_async, host_pinned>, per_stream<pytorch<>, host_pinned>,
-                             retiring<pytorch<>, host_pinned>, guarded<pytorch<>, host_pinned>>;
+                             background_reclaiming<pytorch<>, host_pinned>, guarded<pytorch<>, host_pinned>>;
 TYPED_TEST_SUITE(ended_streams, pools);
 
 TYPED_TEST(ended_streams, hold_nothing_back_on_host_pinned) {

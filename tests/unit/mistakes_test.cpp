@@ -91,10 +91,10 @@ class driver : public stack {
 class collected : public stack_of<alone<pytorch<>>> {
  public:
   explicit collected(unsigned number) : stack_of(device(number)), garbage_(pool) {}
-  void give(void* p) override { garbage_.collect(p, 1); }
+  void give(void* p) override { garbage_.push(p, 1); }
 
  private:
-  collector<alone<pytorch<>>> garbage_;
+  deferred_free_queue<alone<pytorch<>>> garbage_;
 };
 
 /// Gives a block back by making an output of it, which has then no room in it.
@@ -134,7 +134,7 @@ std::unique_ptr<stack> make(unsigned number) {
   return std::make_unique<Stack>(number);
 }
 
-std::vector<row> one_thread() {
+std::vector<row> thread_checked() {
   return {
       {"pytorch", &plain<alone<pytorch<>>>},
       {"in ranges", &plain<alone<pytorch_expandable>>},
@@ -160,7 +160,7 @@ std::vector<row> one_thread() {
        }},
   };
 }
-TEST(mistakes_death, are_named_by_allocators_for_one_thread) { mistakes::run(one_thread()); }
+TEST(mistakes_death, are_named_by_allocators_for_one_thread) { mistakes::run(thread_checked()); }
 
 std::vector<row> several_threads() {
   return {
@@ -168,10 +168,10 @@ std::vector<row> several_threads() {
       {"per_stream", &plain<per_stream<pytorch<>, simulated_device>>},
       {"retrying",
        [](unsigned n) {
-         return std::make_unique<stack_of<retrying<with_mutex<pytorch<>>>>>(std::chrono::milliseconds(0),
-                                                                            device(n));
+         return std::make_unique<stack_of<waiting<with_mutex<pytorch<>>>>>(std::chrono::milliseconds(0),
+                                                                           device(n));
        }},
-      {"retiring", &plain<retiring<pytorch<>, simulated_device>>},
+      {"retiring", &plain<background_reclaiming<pytorch<>, simulated_device>>},
       {"per_device", &make<devices<per_device<pytorch<>, simulated_device>>>},
       {"per_device of per_stream", &make<devices<per_device<pytorch<>, simulated_device, per_stream>>>},
       {"pinned_host",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <mutex>
@@ -8,9 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/concurrent/behind_mutex.hpp>
-#include <tessera/concurrent/reentrancy_guard.hpp>
-#include <tessera/concurrent/remote_free_queue.hpp>
+#include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/oom_report.hpp>
@@ -23,26 +22,87 @@
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/registered.hpp>
 
-namespace tessera {
+/// The allocator of one stream inside a per_stream, and what it shares with the others.
+namespace tessera::detail {
 
-/// What a lane takes for its provider: the shared one, within the budget of all lanes, its segments and what it maps
-/// registered as the lane's. Others who cache memory of it are the other lanes.
+/// A bounded lock-free queue of frees: any thread pushes, one at a time takes, first in, first out.
+class remote_free_queue {
+ public:
+  struct item {
+    void* address = nullptr;  ///< null: no item
+    std::size_t bytes = 0;
+  };
+  static constexpr std::size_t capacity = 1024;
+
+  /// Appends an item. Returns false if the queue is full.
+  [[nodiscard]] bool push(item freed) noexcept {
+    std::size_t at = end_.load(std::memory_order_relaxed);
+    do {
+      // A slot beyond those that were taken is known to be empty here.
+      const std::size_t taken = begin_.load(std::memory_order_acquire);
+      if (static_cast<std::ptrdiff_t>(at - taken) >= static_cast<std::ptrdiff_t>(capacity)) return false;
+    } while (!end_.compare_exchange_weak(at, at + 1, std::memory_order_acq_rel, std::memory_order_relaxed));
+    slot& mine = slots_[at % capacity];
+    mine.bytes = freed.bytes;
+    mine.address.store(freed.address, std::memory_order_release);
+    return true;
+  }
+
+  /// Removes the oldest item. Returns none if there is none, or its push() has not finished.
+  ///   Requires:  one call at a time
+  [[nodiscard]] item take() noexcept {
+    const std::size_t at = begin_.load(std::memory_order_relaxed);
+    slot& oldest = slots_[at % capacity];
+    void* const address = oldest.address.load(std::memory_order_acquire);
+    if (address == nullptr) return {};
+    const item taken{address, oldest.bytes};
+    oldest.address.store(nullptr, std::memory_order_relaxed);
+    begin_.store(at + 1, std::memory_order_release);
+    return taken;
+  }
+  /// Calls f(item) for each item that was pushed before. Waits for a push() that has not finished.
+  ///   Requires:  one call at a time; f may unlock for another one
+  template <typename F>
+  void take_all(F f) noexcept {
+    const std::size_t end = end_.load(std::memory_order_acquire);
+    while (static_cast<std::ptrdiff_t>(end - begin_.load(std::memory_order_relaxed)) > 0) {
+      if (const item taken = take(); taken.address != nullptr) {
+        f(taken);
+      } else {
+        std::this_thread::yield();  // another thread is between its two stores
+      }
+    }
+  }
+
+ private:
+  struct slot {
+    std::atomic<void*> address{nullptr};
+    std::size_t bytes = 0;
+  };
+
+  alignas(64) std::atomic<std::size_t> end_{0};
+  alignas(64) std::atomic<std::size_t> begin_{0};
+  alignas(64) std::array<slot, capacity> slots_;
+};
+
+/// The provider of an arena: the shared one, within the budget of all arenas, with the arena as owner of its memory. Its
+/// reclaim makes the other arenas empty their caches.
 template <typename Device>
-class lane_device : public within_budget<Device, registered, true> {
+class arena_device : public within_budget<Device, registered, true> {
  public:
   using number = pagemap::owner_number;
-  /// Has all lanes but one empty their caches; whether something was given back.
-  using function = bool (*)(void* lanes, number but) noexcept;
+  /// Makes all arenas but one empty their caches. Returns whether one released something.
+  using function = bool (*)(void* arenas, number except) noexcept;
 
-  lane_device(byte_budget& budget, Device& to, pagemap& directory, number own, function empty_others,
-              void* lanes) noexcept
-      : within_budget<Device, registered, true>(budget, to, directory, own),
+  arena_device(byte_budget& budget, Device& to, pagemap& map, number own, function empty_others,
+               void* arenas) noexcept
+      : within_budget<Device, registered, true>(budget, to, map, own),
         own_(own),
         empty_others_(empty_others),
-        lanes_(lanes) {}
+        arenas_(arenas) {}
 
   bool reclaim() noexcept {
-    bool any = empty_others_(lanes_, own_);
+    bool any = empty_others_(arenas_, own_);
     if constexpr (requires(Device& d) { d.reclaim(); }) any = this->to().reclaim() || any;
     return any;
   }
@@ -50,99 +110,99 @@ class lane_device : public within_budget<Device, registered, true> {
  private:
   number own_;
   function empty_others_;
-  void* lanes_;
+  void* arenas_;
 };
 
-/// Functions that a user asked to be called under pressure, for all lanes: without a lock, and not while they run.
-class shared_hooks {
+/// The on_pressure callbacks of all arenas. They run without a lock, one run at a time.
+class shared_callbacks {
  public:
   using function = bool (*)(void* context) noexcept;
 
-  shared_hooks() = default;
-  shared_hooks(const shared_hooks&) = delete;
-  shared_hooks& operator=(const shared_hooks&) = delete;
-  ~shared_hooks() {
-    for (hook* h = first_.load(); h != nullptr;) delete std::exchange(h, h->next.load());
+  shared_callbacks() = default;
+  shared_callbacks(const shared_callbacks&) = delete;
+  shared_callbacks& operator=(const shared_callbacks&) = delete;
+  ~shared_callbacks() {
+    for (entry* e = first_.load(); e != nullptr;) delete std::exchange(e, e->next.load());
   }
 
-  /// False where host memory ran out.
+  /// Adds a callback. Returns false if host memory ran out.
   ///   Requires:  one call at a time
   [[nodiscard]] bool add(function call, void* context) noexcept {
-    auto* const made = new (std::nothrow) hook{call, context, nullptr};
-    std::atomic<hook*>* at = &first_;
+    auto* const added = new (std::nothrow) entry{call, context, nullptr};
+    std::atomic<entry*>* at = &first_;
     while (at->load() != nullptr) at = &at->load()->next;
-    at->store(made);
-    return made != nullptr;
+    at->store(added);
+    return added != nullptr;
   }
-  /// Calls all of a shared_hooks; whether any said true.
-  static bool run(void* hooks) noexcept {
-    auto& self = *static_cast<shared_hooks*>(hooks);
+  /// Calls all callbacks of a shared_callbacks. Returns whether one freed something.
+  static bool run(void* callbacks) noexcept {
+    auto& self = *static_cast<shared_callbacks*>(callbacks);
     if (self.first_.load() == nullptr || self.running_.exchange(true)) return false;
     bool any = false;
-    for (const hook* h = self.first_.load(); h != nullptr; h = h->next.load())
-      any = h->call(h->context) || any;
+    for (const entry* e = self.first_.load(); e != nullptr; e = e->next.load())
+      any = e->call(e->context) || any;
     self.running_ = false;
     return any;
   }
 
  private:
-  struct hook {
+  struct entry {
     function call;
     void* context;
-    std::atomic<hook*> next;
+    std::atomic<entry*> next;
   };
-  std::atomic<hook*> first_{nullptr};
+  std::atomic<entry*> first_{nullptr};
   std::atomic<bool> running_{false};
 };
 
-/// A sink that lanes share: one of them tells it something at a time.
+/// An observer that arenas share: one of them reports at a time.
 template <event_observer Observer>
-class lane_sink {
+class shared_observer {
  public:
-  lane_sink(Observer& to, std::mutex& mutex, user_calls& users) noexcept
-      : to_(&to), mutex_(&mutex), users_(&users) {}
+  shared_observer(Observer& to, std::mutex& mutex, reentrancy_guard& guard) noexcept
+      : to_(&to), mutex_(&mutex), guard_(&guard) {}
   void on(const allocator_event& event) noexcept {
-    users_->check<Observer>(user_calls::lock::observer);
+    guard_->check<Observer>(reentrancy_guard::lock::observer);
     const std::lock_guard lock(*mutex_);
-    users_->tell(*to_, event);
+    guard_->report(*to_, event);
   }
 
  private:
   Observer* to_;
   std::mutex* mutex_;
-  user_calls* users_;
+  reentrancy_guard* guard_;
 };
 template <>
-class lane_sink<ignore_events> : public ignore_events {
+class shared_observer<ignore_events> : public ignore_events {
  public:
-  lane_sink(ignore_events&, std::mutex&, user_calls&) noexcept {}
+  shared_observer(ignore_events&, std::mutex&, reentrancy_guard&) noexcept {}
 };
 
-/// An allocator for few streams, and what other threads hand it for freeing, so that they need not wait for its mutex.
+/// An allocator for few streams. Other threads push what they free into its queue, so they need not wait for its mutex.
 template <typename Recipe, typename Device, event_observer Observer, typename Counting>
-class alignas(64) lane {
-  using pool = behind_mutex<Recipe, lane_device<Device>, lane_sink<Observer>, Counting>;
+class alignas(64) arena {
+  using pool_type = mutex_guarded<Recipe, arena_device<Device>, shared_observer<Observer>, Counting>;
 
  public:
-  using allocator = typename pool::allocator;
+  using allocator = typename pool_type::allocator;
 
-  lane(stream_id key, user_calls& users, lane_device<Device> device, policies<Recipe> chosen,
-       lane_sink<Observer> observer)
-      : key_(key), inside_(users, std::move(device), std::move(chosen), std::move(observer)) {}
-  lane(const lane&) = delete;
-  lane& operator=(const lane&) = delete;
-  /// What was handed over is freed, so that the sink learns of it.
-  ~lane() {
+  arena(stream_id key, reentrancy_guard& guard, arena_device<Device> device, policies<Recipe> settings,
+        shared_observer<Observer> observer)
+      : key_(key), pool_(guard, std::move(device), std::move(settings), std::move(observer)) {}
+  arena(const arena&) = delete;
+  arena& operator=(const arena&) = delete;
+  /// Frees what is queued, so that the observer sees these frees.
+  ~arena() {
     look([](allocator&) {});
   }
 
-  /// The first stream that came here.
+  /// The first stream of this arena.
   [[nodiscard]] stream_id key() const noexcept { return key_; }
 
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream) noexcept {
-    return inside_.try_allocate(bytes, stream, [this](allocator& in) {
-      for (std::size_t n = 0; n < hand_over::capacity; ++n) {
-        const hand_over::item next = freed_.take();
+    return pool_.try_allocate(bytes, stream, [this](allocator& in) {
+      for (std::size_t n = 0; n < remote_free_queue::capacity; ++n) {
+        const remote_free_queue::item next = freed_.take();
         if (next.address == nullptr) break;
         free(in, next);
       }
@@ -152,89 +212,86 @@ class alignas(64) lane {
     });
   }
 
-  /// Frees a block now where that disturbs nobody; else it is freed when somebody next allocates or looks here.
-  ///   Requires:  its address lies in a segment of this lane
-  void deallocate(hand_over::item freed) noexcept {
-    // A stream that is noted may end after this call, so that its event must be recorded now.
-    const bool may_wait = user_.load(std::memory_order_relaxed) != std::this_thread::get_id() &&
-                          !has_uses_.load(std::memory_order_relaxed);
-    if (may_wait && freed_.push(freed)) return;
-    inside_.enter([&](allocator& in) {
-      if (may_wait) drain(in);
+  /// Frees a block at once if that disturbs no other thread; else queues it for the next call that allocates or looks here.
+  ///   Requires:  its address lies in a segment of this arena
+  void deallocate(remote_free_queue::item freed) noexcept {
+    // A recorded stream may be destroyed after this call, so its event must be recorded now.
+    const bool may_queue = user_.load(std::memory_order_relaxed) != std::this_thread::get_id() &&
+                           !has_uses_.load(std::memory_order_relaxed);
+    if (may_queue && freed_.push(freed)) return;
+    pool_.enter([&](allocator& in) {
+      if (may_queue) drain(in);
       free(in, freed);
     });
   }
 
-  /// Calls f(allocator), which notes a stream for a block, as look does.
-  template <typename F>
-  [[nodiscard]] bool note(F f) noexcept {
-    return look([&](allocator& in) {
-      const bool noted = f(in);
-      if (in.has_recorded_streams()) has_uses_.store(true);
-      return noted;
-    });
-  }
-
-  /// Calls f(allocator) with the mutex held, once everything that was handed over is freed.
+  /// Frees what is queued, then calls f(allocator) with the mutex held.
   template <typename F>
   decltype(auto) look(F&& f) noexcept {
-    return inside_.enter([&](allocator& in) -> decltype(auto) {
+    return pool_.enter([&](allocator& in) -> decltype(auto) {
       drain(in);
       return std::forward<F>(f)(in);
     });
   }
-  /// The same for a function of the user.
+  /// The same for an f that records a stream. Returns what f returns.
   template <typename F>
-  void lend(const char* rule, F&& f) {
-    look([](allocator&) {});
-    inside_.lend(rule, std::forward<F>(f));
+  [[nodiscard]] bool look_and_record(F f) noexcept {
+    return look([&](allocator& in) {
+      const bool recorded = f(in);
+      if (in.has_recorded_streams()) has_uses_.store(true);
+      return recorded;
+    });
   }
-  void watch(int change) noexcept { inside_.watch(change); }
-  /// The same without that.
+  /// The same as look for a user function.
+  template <typename F>
+  void look_for_user(const char* rule, F&& f) {
+    look([](allocator&) {});
+    pool_.enter_for_user(rule, std::forward<F>(f));
+  }
+  void watch(int change) noexcept { pool_.watch(change); }
+  /// Calls f(allocator) with the mutex held; what is queued stays queued.
   template <typename F>
   decltype(auto) enter(F&& f) noexcept {
-    return inside_.enter(std::forward<F>(f));
+    return pool_.enter(std::forward<F>(f));
   }
-  /// Empties the cache for the sake of another lane, and waits for those who are at that already; whether that gave
-  /// something back.
+  /// Empties the cache for another arena, after the device calls in progress. Returns whether that released something.
   bool empty() noexcept {
     look([](allocator&) {});
-    return inside_.trim_after_calls();
+    return pool_.trim_after_calls();
   }
-  [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
-    return inside_.on_pressure(call, context);
+  [[nodiscard]] bool on_pressure(bool (*callback)(void* context) noexcept, void* context) noexcept {
+    return pool_.on_pressure(callback, context);
   }
 
  private:
-  static void free(allocator& in, hand_over::item freed) noexcept {
+  static void free(allocator& in, remote_free_queue::item freed) noexcept {
     freed.bytes == unlimited ? in.deallocate(freed.address) : in.deallocate(freed.address, freed.bytes);
   }
   void drain(allocator& in) noexcept {
-    freed_.take_all([&in](hand_over::item next) { free(in, next); });
+    freed_.take_all([&in](remote_free_queue::item next) { free(in, next); });
   }
 
   const stream_id key_;
-  std::atomic<std::thread::id> user_{};  // who allocated here last
-  std::atomic<bool> has_uses_{false};    // false: no block here has a stream noted
-  alignas(64) pool inside_;
-  hand_over freed_;
+  std::atomic<std::thread::id> user_{};  // the thread that allocated here last
+  std::atomic<bool> has_uses_{false};    // false: no block here has a recorded stream
+  alignas(64) pool_type pool_;
+  remote_free_queue freed_;
 };
 
-/// What the allocator of one lane, which may be null, says of a failure, with what all lanes hold; `for_each_lane(f)` calls
-/// f(lane) for each.
-template <typename Lane, typename ForEachLane>
-[[nodiscard]] oom_report explain_failure_among(Lane* in_need, ForEachLane for_each_lane, std::size_t bytes,
+/// Explains a failure in one arena, which may be null, with what all arenas hold. `for_each_arena(f)` calls f(arena) for each.
+template <typename Arena, typename ForEachArena>
+[[nodiscard]] oom_report explain_failure_among(Arena* failed, ForEachArena for_each_arena, std::size_t bytes,
                                                stream_id stream) noexcept {
-  const auto report = [=](typename Lane::allocator& in) {
+  const auto report = [=](typename Arena::allocator& in) {
     return explain_failure(in.introspect(), in.settings(), bytes, stream);
   };
-  if (in_need == nullptr)
+  if (failed == nullptr)
     return {.requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
-  oom_report told = in_need->look(report);
+  oom_report told = failed->look(report);
   const std::size_t wanted_rounding = oom_report::above(told.block, align_up(told.requested, 512));
-  for_each_lane([&](Lane& lane) {
-    if (&lane == in_need || told.is_absurd()) return;
-    const oom_report other = lane.look(report);
+  for_each_arena([&](Arena& other_arena) {
+    if (&other_arena == failed || told.is_absurd()) return;
+    const oom_report other = other_arena.look(report);
     add_to(told.now, other.now);
     told.elsewhere += other.now.cached;
     told.rounding += oom_report::above(other.rounding, wanted_rounding);
@@ -248,9 +305,9 @@ template <typename Lane, typename ForEachLane>
     for (const oom_report::pin& p : other.pins) told.rank(p);
   });
   told.available = oom_report::least(told.available, oom_report::above(told.capacity, told.now.reserved));
-  told.device_is_limited = false;  // the budget of the lanes is the limit of growth
+  told.device_is_limited = false;  // the budget of the arenas is the limit of growth
   advise(told);
   return told;
 }
 
-}  // namespace tessera
+}  // namespace tessera::detail

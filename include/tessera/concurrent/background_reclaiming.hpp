@@ -12,17 +12,19 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
 
-/// A thread that works in rounds as long as there is something to do, and sleeps otherwise. It begins when there is
-/// something to do for the first time.
+namespace detail {
+
+/// A thread that works in rounds while there is something to do, and sleeps otherwise. It starts with the first wake().
 class round_worker {
  public:
-  /// One round of work; whether there is more to do.
+  /// One round of work. Returns whether there is more to do.
   using round = bool (*)(void* context) noexcept;
 
   round_worker(round work, void* context, std::chrono::microseconds pause) noexcept
@@ -31,13 +33,13 @@ class round_worker {
   round_worker& operator=(const round_worker&) = delete;
   ~round_worker() { stop(); }
 
-  /// Notes that there is something to do; never waits for a round.
+  /// Says that there is something to do. Never waits for a round.
   void wake() noexcept {
     const std::lock_guard lock(mutex_);
     if (stopped_ || std::exchange(has_work_, true)) return;
     is_running() ? changed_.notify_one() : start();
   }
-  /// Ends the thread; from then on nothing wakes it.
+  /// Ends the thread. No wake() starts it again.
   void stop() noexcept {
     {
       const std::lock_guard lock(mutex_);
@@ -88,120 +90,129 @@ class round_worker {
   std::thread thread_;
 };
 
-/// What a retiring allocator's provider shares with it.
-struct retirement {
-  round_worker worker;
-  bool retires = false;  ///< with the allocator's mutex held
-
-  /// Whether the device is to be asked now, or later by the worker.
-  [[nodiscard]] bool must_ask() const noexcept { return retires || !worker.is_running(); }
-};
-
-/// A provider whose events only those who retire ask about, once there is a worker for that, which each record wakes.
+/// A provider adaptor that queries events only for calls that reclaim, once the worker runs. Each record wakes the worker.
 template <typename Device>
-class asked_in_background : public forwarding<Device> {
+class background_events : public forwarding<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
   using typename forwarding<Device>::event;
 
-  /// With null, all ask.
-  asked_in_background(Device& to, retirement* shared) noexcept : forwarding<Device>(to), shared_(shared) {}
+  /// What the allocator shares with its provider.
+  struct shared {
+    round_worker worker;
+    bool is_reclaiming = false;  ///< guarded by the allocator's mutex
+  };
+
+  /// Null: all calls query events.
+  background_events(Device& to, shared* with) noexcept : forwarding<Device>(to), with_(with) {}
 
   bool record(stream_id stream, event& mark) noexcept
     requires requires(Device& d) { d.record(stream, mark); }
   {
     const bool recorded = this->to().record(stream, mark);
-    if (shared_ != nullptr) shared_->worker.wake();
+    if (with_ != nullptr) with_->worker.wake();
     return recorded;
   }
   [[nodiscard]] bool query(event& mark) noexcept
     requires requires(Device& d) { d.query(mark); }
   {
-    return (shared_ == nullptr || shared_->must_ask()) && this->to().query(mark);
+    const bool is_left_to_worker = with_ != nullptr && !with_->is_reclaiming && with_->worker.is_running();
+    return !is_left_to_worker && this->to().query(mark);
   }
 
  private:
-  retirement* shared_;
+  shared* with_;
 };
 
-/// Whether a thread retires frees, and how long it rests between its rounds.
-struct background {
-  bool is_used = true;
+}  // namespace detail
+
+/// Whether a thread reclaims blocks in the background, and its pause between rounds.
+struct background_options {
+  bool enabled = true;
   std::chrono::microseconds pause{100};
 };
 
-/// What a retiring allocator is built upon, and so outlives it.
-template <typename Provider>
-struct retiring_parts {
-  Provider device_;    // NOLINT(readability-identifier-naming): of a private base
-  retirement shared_;  // NOLINT(readability-identifier-naming): of a private base
-};
-
-/// A locked allocator of which a thread frees the blocks that streams have come past, so that a hit does not ask the device
-/// about events. Where nothing cached fits, the caller does so too, before it asks the device for memory.
+/// A locked allocator with a thread that frees blocks whose events have completed, so that a cache hit queries no events.
 ///
-/// The thread begins with the first block that a free holds back, sleeps while none is held, and ends with the allocator.
-/// Where none can be had, callers do its work, as with is_used false.
+/// Choose it where event queries are slow and many blocks are recorded on other streams, as pinned memory for copies is. On a
+/// cache miss the caller reclaims, too, before it asks the device for memory.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     tessera::retiring<tessera::pytorch_pinned<>, tessera::host_pinned> pinned;
+///     tessera::background_reclaiming<tessera::pytorch_pinned<>, tessera::host_pinned> pinned;
 ///     void* batch = pinned.allocate(4_MiB);
 ///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it
 ///     pinned.deallocate(batch);                                        // the thread frees it when the copy is done
 ///
-///   Source:  PyTorch's pinned_use_background_threads, whose thread begins with the first miss and never sleeps
+/// The thread starts with the first pending block, sleeps while none is pending, and ends with the allocator. If no thread can
+/// be started, callers do its work, as without `enabled`.
+///   Source:  PyTorch's pinned_use_background_threads, whose thread starts with the first miss and never sleeps
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-class retiring : private retiring_parts<Provider>,
-                 public locked<Recipe, asked_in_background<Provider>, Observer, Counting> {
-  using parts = retiring_parts<Provider>;
-  using base = locked<Recipe, asked_in_background<Provider>, Observer, Counting>;
+class background_reclaiming
+    : public detail::facade<background_reclaiming<Recipe, Provider, Observer, Counting>,
+                            locked<Recipe, detail::background_events<Provider>, Observer, Counting>> {
+  using events = detail::background_events<Provider>;
+  using pool_type = locked<Recipe, events, Observer, Counting>;
+  using interface = detail::facade<background_reclaiming, pool_type>;
 
  public:
-  retiring() : retiring(Provider{}) {}
-  explicit retiring(Provider device, policies<Recipe> chosen = {}, Observer observer = {},
-                    background how = {})
-      : parts{std::move(device), {{&one_round, this, how.pause}}},
-        base(asked_in_background<Provider>(parts::device_, how.is_used ? &this->shared_ : nullptr),
-             std::move(chosen), std::move(observer)) {
-    if (how.is_used)
-      (void)this->on_pressure([](void* self) noexcept { return static_cast<retiring*>(self)->retire(); },
-                              this);
+  background_reclaiming() : background_reclaiming(Provider{}) {}
+  explicit background_reclaiming(Provider device, policies<Recipe> settings = {}, Observer observer = {},
+                                 background_options options = {})
+      : device_(std::move(device)),
+        shared_{{&run_round, this, options.pause}},
+        pool_(events(device_, options.enabled ? &shared_ : nullptr), std::move(settings),
+              std::move(observer)) {
+    const auto reclaim = [](void* self) noexcept {
+      return static_cast<background_reclaiming*>(self)->process_events();
+    };
+    if (options.enabled) (void)this->on_pressure(reclaim, this);
   }
-  ~retiring() { this->shared_.worker.stop(); }
+  ~background_reclaiming() { shared_.worker.stop(); }
 
-  bool retire() noexcept {
-    return this->inside_.enter([this](auto& pool) {
-      const retiring_now marked(this->shared_);
-      return pool.process_events();
-    });
+  bool process_events() noexcept {
+    return reclaim([](auto& pool) { return pool.process_events(); });
   }
   void trim_without_waiting(std::size_t keep = 0) noexcept {
-    this->inside_.enter([this, keep](auto& pool) {
-      const retiring_now marked(this->shared_);
-      pool.trim_without_waiting(keep);
-    });
+    reclaim([keep](auto& pool) { pool.trim_without_waiting(keep); });
   }
-  /// Whether the thread has begun.
-  [[nodiscard]] bool has_worker() const noexcept { return this->shared_.worker.is_running(); }
+  /// Whether the thread has started.
+  [[nodiscard]] bool has_worker() const noexcept { return shared_.worker.is_running(); }
 
   template <typename F>
   decltype(auto) with_device(F f) {
-    return base::with_device([&f](auto& asked) -> decltype(auto) { return f(asked.to()); });
+    return pool_.with_device([&f](auto& device) -> decltype(auto) { return f(device.to()); });
   }
 
  private:
-  struct retiring_now {
-    explicit retiring_now(retirement& in) noexcept : of(in) { of.retires = true; }
-    ~retiring_now() { of.retires = false; }
-    retiring_now(const retiring_now&) = delete;
-    retiring_now& operator=(const retiring_now&) = delete;
-    retirement& of;
-  };
-  static bool one_round(void* self) noexcept {
-    auto& pool = *static_cast<retiring*>(self);
-    (void)pool.retire();
+  friend interface;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& f) {
+    return std::forward<F>(f)(me.pool_);
+  }
+
+  template <typename F>
+  decltype(auto) reclaim(F f) {
+    struct marked {
+      explicit marked(bool& to) noexcept : flag(to) { flag = true; }
+      ~marked() { flag = false; }
+      marked(const marked&) = delete;
+      marked& operator=(const marked&) = delete;
+      bool& flag;
+    };
+    return pool_type::enter(pool_, [&](auto& pool) {
+      const marked while_reclaiming(shared_.is_reclaiming);
+      return f(pool);
+    });
+  }
+  static bool run_round(void* self) noexcept {
+    auto& pool = *static_cast<background_reclaiming*>(self);
+    (void)pool.process_events();
     return pool.now().pending > 0;
   }
+
+  Provider device_;
+  typename events::shared shared_;
+  pool_type pool_;
 };
 
 }  // namespace tessera

@@ -2,142 +2,106 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <new>
-#include <span>
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/provider/forwarding.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
 
-/// A variable whose memory could be collected once nobody reads it any more.
-struct collectable {
-  std::int64_t bytes = 0;  ///< negative where a dimension is not known; what counts is how much it is
-  bool is_collected = false;
-};
-
-/// Says which variables of one device are collected: the largest, until they hold a share of the bytes of all; of a share
-/// of 0 or less than a byte none, and of 1 all. Of equal ones the first go first.
-///   Returns:  how many
-///   Cost:     linear, 65 passes
-///   Source:   Paddle's memory_fraction_of_eager_deletion, for dense tensors; others are always collected
-constexpr std::size_t choose_collected(std::span<collectable> all, fraction share) noexcept {
-  const auto magnitude = [](const collectable& v) {
-    const auto bits = static_cast<std::uint64_t>(v.bytes);
-    return static_cast<std::size_t>(v.bytes < 0 ? ~bits + 1 : bits);
-  };
-  const auto sum_from = [&](std::size_t least) {
-    std::size_t sum = 0;
-    for (const collectable& v : all) sum = magnitude(v) >= least ? saturating_add(sum, magnitude(v)) : sum;
-    return sum;
-  };
-  const bool takes_all = share.billionths >= percent(100).billionths;
-  const std::size_t target = share.of(sum_from(0));
-  // The largest size that those of it and above hold the target.
-  std::size_t least = 0;
-  for (std::size_t bit = std::size_t{1} << 63; bit > 0; bit /= 2) {
-    if (sum_from(least + bit) >= target) least += bit;
-  }
-  std::size_t held = sum_from(least + 1);
-  std::size_t count = 0;
-  for (collectable& v : all) {
-    const bool is_last = magnitude(v) == least && held < target;
-    if (is_last) held = saturating_add(held, least);
-    v.is_collected = takes_all || (target > 0 && (magnitude(v) > least || is_last));
-    count += v.is_collected;
-  }
-  return count;
-}
-
-/// How garbage is collected.
-struct collection {
+struct deferred_free_options {
   std::size_t threshold =
-      0;               ///< bytes that are gathered before they are freed; 0 at once, `unlimited` at the end
-  bool waits = false;  ///< for the work that uses them, before they are freed
-  stream_id stream{};  ///< that work's
+      0;  ///< bytes to queue before they are freed; 0: free at once; `unlimited`: only at the end
+  bool waits = false;  ///< free only after the work on `stream` that uses the blocks
+  stream_id stream{};
 };
 
-/// Gathers blocks that a program uses no more and frees them together, once they are of so many bytes. Unless it waits for
-/// the stream, it counts on reuse in the order of the stream, and work on blocks may be under way when they are freed.
-/// Waiting is for an event behind that work: nobody is held up, but where the device has no events, too many wait, or host
-/// memory ran out. One thread at a time may use it.
+/// Queues blocks that a program no longer uses and frees them together, once they hold enough bytes.
 ///
-///     tessera::collector garbage(pool, {.threshold = 64_MiB});
-///     garbage.collect(pool.allocate(40_MiB), 40_MiB);  // kept
-///     garbage.collect(pool.allocate(40_MiB), 40_MiB);  // both are freed
+/// Choose it where frees come in large numbers, as after each operation of a graph. One thread at a time may use it.
 ///
+///     tessera::deferred_free_queue garbage(pool, {.threshold = 64_MiB});
+///     garbage.push(pool.allocate(40_MiB), 40_MiB);  // kept
+///     garbage.push(pool.allocate(40_MiB), 40_MiB);  // both are freed
+///
+/// Without `waits`, work that uses the blocks may be in progress when they are freed; later requests of the same stream may use
+/// them at once. With `waits`, an event behind that work is recorded and polled. The caller waits only if the device has no
+/// events, more than 1024 batches are pending, or host memory ran out.
 ///   Requires:  the allocator outlives it
 ///   Source:    Paddle's eager_delete_tensor_gb, where negative stands for never, and fast_eager_deletion_mode
 template <typename Allocator>
-class collector {
+class deferred_free_queue {
  public:
-  explicit collector(Allocator& from, collection how = {}) noexcept : from_(&from), how_(how) {
+  explicit deferred_free_queue(Allocator& pool, deferred_free_options options = {}) noexcept
+      : pool_(&pool), options_(options) {
     if constexpr (!event_provider<device> && !can_synchronize) {
-      if (how.waits) fatal("collector: to wait, the device must be an event_provider");
+      if (options.waits) fatal("deferred_free_queue: to wait, the device must be an event_provider");
     }
   }
-  collector(const collector&) = delete;
-  collector& operator=(const collector&) = delete;
-  ~collector() { finish(); }
+  deferred_free_queue(const deferred_free_queue&) = delete;
+  deferred_free_queue& operator=(const deferred_free_queue&) = delete;
+  ~deferred_free_queue() { finish(); }
 
-  /// Takes a block over, which counts as `bytes`. Null is ignored.
-  void collect(void* p, std::size_t bytes) noexcept {
-    retire();
+  /// Takes over a block, which counts as `bytes`. Ignores null.
+  void push(void* p, std::size_t bytes) noexcept {
+    poll();
     if (p == nullptr) return;
-    item* const added = new (std::nothrow) item{p, gathered_};
+    item* const added = new (std::nothrow) item{p, queued_};
     if (added == nullptr) return free_now(p);
-    gathered_ = added;
+    queued_ = added;
     bytes_ = saturating_add(bytes_, bytes);
-    if (how_.threshold <= 1 || (bytes_ >= how_.threshold && how_.threshold != unlimited)) flush();
+    const bool is_full = bytes_ >= options_.threshold && options_.threshold != unlimited;
+    if (options_.threshold <= 1 || is_full) flush();
   }
-  /// Bytes that are gathered.
-  [[nodiscard]] std::size_t gathered() const noexcept { return bytes_; }
-  /// Whether blocks wait for their stream.
-  [[nodiscard]] bool is_waiting() const noexcept { return oldest_ != nullptr; }
+  [[nodiscard]] std::size_t queued_bytes() const noexcept { return bytes_; }
+  /// Whether flushed blocks still wait for the stream.
+  [[nodiscard]] bool has_pending() const noexcept { return oldest_ != nullptr; }
 
-  /// Frees what is gathered, now or once the stream has come past this call.
+  /// Frees the queued blocks: now, or with `waits` once the work before this call has completed.
   void flush() noexcept {
-    item* const freed = std::exchange(gathered_, nullptr);
+    item* const freed = std::exchange(queued_, nullptr);
     bytes_ = 0;
     if (freed == nullptr) return;
-    if (!how_.waits) return free_all(freed);
-    batch* const held = event_provider<device> ? new (std::nothrow) batch{freed} : nullptr;
-    if (held == nullptr) return wait_for_stream(), free_all(freed);
-    (newest_ != nullptr ? newest_->next : oldest_) = held;
-    newest_ = held;
-    (void)is_recorded(*held);
-    if (++batches_ > most_batches) end_oldest();
+    if (!options_.waits) return free_all(freed);
+    batch* const added = event_provider<device> ? new (std::nothrow) batch{freed} : nullptr;
+    if (added == nullptr) {
+      wait_for_stream();
+      return free_all(freed);
+    }
+    (newest_ != nullptr ? newest_->next : oldest_) = added;
+    newest_ = added;
+    (void)ensure_recorded(*added);
+    if (++batches_ > max_batches) finish_oldest();
   }
-  /// Frees what waited for the stream and need not any more.
-  void retire() noexcept {
+  /// Frees the flushed blocks whose events have completed.
+  void poll() noexcept {
     if constexpr (event_provider<device>) {
-      while (oldest_ != nullptr && is_recorded(*oldest_) &&
+      while (oldest_ != nullptr && ensure_recorded(*oldest_) &&
              on_device([this](device& d) { return d.query(oldest_->mark); }))
         free_oldest();
     }
   }
-  /// Frees everything, after waiting where that is asked for.
+  /// Frees everything; with `waits`, waits for the stream.
   void finish() noexcept {
     flush();
-    while (oldest_ != nullptr) end_oldest();
+    while (oldest_ != nullptr) finish_oldest();
   }
 
  private:
-  using device = device_of<Allocator>;
+  using device = detail::device_of<Allocator>;
   static constexpr bool can_synchronize = requires(device& d, stream_id s) { d.synchronize(s); };
-  static constexpr std::size_t most_batches = 1024;
+  static constexpr std::size_t max_batches = 1024;
 
   struct item {
     void* address;
     item* next;
   };
-  /// What waits for one event.
+  /// The blocks that wait for one event.
   struct batch {
     item* items;
     batch* next = nullptr;
@@ -147,29 +111,29 @@ class collector {
 
   template <typename F>
   decltype(auto) on_device(F f) noexcept {
-    return with_device_of(*from_, f);
+    return pool_->with_device(f);
   }
   void free_all(item* first) noexcept {
     while (first != nullptr) {
-      from_->deallocate(first->address);
+      pool_->deallocate(first->address);
       delete std::exchange(first, first->next);
     }
   }
   void free_now(void* p) noexcept {
-    if (how_.waits) wait_for_stream();
-    from_->deallocate(p);
+    if (options_.waits) wait_for_stream();
+    pool_->deallocate(p);
   }
   void wait_for_stream() noexcept {
-    on_device([this](device& d) { (void)finish_work(d, how_.stream); });
+    on_device([this](device& d) { (void)finish_work(d, options_.stream); });
   }
 
-  /// An event that the device fails to record is tried again later.
-  bool is_recorded(batch& held) noexcept {
+  /// Records the event of a batch unless that is done. If the device fails, a later call tries again.
+  bool ensure_recorded(batch& of) noexcept {
     if constexpr (event_provider<device>) {
-      if (!held.recorded)
-        held.recorded = on_device([&](device& d) { return d.record(how_.stream, held.mark); });
+      if (!of.recorded)
+        of.recorded = on_device([&](device& d) { return d.record(options_.stream, of.mark); });
     }
-    return held.recorded;
+    return of.recorded;
   }
   void free_oldest() noexcept {
     if constexpr (event_provider<device>) {
@@ -181,16 +145,16 @@ class collector {
     free_all(done->items);
     delete done;
   }
-  void end_oldest() noexcept {
+  void finish_oldest() noexcept {
     if constexpr (event_provider<device>) {
-      if (is_recorded(*oldest_)) on_device([this](device& d) { (void)d.wait(oldest_->mark); });
+      if (ensure_recorded(*oldest_)) on_device([this](device& d) { (void)d.wait(oldest_->mark); });
     }
     free_oldest();
   }
 
-  Allocator* from_;
-  collection how_;
-  item* gathered_ = nullptr;
+  Allocator* pool_;
+  deferred_free_options options_;
+  item* queued_ = nullptr;
   std::size_t bytes_ = 0;
   batch* oldest_ = nullptr;
   batch* newest_ = nullptr;

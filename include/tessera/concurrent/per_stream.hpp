@@ -10,289 +10,301 @@
 #include <new>
 #include <utility>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/arena.hpp>
-#include <tessera/concurrent/reentrancy_guard.hpp>
+#include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/allocate_calls.hpp>
 #include <tessera/detail/caller_mistake.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/detail/pagemap.hpp>
 #include <tessera/detail/sums.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/interop/in_place.hpp>
 #include <tessera/provider/shared_provider.hpp>
 
 namespace tessera {
 
-/// A caching_allocator for many threads that mostly use streams of their own: each stream has a lane, an allocator with a
-/// mutex of its own, over one provider. The calls are those of caching_allocator, but for handles.
+namespace detail {
+template <typename Recipe, typename Provider, typename Observer, typename Counting>
+using arena_of = arena<Recipe, shared_provider<Provider>, Observer, Counting>;
+}  // namespace detail
+
+/// A caching_allocator for several threads, in which each stream has an arena: an allocator with its own mutex.
 ///
-/// There are at most 256 lanes, made when they are needed and kept; streams that find no place of their own share one. A
-/// thread that frees what a lane gave to another thread hands it over to that lane, where it is free once somebody next
-/// allocates or looks there: who looks (at now(), statistics() and so on) may so release segments. The limit of growth
-/// holds for all lanes together. Where the recipe recovers by emptying the cache, all lanes empty theirs, and then the device
-/// is asked once more, as without lanes. The sink learns of one event at a time, in the order of each lane.
+/// Choose it where many threads allocate, mostly on streams of their own. It has the calls of caching_allocator except for
+/// handles. A recipe whose blocks serve other streams, as cuda_async, fails more often when memory is short: no block and no
+/// idle page serves a stream of another arena.
 ///
-/// One thread gets what a caching_allocator would give it, with these exceptions. A lane polls events only when it allocates
-/// or is looked at itself. A policy sees its own lane's usage, with the limit of all lanes. No block, and no idle page, serves
-/// a stream of another lane: with a recipe whose blocks cross, as cuda_async, more requests fail where memory is short. With
-/// several threads, others may take what was given back; a request then empties their caches again, at most eight times.
+///     tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> shared;
+///     void* p = shared.allocate(5_MiB, tessera::stream_id{1});  // in the arena of stream 1
+///     shared.deallocate(p);                                     // by any thread
 ///
-/// Where the recipe maps pages into ranges, each lane has ranges of its own. What `locked` says of its mutex then holds for
-/// that of each lane.
+/// * At most 256 arenas are created, when they are needed, and kept. Other streams share them.
+/// * A free by another thread is queued. The block is free, and a wrong address is noticed, when a thread next allocates or
+///   looks in the arena; now(), statistics() and the like look, so they may release segments.
+/// * The limit of growth holds for all arenas together. If the recipe recovers by emptying the cache, all arenas empty theirs.
+///   Other threads may take what was released; so that is repeated, at most eight times.
+/// * The observer receives one event at a time, in the order of each arena.
+/// * An arena polls events only when a thread allocates or looks in it. A policy sees the usage of its own arena, with the limit
+///   of all. If the recipe maps pages into ranges, each arena has its own ranges.
+/// * Each arena unlocks and keeps its mutex as `locked` does. The rules of `locked` for callbacks, observers, providers and
+///   functions that run under a lock hold here, too.
+///
+/// Used by one thread, it decides as a caching_allocator in all else.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-class per_stream : public allocate_calls<per_stream<Recipe, Provider, Observer, Counting>> {
-  using calls = allocate_calls<per_stream>;
-  using lane_type = lane<Recipe, shared_provider<Provider>, Observer, Counting>;
-  using allocator = typename lane_type::allocator;
+class per_stream : public detail::facade<per_stream<Recipe, Provider, Observer, Counting>,
+                                         detail::arena_of<Recipe, Provider, Observer, Counting>> {
+  using arena = detail::arena_of<Recipe, Provider, Observer, Counting>;
+  using allocator = typename arena::allocator;
+  using interface = detail::facade<per_stream, arena>;
+  using guard = detail::reentrancy_guard;
 
  public:
-  static constexpr std::size_t most_lanes = 256;
+  static constexpr std::size_t max_arenas = 256;
 
   per_stream() : per_stream(Provider{}) {}
-  explicit per_stream(Provider device, policies<Recipe> chosen = {}, Observer observer = {})
+  explicit per_stream(Provider device, policies<Recipe> settings = {}, Observer observer = {})
       : device_(std::move(device)),
-        settings_(std::move(chosen)),
+        settings_(std::move(settings)),
         streams_(settings_.streams),
         observer_(std::move(observer)),
         budget_(settings_.growth.limit(device_.capacity())) {}
   per_stream(const per_stream&) = delete;
   per_stream& operator=(const per_stream&) = delete;
   ~per_stream() {
-    for (auto& place : lanes_) delete place.load();
+    for (auto& slot : arenas_) delete slot.load();
   }
 
-  using calls::try_allocate, calls::deallocate, calls::record_stream;
-  /// Null also where host memory for the first lane ran out.
+  using interface::try_allocate, interface::deallocate, interface::record_stream;
+  /// Returns null, too, if host memory for the first arena ran out.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    lane_type* const at = lane_of(stream);
+    arena* const at = arena_of(stream);
     return at != nullptr ? at->try_allocate(bytes, stream) : nullptr;
   }
-
-  /// A mistaken address may be noticed only when a thread next allocates or looks; the program then ends in that thread.
-  void deallocate(void* p) noexcept { hand_back({p, unlimited}); }
+  void deallocate(void* p) noexcept { free({p, unlimited}); }
   void deallocate(void* p, std::size_t bytes) noexcept {
     if (p != nullptr && bytes > max_request) fatal("deallocate: not the requested size", p);
-    hand_back({p, bytes});
-  }
-  [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    lane_type* const at = owner_of(p);
-    return at != nullptr && at->look([p](allocator& in) { return in.try_deallocate(p); });
+    free({p, bytes});
   }
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
-    lane_type* const at = owner_of(p, "record_stream");
-    return at != nullptr && at->note([=](allocator& in) { return in.record_stream(p, stream); });
+    arena* const at = owner_of(p, "record_stream");
+    return at != nullptr && at->look_and_record([=](allocator& in) { return in.record_stream(p, stream); });
   }
   [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
-    lane_type* const at = owner_of(p);
-    return at != nullptr && at->note([=](allocator& in) { return in.try_record_stream(p, stream); });
+    arena* const at = owner_of(p);
+    return at != nullptr &&
+           at->look_and_record([=](allocator& in) { return in.try_record_stream(p, stream); });
   }
-  /// What allocate_in_place asks for; a block of another lane is not passed on.
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
-    lane_type* const at = owner_of(p);
-    return at != nullptr && at == lane_of(stream) &&
-           at->look([=](allocator& in) { return in.reuse_in_place(p, bytes, stream); });
+    arena* const owner = owner_of(p);
+    return owner != nullptr && owner == arena_of(stream) && interface::reuse_in_place(p, bytes, stream);
   }
-  /// Goes from lane to lane.
+  /// Trims one arena after the other.
   void trim(std::size_t keep = 0) noexcept {
-    for_each_lane([&](lane_type& l) {
-      l.look([&](allocator& in) {
-        const std::size_t here = in.now().reserved;
-        const std::size_t all = budget_.taken();
-        const std::size_t elsewhere = all > here ? all - here : 0;
-        in.trim(keep > elsewhere ? keep - elsewhere : 0);
-      });
+    look_at_each([&](allocator& in) {
+      const std::size_t here = in.now().reserved;
+      const std::size_t all = budget_.taken();
+      const std::size_t elsewhere = all > here ? all - here : 0;
+      in.trim(keep > elsewhere ? keep - elsewhere : 0);
     });
   }
-
-  /// The callback may use the allocator, but not end it. While callbacks run, a thread in need does without them.
-  [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
-    users_.check<Observer>(user_calls::lock::settings);
+  [[nodiscard]] bool on_pressure(bool (*callback)(void* context) noexcept, void* context) noexcept {
+    guard_.check<Observer>(guard::lock::settings);
     const std::lock_guard lock(mutex_);
-    return pressure_.add(call, context);
+    return callbacks_.add(callback, context);
   }
-  /// As in caching_allocator: of the stream's lane, with what all lanes hold, looked at one after the other.
+
+  /// Explains a failure in the stream's arena, with what all arenas hold.
   [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
-    const auto each = [this](auto f) { this->for_each_lane(f); };
-    return out_of_memory(explain_failure_among(lane_of(stream), each, bytes, stream));
+    const auto each = [this](auto f) { this->for_each_arena(f); };
+    return out_of_memory(detail::explain_failure_among(arena_of(stream), each, bytes, stream));
   }
-  /// Sums over the lanes, one after the other.
+  /// Adds up the arenas, one after the other.
   [[nodiscard]] usage now() const noexcept {
     usage sum;
-    for_each_lane([&](lane_type& l) { l.look([&](allocator& in) { add_to(sum, in.now()); }); });
+    look_at_each([&](allocator& in) { detail::add_to(sum, in.now()); });
     const std::size_t limit = budget_.limit();
     sum.limit = limit < device_.capacity() ? limit : device_.capacity();
     sum.has_limit = limit != unlimited;
     return sum;
   }
-  /// The same. Peaks are sums of the lanes' peaks, so upper bounds; that of what the device gave is of all lanes together.
+  /// Adds up the arenas. Peaks are sums of the arenas' peaks, so upper bounds; the peak of reserved bytes is exact.
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {
     tessera::statistics<Recipe::pools::count> sum;
-    for_each_lane([&](lane_type& l) { l.look([&](allocator& in) { add_to(sum, in.statistics()); }); });
-    const auto most = static_cast<std::int64_t>(budget_.peak());
-    for (counter* c : {&sum.device_bytes, &sum.all.reserved_bytes}) c->peak = (std::min)(c->peak, most);
+    look_at_each([&](allocator& in) { detail::add_to(sum, in.statistics()); });
+    const auto peak = static_cast<std::int64_t>(budget_.peak());
+    for (counter* c : {&sum.device_bytes, &sum.all.reserved_bytes}) c->peak = (std::min)(c->peak, peak);
     return sum;
   }
   void reset_peak_statistics() noexcept {
-    for_each_lane([](lane_type& l) { l.look([](allocator& in) { in.reset_peak_statistics(); }); });
+    look_at_each([](allocator& in) { in.reset_peak_statistics(); });
     budget_.reset_peak();
   }
   void reset_accumulated_statistics() noexcept {
-    for_each_lane([](lane_type& l) { l.look([](allocator& in) { in.reset_accumulated_statistics(); }); });
+    look_at_each([](allocator& in) { in.reset_accumulated_statistics(); });
   }
   [[nodiscard]] std::size_t footprint() const noexcept {
-    std::size_t bytes = directory_.footprint();
-    for_each_lane([&](lane_type& l) {
-      bytes += sizeof(lane_type) + l.look([](allocator& in) { return in.footprint(); });
-    });
+    std::size_t bytes = map_.footprint();
+    look_at_each([&](allocator& in) { bytes += sizeof(arena) + in.footprint(); });
     return bytes;
   }
   [[nodiscard]] const char* audit() const noexcept {
     const char* broken = nullptr;
-    for_each_lane([&](lane_type& l) {
-      if (broken == nullptr) broken = l.look([](allocator& in) { return in.audit(); });
+    look_at_each([&](allocator& in) {
+      if (broken == nullptr) broken = in.audit();
     });
     return broken;
   }
-  [[nodiscard]] std::size_t lanes() const noexcept {
+  [[nodiscard]] std::size_t arenas() const noexcept {
     return static_cast<std::size_t>(
-        std::count_if(lanes_.begin(), lanes_.end(), [](auto& l) { return l.load(); }));
+        std::count_if(arenas_.begin(), arenas_.end(), [](auto& slot) { return slot.load(); }));
   }
-  /// Calls f with the settings, which all lanes take over afterwards, one after the other; f must not use the allocator.
-  /// Which streams share blocks was settled when it was made.
+
+  /// Calls f(policies); all arenas take them over afterwards, one after the other. The policy of streams stays.
   template <typename F>
   void with_settings(F f) {
-    lend("with_settings: the function must not use the allocator", [&] { f(settings_); });
+    call_for_user("with_settings: the function must not use the allocator", [&] { f(settings_); });
     const std::lock_guard lock(mutex_);
     budget_.set_limit(settings_.growth.limit(device_.capacity()));
-    for_each_lane([&](lane_type& l) { l.enter([&](allocator& in) { in.settings() = settings_; }); });
+    for_each_arena([&](arena& a) { a.enter([&](allocator& in) { in.settings() = settings_; }); });
   }
-  /// Calls f with the provider; unless that is thread-safe, nobody else calls it then, and f must not use the allocator.
   template <typename F>
   decltype(auto) with_device(F f) {
     const auto call = [&]() -> decltype(auto) { return device_.with_device(f); };
-    if constexpr (is_thread_safe<Provider>) return call();
-    if constexpr (!is_thread_safe<Provider>) return lend("with_device: f must not use the allocator", call);
+    if constexpr (is_thread_safe<Provider>) {
+      return call();
+    } else {
+      return call_for_user("with_device: the function must not use the allocator", call);
+    }
   }
-  /// Calls f with the sink, which is told nothing meanwhile; f must not use the allocator.
   template <typename F>
   decltype(auto) with_observer(F f) {
-    return lend("with_observer: the function must not use the allocator", [&]() -> decltype(auto) {
-      const std::lock_guard telling(sink_mutex_);
+    return call_for_user("with_observer: the function must not use the allocator", [&]() -> decltype(auto) {
+      const std::lock_guard reporting(observer_mutex_);
       return f(observer_);
     });
   }
-  /// Calls f with that of the lane in whose segments an address lies, if there is one.
-  void enter_owner(const void* p, auto f) {
-    if (lane_type* const at = owner_of(p)) at->look(f);
-  }
-  /// Calls f with the allocator of each lane, one after the other, for tools that look at it; f must not use this one.
   template <typename F>
-  void enter_each(F f) {
-    for_each_lane([&](lane_type& l) { l.lend("enter_each: the function must not use all lanes", f); });
+  void for_each_allocator(F f) {
+    for_each_arena(
+        [&](arena& a) { a.look_for_user("for_each_allocator: the function must not use all arenas", f); });
+  }
+  template <typename F>
+  void for_each_device(F f) {
+    f(*this, std::size_t{0});
   }
 
  private:
-  friend watched<per_stream>;
-  static constexpr std::size_t most_steps = 8;
-  void watch(int change) noexcept {
-    for_each_lane([=](lane_type& l) { l.watch(change); });
-  }
-  /// Calls f, a function of the user, while no lane is made.
+  friend interface;
+  friend detail::scoped_watch<per_stream>;
+  static constexpr std::size_t max_probes = 8;
+
   template <typename F>
-  decltype(auto) lend(const char* rule, F f) {
-    users_.check<Observer>(user_calls::lock::settings);
+  static auto enter_owner(per_stream& me, const void* p, const char* call, F f) {
+    arena* const at = me.owner_of(p, call);
+    using result = decltype(at->look(f));
+    return at != nullptr ? at->look(f) : result();
+  }
+  void watch(int change) noexcept {
+    for_each_arena([=](arena& a) { a.watch(change); });
+  }
+  /// Calls f, a user function, while no arena is created.
+  template <typename F>
+  decltype(auto) call_for_user(const char* rule, F f) {
+    guard_.check<Observer>(guard::lock::settings);
     const std::lock_guard lock(mutex_);
-    const watched<per_stream> here(*this);
-    const user_calls::call noted(users_, user_calls::lock::device, rule);
+    const detail::scoped_watch<per_stream> watch(*this);
+    const guard::call running(guard_, guard::lock::device, rule);
     return f();
   }
 
-  /// The lane of a stream: the first of a few places that has it or is empty, and where others have all of them, one of
-  /// those. Null where host memory for the first of all lanes ran out.
-  [[nodiscard]] lane_type* lane_of(stream_id stream) noexcept {
+  /// The arena of a stream: the first of eight slots that has it or is empty, or one of them where all belong to others. Null
+  /// if host memory for the first of all arenas ran out.
+  [[nodiscard]] arena* arena_of(stream_id stream) noexcept {
     const stream_id key = streams_.reuse_key(stream);
     const auto first = static_cast<std::size_t>((key.handle * 0x9E3779B97F4A7C15u) >> 56);
-    for (std::size_t step = 0; step < most_steps; ++step) {
-      lane_type* const here = lanes_[(first + step) % most_lanes].load(std::memory_order_acquire);
-      if (here == nullptr) return make_lane(key, first);
-      if (here->key() == key) return here;
+    for (std::size_t probe = 0; probe < max_probes; ++probe) {
+      arena* const found = arenas_[(first + probe) % max_arenas].load(std::memory_order_acquire);
+      if (found == nullptr) return create_arena(key, first);
+      if (found->key() == key) return found;
     }
-    return lanes_[(first + key.handle % most_steps) % most_lanes].load(std::memory_order_acquire);
+    return arenas_[(first + key.handle % max_probes) % max_arenas].load(std::memory_order_acquire);
   }
-  [[nodiscard, gnu::noinline]] lane_type* make_lane(stream_id key, std::size_t first) noexcept {
-    users_.check<Observer>(user_calls::lock::settings);
+  [[nodiscard, gnu::noinline]] arena* create_arena(stream_id key, std::size_t first) noexcept {
+    guard_.check<Observer>(guard::lock::settings);
     const std::lock_guard lock(mutex_);
-    for (std::size_t step = 0; step < most_steps; ++step) {
-      const std::size_t number = (first + step) % most_lanes;
-      lane_type* here = lanes_[number].load(std::memory_order_acquire);
-      if (here != nullptr && here->key() == key) return here;
-      if (here != nullptr) continue;
+    for (std::size_t probe = 0; probe < max_probes; ++probe) {
+      const std::size_t number = (first + probe) % max_arenas;
+      arena* const found = arenas_[number].load(std::memory_order_acquire);
+      if (found != nullptr && found->key() == key) return found;
+      if (found != nullptr) continue;
       const auto owner = static_cast<pagemap::owner_number>(number);
-      here = new (std::nothrow)
-          lane_type(key, users_, {budget_, device_, directory_, owner, &empty_others, this}, settings_,
-                    lane_sink<Observer>(observer_, sink_mutex_, users_));
-      if (here != nullptr && here->on_pressure(&shared_hooks::run, &pressure_)) {
-        lanes_[number].store(here, std::memory_order_release);
-        return here;
+      arena* const created = new (std::nothrow)
+          arena(key, guard_, {budget_, device_, map_, owner, &empty_others, this}, settings_,
+                detail::shared_observer<Observer>(observer_, observer_mutex_, guard_));
+      if (created != nullptr && created->on_pressure(&detail::shared_callbacks::run, &callbacks_)) {
+        arenas_[number].store(created, std::memory_order_release);
+        return created;
       }
-      delete here;
+      delete created;
       break;
     }
-    for (std::size_t step = 0; step < most_lanes; ++step) {
-      if (lane_type* const other = lanes_[(first + step) % most_lanes].load()) return other;
+    for (std::size_t probe = 0; probe < max_arenas; ++probe) {
+      if (arena* const other = arenas_[(first + probe) % max_arenas].load()) return other;
     }
     return nullptr;
   }
-  void hand_back(hand_over::item freed) noexcept {
-    if (lane_type* const at = owner_of(freed.address, "deallocate")) at->deallocate(freed);
+  void free(detail::remote_free_queue::item freed) noexcept {
+    if (arena* const at = owner_of(freed.address, "deallocate")) at->deallocate(freed);
   }
-  /// The lane in whose segments an address lies; null where there is none, unless `call` says that this is a mistake.
-  [[nodiscard]] lane_type* owner_of(const void* p, const char* call = nullptr) const noexcept {
-    const pagemap::owner_number owner = directory_.owner_of(p);
-    if (owner != pagemap::no_owner) return lanes_[owner].load(std::memory_order_acquire);
-    if (call != nullptr && p != nullptr) refuse_stranger(call, p);
+  /// The arena in whose segments an address lies, or null. Aborts instead of null if `call` is not null, except for null.
+  [[nodiscard]] arena* owner_of(const void* p, const char* call = nullptr) const noexcept {
+    const pagemap::owner_number owner = map_.owner_of(p);
+    if (owner != pagemap::no_owner) return arenas_[owner].load(std::memory_order_acquire);
+    if (call != nullptr && p != nullptr) detail::refuse_stranger(call, p);
     return nullptr;
   }
   template <typename F>
-  void for_each_lane(F f) const {
-    for (const auto& place : lanes_) {
-      if (lane_type* const l = place.load(std::memory_order_acquire)) f(*l);
+  void for_each_arena(F f) const {
+    for (const auto& slot : arenas_) {
+      if (arena* const a = slot.load(std::memory_order_acquire)) f(*a);
     }
   }
+  template <typename F>
+  void look_at_each(F f) const {
+    for_each_arena([&f](arena& a) { a.look(f); });
+  }
 
-  /// What a lane calls that can get no memory, without its mutex.
-  static bool empty_others(void* lanes, pagemap::owner_number but) noexcept {
+  /// Called, without its mutex, by an arena that can get no memory.
+  static bool empty_others(void* self, pagemap::owner_number except) noexcept {
     bool any = false;
-    auto& all = static_cast<per_stream*>(lanes)->lanes_;
-    for (std::size_t i = 0; i < most_lanes; ++i) {
-      lane_type* const other = i != but ? all[i].load(std::memory_order_acquire) : nullptr;
+    auto& arenas = static_cast<per_stream*>(self)->arenas_;
+    for (std::size_t i = 0; i < max_arenas; ++i) {
+      arena* const other = i != except ? arenas[i].load(std::memory_order_acquire) : nullptr;
       if (other != nullptr) any = other->empty() || any;
     }
     return any;
   }
 
   shared_provider<Provider> device_;
-  pagemap directory_;
+  pagemap map_;
   policies<Recipe> settings_;
   const typename Recipe::streams streams_;
   Observer observer_;
-  std::mutex sink_mutex_;
+  std::mutex observer_mutex_;
   byte_budget budget_;
-  std::mutex mutex_;  // of making lanes, of the settings and of adding callbacks
-  shared_hooks pressure_;
-  user_calls users_;
-  std::array<std::atomic<lane_type*>, most_lanes> lanes_{};
+  std::mutex mutex_;  // for creating arenas, changing the settings and adding callbacks
+  detail::shared_callbacks callbacks_;
+  detail::reentrancy_guard guard_;
+  std::array<std::atomic<arena*>, max_arenas> arenas_{};
 };
 
-/// Says to adaptor/configured.hpp that threads share an allocator by one mutex for each stream.
-struct in_streams {
+/// Makes `configured` [tessera/configured.hpp] a per_stream allocator.
+struct per_stream_front {
   template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
   using allocator = per_stream<Recipe, Provider, Observer, Counting>;
 };

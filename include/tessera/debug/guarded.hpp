@@ -7,24 +7,23 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/debug/guard_book.hpp>
 #include <tessera/debug/guard_pages.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
 
-/// As `Streams`, but all streams that are recorded hold a block back, its own too: where its memory goes with it, nobody may
-/// still be at it.
+namespace detail {
+
+/// Like `Streams`, but recorded uses on the block's own stream count, too: memory is unmapped when a block is freed, so no work
+/// may use it any more.
 template <streams_policy Streams>
 struct hold_for_all : Streams {
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept {
@@ -33,7 +32,7 @@ struct hold_for_all : Streams {
   bool operator==(const hold_for_all&) const = default;
 };
 
-/// A device's segment for each block; of `Recipe`, only the streams' policy and the limit of growth count.
+/// Gives each block a segment of its own. Of `Recipe`, only the streams policy and the limit of growth count.
 template <typename Recipe>
 struct one_segment_each final {
   using rounding = round_to_multiple<min_alignment>;
@@ -45,31 +44,20 @@ struct one_segment_each final {
   using eviction = evict_at_free;
   using recovery = recover_by_emptying_cache;
 
-  [[nodiscard]] static constexpr policies<one_segment_each> from(const policies<Recipe>& chosen,
+  [[nodiscard]] static constexpr policies<one_segment_each> from(const policies<Recipe>& settings,
                                                                  std::size_t capacity) noexcept {
-    return {.streams = {chosen.streams}, .growth = {.most = chosen.growth.limit(capacity)}};
+    return {.streams = {settings.streams}, .growth = {.most = settings.growth.limit(capacity)}};
   }
 };
 
-/// What a guarded allocator is built upon, and so outlives it.
-template <typename Provider>
-struct guarded_parts {
-  guarded_parts(Provider given, guarding how) : source(std::move(given)), memory(source, how) {}
-  Provider source;
-  guard_memory<Provider> memory;
-};
+template <typename Recipe, typename Provider, typename Observer, typename Counting>
+using guarded_pool = locked<one_segment_each<Recipe>, guard_pages<Provider>, Observer, Counting>;
 
-/// An allocator for finding who writes where nothing is his, in memory that the host reads and writes: the template
-/// arguments and calls of `locked`, so that a program takes it by changing a type. Each block has pages of its own between
-/// guard pages, lies at their end as far as min_alignment lets it, and has a pattern around it.
+}  // namespace detail
+
+/// Detects out-of-bounds writes and use-after-free in host-visible memory. Each block has its own pages between guard pages.
 ///
-/// What touches a guard page, or a block after it was freed, faults there and then; a fault_reports
-/// [tessera/debug/fault_reports.hpp] says in words which block that was. What was written between a block and a guard page is
-/// found when the block is freed, or by check(). Who frees twice, or what is not his, or says another size, ends the
-/// program, as with every allocator, but it says which block that is. New blocks hold guard_book::fresh and not zeros.
-///
-/// Of a recipe, only the policy of streams and the limit of growth count. A block is freed once its own stream and those
-/// recorded have come past; until then, what touches it faults not.
+/// Choose it to find memory errors: it has the template arguments and calls of `locked`, so a program changes one type.
 ///
 ///     #include <tessera/debug/fault_reports.hpp>
 ///     #include <tessera/provider/host_pinned.hpp>
@@ -77,75 +65,90 @@ struct guarded_parts {
 ///     const tessera::fault_reports reports(checked);
 ///     checked.label("batch");
 ///     auto* batch = static_cast<unsigned char*>(checked.allocate(1000));
-///     batch[999] = 1;  // batch[1000] = 1 would be found by deallocate, and batch[1024] = 1 at once
+///     batch[999] = 1;  // deallocate would find batch[1000] = 1; batch[1024] = 1 would fault at once
 ///     checked.deallocate(batch);
 ///
-///   Cost:  six calls of the device for each block, and writing all of it; a page of memory at least, and of addresses two
-///          more, also in quarantine; 128 bytes for each. A system has but so many mappings for a process
-///          (/proc/sys/vm/max_map_count, as a rule 65,530), of which a live block takes up to three, and one in quarantine
-///          one; guarding::most_mappings says how many all of them may take, and should divide them where there are several.
+/// * Accesses to a guard page or a freed block fault at once. fault_reports [tessera/debug/fault_reports.hpp] names the block.
+/// * A block ends at a guard page, as far as min_alignment allows, and has a pattern around it. deallocate and check() find
+///   writes between a block and its guard pages.
+/// * Double, foreign and wrong-size frees abort and name the block.
+/// * New blocks hold the byte guard_book::fresh, not zeros.
+/// * A block is freed once its own stream and the recorded ones have completed; until then, accesses do not fault.
+/// * Of a recipe, only the streams policy and the limit of growth count.
+///
+///   Cost:  six provider calls and writing the whole block for each block; at least one page of memory, three pages of
+///          addresses, also in quarantine, and 128 bytes. A process has a limited number of mappings
+///          (/proc/sys/vm/max_map_count, usually 65,530): a live block takes up to three, one in quarantine takes one.
+///          guarding::most_mappings limits them; divide the number if there are several guarded allocators.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-class guarded : private guarded_parts<Provider>,
-                public locked<one_segment_each<Recipe>, guard_pages<Provider>, Observer, Counting>,
-                public allocate_calls<guarded<Recipe, Provider, Observer, Counting>> {
-  using calls = allocate_calls<guarded>;
-  using parts = guarded_parts<Provider>;
-  using base = locked<one_segment_each<Recipe>, guard_pages<Provider>, Observer, Counting>;
+class guarded : public detail::facade<guarded<Recipe, Provider, Observer, Counting>,
+                                      detail::guarded_pool<Recipe, Provider, Observer, Counting>> {
+  using guarded_type = detail::guarded_pool<Recipe, Provider, Observer, Counting>;
+  using interface = detail::facade<guarded, guarded_type>;
 
  public:
   guarded() : guarded(Provider{}) {}
-  explicit guarded(Provider device, const policies<Recipe>& chosen = {}, Observer observer = {},
-                   guarding how = {})
-      : parts(std::move(device), how),
-        base(guard_pages<Provider>(parts::memory),
-             one_segment_each<Recipe>::from(chosen, parts::source.capacity()), std::move(observer)) {}
+  explicit guarded(Provider device, const policies<Recipe>& settings = {}, Observer observer = {},
+                   guarding options = {})
+      : source_(std::move(device)),
+        memory_(source_, options),
+        pool_(guard_pages<Provider>(memory_),
+              detail::one_segment_each<Recipe>::from(settings, source_.capacity()), std::move(observer)) {}
 
-  using calls::allocate, calls::try_allocate, calls::deallocate, base::record_stream;
+  using interface::try_allocate, interface::deallocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    void* const p = base::try_allocate(bytes, stream);
-    if (p != nullptr) this->memory.book().hand_out(p, bytes, stream);
+    void* const p = pool_.try_allocate(bytes, stream);
+    if (p != nullptr) memory_.book().hand_out(p, bytes, stream);
     return p;
   }
   [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
-    const handle h = base::allocate_by_handle(bytes, stream);
-    if (h) this->memory.book().hand_out(h.data(), bytes, stream);
+    const handle h = pool_.allocate_by_handle(bytes, stream);
+    if (h) memory_.book().hand_out(h.data(), bytes, stream);
     return h;
   }
 
   void deallocate(void* p) noexcept {
-    if (p != nullptr) expect_sound(this->memory.book().give_back(p), p), free(p);
+    if (p == nullptr) return;
+    expect_sound(memory_.book().give_back(p), p);
+    free(p);
   }
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (p != nullptr) expect_sound(this->memory.book().give_back(p, &bytes), p), free(p);
+    if (p == nullptr) return;
+    expect_sound(memory_.book().give_back(p, &bytes), p);
+    free(p);
   }
   void deallocate(handle h) noexcept {
-    if (h) expect_sound(this->memory.book().give_back(h.data()), h.data()), free(h);
+    if (!h) return;
+    expect_sound(memory_.book().give_back(h.data()), h.data());
+    free(h);
   }
-  /// Ends the program, too, where something was written around a live block.
+  /// Aborts, too, if something was written around a live block.
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    const guard_book::verdict found = this->memory.book().give_back(p);
-    if (found.is_live) expect_sound(found, p), free(p);
-    return found.is_live;
+    const guard_book::verdict found = memory_.book().give_back(p);
+    if (!found.is_live) return false;
+    expect_sound(found, p);
+    free(p);
+    return true;
   }
-  /// No block is passed on, so that who uses the one it was is found.
+  /// Reuses no block, so that uses of the old one are found.
   [[nodiscard]] static constexpr bool reuse_in_place(void*, std::size_t, stream_id) noexcept { return false; }
 
-  /// Names what is allocated from here on, for all threads; empty for nothing. The 4,096th name and all after it are one.
+  /// Labels the blocks that any thread allocates from here on; empty: no label. The 4,096th label and all later ones are one.
   ///   Throws:  std::bad_alloc
-  void label(std::string_view text) { this->memory.book().label(text); }
-  /// That of a block, freed or not, by any address in it; empty where it has none.
+  void label(std::string_view text) { memory_.book().label(text); }
+  /// The label of a live or freed block, by any address in it; empty if it has none.
   [[nodiscard]] const char* label_of(const void* p) const noexcept { return book().label_of(p); }
-  /// Ends the program where something was written around a live block.
-  ///   Cost:  reads less than a page before and 64 bytes behind each
+  /// Aborts if something was written around a live block.
+  ///   Cost:  reads less than a page before and 64 bytes after each block
   void check() const noexcept { guard_memory<Provider>::end_if(book().find_damage(), "check"); }
-  /// Gives the addresses of freed blocks back, which are not found then any more.
-  void drop_quarantine() noexcept { this->memory.drop_quarantine(0); }
-  /// What is known of the blocks.
-  [[nodiscard]] const guard_book& book() const noexcept { return this->memory.book(); }
+  /// Returns the addresses of freed blocks to the device. Later accesses to these blocks are not detected.
+  void drop_quarantine() noexcept { memory_.drop_quarantine(0); }
+  /// The shadow state of the blocks.
+  [[nodiscard]] const guard_book& book() const noexcept { return memory_.book(); }
 
-  /// Why the latest request for memory failed: the provider's last_error(), or that mappings are to be spared.
+  /// Why the latest request for memory failed: the provider's last_error(), or the limit of mappings.
   [[nodiscard]] std::string last_error() {
-    if (const char* const own = this->memory.failure_reason(); own != nullptr) return own;
+    if (const char* const own = memory_.failure_reason(); own != nullptr) return own;
     return with_device([](auto& device) {
       if constexpr (requires { device.last_error(); }) return std::string(device.last_error());
       return std::string();
@@ -154,27 +157,37 @@ class guarded : private guarded_parts<Provider>,
 
   template <typename F>
   decltype(auto) with_device(F f) {
-    return base::with_device([&f](auto& pages) -> decltype(auto) { return f(pages.to()); });
+    return pool_.with_device([&f](auto& pages) -> decltype(auto) { return f(pages.to()); });
   }
 
  private:
-  static constexpr bool is_keyed =
+  friend interface;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& f) {
+    return std::forward<F>(f)(me.pool_);
+  }
+
+  static constexpr bool has_stream_keys =
       !std::is_same_v<decltype(std::declval<const typename Recipe::streams&>().reuse_key({})), any_stream>;
 
   static void expect_sound(const guard_book::verdict& found, const void* p) noexcept {
     guard_memory<Provider>::end_if(found.wrong, "deallocate", p);
   }
-  /// Frees a block by its address or handle. Behind the work of its own stream, where there may be some.
+  /// Frees a block by its address or handle, after the work of its own stream if there may be some.
   template <typename Block>
   void free(Block b) noexcept {
-    if constexpr (is_keyed) {
-      (void)base::record_stream(b, stream_of(b));
+    if constexpr (has_stream_keys) {
+      (void)pool_.record_stream(b, stream_of(b));
     }
-    base::deallocate(b);
-    if constexpr (Recipe::streams::uses_events) base::retire();
+    pool_.deallocate(b);
+    if constexpr (Recipe::streams::uses_events) pool_.process_events();
   }
   [[nodiscard]] stream_id stream_of(const void* p) const noexcept { return {book().find(p)->stream}; }
   [[nodiscard]] stream_id stream_of(handle h) const noexcept { return stream_of(h.data()); }
+
+  Provider source_;
+  guard_memory<Provider> memory_;
+  guarded_type pool_;
 };
 
 }  // namespace tessera

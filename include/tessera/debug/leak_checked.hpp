@@ -11,7 +11,6 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/reach.hpp>
 #include <tessera/observe/inspect.hpp>
 
 namespace tessera {
@@ -21,30 +20,33 @@ struct live_blocks {
   struct block {
     std::uintptr_t address = 0;
     std::size_t bytes = 0;  ///< as requested
-    stream_id stream{};     ///< the key under which it will be shared
+    stream_id stream{};     ///< the key of its reuse
     std::string_view label{};
   };
   std::size_t count = 0;
-  std::size_t bytes = 0;         ///< as requested, of all
-  std::array<block, 8> first{};  ///< of them, those at the lowest addresses
+  std::size_t bytes = 0;         ///< requested bytes of all
+  std::array<block, 8> first{};  ///< those at the lowest addresses
   [[nodiscard]] std::size_t shown() const noexcept { return count < first.size() ? count : first.size(); }
 
   void add(block b) noexcept {
     ++count;
     bytes += b.bytes;
     for (std::size_t i = 0; i < shown(); ++i) {
-      if (i + 1 == count) return void(first[i] = b);
+      if (i + 1 == count) {
+        first[i] = b;
+        return;
+      }
       if (b.address < first[i].address) std::swap(b, first[i]);
     }
   }
 };
 
-/// A sink that knows under which label each of its events happened, as a history does.
+/// An observer that knows the label of each event, such as `history`.
 template <typename Observer>
 concept keeps_labels =
     requires(const Observer& observer, const typename Observer::entry& seen) { observer.text_of(seen); };
 
-/// What is live in an allocator of any kind now, with the labels that a history or a guarded allocator has for it.
+/// Lists the live blocks of any allocator, with the labels that a history or a guarded allocator has for them.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> shared;
@@ -52,11 +54,11 @@ concept keeps_labels =
 ///     std::printf("%zu bytes are live\n", tessera::live_blocks_of(shared).bytes);
 ///     shared.deallocate(p);
 ///
-///   Cost:  linear in the blocks, and in what the history keeps
+///   Cost:  linear in the blocks, and in the events that the history keeps
 template <typename Allocator>
 [[nodiscard]] live_blocks live_blocks_of(Allocator& pool) {
   live_blocks found;
-  for_each_allocator(pool, [&found](auto& one, std::size_t) {
+  pool.for_each_allocator([&found](auto& one) {
     for_each_block(one, [&found](const segment_view&, const block_view& b) {
       if (b.is == block_view::state::live) found.add({b.address, b.requested, b.stream, {}});
     });
@@ -66,7 +68,7 @@ template <typename Allocator>
     if constexpr (requires { pool.label_of(static_cast<const void*>(nullptr)); })
       b.label = pool.label_of(reinterpret_cast<const void*>(b.address));
   }
-  for_each_observer(pool, [&found]<typename Observer>(Observer& observer, std::size_t) {
+  pool.with_observer([&found]<typename Observer>(Observer& observer) {
     if constexpr (keeps_labels<Observer>) {
       observer.for_each([&](const auto& seen) {
         if (seen.event.what != allocator_event::action::alloc) return;
@@ -79,8 +81,8 @@ template <typename Allocator>
   return found;
 }
 
-/// Writes them to standard error.
-struct say_what_lives {
+/// Writes live blocks to standard error.
+struct print_live_blocks {
   void operator()(const live_blocks& left) const noexcept {
     std::fprintf(stderr, "tessera: %zu live %s of %zu bytes when their allocator ended:\n", left.count,
                  left.count == 1 ? "block" : "blocks", left.bytes);
@@ -96,8 +98,9 @@ struct say_what_lives {
   }
 };
 
-/// An allocator of any kind that reports the blocks which are live when it ends. Their memory goes back to the device in any
-/// case.
+/// Reports the blocks of `Allocator`, of any kind, that are live when it is destroyed. Otherwise it is like `Allocator`.
+///
+/// Choose it in tests, to find blocks that nobody frees. Their memory is released in any case.
 ///
 ///     #include <tessera/observe/history.hpp>
 ///     using watched = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::history<>>;
@@ -105,23 +108,22 @@ struct say_what_lives {
 ///     checked.observer().label("weights");
 ///     (void)checked.allocate(1000);  // at the end: "tessera: 1 live block of 1000 bytes when their allocator ended" ...
 ///
-/// `To` is a function that takes live_blocks and must not throw; what they refer to ends with the allocator.
-///   Cost:  nothing until the end
-template <typename Allocator, typename To = say_what_lives>
+/// `Report` is a function that takes live_blocks and does not throw. What they refer to ends with the allocator.
+///   Cost:  none until the end
+template <typename Allocator, typename Report = print_live_blocks>
 class leak_checked : public Allocator {
  public:
   using Allocator::Allocator;
   ~leak_checked() {
-    if constexpr (requires { this->end_here(); }) this->end_here();
+    if constexpr (requires { this->attach_to_thread(); }) this->attach_to_thread();
     const live_blocks left = live_blocks_of(static_cast<Allocator&>(*this));
-    if (left.count > 0) to_(left);
+    if (left.count > 0) report_(left);
   }
 
-  /// Whom it reports to.
-  [[nodiscard]] To& report_to() noexcept { return to_; }
+  [[nodiscard]] Report& report() noexcept { return report_; }
 
  private:
-  [[no_unique_address]] To to_{};
+  [[no_unique_address]] Report report_{};
 };
 
 }  // namespace tessera

@@ -2,101 +2,66 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
+#include <concepts>
 #include <cstdint>
 #include <utility>
 
 #include <unistd.h>
 
-#include <tessera/caching_allocator.hpp>
-#include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/allocate_calls.hpp>
-#include <tessera/interop/in_place.hpp>
+#include <tessera/detail/facade.hpp>
 
 namespace tessera {
 
-/// A caching_allocator that checks that one thread at a time uses it: the one that did so first, until that one hands it
-/// over. Another one ends the program, in words that name both by the numbers that debuggers show. Who does not name this type
-/// pays nothing for it. Linux.
+/// Aborts when a second thread uses a caching_allocator. The message names both threads by the numbers that debuggers show.
+///
+/// Choose it to check the rule that one thread at a time uses an allocator. The first thread that uses the allocator owns it,
+/// until it detaches. Any thread may destroy it. Linux.
 ///
 ///     using pool_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
-///     tessera::one_thread<pool_type> mine;
+///     tessera::thread_checked<pool_type> mine;
 ///     mine.deallocate(mine.allocate(5_MiB));
-///     mine.hand_over();  // from here on it belongs to the next one that uses it
+///     mine.detach_from_thread();  // the next thread that uses it owns it
 ///
-/// It may end in any thread. A thread that began after another one had ended may bear its number, and pass for it.
+/// The system may give a new thread the number of one that ended; it then passes for that one.
 ///   Cost:  two loads for each call
 template <typename Allocator>
-class one_thread : public Allocator, public allocate_calls<one_thread<Allocator>> {
-  using calls = allocate_calls<one_thread>;
-
+class thread_checked : public detail::facade<thread_checked<Allocator>, Allocator> {
  public:
-  using Allocator::Allocator;
+  thread_checked() = default;
+  template <typename... Args>
+    requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
+  explicit thread_checked(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
 
   /// Leaves the allocator to the next thread that uses it, which then sees all that was done here.
-  void hand_over() noexcept { check(), owner_.store(nobody, std::memory_order_release); }
-  /// Gives the allocator to this thread, whoever had it, as what ends it may look at it first.
-  void end_here() noexcept { owner_.store(my_number(), std::memory_order_relaxed); }
+  void detach_from_thread() noexcept {
+    check();
+    owner_.store(nobody, std::memory_order_release);
+  }
+  /// Makes the calling thread the owner, whoever was, so that it may look at the allocator before it destroys it.
+  void attach_to_thread() noexcept { owner_.store(my_number(), std::memory_order_relaxed); }
 
-  using calls::allocate, calls::try_allocate, calls::deallocate, calls::record_stream;
-  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    return mine().allocate(bytes, stream);
+  /// The wrapped allocator, after the check.
+  [[nodiscard]] Allocator& inner() noexcept {
+    check();
+    return allocator_;
   }
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    return mine().try_allocate(bytes, stream);
-  }
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
-    return mine().allocate_by_handle(bytes, stream);
-  }
-  void deallocate(void* p) noexcept { mine().deallocate(p); }
-  void deallocate(void* p, std::size_t bytes) noexcept { mine().deallocate(p, bytes); }
-  void deallocate(handle h) noexcept { mine().deallocate(h); }
-  [[nodiscard]] bool try_deallocate(void* p) noexcept { return mine().try_deallocate(p); }
-  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
-    return mine().record_stream(p, stream);
-  }
-  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept {
-    return mine().record_stream(h, stream);
-  }
-  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
-    return mine().try_record_stream(p, stream);
-  }
-  /// What allocate_in_place asks for.
-  [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
-    return mine().reuse_in_place(p, bytes, stream);
-  }
-  void trim(std::size_t keep = 0) noexcept { mine().trim(keep); }
-  [[nodiscard]] bool on_pressure(bool (*call)(void* context) noexcept, void* context) noexcept {
-    return mine().on_pressure(call, context);
-  }
-  [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
-    return mine().failure(bytes, stream);
-  }
-  [[nodiscard]] usage now() const noexcept { return mine().now(); }
-  [[nodiscard]] auto statistics() const noexcept
-    requires requires(const Allocator& a) { a.statistics(); }
-  {
-    return mine().statistics();
-  }
-  void reset_peak_statistics() noexcept { mine().reset_peak_statistics(); }
-  void reset_accumulated_statistics() noexcept { mine().reset_accumulated_statistics(); }
-  [[nodiscard]] std::size_t footprint() const noexcept { return mine().footprint(); }
-  [[nodiscard]] const char* audit() const noexcept { return mine().audit(); }
-  [[nodiscard]] auto& settings() noexcept { return mine().settings(); }
-  [[nodiscard]] auto& device() noexcept { return mine().device(); }
-  [[nodiscard]] auto& observer() noexcept { return mine().observer(); }
-  [[nodiscard]] auto introspect() const noexcept { return mine().introspect(); }
+  [[nodiscard]] auto& settings() noexcept { return inner().settings(); }
+  [[nodiscard]] auto& device() noexcept { return inner().device(); }
+  [[nodiscard]] auto& observer() noexcept { return inner().observer(); }
 
  private:
+  friend detail::facade<thread_checked, Allocator>;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& f) {
+    me.check();
+    return std::forward<F>(f)(me.allocator_);
+  }
+
   using thread_number = std::int64_t;
   static constexpr thread_number nobody = 0;
 
-  [[nodiscard]] Allocator& mine() noexcept { return check(), *this; }
-  [[nodiscard]] const Allocator& mine() const noexcept { return check(), *this; }
   [[nodiscard]] static thread_number my_number() noexcept {
     static thread_local const thread_number me = ::gettid();
     return me;
@@ -109,12 +74,15 @@ class one_thread : public Allocator, public allocate_calls<one_thread<Allocator>
     refuse(me, owner);
   }
   [[noreturn, gnu::noinline, gnu::cold]] static void refuse(thread_number me, thread_number owner) noexcept {
-    fixed_text words;
-    words.add("one_thread: thread ").add(static_cast<std::uint64_t>(me)).add(" uses an allocator of thread ");
-    words.add(static_cast<std::uint64_t>(owner)).add(", which has not handed it over");
-    fatal(words.c_str());
+    fixed_text text;
+    text.add("thread_checked: thread ")
+        .add(static_cast<std::uint64_t>(me))
+        .add(" uses an allocator of thread ");
+    text.add(static_cast<std::uint64_t>(owner)).add(", which has not detached from it");
+    fatal(text.c_str());
   }
 
+  Allocator allocator_;
   mutable std::atomic<thread_number> owner_{nobody};
 };
 

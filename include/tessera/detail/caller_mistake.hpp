@@ -11,66 +11,69 @@
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/handle.hpp>
 
-namespace tessera {
+/// Messages for calls with a wrong address, handle or size.
+namespace tessera::detail {
 
-/// What an allocator knows of the block that an address lies in; false, and nothing is added, where there is none.
+inline constexpr const char* in_no_segment = "it lies in no segment of this allocator";
+
+/// Describes the block that an address lies in. Returns false, and adds nothing, if there is none.
 ///   Cost:  linear in the blocks
 template <typename Introspection>
-bool add_block_at(fixed_text& words, const Introspection& blocks, const void* p) noexcept {
-  using state = detail::block::state;
-  const auto at = reinterpret_cast<std::uintptr_t>(p);
-  const detail::block* found = nullptr;
-  const auto look = [&found, at](const detail::block& first, std::size_t) {
-    for (const detail::block *b = &first, *end = first.below; b != end; b = b->above) {
-      if (at - b->address < b->size) found = b;
+bool add_block_at(fixed_text& text, const Introspection& blocks, const void* p) noexcept {
+  const auto address = reinterpret_cast<std::uintptr_t>(p);
+  const block* found = nullptr;
+  const auto look = [&found, address](const block& first, std::size_t) {
+    for (const block *b = &first, *end = first.below; b != end; b = b->above) {
+      if (address - b->address < b->size) found = b;
     }
   };
   blocks.for_each_segment(look, true);
   if (found == nullptr) return false;
-  if (found->is_unmapped())
-    return words.add("it lies in a range of addresses, where nothing is mapped"), true;
+  if (found->is_unmapped()) {
+    text.add("it lies in a range of addresses, where nothing is mapped");
+    return true;
+  }
   const bool is_free = found->is_free();
-  const std::size_t inside = at - found->address;
-  words.add("it lies ").add(inside).add(inside == 1 ? " byte into a " : " bytes into a ");
-  words.add(is_free ? "free" : found->mark.is == state::pending ? "freed, still used" : "live");
-  words.add(" block of ").add(is_free ? found->size : found->facts.requested).add(" bytes at ");
-  words.add_address(found->address).add(", stream ").add(stream_id(found->home->key()).handle);
-  if (!is_free && found->is_by_handle()) words.add(", which was given as a handle");
-  if (is_free && inside == 0) words.add(", perhaps freed before");
+  const std::size_t inside = address - found->address;
+  text.add("it lies ").add(inside).add(inside == 1 ? " byte into a " : " bytes into a ");
+  text.add(is_free ? "free" : found->mark.is == block::state::pending ? "freed, still used" : "live");
+  text.add(" block of ").add(is_free ? found->size : found->facts.requested).add(" bytes at ");
+  text.add_address(found->address).add(", stream ").add(stream_id(found->home->key()).handle);
+  if (!is_free && found->is_by_handle()) text.add(", which was given as a handle");
+  if (is_free && inside == 0) text.add(", perhaps freed before");
   return true;
 }
-inline constexpr const char* in_no_segment = "it lies in no segment of this allocator";
 
-/// Ends the program for an address that lies in none of several allocators' segments.
+/// Aborts for an address in no segment of several allocators.
 [[noreturn, gnu::noinline, gnu::cold]] inline void refuse_stranger(const char* call, const void* p) noexcept {
-  fixed_text words;
-  fatal(words.add(call).add(": not the address of a live block; ").add(in_no_segment).c_str(), p);
+  fixed_text text;
+  fatal(text.add(call).add(": not the address of a live block; ").add(in_no_segment).c_str(), p);
 }
 
-/// Ends the program for an address that is not a live block's, with what is known of it.
+/// Aborts for an address that is not a live block's.
 template <typename Introspection>
 [[noreturn, gnu::noinline, gnu::cold]] void refuse_address(const Introspection& blocks, const char* call,
                                                            const void* p) noexcept {
-  fixed_text words;
-  words.add(call).add(": not the address of a live block; ");
-  if (!add_block_at(words, blocks, p)) words.add(in_no_segment);
-  fatal(words.c_str(), p);
+  fixed_text text;
+  text.add(call).add(": not the address of a live block; ");
+  if (!add_block_at(text, blocks, p)) text.add(in_no_segment);
+  fatal(text.c_str(), p);
 }
 
-/// The same for a handle, of which nothing more is known.
+/// Aborts for a handle that is not a live block's.
 [[noreturn, gnu::noinline, gnu::cold]] inline void refuse_handle(const char* call) noexcept {
-  fixed_text words;
-  fatal(words.add(call).add(": not the handle of a live block").c_str(), nullptr);
+  fixed_text text;
+  fatal(text.add(call).add(": not the handle of a live block").c_str(), nullptr);
 }
 
-/// The same for a live block of which `said` bytes are said to have been requested.
+/// Aborts for a live block of which the caller gives a wrong requested size.
 template <typename Introspection>
 [[noreturn, gnu::noinline, gnu::cold]] void refuse_size(const Introspection& blocks, const char* call,
-                                                        const void* p, std::size_t said) noexcept {
-  fixed_text words;
-  words.add(call).add(": not the requested size, which is said to be ").add(said).add("; ");
-  (void)add_block_at(words, blocks, p);
-  fatal(words.c_str(), p);
+                                                        const void* p, std::size_t bytes) noexcept {
+  fixed_text text;
+  text.add(call).add(": not the requested size, which is said to be ").add(bytes).add("; ");
+  (void)add_block_at(text, blocks, p);
+  fatal(text.c_str(), p);
 }
 
-}  // namespace tessera
+}  // namespace tessera::detail

@@ -16,7 +16,7 @@ class listener {
 
   ///   Requires:  the sink is not being told; else the program ends
   void tell(const allocator_event& event) noexcept {
-    if (std::exchange(is_told_, true)) fatal("a sink must not use the allocator that tells it");
+    if (std::exchange(is_told_, true)) fatal("an observer must not use the allocator that calls it");
     to_.on(event);
     is_told_ = false;
   }

@@ -6,9 +6,9 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/statistics.hpp>
 
-/// What several allocators use and count, together. A peak of a sum is the sum of the peaks, which need not have been
-/// reached at one time: an upper bound.
-namespace tessera {
+/// Sums of what several allocators use and count. The peak of a sum is the sum of the peaks, an upper bound: they need not have
+/// been reached at the same time.
+namespace tessera::detail {
 
 inline void add_to(usage& sum, const usage& part) noexcept {
   sum.requested += part.requested;
@@ -40,4 +40,4 @@ void add_to(statistics<Pools>& sum, const statistics<Pools>& part) noexcept {
   sum.max_split_size = part.max_split_size;
 }
 
-}  // namespace tessera
+}  // namespace tessera::detail

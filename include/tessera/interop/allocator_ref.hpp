@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// What the adaptors that give an allocator the shape of another library hold, and what they ask of it.
@@ -79,7 +79,7 @@ concept stream_allocator = requires(A& a, void* p, std::size_t bytes, stream_id 
 
 /// Gives memory in which the host may keep objects.
 template <typename A>
-concept host_allocator = is_host_visible<A> || is_host_visible<device_of<A>>;
+concept host_allocator = is_host_visible<A> || is_host_visible<detail::device_of<A>>;
 
 /// Says in one sentence each what an adaptor needs of an allocator, and where to read what that is.
 template <typename A>

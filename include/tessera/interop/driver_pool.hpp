@@ -78,7 +78,7 @@ class driver_pool {
     if (p == nullptr || try_free_async(p, stream)) return;
     if (!has_stream(pool_.device(), stream))
       fatal(fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(), p);
-    refuse_address(pool_.introspect(), "free_async", p);
+    detail::refuse_address(pool_.introspect(), "free_async", p);
   }
   /// The same, but an address that is not a live block's, and a stream that is not there, change nothing and give false.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {

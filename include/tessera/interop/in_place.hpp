@@ -7,7 +7,6 @@
 
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/reach.hpp>
 
 namespace tessera {
 
@@ -45,16 +44,6 @@ struct receiver_facts {
   return gives && takes;
 }
 
-/// Calls reuse_in_place of an allocator, or of the one among several that it stands for.
-template <typename Allocator>
-[[nodiscard]] bool reuse_in_place(Allocator& pool, void* p, std::size_t bytes, stream_id stream) noexcept {
-  if constexpr (chosen_when_run<Allocator>) {
-    return pool.visit([=](auto& chosen) { return reuse_in_place(chosen, p, bytes, stream); });
-  } else {
-    return pool.reuse_in_place(p, bytes, stream);
-  }
-}
-
 /// Serves a request of `bytes` with the block of `donor`, an input that may_take_over says so of, if that fits as it would
 /// were it free; else as allocate and then a free of the donor. Either way the donor is null then, so that it is given once.
 ///
@@ -67,7 +56,7 @@ template <typename Allocator>
 template <typename Allocator>
 [[nodiscard]] void* allocate_in_place(Allocator& pool, void*& donor, std::size_t bytes,
                                       stream_id stream = {}) {
-  if (donor != nullptr && reuse_in_place(pool, donor, bytes, stream)) return std::exchange(donor, nullptr);
+  if (donor != nullptr && pool.reuse_in_place(donor, bytes, stream)) return std::exchange(donor, nullptr);
   void* const given = pool.allocate(bytes, stream);
   if (given != nullptr && given == donor) fatal("allocate_in_place: the donor is not a live block", donor);
   pool.deallocate(std::exchange(donor, nullptr));

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/detail/reach.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// PyTorch's set_per_process_memory_fraction, for every allocator whose growth has a limit that may be set.
@@ -40,13 +39,13 @@ template <typename Recipe>
 template <typename Allocator>
 [[nodiscard]] bool set_memory_fraction(Allocator& pool, double share) {
   if (!(share >= 0 && share <= 1)) return false;
-  for_each_front(pool, [share](auto& front, std::size_t) {
+  pool.for_each_device([share](auto& front, std::size_t) {
     bool had_limit = false;
-    for_each_settings(front, [share, &had_limit](auto& settings) {
+    front.with_settings([share, &had_limit](auto& settings) {
       had_limit = memory_limit(settings.growth.most) != memory_limit{};
       (void)set_memory_fraction(settings, share);
     });
-    if (!had_limit) for_each_allocator(front, [](auto& one, std::size_t) { one.restart_ages(); });
+    if (!had_limit) front.for_each_allocator([](auto& one) { one.restart_ages(); });
   });
   return true;
 }
@@ -55,8 +54,8 @@ template <typename Allocator>
 template <typename Allocator>
 [[nodiscard]] double memory_fraction(Allocator& pool) {
   double share = 1;
-  for_each_settings(
-      pool, [&share](const auto& settings) { share = memory_limit(settings.growth.most).share.value(); });
+  pool.with_settings(
+      [&share](const auto& settings) { share = memory_limit(settings.growth.most).share.value(); });
   return share;
 }
 

@@ -14,14 +14,14 @@
 #include <stdexcept>
 #include <utility>
 
-#include <tessera/concurrent/reentrancy_guard.hpp>
+#include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/detail/pagemap.hpp>
-#include <tessera/detail/reach.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/interop/torch_statistics.hpp>
 #include <tessera/observe/inspect.hpp>
@@ -93,7 +93,7 @@ class pluggable {
   void free(void* p, std::size_t bytes, int device, void*) noexcept {
     if (p == nullptr) return;
     const pagemap::owner_number owner = directory_.owner_of(p);
-    if (owner == pagemap::no_owner) refuse_stranger("free", p);
+    if (owner == pagemap::no_owner) detail::refuse_stranger("free", p);
     if (static_cast<int>(owner) != device) fatal("free: the block is on another device", p);
     made(device)->serves.deallocate(p, bytes);
   }
@@ -120,7 +120,7 @@ class pluggable {
     segment_view found{};
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     if (place* const at = owner_of(p)) {
-      for_each_allocator(at->serves, [&](auto& inner, std::size_t) {
+      at->serves.for_each_allocator([&](auto& inner) {
         for_each_block(inner, [&](const segment_view& segment, const block_view& b) {
           if (b.is == block_view::state::live && address - b.address < b.bytes) found = segment;
         });
@@ -206,10 +206,11 @@ class pluggable {
       say("there is no device %d", device);
       return nullptr;
     }
-    users_.check<ignore_events>(user_calls::lock::settings);
+    guard_.check<ignore_events>(detail::reentrancy_guard::lock::settings);
     const std::lock_guard lock(making_);
-    const user_calls::call noted(users_, user_calls::lock::settings,
-                                 "make_device and make_allocator must not use devices that are not made yet");
+    const detail::reentrancy_guard::call running(
+        guard_, detail::reentrancy_guard::lock::settings,
+        "make_device and make_allocator must not use devices that are not made yet");
     auto& at = places_[static_cast<std::size_t>(device)];
     if (at.load() == nullptr) at.store(new place(directory_, device), std::memory_order_release);
     return at.load();
@@ -278,7 +279,7 @@ class pluggable {
 
   pagemap directory_;
   std::array<std::atomic<place*>, most_devices> places_{};
-  user_calls users_;
+  detail::reentrancy_guard guard_;
   std::mutex making_;
   std::mutex error_mutex_;
   std::array<char, 4096> error_{};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
+#include <concepts>
 #include <exception>
 #include <type_traits>
+#include <utility>
 
 #include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/detail/allocate_calls.hpp>
+#include <tessera/detail/facade.hpp>
 
 namespace tessera {
 
@@ -28,20 +28,17 @@ namespace tessera {
 ///
 ///   Cost:  nothing where memory is found
 template <typename Allocator, typename Raise>
-class rethrowing : public Allocator, public allocate_calls<rethrowing<Allocator, Raise>> {
-  using calls = allocate_calls<rethrowing>;
+class rethrowing : public detail::facade<rethrowing<Allocator, Raise>, Allocator> {
   static_assert(std::is_default_constructible_v<Raise> && std::is_invocable_v<Raise, const std::exception&>,
                 "rethrowing: Raise must be a function object that takes a const std::exception&");
 
  public:
-  using Allocator::Allocator;
-  using Allocator::deallocate, Allocator::record_stream, Allocator::try_allocate, calls::allocate;
+  template <typename... Args>
+    requires std::constructible_from<Allocator, Args...>
+  explicit rethrowing(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
 
-  ///   Throws:  what `Raise` throws
-  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    if (void* const p = Allocator::try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    raise(Allocator::failure(bytes, stream));
-  }
+  /// The wrapped allocator.
+  [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
 
   /// Throws an exception as this allocator does.
   template <typename Error>
@@ -49,16 +46,15 @@ class rethrowing : public Allocator, public allocate_calls<rethrowing<Allocator,
     Raise{}(error);
     tessera::raise(error);
   }
-};
 
-/// Throws an exception as an allocator of this type does.
-template <typename Allocator, typename Error>
-[[noreturn]] void raise_as(const Error& error) {
-  if constexpr (requires { Allocator::raise(error); }) {
-    Allocator::raise(error);
-  } else {
-    raise(error);
+ private:
+  friend detail::facade<rethrowing, Allocator>;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& f) {
+    return std::forward<F>(f)(me.allocator_);
   }
-}
+
+  Allocator allocator_;
+};
 
 }  // namespace tessera

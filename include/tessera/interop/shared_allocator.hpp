@@ -5,7 +5,7 @@
 #include <utility>
 
 #include <tessera/core/fatal.hpp>
-#include <tessera/detail/by_visit.hpp>
+#include <tessera/detail/facade.hpp>
 
 namespace tessera {
 
@@ -24,7 +24,7 @@ namespace tessera {
 /// was moved from, owns nothing: it may be assigned to, compared and ended.
 ///   Cost:  copying counts atomically; a call costs one more load
 template <typename A>
-class shared_allocator : public by_visit<shared_allocator<A>> {
+class shared_allocator : public detail::facade<shared_allocator<A>, A> {
  public:
   shared_allocator() = default;
   ///   Requires:  not null; else the program ends
@@ -35,22 +35,17 @@ class shared_allocator : public by_visit<shared_allocator<A>> {
   [[nodiscard]] A& get() const noexcept { return *owned_; }
   [[nodiscard]] A& operator*() const noexcept { return *owned_; }
   [[nodiscard]] A* operator->() const noexcept { return owned_.get(); }
-  [[nodiscard]] auto statistics() const noexcept
-    requires requires(const A& a) { a.statistics(); }
-  {
-    return owned_->statistics();
-  }
   [[nodiscard]] friend bool operator==(const shared_allocator& a, const shared_allocator& b) noexcept {
     return a.owned_ == b.owned_;
   }
 
-  /// Calls f with the allocator.
-  template <typename F>
-  decltype(auto) visit(F f) const {
-    return f(*owned_);
+ private:
+  friend detail::facade<shared_allocator, A>;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& f) {
+    return std::forward<F>(f)(*me.owned_);
   }
 
- private:
   std::shared_ptr<A> owned_;
 };
 

@@ -9,7 +9,7 @@
 
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/aligned_request.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/interop/allocator_ref.hpp>
 #include <tessera/interop/rethrowing.hpp>
 #include <tessera/provider/provider.hpp>
@@ -111,7 +111,7 @@ class stream_resource {
     void* const p = aligned_request(bytes, alignment).allocate(from_.get(), for_sync_);
     if (finish(for_sync_)) return p;
     deallocate_sync(p, bytes, alignment);
-    raise_as<allocator_behind<A>>(wait_failed());
+    allocator_behind<A>::raise(wait_failed());
   }
   ///   Requires:  all work that uses it is done
   void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
@@ -130,7 +130,7 @@ class stream_resource {
  private:
   /// On a device that knows neither events nor streams, nothing runs.
   [[nodiscard]] bool finish(stream_id stream) noexcept {
-    return with_device_of(from_.get(), [stream]<typename Device>(Device& device) {
+    return from_.get().with_device([stream]<typename Device>(Device& device) {
       constexpr bool knows_streams = event_provider<Device> || requires { device.synchronize(stream); };
       return !knows_streams || finish_work(device, stream);
     });

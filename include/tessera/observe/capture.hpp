@@ -15,7 +15,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -24,8 +24,8 @@ namespace tessera::trace {
 
 /// Keeps events and tells them again, as history does.
 template <typename S>
-concept keeps_events =
-    event_observer<S> && requires(const S& observer) { observer.for_each(does_nothing{}); };
+concept keeps_events = event_observer<S> &&
+                       requires(const S& observer) { observer.for_each(tessera::detail::return_argument{}); };
 
 /// The name of a type as it is written in C++.
 template <typename T>
@@ -160,9 +160,14 @@ class capturer {
 template <typename Allocator>
 [[nodiscard]] snapshot capture(Allocator& pool) {
   capturer looker;
-  for_each_allocator(pool, [&](auto& one, std::size_t device) { looker.look_at(one, device); });
-  if (!looker.has_history())
-    for_each_observer(pool, [&](auto& observer, std::size_t device) { looker.take(observer, device); });
+  pool.for_each_device([&](auto& front, std::size_t device) {
+    front.for_each_allocator([&](auto& one) { looker.look_at(one, device); });
+  });
+  if (!looker.has_history()) {
+    pool.for_each_device([&](auto& front, std::size_t device) {
+      front.with_observer([&](auto& observer) { looker.take(observer, device); });
+    });
+  }
   return std::move(looker).finish();
 }
 

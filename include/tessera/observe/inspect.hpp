@@ -6,7 +6,6 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
-#include <tessera/detail/owner.hpp>
 
 /// What an allocator holds, for tools that show it.
 namespace tessera {
@@ -59,7 +58,7 @@ void for_each_block(Allocator& pool, F f) {
 template <typename Allocator>
 [[nodiscard]] block_view live_block_at(Allocator& pool, const void* p) noexcept {
   block_view told{};
-  with_owner_of(pool, p, [&told, p](auto& in) {
+  pool.with_owner(p, [&told, p](auto& in) {
     if (const detail::block* const found = in.introspect().find_live(p)) told = view_of(*found);
   });
   return told;
@@ -85,7 +84,7 @@ struct block_place {
 template <typename Allocator>
 [[nodiscard]] block_place place_of(Allocator& pool, const void* p) noexcept {
   block_place told{};
-  with_owner_of(pool, p, [&told, p](auto& in) {
+  pool.with_owner(p, [&told, p](auto& in) {
     const detail::block* const found = in.introspect().find_live(p);
     if (found == nullptr) return;
     const auto ends = [](const detail::block& b) {

@@ -17,7 +17,6 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/reach.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/timed.hpp>
 
@@ -56,16 +55,13 @@ struct memory_report {
 ///   Cost:  linear in the blocks
 template <typename Allocator>
 [[nodiscard]] memory_report report_of(Allocator& pool, const call_times* times = nullptr) {
-  if constexpr (chosen_when_run<Allocator>) {
-    return pool.visit([times](auto& chosen) { return report_of(chosen, times); });
-  } else if constexpr (requires { pool.pool(); }) {
-    return report_of(pool.pool(), times);
-  } else {
-    memory_report made;
-    made.now = pool.now();
-    made.footprint = pool.footprint();
-    for_each_allocator(pool, [&made](auto& one, std::size_t) { made.pinned += pinned_bytes(one); });
-    const auto books = pool.statistics();
+  static_assert(!requires { pool.devices(); }, "report_of: of a per_device, ask the front of each device");
+  memory_report made;
+  pool.for_each_device([&made, times](auto& front, std::size_t) {
+    made.now = front.now();
+    made.footprint = front.footprint();
+    front.for_each_allocator([&made](auto& one) { made.pinned += pinned_bytes(one); });
+    const auto books = front.statistics();
     constexpr std::size_t count = std::tuple_size_v<decltype(books.pool)>;
     made.all = books.all;
     made.pools.assign(books.pool.begin(), books.pool.end());
@@ -77,8 +73,8 @@ template <typename Allocator>
     made.max_split_size = books.max_split_size;
     for (std::size_t i = 0; times != nullptr && i < made.calls.size(); ++i)
       made.calls[i] = times->of(static_cast<call_times::call>(i));
-    return made;
-  }
+  });
+  return made;
 }
 
 /// Builds the texts of a report, line by line.

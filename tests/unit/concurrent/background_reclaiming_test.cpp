@@ -30,9 +30,9 @@ class counted_queries : public host_pinned {
   static inline std::atomic<int> by_maker, by_others;
 };
 
-class retiring_queries : public testing::Test {
+class background_queries : public testing::Test {
  protected:
-  retiring_queries() {
+  background_queries() {
     counted_queries::maker = std::this_thread::get_id();
     counted_queries::by_maker = counted_queries::by_others = 0;
   }
@@ -49,7 +49,7 @@ void free_in_use(Pool& pool, void* p, stream_id stream, const std::atomic<bool>&
   });
   pool.deallocate(p);
 }
-void await_retirement(const auto& pool) {
+void await_reclaiming(const auto& pool) {
   while (pool.now().pending > 0) std::this_thread::yield();
 }
 
@@ -68,7 +68,7 @@ struct rounds {
 
 TEST(round_worker, makes_as_many_rounds_as_there_is_work_and_misses_none) {
   rounds work;
-  round_worker worker(&rounds::one, &work, std::chrono::microseconds(0));
+  detail::round_worker worker(&rounds::one, &work, std::chrono::microseconds(0));
   EXPECT_FALSE(worker.is_running());
   for (int wake = 1; wake <= 1000; ++wake) {
     work.wanted = wake;
@@ -89,15 +89,15 @@ TEST(round_worker, makes_as_many_rounds_as_there_is_work_and_misses_none) {
 TEST(round_worker, ends_while_it_rests) {
   rounds work;
   work.wanted = 2;
-  round_worker worker(&rounds::one, &work, std::chrono::hours(1));
+  detail::round_worker worker(&rounds::one, &work, std::chrono::hours(1));
   worker.wake();
   work.await(1);
   worker.stop();
   EXPECT_EQ(work.made, 1);
 }
 
-TEST(retiring, frees_blocks_while_nobody_calls) {
-  retiring<pinned, host_pinned> pool{host_pinned{unlocked()}};
+TEST(background_reclaiming, frees_blocks_while_nobody_calls) {
+  background_reclaiming<pinned, host_pinned> pool{host_pinned{unlocked()}};
   const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });
   for (int round = 0; round < 100; ++round) {
     std::atomic<bool> done = false;
@@ -105,7 +105,7 @@ TEST(retiring, frees_blocks_while_nobody_calls) {
     free_in_use(pool, p, stream, done);
     EXPECT_EQ(pool.now().pending, 64_KiB);
     done = true;
-    await_retirement(pool);
+    await_reclaiming(pool);
     void* const again = pool.allocate(64_KiB);
     EXPECT_EQ(again, p);
     pool.deallocate(again);
@@ -114,8 +114,8 @@ TEST(retiring, frees_blocks_while_nobody_calls) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST_F(retiring_queries, come_from_the_thread_alone) {
-  retiring<pinned, counted_queries> pool;
+TEST_F(background_queries, come_from_the_thread_alone) {
+  background_reclaiming<pinned, counted_queries> pool;
   const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const other = pool.allocate(4_KiB);
@@ -124,13 +124,13 @@ TEST_F(retiring_queries, come_from_the_thread_alone) {
   const int before = counted_queries::by_maker;  // the miss may have asked
   for (int hit = 0; hit < 1000; ++hit) pool.deallocate(pool.allocate(4_KiB));
   done = true;
-  await_retirement(pool);
+  await_reclaiming(pool);
   EXPECT_EQ(counted_queries::by_maker, before);
   EXPECT_GT(counted_queries::by_others, 0);
 }
 
-TEST_F(retiring_queries, come_from_the_caller_where_no_thread_is_wanted) {
-  retiring<pinned, counted_queries> pool({}, {}, {}, {.is_used = false});
+TEST_F(background_queries, come_from_the_caller_where_no_thread_is_wanted) {
+  background_reclaiming<pinned, counted_queries> pool({}, {}, {}, {.enabled = false});
   const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const p = pool.allocate(64_KiB);
@@ -144,8 +144,8 @@ TEST_F(retiring_queries, come_from_the_caller_where_no_thread_is_wanted) {
   EXPECT_GT(counted_queries::by_maker, 0);
 }
 
-TEST(retiring, begins_its_thread_when_a_block_is_first_held_back) {
-  retiring<pinned, host_pinned> pool{host_pinned{unlocked()}};
+TEST(background_reclaiming, begins_its_thread_when_a_block_is_first_held_back) {
+  background_reclaiming<pinned, host_pinned> pool{host_pinned{unlocked()}};
   pool.deallocate(pool.allocate(64_KiB));
   void* const p = pool.allocate(64_KiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{}));
@@ -155,8 +155,9 @@ TEST(retiring, begins_its_thread_when_a_block_is_first_held_back) {
 }
 
 // Its thread rests for an hour, so what is free by then is found by who is in need.
-TEST(retiring, serves_a_miss_from_what_streams_have_come_past) {
-  retiring<pinned, host_pinned> pool{host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};
+TEST(background_reclaiming, serves_a_miss_from_what_streams_have_come_past) {
+  background_reclaiming<pinned, host_pinned> pool{
+      host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};
   const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const p = pool.allocate(64_KiB);
@@ -167,11 +168,11 @@ TEST(retiring, serves_a_miss_from_what_streams_have_come_past) {
   EXPECT_EQ(pool.statistics().num_device_alloc, 1u);
 }
 
-TEST(retiring, ends_while_blocks_are_held_back) {
+TEST(background_reclaiming, ends_while_blocks_are_held_back) {
   std::atomic<bool> done = false;
   std::thread later;
   {
-    retiring<pinned, host_pinned> pool{host_pinned{unlocked()}};
+    background_reclaiming<pinned, host_pinned> pool{host_pinned{unlocked()}};
     for (int i = 0; i < 10; ++i) free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
     EXPECT_GT(pool.now().pending, 0u);
     later = std::thread([&done] { done = true; });
@@ -179,8 +180,9 @@ TEST(retiring, ends_while_blocks_are_held_back) {
   later.join();
 }
 
-TEST(retiring, trims_with_and_without_waiting) {
-  retiring<pinned, host_pinned> pool{host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};
+TEST(background_reclaiming, trims_with_and_without_waiting) {
+  background_reclaiming<pinned, host_pinned> pool{
+      host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};
   std::atomic<bool> done = false;
   free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
   pool.deallocate(pool.allocate(128_KiB));
@@ -197,7 +199,7 @@ TEST(retiring, trims_with_and_without_waiting) {
 
 template <typename Recipe>
 void stress() {
-  retiring<Recipe, host_pinned> pool{
+  background_reclaiming<Recipe, host_pinned> pool{
       host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::microseconds(1)}};
   std::atomic<int> overwritten = 0;
   std::vector<std::thread> threads;
@@ -227,7 +229,7 @@ void stress() {
   EXPECT_EQ(pool.now().reserved, 0u);
 }
 
-TEST(retiring, gives_no_block_away_that_a_stream_still_reads) {
+TEST(background_reclaiming, gives_no_block_away_that_a_stream_still_reads) {
   stress<pinned>();
   stress<pinned_packed>();
   stress<pinned_expandable>();

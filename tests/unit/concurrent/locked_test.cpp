@@ -354,9 +354,9 @@ TEST(locked, retires_and_trims_without_waiting) {
     pool.with_device([](simulated_device& device) { device.advance(1'000'000'000); });
   };
   free_in_use();
-  EXPECT_FALSE(pool.retire());
+  EXPECT_FALSE(pool.process_events());
   finish();
-  EXPECT_TRUE(pool.retire());
+  EXPECT_TRUE(pool.process_events());
   EXPECT_EQ(pool.now().pending, 0u);
   free_in_use();
   pool.trim_without_waiting();

@@ -37,7 +37,7 @@ TEST(per_stream_threads, serve_as_one_allocator) {
   per_stream<pytorch<>, simulated_device> pool;
   void* weights = pool.allocate(300_MiB);
   void* batch = pool.allocate(5_MiB, stream_id{1});
-  EXPECT_EQ(pool.lanes(), 2u);
+  EXPECT_EQ(pool.arenas(), 2u);
   EXPECT_TRUE(pool.record_stream(weights, stream_id{1}));
   pool.deallocate(batch, 5_MiB);
   pool.deallocate(weights);
@@ -115,7 +115,7 @@ void decide_alone_on_one_stream_as_without_lanes(std::size_t capacity, std::size
     policies<recipe> settings;
     settings.growth.most = limit;
     caching_allocator<recipe, simulated_device> plain{simulated_device{options}, settings};
-    per_stream<recipe, simulated_device> lanes{simulated_device{options}, settings};
+    per_stream<recipe, simulated_device> arenas{simulated_device{options}, settings};
     std::mt19937_64 random(seed);
     std::vector<void*> live;
     for (int i = 0; i < 20'000; ++i) {
@@ -123,22 +123,22 @@ void decide_alone_on_one_stream_as_without_lanes(std::size_t capacity, std::size
         const std::size_t most = std::size_t{1} << (4 + random() % 22);
         const std::size_t bytes = 1 + random() % most;
         void* const p = plain.try_allocate(bytes, stream_id{5});
-        ASSERT_EQ(lanes.try_allocate(bytes, stream_id{5}), p) << "operation " << i;
+        ASSERT_EQ(arenas.try_allocate(bytes, stream_id{5}), p) << "operation " << i;
         if (p != nullptr) live.push_back(p);
       } else if (!live.empty()) {
         void*& chosen = live[random() % live.size()];
         if (random() % 8 == 0) {
           (void)plain.record_stream(chosen, stream_id{6});
-          (void)lanes.record_stream(chosen, stream_id{6});
+          (void)arenas.record_stream(chosen, stream_id{6});
         }
         plain.deallocate(chosen);
-        lanes.deallocate(chosen);
+        arenas.deallocate(chosen);
         chosen = live.back();
         live.pop_back();
       }
     }
-    EXPECT_EQ(lanes.now(), plain.now());
-    const auto counted = lanes.statistics();
+    EXPECT_EQ(arenas.now(), plain.now());
+    const auto counted = arenas.statistics();
     const auto right = plain.statistics();
     static_assert(std::has_unique_object_representations_v<decltype(counted)>);
     EXPECT_EQ(std::memcmp(&counted, &right, sizeof counted), 0);
@@ -406,8 +406,8 @@ TEST(per_stream_threads, share_lanes_where_streams_are_many) {
   per_stream<pytorch<>, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 1000_GiB}}};
   for (std::uint64_t s = 0; s < 10'000; ++s) pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64}));
-  EXPECT_LE(pool.lanes(), pool.most_lanes);
-  EXPECT_GT(pool.lanes(), 200u);
+  EXPECT_LE(pool.arenas(), pool.max_arenas);
+  EXPECT_GT(pool.arenas(), 200u);
   pool.trim();
   EXPECT_EQ(pool.now().reserved, 0u);
   const std::size_t before = pool.footprint();
@@ -426,7 +426,7 @@ TEST(per_stream_threads, put_streams_that_share_blocks_into_one_lane) {
   void* const p = pool.allocate(1_KiB, stream_id{1});
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(1_KiB, stream_id{2}), p);
-  EXPECT_EQ(pool.lanes(), 1u);
+  EXPECT_EQ(pool.arenas(), 1u);
 }
 
 TEST(per_stream_threads, give_back_what_cannot_be_registered) {

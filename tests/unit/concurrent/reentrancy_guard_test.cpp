@@ -4,13 +4,14 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/concurrent/reentrancy_guard.hpp>
+#include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
 
 namespace {
 
 using namespace tessera;
-using lock = user_calls::lock;
+using detail::reentrancy_guard, detail::reported_observer;
+using lock = reentrancy_guard::lock;
 
 struct counting_sink {
   int* told;
@@ -21,39 +22,39 @@ struct last_of_its_kind final {
   void on(const allocator_event&) noexcept { ++told; }
 };
 
-TEST(user_calls_threads, are_those_of_other_threads) {
-  user_calls users;
-  const user_calls::call here(users, lock::device, "here");
+TEST(reentrancy_guard_threads, are_those_of_other_threads) {
+  reentrancy_guard users;
+  const reentrancy_guard::call here(users, lock::device, "here");
   std::thread([&users] {
     for (lock wanted : {lock::settings, lock::blocks, lock::observer, lock::device})
       users.check<counting_sink>(wanted);
   }).join();
 }
 
-TEST(user_calls_threads, end_in_any_order) {
-  user_calls users;
-  auto first = std::make_unique<user_calls::call>(users, lock::device, "first");
-  auto second = std::make_unique<user_calls::call>(users, lock::device, "second");
-  auto third = std::make_unique<user_calls::call>(users, lock::device, "third");
+TEST(reentrancy_guard_threads, end_in_any_order) {
+  reentrancy_guard users;
+  auto first = std::make_unique<reentrancy_guard::call>(users, lock::device, "first");
+  auto second = std::make_unique<reentrancy_guard::call>(users, lock::device, "second");
+  auto third = std::make_unique<reentrancy_guard::call>(users, lock::device, "third");
   second.reset();
   third.reset();
   first.reset();
   users.check<counting_sink>(lock::settings);
 }
 
-TEST(user_calls_threads, may_take_the_locks_behind_theirs) {
-  user_calls users;
-  const user_calls::call here(users, lock::blocks, "here");
+TEST(reentrancy_guard_threads, may_take_the_locks_behind_theirs) {
+  reentrancy_guard users;
+  const reentrancy_guard::call here(users, lock::blocks, "here");
   users.check<counting_sink>(lock::observer);
   users.check<counting_sink>(lock::device);
   int told = 0;
   counting_sink inner{&told};
-  users.tell(inner, {});
+  users.report(inner, {});
   EXPECT_EQ(told, 1);
 }
 
-TEST(user_calls_threads, a_sink_is_told_and_is_what_it_was) {
-  user_calls users;
+TEST(reentrancy_guard_threads, a_sink_is_told_and_is_what_it_was) {
+  reentrancy_guard users;
   int told = 0;
   reported_observer<counting_sink> open(counting_sink{&told}, users);
   open.on({});
@@ -69,22 +70,22 @@ TEST(user_calls_threads, a_sink_is_told_and_is_what_it_was) {
 }
 
 struct asking_sink {
-  const user_calls* users;
+  const reentrancy_guard* users;
   lock wanted;
   void on(const allocator_event&) noexcept { users->check<asking_sink>(wanted); }
 };
 
-using user_calls_threads_death = testing::Test;
-TEST(user_calls_threads_death, end_the_program_with_their_rule) {
+using reentrancy_guard_threads_death = testing::Test;
+TEST(reentrancy_guard_threads_death, end_the_program_with_their_rule) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  user_calls users;
-  const user_calls::call here(users, lock::blocks, "the rule of here");
+  reentrancy_guard users;
+  const reentrancy_guard::call here(users, lock::blocks, "the rule of here");
   EXPECT_DEATH(users.check<ignore_events>(lock::blocks), "the rule of here");
   EXPECT_DEATH(users.check<ignore_events>(lock::settings), "the rule of here");
   asking_sink observer{&users, lock::device};
-  users.tell(observer, {});
+  users.report(observer, {});
   observer.wanted = lock::observer;
-  EXPECT_DEATH(users.tell(observer, {}), "a sink must not use the allocator that tells it");
+  EXPECT_DEATH(users.report(observer, {}), "an observer must not use the allocator that calls it");
 }
 
 }  // namespace

@@ -79,11 +79,11 @@ class scripted {
   std::size_t told = 0;
 };
 
-using patient = retrying<locked<paddle_auto_growth, simulated_device>, still_clock, scripted>;
+using patient = waiting<locked<paddle_auto_growth, simulated_device>, still_clock, scripted>;
 simulated_device of(std::size_t capacity) { return simulated_device({.capacity = capacity}); }
 std::chrono::nanoseconds passed() { return still_clock::time.time_since_epoch(); }
 
-TEST(retrying_deadline, is_kept_to_the_nanosecond_where_nobody_frees) {
+TEST(waiting_deadline, is_kept_to_the_nanosecond_where_nobody_frees) {
   patient pool(7ms, of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   scripted::begin({});
@@ -95,7 +95,7 @@ TEST(retrying_deadline, is_kept_to_the_nanosecond_where_nobody_frees) {
 }
 
 /// Each free is a reason to try again, and none to wait longer.
-TEST(retrying_deadline, is_kept_however_often_others_free_too_little) {
+TEST(waiting_deadline, is_kept_however_often_others_free_too_little) {
   patient pool(7ms, of(2_MiB));
   void* const held = pool.allocate(1_MiB);
   void* little = pool.allocate(512);
@@ -117,7 +117,7 @@ TEST(retrying_deadline, is_kept_however_often_others_free_too_little) {
 }
 
 /// As where each try, or the way back from a wait, takes longer than what is left.
-TEST(retrying_deadline, is_kept_where_time_passes_while_it_is_woken) {
+TEST(waiting_deadline, is_kept_where_time_passes_while_it_is_woken) {
   patient pool(7ms, of(2_MiB));
   void* const held = pool.allocate(1_MiB);
   void* const little = pool.allocate(512);
@@ -131,7 +131,7 @@ TEST(retrying_deadline, is_kept_where_time_passes_while_it_is_woken) {
   pool.deallocate(held);
 }
 
-TEST(retrying_deadline, what_is_freed_at_the_last_moment_still_serves) {
+TEST(waiting_deadline, what_is_freed_at_the_last_moment_still_serves) {
   for (const auto when : {1ns, 6'999'999ns, 7'000'000ns}) {
     patient pool(7ms, of(1_MiB));
     void* const held = pool.allocate(1_MiB);
@@ -143,7 +143,7 @@ TEST(retrying_deadline, what_is_freed_at_the_last_moment_still_serves) {
   }
 }
 
-TEST(retrying_deadline, waking_up_without_a_reason_neither_tries_nor_prolongs) {
+TEST(waiting_deadline, waking_up_without_a_reason_neither_tries_nor_prolongs) {
   patient pool(7ms, of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   std::vector<happening> play;
@@ -157,7 +157,7 @@ TEST(retrying_deadline, waking_up_without_a_reason_neither_tries_nor_prolongs) {
   pool.deallocate(held);
 }
 
-TEST(retrying_deadline, a_clock_that_jumps_on_ends_the_wait) {
+TEST(waiting_deadline, a_clock_that_jumps_on_ends_the_wait) {
   patient pool(7ms, of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   scripted::begin({{1ms, [] { still_clock::time += 48h; }}});
@@ -167,7 +167,7 @@ TEST(retrying_deadline, a_clock_that_jumps_on_ends_the_wait) {
   pool.deallocate(held);
 }
 
-TEST(retrying_deadline, a_clock_that_jumps_back_moves_no_deadline) {
+TEST(waiting_deadline, a_clock_that_jumps_back_moves_no_deadline) {
   patient pool(7ms, of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   scripted::begin({{1h + 1ms, [] { still_clock::time -= 30min; }}}, still_clock::time_point(1h));
@@ -176,9 +176,9 @@ TEST(retrying_deadline, a_clock_that_jumps_back_moves_no_deadline) {
   pool.deallocate(held);
 }
 
-TEST(retrying_deadline, of_zero_or_less_is_no_wait) {
-  for (const auto patience : {0ms, -1ms, std::chrono::milliseconds::min()}) {
-    patient pool(patience, of(1_MiB));
+TEST(waiting_deadline, of_zero_or_less_is_no_wait) {
+  for (const auto timeout : {0ms, -1ms, std::chrono::milliseconds::min()}) {
+    patient pool(timeout, of(1_MiB));
     void* const held = pool.allocate(1_MiB);
     scripted::begin({});
     EXPECT_EQ(pool.try_allocate(512), nullptr);
@@ -190,9 +190,9 @@ TEST(retrying_deadline, of_zero_or_less_is_no_wait) {
 }
 
 /// A year at most, so that no clock that runs today overflows.
-TEST(retrying_deadline, of_any_length_lies_ahead) {
-  for (const auto patience : {std::chrono::milliseconds::max(), std::chrono::milliseconds(10'000h * 1'000)}) {
-    patient pool(patience, of(1_MiB));
+TEST(waiting_deadline, of_any_length_lies_ahead) {
+  for (const auto timeout : {std::chrono::milliseconds::max(), std::chrono::milliseconds(10'000h * 1'000)}) {
+    patient pool(timeout, of(1_MiB));
     void* const held = pool.allocate(1_MiB);
     const auto late = still_clock::time_point(24h * 365 * 200);
     scripted::begin({{24h * 365 * 200 + 24h * 300, [&] { pool.deallocate(held); }}}, late);
@@ -203,7 +203,7 @@ TEST(retrying_deadline, of_any_length_lies_ahead) {
   }
 }
 
-TEST(retrying_deadline, holds_for_handles) {
+TEST(waiting_deadline, holds_for_handles) {
   patient pool(7ms, of(2_MiB));
   handle held = pool.allocate_by_handle(1_MiB);
   void* little = pool.allocate(512);
@@ -223,7 +223,7 @@ TEST(retrying_deadline, holds_for_handles) {
 }
 
 /// The report says how long was waited, and of what can never be that nobody waited.
-TEST(retrying_deadline, is_what_the_failure_tells) {
+TEST(waiting_deadline, is_what_the_failure_tells) {
   patient pool(7ms, of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   scripted::begin({});

@@ -23,8 +23,8 @@ using namespace tessera;
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using one_mutex = retrying<locked<paddle_auto_growth, simulated_device>>;
-using lanes = retrying<per_stream<paddle_auto_growth, simulated_device>>;
+using one_mutex = waiting<locked<paddle_auto_growth, simulated_device>>;
+using arenas = waiting<per_stream<paddle_auto_growth, simulated_device>>;
 constexpr auto for_ever = std::chrono::hours(24);
 
 simulated_device of(std::size_t capacity) { return simulated_device({.capacity = capacity}); }
@@ -35,11 +35,11 @@ void wait_for_tries(const Pool& pool, std::uint64_t more_than) {
 }
 
 template <typename Pool>
-class retrying_test : public testing::Test {};
-using pools = testing::Types<one_mutex, lanes>;
-TYPED_TEST_SUITE(retrying_test, pools);
+class waiting_test : public testing::Test {};
+using pools = testing::Types<one_mutex, arenas>;
+TYPED_TEST_SUITE(waiting_test, pools);
 
-TYPED_TEST(retrying_test, waits_for_a_free_of_another_thread) {
+TYPED_TEST(waiting_test, waits_for_a_free_of_another_thread) {
   TypeParam pool(for_ever, of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   void* got = nullptr;
@@ -52,7 +52,7 @@ TYPED_TEST(retrying_test, waits_for_a_free_of_another_thread) {
   pool.deallocate(got);
 }
 
-TYPED_TEST(retrying_test, every_way_to_free_wakes_who_waits) {
+TYPED_TEST(waiting_test, every_way_to_free_wakes_who_waits) {
   for (int way = 0; way < 3; ++way) {
     TypeParam pool(for_ever, of(1_MiB));
     void* const held = pool.allocate(1_MiB);
@@ -72,7 +72,7 @@ TYPED_TEST(retrying_test, every_way_to_free_wakes_who_waits) {
   }
 }
 
-TYPED_TEST(retrying_test, a_free_that_is_not_enough_leaves_it_waiting) {
+TYPED_TEST(waiting_test, a_free_that_is_not_enough_leaves_it_waiting) {
   TypeParam pool(for_ever, of(3_MiB));
   std::array<void*, 3> held{};
   for (void*& p : held) p = pool.allocate(1_MiB);
@@ -90,7 +90,7 @@ TYPED_TEST(retrying_test, a_free_that_is_not_enough_leaves_it_waiting) {
 }
 
 /// Were a wake-up lost, a thread would wait for ever.
-TYPED_TEST(retrying_test, loses_no_wake_up) {
+TYPED_TEST(waiting_test, loses_no_wake_up) {
   TypeParam pool(for_ever, of(2_MiB));
   std::vector<std::thread> threads;
   for (std::uint64_t t = 0; t < 4; ++t) {
@@ -117,7 +117,7 @@ struct frees_under_pressure {
     return true;
   }
 };
-TYPED_TEST(retrying_test, gives_up_though_callbacks_free) {
+TYPED_TEST(waiting_test, gives_up_though_callbacks_free) {
   TypeParam pool(50ms, of(2_MiB));
   void* const held = pool.allocate(1_MiB);
   frees_under_pressure<TypeParam> freeing{pool};
@@ -128,7 +128,7 @@ TYPED_TEST(retrying_test, gives_up_though_callbacks_free) {
   pool.deallocate(held);
 }
 
-TYPED_TEST(retrying_test, gives_up_though_others_free_all_the_time) {
+TYPED_TEST(waiting_test, gives_up_though_others_free_all_the_time) {
   TypeParam pool(50ms, of(2_MiB));
   void* const held = pool.allocate(1_MiB);
   std::atomic<bool> done{false};
@@ -141,7 +141,7 @@ TYPED_TEST(retrying_test, gives_up_though_others_free_all_the_time) {
   pool.deallocate(held);
 }
 
-TYPED_TEST(retrying_test, gives_up_no_earlier_than_told_with_the_failure_of_what_it_asked) {
+TYPED_TEST(waiting_test, gives_up_no_earlier_than_told_with_the_failure_of_what_it_asked) {
   TypeParam pool(20ms, of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   const auto begin = clock::now();
@@ -162,7 +162,7 @@ TYPED_TEST(retrying_test, gives_up_no_earlier_than_told_with_the_failure_of_what
   pool.deallocate(held);
 }
 
-TYPED_TEST(retrying_test, without_patience_it_tries_once) {
+TYPED_TEST(waiting_test, without_patience_it_tries_once) {
   TypeParam pool(0ms, of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   EXPECT_EQ(pool.try_allocate(512), nullptr);
@@ -172,7 +172,7 @@ TYPED_TEST(retrying_test, without_patience_it_tries_once) {
   pool.deallocate(held);
 }
 
-TYPED_TEST(retrying_test, does_not_wait_for_what_can_never_be) {
+TYPED_TEST(waiting_test, does_not_wait_for_what_can_never_be) {
   TypeParam pool(for_ever, of(1_MiB));
   EXPECT_EQ(pool.allocate(0), nullptr);
   EXPECT_EQ(pool.try_allocate(0), nullptr);
@@ -180,7 +180,7 @@ TYPED_TEST(retrying_test, does_not_wait_for_what_can_never_be) {
   EXPECT_THROW((void)pool.allocate(unlimited), out_of_memory);
 }
 
-TEST(retrying, waits_for_handles_too) {
+TEST(waiting, waits_for_handles_too) {
   one_mutex pool(for_ever, of(1_MiB));
   const handle held = pool.allocate_by_handle(1_MiB);
   handle got;
@@ -192,16 +192,16 @@ TEST(retrying, waits_for_handles_too) {
   pool.deallocate(got);
 }
 
-TEST(retrying, is_as_patient_as_paddle_where_nothing_is_said) {
-  EXPECT_EQ(one_mutex(of(1_MiB)).patience(), 10s);
-  EXPECT_EQ(lanes().patience(), 10s);
-  EXPECT_EQ(one_mutex(std::chrono::milliseconds::max()).patience(), std::chrono::hours(24 * 365));
+TEST(waiting, is_as_patient_as_paddle_where_nothing_is_said) {
+  EXPECT_EQ(one_mutex(of(1_MiB)).timeout(), 10s);
+  EXPECT_EQ(arenas().timeout(), 10s);
+  EXPECT_EQ(one_mutex(std::chrono::milliseconds::max()).timeout(), std::chrono::hours(24 * 365));
 }
 
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-using patient = retrying<locked<Recipe, Provider, Observer, Counting>>;
+using patient = waiting<locked<Recipe, Provider, Observer, Counting>>;
 
-TEST(retrying, is_a_front_of_several_devices) {
+TEST(waiting, is_a_front_of_several_devices) {
   std::vector<simulated_device> devices;
   devices.push_back(of(1_MiB));
   devices.push_back(devices[0].another_device({.capacity = 1_MiB, .device = 1}));

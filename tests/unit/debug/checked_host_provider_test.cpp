@@ -191,8 +191,8 @@ TEST(checked_host_provider, serves_threads) {
   };
   locked<pytorch<>, host> one{device()};
   adaptor_tests::run_threads(one, 4, 1'500, 1_MiB);
-  per_stream<pytorch<>, host> lanes{device()};
-  adaptor_tests::run_threads(lanes, 4, 1'500, 1_MiB);
+  per_stream<pytorch<>, host> arenas{device()};
+  adaptor_tests::run_threads(arenas, 4, 1'500, 1_MiB);
 }
 
 TEST(checked_host_provider, lets_a_stream_wait_for_one_that_has_ended) {

@@ -136,7 +136,7 @@ TEST(guarded_host_pinned, waits_for_the_work_of_a_block_s_own_and_recorded_strea
     EXPECT_EQ(pool.now().pending, 1024u);
     go = true;
     pool.with_device([&](host_pinned& d) { d.synchronize(busy); });
-    EXPECT_TRUE(pool.retire());
+    EXPECT_TRUE(pool.process_events());
     EXPECT_EQ(pool.now().reserved, 0u);
   }
 }

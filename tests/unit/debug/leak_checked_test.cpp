@@ -40,7 +40,7 @@ live_blocks leave(simulated_device& device) {
   live_blocks told;
   {
     leak_checked<Pool, keep> pool{device_ref(device)};
-    pool.report_to().at = &told;
+    pool.report().at = &told;
     pool.deallocate(pool.allocate(3_MiB));
     void* const pending = pool.allocate(4_MiB, stream_id{1});
     device.submit(stream_id{2}, 1000000);
@@ -80,7 +80,7 @@ TEST(leak_checked, says_nothing_where_nothing_is_live) {
   live_blocks told;
   {
     leak_checked<caching_allocator<pytorch<>, simulated_device>, keep> pool;
-    pool.report_to().at = &told;
+    pool.report().at = &told;
     pool.deallocate(pool.allocate(5_MiB));
   }
   EXPECT_EQ(told.count, 0u);
@@ -128,14 +128,14 @@ TEST(leak_checked, finds_labels_behind_a_mutex_and_between_guard_pages) {
   std::vector<std::string> labels;
   {
     leak_checked<locked<pytorch<>, simulated_device, history<>>, keep> pool;
-    pool.report_to().labels = &labels;
+    pool.report().labels = &labels;
     pool.with_observer([](auto& observer) { observer.label("weights"); });
     (void)pool.allocate(1000);
   }
   host_pinned device({.capacity = 1_MiB, .pin = host_pinned::pinning::never});
   {
     leak_checked<guarded<pytorch_pinned<>, provider_ref<host_pinned>>, keep> pool{provider_ref(device)};
-    pool.report_to().labels = &labels;
+    pool.report().labels = &labels;
     pool.label("batch");
     (void)pool.allocate(1000);
   }
@@ -149,7 +149,7 @@ TEST(leak_checked, counts_the_blocks_of_several_devices) {
   live_blocks told;
   {
     leak_checked<per_device<pytorch<>, simulated_device>, keep> all(std::move(devices));
-    all.report_to().at = &told;
+    all.report().at = &told;
     (void)all.allocate(1000, 0);
     (void)all.allocate(2000, 1);
   }

@@ -17,14 +17,14 @@ namespace {
 
 using namespace tessera;
 using plain = caching_allocator<pytorch<>, simulated_device>;
-using checked = one_thread<plain>;
+using checked = thread_checked<plain>;
 
 template <typename F>
 void elsewhere(F f) {
   std::thread(f).join();
 }
 
-TEST(one_thread_of_several_threads, serves_its_thread_as_the_allocator_does) {
+TEST(thread_checked_threads, serves_its_thread_as_the_allocator_does) {
   checked pool(simulated_device({.capacity = 1_GiB}));
   void* const p = pool.allocate(5_MiB, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
@@ -52,17 +52,17 @@ TEST(one_thread_of_several_threads, serves_its_thread_as_the_allocator_does) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(one_thread_of_several_threads, belongs_to_the_first_that_uses_it_and_then_to_whom_it_is_handed) {
+TEST(thread_checked_threads, belongs_to_the_first_that_uses_it_and_then_to_whom_it_is_handed) {
   checked pool;  // made here, used there
   void* p = nullptr;
-  elsewhere([&] { p = pool.allocate(5_MiB), pool.hand_over(); });
+  elsewhere([&] { p = pool.allocate(5_MiB), pool.detach_from_thread(); });
   pool.deallocate(p);
-  pool.hand_over();
-  elsewhere([&] { p = pool.allocate(5_MiB), pool.deallocate(p), pool.hand_over(); });
+  pool.detach_from_thread();
+  elsewhere([&] { p = pool.allocate(5_MiB), pool.deallocate(p), pool.detach_from_thread(); });
   EXPECT_EQ(pool.now().live, 0u);
 }
 
-TEST(one_thread_of_several_threads, may_end_anywhere) {
+TEST(thread_checked_threads, may_end_anywhere) {
   auto* const pool = new checked;
   pool->deallocate(pool->allocate(5_MiB));
   elsewhere([pool] { delete pool; });
@@ -78,18 +78,22 @@ template <typename Pool>
 std::size_t left_where_it_ends_elsewhere() {
   std::size_t live = 0;
   std::optional<Pool> pool(std::in_place);
-  pool->report_to().live = &live;
+  if constexpr (requires { pool->report(); }) {
+    pool->report().live = &live;
+  } else {
+    pool->inner().report().live = &live;
+  }
   pool->deallocate(pool->allocate(5_MiB));
   (void)pool->allocate(5_MiB);
   elsewhere([&] { pool.reset(); });
   return live;
 }
-TEST(one_thread_of_several_threads, may_end_anywhere_with_its_leaks_told) {
+TEST(thread_checked_threads, may_end_anywhere_with_its_leaks_told) {
   EXPECT_EQ((left_where_it_ends_elsewhere<leak_checked<checked, count_live>>()), 1u);
-  EXPECT_EQ((left_where_it_ends_elsewhere<one_thread<leak_checked<plain, count_live>>>()), 1u);
+  EXPECT_EQ((left_where_it_ends_elsewhere<thread_checked<leak_checked<plain, count_live>>>()), 1u);
 }
 
-TEST(one_thread_of_several_threads, passes_a_block_on) {
+TEST(thread_checked_threads, passes_a_block_on) {
   checked pool;
   void* input = pool.allocate(5_MiB);
   void* const at = input;
@@ -103,7 +107,8 @@ TEST(one_thread_death, names_both_threads) {
   void* const p = pool.allocate(5_MiB);
   const handle h = pool.allocate_by_handle(5_MiB);
   constexpr const char* words =
-      "tessera: one_thread: thread [0-9]+ uses an allocator of thread [0-9]+, which has not handed it over";
+      "tessera: thread_checked: thread [0-9]+ uses an allocator of thread [0-9]+, which has not detached "
+      "from it";
   const auto dies = [&](auto use) { EXPECT_DEATH(elsewhere([&] { use(pool); }), words); };
   dies([](checked& c) { (void)c.allocate(1); });
   dies([](checked& c) { (void)c.try_allocate(1); });
@@ -122,7 +127,7 @@ TEST(one_thread_death, names_both_threads) {
   dies([](checked& c) { c.trim(); });
   dies([](checked& c) { (void)c.now(); });
   dies([](checked& c) { (void)c.device(); });
-  dies([](checked& c) { c.hand_over(); });  // which is for the other one to say
+  dies([](checked& c) { c.detach_from_thread(); });  // which is for the other one to say
   pool.deallocate(p), pool.deallocate(h);
 }
 

@@ -122,11 +122,11 @@ TEST(aligned_request, is_served_by_every_adaptor) {
   serve_at_random(ranges, 64_KiB);
   locked<packed_tightly, simulated_device> safe;
   serve_at_random(safe, 64_KiB);
-  per_stream<with<packed_tightly, reuse_on_same_stream>, simulated_device> lanes;
-  serve_at_random(lanes, 16_KiB);
-  retrying<locked<packed_tightly, simulated_device>> patient;
+  per_stream<with<packed_tightly, reuse_on_same_stream>, simulated_device> arenas;
+  serve_at_random(arenas, 16_KiB);
+  waiting<locked<packed_tightly, simulated_device>> patient;
   serve_at_random(patient, 4_KiB);
-  configured<pytorch_family, simulated_device, in_threads> chosen(config::pytorch_settings{});
+  configured<pytorch_family, simulated_device, locked_front> chosen(config::pytorch_settings{});
   serve_at_random(chosen, 4_KiB);
   auto shared = make_shared_allocator<locked<packed_tightly, simulated_device>>();
   serve_at_random(shared, 4_KiB);

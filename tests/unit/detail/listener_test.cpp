@@ -35,7 +35,7 @@ TEST(listener_death, must_not_be_told_what_its_own_use_of_the_allocator_does) {
     static_cast<detail::listener<recursive>*>(same)->tell(event);
   };
   one.observer().context = &one;
-  EXPECT_DEATH(one.tell({}), "a sink must not use the allocator that tells it");
+  EXPECT_DEATH(one.tell({}), "an observer must not use the allocator that calls it");
 }
 
 }  // namespace

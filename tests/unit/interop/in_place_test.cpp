@@ -198,14 +198,14 @@ TEST(in_place, works_behind_locks_and_in_lanes) {
   void* at = donor;
   EXPECT_EQ(allocate_in_place(one, donor, 3_MiB), at);
   one.deallocate(at, 3_MiB);
-  per_stream<pytorch<>, simulated_device> lanes;
-  donor = at = lanes.allocate(3_MiB, stream_id{1});
-  EXPECT_EQ(allocate_in_place(lanes, donor, 2_MiB + 512_KiB, stream_id{1}), at);
+  per_stream<pytorch<>, simulated_device> arenas;
+  donor = at = arenas.allocate(3_MiB, stream_id{1});
+  EXPECT_EQ(allocate_in_place(arenas, donor, 2_MiB + 512_KiB, stream_id{1}), at);
   donor = at;
-  void* const elsewhere = allocate_in_place(lanes, donor, 3_MiB, stream_id{2});
+  void* const elsewhere = allocate_in_place(arenas, donor, 3_MiB, stream_id{2});
   EXPECT_NE(elsewhere, at);
-  lanes.deallocate(elsewhere);
-  EXPECT_EQ(lanes.now().live, 0u);
+  arenas.deallocate(elsewhere);
+  EXPECT_EQ(arenas.now().live, 0u);
 }
 
 /// Beside an allocator that allocates and frees, all that is current is the same.

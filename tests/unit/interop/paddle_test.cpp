@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <variant>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -25,20 +28,70 @@ using namespace std::chrono_literals;
 using config::paddle_settings;
 
 static_assert(limit_of({}) == unlimited && limit_of({.gpu_memory_limit = 1_MiB}) == 1_MiB);
-static_assert(patience_of({}) == 10s && patience_of({.retry_milliseconds = 0}) == 0ms);
-static_assert(patience_of({.retry_milliseconds = std::numeric_limits<std::uint64_t>::max()}) ==
+static_assert(timeout_of({}) == 10s && timeout_of({.retry_milliseconds = 0}) == 0ms);
+static_assert(timeout_of({.retry_milliseconds = std::numeric_limits<std::uint64_t>::max()}) ==
               std::chrono::milliseconds::max());
-static_assert(collection_of({}).threshold == 0 && !collection_of({}).waits);
-static_assert(collection_of({.garbage_threshold = unlimited}, stream_id{3}).threshold == unlimited);
+static_assert(deferred_free_options_of({}).threshold == 0 && !deferred_free_options_of({}).waits);
+static_assert(deferred_free_options_of({.garbage_threshold = unlimited}, stream_id{3}).threshold ==
+              unlimited);
 
 constexpr stream_id compute{1};
 constexpr std::uint64_t long_time = 1'000'000'000;
 
 using bounded = limited<simulated_device>;
-using allocator = retrying<configured<paddle_family, bounded, in_threads>>;
+using allocator = waiting<configured<paddle_family, bounded, locked_front>>;
 
 std::uint64_t refusals(allocator& pool) {
-  return pool.visit([](auto& in) { return in.statistics().num_ooms; });
+  return pool.inner().visit([](auto& in) { return in.statistics().num_ooms; });
+}
+
+template <std::size_t Count>
+constexpr std::array<bool, Count> chosen(const std::int64_t (&bytes)[Count], fraction share) {
+  std::array<collectable, Count> all{};
+  for (std::size_t i = 0; i < Count; ++i) all[i].bytes = bytes[i];
+  const std::size_t count = choose_collected(all, share);
+  std::array<bool, Count> is{};
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < Count; ++i) found += is[i] = all[i].is_collected;
+  return found == count ? is : std::array<bool, Count>{};
+}
+
+static_assert(chosen({5, 30, 50, 15}, percent(60)) == std::array{false, true, true, false});
+static_assert(chosen({1, 100, 1, 1}, percent(50)) == std::array{false, true, false, false});
+static_assert(chosen({10, 10, 10}, percent(1)) == std::array{false, false, false});
+static_assert(chosen({10, 10, 10}, percent(0)) == std::array{false, false, false});
+static_assert(chosen({10, 0, -10}, percent(100)) == std::array{true, true, true});
+static_assert(chosen({10, 10, 10}, percent(50)) == std::array{true, true, false});
+static_assert(chosen({-40, 30, 30}, percent(40)) == std::array{true, false, false});
+static_assert(chosen({1, std::numeric_limits<std::int64_t>::min()}, percent(50)) == std::array{false, true});
+
+TEST(choose_collected, agrees_with_sorting) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 2'000; ++round) {
+    std::vector<collectable> all(random() % 20);
+    for (collectable& v : all) {
+      v.bytes = static_cast<std::int64_t>(random() % 50) - 10;
+      v.is_collected = random() % 2 == 0;
+    }
+    const fraction share{random() % 1'000'000'000};
+    std::vector<std::size_t> order(all.size());
+    std::size_t total = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      order[i] = i;
+      total += static_cast<std::size_t>(std::abs(all[i].bytes));
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return std::abs(all[a].bytes) > std::abs(all[b].bytes);
+    });
+    std::vector<bool> expected(all.size());
+    std::size_t count = 0;
+    for (std::size_t held = 0; count < order.size() && held < share.of(total); ++count) {
+      expected[order[count]] = true;
+      held += static_cast<std::size_t>(std::abs(all[order[count]].bytes));
+    }
+    EXPECT_EQ(choose_collected(all, share), count);
+    for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i].is_collected, expected[i]) << i;
+  }
 }
 
 TEST(paddle_adaptors, do_what_the_flags_say) {
@@ -48,8 +101,8 @@ TEST(paddle_adaptors, do_what_the_flags_say) {
   ASSERT_EQ(read.index(), 0u);
   const paddle_settings& said = std::get<0>(read);
 
-  allocator pool(patience_of(said), said, bounded(simulated_device{}, limit_of(said)));
-  collector<allocator> garbage(pool, collection_of(said, compute));
+  allocator pool(timeout_of(said), said, bounded(simulated_device{}, limit_of(said)));
+  deferred_free_queue<allocator> garbage(pool, deferred_free_options_of(said, compute));
   const auto submit = [&] {
     pool.with_device([](bounded& device) { device.to().submit(compute, long_time); });
   };
@@ -62,14 +115,14 @@ TEST(paddle_adaptors, do_what_the_flags_say) {
     at[i] = pool.allocate(static_cast<std::size_t>(variables[i].bytes), compute);
   submit();
 
-  garbage.collect(at[0], 700'000);
-  EXPECT_EQ(garbage.gathered(), 700'000u) << "less than a thousandth of a GiB";
-  garbage.collect(at[2], 500'000);
-  EXPECT_EQ(garbage.gathered(), 0u);
-  EXPECT_TRUE(garbage.is_waiting());
+  garbage.push(at[0], 700'000);
+  EXPECT_EQ(garbage.queued_bytes(), 700'000u) << "less than a thousandth of a GiB";
+  garbage.push(at[2], 500'000);
+  EXPECT_EQ(garbage.queued_bytes(), 0u);
+  EXPECT_TRUE(garbage.has_pending());
   EXPECT_GT(pool.now().live, 1'500'000u) << "work that uses them is under way";
   pool.with_device([](bounded& device) { device.to().advance(long_time); });
-  garbage.retire();
+  garbage.poll();
   EXPECT_LT(pool.now().live, 400'000u);
 
   void* const most = pool.allocate(90_MiB);
@@ -86,12 +139,12 @@ TEST(paddle_adaptors, do_what_the_flags_say) {
 
 TEST(paddle_adaptors, change_nothing_where_the_flags_say_so) {
   const paddle_settings said{.retry_milliseconds = 0};
-  allocator pool(patience_of(said), said, bounded(simulated_device({.capacity = 1_MiB}), limit_of(said)));
-  collector<allocator> garbage(pool, collection_of(said));
+  allocator pool(timeout_of(said), said, bounded(simulated_device({.capacity = 1_MiB}), limit_of(said)));
+  deferred_free_queue<allocator> garbage(pool, deferred_free_options_of(said));
   void* const all = pool.allocate(1_MiB);
   EXPECT_EQ(pool.try_allocate(1_MiB), nullptr);
   EXPECT_EQ(refusals(pool), 1u);
-  garbage.collect(all, 1_MiB);
+  garbage.push(all, 1_MiB);
   EXPECT_EQ(pool.now().live, 0u);
 }
 

@@ -13,7 +13,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -95,11 +95,11 @@ TEST(shared_allocator, is_reached_by_tools) {
   auto pool = make_shared_allocator<locked<pytorch<>, simulated_device>>();
   void* const p = pool.allocate(100);
   std::size_t live = 0;
-  for_each_allocator(pool, [&](auto& in, std::size_t) { live += in.now().live; });
+  pool.for_each_allocator([&](auto& in) { live += in.now().live; });
   EXPECT_EQ(live, 512u);
-  EXPECT_EQ(with_device_of(pool, [](auto& d) { return d.used(); }), 2_MiB);
+  EXPECT_EQ(pool.with_device([](auto& d) { return d.used(); }), 2_MiB);
   std::size_t settings = 0;
-  for_each_settings(pool, [&](auto&) { ++settings; });
+  pool.with_settings([&](auto&) { ++settings; });
   EXPECT_EQ(settings, 1u);
   pool.deallocate(p);
 }

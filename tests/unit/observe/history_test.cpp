@@ -9,7 +9,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -121,22 +121,24 @@ TEST(history, is_told_all_that_an_allocator_does) {
 
 TEST(history, is_reached_through_adaptors) {
   locked<pytorch_native, simulated_device, ticking> one;
-  per_stream<pytorch_native, simulated_device, ticking> lanes;
+  per_stream<pytorch_native, simulated_device, ticking> arenas;
   per_device<pytorch_native, simulated_device, locked, ticking> two(std::vector<simulated_device>(2));
   one.deallocate(one.allocate(1));
-  lanes.deallocate(lanes.allocate(1, stream_id{1}));
-  lanes.deallocate(lanes.allocate(1, stream_id{2}));
+  arenas.deallocate(arenas.allocate(1, stream_id{1}));
+  arenas.deallocate(arenas.allocate(1, stream_id{2}));
   two.deallocate(two.allocate(1, 1));
   const auto told = [](auto& pool) {
     std::vector<std::size_t> sizes;
-    for_each_observer(pool, [&](const auto& seen, std::size_t device) {
-      EXPECT_EQ(device, sizes.size());
-      sizes.push_back(seen.size());
+    pool.for_each_device([&](auto& front, std::size_t device) {
+      front.with_observer([&](const auto& seen) {
+        EXPECT_EQ(device, sizes.size());
+        sizes.push_back(seen.size());
+      });
     });
     return sizes;
   };
   EXPECT_EQ(told(one), (std::vector<std::size_t>{4}));
-  EXPECT_EQ(told(lanes), (std::vector<std::size_t>{8}));
+  EXPECT_EQ(told(arenas), (std::vector<std::size_t>{8}));
   EXPECT_EQ(told(two), (std::vector<std::size_t>{0, 4}));
 }
 

@@ -11,7 +11,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/detail/reach.hpp>
+#include <tessera/detail/facade.hpp>
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/forwarding.hpp>
@@ -115,7 +115,7 @@ TEST(inspect, finds_the_segment_of_a_block_and_how_far_it_lies_in_there) {
 }
 template <typename Pool>
 void expect_places_in(Pool& pool) {
-  const auto blocks = [&pool](auto f) { for_each_allocator(pool, [&f](auto& one, std::size_t) { f(one); }); };
+  const auto blocks = [&pool](auto f) { pool.for_each_allocator(f); };
   // Places are asked for while the walk holds the mutex, which a caller must not do: copies are compared.
   std::map<std::uintptr_t, std::uintptr_t> segment_of;
   std::vector<void*> live;
@@ -137,8 +137,8 @@ void expect_places_in(Pool& pool) {
 TEST(inspect, finds_blocks_through_every_front_end) {
   locked<pytorch<>, simulated_device> shared;
   expect_places_in(shared);
-  per_stream<pytorch<>, simulated_device> lanes;
-  expect_places_in(lanes);
+  per_stream<pytorch<>, simulated_device> arenas;
+  expect_places_in(arenas);
   auto owner = make_shared_allocator<per_stream<pytorch_expandable, simulated_device>>();
   expect_places_in(owner);
   std::vector<simulated_device> two;

@@ -94,17 +94,17 @@ TEST(report, is_to_be_had_of_any_allocator) {
   (void)one.allocate(1_MiB);
   EXPECT_EQ(report_of(one).pools.size(), 1u);
   EXPECT_TRUE(has(json_of(report_of(one)), "\"pool_0\": {"));
-  per_stream<pytorch_native, simulated_device> lanes;
-  (void)lanes.allocate(512, stream_id{1});
-  (void)lanes.allocate(512, stream_id{2});
-  EXPECT_EQ(report_of(lanes).pinned, 4_MiB - 1024);
-  EXPECT_EQ(report_of(lanes).counts[4].value, 2u);
+  per_stream<pytorch_native, simulated_device> arenas;
+  (void)arenas.allocate(512, stream_id{1});
+  (void)arenas.allocate(512, stream_id{2});
+  EXPECT_EQ(report_of(arenas).pinned, 4_MiB - 1024);
+  EXPECT_EQ(report_of(arenas).counts[4].value, 2u);
   configured<pytorch_family, simulated_device> chosen(pytorch_family::settings{});
   (void)chosen.allocate(512);
   EXPECT_EQ(report_of(chosen).all.allocation.current, 1);
   driver_pool<cuda_async, simulated_device> driver;
   (void)driver.allocate_async(512, {});
-  EXPECT_EQ(report_of(driver).all.allocation.current, 1);
+  EXPECT_EQ(report_of(driver.pool()).all.allocation.current, 1);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Alignments as arguments of every allocator's calls.
+// The calls that all allocators share.
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -20,8 +20,10 @@
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/driver_pool.hpp>
 #include <tessera/interop/rethrowing.hpp>
 #include <tessera/interop/shared_allocator.hpp>
+#include <tessera/observe/inspect.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -42,7 +44,7 @@ using tight = caching_allocator<packed_tightly, simulated_device>;
 using tight_locked = locked<packed_tightly, simulated_device>;
 
 template <typename Pool>
-struct allocate_calls_of : ::testing::Test {
+struct facade_of : ::testing::Test {
   std::unique_ptr<Pool> owned = [] {
     if constexpr (std::is_constructible_v<Pool, host_pinned>) {
       return std::make_unique<Pool>(host_memory());
@@ -57,19 +59,18 @@ struct allocate_calls_of : ::testing::Test {
     }
   }();
 };
-using pools =
-    ::testing::Types<tight, caching_allocator<pytorch<>, simulated_device>,
-                     caching_allocator<pytorch_expandable, simulated_device>,
-                     caching_allocator<stitched, simulated_device>,
-                     caching_allocator<cuda_async, simulated_device>, tight_locked,
-                     per_stream<packed_tightly, simulated_device>, retrying<tight_locked>,
-                     retiring<packed_tightly, simulated_device>, one_thread<tight>, leak_checked<tight>,
-                     guarded<pinned_packed, host_pinned>, configured<pytorch_family, simulated_device>,
-                     pinned_host<pytorch_pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
-                     shared_allocator<tight_locked>>;
-TYPED_TEST_SUITE(allocate_calls_of, pools);
+using pools = ::testing::Types<
+    tight, caching_allocator<pytorch<>, simulated_device>,
+    caching_allocator<pytorch_expandable, simulated_device>, caching_allocator<stitched, simulated_device>,
+    caching_allocator<cuda_async, simulated_device>, tight_locked,
+    per_stream<packed_tightly, simulated_device>, waiting<tight_locked>,
+    background_reclaiming<packed_tightly, simulated_device>, thread_checked<tight>, leak_checked<tight>,
+    guarded<pinned_packed, host_pinned>, configured<pytorch_family, simulated_device>,
+    pinned_host<pytorch_pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
+    shared_allocator<tight_locked>>;
+TYPED_TEST_SUITE(facade_of, pools);
 
-TYPED_TEST(allocate_calls_of, serve_any_alignment) {
+TYPED_TEST(facade_of, serve_any_alignment) {
   TypeParam& pool = *this->owned;
   struct block {
     void* p;
@@ -104,7 +105,7 @@ template <typename Pool>
 concept aligns_by_a_number = requires(Pool& pool) { pool.allocate(1000, std::size_t{4096}); };
 static_assert(!aligns_by_a_number<tight> && !aligns_by_a_number<tight_locked>);
 
-TEST(allocate_calls, hold_back_for_the_streams_that_are_recorded) {
+TEST(facade, hold_back_for_the_streams_that_are_recorded) {
   caching_allocator<with<packed_tightly, reuse_on_same_stream>, simulated_device> pool;
   pool.device().hold_events(true);
   void* const shift = pool.allocate(64);
@@ -118,7 +119,7 @@ TEST(allocate_calls, hold_back_for_the_streams_that_are_recorded) {
   EXPECT_EQ(pool.now().reserved, 0u);
 }
 
-TEST(allocate_calls, serve_each_of_several_devices) {
+TEST(facade, serve_each_of_several_devices) {
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
   per_device<packed_tightly, simulated_device, per_stream> all(std::move(two));
@@ -133,7 +134,7 @@ TEST(allocate_calls, serve_each_of_several_devices) {
   EXPECT_DEATH(all.deallocate(&all, 1000, std::align_val_t{4096}), "it lies in no segment of this allocator");
 }
 
-TEST(allocate_calls_death, name_the_rule_that_is_broken) {
+TEST(facade_death, name_the_rule_that_is_broken) {
   tight pool;
   (void)pool.allocate(64);
   void* const p = pool.allocate(1000, std::align_val_t{4096});
@@ -145,8 +146,61 @@ TEST(allocate_calls_death, name_the_rule_that_is_broken) {
                "deallocate: not the address of a live block; it lies [0-9]+ bytes into a live");
   EXPECT_DEATH((void)pool.record_stream(p, 999, std::align_val_t{4096}, stream_id{}),
                "record_stream: not the address of a live block of this size and alignment");
-  per_stream<packed_tightly, simulated_device> lanes;
-  EXPECT_DEATH(lanes.deallocate(p, 1000, std::align_val_t{4096}), "it lies in no segment of this allocator");
+  per_stream<packed_tightly, simulated_device> arenas;
+  EXPECT_DEATH(arenas.deallocate(p, 1000, std::align_val_t{4096}), "it lies in no segment of this allocator");
+}
+
+/// Live bytes of each device, as a walk over all blocks finds them, an entry for each allocator.
+template <typename Pool>
+std::vector<std::size_t> live_of(Pool& pool) {
+  std::vector<std::size_t> live;
+  pool.for_each_device([&](auto& front, std::size_t device) {
+    live.resize(live.size() < device + 1 ? device + 1 : live.size());
+    front.for_each_allocator([&](auto& one) {
+      for_each_block(one, [&](const segment_view&, const block_view& b) {
+        if (b.is == block_view::state::live) live[device] += b.requested;
+      });
+    });
+  });
+  return live;
+}
+using one_device = std::vector<std::size_t>;
+
+TEST(facade, reaches_the_allocators_inside) {
+  caching_allocator<pytorch_native, simulated_device> plain;
+  (void)plain.allocate(100);
+  EXPECT_EQ(live_of(plain), one_device{100});
+
+  locked<pytorch_expandable, simulated_device> one;
+  (void)one.allocate(200);
+  EXPECT_EQ(live_of(one), one_device{200});
+
+  per_stream<pytorch_native, simulated_device> arenas;
+  (void)arenas.allocate(1, stream_id{1});
+  (void)arenas.allocate(2, stream_id{2});
+  EXPECT_EQ(live_of(arenas), one_device{3});
+
+  configured<torch_npu_family, simulated_device, per_stream_front> npu(torch_npu_family::settings{});
+  (void)npu.allocate(5, stream_id{1});
+  (void)npu.allocate(6, stream_id{2});
+  EXPECT_EQ(live_of(npu), one_device{11});
+
+  per_device<pytorch_native, simulated_device, per_stream> two(std::vector<simulated_device>(2));
+  (void)two.allocate(7, 0);
+  (void)two.allocate(8, 1);
+  EXPECT_EQ(live_of(two), (std::vector<std::size_t>{7, 8}));
+
+  waiting<locked<pytorch_native, simulated_device>> patient;
+  (void)patient.allocate(9);
+  EXPECT_EQ(live_of(patient), one_device{9});
+
+  driver_pool<cuda_async, simulated_device> driver;
+  (void)driver.allocate_async(10, stream_id{1});
+  EXPECT_EQ(live_of(driver.pool()), one_device{10});
+
+  pinned_host<pytorch_pinned_family, simulated_device> host({}, simulated_device{});
+  (void)host.allocate(11);
+  EXPECT_EQ(live_of(host), one_device{11});
 }
 
 }  // namespace

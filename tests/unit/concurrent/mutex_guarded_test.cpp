@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/concurrent/behind_mutex.hpp>
+#include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -15,10 +15,11 @@
 namespace {
 
 using namespace tessera;
+using detail::unlocking_provider, detail::unlockable_mutex;
 
 /// What a device was asked while nobody else could take the mutex, and while somebody could.
 struct asked {
-  leavable_mutex inside;
+  unlockable_mutex inside;
   std::set<std::string> with_mutex, without;
 
   void note(const char* call) {
@@ -66,7 +67,7 @@ void fill_and_empty(asked& calls) {
   simulated_device device;
   noting noted(device, calls);
   const std::lock_guard lock(calls.inside.mutex);
-  caching_allocator<Recipe, outside<noting>> pool{outside<noting>(noted, calls.inside)};
+  caching_allocator<Recipe, unlocking_provider<noting>> pool{unlocking_provider<noting>(noted, calls.inside)};
   void* const p = pool.allocate(5_MiB);
   (void)pool.record_stream(p, stream_id{3});
   pool.deallocate(p);
@@ -76,14 +77,14 @@ void fill_and_empty(asked& calls) {
 
 using strings = std::set<std::string>;
 
-TEST(behind_mutex_threads, let_go_of_the_mutex_while_segments_come_and_go) {
+TEST(mutex_guarded_threads, let_go_of_the_mutex_while_segments_come_and_go) {
   asked calls;
   fill_and_empty<pytorch<>>(calls);
   EXPECT_EQ(calls.without, (strings{"acquire", "release", "wait"}));
   EXPECT_EQ(calls.with_mutex, strings{});
 }
 
-TEST(behind_mutex_threads, keep_the_mutex_while_pages_are_mapped_and_unmapped) {
+TEST(mutex_guarded_threads, keep_the_mutex_while_pages_are_mapped_and_unmapped) {
   asked calls;
   fill_and_empty<pytorch_expandable>(calls);
   EXPECT_EQ(calls.without, strings{"wait"});

@@ -7,35 +7,35 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/concurrent/remote_free_queue.hpp>
+#include <tessera/concurrent/arena.hpp>
 
 namespace {
 
-using tessera::hand_over;
+using tessera::detail::remote_free_queue;
 
-hand_over::item numbered(std::size_t n) { return {reinterpret_cast<void*>(n), n * 3}; }
+remote_free_queue::item numbered(std::size_t n) { return {reinterpret_cast<void*>(n), n * 3}; }
 
-TEST(hand_over_threads, keeps_order_and_is_bounded) {
-  hand_over list;
+TEST(remote_free_queue_threads, keeps_order_and_is_bounded) {
+  remote_free_queue list;
   EXPECT_EQ(list.take().address, nullptr);
   for (int round = 0; round < 3; ++round) {
-    for (std::size_t n = 1; n <= hand_over::capacity; ++n) ASSERT_TRUE(list.push(numbered(n)));
+    for (std::size_t n = 1; n <= remote_free_queue::capacity; ++n) ASSERT_TRUE(list.push(numbered(n)));
     EXPECT_FALSE(list.push(numbered(1)));
     EXPECT_EQ(list.take().address, numbered(1).address);
-    EXPECT_TRUE(list.push(numbered(hand_over::capacity + 1)));
+    EXPECT_TRUE(list.push(numbered(remote_free_queue::capacity + 1)));
     std::size_t next = 2;
-    list.take_all([&next](hand_over::item i) {
+    list.take_all([&next](remote_free_queue::item i) {
       EXPECT_EQ(i.address, numbered(next).address);
       EXPECT_EQ(i.bytes, numbered(next).bytes);
       ++next;
     });
-    EXPECT_EQ(next, hand_over::capacity + 2);
+    EXPECT_EQ(next, remote_free_queue::capacity + 2);
     EXPECT_EQ(list.take().address, nullptr);
   }
 }
 
-TEST(hand_over_threads, lose_nothing) {
-  hand_over list;
+TEST(remote_free_queue_threads, lose_nothing) {
+  remote_free_queue list;
   constexpr std::size_t each = 20'000, threads = 3;
   std::atomic<bool> done = false;
   std::vector<int> seen(each * threads + 1);
@@ -48,14 +48,14 @@ TEST(hand_over_threads, lose_nothing) {
     });
   }
   std::thread taking([&] {
-    const auto see = [&seen](hand_over::item i) {
+    const auto see = [&seen](remote_free_queue::item i) {
       const auto n = reinterpret_cast<std::uintptr_t>(i.address);
       if (i.bytes == n * 3) ++seen[n];
     };
     for (bool last = false; !last;) {
       last = done;
       list.take_all(see);
-      if (const hand_over::item i = list.take(); i.address != nullptr) see(i);
+      if (const remote_free_queue::item i = list.take(); i.address != nullptr) see(i);
     }
   });
   for (auto& t : pushing) t.join();

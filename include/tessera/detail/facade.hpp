@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include <tessera/core/error.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/aligned_request.hpp>
+#include <tessera/detail/handle.hpp>
+
+/// The public interface of every allocator, written once.
+namespace tessera::detail {
+
+/// Adds the calls that follow from an allocator's own try_allocate, deallocate, record_stream and failure: allocate, which
+/// throws, the calls that take an alignment, and access to the allocator's parts.
+///
+///     void* const table = pool.allocate(1000, std::align_val_t{4096});
+///     pool.deallocate(table, 1000, std::align_val_t{4096});
+///
+/// Free and record an aligned block with the bytes and alignment of its request: its address may lie inside the block.
+/// An alignment is a power of two; any other one aborts.
+template <typename Self>
+class common_calls {
+ public:
+  /// Serves a request of `bytes` on `stream`.
+  ///   Returns:  an address aligned to min_alignment, valid until deallocate; null for 0 bytes
+  ///   Throws:   out_of_memory once recovery failed, and at once above max_request
+  ///   Cost:     constant, plus a query for each stream that frees wait for; provider calls on a cache miss
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    if (void* p = self().try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
+    raise_failure(self(), bytes, stream);
+  }
+  /// Serves a request at a multiple of `alignment`.
+  ///   Cost:  up to 512 none where the block is aligned already; else `alignment` more bytes
+  [[nodiscard]] void* allocate(std::size_t bytes, std::align_val_t alignment, stream_id stream = {}) {
+    const aligned_request request(bytes, alignment);
+    return bytes != 0 ? request.allocate(self(), stream) : nullptr;
+  }
+  /// Returns null where allocate throws.
+  [[nodiscard]] void* try_allocate(std::size_t bytes, std::align_val_t alignment,
+                                   stream_id stream = {}) noexcept {
+    const aligned_request request(bytes, alignment);
+    return bytes != 0 ? request.try_allocate(self(), stream) : nullptr;
+  }
+  /// Frees an aligned block. Ignores null.
+  ///   Requires:  the bytes and alignment of the request; aborts otherwise, as far as aligned_request can tell
+  void deallocate(void* p, std::size_t bytes, std::align_val_t alignment) noexcept {
+    if (p != nullptr) aligned_request(bytes, alignment).deallocate(self(), p);
+  }
+  /// Records that `stream` uses an aligned block.
+  [[nodiscard]] bool record_stream(void* p, std::size_t bytes, std::align_val_t alignment,
+                                   stream_id stream) noexcept {
+    return p != nullptr && aligned_request(bytes, alignment).record_stream(self(), p, stream);
+  }
+
+  /// Calls f(provider).
+  template <typename F>
+  decltype(auto) with_device(F f) {
+    return f(self().device());
+  }
+  /// Calls f(policies).
+  template <typename F>
+  decltype(auto) with_settings(F f) {
+    return f(self().settings());
+  }
+  /// Calls f(observer).
+  template <typename F>
+  decltype(auto) with_observer(F f) {
+    return f(self().observer());
+  }
+  /// Calls f(caching_allocator) for each one inside, with its mutex held if it has one. `f` must not use the allocator.
+  template <typename F>
+  void for_each_allocator(F f) {
+    f(self());
+  }
+  /// Calls f(caching_allocator) for the one that may own an address, with its mutex held if it has one; not at all where the
+  /// address is known to be foreign. `f` must not use the allocator.
+  ///   Cost:  constant
+  template <typename F>
+  void with_owner(const void*, F f) {
+    f(self());
+  }
+  /// Calls f(allocator, device number) with the allocator of each device.
+  template <typename F>
+  void for_each_device(F f) {
+    f(self(), std::size_t{0});
+  }
+
+  /// Throws `error`; a front end may throw another library's type instead.
+  template <typename Error>
+  [[noreturn]] static void raise(const Error& error) {
+    tessera::raise(error);
+  }
+
+ protected:
+  // Not private with Self as a friend: facade lies between the two. NOLINTNEXTLINE(bugprone-crtp-constructor-accessibility)
+  common_calls() = default;
+
+ private:
+  [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(Self& pool, std::size_t bytes,
+                                                                   stream_id stream) {
+    Self::raise(pool.failure(bytes, stream));
+  }
+  [[nodiscard]] Self& self() noexcept { return static_cast<Self&>(*this); }
+};
+
+/// Stands for the wrapped allocator of a front end that has only the calls which all allocators share.
+struct shared_calls_only {};
+
+/// Turns "enter the allocator" into the whole interface of a front end.
+///
+/// `Self` has a static function that is given the front end, const or not, and calls f(allocator) under its lock or check:
+///
+///     template <typename Me, typename F>
+///     static decltype(auto) enter(Me& me, F&& f) { return f(me.allocator_); }
+///
+/// A front end of several allocators also hides enter_owner. Calls that differ are written in `Self`, which brings in
+/// their other overloads with `using`. The call is offered only where `Inner`, the allocator inside, has it: handles,
+/// statistics, process_events and trim_without_waiting.
+template <typename Self, typename Inner = shared_calls_only>
+class facade : public common_calls<Self> {
+  using common = common_calls<Self>;
+
+ public:
+  using common::try_allocate, common::deallocate, common::record_stream;
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    return inside([=](auto& in) { return in.try_allocate(bytes, stream); });
+  }
+  void deallocate(void* p) noexcept {
+    owner(p, "deallocate", [=](auto& in) { in.deallocate(p); });
+  }
+  void deallocate(void* p, std::size_t bytes) noexcept {
+    owner(p, "deallocate", [=](auto& in) { in.deallocate(p, bytes); });
+  }
+  [[nodiscard]] bool try_deallocate(void* p) noexcept {
+    return owner(p, nullptr, [=](auto& in) { return in.try_deallocate(p); });
+  }
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
+    return owner(p, "record_stream", [=](auto& in) { return in.record_stream(p, stream); });
+  }
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
+    return owner(p, nullptr, [=](auto& in) { return in.try_record_stream(p, stream); });
+  }
+  [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
+    return owner(p, nullptr, [=](auto& in) { return in.reuse_in_place(p, bytes, stream); });
+  }
+
+  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+    requires requires(Inner& in) { in.allocate_by_handle(bytes, stream); }
+  {
+    return inside([=](auto& in) { return in.allocate_by_handle(bytes, stream); });
+  }
+  void deallocate(handle h) noexcept
+    requires requires(Inner& in) { in.deallocate(h); }
+  {
+    inside([=](auto& in) { in.deallocate(h); });
+  }
+  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept
+    requires requires(Inner& in) { in.record_stream(h, stream); }
+  {
+    return inside([=](auto& in) { return in.record_stream(h, stream); });
+  }
+
+  void trim(std::size_t keep = 0) noexcept {
+    inside([=](auto& in) { in.trim(keep); });
+  }
+  void trim_without_waiting(std::size_t keep = 0) noexcept
+    requires requires(Inner& in) { in.trim_without_waiting(keep); }
+  {
+    inside([=](auto& in) { in.trim_without_waiting(keep); });
+  }
+  bool process_events() noexcept
+    requires requires(Inner& in) { in.process_events(); }
+  {
+    return inside([](auto& in) { return in.process_events(); });
+  }
+  [[nodiscard]] bool on_pressure(bool (*callback)(void* context) noexcept, void* context) noexcept {
+    return inside([=](auto& in) { return in.on_pressure(callback, context); });
+  }
+
+  [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
+    return inside([=](auto& in) { return in.failure(bytes, stream); });
+  }
+  [[nodiscard]] usage now() const noexcept {
+    return inside([](const auto& in) { return in.now(); });
+  }
+  [[nodiscard]] auto statistics() const noexcept
+    requires requires(const Inner& in) { in.statistics(); }
+  {
+    return inside([](const auto& in) { return in.statistics(); });
+  }
+  void reset_peak_statistics() noexcept {
+    inside([](auto& in) { in.reset_peak_statistics(); });
+  }
+  void reset_accumulated_statistics() noexcept {
+    inside([](auto& in) { in.reset_accumulated_statistics(); });
+  }
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    return inside([](const auto& in) { return in.footprint(); });
+  }
+  [[nodiscard]] const char* audit() const noexcept {
+    return inside([](const auto& in) { return in.audit(); });
+  }
+
+  template <typename F>
+  decltype(auto) with_device(F f) {
+    return inside([&f](auto& in) -> decltype(auto) { return in.with_device(f); });
+  }
+  template <typename F>
+  decltype(auto) with_settings(F f) {
+    return inside([&f](auto& in) -> decltype(auto) { return in.with_settings(f); });
+  }
+  template <typename F>
+  decltype(auto) with_observer(F f) {
+    return inside([&f](auto& in) -> decltype(auto) { return in.with_observer(f); });
+  }
+  template <typename F>
+  void for_each_allocator(F f) {
+    inside([&f](auto& in) { in.for_each_allocator(f); });
+  }
+  template <typename F>
+  void with_owner(const void* p, F f) {
+    owner(p, nullptr, [&f, p](auto& in) { in.with_owner(p, f); });
+  }
+  template <typename F>
+  void for_each_device(F f) {
+    inside([&f](auto& in) { in.for_each_device(f); });
+  }
+
+  template <typename Error>
+  [[noreturn]] static void raise(const Error& error) {
+    if constexpr (requires { Inner::raise(error); }) Inner::raise(error);
+    tessera::raise(error);
+  }
+
+ protected:
+  /// Enters the allocator that owns an address. A front end of several hides this with one that finds the owner. Where there
+  /// is none, that returns R() for an f of result R, and aborts if `call`, the name of the call, is not null.
+  template <typename Me, typename F>
+  static decltype(auto) enter_owner(Me& me, const void*, const char* /*call*/, F&& f) {
+    return Self::enter(me, std::forward<F>(f));
+  }
+
+ private:
+  friend Self;
+  facade() = default;
+
+  template <typename F>
+  decltype(auto) inside(F&& f) {
+    return Self::enter(static_cast<Self&>(*this), std::forward<F>(f));
+  }
+  template <typename F>
+  decltype(auto) inside(F&& f) const {
+    return Self::enter(static_cast<const Self&>(*this), std::forward<F>(f));
+  }
+  template <typename F>
+  decltype(auto) owner(const void* p, const char* call, F&& f) {
+    return Self::enter_owner(static_cast<Self&>(*this), p, call, std::forward<F>(f));
+  }
+};
+
+/// Returns its argument. Named, as nvcc rejects lambdas in unevaluated operands.
+struct return_argument {
+  template <typename T>
+  T& operator()(T& argument) const noexcept {
+    return argument;
+  }
+};
+/// The provider of an allocator.
+template <typename Allocator>
+using device_of =
+    std::remove_reference_t<decltype(std::declval<Allocator&>().with_device(return_argument{}))>;
+
+}  // namespace tessera::detail
