@@ -57,6 +57,15 @@ expect_fault(core/a.hpp "#define A 1" "core/a.hpp: defines a macro: #define A 1"
 expect_fault(core/a.hpp "template <auto V = tunable(1)>"
              "core/a.hpp: a default template argument is a constant or has its type and braces, for nvcc: template <auto V = tunable(1)>")
 
+file(READ ${CMAKE_CURRENT_LIST_DIR}/../../include/tessera/README.md page)
+plant(README.md "${page}")
+plant(core/a.hpp "")
+expect(folders.cmake "")
+string(REPLACE "\n| `policy/` " "\n| `politics/` " wrong_page "${page}")
+plant(README.md "${wrong_page}")
+plant(core/a.hpp "")
+expect(folders.cmake "README.md: the row of folder 'policy' says '', folders.cmake says 'core'")
+
 function(plant_top_level)
   foreach(name IN ITEMS CMakeLists.txt README.md bench/a examples/a include/a tests/a .gitignore build-2/a ${ARGN})
     plant(${name} "")
