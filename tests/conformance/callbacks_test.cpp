@@ -328,10 +328,10 @@ TEST_F(callbacks_in_threads_death, no_function_uses_the_allocator_that_is_locked
 }
 
 /// Asks the allocator that asks it for memory that is not there.
-class asking_back : public forwarding<device_type> {
+class asking_back : public provider_adaptor<device_type> {
  public:
   static constexpr bool is_thread_safe = true;
-  asking_back(device_type& to, const question& asks) noexcept : forwarding(to), asks_(&asks) {}
+  asking_back(device_type& to, const question& asks) noexcept : provider_adaptor(to), asks_(&asks) {}
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return bytes < 1_GiB ? (*asks_)() : nullptr; }
 
  private:

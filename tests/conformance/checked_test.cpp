@@ -11,7 +11,6 @@
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/preallocating.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/provider/simulated_npu.hpp>
 #include <tessera/tessera.hpp>
 
 #include "misbehaviour.hpp"
@@ -38,12 +37,12 @@ void goes_the_same_way() {
   const simulated_device::options how{.capacity = 700_MiB, .page_granularity = 64_KiB, .log_calls = 100'000};
   caching_allocator<Recipe, Device> plain{Device(how)};
   caching_allocator<Recipe, checked_provider<Device>> watched{checked_provider(Device(how))};
-  for (auto* const device : {&plain.device(), &watched.device().to()}) {
+  for (auto* const device : {&plain.device(), &watched.device().inner()}) {
     for (const stream_id s : streams) device->submit(s, 20'000'000);
   }
   ASSERT_EQ(misbehaviour(plain, small, streams), "");
   ASSERT_EQ(misbehaviour(watched, small, streams), "");
-  const Device &one = plain.device(), &two = watched.device().to();
+  const Device &one = plain.device(), &two = watched.device().inner();
   EXPECT_EQ(one.now_ns(), two.now_ns());
   ASSERT_EQ(one.log().size(), two.log().size());
   EXPECT_GT(one.log().size(), 100u);
@@ -64,7 +63,7 @@ TYPED_TEST(checked, hears_no_word) {
   const simulated_device::options how{.capacity = 700_MiB, .page_granularity = 64_KiB};
   caching_allocator<TypeParam, checked_provider<simulated_device>> pool{
       checked_provider(simulated_device(how))};
-  for (const stream_id s : streams) pool.device().to().submit(s, 20'000'000);
+  for (const stream_id s : streams) pool.device().inner().submit(s, 20'000'000);
   ASSERT_EQ(misbehaviour(pool, small, streams), "");
 }
 
@@ -75,7 +74,7 @@ TYPED_TEST(checked, refusals_hear_no_word) {
   for (const std::uint64_t every : {3u, 7u, 50u}) {
     caching_allocator<TypeParam, device> pool{
         device(simulated_device({.capacity = 200_MiB, .page_granularity = 64_KiB, .fail_every = every}))};
-    auto& under = pool.device().to();
+    auto& under = pool.device().inner();
     for (int i = 0; i < 400; ++i) {
       void* const p =
           pool.try_allocate(std::size_t{1} << (i * 7 % 25), stream_id{static_cast<unsigned>(i % 3)});
@@ -104,10 +103,10 @@ TEST(checked_devices, keep_the_laws) {
 /// A provider that wraps another one can be checked, and can be made over a checked one.
 TEST(checked_devices, stack) {
   using under = checked_provider<simulated_device>;
-  checked_provider device{limited(under{}, 300_MiB)};
+  checked_provider device{limiting(under{}, 300_MiB)};
   EXPECT_STREQ(law::provider(device).broken, nullptr);
-  reserved_region region(device, 100_MiB);
-  using cut = reserving<decltype(device)>;
+  preallocated_region region(device, 100_MiB);
+  using cut = preallocating<decltype(device)>;
   caching_allocator<pytorch<>, checked_provider<cut>> pool{checked_provider(cut(region))};
   EXPECT_EQ(misbehaviour(pool, small, streams), "");
 }

@@ -16,10 +16,10 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/debug/checked_provider.hpp>
 #include <tessera/interop/driver_pool.hpp>
+#include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/preallocating.hpp>
 #include <tessera/provider/provider_ref.hpp>
-#include <tessera/provider/registering.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
@@ -37,19 +37,19 @@ using shared = provider_ref<watched_device>;
 
 /// A limit that is reached before the device's capacity.
 struct under_a_limit {
-  explicit under_a_limit(watched_device& device) : pool(limited<shared>(shared(device), 120_MiB)) {}
-  caching_allocator<pytorch<>, limited<shared>> pool;
+  explicit under_a_limit(watched_device& device) : pool(limiting<shared>(shared(device), 120_MiB)) {}
+  caching_allocator<pytorch<>, limiting<shared>> pool;
 };
 struct ranges_under_a_limit {
-  explicit ranges_under_a_limit(watched_device& device) : pool(limited<shared>(shared(device), 120_MiB)) {}
-  caching_allocator<pytorch_expandable, limited<shared>> pool;
+  explicit ranges_under_a_limit(watched_device& device) : pool(limiting<shared>(shared(device), 120_MiB)) {}
+  caching_allocator<pytorch_expandable, limiting<shared>> pool;
 };
 /// A region that holds most of what is asked for.
 template <typename Recipe>
 struct cut_off_a_region {
-  explicit cut_off_a_region(watched_device& device) : region(device, 150_MiB), pool(reserving(region)) {}
-  reserved_region<watched_device> region;
-  caching_allocator<Recipe, reserving<watched_device>> pool;
+  explicit cut_off_a_region(watched_device& device) : region(device, 150_MiB), pool(preallocating(region)) {}
+  preallocated_region<watched_device> region;
+  caching_allocator<Recipe, preallocating<watched_device>> pool;
 };
 struct checked_and_timed {
   using device_type = timed<watched_device>;
@@ -178,7 +178,7 @@ TEST(faults_of_registering, are_survived) {
       }
       std::size_t at_the_end = 0;
       {
-        using over = registering<watched_device, with_registers>;
+        using over = host_registering<watched_device, with_registers>;
         caching_allocator<pinned_packed, over> pool{over(memory, device)};
         ASSERT_EQ(misbehaviour(pool, plan{1, 200, 8_MiB, 30, 1}, {stream_id{0}, stream_id{1}}), "") << k;
         ASSERT_EQ(pool.now().reserved, 0u) << k;

@@ -186,7 +186,8 @@ std::string judge::finish() {
   }
   of_->trim(0);
   if (const char* const broken = of_->audit()) return broken;
-  if (tessera::simulated_calls* const failing = of_->calls()) failing->fail_every(0), failing->fail_call(0);
+  if (tessera::detail::simulated_calls* const failing = of_->calls())
+    failing->fail_every(0), failing->fail_call(0);
   of_->trim(0);  // makes up for what failed in the first
   if (const char* const wrong = look()) return wrong;
   const usage now = of_->now();

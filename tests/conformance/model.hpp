@@ -102,7 +102,7 @@ class subject {
   /// Calls so far that waited for work.
   [[nodiscard]] virtual std::uint64_t waits() = 0;
   /// What makes calls fail, where that can be; else null.
-  [[nodiscard]] virtual tessera::simulated_calls* calls() { return nullptr; }
+  [[nodiscard]] virtual tessera::detail::simulated_calls* calls() { return nullptr; }
 };
 
 /// What is wrong, and from which operation on; nothing is where it says nothing.

@@ -46,7 +46,7 @@ struct overlapping : sound {
   }
   void deallocate(void* p, std::size_t) { deallocate(p); }
   handle allocate_by_handle(std::size_t, stream_id) = delete;
-  simulated_device& device() { return sound::device().to(); }  // as trace::replay needs it
+  simulated_device& device() { return sound::device().inner(); }  // as trace::replay needs it
   std::map<std::size_t, int> freed;
   std::map<void*, std::size_t> sizes;
   void* last = nullptr;

@@ -16,7 +16,7 @@
 #include <tessera/detail/aligned_request.hpp>
 #include <tessera/interop/pmr_resource.hpp>
 #include <tessera/observe/inspect.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -130,7 +130,7 @@ TEST(peers_umpire, what_lives_keeps_its_chunk_when_the_rest_goes) {
 
 TEST(peers_umpire, a_pool_over_a_limit_makes_room_for_what_grows_a_little) {
   // 4 MiB in all, of which a part of the first chunk stays in use; each request is 1 KiB larger than all before.
-  caching_allocator<primary_pool, limited<simulated_device>> pool{limited<simulated_device>({}, 4_MiB)};
+  caching_allocator<primary_pool, limiting<simulated_device>> pool{limiting<simulated_device>({}, 4_MiB)};
   pool.deallocate(pool.allocate(100));
   void* const first = pool.allocate(1024);
   void* const second = pool.allocate(1024);
@@ -148,10 +148,10 @@ TEST(peers_umpire, a_pool_over_a_limit_makes_room_for_what_grows_a_little) {
 }
 
 /// A device that can refuse to take memory back.
-class reluctant : public forwarding<simulated_device> {
+class reluctant : public provider_adaptor<simulated_device> {
  public:
-  using forwarding::forwarding;
-  bool release(void* p, std::size_t bytes) noexcept { return !refuses && to().release(p, bytes); }
+  using provider_adaptor::provider_adaptor;
+  bool release(void* p, std::size_t bytes) noexcept { return !refuses && inner().release(p, bytes); }
   inline static bool refuses = false;
 };
 
@@ -185,9 +185,9 @@ TEST(peers_umf, trims_to_as_much_as_is_to_be_kept) {
 }
 
 TEST(peers_umf, two_pools_share_a_limit_and_give_all_back_at_their_end) {
-  limited<simulated_device> common({}, 8 * 1_KiB);
+  limiting<simulated_device> common({}, 8 * 1_KiB);
   {
-    using pool = caching_allocator<power_of_two, provider_ref<limited<simulated_device>>>;
+    using pool = caching_allocator<power_of_two, provider_ref<limiting<simulated_device>>>;
     pool a{provider_ref(common)}, b{provider_ref(common)};
     std::vector<void*> of_a, of_b;
     for (int i = 0; i < 4; ++i) of_a.push_back(a.try_allocate(1024)), of_b.push_back(b.try_allocate(1024));

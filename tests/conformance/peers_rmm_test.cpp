@@ -130,7 +130,7 @@ TEST(peers_rmm_pool, may_have_a_pool_for_its_upstream) {
 
 TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
   // 6,000 bytes there, where a segment is a multiple of 256; here of 512.
-  using few = limited<simulated_device>;
+  using few = limiting<simulated_device>;
   caching_allocator<paddle_auto_growth, few> pool{few({}, 6144)};
   (void)pool.allocate(1000);
   (void)pool.allocate(4000);
@@ -162,7 +162,7 @@ TEST(peers_rmm_pool, outlives_the_streams_it_served) {
 }
 
 TEST(peers_rmm_limiting, counts_what_is_taken_and_refuses_what_passes_it) {
-  using inner = limited<simulated_device>;
+  using inner = limiting<simulated_device>;
   caching_allocator<passthrough, inner> pool{inner({}, 10_MiB)};
   void* const first = pool.allocate(4_MiB);
   void* const second = pool.allocate(4_MiB);
@@ -178,7 +178,7 @@ TEST(peers_rmm_limiting, counts_what_is_taken_and_refuses_what_passes_it) {
   EXPECT_THROW((void)pool.allocate(10_MiB + 1), out_of_memory);
 
   // Of two limits, one around the other, the lesser holds.
-  caching_allocator<passthrough, limited<inner>> both{limited<inner>(inner({}, 2_MiB), 5_MiB)};
+  caching_allocator<passthrough, limiting<inner>> both{limiting<inner>(inner({}, 2_MiB), 5_MiB)};
   EXPECT_THROW((void)both.allocate(4_MiB), out_of_memory);
   both.deallocate(both.allocate(2_MiB));
   EXPECT_EQ(both.device().taken(), 0u);

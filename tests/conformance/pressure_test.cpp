@@ -92,7 +92,7 @@ class shared_with_another : public provider_ref<simulated_device> {
   static constexpr bool is_thread_safe = true;
   explicit shared_with_another(simulated_device& to) : provider_ref(to), cached_(to.acquire(60_MiB)) {}
   bool reclaim() noexcept {
-    const bool any = cached_ != nullptr && to().release(cached_, 60_MiB);
+    const bool any = cached_ != nullptr && inner().release(cached_, 60_MiB);
     cached_ = nullptr;
     return any;
   }

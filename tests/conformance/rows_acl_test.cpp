@@ -8,7 +8,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/interop/acl_malloc_policy.hpp>
-#include <tessera/provider/simulated_npu.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/recipe/with.hpp>

@@ -11,7 +11,6 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/provider/simulated_npu.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 

@@ -211,14 +211,14 @@ TEST(paddle_row, n12_after_an_uncut_block_came_back_nothing_is_used_where_paddle
 
 // The limit.
 
-using limited_device = limited<simulated_device>;
+using limited_device = limiting<simulated_device>;
 using limited_pool = caching_allocator<paddle_auto_growth, limited_device>;
 
 TEST(paddle_row, n13_over_the_limit_is_an_error_though_the_device_has_room) {
   limited_pool pool(limited_device(device_of(16_GiB), 100_MiB));
   void* const live = pool.allocate(60_MiB);
   EXPECT_THROW((void)pool.allocate(50_MiB), out_of_memory);
-  EXPECT_EQ(pool.device().to().used(), 60_MiB);
+  EXPECT_EQ(pool.device().inner().used(), 60_MiB);
   pool.deallocate(live);
 }
 
@@ -245,7 +245,7 @@ TEST(paddle_row, n15_idle_chunks_count_and_go_back_for_a_request_that_the_limit_
   void* const p = pool.allocate(50_MiB);
   EXPECT_EQ(pool.now().reserved, 50_MiB);
   EXPECT_EQ(pool.device().taken(), 50_MiB);
-  EXPECT_EQ(pool.device().to().calls().release, 2u);
+  EXPECT_EQ(pool.device().inner().calls().release, 2u);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
   pool.deallocate(p);
 }
@@ -270,7 +270,7 @@ TEST(paddle_row, n17_the_limit_holds_for_virtual_memory_which_paddle_does_not_ho
 }
 
 TEST(paddle_row, n18_threads_that_race_never_exceed_the_limit_which_they_may_in_paddle) {
-  using shared = limited<host_pinned>;
+  using shared = limiting<host_pinned>;
   static_assert(is_thread_safe<shared>);
   shared device(
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::where_allowed}},

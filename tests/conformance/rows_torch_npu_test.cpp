@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/provider/simulated_npu.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 
 namespace {

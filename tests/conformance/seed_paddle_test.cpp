@@ -76,7 +76,7 @@ TYPED_TEST(seed_paddle, a_fraction_of_0_asks_the_device_each_time) {
 TYPED_TEST(seed_paddle, a_limit_is_an_error_though_the_device_has_room_whichever_strategy) {
   constexpr paddle_settings said = paddle_flags<"FLAGS_gpu_memory_limit_mb=100">;
   TypeParam place;
-  using bounded = limited<provider_ref<typename TypeParam::device_type>>;
+  using bounded = limiting<provider_ref<typename TypeParam::device_type>>;
   bounded device(provider_ref(place.device), limit_of(said));
   caching_allocator<paddle_growing, provider_ref<bounded>> one{provider_ref(device)};
   caching_allocator<pytorch_expandable, provider_ref<bounded>> other{provider_ref(device)};

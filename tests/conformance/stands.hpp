@@ -9,11 +9,11 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/preallocating.hpp>
 #include <tessera/provider/provider_ref.hpp>
-#include <tessera/provider/registering.hpp>
-#include <tessera/provider/simulated_npu.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 
 #include "any_device.hpp"
@@ -32,7 +32,7 @@ class stand {
   /// What is still held, in words, once no allocator is left.
   [[nodiscard]] virtual std::string left() = 0;
   /// What makes calls fail, where that can be; else null.
-  [[nodiscard]] virtual tessera::simulated_calls* calls() { return nullptr; }
+  [[nodiscard]] virtual tessera::detail::simulated_calls* calls() { return nullptr; }
   [[nodiscard]] virtual any_device::calls& any() = 0;
 };
 
@@ -52,7 +52,7 @@ class simulated_stand final : public stand {
     if (device.used() != 0 || held.handles != 0) return "the device still holds memory";
     return held.reserved != 0 || held.mapped != 0 ? "the device still has ranges" : "";
   }
-  tessera::simulated_calls* calls() override { return &device; }
+  tessera::detail::simulated_calls* calls() override { return &device; }
   any_device::calls& any() override { return any_; }
 
   Device device;
@@ -91,7 +91,7 @@ class wrapped_stand final : public stand {
     wrapping_.reset();
     return below_.left();
   }
-  tessera::simulated_calls* calls() override { return below_.calls(); }
+  tessera::detail::simulated_calls* calls() override { return below_.calls(); }
   any_device::calls& any() override { return wrapping_->calls; }
 
  private:
@@ -104,13 +104,13 @@ template <typename Device>
 struct in_limit {
   using ref = tessera::provider_ref<Device>;
   explicit in_limit(Device& device) : calls(ref(device), 150_MiB) {}
-  calls_of<tessera::limited<ref>> calls;
+  calls_of<tessera::limiting<ref>> calls;
 };
 template <typename Device>
 struct in_region {
   explicit in_region(Device& device) : region(device, 64_MiB), calls(region) {}
-  tessera::reserved_region<Device> region;
-  calls_of<tessera::reserving<Device>> calls;
+  tessera::preallocated_region<Device> region;
+  calls_of<tessera::preallocating<Device>> calls;
 };
 template <typename Device>
 struct in_time {
@@ -123,7 +123,7 @@ template <typename Device>
 struct in_registry {
   explicit in_registry(Device& memory) : calls(memory, told) { (void)told.create_stream(); }
   tessera::host_pinned told{tessera::host_pinned::options{.pin = tessera::host_pinned::pinning::never}};
-  calls_of<tessera::registering<Device, tessera::host_pinned>> calls;
+  calls_of<tessera::host_registering<Device, tessera::host_pinned>> calls;
 };
 
 }  // namespace conformance

@@ -132,14 +132,14 @@ TEST(stress_threads, copies_of_a_shared_allocator_with_a_history) {
 
 TEST(stress_threads, allocators_that_share_a_budget) {
   const watchdog guard("limited");
-  using device_type = limited<host_pinned>;
+  using device_type = limiting<host_pinned>;
   using pool_type = locked<pytorch<>, provider_ref<device_type>, books>;
   device_type device(unlocked(), 48_MiB);
   {
     pool_type one{provider_ref(device)}, other{provider_ref(device)};
     stressed<pool_type> first(one), second(other);
-    std::thread beside([&] { crowd(second, device.to()).run(operations(usual / 2), 2); });
-    crowd(first, device.to()).run(operations(usual / 2), 2);
+    std::thread beside([&] { crowd(second, device.inner()).run(operations(usual / 2), 2); });
+    crowd(first, device.inner()).run(operations(usual / 2), 2);
     beside.join();
     EXPECT_EQ(device.taken(), 0u);
   }

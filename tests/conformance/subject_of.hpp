@@ -109,7 +109,7 @@ class subject_of final : public subject {
   std::uint64_t waits() override {
     return on_device([this] { return on_->waits(); });
   }
-  tessera::simulated_calls* calls() override { return on_->calls(); }
+  tessera::detail::simulated_calls* calls() override { return on_->calls(); }
 
  private:
   [[nodiscard]] auto& reached() {

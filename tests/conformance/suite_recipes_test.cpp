@@ -46,7 +46,7 @@ compositions on_simulated_npus() {
 
 /// Where segments are cut off a region, which is called by its own type, as that says who waits.
 compositions on_a_region() {
-  using device = tessera::reserving<tessera::simulated_device>;
+  using device = tessera::preallocating<tessera::simulated_device>;
   using pool = tessera::caching_allocator<tessera::passthrough, device>;
   const auto make = []() -> std::unique_ptr<subject> {
     struct region_stand final : stand {
@@ -54,11 +54,11 @@ compositions on_a_region() {
       void hold_events(bool held) override { below.hold_events(held); }
       std::uint64_t waits() override { return below.waits(); }
       std::string left() override { return region.reset(), below.left(); }
-      tessera::simulated_calls* calls() override { return below.calls(); }
+      tessera::detail::simulated_calls* calls() override { return below.calls(); }
       any_device::calls& any() override { return below.any(); }
       simulated below;
-      std::unique_ptr<tessera::reserved_region<tessera::simulated_device>> region =
-          std::make_unique<tessera::reserved_region<tessera::simulated_device>>(below.device, 64_MiB);
+      std::unique_ptr<tessera::preallocated_region<tessera::simulated_device>> region =
+          std::make_unique<tessera::preallocated_region<tessera::simulated_device>>(below.device, 64_MiB);
     };
     auto on = std::make_unique<region_stand>();
     auto& region = *on->region;

@@ -19,7 +19,7 @@ TEST_P(suite, keeps_every_promise) {
 namespace {
 
 /// The same with calls of its device failing.
-composition with_failing(const composition& c, void (*fail)(tessera::simulated_calls&, std::uint64_t),
+composition with_failing(const composition& c, void (*fail)(tessera::detail::simulated_calls&, std::uint64_t),
                          std::uint64_t number) {
   composition failing = c;
   failing.used.seed += number;
@@ -36,11 +36,11 @@ composition with_failing(const composition& c, void (*fail)(tessera::simulated_c
 }  // namespace
 
 TEST_P(suite_of_failures, survives_failing_calls) {
-  const auto one = [](tessera::simulated_calls& of, std::uint64_t n) { of.fail_call(n); };
+  const auto one = [](tessera::detail::simulated_calls& of, std::uint64_t n) { of.fail_call(n); };
   for (std::uint64_t k = 1; k <= 100; k += is_slow() ? 9 : 1) {
     ASSERT_EQ(misbehaviour(with_failing(GetParam(), one, k), 400, 1), "") << "with call " << k << " failing";
   }
-  const auto many = [](tessera::simulated_calls& of, std::uint64_t n) { of.fail_every(n); };
+  const auto many = [](tessera::detail::simulated_calls& of, std::uint64_t n) { of.fail_every(n); };
   for (std::uint64_t k = 2; k <= 20; k += is_slow() ? 5 : 1) {
     ASSERT_EQ(misbehaviour(with_failing(GetParam(), many, k), 1000, 1), "")
         << "with every call " << k << " failing";

@@ -141,8 +141,8 @@ TEST(uses, blocks_live_in_containers_and_lambdas) {
 }
 
 TEST(uses, several_recipes_share_one_device_through_layers) {
-  using device = limited<limited<simulated_device>>;
-  device common(limited<simulated_device>({}, 2_GiB), 1_GiB);
+  using device = limiting<limiting<simulated_device>>;
+  device common(limiting<simulated_device>({}, 2_GiB), 1_GiB);
   using view = provider_ref<device>;
   {
     caching_allocator<pytorch_native, view> a{view(common)};

@@ -6,7 +6,7 @@
 #include <tessera/tessera.hpp>
 
 /// A device with streams and segments, and nothing else.
-struct no_virtual_memory : tessera::simulated_streams {
+struct no_virtual_memory : tessera::detail::simulated_streams {
   no_virtual_memory() : simulated_streams({}, 0, 0) {}
   void* acquire(std::size_t) noexcept { return nullptr; }
   bool release(void*, std::size_t) noexcept { return true; }

@@ -1,11 +1,11 @@
 // expect first: Provider must be a virtual_memory_provider for Recipe::growth
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/registering.hpp>
+#include <tessera/provider/host_registering.hpp>
 #include <tessera/tessera.hpp>
 
 int main() {
   tessera::host_pinned memory, device;
-  using registered = tessera::registering<tessera::host_pinned, tessera::host_pinned>;
+  using registered = tessera::host_registering<tessera::host_pinned, tessera::host_pinned>;
   tessera::caching_allocator<tessera::pinned_expandable, registered> pool{registered(memory, device)};
 }

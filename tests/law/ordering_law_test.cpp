@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include <tessera/law/ordering.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>

@@ -5,10 +5,9 @@
 #include <cstdint>
 #include <utility>
 
-#include <tessera/law/sharing.hpp>
+#include <tessera/law/virtual_memory.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/provider/simulated_npu.hpp>
 
 namespace {
 

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include <tessera/law/ordering.hpp>
 #include <tessera/law/policies.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/law/recipe.hpp>
-#include <tessera/law/sharing.hpp>
+#include <tessera/law/virtual_memory.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/provider/simulated_npu.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 

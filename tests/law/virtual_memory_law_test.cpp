@@ -8,7 +8,6 @@
 #include <tessera/law/virtual_memory.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/provider/simulated_npu.hpp>
 
 namespace {
 

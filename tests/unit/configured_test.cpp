@@ -16,7 +16,7 @@
 #include <tessera/interop/in_place.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/interop/paddle.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/with.hpp>
 #include <tessera/tessera.hpp>
@@ -93,8 +93,8 @@ TEST(configured, reads_the_environment) {
   EXPECT_EQ(plain.settings(), config::pytorch_settings{});
 }
 
-struct without_ranges : forwarding<simulated_device> {
-  using forwarding::forwarding;
+struct without_ranges : provider_adaptor<simulated_device> {
+  using provider_adaptor::provider_adaptor;
   void* reserve(std::size_t, std::size_t) noexcept = delete;
 };
 TEST(configured, throws_where_the_provider_has_not_what_the_settings_need) {

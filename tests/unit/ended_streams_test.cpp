@@ -12,7 +12,7 @@
 #include <tessera/debug/guarded.hpp>
 #include <tessera/detail/facade.hpp>
 #include <tessera/interop/driver_pool.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/tessera.hpp>
@@ -129,16 +129,16 @@ TEST(ended_streams_host_pinned, are_forgotten_once_nothing_is_noted_for_them) {
 }
 
 /// Fails to record while it is told to.
-class forgetful : public forwarding<host_pinned> {
+class forgetful : public provider_adaptor<host_pinned> {
  public:
-  using forwarding<host_pinned>::forwarding;
-  bool record(stream_id stream, event& mark) noexcept { return !fails && to().record(stream, mark); }
+  using provider_adaptor<host_pinned>::provider_adaptor;
+  bool record(stream_id stream, event& mark) noexcept { return !fails && inner().record(stream, mark); }
   static inline bool fails = false;
 };
 
 TEST(ended_streams_host_pinned, also_if_their_events_could_not_be_recorded_before) {
   host_pinned device = host();
-  using limited_device = within_budget<host_pinned>;
+  using limited_device = detail::within_budget<host_pinned>;
   static_assert(stream_listing_provider<limited_device> && stream_listing_provider<forgetful>);
   for (const bool waits : {false, true}) {
     caching_allocator<pytorch<>, forgetful> pool{forgetful(device)};

@@ -21,9 +21,9 @@
 #include <tessera/interop/in_place.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/preallocating.hpp>
-#include <tessera/provider/registering.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
@@ -114,13 +114,13 @@ struct measured {
 struct cut_off_one_region {
   explicit cut_off_one_region(unsigned number) : to(device(number)) {}
   simulated_device to;
-  reserved_region<simulated_device> region{to, 512_MiB};
-  reserving<simulated_device> provider{region};
+  preallocated_region<simulated_device> region{to, 512_MiB};
+  preallocating<simulated_device> provider{region};
 };
 struct registered_with_a_device {
   explicit registered_with_a_device(unsigned) {}
   host_pinned memory = host(), to = host();
-  registering<host_pinned, host_pinned> provider{memory, to};
+  host_registering<host_pinned, host_pinned> provider{memory, to};
 };
 template <typename Before>
 using pool_over = caching_allocator<pytorch<>, decltype(Before::provider)>;
@@ -155,8 +155,8 @@ std::vector<row> thread_checked() {
       {"registering", &make<over<registered_with_a_device>>},
       {"limited",
        [](unsigned n) {
-         return std::make_unique<stack_of<caching_allocator<pytorch<>, limited<simulated_device>>>>(
-             limited<simulated_device>(device(n), 512_MiB));
+         return std::make_unique<stack_of<caching_allocator<pytorch<>, limiting<simulated_device>>>>(
+             limiting<simulated_device>(device(n), 512_MiB));
        }},
   };
 }

@@ -18,9 +18,8 @@
 #include <tessera/detail/sums.hpp>
 #include <tessera/observe/explain_failure.hpp>
 #include <tessera/observe/oom_advice.hpp>
-#include <tessera/provider/byte_budget.hpp>
+#include <tessera/provider/indexed.hpp>
 #include <tessera/provider/limiting.hpp>
-#include <tessera/provider/registered.hpp>
 
 /// The allocator of one stream inside a per_stream, and what it shares with the others.
 namespace tessera::detail {
@@ -88,7 +87,7 @@ class remote_free_queue {
 /// The provider of an arena: the shared one, within the budget of all arenas, with the arena as owner of its memory. Its
 /// reclaim makes the other arenas empty their caches.
 template <typename Device>
-class arena_device : public within_budget<Device, registered, true> {
+class arena_device : public detail::within_budget<Device, detail::indexed<Device>, true> {
  public:
   using number = pagemap::owner_number;
   /// Makes all arenas but one empty their caches. Returns whether one released something.
@@ -96,14 +95,14 @@ class arena_device : public within_budget<Device, registered, true> {
 
   arena_device(byte_budget& budget, Device& to, pagemap& map, number own, function empty_others,
                void* arenas) noexcept
-      : within_budget<Device, registered, true>(budget, to, map, own),
+      : detail::within_budget<Device, detail::indexed<Device>, true>(budget, to, map, own),
         own_(own),
         empty_others_(empty_others),
         arenas_(arenas) {}
 
   bool reclaim() noexcept {
     bool any = empty_others_(arenas_, own_);
-    if constexpr (requires(Device& d) { d.reclaim(); }) any = this->to().reclaim() || any;
+    if constexpr (requires(Device& d) { d.reclaim(); }) any = this->inner().reclaim() || any;
     return any;
   }
 

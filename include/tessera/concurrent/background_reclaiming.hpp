@@ -14,7 +14,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/facade.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
@@ -92,10 +92,10 @@ class round_worker {
 
 /// A provider adaptor that queries events only for calls that reclaim, once the worker runs. Each record wakes the worker.
 template <typename Device>
-class background_events : public forwarding<Device> {
+class background_events : public provider_adaptor<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
-  using typename forwarding<Device>::event;
+  using typename provider_adaptor<Device>::event;
 
   /// What the allocator shares with its provider.
   struct shared {
@@ -104,12 +104,12 @@ class background_events : public forwarding<Device> {
   };
 
   /// Null: all calls query events.
-  background_events(Device& to, shared* with) noexcept : forwarding<Device>(to), with_(with) {}
+  background_events(Device& to, shared* with) noexcept : provider_adaptor<Device>(to), with_(with) {}
 
   bool record(stream_id stream, event& mark) noexcept
     requires requires(Device& d) { d.record(stream, mark); }
   {
-    const bool recorded = this->to().record(stream, mark);
+    const bool recorded = this->inner().record(stream, mark);
     if (with_ != nullptr) with_->worker.wake();
     return recorded;
   }
@@ -117,7 +117,7 @@ class background_events : public forwarding<Device> {
     requires requires(Device& d) { d.query(mark); }
   {
     const bool is_left_to_worker = with_ != nullptr && !with_->is_reclaiming && with_->worker.is_running();
-    return !is_left_to_worker && this->to().query(mark);
+    return !is_left_to_worker && this->inner().query(mark);
   }
 
  private:
@@ -180,7 +180,7 @@ class background_reclaiming
 
   template <typename F>
   decltype(auto) with_device(F f) {
-    return pool_.with_device([&f](auto& device) -> decltype(auto) { return f(device.to()); });
+    return pool_.with_device([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
   }
 
  private:

@@ -9,7 +9,7 @@
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/facade.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
@@ -106,7 +106,7 @@ class deferred_free_queue {
     item* items;
     batch* next = nullptr;
     bool recorded = false;
-    typename event_of<device>::type mark{};
+    typename detail::event_of<device>::type mark{};
   };
 
   template <typename F>

@@ -15,7 +15,8 @@ namespace tessera {
 
 namespace detail {
 template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using locked_pool = mutex_guarded<Recipe, shared_provider<Provider>, reported_observer<Observer>, Counting>;
+using locked_pool =
+    mutex_guarded<Recipe, detail::shared_provider<Provider>, reported_observer<Observer>, Counting>;
 }  // namespace detail
 
 /// A caching_allocator for several threads behind one mutex, with the same template arguments, calls and decisions.

@@ -17,7 +17,7 @@
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// A caching_allocator behind a mutex that is unlocked during slow device calls, and the check that user functions which run
@@ -226,32 +226,33 @@ class unlockable_mutex {
 /// A provider adaptor that unlocks the allocator's mutex during calls that may take long. Mapping, unmapping and the
 /// synchronize before them keep the mutex: the allocator does all of that in one step.
 template <typename Device>
-class unlocking_provider : public forwarding<Device> {
+class unlocking_provider : public provider_adaptor<Device> {
  public:
-  using typename forwarding<Device>::event;
+  using typename provider_adaptor<Device>::event;
 
-  unlocking_provider(Device& to, unlockable_mutex& mutex) noexcept : forwarding<Device>(to), mutex_(&mutex) {}
+  unlocking_provider(Device& to, unlockable_mutex& mutex) noexcept
+      : provider_adaptor<Device>(to), mutex_(&mutex) {}
 
   template <std::same_as<page_kind>... Kind>
     requires requires(Device& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); }
   [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
     const unlockable_mutex::call unlocked(*mutex_);
-    return this->to().acquire(bytes, kind...);
+    return this->inner().acquire(bytes, kind...);
   }
   bool release(void* p, std::size_t bytes) noexcept {
     const unlockable_mutex::call unlocked(*mutex_);
-    return this->to().release(p, bytes);
+    return this->inner().release(p, bytes);
   }
   bool reclaim() noexcept
     requires requires(Device& d) { d.reclaim(); }
   {
-    return mutex_->reclaim([this] { return this->to().reclaim(); });
+    return mutex_->reclaim([this] { return this->inner().reclaim(); });
   }
   bool wait(event& mark) noexcept
     requires requires(Device& d) { d.wait(mark); }
   {
     const unlockable_mutex::call unlocked(*mutex_);
-    return this->to().wait(mark);
+    return this->inner().wait(mark);
   }
 
  private:

@@ -15,7 +15,7 @@
 #include <tessera/detail/facade.hpp>
 #include <tessera/detail/pagemap.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/provider/registered.hpp>
+#include <tessera/provider/indexed.hpp>
 
 namespace tessera {
 
@@ -36,7 +36,7 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
     if (devices_.size() > pagemap::most_owners) fatal("per_device: too many devices");
     for (Provider& device : devices_) {
       const auto number = static_cast<pagemap::owner_number>(fronts_.size());
-      fronts_.emplace_back(registered<Provider>(device, map_, number), settings, observer);
+      fronts_.emplace_back(detail::indexed<Provider>(device, map_, number), settings, observer);
     }
   }
   device_fronts(const device_fronts&) = delete;
@@ -127,7 +127,7 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
 template <typename Recipe, device_provider Provider,
           template <typename, device_provider, event_observer, typename> typename Front,
           event_observer Observer, typename Counting>
-class per_device : public detail::device_fronts<Front<Recipe, registered<Provider>, Observer, Counting>,
+class per_device : public detail::device_fronts<Front<Recipe, detail::indexed<Provider>, Observer, Counting>,
                                                 Provider, policies<Recipe>, Observer> {
   using per_device::device_fronts::device_fronts;
 };

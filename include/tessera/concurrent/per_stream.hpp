@@ -28,7 +28,7 @@ namespace tessera {
 
 namespace detail {
 template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using arena_of = arena<Recipe, shared_provider<Provider>, Observer, Counting>;
+using arena_of = arena<Recipe, detail::shared_provider<Provider>, Observer, Counting>;
 }  // namespace detail
 
 /// A caching_allocator for several threads, in which each stream has an arena: an allocator with its own mutex.
@@ -290,7 +290,7 @@ class per_stream : public detail::facade<per_stream<Recipe, Provider, Observer, 
     return any;
   }
 
-  shared_provider<Provider> device_;
+  detail::shared_provider<Provider> device_;
   pagemap map_;
   policies<Recipe> settings_;
   const typename Recipe::streams streams_;

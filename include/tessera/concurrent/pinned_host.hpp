@@ -15,10 +15,10 @@
 #include <tessera/core/error.hpp>
 #include <tessera/detail/facade.hpp>
 #include <tessera/observe/host_statistics.hpp>
+#include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/preallocating.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/provider_ref.hpp>
-#include <tessera/provider/registering.hpp>
 #include <tessera/recipe/pinned.hpp>
 
 namespace tessera {
@@ -47,13 +47,13 @@ struct background_front {
 template <typename Family, device_provider Memory>
 struct pinned_pool {
   Memory memory;
-  reserved_region<Memory> region;
-  configured<Family, reserving<Memory, true>, background_front> pool;
+  preallocated_region<Memory> region;
+  configured<Family, preallocating<Memory, true>, background_front> pool;
 
   pinned_pool(const typename Family::settings& settings, auto&... from)
       : memory(from...),
         region(memory, settings.pinned_reserve_segment_size),
-        pool(settings, reserving<Memory, true>(region)) {}
+        pool(settings, preallocating<Memory, true>(region)) {}
 };
 
 }  // namespace detail
@@ -137,7 +137,8 @@ class pinned_host : public detail::facade<pinned_host<Family, Host, Device...>> 
   }
 
   Host host_;
-  std::variant<std::monostate, unregistered, detail::pinned_pool<Family, registering<Host, Device>>...> pool_;
+  std::variant<std::monostate, unregistered, detail::pinned_pool<Family, host_registering<Host, Device>>...>
+      pool_;
 };
 
 /// Makes a pinned_host from the environment variables that the family's system reads.

@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,11 +13,136 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/debug/checked_events.hpp>
-#include <tessera/debug/provider_books.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/debug/provider_shadow.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/provider.hpp>
+
+namespace tessera::detail {
+
+/// An event of a device, and what was so when it was recorded.
+template <typename Device>
+struct checked_event {};
+template <typename Device>
+  requires requires { typename Device::event; }
+struct checked_event<Device> {
+  typename Device::event mark{};
+  stream_id stream{};
+  std::uint64_t position = 0;          ///< of the stream, where that is known
+  std::uint64_t begun = 0, ended = 0;  ///< the ticks between which it was recorded; 0 where it never was
+  bool was_ready = false;
+};
+
+/// What checked_provider finds out about events and about the order of streams.
+template <device_provider Device>
+class checked_events : public provider_adaptor<Device> {
+ public:
+  using event = checked_event<Device>;
+
+  ///   Requires:  the provider and the books outlive it
+  checked_events(Device& to, provider_shadow& shadow) noexcept
+      : provider_adaptor<Device>(to), shadow_(&shadow) {}
+
+  bool record(stream_id stream, event& made) noexcept
+    requires event_provider<Device>
+  {
+    event recorded{.stream = stream, .position = position_of(stream), .begun = shadow().tick()};
+    if (!this->inner().record(stream, recorded.mark)) return false;
+    recorded.ended = shadow().tick();
+    made = recorded;
+    return true;
+  }
+  [[nodiscard]] bool query(event& made) noexcept
+    requires event_provider<Device>
+  {
+    const std::uint64_t done = shadow().done_before(made.stream);
+    const bool ready = this->inner().query(made.mark);
+    if (ready) {
+      is_ready(made,
+               "checked_provider: query says of an event that it is ready before the work before it is done");
+    } else if (tessera::may_see_late<Device>) {
+      return false;
+    } else if (made.was_ready) {
+      fatal("checked_provider: query says of an event that was ready that it is not");
+    } else if (made.ended != 0 && made.ended < done) {
+      fatal("checked_provider: query says of an event that it is not ready where a later one was");
+    }
+    return ready;
+  }
+  bool wait(event& made) noexcept
+    requires event_provider<Device>
+  {
+    if (!this->inner().wait(made.mark)) return false;
+    is_ready(made, "checked_provider: wait returns before the work before an event is done");
+    return true;
+  }
+  void discard(event& made) noexcept
+    requires event_provider<Device>
+  {
+    this->inner().discard(made.mark);
+  }
+  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) noexcept
+    requires ordering_provider<Device>
+  {
+    const bool done = this->inner().is_done(stream, at);
+    if (!done && at == 0) fatal("checked_provider: is_done says that the position 0 is not done");
+    return done;
+  }
+  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) noexcept
+    requires ordering_provider<Device>
+  {
+    const bool behind = this->inner().is_behind(stream, of, at);
+    if (!behind && (at == 0 || stream == of))
+      fatal("checked_provider: is_behind says that a stream is not behind its own work, or none");
+    return behind;
+  }
+  bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept
+    requires ordering_provider<Device>
+  {
+    const bool waits = this->inner().let_wait(stream, of, at);
+    if (waits && !this->inner().is_behind(stream, of, at) && !this->inner().is_done(of, at))
+      fatal("checked_provider: let_wait says that a stream waits, which is not behind");
+    return waits;
+  }
+
+  bool synchronize(stream_id stream) noexcept
+    requires requires(Device& d) { d.synchronize(stream); }
+  {
+    const std::uint64_t position = position_of(stream), begun = shadow().tick();
+    if (!this->inner().synchronize(stream)) return false;
+    is_past(stream, position, "checked_provider: synchronize returns before the work of a stream is done");
+    shadow().is_done_before(stream, begun);
+    return true;
+  }
+
+ protected:
+  [[nodiscard]] provider_shadow& shadow() const noexcept { return *shadow_; }
+
+ private:
+  static constexpr bool order_tells = ordering_provider<Device> && !tessera::may_see_late<Device>;
+
+  [[nodiscard]] std::uint64_t position_of(stream_id stream) noexcept {
+    if constexpr (order_tells) return this->inner().position(stream);
+    return 0;
+  }
+  /// Where a stream goes by that name which has not come to the position, the one that had it is gone.
+  void is_past(stream_id stream, std::uint64_t position, const char* else_broken) noexcept {
+    if constexpr (order_tells) {
+      if (!this->inner().is_done(stream, position) && this->inner().position(stream) >= position)
+        fatal(else_broken);
+    }
+  }
+  void is_ready(event& made, const char* else_broken) noexcept {
+    is_past(made.stream, made.position, else_broken);
+    shadow().is_done_before(made.stream, made.begun);
+    made.was_ready = true;
+  }
+
+  provider_shadow* shadow_;
+};
+
+}  // namespace tessera::detail
 
 namespace tessera {
 
@@ -41,7 +167,7 @@ namespace tessera {
 ///   Cost:  logarithmic in what is given, for each call about memory; two ticks and a look-up for each about events, a
 ///          position for each record
 template <device_provider Device>
-class checked_provider : public checked_events<Device> {
+class checked_provider : public detail::checked_events<Device> {
   static constexpr bool knows_names = [] {
     if constexpr (requires { typename Device::physical; })
       return std::has_unique_object_representations_v<typename Device::physical>;
@@ -50,8 +176,8 @@ class checked_provider : public checked_events<Device> {
   }();
 
  public:
-  using typename forwarding<Device>::physical;
-  using typename forwarding<Device>::shareable;
+  using typename provider_adaptor<Device>::physical;
+  using typename provider_adaptor<Device>::shareable;
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
 
   checked_provider() : checked_provider(Device{}) {}
@@ -61,37 +187,37 @@ class checked_provider : public checked_events<Device> {
   template <std::same_as<page_kind>... Kind>
     requires requires(Device& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); }
   [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
-    void* const given = this->to().acquire(bytes, kind...);
+    void* const given = this->inner().acquire(bytes, kind...);
     if (given == nullptr) return nullptr;
-    this->books().gave_segment(given, bytes);
+    this->shadow().gave_segment(given, bytes);
     is_readable(given, bytes, "checked_provider: acquire gave memory that the host cannot read");
     return given;
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    const auto going = this->books().goes(p);
-    const bool gone = this->to().release(p, bytes);
-    if (!gone) this->books().stays(p, going);
+    const auto going = this->shadow().goes(p);
+    const bool gone = this->inner().release(p, bytes);
+    if (!gone) this->shadow().stays(p, going);
     return gone;
   }
   [[nodiscard]] std::size_t capacity() const noexcept {
-    const std::size_t said = this->to().capacity();
-    return this->books().is_still(said, this->to().granularity()), said;
+    const std::size_t said = this->inner().capacity();
+    return this->shadow().is_still(said, this->inner().granularity()), said;
   }
   [[nodiscard]] std::size_t granularity() const noexcept {
-    const std::size_t said = this->to().granularity();
-    return this->books().is_still(this->to().capacity(), said), said;
+    const std::size_t said = this->inner().granularity();
+    return this->shadow().is_still(this->inner().capacity(), said), said;
   }
   [[nodiscard]] std::size_t available() const noexcept
     requires measured_provider<Device>
   {
-    const std::size_t said = this->to().available();
-    return this->books().said_available(said), said;
+    const std::size_t said = this->inner().available();
+    return this->shadow().said_available(said), said;
   }
 
   [[nodiscard]] std::size_t step(page_kind kind) const noexcept
     requires virtual_memory_provider<Device>
   {
-    const std::size_t said = this->to().step(kind);
+    const std::size_t said = this->inner().step(kind);
     if (!is_power_of_two(said) || said % kind.step() != 0)
       fatal("checked_provider: a step is no power of two, or no multiple of the page's size");
     return said;
@@ -99,24 +225,24 @@ class checked_provider : public checked_events<Device> {
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept
     requires virtual_memory_provider<Device>
   {
-    void* const given = this->to().reserve(bytes, to);
-    if (given != nullptr) this->books().gave_range(given, bytes, to);
+    void* const given = this->inner().reserve(bytes, to);
+    if (given != nullptr) this->shadow().gave_range(given, bytes, to);
     return given;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept
     requires virtual_memory_provider<Device>
   {
-    const auto going = this->books().goes(p);
-    const bool gone = this->to().unreserve(p, bytes);
-    gone ? this->books().took_range(p, going) : this->books().stays(p, going);
+    const auto going = this->shadow().goes(p);
+    const bool gone = this->inner().unreserve(p, bytes);
+    gone ? this->shadow().took_range(p, going) : this->shadow().stays(p, going);
     return gone;
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept
     requires virtual_memory_provider<Device>
   {
-    const bool made = this->to().create(bytes, kind, memory);
+    const bool made = this->inner().create(bytes, kind, memory);
     if constexpr (knows_names) {
-      if (made) this->books().named(name_of(memory), name_of(physical{}), bytes, step(kind));
+      if (made) this->shadow().named(name_of(memory), name_of(physical{}), bytes, step(kind));
     }
     return made;
   }
@@ -125,22 +251,22 @@ class checked_provider : public checked_events<Device> {
   {
     if constexpr (knows_names) {
       const std::string name = name_of(memory);
-      const auto going = this->books().goes(name);
-      const bool gone = this->to().destroy(memory);
-      gone ? this->books().destroyed(going) : this->books().stays(name, going);
+      const auto going = this->shadow().goes(name);
+      const bool gone = this->inner().destroy(memory);
+      gone ? this->shadow().destroyed(going) : this->shadow().stays(name, going);
       return gone;
     } else {
-      return this->to().destroy(memory);
+      return this->inner().destroy(memory);
     }
   }
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept
     requires virtual_memory_provider<Device>
   {
     const char* no_map = nullptr;
-    if constexpr (knows_names) no_map = this->books().why_no_map(p, bytes, name_of(memory));
-    if (!this->to().map(p, bytes, memory)) return false;
+    if constexpr (knows_names) no_map = this->shadow().why_no_map(p, bytes, name_of(memory));
+    if (!this->inner().map(p, bytes, memory)) return false;
     if (no_map != nullptr) fatal(no_map, p);
-    if constexpr (knows_names) this->books().mapped(p, bytes);
+    if constexpr (knows_names) this->shadow().mapped(p, bytes);
     if constexpr (Device::map_grants_access)
       is_readable(p, bytes, "checked_provider: map put memory where the host cannot read it");
     return true;
@@ -148,8 +274,8 @@ class checked_provider : public checked_events<Device> {
   bool grant(void* p, std::size_t bytes) noexcept
     requires virtual_memory_provider<Device>
   {
-    const bool is_there = !knows_names || this->books().is_mapped(p);
-    if (!this->to().grant(p, bytes)) return false;
+    const bool is_there = !knows_names || this->shadow().is_mapped(p);
+    if (!this->inner().grant(p, bytes)) return false;
     if (!is_there) fatal("checked_provider: grant gave access where nothing is mapped", p);
     is_readable(p, bytes, "checked_provider: grant gave the host no access");
     return true;
@@ -157,45 +283,46 @@ class checked_provider : public checked_events<Device> {
   bool unmap(void* p, std::size_t bytes) noexcept
     requires virtual_memory_provider<Device>
   {
-    const auto going = this->books().unmaps(p);
-    const bool gone = this->to().unmap(p, bytes);
-    if constexpr (knows_names) gone ? this->books().unmapped(p, going) : this->books().still_mapped(p, going);
+    const auto going = this->shadow().unmaps(p);
+    const bool gone = this->inner().unmap(p, bytes);
+    if constexpr (knows_names)
+      gone ? this->shadow().unmapped(p, going) : this->shadow().still_mapped(p, going);
     return gone;
   }
   bool import_memory(const shareable& name, physical& memory) noexcept
     requires sharing_provider<Device>
   {
-    const bool there = this->to().import_memory(name, memory);
+    const bool there = this->inner().import_memory(name, memory);
     if constexpr (knows_names) {
-      if (there) this->books().named(name_of(memory), name_of(physical{}), 0, 1);
+      if (there) this->shadow().named(name_of(memory), name_of(physical{}), 0, 1);
     }
     return there;
   }
   bool register_memory(void* p, std::size_t bytes) noexcept
     requires registering_provider<Device>
   {
-    const bool there = this->to().register_memory(p, bytes);
-    if (there) this->books().registered(p, bytes);
+    const bool there = this->inner().register_memory(p, bytes);
+    if (there) this->shadow().registered(p, bytes);
     return there;
   }
   bool unregister_memory(void* p) noexcept
     requires registering_provider<Device>
   {
-    const auto going = this->books().unregisters(p);
-    const bool gone = this->to().unregister_memory(p);
-    if (!gone) this->books().still_registered(p, going);
+    const auto going = this->shadow().unregisters(p);
+    const bool gone = this->inner().unregister_memory(p);
+    if (!gone) this->shadow().still_registered(p, going);
     return gone;
   }
 
  private:
   struct possession {
     explicit possession(Device given)
-        : device(std::move(given)), books(device.capacity(), device.granularity()) {}
+        : device(std::move(given)), shadow(device.capacity(), device.granularity()) {}
     Device device;
-    provider_books books;
+    detail::provider_shadow shadow;
   };
   explicit checked_provider(std::unique_ptr<possession> own)
-      : checked_events<Device>(own->device, own->books), own_(std::move(own)) {}
+      : detail::checked_events<Device>(own->device, own->shadow), own_(std::move(own)) {}
 
   [[nodiscard]] static std::string name_of(const physical& memory) {
     std::string name(sizeof memory, '\0');
@@ -204,7 +331,8 @@ class checked_provider : public checked_events<Device> {
   }
   static void is_readable(const void* p, std::size_t bytes, const char* else_broken) noexcept {
     if constexpr (tessera::is_host_visible<Device>) {
-      if (!host_can_read(p) || !host_can_read(static_cast<const char*>(p) + bytes - 1)) fatal(else_broken, p);
+      if (!detail::host_can_read(p) || !detail::host_can_read(static_cast<const char*>(p) + bytes - 1))
+        fatal(else_broken, p);
     }
   }
 

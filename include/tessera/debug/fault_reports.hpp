@@ -13,7 +13,7 @@
 
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/debug/guard_book.hpp>
+#include <tessera/debug/guard_pages.hpp>
 
 namespace tessera {
 
@@ -27,7 +27,7 @@ class fault_reports {
  public:
   template <typename Guarded>
   explicit fault_reports(const Guarded& of) noexcept : fault_reports(of.book()) {}
-  explicit fault_reports(const guard_book& of) noexcept {
+  explicit fault_reports(const detail::guard_shadow& of) noexcept {
     const std::lock_guard lock(mutex);
     for (auto& place : books) {
       if (place.load() != nullptr) continue;
@@ -69,7 +69,7 @@ class fault_reports {
   static void on_fault(int number, siginfo_t* info, void* context) noexcept {
     const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);
     for (const auto& place : books) {
-      const guard_book* const book = place.load();
+      const detail::guard_shadow* const book = place.load();
       const fixed_text words = book != nullptr ? book->explain(at) : fixed_text();
       if (words.empty()) continue;
       const fixed_text line = fixed_text().add("tessera: guarded: ").add(words.c_str()).add("\n");
@@ -93,12 +93,12 @@ class fault_reports {
   }
 
   static inline std::mutex mutex;
-  static inline std::array<std::atomic<const guard_book*>, 64> books{};
+  static inline std::array<std::atomic<const detail::guard_shadow*>, 64> books{};
   static inline handler before{};
   static inline int living = 0;
   static inline bool is_there = false;  // the handler, or one that may call it
 
-  std::atomic<const guard_book*>* place_ = nullptr;
+  std::atomic<const detail::guard_shadow*>* place_ = nullptr;
 };
 
 }  // namespace tessera

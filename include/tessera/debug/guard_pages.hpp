@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/debug/guard_book.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -26,6 +36,285 @@ struct guarding {
   std::size_t most_mappings =
       0;  ///< of the process, for all blocks; one that is there takes up to three, one
           ///< in quarantine one. 0 stands for 15/16 of what the system allows
+};
+
+}  // namespace tessera
+
+namespace tessera::detail {
+
+/// A block between guard pages, and what became of it. All is written with the book's mutex held, and read without it by a
+/// signal handler.
+struct guarded_block {
+  enum class state : unsigned char {
+    unused,  ///< the record describes nothing
+    idle,    ///< not handed out
+    live,
+    freed,  ///< its memory is still there, as streams may use it
+    gone    ///< in quarantine
+  };
+  template <typename T>
+  using field = std::atomic<T>;
+
+  field<state> is{state::unused};
+  field<std::uintptr_t> range{0};  ///< where its addresses begin, guards included
+  field<std::size_t> range_bytes{0};
+  field<std::uintptr_t> pages{0};  ///< where its memory begins
+  field<std::size_t> page_bytes{0};
+  field<std::uintptr_t> address{0};
+  field<std::size_t> requested{0};  ///< bytes; until it is handed out, those of the block
+  field<std::uint64_t> stream{0};
+  field<const char*> label{""};
+  bool has_pages = false;         ///< which are mapped
+  guarded_block* next = nullptr;  ///< among the unused, or in quarantine
+
+  [[nodiscard]] std::uintptr_t end() const noexcept { return address + requested; }
+  [[nodiscard]] std::uintptr_t end_of_pages() const noexcept { return pages + page_bytes; }
+};
+
+/// The blocks of a guarded allocator, found by any address between their guards, and the words for what is done to them.
+class guard_shadow {
+ public:
+  static constexpr unsigned char untouched = 0xBD;  ///< what lies around a block in its pages
+  static constexpr unsigned char fresh = 0xA5;      ///< what a block holds that nobody has written to
+  static constexpr unsigned char stale = 0x5A;      ///< what a freed block holds where its memory stays
+
+  guard_shadow() = default;
+  guard_shadow(const guard_shadow&) = delete;
+  guard_shadow& operator=(const guard_shadow&) = delete;
+  ~guard_shadow() {
+    for (chunk* c = chunks_.load(); c != nullptr;) delete std::exchange(c, c->next);
+  }
+
+  /// Notes an idle block; null where host memory ran out.
+  [[nodiscard]] guarded_block* add(std::uintptr_t range, std::size_t range_bytes, std::uintptr_t pages,
+                                   std::size_t page_bytes, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (unused_ == nullptr && !add_chunk()) return nullptr;
+    if (!host_remembers([&] { by_range_.emplace(range, unused_); })) return nullptr;
+    guarded_block& b = *std::exchange(unused_, unused_->next);
+    b.next = nullptr;
+    b.range = range;
+    b.range_bytes = range_bytes;
+    b.pages = pages;
+    b.page_bytes = page_bytes;
+    b.address = pages + page_bytes - bytes;
+    b.requested = bytes;
+    b.label = "";
+    b.has_pages = page_bytes != 0;
+    b.is = guarded_block::state::idle;
+    mappings_ += mappings_of(b);
+    return &b;
+  }
+  /// A block's pages are not mapped any more.
+  void lose_pages(guarded_block& b) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(b.has_pages, false)) mappings_ -= most_mappings_each - 1;
+  }
+  /// Forgets a block.
+  void remove(guarded_block& b) noexcept {
+    const std::lock_guard lock(mutex_);
+    mappings_ -= mappings_of(b);
+    b.is = guarded_block::state::unused;
+    by_range_.erase(b.range);
+    b.next = std::exchange(unused_, &b);
+  }
+  /// The block whose memory begins or whose guards lie around an address, or null.
+  [[nodiscard]] guarded_block* find(const void* p) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return find_in(host_address(p));
+  }
+
+  /// A block is handed out: lays the patterns in it and around it.
+  void hand_out(void* p, std::size_t requested, stream_id stream) noexcept {
+    const std::lock_guard lock(mutex_);
+    guarded_block& b = *find_in(host_address(p));
+    b.requested = requested;
+    b.stream = stream.handle;
+    b.label = label_;
+    b.is = guarded_block::state::live;
+    fill(b.pages, b.address, untouched);
+    fill(b.address, b.end(), fresh);
+    fill(b.end(), b.end_of_pages(), untouched);
+  }
+  struct verdict {
+    bool is_live;      ///< whether the address was that of a live block
+    fixed_text wrong;  ///< the caller's mistake, or what was done to the block; empty if all is well
+  };
+  /// A block is given back, with the size it is said to have, or any: marks it freed if nothing is wrong.
+  [[nodiscard]] verdict give_back(const void* p, const std::size_t* said = nullptr) noexcept {
+    const std::lock_guard lock(mutex_);
+    const std::uintptr_t at = host_address(p);
+    guarded_block* const b = find_in(at);
+    if (b == nullptr || at != b->address || b->is != guarded_block::state::live)
+      return {false, why_not_live(b, at)};
+    verdict found{true, damage_to(*b)};
+    if (said != nullptr && *said != b->requested)
+      found.wrong =
+          describe(fixed_text().add("not the requested size: ").add(*said).add(" bytes are said of "), *b);
+    if (found.wrong.empty()) b->is = guarded_block::state::freed;
+    return found;
+  }
+  /// Where a live block was written outside its bytes, in words; empty where none was.
+  ///   Cost:  reads less than two pages for each live block
+  [[nodiscard]] fixed_text find_damage() const noexcept {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [range, b] : by_range_) {
+      if (b->is != guarded_block::state::live) continue;
+      if (fixed_text damage = damage_to(*b); !damage.empty()) return damage;
+    }
+    return {};
+  }
+  [[nodiscard]] fixed_text damage_in(const guarded_block& b) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return damage_to(b);
+  }
+  /// Fills the memory of a freed block that keeps it.
+  void poison(const guarded_block& b) const noexcept {
+    const std::lock_guard lock(mutex_);
+    fill(b.pages, b.end_of_pages(), stale);
+  }
+  /// Where it was written to since.
+  [[nodiscard]] fixed_text misuse_of(const guarded_block& b) const noexcept {
+    const std::uintptr_t at = first_other(b.pages, b.end_of_pages(), stale);
+    fixed_text found;
+    return at < b.end_of_pages() ? place(found.add("a use after free: a byte was written "), b, at) : found;
+  }
+
+  /// Names what is handed out from here on, for all threads; empty for nothing. The 4,096th name and all after it are one.
+  ///   Throws:  std::bad_alloc
+  void label(std::string_view text) {
+    const std::lock_guard lock(mutex_);
+    const bool is_known = labels_.contains(text) || labels_.size() < most_labels;
+    label_ = labels_.emplace(is_known ? text : "(more labels)").first->c_str();
+  }
+  /// That of a block, by any address between its guards; empty where there is none.
+  [[nodiscard]] const char* label_of(const void* p) const noexcept {
+    const guarded_block* const b = find(p);
+    return b != nullptr ? b->label.load() : "";
+  }
+
+  /// A block's memory has gone, or is filled: puts it in quarantine.
+  void put_in_quarantine(guarded_block& b) noexcept {
+    const std::lock_guard lock(mutex_);
+    b.is = guarded_block::state::gone;
+    b.next = nullptr;
+    (newest_ != nullptr ? newest_->next : oldest_) = &b;
+    newest_ = &b;
+    quarantined_ += b.range_bytes;
+  }
+  /// Takes the block out that is there for longest, if the bytes of addresses there are above `most`; or null.
+  [[nodiscard]] guarded_block* take_oldest(std::size_t most_bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (oldest_ == nullptr || quarantined_ <= most_bytes) return nullptr;
+    guarded_block* const b = std::exchange(oldest_, oldest_->next);
+    if (oldest_ == nullptr) newest_ = nullptr;
+    quarantined_ -= b->range_bytes;
+    return b;
+  }
+  /// Bytes of addresses in quarantine.
+  [[nodiscard]] std::size_t quarantined() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return quarantined_;
+  }
+
+  /// Mappings of the process that the blocks take at most, as neighbours may share some.
+  [[nodiscard]] std::size_t mappings() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return mappings_;
+  }
+  static constexpr std::size_t most_mappings_each = 3;  ///< of a block: its pages, and a guard on each side
+
+  /// Says of which block an address that was touched lies inside or between the guards; for signal handlers, as it takes no
+  /// lock. Empty where there is none.
+  ///   Cost:  linear in the blocks
+  [[nodiscard]] fixed_text explain(std::uintptr_t at) const noexcept {
+    fixed_text words;
+    for (const chunk* c = chunks_.load(std::memory_order_acquire); c != nullptr; c = c->next) {
+      for (const guarded_block& b : c->blocks) {
+        if (b.is != guarded_block::state::unused && at - b.range < b.range_bytes)
+          return place(words.add("an access at ").add_address(at).add(", "), b, at);
+      }
+    }
+    return words;
+  }
+
+ private:
+  [[nodiscard]] static std::size_t mappings_of(const guarded_block& b) noexcept {
+    return b.has_pages ? most_mappings_each : 1;
+  }
+  static constexpr std::size_t most_labels = 4095;
+  struct chunk {
+    std::array<guarded_block, 128> blocks;
+    chunk* next = nullptr;
+  };
+
+  [[nodiscard]] bool add_chunk() noexcept {
+    auto* const made = new (std::nothrow) chunk;
+    if (made == nullptr) return false;
+    for (guarded_block& b : made->blocks) b.next = std::exchange(unused_, &b);
+    made->next = chunks_.load(std::memory_order_relaxed);
+    chunks_.store(made, std::memory_order_release);
+    return true;
+  }
+  [[nodiscard]] guarded_block* find_in(std::uintptr_t at) const noexcept {
+    const auto behind = by_range_.upper_bound(at);
+    if (behind == by_range_.begin()) return nullptr;
+    guarded_block* const b = std::prev(behind)->second;
+    return at - b->range < b->range_bytes ? b : nullptr;
+  }
+
+  static void fill(std::uintptr_t from, std::uintptr_t to, unsigned char with) noexcept {
+    std::memset(host_pointer(from), with, to - from);
+  }
+  [[nodiscard]] static std::uintptr_t first_other(std::uintptr_t from, std::uintptr_t to,
+                                                  unsigned char than) noexcept {
+    while (from < to && *static_cast<const unsigned char*>(host_pointer(from)) == than) ++from;
+    return from;
+  }
+  [[nodiscard]] static fixed_text why_not_live(const guarded_block* b, std::uintptr_t at) noexcept {
+    fixed_text why;
+    if (b == nullptr) return why.add("not the address of a live block, nor of any other");
+    if (at == b->address) return describe(why.add("a double free of "), *b);
+    return place(why.add("not the address of a live block, but "), *b, at);
+  }
+  /// Of the bytes before a block, the one that lies next to it counts; of those behind it too.
+  [[nodiscard]] static fixed_text damage_to(const guarded_block& b) noexcept {
+    fixed_text found;
+    if (const std::uintptr_t at = first_other(b.end(), b.end_of_pages(), untouched); at < b.end_of_pages())
+      return place(found.add("an overrun: a byte was written "), b, at);
+    std::uintptr_t at = b.address;
+    while (at > b.pages && *static_cast<const unsigned char*>(host_pointer(at - 1)) == untouched) --at;
+    return at > b.pages ? place(found.add("an underrun: a byte was written "), b, at - 1) : found;
+  }
+  static fixed_text& place(fixed_text& words, const guarded_block& b, std::uintptr_t at) noexcept {
+    const bool is_before = at < b.address, is_past = at >= b.end();
+    const std::uint64_t bytes = is_before ? b.address - at : is_past ? at - b.end() + 1 : at - b.address;
+    words.add(bytes).add(bytes == 1 ? " byte " : " bytes ");
+    return describe(words.add(is_before ? "before the beginning of "
+                              : is_past ? "past the end of "
+                                        : "into "),
+                    b);
+  }
+  static fixed_text& describe(fixed_text& words, const guarded_block& b) noexcept {
+    using state = guarded_block::state;
+    const state is = b.is;
+    words.add(is == state::live   ? "a live block of "
+              : is == state::idle ? "an unused block of "
+                                  : "a freed block of ");
+    words.add(b.requested).add(" bytes at ").add_address(b.address).add(", stream ").add(b.stream);
+    const char* const label = b.label;
+    return *label != '\0' ? words.add(", label '").add(label).add("'") : words;
+  }
+
+  mutable std::mutex mutex_;
+  std::map<std::uintptr_t, guarded_block*> by_range_;
+  std::atomic<chunk*> chunks_{nullptr};  // which only grow
+  guarded_block* unused_ = nullptr;
+  guarded_block* oldest_ = nullptr;  // in quarantine
+  guarded_block* newest_ = nullptr;
+  std::size_t quarantined_ = 0, mappings_ = 0;
+  std::set<std::string, std::less<>> labels_;  // which stay where they are
+  const char* label_ = "";
 };
 
 /// Gives segments in pages of their own, at the end of them, between addresses that nobody may touch; and keeps the
@@ -83,8 +372,8 @@ class guard_memory {
   [[nodiscard]] const char* failure_reason() const noexcept { return refusal_; }
 
   [[nodiscard]] Device& device() const noexcept { return *device_; }
-  [[nodiscard]] guard_book& book() noexcept { return book_; }
-  [[nodiscard]] const guard_book& book() const noexcept { return book_; }
+  [[nodiscard]] guard_shadow& book() noexcept { return book_; }
+  [[nodiscard]] const guard_shadow& book() const noexcept { return book_; }
 
   /// Ends the program if something is wrong.
   static void end_if(const fixed_text& wrong, const char* when, const void* p = nullptr) noexcept {
@@ -101,7 +390,7 @@ class guard_memory {
     // Without a mapping to spare, the system could not unmap what is to go.
     quarantine_may_help = true;
     refusal_ = no_mappings;
-    if (book_.mappings() + guard_book::most_mappings_each > how_.most_mappings) return nullptr;
+    if (book_.mappings() + guard_shadow::most_mappings_each > how_.most_mappings) return nullptr;
     refusal_ = nullptr;
     void* const range = device_->reserve(all, step);
     quarantine_may_help = range == nullptr || !how_.frees_pages;
@@ -154,19 +443,19 @@ class guard_memory {
 
   Device* device_;
   guarding how_;
-  guard_book book_;
+  guard_shadow book_;
   std::atomic<const char*> refusal_{nullptr};
 };
 
 /// What a guarded allocator takes for its provider.
 ///   Requires:  the memory outlives it
 template <virtual_memory_provider Device>
-class guard_pages : public forwarding<Device> {
+class guard_pages : public provider_adaptor<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
 
   explicit guard_pages(guard_memory<Device>& memory) noexcept
-      : forwarding<Device>(memory.device()), memory_(&memory) {}
+      : provider_adaptor<Device>(memory.device()), memory_(&memory) {}
 
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return memory_->acquire(bytes); }
   bool release(void* p, std::size_t bytes) noexcept { return memory_->release(p, bytes); }
@@ -176,4 +465,4 @@ class guard_pages : public forwarding<Device> {
   guard_memory<Device>* memory_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::detail

@@ -11,7 +11,6 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/debug/guard_book.hpp>
 #include <tessera/debug/guard_pages.hpp>
 #include <tessera/detail/facade.hpp>
 #include <tessera/fwd.hpp>
@@ -51,7 +50,7 @@ struct one_segment_each final {
 };
 
 template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using guarded_pool = locked<one_segment_each<Recipe>, guard_pages<Provider>, Observer, Counting>;
+using guarded_pool = locked<one_segment_each<Recipe>, detail::guard_pages<Provider>, Observer, Counting>;
 
 }  // namespace detail
 
@@ -72,7 +71,7 @@ using guarded_pool = locked<one_segment_each<Recipe>, guard_pages<Provider>, Obs
 /// * A block ends at a guard page, as far as min_alignment allows, and has a pattern around it. deallocate and check() find
 ///   writes between a block and its guard pages.
 /// * Double, foreign and wrong-size frees abort and name the block.
-/// * New blocks hold the byte guard_book::fresh, not zeros.
+/// * New blocks hold the byte guard_shadow::fresh, not zeros.
 /// * A block is freed once its own stream and the recorded ones have completed; until then, accesses do not fault.
 /// * Of a recipe, only the streams policy and the limit of growth count.
 ///
@@ -92,7 +91,7 @@ class guarded : public detail::facade<guarded<Recipe, Provider, Observer, Counti
                    guarding options = {})
       : source_(std::move(device)),
         memory_(source_, options),
-        pool_(guard_pages<Provider>(memory_),
+        pool_(detail::guard_pages<Provider>(memory_),
               detail::one_segment_each<Recipe>::from(settings, source_.capacity()), std::move(observer)) {}
 
   using interface::try_allocate, interface::deallocate;
@@ -124,7 +123,7 @@ class guarded : public detail::facade<guarded<Recipe, Provider, Observer, Counti
   }
   /// Aborts, too, if something was written around a live block.
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    const guard_book::verdict found = memory_.book().give_back(p);
+    const detail::guard_shadow::verdict found = memory_.book().give_back(p);
     if (!found.is_live) return false;
     expect_sound(found, p);
     free(p);
@@ -140,11 +139,11 @@ class guarded : public detail::facade<guarded<Recipe, Provider, Observer, Counti
   [[nodiscard]] const char* label_of(const void* p) const noexcept { return book().label_of(p); }
   /// Aborts if something was written around a live block.
   ///   Cost:  reads less than a page before and 64 bytes after each block
-  void check() const noexcept { guard_memory<Provider>::end_if(book().find_damage(), "check"); }
+  void check() const noexcept { detail::guard_memory<Provider>::end_if(book().find_damage(), "check"); }
   /// Returns the addresses of freed blocks to the device. Later accesses to these blocks are not detected.
   void drop_quarantine() noexcept { memory_.drop_quarantine(0); }
   /// The shadow state of the blocks.
-  [[nodiscard]] const guard_book& book() const noexcept { return memory_.book(); }
+  [[nodiscard]] const detail::guard_shadow& book() const noexcept { return memory_.book(); }
 
   /// Why the latest request for memory failed: the provider's last_error(), or the limit of mappings.
   [[nodiscard]] std::string last_error() {
@@ -157,7 +156,7 @@ class guarded : public detail::facade<guarded<Recipe, Provider, Observer, Counti
 
   template <typename F>
   decltype(auto) with_device(F f) {
-    return pool_.with_device([&f](auto& pages) -> decltype(auto) { return f(pages.to()); });
+    return pool_.with_device([&f](auto& pages) -> decltype(auto) { return f(pages.inner()); });
   }
 
  private:
@@ -170,8 +169,8 @@ class guarded : public detail::facade<guarded<Recipe, Provider, Observer, Counti
   static constexpr bool has_stream_keys =
       !std::is_same_v<decltype(std::declval<const typename Recipe::streams&>().reuse_key({})), any_stream>;
 
-  static void expect_sound(const guard_book::verdict& found, const void* p) noexcept {
-    guard_memory<Provider>::end_if(found.wrong, "deallocate", p);
+  static void expect_sound(const detail::guard_shadow::verdict& found, const void* p) noexcept {
+    detail::guard_memory<Provider>::end_if(found.wrong, "deallocate", p);
   }
   /// Frees a block by its address or handle, after the work of its own stream if there may be some.
   template <typename Block>
@@ -186,7 +185,7 @@ class guarded : public detail::facade<guarded<Recipe, Provider, Observer, Counti
   [[nodiscard]] stream_id stream_of(handle h) const noexcept { return stream_of(h.data()); }
 
   Provider source_;
-  guard_memory<Provider> memory_;
+  detail::guard_memory<Provider> memory_;
   guarded_type pool_;
 };
 

@@ -17,7 +17,7 @@
 ///     #include <tessera/concurrent/locked.hpp>
 ///     #include <tessera/concurrent/waiting.hpp>
 ///     using namespace tessera;
-///     using device = limited<simulated_device>;
+///     using device = limiting<simulated_device>;
 ///     const config::paddle_settings said{.gpu_memory_limit = 8_GiB, .retry_milliseconds = 200};
 ///     waiting<locked<paddle<>, device>> patient(timeout_of(said), device({}, limit_of(said)),
 ///                                                paddle<>::configured(said));

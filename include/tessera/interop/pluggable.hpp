@@ -26,8 +26,8 @@
 #include <tessera/interop/torch_statistics.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
+#include <tessera/provider/indexed.hpp>
 #include <tessera/provider/provider.hpp>
-#include <tessera/provider/registered.hpp>
 
 /// Allocators for the devices of a program, behind functions that C can call.
 namespace tessera {
@@ -174,7 +174,7 @@ class pluggable {
   }
 
  private:
-  using registered_provider = registered<provider>;
+  using registered_provider = detail::indexed<provider>;
   struct place {
     place(pagemap& in, int number)
         : device(Definition::make_device(number)),

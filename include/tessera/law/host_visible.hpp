@@ -6,7 +6,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/law/verdict.hpp>
+#include <tessera/law/law.hpp>
 #include <tessera/law/virtual_memory.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/provider.hpp>
@@ -19,7 +19,8 @@ class trial_contents {
   trial_contents(void* p, std::size_t bytes, unsigned char number) noexcept
       : begin_(static_cast<unsigned char*>(p)), bytes_(bytes), number_(number) {}
   [[nodiscard]] bool is_there() const noexcept {
-    return host_can_read(begin_) && host_can_read(begin_ + bytes_ / 2) && host_can_read(begin_ + bytes_ - 1);
+    return tessera::detail::host_can_read(begin_) && tessera::detail::host_can_read(begin_ + bytes_ / 2) &&
+           tessera::detail::host_can_read(begin_ + bytes_ - 1);
   }
   void write() const noexcept {
     for (const std::size_t at : {std::size_t{0}, bytes_ / 2, bytes_ - 1}) byte(at) = number_;

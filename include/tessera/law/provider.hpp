@@ -5,18 +5,80 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/law/ordering.hpp>
-#include <tessera/law/registering.hpp>
-#include <tessera/law/verdict.hpp>
 #include <tessera/law/virtual_memory.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// What a provider must mean, tried at run time: for users' own providers, in any test framework.
 namespace tessera::law {
+
+/// What an ordering_provider must mean, tried on two of its streams, which may be the same, and on which no work may be
+/// running forever. Tells more where they differ. The first one waits for the second one in the end.
+///
+///     tessera::simulated_device device;
+///     const auto found = tessera::law::ordering(device, tessera::stream_id{1}, tessera::stream_id{2});
+///     if (!found) std::puts(found.broken);
+template <ordering_provider D>
+[[nodiscard]] verdict ordering(D& device, stream_id first = {}, stream_id second = {}) {
+  verdict found;
+  const auto finish = [&](stream_id s) {
+    typename D::event mark{};
+    found.require(device.record(s, mark) && device.wait(mark),
+                  "a stream of which the order is known has events");
+    device.discard(mark);
+  };
+  const std::uint64_t before = device.position(first);
+  found.require(device.is_done(first, 0) && device.is_behind(second, first, 0),
+                "the position 0 lies before all work");
+  found.require(device.is_behind(first, first, before), "a stream comes behind its own work");
+  finish(first);
+  found.require(device.is_done(first, before), "what was waited for is done");
+
+  const std::uint64_t given = device.position(second);
+  found.require(device.let_wait(second, first, before), "a stream can be told to wait for another one");
+  found.require(device.is_behind(second, first, before), "a stream comes behind what it waits for");
+  const std::uint64_t with_wait = device.position(second);
+  found.require(first == second || with_wait > given, "a wait counts as work");
+  found.require(device.let_wait(first, second, with_wait), "streams may wait for each other's earlier work");
+  found.require(device.is_behind(first, second, with_wait), "a stream comes behind what it waits for");
+  finish(first);
+  found.require(device.is_done(second, with_wait), "what a finished stream waited for is done");
+  found.require(device.position(first) >= before && device.position(second) >= with_wait,
+                "positions never fall");
+  return found;
+}
+
+/// What a registering_provider must mean, tried with 128 KiB of the host's memory.
+template <registering_provider D>
+[[nodiscard]] verdict registering(D& device) {
+  constexpr std::size_t page = 64_KiB;  // a multiple of the page of every host
+  constexpr std::align_val_t aligned{page};
+  auto* const p = static_cast<std::byte*>(::operator new(2 * page, aligned, std::nothrow));
+  if (p == nullptr) return {};
+  verdict found;
+  for (int round = 0; round < 2 && found; ++round) {
+    const bool registered = device.register_memory(p, 2 * page);
+    found.require(registered, round == 0 ? "the user's memory can be registered"
+                                         : "what was unregistered can be registered again");
+    if (!registered) break;
+    found.require(!device.register_memory(p, 2 * page) && !device.register_memory(p + page, page),
+                  "memory is registered once");
+    found.require(!device.unregister_memory(p + page), "memory is unregistered where it begins");
+    found.require(device.unregister_memory(p), "unregister ends what register did");
+    found.require(!device.unregister_memory(p), "memory is unregistered once");
+  }
+  if (found && device.register_memory(p + min_alignment, page)) {
+    found = {"what is registered begins at a multiple of the page"};
+    (void)device.unregister_memory(p + min_alignment);
+  }
+  ::operator delete(p, aligned);
+  return found;
+}
+
+/// What a provider must mean, tried at run time: for users' own providers, in any test framework.
 
 /// Acquires several segments, each apart from the others, and gives them back, twice and in two orders.
 template <device_provider D>
@@ -176,6 +238,45 @@ template <device_provider D>
   }
   if constexpr (registering_provider<D>) {
     if (found) found = registering(device);
+  }
+  return found;
+}
+
+/// What an event_provider must mean while work is under way, which only the caller can give a stream: `begin()` gives some
+/// to `stream` that ends by itself after a while, and `ended()` says whether what was begun last has ended. Longer work finds
+/// more. Tells more of an ordering_provider, and of one with virtual memory.
+///
+///     tessera::simulated_device device;
+///     std::uint64_t end = 0;
+///     const auto begin = [&] { device.submit({}, 5'000'000), end = device.now_ns() + 5'000'000; };
+///     const auto found = tessera::law::work(device, {}, begin, [&] { return device.now_ns() >= end; });
+///     if (!found) std::puts(found.broken);
+template <event_provider D, typename Begin, typename Ended>
+[[nodiscard]] verdict work(D& device, stream_id stream, Begin begin, Ended ended) {
+  verdict found;
+  begin();
+  typename D::event first{}, second{};
+  if (!device.record(stream, first)) return {"a stream at work can be marked"};
+  const bool again = device.record(stream, second);
+  found.require(again, "a stream at work can be marked");
+  if (again) {
+    for (typename D::event* const mark : {&second, &first})
+      found.require(!device.query(*mark) || ended(), "no event is ready before the work before it is done");
+    if constexpr (ordering_provider<D>) {
+      const std::uint64_t at = device.position(stream);
+      found.require(!device.is_done(stream, at) || ended(),
+                    "no position is done before the work up to it is");
+    }
+    found.require(device.wait(second) && ended(), "wait returns once the work is done");
+    found.require(device.query(second) && device.query(first),
+                  "an event is ready, and stays so, once a later one of its stream is");
+    device.discard(second);
+  }
+  device.discard(first);
+  if constexpr (virtual_memory_provider<D>) {
+    if (found)
+      begin(),
+          found.require(device.synchronize(stream) && ended(), "synchronize returns once the work is done");
   }
   return found;
 }

@@ -38,9 +38,8 @@ struct memory_report {
   counter oversize_segments{};
   counter device_bytes{};
   std::array<count, std::size(event_counts<1>)> counts{};
-  std::size_t max_split_size = unlimited;  ///< bytes
-  std::array<call_time, call_times::names.size()>
-      calls{};  ///< in microseconds; of a `timed` provider, else none
+  std::size_t max_split_size = unlimited;            ///< bytes
+  std::array<call_time, call_times::count> calls{};  ///< in microseconds; of a `timed` provider, else none
 
   [[nodiscard]] std::string pool_name(std::size_t number) const {
     if (pools.size() == 2) return number == 0 ? "small_pool" : "large_pool";
@@ -72,7 +71,7 @@ template <typename Allocator>
       made.counts[i] = {event_counts<count>[i].name, books.*event_counts<count>[i].of};
     made.max_split_size = books.max_split_size;
     for (std::size_t i = 0; times != nullptr && i < made.calls.size(); ++i)
-      made.calls[i] = times->of(static_cast<call_times::call>(i));
+      made.calls[i] = times->of(static_cast<provider_call>(i));
   });
   return made;
 }
@@ -132,7 +131,7 @@ class report_text {
     for (std::size_t i = 0; i < of_.calls.size(); ++i) {
       const call_time& t = of_.calls[i];
       add("%s\"%s\": {\"count\": %" PRIu64 ", \"total_us\": %" PRIu64 ", \"max_us\": %" PRIu64 "}",
-          i > 0 ? ", " : "", call_times::names[i], t.count, t.total, t.max);
+          i > 0 ? ", " : "", name_of(static_cast<provider_call>(i)), t.count, t.total, t.max);
     }
     add("}}");
     return std::move(text_);
@@ -173,8 +172,8 @@ class report_text {
       if (!any)
         add("\n%-26s%14s%14s%14s%14s\n", "device calls", "calls", "total us", "mean us", "longest us");
       any = true;
-      add("  %-24s%14" PRIu64 "%14" PRIu64 "%14.1f%14" PRIu64 "\n", call_times::names[i], t.count, t.total,
-          t.average(), t.max);
+      add("  %-24s%14" PRIu64 "%14" PRIu64 "%14.1f%14" PRIu64 "\n", name_of(static_cast<provider_call>(i)),
+          t.count, t.total, t.average(), t.max);
     }
   }
 

@@ -16,11 +16,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/provider/host_exports.hpp>
-#include <tessera/provider/host_extents.hpp>
 #include <tessera/provider/host_memory.hpp>
-#include <tessera/provider/host_ranges.hpp>
-#include <tessera/provider/host_registered.hpp>
 #include <tessera/provider/host_sharing.hpp>
 #include <tessera/provider/host_stream.hpp>
 #include <tessera/provider/host_system.hpp>
@@ -42,7 +38,7 @@ class host_pinned {
   static constexpr bool is_thread_safe = true, is_host_visible = true;
   static constexpr bool map_grants_access = true;
   static constexpr bool unmap_wants_size = true;
-  using pinning = host_pinning;
+  using pinning = detail::host_pinning;
   struct options {
     std::size_t capacity = 0;  ///< bytes acquired or created; 0 stands for all of the machine's memory
     pinning pin = pinning::required;
@@ -58,7 +54,7 @@ class host_pinned {
     std::uint64_t number = 0;  ///< 0 for none
     bool operator==(const physical&) const = default;
   };
-  using shareable = host_shareable;
+  using shareable = detail::host_shareable;
   /// Bytes, in whole pages.
   struct holdings {
     std::size_t acquired = 0, created = 0;  ///< of the capacity
@@ -77,16 +73,16 @@ class host_pinned {
   ~host_pinned() = default;
 
   [[nodiscard]] std::size_t capacity() const noexcept { return state_->memory.capacity(); }
-  [[nodiscard]] std::size_t granularity() const noexcept { return host_page(); }
-  [[nodiscard]] std::size_t step(page_kind kind) const noexcept { return host_step(kind); }
+  [[nodiscard]] std::size_t granularity() const noexcept { return detail::host_page(); }
+  [[nodiscard]] std::size_t step(page_kind kind) const noexcept { return detail::host_step(kind); }
   [[nodiscard]] std::size_t used() const noexcept {
     const std::lock_guard lock(state_->mutex);
     return state_->memory.used();
   }
   [[nodiscard]] holdings held() const noexcept {
     const std::lock_guard lock(state_->mutex);
-    const host_extents &segments = state_->memory.segments(), &mappings = state_->ranges.mappings();
-    const host_extents& registered = state_->registered.extents();
+    const detail::host_extents &segments = state_->memory.segments(), &mappings = state_->ranges.mappings();
+    const detail::host_extents& registered = state_->registered.extents();
     return {.acquired = segments.bytes(),
             .created = state_->memory.created(),
             .imported = state_->memory.imported(),
@@ -147,8 +143,8 @@ class host_pinned {
   /// Shares with processes of the same user, or of root; a thread answers them from now on.
   bool export_memory(const physical& made, importers who, shareable& given) noexcept {
     const std::lock_guard lock(state_->mutex);
-    const host_memory::piece* const piece = state_->memory.find(made.number);
-    const char* const fault = piece == nullptr  ? host_memory::no_piece
+    const detail::host_memory::piece* const piece = state_->memory.find(made.number);
+    const char* const fault = piece == nullptr  ? detail::host_memory::no_piece
                               : piece->imported ? "imported memory is exported by nobody but its creator"
                                                 : state_->exports.add(made.number, piece->file.get(),
                                                                       piece->bytes, piece->kind, who);
@@ -163,7 +159,7 @@ class host_pinned {
   }
   /// Waits for the exporter as long as the options say. What is imported counts not against the capacity.
   bool import_memory(const shareable& given, physical& made) noexcept {
-    host_import asking(state_->import_timeout);
+    detail::host_import asking(state_->import_timeout);
     const char* fault = asking.ask(given);  // while other calls go on
     const std::lock_guard lock(state_->mutex);
     if (fault == nullptr)
@@ -262,20 +258,21 @@ class host_pinned {
   };
   struct state {
     explicit state(const options& chosen)
-        : memory(chosen.capacity != 0 ? chosen.capacity
-                                      : host_page() * static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)),
+        : memory(chosen.capacity != 0
+                     ? chosen.capacity
+                     : detail::host_page() * static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)),
                  chosen.pin, token),
           import_timeout(chosen.import_timeout) {}
 
     std::uint64_t token = random_number();  // of this provider; its pieces are numbered from here
     std::mutex mutex;                       // of all but the streams
-    host_memory memory;
-    host_ranges ranges{memory};
-    host_registered registered;
-    host_exports exports{token};
+    detail::host_memory memory;
+    detail::host_ranges ranges{memory};
+    detail::host_registered registered;
+    detail::host_exports exports{token};
     std::chrono::milliseconds import_timeout;
     failure_reason latest;
-    host_streams streams;  // ends first, as work may use the memory
+    detail::host_streams streams;  // ends first, as work may use the memory
   };
 
   [[nodiscard]] bool worked(const char* call, const void* at, std::size_t bytes, const char* rule) noexcept {

@@ -15,7 +15,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/stream_order.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
 /// A stream of work on the host: one thread that runs tasks in the order of their submission.
 class host_stream {
@@ -189,4 +189,4 @@ class host_streams {
   std::uint64_t last_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::detail

@@ -1,19 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <concepts>
+#include <condition_variable>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <utility>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/provider/byte_budget.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
 
-/// Physical memory of a device, where that has any, and what it counts in a budget.
+/// Counts how many bytes several threads have taken from a device, and refuses more than a limit.
+///
+/// The limit is exact. A request reserves its bytes while the device is asked. A request blocked only by such
+/// reservations waits for them to settle.
+///
+///     tessera::byte_budget budget(1_GiB);
+///     tessera::simulated_device device;
+///     void* p = nullptr;
+///     const auto acquire = [&] { return (p = device.acquire(2_MiB)) != nullptr; };
+///     if (budget.take(2_MiB, 0, acquire) && device.release(p, 2_MiB)) budget.give_back(2_MiB);
+class byte_budget {
+ public:
+  explicit byte_budget(std::size_t limit) noexcept : limit_(limit) {}
+  byte_budget(const byte_budget&) = delete;
+  byte_budget& operator=(const byte_budget&) = delete;
+
+  [[nodiscard]] std::size_t limit() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return limit_;
+  }
+  /// Sets the limit, which may lie below what is taken already.
+  void set_limit(std::size_t limit) noexcept {
+    const std::lock_guard lock(mutex_);
+    limit_ = limit;
+    settled_.notify_all();
+  }
+  [[nodiscard]] std::size_t taken() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return taken_;
+  }
+  /// The largest taken() since the start or the last reset_peak().
+  ///
+  /// It is never below the device's own peak. Bytes that threads give back and take concurrently may count twice.
+  [[nodiscard]] std::size_t peak() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return peak_;
+  }
+  void reset_peak() noexcept {
+    const std::lock_guard lock(mutex_);
+    peak_ = taken_;
+  }
+  /// Bytes that may still be taken.
+  [[nodiscard]] std::size_t left() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return limit_ > taken_ ? limit_ - taken_ : 0;
+  }
+  /// Whether taking `bytes` more would exceed the limit.
+  [[nodiscard]] bool would_exceed(std::size_t bytes) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return !has_room(bytes);
+  }
+
+  /// Takes `bytes` if ask() gets them from the device and they exceed the limit by at most `beyond` bytes.
+  ///
+  /// No lock is held during ask(), which may call the other members.
+  ///   Returns:  the result of ask(); false where the limit refuses
+  template <typename F>
+  [[nodiscard]] bool take(std::size_t bytes, std::size_t beyond, F ask) noexcept {
+    std::size_t given_back_before = 0;
+    {
+      const std::size_t within = bytes - beyond;
+      std::unique_lock lock(mutex_);
+      settled_.wait(lock, [&] { return !has_room(within) || has_room(saturating_add(in_flight_, within)); });
+      if (!has_room(within)) return false;
+      in_flight_ += bytes;
+      given_back_before = given_back_;
+    }
+    const bool given = ask();
+    const std::lock_guard lock(mutex_);
+    in_flight_ -= bytes;
+    if (given) {
+      taken_ += bytes;
+      // The device may have given these bytes before it took back what was given back meanwhile.
+      const std::size_t highest = taken_ + (given_back_ - given_back_before);
+      if (highest > peak_) peak_ = highest;
+    }
+    settled_.notify_all();
+    return given;
+  }
+  void give_back(std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    taken_ -= bytes;
+    given_back_ += bytes;
+    settled_.notify_all();
+  }
+
+ private:
+  [[nodiscard]] bool has_room(std::size_t bytes) const noexcept {
+    return saturating_add(taken_, bytes) <= limit_;
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable settled_;
+  std::size_t limit_;
+  std::size_t taken_ = 0;
+  std::size_t peak_ = 0;
+  std::size_t given_back_ = 0;  // since the start; wraps
+  std::size_t in_flight_ = 0;   // reserved by calls of take() that have not returned
+};
+
+namespace detail {
+
+/// Physical memory of a device, and the bytes that it counts in a budget.
 template <typename Device>
 struct budgeted_memory {};
 template <typename Device>
@@ -23,70 +128,73 @@ struct budgeted_memory<Device> {
   std::size_t bytes = 0;
 };
 
-/// Hands a provider's calls on, as `Over` does, as far as a budget allows: segments and physical memory count in it, from
-/// when they are asked for until the device took them back; what another process made counts nothing. If the
-/// `LastPageMayPass`, what is created may pass the limit in part, where over_limit() is asked before about what is wanted of
-/// it.
-///   Requires:  the provider and the budget outlive it
-template <typename Device, template <typename> typename Over = forwarding, bool LastPageMayPass = false>
-class within_budget : public Over<Device> {
+/// Takes segments and physical memory out of a budget. Imported memory counts nothing.
+///
+/// With `LastPageMayExceed`, create() may exceed the limit in part. The caller then asks over_limit() before, about the
+/// bytes that it needs of the page.
+///   Requires:  the provider and the budget outlive it; Base is a provider_adaptor of Device
+template <typename Device, typename Base = provider_adaptor<Device>, bool LastPageMayExceed = false>
+class within_budget : public Base {
  public:
   using physical = budgeted_memory<Device>;
-  using shareable = typename shareable_of<Device>::type;
+  using typename Base::shareable;
 
   template <typename... Rest>
-  explicit within_budget(byte_budget& budget, Device& to, Rest&&... rest) noexcept
-      : Over<Device>(to, std::forward<Rest>(rest)...), budget_(&budget) {}
+  explicit within_budget(byte_budget& budget, Device& device, Rest&&... rest) noexcept
+      : Base(device, std::forward<Rest>(rest)...), budget_(&budget) {}
 
   template <std::same_as<page_kind>... Kind>
-    requires requires(Device& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); }
+    requires acquires_with<Device, Kind...>
   [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
-    void* given = nullptr;
-    const auto ask = [&] { return (given = Over<Device>::acquire(bytes, kind...)) != nullptr; };
-    return budget_->take(bytes, 0, ask) ? given : nullptr;
+    void* segment = nullptr;
+    const auto ask = [&] {
+      segment = Base::acquire(bytes, kind...);
+      return segment != nullptr;
+    };
+    return budget_->take(bytes, 0, ask) ? segment : nullptr;
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    const bool gone = Over<Device>::release(p, bytes);
-    if (gone) budget_->give_back(bytes);
-    return gone;
+    const bool released = Base::release(p, bytes);
+    if (released) budget_->give_back(bytes);
+    return released;
   }
   [[nodiscard]] bool over_limit(std::size_t bytes) const noexcept {
     if constexpr (limited_provider<Device>) {
-      if (this->to().over_limit(bytes)) return true;
+      if (this->inner().over_limit(bytes)) return true;
     }
-    return budget_->is_passed_by(bytes);
+    return budget_->would_exceed(bytes);
   }
 
   bool create(std::size_t bytes, page_kind kind, physical& made) noexcept
-    requires requires(Device& d) { d.create(bytes, kind, made.memory); }
+    requires virtual_memory_provider<Device>
   {
-    const auto ask = [&] { return this->to().create(bytes, kind, made.memory); };
-    const bool works = budget_->take(bytes, LastPageMayPass ? bytes - 1 : 0, ask);
-    if (works) made.bytes = bytes;
-    return works;
+    const auto ask = [&] { return this->inner().create(bytes, kind, made.memory); };
+    const bool created = budget_->take(bytes, LastPageMayExceed ? bytes - 1 : 0, ask);
+    if (created) made.bytes = bytes;
+    return created;
   }
-  bool destroy(const physical& leaving) noexcept
-    requires requires(Device& d) { d.destroy(leaving.memory); }
+  bool destroy(const physical& made) noexcept
+    requires virtual_memory_provider<Device>
   {
-    const bool gone = this->to().destroy(leaving.memory);
-    if (gone) budget_->give_back(leaving.bytes);
-    return gone;
+    const bool destroyed = this->inner().destroy(made.memory);
+    if (destroyed) budget_->give_back(made.bytes);
+    return destroyed;
   }
   bool map(void* p, std::size_t bytes, const physical& made) noexcept
-    requires requires(Device& d) { d.map(p, bytes, made.memory); }
+    requires virtual_memory_provider<Device>
   {
-    return Over<Device>::map(p, bytes, made.memory);
+    return Base::map(p, bytes, made.memory);
   }
   bool export_memory(const physical& made, importers who, shareable& name) noexcept
-    requires requires(Device& d) { d.export_memory(made.memory, who, name); }
+    requires sharing_provider<Device>
   {
-    return this->to().export_memory(made.memory, who, name);
+    return this->inner().export_memory(made.memory, who, name);
   }
   bool import_memory(const shareable& name, physical& made) noexcept
-    requires requires(Device& d) { d.import_memory(name, made.memory); }
+    requires sharing_provider<Device>
   {
     made.bytes = 0;
-    return this->to().import_memory(name, made.memory);
+    return this->inner().import_memory(name, made.memory);
   }
 
  protected:
@@ -96,50 +204,53 @@ class within_budget : public Over<Device> {
   byte_budget* budget_;
 };
 
-/// Owns a provider and takes at most so much memory from it, in segments, in pages and for all allocators that share it by
-/// provider_ref. Above that it refuses even where the device has room; its capacity is no more than that, either.
-/// A limit of `unlimited` is none.
+/// An adaptor's own provider, at an address that stays the same when the adaptor moves.
+template <typename Device>
+struct budgeted_device {
+  budgeted_device(Device given, std::size_t limit) : device(std::move(given)), budget(limit) {}
+  Device device;
+  byte_budget budget;
+};
+
+}  // namespace detail
+
+/// Owns a provider and caps the bytes taken from it, in segments and in pages. `unlimited` is no cap.
 ///
-///     using device = tessera::limited<tessera::simulated_device>;
+/// Several allocators share the cap by provider_ref. The capacity is at most the limit.
+///
+///     using device = tessera::limiting<tessera::simulated_device>;
 ///     using allocator = tessera::caching_allocator<tessera::pytorch<>, tessera::provider_ref<device>>;
 ///     device half({}, 40_GiB);
 ///     allocator weights{tessera::provider_ref(half)};
 ///     allocator activations{tessera::provider_ref(half)};  // both together take at most 40 GiB
 ///
-///   Source:  Paddle's gpu_memory_limit_mb (0 for none), which counts what is reserved, but several threads there may pass
-///            it together, and virtual memory is not held to it
+///   Source:  Paddle's gpu_memory_limit_mb (0 for none), which counts what is reserved. There, several threads may exceed
+///            it together, and virtual memory is not counted.
 template <device_provider Device>
-class limited : public within_budget<Device> {
+class limiting : public detail::within_budget<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
 
-  limited(Device device, std::size_t limit)
-      : limited(std::make_unique<possession>(std::move(device), limit)) {}
+  limiting(Device device, std::size_t limit)
+      : limiting(std::make_unique<detail::budgeted_device<Device>>(std::move(device), limit)) {}
 
   [[nodiscard]] std::size_t capacity() const noexcept {
-    const std::size_t all = this->to().capacity();
-    return limit() < all ? limit() : all;
+    return (std::min)(limit(), this->inner().capacity());
   }
   [[nodiscard]] std::size_t available() const noexcept
     requires measured_provider<Device>
   {
-    const std::size_t on_device = this->to().available(), in_budget = this->budget().left();
-    return in_budget < on_device ? in_budget : on_device;
+    return (std::min)(this->inner().available(), this->budget().left());
   }
   [[nodiscard]] std::size_t limit() const noexcept { return this->budget().limit(); }
-  /// Bytes that were taken and are not given back.
+  /// Bytes that were taken and not given back.
   [[nodiscard]] std::size_t taken() const noexcept { return this->budget().taken(); }
 
  private:
-  struct possession {
-    possession(Device given, std::size_t limit) : device(std::move(given)), budget(limit) {}
-    Device device;
-    byte_budget budget;
-  };
-  explicit limited(std::unique_ptr<possession> own)
-      : within_budget<Device>(own->budget, own->device), own_(std::move(own)) {}
+  explicit limiting(std::unique_ptr<detail::budgeted_device<Device>> own)
+      : detail::within_budget<Device>(own->budget, own->device), own_(std::move(own)) {}
 
-  std::unique_ptr<possession> own_;
+  std::unique_ptr<detail::budgeted_device<Device>> own_;
 };
 
 }  // namespace tessera

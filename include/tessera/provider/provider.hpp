@@ -266,7 +266,7 @@ enum class importers : unsigned char {
 ///   memory is not imported where it was exported
 ///   what the exporter destroyed is not imported
 ///
-/// Checked by law::sharing [tessera/law/sharing.hpp].
+/// Checked by law::sharing [tessera/law/virtual_memory.hpp].
 template <typename D>
 concept sharing_provider =
     virtual_memory_provider<D> && std::is_trivially_copyable_v<typename D::shareable> &&

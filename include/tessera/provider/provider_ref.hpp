@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
 
-/// Refers to a provider that somebody else owns, so that several allocators share one device.
+/// Refers to a provider that it does not own, so that several allocators share one device.
 ///
 ///     tessera::simulated_device device;
 ///     using shared = tessera::provider_ref<tessera::simulated_device>;
@@ -15,10 +15,10 @@ namespace tessera {
 ///
 ///   Requires:  the provider outlives the reference
 template <device_provider Provider>
-class provider_ref : public forwarding<Provider> {
+class provider_ref : public provider_adaptor<Provider> {
  public:
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Provider>;
-  using forwarding<Provider>::forwarding;
+  using provider_adaptor<Provider>::provider_adaptor;
 };
 template <device_provider Provider>
 provider_ref(Provider&) -> provider_ref<Provider>;

@@ -2,198 +2,111 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <memory>
 #include <mutex>
-#include <type_traits>
 #include <utility>
 
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
-/// What a shared_provider has besides where its provider has virtual memory.
-template <typename Shared, typename Provider>
-class shared_virtual_memory {};
-template <typename Shared, virtual_memory_provider Provider>
-class shared_virtual_memory<Shared, Provider> {
+/// The hook of shared_provider: lets in one call at a time, unless the provider is thread-safe.
+template <typename Provider>
+class one_at_a_time {
  public:
-  using physical = typename Provider::physical;
-  static constexpr bool map_grants_access = Provider::map_grants_access;
-  static constexpr bool unmap_wants_size = Provider::unmap_wants_size;
+  static constexpr bool is_thread_safe = true;
 
-  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
-    return in_turn([=](Provider& d) { return d.reserve(bytes, to); });
-  }
-  bool unreserve(void* p, std::size_t bytes) noexcept {
-    return in_turn([=](Provider& d) { return d.unreserve(p, bytes); });
-  }
-  bool create(std::size_t bytes, page_kind kind, physical& made) noexcept {
-    return in_turn([&](Provider& d) { return d.create(bytes, kind, made); });
-  }
-  bool destroy(const physical& leaving) noexcept {
-    return in_turn([&](Provider& d) { return d.destroy(leaving); });
-  }
-  bool map(void* p, std::size_t bytes, const physical& made) noexcept {
-    return in_turn([&](Provider& d) { return d.map(p, bytes, made); });
-  }
-  bool grant(void* p, std::size_t bytes) noexcept {
-    return in_turn([=](Provider& d) { return d.grant(p, bytes); });
-  }
-  bool unmap(void* p, std::size_t bytes) noexcept {
-    return in_turn([=](Provider& d) { return d.unmap(p, bytes); });
-  }
-  bool synchronize(stream_id stream) noexcept {
-    return in_turn([=](Provider& d) { return d.synchronize(stream); });
+  explicit one_at_a_time(std::mutex& mutex) noexcept : mutex_(&mutex) {}
+
+  template <typename F>
+  decltype(auto) operator()(provider_call, F&& f) {
+    if constexpr (tessera::is_thread_safe<Provider>) {
+      return std::forward<F>(f)();
+    } else {
+      const std::lock_guard lock(*mutex_);
+      return std::forward<F>(f)();
+    }
   }
 
  private:
-  template <typename F>
-  auto in_turn(F f) noexcept {
-    return static_cast<Shared&>(*this).with_device(f);
-  }
+  std::mutex* mutex_;
 };
 
-/// Owns a provider and lets several threads call it. It does not move; an allocator's engine is put on what forwards to it.
+/// Owns a provider and lets several threads call it.
 ///
-/// Where the provider does not say that it is thread-safe, one call is let in at a time, and waits for its turn. So does
-/// record, when a block comes back that other streams used, as a stream may end after that. Only query, which a hit may
-/// need, does not wait: while another thread is in there, nothing has completed yet, and blocks are held longer. Who
-/// records streams over a provider whose calls take long should make it thread-safe.
+/// A provider that is not thread-safe gets one call at a time, and the others wait. Only query, which a cache hit may
+/// need, does not wait: while another call is under way it answers "not ready", and blocks stay pending longer. A
+/// provider with slow calls should be thread-safe if streams are recorded over it.
 template <device_provider Provider>
-class shared_provider : public shared_virtual_memory<shared_provider<Provider>, Provider> {
+class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider>> {
+  using base = provider_adaptor<Provider, one_at_a_time<Provider>>;
+  static constexpr bool locks = !tessera::is_thread_safe<Provider>;
+
  public:
-  using event = typename event_of<Provider>::type;
+  using typename base::event;
   static constexpr bool is_thread_safe = true;
-  static constexpr bool is_host_visible = tessera::is_host_visible<Provider>;
-  static constexpr bool release_waits = tessera::release_waits<Provider>;
+  static constexpr bool may_see_late = locks || tessera::may_see_late<Provider>;
 
-  explicit shared_provider(Provider device) : device_(std::move(device)) {}
-  shared_provider(const shared_provider&) = delete;
-  shared_provider& operator=(const shared_provider&) = delete;
+  explicit shared_provider(Provider device)
+      : shared_provider(std::make_unique<guarded_device>(std::move(device))) {}
 
-  [[nodiscard]] void* acquire(std::size_t bytes) noexcept {
-    const turn here(*this);
-    return device_.acquire(bytes);
-  }
-  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind) noexcept
-    requires paged_provider<Provider>
-  {
-    const turn here(*this);
-    return device_.acquire(bytes, kind);
-  }
-  bool release(void* p, std::size_t bytes) noexcept {
-    const turn here(*this);
-    return device_.release(p, bytes);
-  }
-  [[nodiscard]] std::size_t capacity() const noexcept { return device_.capacity(); }
-  /// Not where that would have to wait for its turn, as who asks keeps others from cached blocks.
+  /// Only without a lock: a caller that waited here would keep other threads from cached blocks.
   [[nodiscard]] std::size_t available() const noexcept
-    requires(measured_provider<Provider> && tessera::is_thread_safe<Provider>)
+    requires(measured_provider<Provider> && !locks)
   {
-    return device_.available();
+    return this->inner().available();
   }
-  /// Not where that would have to wait for its turn: others may do the same for this one, and each would wait for the other.
+  /// Only without a lock: two providers that reclaim from each other would deadlock.
   bool reclaim() noexcept
-    requires(reclaiming_provider<Provider> && tessera::is_thread_safe<Provider>)
+    requires(reclaiming_provider<Provider> && !locks)
   {
-    return device_.reclaim();
-  }
-  [[nodiscard]] std::size_t granularity() const noexcept { return device_.granularity(); }
-  [[nodiscard]] std::size_t step(page_kind kind) const noexcept
-    requires virtual_memory_provider<Provider>
-  {
-    return device_.step(kind);
+    return this->inner().reclaim();
   }
 
-  bool record(stream_id stream, event& mark) noexcept
-    requires event_provider<Provider>
-  {
-    const turn here(*this);
-    return device_.record(stream, mark);
-  }
-  /// Also discards the mark where its work is done: the engine's discard, which follows at once, must neither wait for
-  /// its turn nor get lost.
+  /// Also discards a ready event: the engine's discard, which follows at once, must neither wait nor get lost.
   [[nodiscard]] bool query(event& mark) noexcept
     requires event_provider<Provider>
   {
-    const turn here(*this, std::try_to_lock);
-    return here.mine && device_.query(mark) && (device_.discard(mark), true);
+    std::unique_lock<std::mutex> lock;
+    if constexpr (locks) {
+      lock = std::unique_lock(own_->mutex, std::try_to_lock);
+      if (!lock.owns_lock()) return false;
+    }
+    return discard_if(this->inner().query(mark), mark);
   }
+  /// Also discards the event, as query does.
   bool wait(event& mark) noexcept
     requires event_provider<Provider>
   {
-    const turn here(*this);
-    return device_.wait(mark) && (device_.discard(mark), true);
+    return this->hook()(provider_call::wait, [&] { return discard_if(this->inner().wait(mark), mark); });
   }
   static void discard(event&) noexcept
     requires event_provider<Provider>
   {}
 
-  [[nodiscard]] bool has_stream(stream_id stream) noexcept
-    requires stream_listing_provider<Provider>
-  {
-    const turn here(*this);
-    return device_.has_stream(stream);
-  }
-  [[nodiscard]] std::uint64_t position(stream_id stream) noexcept
-    requires ordering_provider<Provider>
-  {
-    const turn here(*this);
-    return device_.position(stream);
-  }
-  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) noexcept
-    requires ordering_provider<Provider>
-  {
-    const turn here(*this);
-    return device_.is_done(stream, at);
-  }
-  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) noexcept
-    requires ordering_provider<Provider>
-  {
-    const turn here(*this);
-    return device_.is_behind(stream, of, at);
-  }
-  bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept
-    requires ordering_provider<Provider>
-  {
-    const turn here(*this);
-    return device_.let_wait(stream, of, at);
-  }
-
-  /// Calls f(provider) when it is its turn.
+  /// Calls f(provider) as one of the calls that are let in one at a time.
   template <typename F>
   decltype(auto) with_device(F&& f) {
-    const turn here(*this);
-    return std::forward<F>(f)(device_);
+    return this->hook()(provider_call::acquire,
+                        [&]() -> decltype(auto) { return std::forward<F>(f)(this->inner()); });
   }
 
  private:
-  static constexpr bool one_at_a_time = !tessera::is_thread_safe<Provider>;
-  struct nothing {};
+  [[nodiscard]] bool discard_if(bool ready, event& mark) noexcept {
+    if (ready) this->inner().discard(mark);
+    return ready;
+  }
 
-  struct turn {
-    explicit turn(shared_provider& in) : of(in) {
-      if constexpr (one_at_a_time) of.mutex_.lock();
-    }
-    turn(shared_provider& in, std::try_to_lock_t) : of(in) {
-      if constexpr (one_at_a_time) mine = of.mutex_.try_lock();
-    }
-    turn(const turn&) = delete;
-    turn& operator=(const turn&) = delete;
-    ~turn() {
-      if constexpr (one_at_a_time) {
-        if (mine) of.mutex_.unlock();
-      }
-    }
-    shared_provider& of;
-    bool mine = true;
+  struct guarded_device {
+    explicit guarded_device(Provider given) : device(std::move(given)) {}
+    Provider device;
+    std::mutex mutex;
   };
+  explicit shared_provider(std::unique_ptr<guarded_device> own)
+      : base(own->device, one_at_a_time<Provider>(own->mutex)), own_(std::move(own)) {}
 
-  Provider device_;
-  [[no_unique_address]] std::conditional_t<one_at_a_time, std::mutex, nothing> mutex_;
+  std::unique_ptr<guarded_device> own_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::detail

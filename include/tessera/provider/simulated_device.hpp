@@ -12,9 +12,6 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/simulated_memory.hpp>
-#include <tessera/provider/simulated_process.hpp>
-#include <tessera/provider/simulated_ranges.hpp>
-#include <tessera/provider/simulated_streams.hpp>
 
 namespace tessera {
 
@@ -30,7 +27,7 @@ namespace tessera {
 ///     if (device.acquire(2_MiB) == nullptr) std::puts(device.last_error());
 ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> small{std::move(device)};
 ///     std::printf("%zu bytes at most\n", small.now().limit);
-class simulated_device : public simulated_streams {
+class simulated_device : public detail::simulated_streams {
  public:
   static constexpr bool map_grants_access = false;
   static constexpr bool unmap_wants_size = true;
@@ -75,7 +72,7 @@ class simulated_device : public simulated_streams {
 
   simulated_device() : simulated_device(options{}) {}
   explicit simulated_device(const options& chosen)
-      : simulated_device(chosen, std::make_shared<simulated_machine>(), 0) {}
+      : simulated_device(chosen, std::make_shared<detail::simulated_machine>(), 0) {}
   simulated_device(simulated_device&&) = default;
   simulated_device& operator=(simulated_device&&) = default;
 
@@ -174,7 +171,7 @@ class simulated_device : public simulated_streams {
   }
   /// What this process holds now.
   [[nodiscard]] holdings held() const noexcept {
-    const simulated_ranges& addresses = process_->addresses();
+    const detail::simulated_ranges& addresses = process_->addresses();
     return {process_->handles(), process_->held_bytes(),  addresses.reserved(),
             addresses.mapped(),  addresses.not_granted(), addresses.page_table_entries()};
   }
@@ -193,33 +190,34 @@ class simulated_device : public simulated_streams {
   }
 
  private:
-  simulated_device(const options& chosen, const std::shared_ptr<simulated_machine>& machine,
+  simulated_device(const options& chosen, const std::shared_ptr<detail::simulated_machine>& machine,
                    std::uint64_t now_ns)
-      : simulated_device(
-            checked(chosen, *machine), machine,
-            std::make_shared<simulated_memory>(chosen.device, budgets_of(chosen), chosen.page_granularity),
-            now_ns) {
+      : simulated_device(checked(chosen, *machine), machine,
+                         std::make_shared<detail::simulated_memory>(chosen.device, budgets_of(chosen),
+                                                                    chosen.page_granularity),
+                         now_ns) {
     machine->devices[chosen.device] = true;
   }
-  simulated_device(const options& chosen, std::shared_ptr<simulated_machine> machine,
-                   std::shared_ptr<simulated_memory> memory, std::uint64_t now_ns)
-      : simulated_streams(chosen.costs, chosen.fail_every, chosen.log_calls),
+  simulated_device(const options& chosen, std::shared_ptr<detail::simulated_machine> machine,
+                   std::shared_ptr<detail::simulated_memory> memory, std::uint64_t now_ns)
+      : detail::simulated_streams(chosen.costs, chosen.fail_every, chosen.log_calls),
         options_(chosen),
-        process_(std::make_unique<simulated_process>(std::move(machine), std::move(memory))) {
+        process_(std::make_unique<detail::simulated_process>(std::move(machine), std::move(memory))) {
     advance(now_ns);
   }
 
-  [[nodiscard]] static options checked(const options& o, const simulated_machine& machine) {
+  [[nodiscard]] static options checked(const options& o, const detail::simulated_machine& machine) {
     if (!is_power_of_two(o.granularity) || o.granularity < min_alignment || o.granularity > 1_GiB)
       fatal("simulated_device: options.granularity is a power of two from 64 B to 1 GiB");
-    if (!is_power_of_two(o.page_granularity) || o.page_granularity < simulated_ranges::least_page ||
+    if (!is_power_of_two(o.page_granularity) || o.page_granularity < detail::simulated_ranges::least_page ||
         o.page_granularity > 1_GiB)
       fatal("simulated_device: options.page_granularity is a power of two from 4 KiB to 1 GiB");
-    if (o.device >= simulated_machine::most_devices) fatal("simulated_device: options.device is below 255");
+    if (o.device >= detail::simulated_machine::most_devices)
+      fatal("simulated_device: options.device is below 255");
     if (machine.devices[o.device]) fatal("simulated_device: a machine has one device of a number");
     return o;
   }
-  [[nodiscard]] static simulated_budgets budgets_of(const options& o) noexcept {
+  [[nodiscard]] static detail::simulated_budgets budgets_of(const options& o) noexcept {
     return {o.capacity,
             o.normal_budget,
             o.huge_budget,
@@ -233,9 +231,41 @@ class simulated_device : public simulated_streams {
   }
 
   options options_;
-  std::unique_ptr<simulated_process> process_;
+  std::unique_ptr<detail::simulated_process> process_;
 };
 static_assert(ordering_provider<simulated_device> && paged_provider<simulated_device> &&
               sharing_provider<simulated_device>);
+
+/// A simulated_device that does as ACL does: what is mapped can be used at once, unmap looks at no size, and release does
+/// not wait for work.
+///
+///     tessera::caching_allocator<tessera::torch_npu<"page_size:1g">, tessera::simulated_npu> npu;
+///     npu.deallocate(npu.allocate(5_MiB));
+///     std::printf("%zu bytes used\n", npu.device().used());
+class simulated_npu : public simulated_device {
+ public:
+  static constexpr bool map_grants_access = true;
+  static constexpr bool unmap_wants_size = false;
+  static constexpr bool release_waits = false;
+
+  using simulated_device::simulated_device;
+
+  [[nodiscard]] simulated_npu another_process() const {
+    return simulated_npu(simulated_device::another_process());
+  }
+  [[nodiscard]] simulated_npu another_device(const options& chosen) const {
+    return simulated_npu(simulated_device::another_device(chosen));
+  }
+  bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
+    return simulated_device::map(p, bytes, memory, map_grants_access);
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept {
+    return simulated_device::unmap(p, bytes, !unmap_wants_size);
+  }
+
+ private:
+  explicit simulated_npu(simulated_device&& made) : simulated_device(std::move(made)) {}
+};
+static_assert(sharing_provider<simulated_npu>);
 
 }  // namespace tessera

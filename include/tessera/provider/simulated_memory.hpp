@@ -2,14 +2,22 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/provider/provider.hpp>
 #include <tessera/provider/simulated_calls.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
 /// How much there is of a simulated device's memory, in all and of each kind, in bytes.
 struct simulated_budgets {
@@ -101,4 +109,349 @@ class simulated_piece {
   page_kind kind_;
 };
 
-}  // namespace tessera
+/// The addresses of one process on a simulated device: which are reserved, and what memory there is at which.
+///
+/// Addresses only grow and are never given twice. When it ends, all memory goes back.
+///   Cost:  logarithmic in the ranges, segments and mappings; can_use() also linear in those that it looks at
+class simulated_ranges {
+ public:
+  static constexpr std::size_t alignment = 2_MiB;
+  /// What a host's page is a multiple of, as ranges are.
+  static constexpr std::size_t least_page = 4_KiB;
+
+  ///   Requires:  `first` and `room` are multiples of the alignment; their sum does not wrap
+  simulated_ranges(std::shared_ptr<simulated_memory> memory, std::uintptr_t first, std::size_t room) noexcept
+      : memory_(std::move(memory)), next_(first), room_(room) {}
+  simulated_ranges(const simulated_ranges&) = delete;
+  simulated_ranges& operator=(const simulated_ranges&) = delete;
+  ~simulated_ranges() {
+    for (const auto& [at, there] : placed_) {
+      if (there.is_segment()) memory_->give_back(there.bytes, there.kind);
+    }
+  }
+
+  [[nodiscard]] simulated_outcome acquire(std::size_t bytes, page_kind kind, std::size_t granularity) {
+    const std::size_t step = (std::max)(granularity, kind.step());
+    if (bytes == 0 || (bytes & (step - 1)) != 0)
+      return {"a segment is a multiple of the granularity and of the page's size long, and not empty"};
+    if (!has_room(bytes, step)) return {"there are no addresses left", true};
+    simulated_outcome came = memory_->take(bytes, kind);
+    if (came.broken != nullptr) return came;
+    const placed made{bytes, ((bytes - 1) >> std::countr_zero(memory_->step(kind))) + 1, kind};
+    came.given = take(bytes, step);
+    came.units = bytes >> 20;
+    placed_.emplace(came.given, made);
+    entries_ += made.entries;
+    return came;
+  }
+  [[nodiscard]] simulated_outcome release(std::uintptr_t at, std::size_t bytes) {
+    const auto found = placed_.find(at);
+    if (found == placed_.end() || !found->second.is_segment()) return {"no segment begins here"};
+    if (found->second.bytes != bytes) return {"a segment is released whole"};
+    memory_->give_back(bytes, found->second.kind);
+    entries_ -= found->second.entries;
+    placed_.erase(found);
+    return {.units = bytes >> 20};
+  }
+
+  [[nodiscard]] simulated_outcome reserve(std::size_t bytes, std::size_t to) {
+    if (bytes == 0 || bytes % least_page != 0) return {"a range is a multiple of 4 KiB long, and not empty"};
+    if (!is_power_of_two(to)) return {"an alignment is a power of two"};
+    if (!has_room(bytes, to)) return {"there are no addresses left", true};
+    const std::uintptr_t given = take(bytes, to);
+    ranges_.emplace(given, bytes);
+    reserved_ += bytes;
+    return {.given = given};
+  }
+  [[nodiscard]] simulated_outcome unreserve(std::uintptr_t at, std::size_t bytes) {
+    const auto found = ranges_.find(at);
+    if (found == ranges_.end()) return {"no range begins here"};
+    if (found->second != bytes) return {"a range is given back whole"};
+    if (is_taken(at, bytes)) return {"something is mapped in the range"};
+    reserved_ -= bytes;
+    ranges_.erase(found);
+    return {};
+  }
+
+  ///   Requires:  `handle` is not 0
+  [[nodiscard]] simulated_outcome map(std::uintptr_t at, std::size_t bytes, std::uint64_t handle,
+                                      const std::shared_ptr<simulated_piece>& memory, bool granted) {
+    if (bytes != memory->bytes()) return {"memory is mapped whole"};
+    if (at % memory->step() != 0) return {"memory is mapped at a multiple of its page's size"};
+    const auto range = around(ranges_, at);
+    if (range == ranges_.end() || at - range->first >= range->second)
+      return {"the addresses are not reserved"};
+    if (bytes > range->second - (at - range->first)) return {"memory is mapped within one range"};
+    if (is_taken(at, bytes)) return {"something is mapped here already"};
+    const placed made{bytes, bytes / memory->step(), {}, handle, granted, memory};
+    placed_.emplace(at, made);
+    mapped_ += bytes;
+    if (!granted) not_granted_ += bytes;
+    entries_ += made.entries;
+    return {.units = made.entries};
+  }
+  [[nodiscard]] simulated_outcome grant(std::uintptr_t at, std::size_t bytes) noexcept {
+    const auto found = placed_.find(at);
+    if (found == placed_.end() || found->second.is_segment()) return {"nothing that was mapped begins here"};
+    placed& there = found->second;
+    if (there.bytes != bytes) return {"access is granted to what one map put there, whole"};
+    if (!there.granted) not_granted_ -= bytes;
+    there.granted = true;
+    return {.units = there.entries};
+  }
+  /// Sets `handle` to what named the memory when it was mapped.
+  [[nodiscard]] simulated_outcome unmap(std::uintptr_t at, std::size_t bytes, bool any_size,
+                                        std::uint64_t& handle) {
+    const auto found = placed_.find(at);
+    if (found == placed_.end() || found->second.is_segment()) return {"nothing that was mapped begins here"};
+    const placed& there = found->second;
+    if (there.bytes != bytes && !any_size) return {"what one map put there is unmapped whole, and alone"};
+    const simulated_outcome came{.units = there.entries};
+    handle = there.handle;
+    mapped_ -= there.bytes;
+    if (!there.granted) not_granted_ -= there.bytes;
+    entries_ -= there.entries;
+    placed_.erase(found);
+    return came;
+  }
+
+  /// Whether the device may use all these addresses: of one segment, or mapped with access.
+  [[nodiscard]] bool can_use(std::uintptr_t at, std::size_t bytes) const noexcept {
+    auto m = around(placed_, at);
+    while (m != placed_.end() && m->second.granted && at - m->first < m->second.bytes) {
+      const std::size_t here = m->second.bytes - (at - m->first);
+      if (bytes <= here) return true;
+      if (m->second.is_segment()) return false;  // another one may begin here
+      at += here;
+      bytes -= here;
+      ++m;
+    }
+    return false;
+  }
+
+  [[nodiscard]] std::size_t reserved() const noexcept { return reserved_; }
+  [[nodiscard]] std::size_t mapped() const noexcept { return mapped_; }
+  [[nodiscard]] std::size_t not_granted() const noexcept { return not_granted_; }
+  [[nodiscard]] std::size_t page_table_entries() const noexcept { return entries_; }
+
+ private:
+  /// Memory at addresses: a segment, or what one map put there.
+  struct placed {
+    std::size_t bytes;
+    std::size_t entries;
+    page_kind kind;            // of a segment
+    std::uint64_t handle = 0;  // of what was mapped
+    bool granted = true;
+    std::shared_ptr<simulated_piece> memory{};
+
+    [[nodiscard]] bool is_segment() const noexcept { return handle == 0; }
+  };
+
+  [[nodiscard]] std::size_t gap(std::size_t to) const noexcept { return (0 - next_) & (to - 1); }
+  [[nodiscard]] bool has_room(std::size_t bytes, std::size_t to) const noexcept {
+    const std::size_t skipped = gap(to);
+    return skipped <= room_ && bytes <= room_ - skipped;
+  }
+  /// Gives addresses that begin at a multiple of 2 MiB and of `to`, a power of two.
+  ///   Requires:  has_room()
+  [[nodiscard]] std::uintptr_t take(std::size_t bytes, std::size_t to) noexcept {
+    const std::uintptr_t given = next_ + gap(to);
+    const std::size_t taken = gap(to) + align_up(bytes, alignment);
+    next_ += taken;
+    room_ -= taken;
+    return given;
+  }
+  /// The last entry that begins at `at` or below, or end().
+  template <typename Map>
+  [[nodiscard]] static auto around(Map& map, std::uintptr_t at) noexcept -> decltype(map.begin()) {
+    const auto above = map.upper_bound(at);
+    return above == map.begin() ? map.end() : std::prev(above);
+  }
+  [[nodiscard]] bool is_taken(std::uintptr_t at, std::size_t bytes) const noexcept {
+    const auto last = around(placed_, at + bytes - 1);
+    return last != placed_.end() && (last->first >= at || at - last->first < last->second.bytes);
+  }
+
+  std::shared_ptr<simulated_memory> memory_;
+  std::uintptr_t next_;
+  std::size_t room_;  // addresses left
+  std::map<std::uintptr_t, std::size_t> ranges_;
+  std::map<std::uintptr_t, placed> placed_;
+  std::size_t reserved_ = 0;
+  std::size_t mapped_ = 0;
+  std::size_t not_granted_ = 0;
+  std::size_t entries_ = 0;
+};
+
+class simulated_process;
+
+/// What the processes of a simulated machine know of each other.
+struct simulated_machine {
+  static constexpr std::size_t most_devices = 255;
+  /// How many processes may be listed for one export.
+  ///   Source:  aclrtMemSetPidToShareableHandle takes at most 65,535
+  static constexpr std::size_t most_listed = 65'535;
+
+  std::array<bool, most_devices> devices{};   ///< whether there is one of a number
+  std::vector<simulated_process*> processes;  ///< by number, from 1; null where one has ended
+};
+
+/// A process on one device of a simulated machine: its addresses, and its handles of physical memory. When it ends it lets
+/// go of all that it holds, as when it is killed.
+///   Source:  of the rules of sharing: CANN's acl.rt.mem_export_to_shareable_handle, by which memory is exported once, and
+///            imported by other processes alone, before the exporter destroys it
+class simulated_process {
+ public:
+  simulated_process(std::shared_ptr<simulated_machine> machine, std::shared_ptr<simulated_memory> memory)
+      : machine_(std::move(machine)),
+        memory_(std::move(memory)),
+        number_(next_number()),
+        addresses_(memory_, first_of_device() + first_of_process(), most_addresses - first_of_process()) {
+    machine_->processes.push_back(this);
+  }
+  simulated_process(const simulated_process&) = delete;
+  simulated_process& operator=(const simulated_process&) = delete;
+  ~simulated_process() { machine_->processes[static_cast<std::size_t>(number_ - 1)] = nullptr; }
+
+  [[nodiscard]] simulated_outcome create(std::size_t bytes, page_kind kind, std::uint64_t& handle) {
+    if (bytes == 0 || bytes % memory_->step(kind) != 0)
+      return {"memory is a multiple of its page's size long, and not empty"};
+    simulated_outcome came = memory_->take(bytes, kind);
+    if (came.broken != nullptr) return came;
+    handle = hold({.memory = std::make_shared<simulated_piece>(memory_, bytes, kind)});
+    came.units = bytes >> 20;
+    return came;
+  }
+  [[nodiscard]] simulated_outcome destroy(std::uint64_t handle) {
+    const auto found = handles_.find(handle);
+    if (found == handles_.end()) return no_handle;
+    held_bytes_ -= found->second.memory->bytes();
+    handles_.erase(found);
+    return {};
+  }
+  [[nodiscard]] simulated_outcome map(std::uintptr_t at, std::size_t bytes, std::uint64_t handle,
+                                      bool granted) {
+    const auto found = handles_.find(handle);
+    if (found == handles_.end()) return no_handle;
+    held& m = found->second;
+    if (m.mapped) return {"memory is mapped in one place at a time"};
+    const simulated_outcome came = addresses_.map(at, bytes, handle, m.memory, granted);
+    m.mapped = came.broken == nullptr;
+    return came;
+  }
+  [[nodiscard]] simulated_outcome unmap(std::uintptr_t at, std::size_t bytes, bool any_size) {
+    std::uint64_t handle = 0;
+    const simulated_outcome came = addresses_.unmap(at, bytes, any_size, handle);
+    const auto found = handles_.find(handle);  // it is gone where the memory was destroyed meanwhile
+    if (found != handles_.end()) found->second.mapped = false;
+    return came;
+  }
+
+  [[nodiscard]] simulated_outcome export_memory(std::uint64_t handle, importers who) {
+    const auto found = handles_.find(handle);
+    if (found == handles_.end()) return no_handle;
+    held& m = found->second;
+    if (m.imported) return {"memory is exported where it was created"};
+    if (m.exported) return {"memory is exported once"};
+    m.exported = true;
+    m.who = who;
+    return {};
+  }
+  /// Lists a process as an importer of what this one, and no other, exported.
+  [[nodiscard]] simulated_outcome allow(std::int32_t exporter, std::uint64_t handle, std::int32_t importer) {
+    const auto found = handles_.find(handle);
+    if (exporter != number_ || found == handles_.end() || !found->second.exported) return not_exported;
+    if (found->second.who == importers::any) return {"every process may import this"};
+    if (importer <= 0) return {"the number of a process is above 0"};
+    auto& listed = found->second.listed;
+    const auto at = std::lower_bound(listed.begin(), listed.end(), importer);
+    if (at != listed.end() && *at == importer) return {};
+    if (listed.size() == simulated_machine::most_listed) return {"65535 processes are listed already"};
+    listed.insert(at, importer);
+    return {};
+  }
+  /// Sets `handle` to memory that the process `exporter` exported under its own handle `theirs`.
+  [[nodiscard]] simulated_outcome import_memory(std::int32_t exporter, std::uint64_t theirs,
+                                                std::uint64_t& handle) {
+    if (exporter == number_) return {"what a process exported it does not import"};
+    const held* const m = exported_by(exporter, theirs);
+    if (m == nullptr) return not_exported;
+    if (m->who == importers::listed && !std::binary_search(m->listed.begin(), m->listed.end(), number_))
+      return {"this process is not allowed to import this"};
+    if (m->memory->device() != memory_->device() && !peers_[m->memory->device()])
+      return {"the memory is on another device, to which this one has no peer access"};
+    handle = hold({.memory = m->memory, .imported = true});
+    return {};
+  }
+  [[nodiscard]] simulated_outcome enable_peer_access(unsigned device) {
+    if (device == memory_->device()) return {"a device is no peer of itself"};
+    if (!has_device(device)) return {"there is no such device on this machine"};
+    peers_[device] = true;
+    return {};
+  }
+
+  [[nodiscard]] bool has_device(unsigned device) const noexcept {
+    return device < simulated_machine::most_devices && machine_->devices[device];
+  }
+  [[nodiscard]] const std::shared_ptr<simulated_machine>& machine() const noexcept { return machine_; }
+  [[nodiscard]] const std::shared_ptr<simulated_memory>& memory() const noexcept { return memory_; }
+  [[nodiscard]] std::int32_t number() const noexcept { return number_; }
+  [[nodiscard]] simulated_ranges& addresses() noexcept { return addresses_; }
+  [[nodiscard]] const simulated_ranges& addresses() const noexcept { return addresses_; }
+  [[nodiscard]] std::size_t handles() const noexcept { return handles_.size(); }
+  [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_; }
+
+ private:
+  /// What a handle names.
+  struct held {
+    std::shared_ptr<simulated_piece> memory;
+    bool imported = false;
+    bool mapped = false;
+    bool exported = false;
+    importers who = importers::listed;
+    std::vector<std::int32_t> listed{};  // ascending
+  };
+
+  static constexpr simulated_outcome no_handle{.broken = "no memory has this handle here"};
+  static constexpr simulated_outcome not_exported{.broken =
+                                                      "nothing is exported under this name, or not any more"};
+  /// Far above the addresses that a process of today can have.
+  static constexpr std::uintptr_t device_span = std::uintptr_t{1} << 56;
+  /// The last of them are never given, so that no end wraps.
+  static constexpr std::size_t most_addresses = device_span - simulated_ranges::alignment;
+
+  [[nodiscard]] std::int32_t next_number() const noexcept {
+    return static_cast<std::int32_t>(machine_->processes.size() + 1);
+  }
+  [[nodiscard]] const held* exported_by(std::int32_t process, std::uint64_t handle) const noexcept {
+    const auto& all = machine_->processes;
+    if (process <= 0 || process > static_cast<std::int32_t>(all.size())) return nullptr;
+    const simulated_process* const other = all[static_cast<std::size_t>(process - 1)];
+    if (other == nullptr) return nullptr;
+    const auto found = other->handles_.find(handle);
+    return found != other->handles_.end() && found->second.exported ? &found->second : nullptr;
+  }
+  [[nodiscard]] std::uintptr_t first_of_device() const noexcept {
+    return (std::uintptr_t{memory_->device()} + 1) * device_span;
+  }
+  /// Each of a thousand processes begins elsewhere, so that what only looks like an address of its own is found out.
+  [[nodiscard]] std::size_t first_of_process() const noexcept {
+    return static_cast<std::size_t>((number_ - 1) % 1024) << 40;
+  }
+  [[nodiscard]] std::uint64_t hold(held m) {
+    held_bytes_ += m.memory->bytes();
+    handles_.emplace(++last_handle_, std::move(m));
+    return last_handle_;
+  }
+
+  std::shared_ptr<simulated_machine> machine_;
+  std::shared_ptr<simulated_memory> memory_;
+  std::int32_t number_;
+  simulated_ranges addresses_;
+  std::map<std::uint64_t, held> handles_;
+  std::uint64_t last_handle_ = 0;
+  std::size_t held_bytes_ = 0;
+  std::array<bool, simulated_machine::most_devices> peers_{};  // those that this device has access to
+};
+
+}  // namespace tessera::detail

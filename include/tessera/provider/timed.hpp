@@ -3,24 +3,21 @@
 
 #include <array>
 #include <chrono>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
 
-/// How long calls took, in microseconds.
+/// Durations of calls, in microseconds.
 struct call_time {
   std::uint64_t count = 0;
   std::uint64_t total = 0;
   std::uint64_t max = 0;
-  std::uint64_t min = 0;  ///< 0 where there was none
+  std::uint64_t min = 0;  ///< 0 without a call
 
   [[nodiscard]] constexpr double average() const noexcept {
     return count > 0 ? static_cast<double>(total) / static_cast<double>(count) : 0.0;
@@ -34,143 +31,76 @@ struct call_time {
   bool operator==(const call_time&) const = default;
 };
 
-/// The times of a provider's calls that worked, of each kind. Several threads may use it.
-///   Source:  those of acquire and release are PyTorch's host_alloc_time and host_free_time
+/// Collects the durations of a provider's successful calls, for each call that may take long. Thread-safe.
+///   Source:  acquire and release are PyTorch's host_alloc_time and host_free_time
 class call_times {
  public:
-  enum class call : unsigned char {
-    acquire,
-    release,
-    reserve,
-    unreserve,
-    create,
-    destroy,
-    map,
-    grant,
-    unmap,
-    record,
-    wait,
-    synchronize
-  };
-  static constexpr std::array<const char*, 12> names{"acquire", "release", "reserve", "unreserve",
-                                                     "create",  "destroy", "map",     "grant",
-                                                     "unmap",   "record",  "wait",    "synchronize"};
+  static constexpr std::size_t count = static_cast<std::size_t>(provider_call::synchronize) + 1;
 
-  [[nodiscard]] call_time of(call what) const noexcept {
+  [[nodiscard]] call_time of(provider_call call) const noexcept {
     const std::lock_guard lock(mutex_);
-    return times_[static_cast<std::size_t>(what)];
+    return times_[static_cast<std::size_t>(call)];
   }
-  [[nodiscard]] call_time acquire() const noexcept { return of(call::acquire); }
-  [[nodiscard]] call_time release() const noexcept { return of(call::release); }
+  [[nodiscard]] call_time acquire() const noexcept { return of(provider_call::acquire); }
+  [[nodiscard]] call_time release() const noexcept { return of(provider_call::release); }
   void reset() noexcept {
     const std::lock_guard lock(mutex_);
     times_ = {};
   }
-  void add(call what, std::uint64_t microseconds) noexcept {
+  ///   Requires:  may_take_long(call)
+  void add(provider_call call, std::uint64_t microseconds) noexcept {
     const std::lock_guard lock(mutex_);
-    times_[static_cast<std::size_t>(what)].add(microseconds);
+    times_[static_cast<std::size_t>(call)].add(microseconds);
   }
 
  private:
   mutable std::mutex mutex_;
-  std::array<call_time, names.size()> times_{};
+  std::array<call_time, count> times_{};
 };
 
-/// A provider whose calls that may take long are timed where they work; a query, which never waits, is not.
+namespace detail {
+
+/// The hook of `timed`.
+template <typename Clock>
+class measure_calls {
+ public:
+  static constexpr bool is_thread_safe = true;
+
+  explicit measure_calls(call_times& times) noexcept : times_(&times) {}
+
+  template <typename F>
+  auto operator()(provider_call call, F f) noexcept {
+    if (!may_take_long(call)) return f();
+    const auto start = Clock::now();
+    const auto result = f();
+    if (result) {
+      const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
+      times_->add(call, static_cast<std::uint64_t>(elapsed.count()));
+    }
+    return result;
+  }
+
+ private:
+  call_times* times_;
+};
+
+}  // namespace detail
+
+/// Measures how long a provider's successful calls take.
 ///
 ///     tessera::simulated_device device;
 ///     tessera::call_times times;
 ///     using timed = tessera::timed<tessera::simulated_device>;
-///     tessera::caching_allocator<tessera::pytorch<>, timed> watched{timed(device, times)};
-///     watched.deallocate(watched.allocate(5_MiB));
+///     tessera::caching_allocator<tessera::pytorch<>, timed> pool_over_timed{timed(device, times)};
+///     pool_over_timed.deallocate(pool_over_timed.allocate(5_MiB));
 ///     std::printf("a segment took %.1f us\n", times.acquire().average());
 ///
 ///   Requires:  the provider and the times outlive it
-template <typename Device, typename Clock = std::chrono::steady_clock>
-class timed : public forwarding<Device> {
-  using call = call_times::call;
-
+template <device_provider Device, typename Clock = std::chrono::steady_clock>
+class timed : public provider_adaptor<Device, detail::measure_calls<Clock>> {
  public:
-  using typename forwarding<Device>::event;
-  using typename forwarding<Device>::physical;
-  static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
-
-  timed(Device& to, call_times& times) noexcept : forwarding<Device>(to), times_(&times) {}
-
-  template <std::same_as<page_kind>... Kind>
-    requires requires(Device& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); }
-  [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
-    return time(call::acquire, [&] { return this->to().acquire(bytes, kind...); });
-  }
-  bool release(void* p, std::size_t bytes) noexcept {
-    return time(call::release, [&] { return this->to().release(p, bytes); });
-  }
-
-  bool record(stream_id stream, event& mark) noexcept
-    requires requires(Device& d) { d.record(stream, mark); }
-  {
-    return time(call::record, [&] { return this->to().record(stream, mark); });
-  }
-  bool wait(event& mark) noexcept
-    requires requires(Device& d) { d.wait(mark); }
-  {
-    return time(call::wait, [&] { return this->to().wait(mark); });
-  }
-
-  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept
-    requires requires(Device& d) { d.reserve(bytes, to); }
-  {
-    return time(call::reserve, [&] { return this->to().reserve(bytes, to); });
-  }
-  bool unreserve(void* p, std::size_t bytes) noexcept
-    requires requires(Device& d) { d.unreserve(p, bytes); }
-  {
-    return time(call::unreserve, [&] { return this->to().unreserve(p, bytes); });
-  }
-  bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept
-    requires requires(Device& d) { d.create(bytes, kind, memory); }
-  {
-    return time(call::create, [&] { return this->to().create(bytes, kind, memory); });
-  }
-  bool destroy(const physical& memory) noexcept
-    requires requires(Device& d) { d.destroy(memory); }
-  {
-    return time(call::destroy, [&] { return this->to().destroy(memory); });
-  }
-  bool map(void* p, std::size_t bytes, const physical& memory) noexcept
-    requires requires(Device& d) { d.map(p, bytes, memory); }
-  {
-    return time(call::map, [&] { return this->to().map(p, bytes, memory); });
-  }
-  bool grant(void* p, std::size_t bytes) noexcept
-    requires requires(Device& d) { d.grant(p, bytes); }
-  {
-    return time(call::grant, [&] { return this->to().grant(p, bytes); });
-  }
-  bool unmap(void* p, std::size_t bytes) noexcept
-    requires requires(Device& d) { d.unmap(p, bytes); }
-  {
-    return time(call::unmap, [&] { return this->to().unmap(p, bytes); });
-  }
-  bool synchronize(stream_id stream) noexcept
-    requires requires(Device& d) { d.synchronize(stream); }
-  {
-    return time(call::synchronize, [&] { return this->to().synchronize(stream); });
-  }
-
- private:
-  template <typename F>
-  [[nodiscard]] auto time(call what, F f) noexcept {
-    const auto start = Clock::now();
-    const auto worked = f();
-    if (worked) {
-      const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
-      times_->add(what, static_cast<std::uint64_t>(took.count()));
-    }
-    return worked;
-  }
-
-  call_times* times_;
+  timed(Device& device, call_times& times) noexcept
+      : provider_adaptor<Device, detail::measure_calls<Clock>>(device, detail::measure_calls<Clock>(times)) {}
 };
 
 }  // namespace tessera

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -137,10 +137,10 @@ class gated_device {
 };
 
 /// Refers to one; what the allocators take.
-class gated_ref : public tessera::forwarding<gated_device> {
+class gated_ref : public tessera::provider_adaptor<gated_device> {
  public:
   static constexpr bool is_thread_safe = true;
-  using forwarding::forwarding;
+  using provider_adaptor::provider_adaptor;
 };
 static_assert(tessera::event_provider<gated_ref> && tessera::is_thread_safe<gated_ref>);
 static_assert(tessera::virtual_memory_provider<gated_ref>);

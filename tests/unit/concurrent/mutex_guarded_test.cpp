@@ -36,27 +36,31 @@ class noting : public provider_ref<simulated_device> {
  public:
   noting(simulated_device& to, asked& in) noexcept : provider_ref(to), in_(&in) {}
 
-  void* acquire(std::size_t bytes) noexcept { return in_->note("acquire"), to().acquire(bytes); }
-  bool release(void* p, std::size_t bytes) noexcept { return in_->note("release"), to().release(p, bytes); }
-  bool wait(event& mark) noexcept { return in_->note("wait"), to().wait(mark); }
+  void* acquire(std::size_t bytes) noexcept { return in_->note("acquire"), inner().acquire(bytes); }
+  bool release(void* p, std::size_t bytes) noexcept {
+    return in_->note("release"), inner().release(p, bytes);
+  }
+  bool wait(event& mark) noexcept { return in_->note("wait"), inner().wait(mark); }
   void* reserve(std::size_t bytes, std::size_t to_multiple) noexcept {
-    return in_->note("reserve"), to().reserve(bytes, to_multiple);
+    return in_->note("reserve"), inner().reserve(bytes, to_multiple);
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
-    return in_->note("unreserve"), to().unreserve(p, bytes);
+    return in_->note("unreserve"), inner().unreserve(p, bytes);
   }
   bool create(std::size_t bytes, page_kind kind, simulated_device::physical& made) noexcept {
-    return in_->note("create"), to().create(bytes, kind, made);
+    return in_->note("create"), inner().create(bytes, kind, made);
   }
   bool destroy(const simulated_device::physical& leaving) noexcept {
-    return in_->note("destroy"), to().destroy(leaving);
+    return in_->note("destroy"), inner().destroy(leaving);
   }
   bool map(void* p, std::size_t bytes, const simulated_device::physical& made) noexcept {
-    return in_->note("map"), to().map(p, bytes, made);
+    return in_->note("map"), inner().map(p, bytes, made);
   }
-  bool grant(void* p, std::size_t bytes) noexcept { return in_->note("grant"), to().grant(p, bytes); }
-  bool unmap(void* p, std::size_t bytes) noexcept { return in_->note("unmap"), to().unmap(p, bytes); }
-  bool synchronize(stream_id stream) noexcept { return in_->note("synchronize"), to().synchronize(stream); }
+  bool grant(void* p, std::size_t bytes) noexcept { return in_->note("grant"), inner().grant(p, bytes); }
+  bool unmap(void* p, std::size_t bytes) noexcept { return in_->note("unmap"), inner().unmap(p, bytes); }
+  bool synchronize(stream_id stream) noexcept {
+    return in_->note("synchronize"), inner().synchronize(stream);
+  }
 
  private:
   asked* in_;

@@ -15,7 +15,7 @@
 
 #include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/config/grammar.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -204,8 +204,8 @@ TEST(pinned_host, maps_pages_and_reserves_nothing_where_segments_are_expandable)
   pool.deallocate(p);
 }
 
-struct without_ranges : forwarding<host_pinned> {
-  using forwarding::forwarding;
+struct without_ranges : provider_adaptor<host_pinned> {
+  using provider_adaptor::provider_adaptor;
   static constexpr bool is_thread_safe = true;
   void* reserve(std::size_t, std::size_t) noexcept = delete;
 };

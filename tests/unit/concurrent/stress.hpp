@@ -66,7 +66,7 @@ void run_threads_and_give_back(Ref shared, int threads, int rounds, std::size_t 
     EXPECT_EQ(pool.now().live, 0u);
     EXPECT_EQ(pool.now().reserved, 0u);
   }
-  EXPECT_EQ(outstanding(shared.to()), 0u);
+  EXPECT_EQ(outstanding(shared.inner()), 0u);
 }
 
 /// Each thread has its stream write into blocks that it frees at once, or that it gives to the next thread, whose stream

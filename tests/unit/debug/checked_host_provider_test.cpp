@@ -19,7 +19,6 @@
 #include <tessera/debug/checked_provider.hpp>
 #include <tessera/law/host_visible.hpp>
 #include <tessera/law/provider.hpp>
-#include <tessera/law/work.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
@@ -50,7 +49,7 @@ struct liar : host_pinned {
   explicit liar(lie tell = lie::none)
       : host_pinned(options{.capacity = 64_MiB, .pin = pinning::never}), told(tell) {}
   lie told;
-  host_descriptor shared{};  // the memory that all segments share
+  detail::host_descriptor shared{};  // the memory that all segments share
 
   static void* at(void* p, std::size_t offset) { return static_cast<char*>(p) + offset; }
 
@@ -59,7 +58,7 @@ struct liar : host_pinned {
     if (given == nullptr) return nullptr;
     if (told == lie::segment_is_short) (void)::mprotect(at(given, bytes / 2), bytes / 2, PROT_NONE);
     if (told == lie::segments_share_memory && kind == normal_pages) {
-      if (!shared) (void)host_make_file(32_MiB, kind, shared);
+      if (!shared) (void)detail::host_make_file(32_MiB, kind, shared);
       (void)::mmap(given, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, shared.get(), 0);
     }
     return given;
@@ -122,7 +121,7 @@ void misuse(lie told) {
   use<stitched>(device);
   checked::event mark{};
   const auto work = [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
-  device.to().submit({}, work);
+  device.inner().submit({}, work);
   (void)device.record({}, mark);
   if (told == lie::synchronize_returns_early) (void)device.synchronize({});
   if (told != lie::wait_returns_early) (void)device.query(mark);
@@ -161,8 +160,8 @@ TEST(checked_host_provider, an_honest_host_hears_no_word) {
   EXPECT_STREQ(broken_law(lie::none), nullptr);
   liar device;
   checked over{std::move(device)};
-  EXPECT_STREQ(broken_law(over, over.to()), nullptr);
-  EXPECT_STREQ(law::provider(over).broken, nullptr) << over.to().last_error();
+  EXPECT_STREQ(broken_law(over, over.inner()), nullptr);
+  EXPECT_STREQ(law::provider(over).broken, nullptr) << over.inner().last_error();
   misuse(lie::none);
 }
 
@@ -180,7 +179,7 @@ TYPED_TEST(checked_host, hears_no_word) {
   using device = checked_provider<host_pinned>;
   caching_allocator<TypeParam, device> pool{
       device(host_pinned({.capacity = 400_MiB, .pin = host_pinned::pinning::never}))};
-  const stream_id side = pool.device().to().create_stream();
+  const stream_id side = pool.device().inner().create_stream();
   ASSERT_EQ(misbehaviour(pool, plan{7, 3'000, 4_MiB, 60, 97}, {stream_id{0}, side}), "");
 }
 
@@ -197,10 +196,10 @@ TEST(checked_host_provider, serves_threads) {
 
 TEST(checked_host_provider, lets_a_stream_wait_for_one_that_has_ended) {
   checked device{liar()};
-  const stream_id ended = device.to().create_stream();
-  device.to().submit(ended, [] {});
+  const stream_id ended = device.inner().create_stream();
+  device.inner().submit(ended, [] {});
   const std::uint64_t position = device.position(ended);
-  ASSERT_TRUE(device.to().destroy_stream(ended));
+  ASSERT_TRUE(device.inner().destroy_stream(ended));
   EXPECT_TRUE(device.let_wait({}, ended, position));
 }
 
@@ -213,7 +212,7 @@ TEST(checked_host_provider, hears_no_word_where_threads_share_it) {
   std::atomic<int> rounds{0};
   const auto work = [&] {
     const std::size_t bytes = device.step(normal_pages);
-    const stream_id own = device.to().create_stream();
+    const stream_id own = device.inner().create_stream();
     for (int i = 0; i < 150; ++i) {
       checked::physical memory{};
       void* const range = device.reserve(2 * bytes, bytes);
@@ -222,7 +221,7 @@ TEST(checked_host_provider, hears_no_word_where_threads_share_it) {
       const bool mine = device.register_memory(users.data(), users.size());
       void* const segment = device.acquire(device.granularity());
       checked::event mark{};
-      device.to().submit(own, [] {});
+      device.inner().submit(own, [] {});
       const stream_id other{latest.exchange(own.handle)};
       const bool in_order = device.let_wait(own, other, device.position(other)) && device.record(own, mark);
       (void)device.query(mark);
@@ -231,7 +230,7 @@ TEST(checked_host_provider, hears_no_word_where_threads_share_it) {
       EXPECT_TRUE(!mine || device.unregister_memory(users.data()));
       EXPECT_TRUE(device.unmap(range, bytes) && device.destroy(memory) && device.unreserve(range, 2 * bytes));
     }
-    EXPECT_TRUE(device.synchronize(own) && device.to().destroy_stream(own));
+    EXPECT_TRUE(device.synchronize(own) && device.inner().destroy_stream(own));
   };
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) threads.emplace_back(work);

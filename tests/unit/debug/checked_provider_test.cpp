@@ -17,7 +17,6 @@
 #include <tessera/debug/checked_provider.hpp>
 #include <tessera/law/host_visible.hpp>
 #include <tessera/law/provider.hpp>
-#include <tessera/law/work.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -216,7 +215,7 @@ void allocate(checked& device) {
     const stream_id one{1}, two{2};
     std::vector<void*> held;
     for (int i = 0; i < 6; ++i) {
-      device.to().submit(one, 1'000'000), device.to().submit(two, 50'000'000);
+      device.inner().submit(one, 1'000'000), device.inner().submit(two, 50'000'000);
       for (const std::size_t bytes : {std::size_t{512}, 3_MiB, 12_MiB}) {
         held.push_back(pool.try_allocate(bytes, i % 2 == 0 ? one : two));
         if (held.back() != nullptr) (void)pool.record_stream(held.back(), i % 3 == 0 ? two : one);
@@ -244,7 +243,7 @@ void call_carelessly(checked& device) {
   if (void* const segment = device.acquire(step)) (void)device.release(segment, step);
   (void)device.create(2 * step, normal_pages, one);
   (void)device.create(step, normal_pages, two);
-  switch (device.to().told) {
+  switch (device.inner().told) {
     case lie::range_that_was_not_there_goes: (void)device.unreserve(behind(range, step), step); break;
     case lie::unknown_memory_goes: (void)device.destroy(checked::physical{77}); break;
     case lie::unknown_memory_is_mapped: (void)device.map(range, step, checked::physical{77}); break;
@@ -268,12 +267,12 @@ void call_carelessly(checked& device) {
   (void)device.unreserve(range, 8 * step);
 
   checked::event early{}, late{};
-  device.to().submit({}, 1'000'000);
+  device.inner().submit({}, 1'000'000);
   (void)device.record({}, early), (void)device.record({}, late);
   (void)device.query(late), (void)device.query(early);
   (void)device.wait(late), (void)device.query(late), (void)device.query(early), (void)device.query(late);
   (void)device.is_done({}, 0), (void)device.is_behind({}, {}, 1);
-  device.to().submit({}, 1'000'000);
+  device.inner().submit({}, 1'000'000);
   (void)device.let_wait(stream_id{1}, {}, device.position({}));
   (void)device.synchronize({});
   (void)device.capacity(), (void)device.granularity(), (void)device.available();
@@ -403,7 +402,7 @@ TEST(checked_provider, draws_no_conclusions_from_what_is_seen_late) {
       ASSERT_TRUE(device.record({}, early) && device.record({}, late));
       (void)device.query(late), (void)device.query(early), (void)device.query(late);
     }
-    EXPECT_EQ(device.to().calls().query, 9u);
+    EXPECT_EQ(device.inner().calls().query, 9u);
   }
 }
 
@@ -446,7 +445,7 @@ struct checked_slow_device : testing::Test {
   void* const range = slow_device::at(0);
   void* const users = slow_device::at(2_GiB);
 
-  void meanwhile(std::function<void()> others) { device.to().meanwhile = std::move(others); }
+  void meanwhile(std::function<void()> others) { device.inner().meanwhile = std::move(others); }
   void reserve() { ASSERT_EQ(device.reserve(4_MiB, 2_MiB), range); }
   void create() { ASSERT_TRUE(device.create(4_MiB, normal_pages, memory)); }
   void map() { ASSERT_TRUE(device.map(range, 4_MiB, memory)); }
@@ -503,7 +502,7 @@ TEST_F(checked_slow_device_death_test, may_register_anew_before_unregister_comes
   again(), meanwhile(again);
   EXPECT_TRUE(device.unregister_memory(users));
   EXPECT_DEATH(again(), "register_memory took what is registered");
-  device.to().refuses = true;
+  device.inner().refuses = true;
   EXPECT_FALSE(device.unregister_memory(users));
   EXPECT_DEATH(again(), "register_memory took what is registered");
   EXPECT_TRUE(device.unregister_memory(users));
@@ -512,8 +511,8 @@ TEST_F(checked_slow_device_death_test, may_register_anew_before_unregister_comes
 
 TEST_F(checked_slow_device_death_test, gives_to_nobody_what_it_says_it_kept) {
   const auto keep = [this](std::function<void()> others) {
-    device.to().refuses = true;
-    meanwhile([this, others] { device.to().refuses = false, others(), device.to().refuses = true; });
+    device.inner().refuses = true;
+    meanwhile([this, others] { device.inner().refuses = false, others(), device.inner().refuses = true; });
   };
   const char* const words = "what was not taken back was given once more";
   void* const segment = device.acquire(4_MiB);

@@ -22,7 +22,7 @@
 #include <tessera/interop/typed_allocator.hpp>
 #include <tessera/interop/unique_block.hpp>
 #include <tessera/law/provider.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
@@ -49,7 +49,8 @@ TEST(guarded_host_pinned, gives_blocks_at_the_end_of_pages_of_their_own_filled_w
        {std::size_t{1}, std::size_t{64}, std::size_t{1000}, 4_KiB, 4_KiB + 1, 1_MiB}) {
     auto* const p = bytes_of(pool.allocate(bytes));
     EXPECT_EQ((reinterpret_cast<std::uintptr_t>(p) + align_up(bytes, min_alignment)) % 4_KiB, 0u) << bytes;
-    EXPECT_TRUE(std::all_of(p, p + bytes, [](unsigned char b) { return b == guard_book::fresh; })) << bytes;
+    EXPECT_TRUE(std::all_of(p, p + bytes, [](unsigned char b) { return b == detail::guard_shadow::fresh; }))
+        << bytes;
     std::fill(p, p + bytes, static_cast<unsigned char>(7));
     pool.deallocate(p, bytes);
   }
@@ -145,7 +146,7 @@ TEST(guarded_host_pinned, gives_and_takes_handles) {
   pool_type pool(host_memory());
   const handle h = pool.allocate_by_handle(1000);
   (void)pool.record_stream(h, stream_id{});
-  EXPECT_EQ(bytes_of(h.data())[999], guard_book::fresh);
+  EXPECT_EQ(bytes_of(h.data())[999], detail::guard_shadow::fresh);
   pool.deallocate(h);
   pool.trim();
   EXPECT_EQ(pool.now().reserved, 0u);
@@ -193,8 +194,8 @@ TEST(guarded_host_pinned, stands_before_each_of_several_devices) {
 TEST(guarded_host_pinned, is_a_provider_that_keeps_to_the_law) {
   host_pinned device = host_memory();
   {
-    guard_memory<host_pinned> memory(device, {});
-    guard_pages<host_pinned> pages(memory);
+    detail::guard_memory<host_pinned> memory(device, {});
+    detail::guard_pages<host_pinned> pages(memory);
     EXPECT_STREQ(law::provider(pages).broken, nullptr);
     EXPECT_FALSE(pages.release(&device, 64));
     void* const p = pages.acquire(64);
@@ -227,23 +228,23 @@ TEST(guarded_host_pinned, threads_free_each_other_s_blocks) {
 }
 
 /// Every k-th call fails that can.
-class failing : public forwarding<host_pinned> {
+class failing : public provider_adaptor<host_pinned> {
  public:
-  using forwarding<host_pinned>::forwarding;
+  using provider_adaptor<host_pinned>::provider_adaptor;
   static inline std::size_t every = 0, calls = 0, failed = 0;
 
   void* reserve(std::size_t bytes, std::size_t at) noexcept {
-    return fails() ? nullptr : to().reserve(bytes, at);
+    return fails() ? nullptr : inner().reserve(bytes, at);
   }
-  bool unreserve(void* p, std::size_t bytes) noexcept { return !fails() && to().unreserve(p, bytes); }
+  bool unreserve(void* p, std::size_t bytes) noexcept { return !fails() && inner().unreserve(p, bytes); }
   bool create(std::size_t bytes, page_kind kind, physical& made) noexcept {
-    return !fails() && to().create(bytes, kind, made);
+    return !fails() && inner().create(bytes, kind, made);
   }
-  bool destroy(const physical& made) noexcept { return !fails() && to().destroy(made); }
+  bool destroy(const physical& made) noexcept { return !fails() && inner().destroy(made); }
   bool map(void* p, std::size_t bytes, const physical& made) noexcept {
-    return !fails() && to().map(p, bytes, made);
+    return !fails() && inner().map(p, bytes, made);
   }
-  bool unmap(void* p, std::size_t bytes) noexcept { return !fails() && to().unmap(p, bytes); }
+  bool unmap(void* p, std::size_t bytes) noexcept { return !fails() && inner().unmap(p, bytes); }
 
  private:
   static bool fails() noexcept { return every != 0 && ++calls % every == 0 && ++failed > 0; }
@@ -344,7 +345,7 @@ TEST(guarded_death, finds_a_write_after_the_free_in_memory_that_stays) {
     return p;
   };
   auto* const p = freed();
-  EXPECT_TRUE(std::all_of(p, p + 1000, [](unsigned char b) { return b == guard_book::stale; }));
+  EXPECT_TRUE(std::all_of(p, p + 1000, [](unsigned char b) { return b == detail::guard_shadow::stale; }));
   EXPECT_DEATH(
       (write_at(freed(), 7), pool.drop_quarantine()),
       "out of quarantine: a use after free: a byte was written 7 bytes into a freed block of 1000 bytes at "
@@ -397,12 +398,12 @@ TEST(guarded_host_pinned, says_what_the_device_refuses_where_mappings_are_left) 
 }
 
 /// A device that unmaps nothing for a while, and counts how often it was asked to.
-class stubborn : public forwarding<host_pinned> {
+class stubborn : public provider_adaptor<host_pinned> {
  public:
-  using forwarding<host_pinned>::forwarding;
+  using provider_adaptor<host_pinned>::provider_adaptor;
   static inline bool refuses = false;
   static inline std::size_t asked = 0;
-  bool unmap(void* p, std::size_t bytes) noexcept { return ++asked, !refuses && to().unmap(p, bytes); }
+  bool unmap(void* p, std::size_t bytes) noexcept { return ++asked, !refuses && inner().unmap(p, bytes); }
 };
 TEST(guarded_host_pinned, frees_that_the_device_cannot_carry_out_are_not_all_tried_again_at_each) {
   host_pinned device = host_memory();

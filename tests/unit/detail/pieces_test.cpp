@@ -22,10 +22,10 @@ class stubborn : public provider_ref<simulated_device> {
  public:
   stubborn(simulated_device& to, failures& left) noexcept : provider_ref(to), left_(&left) {}
   bool grant(void* p, std::size_t bytes) noexcept {
-    return left_->grants > 0 ? --left_->grants, false : to().grant(p, bytes);
+    return left_->grants > 0 ? --left_->grants, false : inner().grant(p, bytes);
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
-    return left_->unmaps > 0 ? --left_->unmaps, false : to().unmap(p, bytes);
+    return left_->unmaps > 0 ? --left_->unmaps, false : inner().unmap(p, bytes);
   }
 
  private:

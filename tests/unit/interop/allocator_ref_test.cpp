@@ -14,9 +14,9 @@
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
-#include <tessera/provider/registering.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
@@ -48,14 +48,14 @@ static_assert(!stream_allocator<driver_pool<cuda_async, simulated_device>> && !s
 // A provider must say so, and whatever wraps it or serves an allocator over it says the same.
 static_assert(is_host_visible<host_pinned> && !is_host_visible<simulated_device>);
 static_assert(is_host_visible<provider_ref<host_pinned>> && !is_host_visible<provider_ref<simulated_device>>);
-static_assert(is_host_visible<limited<host_pinned>> && is_host_visible<timed<host_pinned>>);
-static_assert(is_host_visible<registering<host_pinned, host_pinned>>);
+static_assert(is_host_visible<limiting<host_pinned>> && is_host_visible<timed<host_pinned>>);
+static_assert(is_host_visible<host_registering<host_pinned, host_pinned>>);
 struct registering_device : simulated_device {
   bool register_memory(void*, std::size_t) noexcept { return true; }
   bool unregister_memory(void*) noexcept { return true; }
 };
-static_assert(is_host_visible<registering<host_pinned, registering_device>>);
-static_assert(!is_host_visible<registering<simulated_device, host_pinned>>);
+static_assert(is_host_visible<host_registering<host_pinned, registering_device>>);
+static_assert(!is_host_visible<host_registering<simulated_device, host_pinned>>);
 
 static_assert(host_allocator<pinned_memory> && !host_allocator<torch>);
 static_assert(host_allocator<locked<pinned_packed, host_pinned>>);

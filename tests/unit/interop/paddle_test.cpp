@@ -38,7 +38,7 @@ static_assert(deferred_free_options_of({.garbage_threshold = unlimited}, stream_
 constexpr stream_id compute{1};
 constexpr std::uint64_t long_time = 1'000'000'000;
 
-using bounded = limited<simulated_device>;
+using bounded = limiting<simulated_device>;
 using allocator = waiting<configured<paddle_family, bounded, locked_front>>;
 
 std::uint64_t refusals(allocator& pool) {
@@ -104,7 +104,7 @@ TEST(paddle_adaptors, do_what_the_flags_say) {
   allocator pool(timeout_of(said), said, bounded(simulated_device{}, limit_of(said)));
   deferred_free_queue<allocator> garbage(pool, deferred_free_options_of(said, compute));
   const auto submit = [&] {
-    pool.with_device([](bounded& device) { device.to().submit(compute, long_time); });
+    pool.with_device([](bounded& device) { device.inner().submit(compute, long_time); });
   };
 
   std::array<collectable, 4> variables{{{700'000}, {100'000}, {500'000}, {200'000}}};
@@ -121,7 +121,7 @@ TEST(paddle_adaptors, do_what_the_flags_say) {
   EXPECT_EQ(garbage.queued_bytes(), 0u);
   EXPECT_TRUE(garbage.has_pending());
   EXPECT_GT(pool.now().live, 1'500'000u) << "work that uses them is under way";
-  pool.with_device([](bounded& device) { device.to().advance(long_time); });
+  pool.with_device([](bounded& device) { device.inner().advance(long_time); });
   garbage.poll();
   EXPECT_LT(pool.now().live, 400'000u);
 

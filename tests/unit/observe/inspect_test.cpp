@@ -14,7 +14,7 @@
 #include <tessera/detail/facade.hpp>
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/observe/inspect.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
@@ -203,12 +203,12 @@ TEST(inspect, shows_what_is_mapped_side_by_side_as_one) {
 }
 
 /// A device that looks at the allocator while it is asked to take a segment back.
-class looking_device : public forwarding<simulated_device> {
+class looking_device : public provider_adaptor<simulated_device> {
  public:
-  using forwarding::forwarding;
+  using provider_adaptor::provider_adaptor;
   bool release(void* p, std::size_t bytes) noexcept {
     look();
-    return works && to().release(p, bytes);
+    return works && inner().release(p, bytes);
   }
   std::function<void()> look;
   bool works = true;

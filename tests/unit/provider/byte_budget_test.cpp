@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/provider/byte_budget.hpp>
+#include <tessera/provider/limiting.hpp>
 
 namespace {
 
@@ -17,8 +17,8 @@ const auto refused = [] { return false; };
 TEST(byte_budget, allows_just_what_it_has) {
   byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, given));
-  EXPECT_FALSE(budget.is_passed_by(40));
-  EXPECT_TRUE(budget.is_passed_by(41));
+  EXPECT_FALSE(budget.would_exceed(40));
+  EXPECT_TRUE(budget.would_exceed(41));
   EXPECT_FALSE(budget.take(41, 0, given));
   EXPECT_TRUE(budget.take(40, 0, given));
   EXPECT_FALSE(budget.take(1, 0, given));
@@ -26,7 +26,7 @@ TEST(byte_budget, allows_just_what_it_has) {
   EXPECT_EQ(budget.taken(), 40u);
   EXPECT_TRUE(budget.take(100, 99, given));
   EXPECT_FALSE(budget.take(100, 99, given));
-  EXPECT_TRUE(budget.is_passed_by(unlimited));
+  EXPECT_TRUE(budget.would_exceed(unlimited));
 }
 
 TEST(byte_budget, says_what_is_left) {
@@ -75,7 +75,7 @@ TEST(byte_budget, a_lower_limit_takes_nothing_back) {
   EXPECT_TRUE(budget.take(80, 0, given));
   budget.set_limit(50);
   EXPECT_EQ(budget.limit(), 50u);
-  EXPECT_TRUE(budget.is_passed_by(0));
+  EXPECT_TRUE(budget.would_exceed(0));
   EXPECT_FALSE(budget.take(1, 0, given));
   budget.give_back(80);
   EXPECT_TRUE(budget.take(50, 0, given));
@@ -121,7 +121,7 @@ TEST(byte_budget, calls_that_overlap_do_not_pass_it_together) {
 TEST(byte_budget, nobody_waits_where_it_does_not_matter) {
   byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, [&] {
-    EXPECT_FALSE(budget.is_passed_by(100));
+    EXPECT_FALSE(budget.would_exceed(100));
     EXPECT_TRUE(budget.take(40, 0, given));   // fits beside it
     EXPECT_FALSE(budget.take(61, 0, given));  // does not fit without it either
     return true;

@@ -1,120 +1,163 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <cstddef>
-#include <cstdlib>
-#include <string>
+#include <cstring>
+#include <thread>
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/law/provider.hpp>
 #include <tessera/provider/host_pinned.hpp>
-
-#include "host_process.hpp"
+#include <tessera/provider/host_registering.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
 
 namespace {
 
 using namespace tessera;
-using options = host_pinned::options;
-using pinning = host_pinned::pinning;
-using holdings = host_pinned::holdings;
 
-/// Pages of the user, of which none is in memory yet.
-class users_memory {
- public:
-  explicit users_memory(std::size_t bytes)
-      : p_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
-        bytes_(bytes) {}
-  users_memory(const users_memory&) = delete;
-  users_memory& operator=(const users_memory&) = delete;
-  ~users_memory() { ::munmap(p_, bytes_); }
-  std::byte* data() const { return static_cast<std::byte*>(p_); }
-  host_process::extent smaps() const { return host_process::smaps(p_, bytes_); }
-
- private:
-  void* p_;
-  std::size_t bytes_;
-};
-
-TEST(host_pinned_registering, locks_what_the_user_brought_until_it_is_unregistered) {
-  if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
-  host_pinned device{options{.capacity = 64_KiB}};
-  const users_memory mine(1_MiB);
-  ASSERT_TRUE(device.register_memory(mine.data(), 512_KiB)) << device.last_error();
-  EXPECT_EQ(mine.smaps().locked, 512_KiB);
-  EXPECT_EQ(mine.smaps().resident, 512_KiB);
-  EXPECT_EQ(device.held(), (holdings{.registered = 512_KiB, .locked = 512_KiB}));
-  EXPECT_EQ(device.used(), 0u);  // the capacity is for memory of the provider's own
-  EXPECT_TRUE(device.unregister_memory(mine.data()));
-  EXPECT_EQ(mine.smaps().locked, 0u);
-  EXPECT_EQ(device.held(), holdings{});
-  EXPECT_TRUE(device.register_memory(mine.data(), 1_MiB));
-  EXPECT_EQ(mine.smaps().locked, 1_MiB);
-}
-
-TEST(host_pinned_registering, ends_with_the_provider) {
-  if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
-  const users_memory mine(1_MiB);
-  {
-    host_pinned device{options{.capacity = 64_KiB, .pin = pinning::where_allowed}};
-    ASSERT_TRUE(device.register_memory(mine.data(), 64_KiB));
-    ASSERT_TRUE(device.register_memory(mine.data() + 128_KiB, 64_KiB));
-    EXPECT_EQ(mine.smaps().locked, device.held().locked);
+/// Memory that can refuse to be released.
+struct plain_memory : simulated_device {
+  using simulated_device::simulated_device;
+  bool release(void* p, std::size_t bytes) noexcept {
+    return !refuses && simulated_device::release(p, bytes);
   }
-  EXPECT_EQ(mine.smaps().locked, 0u);
-  mine.data()[0] = std::byte{1};  // it is still the user's
+  bool refuses = false;
+};
+/// A device that notes what is registered, at most so many segments.
+struct noting_device : simulated_device {
+  bool register_memory(void* p, std::size_t bytes) noexcept {
+    if (count == most) return false;
+    ++count;
+    latest = p;
+    latest_bytes = bytes;
+    return true;
+  }
+  bool unregister_memory(void*) noexcept { return !refuses && (--count, true); }
+  int count = 0;
+  int most = 1000;
+  bool refuses = false;
+  void* latest = nullptr;
+  std::size_t latest_bytes = 0;
+};
+using provider = host_registering<plain_memory, noting_device>;
+
+static_assert(event_provider<provider> && paged_provider<provider> && registering_provider<provider>);
+static_assert(!virtual_memory_provider<provider>);
+static_assert(is_thread_safe<host_registering<host_pinned, host_pinned>> && !is_thread_safe<provider>);
+
+TEST(host_registering, keeps_the_law_of_providers) {
+  host_pinned device{host_pinned::options{.pin = host_pinned::pinning::where_allowed}};
+  host_pinned unlocked{host_pinned::options{.capacity = 1_MiB, .pin = host_pinned::pinning::never}};
+  host_registering<host_pinned, host_pinned> both(unlocked, device);
+  EXPECT_STREQ(law::provider(both).broken, nullptr);
+  EXPECT_EQ(device.held().registered, 0u);
+  EXPECT_EQ(unlocked.used(), 0u);
 }
 
-TEST(host_pinned_registering, refuses_misuse_and_changes_nothing) {
-  host_pinned device{options{.capacity = 1_MiB, .pin = pinning::where_allowed}};
-  const std::size_t page = device.granularity();
-  const users_memory mine(16 * page);
-  ::munmap(mine.data() + 12 * page, page);
-  void* const segment = device.acquire(4 * page);
-  void* const range = device.reserve(4 * page, page);
-  ASSERT_TRUE(segment != nullptr && range != nullptr &&
-              device.register_memory(mine.data() + 4 * page, 4 * page));
-  const holdings before = device.held();
-  const std::size_t locked = mine.smaps().locked;
-  const auto refused = [&](bool worked, const std::string& rule) {
-    EXPECT_FALSE(worked) << rule;
-    EXPECT_NE(device.last_error().find(rule), std::string::npos) << device.last_error();
-    EXPECT_NE(device.last_error().find("register_memory"), std::string::npos) << device.last_error();
-    EXPECT_EQ(device.held(), before) << rule;
-    EXPECT_EQ(mine.smaps().locked, locked) << rule;
-  };
-  refused(device.register_memory(nullptr, page), "multiple of the page");
-  refused(device.register_memory(mine.data() + 1, page), "multiple of the page");
-  refused(device.register_memory(mine.data(), 0), "number of bytes");
-  refused(device.register_memory(mine.data(), unlimited), "number of bytes");
-  refused(device.register_memory(mine.data() + 4 * page, 4 * page), "registered already");
-  refused(device.register_memory(mine.data() + 3 * page, page + 1), "registered already");
-  refused(device.register_memory(mine.data() + 7 * page, 2 * page), "registered already");
-  refused(device.register_memory(mine.data() + 11 * page, 2 * page), "no memory of this process");
-  refused(device.register_memory(segment, page), "memory of this provider");
-  refused(device.register_memory(range, page), "memory of this provider");
-  refused(device.unregister_memory(mine.data()), "nothing is registered there");
-  refused(device.unregister_memory(mine.data() + 5 * page), "nothing is registered there");
-  refused(device.unregister_memory(nullptr), "nothing is registered there");
-  EXPECT_TRUE(device.unregister_memory(mine.data() + 4 * page));
+TEST(host_registering, registers_each_segment_as_long_as_it_is_given) {
+  plain_memory memory;
+  noting_device device;
+  {
+    caching_allocator<pinned, provider> pool(provider(memory, device));
+    void* const p = pool.allocate(100'000);
+    EXPECT_EQ(device.latest, p);
+    EXPECT_EQ(device.latest_bytes, 128_KiB);
+    pool.deallocate(p);
+    EXPECT_EQ(pool.allocate(100'000), p);
+    EXPECT_EQ(device.count, 1);
+    (void)pool.allocate(1_MiB);
+    EXPECT_EQ(device.count, 2);
+    pool.deallocate(p);
+    pool.trim();
+    EXPECT_EQ(device.count, 1);
+  }
+  EXPECT_EQ(device.count, 0);
+  EXPECT_EQ(memory.used(), 0u);
+  EXPECT_EQ(device.used(), 0u);
 }
 
-/// In a process that may lock 64 KiB and no more.
-int register_beyond_the_lock_limit() {
-  const rlimit little{64_KiB, 64_KiB};
-  if (::setrlimit(RLIMIT_MEMLOCK, &little) != 0) return 1;
-  if (::getuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) return 2;  // the right to lock goes with it
-  const users_memory mine(1_MiB);
-  host_pinned strict{options{.capacity = 64_KiB}};
-  if (strict.register_memory(mine.data(), 1_MiB) || strict.held() != holdings{}) return 3;
-  if (strict.last_error().find("ulimit -l") == std::string::npos) return 4;
-  host_pinned loose{options{.capacity = 64_KiB, .pin = pinning::where_allowed}};
-  if (!loose.register_memory(mine.data(), 1_MiB)) return 5;
-  if (loose.held() != holdings{.registered = 1_MiB} || mine.smaps().locked != 0) return 6;
-  return loose.unregister_memory(mine.data()) ? 0 : 7;
+TEST(host_registering, says_of_the_memory_what_is_available) {
+  plain_memory memory(simulated_device::options{.capacity = 100_MiB});
+  noting_device device;
+  provider both(memory, device);
+  EXPECT_EQ(both.available(), 100_MiB);
+  void* const p = both.acquire(60_MiB);
+  EXPECT_EQ(both.available(), 40_MiB);
+  EXPECT_TRUE(both.release(p, 60_MiB));
 }
-TEST(host_pinned_registering, says_how_to_lock_more) {
-  if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
-  EXPECT_EQ(host_process::end_of(host_process::start(register_beyond_the_lock_limit)), 0);
+
+TEST(host_registering, gives_memory_back_that_cannot_be_registered) {
+  plain_memory memory;
+  noting_device device;
+  device.most = 1;
+  caching_allocator<pinned, provider> pool(provider(memory, device));
+  void* const p = pool.allocate(1_MiB);
+  EXPECT_EQ(pool.try_allocate(1_MiB), nullptr);
+  EXPECT_EQ(memory.used(), 1_MiB);
+  EXPECT_EQ(pool.now().reserved, 1_MiB);
+  pool.deallocate(p);
+  EXPECT_NE(pool.allocate(2_MiB), nullptr);  // the cache was emptied for it
+  EXPECT_EQ(device.count, 1);
+}
+
+TEST(host_registering, keeps_a_segment_registered_that_fails_to_go_back) {
+  plain_memory memory;
+  noting_device device;
+  provider both(memory, device);
+  void* const p = both.acquire(1_MiB);
+  device.refuses = true;
+  EXPECT_FALSE(both.release(p, 1_MiB));
+  EXPECT_EQ(memory.used(), 1_MiB);
+  device.refuses = false;
+  memory.refuses = true;
+  EXPECT_FALSE(both.release(p, 1_MiB));
+  EXPECT_EQ(device.count, 1);
+  memory.refuses = false;
+  EXPECT_TRUE(both.release(p, 1_MiB));
+  EXPECT_EQ(device.count, 0);
+}
+
+TEST(host_registering, hands_nobody_memory_that_is_not_registered) {
+  plain_memory memory;
+  noting_device device;
+  caching_allocator<pinned, provider> pool(provider(memory, device));
+  void* const p = pool.allocate(1_MiB);
+  pool.deallocate(p);
+  memory.refuses = true;
+  device.most = 0;
+  pool.trim();
+  EXPECT_EQ(pool.now().reserved, 0u);
+  device.most = 1;
+  EXPECT_NE(pool.allocate(1_MiB), p);
+  memory.refuses = false;
+}
+
+TEST(host_registering, lets_streams_of_the_device_hold_blocks_back) {
+  host_pinned memory{host_pinned::options{.capacity = 1_MiB, .pin = host_pinned::pinning::never}};
+  host_pinned device{host_pinned::options{.pin = host_pinned::pinning::where_allowed}};
+  const stream_id copies = device.create_stream();
+  using registered_memory = host_registering<host_pinned, host_pinned>;
+  locked<pinned, registered_memory> pool{registered_memory(memory, device)};
+  auto* const p = static_cast<unsigned char*>(pool.allocate(64_KiB));
+  EXPECT_EQ(device.held().registered, 64_KiB);
+  std::memset(p, 1, 64_KiB);
+  std::atomic<bool> may_read = false;
+  unsigned char read = 0;
+  ASSERT_TRUE(pool.record_stream(p, copies));
+  device.submit(copies, [&] {
+    while (!may_read) std::this_thread::yield();
+    read = p[0];
+  });
+  pool.deallocate(p);
+  void* const next = pool.allocate(64_KiB);
+  EXPECT_NE(next, p);
+  std::memset(next, 2, 64_KiB);
+  may_read = true;
+  device.synchronize(copies);
+  EXPECT_EQ(read, 1);
+  EXPECT_EQ(pool.allocate(64_KiB), p);
 }
 
 }  // namespace

@@ -74,11 +74,11 @@ int import_once(const victim& self, const shareable& shared) {
   host_pinned device{loose};
   self.reach(2);
   {
-    const host_socket_name name(shared.token);
-    const host_descriptor socket = host_new_socket(0);
+    const detail::host_socket_name name(shared.token);
+    const detail::host_descriptor socket = detail::host_new_socket(0);
     if (::connect(socket.get(), name.get(), name.length) != 0) return 1;
     self.reach(3);
-    const host_request request{.number = shared.number};
+    const detail::host_request request{.number = shared.number};
     if (::send(socket.get(), &request, sizeof request, MSG_NOSIGNAL) != sizeof request) return 2;
     self.reach(4);  // the answer is there or comes, and nobody takes it
   }

@@ -220,11 +220,11 @@ TEST(host_pinned_sharing, keeps_its_page_kind) {
        {normal_pages, huge_pages, huge_1g_pages, page_kind{page_size::huge, bandwidth::high, true, true},
         page_kind{.speed = bandwidth::low}}) {
     page_kind decoded;
-    EXPECT_TRUE(host_decode(host_encode(kind), decoded));
+    EXPECT_TRUE(detail::host_decode(detail::host_encode(kind), decoded));
     EXPECT_EQ(decoded, kind);
   }
   page_kind unchanged;
-  for (const std::uint32_t code : {3u, 12u, 64u, ~0u}) EXPECT_FALSE(host_decode(code, unchanged));
+  for (const std::uint32_t code : {3u, 12u, 64u, ~0u}) EXPECT_FALSE(detail::host_decode(code, unchanged));
 }
 
 TEST(host_pinned_sharing, waits_no_longer_than_it_is_told_to) {
@@ -254,10 +254,10 @@ TEST(host_pinned_sharing, waits_no_longer_than_it_is_told_to) {
 }
 
 /// A connection to an exporter, by hand.
-host_descriptor connected(const shareable& to) {
-  const host_socket_name name(to.token);
-  host_descriptor made = host_new_socket(0);
-  return ::connect(made.get(), name.get(), name.length) == 0 ? std::move(made) : host_descriptor{};
+detail::host_descriptor connected(const shareable& to) {
+  const detail::host_socket_name name(to.token);
+  detail::host_descriptor made = detail::host_new_socket(0);
+  return ::connect(made.get(), name.get(), name.length) == 0 ? std::move(made) : detail::host_descriptor{};
 }
 
 TEST(host_pinned_sharing, bears_clients_of_every_sort) {
@@ -267,32 +267,32 @@ TEST(host_pinned_sharing, bears_clients_of_every_sort) {
   shareable shared;
   physical memory;
   ASSERT_TRUE(way.receive(shared));
-  std::vector<host_descriptor> silent;
+  std::vector<detail::host_descriptor> silent;
   for (int i = 0; i < 200; ++i) {
     silent.push_back(connected(shared));
     ASSERT_TRUE(silent.back());
   }
-  const host_descriptor slow = connected(shared);
+  const detail::host_descriptor slow = connected(shared);
   ASSERT_TRUE(slow);
   std::vector<char> garbage(100'000, 'x');
-  const host_request request{.number = shared.number};
+  const detail::host_request request{.number = shared.number};
   std::memcpy(garbage.data(), &request, sizeof request);  // begins well
   // One that comes when all places are taken has the place of the one that said nothing longest.
   std::this_thread::sleep_for(20ms);
   ASSERT_EQ(::send(slow.get(), &request, sizeof request, MSG_NOSIGNAL), ssize_t{sizeof request});
-  host_reply reply;
+  detail::host_reply reply;
   ASSERT_EQ(::recv(slow.get(), &reply, sizeof reply, 0), ssize_t{sizeof reply});
-  EXPECT_EQ(reply.answer, host_answer::granted);
+  EXPECT_EQ(reply.answer, detail::host_answer::granted);
   for (const std::size_t bytes :
        {std::size_t{0}, std::size_t{1}, sizeof request - 1, sizeof request + 1, garbage.size()}) {
-    const host_descriptor client = connected(shared);
+    const detail::host_descriptor client = connected(shared);
     ASSERT_TRUE(client);
     (void)::send(client.get(), garbage.data(), bytes, MSG_NOSIGNAL);
     char answer = 0;
     EXPECT_LE(::recv(client.get(), &answer, 1, 0), 0) << bytes;  // hung up
   }
   for (int i = 0; i < 100; ++i) {  // ask, and do not wait for the answer
-    const host_descriptor client = connected(shared);
+    const detail::host_descriptor client = connected(shared);
     ASSERT_TRUE(client);
     (void)::send(client.get(), &request, sizeof request, MSG_NOSIGNAL);
   }
@@ -309,7 +309,7 @@ TEST(host_pinned_sharing, drops_a_client_that_says_nothing) {
   const ::pid_t exporter = host_process::start(way, [&] { return export_to_any(way); });
   shareable shared;
   ASSERT_TRUE(way.receive(shared));
-  const host_descriptor silent = connected(shared);
+  const detail::host_descriptor silent = connected(shared);
   ASSERT_TRUE(silent);
   pollfd watched{silent.get(), POLLIN, 0};
   EXPECT_EQ(::poll(&watched, 1, 20'000), 1);
@@ -341,34 +341,35 @@ enum class lie : int {
 /// Answers one request after the other as an exporter might that is wrong or means ill.
 int tell_lies(const channel& way) {
   const std::uint64_t token = 0x7465737365726121 ^ static_cast<std::uint64_t>(::getpid());
-  const host_socket_name name(token);
-  const host_descriptor listener = host_new_socket(0);
+  const detail::host_socket_name name(token);
+  const detail::host_descriptor listener = detail::host_new_socket(0);
   if (::bind(listener.get(), name.get(), name.length) != 0 || ::listen(listener.get(), 1) != 0) return 1;
   if (!way.send(shareable{token, 1, ::getpid()})) return 2;
   for (int next = 0; next != static_cast<int>(lie::end); ++next) {
     const lie told{next};
-    const host_descriptor client{::accept(listener.get(), nullptr, nullptr)};
-    host_request request;
+    const detail::host_descriptor client{::accept(listener.get(), nullptr, nullptr)};
+    detail::host_request request;
     if (::recv(client.get(), &request, sizeof request, 0) != sizeof request) return 3;
-    host_descriptor file;
+    detail::host_descriptor file;
     const std::size_t bytes = told == lie::too_short ? size / 2 : told == lie::too_long ? 2 * size : size;
-    if (host_make_file(bytes, normal_pages, file) != nullptr) return 4;
+    if (detail::host_make_file(bytes, normal_pages, file) != nullptr) return 4;
     if (told == lie::unsealed) {
-      file = host_descriptor{::memfd_create("tessera", MFD_CLOEXEC)};
+      file = detail::host_descriptor{::memfd_create("tessera", MFD_CLOEXEC)};
       if (::ftruncate(file.get(), size) != 0) return 5;
     }
-    if (told == lie::no_memory) file = host_descriptor{::eventfd(0, EFD_CLOEXEC)};
+    if (told == lie::no_memory) file = detail::host_descriptor{::eventfd(0, EFD_CLOEXEC)};
     struct {
-      host_reply reply;
+      detail::host_reply reply;
       char more = 0;
-    } sent{{.bytes = size, .answer = host_answer::granted, .kind = host_encode(normal_pages)}};
+    } sent{
+        {.bytes = size, .answer = detail::host_answer::granted, .kind = detail::host_encode(normal_pages)}};
     if (told == lie::kind_unknown) sent.reply.kind = 3;
-    if (told == lie::step_wrong) sent.reply.kind = host_encode(huge_pages);
-    if (told == lie::answer_unknown) sent.reply.answer = static_cast<host_answer>(77);
+    if (told == lie::step_wrong) sent.reply.kind = detail::host_encode(huge_pages);
+    if (told == lie::answer_unknown) sent.reply.answer = static_cast<detail::host_answer>(77);
     if (told == lie::other_protocol) ++sent.reply.protocol;
-    host_packet packet(&sent, told == lie::packet_short  ? sizeof sent.reply - 1
-                              : told == lie::packet_long ? sizeof sent.reply + 1
-                                                         : sizeof sent.reply);
+    detail::host_packet packet(&sent, told == lie::packet_short  ? sizeof sent.reply - 1
+                                      : told == lie::packet_long ? sizeof sent.reply + 1
+                                                                 : sizeof sent.reply);
     if (told != lie::no_file) packet.enclose(file.get());
     std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> room{};
     if (told == lie::two_files) {

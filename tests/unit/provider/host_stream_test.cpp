@@ -79,7 +79,7 @@ TEST(host_stream_threads, a_stream_ends_though_its_work_asks_for_it) {
 TEST(host_stream_threads, a_provider_ends_while_work_asks_for_streams) {
   std::atomic<bool> asked = false;
   {
-    host_streams streams;
+    detail::host_streams streams;
     const stream_id busy = streams.create();
     const auto on = streams.find(busy);
     on->submit([&] {

@@ -12,11 +12,10 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/law/provider.hpp>
-#include <tessera/law/sharing.hpp>
+#include <tessera/law/virtual_memory.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/provider/simulated_npu.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../concurrent/devices.hpp"
@@ -27,31 +26,31 @@ using namespace tessera;
 using adaptor_tests::gated_device;
 using adaptor_tests::gated_ref;
 
-using limited_simulated = limited<simulated_device>;
+using limited_simulated = limiting<simulated_device>;
 static_assert(limited_provider<limited_simulated> && paged_provider<limited_simulated> &&
               event_provider<limited_simulated> && sharing_provider<limited_simulated>);
-static_assert(!is_thread_safe<limited_simulated> && is_thread_safe<limited<gated_ref>>);
+static_assert(!is_thread_safe<limited_simulated> && is_thread_safe<limiting<gated_ref>>);
 static_assert(!registering_provider<limited_simulated>);
 
-TEST(limited, keeps_the_laws_of_a_provider) {
+TEST(limiting, keeps_the_laws_of_a_provider) {
   limited_simulated device(simulated_device{}, 40_GiB);
   EXPECT_STREQ(law::provider(device).broken, nullptr);
   EXPECT_EQ(device.taken(), 0u);
-  limited<simulated_npu> npu(simulated_npu{}, 40_GiB);
-  limited<simulated_npu> other(npu.to().another_process(), 40_GiB);
+  limiting<simulated_npu> npu(simulated_npu{}, 40_GiB);
+  limiting<simulated_npu> other(npu.inner().another_process(), 40_GiB);
   EXPECT_STREQ(law::provider(npu).broken, nullptr);
   EXPECT_STREQ(law::sharing(npu, other).broken, nullptr);
   EXPECT_EQ(npu.taken(), 0u);
 }
 
-TEST(limited, refuses_where_the_device_has_room) {
+TEST(limiting, refuses_where_the_device_has_room) {
   limited_simulated device(simulated_device{}, 100_MiB);
   EXPECT_EQ(device.limit(), 100_MiB);
   EXPECT_EQ(device.capacity(), 100_MiB);
   void* const first = device.acquire(60_MiB);
   EXPECT_TRUE(device.over_limit(50_MiB));
   EXPECT_EQ(device.acquire(50_MiB), nullptr);
-  EXPECT_EQ(device.to().calls().acquire, 1u);
+  EXPECT_EQ(device.inner().calls().acquire, 1u);
   EXPECT_FALSE(device.over_limit(40_MiB));
   void* const second = device.acquire(40_MiB, huge_pages);
   EXPECT_NE(second, nullptr);
@@ -63,9 +62,9 @@ TEST(limited, refuses_where_the_device_has_room) {
 }
 
 /// Of the device's memory or of the limit, whichever is less.
-TEST(limited, says_what_is_available_under_the_limit) {
+TEST(limiting, says_what_is_available_under_the_limit) {
   simulated_device under({.capacity = 1_GiB});
-  limited<provider_ref<simulated_device>> device(provider_ref<simulated_device>(under), 100_MiB);
+  limiting<provider_ref<simulated_device>> device(provider_ref<simulated_device>(under), 100_MiB);
   EXPECT_EQ(device.available(), 100_MiB);
   void* const p = device.acquire(60_MiB);
   EXPECT_EQ(device.available(), 40_MiB);
@@ -80,36 +79,36 @@ TEST(limited, says_what_is_available_under_the_limit) {
   pool.deallocate(small);
 }
 
-TEST(limited, a_failing_call_leaves_the_allowance_as_it_was) {
+TEST(limiting, a_failing_call_leaves_the_allowance_as_it_was) {
   limited_simulated device(simulated_device{}, 100_MiB);
-  device.to().fail_call(1);
+  device.inner().fail_call(1);
   EXPECT_EQ(device.acquire(100_MiB), nullptr);
   EXPECT_EQ(device.taken(), 0u);
   void* const all = device.acquire(100_MiB);
   ASSERT_NE(all, nullptr);
-  device.to().fail_call(1);
+  device.inner().fail_call(1);
   EXPECT_FALSE(device.release(all, 100_MiB));
   EXPECT_EQ(device.taken(), 100_MiB);
   EXPECT_TRUE(device.release(all, 100_MiB));
 
   simulated_device::physical plain;
   limited_simulated::physical made;
-  device.to().fail_call(1);
+  device.inner().fail_call(1);
   EXPECT_FALSE(device.create(100_MiB, normal_pages, made));
   EXPECT_EQ(device.taken(), 0u);
   ASSERT_TRUE(device.create(100_MiB, normal_pages, made));
   EXPECT_FALSE(device.create(2_MiB, normal_pages, made));
-  EXPECT_TRUE(device.to().create(2_MiB, normal_pages, plain));  // past it, there is room
-  device.to().fail_call(1);
+  EXPECT_TRUE(device.inner().create(2_MiB, normal_pages, plain));  // past it, there is room
+  device.inner().fail_call(1);
   EXPECT_FALSE(device.destroy(made));
   EXPECT_EQ(device.taken(), 100_MiB);
   EXPECT_TRUE(device.destroy(made));
   EXPECT_EQ(device.taken(), 0u);
 }
 
-TEST(limited, what_another_process_made_counts_there) {
-  limited<simulated_device> device(simulated_device{}, 10_MiB);
-  limited<simulated_device> other(device.to().another_process(), 2_MiB);
+TEST(limiting, what_another_process_made_counts_there) {
+  limiting<simulated_device> device(simulated_device{}, 10_MiB);
+  limiting<simulated_device> other(device.inner().another_process(), 2_MiB);
   limited_simulated::physical made, imported;
   limited_simulated::shareable name;
   ASSERT_TRUE(device.create(10_MiB, normal_pages, made));
@@ -121,7 +120,7 @@ TEST(limited, what_another_process_made_counts_there) {
   EXPECT_TRUE(device.destroy(made));
 }
 
-TEST(limited, moves_with_what_it_holds) {
+TEST(limiting, moves_with_what_it_holds) {
   limited_simulated device(simulated_device{}, 10_MiB);
   void* const p = device.acquire(8_MiB);
   limited_simulated moved = std::move(device);
@@ -130,18 +129,18 @@ TEST(limited, moves_with_what_it_holds) {
   EXPECT_TRUE(moved.release(p, 8_MiB));
 }
 
-TEST(limited, the_lower_of_two_limits_counts) {
-  limited<limited_simulated> device(limited_simulated(simulated_device{}, 10_MiB), 20_MiB);
+TEST(limiting, the_lower_of_two_limits_counts) {
+  limiting<limited_simulated> device(limited_simulated(simulated_device{}, 10_MiB), 20_MiB);
   EXPECT_EQ(device.capacity(), 10_MiB);
   EXPECT_TRUE(device.over_limit(11_MiB));
   EXPECT_EQ(device.acquire(11_MiB), nullptr);
   EXPECT_EQ(device.taken(), 0u);
-  limited<limited_simulated>::physical made;
+  limiting<limited_simulated>::physical made;
   EXPECT_TRUE(device.create(10_MiB, normal_pages, made));
   EXPECT_TRUE(device.destroy(made));
 }
 
-TEST(limited, holds_for_pages_too) {
+TEST(limiting, holds_for_pages_too) {
   for (const std::size_t limit : {50_MiB, 64_MiB}) {
     caching_allocator<pytorch_expandable, limited_simulated> pool(
         limited_simulated(simulated_device{}, limit));
@@ -157,7 +156,7 @@ TEST(limited, holds_for_pages_too) {
   }
 }
 
-TEST(limited, holds_where_pages_are_stitched) {
+TEST(limiting, holds_where_pages_are_stitched) {
   caching_allocator<stitched, limited_simulated> pool(limited_simulated(simulated_device{}, 64_MiB));
   std::vector<void*> blocks;
   for (std::size_t bytes : {5_MiB, 9_MiB, 13_MiB, 3_MiB}) blocks.push_back(pool.allocate(bytes));
@@ -169,7 +168,7 @@ TEST(limited, holds_where_pages_are_stitched) {
   pool.deallocate(blocks.front());
 }
 
-TEST(limited, a_refusal_for_the_limit_is_told_from_one_for_want_of_memory) {
+TEST(limiting, a_refusal_for_the_limit_is_told_from_one_for_want_of_memory) {
   using recipe = with<pytorch<>, recover_unless_over_limit>;
   caching_allocator<recipe, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
   pool.deallocate(pool.allocate(30_MiB));
@@ -178,7 +177,7 @@ TEST(limited, a_refusal_for_the_limit_is_told_from_one_for_want_of_memory) {
   EXPECT_EQ(pool.now().cached, 30_MiB);
 }
 
-TEST(limited, several_allocators_on_a_device_share_it) {
+TEST(limiting, several_allocators_on_a_device_share_it) {
   limited_simulated device(simulated_device{}, 10_MiB);
   using one = caching_allocator<passthrough, provider_ref<limited_simulated>>;
   one first{provider_ref(device)}, second{provider_ref(device)};
@@ -190,9 +189,9 @@ TEST(limited, several_allocators_on_a_device_share_it) {
   second.deallocate(now);
 }
 
-TEST(limited, threads_that_race_never_pass_it) {
+TEST(limiting, threads_that_race_never_pass_it) {
   gated_device device(1_GiB);
-  limited<gated_ref> shared(gated_ref(device), 10_MiB);
+  limiting<gated_ref> shared(gated_ref(device), 10_MiB);
   std::atomic<std::size_t> most{0};
   std::vector<std::thread> threads;
   for (std::size_t t = 0; t < 4; ++t) {
@@ -214,7 +213,7 @@ TEST(limited, threads_that_race_never_pass_it) {
   EXPECT_EQ(device.used(), 0u);
 }
 
-TEST(limited, holds_for_lanes_together) {
+TEST(limiting, holds_for_lanes_together) {
   per_stream<pytorch<>, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
   void* const a = pool.allocate(20_MiB, stream_id{1});
   void* const b = pool.allocate(20_MiB, stream_id{2});
@@ -228,7 +227,7 @@ TEST(limited, holds_for_lanes_together) {
   EXPECT_EQ(pool.with_device([](auto& d) { return d.taken(); }), 0u);
 }
 
-TEST(limited, is_named_where_memory_runs_out) {
+TEST(limiting, is_named_where_memory_runs_out) {
   caching_allocator<pytorch<>, limited_simulated> pool{limited_simulated(simulated_device{}, 30_MiB)};
   (void)pool.allocate(5_MiB);
   const out_of_memory error = pool.failure(12_MiB);

@@ -12,18 +12,18 @@
 namespace {
 
 using namespace tessera;
-using region = reserved_region<simulated_device>;
-using provider = reserving<simulated_device>;
+using region = preallocated_region<simulated_device>;
+using provider = preallocating<simulated_device>;
 static_assert(event_provider<provider> && paged_provider<provider>);
 
-TEST(reserving, keeps_the_law_of_providers) {
+TEST(preallocating, keeps_the_law_of_providers) {
   simulated_device device;
   region reserved(device, 1_MiB);
   provider from(reserved);
   EXPECT_STREQ(law::provider(from).broken, nullptr);
 }
 
-TEST(reserving, serves_many_segments_with_one_call_and_then_asks_the_device) {
+TEST(preallocating, serves_many_segments_with_one_call_and_then_asks_the_device) {
   simulated_device device;
   {
     region reserved(device, 1_MiB);
@@ -45,7 +45,7 @@ TEST(reserving, serves_many_segments_with_one_call_and_then_asks_the_device) {
   EXPECT_EQ(device.used(), 0u);
 }
 
-TEST(reserving, uses_again_what_was_given_back_behind_the_last_segment) {
+TEST(preallocating, uses_again_what_was_given_back_behind_the_last_segment) {
   simulated_device device;
   region reserved(device, 1_MiB);
   provider from(reserved);
@@ -66,7 +66,7 @@ TEST(reserving, uses_again_what_was_given_back_behind_the_last_segment) {
 }
 
 // A device waits for work before it takes memory back; a region does not, and would hand it to another stream.
-TEST(reserving, lets_no_stream_have_what_another_one_still_works_on) {
+TEST(preallocating, lets_no_stream_have_what_another_one_still_works_on) {
   constexpr stream_id first{1}, second{2};
   simulated_device device;
   region reserved(device, 4_MiB);
@@ -79,11 +79,11 @@ TEST(reserving, lets_no_stream_have_what_another_one_still_works_on) {
   EXPECT_GE(device.now_ns(), end);
 }
 
-TEST(reserving, waits_for_nothing_where_work_uses_only_what_is_recorded) {
+TEST(preallocating, waits_for_nothing_where_work_uses_only_what_is_recorded) {
   constexpr stream_id first{1}, second{2};
   simulated_device device;
   region reserved(device, 4_MiB);
-  using recorded = reserving<simulated_device, true>;
+  using recorded = preallocating<simulated_device, true>;
   caching_allocator<passthrough, recorded> pool{recorded(reserved)};
   void* const p = pool.allocate(1_MiB, first);
   device.submit(first, 1'000'000'000);
@@ -92,7 +92,7 @@ TEST(reserving, waits_for_nothing_where_work_uses_only_what_is_recorded) {
   EXPECT_LT(device.now_ns(), 1'000'000'000u);
 }
 
-TEST(reserving, asks_the_device_where_there_is_no_region) {
+TEST(preallocating, asks_the_device_where_there_is_no_region) {
   simulated_device device(simulated_device::options{.capacity = 1_MiB});
   region none(device, 0), too_large(device, 2_MiB);
   for (region* reserved : {&none, &too_large}) {
@@ -105,7 +105,7 @@ TEST(reserving, asks_the_device_where_there_is_no_region) {
   EXPECT_EQ(device.calls().refused, 3u);
 }
 
-TEST(reserving, leaves_pages_of_other_kinds_to_the_device) {
+TEST(preallocating, leaves_pages_of_other_kinds_to_the_device) {
   simulated_device device;
   region reserved(device, 4_MiB);
   provider from(reserved);

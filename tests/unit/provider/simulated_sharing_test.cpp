@@ -9,7 +9,6 @@
 
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/provider/simulated_npu.hpp>
 
 namespace {
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/provider/simulated_npu.hpp>
 
 namespace {
 

@@ -66,7 +66,7 @@ TEST(timed, times_pages_too) {
       .costs = {.reserve = 7'000, .create = 2'000, .create_per_mib = 0, .map = 4'000, .map_per_entry = 0}}};
   device_clock::device = &device;
   call_times times;
-  using call = call_times::call;
+  using call = provider_call;
   caching_allocator<pytorch_expandable, timed<simulated_device, device_clock>> pool({device, times});
   pool.deallocate(pool.allocate(64_MiB));
   EXPECT_EQ(times.acquire(), call_time{});
@@ -86,7 +86,7 @@ TEST(timed, times_events) {
   simulated_device device;
   device_clock::device = &device;
   call_times times;
-  using call = call_times::call;
+  using call = provider_call;
   caching_allocator<pytorch_native, timed<simulated_device, device_clock>> pool({device, times});
   void* const p = pool.allocate(1_MiB);
   (void)pool.record_stream(p, stream_id{1});

@@ -13,16 +13,15 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/provider/host_extents.hpp>
 #include <tessera/provider/host_system.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
 /// What a provider has given and not taken back: the books of checked_provider. What it is told that cannot be, for which
 /// the provider's contract leaves no reason, ends the program in words. Several threads may use it.
 ///
 ///   Cost:  logarithmic in what is given; some 100 bytes of host memory for each piece of it
-class provider_books {
+class provider_shadow {
  public:
   using extent = host_extents::extent;
   struct piece {
@@ -30,7 +29,7 @@ class provider_books {
     std::size_t step = 1;
   };
 
-  provider_books(std::size_t capacity, std::size_t granularity) : capacity_(capacity), step_(granularity) {
+  provider_shadow(std::size_t capacity, std::size_t granularity) : capacity_(capacity), step_(granularity) {
     if (!is_power_of_two(step_) || step_ < min_alignment)
       fatal("checked_provider: the granularity is no power of two, or below min_alignment");
   }
@@ -220,4 +219,4 @@ class provider_books {
   std::uint64_t ticks_ = 0, maps_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::detail

@@ -5,45 +5,46 @@
 #include <cstddef>
 
 #include <tessera/core/page.hpp>
-#include <tessera/provider/forwarding.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
 
-/// A provider whose segments are memory of one provider, registered with another one, as long as they are given: ordinary
-/// memory of the host that a device reaches. Its streams are those of that device. As what is mapped is not registered, it
-/// has no virtual memory.
+/// Takes segments from one provider and registers them with another: ordinary host memory that a device can reach.
 ///
-/// Where memory that was unregistered can be neither released nor registered again, it counts as released and stays
-/// with its provider, so that nobody is handed memory that the device does not reach.
+/// Streams and events are those of the device. Mapped memory is not registered, so there is no virtual memory.
+///
+/// A segment that can be neither released nor registered again counts as released and stays with its provider. So no
+/// caller gets memory that the device cannot reach.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     using tessera::host_pinned;
 ///     host_pinned memory({.pin = host_pinned::pinning::never}), device;
-///     using registered = tessera::registering<host_pinned, host_pinned>;
-///     tessera::caching_allocator<tessera::pytorch_pinned<>, registered> pinned{registered(memory, device)};
+///     using provider = tessera::host_registering<host_pinned, host_pinned>;
+///     tessera::caching_allocator<tessera::pytorch_pinned<>, provider> pinned{provider(memory, device)};
 ///
 ///   Requires:  both providers outlive it
 ///   Source:  PyTorch's pinned_use_cuda_host_register and torch_npu's pinned_mem_register
 template <device_provider Memory, registering_provider Device>
-class registering : public forwarding<Device> {
+class host_registering : public provider_adaptor<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Memory> && tessera::is_thread_safe<Device>;
   static constexpr bool is_host_visible = tessera::is_host_visible<Memory>;
 
-  registering(Memory& memory, Device& device) noexcept : forwarding<Device>(device), memory_(&memory) {}
+  host_registering(Memory& memory, Device& device) noexcept
+      : provider_adaptor<Device>(device), memory_(&memory) {}
 
   template <std::same_as<page_kind>... Kind>
-    requires requires(Memory& m, std::size_t bytes, Kind... kind) { m.acquire(bytes, kind...); }
+    requires acquires_with<Memory, Kind...>
   [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
-    void* const given = memory_->acquire(bytes, kind...);
-    if (given == nullptr || this->to().register_memory(given, bytes)) return given;
-    (void)memory_->release(given, bytes);
+    void* const segment = memory_->acquire(bytes, kind...);
+    if (segment == nullptr || this->inner().register_memory(segment, bytes)) return segment;
+    (void)memory_->release(segment, bytes);
     return nullptr;
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    if (!this->to().unregister_memory(p)) return false;
-    return memory_->release(p, bytes) || !this->to().register_memory(p, bytes);
+    if (!this->inner().unregister_memory(p)) return false;
+    return memory_->release(p, bytes) || !this->inner().register_memory(p, bytes);
   }
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_->capacity(); }
   [[nodiscard]] std::size_t granularity() const noexcept { return memory_->granularity(); }
@@ -57,7 +58,7 @@ class registering : public forwarding<Device> {
   {
     return memory_->over_limit(bytes);
   }
-  void reserve(std::size_t bytes, std::size_t to) = delete;
+  void reserve(std::size_t bytes, std::size_t alignment) = delete;
 
  private:
   Memory* memory_;

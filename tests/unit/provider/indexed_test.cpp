@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/provider/registered.hpp>
+#include <tessera/provider/indexed.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -12,11 +12,11 @@ namespace {
 using namespace tessera;
 constexpr auto no_owner = pagemap::no_owner;
 
-TEST(registered, keeps_what_is_mapped_in_the_directory) {
+TEST(indexed, keeps_what_is_mapped_in_the_directory) {
   simulated_device device;
   pagemap where;
-  registered<simulated_device> as_seven(device, where, 7);
-  static_assert(virtual_memory_provider<registered<simulated_device>>);
+  detail::indexed<simulated_device> as_seven(device, where, 7);
+  static_assert(virtual_memory_provider<detail::indexed<simulated_device>>);
   auto* const range = static_cast<char*>(as_seven.reserve(10_MiB, 2_MiB));
   simulated_device::physical low, high;
   ASSERT_TRUE(as_seven.create(2_MiB, normal_pages, low) && as_seven.create(4_MiB, normal_pages, high));
@@ -41,10 +41,10 @@ TEST(registered, keeps_what_is_mapped_in_the_directory) {
 }
 
 // As an allocator may try whose device could not take away what it had put there.
-TEST(registered, refuses_to_map_where_something_is) {
+TEST(indexed, refuses_to_map_where_something_is) {
   simulated_device device;
   pagemap where;
-  registered<simulated_device> as_seven(device, where, 7);
+  detail::indexed<simulated_device> as_seven(device, where, 7);
   auto* const range = static_cast<char*>(as_seven.reserve(4_MiB, 2_MiB));
   simulated_device::physical all, half;
   ASSERT_TRUE(as_seven.create(4_MiB, normal_pages, all) && as_seven.create(2_MiB, normal_pages, half));

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera {
+
+/// The calls of a provider that do something. Sizes and other constants are not among them.
+enum class provider_call : unsigned char {
+  // May take long: up to synchronize.
+  acquire,
+  release,
+  reserve,
+  unreserve,
+  create,
+  destroy,
+  map,
+  grant,
+  unmap,
+  record,
+  wait,
+  synchronize,
+  // May fail: up to unregister_memory.
+  let_wait,
+  reclaim,
+  export_memory,
+  allow,
+  import_memory,
+  register_memory,
+  unregister_memory,
+  // Neither.
+  query,
+  discard,
+  has_stream,
+  position,
+  is_done,
+  is_behind
+};
+
+[[nodiscard]] constexpr const char* name_of(provider_call call) noexcept {
+  constexpr std::array<const char*, 25> names{"acquire",
+                                              "release",
+                                              "reserve",
+                                              "unreserve",
+                                              "create",
+                                              "destroy",
+                                              "map",
+                                              "grant",
+                                              "unmap",
+                                              "record",
+                                              "wait",
+                                              "synchronize",
+                                              "let_wait",
+                                              "reclaim",
+                                              "export_memory",
+                                              "allow",
+                                              "import_memory",
+                                              "register_memory",
+                                              "unregister_memory",
+                                              "query",
+                                              "discard",
+                                              "has_stream",
+                                              "position",
+                                              "is_done",
+                                              "is_behind"};
+  return names[static_cast<std::size_t>(call)];
+}
+/// Whether a call may take long, as one that the device's driver carries out.
+[[nodiscard]] constexpr bool may_take_long(provider_call call) noexcept {
+  return call <= provider_call::synchronize;
+}
+/// Whether the contract of a provider allows the call to fail. A failed call returns false or null.
+[[nodiscard]] constexpr bool may_fail(provider_call call) noexcept {
+  return call <= provider_call::unregister_memory;
+}
+
+namespace detail {
+
+/// Stands for a type that a provider does not have.
+struct absent {
+  bool operator==(const absent&) const = default;
+};
+
+template <typename Device>
+struct event_of {
+  using type = absent;
+};
+template <typename Device>
+  requires requires { typename Device::event; }
+struct event_of<Device> {
+  using type = typename Device::event;
+};
+
+template <typename Device>
+struct shareable_of {
+  using type = absent;
+};
+template <typename Device>
+  requires requires { typename Device::shareable; }
+struct shareable_of<Device> {
+  using type = typename Device::shareable;
+};
+
+/// The names that a virtual_memory_provider declares.
+template <typename Device>
+struct virtual_memory_names {
+  using physical = absent;
+};
+template <typename Device>
+  requires requires {
+    typename Device::physical;
+    Device::map_grants_access;
+    Device::unmap_wants_size;
+  }
+struct virtual_memory_names<Device> {
+  using physical = typename Device::physical;
+  static constexpr bool map_grants_access = Device::map_grants_access;
+  static constexpr bool unmap_wants_size = Device::unmap_wants_size;
+};
+
+/// The default hook of a provider_adaptor: makes the call and nothing else.
+struct call_directly {
+  template <typename F>
+  auto operator()(provider_call, F call) const noexcept {
+    return call();
+  }
+};
+
+}  // namespace detail
+
+/// Whether a provider has acquire(bytes) or, with `page_kind` for Kind, acquire(bytes, kind).
+template <typename D, typename... Kind>
+concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); };
+
+/// Wraps a provider, and has exactly its capabilities: events, virtual memory, sharing and so on.
+///
+/// There are two ways to use it. A hook sees each call that does something, for logging, timing, locking or injected
+/// failures. A derived class hides the members that it changes, and reaches the wrapped provider by inner().
+///
+/// The hook is called as hook(provider_call, f), where f() makes the call, and returns what f() returns: a `bool`, a
+/// pointer or a number. A failed call returns a value-initialised result. A call without a result returns true.
+///
+///     namespace logging {
+///     struct log_failures {
+///       template <typename F>
+///       auto operator()(tessera::provider_call call, F f) noexcept {
+///         const auto result = f();
+///         if (!result && tessera::may_fail(call)) std::printf("%s failed\n", tessera::name_of(call));
+///         return result;
+///       }
+///     };
+///     using device = tessera::provider_adaptor<tessera::simulated_device, log_failures>;
+///     static_assert(tessera::virtual_memory_provider<device> && tessera::event_provider<device>);
+///     }
+///
+/// It is thread-safe where the provider and the hook say so. A derived class without state of its own that changes says
+/// so itself.
+///
+///   Requires:  Device is a device_provider, which need not be movable and outlives the adaptor
+template <typename Device, typename Hook = detail::call_directly>
+class provider_adaptor : public detail::virtual_memory_names<Device> {
+  using call = provider_call;
+
+ public:
+  using event = typename detail::event_of<Device>::type;
+  using typename detail::virtual_memory_names<Device>::physical;
+  using shareable = typename detail::shareable_of<Device>::type;
+  static constexpr bool is_thread_safe = tessera::is_thread_safe<Device> && tessera::is_thread_safe<Hook>;
+  static constexpr bool is_host_visible = tessera::is_host_visible<Device>;
+  static constexpr bool release_waits = tessera::release_waits<Device>;
+  static constexpr bool may_see_late = tessera::may_see_late<Device>;
+
+  explicit provider_adaptor(Device& inner, Hook hook = Hook()) noexcept
+      : inner_(&inner), hook_(std::move(hook)) {}
+
+  [[nodiscard]] Device& inner() const noexcept { return *inner_; }
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return inner_->capacity(); }
+  [[nodiscard]] std::size_t granularity() const noexcept { return inner_->granularity(); }
+  template <std::same_as<page_kind>... Kind>
+    requires acquires_with<Device, Kind...>
+  [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
+    return hook_(call::acquire, [=, this] { return inner_->acquire(bytes, kind...); });
+  }
+  bool release(void* p, std::size_t bytes) noexcept {
+    return hook_(call::release, [=, this] { return inner_->release(p, bytes); });
+  }
+
+  [[nodiscard]] std::size_t available() const noexcept
+    requires requires(const Device& d) { d.available(); }
+  {
+    return inner_->available();
+  }
+  [[nodiscard]] bool over_limit(std::size_t bytes) const noexcept
+    requires requires(const Device& d) { d.over_limit(bytes); }
+  {
+    return inner_->over_limit(bytes);
+  }
+  bool reclaim() noexcept
+    requires requires(Device& d) { d.reclaim(); }
+  {
+    return hook_(call::reclaim, [this] { return inner_->reclaim(); });
+  }
+
+  bool record(stream_id stream, event& mark) noexcept
+    requires requires(Device& d) { d.record(stream, mark); }
+  {
+    return hook_(call::record, [&, this] { return inner_->record(stream, mark); });
+  }
+  [[nodiscard]] bool query(event& mark) noexcept
+    requires requires(Device& d) { d.query(mark); }
+  {
+    return hook_(call::query, [&, this] { return inner_->query(mark); });
+  }
+  bool wait(event& mark) noexcept
+    requires requires(Device& d) { d.wait(mark); }
+  {
+    return hook_(call::wait, [&, this] { return inner_->wait(mark); });
+  }
+  void discard(event& mark) noexcept
+    requires requires(Device& d) { d.discard(mark); }
+  {
+    (void)hook_(call::discard, [&, this] {
+      inner_->discard(mark);
+      return true;
+    });
+  }
+
+  [[nodiscard]] bool has_stream(stream_id stream) noexcept
+    requires requires(Device& d) { d.has_stream(stream); }
+  {
+    return hook_(call::has_stream, [=, this] { return inner_->has_stream(stream); });
+  }
+  [[nodiscard]] std::uint64_t position(stream_id stream) noexcept
+    requires requires(Device& d) { d.position(stream); }
+  {
+    return hook_(call::position, [=, this] { return inner_->position(stream); });
+  }
+  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t position) noexcept
+    requires requires(Device& d) { d.is_done(stream, position); }
+  {
+    return hook_(call::is_done, [=, this] { return inner_->is_done(stream, position); });
+  }
+  [[nodiscard]] bool is_behind(stream_id stream, stream_id other, std::uint64_t position) noexcept
+    requires requires(Device& d) { d.is_behind(stream, other, position); }
+  {
+    return hook_(call::is_behind, [=, this] { return inner_->is_behind(stream, other, position); });
+  }
+  bool let_wait(stream_id stream, stream_id other, std::uint64_t position) noexcept
+    requires requires(Device& d) { d.let_wait(stream, other, position); }
+  {
+    return hook_(call::let_wait, [=, this] { return inner_->let_wait(stream, other, position); });
+  }
+
+  [[nodiscard]] std::size_t step(page_kind kind) const noexcept
+    requires requires(const Device& d) { d.step(kind); }
+  {
+    return inner_->step(kind);
+  }
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept
+    requires requires(Device& d) { d.reserve(bytes, alignment); }
+  {
+    return hook_(call::reserve, [=, this] { return inner_->reserve(bytes, alignment); });
+  }
+  bool unreserve(void* p, std::size_t bytes) noexcept
+    requires requires(Device& d) { d.unreserve(p, bytes); }
+  {
+    return hook_(call::unreserve, [=, this] { return inner_->unreserve(p, bytes); });
+  }
+  bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept
+    requires requires(Device& d) { d.create(bytes, kind, memory); }
+  {
+    return hook_(call::create, [&, this] { return inner_->create(bytes, kind, memory); });
+  }
+  bool destroy(const physical& memory) noexcept
+    requires requires(Device& d) { d.destroy(memory); }
+  {
+    return hook_(call::destroy, [&, this] { return inner_->destroy(memory); });
+  }
+  bool map(void* p, std::size_t bytes, const physical& memory) noexcept
+    requires requires(Device& d) { d.map(p, bytes, memory); }
+  {
+    return hook_(call::map, [&, this] { return inner_->map(p, bytes, memory); });
+  }
+  bool grant(void* p, std::size_t bytes) noexcept
+    requires requires(Device& d) { d.grant(p, bytes); }
+  {
+    return hook_(call::grant, [=, this] { return inner_->grant(p, bytes); });
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept
+    requires requires(Device& d) { d.unmap(p, bytes); }
+  {
+    return hook_(call::unmap, [=, this] { return inner_->unmap(p, bytes); });
+  }
+  bool synchronize(stream_id stream) noexcept
+    requires requires(Device& d) { d.synchronize(stream); }
+  {
+    return hook_(call::synchronize, [=, this] { return inner_->synchronize(stream); });
+  }
+
+  [[nodiscard]] std::int32_t process() const noexcept
+    requires requires(const Device& d) { d.process(); }
+  {
+    return inner_->process();
+  }
+  bool export_memory(const physical& memory, importers who, shareable& name) noexcept
+    requires requires(Device& d) { d.export_memory(memory, who, name); }
+  {
+    return hook_(call::export_memory, [&, this] { return inner_->export_memory(memory, who, name); });
+  }
+  bool allow(const shareable& name, std::int32_t importer) noexcept
+    requires requires(Device& d) { d.allow(name, importer); }
+  {
+    return hook_(call::allow, [&, this] { return inner_->allow(name, importer); });
+  }
+  bool import_memory(const shareable& name, physical& memory) noexcept
+    requires requires(Device& d) { d.import_memory(name, memory); }
+  {
+    return hook_(call::import_memory, [&, this] { return inner_->import_memory(name, memory); });
+  }
+
+  bool register_memory(void* p, std::size_t bytes) noexcept
+    requires requires(Device& d) { d.register_memory(p, bytes); }
+  {
+    return hook_(call::register_memory, [=, this] { return inner_->register_memory(p, bytes); });
+  }
+  bool unregister_memory(void* p) noexcept
+    requires requires(Device& d) { d.unregister_memory(p); }
+  {
+    return hook_(call::unregister_memory, [=, this] { return inner_->unregister_memory(p); });
+  }
+
+ protected:
+  [[nodiscard]] Hook& hook() noexcept { return hook_; }
+
+ private:
+  Device* inner_;
+  [[no_unique_address]] Hook hook_;
+};
+
+}  // namespace tessera

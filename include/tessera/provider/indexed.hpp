@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <utility>
+
+#include <tessera/core/page.hpp>
+#include <tessera/detail/pagemap.hpp>
+#include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera::detail {
+
+/// Enters a provider's segments and mappings in a pagemap, under one owner, while they exist.
+///   Requires:  the provider and the pagemap outlive it
+template <device_provider Device>
+class indexed : public provider_adaptor<Device> {
+ public:
+  using typename provider_adaptor<Device>::physical;
+  static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
+
+  indexed(Device& device, pagemap& map, pagemap::owner_number owner) noexcept
+      : provider_adaptor<Device>(device), map_(&map), owner_(owner) {}
+
+  template <std::same_as<page_kind>... Kind>
+    requires acquires_with<Device, Kind...>
+  [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
+    void* const segment = this->inner().acquire(bytes, kind...);
+    if (segment == nullptr || map_->add(segment, bytes, owner_)) return segment;
+    (void)this->inner().release(segment, bytes);
+    return nullptr;
+  }
+  bool release(void* p, std::size_t bytes) noexcept {
+    return take_out_while(p, [&] { return this->inner().release(p, bytes); });
+  }
+
+  bool map(void* p, std::size_t bytes, const physical& memory) noexcept
+    requires virtual_memory_provider<Device>
+  {
+    if (!map_->add(p, bytes, owner_)) return false;
+    if (this->inner().map(p, bytes, memory)) return true;
+    map_->forget(map_->take_out(p));
+    return false;
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept
+    requires virtual_memory_provider<Device>
+  {
+    return take_out_while(p, [&] { return this->inner().unmap(p, bytes); });
+  }
+
+ private:
+  /// Takes the entry out first: once the device has the memory, it may give the addresses to another owner.
+  template <typename F>
+  [[nodiscard]] bool take_out_while(void* p, F give_back) noexcept {
+    pagemap::taken entry = map_->take_out(p);
+    const bool gone = give_back();
+    if (gone) {
+      map_->forget(std::move(entry));
+    } else {
+      map_->put_back(std::move(entry));
+    }
+    return gone;
+  }
+
+  pagemap* map_;
+  pagemap::owner_number owner_;
+};
+
+}  // namespace tessera::detail

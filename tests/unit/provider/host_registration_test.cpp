@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <tessera/provider/host_pinned.hpp>
+
+#include "host_process.hpp"
+
+namespace {
+
+using namespace tessera;
+using options = host_pinned::options;
+using pinning = host_pinned::pinning;
+using holdings = host_pinned::holdings;
+
+/// Pages of the user, of which none is in memory yet.
+class users_memory {
+ public:
+  explicit users_memory(std::size_t bytes)
+      : p_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
+        bytes_(bytes) {}
+  users_memory(const users_memory&) = delete;
+  users_memory& operator=(const users_memory&) = delete;
+  ~users_memory() { ::munmap(p_, bytes_); }
+  std::byte* data() const { return static_cast<std::byte*>(p_); }
+  host_process::extent smaps() const { return host_process::smaps(p_, bytes_); }
+
+ private:
+  void* p_;
+  std::size_t bytes_;
+};
+
+TEST(host_pinned_registering, locks_what_the_user_brought_until_it_is_unregistered) {
+  if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
+  host_pinned device{options{.capacity = 64_KiB}};
+  const users_memory mine(1_MiB);
+  ASSERT_TRUE(device.register_memory(mine.data(), 512_KiB)) << device.last_error();
+  EXPECT_EQ(mine.smaps().locked, 512_KiB);
+  EXPECT_EQ(mine.smaps().resident, 512_KiB);
+  EXPECT_EQ(device.held(), (holdings{.registered = 512_KiB, .locked = 512_KiB}));
+  EXPECT_EQ(device.used(), 0u);  // the capacity is for memory of the provider's own
+  EXPECT_TRUE(device.unregister_memory(mine.data()));
+  EXPECT_EQ(mine.smaps().locked, 0u);
+  EXPECT_EQ(device.held(), holdings{});
+  EXPECT_TRUE(device.register_memory(mine.data(), 1_MiB));
+  EXPECT_EQ(mine.smaps().locked, 1_MiB);
+}
+
+TEST(host_pinned_registering, ends_with_the_provider) {
+  if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
+  const users_memory mine(1_MiB);
+  {
+    host_pinned device{options{.capacity = 64_KiB, .pin = pinning::where_allowed}};
+    ASSERT_TRUE(device.register_memory(mine.data(), 64_KiB));
+    ASSERT_TRUE(device.register_memory(mine.data() + 128_KiB, 64_KiB));
+    EXPECT_EQ(mine.smaps().locked, device.held().locked);
+  }
+  EXPECT_EQ(mine.smaps().locked, 0u);
+  mine.data()[0] = std::byte{1};  // it is still the user's
+}
+
+TEST(host_pinned_registering, refuses_misuse_and_changes_nothing) {
+  host_pinned device{options{.capacity = 1_MiB, .pin = pinning::where_allowed}};
+  const std::size_t page = device.granularity();
+  const users_memory mine(16 * page);
+  ::munmap(mine.data() + 12 * page, page);
+  void* const segment = device.acquire(4 * page);
+  void* const range = device.reserve(4 * page, page);
+  ASSERT_TRUE(segment != nullptr && range != nullptr &&
+              device.register_memory(mine.data() + 4 * page, 4 * page));
+  const holdings before = device.held();
+  const std::size_t locked = mine.smaps().locked;
+  const auto refused = [&](bool worked, const std::string& rule) {
+    EXPECT_FALSE(worked) << rule;
+    EXPECT_NE(device.last_error().find(rule), std::string::npos) << device.last_error();
+    EXPECT_NE(device.last_error().find("register_memory"), std::string::npos) << device.last_error();
+    EXPECT_EQ(device.held(), before) << rule;
+    EXPECT_EQ(mine.smaps().locked, locked) << rule;
+  };
+  refused(device.register_memory(nullptr, page), "multiple of the page");
+  refused(device.register_memory(mine.data() + 1, page), "multiple of the page");
+  refused(device.register_memory(mine.data(), 0), "number of bytes");
+  refused(device.register_memory(mine.data(), unlimited), "number of bytes");
+  refused(device.register_memory(mine.data() + 4 * page, 4 * page), "registered already");
+  refused(device.register_memory(mine.data() + 3 * page, page + 1), "registered already");
+  refused(device.register_memory(mine.data() + 7 * page, 2 * page), "registered already");
+  refused(device.register_memory(mine.data() + 11 * page, 2 * page), "no memory of this process");
+  refused(device.register_memory(segment, page), "memory of this provider");
+  refused(device.register_memory(range, page), "memory of this provider");
+  refused(device.unregister_memory(mine.data()), "nothing is registered there");
+  refused(device.unregister_memory(mine.data() + 5 * page), "nothing is registered there");
+  refused(device.unregister_memory(nullptr), "nothing is registered there");
+  EXPECT_TRUE(device.unregister_memory(mine.data() + 4 * page));
+}
+
+/// In a process that may lock 64 KiB and no more.
+int register_beyond_the_lock_limit() {
+  const rlimit little{64_KiB, 64_KiB};
+  if (::setrlimit(RLIMIT_MEMLOCK, &little) != 0) return 1;
+  if (::getuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) return 2;  // the right to lock goes with it
+  const users_memory mine(1_MiB);
+  host_pinned strict{options{.capacity = 64_KiB}};
+  if (strict.register_memory(mine.data(), 1_MiB) || strict.held() != holdings{}) return 3;
+  if (strict.last_error().find("ulimit -l") == std::string::npos) return 4;
+  host_pinned loose{options{.capacity = 64_KiB, .pin = pinning::where_allowed}};
+  if (!loose.register_memory(mine.data(), 1_MiB)) return 5;
+  if (loose.held() != holdings{.registered = 1_MiB} || mine.smaps().locked != 0) return 6;
+  return loose.unregister_memory(mine.data()) ? 0 : 7;
+}
+TEST(host_pinned_registering, says_how_to_lock_more) {
+  if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
+  EXPECT_EQ(host_process::end_of(host_process::start(register_beyond_the_lock_limit)), 0);
+}
+
+}  // namespace
