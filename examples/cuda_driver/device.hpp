@@ -83,8 +83,8 @@ class gpu {
     return state_->marks.let_wait(stream, of, at);
   }
 
-  [[nodiscard]] std::size_t step(tessera::page_kind kind) const noexcept {
-    return kind.step() > state_->step ? kind.step() : state_->step;
+  [[nodiscard]] std::size_t page_size(tessera::page_kind kind) const noexcept {
+    return kind.granularity() > state_->step ? kind.granularity() : state_->step;
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
     device_address given = 0;

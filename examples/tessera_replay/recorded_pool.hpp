@@ -88,7 +88,7 @@ class recorded_device {
   [[nodiscard]] std::size_t capacity() const noexcept { return unlimited; }
   [[nodiscard]] std::size_t granularity() const noexcept { return 512; }
 
-  [[nodiscard]] static constexpr std::size_t step(page_kind) noexcept { return operator""_KiB(4); }
+  [[nodiscard]] static constexpr std::size_t page_size(page_kind) noexcept { return operator""_KiB(4); }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept {
     const std::uint64_t address = std::exchange(next_range_, 0);
     if (address != 0) return reinterpret_cast<void*>(address);  // as it was aligned there

@@ -158,7 +158,7 @@ class recorded_replay {
   }
   /// What a device gives in multiples of.
   [[nodiscard]] static std::size_t unit(const snapshot::entry& e) noexcept {
-    return about_pages(e) ? recorded_device::step({}) : min_alignment;
+    return about_pages(e) ? recorded_device::page_size({}) : min_alignment;
   }
   /// Whether a device may have given this: an allocator looks after no others.
   [[nodiscard]] static bool is_possible(std::uint64_t address, std::size_t bytes, std::size_t unit) noexcept {
@@ -209,7 +209,7 @@ class recorded_replay {
                                                  const std::vector<memory_owner>& owners) {
     const auto ranges = ranges_at_start(segments, owners);
     for (const snapshot::segment& s : segments) {
-      const std::size_t unit = s.expandable ? recorded_device::step({}) : min_alignment;
+      const std::size_t unit = s.expandable ? recorded_device::page_size({}) : min_alignment;
       for (const snapshot::block& b : s.blocks) {
         if (!is_possible(b.address, b.size, min_alignment))
           return impossible(b.address, b.size, min_alignment);

@@ -47,7 +47,7 @@ class any_device {
     virtual bool is_done(tessera::stream_id stream, std::uint64_t at) noexcept = 0;
     virtual bool is_behind(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept = 0;
     virtual bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept = 0;
-    virtual std::size_t step(tessera::page_kind kind) const noexcept = 0;
+    virtual std::size_t page_size(tessera::page_kind kind) const noexcept = 0;
     virtual void* reserve(std::size_t bytes, std::size_t to) noexcept = 0;
     virtual bool unreserve(void* p, std::size_t bytes) noexcept = 0;
     virtual bool create(std::size_t bytes, tessera::page_kind kind, some& made) noexcept = 0;
@@ -83,7 +83,7 @@ class any_device {
   bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
     return to_->let_wait(stream, of, at);
   }
-  [[nodiscard]] std::size_t step(tessera::page_kind kind) const noexcept { return to_->step(kind); }
+  [[nodiscard]] std::size_t page_size(tessera::page_kind kind) const noexcept { return to_->page_size(kind); }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept { return to_->reserve(bytes, to); }
   bool unreserve(void* p, std::size_t bytes) noexcept { return to_->unreserve(p, bytes); }
   bool create(std::size_t bytes, tessera::page_kind kind, physical& made) noexcept {
@@ -116,7 +116,7 @@ class calls_of final : public any_device::calls {
   }
   bool release(void* p, std::size_t bytes) noexcept override { return device.release(p, bytes); }
   std::size_t capacity() const noexcept override { return device.capacity(); }
-  std::size_t available() const noexcept override { return tessera::left_on(device, 0); }
+  std::size_t available() const noexcept override { return tessera::detail::left_on(device, 0); }
   std::size_t granularity() const noexcept override { return device.granularity(); }
   bool over_limit(std::size_t bytes) const noexcept override {
     if constexpr (tessera::limited_provider<Device>) return device.over_limit(bytes);
@@ -153,8 +153,8 @@ class calls_of final : public any_device::calls {
   bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept override {
     return device.let_wait(stream, of, at);
   }
-  std::size_t step(tessera::page_kind kind) const noexcept override {
-    if constexpr (has_ranges) return device.step(kind);
+  std::size_t page_size(tessera::page_kind kind) const noexcept override {
+    if constexpr (has_ranges) return device.page_size(kind);
     return device.granularity();
   }
   void* reserve(std::size_t bytes, std::size_t at) noexcept override {
@@ -190,7 +190,7 @@ class calls_of final : public any_device::calls {
   }
   bool synchronize(tessera::stream_id stream) noexcept override {
     if constexpr (has_ranges) return device.synchronize(stream);
-    return tessera::finish_work(device, stream);
+    return tessera::detail::finish_work(device, stream);
   }
 
   Device device;

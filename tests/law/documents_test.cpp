@@ -23,7 +23,7 @@ std::set<std::string> refusals(const std::string& law) {
       refuses("refuse|once$|only when|no more is mapped|alone|multiple of|not |begins");
   // What begins with these words says what a device does, not what it must not take.
   const std::regex does(
-      "^(segments|a range begins|a ready|step is|a refused|granularity|unregister ends|what was|each "
+      "^(segments|a range begins|a ready|the page size|a refused|granularity|unregister ends|what was|each "
       "|discarding|pages of a kind)");
   std::set<std::string> found;
   for (std::sregex_iterator at(text.begin(), text.end(), sentence), end; at != end; ++at) {

@@ -44,7 +44,7 @@ TYPED_TEST(sharing_law, holds_between_processes_and_leaves_them_as_they_were) {
 TYPED_TEST(sharing_law, holds_between_devices_that_may_reach_each_other) {
   TypeParam first;
   TypeParam second = first.another_device({.page_granularity = 64_KiB, .device = 1});
-  EXPECT_STREQ(law::sharing(first, second).broken, "who is listed can import");
+  EXPECT_STREQ(law::sharing(first, second).broken, "a listed process can import");
   ASSERT_TRUE(second.enable_peer_access(0));
   EXPECT_STREQ(law::sharing(first, second).broken, nullptr);
   EXPECT_TRUE(is_empty(first) && is_empty(second));
@@ -153,10 +153,10 @@ struct forgets_the_list : lawful {
   bool allow(const shareable& s, std::int32_t) noexcept { return process() == s.process; }
 };
 TEST(sharing_laws, lists) {
-  EXPECT_STREQ(broken_by<open_to_all>(), "who is not listed cannot import");
+  EXPECT_STREQ(broken_by<open_to_all>(), "a process that is not listed cannot import");
   EXPECT_STREQ(broken_by<lets_importers_list>(), "the exporter alone lists importers");
   EXPECT_STREQ(broken_by<lists_nobody>(), "the exporter can list a process");
-  EXPECT_STREQ(broken_by<forgets_the_list>(), "who is listed can import");
+  EXPECT_STREQ(broken_by<forgets_the_list>(), "a listed process can import");
   EXPECT_STREQ(broken_by<lists_for_any>(), "importers are not listed for what any may import");
 }
 

@@ -50,7 +50,8 @@ TYPED_TEST(virtual_memory_law, is_tried_with_every_kind_of_page) {
   for (const page_kind kind : law::trial_kinds) {
     std::size_t mapped = 0;
     for (const auto& c : device.log())
-      mapped += c.kind == simulated_device::call::map && c.ok && c.bytes == 2 * device.step(kind) ? 1 : 0;
+      mapped +=
+          c.kind == simulated_device::call::map && c.ok && c.bytes == 2 * device.page_size(kind) ? 1 : 0;
     EXPECT_GT(mapped, 0u);
   }
 }
@@ -92,23 +93,26 @@ TYPED_TEST(virtual_memory_law, gives_everything_back_after_it_is_broken) {
 }
 
 struct coarse : simulated_device {
-  std::size_t step(page_kind) const noexcept { return 3_MiB; }
+  std::size_t page_size(page_kind) const noexcept { return 3_MiB; }
 };
 struct fine : simulated_device {
-  std::size_t step(page_kind) const noexcept { return 2_MiB; }  // of giant pages, too
+  std::size_t page_size(page_kind) const noexcept { return 2_MiB; }  // of giant pages, too
 };
 struct wavering : simulated_device {
-  std::size_t step(page_kind kind) const noexcept {
-    return calls().synchronize == 0 ? simulated_device::step(kind) : 2 * simulated_device::step(kind);
+  std::size_t page_size(page_kind kind) const noexcept {
+    return calls().synchronize == 0 ? simulated_device::page_size(kind)
+                                    : 2 * simulated_device::page_size(kind);
   }
 };
 struct poor : simulated_device {
   bool create(std::size_t, page_kind, physical&) noexcept { return false; }
 };
 TEST(virtual_memory_laws, steps_and_normal_pages) {
-  EXPECT_STREQ(broken_by<coarse>(), "step is a power of two, and a multiple of the page's size");
-  EXPECT_STREQ(broken_by<fine>(), "step is a power of two, and a multiple of the page's size");
-  EXPECT_STREQ(broken_by<wavering>(), "step is constant");
+  EXPECT_STREQ(broken_by<coarse>(),
+               "the page size is a power of two, and a multiple of the kind's granularity");
+  EXPECT_STREQ(broken_by<fine>(),
+               "the page size is a power of two, and a multiple of the kind's granularity");
+  EXPECT_STREQ(broken_by<wavering>(), "the page size is constant");
   EXPECT_STREQ(broken_by<poor>(), "create gives normal pages while there is capacity");
 }
 
@@ -179,7 +183,7 @@ TEST(virtual_memory_laws, addresses) {
 
 struct rounds_up : simulated_device {
   bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
-    const std::size_t s = step(kind);
+    const std::size_t s = page_size(kind);
     return simulated_device::create(bytes > unlimited - s ? bytes : align_up(bytes, s), kind, m);
   }
 };
@@ -195,7 +199,7 @@ struct generous : simulated_device {
 /// Adds before it compares, so that the sum wraps.
 struct wrapping : simulated_device {
   bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
-    return simulated_device::create(used() + bytes + 4_MiB < bytes ? step(kind) : bytes, kind, m);
+    return simulated_device::create(used() + bytes + 4_MiB < bytes ? page_size(kind) : bytes, kind, m);
   }
 };
 struct destroys_nothing : simulated_device {
@@ -207,8 +211,8 @@ struct maps_nothing : simulated_device {
   }
 };
 TEST(virtual_memory_laws, impossible_memory) {
-  EXPECT_STREQ(broken_by<rounds_up>(), "memory is a multiple of the step long, and not empty");
-  EXPECT_STREQ(broken_by<creates_nothing>(), "memory is a multiple of the step long, and not empty");
+  EXPECT_STREQ(broken_by<rounds_up>(), "memory is a multiple of the page size long, and not empty");
+  EXPECT_STREQ(broken_by<creates_nothing>(), "memory is a multiple of the page size long, and not empty");
   EXPECT_STREQ(broken_by<generous>(), "create refuses what goes beyond the capacity");
   EXPECT_STREQ(broken_by<wrapping>(), "create refuses what goes beyond the capacity");
   EXPECT_STREQ(broken_by<destroys_nothing>(), "what names no memory is refused");
@@ -217,7 +221,7 @@ TEST(virtual_memory_laws, impossible_memory) {
 
 /// A step of one byte, as a device of bytes would have, is a step like others.
 struct of_bytes : simulated_device {
-  std::size_t step(page_kind kind) const noexcept { return kind.step(); }
+  std::size_t page_size(page_kind kind) const noexcept { return kind.granularity(); }
   void* reserve(std::size_t bytes, std::size_t to) noexcept {
     return simulated_device::reserve(align_up(bytes, 4_KiB), to);
   }
@@ -258,7 +262,7 @@ TEST(virtual_memory_laws, map) {
   // The first refusal is that of a handle that names nothing.
   EXPECT_STREQ(broken_by<map_that_accepts<1>>(), "what names no memory is refused");
   EXPECT_STREQ(broken_by<map_that_accepts<2>>(), "map refuses addresses that are not reserved");
-  EXPECT_STREQ(broken_by<map_that_accepts<3>>(), "memory is mapped at a multiple of the step");
+  EXPECT_STREQ(broken_by<map_that_accepts<3>>(), "memory is mapped at a multiple of the page size");
   EXPECT_STREQ(broken_by<map_that_accepts<4>>(), "no more is mapped than there is of the memory");
   EXPECT_STREQ(broken_by<map_that_accepts<5>>(), "map refuses addresses at which something is mapped");
   EXPECT_STREQ(broken_by<map_that_accepts<6>>(), "map refuses addresses at which something is mapped");

@@ -124,7 +124,7 @@ class deferred_free_queue {
     pool_->deallocate(p);
   }
   void wait_for_stream() noexcept {
-    on_device([this](device& d) { (void)finish_work(d, options_.stream); });
+    on_device([this](device& d) { (void)detail::finish_work(d, options_.stream); });
   }
 
   /// Records the event of a batch unless that is done. If the device fails, a later call tries again.

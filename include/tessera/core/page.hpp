@@ -27,7 +27,7 @@ struct page_kind {
   bool read_only = false;     ///< the host may read but not write it
 
   /// Returns the bytes that memory of this kind is a multiple of; 1 if the device alone decides.
-  [[nodiscard]] constexpr std::size_t step() const noexcept {
+  [[nodiscard]] constexpr std::size_t granularity() const noexcept {
     return size == page_size::huge_1g ? 1_GiB : size == page_size::huge ? 2_MiB : 1;
   }
   bool operator==(const page_kind&) const = default;
@@ -49,9 +49,9 @@ struct page_order {
     return kinds.data() + count;
   }
   /// Returns the bytes that a request is a multiple of, whichever kind serves it.
-  [[nodiscard]] constexpr std::size_t step() const noexcept {
+  [[nodiscard]] constexpr std::size_t granularity() const noexcept {
     std::size_t max = 1;
-    for (const page_kind& kind : *this) max = kind.step() > max ? kind.step() : max;
+    for (const page_kind& kind : *this) max = kind.granularity() > max ? kind.granularity() : max;
     return max;
   }
 };
@@ -59,7 +59,7 @@ struct page_order {
 /// Rounds `bytes` up to whole pages of whichever kind a pages_policy asks for.
 template <typename Pages>
 [[nodiscard]] constexpr std::size_t in_whole_pages(const Pages& pages, std::size_t bytes) noexcept {
-  return align_up(bytes, pages.backing(bytes).step());
+  return align_up(bytes, pages.backing(bytes).granularity());
 }
 
 /// Page sizes that may back a segment.
@@ -100,8 +100,8 @@ struct page_choice {
     const page_kind huge_1g{page_size::huge_1g, speed, peer_to_peer, read_only};
     if (pages == page_plan::huge_only) return {{huge}, 1};
     if (pages == page_plan::huge_1g_only) return {{huge_1g}, 1};
-    if (pages == page_plan::normal_only || segment <= huge.step() / 2) return {{normal}, 1};
-    if (pages == page_plan::huge_first || segment <= huge.step()) return {{huge, normal}, 2};
+    if (pages == page_plan::normal_only || segment <= huge.granularity() / 2) return {{normal}, 1};
+    if (pages == page_plan::huge_first || segment <= huge.granularity()) return {{huge, normal}, 2};
     return {{huge_1g, huge, normal}, 3};
   }
 

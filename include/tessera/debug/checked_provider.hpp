@@ -214,12 +214,12 @@ class checked_provider : public detail::checked_events<Device> {
     return this->shadow().said_available(said), said;
   }
 
-  [[nodiscard]] std::size_t step(page_kind kind) const noexcept
+  [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept
     requires virtual_memory_provider<Device>
   {
-    const std::size_t said = this->inner().step(kind);
-    if (!is_power_of_two(said) || said % kind.step() != 0)
-      fatal("checked_provider: a step is no power of two, or no multiple of the page's size");
+    const std::size_t said = this->inner().page_size(kind);
+    if (!is_power_of_two(said) || said % kind.granularity() != 0)
+      fatal("checked_provider: page_size is no power of two, or no multiple of the kind's granularity");
     return said;
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept
@@ -242,7 +242,7 @@ class checked_provider : public detail::checked_events<Device> {
   {
     const bool made = this->inner().create(bytes, kind, memory);
     if constexpr (knows_names) {
-      if (made) this->shadow().named(name_of(memory), name_of(physical{}), bytes, step(kind));
+      if (made) this->shadow().named(name_of(memory), name_of(physical{}), bytes, page_size(kind));
     }
     return made;
   }

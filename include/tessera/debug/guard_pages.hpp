@@ -383,7 +383,7 @@ class guard_memory {
 
  private:
   [[nodiscard]] void* try_acquire(std::size_t bytes, bool& quarantine_may_help) noexcept {
-    const std::size_t step = device_->step(normal_pages);
+    const std::size_t step = device_->page_size(normal_pages);
     const std::size_t page_bytes = align_up(bytes, step);
     const std::size_t guard = align_up(how_.guard, step);
     const std::size_t all = page_bytes + 2 * guard;

@@ -83,7 +83,8 @@ class provider_shadow {
              std::size_t step) noexcept {
     const std::lock_guard lock(mutex_);
     if (name == empty) fatal("checked_provider: memory is said to be there, and has no name");
-    if (bytes % step != 0) fatal("checked_provider: create made memory that is no multiple of the step long");
+    if (bytes % step != 0)
+      fatal("checked_provider: create made memory that is no multiple of the page size long");
     bool is_new = false;
     remember(host_remembers([&] { is_new = pieces_.emplace(name, piece{bytes, step}).second; }));
     if (!is_new) fatal("checked_provider: memory was given the name of other memory");
@@ -120,7 +121,7 @@ class provider_shadow {
     if (memory.bytes != 0 && bytes != memory.bytes)
       return "checked_provider: map put more or less there than there is of the memory";
     if (host_address(p) % memory.step != 0)
-      return "checked_provider: map put memory at no multiple of the step";
+      return "checked_provider: map put memory at no multiple of the page size";
     const extent* const in = given_.around(p, bytes);
     if (in == nullptr || in->note != range)
       return "checked_provider: map put memory outside of the ranges that were given";

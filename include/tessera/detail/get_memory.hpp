@@ -36,7 +36,7 @@ template <typename Recipe, typename Machine>
 [[nodiscard]] std::size_t segment_for(const Machine& machine, const policies<Recipe>& chosen,
                                       std::size_t size, bool exactly = false) noexcept {
   usage now = usage_of(machine, chosen.growth);
-  const std::size_t most = saturating_add(now.reserved, left_on(machine.device(), now.reserved));
+  const std::size_t most = saturating_add(now.reserved, detail::left_on(machine.device(), now.reserved));
   if (most < now.limit) now.limit = most;
   if (now.limit > unlimited / 2) now.limit = unlimited / 2;  // so that a share of it is a size, on any device
   const std::size_t wanted = exactly ? size : chosen.growth.segment_size(size, now);
@@ -77,7 +77,7 @@ stitching_pages pages_for(const Machine& machine, const Growth& growth, const Pa
     refuse_answer("growth: page_size", size, page,
                   "a page is a multiple of min_alignment, up to max_request");
   const page_order kinds = pages.backing(page);
-  return {kinds, align_up(page, machine.step(kinds))};
+  return {kinds, align_up(page, machine.page_size(kinds))};
 }
 
 /// Makes a window usable: idle pieces move there, or new ones are taken, so that at most `freely` bytes are reserved, and

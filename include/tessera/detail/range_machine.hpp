@@ -75,9 +75,9 @@ class range_machine : public machine<Provider, Observer, Counting, range_heap<Po
     if (how.page == 0 || how.page % min_alignment != 0 || how.page > max_request)
       fatal("Recipe::growth: page_size is a multiple of min_alignment, up to max_request");
     pieces_.retry_stray(this->device_);
-    how.page = align_up(how.page, step(how.kinds));
+    how.page = align_up(how.page, page_size(how.kinds));
     note_granule(how.page);
-    block* at = place_for(home, size, step(how.kinds));
+    block* at = place_for(home, size, page_size(how.kinds));
     if (at == nullptr) at = add_range(home, size, how);
     while (at != nullptr && (at->is_unmapped() || at->size < size)) {
       block& hole = at->is_unmapped() ? *at : *at->above;
@@ -100,10 +100,10 @@ class range_machine : public machine<Provider, Observer, Counting, range_heap<Po
   }
 
   /// What the sizes and addresses of pieces of these kinds are multiples of.
-  [[nodiscard]] std::size_t step(const page_order& kinds) const noexcept {
+  [[nodiscard]] std::size_t page_size(const page_order& kinds) const noexcept {
     std::size_t most = 1;
     for (const page_kind& kind : kinds)
-      most = this->device_.step(kind) > most ? this->device_.step(kind) : most;
+      most = this->device_.page_size(kind) > most ? this->device_.page_size(kind) : most;
     return most;
   }
 
@@ -291,7 +291,7 @@ class range_machine : public machine<Provider, Observer, Counting, range_heap<Po
   [[nodiscard]] block* map_new(block& unmapped, std::uintptr_t begin, std::size_t bytes,
                                const growth_step& how) noexcept {
     // The last page is cut short where pages of the kind end.
-    const std::uintptr_t room = unmapped.address + usable(unmapped, step(how.kinds));
+    const std::uintptr_t room = unmapped.address + usable(unmapped, page_size(how.kinds));
     const stream_id key = unmapped.home->key();
     const std::size_t pool = unmapped.home->pool();
     piece* made = nullptr;

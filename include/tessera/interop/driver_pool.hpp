@@ -76,13 +76,13 @@ class driver_pool {
   ///              program ends
   void free_async(void* p, stream_id stream) noexcept {
     if (p == nullptr || try_free_async(p, stream)) return;
-    if (!has_stream(pool_.device(), stream))
+    if (!detail::has_stream(pool_.device(), stream))
       fatal(fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(), p);
     detail::refuse_address(pool_.introspect(), "free_async", p);
   }
   /// The same, but an address that is not a live block's, and a stream that is not there, change nothing and give false.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
-    return has_stream(pool_.device(), stream) && pool_.try_deallocate_behind(p, stream);
+    return detail::has_stream(pool_.device(), stream) && pool_.try_deallocate_behind(p, stream);
   }
   /// Notes that `stream`, too, uses a block, so that the stream on which it will be freed is made to wait for it and for the
   /// one on which it was allocated. Noting the latter alone changes nothing.

@@ -132,7 +132,7 @@ class stream_resource {
   [[nodiscard]] bool finish(stream_id stream) noexcept {
     return from_.get().with_device([stream]<typename Device>(Device& device) {
       constexpr bool knows_streams = event_provider<Device> || requires { device.synchronize(stream); };
-      return !knows_streams || finish_work(device, stream);
+      return !knows_streams || detail::finish_work(device, stream);
     });
   }
 

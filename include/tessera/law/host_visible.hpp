@@ -62,7 +62,7 @@ template <device_provider D>
 template <virtual_memory_provider D>
 [[nodiscard]] verdict visible_mappings(D& device) {
   constexpr auto is_there = "the host can read memory from end to end where it was mapped";
-  const std::size_t step = device.step(normal_pages);
+  const std::size_t step = device.page_size(normal_pages);
   trial_range<D> range(device, 3 * step, step);
   trial_memory<D> one(device), two(device);
   if (range.number() == 0 || !one.create(step, normal_pages) || !two.create(step, normal_pages)) return {};

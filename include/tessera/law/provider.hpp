@@ -196,7 +196,7 @@ template <paged_provider D>
 [[nodiscard]] verdict page_kinds(D& device) {
   const std::size_t step = device.granularity();
   for (const page_kind kind : trial_kinds) {
-    const std::size_t bytes = (std::max)(step, kind.step());
+    const std::size_t bytes = (std::max)(step, kind.granularity());
     void* const p = device.acquire(bytes, kind);
     const bool aligned = p != nullptr && reinterpret_cast<std::uintptr_t>(p) % step == 0;
     const bool goes = p != nullptr && device.release(p, bytes);

@@ -107,7 +107,7 @@ class trial_memory {
 /// Reserves ranges, of which nothing is used.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict addresses(D& device, page_kind kind) {
-  const std::size_t step = device.step(kind), segment = device.granularity();
+  const std::size_t step = device.page_size(kind), segment = device.granularity();
   trial_range<D> first(device, 4 * step, step), second(device, step, 4 * step);
   if (first.number() == 0 || second.number() == 0) return {"reserve gives addresses"};
   if (first.number() % step != 0 || second.number() % (4 * step) != 0)
@@ -125,14 +125,14 @@ template <virtual_memory_provider D>
 /// Asks for memory that cannot be, and for what only memory can have.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict impossible_memory(D& device, page_kind kind) {
-  const std::size_t step = device.step(kind);
+  const std::size_t step = device.page_size(kind);
   trial_range<D> range(device, step, step);
   trial_memory<D> none(device), page(device);
   if (none.destroy() || none.map(range.at(0), step)) return {"what names no memory is refused"};
   for (const std::size_t bytes : {std::size_t{0}, step + step / 2}) {
     const bool possible = bytes != 0 && bytes % step == 0;  // where a page is one byte
     if (!possible && none.create(bytes, kind))
-      return {"memory is a multiple of the step long, and not empty"};
+      return {"memory is a multiple of the page size long, and not empty"};
   }
   if (!page.create(step, kind)) return {};
   for (const std::size_t bytes : {device.capacity() / step * step, unlimited / step * step}) {
@@ -148,7 +148,7 @@ template <virtual_memory_provider D>
 /// create either.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict mapped_memory(D& device, page_kind kind) {
-  const std::size_t step = device.step(kind);
+  const std::size_t step = device.page_size(kind);
   trial_range<D> range(device, 4 * step, step);
   trial_memory<D> one(device), two(device);
   if (!one.create(2 * step, kind) || !two.create(step, kind)) return {};
@@ -158,7 +158,7 @@ template <virtual_memory_provider D>
     if (one.name == two.name) return {"each memory has a name of its own"};
   }
   if (step > 1 && one.map(range.at(step / 2), 2 * step))
-    return {"memory is mapped at a multiple of the step"};
+    return {"memory is mapped at a multiple of the page size"};
   if (one.map(range.at(0), 4 * step)) return {"no more is mapped than there is of the memory"};
   if (!one.map(range.at(step), 2 * step)) return {"map puts memory where the range is free"};
   if (two.map(range.at(step), step) || two.map(range.at(2 * step), step))
@@ -183,7 +183,7 @@ template <virtual_memory_provider D>
 /// Creates, maps and destroys until a device that forgets what was destroyed has no memory left.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict memory_often(D& device, page_kind kind, std::size_t at_once) {
-  const std::size_t step = device.step(kind);
+  const std::size_t step = device.page_size(kind);
   std::size_t bytes = (std::max)((std::min)(at_once, device.capacity()) / step * step, step);
   trial_range<D> range(device, bytes, step);
   std::size_t enough = 1;
@@ -212,9 +212,9 @@ template <virtual_memory_provider D>
 template <virtual_memory_provider D>
 [[nodiscard]] verdict virtual_memory(D& device, std::size_t at_once = trial_bytes) {
   for (const page_kind kind : trial_kinds) {
-    const std::size_t step = device.step(kind);
-    if (!is_power_of_two(step) || step % kind.step() != 0)
-      return {"step is a power of two, and a multiple of the page's size"};
+    const std::size_t step = device.page_size(kind);
+    if (!is_power_of_two(step) || step % kind.granularity() != 0)
+      return {"the page size is a power of two, and a multiple of the kind's granularity"};
     if (kind == normal_pages) {
       trial_memory<D> memory(device);
       if (!memory.create(step, kind)) return {"create gives normal pages while there is capacity"};
@@ -223,7 +223,7 @@ template <virtual_memory_provider D>
     if (const verdict found = impossible_memory(device, kind); !found) return found;
     if (const verdict found = mapped_memory(device, kind); !found) return found;
     if (const verdict found = memory_often(device, kind, at_once); !found) return found;
-    if (device.step(kind) != step) return {"step is constant"};
+    if (device.page_size(kind) != step) return {"the page size is constant"};
   }
   return {};
 }
@@ -231,7 +231,7 @@ template <virtual_memory_provider D>
 /// Exports memory to a listed process, which maps it and outlives the exporter's handle.
 template <sharing_provider D>
 [[nodiscard]] verdict listed_importers(D& exporter, D& importer, std::size_t bytes) {
-  const std::size_t step = importer.step(normal_pages);
+  const std::size_t step = importer.page_size(normal_pages);
   trial_range<D> range(importer, align_up(bytes, step), step);
   trial_memory<D> memory(exporter), shared(importer), refused(importer), at_home(exporter);
   typename D::shareable name{}, again{};
@@ -239,10 +239,10 @@ template <sharing_provider D>
   if (!exporter.export_memory(memory.name, importers::listed, name))
     return {"created memory can be exported"};
   if (exporter.export_memory(memory.name, importers::listed, again)) return {"memory is exported once"};
-  if (refused.import_from(name)) return {"who is not listed cannot import"};
+  if (refused.import_from(name)) return {"a process that is not listed cannot import"};
   if (importer.allow(name, importer.process())) return {"the exporter alone lists importers"};
   if (!exporter.allow(name, importer.process())) return {"the exporter can list a process"};
-  if (!shared.import_from(name)) return {"who is listed can import"};
+  if (!shared.import_from(name)) return {"a listed process can import"};
   if (at_home.import_from(name)) return {"memory is not imported where it was exported"};
   if (importer.export_memory(shared.name, importers::any, again)) return {"imported memory is not exported"};
   if (!memory.destroy()) return {"exported memory can be destroyed"};
@@ -278,7 +278,7 @@ template <sharing_provider D>
 template <sharing_provider D>
 [[nodiscard]] verdict sharing(D& exporter, D& importer, std::size_t at_once = trial_bytes) {
   if (exporter.process() == importer.process()) return {"each process has a number of its own"};
-  const std::size_t step = exporter.step(normal_pages);
+  const std::size_t step = exporter.page_size(normal_pages);
   const std::size_t bytes = (std::max)((std::min)(at_once, exporter.capacity()) / step * step, step);
   const std::size_t enough = std::min<std::size_t>(exporter.capacity() / bytes, 64) + 1;
   for (std::size_t i = 0; i < enough; ++i) {

@@ -39,7 +39,7 @@ class failure_survey {
     told_.segment = bytes;
     told_.now = usage_of(blocks, chosen.growth);
     told_.capacity = blocks.device().capacity();
-    told_.available = left_on(blocks.device(), told_.now.reserved);
+    told_.available = detail::left_on(blocks.device(), told_.now.reserved);
     if (told_.is_absurd()) return;
     note_request();
     note_composition();

@@ -142,11 +142,13 @@ concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acqu
 
 /// Wraps a provider, and has exactly its capabilities: events, virtual memory, sharing and so on.
 ///
-/// There are two ways to use it. A hook sees each call that does something, for logging, timing, locking or injected
-/// failures. A derived class hides the members that it changes, and reaches the wrapped provider by inner().
+/// There are two ways to use it. A hook sees each call that does something, for logging, timing, locking or
+/// injected failures. A derived class hides the members that it changes, and reaches the wrapped provider by
+/// inner().
 ///
-/// The hook is called as hook(provider_call, f), where f() makes the call, and returns what f() returns: a `bool`, a
-/// pointer or a number. A failed call returns a value-initialised result. A call without a result returns true.
+/// The hook is called as hook(provider_call, f), where f() makes the call, and returns what f() returns: a
+/// `bool`, a pointer or a number. A failed call returns a value-initialised result. A call without a result
+/// returns true.
 ///
 ///     namespace logging {
 ///     struct log_failures {
@@ -161,8 +163,8 @@ concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acqu
 ///     static_assert(tessera::virtual_memory_provider<device> && tessera::event_provider<device>);
 ///     }
 ///
-/// It is thread-safe where the provider and the hook say so. A derived class without state of its own that changes says
-/// so itself.
+/// It is thread-safe where the provider and the hook say so. A derived class without state of its own that
+/// changes says so itself.
 ///
 ///   Requires:  Device is a device_provider, which need not be movable and outlives the adaptor
 template <typename Device, typename Hook = detail::call_directly>
@@ -260,10 +262,10 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
     return hook_(call::let_wait, [=, this] { return inner_->let_wait(stream, other, position); });
   }
 
-  [[nodiscard]] std::size_t step(page_kind kind) const noexcept
-    requires requires(const Device& d) { d.step(kind); }
+  [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept
+    requires requires(const Device& d) { d.page_size(kind); }
   {
-    return inner_->step(kind);
+    return inner_->page_size(kind);
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept
     requires requires(Device& d) { d.reserve(bytes, alignment); }

@@ -37,7 +37,7 @@ class host_memory {
 
   [[nodiscard]] const char* acquire(std::size_t bytes, page_kind kind, void*& given) noexcept {
     if (bytes == 0 || bytes > max_request) return not_possible;
-    const std::size_t whole = align_up(bytes, host_step(kind));
+    const std::size_t whole = align_up(bytes, host_page_size(kind));
     if (whole > capacity_ - used()) return at_capacity;
     if (kind.size == page_size::normal && pin_ != host_pinning::never && whole > host_available())
       return host_lacks_pages(kind);
@@ -65,7 +65,7 @@ class host_memory {
 
   [[nodiscard]] const char* create(std::size_t bytes, page_kind kind, std::uint64_t& number) noexcept {
     if (bytes == 0 || bytes > max_request) return not_possible;
-    if (bytes % host_step(kind) != 0) return "physical memory is a multiple of step(kind) long";
+    if (bytes % host_page_size(kind) != 0) return "physical memory is a multiple of page_size(kind) long";
     if (bytes > capacity_ - used()) return at_capacity;
     host_descriptor file;
     if (const char* const fault = host_make_file(bytes, kind, file)) return fault;
@@ -181,7 +181,8 @@ class host_ranges {
     if (piece == nullptr) return host_memory::no_piece;
     if (piece->mapped) return "the memory is mapped already; it has one place at a time";
     if (piece->bytes != bytes) return "physical memory is mapped whole";
-    if (host_address(p) % host_step(piece->kind) != 0) return "memory is mapped at a multiple of step(kind)";
+    if (host_address(p) % host_page_size(piece->kind) != 0)
+      return "memory is mapped at a multiple of page_size(kind)";
     host_extents::extent* const in = ranges_.around(p, bytes);
     if (in == nullptr) return "not inside one range of this provider";
     if (mappings_.overlaps(p, bytes)) return "something is mapped there already";

@@ -74,7 +74,7 @@ class host_pinned {
 
   [[nodiscard]] std::size_t capacity() const noexcept { return state_->memory.capacity(); }
   [[nodiscard]] std::size_t granularity() const noexcept { return detail::host_page(); }
-  [[nodiscard]] std::size_t step(page_kind kind) const noexcept { return detail::host_step(kind); }
+  [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept { return detail::host_page_size(kind); }
   [[nodiscard]] std::size_t used() const noexcept {
     const std::lock_guard lock(state_->mutex);
     return state_->memory.used();

@@ -10,12 +10,14 @@
 
 namespace tessera {
 
-/// Takes segments from one provider and registers them with another: ordinary host memory that a device can reach.
+/// Takes segments from one provider and registers them with another: ordinary host memory that a device can
+/// reach.
 ///
-/// Streams and events are those of the device. Mapped memory is not registered, so there is no virtual memory.
+/// Streams and events are those of the device. Mapped memory is not registered, so there is no virtual
+/// memory.
 ///
-/// A segment that can be neither released nor registered again counts as released and stays with its provider. So no
-/// caller gets memory that the device cannot reach.
+/// A segment that can be neither released nor registered again counts as released and stays with its
+/// provider. So no caller gets memory that the device cannot reach.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     using tessera::host_pinned;

@@ -84,8 +84,8 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
   return answer == 0 || errno != EFAULT;
 }
 /// Bytes of one page of a kind.
-[[nodiscard]] inline std::size_t host_step(page_kind kind) noexcept {
-  return kind.size == page_size::normal ? host_page() : kind.step();
+[[nodiscard]] inline std::size_t host_page_size(page_kind kind) noexcept {
+  return kind.size == page_size::normal ? host_page() : kind.granularity();
 }
 [[nodiscard]] inline int host_protection(page_kind kind) noexcept {
   return kind.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
@@ -149,7 +149,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 }
 
 /// Puts all pages of a memory file in place, so that no later use of them can fail.
-///   Requires:  `bytes` is a multiple of host_step(kind)
+///   Requires:  `bytes` is a multiple of host_page_size(kind)
 [[nodiscard]] inline const char* host_fill(int file, std::size_t bytes, page_kind kind) noexcept {
   constexpr std::size_t at_once = 64_MiB;  // so that signals, which undo what is under way, cost little
   for (std::size_t done = 0; done < bytes;) {
@@ -165,7 +165,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 }
 
 /// Makes a memory file whose pages are all there and whose size never changes again.
-///   Requires:  `bytes` is a multiple of host_step(kind)
+///   Requires:  `bytes` is a multiple of host_page_size(kind)
 [[nodiscard]] inline const char* host_make_file(std::size_t bytes, page_kind kind,
                                                 host_descriptor& made) noexcept {
   host_descriptor file{
@@ -184,7 +184,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 [[nodiscard]] inline const char* host_check_file(int file, std::size_t bytes, page_kind kind) noexcept {
   struct stat is{};
   const int seals = ::fcntl(file, F_GET_SEALS);
-  if (bytes == 0 || bytes > max_request || bytes % host_step(kind) != 0 || ::fstat(file, &is) != 0 ||
+  if (bytes == 0 || bytes > max_request || bytes % host_page_size(kind) != 0 || ::fstat(file, &is) != 0 ||
       is.st_size < 0 || static_cast<std::size_t>(is.st_size) != bytes || seals < 0 ||
       (seals & F_SEAL_SHRINK) == 0)
     return "the exporter gave something other than memory of the size that it says";

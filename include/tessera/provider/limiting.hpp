@@ -48,7 +48,8 @@ class byte_budget {
   }
   /// The largest taken() since the start or the last reset_peak().
   ///
-  /// It is never below the device's own peak. Bytes that threads give back and take concurrently may count twice.
+  /// It is never below the device's own peak. Bytes that threads give back and take concurrently may count
+  /// twice.
   [[nodiscard]] std::size_t peak() const noexcept {
     const std::lock_guard lock(mutex_);
     return peak_;
@@ -130,8 +131,8 @@ struct budgeted_memory<Device> {
 
 /// Takes segments and physical memory out of a budget. Imported memory counts nothing.
 ///
-/// With `LastPageMayExceed`, create() may exceed the limit in part. The caller then asks over_limit() before, about the
-/// bytes that it needs of the page.
+/// With `LastPageMayExceed`, create() may exceed the limit in part. The caller then asks over_limit() before,
+/// about the bytes that it needs of the page.
 ///   Requires:  the provider and the budget outlive it; Base is a provider_adaptor of Device
 template <typename Device, typename Base = provider_adaptor<Device>, bool LastPageMayExceed = false>
 class within_budget : public Base {
@@ -224,8 +225,8 @@ struct budgeted_device {
 ///     allocator weights{tessera::provider_ref(half)};
 ///     allocator activations{tessera::provider_ref(half)};  // both together take at most 40 GiB
 ///
-///   Source:  Paddle's gpu_memory_limit_mb (0 for none), which counts what is reserved. There, several threads may exceed
-///            it together, and virtual memory is not counted.
+///   Source:  Paddle's gpu_memory_limit_mb (0 for none), which counts what is reserved. There, several
+///            threads may exceed it together, and virtual memory is not counted.
 template <device_provider Device>
 class limiting : public detail::within_budget<Device> {
  public:

@@ -14,8 +14,8 @@ namespace tessera {
 
 /// One large segment of a provider, from which smaller segments are cut one after another.
 ///
-/// It is acquired by the first take() and released by the destructor. The space after the last segment in use is free
-/// again. Thread-safe where the provider is.
+/// It is acquired by the first take() and released by the destructor. The space after the last segment in use
+/// is free again. Thread-safe where the provider is.
 ///   Requires:  the provider outlives it
 template <device_provider Device>
 class preallocated_region {
@@ -67,8 +67,8 @@ class preallocated_region {
   std::size_t segments_ = 0;  // in use
 };
 
-/// Serves segments of normal pages from a preallocated region while it has room, so that many segments cost one call of
-/// the device.
+/// Serves segments of normal pages from a preallocated region while it has room, so that many segments cost
+/// one call of the device.
 ///
 ///     tessera::simulated_device device;
 ///     tessera::preallocated_region region(device, 1_GiB);
@@ -76,9 +76,9 @@ class preallocated_region {
 ///     tessera::caching_allocator<tessera::pytorch<>, device_type> from_region{tessera::preallocating(region)};
 ///     for (int i = 0; i < 3; ++i) (void)from_region.allocate(20_MiB);  // one call of the device
 ///
-/// A segment that is put back is cut again without a call of the device, which therefore cannot wait for work. So the
-/// allocator waits before it releases. With `OnlyRecordedStreams` it does not: work then uses memory only on recorded
-/// streams, as with recipes for pinned memory.
+/// A segment that is put back is cut again without a call of the device, which therefore cannot wait for
+/// work. So the allocator waits before it releases. With `OnlyRecordedStreams` it does not: work then uses
+/// memory only on recorded streams, as with recipes for pinned memory.
 ///
 ///   Requires:  the region outlives it
 ///   Source:  PyTorch's pinned_reserve_segment_size_mb, which never reuses a segment that was put back

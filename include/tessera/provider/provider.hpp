@@ -9,23 +9,49 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 
-/// What a device must offer. Each refinement is a concept of its own, so a composition asks only for what it uses.
+/// The concepts of a provider: the interface between an allocator and a device.
 ///
-/// Complete providers to begin from: host_pinned [provider/host_pinned.hpp] over the memory of this machine,
-/// simulated_device [provider/simulated_device.hpp], and over CUDA's driver gpu [examples/cuda_driver/device.hpp]. The
-/// smallest is in examples/03_write_a_provider.cpp.
+/// Only device_provider is required. Each further capability is a concept of its own, and a recipe requires
+/// only those that it uses.
 ///
-/// Allocators misuse no provider. What a device must refuse all the same is listed with each concept; the laws try each
-/// and no other misuse, and their verdict is in these words.
+/// | concept                 | capability                                   |
+/// |-------------------------|----------------------------------------------|
+/// | device_provider         | acquires and releases segments               |
+/// | event_provider          | records events on streams                    |
+/// | ordering_provider       | knows the order of streams, lets one wait    |
+/// | stream_listing_provider | knows which streams exist                    |
+/// | paged_provider          | serves segments in pages of a kind           |
+/// | virtual_memory_provider | maps physical memory into reserved addresses |
+/// | sharing_provider        | shares physical memory between processes     |
+/// | registering_provider    | registers the user's memory for transfers    |
+/// | measured_provider       | reports its free memory                      |
+/// | limited_provider        | has a limit of its own                       |
+/// | reclaiming_provider     | can ask others to give memory back           |
+///
+/// Rules for all of them:
+///
+///   Units:   sizes are in bytes
+///   Errors:  no member throws; a member that fails returns false or null and changes nothing
+///   Threads: one call at a time, unless the provider declares is_thread_safe
+///
+/// Examples to start from: examples/03_write_a_provider.cpp is the smallest. host_pinned
+/// [provider/host_pinned.hpp] uses the memory of this machine, simulated_device
+/// [provider/simulated_device.hpp] none, and gpu [examples/cuda_driver/device.hpp] CUDA's driver.
+///
+/// Allocators never misuse a provider. Each concept lists the misuse that a provider must refuse all the
+/// same. The laws try exactly these cases, and report in the same words.
 namespace tessera {
 
-/// Gives and takes back memory in segments.
+/// Acquires and releases segments of device memory.
 ///
-///   d.acquire(bytes)       `bytes` of device memory, or null where the device refuses; overlaps nothing given
-///   d.release(p, bytes)    takes a whole segment back; false where it failed: the caller still holds it
-///   d.capacity()           bytes the device has in all; constant
-///   d.granularity()        power of two, at least min_alignment; segments are a multiple of it long and start at a
-///                          multiple of it; constant
+/// | expression          | returns     | effect                                                             |
+/// |---------------------|-------------|--------------------------------------------------------------------|
+/// | d.acquire(bytes)    | void*       | a new segment that overlaps no other; null where the device        |
+/// |                     |             | refuses                                                            |
+/// | d.release(p, bytes) | bool        | takes a whole segment back; false: the caller still has it         |
+/// | c.capacity()        | std::size_t | bytes of the device in all; constant                               |
+/// | c.granularity()     | std::size_t | sizes and addresses of segments are multiples of it; a power of    |
+/// |                     |             | two, at least min_alignment; constant                              |
 ///
 /// What it must refuse, with nothing lost:
 ///   acquire refuses what goes beyond the capacity
@@ -39,13 +65,15 @@ concept device_provider = std::movable<D> && requires(D& d, const D& c, void* p,
   { c.granularity() } noexcept -> std::same_as<std::size_t>;
 };
 
-/// Tells how far a stream's work has come.
+/// Records events, which tell how far the work of a stream has come.
 ///
-///   D::event          a mark; empty when made, may be copied, and copies agree
-///   d.record(s, e)    sets `e` to a mark behind all work submitted to `s` so far; false where it failed
-///   d.query(e)        whether the work before the mark is done, and it stays so; never waits
-///   d.wait(e)         returns once it is done; false where waiting failed
-///   d.discard(e)      ends a recorded mark, which then means nothing
+/// | expression     | returns | effect                                                               |
+/// |----------------|---------|----------------------------------------------------------------------|
+/// | D::event       |         | an event; empty when default-constructed; copies name the same event |
+/// | d.record(s, e) | bool    | sets `e` to an event behind all work submitted to `s` so far         |
+/// | d.query(e)     | bool    | whether the work before the event is done; stays true; never waits   |
+/// | d.wait(e)      | bool    | waits until that work is done; false where waiting failed            |
+/// | d.discard(e)   |         | ends a recorded event                                                |
 template <typename D>
 concept event_provider = device_provider<D> && std::semiregular<typename D::event> &&
                          requires(D& d, typename D::event& e, stream_id s) {
@@ -55,164 +83,140 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
                            { d.discard(e) } noexcept;
                          };
 
-/// Knows the order in which the work of streams comes, and puts one stream behind another.
+/// Knows the order of work on different streams, and lets one stream wait for another.
 ///
-/// A position counts the work that a stream was given, waits included, so that the position 0 lies before all of it.
+/// A position counts the work submitted to a stream, waits included. Position 0 is before all work.
 ///
-///   d.position(s)            how much work has been submitted to `s` so far
-///   d.is_done(s, at)         whether the work of `s` up to a position is done; never waits
-///   d.is_behind(s, of, at)   whether all further work of `s` comes behind that of `of` up to a position, because `s`
-///                            was told to wait for it, or for what waits for it
-///   d.let_wait(s, of, at)    tells it to, without waiting itself; false where it failed
+/// | expression           | returns       | effect                                                          |
+/// |----------------------|---------------|-----------------------------------------------------------------|
+/// | d.position(s)        | std::uint64_t | how much work has been submitted to `s`                         |
+/// | d.is_done(s, n)      | bool          | whether the work of `s` up to position `n` is done; never waits |
+/// | d.is_behind(s, t, n) | bool          | whether all further work of `s` runs after that of `t` up to    |
+/// |                      |               | `n`, by waits that were submitted, directly or through other    |
+/// |                      |               | streams                                                         |
+/// | d.let_wait(s, t, n)  | bool          | submits such a wait to `s`; does not wait itself                |
 ///
-/// What is waited for has been submitted before, so no streams wait for each other. A stream that is not there any more
-/// has done its work. A device that does not answer is_behind gets the answers from a stream_order
-/// [provider/stream_order.hpp], which notes its waits. Checked by law::provider [tessera/law/provider.hpp].
+/// Waits are for work submitted before, so streams cannot wait for each other in a circle. The work of a
+/// stream that no longer exists counts as done. stream_order [provider/stream_order.hpp] implements is_behind
+/// for devices without it. Checked by law::provider [tessera/law/provider.hpp].
 template <typename D>
-concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std::uint64_t at) {
+concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std::uint64_t position) {
   { d.position(s) } noexcept -> std::same_as<std::uint64_t>;
-  { d.is_done(s, at) } noexcept -> std::same_as<bool>;
-  { d.is_behind(s, s, at) } noexcept -> std::same_as<bool>;
-  { d.let_wait(s, s, at) } noexcept -> std::same_as<bool>;
+  { d.is_done(s, position) } noexcept -> std::same_as<bool>;
+  { d.is_behind(s, s, position) } noexcept -> std::same_as<bool>;
+  { d.let_wait(s, s, position) } noexcept -> std::same_as<bool>;
 };
 
-/// Knows which streams there are: d.has_stream(s) says whether one is there now. Where a provider says nothing, all are.
+/// Knows which streams exist: d.has_stream(s). Without it, all streams count as existing.
 template <typename D>
 concept stream_listing_provider = device_provider<D> && requires(D& d, stream_id s) {
   { d.has_stream(s) } noexcept -> std::same_as<bool>;
 };
-template <device_provider D>
-[[nodiscard]] bool has_stream(D& device, stream_id stream) noexcept {
-  if constexpr (stream_listing_provider<D>) return device.has_stream(stream);
-  return true;
-}
 
-/// Whether calls of a provider may come from several threads at once: what it says as a
-/// `static constexpr bool is_thread_safe`, and false where it says nothing. The adaptors for threads then let in one call
-/// at a time; where several allocators share it by provider_ref, it must be true.
+/// Whether several threads may call a provider at once: its `static constexpr bool is_thread_safe`; false by
+/// default.
+///
+/// Otherwise locked allocators let in one call at a time. It must be true if several of them share the
+/// provider by provider_ref.
 template <typename D>
 inline constexpr bool is_thread_safe = false;
 template <typename D>
   requires std::convertible_to<decltype(D::is_thread_safe), bool>
 inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
 
-/// Whether the host reads and writes the memory that a provider gives, by the addresses it gives, as what keeps objects there
-/// needs: what it says as a `static constexpr bool is_host_visible`, and false where it says nothing.
+/// Whether the host can read and write the provider's memory at its addresses: its `static constexpr bool
+/// is_host_visible`; false by default. Containers need it.
 template <typename D>
 inline constexpr bool is_host_visible = false;
 template <typename D>
   requires std::convertible_to<decltype(D::is_host_visible), bool>
 inline constexpr bool is_host_visible<D> = D::is_host_visible;
 
-/// Whether release() may be called while work of the stream that a segment was for is under way, as with cudaFree, which
-/// waits for it, and not with aclrtFree: what a provider says as a `static constexpr bool release_waits`, and true where it
-/// says nothing; so memory that work uses only where its stream is recorded need not say so.
+/// Whether release() waits for running work that uses the segment: its `static constexpr bool release_waits`;
+/// true by default.
+///
+/// cudaFree waits, aclrtFree does not. Memory that work uses only on recorded streams needs no declaration.
 template <typename D>
 inline constexpr bool release_waits = true;
 template <typename D>
   requires std::convertible_to<decltype(D::release_waits), bool>
 inline constexpr bool release_waits<D> = D::release_waits;
 
-/// Whether query() and is_done() may say of work that is done that it is not, as where asking a device can fail: what a
-/// provider says as a `static constexpr bool may_see_late`, and false where it says nothing. Memory only waits longer then,
-/// but who checks a provider draws no conclusions.
+/// Whether query() and is_done() may report finished work as unfinished: its `static constexpr bool
+/// may_see_late`; false by default.
+///
+/// Declare it where asking the device can fail. Memory then only stays pending longer.
 template <typename D>
 inline constexpr bool may_see_late = false;
 template <typename D>
   requires std::convertible_to<decltype(D::may_see_late), bool>
 inline constexpr bool may_see_late<D> = D::may_see_late;
 
-/// Returns once the work that a stream was given so far is done; false where this cannot be known.
-template <device_provider D>
-bool finish_work(D& device, stream_id stream) noexcept {
-  if constexpr (event_provider<D>) {
-    typename D::event mark;
-    if (device.record(stream, mark)) {
-      const bool done = device.wait(mark);
-      device.discard(mark);
-      return done;
-    }
-  }
-  // Of a stream that has ended there is no mark; synchronize knows that it has no work.
-  if constexpr (requires { device.synchronize(stream); }) return device.synchronize(stream);
-  return false;
-}
-
-/// The same where release() does not see to that.
-template <device_provider D>
-bool wait_before_release(D& device, stream_id stream) noexcept {
-  if constexpr (!release_waits<D> && event_provider<D>) return finish_work(device, stream);
-  return true;
-}
-
-/// Knows a limit of its own, as one that several allocators share: d.over_limit(bytes) says whether `bytes` more would
-/// pass it, so that a refusal for that is told from one for want of memory.
+/// Has a limit of its own, such as one that several allocators share. d.over_limit(bytes) says whether
+/// `bytes` more would exceed it, so that a failure for the limit is told from one for lack of memory.
 template <typename D>
 concept limited_provider = device_provider<D> && requires(const D& d, std::size_t bytes) {
   { d.over_limit(bytes) } noexcept -> std::same_as<bool>;
 };
 
-/// Knows others who cache memory of the device: d.reclaim() has them give back what is idle, and says whether something
-/// was. An allocator calls it where the device refused and its own cache is empty, before it asks once more. Behind a mutex
-/// it is called only where the provider is thread-safe.
+/// Can ask other users of the device to give idle memory back: d.reclaim(), which returns whether any was.
+///
+/// An allocator calls it when the device refused and its own cache is empty, and then asks the device again.
+/// A locked allocator calls it only if the provider is thread-safe.
 template <typename D>
 concept reclaiming_provider = device_provider<D> && requires(D& d) {
   { d.reclaim() } noexcept -> std::same_as<bool>;
 };
 
-/// Knows how much it has left: d.available() says how many bytes it could give now, whoever has the others. Where it says
-/// nothing, all that its allocator has not taken counts as available.
+/// Reports its free memory: d.available(), in bytes, whoever uses the rest. Without it, all that the
+/// allocator itself has not taken counts as free.
 template <typename D>
 concept measured_provider = device_provider<D> && requires(const D& d) {
   { d.available() } noexcept -> std::same_as<std::size_t>;
 };
 
-/// Bytes that a device could give now to an allocator that has `taken` so many.
-template <device_provider D>
-[[nodiscard]] std::size_t left_on(const D& device, std::size_t taken) noexcept {
-  if constexpr (measured_provider<D>) {
-    return device.available();
-  } else {
-    const std::size_t capacity = device.capacity();
-    return capacity > taken ? capacity - taken : 0;
-  }
-}
-
-/// Gives memory in pages of a kind; null where that kind is not to be had. Portable callers ask for a multiple of
-/// kind.step().
+/// Serves segments in pages of a kind: d.acquire(bytes, kind), null without such pages. Portable callers pass
+/// a multiple of kind.granularity().
 template <typename D>
 concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes, page_kind kind) {
   { d.acquire(bytes, kind) } noexcept -> std::same_as<void*>;
 };
 
-/// Keeps addresses and physical memory apart: a range of addresses is reserved, physical memory is created, and is mapped
-/// whole, in one place at a time, wherever the range is free.
+/// Maps physical memory into reserved ranges of addresses.
 ///
-///   D::physical            names physical memory; empty when made, may be copied
-///   D::map_grants_access   whether what is mapped can be used at once, without grant
-///   D::unmap_wants_size    whether unmap looks at `bytes`; portable callers give what was mapped in any case
-///   d.step(kind)           power of two; memory of `kind` is a multiple of it long and mapped at a multiple of it
-///   d.reserve(bytes, to)   a range of addresses, a multiple of the step long, that begins at a multiple of `to`, a power
-///                          of two; null where refused
-///   d.unreserve(p, bytes)  gives a whole range back, in which nothing is mapped
-///   d.create(bytes, k, m)  sets `m` to `bytes` of physical memory of kind `k`
-///   d.destroy(m)           lets go of it; it goes once it is mapped nowhere and no process that imported it holds it
-///   d.map(p, bytes, m)     puts all `bytes` of `m` at `p`, where nothing is mapped
-///   d.grant(p, bytes)      lets the device use what one map put there
-///   d.unmap(p, bytes)      takes away what one map put there; no work that uses it may be under way
-///   d.synchronize(s)       returns once all work submitted to `s` so far is done; a stream that is not there has none
+/// Physical memory is mapped whole, and in one place at a time.
 ///
-/// All but the first three are false, or null, where they failed, and then nothing has changed. The order that every
-/// device takes is: reserve, create, map, grant, use, synchronize, unmap, destroy, unreserve. Memory that is destroyed
-/// stays until it is unmapped.
+/// | expression                  | returns     | effect                                                     |
+/// |-----------------------------|-------------|------------------------------------------------------------|
+/// | D::physical                 |             | a handle of physical memory; empty when default-           |
+/// |                             |             | constructed                                                |
+/// | D::map_grants_access        | bool        | whether mapped memory can be used without grant            |
+/// | D::unmap_wants_size         | bool        | whether unmap checks `bytes`; portable callers pass the    |
+/// |                             |             | mapped size                                                |
+/// | c.page_size(kind)           | std::size_t | physical memory of `kind` is a multiple of it, and mapped  |
+/// |                             |             | at one; a power of two                                     |
+/// | d.reserve(bytes, alignment) | void*       | a range of addresses; `alignment` is a power of two        |
+/// | d.unreserve(p, bytes)       | bool        | gives a whole range back, in which nothing is mapped       |
+/// | d.create(bytes, kind, m)    | bool        | sets `m` to new physical memory                            |
+/// | d.destroy(m)                | bool        | drops the handle; the memory goes once it is mapped        |
+/// |                             |             | nowhere and no importer holds it                           |
+/// | d.map(p, bytes, m)          | bool        | maps all of `m` at `p`                                     |
+/// | d.grant(p, bytes)           | bool        | lets the device access what one map put at `p`             |
+/// | d.unmap(p, bytes)           | bool        | removes what one map put at `p`; no running work may use   |
+/// |                             |             | it                                                         |
+/// | d.synchronize(s)            | bool        | waits until all work submitted to `s` is done; at once for |
+/// |                             |             | a stream that does not exist                               |
+///
+/// The order that every device accepts is: reserve, create, map, grant, use, synchronize, unmap, destroy,
+/// unreserve.
 ///
 /// What it must refuse:
 ///   what names no memory is refused: by destroy and map, of an empty D::physical
-///   memory is a multiple of the step long, and not empty
+///   memory is a multiple of the page size long, and not empty
 ///   create refuses what goes beyond the capacity
 ///   map refuses addresses that are not reserved
 ///   map refuses addresses at which something is mapped
-///   memory is mapped at a multiple of the step
+///   memory is mapped at a multiple of the page size
 ///   no more is mapped than there is of the memory
 ///   grant refuses addresses at which nothing is mapped
 ///   unmap refuses addresses at which nothing is mapped
@@ -221,7 +225,7 @@ concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes,
 ///   a range goes back only when nothing is mapped in it
 ///
 /// Checked by law::provider [tessera/law/provider.hpp].
-///   Source:  what CUDA's cuMem* and ACL's aclrt*Mem* functions have in common
+///   Source:  the common part of CUDA's cuMem* and ACL's aclrt*Mem* functions
 template <typename D>
 concept virtual_memory_provider =
     device_provider<D> && std::semiregular<typename D::physical> &&
@@ -229,7 +233,7 @@ concept virtual_memory_provider =
              const typename D::physical& made, page_kind kind, stream_id s) {
       { D::map_grants_access } -> std::convertible_to<bool>;
       { D::unmap_wants_size } -> std::convertible_to<bool>;
-      { c.step(kind) } noexcept -> std::same_as<std::size_t>;
+      { c.page_size(kind) } noexcept -> std::same_as<std::size_t>;
       { d.reserve(bytes, bytes) } noexcept -> std::same_as<void*>;
       { d.unreserve(p, bytes) } noexcept -> std::same_as<bool>;
       { d.create(bytes, kind, m) } noexcept -> std::same_as<bool>;
@@ -240,27 +244,31 @@ concept virtual_memory_provider =
       { d.synchronize(s) } noexcept -> std::same_as<bool>;
     };
 
-/// Who may import what another process exported.
+/// Which processes may import exported memory.
 enum class importers : unsigned char {
-  listed,  ///< processes that were allowed one by one
+  listed,  ///< those listed with allow()
   any
 };
 
-/// Lets processes use the same physical memory. Each has a name of its own for it, and each destroys its own.
+/// Shares physical memory between processes. Each process has a handle of its own, and destroys its own.
 ///
-///   D::shareable             names exported memory to other processes; trivially copyable
-///   c.process()              the number by which others must list this process; may hold within one namespace only
-///   d.export_memory(m, w, s) sets `s` to what `w` may import; once for each `m`, of memory that was created here
-///   d.allow(s, process)      lists a process as an importer of what was exported here to listed ones
-///   d.import_memory(s, m)    sets `m` to memory that another process exported and has not destroyed since; may wait for
-///                            that process, but not for ever
-///
-/// All but the first two are false where they failed, and then nothing has changed.
+/// | expression                 | returns      | effect                                                     |
+/// |----------------------------|--------------|------------------------------------------------------------|
+/// | D::shareable               |              | a name of exported memory, valid in all processes;         |
+/// |                            |              | trivially copyable                                         |
+/// | c.process()                | std::int32_t | the number by which other processes list this one; may     |
+/// |                            |              | hold in one namespace only                                 |
+/// | d.export_memory(m, who, s) | bool         | sets `s` to a name of `m`, which was created here; once    |
+/// |                            |              | for each `m`                                               |
+/// | d.allow(s, process)        | bool         | lists an importer of memory that was exported here to      |
+/// |                            |              | listed processes                                           |
+/// | d.import_memory(s, m)      | bool         | sets `m` to memory that another process exported and still |
+/// |                            |              | holds; may wait for that process, for a bounded time       |
 ///
 /// What it must refuse:
 ///   memory is exported once
 ///   imported memory is not exported
-///   who is not listed cannot import
+///   a process that is not listed cannot import
 ///   the exporter alone lists importers
 ///   importers are not listed for what any may import
 ///   memory is not imported where it was exported
@@ -271,18 +279,21 @@ template <typename D>
 concept sharing_provider =
     virtual_memory_provider<D> && std::is_trivially_copyable_v<typename D::shareable> &&
     requires(D& d, const D& c, typename D::physical& m, const typename D::physical& made,
-             typename D::shareable& s, const typename D::shareable& given, importers who,
+             typename D::shareable& s, const typename D::shareable& exported, importers who,
              std::int32_t process) {
       { c.process() } noexcept -> std::same_as<std::int32_t>;
       { d.export_memory(made, who, s) } noexcept -> std::same_as<bool>;
-      { d.allow(given, process) } noexcept -> std::same_as<bool>;
-      { d.import_memory(given, m) } noexcept -> std::same_as<bool>;
+      { d.allow(exported, process) } noexcept -> std::same_as<bool>;
+      { d.import_memory(exported, m) } noexcept -> std::same_as<bool>;
     };
 
-/// Makes memory that the user brought as good as its own for transfers; the user keeps it until it is unregistered.
+/// Registers the user's own host memory, so that transfers use it like the provider's.
 ///
-///   d.register_memory(p, bytes)  false where `p` is no multiple of the page, or a part is registered or its own already
-///   d.unregister_memory(p)       false where nothing was registered at `p`
+/// | expression                  | returns | effect                                                         |
+/// |-----------------------------|---------|----------------------------------------------------------------|
+/// | d.register_memory(p, bytes) | bool    | false where `p` is no multiple of the host's page, or a part   |
+/// |                             |         | is registered or the provider's already                        |
+/// | d.unregister_memory(p)      | bool    | false where no registered memory begins at `p`                 |
 ///
 /// What it must refuse:
 ///   memory is registered once
@@ -296,5 +307,50 @@ concept registering_provider = device_provider<D> && requires(D& d, void* p, std
   { d.register_memory(p, bytes) } noexcept -> std::same_as<bool>;
   { d.unregister_memory(p) } noexcept -> std::same_as<bool>;
 };
+
+namespace detail {
+
+/// Whether a stream exists, as far as the device knows.
+template <device_provider D>
+[[nodiscard]] bool has_stream(D& device, stream_id stream) noexcept {
+  if constexpr (stream_listing_provider<D>) return device.has_stream(stream);
+  return true;
+}
+
+/// Waits until the work submitted to a stream is done. Returns false where this cannot be known.
+template <device_provider D>
+bool finish_work(D& device, stream_id stream) noexcept {
+  if constexpr (event_provider<D>) {
+    typename D::event event;
+    if (device.record(stream, event)) {
+      const bool done = device.wait(event);
+      device.discard(event);
+      return done;
+    }
+  }
+  // No event can be recorded on a stream that has ended. synchronize knows that it has no work.
+  if constexpr (requires { device.synchronize(stream); }) return device.synchronize(stream);
+  return false;
+}
+
+/// Calls finish_work where release() does not wait itself.
+template <device_provider D>
+bool wait_before_release(D& device, stream_id stream) noexcept {
+  if constexpr (!release_waits<D> && event_provider<D>) return finish_work(device, stream);
+  return true;
+}
+
+/// Bytes that a device could give now to an allocator that has `taken` so many.
+template <device_provider D>
+[[nodiscard]] std::size_t left_on(const D& device, std::size_t taken) noexcept {
+  if constexpr (measured_provider<D>) {
+    return device.available();
+  } else {
+    const std::size_t capacity = device.capacity();
+    return capacity > taken ? capacity - taken : 0;
+  }
+}
+
+}  // namespace detail
 
 }  // namespace tessera

@@ -35,9 +35,9 @@ class one_at_a_time {
 
 /// Owns a provider and lets several threads call it.
 ///
-/// A provider that is not thread-safe gets one call at a time, and the others wait. Only query, which a cache hit may
-/// need, does not wait: while another call is under way it answers "not ready", and blocks stay pending longer. A
-/// provider with slow calls should be thread-safe if streams are recorded over it.
+/// A provider that is not thread-safe gets one call at a time, and the others wait. Only query, which a cache
+/// hit may need, does not wait: while another call is under way it answers "not ready", and blocks stay
+/// pending longer. A provider with slow calls should be thread-safe if streams are recorded over it.
 template <device_provider Provider>
 class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider>> {
   using base = provider_adaptor<Provider, one_at_a_time<Provider>>;
@@ -64,7 +64,8 @@ class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider
     return this->inner().reclaim();
   }
 
-  /// Also discards a ready event: the engine's discard, which follows at once, must neither wait nor get lost.
+  /// Also discards a ready event: the engine's discard, which follows at once, must neither wait nor get
+  /// lost.
   [[nodiscard]] bool query(event& mark) noexcept
     requires event_provider<Provider>
   {

@@ -108,7 +108,9 @@ class simulated_device : public detail::simulated_streams {
   }
 
   /// Bytes of a page.
-  [[nodiscard]] std::size_t step(page_kind kind) const noexcept { return process_->memory()->step(kind); }
+  [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept {
+    return process_->memory()->page_size(kind);
+  }
   /// Null also where `bytes` is no multiple of 4 KiB. Ranges start at a multiple of 2 MiB; they do not count against the
   /// capacity.
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {

@@ -62,8 +62,8 @@ class simulated_memory {
   /// The number of the device.
   [[nodiscard]] unsigned device() const noexcept { return device_; }
   /// Bytes of a page.
-  [[nodiscard]] std::size_t step(page_kind kind) const noexcept {
-    return kind.size == page_size::normal ? page_granularity_ : kind.step();
+  [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept {
+    return kind.size == page_size::normal ? page_granularity_ : kind.granularity();
   }
   [[nodiscard]] std::size_t used() const noexcept { return all_.capacity - left_.capacity; }
   [[nodiscard]] std::size_t peak_used() const noexcept { return peak_; }
@@ -101,7 +101,7 @@ class simulated_piece {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] unsigned device() const noexcept { return from_->device(); }
   /// Bytes of each of its pages, at a multiple of which it is mapped.
-  [[nodiscard]] std::size_t step() const noexcept { return from_->step(kind_); }
+  [[nodiscard]] std::size_t page_size() const noexcept { return from_->page_size(kind_); }
 
  private:
   std::shared_ptr<simulated_memory> from_;
@@ -131,13 +131,13 @@ class simulated_ranges {
   }
 
   [[nodiscard]] simulated_outcome acquire(std::size_t bytes, page_kind kind, std::size_t granularity) {
-    const std::size_t step = (std::max)(granularity, kind.step());
+    const std::size_t step = (std::max)(granularity, kind.granularity());
     if (bytes == 0 || (bytes & (step - 1)) != 0)
       return {"a segment is a multiple of the granularity and of the page's size long, and not empty"};
     if (!has_room(bytes, step)) return {"there are no addresses left", true};
     simulated_outcome came = memory_->take(bytes, kind);
     if (came.broken != nullptr) return came;
-    const placed made{bytes, ((bytes - 1) >> std::countr_zero(memory_->step(kind))) + 1, kind};
+    const placed made{bytes, ((bytes - 1) >> std::countr_zero(memory_->page_size(kind))) + 1, kind};
     came.given = take(bytes, step);
     came.units = bytes >> 20;
     placed_.emplace(came.given, made);
@@ -177,13 +177,13 @@ class simulated_ranges {
   [[nodiscard]] simulated_outcome map(std::uintptr_t at, std::size_t bytes, std::uint64_t handle,
                                       const std::shared_ptr<simulated_piece>& memory, bool granted) {
     if (bytes != memory->bytes()) return {"memory is mapped whole"};
-    if (at % memory->step() != 0) return {"memory is mapped at a multiple of its page's size"};
+    if (at % memory->page_size() != 0) return {"memory is mapped at a multiple of its page's size"};
     const auto range = around(ranges_, at);
     if (range == ranges_.end() || at - range->first >= range->second)
       return {"the addresses are not reserved"};
     if (bytes > range->second - (at - range->first)) return {"memory is mapped within one range"};
     if (is_taken(at, bytes)) return {"something is mapped here already"};
-    const placed made{bytes, bytes / memory->step(), {}, handle, granted, memory};
+    const placed made{bytes, bytes / memory->page_size(), {}, handle, granted, memory};
     placed_.emplace(at, made);
     mapped_ += bytes;
     if (!granted) not_granted_ += bytes;
@@ -314,7 +314,7 @@ class simulated_process {
   ~simulated_process() { machine_->processes[static_cast<std::size_t>(number_ - 1)] = nullptr; }
 
   [[nodiscard]] simulated_outcome create(std::size_t bytes, page_kind kind, std::uint64_t& handle) {
-    if (bytes == 0 || bytes % memory_->step(kind) != 0)
+    if (bytes == 0 || bytes % memory_->page_size(kind) != 0)
       return {"memory is a multiple of its page's size long, and not empty"};
     simulated_outcome came = memory_->take(bytes, kind);
     if (came.broken != nullptr) return came;

@@ -39,8 +39,8 @@ class ended_streams {
 
 /// Tells an allocator which streams have ended, for devices that do not know.
 ///
-/// The device is asked nothing about an ended stream. Its work counts as done, so that pending blocks become free, and
-/// recording it for a block fails.
+/// The device is asked nothing about an ended stream. Its work counts as done, so that pending blocks become
+/// free, and recording it for a block fails.
 ///
 ///     tessera::simulated_device device;
 ///     tessera::ended_streams ended;
@@ -62,7 +62,7 @@ class stream_registry : public provider_adaptor<Device> {
       : provider_adaptor<Device>(device), ended_(&ended) {}
 
   [[nodiscard]] bool has_stream(stream_id stream) noexcept {
-    return !ended_->has(stream) && tessera::has_stream(this->inner(), stream);
+    return !ended_->has(stream) && tessera::detail::has_stream(this->inner(), stream);
   }
   bool record(stream_id stream, event& mark) noexcept {
     return !ended_->has(stream) && this->inner().record(stream, mark);

@@ -97,7 +97,7 @@ class gated_device {
     const std::lock_guard lock(mutex_);
     return device_.let_wait(stream, of, at);
   }
-  std::size_t step(tessera::page_kind kind) const noexcept { return device_.step(kind); }
+  std::size_t page_size(tessera::page_kind kind) const noexcept { return device_.page_size(kind); }
   void* reserve(std::size_t bytes, std::size_t to) noexcept {
     reserves.pass();
     return with([=](auto& d) { return d.reserve(bytes, to); });

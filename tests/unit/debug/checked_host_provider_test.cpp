@@ -211,7 +211,7 @@ TEST(checked_host_provider, hears_no_word_where_threads_share_it) {
   std::atomic<std::uint64_t> latest{0};
   std::atomic<int> rounds{0};
   const auto work = [&] {
-    const std::size_t bytes = device.step(normal_pages);
+    const std::size_t bytes = device.page_size(normal_pages);
     const stream_id own = device.inner().create_stream();
     for (int i = 0; i < 150; ++i) {
       checked::physical memory{};

@@ -103,9 +103,9 @@ struct liar : simulated_device {
   std::size_t available() const noexcept {
     return is(lie::more_is_available_than_there_is) ? 512_MiB : simulated_device::available();
   }
-  std::size_t step(page_kind kind) const noexcept {
+  std::size_t page_size(page_kind kind) const noexcept {
     if (is(lie::step_is_zero)) return 0;
-    return is(lie::step_is_no_power_of_two) ? 3_MiB : simulated_device::step(kind);
+    return is(lie::step_is_no_power_of_two) ? 3_MiB : simulated_device::page_size(kind);
   }
 
   void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
@@ -139,9 +139,9 @@ struct liar : simulated_device {
            is(lie::range_that_was_not_there_goes);
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
-    if (is(lie::memory_beyond_the_capacity) && bytes != 0 && bytes % step(kind) == 0 && bytes <= 512_MiB)
+    if (is(lie::memory_beyond_the_capacity) && bytes != 0 && bytes % page_size(kind) == 0 && bytes <= 512_MiB)
       return memory = {++asked}, true;
-    if (is(lie::memory_is_no_multiple_of_the_step) && bytes % step(kind) != 0)
+    if (is(lie::memory_is_no_multiple_of_the_step) && bytes % page_size(kind) != 0)
       return memory = {++asked}, true;
     if (!simulated_device::create(bytes, kind, memory)) return false;
     if (is(lie::memory_has_no_name)) memory = {};
@@ -300,10 +300,11 @@ const row rows[] = {
     {lie::capacity_changes, "capacity and granularity are constant", "the capacity has changed"},
     {lie::more_is_available_than_there_is, "no more is available than the capacity",
      "more is available than the capacity"},
-    {lie::step_is_zero, "step is a power of two, and a multiple of the page's size",
-     "a step is no power of two, or no multiple of the page's size"},
-    {lie::step_is_no_power_of_two, "step is a power of two, and a multiple of the page's size",
-     "a step is no power of two, or no multiple of the page's size"},
+    {lie::step_is_zero, "the page size is a power of two, and a multiple of the kind's granularity",
+     "page_size is no power of two, or no multiple of the kind's granularity"},
+    {lie::step_is_no_power_of_two,
+     "the page size is a power of two, and a multiple of the kind's granularity",
+     "page_size is no power of two, or no multiple of the kind's granularity"},
 
     {lie::segment_is_misaligned, "segments start at a multiple of the granularity",
      "acquire gave a segment that begins at no multiple of the granularity"},
@@ -333,8 +334,8 @@ const row rows[] = {
      "memory is said to be there, and has no name"},
     {lie::memory_has_the_name_of_other_memory, "each memory has a name of its own",
      "memory was given the name of other memory"},
-    {lie::memory_is_no_multiple_of_the_step, "memory is a multiple of the step long, and not empty",
-     "create made memory that is no multiple of the step long"},
+    {lie::memory_is_no_multiple_of_the_step, "memory is a multiple of the page size long, and not empty",
+     "create made memory that is no multiple of the page size long"},
     {lie::memory_beyond_the_capacity, "create refuses what goes beyond the capacity",
      "more was given than the capacity"},
     {lie::unknown_memory_goes, "what names no memory is refused",
@@ -346,8 +347,8 @@ const row rows[] = {
      "map put memory where something is mapped"},
     {lie::maps_more_than_there_is, "no more is mapped than there is of the memory",
      "map put more or less there than there is of the memory"},
-    {lie::maps_at_no_multiple_of_the_step, "memory is mapped at a multiple of the step",
-     "map put memory at no multiple of the step"},
+    {lie::maps_at_no_multiple_of_the_step, "memory is mapped at a multiple of the page size",
+     "map put memory at no multiple of the page size"},
     {lie::maps_elsewhere, "grant gives access to what one map put there", not_seen},
     {lie::grants_where_nothing_is_mapped, "grant refuses addresses at which nothing is mapped",
      "grant gave access where nothing is mapped"},
@@ -425,7 +426,7 @@ struct slow_device {
   }
   std::size_t capacity() const noexcept { return 4_MiB; }
   std::size_t granularity() const noexcept { return 2_MiB; }
-  std::size_t step(page_kind kind) const noexcept { return kind.step(); }
+  std::size_t page_size(page_kind kind) const noexcept { return kind.granularity(); }
   void* acquire(std::size_t) noexcept { return works() ? at(1_GiB) : nullptr; }
   bool release(void*, std::size_t) noexcept { return works(); }
   void* reserve(std::size_t, std::size_t) noexcept { return works() ? at(0) : nullptr; }

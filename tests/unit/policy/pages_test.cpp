@@ -50,7 +50,7 @@ class recording_device {
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return acquire(bytes, normal_pages); }
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind) noexcept {
     log.push_back({bytes, kind});
-    if (bytes > budget[kind.size] || bytes % kind.step() != 0) return nullptr;
+    if (bytes > budget[kind.size] || bytes % kind.granularity() != 0) return nullptr;
     budget[kind.size] -= bytes;
     given_[next_] = kind.size;
     return reinterpret_cast<void*>(std::exchange(next_, next_ + align_up(bytes, 1_GiB)));

@@ -35,7 +35,7 @@ TEST(host_pinned_virtual_memory, keeps_addresses_and_memory_apart) {
   const std::size_t files = host_process::open_files();
   {
     host_pinned device{loose};
-    const std::size_t page = device.step(normal_pages);
+    const std::size_t page = device.page_size(normal_pages);
     std::byte* const p = reserved(device, 64 * page);
     ASSERT_NE(p, nullptr);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 2_MiB, 0u);
@@ -118,7 +118,7 @@ TEST(host_pinned_virtual_memory, lives_until_it_is_mapped_no_more) {
 
 TEST(host_pinned_virtual_memory, refuses_misuse_and_changes_nothing) {
   host_pinned device{loose}, other{loose};
-  const std::size_t page = device.step(normal_pages);
+  const std::size_t page = device.page_size(normal_pages);
   std::byte* const p = reserved(device, 16 * page);
   std::byte* const apart = reserved(device, 4 * page);
   physical mapped, free, foreign, untouched;
@@ -145,8 +145,8 @@ TEST(host_pinned_virtual_memory, refuses_misuse_and_changes_nothing) {
   refused(device.unreserve(nullptr, page), "unreserve", "not a range");
   refused(device.create(0, normal_pages, untouched), "create", "number of bytes");
   refused(device.create(unlimited, normal_pages, untouched), "create", "number of bytes");
-  refused(device.create(page / 2, normal_pages, untouched), "create", "step(kind)");
-  refused(device.create(1_MiB, huge_pages, untouched), "create", "step(kind)");
+  refused(device.create(page / 2, normal_pages, untouched), "create", "page_size(kind)");
+  refused(device.create(1_MiB, huge_pages, untouched), "create", "page_size(kind)");
   refused(device.create(128_MiB, normal_pages, untouched), "create", "capacity");
   refused(device.destroy(untouched), "destroy", "no physical memory");
   refused(device.destroy(foreign), "destroy", "no physical memory");
@@ -154,7 +154,7 @@ TEST(host_pinned_virtual_memory, refuses_misuse_and_changes_nothing) {
   refused(device.map(p + 8 * page, 4 * page, mapped), "map", "mapped already");
   refused(device.map(p + 8 * page, page, free), "map", "whole");
   refused(device.map(p + 8 * page, 4 * page, free), "map", "whole");
-  refused(device.map(p + 8 * page + 1, 2 * page, free), "map", "step(kind)");
+  refused(device.map(p + 8 * page + 1, 2 * page, free), "map", "page_size(kind)");
   refused(device.map(p + 3 * page, 2 * page, free), "map", "there already");
   refused(device.map(p + 15 * page, 2 * page, free), "map", "not inside one range");
   refused(device.map(p - page, 2 * page, free), "map", "not inside one range");
@@ -175,7 +175,7 @@ TEST(host_pinned_virtual_memory, counts_what_is_acquired_and_created_against_the
   ASSERT_TRUE(segment != nullptr && device.create(3_MiB, normal_pages, memory));
   EXPECT_EQ(device.used(), 4_MiB);
   EXPECT_EQ(device.acquire(1), nullptr);
-  EXPECT_FALSE(device.create(device.step(normal_pages), normal_pages, more));
+  EXPECT_FALSE(device.create(device.page_size(normal_pages), normal_pages, more));
   ASSERT_TRUE(device.release(segment, 1_MiB));
   EXPECT_TRUE(device.create(1_MiB, normal_pages, more));
 }
@@ -286,9 +286,10 @@ class system_setting {
 constexpr int there_are_none = 77;
 int try_pages(page_kind kind, const std::string& folder) {
   host_pinned device{options{.capacity = 2_GiB, .pin = pinning::required}};
-  const std::size_t bytes = device.step(kind);
+  const std::size_t bytes = device.page_size(kind);
   std::byte* const p = static_cast<std::byte*>(device.reserve(bytes, bytes));
-  if (bytes != kind.step() || p == nullptr || reinterpret_cast<std::uintptr_t>(p) % bytes != 0) return 1;
+  if (bytes != kind.granularity() || p == nullptr || reinterpret_cast<std::uintptr_t>(p) % bytes != 0)
+    return 1;
   const auto told = [&] { return device.last_error().find(folder + "/nr_hugepages") != std::string::npos; };
   physical memory;
   if (!device.create(bytes, kind, memory)) {
@@ -324,7 +325,7 @@ TEST(host_pinned_virtual_memory, says_how_to_get_larger_pages_where_there_are_no
   for (const auto& [kind, folder] :
        {std::pair{huge_pages, "2048kB"}, std::pair{huge_1g_pages, "1048576kB"}}) {
     std::vector<physical> all(1);
-    while (device.create(kind.step(), kind, all.back())) all.emplace_back();
+    while (device.create(kind.granularity(), kind, all.back())) all.emplace_back();
     EXPECT_NE(device.last_error().find(folder), std::string::npos) << device.last_error();
     all.pop_back();
     for (const physical& one : all) EXPECT_TRUE(device.destroy(one));

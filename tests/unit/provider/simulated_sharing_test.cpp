@@ -324,7 +324,7 @@ TYPED_TEST(sharing, and_virtual_memory_work_by_reference) {
   TypeParam first;
   TypeParam second = first.another_process();
   ref one(first), other(second);
-  EXPECT_EQ(one.step(huge_1g_pages), 1_GiB);
+  EXPECT_EQ(one.page_size(huge_1g_pages), 1_GiB);
   EXPECT_EQ(other.process(), second.process());
   physical memory, imported;
   shareable name;

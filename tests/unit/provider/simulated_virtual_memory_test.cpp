@@ -48,7 +48,7 @@ TYPED_TEST_SUITE(virtual_memory, both);
 TYPED_TEST(virtual_memory, comes_and_goes_in_the_order_that_every_device_takes) {
   for (const page_kind kind : every_kind) {
     TypeParam device;
-    const std::size_t step = device.step(kind);
+    const std::size_t step = device.page_size(kind);
     void* const range = device.reserve(8 * step, step);
     EXPECT_EQ(number(range) % step, 0u);
     EXPECT_EQ(device.used(), 0u);
@@ -80,13 +80,13 @@ TYPED_TEST(virtual_memory, comes_and_goes_in_the_order_that_every_device_takes) 
 
 TYPED_TEST(virtual_memory, has_pages_of_three_sizes) {
   const TypeParam device;
-  EXPECT_EQ(device.step(normal_pages), 2_MiB);
-  EXPECT_EQ(device.step(huge_pages), 2_MiB);
-  EXPECT_EQ(device.step(huge_1g_pages), 1_GiB);
+  EXPECT_EQ(device.page_size(normal_pages), 2_MiB);
+  EXPECT_EQ(device.page_size(huge_pages), 2_MiB);
+  EXPECT_EQ(device.page_size(huge_1g_pages), 1_GiB);
   TypeParam small{options{.page_granularity = 64_KiB}};
-  EXPECT_EQ(small.step(normal_pages), 64_KiB);
-  EXPECT_EQ(small.step({.peer_to_peer = true}), 64_KiB);
-  EXPECT_EQ(small.step(huge_pages), 2_MiB);
+  EXPECT_EQ(small.page_size(normal_pages), 64_KiB);
+  EXPECT_EQ(small.page_size({.peer_to_peer = true}), 64_KiB);
+  EXPECT_EQ(small.page_size(huge_pages), 2_MiB);
   void* const range = small.reserve(1_MiB, 64_KiB);
   const physical memory = created(small, 192_KiB);
   EXPECT_FALSE(small.map(up(range, 32_KiB), 192_KiB, memory));
@@ -189,7 +189,7 @@ TYPED_TEST(virtual_memory, creates_only_what_there_can_be) {
   EXPECT_FALSE(device.create(unlimited, normal_pages, memory));
   EXPECT_EQ(device.calls().refused, 0u);
   for (const page_kind kind : every_kind) {
-    const std::size_t step = device.step(kind);
+    const std::size_t step = device.page_size(kind);
     EXPECT_FALSE(device.create(unlimited / step * step, kind, memory));
     EXPECT_FALSE(device.create(2_GiB + step, kind, memory));
   }
