@@ -37,7 +37,7 @@ int main(int count, char** arguments) {
   pool.observer().for_each([&pool](const auto& seen) {
     using action = tessera::allocator_event::action;
     if (seen.event.what == action::alloc || seen.event.what == action::oom)
-      std::printf("%-8s %s %zu bytes\n", std::string(pool.observer().text_of(seen)).c_str(),
+      std::printf("%-8s %s %zu bytes\n", std::string(pool.observer().label_of(seen)).c_str(),
                   seen.event.what == action::oom ? "no room for" : "got", seen.event.bytes);
   });
   std::puts(tessera::table_of(tessera::report_of(pool, &times)).c_str());

@@ -13,9 +13,9 @@ namespace replay {
   return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};
 }
 
-/// Halves what lies between a number that does not do and one that does, until that is at most `step`.
+/// Bisects between a number that fails and one that passes, until they differ by at max `step`.
 template <typename Does>
-[[nodiscard]] std::size_t bisected(std::size_t does_not, std::size_t does, std::size_t step, Does test) {
+[[nodiscard]] std::size_t bisect(std::size_t does_not, std::size_t does, std::size_t step, Does test) {
   while (does - does_not > step) {
     const std::size_t middle = does_not + (does - does_not) / 2;
     (test(middle) ? does : does_not) = middle;
@@ -23,20 +23,21 @@ template <typename Does>
   return does;
 }
 
-/// A capacity with which `completes` is true and with a byte less is not, found by doubling from the peak of what lives,
-/// below which none suffices, and by bisection; nothing where none was found up to `most`.
-///   Requires:  peak_live > 0 and most > 0
+/// Finds a capacity with which `completes` is true and with one byte less is false. Doubles from peak live,
+/// then bisects.
+///   Returns:  nothing if none is found up to `max`
+///   Requires:  peak_live > 0 and max > 0
 template <typename Completes>
-[[nodiscard]] std::optional<std::size_t> least_capacity(std::size_t peak_live, std::size_t most,
-                                                        Completes completes) {
-  std::size_t enough = std::min(peak_live, most);
+[[nodiscard]] std::optional<std::size_t> min_capacity(std::size_t peak_live, std::size_t max,
+                                                      Completes completes) {
+  std::size_t enough = std::min(peak_live, max);
   std::size_t too_small = enough - 1;
   while (!completes(enough)) {
     too_small = enough;
-    if (enough >= most) return {};
-    enough = enough <= most / 2 ? 2 * enough : most;
+    if (enough >= max) return {};
+    enough = enough <= max / 2 ? 2 * enough : max;
   }
-  return bisected(too_small, enough, 1, completes);
+  return bisect(too_small, enough, 1, completes);
 }
 
 }  // namespace replay

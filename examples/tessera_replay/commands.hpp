@@ -17,39 +17,39 @@
 
 namespace replay {
 
-/// What the command line says.
+/// The parsed command line.
 struct arguments {
   std::vector<std::string> files;
-  std::string recipe = "pytorch";    // the last that was named
-  std::vector<std::string> recipes;  // all that were named
+  std::string recipe = "pytorch";    // the last one given
+  std::vector<std::string> recipes;  // all that were given
   std::string system = "pytorch";
   std::string conf;
-  std::string out;                    // a file to write
-  std::string at;                     // the moment to show: peak or end
-  std::optional<std::size_t> device;  // of a snapshot; all if none was named
+  std::string out;                    // the file to write
+  std::string at;                     // when to take the snapshot: peak or end
+  std::optional<std::size_t> device;  // of a snapshot; empty for all
   std::size_t capacity = tessera::operator""_GiB(80);
-  bool has_capacity = false;              // whether one was named
-  std::optional<double> memory_fraction;  // that set_per_process_memory_fraction was called with
-  std::size_t max_ns = 0;                 // host nanoseconds for each operation; 0 for any
+  bool has_capacity = false;              // false if `capacity` is the default
+  std::optional<double> memory_fraction;  // the argument of set_per_process_memory_fraction
+  std::size_t max_ns = 0;                 // host nanoseconds per operation; 0 for no limit
   bool json = false;
 };
 
-/// Exit codes: 0 done, 1 a verification found a difference or a trace did not complete, 2 the input was wrong.
-enum : int { done = 0, differs = 1, wrong_input = 2 };
+/// Exit codes: 0 done, 1 a verification found a difference or a trace did not complete, 2 invalid input.
+enum : int { done = 0, differs = 1, invalid_input = 2 };
 
 namespace commands {
-int compare(const arguments& said);
-int decisions(const arguments& said);
-int verify(const arguments& said);
-int fit(const arguments& said);
-int explain(const arguments& said);
-int snapshot(const arguments& said);
-int draw(const arguments& said);
-int explain_oom(const arguments& said);
-int tune(const arguments& said);
+int compare(const arguments& args);
+int decisions(const arguments& args);
+int verify(const arguments& args);
+int fit(const arguments& args);
+int explain(const arguments& args);
+int snapshot(const arguments& args);
+int draw(const arguments& args);
+int explain_oom(const arguments& args);
+int tune(const arguments& args);
 }  // namespace commands
 
-/// How many characters must be inserted, removed, replaced or swapped with their neighbour to make one word of another.
+/// The edit distance of two words: insertions, removals, replacements and swaps of neighbours.
 [[nodiscard]] inline std::size_t edit_distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> two_before, before(to.size() + 1), row(to.size() + 1);
   std::iota(before.begin(), before.end(), std::size_t{0});
@@ -65,10 +65,10 @@ int tune(const arguments& said);
   return before.back();
 }
 
-/// "; did you mean NAME?" for the name that is most like a word; nothing where none is.
+/// Returns "; did you mean NAME?" for the most similar name, or an empty text if none is similar.
 template <typename Names>
 [[nodiscard]] std::string did_you_mean(std::string_view word, const Names& names) {
-  constexpr std::size_t longest = 64;  // of a word that may be a name
+  constexpr std::size_t longest = 64;  // longer words are never a name
   std::size_t least = std::max<std::size_t>(1, std::min(word.size(), longest) / 3) + 1;
   std::string_view nearest;
   for (const std::string_view name : names) {
@@ -79,7 +79,7 @@ template <typename Names>
   return nearest.empty() ? "" : "; did you mean " + std::string(nearest) + "?";
 }
 
-/// The names, with commas between them.
+/// Joins names with commas.
 template <typename Names>
 [[nodiscard]] std::string listed(const Names& names) {
   std::string text;
@@ -87,8 +87,8 @@ template <typename Names>
   return text;
 }
 
-/// Reads a size such as "8GiB", "1.5 GiB" or "4096", rounded down to a millionth of its unit and to a byte; what is wrong
-/// with it, or nothing.
+/// Reads a size such as "8GiB", "1.5 GiB" or "4096", rounded down to a byte and to six decimals.
+///   Returns:  the error text, or an empty one
 [[nodiscard]] inline std::string read_size(std::string_view text, std::size_t& bytes) {
   constexpr std::pair<std::string_view, unsigned> units[] = {{"", 0},     {"B", 0},    {"KiB", 10},
                                                              {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
@@ -131,7 +131,7 @@ template <typename Names>
   return wrong;
 }
 
-/// The recipes that can be named on the command line.
+/// The names of recipes on the command line.
 inline constexpr std::string_view recipe_names[] = {"pytorch",
                                                     "pytorch_expandable",
                                                     "pytorch_2_14",
@@ -151,8 +151,8 @@ inline constexpr std::string_view recipe_names[] = {"pytorch",
                                                     "power_of_two",
                                                     "passthrough"};
 
-/// What is wrong with the name of a recipe, or nothing.
-[[nodiscard]] inline std::string no_such_recipe(std::string_view name) {
+/// Returns the error text for an unknown recipe name, or an empty one.
+[[nodiscard]] inline std::string unknown_recipe(std::string_view name) {
   if (std::find(std::begin(recipe_names), std::end(recipe_names), name) != std::end(recipe_names)) return {};
   return std::string(name) + ": no such recipe; there are " + listed(recipe_names) +
          did_you_mean(name, recipe_names);

@@ -27,9 +27,9 @@
 namespace {
 
 template <typename Recipe>
-replay::row measure(const std::string& name, const tessera::trace::program& program,
-                    const tessera::policies<Recipe>& chosen, std::size_t capacity) {
-  replay::row found{.recipe = name};
+replay::recipe_result measure(const std::string& name, const tessera::trace::program& program,
+                              const tessera::policies<Recipe>& chosen, std::size_t capacity) {
+  replay::recipe_result found{.recipe = name};
   std::array<double, 3> times{};
   for (double& time : times) {
     tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), chosen};
@@ -51,7 +51,7 @@ template <typename Recipe, typename Family>
 inline constexpr bool is_of = std::is_same_v<Recipe, typename Family::template recipe_at<0>> ||
                               std::is_same_v<Recipe, typename Family::template recipe_at<1>>;
 
-/// Whether a recipe and its policies are those of a recorded run.
+/// Whether a recipe and its policies are those of the recorded run.
 template <typename Recipe>
 bool is_recorded(const tessera::policies<Recipe>& chosen, const replay::recorded_run& run) {
   constexpr bool by_2_14 = is_of<Recipe, tessera::pytorch_2_14_family>;
@@ -62,8 +62,8 @@ bool is_recorded(const tessera::policies<Recipe>& chosen, const replay::recorded
   return false;
 }
 
-/// Sets what is known of a recorded run.
-void take_recorded(replay::row& to, const replay::recorded_run& from) {
+/// Overwrites a result with that of a recorded run.
+void take_recorded(replay::recipe_result& to, const replay::recorded_run& from) {
   const replay::verification& made = from.outcome;
   to.as_recorded = true;
   to.peak_reserved = made.peak_here;
@@ -81,23 +81,23 @@ void take_recorded(replay::row& to, const replay::recorded_run& from) {
 
 }  // namespace
 
-std::vector<replay::wish> replay::wishes_of(const arguments& said,
-                                            const std::vector<std::string>& otherwise) {
-  std::vector<wish> wishes;
-  if (!said.conf.empty()) wishes.push_back({said.recipe, said.conf, said.recipe + ", with --conf"});
-  for (const std::string& name : said.recipes.empty() ? otherwise : said.recipes) {
-    const auto same = [&](const wish& w) { return w.name == name; };
-    if (std::none_of(wishes.begin(), wishes.end(), same)) wishes.push_back({name, "", name});
+std::vector<replay::named_recipe> replay::named_recipes(const arguments& args,
+                                                        const std::vector<std::string>& defaults) {
+  std::vector<named_recipe> recipes;
+  if (!args.conf.empty()) recipes.push_back({args.recipe, args.conf, args.recipe + ", with --conf"});
+  for (const std::string& name : args.recipes.empty() ? defaults : args.recipes) {
+    const auto same = [&](const named_recipe& w) { return w.name == name; };
+    if (std::none_of(recipes.begin(), recipes.end(), same)) recipes.push_back({name, "", name});
   }
-  return wishes;
+  return recipes;
 }
 
-std::vector<replay::wish> replay::with_compared(std::vector<wish> wishes) {
+std::vector<replay::named_recipe> replay::add_compared_recipes(std::vector<named_recipe> recipes) {
   for (const char* const name : compared) {
-    if (std::none_of(wishes.begin(), wishes.end(), [&](const wish& w) { return w.name == name; }))
-      wishes.push_back({name, "", name});
+    if (std::none_of(recipes.begin(), recipes.end(), [&](const named_recipe& w) { return w.name == name; }))
+      recipes.push_back({name, "", name});
   }
-  return wishes;
+  return recipes;
 }
 
 tessera::trace::read_result<replay::recorded_run> replay::run_as_recorded(
@@ -113,31 +113,29 @@ tessera::trace::read_result<replay::recorded_run> replay::run_as_recorded(
                       static_cast<std::size_t>(failures)};
 }
 
-std::variant<std::vector<replay::row>, std::string> replay::rows_of(const std::vector<wish>& wishes,
-                                                                    const tessera::trace::program& program,
-                                                                    const arguments& said, steps& at,
-                                                                    const std::string& task,
-                                                                    const recorded_run* recorded) {
-  std::vector<row> rows;
-  for (const wish& w : wishes) {
+std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_recipes(
+    const std::vector<named_recipe>& recipes, const tessera::trace::program& program, const arguments& args,
+    steps& at, const std::string& task, const recorded_run* recorded) {
+  std::vector<recipe_result> results;
+  for (const named_recipe& w : recipes) {
     at.next(task + ": " + w.name);
     std::string wrong =
-        choose_recipe(w.recipe, w.conf, said.memory_fraction,
+        choose_recipe(w.recipe, w.conf, args.memory_fraction,
                       [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
-                        rows.push_back(measure<Recipe>(w.name, program, chosen, said.capacity));
+                        results.push_back(measure<Recipe>(w.name, program, chosen, args.capacity));
                         if (recorded != nullptr && is_recorded(chosen, *recorded))
-                          take_recorded(rows.back(), *recorded);
+                          take_recorded(results.back(), *recorded);
                       });
     if (!wrong.empty()) return wrong;
   }
   if (recorded != nullptr &&
-      std::none_of(rows.begin(), rows.end(), [](const row& r) { return r.as_recorded; })) {
-    row added{.recipe = recorded->by_2_14() ? "pytorch_2_14" : "pytorch"};
+      std::none_of(results.begin(), results.end(), [](const recipe_result& r) { return r.as_recorded; })) {
+    recipe_result added{.recipe = recorded->by_2_14() ? "pytorch_2_14" : "pytorch"};
     if (recorded->settings.expandable_segments) added.recipe += "_expandable";
     take_recorded(added, *recorded);
-    rows.insert(rows.begin(), added);
+    results.insert(results.begin(), added);
   }
-  return rows;
+  return results;
 }
 
 namespace {
@@ -145,11 +143,11 @@ namespace {
 using replay::mib;
 using replay::ratio;
 using replay::read_result;
+using replay::recipe_result;
 using replay::recorded_run;
-using replay::row;
 using tessera::trace::input_error;
 
-/// The run of a recorded GPU, or why there is none; null where nothing was recorded.
+/// The recorded run, or null.
 const recorded_run* run_in(const std::optional<read_result<recorded_run>>& recorded) {
   return recorded ? std::get_if<recorded_run>(&*recorded) : nullptr;
 }
@@ -157,34 +155,35 @@ const input_error* reason_in(const std::optional<read_result<recorded_run>>& rec
   return recorded ? std::get_if<input_error>(&*recorded) : nullptr;
 }
 
-void print(const std::string& title, const tessera::trace::program& program, const std::vector<row>& rows,
+void print(const std::string& title, const tessera::trace::program& program,
+           const std::vector<recipe_result>& results,
            const std::optional<read_result<recorded_run>>& recorded) {
   std::printf("%s: %zu operations\n", title.c_str(), program.events().size());
-  std::printf("  %-20s %9s %9s %10s %8s %8s %7s %7s %7s %7s %7s %8s %6s\n", "recipe", "peak MiB", "over live",
-              "cached MiB", "acquire", "release", "create", "destroy", "map", "unmap", "retries", "failures",
-              "ns/op");
-  for (const row& r : rows) {
-    std::printf("  %-20s %9.1f %9.3f %10.1f %8ju %8ju %7ju %7ju %7ju %7ju %7ju %8zu %6.1f\n",
+  std::printf("  %-20s %18s %11s %11s %8s %8s %7s %7s %7s %7s %7s %8s %6s\n", "recipe", "peak reserved, MiB",
+              "/ peak live", "cached, MiB", "acquire", "release", "create", "destroy", "map", "unmap",
+              "retries", "failures", "ns/op");
+  for (const recipe_result& r : results) {
+    std::printf("  %-20s %18.1f %11.3f %11.1f %8ju %8ju %7ju %7ju %7ju %7ju %7ju %8zu %6.1f\n",
                 (r.recipe + (r.as_recorded ? " *" : "")).c_str(), mib(r.peak_reserved),
                 ratio(r.peak_reserved, program.peak_live()), mib(r.cached_at_end), r.calls.acquire,
                 r.calls.release, r.calls.create, r.calls.destroy, r.calls.map, r.calls.unmap, r.retries,
                 r.failures, r.nanoseconds);
   }
-  std::printf("  %-20s %9.1f %9.3f\n", "(peak live)", mib(program.peak_live()), 1.0);
+  std::printf("  %-20s %18.1f %11.3f\n", "(peak live)", mib(program.peak_live()), 1.0);
   if (const recorded_run* const run = run_in(recorded)) {
     const replay::verification& made = run->outcome;
     std::printf(
-        "  * as recorded%s: from the state where the history begins, with %.1f MiB cached; memory goes back\n"
-        "    where it went back on the GPU, which reserved %.1f MiB at most%s\n",
+        "  * as recorded%s: starts with the history's first state, %.1f MiB cached, and releases memory\n"
+        "    where the GPU did; the GPU's peak reserved was %.1f MiB%s\n",
         run->conf.empty() ? "" : (", " + run->conf).c_str(), mib(made.cached_at_start),
-        mib(made.peak_recorded), made.agrees() ? "" : "; decides otherwise than the GPU: see verify");
+        mib(made.peak_recorded), made.agrees() ? "" : "; decisions differ from the GPU's: see verify");
   }
   if (const input_error* const why = reason_in(recorded))
-    std::printf("  no row is as recorded: %s\n", why->text().c_str());
+    std::printf("  no result as recorded: %s\n", why->text().c_str());
   std::puts("");
 }
 
-void print_json(const tessera::trace::program& program, const std::vector<row>& rows,
+void print_json(const tessera::trace::program& program, const std::vector<recipe_result>& results,
                 const std::optional<read_result<recorded_run>>& recorded) {
   std::printf("{\"trace\": \"%s\", \"operations\": %zu, \"peak_live\": %zu, ",
               replay::json_text(program.name()).c_str(), program.events().size(), program.peak_live());
@@ -199,13 +198,13 @@ void print_json(const tessera::trace::program& program, const std::vector<row>& 
   if (const input_error* const why = reason_in(recorded))
     std::printf("\"not_as_recorded\": \"%s\", ", replay::json_text(why->text()).c_str());
   std::printf("\"recipes\": [");
-  for (const row& r : rows) {
+  for (const recipe_result& r : results) {
     std::printf(
         "%s\n  {\"recipe\": \"%s\", \"peak_reserved\": %zu, \"over_peak_live\": %.6f, \"cached_at_end\": "
         "%zu, \"acquire\": %ju, \"release\": %ju, \"create\": %ju, \"destroy\": %ju, \"map\": %ju, "
         "\"unmap\": %ju, "
         "\"retries\": %ju, \"failures\": %zu, \"host_ns_per_operation\": %.1f%s}",
-        &r == rows.data() ? "" : ",", replay::json_text(r.recipe).c_str(), r.peak_reserved,
+        &r == results.data() ? "" : ",", replay::json_text(r.recipe).c_str(), r.peak_reserved,
         ratio(r.peak_reserved, program.peak_live()), r.cached_at_end, r.calls.acquire, r.calls.release,
         r.calls.create, r.calls.destroy, r.calls.map, r.calls.unmap, r.retries, r.failures, r.nanoseconds,
         r.as_recorded ? ", \"as_recorded\": true" : "");
@@ -215,18 +214,18 @@ void print_json(const tessera::trace::program& program, const std::vector<row>& 
 
 }  // namespace
 
-int replay::commands::compare(const arguments& said) {
-  const std::vector<wish> wishes = with_compared(wishes_of(said, {}));
-  steps at(said.files.size() * wishes.size());
-  json_list list(said.json);
+int replay::commands::compare(const arguments& args) {
+  const std::vector<named_recipe> recipes = add_compared_recipes(named_recipes(args, {}));
+  steps at(args.files.size() * recipes.size());
+  json_list list(args.json);
   int code = done;
   const auto refuse = [&](const std::string& file, const std::string& wrong) {
     progress_line::clear();
-    code = complain(wrong);
+    code = print_error(wrong);
     list.add_error("trace", title_of(file), wrong);
   };
-  for (const std::string& file : said.files) {
-    const auto read = read_traces(file, said.device);
+  for (const std::string& file : args.files) {
+    const auto read = read_traces(file, args.device);
     if (const auto* const wrong = std::get_if<input_error>(&read)) {
       refuse(file, wrong->text());
       continue;
@@ -240,16 +239,16 @@ int replay::commands::compare(const arguments& said) {
       const tessera::trace::program program(std::get<tessera::trace::recording>(found.each[i]));
       std::optional<read_result<recorded_run>> recorded;
       if (found.source) recorded = run_as_recorded(*found.source, found.devices[i]);
-      const auto rows = rows_of(wishes, program, said, at, program.name(), run_in(recorded));
-      if (const auto* const wrong = std::get_if<std::string>(&rows)) {
+      const auto results = measure_recipes(recipes, program, args, at, program.name(), run_in(recorded));
+      if (const auto* const wrong = std::get_if<std::string>(&results)) {
         refuse(file, *wrong);
         continue;
       }
       progress_line::clear();
       list.next();
-      const auto& shown = std::get<std::vector<row>>(rows);
-      const std::string title = program.name() + fraction_text(said, ", --memory-fraction ");
-      said.json ? print_json(program, shown, recorded) : print(title, program, shown, recorded);
+      const auto& shown = std::get<std::vector<recipe_result>>(results);
+      const std::string title = program.name() + fraction_text(args, ", --memory-fraction ");
+      args.json ? print_json(program, shown, recorded) : print(title, program, shown, recorded);
     }
   }
   return code;

@@ -19,19 +19,19 @@
 
 namespace replay {
 
-/// What a recipe made of a program.
-struct row {
+/// The result of replaying a program with a recipe.
+struct recipe_result {
   std::string recipe;
-  std::size_t peak_reserved = 0;  // bytes that the device gave at most
+  std::size_t peak_reserved = 0;  // bytes
   std::size_t cached_at_end = 0;  // bytes
   tessera::simulated_device::counts calls{};
   std::uintmax_t retries = 0;
   std::size_t failures = 0;
-  double nanoseconds = 0;    // of host time for each operation
-  bool as_recorded = false;  // of the settings under which a GPU was recorded, from where its history begins
+  double nanoseconds = 0;    // of host time per operation
+  bool as_recorded = false;  // the result uses the recorded settings and starts with the history
 };
 
-/// What a recorded GPU did, and what PyTorch's recipe decides under its settings, from the state where the history begins.
+/// A recorded GPU run, and its replay with PyTorch's recipe under the same settings.
 struct recorded_run {
   tessera::config::pytorch_settings settings;
   std::string conf;
@@ -40,7 +40,7 @@ struct recorded_run {
 
   [[nodiscard]] bool by_2_14() const { return outcome.rules == std::string_view("2.14"); }
 };
-/// The run of one device of a snapshot; or why there is none.
+/// Replays the run of one device of a snapshot.
 [[nodiscard]] tessera::trace::read_result<recorded_run> run_as_recorded(
     const tessera::trace::snapshot& source, std::size_t device);
 
@@ -49,24 +49,26 @@ struct recorded_run {
 }
 [[nodiscard]] inline double mib(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 
-/// A recipe as it was asked for, and the name under which it is shown.
-struct wish {
+/// A recipe with its configuration string, and the name to print.
+struct named_recipe {
   std::string recipe, conf, name;
 };
 
-/// The recipes that were named, or if none was, those; under settings also the last that was named.
-[[nodiscard]] std::vector<wish> wishes_of(const arguments& said, const std::vector<std::string>& otherwise);
+/// Returns the recipes named on the command line, or `defaults` if there are none. With --conf, also the last
+/// of them under these settings.
+[[nodiscard]] std::vector<named_recipe> named_recipes(const arguments& args,
+                                                      const std::vector<std::string>& defaults);
 
-/// The same, and behind them each of `compared` that is not among them.
-[[nodiscard]] std::vector<wish> with_compared(std::vector<wish> wishes);
+/// Appends the recipes of `compared` that are missing.
+[[nodiscard]] std::vector<named_recipe> add_compared_recipes(std::vector<named_recipe> recipes);
 
-/// What each wish makes of a program on the device that was said; or what is wrong. Each is a step, named behind `task`.
-/// Where the program was recorded on a GPU, the row for its settings is of that run; where no wish has these settings, it
-/// comes first.
-[[nodiscard]] std::variant<std::vector<row>, std::string> rows_of(const std::vector<wish>& wishes,
-                                                                  const tessera::trace::program& program,
-                                                                  const arguments& said, steps& at,
-                                                                  const std::string& task,
-                                                                  const recorded_run* recorded = nullptr);
+/// Replays a program with each recipe. Reports each replay as a step named after `task`.
+///
+/// If the program was recorded on a GPU, the result with the same settings is that of the recorded run. If no
+/// recipe has these settings, that result is inserted first.
+///   Returns:  the results, or the error text
+[[nodiscard]] std::variant<std::vector<recipe_result>, std::string> measure_recipes(
+    const std::vector<named_recipe>& recipes, const tessera::trace::program& program, const arguments& args,
+    steps& at, const std::string& task, const recorded_run* recorded = nullptr);
 
 }  // namespace replay

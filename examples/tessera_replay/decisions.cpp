@@ -8,14 +8,14 @@
 #include "commands.hpp"
 #include "input.hpp"
 
-int replay::commands::decisions(const arguments& said) {
-  return with_trace(said, [&]<typename Recipe>(const tessera::trace::program& program,
+int replay::commands::decisions(const arguments& args) {
+  return with_trace(args, [&]<typename Recipe>(const tessera::trace::program& program,
                                                const tessera::policies<Recipe>& chosen) {
-    const bool is_pytorch = said.recipe == "pytorch" || said.recipe == "pytorch_expandable";
+    const bool is_pytorch = args.recipe == "pytorch" || args.recipe == "pytorch_expandable";
     std::printf("# %s; conf=\"%s\"%s capacity=%zu trace=%s\n",
-                is_pytorch ? "pytorch-2.6.0 native allocator" : said.recipe.c_str(), said.conf.c_str(),
-                fraction_text(said, " memory_fraction=").c_str(), said.capacity, program.name().c_str());
-    replay::write_decisions<Recipe>(stdout, program, device_of(said.capacity), chosen);
+                is_pytorch ? "pytorch-2.6.0 native allocator" : args.recipe.c_str(), args.conf.c_str(),
+                fraction_text(args, " memory_fraction=").c_str(), args.capacity, program.name().c_str());
+    replay::write_decisions<Recipe>(stdout, program, device_of(args.capacity), chosen);
     return done;
   });
 }

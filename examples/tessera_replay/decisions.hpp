@@ -20,21 +20,21 @@ namespace replay {
 using namespace tessera;
 using namespace tessera::trace;
 
-/// Writes what an allocator decides, a line for each device call and each event of a recording, in order of happening.
+/// Writes the decisions of an allocator: one line per device call and per event of the recording.
 ///
-///   S+ <seg> <bytes>       the device gave a segment; segments are numbered from 1
-///   S- <seg> <bytes>       a segment went back
-///   V+ <seg> <bytes>       the device gave a range of addresses, which counts as a segment
-///   V- <seg> <bytes>       a range went back
-///   M+ <seg> <offset> <bytes>   pages were mapped into a range, as one piece
-///   M- <seg> <offset> <bytes>   and taken away
+///   S+ <seg> <bytes>       a segment was acquired; segments are numbered from 1
+///   S- <seg> <bytes>       a segment was released
+///   V+ <seg> <bytes>       an address range was reserved; it counts as a segment
+///   V- <seg> <bytes>       an address range was released
+///   M+ <seg> <offset> <bytes>   pages were mapped, as one physical chunk
+///   M- <seg> <offset> <bytes>   pages were unmapped
 ///   X <bytes>              the device refused
 ///   <i> a <id> <bytes> <stream> -> <seg>+<offset> blk=<block bytes>      or  -> OOM
-///   <i> f <id> <seg>+<offset> blk=<block bytes>                          or  none, where its allocation had failed
-///   <i> r <id>   <i> e <id>   <i> c <id>
+///   <i> f <id> <seg>+<offset> blk=<block bytes>                          or  none, if its allocation had
+///   failed <i> r <id>   <i> e <id>   <i> c <id>
 class decision_log {
  public:
-  /// The sink of the allocator that is logged; refers to the log.
+  /// The observer of the logged allocator; refers to the log.
   struct observer {
     decision_log* log;
     void on(const allocator_event& event) const noexcept { log->on(event); }
@@ -90,28 +90,28 @@ class decision_log {
   }
 
  private:
-  void place(const void* address, const char* otherwise) noexcept {
+  void place(const void* address, const char* fallback) noexcept {
     if (address == nullptr) {
-      std::fprintf(out_, "%s\n", otherwise);
+      std::fprintf(out_, "%s\n", fallback);
       return;
     }
     const auto [segment, offset] = find(reinterpret_cast<std::uintptr_t>(address));
     std::fprintf(out_, "%zu+%zu blk=%zu\n", segment, offset, block_);
   }
-  /// The number of the segment in which an address lies, and how far.
+  /// The segment number of an address, and the offset in the segment.
   [[nodiscard]] std::pair<std::size_t, std::size_t> find(std::uintptr_t address) const noexcept {
     const auto segment = std::prev(segments_.upper_bound(address));
     return {segment->second, address - segment->first};
   }
 
   std::FILE* out_;
-  std::map<std::uintptr_t, std::size_t> segments_;  // number by first address
+  std::map<std::uintptr_t, std::size_t> segments_;  // segment number by address
   std::size_t last_segment_ = 0;
-  std::size_t block_ = 0;  // of the latest hand-out or free
+  std::size_t block_ = 0;  // bytes of the block allocated or freed last
 };
 
-/// Runs a program through an allocator of `Recipe` and writes its decisions, and at the end what the device had given then
-/// and at most, in bytes, memory that was created in vain included.
+/// Replays a program with `Recipe` and writes its decisions. The last line has the bytes in use at the end,
+/// and the peak.
 ///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};

@@ -50,11 +50,11 @@ std::string shown(const tessera::divisions& value, value_format) {
   return all.append("] by power of two from 1 MiB on");
 }
 
-/// What a key is set to; what it is at its default, as its documentation says it.
+/// The value of a key, or its documented default.
 template <typename Settings, typename... More>
 std::string shown(const tessera::config::detail::key_definition<Settings, More...>& key,
                   const Settings& given) {
-  std::string said(key.default_value);
+  std::string args(key.default_value);
   key.member.visit([&](auto member) {
     if (given.*member == Settings{}.*member) return;
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(given.*member)>, bool>) {
@@ -62,19 +62,19 @@ std::string shown(const tessera::config::detail::key_definition<Settings, More..
       std::string_view word = key.allowed;
       if (key.format != value_format::single_choice)
         word = given.*member ? word.substr(comma + 2) : word.substr(0, comma);
-      said = word.substr(0, word.find('|'));
+      args = word.substr(0, word.find('|'));
     } else {
-      said = shown(given.*member, key.format);
+      args = shown(given.*member, key.format);
     }
   });
-  return said;
+  return args;
 }
 
 template <typename Grammar>
 int explain_in(const std::string& text) {
   const auto parsed = tessera::config::parse<Grammar>(text);
   if (const auto* const error = std::get_if<tessera::config::setting_error>(&parsed))
-    return replay::complain(tessera::config::bad_setting(Grammar::name, *error).what());
+    return replay::print_error(tessera::config::bad_setting(Grammar::name, *error).what());
   const auto& given = std::get<typename Grammar::settings>(parsed);
   for (std::size_t i = 0; i < Grammar::keys.size(); ++i) {
     const auto& key = Grammar::keys[i];
@@ -89,9 +89,9 @@ int explain_in(const std::string& text) {
 
 }  // namespace
 
-int replay::commands::explain(const arguments& said) {
-  const std::string& text = said.files[0];
-  if (said.system == "pytorch") return explain_in<tessera::config::pytorch>(text);
-  if (said.system == "torch_npu") return explain_in<tessera::config::torch_npu>(text);
+int replay::commands::explain(const arguments& args) {
+  const std::string& text = args.files[0];
+  if (args.system == "pytorch") return explain_in<tessera::config::pytorch>(text);
+  if (args.system == "torch_npu") return explain_in<tessera::config::torch_npu>(text);
   return explain_in<tessera::config::paddle>(text);
 }

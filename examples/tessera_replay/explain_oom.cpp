@@ -30,15 +30,15 @@ using tessera::remedy;
 using tessera::trace::event;
 using tessera::trace::program;
 
-/// Where memory first ran out, and whose blocks were in the way.
+/// The first allocation that failed, and the blocks that keep memory from being released then.
 struct failure {
-  std::size_t at;  // event
+  std::size_t event;
   tessera::out_of_memory error;
-  std::string pinning;  // lines of text
-  std::string lines;    // of the program, likewise
+  std::string blocks;        // lines of text
+  std::string source_lines;  // lines of text
 };
 
-/// The ids of the blocks of a pin; `live` has the event that allocated what lives at an address.
+/// Describes the blocks that keep a segment. `live` maps addresses to the events that allocated them.
 std::string blocks_of(const oom_report::pin& p, const program& source,
                       const std::map<std::uintptr_t, std::size_t>& live) {
   constexpr std::size_t most = 6;
@@ -60,44 +60,47 @@ std::string blocks_of(const oom_report::pin& p, const program& source,
   return text + "\n";
 }
 
-/// The lines of the program that allocated the blocks which keep most memory from going back, most first; nothing where the
-/// recording does not tell. Empties the cache.
+/// The source lines whose blocks keep the most memory from being released, in descending order. Empty if the
+/// recording has no call stacks. Empties the cache.
 template <typename Allocator>
-std::string lines_of(const program& source, Allocator& pool,
-                     const std::map<std::uintptr_t, std::size_t>& live) {
+std::string source_lines_of(const program& source, Allocator& pool,
+                            const std::map<std::uintptr_t, std::size_t>& live) {
   if (source.source().origins.empty()) return {};
   struct kept {
-    std::size_t blocks = 0, bytes = 0, pinned = 0;
-    std::size_t last_segment = ~std::size_t{0};  // that was counted in `pinned`
+    std::size_t blocks = 0, bytes = 0, non_releasable = 0;
+    std::size_t last_segment = ~std::size_t{0};  // the last one counted in `non_releasable`
   };
   std::map<std::string, kept> by_line;
   const auto map =
       replay::map_and_trim(pool, std::unordered_map<std::uintptr_t, std::size_t>(live.begin(), live.end()));
   for (const auto& cell : map.cells) {
-    const std::size_t pinned = map.segments[cell.segment].pinned;
-    if (cell.is != replay::memory_map::use::live || pinned == 0) continue;
+    const std::size_t free = map.segments[cell.segment].non_releasable;
+    if (cell.is != replay::memory_map::use::live || free == 0) continue;
     kept& k = by_line[replay::origin_text(source.source(), source.events()[cell.event].id)];
     ++k.blocks;
     k.bytes += cell.bytes;
-    if (std::exchange(k.last_segment, cell.segment) != cell.segment) k.pinned += pinned;
+    if (std::exchange(k.last_segment, cell.segment) != cell.segment) k.non_releasable += free;
   }
   std::vector<std::pair<std::string, kept>> order(by_line.begin(), by_line.end());
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto& a, const auto& b) { return a.second.pinned > b.second.pinned; });
-  constexpr std::size_t most = 5;
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return a.second.non_releasable > b.second.non_releasable;
+  });
+  constexpr std::size_t max_lines = 5;
   std::string text;
-  for (std::size_t i = 0; i < std::min(most, order.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(max_lines, order.size()); ++i) {
     const auto& [line, k] = order[i];
     text += "    " + (line.empty() ? "a line that was not recorded" : line) + ": " +
             std::to_string(k.blocks) + (k.blocks == 1 ? " block" : " blocks") + " of " +
-            tessera::format_bytes(k.bytes).text() + ", beside " + tessera::format_bytes(k.pinned).text() +
-            "\n";
+            tessera::format_bytes(k.bytes).text() + " keep " +
+            tessera::format_bytes(k.non_releasable).text() + "\n";
   }
-  if (order.size() > most) text += "    and " + std::to_string(order.size() - most) + " more lines\n";
+  if (order.size() > max_lines)
+    text += "    and " + std::to_string(order.size() - max_lines) + " more lines\n";
   return text;
 }
 
-/// Replays until memory runs out; nothing where it does not.
+/// Replays a program until an allocation fails.
+///   Returns:  that failure, if there is one
 template <typename Allocator>
 std::optional<failure> first_failure(const program& source, Allocator& pool) {
   std::optional<failure> found;
@@ -113,19 +116,19 @@ std::optional<failure> first_failure(const program& source, Allocator& pool) {
     }
     found = failure{i, pool.failure(e.bytes, e.stream), {}, {}};
     for (const oom_report::pin& pin : found->error.report().pins) {
-      if (pin.blocks > 0) found->pinning += blocks_of(pin, source, live);
+      if (pin.blocks > 0) found->blocks += blocks_of(pin, source, live);
     }
-    found->lines = lines_of(source, pool, live);
+    found->source_lines = source_lines_of(source, pool, live);
   };
   tessera::trace::replay(source, pool, [](std::size_t) {}, after);
   return found;
 }
 
-/// What does what a remedy says in the configuration string of the recipe's system; nothing where no key does.
+/// The configuration setting that has the effect of a hint; empty if there is none.
 std::string setting_for(oom_report::remedy_for advised, const oom_report& told,
-                        const replay::arguments& said) {
-  const auto is_set = [&said](const char* key) { return said.conf.find(key) != std::string::npos; };
-  const std::string_view recipe = said.recipe;
+                        const replay::arguments& args) {
+  const auto is_set = [&args](const char* key) { return args.conf.find(key) != std::string::npos; };
+  const std::string_view recipe = args.recipe;
   if (recipe.starts_with("paddle")) {
     const bool is_later = advised.what == remedy::try_later || advised.what == remedy::give_back_later;
     if (is_later || advised.what == remedy::try_again) return "FLAGS_gpu_allocator_retry_time";
@@ -154,8 +157,8 @@ std::string setting_for(oom_report::remedy_for advised, const oom_report& told,
   }
 }
 
-/// An error's words, with settings behind what would help.
-std::string words_of(const tessera::out_of_memory& error, const replay::arguments& said) {
+/// The text of an error, with configuration settings after the hints.
+std::string text_of(const tessera::out_of_memory& error, const replay::arguments& args) {
   const oom_report& told = error.report();
   std::string text;
   std::size_t advised = 0;
@@ -164,7 +167,7 @@ std::string words_of(const tessera::out_of_memory& error, const replay::argument
     rest.remove_prefix(line.size() < rest.size() ? line.size() + 1 : line.size());
     text += line;
     if (line.starts_with("  would help: ")) {
-      const std::string setting = setting_for(told.remedies[advised++], told, said);
+      const std::string setting = setting_for(told.remedies[advised++], told, args);
       if (!setting.empty()) text += " (" + setting + ")";
     }
     text += '\n';
@@ -172,48 +175,45 @@ std::string words_of(const tessera::out_of_memory& error, const replay::argument
   return text;
 }
 
-int explain_one(const replay::arguments& asked, const tessera::trace::recording& recording) {
-  replay::arguments said = asked;
-  const bool is_told = !said.has_capacity && recording.capacity != 0;
-  if (is_told) said.capacity = recording.capacity;
+int explain_one(replay::arguments args, const tessera::trace::recording& recording) {
+  const bool is_recorded = !args.has_capacity && recording.capacity != 0;
+  if (is_recorded) args.capacity = recording.capacity;
   return replay::with_recording(
-      said, recording, [&]<typename Recipe>(const program& source, const tessera::policies<Recipe>& chosen) {
-        const std::string title = title_of(said, source);
-        const char* const assumed =
-            said.has_capacity ? ""
-            : is_told         ? " (what was reserved and free where memory ran out in the recording)"
-                              : " (80 GiB, assumed: give the device's with --capacity)";
-        tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(said.capacity),
+      args, recording, [&]<typename Recipe>(const program& source, const tessera::policies<Recipe>& chosen) {
+        const std::string title = title_of(args, source);
+        const char* const assumed = args.has_capacity ? ""
+                                    : is_recorded
+                                        ? " (reserved plus free when the recording ran out of memory)"
+                                        : " (80 GiB by default; set the device's with --capacity)";
+        tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(args.capacity),
                                                                            chosen};
         const std::optional<failure> found = first_failure(source, pool);
         if (!found) {
-          std::printf("%s: completes with a capacity of %zu bytes%s; at most %zu were reserved\n",
-                      title.c_str(), said.capacity, assumed, pool.device().peak_used());
+          std::printf("%s: completes with a capacity of %zu bytes%s; peak reserved %zu bytes\n",
+                      title.c_str(), args.capacity, assumed, pool.device().peak_used());
           return +replay::done;
         }
         std::printf("%s: with a capacity of %zu bytes%s, memory runs out at event %zu of %zu, for id %" PRIu64
-                    "; no allocator could do with less than %zu bytes\n%s",
-                    title.c_str(), said.capacity, assumed, found->at, source.events().size(),
-                    source.events()[found->at].id, source.peak_live(), words_of(found->error, said).c_str());
+                    "; peak live is %zu bytes\n%s",
+                    title.c_str(), args.capacity, assumed, found->event, source.events().size(),
+                    source.events()[found->event].id, source.peak_live(),
+                    text_of(found->error, args).c_str());
         const std::size_t limit = found->error.report().now.limit;
         if (limit < source.peak_live())
-          std::printf(
-              "  what is said is for this request: the program as a whole cannot complete with this %s\n",
-              limit < said.capacity ? "limit" : "capacity");
-        if (!found->pinning.empty())
-          std::printf("  the blocks that pin these, in the trace:\n%s", found->pinning.c_str());
-        if (!found->lines.empty())
-          std::printf(
-              "  the lines of the program that allocated the blocks which keep most memory from going back, "
-              "and how much:\n%s",
-              found->lines.c_str());
+          std::printf("  this is about one request; peak live of the program exceeds this %s\n",
+                      limit < args.capacity ? "limit" : "capacity");
+        if (!found->blocks.empty())
+          std::printf("  the blocks that keep these segments, in the trace:\n%s", found->blocks.c_str());
+        if (!found->source_lines.empty())
+          std::printf("  source lines whose blocks keep the most memory from being released:\n%s",
+                      found->source_lines.c_str());
         return +replay::differs;
       });
 }
 
 }  // namespace
 
-int replay::commands::explain_oom(const arguments& asked) {
+int replay::commands::explain_oom(const arguments& args) {
   return with_each_recording(
-      asked, [&](const tessera::trace::recording& recording) { return explain_one(asked, recording); });
+      args, [&](const tessera::trace::recording& recording) { return explain_one(args, recording); });
 }

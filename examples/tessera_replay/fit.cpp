@@ -15,7 +15,7 @@
 
 namespace {
 
-/// Whether the program completes with so much.
+/// Whether the program completes with this capacity.
 template <typename Recipe>
 bool completes(const tessera::trace::program& program, const tessera::policies<Recipe>& chosen,
                std::size_t capacity) {
@@ -23,7 +23,7 @@ bool completes(const tessera::trace::program& program, const tessera::policies<R
   return tessera::trace::replay(program, pool) == 0;
 }
 
-/// What is tried beyond a capacity that suffices, in percent more: that a larger one does too is not certain.
+/// Larger capacities to test, in percent above the result.
 constexpr std::size_t probed[] = {1, 2, 3, 5, 8, 12, 18, 25};
 
 std::string with_commas(const std::vector<std::size_t>& numbers) {
@@ -34,18 +34,18 @@ std::string with_commas(const std::vector<std::size_t>& numbers) {
 
 }  // namespace
 
-int replay::commands::fit(const arguments& said) {
-  return with_trace(said, [&]<typename Recipe>(const tessera::trace::program& program,
+int replay::commands::fit(const arguments& args) {
+  return with_trace(args, [&]<typename Recipe>(const tessera::trace::program& program,
                                                const tessera::policies<Recipe>& chosen) {
-    const std::size_t most = said.has_capacity ? said.capacity : 2 * tessera::max_request;
+    const std::size_t most = args.has_capacity ? args.capacity : 2 * tessera::max_request;
     const auto completes_with = [&](std::size_t capacity) {
       progress_line::show(program.name() + ": with " + std::to_string(capacity));
       return completes<Recipe>(program, chosen, capacity);
     };
-    const auto found = least_capacity(program.peak_live(), most, completes_with);
+    const auto found = min_capacity(program.peak_live(), most, completes_with);
     if (!found)
-      return complain(said.files[0] + ": does not complete with " + std::to_string(most) + " bytes" +
-                      fraction_text(said, " and --memory-fraction "));
+      return print_error(args.files[0] + ": does not complete with " + std::to_string(most) + " bytes" +
+                         fraction_text(args, " and --memory-fraction "));
     const std::size_t enough = *found;
     std::vector<std::size_t> failing;
     for (const std::size_t percent : probed) {
@@ -54,18 +54,18 @@ int replay::commands::fit(const arguments& said) {
     }
     progress_line::clear();
     const double over = static_cast<double>(enough) / static_cast<double>(program.peak_live());
-    if (said.json) {
+    if (args.json) {
       std::printf(
           "{\"trace\": \"%s\", \"recipe\": \"%s\", \"capacity\": %zu, \"peak_live\": %zu, "
           "\"over_peak_live\": %.6f, \"also_fails_with\": [%s]}\n",
-          json_text(program.name()).c_str(), said.recipe.c_str(), enough, program.peak_live(), over,
+          json_text(program.name()).c_str(), args.recipe.c_str(), enough, program.peak_live(), over,
           with_commas(failing).c_str());
       return +done;
     }
     std::printf("%s: completes with a capacity of %zu and not with %zu; peak live %zu, ratio %.4f\n",
-                title_of(said, program).c_str(), enough, enough - 1, program.peak_live(), over);
+                title_of(args, program).c_str(), enough, enough - 1, program.peak_live(), over);
     if (!failing.empty())
-      std::printf("  also fails with %s, as blocks lie elsewhere where there is more memory\n",
+      std::printf("  also fails with %s: with more memory, blocks lie at other addresses\n",
                   with_commas(failing).c_str());
     return +done;
   });

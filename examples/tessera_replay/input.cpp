@@ -27,7 +27,7 @@ std::string numbers_in(const std::vector<std::size_t>& numbers) {
   return text;
 }
 
-/// A recording under a name, unless it allocates nothing.
+/// Names a recording. One without allocations is an error.
 read_result<recording> named(read_result<recording> read, const std::string& path, const std::string& name) {
   auto* const made = std::get_if<recording>(&read);
   if (made == nullptr) return read;
@@ -52,8 +52,8 @@ read_result<std::vector<std::size_t>> replay::chosen_devices(const std::string& 
 read_result<replay::traces> replay::read_traces(const std::string& path, std::optional<std::size_t> device) {
   auto text = read_file(path, [&](std::string_view beginning) {
     if (is_pickle(beginning)) return std::optional<input_error>();
-    auto packed = no_packed_file(beginning, path);
-    return packed ? packed : no_text_trace(beginning, path);
+    auto packed = check_not_compressed(beginning, path);
+    return packed ? packed : check_text_trace(beginning, path);
   });
   if (auto* error = std::get_if<input_error>(&text)) return std::move(*error);
   const std::string& bytes = std::get<std::string>(text);
@@ -80,9 +80,9 @@ read_result<replay::traces> replay::read_traces(const std::string& path, std::op
   return found;
 }
 
-read_result<recording> replay::read_only_trace(const arguments& said) {
-  const std::string& path = said.files[0];
-  auto read = read_traces(path, said.device);
+read_result<recording> replay::read_only_trace(const arguments& args) {
+  const std::string& path = args.files[0];
+  auto read = read_traces(path, args.device);
   if (auto* error = std::get_if<input_error>(&read)) return std::move(*error);
   auto& found = std::get<traces>(read);
   if (found.each.size() > 1)

@@ -18,21 +18,28 @@ namespace replay {
 
 using namespace tessera;
 using namespace tessera::trace;
+using tessera::trace::detail::csv_header;
+using tessera::trace::detail::field_reader;
+using tessera::trace::detail::lifetime_checker;
+using tessera::trace::detail::quoted_field;
+using tessera::trace::detail::rmm_header;
 
 inline constexpr std::string_view lifetimes_header = "id,lower,upper,size";
 inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper,size,offset";
 
-/// Reads the lifetimes of a static program, `id,lower,upper,size` with `,offset` behind if a plan is included (it is not
-/// used): each live on [lower, upper), which may not be empty. At one time frees come first, then allocations, both in
-/// the order of the file; sizes of 0 are left out.
-///   Returns:  an error with the line for anything else, for sizes from 2^60 on, and for an id that comes twice
+/// Reads a static program in the CSV format of google/minimalloc: `id,lower,upper,size`, optionally with
+/// `,offset`.
+///
+/// Each allocation lives on [lower, upper). At equal times, frees come before allocations, in the order of
+/// the file. Ignores offsets and sizes of 0.
+///   Returns:  an error with its line for invalid lines, sizes of 2^60 bytes or more, and repeated ids
 ///   Source:   the format of google/minimalloc
-///   Cost:     linear, and a sort; 24 bytes of host memory for each of the text
+///   Cost:     n log n; 24 bytes of host memory per byte of text
 [[nodiscard]] inline read_result<recording> read_lifetimes(std::string_view text, std::string name) {
   field_reader line(text, std::move(name));
   if (!line.next_line() || (line.text() != lifetimes_header && line.text() != lifetimes_header_with_offset)) {
     return line.error("the header must be '" + std::string(lifetimes_header) + "' or '" +
-                      std::string(lifetimes_header_with_offset) + "', not " + shown(line.text()));
+                      std::string(lifetimes_header_with_offset) + "', not " + quoted_field(line.text()));
   }
   const std::size_t fields = line.count();
   struct step {
@@ -43,17 +50,17 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
   };
   std::vector<step> steps;
   const auto lines = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
-  steps.reserve(2 * (std::min)(lines, line.most_lines()));
-  lifetime_checker ids(line.most_lines());
+  steps.reserve(2 * (std::min)(lines, line.max_lines()));
+  lifetime_checker ids(line.max_lines());
   for (std::size_t row = 0; line.next_line(); ++row) {
     if (line.count() != fields) {
       return line.error("a line has " + std::to_string(fields) + " fields, this one " +
                         std::to_string(line.count()));
     }
-    std::uint64_t number[field_reader::most_fields]{};
+    std::uint64_t number[field_reader::max_fields]{};
     for (std::size_t i = 0; i < fields; ++i) {
-      if (!line.as_integer(i, number[i]))
-        return line.error(shown(line[i]) + " is not a whole number below 2^64");
+      if (!line.read_integer(i, number[i]))
+        return line.error(quoted_field(line[i]) + " is not a whole number below 2^64");
     }
     const auto [id, lower, upper, size] = std::tuple(number[0], number[1], number[2], number[3]);
     if (lower >= upper)
@@ -75,8 +82,9 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
   return read;
 }
 
-/// Why no text trace begins with these bytes, which are a whole line at least; nothing where one may.
-[[nodiscard]] inline std::optional<input_error> no_text_trace(std::string_view text, std::string name) {
+/// Checks the first line of a text trace.
+///   Returns:  an error if it is the header of no known format
+[[nodiscard]] inline std::optional<input_error> check_text_trace(std::string_view text, std::string name) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark
   const std::string_view header = text.substr(0, text.find_first_of("\r\n"));
   for (const std::string_view known :
@@ -85,20 +93,25 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
   }
   return input_error{std::move(name) + ":1", "the header must be '" + std::string(csv_header) + "', '" +
                                                  std::string(lifetimes_header) + "' or '" +
-                                                 std::string(rmm_header) + "', not " + shown(header)};
+                                                 std::string(rmm_header) + "', not " + quoted_field(header)};
 }
 
-/// Reads any of the text formats, told by the header.
+/// Reads a text trace in the format that its header names.
 ///
 ///     #include <tessera/replay/read.hpp>
 ///     using namespace tessera::trace;
+using tessera::trace::detail::csv_header;
+using tessera::trace::detail::field_reader;
+using tessera::trace::detail::lifetime_checker;
+using tessera::trace::detail::quoted_field;
+using tessera::trace::detail::rmm_header;
 ///     const auto text = read_file("examples/traces/gnn_sage.csv");
 ///     if (const auto* bytes = std::get_if<std::string>(&text)) {
 ///       const auto read = read_text_trace(*bytes, "gnn_sage");
 ///       if (const auto* made = std::get_if<recording>(&read)) std::printf("%zu events\n", made->events.size());
 ///     }
 [[nodiscard]] inline read_result<recording> read_text_trace(std::string_view text, std::string name) {
-  if (auto error = no_text_trace(text, name)) return std::move(*error);
+  if (auto error = check_text_trace(text, name)) return std::move(*error);
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   if (text.starts_with(csv_header)) return read_csv(text, std::move(name));
   if (text.starts_with(rmm_header)) return read_rmm(text, std::move(name));

@@ -23,93 +23,99 @@
 namespace {
 
 using replay::arguments;
-using replay::complain;
+using replay::print_error;
 
 struct option {
   std::string_view name;
-  std::string_view value;                             // what stands behind it; nothing where it stands alone
-  std::string_view meaning;                           // lines, broken by hand
-  std::string (*read)(arguments&, std::string_view);  // notes a value; what is wrong with it, or nothing
+  std::string_view value;    // the name of its value; empty for a flag
+  std::string_view meaning;  // lines
+  std::string (*read)(arguments&,
+                      std::string_view);  // stores a value; returns the error text, or an empty one
 };
 
-std::string read_recipe(arguments& said, std::string_view name) {
-  if (const std::string wrong = replay::no_such_recipe(name); !wrong.empty()) return wrong;
-  said.recipe = said.recipes.emplace_back(name);
+std::string read_recipe(arguments& args, std::string_view name) {
+  if (const std::string wrong = replay::unknown_recipe(name); !wrong.empty()) return wrong;
+  args.recipe = args.recipes.emplace_back(name);
   return {};
 }
-std::string read_system(arguments& said, std::string_view name) {
+std::string read_system(arguments& args, std::string_view name) {
   constexpr std::string_view known[] = {"pytorch", "torch_npu", "paddle"};
-  said.system = name;
+  args.system = name;
   if (std::find(std::begin(known), std::end(known), name) != std::end(known)) return {};
-  return said.system + ": no such system; there are " + replay::listed(known) +
+  return args.system + ": no such system; there are " + replay::listed(known) +
          replay::did_you_mean(name, known);
 }
-std::string read_conf(arguments& said, std::string_view text) { return said.conf = text, std::string(); }
-std::string read_out(arguments& said, std::string_view path) { return said.out = path, std::string(); }
-std::string read_at(arguments& said, std::string_view eviction_trigger) {
-  said.at = eviction_trigger;
-  return eviction_trigger == "peak" || eviction_trigger == "end" ? "" : said.at + ": must be peak or end";
+std::string read_conf(arguments& args, std::string_view text) {
+  args.conf = text;
+  return {};
 }
-std::string read_capacity(arguments& said, std::string_view size) {
-  said.has_capacity = true;
-  return replay::read_size(size, said.capacity);
+std::string read_out(arguments& args, std::string_view path) {
+  args.out = path;
+  return {};
 }
-std::string read_memory_fraction(arguments& said, std::string_view text) {
+std::string read_at(arguments& args, std::string_view text) {
+  args.at = text;
+  return text == "peak" || text == "end" ? "" : args.at + ": must be peak or end";
+}
+std::string read_capacity(arguments& args, std::string_view size) {
+  args.has_capacity = true;
+  return replay::read_size(size, args.capacity);
+}
+std::string read_memory_fraction(arguments& args, std::string_view text) {
   double share = 0;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, share);
   if (error != std::errc{} || end != last || !(share >= 0 && share <= 1))
     return std::string(text) + ": must be a number from 0 to 1";
-  said.memory_fraction = share;
+  args.memory_fraction = share;
   return {};
 }
-std::string read_device(arguments& said, std::string_view text) {
-  said.device.reset();
+std::string read_device(arguments& args, std::string_view text) {
+  args.device.reset();
   if (text == "all") return {};
   std::size_t number = 0;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, number);
   if (error != std::errc{} || end != last) return std::string(text) + ": must be a number from 0 on, or all";
-  said.device = number;
+  args.device = number;
   return {};
 }
-std::string read_max_ns(arguments& said, std::string_view text) {
+std::string read_max_ns(arguments& args, std::string_view text) {
   const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, said.max_ns);
-  if (error == std::errc{} && end == last && said.max_ns > 0) return {};
+  const auto [end, error] = std::from_chars(text.data(), last, args.max_ns);
+  if (error == std::errc{} && end == last && args.max_ns > 0) return {};
   return std::string(text) + ": must be a positive number of nanoseconds";
 }
 
 constexpr option options[] = {
-    {"--recipe", "NAME", "", &read_recipe},  // its meaning is the names
-    {"--conf", "TEXT", "settings in the words of the recipe's system, as explain explains them", &read_conf},
+    {"--recipe", "NAME", "", &read_recipe},  // its meaning is the list of names
+    {"--conf", "TEXT", "a configuration string of the recipe's system; see explain", &read_conf},
     {"--capacity", "SIZE",
-     "device memory, in bytes or as in 8GiB, 1.5GiB or 512MiB.\n"
+     "device memory, in bytes or with a unit, as in 8GiB, 1.5GiB or 512MiB.\n"
      "Default: 80 GiB; for tune, the larger of that and eight times peak live",
      &read_capacity},
     {"--memory-fraction", "F",
-     "the share of the device, from 0 to 1, with which set_per_process_memory_fraction was called;\n"
-     "garbage_collection_threshold works only where it was",
+     "the argument of set_per_process_memory_fraction, from 0 to 1;\n"
+     "garbage_collection_threshold has an effect only with it",
      &read_memory_fraction},
-    {"--device", "N|all", "the device of a snapshot that is meant; all if not given, one after the other",
-     &read_device},
-    {"--max-ns", "N", "host nanoseconds that an operation may take", &read_max_ns},
-    {"--system", "NAME", "pytorch (default), torch_npu or paddle: the system that the text is for",
+    {"--device", "N|all", "the device of a snapshot; default: all, one after the other", &read_device},
+    {"--max-ns", "N", "the maximum host time per operation, in nanoseconds", &read_max_ns},
+    {"--system", "NAME", "the system of the configuration string: pytorch (default), torch_npu or paddle",
      &read_system},
-    {"--at", "peak|end", "the moment to show: where most is reserved, or the end of the trace", &read_at},
-    {"--out", "FILE", "the file to write; its ending says the format", &read_out},
-    {"--json", "", "the result as JSON", [](arguments& said, std::string_view) {
-       said.json = true;
+    {"--at", "peak|end", "when to take the snapshot: at peak reserved, or at the end of the trace", &read_at},
+    {"--out", "FILE", "the file to write; its extension selects the format", &read_out},
+    {"--json", "", "print the result as JSON", [](arguments& args, std::string_view) {
+       args.json = true;
        return std::string();
      }}};
 
 struct command {
   std::string_view name;
   int (*run)(const arguments&);
-  std::string_view operand;     // TRACE, SNAPSHOT or TEXT; with dots behind it where it may be several
-  std::string_view takes;       // options; with dots behind what may come again
-  std::string_view must_have;   // of these
-  const char* meaning;          // lines that begin with four blanks
+  std::string_view operand;     // TRACE, SNAPSHOT or TEXT; followed by dots if there may be several
+  std::string_view takes;       // options; followed by dots if they may be repeated
+  std::string_view must_have;   // the required ones of these
+  const char* meaning;          // lines that begin with four spaces
   std::string_view exit_codes;  // other than 0 and 2
 
   [[nodiscard]] bool takes_several() const { return operand.ends_with("..."); }
@@ -119,45 +125,51 @@ struct command {
 constexpr command commands[] = {
     {"compare", &replay::commands::compare, "TRACE...",
      "--recipe... --conf --capacity --memory-fraction --device --json", "",
-     "    what recipes would have reserved, and how often they would have called the device: the main ones,\n"
-     "    those that are named, and with --conf the last of these, or pytorch, under these settings\n",
+     "    compares recipes: peak reserved and device calls. Shows the main recipes and those named with "
+     "--recipe;\n"
+     "    with --conf also the last of these, or pytorch, under these settings\n",
      ""},
     {"decisions", &replay::commands::decisions, "TRACE",
-     "--recipe --conf --capacity --memory-fraction --device", "", "    every decision, a line each\n", ""},
+     "--recipe --conf --capacity --memory-fraction --device", "", "    prints every decision, one per line\n",
+     ""},
     {"verify", &replay::commands::verify, "SNAPSHOT...", "--device --json", "",
-     "    whether the pytorch recipe, or pytorch_2_14, decides as the GPU did on which the snapshot was "
-     "recorded;\n"
-     "    where there is nothing to verify, the exit code is 0, and in JSON \"agrees\" is null\n",
-     "1 it does not"},
+     "    checks whether the pytorch recipe, or pytorch_2_14, decides as the recorded GPU did. With no "
+     "allocation\n"
+     "    in the history, the exit code is 0, and \"agrees\" is null in JSON\n",
+     "1 it decides otherwise"},
     {"fit", &replay::commands::fit, "TRACE", "--recipe --conf --capacity --memory-fraction --device --json",
      "",
-     "    a capacity, up to the one given, with which the trace completes and with a byte less does not,\n"
-     "    and larger ones with which it fails\n",
+     "    finds by bisection a capacity, up to --capacity, with which the trace completes and with one byte "
+     "less\n"
+     "    fails. Also tests larger capacities, since success is not strictly monotonic in capacity\n",
      ""},
     {"draw", &replay::commands::draw, "TRACE",
      "--recipe... --conf --capacity --memory-fraction --device --out", "--out",
-     "    a picture of memory over time, as .html or .svg; the HTML page also maps the worst moment and has "
-     "the\n"
+     "    draws memory over time, as .html or .svg. The HTML page also has a memory map at the peak and the\n"
      "    table of compare\n",
      ""},
     {"explain-oom", &replay::commands::explain_oom, "TRACE",
      "--recipe --conf --capacity --memory-fraction --device", "",
-     "    why memory runs out where it first does, which blocks are in the way, and what would help\n",
-     "1 memory runs out"},
+     "    explains the first failed allocation: the blocks that keep memory from being released, and "
+     "policies that\n"
+     "    would help\n",
+     "1 an allocation failed"},
     {"tune", &replay::commands::tune, "TRACE", "--capacity --memory-fraction --device --max-ns --json", "",
-     "    searches for a recipe that reserves least (with --capacity: that needs least), at a price in "
-     "device and\n"
-     "    host time that it names; shows what else there is, what each policy buys, and the recipe as C++\n",
-     "1 nothing completes, or nothing keeps --max-ns"},
+     "    searches for the recipe with the least peak reserved (with --capacity: that needs the least "
+     "capacity)\n"
+     "    within limits of device and host time. Prints the alternatives, what each policy gains, and the "
+     "recipe\n"
+     "    as C++\n",
+     "1 no candidate completes, or none keeps --max-ns"},
     {"explain", &replay::commands::explain, "TEXT", "--system", "",
-     "    what a configuration string means, key by key (* is not at its default), or where it is wrong\n",
+     "    explains a configuration string key by key (* marks keys that are set), or shows where it is "
+     "wrong\n",
      ""},
     {"snapshot", &replay::commands::snapshot, "TRACE",
      "--out --at --recipe --conf --capacity --memory-fraction --device", "--out",
-     "    how the recipe's memory stands, and what led there, for the viewers of others: a .pickle for\n"
-     "    pytorch.org/memory_viz, as it is where most is reserved (--at peak); a .json for ui.perfetto.dev, "
-     "or\n"
-     "    a .csv as RMM logs it, of the whole trace (--at end)\n",
+     "    writes a snapshot for viewers of other tools: .pickle for pytorch.org/memory_viz (default: at "
+     "peak\n"
+     "    reserved), .json for ui.perfetto.dev or .csv in RMM's log format (default: the whole trace)\n",
      "1 an allocation failed"},
 };
 
@@ -185,8 +197,8 @@ std::string synopsis(const command& c) {
   return line + "\n" + c.meaning;
 }
 
-/// "NAME  meaning", with further lines of the meaning below its first.
-std::string explained(std::string_view name, std::string_view meaning) {
+/// Formats "NAME  meaning", with further lines of the meaning aligned below the first.
+std::string described(std::string_view name, std::string_view meaning) {
   constexpr std::size_t width = 12;
   std::string text(name);
   for (bool is_first = true; !meaning.empty(); is_first = false) {
@@ -199,8 +211,8 @@ std::string explained(std::string_view name, std::string_view meaning) {
   return text;
 }
 
-std::string explained(const option& o) {
-  if (o.read != &read_recipe) return explained(o.name, o.meaning);
+std::string described(const option& o) {
+  if (o.read != &read_recipe) return described(o.name, o.meaning);
   std::string names = "pytorch (default)";
   std::size_t column = names.size();
   for (const std::string_view name : replay::recipe_names) {
@@ -210,41 +222,41 @@ std::string explained(const option& o) {
     column = (is_full ? 0 : column + 2) + name.size();
     names += name;
   }
-  return explained(o.name, names);
+  return described(o.name, names);
 }
 
-std::string explained_operand(std::string_view operand) {
+std::string described_operand(std::string_view operand) {
   if (operand.starts_with("TRACE"))
-    return explained(
+    return described(
         "TRACE", "op,id,bytes,stream,t_us or id,lower,upper,size (CSV), an RMM log, or a PyTorch snapshot");
   if (operand.starts_with("SNAPSHOT"))
-    return explained("SNAPSHOT", "what torch.cuda.memory._dump_snapshot writes");
-  return explained("TEXT", "a configuration string, as in PYTORCH_CUDA_ALLOC_CONF");
+    return described("SNAPSHOT", "what torch.cuda.memory._dump_snapshot writes");
+  return described("TEXT", "a configuration string, as in PYTORCH_CUDA_ALLOC_CONF");
 }
 
 std::string exit_codes(std::string_view of_a_command) {
   std::string text = "0 done; ";
   if (!of_a_command.empty()) (text += of_a_command) += "; ";
-  return explained("exit code", text + "2 what was given is wrong");
+  return described("exit code", text + "2 invalid arguments or input");
 }
 
 void print_usage() {
   for (const command& c : commands) std::fputs(synopsis(c).c_str(), stdout);
-  std::printf("tessera-replay VERB --help\n    one of these alone\ntessera-replay --version\n\n%s",
-              explained_operand("TRACE").c_str());
-  for (const option& o : options) std::fputs(explained(o).c_str(), stdout);
-  std::fputs(exit_codes("1 what VERB --help says").c_str(), stdout);
+  std::printf("tessera-replay VERB --help\n    help for one verb\ntessera-replay --version\n\n%s",
+              described_operand("TRACE").c_str());
+  for (const option& o : options) std::fputs(described(o).c_str(), stdout);
+  std::fputs(exit_codes("1 see VERB --help").c_str(), stdout);
 }
 
 void print_usage_of(const command& c) {
-  std::printf("%s\n%s", synopsis(c).c_str(), explained_operand(c.operand).c_str());
-  for_each_option(c, [](const option& o, bool) { std::fputs(explained(o).c_str(), stdout); });
+  std::printf("%s\n%s", synopsis(c).c_str(), described_operand(c.operand).c_str());
+  for_each_option(c, [](const option& o, bool) { std::fputs(described(o).c_str(), stdout); });
   std::fputs(exit_codes(c.exit_codes).c_str(), stdout);
 }
 
 bool asks_for_help(std::string_view word) { return word == "--help" || word == "-h"; }
 
-std::string no_such_option(const command& chosen, std::string_view word) {
+std::string unknown_option(const command& chosen, std::string_view word) {
   const std::size_t equals = word.find('=');
   const std::string_view asked = word.substr(0, equals);
   std::string advice;
@@ -261,19 +273,19 @@ std::string no_such_option(const command& chosen, std::string_view word) {
          "; see tessera-replay " + std::string(chosen.name) + " --help";
 }
 
-/// Reads the words behind the command's name; what is wrong with them, or nothing.
-std::string read_words(const command& chosen, int count, char** words, arguments& said) {
+/// Reads the arguments after the command. Returns the error text, or an empty one.
+std::string read_words(const command& chosen, int count, char** words, arguments& args) {
   const std::string name(chosen.name);
   std::vector<std::string_view> seen;
   for (int i = 2; i < count; ++i) {
     const std::string_view word = words[i];
     if (!word.starts_with("-")) {
-      said.files.emplace_back(word);
+      args.files.emplace_back(word);
       continue;
     }
     const auto* const found =
         std::find_if(std::begin(options), std::end(options), [&](const option& o) { return o.name == word; });
-    if (found == std::end(options)) return no_such_option(chosen, word);
+    if (found == std::end(options)) return unknown_option(chosen, word);
     bool is_taken = false, repeats = false;
     for_each_option(chosen, [&](const option& o, bool may_repeat) {
       if (&o == found) is_taken = true, repeats = may_repeat;
@@ -284,32 +296,32 @@ std::string read_words(const command& chosen, int count, char** words, arguments
     seen.push_back(word);
     if (!found->value.empty() && ++i == count)
       return name + ": " + std::string(word) + ": a value is missing";
-    const std::string wrong = found->read(said, found->value.empty() ? "" : words[i]);
+    const std::string wrong = found->read(args, found->value.empty() ? "" : words[i]);
     if (!wrong.empty()) return name + ": " + std::string(word) + " " + wrong;
   }
   const std::string thing = chosen.takes_a_text() ? "text" : "file";
-  if (said.files.empty()) return name + ": a " + thing + " is missing";
-  if (!chosen.takes_several() && said.files.size() > 1)
-    return name + ": takes one " + thing + ", not also " + said.files[1];
+  if (args.files.empty()) return name + ": a " + thing + " is missing";
+  if (!chosen.takes_several() && args.files.size() > 1)
+    return name + ": takes one " + thing + ", not also " + args.files[1];
   return {};
 }
 
-/// The exit code, once what was printed is known to have come to where it goes.
+/// Flushes standard output. Returns `code`, or the code of an error if the output could not be written.
 int printed(int code) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  return complain(std::string("standard output: cannot be written: ") +
-                  (errno != 0 ? std::strerror(errno) : "what was printed is not complete"));
+  return print_error(std::string("standard output: cannot be written: ") +
+                     (errno != 0 ? std::strerror(errno) : "the output is incomplete"));
 }
 
-/// Runs a command; where host memory runs out, that is what is said.
-int run(const command& chosen, const arguments& said) {
+/// Runs a command, and reports exhausted host memory as an error.
+int run(const command& chosen, const arguments& args) {
   try {
-    return printed(chosen.run(said));
+    return printed(chosen.run(args));
   } catch (const std::bad_alloc&) {
-    return complain(std::string(chosen.name) + " " + said.files[0] + ": host memory ran out");
+    return print_error(std::string(chosen.name) + " " + args.files[0] + ": host memory ran out");
   } catch (const std::length_error&) {
-    return complain(std::string(chosen.name) + " " + said.files[0] + ": host memory ran out");
+    return print_error(std::string(chosen.name) + " " + args.files[0] + ": host memory ran out");
   }
 }
 
@@ -334,14 +346,14 @@ int main(int count, char** words) {
       print_usage_of(c);
       return printed(replay::done);
     }
-    arguments said;
-    const std::string wrong = read_words(c, count, words, said);
-    return wrong.empty() ? run(c, said) : complain(wrong);
+    arguments args;
+    const std::string wrong = read_words(c, count, words, args);
+    return wrong.empty() ? run(c, args) : print_error(wrong);
   }
   std::vector<std::string_view> names{"help", "--help", "--version"};
   for (const command& c : commands) names.push_back(c.name);
-  return complain((name.empty()
-                       ? "a command is missing"
-                       : std::string(name) + ": no such command" + replay::did_you_mean(name, names)) +
-                  "; see tessera-replay --help");
+  return print_error((name.empty()
+                          ? "a command is missing"
+                          : std::string(name) + ": no such command" + replay::did_you_mean(name, names)) +
+                     "; see tessera-replay --help");
 }

@@ -21,28 +21,30 @@ namespace replay {
 using namespace tessera;
 using namespace tessera::trace;
 
-/// Where an allocator's memory stood after each event of a program, in a bounded number of buckets of equally many events:
-/// as soon as they are full, two become one. What was least and most within a bucket stays exact.
+/// Records memory usage after each event of a program, in a bounded number of buckets.
+///
+/// Buckets cover equally many events. When all are full, neighbours are merged. Minimum and maximum of each
+/// bucket are exact.
 class timeline {
  public:
   struct range {
-    std::size_t least = 0;
-    std::size_t most = 0;
+    std::size_t min = 0;
+    std::size_t max = 0;
     bool operator==(const range&) const = default;
   };
-  /// In bytes, in the words of `usage`.
+  /// In bytes, named as in `usage`.
   struct bucket {
     range requested, live, pending, cached, reserved;
     bool operator==(const bucket&) const = default;
   };
 
-  ///   Requires:  an even number from 2 on; there are at least half as many buckets, once there are as many events
-  explicit timeline(std::size_t most_buckets = 4096) noexcept : most_(most_buckets) {}
+  ///   Requires:  an even number, at least 2
+  explicit timeline(std::size_t max_buckets = 4096) noexcept : max_(max_buckets) {}
 
-  /// Notes where the memory stands after one more event.
+  /// Adds the usage after one more event.
   ///   Cost:  constant, amortized
   void note(const usage& now) {
-    if (events_ == most_ * width_) join_pairs();
+    if (events_ == max_ * width_) join_pairs();
     const bucket one{{now.requested, now.requested},
                      {now.live, now.live},
                      {now.pending, now.pending},
@@ -61,16 +63,16 @@ class timeline {
   }
 
   [[nodiscard]] const std::vector<bucket>& buckets() const noexcept { return buckets_; }
-  /// How many events a bucket stands for, a power of two; the last one may stand for fewer.
+  /// The number of events per bucket, a power of two. The last bucket may have fewer.
   [[nodiscard]] std::size_t width() const noexcept { return width_; }
   [[nodiscard]] std::size_t events() const noexcept { return events_; }
-  /// The first event after which the most was reserved, counted from 0, and how things stood then.
+  /// The event, from 0, after which reserved memory first has its peak, and the usage then.
   [[nodiscard]] std::size_t worst_event() const noexcept { return worst_event_; }
   [[nodiscard]] const usage& worst() const noexcept { return worst_; }
 
  private:
   [[nodiscard]] static range joined(range a, range b) noexcept {
-    return {(std::min)(a.least, b.least), (std::max)(a.most, b.most)};
+    return {(std::min)(a.min, b.min), (std::max)(a.max, b.max)};
   }
   [[nodiscard]] static bucket joined(const bucket& a, const bucket& b) noexcept {
     return {joined(a.requested, b.requested), joined(a.live, b.live), joined(a.pending, b.pending),
@@ -83,7 +85,7 @@ class timeline {
     width_ *= 2;
   }
 
-  std::size_t most_;
+  std::size_t max_;
   std::size_t width_ = 1;
   std::size_t events_ = 0;
   std::size_t worst_event_ = 0;
@@ -91,58 +93,59 @@ class timeline {
   std::vector<bucket> buckets_;
 };
 
-/// What an allocator's memory is used for at one moment, address by address: what lives, and of what is free, what could
-/// go back to the device and what could not, because a block that lives shares its segment or page.
+/// The use of an allocator's memory, address by address.
+///
+/// Free memory is non-releasable if a live block shares its segment or page.
 struct memory_map {
   enum class use : unsigned char {
     live,
-    pending,  ///< freed, and a stream still uses it
-    pinned,   ///< free, and would stay if the cache was emptied
-    idle,     ///< free, and would go back
-    several   ///< many small ones in a row
+    pending,         ///< freed, but a stream still uses it
+    non_releasable,  ///< free, but trim() keeps it
+    releasable,      ///< free, and trim() releases it
+    several          ///< several small neighbours
   };
   struct segment {
     std::uintptr_t address = 0;
     std::size_t bytes = 0;
-    stream_id stream{};  ///< the key under which its blocks are shared
+    stream_id stream{};  ///< the reuse key of its blocks
     std::size_t pool = 0;
     bool in_range = false;
     std::size_t live_blocks = 0;
-    std::size_t pinned = 0;  ///< bytes
+    std::size_t non_releasable = 0;  ///< bytes
   };
-  /// A block, or the part of a free one that would stay or go.
+  /// A block, or a part of a free block that is entirely releasable or non-releasable.
   struct cell {
     use is = use::live;
-    std::size_t segment = 0;  ///< its number
+    std::size_t segment = 0;  ///< an index in `segments`
     std::size_t bytes = 0;
     std::size_t requested = 0;  ///< bytes; 0 while free
-    std::size_t event = 0;      ///< that allocated it, counted from 0; 0 while free
+    std::size_t event = 0;      ///< that allocated it, from 0; 0 while free
     std::size_t blocks = 1;
-    std::size_t live = 0;    ///< bytes in live and pending blocks
-    std::size_t pinned = 0;  ///< bytes
+    std::size_t live = 0;            ///< bytes in live and pending blocks
+    std::size_t non_releasable = 0;  ///< bytes
   };
 
-  std::vector<segment> segments;  ///< in the order of pools, then streams, then addresses
-  std::vector<cell> cells;        ///< in the order of segments, then addresses
+  std::vector<segment> segments;  ///< sorted by pool, stream and address
+  std::vector<cell> cells;        ///< sorted by segment and address
 
-  /// Sums over all cells.
+  /// Totals of all cells.
   struct totals {
-    std::size_t reserved = 0, live = 0, pending = 0, pinned = 0, idle = 0;  ///< bytes
+    std::size_t reserved = 0, live = 0, pending = 0, non_releasable = 0, releasable = 0;  ///< bytes
     std::size_t live_blocks = 0;
-    std::size_t pinning_blocks = 0;  ///< live ones that share a segment with what is pinned
+    std::size_t keeping_blocks = 0;  ///< live blocks that share a segment with non-releasable memory
   };
   totals sums;
-  std::size_t largest_free = 0;  ///< bytes of the largest free block before the event, if there was an event
+  std::size_t largest_free = 0;  ///< bytes of the largest free block before the event; 0 without an event
 
-  /// Joins neighbours that are small, smallest first, until there are at most `most` cells; the sums stay.
-  ///   Requires:  most > 0
-  void coarsen(std::size_t most) {
-    for (std::size_t limit = 512; cells.size() > most; limit *= 2) {
+  /// Merges small neighbours, the smallest first, until there are at most `max` cells. The totals stay.
+  ///   Requires:  max > 0
+  void coarsen(std::size_t max) {
+    for (std::size_t limit = 512; cells.size() > max; limit *= 2) {
       std::size_t kept = 0;
       for (std::size_t i = 1; i < cells.size(); ++i) {
         cell& last = cells[kept];
         const cell& next = cells[i];
-        // Across segments only where both are small as a whole.
+        // Segments are merged only if both are small.
         const bool apart = last.segment != next.segment &&
                            (segments[last.segment].bytes > limit || segments[next.segment].bytes > limit);
         if (last.bytes <= limit && next.bytes <= limit && !apart) {
@@ -153,7 +156,7 @@ struct memory_map {
                   0,
                   last.blocks + next.blocks,
                   last.live + next.live,
-                  last.pinned + next.pinned};
+                  last.non_releasable + next.non_releasable};
         } else {
           cells[++kept] = next;
         }
@@ -163,7 +166,7 @@ struct memory_map {
   }
 };
 
-/// Collects the memory map of an allocator, and empties its cache to see what would stay.
+/// Collects the memory map of an allocator. Empties its cache to see which memory stays.
 ///   Requires:  allocated_by[address] is the event that allocated the live or pending block there
 template <typename Allocator>
 [[nodiscard]] memory_map map_and_trim(Allocator& pool,
@@ -174,7 +177,7 @@ template <typename Allocator>
     block_view block;
   };
   std::vector<seen> before;
-  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> staying;  // from, to
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> staying;  // begin and end
   for_each_block(pool, [&](const segment_view& s, const block_view& b) { before.push_back({s, b}); });
   pool.trim();
   for_each_block(pool, [&](const segment_view&, const block_view& b) {
@@ -190,7 +193,7 @@ template <typename Allocator>
   memory_map made;
   const auto add = [&](use is, std::size_t bytes, const block_view& b) {
     memory_map::cell c{is, made.segments.size() - 1, bytes};
-    auto& [address, all, stream, pool_number, in_range, live_blocks, pinned] = made.segments.back();
+    auto& [address, all, stream, pool_number, in_range, live_blocks, non_releasable] = made.segments.back();
     made.sums.reserved += bytes;
     if (is == use::live || is == use::pending) {
       c.requested = b.requested;
@@ -199,8 +202,8 @@ template <typename Allocator>
       (is == use::live ? made.sums.live : made.sums.pending) += bytes;
       live_blocks += is == use::live;
     } else {
-      if (is == use::pinned) pinned += c.pinned = bytes;
-      (is == use::pinned ? made.sums.pinned : made.sums.idle) += bytes;
+      if (is == use::non_releasable) non_releasable += c.non_releasable = bytes;
+      (is == use::non_releasable ? made.sums.non_releasable : made.sums.releasable) += bytes;
     }
     made.cells.push_back(c);
   };
@@ -211,11 +214,11 @@ template <typename Allocator>
     if (stay != staying.begin()) --stay;
     for (; at < end && stay != staying.end() && stay->first < end; ++stay) {
       if (stay->second <= at) continue;
-      if (stay->first > at) add(use::idle, stay->first - at, b), at = stay->first;
-      add(use::pinned, (std::min)(end, stay->second) - at, b);
+      if (stay->first > at) add(use::releasable, stay->first - at, b), at = stay->first;
+      add(use::non_releasable, (std::min)(end, stay->second) - at, b);
       at = (std::min)(end, stay->second);
     }
-    if (at < end) add(use::idle, end - at, b);
+    if (at < end) add(use::releasable, end - at, b);
   };
   for (const auto& [in, block] : before) {
     if (made.segments.empty() || made.segments.back().address != in.address)
@@ -228,20 +231,20 @@ template <typename Allocator>
   }
   for (const memory_map::segment& s : made.segments) {
     made.sums.live_blocks += s.live_blocks;
-    if (s.pinned != 0) made.sums.pinning_blocks += s.live_blocks;
+    if (s.non_releasable != 0) made.sums.keeping_blocks += s.live_blocks;
   }
   return made;
 }
 
-/// The memory map of an allocator of `Recipe` after an event of a recording.
+/// Replays a recording up to an event, and returns the memory map after it.
 ///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}}};
 ///     const memory_map seen = map_after<tessera::pytorch<>>(program(made), 0, tessera::simulated_device{}, {});
-///     std::printf("%zu of %zu bytes pinned\n", seen.sums.pinned, seen.sums.reserved);
+///     std::printf("%zu of %zu bytes non_releasable\n", seen.sums.non_releasable, seen.sums.reserved);
 ///
 ///   Requires:  event < source.events().size()
-///   Cost:      a replay up to there
+///   Cost:      a replay up to that event
 template <typename Recipe>
 [[nodiscard]] memory_map map_after(const program& source, std::size_t event, simulated_device device,
                                    const policies<Recipe>& chosen) {

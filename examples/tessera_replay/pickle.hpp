@@ -19,9 +19,9 @@ namespace replay {
 using namespace tessera;
 using namespace tessera::trace;
 
-/// The name of a Python object, of which anyone may have written any length in any characters.
+/// The name of a Python object, cut and made printable: a file may contain anything.
 [[nodiscard]] inline std::string shown_object(std::string_view module, std::string_view name) {
-  constexpr std::size_t most = 60;  // characters of each
+  constexpr std::size_t most = 60;  // characters of module and name
   std::string shown(module.substr(0, most));
   (shown += '.') += name.substr(0, most);
   for (char& c : shown) {
@@ -30,13 +30,13 @@ using namespace tessera::trace;
   return shown;
 }
 
-/// Says why a pickle's opcode is refused: it makes other than plain data. `after` are the bytes behind it; `module` and
-/// `name` are the texts on top of the stack, empty where there are none.
+/// The error text for an opcode that creates more than plain data. `after` are the bytes after the opcode;
+/// `module` and `name` are the texts on top of the stack, or empty.
 [[nodiscard]] inline std::string not_plain_data(unsigned char op, std::string_view after,
                                                 std::string_view module, std::string_view name) {
   std::string what = "something";
   switch (op) {
-    case 'c': {  // two lines, module and name
+    case 'c': {  // followed by two lines: module and name
       after = after.substr(0, 1024);
       const std::string_view first = after.substr(0, after.find('\n'));
       const std::string_view rest =
@@ -70,35 +70,38 @@ using namespace tessera::trace;
          ") is not plain data and is not executed; a memory snapshot has none";
 }
 
-/// A value in a pickle: plain data, as an entry of the pickle's table.
+/// A value of plain data in the pickle's table.
 struct pickled {
   enum class kind : unsigned char { none, boolean, integer, real, text, list, dict };
   kind is = kind::none;
-  bool is_wide = false;      ///< of an integer: it is 2^63 or more, and `integer` is 2^64 less
-  std::size_t at = 0;        ///< byte offset of what made it
-  std::int64_t integer = 0;  ///< also a boolean's value
+  bool is_wide = false;      ///< the integer is 2^63 or more, and `integer` is 2^64 less
+  std::size_t at = 0;        ///< offset of the opcode that created it, in bytes
+  std::int64_t integer = 0;  ///< also the value of a boolean
   double real = 0;
-  std::string_view text;             ///< of a text, or the bytes of bytes
-  std::vector<std::uint32_t> items;  ///< of a list or tuple; keys and values by turns of a dict
+  std::string_view text;             ///< the text, or the bytes of a bytes object
+  std::vector<std::uint32_t> items;  ///< of a list or tuple; alternating keys and values of a dict
 };
 
-/// The plain data in a Python pickle of protocol 2 to 5. Nothing in it is ever executed: what would make or call
-/// something is an error. Nesting costs no stack, and what is referred to twice is there once.
+/// The plain data in a Python pickle of protocol 2 to 5.
+///
+/// Nothing is executed: an opcode that would create or call an object is an error. Nesting uses no stack. A
+/// value that is referenced twice is stored once.
 class pickle {
  public:
-  /// The length of the file that it was read from, in bytes.
+  /// The size of the file in bytes.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] const pickled& root() const noexcept { return values_[root_]; }
   [[nodiscard]] const pickled& operator[](std::uint32_t index) const noexcept { return values_[index]; }
-  /// How many values the table has.
+  /// The number of values in the table.
   [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
 
-  /// The value of a key in a dict, the last one if it stands twice; null if it is not there or this is no dict.
+  /// The value of a key in a dict, the last one if the key is repeated. Null if `dict` is no dict or lacks
+  /// the key.
   [[nodiscard]] const pickled* find(const pickled& dict, std::string_view key) const noexcept {
     const std::uint32_t number = find_number(dict, key);
     return number != nowhere ? &values_[number] : nullptr;
   }
-  /// The same value's number in the table; nowhere if it is not there.
+  /// The index of that value in the table, or `nowhere`.
   [[nodiscard]] std::uint32_t find_number(const pickled& dict, std::string_view key) const noexcept {
     if (dict.is != pickled::kind::dict) return nowhere;
     for (std::size_t i = dict.items.size(); i >= 2; i -= 2) {
@@ -111,7 +114,7 @@ class pickle {
 
  private:
   friend class pickle_reader;
-  std::deque<pickled> values_;  // as a vector would take three times their memory while it grows
+  std::deque<pickled> values_;  // a growing vector would take three times the memory
   std::uint32_t root_ = 0;
   std::size_t bytes_ = 0;
 };
@@ -139,7 +142,7 @@ class pickle_reader {
   void step(unsigned char op) {
     switch (op) {
       case 0x80: protocol(number(1)); break;
-      case 0x95: number(8); break;  // FRAME: how the bytes are grouped says nothing
+      case 0x95: number(8); break;  // FRAME: its length is not needed
       case '.': stop(); break;
       case '(': marks_.push_back(stack_.size()); break;
       case '0': pop(); break;
@@ -215,7 +218,7 @@ class pickle_reader {
     at_ += taken.size();
     return taken;
   }
-  /// The next `count` bytes as a little-endian number.
+  /// Reads `count` bytes as a little-endian number.
   std::uint64_t number(std::size_t count) {
     std::uint64_t value = 0;
     const std::string_view digits = take(count);
@@ -227,7 +230,7 @@ class pickle_reader {
     for (int i = 0; i < 8; ++i, n >>= 8) value = value << 8 | (n & 0xff);
     return value;
   }
-  /// Python's integers have any length; one beyond 64 bits is there as a real.
+  /// Reads an integer of any length. One beyond 64 bits becomes a real number.
   void long_integer(std::uint64_t length) {
     if (length <= 8) {
       const std::uint64_t digits = number(static_cast<std::size_t>(length));
@@ -307,7 +310,7 @@ class pickle_reader {
     if (what == kind::dict && items.size() % 2 != 0) return fail("a key without a value");
     target.items.insert(target.items.end(), items.begin(), items.end());
   }
-  /// Memo numbers count up from 0 in what Python writes, so a gap is refused rather than allocated.
+  /// Rejects a gap in memo indexes, which Python never writes, so that no file can make the memo large.
   void put(std::uint64_t index) {
     const std::uint32_t* const top = peek();
     if (top == nullptr) return;
@@ -332,16 +335,15 @@ class pickle_reader {
   std::vector<std::uint32_t> memo_;
 };
 
-/// Reads a pickle; its texts are views into `bytes`, which must outlive it.
-///   Returns:  an error with the byte offset for anything but plain data
-///   Cost:     linear in the bytes; 100 bytes of host memory for each of them at most, where all are one-byte values, and
-///             30 for each of a snapshot
+/// Reads a pickle. Its texts are views into `bytes`, which must outlive it.
+///   Returns:  an error with its byte offset for anything but plain data
+///   Cost:     linear; at most 100 bytes of host memory per byte of file, and 30 for a snapshot
 [[nodiscard]] inline read_result<pickle> read_pickle(std::string_view bytes, std::string name) {
   return pickle_reader(bytes, std::move(name)).read();
 }
 
-/// Looks up the fields of dicts in a pickle, and remembers the first one that breaks a rule. It also books the memory that
-/// is made of them, as a short pickle can refer to the same things again and again.
+/// Looks up fields of dicts in a pickle, and stores the first error. It limits the host memory that is
+/// created from the pickle, since a short pickle can refer to the same values repeatedly.
 class pickled_fields {
  public:
   using kind = pickled::kind;
@@ -349,7 +351,7 @@ class pickled_fields {
   explicit pickled_fields(const pickle& source) : source_(source) {}
 
   [[nodiscard]] bool good() const noexcept { return rule_.empty(); }
-  /// What is wrong with the pickle of a file; nothing while all is well.
+  /// The first error, if there is one.
   [[nodiscard]] std::optional<input_error> error(const std::string& file) const {
     if (good()) return {};
     return input_error{file + ": byte " + std::to_string(at_), rule_};
@@ -358,19 +360,19 @@ class pickled_fields {
   void fail(std::size_t byte, std::string rule) {
     if (good()) at_ = byte, rule_ = std::move(rule);
   }
-  /// Forgets what was wrong: for a part that may be left out.
-  void pardon() { rule_.clear(); }
+  /// Clears the error, for an optional part of the file.
+  void clear_error() { rule_.clear(); }
 
-  /// Books the memory that `count` of something take, so that a file which refers to the same things again and again
-  /// is refused before they fill it.
-  bool afford(const pickled& at, std::size_t count, std::size_t each) {
+  /// Charges the memory of `count` objects of `each` bytes to the limit.
+  ///   Returns:  false, with an error, if the limit is exceeded
+  bool charge(const pickled& at, std::size_t count, std::size_t each) {
     if (count <= left_ / each) return left_ -= count * each, true;
     fail(at, "it refers to the same things so often that they would take more than " +
-                 std::to_string(most_per_byte) + " bytes for each of the file's");
+                 std::to_string(max_per_byte) + " bytes for each of the file's");
     return false;
   }
-  /// The same for a dict that is looked through.
-  bool afford(const pickled& dict) { return afford(dict, dict.items.size() + 1, 1); }
+  /// Charges a search through a dict.
+  bool charge(const pickled& dict) { return charge(dict, dict.items.size() + 1, 1); }
 
   [[nodiscard]] const pickled* optional(const pickled& dict, std::string_view key, kind wanted) {
     if (dict.is != kind::dict) fail(dict, "a dict is expected");
@@ -392,7 +394,7 @@ class pickled_fields {
   [[nodiscard]] std::uint64_t number(const pickled& dict, std::string_view key) {
     return natural(required(dict, key, kind::integer), key);
   }
-  /// Where something lies in memory, as no device has more than 63 bits of addresses.
+  /// Reads an address. Devices have at most 63 bits of addresses.
   [[nodiscard]] std::uint64_t address(const pickled& dict, std::string_view key) {
     const std::uint64_t n = number(dict, key);
     if (n >> 63 != 0)
@@ -401,14 +403,14 @@ class pickled_fields {
   }
   [[nodiscard]] std::size_t bytes(const pickled& dict, std::string_view key) {
     const std::uint64_t n = number(dict, key);
-    if (n > max_request) fail(dict, "'" + std::string(key) + "' is " + above_max_request(n));
+    if (n > max_request) fail(dict, "'" + std::string(key) + "' is " + request_limit_text(n));
     return static_cast<std::size_t>(n);
   }
   [[nodiscard]] std::string_view text(const pickled& dict, std::string_view key) {
     const pickled* const found = required(dict, key, kind::text);
     return found != nullptr ? found->text : std::string_view{};
   }
-  /// A number that no decision depends on; 0 where it is missing or something else.
+  /// Reads an optional number that does not affect decisions; 0 if it is missing or no integer.
   [[nodiscard]] std::uint64_t aside(const pickled& dict, std::string_view key) const noexcept {
     const pickled* const found = source_.find(dict, key);
     const bool is_natural =
@@ -417,11 +419,10 @@ class pickled_fields {
   }
 
  private:
-  static constexpr std::size_t most_per_byte =
-      28;  // an empty trace takes 24, and the number of what was read 4
+  static constexpr std::size_t max_per_byte = 28;  // an empty trace takes 24, and the index of a value 4
 
   const pickle& source_;
-  std::size_t left_ = saturating_add(operator""_KiB(64), source_.bytes() * most_per_byte);
+  std::size_t left_ = saturating_add(operator""_KiB(64), source_.bytes() * max_per_byte);
   std::size_t at_ = 0;
   std::string rule_;
 };

@@ -25,8 +25,8 @@ namespace replay {
 using namespace tessera;
 using namespace tessera::trace;
 
-/// Fills a table of call stacks, and finds what is in it already.
-///   Cost:  a look-up by content for each; not hashed, as files could choose what collides
+/// Adds to a table of call stacks, and finds equal entries.
+///   Cost:  n log n; no hash map, since hostile files could cause collisions
 class call_stack_builder {
  public:
   explicit call_stack_builder(call_stacks& to)
@@ -38,7 +38,7 @@ class call_stack_builder {
   call_stack_builder(const call_stack_builder&) = delete;
   call_stack_builder& operator=(const call_stack_builder&) = delete;
 
-  /// The number of a text; 0 for an empty one.
+  /// Returns the number of a text; 0 for an empty one.
   std::uint32_t add_text(std::string_view text) {
     if (text.empty()) return 0;
     if (const auto found = texts_.find(text); found != texts_.end()) return found->number;
@@ -46,14 +46,15 @@ class call_stack_builder {
     texts_.insert(text_number{number});
     return number;
   }
-  /// The place of a frame.
+  /// Returns the position of a frame.
   std::uint32_t add_frame(const call_stacks::frame& frame) {
     if (const auto found = frames_.find(frame); found != frames_.end()) return found->place;
     const std::uint32_t place = to_.append_frame(frame);
     frames_.insert(frame_place{place});
     return place;
   }
-  /// The number of a stack of frames, given by their places, innermost first; 0 for an empty one.
+  /// Returns the number of a stack, given by the positions of its frames, innermost first; 0 for an empty
+  /// one.
   std::uint32_t add_stack(std::span<const std::uint32_t> frames) {
     if (frames.empty()) return 0;
     if (const auto found = stacks_.find(frames); found != stacks_.end()) return found->number;
@@ -72,7 +73,7 @@ class call_stack_builder {
   struct stack_number {
     std::uint32_t number;
   };
-  /// Orders what is in the table by what it is, and finds it by that.
+  /// Orders and finds entries by their contents.
   struct by_content {
     using is_transparent = void;
     const call_stacks* of;
@@ -107,15 +108,15 @@ class call_stack_builder {
   std::set<stack_number, by_content> stacks_;
 };
 
-/// Reads the stacks of calls in a pickle, lists of dicts with 'filename', 'line' and 'name'. What the pickle has once, and
-/// refers to again, is read once; what has another form is left out.
+/// Reads the call stacks in a pickle: lists of dicts with 'filename', 'line' and 'name'. Shared values are
+/// read once; values of other types are ignored.
 class call_stack_reader {
  public:
   call_stack_reader(const pickle& source, pickled_fields& in, call_stacks& to)
       : source_(source), in_(in), made_(to), table_(to) {}
 
-  /// The number of the stack that stands in a dict under 'frames', or in old snapshots, in the first of its 'history'; 0
-  /// where there is none.
+  /// Returns the number of the stack in a dict, under 'frames' or, in old snapshots, in the first entry of
+  /// 'history'. 0 if there is none.
   [[nodiscard]] std::uint32_t stack_of(const pickled& dict) {
     std::uint32_t list = source_.find_number(dict, "frames");
     const pickled* const history = list == pickle::nowhere ? source_.find(dict, "history") : nullptr;
@@ -129,13 +130,14 @@ class call_stack_reader {
   }
 
  private:
-  // Bytes of a table and of what finds something there, while they grow.
+  // Bytes per entry of the table and its index, while they grow.
   static constexpr std::size_t of_stack = 64, of_frame = 80, of_text = 112;
 
-  /// Makes room to remember what was read; false where there is none.
+  /// Allocates the memo of values.
+  ///   Returns:  false if the memory limit is exceeded
   bool begin(const pickled& at) {
     if (!done_.empty()) return true;
-    if (!in_.afford(at, source_.size(), sizeof(std::uint32_t))) return false;
+    if (!in_.charge(at, source_.size(), sizeof(std::uint32_t))) return false;
     done_.resize(source_.size());
     return true;
   }
@@ -149,19 +151,19 @@ class call_stack_reader {
     }
     const std::size_t before = made_.stacks();
     const std::uint32_t number = table_.add_stack(calls_);
-    if (made_.stacks() > before) in_.afford(list, of_stack + 3 * sizeof(std::uint32_t) * calls_.size(), 1);
+    if (made_.stacks() > before) in_.charge(list, of_stack + 3 * sizeof(std::uint32_t) * calls_.size(), 1);
     return number;
   }
   [[nodiscard]] std::uint32_t read_frame(const pickled& dict) {
     const std::size_t before = made_.frames();
     const std::uint32_t file = read_text(dict, "filename");
     const std::uint32_t function = read_text(dict, "name");
-    // PyTorch gives -1, or 2^64 - 1, where it knows no line.
+    // PyTorch writes -1, or 2^64 - 1, for an unknown line.
     const pickled* const number = source_.find(dict, "line");
     const bool has_line = number != nullptr && number->is == pickled::kind::integer;
     const auto line = static_cast<std::uint64_t>(has_line ? number->integer : 0);
     const std::uint32_t place = table_.add_frame({file, function, line});
-    if (made_.frames() > before) in_.afford(dict, of_frame, 1);
+    if (made_.frames() > before) in_.charge(dict, of_frame, 1);
     return place;
   }
   [[nodiscard]] std::uint32_t read_text(const pickled& dict, std::string_view key) {
@@ -170,7 +172,7 @@ class call_stack_reader {
     if (done_[at] == 0) {
       const std::size_t before = made_.texts();
       done_[at] = 1 + table_.add_text(source_[at].text);
-      if (made_.texts() > before) in_.afford(dict, of_text + source_[at].text.size(), 1);
+      if (made_.texts() > before) in_.charge(dict, of_text + source_[at].text.size(), 1);
     }
     return done_[at] - 1;
   }
@@ -179,9 +181,8 @@ class call_stack_reader {
   pickled_fields& in_;
   call_stacks& made_;
   call_stack_builder table_;
-  std::vector<std::uint32_t>
-      done_;  // for each value of the pickle, one more than its number; 0 while it was not read
-  std::vector<std::uint32_t> calls_;  // of the stack that is read
+  std::vector<std::uint32_t> done_;   // by value of the pickle: its number plus 1, or 0 if not read yet
+  std::vector<std::uint32_t> calls_;  // of the stack being read
 };
 
 class snapshot_reader {
@@ -201,15 +202,15 @@ class snapshot_reader {
           "or a list of segments");
     const pickled* const segments = state_only ? &root : in_.required(root, "segments", kind::list);
     const pickled* const traces = state_only ? nullptr : in_.required(root, "device_traces", kind::list);
-    // Segments are twice in memory while they are put in order.
-    if (in_.good() && in_.afford(*segments, segments->items.size(), 2 * sizeof(snapshot::segment) + 16)) {
+    // Segments exist twice while they are sorted.
+    if (in_.good() && in_.charge(*segments, segments->items.size(), 2 * sizeof(snapshot::segment) + 16)) {
       out_.segments.reserve(segments->items.size());
       where_.reserve(segments->items.size());
     }
     for (std::size_t i = 0; in_.good() && i < segments->items.size(); ++i)
       read_segment(source_[segments->items[i]], out_.segments, true);
     if (in_.good() && traces != nullptr &&
-        in_.afford(*traces, traces->items.size(), sizeof(std::vector<snapshot::entry>)))
+        in_.charge(*traces, traces->items.size(), sizeof(std::vector<snapshot::entry>)))
       out_.traces.reserve(traces->items.size());
     for (std::size_t i = 0; traces != nullptr && i < traces->items.size() && in_.good(); ++i)
       read_trace(source_[traces->items[i]], out_.traces);
@@ -217,7 +218,7 @@ class snapshot_reader {
       read_settings(*given);
     const pickled* const marks = source_.find(root, "external_annotations");
     if (marks != nullptr && in_.good() &&
-        in_.afford(*marks, marks->items.size(), sizeof(snapshot::annotation))) {
+        in_.charge(*marks, marks->items.size(), sizeof(snapshot::annotation))) {
       out_.annotations.reserve(marks->items.size());
       for (std::size_t i = 0; i < marks->items.size() && in_.good(); ++i)
         read_annotation(source_[marks->items[i]]);
@@ -238,7 +239,7 @@ class snapshot_reader {
     return source_.find(root, "segments") != nullptr && source_.find(root, "device_traces") != nullptr;
   }
 
-  /// A stream's handle; -1 and other negative handles exist.
+  /// Reads a stream handle. Some are negative, such as -1.
   [[nodiscard]] stream_id stream(const pickled& dict) {
     const pickled* const found = in_.required(dict, "stream", kind::integer);
     return {found != nullptr ? static_cast<std::uint64_t>(found->integer) : 0};
@@ -256,7 +257,8 @@ class snapshot_reader {
             static_cast<std::uint64_t>(source_[list.items[1]].integer)};
   }
 
-  /// Pinned host memory in PyTorch's form of 2026; one of another form is left out, as nothing is decided by it.
+  /// Reads pinned host memory in PyTorch's format of 2026. Ignores other formats, since no decision depends
+  /// on it.
   void read_host_memory(const pickled& root) {
     const auto list_of = [&](std::string_view key) {
       const pickled* const found = source_.find(root, key);
@@ -264,25 +266,25 @@ class snapshot_reader {
                                                          : std::span<const std::uint32_t>();
     };
     for (const std::uint32_t item : list_of("host_segments")) {
-      if (!in_.good() || !in_.afford(source_[item], 1, 2 * sizeof(snapshot::segment))) break;
+      if (!in_.good() || !in_.charge(source_[item], 1, 2 * sizeof(snapshot::segment))) break;
       read_segment(source_[item], out_.host_segments, false);
     }
     const auto traces = list_of("host_traces");
     const bool is_one = !traces.empty() && source_[traces[0]].is == kind::dict;
     if (is_one) read_trace(*source_.find(root, "host_traces"), out_.host_traces);
     for (const std::uint32_t item : traces) {
-      if (is_one || !in_.good() || !in_.afford(source_[item], 1, 2 * sizeof(std::vector<snapshot::entry>)))
+      if (is_one || !in_.good() || !in_.charge(source_[item], 1, 2 * sizeof(std::vector<snapshot::entry>)))
         break;
       read_trace(source_[item], out_.host_traces);
     }
     if (in_.good()) return;
-    in_.pardon();
+    in_.clear_error();
     out_.host_segments.clear();
     out_.host_traces.clear();
   }
 
   void read_segment(const pickled& dict, std::vector<snapshot::segment>& to, bool on_device) {
-    if (!in_.afford(dict)) return;
+    if (!in_.charge(dict)) return;
     snapshot::segment s;
     s.address = in_.address(dict, "address");
     s.size = in_.bytes(dict, "total_size");
@@ -300,18 +302,18 @@ class snapshot_reader {
     if (blocks == nullptr || s.address > (std::numeric_limits<std::uint64_t>::max)() - s.size)
       return in_.fail(dict, "the segment wraps around");
     std::uint64_t at = s.address;
-    if (!in_.afford(*blocks, blocks->items.size(), sizeof(snapshot::block))) return;
+    if (!in_.charge(*blocks, blocks->items.size(), sizeof(snapshot::block))) return;
     s.blocks.reserve(blocks->items.size());
     for (std::uint32_t index : blocks->items) {
       const pickled& one = source_[index];
-      if (!in_.afford(one)) return;
+      if (!in_.charge(one)) return;
       snapshot::block b;
       b.address = at;
       b.size = in_.bytes(one, "size");
       b.is = state_of(in_.text(one, "state"));
       if (const pickled* requested = in_.optional(one, "requested_size", kind::integer))
         b.requested =
-            (std::min)(static_cast<std::size_t>(in_.natural(requested, "requested_size")), most_live);
+            (std::min)(static_cast<std::size_t>(in_.natural(requested, "requested_size")), max_live);
       b.stack = stacks_.stack_of(one);
       if (!in_.good()) return;
       if (b.size == 0 || b.size > s.size - (at - s.address))
@@ -332,7 +334,7 @@ class snapshot_reader {
   [[nodiscard]] std::uint64_t device_of(const pickled& dict) {
     const pickled* const device = in_.optional(dict, "device", kind::integer);
     const std::uint64_t number = in_.natural(device, "device");
-    if (number >= most_devices)
+    if (number >= max_devices)
       in_.fail(*device, "'device' is " + std::to_string(number) + "; less than 65536 are read");
     return number;
   }
@@ -340,11 +342,11 @@ class snapshot_reader {
   void read_trace(const pickled& list, std::vector<std::vector<snapshot::entry>>& to) {
     if (list.is != kind::list) return in_.fail(list, "a device's trace is not a list");
     auto& entries = to.emplace_back();
-    if (!in_.afford(list, list.items.size(), sizeof(snapshot::entry))) return;
+    if (!in_.charge(list, list.items.size(), sizeof(snapshot::entry))) return;
     entries.reserve(list.items.size());
     for (std::uint32_t index : list.items) {
       const pickled& dict = source_[index];
-      if (!in_.afford(dict)) return;
+      if (!in_.charge(dict)) return;
       snapshot::entry e;
       e.what = action_of(in_.text(dict, "action"));
       if (!in_.good()) return;
@@ -371,16 +373,16 @@ class snapshot_reader {
     e.stack = stacks_.stack_of(dict);
     if (const pickled* id = source_.find(dict, "pool_id"); id != nullptr && is_pool(*id)) e.pool = pool(*id);
     if (const pickled* label = source_.find(dict, "user_metadata");
-        label != nullptr && label->is == kind::text && in_.afford(*label, label->text.size(), 1))
+        label != nullptr && label->is == kind::text && in_.charge(*label, label->text.size(), 1))
       e.label = label->text;
   }
-  /// An annotation of another form is left out.
+  /// Reads an annotation; ignores one of another format.
   void read_annotation(const pickled& dict) {
-    if (!in_.afford(dict)) return;
+    if (!in_.charge(dict)) return;
     const pickled* const name = source_.find(dict, "name");
     const pickled* const stage = source_.find(dict, "stage");
-    if (name == nullptr || stage == nullptr || in_.aside(dict, "device") >= most_devices) return;
-    if (!in_.afford(*name, name->text.size(), 1)) return;
+    if (name == nullptr || stage == nullptr || in_.aside(dict, "device") >= max_devices) return;
+    if (!in_.charge(*name, name->text.size(), 1)) return;
     out_.annotations.push_back({.name = std::string(name->text),
                                 .begins = stage->text == "START",
                                 .device = in_.aside(dict, "device"),
@@ -440,7 +442,7 @@ class snapshot_reader {
     out_.segments = std::move(sorted);
   }
 
-  static constexpr std::uint64_t most_devices = 65536;  // since what is written has a list for each
+  static constexpr std::uint64_t max_devices = 65536;  // written snapshots have a list for each device
 
   const pickle& source_;
   pickled_fields in_;
@@ -449,10 +451,10 @@ class snapshot_reader {
   std::vector<std::size_t> where_;
 };
 
-/// Reads a snapshot of any version; keys that older versions lack have their neutral value.
-///   Returns:  an error with the byte offset where something has the wrong type, sizes do not add up, or references to the
-///             same things would make more of it than 28 bytes for each of the file's
-///   Cost:     linear in the bytes; 110 bytes of host memory for each of them at most
+/// Reads a snapshot of any PyTorch version. Missing keys get neutral values.
+///   Returns:  an error with its byte offset for wrong types, sizes that do not add up, or values that are
+///             referenced so often that they would need more than 28 bytes per byte of file
+///   Cost:     linear; at most 110 bytes of host memory per byte of file
 [[nodiscard]] inline read_result<snapshot> read_snapshot(std::string_view bytes, const std::string& name) {
   auto plain = read_pickle(bytes, name);
   if (auto* error = std::get_if<input_error>(&plain)) return std::move(*error);

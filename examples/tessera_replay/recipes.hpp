@@ -24,10 +24,10 @@
 
 #include "commands.hpp"
 
-/// The recipes that can be named on the command line.
+/// The recipes that the command line can name.
 namespace replay {
 
-/// Reads settings, or says what is wrong with them; characters count from behind `before`.
+/// Reads a configuration string. Positions in errors do not count the characters of `before`.
 template <typename Grammar>
 [[nodiscard]] std::variant<typename Grammar::settings, std::string> read_conf(const std::string& before,
                                                                               const std::string& conf) {
@@ -40,7 +40,8 @@ template <typename Grammar>
   return std::get<typename Grammar::settings>(parsed);
 }
 
-/// Calls f.operator()<Recipe>(policies) with what the settings choose in a family; returns what is wrong, or nothing.
+/// Calls f.operator()<Recipe>(policies) with the family's recipe for the settings.
+///   Returns:  the error text, or an empty one
 template <typename Family, typename F>
 [[nodiscard]] std::string choose_in(const std::string& before, const std::string& conf, F f) {
   const auto read = read_conf<typename Family::grammar>(before, conf);
@@ -55,8 +56,9 @@ template <typename Family, typename F>
   return {};
 }
 
-/// Calls f.operator()<Recipe>(policies) for the recipe of a name, under the settings of a configuration string in its
-/// system's grammar and under the memory fraction, where one was set; returns what is wrong, or nothing.
+/// Calls f.operator()<Recipe>(policies) with the named recipe, under a configuration string and a memory
+/// fraction.
+///   Returns:  the error text, or an empty one
 template <typename F>
 [[nodiscard]] std::string choose_recipe(const std::string& name, const std::string& conf,
                                         std::optional<double> memory_fraction, F f) {
@@ -96,10 +98,10 @@ template <typename F>
     return plain.template operator()<with<stitched, grow_by_stitching<std::size_t{32}>>>();
   if (name == "power_of_two") return plain.template operator()<power_of_two>();
   if (name == "passthrough") return plain.template operator()<passthrough>();
-  return "--recipe " + no_such_recipe(name);
+  return "--recipe " + unknown_recipe(name);
 }
 
-/// What compare shows, in this order.
+/// The recipes that compare shows, in order.
 inline constexpr const char* compared[] = {"pytorch",
                                            "pytorch_expandable",
                                            "cuda_async",

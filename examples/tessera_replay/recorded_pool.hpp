@@ -26,7 +26,7 @@ namespace replay {
 using namespace tessera;
 using namespace tessera::trace;
 
-/// A device that gives the segments and ranges that a recorded one gave, at the same addresses.
+/// A provider that returns the segments and ranges of a recorded device, at the same addresses.
 class recorded_device {
  public:
   struct segment {
@@ -41,30 +41,30 @@ class recorded_device {
   static constexpr bool map_grants_access = true;
   static constexpr bool unmap_wants_size = true;
 
-  /// How often the device was asked, and gave.
+  /// The number of successful device calls.
   struct counts {
     std::size_t acquire = 0, release = 0, create = 0, destroy = 0, map = 0, unmap = 0;
   };
 
-  /// Notes memory that was given before.
+  /// Adds a segment that was acquired before.
   void hold(segment given) { held_[given.address] = given.bytes; }
-  /// Says what the recorded device gave next.
+  /// Queues the segment that the recorded device returned next.
   void expect(segment next) { expected_.push_back(next); }
-  /// What was expected and not asked for; forgets it.
+  /// Removes and returns the queued segments that nobody acquired.
   [[nodiscard]] std::deque<segment> take_unused() { return std::exchange(expected_, {}); }
-  /// The latest segment asked for with another size than expected, or with none expected; its address says 0.
+  /// The latest request that did not match the queue; its address is 0.
   [[nodiscard]] const segment& asked() const noexcept { return asked_; }
 
-  /// Says where the range begins that the recorded device reserved next.
+  /// Sets the address of the next range.
   void expect_range(std::uint64_t address) noexcept { next_range_ = address; }
-  /// How many bytes of physical memory the device gives from here on.
+  /// Limits the physical memory that can be created from here on.
   void give_at_most(std::size_t bytes) noexcept { left_ = bytes; }
-  /// Notes what the recorded device mapped.
+  /// Records that the recorded device mapped or unmapped these pages.
   void mapped_there(segment part) { flip(part), there_ += part.bytes; }
   void unmapped_there(segment part) { flip(part), there_ -= part.bytes; }
-  /// Bytes that are mapped there and not yet here.
+  /// The bytes mapped on the recorded device but not here.
   [[nodiscard]] std::size_t missing() const noexcept { return there_ > here_ ? there_ - here_ : 0; }
-  /// Where what is mapped there begins to differ from what is mapped here; 0 where it does not.
+  /// The first address where the mappings differ; 0 if they are equal.
   [[nodiscard]] std::uint64_t differs_from() const noexcept {
     return borders_.empty() ? 0 : *borders_.begin();
   }
@@ -91,7 +91,7 @@ class recorded_device {
   [[nodiscard]] static constexpr std::size_t page_size(page_kind) noexcept { return operator""_KiB(4); }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept {
     const std::uint64_t address = std::exchange(next_range_, 0);
-    if (address != 0) return reinterpret_cast<void*>(address);  // as it was aligned there
+    if (address != 0) return reinterpret_cast<void*>(address);  // has the recorded alignment
     return stray(align_up(bytes, alignment));
   }
   bool unreserve(void*, std::size_t) noexcept { return true; }
@@ -120,13 +120,13 @@ class recorded_device {
   bool wait(event&) noexcept { return true; }
   void discard(event&) noexcept {}
 
-  /// How many segments were asked for that the recorded device did not give.
+  /// The number of acquired segments that the recorded device did not return.
   [[nodiscard]] std::size_t strays() const noexcept { return strays_; }
   [[nodiscard]] const counts& calls() const noexcept { return counts_; }
   void forget_calls() noexcept { counts_ = {}; }
 
  private:
-  /// Whether part of it was given and has not come back, which is so where what is done here differs from what was there.
+  /// Whether a part of the segment is acquired, which happens only after decisions differ.
   [[nodiscard]] bool is_held(const segment& one) const noexcept {
     const auto behind = held_.lower_bound(one.address + one.bytes);
     return behind != held_.begin() && std::prev(behind)->first + std::prev(behind)->second > one.address;
@@ -137,7 +137,7 @@ class recorded_device {
     next_stray_ += align_up(bytes, operator""_MiB(2));
     return reinterpret_cast<void*>(address);
   }
-  /// Changes for a part whether it is mapped only there or only here: the borders of such parts come and go.
+  /// Toggles a part in the set of differences between the two mappings, which is stored by its borders.
   void flip(const segment& part) {
     for (const std::uint64_t border : {part.address, part.address + part.bytes}) {
       if (borders_.erase(border) == 0) borders_.insert(border);
@@ -147,20 +147,20 @@ class recorded_device {
   std::deque<segment> expected_;
   segment asked_{};
   std::size_t strays_ = 0;
-  // Above all addresses in snapshots, which fit into 63 bits.
+  // Above all addresses in snapshots, which have at most 63 bits.
   std::uint64_t next_stray_ = (std::uint64_t{1} << 63) + (std::uint64_t{1} << 61);
-  std::map<std::uint64_t, std::size_t> held_;  // address to bytes
+  std::map<std::uint64_t, std::size_t> held_;  // bytes by address
   std::uint64_t next_range_ = 0;
   std::size_t left_ = unlimited;
-  std::size_t there_ = 0, here_ = 0;  // bytes that are mapped
+  std::size_t there_ = 0, here_ = 0;  // bytes mapped on the recorded device and here
   std::set<std::uint64_t> borders_;
   counts counts_;
 };
 static_assert(event_provider<recorded_device>);
 static_assert(virtual_memory_provider<recorded_device>);
 
-/// An allocator that follows a recorded one: it decides as its recipe does, while memory comes and goes as it did there.
-/// So nothing is recovered here, as what recovery did there is in the history.
+/// An allocator that decides by its recipe, while memory comes and goes as recorded. It never recovers from a
+/// failure: the effects of recovery are in the history.
 template <typename Recipe>
 class recorded_pool {
  public:
@@ -171,8 +171,8 @@ class recorded_pool {
   explicit recorded_pool(const policies<Recipe>& like)
       : allocator_(recorded_device{}, without_recovery(like)) {}
 
-  /// Takes over a segment, or what is mapped without a gap in a range that begins at `range`; false where its blocks or
-  /// pages are none of the recipe's, or host memory ran out.
+  /// Restores a segment, or a mapped run of the range that begins at `range`.
+  ///   Returns:  false if the recipe could not have such blocks or pages, or host memory ran out
   [[nodiscard]] bool adopt(const snapshot::segment& s, std::uint64_t range) {
     std::vector<block_view> blocks;
     for (const snapshot::block& b : s.blocks) {
@@ -190,7 +190,7 @@ class recorded_pool {
     return allocator_.restore(place_of(whole, s.large, s.stream), s.large ? s.size : 1, blocks);
   }
 
-  /// Notes that memory came there, for the request that comes next.
+  /// Adds memory that the recorded allocator acquired for the next request.
   void give(const segment& part) {
     if constexpr (maps) {
       if (device().missing() == 0) device().expect_range(part.address);
@@ -199,32 +199,35 @@ class recorded_pool {
       device().expect(part);
     }
   }
-  /// Gives memory of a stream back that went back there; false where it is in use here.
+  /// Releases memory that the recorded allocator released.
+  ///   Returns:  false if it is in use here
   [[nodiscard]] bool take_away(const segment& part, bool large, stream_id stream) {
     if constexpr (maps) {
       device().unmapped_there(part);
     }
     return allocator_.release_idle_at(place_of(part, large, stream)) != 0 || maps;
   }
-  /// Whether memory came there that has not been asked for here.
+  /// Whether some recorded memory was not acquired here.
   [[nodiscard]] bool has_unused() noexcept { return maps && device().missing() != 0; }
 
-  /// Serves a request as the recipe decides; null where it takes more memory than came there.
+  /// Allocates by the recipe. Null if that takes more memory than the recorded allocator acquired.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream) {
     if constexpr (maps) {
-      if (bytes > operator""_GiB(512)) return nullptr;  // pages are planned before the device refuses them
+      if (bytes > operator""_GiB(512))
+        return nullptr;  // the pages are planned before the device refuses them
       device().give_at_most(device().missing());
     }
     return allocator_.try_allocate(bytes != 0 ? bytes : 1, stream);
   }
-  /// Asks for what was refused there, although some pages came for it, which stay.
+  /// Repeats a request that failed although some pages were mapped for it; they stay.
   void fail(std::size_t bytes, stream_id stream) {
     if (void* const p = allocate(bytes, stream)) allocator_.deallocate(p);
   }
   void deallocate(void* p) { allocator_.deallocate(p); }
 
-  /// The size that a range has at most, if that is why a block was served `there`, at the start of what is free at its end,
-  /// and not `here`, in front of a hole that is smaller than that end is thought to be; 0 if it is not.
+  /// Finds out whether a limited range size explains why a block was served at `there`, at the start of the
+  /// free memory at its end, and not at `here`, in front of a smaller hole.
+  ///   Returns:  that size, or 0
   [[nodiscard]] std::size_t range_limit(std::uint64_t there, const void* here, bool large, stream_id stream) {
     const tessera::detail::block* const chosen_here = allocator_.introspect().find_live(here);
     const tessera::detail::segment* range = nullptr;
@@ -244,7 +247,7 @@ class recorded_pool {
     return (there - range->address + hole->end() - chosen_here->address) / page * page;
   }
 
-  /// How the memory that came differs from what was asked for here since the last time; empty where it does not.
+  /// Describes how the acquired memory differs from the recorded since the last call; empty if it does not.
   [[nodiscard]] std::string difference() {
     if constexpr (maps) {
       const std::uint64_t at = device().differs_from();

@@ -21,13 +21,13 @@ namespace {
 using namespace replay::report;
 using replay::count_text;
 using replay::decimal_text;
-using replay::drawn;
 using replay::markup_text;
 using replay::picture;
+using replay::recipe_run;
 
-/// Why memory was asked for at the moment of a map, as far as sizes tell.
-std::string cause(const drawn& d, const picture& shown) {
-  const auto& asked = shown.source->events[d.eviction_trigger];
+/// The request at the mapped event, and the largest free block before it.
+std::string cause(const recipe_run& d, const picture& shown) {
+  const auto& asked = shown.source->events[d.mapped_event];
   if (asked.what != tessera::trace::event::kind::allocate) return {};
   std::string text = "The event asks for ";
   text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) + "; ";
@@ -51,48 +51,48 @@ std::string replay::report::plural(std::size_t n, const std::string& one, const 
 std::string replay::report::number(std::size_t n) { return std::to_string(n); }
 
 std::string replay::report::lead(const picture& shown) {
-  const drawn& first = shown.recipes.front();
+  const recipe_run& first = shown.recipes.front();
   const auto& sums = first.map.sums;
-  std::string text = "What lives, as requested, is ";
-  text +=
-      bytes_text(shown.peak_live) + " at most: no allocator can reserve less. " + markup_text(first.recipe);
-  text += first.failures == 0 ? " reserves " + bytes_text(sums.reserved) + " at most; at that moment "
-                              : " first runs out with " + bytes_text(sums.reserved) + " reserved; ";
-  text += bytes_text(sums.pinned) + " of it is free but pinned by " +
-          plural(sums.pinning_blocks, "live block", "live blocks");
-  if (first.failures == 0 && sums.idle != 0)
-    text += ", and " + bytes_text(sums.idle) + " free in whole segments or pages";
+  std::string text = "Peak live is ";
+  text += bytes_text(shown.peak_live) + ", as requested: no allocator can reserve less. " +
+          markup_text(first.recipe);
+  text += first.failures == 0 ? "\'s peak reserved is " + bytes_text(sums.reserved) + "; at that time "
+                              : " first runs out of memory with " + bytes_text(sums.reserved) + " reserved; ";
+  text += bytes_text(sums.non_releasable) + " of it is free but non-releasable, kept by " +
+          plural(sums.keeping_blocks, "live block", "live blocks");
+  if (first.failures == 0 && sums.releasable != 0)
+    text += ", and " + bytes_text(sums.releasable) + " free in whole segments or pages";
   return text + ". " + cause(first, shown);
 }
 
-std::string replay::report::moment_text(const drawn& d, const picture& shown) {
+std::string replay::report::map_caption(const recipe_run& d, const picture& shown) {
   const auto& sums = d.map.sums;
   std::string text = d.failures != 0
-                         ? "After event " + count_text(d.eviction_trigger) + ", the first of " +
+                         ? "After event " + count_text(d.mapped_event) + ", the first of " +
                                plural(d.failures, "allocation that fails", "allocations that fail")
-                         : "After event " + count_text(d.eviction_trigger) + ", when the most is reserved";
+                         : "After event " + count_text(d.mapped_event) + ", at peak reserved";
   text += ": " + bytes_text(sums.reserved) + " in " + plural(d.segments, "segment", "segments") + "; " +
           bytes_text(sums.live) + " live in " + plural(sums.live_blocks, "block", "blocks") + ", ";
   if (sums.pending != 0) text += bytes_text(sums.pending) + " pending, ";
-  return text + bytes_text(sums.pinned) + " free but pinned by " +
-         plural(sums.pinning_blocks, "live block", "live blocks") + ", " + bytes_text(sums.idle) +
-         " free that could go back. " + cause(d, shown);
+  return text + bytes_text(sums.non_releasable) + " free but non-releasable, kept by " +
+         plural(sums.keeping_blocks, "live block", "live blocks") + ", " + bytes_text(sums.releasable) +
+         " releasable. " + cause(d, shown);
 }
 
 std::string replay::headline(const picture& shown) {
-  const drawn& first = shown.recipes.front();
-  const auto peak = [](const drawn& d) { return d.over.worst().reserved; };
-  const auto best =
-      std::min_element(shown.recipes.begin(), shown.recipes.end(), [&](const drawn& a, const drawn& b) {
-        return std::pair(a.failures, peak(a)) < std::pair(b.failures, peak(b));
-      });
+  const recipe_run& first = shown.recipes.front();
+  const auto peak = [](const recipe_run& d) { return d.over.worst().reserved; };
+  const auto best = std::min_element(shown.recipes.begin(), shown.recipes.end(),
+                                     [&](const recipe_run& a, const recipe_run& b) {
+                                       return std::pair(a.failures, peak(a)) < std::pair(b.failures, peak(b));
+                                     });
   std::string text;
   if (first.failures != 0) {
     text = first.recipe + " runs out of memory " + plural(first.failures, "time", "times") + " with " +
            bytes_text(shown.capacity);
     return best->failures == 0 ? text + "; " + best->recipe + " completes" : text;
   }
-  text = first.recipe + " reserves " + times(peak(first), shown) + " what lives at most";
+  text = first.recipe + " reserves " + times(peak(first), shown) + " peak live";
   const std::string less = times(peak(*best), shown);
   return less != times(peak(first), shown) ? text + ", " + best->recipe + ' ' + less : text;
 }
@@ -152,7 +152,7 @@ void add_time(std::string& page, const picture& shown) {
       "time</h2>" +
       zoom_buttons("time", "time") +
       "</div>\n<p class=\"hint\">Point or press \u2190 \u2192 to read, drag or press + \u2212 to zoom, 0 for "
-      "all. Shaded: what lives, as requested. The dots are the moments mapped below.</p>\n"
+      "all. Shaded: live bytes, as requested. The dots mark the events mapped below.</p>\n"
       "<div id=\"time\" class=\"chart\" tabindex=\"0\" role=\"slider\" aria-label=\"Event of the program\" "
       "aria-valuemin=\"0\" aria-valuemax=\"" +
       number(shown.source->events.size() - 1) +
@@ -169,42 +169,42 @@ void add_time(std::string& page, const picture& shown) {
     page += "<tr><th scope=\"row\">" + swatch(i) + markup_text(shown.recipes[i].recipe) +
             "</th><td data-series=\"reserved\"></td><td data-series=\"live\"></td>" +
             (pending ? "<td data-series=\"pending\"></td>" : "") + "<td data-series=\"cached\"></td></tr>";
-  page += "<tr><th scope=\"row\">what lives, as requested</th><td></td><td id=\"asked\"></td>" +
+  page += "<tr><th scope=\"row\">live, as requested</th><td></td><td id=\"asked\"></td>" +
           std::string(pending ? "<td></td>" : "") +
           "<td></td></tr></tbody></table></div>\n<div class=\"panels\">\n";
   for (std::size_t i = 0; i < shown.recipes.size(); ++i) {
-    const drawn& d = shown.recipes[i];
+    const recipe_run& d = shown.recipes[i];
     const std::size_t peak = d.over.worst().reserved;
     page += "<figure><figcaption><h3>" + swatch(i) + markup_text(d.recipe) + "</h3>" + bytes_text(peak) +
-            " reserved at most, " + times(peak, shown) + "</figcaption><canvas id=\"panel" + number(i) +
+            " peak reserved, " + times(peak, shown) + "</figcaption><canvas id=\"panel" + number(i) +
             "\" class=\"panel\" role=\"img\" aria-label=\"Live and cached memory of " +
             markup_text(d.recipe) + " over time\"></canvas></figure>\n";
   }
   page += "</div>\n<p class=\"key\">" + box("var(--live)", "live, in blocks") +
           (pending ? box("var(--pending)", "pending: freed, a stream still uses it") : "") +
           box("var(--cached)", "cached: free, still reserved") +
-          "<span>dashed: what lives at most</span></p>\n</section>\n";
+          "<span>dashed: peak live</span></p>\n</section>\n";
 }
 
-void add_pins(std::string& page, const drawn& d, const picture& shown) {
-  if (d.pins.empty()) return;
+void add_pins(std::string& page, const recipe_run& d, const picture& shown) {
+  if (d.partly_free.empty()) return;
   page +=
-      "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Where most is pinned\"><table "
+      "<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Segments with most non-releasable "
+      "memory\"><table "
       "class=\"pins\">"
-      "<thead><tr><th scope=\"col\">most is pinned in</th><th scope=\"col\">free but pinned</th><th "
-      "scope=\"col\">live in it</th><th scope=\"col\">held by</th></tr>"
+      "<thead><tr><th scope=\"col\">segment</th><th scope=\"col\">non-releasable</th><th "
+      "scope=\"col\">live</th><th scope=\"col\">kept by</th></tr>"
       "</thead><tbody>";
-  for (const replay::pin& p : d.pins) {
+  for (const replay::partly_free_segment& p : d.partly_free) {
     page += std::string("<tr><th scope=\"row\">") + (p.in_range ? "a mapped run of " : "a segment of ") +
-            bytes_text(p.bytes) + "</th><td>" + bytes_text(p.pinned) + "</td><td>" + bytes_text(p.live) +
-            "</td><td>";
-    for (std::size_t i = 0; i < p.holders.size(); ++i) {
-      (page += i != 0 ? ", " : "id ") += number(p.holders[i]);
-      const std::string line = replay::origin_text(*shown.source, p.holders[i]);
+            bytes_text(p.bytes) + "</th><td>" + bytes_text(p.non_releasable) + "</td><td>" +
+            bytes_text(p.live) + "</td><td>";
+    for (std::size_t i = 0; i < p.ids.size(); ++i) {
+      (page += i != 0 ? ", " : "id ") += number(p.ids[i]);
+      const std::string line = replay::origin_text(*shown.source, p.ids[i]);
       if (!line.empty()) page.append(" (").append(markup_text(line)).append(")");
     }
-    if (p.live_blocks > p.holders.size())
-      page += " and " + count_text(p.live_blocks - p.holders.size()) + " more";
+    if (p.live_blocks > p.ids.size()) page += " and " + count_text(p.live_blocks - p.ids.size()) + " more";
     page += "</td></tr>";
   }
   page += "</tbody></table></div>\n";
@@ -212,23 +212,25 @@ void add_pins(std::string& page, const drawn& d, const picture& shown) {
 
 void add_maps(std::string& page, const picture& shown) {
   const bool pending = std::any_of(shown.recipes.begin(), shown.recipes.end(),
-                                   [](const drawn& d) { return d.map.sums.pending != 0; });
+                                   [](const recipe_run& d) { return d.map.sums.pending != 0; });
   page +=
-      "<section aria-labelledby=\"map-title\">\n<h2 id=\"map-title\">Who pins what at the worst moment</h2>\n"
-      "<p class=\"hint\">Addresses run from left to right and on in the next row; a line below joins what "
-      "the device gave in one piece. Point or press \u2190 \u2192 to read blocks, and who pins a free one is "
-      "framed; "
+      "<section aria-labelledby=\"map-title\">\n<h2 id=\"map-title\">Memory map at the peak</h2>\n"
+      "<p class=\"hint\">Addresses run from left to right and on in the next row; a line below joins the "
+      "blocks of a segment. Point or press \u2190 \u2192 to read blocks; the live neighbours of a "
+      "non-releasable one "
+      "are framed; "
       "wheel or + \u2212 to zoom, drag to move.</p>\n"
       "<p class=\"key\">" +
       box("var(--live)", "live") + (pending ? box("var(--pending)", "pending") : "") +
-      box("repeating-linear-gradient(135deg,var(--pinned) 0 3px,var(--stripe) 3px 4px)", "free but pinned") +
-      box("var(--idle)", "free, could go back") + "</p>\n";
+      box("repeating-linear-gradient(135deg,var(--kept) 0 3px,var(--stripe) 3px 4px)",
+          "free, non-releasable") +
+      box("var(--idle)", "free, releasable") + "</p>\n";
   for (std::size_t i = 0; i < shown.recipes.size(); ++i) {
-    const drawn& d = shown.recipes[i];
+    const recipe_run& d = shown.recipes[i];
     const std::string name = markup_text(d.recipe);
     const std::string id = "map" + number(i);
     page += "<article><div class=\"bar\"><h3>" + swatch(i) + name + "</h3>" +
-            zoom_buttons(id, "the map of " + name) + "</div><p>" + moment_text(d, shown) + "</p>";
+            zoom_buttons(id, "the map of " + name) + "</div><p>" + map_caption(d, shown) + "</p>";
     if (!d.map.cells.empty())
       page += "<div id=\"" + id +
               "\" class=\"chart\" tabindex=\"0\" role=\"slider\" aria-label=\"Blocks of " + name +
@@ -247,17 +249,18 @@ void add_table(std::string& page, const picture& shown) {
       "this "
       "trace</h2></div>\n<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Comparison of "
       "recipes\">"
-      "<table id=\"compare\"><thead><tr><th scope=\"col\">recipe</th><th scope=\"col\">peak MiB</th><th "
-      "scope=\"col\">over live</th><th scope=\"col\">cached MiB</th>"
+      "<table id=\"compare\"><thead><tr><th scope=\"col\">recipe</th><th scope=\"col\">peak reserved, "
+      "MiB</th><th "
+      "scope=\"col\">/ peak live</th><th scope=\"col\">cached, MiB</th>"
       "<th scope=\"col\">acquire</th><th scope=\"col\">release</th><th scope=\"col\">create</th><th "
       "scope=\"col\">destroy</th><th scope=\"col\">map</th><th scope=\"col\">unmap</th><th "
       "scope=\"col\">retries</"
       "th>"
       "<th scope=\"col\">failures</th><th scope=\"col\">ns/op</th></tr></thead><tbody>\n";
   char cell[64];
-  for (const replay::row& r : shown.rows) {
+  for (const replay::recipe_result& r : shown.results) {
     const bool is_drawn = std::any_of(shown.recipes.begin(), shown.recipes.end(),
-                                      [&](const drawn& d) { return d.recipe == r.recipe; });
+                                      [&](const recipe_run& d) { return d.recipe == r.recipe; });
     page += std::string("<tr") + (is_drawn ? " class=\"drawn\"" : "") + "><th scope=\"row\">" +
             markup_text(r.recipe) + "</th>";
     std::snprintf(cell, sizeof cell, "<td>%.1f</td><td>%.3f</td><td>%.1f</td>", replay::mib(r.peak_reserved),
@@ -278,15 +281,14 @@ void add_table(std::string& page, const picture& shown) {
 
 constexpr const char* words_section =
     "<section aria-labelledby=\"words-title\">\n<h2 id=\"words-title\">Words</h2>\n<dl>"
-    "<dt>requested</dt><dd>bytes as the program asked for them</dd>"
-    "<dt>live</dt><dd>in blocks handed out and not freed; a block may be larger than its request</dd>"
+    "<dt>requested</dt><dd>bytes as the program requested them</dd>"
+    "<dt>live</dt><dd>in blocks that are allocated; a block may be larger than its request</dd>"
+    "<dt>pending</dt><dd>freed, but a stream still uses the block</dd>"
     "<dt>cached</dt><dd>free, and kept for later requests</dd>"
-    "<dt>pinned</dt><dd>the part of the cache that would stay if it was emptied, because a live block shares "
-    "its "
+    "<dt>non-releasable</dt><dd>cached, but cannot go back to the device, because a live block shares the "
     "segment or page</dd>"
-    "<dt>reserved</dt><dd>taken from the device: live, pending and cached</dd>"
-    "<dt>over live</dt><dd>the most reserved, divided by the most that lives as "
-    "requested</dd></dl>\n</section>\n";
+    "<dt>reserved</dt><dd>acquired from the device: live, pending and cached</dd>"
+    "<dt>/ peak live</dt><dd>peak reserved divided by peak live, as requested</dd></dl>\n</section>\n";
 
 }  // namespace
 

@@ -13,57 +13,58 @@
 
 namespace replay {
 
-/// A segment of which much is free but pinned, and who holds it.
-struct pin {
-  std::size_t bytes = 0, pinned = 0, live = 0, live_blocks = 0;
+/// A segment with non-releasable memory, and the blocks that keep it.
+struct partly_free_segment {
+  std::size_t bytes = 0, non_releasable = 0, live = 0, live_blocks = 0;
   bool in_range = false;
-  std::vector<std::uint64_t> holders;  ///< ids of the first live blocks in it
+  std::vector<std::uint64_t> ids;  ///< of the first live blocks in it
 };
 
-/// What draw found out about one recipe.
-struct drawn {
+/// The memory of one recipe over time.
+struct recipe_run {
   std::string recipe;
   replay::timeline over;
   std::size_t failures = 0;
-  std::size_t eviction_trigger =
-      0;  ///< the event behind which the map was taken: the first that failed, or else with most reserved
+  std::size_t mapped_event =
+      0;  ///< the event after which the map was taken: the first failure, else at peak reserved
   replay::memory_map map;
   std::size_t segments = 0;  ///< in the map
-  std::vector<pin> pins;     ///< the segments with most pinned, most first
+  std::vector<partly_free_segment>
+      partly_free;  ///< the segments with the most non-releasable bytes, in descending order
 };
 
-/// All that a report shows.
+/// The contents of a report.
 struct picture {
-  std::string trace;  ///< its title
+  std::string trace;  ///< the title
   const tessera::trace::recording* source;
   std::size_t peak_live = 0;  ///< bytes as requested
   std::size_t capacity = 0;   ///< bytes
-  std::vector<drawn> recipes;
-  std::vector<row> rows;
+  std::vector<recipe_run> recipes;
+  std::vector<recipe_result> results;
 };
 
-/// The sentence that says most about a picture.
+/// The headline of a picture.
 [[nodiscard]] std::string headline(const picture& shown);
-/// A whole HTML page that needs nothing else.
+/// The report as a self-contained HTML page.
 [[nodiscard]] std::string html_report(const picture& shown);
 
-/// Whether anything was ever pending.
-[[nodiscard]] bool ever_pending(const drawn& shown);
-/// What a report's script draws, as JSON that may stand in a script element.
+/// Whether any block was ever pending.
+[[nodiscard]] bool ever_pending(const recipe_run& shown);
+/// The data of a report's script, as JSON that is safe in a script element.
 [[nodiscard]] std::string report_data(const picture& shown);
 }  // namespace replay
 
 namespace replay::report {
 
-/// Bytes with a space that does not end a line.
+/// Formats bytes with a non-breaking space.
 [[nodiscard]] std::string bytes_text(std::size_t bytes);
-/// How many times what lives at most.
+/// Formats bytes as a multiple of peak live.
 [[nodiscard]] std::string times(std::size_t bytes, const picture& shown);
 [[nodiscard]] std::string plural(std::size_t n, const std::string& one, const std::string& several);
 [[nodiscard]] std::string number(std::size_t n);
-/// What stands below the headline.
+/// The paragraph below the headline.
 [[nodiscard]] std::string lead(const picture& shown);
-/// What stands above a map.
-[[nodiscard]] std::string moment_text(const drawn& d, const picture& shown);
+/// The paragraph above a map.
+[[nodiscard]] std::string map_caption(const recipe_run& d, const picture& shown);
 
 }  // namespace replay::report

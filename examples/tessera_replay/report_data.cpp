@@ -16,11 +16,11 @@
 
 namespace {
 
-using replay::drawn;
 using replay::memory_map;
+using replay::recipe_run;
 using bucket = replay::timeline::bucket;
 
-/// `text` as a JSON string that may stand in a script element.
+/// Formats a JSON string that is safe in a script element.
 std::string json_quoted(std::string_view text) {
   std::string safe = "\"";
   for (const char c : text) {
@@ -43,7 +43,7 @@ std::string joined(std::initializer_list<std::string_view> parts) {
   return text;
 }
 
-/// A JSON array of what f gives for each of a row.
+/// Formats a JSON array of f(element).
 template <typename Row, typename F>
 std::string list(const Row& row, F f) {
   std::string text = "[";
@@ -54,7 +54,7 @@ std::string list(const Row& row, F f) {
   return text += ']';
 }
 
-/// A number as JSON; as a string where JavaScript's numbers would round it.
+/// Formats a number as JSON; as a string if JavaScript would round it.
 std::string number(std::uint64_t n) {
   std::string text = std::to_string(n);
   return n < std::uint64_t{1} << 53 ? text : json_quoted(text);
@@ -66,23 +66,23 @@ void add(std::string& row, std::initializer_list<std::uint64_t> more) {
   }
 }
 
-/// The least as differences from bucket to bucket, and the most as differences from the least.
+/// Encodes minima as differences from the previous bucket, and maxima as differences from the minimum.
 template <typename F>
 std::string series(const std::vector<bucket>& buckets, F part) {
   std::size_t last = 0;
   const std::string least = list(buckets, [&](const bucket& b) {
-    const std::size_t now = part(b).least;
+    const std::size_t now = part(b).min;
     std::string text(now < last ? "-" : "");
     text += std::to_string(now < last ? last - now : now - last);
     last = now;
     return text;
   });
   return joined({"[", least, ",",
-                 list(buckets, [&](const bucket& b) { return std::to_string(part(b).most - part(b).least); }),
+                 list(buckets, [&](const bucket& b) { return std::to_string(part(b).max - part(b).min); }),
                  "]"});
 }
 
-std::string all_series(const drawn& d) {
+std::string all_series(const recipe_run& d) {
   const auto& all = d.over.buckets();
   return joined({"{\"requested\":", series(all, [](const bucket& b) { return b.requested; }),
                  ",\"live\":", series(all, [](const bucket& b) { return b.live; }),
@@ -92,9 +92,10 @@ std::string all_series(const drawn& d) {
                  replay::ever_pending(d) ? series(all, [](const bucket& b) { return b.pending; }) : "", "}"});
 }
 
-/// Segments as [cells, bytes, stream, pool, in a range, live blocks, bytes pinned]; cells by their kinds and bytes, with
-/// id, event, requested bytes and stream of what is used, and where that comes from, if it is known, and blocks, live and pinned bytes of what stands for several.
-std::string map_data(const drawn& d, const tessera::trace::recording& source) {
+/// Encodes segments as [cells, bytes, stream, pool, in a range, live blocks, non-releasable bytes]. Encodes
+/// cells by kind and bytes; used cells also have id, event, requested bytes, stream and source line; merged
+/// cells have blocks, live and non-releasable bytes.
+std::string map_data(const recipe_run& d, const tessera::trace::recording& source) {
   std::string segments, kinds, used, many, lines, line_of;
   std::map<std::string, std::size_t> number_of_line;
   for (std::size_t i = 0; i < d.map.cells.size();) {
@@ -103,7 +104,7 @@ std::string map_data(const drawn& d, const tessera::trace::recording& source) {
     std::size_t cells = 0;
     for (; i < d.map.cells.size() && d.map.cells[i].segment == in; ++i) ++cells;
     std::string row;
-    add(row, {cells, s.bytes, s.stream.handle, s.pool, s.in_range, s.live_blocks, s.pinned});
+    add(row, {cells, s.bytes, s.stream.handle, s.pool, s.in_range, s.live_blocks, s.non_releasable});
     segments += joined({segments.empty() ? "[" : ",[", row, "]"});
   }
   for (const memory_map::cell& c : d.map.cells) {
@@ -117,7 +118,7 @@ std::string map_data(const drawn& d, const tessera::trace::recording& source) {
       if (is_new) (lines += lines.empty() ? "" : ",") += json_quoted(line->first);
       add(line_of, {line->second});
     } else if (c.is == memory_map::use::several) {
-      add(many, {c.blocks, c.live, c.pinned});
+      add(many, {c.blocks, c.live, c.non_releasable});
     }
   }
   return joined({"{\"segments\":[", segments, "],\"kinds\":\"", kinds, "\",\"bytes\":",
@@ -128,15 +129,15 @@ std::string map_data(const drawn& d, const tessera::trace::recording& source) {
 
 }  // namespace
 
-bool replay::ever_pending(const drawn& shown) {
+bool replay::ever_pending(const recipe_run& shown) {
   const auto& all = shown.over.buckets();
-  return std::any_of(all.begin(), all.end(), [](const bucket& b) { return b.pending.most != 0; });
+  return std::any_of(all.begin(), all.end(), [](const bucket& b) { return b.pending.max != 0; });
 }
 
 std::string replay::report_data(const picture& shown) {
-  const auto recipe = [&](const drawn& d) {
+  const auto recipe = [&](const recipe_run& d) {
     return joined({"{\"name\":", json_quoted(d.recipe), ",\"width\":", number(d.over.width()),
-                   ",\"moment\":", number(d.eviction_trigger), ",\"series\":", all_series(d),
+                   ",\"moment\":", number(d.mapped_event), ",\"series\":", all_series(d),
                    ",\"map\":", map_data(d, *shown.source), "}"});
   };
   return joined({"{\"events\":", number(shown.source->events.size()), ",\"peak\":", number(shown.peak_live),

@@ -35,7 +35,7 @@ function readColors() {
   const style = getComputedStyle(root);
   const read = name => style.getPropertyValue("--" + name).trim();
   colors = {line: data.recipes.map((r, i) => read("c" + i % 8))};
-  for (const name of ["ground", "text", "quiet", "grid", "edge", "lives", "peaks", "live", "pending", "pinned",
+  for (const name of ["ground", "text", "quiet", "grid", "edge", "lives", "peaks", "live", "pending", "kept",
                       "stripe", "idle", "cached", "focus", "accent"]) colors[name] = read(name);
 }
 
@@ -192,12 +192,12 @@ function labelWidth() {
   if (lines.clientWidth <= 640) return 6;
   const c = lines.getContext("2d");
   c.font = font();
-  return Math.min(280, Math.max(...["what lives at most", ...data.recipes.map(r => r.name)].map(n => c.measureText(n).width)) + 22);
+  return Math.min(280, Math.max(...["peak live", ...data.recipes.map(r => r.name)].map(n => c.measureText(n).width)) + 22);
 }
 /// Names beside the lines' ends, moved apart where they would overlap.
 function names(p, right) {
   const all = data.recipes.map((r, i) => ({y: p.y(r.series.reserved.most[p.last]), text: r.name, color: colors.line[i]}));
-  all.push({y: p.y(data.peak), text: "what lives at most", color: colors.quiet});
+  all.push({y: p.y(data.peak), text: "peak live", color: colors.quiet});
   all.sort((a, b) => a.y - b.y);
   all.forEach((l, i) => { l.at = i ? Math.max(l.y, all[i - 1].at + 17) : l.y; });
   let limit = p.base - 4;
@@ -246,7 +246,7 @@ function drawPanel(r, i, canvas) {
   fill(p, colors.live, () => 0, k => s.live.least[k]);
   bound(p);
   trace(p, colors.line[i], s.reserved, 2);
-  upright(p, r.moment + .5, colors.pinned, [3, 3]);
+  upright(p, r.moment + .5, colors.kept, [3, 3]);
   upright(p, cursor + .5, colors.text, []);
   p.c.restore();
 }
@@ -268,7 +268,7 @@ function tellCursor() {
   });
   element("asked").textContent = bytes(say(data.recipes[0].series.requested));
   timeBox.setAttribute("aria-valuenow", cursor);
-  timeBox.setAttribute("aria-valuetext", "event " + count(cursor) + ": " + said.join(", ") + ", what lives as requested "
+  timeBox.setAttribute("aria-valuetext", "event " + count(cursor) + ": " + said.join(", ") + ", live as requested "
     + element("asked").textContent);
 }
 function moveCursor(event) {
@@ -325,7 +325,7 @@ inline constexpr const char* script_map = R"js(
 const rowHeight = 18, pitch = 28;
 
 /// The used cells next to a cell, before and behind it in its segment; null where there is none, or it is one of several.
-function pinning(m, i) {
+function keepers(m, i) {
   const near = step => {
     for (let k = i + step; k >= 0 && k < m.cells.length && m.cells[k].segment === m.cells[i].segment; k += step) {
       if (m.cells[k].is === "l" || m.cells[k].is === "p") return m.cells[k];
@@ -348,20 +348,20 @@ function tell(r, i) {
   }
   if (cell.is === "m") {
     return count(cell.blocks) + " small blocks in a row, " + bytes(cell.bytes) + ": " + bytes(cell.live) + " live, "
-      + bytes(cell.pinned) + " free but pinned";
+      + bytes(cell.kept) + " free, non-releasable";
   }
-  if (cell.is === "i") return "free, " + bytes(cell.bytes) + ", could go back to the device; " + place;
-  const [before, behind] = pinning(m, i);
+  if (cell.is === "i") return "free, " + bytes(cell.bytes) + ", releasable; " + place;
+  const [before, after] = keepers(m, i);
   const named = (c, side) => c ? ["id " + c.id + " " + side + " it (" + bytes(c.requested) + ", since event " + count(c.event) + (c.at ? ", by " + c.at : "") + ")"] : [];
-  const who = [...named(before, "before"), ...named(behind, "behind")];
-  return "free but pinned, " + bytes(cell.bytes) + (who.length ? ", by " + who.join(" and ") : "") + "; " + count(s.live)
-    + (s.live === 1 ? " live block holds " : " live blocks hold ") + bytes(s.pinned) + " free in this " + place;
+  const list = [...named(before, "before"), ...named(after, "after")];
+  return "free, non-releasable, " + bytes(cell.bytes) + (list.length ? ", kept by " + list.join(" and ") : "") + "; " + count(s.live)
+    + (s.live === 1 ? " live block keeps " : " live blocks keep ") + bytes(s.kept) + " free in this " + place;
 }
 
 function readMap(m) {
   let start = 0, used = 0, many = 0, segment = 0, left = m.segments[0][0];
-  m.segments = m.segments.map(([cells, size, stream, pool, range, live, pinned]) =>
-    ({cells, bytes: size, stream, pool, range, live, pinned, start: 0, end: 0}));
+  m.segments = m.segments.map(([cells, size, stream, pool, range, live, kept]) =>
+    ({cells, bytes: size, stream, pool, range, live, kept, start: 0, end: 0}));
   m.cells = [...m.kinds].map((is, i) => {
     while (left === 0) left = m.segments[++segment].cells;
     const cell = {is, segment, start, bytes: m.bytes[i]};
@@ -373,7 +373,7 @@ function readMap(m) {
       if (m.at) cell.at = m.lines[m.at[used]];
       [cell.id, cell.event, cell.requested, cell.stream] = m.used.slice(4 * used, 4 * ++used);
     }
-    if (is === "m") [cell.blocks, cell.live, cell.pinned] = m.many.slice(3 * many, 3 * ++many);
+    if (is === "m") [cell.blocks, cell.live, cell.kept] = m.many.slice(3 * many, 3 * ++many);
     return cell;
   });
   m.total = start;
@@ -383,7 +383,7 @@ function stripes(c) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 6;
   const t = tile.getContext("2d");
-  t.fillStyle = colors.pinned;
+  t.fillStyle = colors.kept;
   t.fillRect(0, 0, 6, 6);
   t.strokeStyle = colors.stripe;
   t.beginPath();
@@ -414,7 +414,7 @@ function makeMap(r, number) {
     const [c, w] = begin(canvas), pattern = stripes(c);
     const look = {l: colors.live, p: colors.pending, f: pattern, i: colors.idle};
     const seen = cell => cell.start + cell.bytes > view.from && cell.start < view.to;
-    // What is used comes last and at least a pixel wide, so that small blocks which pin are seen.
+    // What is used comes last and at least a pixel wide, so that small blocks stay visible.
     for (const last of [false, true]) {
       for (const cell of m.cells) {
         const used = cell.is !== "f" && cell.is !== "i";
@@ -425,7 +425,7 @@ function makeMap(r, number) {
             const high = Math.round(rowHeight * cell.live / cell.bytes);
             c.fillStyle = colors.live;
             c.fillRect(x, y, shown, high);
-            c.fillStyle = cell.pinned ? pattern : colors.idle;
+            c.fillStyle = cell.kept ? pattern : colors.idle;
             c.fillRect(x, y + high, shown, rowHeight - high);
           } else {
             c.fillStyle = look[cell.is];
@@ -445,7 +445,7 @@ function makeMap(r, number) {
       c.strokeStyle = color;
       c.strokeRect(clamp(x, 1, w - 5), y + 1, Math.max(3, Math.min(wide, w - x - 1) - 1), rowHeight - 2);
     });
-    if (m.cells[chosen].is === "f") for (const cell of pinning(m, chosen)) if (cell) frame(cell, colors.accent);
+    if (m.cells[chosen].is === "f") for (const cell of keepers(m, chosen)) if (cell) frame(cell, colors.accent);
     frame(m.cells[chosen], colors.text);
     element("shown" + number).textContent = view.to - view.from < m.total
       ? "Shown: " + bytes(Math.round(view.from)) + "\u2013" + bytes(Math.round(view.to)) + " of " + bytes(m.total) : "Shown: all of " + bytes(m.total);

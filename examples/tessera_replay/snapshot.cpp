@@ -35,25 +35,25 @@ struct event_counter {
   void on(const tessera::allocator_event&) const noexcept { ++*count; }
 };
 
-/// A microsecond for each operation of the trace, as most traces say no times.
+/// A clock that advances a microsecond per operation, since most traces have no times.
 struct operation_time {
   const std::size_t* operation;
   std::uint64_t operator()() const noexcept { return *operation; }
 };
 
-/// Where to look at a replay: behind which operation, and how many events led there.
-struct eviction_trigger {
+/// The operation after which to take the snapshot, and the number of events until then.
+struct capture_point {
   std::size_t operation = 0;
   std::size_t events = 0;
 };
 
 template <typename Recipe>
-eviction_trigger find_moment(const program& trace, const tessera::policies<Recipe>& chosen,
-                             std::size_t capacity, bool at_peak) {
+capture_point find_capture_point(const program& trace, const tessera::policies<Recipe>& chosen,
+                                 std::size_t capacity, bool at_peak) {
   std::size_t events = 0;
   tessera::caching_allocator<Recipe, tessera::simulated_device, event_counter> pool{
       replay::device_of(capacity), chosen, {&events}};
-  eviction_trigger found;
+  capture_point found;
   std::size_t most = 0;
   tessera::trace::replay(
       trace, pool, [](std::size_t) {},
@@ -75,7 +75,8 @@ std::optional<input_error> write(const tessera::trace::snapshot& seen, const std
   });
 }
 
-/// Says in a snapshot where each block comes from, as the recording tells: an entry's time is its operation.
+/// Adds the recording's call stacks and labels to a snapshot. The time of an entry is the index of its
+/// operation.
 void add_origins(tessera::trace::snapshot& to, const tessera::trace::recording& source) {
   if (source.origins.empty()) return;
   using action = tessera::trace::snapshot::action;
@@ -105,7 +106,7 @@ void add_origins(tessera::trace::snapshot& to, const tessera::trace::recording& 
 }
 
 template <typename Pool>
-void report(const std::string& path, Pool& pool, const eviction_trigger& when, const program& trace) {
+void report(const std::string& path, Pool& pool, const capture_point& when, const program& trace) {
   const auto counted = pool.statistics().all;
   std::printf(
       "%s: after operation %zu of %zu, %jd bytes reserved, %jd allocated in %jd blocks, %jd requested, %zu "
@@ -119,41 +120,42 @@ void report(const std::string& path, Pool& pool, const eviction_trigger& when, c
 
 }  // namespace
 
-int replay::commands::snapshot(const arguments& said) {
-  const std::string_view path = said.out;
-  if (path.empty()) return complain("snapshot: --out FILE is missing");
+int replay::commands::snapshot(const arguments& args) {
+  const std::string_view path = args.out;
+  if (path.empty()) return print_error("snapshot: --out FILE is missing");
   const bool is_pickle = path.ends_with(".pickle");
   if (!is_pickle && !path.ends_with(".json") && !path.ends_with(".csv"))
-    return complain("--out " + said.out + ": must end in .pickle, .json or .csv, which says the format");
-  if (is_same_file(said.files[0], said.out)) return complain("--out " + said.out + ": is the trace itself");
-  const bool at_peak = said.at.empty() ? is_pickle : said.at == "peak";
-  const auto read = read_only_trace(said);
-  if (const auto* const wrong = std::get_if<input_error>(&read)) return complain(wrong->text());
+    return print_error("--out " + args.out + ": must end in .pickle, .json or .csv, which says the format");
+  if (is_same_file(args.files[0], args.out))
+    return print_error("--out " + args.out + ": is the trace itself");
+  const bool at_peak = args.at.empty() ? is_pickle : args.at == "peak";
+  const auto read = read_only_trace(args);
+  if (const auto* const wrong = std::get_if<input_error>(&read)) return print_error(wrong->text());
   return with_recording(
-      said, std::get<tessera::trace::recording>(read),
+      args, std::get<tessera::trace::recording>(read),
       [&]<typename Recipe>(const program& trace, const tessera::policies<Recipe>& chosen) -> int {
-        const eviction_trigger when = find_moment<Recipe>(trace, chosen, said.capacity, at_peak);
+        const capture_point when = find_capture_point<Recipe>(trace, chosen, args.capacity, at_peak);
         std::size_t operation = 0;
         using history = tessera::history<operation_time>;
         tessera::caching_allocator<Recipe, tessera::simulated_device, history> pool{
-            device_of(said.capacity), chosen, history(when.events, {&operation})};
+            device_of(args.capacity), chosen, history(when.events, {&operation})};
         std::optional<input_error> error;
         const auto look = [&] {
           tessera::trace::snapshot seen = tessera::trace::capture(pool);
           seen.name = trace.name();
-          seen.configured.conf = said.conf;
+          seen.configured.conf = args.conf;
           add_origins(seen, trace.source());
-          error = write(seen, said.out);
-          if (!error) report(said.out, pool, when, trace);
+          error = write(seen, args.out);
+          if (!error) report(args.out, pool, when, trace);
         };
         const std::size_t failures = tessera::trace::replay(
             trace, pool, [&](std::size_t i) { operation = i; },
             [&](std::size_t i, void*) {
               if (i == when.operation) look();
             });
-        if (error) return complain(error->text());
+        if (error) return print_error(error->text());
         if (failures != 0)
-          std::fprintf(stderr, "tessera-replay: %s: %zu allocations failed\n", said.files[0].c_str(),
+          std::fprintf(stderr, "tessera-replay: %s: %zu allocations failed\n", args.files[0].c_str(),
                        failures);
         return failures != 0 ? differs : done;
       });

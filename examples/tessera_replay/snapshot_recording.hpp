@@ -24,16 +24,16 @@ namespace replay {
 using namespace tessera;
 using namespace tessera::trace;
 
-/// The memory of a device for its allocator, in bytes, as a snapshot tells: what was reserved and what was free when memory
-/// first ran out. 0 where it did not run out, or where the history is not one of these segments.
-[[nodiscard]] inline std::size_t told_capacity(const snapshot& source, std::size_t device) {
+/// The bytes of the recorded device: reserved plus free when an allocation first failed. 0 if none failed, or
+/// the history does not match the segments.
+[[nodiscard]] inline std::size_t recorded_capacity(const snapshot& source, std::size_t device) {
   using action = snapshot::action;
   const auto change = [](const snapshot::entry& e) -> std::uint64_t {
     const bool more = e.what == action::segment_alloc || e.what == action::segment_map;
     const bool less = e.what == action::segment_free || e.what == action::segment_unmap;
     return more ? e.size : less ? 0 - std::uint64_t{e.size} : 0;
   };
-  // Numbers wrap around where a file says nonsense.
+  // The numbers wrap around if a file is inconsistent.
   std::uint64_t reserved = 0;
   for (const snapshot::segment& s : source.segments_of(device)) reserved += s.size;
   const auto trace = source.trace_of(device);
@@ -47,17 +47,17 @@ using namespace tessera::trace;
   return 0;
 }
 
-/// Collects where the allocations of a snapshot come from while it becomes a recording, in the order of their ids.
+/// Collects the origins of a recording's allocations, in the order of ids.
 class origin_collector {
  public:
   explicit origin_collector(call_stacks stacks) : stacks_(std::move(stacks)), table_(stacks_) {}
 
   void add(std::uint32_t stack, std::string_view label) { made_.push_back({stack, table_.add_text(label)}); }
-  /// The user says more about an allocation: the latest label counts.
+  /// Replaces the label of an allocation.
   void say(std::uint64_t id, std::string_view label) {
     made_[static_cast<std::size_t>(id)].label = table_.add_text(label);
   }
-  /// The stack of an allocation that has none yet: some histories tell it of live blocks only.
+  /// Sets the stack of an allocation that has none: some histories have stacks of live blocks only.
   void complete(std::uint64_t id, std::uint32_t stack) {
     std::uint32_t& known = made_[static_cast<std::size_t>(id)].stack;
     if (known == 0) known = stack;
@@ -75,19 +75,19 @@ class origin_collector {
   std::vector<origin> made_;
 };
 
-/// Where an allocation of a recording comes from, "train.py:12 in forward, labelled 'weights'"; empty if unknown.
+/// The origin of an allocation, such as "train.py:12 in forward, labelled 'weights'". Empty if unknown.
 [[nodiscard]] inline std::string origin_text(const recording& source, std::uint64_t id) {
-  constexpr std::size_t most = 80;  // bytes of a label
+  constexpr std::size_t most = 80;  // bytes
   const origin from = source.origin_of(id);
-  std::string text = program_line(source.stacks, from.stack);
+  std::string text = call_site(source.stacks, from.stack);
   const std::string_view label = source.stacks.text(from.label);
   if (label.empty()) return text;
   (text += text.empty() ? "" : ", ") += "labelled '";
-  text += terminal_text(label.substr(0, most));
+  text += trace::detail::printable_text(label.substr(0, most));
   return text += label.size() > most ? "...'" : "'";
 }
 
-/// The devices of which a snapshot has a history, or where it has none, those of which it has segments, in order.
+/// The devices with a history, or without any history those with segments, in order.
 [[nodiscard]] inline std::vector<std::size_t> recorded_devices(const snapshot& source) {
   std::vector<std::size_t> found;
   for (std::size_t device = 0; device < source.traces.size(); ++device) {
@@ -101,9 +101,9 @@ class origin_collector {
   return found;
 }
 
-/// The entries, by their numbers, before which the program itself emptied the cache: where memory went back, and no request
-/// came next that took new memory, for which the allocator may have given back what was idle.
-[[nodiscard]] inline std::vector<std::size_t> emptied_before(std::span<const snapshot::entry> entries) {
+/// Finds the entries before which the program emptied the cache: segments were released, and the next entry
+/// acquires no memory. A release before an acquisition may come from the allocator itself.
+[[nodiscard]] inline std::vector<std::size_t> find_cache_empties(std::span<const snapshot::entry> entries) {
   using action = snapshot::action;
   std::vector<std::size_t> found;
   bool gave_back = false;
@@ -118,16 +118,17 @@ class origin_collector {
   return found;
 }
 
-/// The requests in a snapshot of one device as a recording: what was live at the start, then its history. A block is
-/// freed where its free completed, since the snapshot does not say which streams used it. PyTorch's own snapshots tell of a
-/// request that was refused its size as rounded.
+/// Converts the history of one device to a recording, beginning with the blocks that are live at its start.
+///
+/// A block is freed when its free completes, since snapshots do not say which streams use it. PyTorch records
+/// the size of a failed request as rounded.
 [[nodiscard]] inline read_result<recording> recording_of(const snapshot& source, std::size_t device) {
-  const auto start = active_at_start(source, device);
+  const auto start = blocks_at_start(source, device);
   if (const auto* error = std::get_if<input_error>(&start)) return *error;
 
-  recording made{source.name, {}, told_capacity(source, device)};
+  recording made{source.name, {}, recorded_capacity(source, device)};
   std::map<std::uint64_t, std::uint64_t>
-      id_at;  // of the live block at an address; not hashed: they could be chosen
+      id_at;  // of live blocks, by address; no hash map: hostile addresses could collide
   std::uint64_t next_id = 0;
   origin_collector origins(source.stacks);
   const auto allocate = [&](std::uint64_t address, std::size_t size, stream_id stream, std::uint32_t stack,
@@ -137,10 +138,10 @@ class origin_collector {
     id_at[address] = next_id;
     made.events.push_back({event::kind::allocate, next_id++, size, stream});
   };
-  for (const auto& [address, block] : std::get<std::map<std::uint64_t, early_block>>(start))
+  for (const auto& [address, block] : std::get<std::map<std::uint64_t, block_at_start>>(start))
     allocate(address, block.requested, block.stream, block.stack, {});
   const auto entries = source.trace_of(device);
-  const std::vector<std::size_t> emptied = emptied_before(entries);
+  const std::vector<std::size_t> emptied = find_cache_empties(entries);
   auto next = emptied.begin();
   for (std::size_t i = 0; i <= entries.size(); ++i) {
     if (next != emptied.end() && *next == i) made.events.push_back({event::kind::empty_cache}), ++next;
@@ -150,7 +151,7 @@ class origin_collector {
       allocate(e.address, e.size, e.stream, e.stack, e.label);
     } else if (e.what == snapshot::action::oom && e.size > 0) {
       origins.add(e.stack, e.label);
-      add_refused(made, next_id++, e.size, e.stream);
+      append_failed_request(made, next_id++, e.size, e.stream);
     } else if (e.what == snapshot::action::annotate && !e.label.empty()) {
       if (const auto found = id_at.find(e.address); found != id_at.end()) origins.say(found->second, e.label);
     } else if (e.what == snapshot::action::free_completed) {
@@ -169,7 +170,7 @@ class origin_collector {
   std::move(origins).finish(made);
   return made;
 }
-/// The same of the first of the recorded_devices.
+/// Converts the history of the first of the recorded_devices.
 [[nodiscard]] inline read_result<recording> recording_of(const snapshot& source) {
   const std::vector<std::size_t> devices = recorded_devices(source);
   return recording_of(source, devices.empty() ? 0 : devices.front());

@@ -21,7 +21,7 @@ namespace replay {
 using namespace tessera;
 using namespace tessera::trace;
 
-/// Which part of an allocator memory belongs to. Parts share no memory, and each decides for itself.
+/// The part of an allocator that owns memory. Parts share no memory and decide independently.
 struct memory_owner {
   snapshot::pool_id pool{};
   stream_id stream{};
@@ -31,26 +31,27 @@ struct memory_owner {
   [[nodiscard]] static memory_owner of(const snapshot::segment& s) noexcept {
     return {s.pool, s.stream, s.large, s.expandable};
   }
-  auto operator<=>(const memory_owner&) const = default;  // a member, as nvcc defines no == of a friend
+  auto operator<=>(const memory_owner&) const = default;  // a member, since nvcc defines no == for a friend
 };
 
-/// How one device's allocator stood when a snapshot's history begins, and what the history does not say of its entries.
+/// The state of one device's allocator when a history begins, and the owners of the memory in its entries.
 struct start_state {
-  std::vector<snapshot::segment> segments;  ///< with their blocks; of a range, what is mapped without a gap
-  std::vector<memory_owner> owners;         ///< of the memory that each entry is about; none of an oom
+  std::vector<snapshot::segment> segments;  ///< with their blocks; in a range, mapped runs
+  std::vector<memory_owner> owners;         ///< of the memory of each entry; none for an oom
 };
 
-/// Finds that state: the history keeps only the latest entries, so they are run backward from the state at the end.
+/// Finds the start state by undoing the entries, from the state at the end. A history is bounded, so older
+/// entries are lost.
 class start_finder {
  public:
   start_finder(const snapshot& source, std::size_t device) : source_(source), device_(device) {}
 
-  /// The state at the start, where plain segments were cut under `chosen`.
+  /// Finds the start state. `chosen` decided how plain segments were split.
   ///
-  /// A block that was live at the start and is freed later left only its requested size. Where the rest of a free block
-  /// was not cut off, it is larger. An allocation behind it shows its end, as that lies where a free block starts; else
-  /// what is between it and the next live block is part of it where the policy would not have kept it as a free block.
-  ///   Returns:  an error with the number of the entry that contradicts what came after it
+  /// A block that is live at the start and freed later has only its requested size. It is larger if the rest
+  /// of a free block was not split off. A later allocation after it shows its end. Otherwise the rest belongs
+  /// to it if the policy would not split it off.
+  ///   Returns:  an error with the index of the entry that contradicts later ones
   ///   Cost:     n log n in the length of the history
   template <typename Policies>
   [[nodiscard]] read_result<start_state> find(const Policies& chosen) {
@@ -68,7 +69,7 @@ class start_finder {
       if (const char* rule = undo(entries[i], i, found.owners[i]))
         return error("entry " + std::to_string(i) + ": " + rule);
     }
-    settle_sizes(entries, chosen);
+    infer_sizes(entries, chosen);
     for (const auto& [address, r] : regions_) {
       snapshot::segment s{device_,      address,           r.size, r.owner.stream, r.owner.large,
                           r.owner.pool, r.owner.expandable};
@@ -81,7 +82,7 @@ class start_finder {
 
  private:
   struct live_block {
-    std::size_t size;  // 0 where it is not known
+    std::size_t size;  // 0 if unknown
     std::size_t requested;
   };
   struct region {
@@ -94,7 +95,7 @@ class start_finder {
     return {source_.name + ": device " + std::to_string(device_), std::move(rule)};
   }
 
-  /// The region that holds all of these bytes, or the end.
+  /// The region that contains all these bytes, or the end.
   [[nodiscard]] region_at holding(std::uint64_t address, std::size_t bytes = 1) {
     const auto after = regions_.upper_bound(address);
     if (after == regions_.begin()) return regions_.end();
@@ -107,7 +108,7 @@ class start_finder {
     const auto next = regions_.lower_bound(address);
     return holding(address) != regions_.end() || (next != regions_.end() && next->first < address + bytes);
   }
-  /// Whether part of a live block lies there; of some of those it is known only how much was requested.
+  /// Whether a part of a live block lies there. Some blocks have only a requested size.
   [[nodiscard]] bool overlaps_live(std::uint64_t address, std::size_t bytes) const {
     const auto next = live_.lower_bound(address);
     if (next != live_.end() && next->first < address + bytes) return true;
@@ -115,7 +116,7 @@ class start_finder {
     const auto& [begin, b] = *std::prev(next);
     return address - begin < (b.size != 0 ? b.size : b.requested);
   }
-  /// Adds a region; those of one range join where they touch.
+  /// Adds a region, and joins it with touching ones of the same range.
   void add_region(std::uint64_t address, std::size_t size, const memory_owner& owner) {
     auto at = regions_.emplace(address, region{size, owner}).first;
     if (!owner.expandable) return;
@@ -132,7 +133,8 @@ class start_finder {
     }
   }
 
-  /// Takes one entry back and notes whose it is; the rule that it breaks, or null.
+  /// Undoes one entry, and finds its owner.
+  ///   Returns:  the error text, or null
   [[nodiscard]] const char* undo(const snapshot::entry& e, std::size_t number, memory_owner& owner) {
     using action = snapshot::action;
     const bool about_memory = e.what == action::segment_alloc || e.what == action::segment_free ||
@@ -172,12 +174,12 @@ class start_finder {
     return nullptr;
   }
 
-  /// Notes of each entry that unmaps pages whether large blocks were there, as what came before it in these pages tells,
-  /// or else what came nearby.
+  /// Finds for each entry that unmaps pages whether they held large blocks: from earlier entries in these
+  /// pages, or nearby.
   template <typename Rounding>
   void note_sizes(std::span<const snapshot::entry> entries, const Rounding& rounding) {
     using action = snapshot::action;
-    std::map<std::pair<stream_id, std::uint64_t>, bool> large;  // where streams had what, while it is mapped
+    std::map<std::pair<stream_id, std::uint64_t>, bool> large;  // by stream and address, while mapped
     unmaps_large_.assign(entries.size(), false);
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const snapshot::entry& e = entries[i];
@@ -195,14 +197,14 @@ class start_finder {
       large.erase(next, large.lower_bound({e.stream, saturating_add(e.address, e.size)}));
     }
   }
-  /// To whom memory belonged that the entry ends, which the entry does not say.
+  /// The owner of memory that an entry releases, which the entry does not record.
   [[nodiscard]] memory_owner owner_before(const snapshot::entry& e, std::size_t number) const {
     memory_owner owner{e.pool, e.stream, e.size > small_segment, false};
     if (e.what == snapshot::action::segment_free) return owner;
     owner.expandable = true;
     owner.large = unmaps_large_[number];
     if (owner.pool != snapshot::pool_id{}) return owner;
-    // A range is one pool's, and ranges lie far apart: what is left nearby at the end says whose.
+    // Each range belongs to one pool, and ranges lie far apart: the nearest remaining segment has the pool.
     std::uint64_t nearest = ~std::uint64_t{0};
     for (const snapshot::segment& s : source_.segments_of(device_)) {
       if (!s.expandable || s.stream != e.stream || s.large != owner.large) continue;
@@ -212,10 +214,10 @@ class start_finder {
     return owner;
   }
 
-  /// Finds sizes that are not known by the allocations that come to lie behind live blocks: a free block starts there.
+  /// Infers unknown sizes from allocations after live blocks: a free block starts there.
   template <typename Policies>
-  void settle_sizes(std::span<const snapshot::entry> entries, const Policies& chosen) {
-    std::map<std::uint64_t, live_block*> now;  // null where the size is known, or cannot be
+  void infer_sizes(std::span<const snapshot::entry> entries, const Policies& chosen) {
+    std::map<std::uint64_t, live_block*> now;  // null if the size is known, or cannot be inferred
     for (auto& [address, b] : live_) now.emplace_hint(now.end(), address, b.size == 0 ? &b : nullptr);
     for (const snapshot::entry& e : entries) {
       if (e.what == snapshot::action::free_completed) now.erase(e.address);
@@ -254,7 +256,7 @@ class start_finder {
     return true;
   }
 
-  // PyTorch's numbers: blocks up to 1 MiB are small, and live in segments and pages of 2 MiB.
+  // PyTorch: blocks up to 1 MiB are small; their segments and pages have 2 MiB.
   static constexpr std::size_t small_block = operator""_MiB(1);
   static constexpr std::size_t small_segment = operator""_MiB(2);
 
@@ -262,7 +264,7 @@ class start_finder {
   std::size_t device_;
   std::map<std::uint64_t, region> regions_;
   std::map<std::uint64_t, live_block> live_;
-  std::vector<bool> unmaps_large_;  // of each entry
+  std::vector<bool> unmaps_large_;  // by entry
 };
 
 }  // namespace replay

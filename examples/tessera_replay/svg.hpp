@@ -18,7 +18,7 @@ namespace replay {
 using namespace tessera;
 using namespace tessera::trace;
 
-/// `text` as it may stand in HTML and SVG, between tags and in quoted attributes; control characters become spaces.
+/// Escapes text for HTML and SVG elements and quoted attributes. Control characters become spaces.
 [[nodiscard]] inline std::string markup_text(std::string_view text) {
   std::string safe;
   for (const char c : text) {
@@ -34,8 +34,8 @@ using namespace tessera::trace;
   return safe;
 }
 
-/// A number in units of `unit` with `decimals` digits behind the point, rounded to the nearest; the same on every machine.
-///   Requires:  unit > 0, decimals <= 4; units above 2^50 are taken roughly
+/// Formats a number in units of `unit`, rounded to `decimals` digits. The same on every machine.
+///   Requires:  unit > 0, decimals <= 4; units above 2^50 are approximate
 [[nodiscard]] inline std::string decimal_text(std::size_t number, std::size_t unit, int decimals) {
   for (; unit >> 50 != 0; unit /= 2) number /= 2;
   std::size_t scale = 1;
@@ -52,28 +52,28 @@ using namespace tessera::trace;
   return text + '.' + std::string(static_cast<std::size_t>(decimals) - digits.size(), '0') + digits;
 }
 
-/// A whole number with a comma before every three digits.
+/// Formats an integer with a comma every three digits.
 [[nodiscard]] inline std::string count_text(std::size_t number) {
   std::string text = std::to_string(number);
   for (std::size_t at = text.size(); at > 3;) text.insert(at -= 3, 1, ',');
   return text;
 }
 
-/// What a picture of memory over time shows.
+/// The contents of a picture of memory over time.
 struct svg_picture {
   struct line {
     std::string name;
-    const timeline* over;  ///< of the same program as the others
+    const timeline* over;  ///< all of the same program
   };
   std::string headline;
   std::string subtitle;
-  std::string bound_name;       ///< of the lower bound
+  std::string bound_name;       ///< the label of the lower bound
   std::size_t lower_bound = 0;  ///< bytes
-  std::vector<line> lines;      ///< at least one; the first one's requested bytes are drawn as an area
+  std::vector<line> lines;      ///< at least one; the requested bytes of the first are drawn as an area
 };
 
-/// Colors of lines on a light and on a dark ground, told apart also by those who do not see red or green; then again from
-/// the first.
+/// Line colors on light and dark backgrounds, distinguishable with red-green blindness. They repeat after the
+/// last.
 inline constexpr std::array<std::pair<std::string_view, std::string_view>, 8> line_colors{
     {{"#0067a6", "#58aaf0"},
      {"#00805e", "#3cc39a"},
@@ -84,7 +84,7 @@ inline constexpr std::array<std::pair<std::string_view, std::string_view>, 8> li
      {"#6b6f76", "#a9b0b8"},
      {"#2b2f36", "#e6e9ee"}}};
 
-/// Bytes on an axis: 512 MiB, 1 GiB, 1.5 GiB.
+/// Formats bytes for an axis: 512 MiB, 1 GiB, 1.5 GiB.
 [[nodiscard]] inline std::string tick_text(std::size_t bytes) {
   if (bytes == 0) return "0";
   std::string text = format_bytes(bytes).text();
@@ -95,7 +95,8 @@ inline constexpr std::array<std::pair<std::string_view, std::string_view>, 8> li
   return text.substr(0, last == point ? point : last + 1) + text.substr(unit);
 }
 
-/// Writes a picture as SVG without scripts, legible on light and dark pages and narrow ones; the same bytes on every machine.
+/// Writes a picture as SVG without scripts, for light, dark and narrow pages. The same bytes on every
+/// machine.
 ///
 ///     using namespace tessera::trace;
 ///     timeline over;
@@ -107,15 +108,15 @@ class svg_writer {
   [[nodiscard]] static std::string write(const svg_picture& shown) { return svg_writer(shown).text(); }
 
  private:
-  // In tenths of a pixel, so that what is written does not depend on how a machine prints fractions.
+  // In tenths of a pixel, so that the output does not depend on floating-point formatting.
   static constexpr std::size_t left = 760, top = 820, bottom = 3640, full_height = 4000;
 
   explicit svg_writer(const svg_picture& shown)
       : shown_(shown), events_(std::max<std::size_t>(1, shown.lines.front().over->events())) {
-    most_ = std::max<std::size_t>(1, shown.lower_bound);
+    max_ = std::max<std::size_t>(1, shown.lower_bound);
     std::size_t letters = shown.bound_name.size();
     for (const auto& line : shown.lines) {
-      most_ = (std::max)(most_, line.over->worst().reserved);
+      max_ = (std::max)(max_, line.over->worst().reserved);
       letters = (std::max)(letters, line.name.size());
     }
     const std::size_t labels = std::max<std::size_t>(1960, 360 + 85 * letters);
@@ -130,7 +131,7 @@ class svg_writer {
   }
   [[nodiscard]] std::size_t y(std::size_t bytes) const noexcept {
     constexpr auto height = static_cast<double>(bottom - top) / 1.05;
-    const double share = static_cast<double>((std::min)(bytes, most_)) / static_cast<double>(most_);
+    const double share = static_cast<double>((std::min)(bytes, max_)) / static_cast<double>(max_);
     return bottom - static_cast<std::size_t>(height * share);
   }
 
@@ -147,8 +148,8 @@ class svg_writer {
     words("quiet", 240, 570, shown_.subtitle);
     axes();
     const timeline& first = *shown_.lines.front().over;
-    area("peaks", first, [](const timeline::bucket& b) { return b.requested.most; });
-    area("lives", first, [](const timeline::bucket& b) { return b.requested.least; });
+    area("peaks", first, [](const timeline::bucket& b) { return b.requested.max; });
+    area("lives", first, [](const timeline::bucket& b) { return b.requested.min; });
     put("<path class=\"bound\" d=\"M", tenths(left), ' ', tenths(y(shown_.lower_bound)), 'H', tenths(right_),
         "\"/>\n");
     for (std::size_t i = 0; i < shown_.lines.size(); ++i) reserved(i);
@@ -174,7 +175,7 @@ class svg_writer {
     std::string text =
         shown_.subtitle + ". " + shown_.bound_name + ": " + format_bytes(shown_.lower_bound).text();
     for (const auto& line : shown_.lines)
-      text += "; " + line.name + " reserves at most " + format_bytes(line.over->worst().reserved).text() +
+      text += "; " + line.name + ": peak reserved " + format_bytes(line.over->worst().reserved).text() +
               over_bound(line.over->worst().reserved);
     return text + '.';
   }
@@ -210,8 +211,8 @@ class svg_writer {
 
   void axes() {
     std::size_t step = 1;
-    while (most_ / step >= 5) step *= 2;
-    for (std::size_t i = 0; i <= most_ / step; ++i) {
+    while (max_ / step >= 5) step *= 2;
+    for (std::size_t i = 0; i <= max_ / step; ++i) {
       const std::size_t bytes = i * step;
       put("<path class=\"grid\" d=\"M", tenths(left), ' ', tenths(y(bytes)), 'H', tenths(right_), "\"/>\n");
       words("at-y", left - 80, y(bytes) + 45, tick_text(bytes));
@@ -223,7 +224,7 @@ class svg_writer {
       words("at-x", x(event), bottom + 220, count_text(event) + (event == 0 ? " events" : ""));
   }
 
-  /// The area under a series: each bucket is a step.
+  /// Draws the area under a series, one step per bucket.
   template <typename F>
   void area(const char* kind, const timeline& over, F height) {
     put("<path class=\"", kind, "\" d=\"M", tenths(left), ' ', tenths(bottom));
@@ -235,7 +236,7 @@ class svg_writer {
     put('V', tenths(bottom), "Z\"/>\n");
   }
 
-  /// A line that visits the least and the most of each bucket.
+  /// Draws a line through the minimum and maximum of each bucket.
   void reserved(std::size_t number) {
     const timeline& over = *shown_.lines[number].over;
     put("<path class=\"line ", color_of(number), "\" d=\"M", tenths(left), ' ', tenths(bottom));
@@ -247,7 +248,7 @@ class svg_writer {
     std::size_t drawn_to = left;
     for (std::size_t i = 0; i < over.buckets().size(); ++i) {
       const timeline::range r = over.buckets()[i].reserved;
-      const std::size_t low = y(r.least), high = y(r.most);
+      const std::size_t low = y(r.min), high = y(r.max);
       const bool flat = low == at && high == at;
       if (!flat && drawn_to != x(i * over.width())) put('H', tenths(drawn_to = x(i * over.width())));
       const bool low_first = (low > at ? low - at : at - low) < (high > at ? high - at : at - high);
@@ -257,7 +258,7 @@ class svg_writer {
     put('H', tenths(right_), "\"/>\n");
   }
 
-  /// Names lines where they end, and moves names apart that would overlap.
+  /// Labels the lines at their ends, without overlap.
   void labels() {
     struct label {
       std::size_t from, at, line;
@@ -271,7 +272,7 @@ class svg_writer {
     add(y(shown_.lower_bound), shown_.lines.size());
     for (std::size_t i = 0; i < shown_.lines.size(); ++i) {
       const auto& buckets = shown_.lines[i].over->buckets();
-      add(buckets.empty() ? bottom : y(buckets.back().reserved.most), i);
+      add(buckets.empty() ? bottom : y(buckets.back().reserved.max), i);
     }
     const std::size_t apart = std::min<std::size_t>(380, (bottom - top + 300) / all.size());
     for (std::size_t i = 0; i < all.size(); ++i)
@@ -294,7 +295,7 @@ class svg_writer {
 
   const svg_picture& shown_;
   std::size_t events_;
-  std::size_t most_ = 1;  // bytes
+  std::size_t max_ = 1;  // bytes
   std::size_t full_width_, right_;
   std::string out_;
 };

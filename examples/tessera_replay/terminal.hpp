@@ -12,8 +12,7 @@
 
 namespace replay {
 
-/// One line on a terminal that says what is being done, replaced by the next and gone at the end. It says nothing where
-/// standard error is a file.
+/// Shows one line of progress on a terminal, which the next replaces. Silent if standard error is a file.
 class progress_line {
  public:
   static void show(const std::string& text) {
@@ -33,8 +32,8 @@ class progress_line {
   }
 };
 
-/// Counts the steps of a command on a terminal: each is "[number/total] text", and the last one has the total's number.
-///   Requires:  as many calls of `next` as there are steps, unless something goes wrong
+/// Shows numbered steps of a command on a terminal, as "[number/total] text".
+///   Requires:  one call of `next` per step, unless the command fails
 class steps {
  public:
   explicit steps(std::size_t total) : total_(total) {}
@@ -43,7 +42,7 @@ class steps {
   ~steps() { progress_line::clear(); }
 
   void next(const std::string& text) {
-    std::string line(1, '[');  // g++ 12 warns of "[" + std::string
+    std::string line(1, '[');  // g++ 12 warns about "[" + std::string
     line.append(std::to_string(++done_)).append("/").append(std::to_string(total_)).append("] ");
     progress_line::show(line + text);
   }
@@ -53,15 +52,15 @@ class steps {
   std::size_t total_;
 };
 
-/// Says what is wrong with what was given, and returns the exit code for it.
-inline int complain(const std::string& text) {
+/// Prints an error, and returns the exit code for invalid input.
+inline int print_error(const std::string& text) {
   progress_line::clear();
   std::fprintf(stderr, "tessera-replay: %s\n", text.c_str());
-  return wrong_input;
+  return invalid_input;
 }
 
-/// The brackets and commas of an array that is printed element by element; whole however it ends. Prints nothing where no
-/// JSON is wanted.
+/// Prints the brackets and commas of a JSON array, also when a command ends early. Prints nothing if JSON is
+/// not wanted.
 class json_list {
  public:
   explicit json_list(bool wanted) : wanted_(wanted) {}
@@ -71,17 +70,17 @@ class json_list {
     if (wanted_) std::puts(is_empty_ ? "[]" : "]");
   }
 
-  /// Says that an element comes next.
+  /// Begins an element.
   void next() {
     if (wanted_) std::fputs(is_empty_ ? "[" : ",\n ", stdout);
     is_empty_ = false;
   }
-  /// Adds what is wrong with an input, which is named by the key.
+  /// Adds an error as an element; `key` names the input.
   void add_error(const char* key, const std::string& name, const std::string& wrong) {
     if (!wanted_) return;
     next();
-    std::printf("{\"%s\": \"%s\", \"error\": \"%s\"}", key, tessera::trace::json_text(name).c_str(),
-                tessera::trace::json_text(wrong).c_str());
+    std::printf("{\"%s\": \"%s\", \"error\": \"%s\"}", key, tessera::trace::detail::json_text(name).c_str(),
+                tessera::trace::detail::json_text(wrong).c_str());
   }
 
  private:

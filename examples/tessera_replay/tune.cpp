@@ -17,23 +17,23 @@ namespace {
 
 using namespace replay;
 
-int tune_one(const arguments& said, const tessera::trace::recording& recording) {
+int tune_one(const arguments& args, const tessera::trace::recording& recording) {
   const tessera::trace::program program(recording);
-  const double share = said.memory_fraction.value_or(1);
-  const bool has_capacity = said.has_capacity || share < 1;
-  const auto capacity = static_cast<std::size_t>(share * static_cast<double>(said.capacity));
+  const double share = args.memory_fraction.value_or(1);
+  const bool has_capacity = args.has_capacity || share < 1;
+  const auto capacity = static_cast<std::size_t>(share * static_cast<double>(args.capacity));
   if (has_capacity && capacity < program.peak_live()) {
-    complain(said.files[0] + ": " + std::to_string(program.peak_live()) +
-             " bytes live at once, so nothing completes with " + std::to_string(capacity));
+    print_error(args.files[0] + ": " + std::to_string(program.peak_live()) +
+                " bytes live at once, so nothing completes with " + std::to_string(capacity));
     return differs;
   }
 
-  tune::question asked{.capacity = capacity,
-                       .has_capacity = has_capacity,
-                       .max_ns = static_cast<double>(said.max_ns),
-                       .shipped = {},
-                       .progress = {}};
-  // Where no capacity is named, the device never becomes full.
+  tune::advice_request asked{.capacity = capacity,
+                             .has_capacity = has_capacity,
+                             .max_ns = static_cast<double>(args.max_ns),
+                             .shipped = {},
+                             .progress = {}};
+  // Without --capacity, the device never runs out of memory.
   constexpr std::size_t most = tessera::max_request / 8;
   if (!has_capacity) asked.capacity = std::max(capacity, 8 * std::min(program.peak_live(), most));
   const auto add = [&](const std::string& name) {
@@ -50,13 +50,13 @@ int tune_one(const arguments& said, const tessera::trace::recording& recording) 
   const tune::advice given = tune::advise(program, asked);
   progress_line::clear();
   const tune::report found{title, program, asked, given};
-  said.json ? tune::print_json(found) : tune::print(found);
+  args.json ? tune::print_json(found) : tune::print(found);
   return given.winner.what.completes && given.keeps_max_ns ? done : differs;
 }
 
 }  // namespace
 
-int replay::commands::tune(const arguments& said) {
+int replay::commands::tune(const arguments& args) {
   return with_each_recording(
-      said, [&](const tessera::trace::recording& recording) { return tune_one(said, recording); });
+      args, [&](const tessera::trace::recording& recording) { return tune_one(args, recording); });
 }

@@ -16,7 +16,7 @@
 
 namespace replay::tune {
 
-/// Differences that count; smaller ones are no reason to choose, or to differ from pytorch.
+/// Relative differences that matter; smaller ones do not justify a choice.
 inline constexpr double memory_counts = 0.005;
 inline constexpr double device_counts = 0.05;
 
@@ -25,45 +25,45 @@ inline constexpr double device_counts = 0.05;
   return more <= less * (1 + share);
 }
 
-/// In how many axes a composition differs from pytorch.
+/// The number of axes in which a composition differs from pytorch.
 [[nodiscard]] std::size_t deviations(const composition& c);
 
-/// Of compositions and their host times the place of the one that needs least memory, and of those, takes least of the
-/// device's time, among those that are as quick as the quickest but for a share that does not count.
+/// The index of the best among the fastest compositions: least memory, then least device time. Times within
+/// the noise count as equal.
 [[nodiscard]] std::size_t place_of_quickest(const std::vector<const candidate*>& some,
                                             const std::vector<double>& host_ns, double noise);
 
-/// Why the winner is it.
+/// The rule that selected the winner.
 enum class reason {
-  least_memory,  ///< within limits of device and host time; of about as little, it takes least of the device's time
-  least_as_shipped,  ///< a shipped recipe needs less than that beyond the limits: it takes least of the device's time for
+  least_memory,  ///< least memory within the limits of device and host time; among near equals, least device time
+  least_as_shipped,  ///< beyond the limits, a shipped recipe needs less: least device time with no more memory than it
                      ///< as little
-  least_device_time,  ///< nothing keeps the limits: of what completes, within that of host time if what is tried of it keeps that
-  quickest,  ///< nothing keeps the limit of host time that must be kept
-  nearest    ///< nothing completes: it needs least
+  least_device_time,  ///< no candidate keeps the limits: least device time, within the host limit if possible
+  quickest,           ///< no candidate keeps the mandatory host limit: least host time
+  nearest             ///< no candidate completes: least memory
 };
 
-/// Finds the winner among what was tried.
-class judge {
+/// Selects the winner among the candidates of a search.
+class winner_selector {
  public:
-  judge(const trace::program& program, std::size_t capacity, search& tried, double host_limit_ns,
-        bool must_keep_it)
+  winner_selector(const trace::program& program, std::size_t capacity, search& tried, double host_limit_ns,
+                  bool must_keep_it)
       : program_(program),
         capacity_(capacity),
         tried_(tried),
         host_limit_ns_(host_limit_ns),
         must_keep_host_limit_(must_keep_it) {}
 
-  /// Chooses; simpler is better: each policy is as in pytorch, or else as in a shipped recipe, where that costs nothing
-  /// that counts.
+  /// Selects the winner, and simplifies it: each policy becomes that of pytorch, or of a shipped recipe, if
+  /// the cost does not matter.
   [[nodiscard]] candidate winner(const std::vector<std::pair<std::string, composition>>& shipped);
-  /// Takes back what a few repetitions said of a composition's host time, as compiled.
+  /// Corrects the host time of a composition, as compiled.
   void correct(const composition& c, double host_ns);
   [[nodiscard]] reason why() const noexcept { return why_; }
-  /// The shipped recipe that needs least memory, passthrough aside: within the limit of host time that must be kept, or
-  /// else of those that complete, or else of all.
+  /// The shipped recipe that needs least memory, without passthrough: within the mandatory host limit, else
+  /// among those that complete, else among all.
   [[nodiscard]] const candidate& best_shipped() const noexcept { return shipped_; }
-  /// Whether the winner takes no more host time than it must.
+  /// Whether the winner keeps the mandatory host limit.
   [[nodiscard]] bool keeps_host_limit() const noexcept { return why_ != reason::quickest; }
 
  private:
@@ -84,69 +84,69 @@ class judge {
   bool must_keep_host_limit_;
   bool has_shipped_ = false;
   reason why_ = reason::least_memory;
-  double noise_ = 0;  // of the host times that were measured last
+  double noise_ = 0;  // of the last measurement
   std::map<std::string, double> corrected_ns_;
-  std::size_t most_memory_ = unlimited;  // that is about as little as the winner's
+  std::size_t max_memory_ = unlimited;  // the limit within which memory counts as equal
   candidate shipped_;
 };
 
-/// What is asked.
-struct question {
+/// The request to `advise`.
+struct advice_request {
   std::size_t capacity = 0;  ///< bytes of the device
   bool has_capacity = false;
-  double max_ns = 0;  ///< host nanoseconds for each operation; 0 where none were named
-  std::vector<std::pair<std::string, composition>> shipped{};  ///< the recipes that there are, pytorch first
+  double max_ns = 0;  ///< host nanoseconds per operation; 0 for no limit
+  std::vector<std::pair<std::string, composition>> shipped{};  ///< the shipped recipes, pytorch first
   std::function<void(const std::string&)> progress{};
 };
 
 /// A candidate and its host time.
-struct row {
+struct timed_candidate {
   candidate what;
-  double host_ns = 0;  ///< for each operation, chosen while the program runs
+  double host_ns = 0;  ///< per operation, with policies chosen at run time
 };
 
-/// What a policy of the winner buys: the winner with that axis as in pytorch.
+/// The winner with one axis as in pytorch, which shows what that policy gains.
 struct knob {
   std::size_t axis = 0;
-  row without;
+  timed_candidate without;
 };
 
-/// What is advised.
+/// The result of `advise`.
 struct advice {
-  row pytorch;
-  row shipped;  ///< the shipped recipe that needs least memory; within --max-ns, or where none is, beyond it
-  row winner;
+  timed_candidate pytorch;
+  timed_candidate shipped;  ///< the shipped recipe that needs least memory, within --max-ns if possible
+  timed_candidate winner;
   bool beats_pytorch = false;
   bool keeps_max_ns = true;
-  reason why = reason::least_memory;  ///< the winner is it
-  std::vector<row> front;             ///< the least memory first
-  std::vector<knob> knobs;            ///< of the axes in which the winner differs
-  std::vector<std::string> left_out;  ///< shipped recipes that ask more of the program
+  reason why = reason::least_memory;   ///< selected the winner
+  std::vector<timed_candidate> front;  ///< sorted by memory
+  std::vector<knob> knobs;             ///< one for each axis in which the winner differs
+  std::vector<std::string> left_out;   ///< shipped recipes that need changes of the program
   std::uint64_t device_limit_ns = 0;
   double host_limit_ns = 0;   ///< as compiled
-  double compiled_share = 1;  ///< of the host times, which is what they would be if compiled
-  double noise = 0;           ///< of host times, as a share
-  /// What is reserved over what lives where every size is 3 % larger, for which nothing was tuned; 0 with a capacity.
+  double compiled_share = 1;  ///< the factor from measured host times to compiled ones
+  double noise = 0;           ///< of host times, relative
+  /// Peak reserved / peak live with all sizes 3 % larger, for which nothing was tuned; 0 with a capacity.
   double winner_elsewhere = 0;
   double pytorch_elsewhere = 0;
   std::size_t tried = 0;  ///< compositions
   bool several_streams = false;
 };
 
-[[nodiscard]] advice advise(const trace::program& program, const question& asked);
+[[nodiscard]] advice advise(const trace::program& program, const advice_request& asked);
 
-/// The rows of which none is surpassed: none takes as little of each, and less of one by so much that it counts.
-[[nodiscard]] std::vector<row> front_of(std::vector<row> rows, double noise);
+/// The candidates that no other surpasses: none is as good in everything and better in something by a
+/// difference that matters.
+[[nodiscard]] std::vector<timed_candidate> front_of(std::vector<timed_candidate> rows, double noise);
 
-/// Whether a row takes less than another of something by so much that it counts, memory first, then device time, then
-/// host time, and about as much of what comes before that.
-[[nodiscard]] bool beats(const row& a, const row& b, double noise);
+/// Whether a candidate is better by a difference that matters: in memory, then device time, then host time.
+[[nodiscard]] bool beats(const timed_candidate& a, const timed_candidate& b, double noise);
 
-/// What is told about one trace.
+/// The data of a printed report.
 struct report {
   const std::string& trace;
   const trace::program& program;
-  const question& asked;
+  const advice_request& asked;
   const advice& given;
 };
 

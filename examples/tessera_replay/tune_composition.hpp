@@ -15,8 +15,8 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-/// For each axis one policy that is chosen while the program runs, so that a search need not compile what it tries. It
-/// answers as the shipped policy does that it holds; policies whose numbers are fixed are held with their numbers tunable.
+/// Policies that are chosen at run time, one type per axis, so that a search compiles no candidates. Each
+/// answers as the shipped policy that it holds; fixed numbers become tunable.
 namespace replay::tune {
 
 using namespace tessera;
@@ -66,7 +66,7 @@ struct any_rounding : rounding_choices {
 using boundary_of_pools = pool_small_and_large<tunable(std::size_t{0})>;
 using pools_choices = one_of<boundary_of_pools, pool_together>;
 struct any_pools : pools_choices {
-  static constexpr std::size_t count = 2;  // of one pool the second stays empty
+  static constexpr std::size_t count = 2;  // with one pool, the second stays empty
   any_pools() : any_pools(pool_small_and_large<1_MiB>{}) {}
   any_pools(pool_together p) : pools_choices{p} {}
   template <auto Boundary>
@@ -201,7 +201,7 @@ struct any_in_place : in_place_choices {
 };
 
 using growth_choices = one_of<any_segments, any_in_place, grow_by_stitching<>>;
-/// Growth in any way; which way is part of what is compiled, so it is asked before.
+/// Growth by any backend. The backend is chosen at compile time, so it is queried first.
 struct any_growth : growth_choices {
   any_growth() = default;
   template <typename P>
@@ -257,7 +257,7 @@ struct any_recovery : recovery_choices {
   bool operator==(const any_recovery&) const = default;
 };
 
-/// One choice for each axis.
+/// One policy for each axis.
 struct composition {
   any_rounding rounding;
   any_pools pools;
@@ -269,7 +269,7 @@ struct composition {
   any_recovery recovery;
 
   composition() = default;
-  /// Of a recipe whose equal blocks serve by address, as those of compositions do.
+  /// Converts a recipe that orders equal free blocks by address, as compositions do.
   template <typename Recipe>
     requires(tessera::detail::free_order_of<typename Recipe::split> == free_order::lowest_address)
   explicit composition(const policies<Recipe>& p)
@@ -284,7 +284,7 @@ struct composition {
   bool operator==(const composition&) const = default;
 };
 
-/// The recipe of all compositions that grow in one way, and whose blocks cross from stream to stream or do not.
+/// The recipe of all compositions with one growth backend, with or without reuse across streams.
 template <typename Growth, bool ReusesAcrossStreams>
 struct chosen_when_run final {
   struct its_streams : any_streams {
@@ -301,7 +301,7 @@ struct chosen_when_run final {
   using recovery = any_recovery;
 };
 
-/// Calls f.operator()<Recipe>(policies) with a recipe that decides as the composition does.
+/// Calls f.operator()<Recipe>(policies) with a recipe that decides like the composition.
 template <typename F>
 auto with_recipe(const composition& c, F f) {
   const auto call = [&]<typename Growth, bool ReusesAcrossStreams>(const Growth& growth) {
@@ -323,33 +323,33 @@ inline constexpr std::array axis_names = {"rounding", "pools",  "streams",  "spl
                                           "pages",    "growth", "eviction", "recovery"};
 inline constexpr std::size_t axes = axis_names.size();
 
-/// The policy of each axis, as in `tessera::round_to_multiple<512>`.
+/// The policies as C++, such as `tessera::round_to_multiple<512>`.
 [[nodiscard]] std::array<std::string, axes> policy_texts(const composition& c);
 
-/// How a composition differs from pytorch, as a recipe: `with<pytorch<>, evict_never>`, or `pytorch<>` where it does not.
+/// A composition as a variation of pytorch, such as `with<pytorch<>, evict_never>`.
 [[nodiscard]] std::string as_variation(const composition& c);
 
-/// A program's beginning with a complete recipe of that name.
+/// A complete C++ definition of the recipe, with includes.
 [[nodiscard]] std::string as_recipe(const composition& c, const std::string& name);
 
-/// `c` with one axis as in `of`; growth and streams go together where they must.
+/// Returns `c` with one axis of `of`. Growth and streams change together if they must.
 [[nodiscard]] composition with_axis_of(composition c, std::size_t axis, const composition& of);
 
-/// What is known of a program before it is tuned for.
-struct scene {
+/// Properties of a program that restrict the search.
+struct program_traits {
   std::size_t peak_live = 0;     ///< bytes
-  bool several_streams = false;  ///< whether more than one allocates or is recorded
-  bool has_capacity = false;     ///< whether the device can become full
+  bool several_streams = false;  ///< more than one stream allocates or is recorded
+  bool has_capacity = false;     ///< the device can run out of memory
 };
 
-/// A composition that decides the same with policies of pytorch where others do as they do: what does not matter without
-/// a capacity, on one stream, or in a replay, which waits for no stream.
-[[nodiscard]] composition in_plain_words(composition c, const scene& of);
+/// Replaces policies that have no effect here by those of pytorch: without a capacity, on one stream, or in a
+/// replay.
+[[nodiscard]] composition simplified(composition c, const program_traits& of);
 
-/// The compositions in whose plain words one policy is another than in those of `from`, and `from` itself.
-[[nodiscard]] std::vector<composition> neighbours(const composition& from, const scene& of);
+/// Returns `from` and the compositions that differ from it in one policy, all simplified.
+[[nodiscard]] std::vector<composition> neighbours(const composition& from, const program_traits& of);
 
-/// Whether the program must do more than with pytorch for it to be correct: record all streams, or use one alone.
-[[nodiscard]] bool asks_more_of_the_program(const composition& c, const scene& of);
+/// Whether correctness would need changes of the program: record all uses on streams, or use one stream.
+[[nodiscard]] bool needs_program_changes(const composition& c, const program_traits& of);
 
 }  // namespace replay::tune

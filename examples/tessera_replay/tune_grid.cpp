@@ -49,7 +49,7 @@ std::vector<any_split> splits_to_try() {
   return all;
 }
 
-std::vector<any_growth> growths_to_try(const any_growth& now, const scene& of) {
+std::vector<any_growth> growths_to_try(const any_growth& now, const program_traits& of) {
   std::vector<any_growth> all = {grow_exactly<>{}};
   for (std::size_t large : {2_MiB, 4_MiB, 8_MiB, 20_MiB, 32_MiB, 64_MiB, 128_MiB, 256_MiB, 512_MiB})
     all.push_back(segments_below<10_MiB>{.large = large});
@@ -86,7 +86,7 @@ std::vector<any_growth> growths_to_try(const any_growth& now, const scene& of) {
   return all;
 }
 
-std::vector<any_eviction> evictions_to_try(const scene& of) {
+std::vector<any_eviction> evictions_to_try(const program_traits& of) {
   std::vector<any_eviction> all = {any_eviction{}, evict_never{}, evict_at_free{},
                                    evict_idle_segments<>{.before_growth = true}};
   for (std::size_t kept : {1_MiB, 2_MiB, 4_MiB, 8_MiB, 16_MiB, 32_MiB, 64_MiB, 128_MiB, 256_MiB, 512_MiB})
@@ -98,12 +98,12 @@ std::vector<any_eviction> evictions_to_try(const scene& of) {
 
 }  // namespace
 
-bool asks_more_of_the_program(const composition& c, const scene& of) {
+bool needs_program_changes(const composition& c, const program_traits& of) {
   return of.several_streams &&
          (c.streams.is<reuse_ignoring_streams>() || c.streams.is<reuse_after_recorded_streams>());
 }
 
-composition in_plain_words(composition c, const scene& of) {
+composition simplified(composition c, const program_traits& of) {
   if (c.rounding.is<multiple<512>>()) c.rounding = any_rounding{};
   const auto* const pools = std::get_if<boundary_of_pools>(&c.pools.chosen);
   if (pools != nullptr && pools->boundary.get() == 0) c.pools = pool_together{};
@@ -120,14 +120,14 @@ composition in_plain_words(composition c, const scene& of) {
   return c;
 }
 
-std::vector<composition> neighbours(const composition& from, const scene& of) {
+std::vector<composition> neighbours(const composition& from, const program_traits& of) {
   std::vector<composition> all;
-  const composition c = in_plain_words(from, of);
+  const composition c = simplified(from, of);
   const auto vary = [&](auto axis, const auto& values) {
     for (const auto& value : values) {
       composition other = c;
       other.*axis = value;
-      if (!(other.*axis == c.*axis)) all.push_back(in_plain_words(other, of));
+      if (!(other.*axis == c.*axis)) all.push_back(simplified(other, of));
     }
   };
   all.push_back(c);

@@ -16,18 +16,18 @@ namespace {
 
 using list = std::vector<const candidate*>;
 
-/// Puts what has the least key first.
+/// Sorts by a key, the smallest first.
 template <typename Key>
 void order_by(list& some, Key key) {
   std::stable_sort(some.begin(), some.end(),
                    [&](const candidate* a, const candidate* b) { return key(*a) < key(*b); });
 }
-/// Those that may win and are to be kept.
+/// The eligible candidates for which keep() is true.
 template <typename Keep>
 list those_of(const std::vector<candidate>& tried, Keep keep) {
   list found;
   for (const candidate& c : tried)
-    if (c.may_win() && keep(c)) found.push_back(&c);
+    if (c.is_eligible() && keep(c)) found.push_back(&c);
   return found;
 }
 
@@ -58,10 +58,12 @@ std::size_t place_of_quickest(const std::vector<const candidate*>& some, const s
   return best;
 }
 
-void judge::correct(const composition& c, double host_ns) { corrected_ns_[as_variation(c)] = host_ns; }
+void winner_selector::correct(const composition& c, double host_ns) {
+  corrected_ns_[as_variation(c)] = host_ns;
+}
 
-/// Host times from few repetitions, or as they were corrected.
-std::vector<double> judge::compiled_ns(const list& some) {
+/// Host times from few repetitions, or their corrections.
+std::vector<double> winner_selector::compiled_ns(const list& some) {
   std::vector<composition> made;
   for (const candidate* c : some) made.push_back(c->made);
   const host_times found = measure(program_, made, capacity_, 3);
@@ -75,7 +77,7 @@ std::vector<double> judge::compiled_ns(const list& some) {
   return compiled;
 }
 
-const candidate* judge::first_in_time(const list& order, double limit_ns) {
+const candidate* winner_selector::first_in_time(const list& order, double limit_ns) {
   constexpr std::size_t at_once = 8;
   for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 16 * at_once); i += at_once) {
     const list some(order.begin() + static_cast<std::ptrdiff_t>(i),
@@ -87,7 +89,7 @@ const candidate* judge::first_in_time(const list& order, double limit_ns) {
   return nullptr;
 }
 
-void judge::find_best_shipped() {
+void winner_selector::find_best_shipped() {
   list shipped =
       those_of(tried_.tried(), [](const candidate& c) { return !c.name.empty() && c.name != "passthrough"; });
   order_by(shipped, memory_of);
@@ -98,16 +100,15 @@ void judge::find_best_shipped() {
   shipped_ = best != nullptr ? *best : tried_.pytorch();
 }
 
-const candidate* judge::least_within_limits() {
+const candidate* winner_selector::least_within_limits() {
   const std::uint64_t device_limit_ns = tried_.device_limit_ns();
   list left = those_of(tried_.tried(), [&](const candidate& c) { return c.device_ns <= device_limit_ns; });
   order_by(left, memory_of);
   for (int round = 0; round < 16 && !left.empty(); ++round) {
     const std::size_t least = left.front()->memory;
-    most_memory_ = static_cast<std::size_t>(number(least) * (1 + memory_counts));
-    if (has_shipped_ && shipped_.memory >= least) most_memory_ = std::min(most_memory_, shipped_.memory);
-    const auto end =
-        std::find_if(left.begin(), left.end(), [&](auto* c) { return c->memory > most_memory_; });
+    max_memory_ = static_cast<std::size_t>(number(least) * (1 + memory_counts));
+    if (has_shipped_ && shipped_.memory >= least) max_memory_ = std::min(max_memory_, shipped_.memory);
+    const auto end = std::find_if(left.begin(), left.end(), [&](auto* c) { return c->memory > max_memory_; });
     list near(left.begin(), end);
     order_by(near, [](const candidate& c) { return std::pair(c.device_ns, deviations(c.made)); });
     if (near.size() > 8) near.resize(8);
@@ -117,8 +118,8 @@ const candidate* judge::least_within_limits() {
   return nullptr;
 }
 
-const candidate* judge::as_little_as_shipped() {
-  most_memory_ = shipped_.memory;
+const candidate* winner_selector::as_little_as_shipped() {
+  max_memory_ = shipped_.memory;
   list enough = those_of(tried_.tried(), [&](const candidate& c) { return c.memory <= shipped_.memory; });
   order_by(enough, device_ns_of);
   double limit_ns = host_limit_ns_;
@@ -127,8 +128,9 @@ const candidate* judge::as_little_as_shipped() {
   return found != nullptr ? found : &shipped_;
 }
 
-/// Of the first, which seem quickest, and those that need least.
-candidate judge::quickest_of(list some) {
+/// Selects the fastest among the first candidates, which are the fastest by estimate, and those with least
+/// memory.
+candidate winner_selector::quickest_of(list some) {
   constexpr std::size_t count = 32;
   const auto rest = some.begin() + static_cast<std::ptrdiff_t>(std::min(count, some.size()));
   std::stable_sort(rest, some.end(), [](auto* a, auto* b) { return a->memory < b->memory; });
@@ -137,14 +139,14 @@ candidate judge::quickest_of(list some) {
   return *some[place_of_quickest(some, times, noise_)];
 }
 
-candidate judge::without_limits() {
-  most_memory_ = unlimited;
+candidate winner_selector::without_limits() {
+  max_memory_ = unlimited;
   list all = those_of(tried_.tried(), [](const candidate&) { return true; });
   if (all.empty()) {
     why_ = reason::nearest;
     const auto& tried = tried_.tried();
     return *std::min_element(tried.begin(), tried.end(), [](const candidate& a, const candidate& b) {
-      return std::pair(a.asks_more, a.memory) < std::pair(b.asks_more, b.memory);
+      return std::pair(a.needs_program_changes, a.memory) < std::pair(b.needs_program_changes, b.memory);
     });
   }
   why_ = reason::least_device_time;
@@ -157,7 +159,7 @@ candidate judge::without_limits() {
   return quickest_of(std::move(all));
 }
 
-candidate judge::choose() {
+candidate winner_selector::choose() {
   why_ = reason::least_memory;
   const candidate* found = least_within_limits();
   if (has_shipped_ && (found == nullptr || found->memory > shipped_.memory)) {
@@ -167,25 +169,25 @@ candidate judge::choose() {
   return found != nullptr ? *found : without_limits();
 }
 
-candidate judge::winner(const std::vector<std::pair<std::string, composition>>& shipped) {
+candidate winner_selector::winner(const std::vector<std::pair<std::string, composition>>& shipped) {
   find_best_shipped();
   candidate best = choose();
-  // What was found while searching may be a little more, to the end.
-  for (int round = 0; round < 8 && !best.is_exact; ++round) (void)tried_.look_at(best.made), best = choose();
-  if (why_ == reason::nearest || why_ == reason::quickest) return tried_.look_at(best.made);
+  // Memory found while searching may be slightly too large; evaluate it exactly.
+  for (int round = 0; round < 8 && !best.is_exact; ++round) (void)tried_.evaluate(best.made), best = choose();
+  if (why_ == reason::nearest || why_ == reason::quickest) return tried_.evaluate(best.made);
 
   candidate now = best;
-  // Where the winner is beyond a limit, what is simpler may be, too.
+  // If the winner exceeds a limit, simpler ones may, too.
   const bool keeps_both = why_ == reason::least_memory || must_keep_host_limit_;
   const double limit_ns = std::max(host_limit_ns_, keeps_both ? 0 : 1.1 * compiled_ns({&best})[0]);
-  const std::uint64_t most_device_ns =
+  const std::uint64_t max_device_ns =
       why_ == reason::least_memory ? tried_.device_limit_ns() : ~std::uint64_t{0};
   const auto try_with = [&](std::size_t axis, const composition& as_in) {
     const composition simpler = with_axis_of(now.made, axis, as_in);
     if (simpler == now.made) return;
-    const candidate found = tried_.look_at(simpler);
+    const candidate found = tried_.evaluate(simpler);
     const bool is_cheap = is_within(number(found.device_ns), number(best.device_ns), device_counts);
-    if (found.may_win() && found.memory <= most_memory_ && is_cheap && found.device_ns <= most_device_ns &&
+    if (found.is_eligible() && found.memory <= max_memory_ && is_cheap && found.device_ns <= max_device_ns &&
         first_in_time({&found}, limit_ns) != nullptr)
       now = found;
   };

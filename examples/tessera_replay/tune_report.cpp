@@ -17,59 +17,63 @@ double mib(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
 double ms(std::uint64_t ns) { return static_cast<double>(ns) / 1e6; }
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 1; }
 
-std::string formed(const char* form, double value) {
+std::string formatted(const char* format, double value) {
   char text[64];
-  std::snprintf(text, sizeof text, form, value);
+  std::snprintf(text, sizeof text, format, value);
   return text;
 }
 
-std::string name_of(const row& r) { return r.what.name.empty() ? as_variation(r.what.made) : r.what.name; }
-
-/// A difference and what share of the whole it is.
-std::string change(const char* form, double before, double after) {
-  const double share = before > 0 ? 100 * (after - before) / before : 0;
-  return formed(form, after - before) + formed(std::fabs(share) < 1000 ? ", %+.1f %%" : ", %+.0f %%", share);
+std::string name_of(const timed_candidate& r) {
+  return r.what.name.empty() ? as_variation(r.what.made) : r.what.name;
 }
 
-void print_row(const report& r, const row& shown, const char* mark) {
+/// A difference, absolute and in percent.
+std::string change(const char* format, double before, double after) {
+  const double share = before > 0 ? 100 * (after - before) / before : 0;
+  return formatted(format, after - before) +
+         formatted(std::fabs(share) < 1000 ? ", %+.1f %%" : ", %+.0f %%", share);
+}
+
+void print_row(const report& r, const timed_candidate& shown, const char* mark) {
   const candidate& c = shown.what;
   const double over = ratio(static_cast<double>(c.memory), static_cast<double>(r.program.peak_live()));
   if (!c.completes) {
-    std::printf("%s %10.1f %9.3f %36s  %s\n", mark, mib(c.memory), over, "does not complete",
+    std::printf("%s %18.1f %11.3f %42s  %s\n", mark, mib(c.memory), over, "does not complete",
                 name_of(shown).c_str());
     return;
   }
-  std::printf("%s %10.1f %9.3f %10.2f %8ju %7.1f %6.2f  %s\n", mark, mib(c.memory), over, ms(c.device_ns),
+  std::printf("%s %18.1f %11.3f %10.2f %12ju %9.1f %8.2f  %s\n", mark, mib(c.memory), over, ms(c.device_ns),
               static_cast<std::uintmax_t>(c.calls), shown.host_ns * r.given.compiled_share,
               ratio(shown.host_ns, r.given.pytorch.host_ns), name_of(shown).c_str());
 }
 
 void print_front(const report& r) {
-  const char* const memory = r.asked.has_capacity ? "needs MiB" : "peak MiB";
-  std::printf("  %10s %9s %10s %8s %7s %6s\n", memory, "over live", "device ms", "calls", "host ns", "x");
-  for (const row& shown : r.given.front) {
+  const char* const memory = r.asked.has_capacity ? "min capacity, MiB" : "peak reserved, MiB";
+  std::printf("  %18s %11s %10s %12s %9s %8s\n", memory, "/ peak live", "device, ms", "device calls",
+              "host, ns", "relative");
+  for (const timed_candidate& shown : r.given.front) {
     const bool wins = shown.what.made == r.given.winner.what.made;
     print_row(r, shown, wins ? "*" : " ");
   }
   const candidate& shipped = r.given.shipped.what;
-  const bool is_slow = shipped.may_win() && r.asked.max_ns > 0 &&
+  const bool is_slow = shipped.is_eligible() && r.asked.max_ns > 0 &&
                        r.given.shipped.host_ns * r.given.compiled_share > r.asked.max_ns;
-  std::printf("  and beside it pytorch, and of what ships and caches, %s:\n",
-              !shipped.completes ? "none of which completes, what comes nearest"
-              : is_slow          ? "what needs least, which is above --max-ns"
-                                 : "what needs least");
+  std::printf("  for comparison, pytorch and the shipped recipe that needs least memory%s:\n",
+              !shipped.completes ? " (no shipped recipe completes)"
+              : is_slow          ? " (above --max-ns)"
+                                 : "");
   print_row(r, r.given.pytorch, " ");
   if (!(shipped.made == r.given.pytorch.what.made)) print_row(r, r.given.shipped, " ");
 }
 
 void print_knobs(const report& r) {
-  const row& w = r.given.winner;
+  const timed_candidate& w = r.given.winner;
   const double share = r.given.compiled_share;
-  std::puts("What each policy of it buys: how it is without, that axis being as in pytorch");
-  std::printf("  %-9s %-22s %-22s %-20s %s\n", "", r.asked.has_capacity ? "needs" : "reserves", "device time",
-              "host time", "policy");
+  std::puts("What each policy gains: the change if that axis is as in pytorch");
+  std::printf("  %-9s %-22s %-22s %-20s %s\n", "", r.asked.has_capacity ? "min capacity" : "peak reserved",
+              "device time", "host time", "policy");
   for (const knob& k : r.given.knobs) {
-    const row& o = k.without;
+    const timed_candidate& o = k.without;
     std::string device = "does not complete", host;
     if (o.what.completes) {
       device = change("%+.2f ms", ms(w.what.device_ns), ms(o.what.device_ns));
@@ -81,73 +85,76 @@ void print_knobs(const report& r) {
   }
 }
 
-/// What a device must have for a composition, beside giving and taking segments.
+/// What a composition needs from the provider beyond acquire and release.
 std::string needs_of(const composition& c) {
   std::string needs;
   const auto add = [&](const char* what) { needs += (needs.empty() ? "" : ", ") + std::string(what); };
   if (c.growth.way() != growth_way::segments) add("virtual memory (virtual_memory_provider)");
-  if (!(c.pages == any_pages{})) add("kinds of pages (paged_provider)");
-  if (c.streams.is<reuse_across_streams<>>())
-    add("an order of streams (ordering_provider), as it makes streams wait for each other");
+  if (!(c.pages == any_pages{})) add("page sizes (paged_provider)");
+  if (c.streams.is<reuse_across_streams<>>()) add("stream ordering (ordering_provider)");
   return needs;
 }
 
 std::string verdict(const report& r) {
-  const row& w = r.given.winner;
-  const row& p = r.given.pytorch;
-  if (!w.what.completes) return "Nothing that was tried completes with that capacity. What comes nearest:";
-  if (!r.given.keeps_max_ns) return "Nothing that was tried keeps --max-ns. The quickest:";
-  if (!r.given.beats_pytorch) return "Nothing that was tried beats pytorch by more than the noise: keep it.";
+  const timed_candidate& w = r.given.winner;
+  const timed_candidate& p = r.given.pytorch;
+  if (!w.what.completes) return "No candidate completes with this capacity. The nearest:";
+  if (!r.given.keeps_max_ns) return "No candidate keeps --max-ns. The fastest:";
+  if (!r.given.beats_pytorch) return "No candidate beats pytorch by more than the noise: keep pytorch.";
   std::string text = r.asked.has_capacity ? "It needs " : "It reserves ";
-  if (!p.what.completes) text = "pytorch does not complete with that capacity; this does. It needs ";
-  const auto against = [&](const char* form, double here, double there) {
-    text += formed(form, here) + (p.what.completes ? " (" + change("%+.1f", there, here) + ")" : "");
+  if (!p.what.completes) text = "pytorch does not complete with this capacity; this recipe does. It needs ";
+  const auto against = [&](const char* format, double value, double baseline) {
+    text +=
+        formatted(format, value) + (p.what.completes ? " (" + change("%+.1f", baseline, value) + ")" : "");
   };
   against("%.1f MiB", mib(w.what.memory), mib(p.what.memory));
   text += " and takes ";
   against("%.2f ms", ms(w.what.device_ns), ms(p.what.device_ns));
-  text += " of the device's time and ";
+  text += " of device time and ";
   against("%.1f ns", w.host_ns * r.given.compiled_share, p.host_ns * r.given.compiled_share);
-  return text + (p.what.completes ? " of host time; in brackets, against pytorch." : " of host time.");
+  return text +
+         (p.what.completes ? " of host time (in parentheses: compared with pytorch)." : " of host time.");
 }
 
-/// By which rule the winner is it, where the verdict does not tell; nothing that its row contradicts.
+/// The rule that selected the winner; empty if the verdict says it.
 std::string rule(const report& r) {
   const advice& given = r.given;
   const candidate& w = given.winner.what;
-  if (!w.may_win() || !given.beats_pytorch || given.why == reason::quickest) return {};
+  if (!w.is_eligible() || !given.beats_pytorch || given.why == reason::quickest) return {};
   const std::string needs = r.asked.has_capacity ? "needs" : "reserves";
+  const std::string verb = r.asked.has_capacity ? "need" : "reserve";
   const bool is_twice =
       given.pytorch.what.completes && given.device_limit_ns == 2 * given.pytorch.what.device_ns;
-  const std::string device_limit = formed("%.2f ms of the device's time (", ms(given.device_limit_ns)) +
-                                   (is_twice ? "twice pytorch's)" : "1/200 of asking for each block)");
-  const std::string host_limit = formed("%.1f ns of host time", given.host_limit_ns);
+  const std::string device_limit = formatted("%.2f ms of device time (", ms(given.device_limit_ns)) +
+                                   (is_twice ? "twice pytorch's)" : "1/200 of a device call per block)");
+  const std::string host_limit = formatted("%.1f ns of host time", given.host_limit_ns);
   const bool keeps_host = given.winner.host_ns * given.compiled_share <= given.host_limit_ns;
-  const std::string but = w.device_ns <= given.device_limit_ns
-                              ? "."
-                              : ";\n  nothing does within " + device_limit + " and " + host_limit + ".";
+  const std::string exception =
+      w.device_ns <= given.device_limit_ns
+          ? "."
+          : ";\n  no candidate does within " + device_limit + " and " + host_limit + ".";
   if (given.why == reason::least_memory)
-    return "Advised is what " + needs + " least within " + device_limit +
-           (keeps_host ? " and " + host_limit : "") + ";\n  of what " + needs +
-           " at most 0.5 % more, what takes least of the device's time.";
+    return "Selected: the candidate that " + needs + " least memory within " + device_limit +
+           (keeps_host ? " and " + host_limit : "") +
+           ";\n  among those within 0.5 % of it, the one with the least device time.";
   if (given.why == reason::least_as_shipped)
-    return "Advised is what takes least of the device's time of what " + needs + " no more than " +
-           name_of(given.shipped) + ", which ships" + but;
-  return "Advised is what takes least of the device's time of what completes" +
-         (keeps_host ? " within " + host_limit : "") + but;
+    return "Selected: the least device time among candidates that " + verb +
+           " no more memory than the shipped " + name_of(given.shipped) + exception;
+  return "Selected: the least device time among candidates that complete" +
+         (keeps_host ? " within " + host_limit : "") + exception;
 }
 
 void print_recipe(const report& r) {
   const composition& made = r.given.winner.what.made;
   const std::string needs = needs_of(made);
-  if (!needs.empty()) std::printf("// The device must have %s.\n", needs.c_str());
+  if (!needs.empty()) std::printf("// The provider must support %s.\n", needs.c_str());
   std::fputs(as_recipe(made, "tuned").c_str(), stdout);
 }
 
-void print_json_row(const report& r, const row& shown) {
+void print_json_row(const report& r, const timed_candidate& shown) {
   std::printf("{\"composition\": \"%s\", \"shipped_as\": \"%s\", \"%s\": ",
               json_text(as_variation(shown.what.made)).c_str(), shown.what.name.c_str(),
-              r.asked.has_capacity ? "least_capacity" : "peak_reserved");
+              r.asked.has_capacity ? "min_capacity" : "peak_reserved");
   shown.what.memory == unlimited ? std::printf("null") : std::printf("%zu", shown.what.memory);
   std::printf(
       ", \"device_ns\": %ju, \"device_calls\": %ju, \"host_ns_per_operation\": %.1f, \"completes\": %s}",
@@ -162,28 +169,29 @@ void print(const report& r) {
   std::printf("%s: %zu operations, peak live %.1f MiB, %s; %zu compositions tried\n\n", r.trace.c_str(),
               r.program.events().size(), mib(r.program.peak_live()),
               given.several_streams ? "several streams" : "one stream", given.tried);
-  std::puts("The front: whoever wants less of one takes more of another (* is what is advised)");
+  std::puts("Pareto front of memory, device time and host time (* is the selected recipe):");
   print_front(r);
   std::printf(
-      "  Host time is for each operation, as measured with policies chosen when run, times %.2f, which is "
-      "what\n"
-      "  compiling makes of pytorch's; x is how many times pytorch's. Half of pytorch's repetitions lie "
-      "within %.1f %%.\n",
+      "  Host time is per operation: measured with policies chosen at run time, times %.2f, the factor that\n"
+      "  compiling gives for pytorch. \"relative\" compares with pytorch. Half of pytorch's repetitions lie "
+      "within "
+      "%.1f %%.\n",
       given.compiled_share, 100 * given.noise);
   if (!given.left_out.empty()) {
     std::printf(
-        "  Left out, as they want every use on a stream recorded, and this program has several streams:");
+        "  Left out: they need every use on a stream recorded, and this program uses several streams:");
     for (const std::string& name : given.left_out) std::printf(" %s", name.c_str());
     std::puts("");
   }
   std::printf("\n%s\n", verdict(r).c_str());
   if (const std::string why = rule(r); !why.empty()) std::printf("  %s\n", why.c_str());
   if (given.winner_elsewhere > 0)
-    std::printf(
-        "  With every size 3 %% larger, for which nothing was tuned, it reserves %.3f times what lives, and "
-        "pytorch %.3f.\n",
-        given.winner_elsewhere, given.pytorch_elsewhere);
-  if (!given.knobs.empty()) std::puts(""), print_knobs(r);
+    std::printf("  With all sizes 3 %% larger, peak reserved / peak live is %.3f, and %.3f with pytorch.\n",
+                given.winner_elsewhere, given.pytorch_elsewhere);
+  if (!given.knobs.empty()) {
+    std::puts("");
+    print_knobs(r);
+  }
   std::puts("");
   print_recipe(r);
 }
@@ -208,7 +216,7 @@ void print_json(const report& r) {
   print_json_row(r, given.winner);
   std::printf(",\n \"recipe\": \"%s\",\n \"front\": [",
               json_text(as_recipe(given.winner.what.made, "tuned")).c_str());
-  for (const row& shown : given.front) {
+  for (const timed_candidate& shown : given.front) {
     std::printf("%s\n  ", &shown == given.front.data() ? "" : ",");
     print_json_row(r, shown);
   }

@@ -21,7 +21,7 @@
 namespace replay::tune {
 namespace {
 
-/// Nanoseconds for which this thread has had a processor.
+/// The processor time of this thread, in nanoseconds.
 double processor_ns() {
   std::timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -32,7 +32,7 @@ std::size_t operations(const trace::program& program) {
   return std::max<std::size_t>(1, program.events().size());
 }
 
-/// Ends a replay early.
+/// Thrown to end a replay early.
 struct given_up {};
 
 template <typename Recipe>
@@ -67,7 +67,7 @@ outcome run(const trace::program& program, const policies<Recipe>& chosen, std::
   return found;
 }
 
-/// Processor time of one operation in nanoseconds, over as many replays as make it measurable.
+/// Processor time per operation in nanoseconds, over enough replays to be measurable.
 template <typename Recipe>
 double host_ns(const trace::program& program, const policies<Recipe>& chosen, std::size_t capacity) {
   const std::size_t replays = std::min<std::size_t>(1000, 20'000 / operations(program) + 1);
@@ -101,11 +101,11 @@ outcome replay_once(const trace::program& program, const composition& c, std::si
   });
 }
 
-std::size_t least_capacity(const trace::program& program, const composition& c) {
+std::size_t min_capacity(const trace::program& program, const composition& c) {
   const auto completes = [&](std::size_t capacity) {
     return !replay_once(program, c, capacity, {.failures = true}).given_up;
   };
-  return replay::least_capacity(std::max<std::size_t>(1, program.peak_live()), 2 * max_request, completes)
+  return replay::min_capacity(std::max<std::size_t>(1, program.peak_live()), 2 * max_request, completes)
       .value_or(unlimited);
 }
 
@@ -116,7 +116,7 @@ std::size_t least_capacity_up_to(const trace::program& program, const compositio
     return !replay_once(program, c, capacity, until).given_up;
   };
   if (!completes(most)) return unlimited;
-  return bisected(std::min(most, program.peak_live()) - 1, most, step, completes);
+  return bisect(std::min(most, program.peak_live()) - 1, most, step, completes);
 }
 
 host_times measure(const trace::program& program, const std::vector<composition>& some, std::size_t capacity,
@@ -130,7 +130,7 @@ host_times measure(const trace::program& program, const std::vector<composition>
     for (std::size_t i = 0; i < some.size(); ++i) each[i].push_back(host_ns(program, some[i], capacity));
     yardstick.push_back(host_ns(program, composition{}, capacity));
   }
-  // What disturbs makes slower, so the lower quartile is nearer to the truth than the median.
+  // Disturbances only slow down, so the lower quartile is closer to the truth than the median.
   host_times found{.pytorch = quantile(yardstick, 25), .pytorch_compiled = quantile(compiled, 25)};
   found.noise = (quantile(yardstick, 75) - found.pytorch) / found.pytorch;
   for (const auto& times : each) found.each.push_back(quantile(times, 25));
@@ -177,13 +177,13 @@ search::search(const trace::program& program, search_options chosen,
 }
 
 candidate search::tried_out(const composition& c, bool to_the_end) const {
-  const scene& known = chosen_.known;
+  const program_traits& known = chosen_.known;
   limits until{.failures = known.has_capacity};
   const std::size_t most = to_the_end ? unlimited : std::min(pytorch().memory, max_request) / 4 * 5;
   if (!to_the_end) {
     if (!known.has_capacity) until.reserved = most;
     until.device_ns = 2 * device_reach_ns_;
-    until.processor_ns = 2 * chosen_.most_host * pytorch_ns_;
+    until.processor_ns = 2 * chosen_.max_host * pytorch_ns_;
   }
   const outcome found = replay_once(program_, c, chosen_.capacity, until);
   candidate result{.made = c,
@@ -193,10 +193,10 @@ candidate search::tried_out(const composition& c, bool to_the_end) const {
                    .host_share = found.processor_ns / pytorch_ns_,
                    .completes = !found.given_up && found.failures == 0,
                    .is_exact = to_the_end,
-                   .asks_more = asks_more_of_the_program(c, known)};
+                   .needs_program_changes = needs_program_changes(c, known)};
   if (!known.has_capacity) return result;
   if (to_the_end) {
-    result.memory = least_capacity(program_, c);
+    result.memory = min_capacity(program_, c);
   } else if (result.completes || memory_reach_ > 0 || !any_is_cheap_) {
     const std::size_t enough = any_is_cheap_ && !result.completes ? std::min(most, memory_reach_) : most;
     result.memory = least_capacity_up_to(program_, c, enough, program_.peak_live() / 500 + 1, until);
@@ -221,7 +221,7 @@ void search::try_all(const std::vector<composition>& some) {
   tried_.insert(tried_.end(), found.begin(), found.end());
 }
 
-/// Lets pytorch run on all cores, as what is tried does then, for its time.
+/// Measures pytorch on all cores at once, as candidates run.
 void search::note_host_time() {
   std::vector<double> times(number_of_cores());
   on_all_cores(times.size(), [&](std::size_t i) {
@@ -231,7 +231,7 @@ void search::note_host_time() {
   pytorch_ns_ = std::max(1.0, times[times.size() / 2]);
 }
 
-candidate search::look_at(const composition& c) {
+candidate search::evaluate(const composition& c) {
   const auto [at, is_new] = place_.try_emplace(key_of(c), tried_.size());
   if (is_new) tried_.emplace_back();
   candidate& place = tried_[at->second];
@@ -242,7 +242,7 @@ candidate search::look_at(const composition& c) {
 const candidate* search::best_shipped() const noexcept {
   const candidate* best = nullptr;
   for (const candidate& c : tried_) {
-    if (c.name.empty() || c.name == "passthrough" || c.asks_more) continue;
+    if (c.name.empty() || c.name == "passthrough" || c.needs_program_changes) continue;
     if (best == nullptr || std::pair(!c.completes, c.memory) < std::pair(!best->completes, best->memory))
       best = &c;
   }
@@ -260,21 +260,21 @@ std::uint64_t search::device_limit_ns() const noexcept {
 }
 
 bool search::is_cheap(const candidate& c) const noexcept {
-  return !c.asks_more && (c.completes || c.memory <= memory_reach_) && c.device_ns <= device_reach_ns_ &&
-         c.host_share <= chosen_.most_host;
+  return !c.needs_program_changes && (c.completes || c.memory <= memory_reach_) &&
+         c.device_ns <= device_reach_ns_ && c.host_share <= chosen_.max_host;
 }
 
-/// The places of what seems best, and was not left yet: of all, and of what needs no virtual memory, those that take
-/// least of the device's time with so much memory, and those that need about as little memory as any.
-std::vector<std::size_t> search::worth_leaving() const {
+/// The best candidates not yet expanded, overall and without virtual memory: those with the least device time
+/// for their memory, and those with about the least memory.
+std::vector<std::size_t> search::worth_expanding() const {
   using costs = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;
   const auto costs_of = [](const candidate& c) { return costs(c.memory, c.device_ns, c.calls); };
-  std::set<costs> left;  // what decides the same need not be left again
+  std::set<costs> left;  // equal decisions need only one expansion
   for (const candidate& c : tried_)
-    if (c.was_left) left.insert(costs_of(c));
+    if (c.was_expanded) left.insert(costs_of(c));
   const auto may_be_left = [&](const candidate& c) {
-    if (any_is_cheap_) return is_cheap(c) || (!any_completes_cheaply_ && c.may_win() && !c.name.empty());
-    return !c.asks_more && c.memory != unlimited;
+    if (any_is_cheap_) return is_cheap(c) || (!any_completes_cheaply_ && c.is_eligible() && !c.name.empty());
+    return !c.needs_program_changes && c.memory != unlimited;
   };
 
   std::vector<std::size_t> chosen;
@@ -295,7 +295,7 @@ std::vector<std::size_t> search::worth_leaving() const {
       if ((c.device_ns < least || is_near) && seen.insert(costs_of(c)).second) front.push_back(i);
       least = std::min(least, c.device_ns);
     }
-    // The first, and others in growing distance.
+    // The first, then others at growing distances.
     for (std::size_t i = 0; i < std::min(count, front.size()); ++i) {
       const std::size_t last = count - 1;
       chosen.push_back(front[front.size() <= count ? i : i * i * (front.size() - 1) / (last * last)]);
@@ -318,21 +318,21 @@ void search::run() {
       return std::any_of(tried_.begin(), tried_.end(),
                          [&](const candidate& c) { return (c.completes || !completing) && is_cheap(c); });
     };
-    // Where nothing completes in reach, what takes half as long as asking for each block is better, too.
+    // If nothing completes in reach, half the device time of one device call per block is better, too.
     if (memory_reach_ > 0 && !any_is_cheap(true))
       device_reach_ns_ = std::max(device_reach_ns_, asking_ns() / 2);
     any_completes_cheaply_ = any_is_cheap(true);
     any_is_cheap_ = any_is_cheap(false);
-    const std::vector<std::size_t> places = worth_leaving();
+    const std::vector<std::size_t> places = worth_expanding();
     if (places.empty()) return;
     std::vector<composition> around;
     for (std::size_t i : places) {
-      tried_[i].was_left = true;
+      tried_[i].was_expanded = true;
       for (const composition& c : neighbours(tried_[i].made, chosen_.known)) around.push_back(c);
     }
     try_all(around);
     const auto less = [](const candidate& a, const candidate& b) {
-      return std::pair(!a.may_win(), a.memory) < std::pair(!b.may_win(), b.memory);
+      return std::pair(!a.is_eligible(), a.memory) < std::pair(!b.is_eligible(), b.memory);
     };
     if (chosen_.progress)
       chosen_.progress(tried_.size(), std::min_element(tried_.begin(), tried_.end(), less)->memory);

@@ -11,7 +11,7 @@
 namespace replay::tune {
 namespace {
 
-// Arguments of templates, typed as the policies take them.
+// Template arguments, with the types of the policies' parameters.
 std::string text(std::size_t n) {
   if (n == unlimited) return "tessera::unlimited";
   for (const auto& [unit, name] : {std::pair{1_GiB, "_GiB"}, {1_MiB, "_MiB"}, {1_KiB, "_KiB"}})
@@ -40,7 +40,7 @@ std::string text(const divisions& d) {
   return "tessera::divisions{{" + slots + "}}";
 }
 
-/// An argument of a template, and whether it is what the template has by default.
+/// A template argument, and whether it is the default.
 struct argument {
   std::string words;
   bool is_default = false;
@@ -51,7 +51,7 @@ argument set(const T& value, const T& otherwise) {
 }
 argument plain(std::size_t n) { return {n % 1_KiB == 0 && n != 0 ? text(n) : std::to_string(n)}; }
 
-/// `tessera::name<arguments>`; those at the end that are defaults are left out.
+/// Formats `tessera::name<arguments>` without trailing defaults.
 std::string named(const std::string& name, std::initializer_list<argument> arguments) {
   const argument* end = arguments.end();
   while (end != arguments.begin() && (end - 1)->is_default) --end;

@@ -55,18 +55,18 @@ void print_json(const std::string& file, const verification& v) {
       v.peak_recorded, v.peak_here, v.rules);
 }
 
-/// A snapshot in a file; or what is wrong with it.
+/// Reads a snapshot file.
 replay::read_result<tessera::trace::snapshot> read(const std::string& file) {
   const auto bytes = tessera::trace::read_file(file, [&](std::string_view beginning) {
     if (replay::is_pickle(beginning)) return std::optional<input_error>();
-    auto packed = replay::no_packed_file(beginning, file);
+    auto packed = replay::check_not_compressed(beginning, file);
     return packed ? packed : input_error{file, "is no pickle; verify takes snapshots of PyTorch"};
   });
   if (const auto* error = std::get_if<input_error>(&bytes)) return *error;
   return replay::read_snapshot(std::get<std::string>(bytes), file);
 }
 
-/// The devices of which a snapshot tells anything.
+/// The devices with segments or a history.
 std::vector<std::size_t> devices_of(const tessera::trace::snapshot& source) {
   std::set<std::size_t> devices;
   for (const auto& segment : source.segments) devices.insert(static_cast<std::size_t>(segment.device));
@@ -78,12 +78,12 @@ std::vector<std::size_t> devices_of(const tessera::trace::snapshot& source) {
 
 }  // namespace
 
-int replay::commands::verify(const arguments& said) {
-  json_list list(said.json);
+int replay::commands::verify(const arguments& args) {
+  json_list list(args.json);
   int code = done;
-  for (const std::string& file : said.files) {
+  for (const std::string& file : args.files) {
     const auto refuse = [&](const std::string& wrong) {
-      code = complain(wrong);
+      code = print_error(wrong);
       list.add_error("snapshot", title_of(file), wrong);
     };
     const auto snapshot = read(file);
@@ -93,7 +93,7 @@ int replay::commands::verify(const arguments& said) {
     }
     const auto& source = std::get<tessera::trace::snapshot>(snapshot);
     const std::vector<std::size_t> there = devices_of(source);
-    const auto devices = chosen_devices(file, there, said.device);
+    const auto devices = chosen_devices(file, there, args.device);
     if (const auto* error = std::get_if<input_error>(&devices)) {
       refuse(error->text());
       continue;
@@ -108,7 +108,7 @@ int replay::commands::verify(const arguments& said) {
       const auto& result = std::get<verification>(outcome);
       if (!result.agrees()) code = std::max<int>(code, differs);
       list.next();
-      said.json ? print_json(title_of(file), result) : print(file, result);
+      args.json ? print_json(title_of(file), result) : print(file, result);
     }
   }
   return code;

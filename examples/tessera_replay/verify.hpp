@@ -30,37 +30,37 @@ namespace replay {
 using namespace tessera;
 using namespace tessera::trace;
 
-/// How a recipe of PyTorch and a recorded device compare; sizes in bytes.
+/// The comparison of a PyTorch recipe with a recorded device; sizes in bytes.
 struct verification {
   std::size_t device = 0;
   const char* rules =
-      "2.6";  ///< the release of PyTorch whose rules come closest: of which pytorch or pytorch_2_14 is
+      "2.6";  ///< the PyTorch release whose rules match best: 2.6 is pytorch, 2.14 is pytorch_2_14
   std::size_t allocations = 0;
   std::size_t same_address = 0;
-  std::size_t first_other_address = 0;  ///< the number of the first allocation at another address, from 0
-  std::size_t segments = 0;             ///< that the recorded device gave
-  std::size_t maps = 0;                 ///< how often it mapped pages
-  std::string first_other_segment;      ///< what was asked there and here; empty where all are equal
-  std::size_t peak_recorded = 0;        ///< reserved at most
+  std::size_t first_other_address = 0;  ///< the first allocation at another address, from 0
+  std::size_t segments = 0;             ///< acquired by the recorded device
+  std::size_t maps = 0;                 ///< map calls of the recorded device
+  std::string first_other_segment;      ///< the first difference in acquired memory; empty if there is none
+  std::size_t peak_recorded = 0;        ///< peak reserved of the recorded device
   std::size_t peak_here = 0;
-  std::size_t cached_at_start = 0;  ///< reserved, and in no block that was live
-  std::size_t cached_at_end = 0;    ///< the same here, at the end
-  recorded_device::counts calls{};  ///< of the device, here
-  /// What ranges of addresses have at most, if that is why a block was served elsewhere first; 0 if it is not.
+  std::size_t cached_at_start = 0;  ///< reserved bytes outside live blocks
+  std::size_t cached_at_end = 0;    ///< likewise, of the replay at its end
+  recorded_device::counts calls{};  ///< of the replay
+  /// The range size that would explain the first difference; 0 if none would.
   std::size_t range_limit = 0;
 
   [[nodiscard]] bool agrees() const noexcept {
     return same_address == allocations && first_other_segment.empty() && peak_recorded == peak_here;
   }
-  /// The number of the first allocation that was served otherwise, or how many there are.
+  /// The first allocation at another address, or the number of allocations if there is none.
   [[nodiscard]] std::size_t first_difference() const noexcept {
     return same_address == allocations ? allocations : first_other_address;
   }
-  /// Whether there was anything to compare; where the history holds no allocation, agreeing says nothing.
+  /// Whether the history holds an allocation to compare.
   [[nodiscard]] bool has_compared() const noexcept { return allocations != 0; }
 };
 
-/// The settings under which a snapshot was recorded, so far as decisions depend on them.
+/// The settings of a snapshot that affect decisions.
 [[nodiscard]] inline config::pytorch_settings settings_of(const snapshot& source) {
   const snapshot::settings& s = source.configured;
   config::pytorch_settings found;
@@ -73,12 +73,13 @@ struct verification {
   return found;
 }
 
-/// Lets PyTorch's recipes decide again what one device's history tells, from the state where it begins. Frees take effect
-/// where they completed, and memory comes and goes as it did there. They are those of one release of PyTorch.
+/// Replays one device's history through the pytorch recipe under the recorded settings, and if they differ,
+/// through pytorch_2_14. Frees take effect when they completed, and memory is released when the device
+/// released it.
 template <typename Segments = pytorch_native, typename Ranges = pytorch_expandable>
 class recorded_replay {
  public:
-  /// Of `settings`, ranges of addresses are of `range_size` bytes at most.
+  /// Uses the recorded settings, with address ranges of at most `range_size` bytes.
   recorded_replay(const snapshot& source, std::size_t device, config::pytorch_settings settings,
                   std::size_t range_size)
       : source_(source),
@@ -89,14 +90,14 @@ class recorded_replay {
     ranges_.growth.reserve = memory_limit(range_size);
   }
 
-  ///   Returns:  an error where the history contradicts itself
+  ///   Returns:  an error if the history contradicts itself
   [[nodiscard]] read_result<verification> run() {
     auto start = start_finder(source_, device_).find(segments_);
     if (auto* wrong = std::get_if<input_error>(&start)) return std::move(*wrong);
     const auto& [segments, owners] = std::get<start_state>(start);
     if (auto wrong = adopt(segments, owners)) return std::move(*wrong);
     const auto entries = source_.trace_of(device_);
-    std::vector<std::size_t> request(entries.size() + 1, entries.size());  // from each entry on
+    std::vector<std::size_t> request(entries.size() + 1, entries.size());  // the next request, by entry
     for (std::size_t i = entries.size(); i-- > 0;) request[i] = is_request(entries[i]) ? i : request[i + 1];
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const snapshot::entry& e = entries[i];
@@ -111,7 +112,7 @@ class recorded_replay {
   }
 
  private:
-  /// The settings without what the history tells: what was collected there is collected here.
+  /// The settings without those whose effects the history contains.
   [[nodiscard]] static config::pytorch_settings replayed(config::pytorch_settings settings, bool in_ranges) {
     settings.garbage_collection_threshold = fraction{};
     settings.expandable_segments = in_ranges;
@@ -119,7 +120,7 @@ class recorded_replay {
   }
 
   using action = snapshot::action;
-  /// Each part that decides for itself has an allocator of its own: private pools, and segments of either kind.
+  /// Each part that decides independently has its own allocator: private pools, and segments of either kind.
   struct pool {
     std::unique_ptr<recorded_pool<Segments>> segments;
     std::unique_ptr<recorded_pool<Ranges>> ranges;
@@ -141,14 +142,15 @@ class recorded_replay {
     return error(std::to_string(bytes) + " bytes at " + std::to_string(address) + " are not whole steps of " +
                  std::to_string(unit) + " bytes");
   }
-  /// Counts pages that come or go; false where they are too many, as each takes host memory here.
+  /// Counts mapped pages.
+  ///   Returns:  false if they are too many, since each takes host memory
   [[nodiscard]] bool count_pages(std::size_t bytes, bool come) noexcept {
     const std::size_t pages = bytes / operator""_MiB(2);
     pages_ = come ? pages_ + pages : pages_ - pages;
-    return pages_ <= most_pages;
+    return pages_ <= max_pages;
   }
   [[nodiscard]] input_error too_many_pages() const {
-    return error("more than " + std::to_string(most_pages) + " pages are mapped");
+    return error("more than " + std::to_string(max_pages) + " pages are mapped");
   }
   [[nodiscard]] static bool is_request(const snapshot::entry& e) noexcept {
     return e.what == action::alloc || e.what == action::oom;
@@ -156,11 +158,11 @@ class recorded_replay {
   [[nodiscard]] static bool about_pages(const snapshot::entry& e) noexcept {
     return e.what == action::segment_map || e.what == action::segment_unmap;
   }
-  /// What a device gives in multiples of.
+  /// The granularity of the device for an entry, in bytes.
   [[nodiscard]] static std::size_t unit(const snapshot::entry& e) noexcept {
     return about_pages(e) ? recorded_device::page_size({}) : min_alignment;
   }
-  /// Whether a device may have given this: an allocator looks after no others.
+  /// Whether a device could have returned this memory; allocators manage no other.
   [[nodiscard]] static bool is_possible(std::uint64_t address, std::size_t bytes, std::size_t unit) noexcept {
     return address != 0 && address % unit == 0 && bytes != 0 && bytes % unit == 0;
   }
@@ -177,7 +179,8 @@ class recorded_replay {
     return found;
   }
 
-  /// Where the ranges begin that are there at the start: the lowest address that is ever mapped, as long as something is.
+  /// Finds the begin of each range that exists at the start: its lowest mapped address, while pages are
+  /// mapped.
   [[nodiscard]] std::map<memory_owner, std::uint64_t> ranges_at_start(
       const std::vector<snapshot::segment>& segments, const std::vector<memory_owner>& owners) const {
     struct range {
@@ -280,7 +283,7 @@ class recorded_replay {
     ++result_.allocations;
     live_[e.address] = {&in, p};
   }
-  /// Lets the request fail for which pages came that were not enough.
+  /// Repeats the failed request for which the mapped pages were not enough.
   void fail(std::span<const snapshot::entry> entries, std::size_t request) {
     pool& in = *std::exchange(growing_, nullptr);
     if (request == entries.size()) return;
@@ -312,7 +315,7 @@ class recorded_replay {
   void differ(std::string what) {
     if (result_.first_other_segment.empty()) result_.first_other_segment = std::move(what);
   }
-  /// Does something to a pool, and notes by how much what is reserved here changed.
+  /// Calls act(pool), and updates the reserved bytes.
   template <typename Action>
   void change(pool& in, Action act) {
     in.visit([&](auto& all) {
@@ -326,24 +329,24 @@ class recorded_replay {
     result_.peak_recorded = (std::max)(result_.peak_recorded, reserved_);
   }
 
-  static constexpr std::size_t most_pages = 1 << 18;  // of 2 MiB
+  static constexpr std::size_t max_pages = 1 << 18;  // each of 2 MiB
 
   const snapshot& source_;
   std::size_t device_;
   policies<Segments> segments_;
   policies<Ranges> ranges_;
   std::map<std::pair<snapshot::pool_id, bool>, pool> pools_;
-  std::map<std::uint64_t, placed> live_;  // by recorded address
-  pool* growing_ = nullptr;               // for which pages came that no request has asked for
-  std::size_t pages_ = 0;                 // that are mapped there
-  std::size_t reserved_ = 0;              // there
-  std::size_t here_ = 0;                  // in all pools
+  std::map<std::uint64_t, placed> live_;  // by address on the recorded device
+  pool* growing_ = nullptr;               // has pages mapped for a request that comes next
+  std::size_t pages_ = 0;                 // mapped on the recorded device
+  std::size_t reserved_ = 0;              // by the recorded device
+  std::size_t here_ = 0;                  // by all pools here
   verification result_;
 };
 
-/// Replays one device's history from its start through the pytorch recipe under the recorded settings, and where they
-/// differ, through pytorch_2_14. Frees take
-/// effect where they completed, and memory goes back where it went back on the device, which knows its own limits.
+/// Replays one device's history from its start through the pytorch recipe under the recorded settings, and
+/// where they differ, through pytorch_2_14. Frees take effect where they completed, and memory goes back
+/// where it went back on the device, which knows its own limits.
 ///
 ///     #include <tessera/replay/read.hpp>
 ///     #include "read_snapshot.hpp"
@@ -357,7 +360,7 @@ class verifier {
  public:
   verifier(const snapshot& source, std::size_t device) : source_(source), device_(device) {}
 
-  ///   Returns:  an error where the history contradicts itself, or where another allocator decided
+  ///   Returns:  an error if the history contradicts itself, or another allocator made it
   [[nodiscard]] read_result<verification> run() const {
     config::pytorch_settings settings = settings_of(source_);
     if (settings.async_backend)
@@ -368,13 +371,14 @@ class verifier {
     const std::string& recipe = source_.configured.recipe;
     if (recipe.empty() || recipe.starts_with("tessera::pytorch") || agree(found)) return found;
     return input_error{source_.name + ": device " + std::to_string(device_),
-                       "was captured from " + shown(recipe) + ", which decides here and not PyTorch"};
+                       "was captured from " + tessera::trace::detail::quoted_field(recipe) +
+                           ", which decides here and not PyTorch"};
   }
 
  private:
-  static constexpr int most_tries = 16;
+  static constexpr int max_tries = 16;
 
-  /// What the recipes of one release make of it: of the one whose first difference comes last.
+  /// Replays with the rules of each release, and returns the result whose first difference comes last.
   [[nodiscard]] read_result<verification> closest(const config::pytorch_settings& settings) const {
     read_result<verification> best = under<pytorch_native, pytorch_expandable>(settings);
     if (agree(best)) return best;
@@ -392,14 +396,14 @@ class verifier {
     const auto* const made = std::get_if<verification>(&found);
     return made != nullptr && made->agrees();
   }
-  /// What the recipes of one release make of it.
+  /// Replays with the recipes of one release.
   template <typename Segments, typename Ranges>
   [[nodiscard]] read_result<verification> under(const config::pytorch_settings& settings) const {
     using rules = recorded_replay<Segments, Ranges>;
-    // How large the device's ranges are is not recorded. Where that decided, the decision bounds it.
+    // The size of the device's ranges is not recorded. A difference that depends on it limits it.
     read_result<verification> best = rules(source_, device_, settings, unlimited).run();
     std::size_t limit = limit_in(best, unlimited);
-    for (int tries = 0; limit != 0 && tries < most_tries; ++tries) {
+    for (int tries = 0; limit != 0 && tries < max_tries; ++tries) {
       read_result<verification> next = rules(source_, device_, settings, limit).run();
       limit = limit_in(next, limit);
       const auto* const made = std::get_if<verification>(&next);
@@ -409,7 +413,7 @@ class verifier {
     return best;
   }
 
-  /// The size of ranges to try next, or 0.
+  /// The range size to try next, or 0.
   [[nodiscard]] static std::size_t limit_in(const read_result<verification>& found,
                                             std::size_t tried) noexcept {
     const auto* const made = std::get_if<verification>(&found);

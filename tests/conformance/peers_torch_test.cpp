@@ -285,9 +285,9 @@ TEST(peers_torch_history, tells_where_a_request_and_its_free_came_from) {
     ++seen[entry.event.what];
     if (entry.event.what == action::alloc) {
       sizes.push_back(entry.event.bytes);
-      EXPECT_EQ(pool.observer().text_of(entry), "forward");
+      EXPECT_EQ(pool.observer().label_of(entry), "forward");
     } else if (entry.event.what == action::free_requested) {
-      EXPECT_EQ(pool.observer().text_of(entry), "backward");
+      EXPECT_EQ(pool.observer().label_of(entry), "backward");
     }
   });
   EXPECT_EQ(seen[action::alloc], 2);

@@ -132,7 +132,7 @@ TEST(memory, of_recorded_programs) {
 }
 
 TEST(memory, of_csv) {
-  const std::string header(trace::csv_header);
+  const std::string header(trace::detail::csv_header);
   EXPECT_TRUE(as_csv(lines(header, many, [](std::size_t i) { return "a," + number(i) + ",1,0,0"; })));
   EXPECT_TRUE(as_csv(lines(header, many, [](std::size_t i) { return "a," + number(~i) + ",1,0,0"; })));
   EXPECT_TRUE(as_csv(lines(header, many, [](std::size_t i) { return "a," + number(i << 20) + ",1,0,0"; })));
@@ -145,7 +145,7 @@ TEST(memory, of_csv) {
   EXPECT_TRUE(as_csv(header + std::string(1'000'000, '\n')));
 }
 TEST(memory, of_what_is_no_csv) {
-  const std::string header = std::string(trace::csv_header) + "\n";
+  const std::string header = std::string(trace::detail::csv_header) + "\n";
   EXPECT_FALSE(as_csv(header + std::string(1'000'000, '\n') + "x"));
   EXPECT_FALSE(as_csv(header + std::string(10'000'000, '9')));
   EXPECT_FALSE(as_csv(header + std::string(10'000'000, ',')));
@@ -153,7 +153,7 @@ TEST(memory, of_what_is_no_csv) {
   EXPECT_FALSE(as_csv(std::string(10'000'000, 'o')));
   EXPECT_FALSE(
       as_csv(header + "a,1,1,0,0\n" + repeated("a,18446744073709551615,1152921504606846975,0,0\n", 10)));
-  EXPECT_FALSE(as_csv(lines(trace::csv_header, many,
+  EXPECT_FALSE(as_csv(lines(trace::detail::csv_header, many,
                             [](std::size_t i) { return "a," + number(i) + ",1152921504606846975,0,0"; })));
 }
 TEST(memory, of_lifetimes) {
@@ -165,7 +165,7 @@ TEST(memory, of_lifetimes) {
   EXPECT_FALSE(as_lifetimes(header + std::string(1'000'000, '\n') + "x"));
 }
 TEST(memory, of_rmm) {
-  const std::string header(trace::rmm_header);
+  const std::string header(trace::detail::rmm_header);
   const auto hex = [](std::size_t n) {
     char text[20];
     std::snprintf(text, sizeof text, "%zx", n);
@@ -333,7 +333,7 @@ TEST(memory, of_a_file) {
   // What never ends is given up after its beginning, or after max_file_bytes.
   const std::size_t peak = peak_of([] {
     const auto read = trace::read_file(
-        "/dev/zero", [](std::string_view begins) { return replay::no_text_trace(begins, "zero"); });
+        "/dev/zero", [](std::string_view begins) { return replay::check_text_trace(begins, "zero"); });
     EXPECT_TRUE(std::get<trace::input_error>(read).text().starts_with("zero:1: the header must be "));
   });
   EXPECT_LE(peak, 64_KiB);

@@ -18,7 +18,7 @@ using namespace tessera;
 using namespace tessera::trace;
 using state = snapshot::block::state;
 using action = snapshot::action;
-using found = std::map<std::uint64_t, early_block>;
+using found = std::map<std::uint64_t, block_at_start>;
 
 snapshot with(std::vector<snapshot::block> blocks, std::vector<snapshot::entry> entries) {
   snapshot s;
@@ -28,7 +28,7 @@ snapshot with(std::vector<snapshot::block> blocks, std::vector<snapshot::entry> 
   return s;
 }
 found start_of(const snapshot& s, std::size_t device = 0) {
-  const auto start = active_at_start(s, device);
+  const auto start = blocks_at_start(s, device);
   if (const auto* error = std::get_if<input_error>(&start)) {
     ADD_FAILURE() << error->text();
     return {};
@@ -36,7 +36,7 @@ found start_of(const snapshot& s, std::size_t device = 0) {
   return std::get<found>(start);
 }
 
-TEST(active_at_start, is_what_the_history_does_not_mention) {
+TEST(blocks_at_start, is_what_the_history_does_not_mention) {
   const found start = start_of(with(
       {{4096, 1024, 1000, state::live}, {5120, 1024, 0, state::pending}, {6144, 2048, 3, state::free}}, {}));
   ASSERT_EQ(start.size(), 2u);
@@ -48,7 +48,7 @@ TEST(active_at_start, is_what_the_history_does_not_mention) {
   EXPECT_FALSE(start.at(5120).live);
 }
 
-TEST(active_at_start, is_what_the_history_frees_first) {
+TEST(blocks_at_start, is_what_the_history_frees_first) {
   const found start = start_of(
       with({{4096, 4096}},
            {
@@ -69,14 +69,14 @@ TEST(active_at_start, is_what_the_history_frees_first) {
   EXPECT_FALSE(start.at(4608).live) << "its user had freed it already";
 }
 
-TEST(active_at_start, is_not_what_the_history_makes) {
+TEST(blocks_at_start, is_not_what_the_history_makes) {
   EXPECT_TRUE(start_of(with({{4096, 4096, 4000, state::live}},
                             {{.what = action::segment_map, .address = 4096, .size = 4096},
                              {.what = action::alloc, .address = 4096, .size = 4000}}))
                   .empty());
 }
 
-TEST(active_at_start, of_one_device) {
+TEST(blocks_at_start, of_one_device) {
   snapshot s = with({{4096, 4096, 4000, state::live}}, {});
   s.segments.push_back(
       {.device = 1, .address = 4096, .size = 4096, .blocks = {{4096, 4096, 17, state::live}}});

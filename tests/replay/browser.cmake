@@ -41,7 +41,7 @@ function use() {
   }
   tell("lines", painted(lines, colors.lives) && data.recipes.every((r, i) => painted(lines, colors.line[i])));
   tell("panels", data.recipes.every((r, i) => painted(element("panel" + i), colors.cached)));
-  tell("maps", data.recipes.every((r, i) => painted(element("map" + i).firstElementChild, colors.pinned)));
+  tell("maps", data.recipes.every((r, i) => painted(element("map" + i).firstElementChild, colors.kept)));
   tell("focusable", [...document.querySelectorAll("button,.chart")].every(e => e.tabIndex === 0
     && (e.textContent || e.getAttribute("aria-label"))));
   tell("sums", data.recipes.every(r => r.map.cells.reduce((sum, c) => sum + c.bytes, 0)
@@ -92,7 +92,7 @@ function use() {
     press(box, "Home");
     if (number === 0) tell("first_cell", detail.textContent);
     for (let i = 1; i <= cells; ++i) {
-      kinds.add(detail.textContent.replace(/^(free but pinned|free|id|\d).*/, "$1"));
+      kinds.add(detail.textContent.replace(/^(free, non-releasable|free|id|\d).*/, "$1"));
       moved = moved || root.scrollHeight !== high || detail.scrollHeight > detail.clientHeight;
       all = all && box.getAttribute("aria-valuenow") === String(i);
       press(box, "ArrowRight");
@@ -101,10 +101,10 @@ function use() {
   tell("kinds", [...kinds].sort().join(" "));
   tell("moved", moved);
   tell("cells", all);
-  // The largest free block that a live one pins is told with it.
+  // The text of the largest non-releasable block names the live block that keeps it.
   const map = data.recipes[0].map, largest = map.cells.reduce((best, c, i) =>
     c.is === "f" && c.bytes > (best < 0 ? 0 : map.cells[best].bytes) ? i : best, -1);
-  tell("pinned_by", window.tell(data.recipes[0], largest));
+  tell("kept_by", window.tell(data.recipes[0], largest));
   const box = element("map0"), canvas = box.firstElementChild, cells = data.recipes[0].map.cells;
   point(canvas, "pointermove", .01, .01);
   tell("cell_pointed", Number(box.getAttribute("aria-valuenow")) < cells.length / 2);
@@ -185,13 +185,13 @@ foreach(width IN ITEMS 1280 400)
   expect("status=drawn")
   expect("status_at_end=drawn")
   expect("overflow=0")
-  expect("headline=pytorch reserves 2.59 × what lives at most, stitched 1.22 ×")
+  expect("headline=pytorch reserves 2.59 × peak live, stitched 1.22 ×")
   foreach(part IN ITEMS lines panels maps focusable page_stays sums right pointed readout followed wheel page_scrolls dragged cells
                         cell_pointed map_zoomed map_shown)
     expect("${part}=true")
   endforeach()
   expect("home=0 The most after events 0–7 of 32,514; shown: 0–32,514, each step spans 8 events, from their least to their most")
-  expect("end=32513 event 32,513: pytorch reserves 2.20 GiB, pytorch_expandable reserves 1.66 GiB, stitched reserves 1.04 GiB, what lives as requested 422.64 MiB")
+  expect("end=32513 event 32,513: pytorch reserves 2.20 GiB, pytorch_expandable reserves 1.66 GiB, stitched reserves 1.04 GiB, live as requested 422.64 MiB")
   expect("zoomed=16257 true")
   expect("paged=16257 true")
   expect("deepest=64 of steps of 8")
@@ -199,8 +199,8 @@ foreach(width IN ITEMS 1280 400)
   expect("button=16257")
   expect("double_click=32514")
   expect("first_cell=id 0, live: 384.00 KiB requested, block of 384.00 KiB, stream 0, allocated at event 0; segment of 2.00 MiB (1 of 37, stream 0, pool 0)")
-  expect("pinned_by=free but pinned, 19.85 MiB, by id 14311 before it (40.15 MiB, since event 30,928); 1 live block holds 19.85 MiB free in this segment of 60.00 MiB (14 of 37, stream 0, pool 1)")
-  expect("kinds=free free but pinned id")
+  expect("kept_by=free, non-releasable, 19.85 MiB, kept by id 14311 before it (40.15 MiB, since event 30,928); 1 live block keeps 19.85 MiB free in this segment of 60.00 MiB (14 of 37, stream 0, pool 1)")
+  expect("kinds=free free, non-releasable id")
   expect("moved=false")
   expect("dark=rgb(20, 23, 28) true")
 

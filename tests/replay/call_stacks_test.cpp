@@ -21,6 +21,7 @@ namespace {
 
 using namespace tessera::trace;
 using namespace replay;
+using tessera::trace::detail::pickle_writer;
 using namespace std::string_literals;
 
 struct call {
@@ -36,7 +37,7 @@ std::string line_of(const std::vector<call>& calls) {
   std::vector<std::uint32_t> places;
   for (const call& c : calls)
     places.push_back(to.add_frame({to.add_text(c.file), to.add_text(c.function), c.line}));
-  return program_line(table, to.add_stack(places));
+  return call_site(table, to.add_stack(places));
 }
 
 TEST(call_stacks, are_kept_once) {
@@ -63,7 +64,7 @@ TEST(call_stacks, are_kept_once) {
   EXPECT_EQ(table.stacks(), 3u);
 }
 
-TEST(program_line, is_that_of_the_innermost_call_outside_pytorch) {
+TEST(call_site, is_that_of_the_innermost_call_outside_pytorch) {
   const call ours{"/home/me/train.py", 12, "forward"};
   const call outer{"/home/me/main.py", 3, "<module>"};
   const call of_torch{"/usr/lib/python3/dist-packages/torch/nn/modules/linear.py", 106, "__init__"};
@@ -77,7 +78,7 @@ TEST(program_line, is_that_of_the_innermost_call_outside_pytorch) {
   EXPECT_EQ(line_of({{"??", 0, "_start"}}), "?? in _start");
   EXPECT_EQ(line_of({}), "");
 }
-TEST(program_line, knows_what_belongs_to_pytorch) {
+TEST(call_site, knows_what_belongs_to_pytorch) {
   const call ours{"train.py", 1, "f"};
   for (const char* const file :
        {"/x/site-packages/torch/functional.py", "D:\\x\\Lib\\site-packages\\torch\\functional.py",
@@ -89,7 +90,7 @@ TEST(program_line, knows_what_belongs_to_pytorch) {
         "torch/a.py", "<stdin>", "<ipython-input-3-a>", "/tmp/ipykernel_7/9.py", "/pytorch/train.py"})
     EXPECT_EQ(line_of({{file, 5, "g"}, ours}), file + ":5 in g"s) << file;
 }
-TEST(program_line, is_short_and_for_a_terminal) {
+TEST(call_site, is_short_and_for_a_terminal) {
   EXPECT_EQ(line_of({{"a.py", 0, "f"}}), "a.py in f") << "no line is known";
   EXPECT_EQ(line_of({{"a.py", ~std::uint64_t{0}, "f"}}), "a.py in f") << "as PyTorch writes -1";
   EXPECT_EQ(line_of({{"a.py", 7, ""}}), "a.py:7");
@@ -106,13 +107,14 @@ snapshot history_of(std::size_t entries, Frames frames) {
   text_output out;
   pickle_writer to(out);
   to.dict([&] {
-    to.word("segments"), to.empty_list();
-    to.word("device_traces");
+    to.literal("segments"), to.empty_list();
+    to.literal("device_traces");
     to.list(std::vector<int>{0}, [&](int) {
       to.list(std::vector<int>(entries), [&](const int&) {
         to.dict([&] {
-          to.word("action"), to.word("segment_free");
-          to.word("addr"), to.integer(1), to.word("size"), to.integer(1), to.word("stream"), to.integer(0);
+          to.literal("action"), to.literal("segment_free");
+          to.literal("addr"), to.integer(1), to.literal("size"), to.integer(1), to.literal("stream"),
+              to.integer(0);
           frames(to);
         });
       });
@@ -128,16 +130,16 @@ snapshot history_of(std::size_t entries, Frames frames) {
 }
 void write_frame(pickle_writer<text_output>& to, const call& c) {
   to.dict([&] {
-    to.word("name"), to.text(c.function);
-    to.word("filename"), to.text(c.file);
-    to.word("line"), to.natural(c.line);
+    to.literal("name"), to.text(c.function);
+    to.literal("filename"), to.text(c.file);
+    to.literal("line"), to.natural(c.line);
   });
 }
 
 TEST(read_snapshot, finds_equal_stacks_that_are_written_apart) {
   std::uint64_t line = 0;
   const snapshot seen = history_of(6, [&](auto& to) {
-    to.word("frames");
+    to.literal("frames");
     const std::vector<call> calls{{"a.py", 1 + line++ % 3, "f"}, {"b.py", 9, "g"}};
     to.list(calls, [&](const call& c) { write_frame(to, c); });
   });
@@ -146,39 +148,38 @@ TEST(read_snapshot, finds_equal_stacks_that_are_written_apart) {
   EXPECT_EQ(seen.stacks.frames(), 4u);
   EXPECT_EQ(seen.stacks.texts(), 4u);
   for (std::size_t i = 0; i < 6; ++i)
-    EXPECT_EQ(program_line(seen.stacks, seen.traces[0][i].stack),
-              "a.py:" + std::to_string(1 + i % 3) + " in f");
+    EXPECT_EQ(call_site(seen.stacks, seen.traces[0][i].stack), "a.py:" + std::to_string(1 + i % 3) + " in f");
 }
 TEST(read_snapshot, takes_the_stack_of_old_snapshots_from_their_history) {
   const snapshot seen = history_of(1, [](auto& to) {
-    to.word("history");
+    to.literal("history");
     to.list(std::vector<call>{{"new.py", 1, "f"}, {"old.py", 2, "g"}}, [&](const call& c) {
       to.dict([&] {
-        to.word("addr"), to.integer(1);
-        to.word("frames"), to.list(std::vector<call>{c}, [&](const call& one) { write_frame(to, one); });
+        to.literal("addr"), to.integer(1);
+        to.literal("frames"), to.list(std::vector<call>{c}, [&](const call& one) { write_frame(to, one); });
       });
     });
   });
-  EXPECT_EQ(program_line(seen.stacks, seen.traces.at(0).at(0).stack), "new.py:1 in f");
+  EXPECT_EQ(call_site(seen.stacks, seen.traces.at(0).at(0).stack), "new.py:1 in f");
 }
 TEST(read_snapshot, leaves_out_frames_of_another_form) {
   const snapshot seen = history_of(1, [](auto& to) {
-    to.word("frames");
+    to.literal("frames");
     to.list(std::vector<int>{1, 2, 3, 4}, [&](int n) {
       if (n == 1) return to.none();
       if (n == 2) return write_frame(to, {"a.py", 3, "f"});
       if (n == 3) return to.dict([] {});
       to.dict([&] {
-        to.word("name"), to.integer(1);
-        to.word("filename"), to.none();
-        to.word("line"), to.text("x");
+        to.literal("name"), to.integer(1);
+        to.literal("filename"), to.none();
+        to.literal("line"), to.text("x");
       });
     });
   });
   EXPECT_EQ(seen.stacks.stack(seen.traces.at(0).at(0).stack).size(), 3u);
-  EXPECT_EQ(program_line(seen.stacks, 1), "a.py:3 in f");
-  EXPECT_EQ(history_of(1, [](auto& to) { to.word("frames"), to.text("none"); }).stacks.stacks(), 0u);
-  EXPECT_EQ(history_of(1, [](auto& to) { to.word("history"), to.empty_list(); }).stacks.stacks(), 0u);
+  EXPECT_EQ(call_site(seen.stacks, 1), "a.py:3 in f");
+  EXPECT_EQ(history_of(1, [](auto& to) { to.literal("frames"), to.text("none"); }).stacks.stacks(), 0u);
+  EXPECT_EQ(history_of(1, [](auto& to) { to.literal("history"), to.empty_list(); }).stacks.stacks(), 0u);
 }
 
 /// A snapshot of one device whose stacks 1 to 4 are lines 1 to 4 of a.py.

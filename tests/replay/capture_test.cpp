@@ -55,12 +55,12 @@ struct total {
   std::size_t reserved = 0, allocated = 0, requested = 0, blocks = 0;
   bool operator==(const total&) const = default;
 };
-total add_up(const snapshot& seen) {
+total count_bytes(const snapshot& seen) {
   total t;
   for (const snapshot::segment& s : seen.segments) {
     t.reserved += s.size;
-    t.allocated += s.add_up().allocated;
-    t.requested += s.add_up().requested;
+    t.allocated += s.count_bytes().allocated;
+    t.requested += s.count_bytes().requested;
     for (const snapshot::block& b : s.blocks) t.blocks += b.is == state::live;
   }
   return t;
@@ -93,9 +93,9 @@ TEST(capture, shows_how_an_allocator_stands) {
   EXPECT_EQ(small.blocks[1].is, state::pending);
   EXPECT_EQ(small.blocks[1].requested, 600u);
   EXPECT_EQ(small.blocks[2].is, state::free);
-  EXPECT_EQ(small.add_up().allocated, 1024u);
-  EXPECT_EQ(small.add_up().active, 2048u);
-  EXPECT_EQ(small.add_up().requested, 1600u);
+  EXPECT_EQ(small.count_bytes().allocated, 1024u);
+  EXPECT_EQ(small.count_bytes().active, 2048u);
+  EXPECT_EQ(small.count_bytes().requested, 1600u);
   EXPECT_TRUE(seen.segments[1].large);
   ASSERT_EQ(seen.traces.size(), 1u) << "a list for each device, also where nobody listened";
   EXPECT_TRUE(seen.traces[0].empty());
@@ -192,7 +192,7 @@ TEST(capture, sees_through_every_adaptor) {
       const viewer::backward run(seen, d);
       EXPECT_EQ(run.rule(), "");
     }
-    return std::pair(add_up(seen).requested, seen.traces.size());
+    return std::pair(count_bytes(seen).requested, seen.traces.size());
   };
   using found = std::pair<std::size_t, std::size_t>;
   locked<pytorch_expandable, simulated_device, ticking> one;
@@ -292,7 +292,7 @@ TYPED_TEST(capture_of, can_be_run_backward_to_nothing) {
     for (int part = 0; part < 8; ++part) {
       program.run(400);
       const snapshot seen = capture(program.pool());
-      ASSERT_EQ(add_up(seen), told_by(program.pool().statistics()));
+      ASSERT_EQ(count_bytes(seen), told_by(program.pool().statistics()));
       const viewer::backward run(seen, 0);
       ASSERT_EQ(run.rule(), "") << "where every k-th call fails, k = " << fail_every;
       ASSERT_TRUE(run.began_empty());

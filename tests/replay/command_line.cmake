@@ -8,7 +8,7 @@ function(expect_for text code words)
 endfunction()
 
 set(trace ${TRACES}/resnet50_sgd.csv)
-expect(0 "over live" compare ${trace})
+expect(0 "/ peak live" compare ${trace})
 expect(0 "\"over_peak_live\"" compare ${trace} --json)
 expect(0 "pytorch, with --conf" compare ${trace} --conf max_split_size_mb:32)
 expect(0 "# pytorch-2.6.0 native allocator; conf=\"\" capacity=85899345920 trace=resnet50_sgd\nS+ 1 2097152\n0 a 0 37632 0 -> 1+0 blk=37888"
@@ -21,7 +21,7 @@ expect(0 "\"unmap\": " compare ${trace} --json)
 expect(0 "resnet50_sgd, stitched: completes with a capacity of " fit ${trace} --recipe stitched)
 expect(0 "\"capacity\": " fit ${trace} --recipe passthrough --json)
 set(streams ${TRACES}/gnn_sage_streams.csv)
-expect(0 "gnn_sage_streams, pytorch: completes with a capacity of 1247805440 and not with 1247805439; peak live 909567260, ratio 1.3719\n  also fails with 1310195712, as blocks lie elsewhere where there is more memory\n"
+expect(0 "gnn_sage_streams, pytorch: completes with a capacity of 1247805440 and not with 1247805439; peak live 909567260, ratio 1.3719\n  also fails with 1310195712: with more memory, blocks lie at other addresses\n"
        fit ${streams})
 expect(0 "\"also_fails_with\": [1310195712]}\n" fit ${streams} --json)
 expect(0 "\"also_fails_with\": []}\n" fit ${streams} --recipe passthrough --json)
@@ -34,15 +34,15 @@ expect(0 "pinned_packed: completes with a capacity of " fit ${trace} --recipe pi
 expect(0 "* max_split_size_mb = 32 MiB" explain max_split_size_mb:32 --system torch_npu)
 expect(0 "  max_split_size_mb = unlimited" explain " " --system pytorch)
 expect(0 "* FLAGS_allocator_strategy = naive_best_fit" explain FLAGS_allocator_strategy=naive_best_fit --system paddle)
-expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes (80 GiB, assumed: give the device's with --capacity); at most " explain-oom ${trace})
-expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes; at most " explain-oom ${trace} --capacity
+expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes (80 GiB by default; set the device's with --capacity); peak reserved " explain-oom ${trace})
+expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes; peak reserved " explain-oom ${trace} --capacity
        85899345920)
-expect(1 "with a capacity of 1826989966 bytes, memory runs out at event 4947 of 37898, for id 2824; no allocator could do with less than 1656527120 bytes\ntessera: out of memory: 8.00 MiB (8388608 bytes) requested on stream 0, served as a block of 8.00 MiB of pool 1, which needed a segment of 20.00 MiB\n"
+expect(1 "with a capacity of 1826989966 bytes, memory runs out at event 4947 of 37898, for id 2824; peak live is 1656527120 bytes\ntessera: out of memory: 8.00 MiB (8388608 bytes) requested on stream 0, served as a block of 8.00 MiB of pool 1, which needed a segment of 20.00 MiB\n"
        explain-oom ${trace} --capacity 1826989966)
 expect(1 "  would help: a segment of no more than needed, 8.00 MiB: recover_with_exact_size<true> [policy/recovery.hpp]\n"
        explain-oom ${trace} --capacity 1826989966)
-expect(1 "  the blocks that pin these, in the trace:\n    0x" explain-oom ${trace} --capacity 1826989966)
-expect(1 ": grow_by_stitching [policy/growth.hpp]\n  the blocks that pin these, " explain-oom ${trace} --capacity 1826989966)
+expect(1 "  the blocks that keep these segments, in the trace:\n    0x" explain-oom ${trace} --capacity 1826989966)
+expect(1 ": grow_by_stitching [policy/growth.hpp]\n  the blocks that keep these segments, " explain-oom ${trace} --capacity 1826989966)
 expect(1 ": grow_in_place [policy/growth.hpp] (expandable_segments:True)\n" explain-oom ${TRACES}/gnn_sage.csv --capacity 1048576000 --recipe torch_npu)
 expect(1 ": grow_in_place [policy/growth.hpp] (expandable_segments:True, no garbage_collection_threshold)\n" explain-oom ${streams}
        --capacity 950000000 --recipe torch_npu --conf garbage_collection_threshold:0.9)
@@ -58,11 +58,11 @@ expect(1 ": round_to_multiple<512> [policy/rounding.hpp] (no roundup_power2_divi
        --conf roundup_power2_divisions:4)
 expect(1 "gnn_sage_streams, stitched: with a capacity of 930000000 bytes, memory runs out " explain-oom ${streams} --recipe
        stitched --capacity 930000000)
-expect(1 "  no policy is known to help here: what is free lies in parts too small; free some of the blocks above, or have 5.08 MiB more memory\n  the blocks that pin these, "
+expect(1 "  no policy is known to help here: what is free lies in parts too small; free some of the blocks above, or have 5.08 MiB more memory\n  the blocks that keep these segments, "
        explain-oom ${streams} --recipe stitched --capacity 930000000)
-expect(1 "\n  what is said is for this request: the program as a whole cannot complete with this capacity\n  the blocks that pin these, "
+expect(1 "\n  this is about one request; peak live of the program exceeds this capacity\n  the blocks that keep these segments, "
        explain-oom ${streams} --capacity 900000000)
-expect(1 "\n  what is said is for this request: the program as a whole cannot complete with this limit\n" explain-oom ${streams} --capacity
+expect(1 "\n  this is about one request; peak live of the program exceeds this limit\n" explain-oom ${streams} --capacity
        1800000000 --conf per_process_memory_fraction:0.5)
 expect(1 "gnn_sage_streams, pytorch, --conf per_process_memory_fraction:0.5: with a capacity of " explain-oom ${streams} --capacity
        1800000000 --conf per_process_memory_fraction:0.5)
@@ -108,7 +108,7 @@ expect(0 "conf=\"\" memory_fraction=0.5 capacity=85899345920 trace=resnet50_sgd\
 expect(0 "resnet50_sgd, --memory-fraction 0.5: 37898 operations\n" compare ${trace} ${half})
 expect(2 "resnet50_sgd.csv: does not complete with 80000000000 bytes and --memory-fraction 0\n" fit ${trace} --capacity 80000000000
        --memory-fraction 0)
-expect(0 "where there is nothing to verify, the exit code is 0, and in JSON \"agrees\" is null\n" verify --help)
+expect(0 "the exit code is 0, and \"agrees\" is null in JSON\n" verify --help)
 
 # Sizes have units, and are the same in any of them.
 foreach(size IN ITEMS 1610612736 1610612736B 1.5GiB "1.5 gib" 1536MiB 1572864KiB)
@@ -119,7 +119,7 @@ foreach(size IN ITEMS 0 0GiB 0.0000001KiB -1 8GB 8gi GiB .5GiB 5.GiB 1.5 "8  GiB
   expect(2 "explain-oom: --capacity ${size}: must be a positive number of bytes, or of KiB, MiB, GiB or TiB, as in 8GiB" explain-oom ${trace}
          --capacity "${size}")
 endforeach()
-expect(0 "bytes; at most " explain-oom ${trace} --capacity 16777215TiB)
+expect(0 "bytes; peak reserved " explain-oom ${trace} --capacity 16777215TiB)
 foreach(size IN ITEMS 16777216TiB 18446744073709551616 99999999999999999999999GiB)
   expect(2 "explain-oom: --capacity ${size}: is more than 2^64 - 1 bytes" explain-oom ${trace} --capacity ${size})
 endforeach()
@@ -132,11 +132,11 @@ file(WRITE ${short} "${begins}\n")
 if(NOT SLOW)
   expect(0 "struct tuned final {\n  using rounding = tessera::" tune ${short})
   expect_also("short: 59 operations, peak live ")
-  expect(0 "\"least_capacity\": " tune ${short} --capacity 85899345920 --json --max-ns 100000)
+  expect(0 "\"min_capacity\": " tune ${short} --capacity 85899345920 --json --max-ns 100000)
   expect_also("\"winner\": {\"composition\": \"")
 endif()
-expect(1 "Nothing that was tried keeps --max-ns. The quickest:" tune ${short} --max-ns 1)
-expect_also("and of what ships and caches, what needs least, which is above --max-ns:")
+expect(1 "No candidate keeps --max-ns. The fastest:" tune ${short} --max-ns 1)
+expect_also("pytorch and the shipped recipe that needs least memory (above --max-ns):")
 expect(0 "Default: 80 GiB; for tune, the larger of that and eight times peak live\n" --help)
 expect(1 " bytes live at once, so nothing completes with 4096" tune ${short} --capacity 4096)
 
@@ -191,7 +191,7 @@ expect(2 "cannot be read: Is a directory" compare ${TRACES})
 # Sizes next to where twice of them overflows.
 file(WRITE ${SCRATCH}/huge.csv "op,id,bytes,stream,t_us\na,0,1152921504606846975,0,0\na,1,1152921504606846975,0,0\na,2,1152921504606846975,0,0\na,3,1152921504606846975,0,0\n")
 expect(2 "huge.csv: does not complete with 18446744073709551615 bytes" fit ${SCRATCH}/huge.csv --recipe stitched --capacity 18446744073709551615)
-expect(1 "no allocator could do with less than 4611686018427387900 bytes" explain-oom ${SCRATCH}/huge.csv --capacity 18446744073709551615)
+expect(1 "peak live is 4611686018427387900 bytes" explain-oom ${SCRATCH}/huge.csv --capacity 18446744073709551615)
 
 # What is no file, or no trace: what and where, for each command that reads.
 file(WRITE ${SCRATCH}/empty.csv "")
@@ -311,9 +311,9 @@ expect(2 "cut.pickle: is no pickle; verify takes snapshots of PyTorch" verify ${
 expect(2 "--out ${SCRATCH}/pending.csv: is the trace itself" snapshot ${SCRATCH}/pending.csv --out ${SCRATCH}/pending.csv)
 # A recording that ran out of memory tells how large its device was; --capacity says otherwise.
 expect(1 " allocations failed" snapshot ${TRACES}/gnn_sage.csv --out ${SCRATCH}/full.pickle --at end --capacity 1000MiB)
-expect(1 "full, pytorch: with a capacity of 1048576000 bytes (what was reserved and free where memory ran out in the recording), memory runs out at event 13655 of "
+expect(1 "full, pytorch: with a capacity of 1048576000 bytes (reserved plus free when the recording ran out of memory), memory runs out at event 13655 of "
        explain-oom ${SCRATCH}/full.pickle)
-expect(0 "full, pytorch: completes with a capacity of 2147483648 bytes; at most " explain-oom ${SCRATCH}/full.pickle --capacity 2GiB)
+expect(0 "full, pytorch: completes with a capacity of 2147483648 bytes; peak reserved " explain-oom ${SCRATCH}/full.pickle --capacity 2GiB)
 
 # A recording with stacks of calls: two blocks of model.py's line 7 keep from going back what lay beside them. Its bytes are
 # written one by one, as CMake writes all but zeros.
@@ -380,10 +380,10 @@ endforeach()
 file(WRITE ${SCRATCH}/stacks.pickle "${pickle}eeu.")
 expect(0 "stacks: 10 operations" compare ${SCRATCH}/stacks.pickle)
 foreach(name IN ITEMS stacks again)
-  expect(1 "${name}, pytorch: with a capacity of 50529027 bytes (what was reserved and free where memory ran out in the recording), memory runs out at event 6 of " explain-oom
+  expect(1 "${name}, pytorch: with a capacity of 50529027 bytes (reserved plus free when the recording ran out of memory), memory runs out at event 6 of " explain-oom
          ${SCRATCH}/${name}.pickle)
   expect_also(": id 1 (1907997 bytes, event 1, model.py:7 in forward)\n")
-  expect_also("  the lines of the program that allocated the blocks which keep most memory from going back, and how much:\n    model.py:7 in forward: 2 blocks of 3.86 MiB, beside 36.14 MiB\n")
+  expect_also("  source lines whose blocks keep the most memory from being released:\n    model.py:7 in forward: 2 blocks of 3.86 MiB keep 36.14 MiB\n")
   # What snapshot writes tells the same again.
   if(name STREQUAL stacks)
     expect(1 "1 allocations failed" snapshot ${SCRATCH}/stacks.pickle --out ${SCRATCH}/again.pickle --at end --capacity 50529027)
@@ -401,4 +401,4 @@ if(NOT text MATCHES "id 1 \\(model.py:7 in forward\\)" OR NOT text MATCHES "\"li
 endif()
 
 string(ASCII 239 187 191 mark)
-expect_for("${mark}op,id,bytes,stream,t_us\na,0,512,0,0\n" 0 "over live")
+expect_for("${mark}op,id,bytes,stream,t_us\na,0,512,0,0\n" 0 "/ peak live")

@@ -176,7 +176,7 @@ TEST(read_csv, no_choice_of_ids_is_slow) {
 
 TEST(field_reader, blank_lines_cost_what_others_do) {
   const std::string text = std::string(2'000'000, '\n') + "x\r\n" + std::string(1'000'000, '\r') + "\n\r\n";
-  tessera::trace::field_reader reader(text, "file");
+  tessera::trace::detail::field_reader reader(text, "file");
   std::size_t lines = 0;
   while (reader.next_line()) ++lines;  // to look ahead at each would take 10^12 steps
   EXPECT_EQ(lines, 2'000'001u);

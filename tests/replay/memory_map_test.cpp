@@ -56,20 +56,20 @@ TEST(memory_map, tells_what_is_pinned_from_what_could_go_back) {
   EXPECT_EQ(map.segments[0].live_blocks, 0u);
   EXPECT_EQ(map.segments[1].bytes, 20_MiB);
   EXPECT_EQ(map.segments[1].live_blocks, 1u);
-  EXPECT_EQ(map.segments[1].pinned, 12_MiB);
+  EXPECT_EQ(map.segments[1].non_releasable, 12_MiB);
   EXPECT_EQ(map.segments[2].stream, stream_id{1});
-  EXPECT_EQ(map.segments[2].pinned, 0u);
-  const std::vector<cell> expected{{use::idle, 12_MiB, 0, 0},
+  EXPECT_EQ(map.segments[2].non_releasable, 0u);
+  const std::vector<cell> expected{{use::releasable, 12_MiB, 0, 0},
                                    {use::live, 8_MiB, 8_MiB, 1},
-                                   {use::pinned, 12_MiB, 0, 0},
-                                   {use::idle, 30_MiB, 0, 0}};
+                                   {use::non_releasable, 12_MiB, 0, 0},
+                                   {use::releasable, 30_MiB, 0, 0}};
   EXPECT_EQ(cells(map), expected);
   EXPECT_EQ(map.sums.reserved, 62_MiB);
   EXPECT_EQ(map.sums.live, 8_MiB);
-  EXPECT_EQ(map.sums.pinned, 12_MiB);
-  EXPECT_EQ(map.sums.idle, 42_MiB);
+  EXPECT_EQ(map.sums.non_releasable, 12_MiB);
+  EXPECT_EQ(map.sums.releasable, 42_MiB);
   EXPECT_EQ(map.sums.live_blocks, 1u);
-  EXPECT_EQ(map.sums.pinning_blocks, 1u);
+  EXPECT_EQ(map.sums.keeping_blocks, 1u);
   EXPECT_EQ(map.largest_free, 12_MiB);  // before the event
 }
 
@@ -83,12 +83,12 @@ TEST(memory_map, cuts_free_blocks_where_pages_could_go_back) {
   ASSERT_EQ(map.segments.size(), 1u);
   EXPECT_TRUE(map.segments[0].in_range);
   const std::vector<cell> expected{{use::live, 10_MiB, 10_MiB, 0},
-                                   {use::pinned, 10_MiB, 0, 0},
-                                   {use::idle, 40_MiB, 0, 0},
+                                   {use::non_releasable, 10_MiB, 0, 0},
+                                   {use::releasable, 40_MiB, 0, 0},
                                    {use::live, 10_MiB, 10_MiB, 2},
-                                   {use::pinned, 10_MiB, 0, 0}};
+                                   {use::non_releasable, 10_MiB, 0, 0}};
   EXPECT_EQ(cells(map), expected);
-  EXPECT_EQ(map.sums.pinning_blocks, 2u);
+  EXPECT_EQ(map.sums.keeping_blocks, 2u);
 }
 
 TEST(memory_map, shows_what_a_stream_still_uses) {
@@ -99,9 +99,9 @@ TEST(memory_map, shows_what_a_stream_still_uses) {
                                             {kind::free, 8}},
                                            4);
   const std::vector<cell> expected{{use::live, 1024, 1000, 1},
-                                   {use::pinned, 2_MiB - 1024, 0, 0},
+                                   {use::non_releasable, 2_MiB - 1024, 0, 0},
                                    {use::pending, 3_MiB, 3_MiB, 2},
-                                   {use::idle, 17_MiB, 0, 0}};
+                                   {use::releasable, 17_MiB, 0, 0}};
   EXPECT_EQ(cells(map), expected);
   EXPECT_EQ(map.sums.pending, 3_MiB);
   EXPECT_EQ(map.segments[1].live_blocks, 0u);
@@ -120,24 +120,24 @@ void compare_with_the_allocator(const program& source, std::size_t at) {
   EXPECT_EQ(map.sums.reserved, now.reserved);
   EXPECT_EQ(map.sums.live, now.live);
   EXPECT_EQ(map.sums.pending, now.pending);
-  EXPECT_EQ(map.sums.pinned + map.sums.idle, now.cached);
+  EXPECT_EQ(map.sums.non_releasable + map.sums.releasable, now.cached);
   if (now.pending == 0) {
-    EXPECT_EQ(map.sums.pinned, pinned_bytes(pool));
+    EXPECT_EQ(map.sums.non_releasable, non_releasable_bytes(pool));
   }
   for (const std::size_t most : {1000u, 100u, 10u, 1u}) {
     map.coarsen(most);
     ASSERT_LE(map.cells.size(), most);
-    std::size_t bytes = 0, live = 0, pinned = 0, segment = 0;
+    std::size_t bytes = 0, live = 0, non_releasable = 0, segment = 0;
     for (const memory_map::cell& c : map.cells) {
       bytes += c.bytes;
       live += c.live;
-      pinned += c.pinned;
+      non_releasable += c.non_releasable;
       ASSERT_GE(c.segment, segment);
       segment = c.segment;
     }
     EXPECT_EQ(bytes, now.reserved);
     EXPECT_EQ(live, now.live + now.pending);
-    EXPECT_EQ(pinned, map.sums.pinned);
+    EXPECT_EQ(non_releasable, map.sums.non_releasable);
   }
 }
 
@@ -170,13 +170,13 @@ TEST(memory_map, joins_small_neighbours_first) {
   map.coarsen(60);
   ASSERT_LE(map.cells.size(), 60u);
   EXPECT_EQ(map.cells[0].is, use::several);
-  EXPECT_EQ(map.cells.back().is, use::pinned);
+  EXPECT_EQ(map.cells.back().is, use::non_releasable);
   EXPECT_EQ(map.cells[map.cells.size() - 2].is, use::live);
   map.coarsen(1);
   ASSERT_EQ(map.cells.size(), 1u);
   EXPECT_EQ(map.cells[0].blocks, 103u);
   EXPECT_EQ(map.cells[0].live, 99 * 512 + 8_MiB);
-  EXPECT_EQ(map.cells[0].pinned, 512 + (2_MiB - 100 * 512) + 12_MiB);
+  EXPECT_EQ(map.cells[0].non_releasable, 512 + (2_MiB - 100 * 512) + 12_MiB);
 }
 
 TEST(memory_map, of_a_failed_allocation_shows_why) {
@@ -189,7 +189,7 @@ TEST(memory_map, of_a_failed_allocation_shows_why) {
   const memory_map map = map_after<pytorch<>>(program(made), 3, std::move(small), policies<pytorch<>>{});
   EXPECT_EQ(map.largest_free, 30_MiB);
   EXPECT_EQ(map.sums.reserved, 30_MiB);  // the free segment went back, which was not enough
-  EXPECT_EQ(map.sums.pinned, 0u);
+  EXPECT_EQ(map.sums.non_releasable, 0u);
 }
 
 }  // namespace

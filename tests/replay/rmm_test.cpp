@@ -30,6 +30,8 @@ namespace {
 using namespace tessera;
 using namespace tessera::trace;
 using namespace replay;
+using tessera::trace::detail::csv_header;
+using tessera::trace::detail::rmm_header;
 using kind = event::kind;
 
 std::string rmm(const std::string& body) { return std::string(rmm_header) + "\n" + body; }

@@ -76,7 +76,7 @@ for f in found:
     assert row['recipe'] == '${recipe}' and f['agrees'] and row['peak_reserved'] == f['peak_recorded'] > 0, f
 assert found[0]['cached_at_start'] > 0")
   expect(0 "${recipe} * " compare ${of}ring.pickle)
-  expect_also("memory goes back\n    where it went back on the GPU, which reserved ")
+  expect_also("and releases memory\n    where the GPU did; the GPU's peak reserved was ")
 endforeach()
 
 expect(0 "several, device 0, pytorch: completes with a capacity of " fit ${of}several.pickle)

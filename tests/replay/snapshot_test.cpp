@@ -151,25 +151,25 @@ TEST(snapshot, tells_how_large_its_device_was) {
   using action = snapshot::action;
   snapshot s;
   s.segments = {{.address = 0, .size = 20_MiB}, {.device = 1, .address = 0, .size = 7_MiB}};
-  EXPECT_EQ(told_capacity(s, 0), 0u) << "nothing ran out";
+  EXPECT_EQ(recorded_capacity(s, 0), 0u) << "nothing ran out";
   // At the start 30 MiB are reserved, of which 10 are given back; then memory runs out twice.
   s.traces = {{{.what = action::segment_free, .size = 10_MiB},
                {.what = action::segment_map, .size = 2_MiB},
                {.what = action::oom, .size = 50_MiB, .device_free = 3_MiB},
                {.what = action::segment_unmap, .size = 2_MiB},
                {.what = action::oom, .size = 50_MiB, .device_free = 1_MiB}}};
-  EXPECT_EQ(told_capacity(s, 0), 25_MiB) << "20 and 2 reserved, 3 free";
-  EXPECT_EQ(told_capacity(s, 1), 0u);
+  EXPECT_EQ(recorded_capacity(s, 0), 25_MiB) << "20 and 2 reserved, 3 free";
+  EXPECT_EQ(recorded_capacity(s, 1), 0u);
   const auto made = recording_of(s);
   ASSERT_TRUE(std::holds_alternative<recording>(made));
   EXPECT_EQ(std::get<recording>(made).capacity, 25_MiB);
   s.traces[0][0].what = action::segment_alloc;
   s.traces[0][0].size = 1_GiB;
-  EXPECT_EQ(told_capacity(s, 0), 25_MiB) << "numbers wrap around and come back";
+  EXPECT_EQ(recorded_capacity(s, 0), 25_MiB) << "numbers wrap around and come back";
   s.traces[0].push_back({.what = action::segment_alloc, .size = 1_GiB});
-  EXPECT_EQ(told_capacity(s, 0), 0u) << "less than nothing was reserved";
+  EXPECT_EQ(recorded_capacity(s, 0), 0u) << "less than nothing was reserved";
   s.traces[0] = {{.what = action::oom, .device_free = ~std::size_t{0}}};
-  EXPECT_EQ(told_capacity(s, 0), 0u);
+  EXPECT_EQ(recorded_capacity(s, 0), 0u);
 }
 
 TEST(snapshot, is_cut_short_anywhere_without_harm) {

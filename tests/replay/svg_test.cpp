@@ -81,7 +81,7 @@ TEST(svg, draws_each_line_and_names_it) {
   EXPECT_EQ(count(text, ">20.00 MiB, 1.00 \u00d7<"), 1u);
   EXPECT_EQ(count(text, ">A &amp; B<"), 2u);  // its title, and to be seen
   EXPECT_NE(
-      text.find("of a trace. at least: 20.00 MiB; first reserves at most 40.00 MiB, 2.00 \u00d7; second&lt;"),
+      text.find("of a trace. at least: 20.00 MiB; first: peak reserved 40.00 MiB, 2.00 \u00d7; second&lt;"),
       text.npos);
   EXPECT_NE(text.find("@media (prefers-color-scheme:dark)"), text.npos);
   EXPECT_EQ(count(text, "<script"), 0u);

@@ -10,8 +10,8 @@
 namespace {
 
 using namespace std::string_literals;
-using tessera::trace::json_text;
-using tessera::trace::utf8_text;
+using tessera::trace::detail::json_text;
+using tessera::trace::detail::utf8_text;
 
 const std::string unknown = "\xef\xbf\xbd";  // U+FFFD
 

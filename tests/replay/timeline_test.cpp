@@ -52,22 +52,22 @@ TEST(timeline, remembers_the_first_event_with_most_reserved) {
 // Whatever came before, each bucket says the least and the most of the events that it stands for.
 TEST(timeline, is_exact_for_any_number_of_events) {
   std::mt19937 random(7);
-  for (const std::size_t most : {2u, 4u, 6u, 16u}) {
-    timeline over(most);
+  for (const std::size_t max : {2u, 4u, 6u, 16u}) {
+    timeline over(max);
     std::vector<std::size_t> all;
     for (std::size_t n = 1; n <= 300; ++n) {
       all.push_back(random() % 1000);
       over.note({.cached = 2 * all.back(), .reserved = all.back()});
       ASSERT_EQ(over.events(), n);
-      ASSERT_LE(over.buckets().size(), most);
+      ASSERT_LE(over.buckets().size(), max);
       ASSERT_EQ(over.buckets().size(), (n + over.width() - 1) / over.width());
-      ASSERT_TRUE(n < most || 2 * over.buckets().size() >= most);
+      ASSERT_TRUE(n < max || 2 * over.buckets().size() >= max);
       for (std::size_t i = 0; i < over.buckets().size(); ++i) {
         const auto from = all.begin() + static_cast<std::ptrdiff_t>(i * over.width());
         const auto to = all.begin() + static_cast<std::ptrdiff_t>(std::min(n, (i + 1) * over.width()));
         const range expected{*std::min_element(from, to), *std::max_element(from, to)};
         ASSERT_EQ(over.buckets()[i].reserved, expected);
-        ASSERT_EQ(over.buckets()[i].cached, (range{2 * expected.least, 2 * expected.most}));
+        ASSERT_EQ(over.buckets()[i].cached, (range{2 * expected.min, 2 * expected.max}));
       }
     }
   }

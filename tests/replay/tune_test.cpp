@@ -161,7 +161,7 @@ TEST(tune_text, is_a_complete_recipe) {
 }
 
 TEST(tune_grid, changes_one_policy_at_a_time_on_every_axis) {
-  const scene known{.peak_live = 1_GiB, .several_streams = true, .has_capacity = true};
+  const program_traits known{.peak_live = 1_GiB, .several_streams = true, .has_capacity = true};
   const auto here = policy_texts({});
   std::array<int, axes> changed{};
   for (const composition& c : neighbours({}, known)) {
@@ -173,28 +173,28 @@ TEST(tune_grid, changes_one_policy_at_a_time_on_every_axis) {
 }
 
 TEST(tune_grid, asks_nothing_more_of_a_program_with_several_streams) {
-  const scene known{.peak_live = 1_GiB, .several_streams = true};
-  for (const composition& c : neighbours({}, known)) EXPECT_FALSE(asks_more_of_the_program(c, known));
+  const program_traits known{.peak_live = 1_GiB, .several_streams = true};
+  for (const composition& c : neighbours({}, known)) EXPECT_FALSE(needs_program_changes(c, known));
   composition ignoring;
   ignoring.streams = reuse_ignoring_streams{};
-  EXPECT_TRUE(asks_more_of_the_program(ignoring, known));
-  EXPECT_FALSE(asks_more_of_the_program(ignoring, {.peak_live = 1_GiB}));
+  EXPECT_TRUE(needs_program_changes(ignoring, known));
+  EXPECT_FALSE(needs_program_changes(ignoring, {.peak_live = 1_GiB}));
 }
 
 TEST(tune_grid, says_in_plain_words_what_decides_the_same) {
   const trace::recording recording = read("gnn_sage");
   const trace::program program(recording);
-  const scene known{.peak_live = program.peak_live(), .several_streams = true};
+  const program_traits known{.peak_live = program.peak_live(), .several_streams = true};
   for (const auto& [name, made] : shipped()) {
     const outcome there = replay_once(program, made, 80_GiB);
-    const outcome here = replay_once(program, in_plain_words(made, known), 80_GiB);
+    const outcome here = replay_once(program, simplified(made, known), 80_GiB);
     EXPECT_EQ(here.peak_reserved, there.peak_reserved) << name;
     EXPECT_EQ(here.device_ns, there.device_ns) << name;
   }
 }
 
-row costing(std::size_t memory, std::uint64_t device_ns, double host_ns) {
-  row r;
+timed_candidate costing(std::size_t memory, std::uint64_t device_ns, double host_ns) {
+  timed_candidate r;
   r.what.memory = memory;
   r.what.device_ns = device_ns;
   r.host_ns = host_ns;
@@ -202,7 +202,7 @@ row costing(std::size_t memory, std::uint64_t device_ns, double host_ns) {
 }
 
 TEST(tune_front, keeps_what_none_surpasses) {
-  const std::vector<row> front =
+  const std::vector<timed_candidate> front =
       front_of({costing(1000, 1000, 30), costing(1000, 2000, 40),   // more of two: goes
                 costing(2000, 500, 40), costing(3000, 600, 20),     // less of one: stay
                 costing(1000, 1000, 30), costing(1001, 1001, 30)},  // the same: goes
@@ -221,7 +221,7 @@ TEST(tune_front, does_not_count_what_lies_within_the_noise) {
   EXPECT_TRUE(beats(costing(1000, 900, 90), costing(1006, 100, 30), 0.01));
   EXPECT_TRUE(beats(costing(1000, 100, 90), costing(1000, 110, 30), 0.01));
   EXPECT_FALSE(beats(costing(1000, 110, 30), costing(1000, 100, 90), 0.01));
-  row failing = costing(900, 10, 10);
+  timed_candidate failing = costing(900, 10, 10);
   failing.what.completes = false;
   EXPECT_TRUE(beats(costing(1000, 100, 30), failing, 0.01));
 }
@@ -251,7 +251,7 @@ trace::recording pinning() {
   return r.recorded();
 }
 
-advice advise_on(const trace::recording& recording, question asked) {
+advice advise_on(const trace::recording& recording, advice_request asked) {
   const trace::program program(recording);
   asked.shipped = shipped();
   if (!asked.has_capacity) asked.capacity = 80_GiB;
@@ -356,15 +356,15 @@ TEST(tune, keeps_the_limit_of_host_time_where_none_keeps_that_of_device_time) {
 
 TEST(tune, measures_each_composition_once) {
   const advice given = advise_on(pinning(), {});
-  const auto same = [&](const row& r) {
-    for (const row& other : given.front) {
+  const auto same = [&](const timed_candidate& r) {
+    for (const timed_candidate& other : given.front) {
       if (other.what.made == r.what.made) {
         EXPECT_EQ(other.host_ns, r.host_ns);
       }
     }
   };
   int shown = 0;
-  for (const row& r : given.front) shown += r.what.made == given.winner.what.made;
+  for (const timed_candidate& r : given.front) shown += r.what.made == given.winner.what.made;
   EXPECT_EQ(shown, 1);
   same(given.winner), same(given.shipped), same(given.pytorch);
 }
@@ -391,11 +391,11 @@ TEST(tune, needs_no_more_than_the_best_shipped_recipe) {
     const advice given = advise_on(recording, {});
     const trace::program program(recording);
     for (const auto& [recipe, made] : shipped()) {
-      if (recipe == "passthrough" || asks_more_of_the_program(made, {.several_streams = true})) continue;
+      if (recipe == "passthrough" || needs_program_changes(made, {.several_streams = true})) continue;
       EXPECT_LE(given.winner.what.memory, replay_once(program, made, 80_GiB).peak_reserved)
           << name << ", " << recipe;
     }
-    EXPECT_FALSE(asks_more_of_the_program(given.winner.what.made, {.several_streams = true}));
+    EXPECT_FALSE(needs_program_changes(given.winner.what.made, {.several_streams = true}));
     EXPECT_FALSE(given.left_out.empty());
   }
 }

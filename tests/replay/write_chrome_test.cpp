@@ -285,7 +285,7 @@ TEST(write_chrome, shows_snapshots_of_real_devices) {
     std::size_t reserved = 0, requested = 0;
     for (const snapshot::segment& s : source.segments) {
       reserved += s.size;
-      requested += s.add_up().requested;
+      requested += s.count_bytes().requested;
     }
     const shown found = show(chrome_text(source));
     EXPECT_EQ(found.counters.at("reserved"), static_cast<double>(reserved)) << name;

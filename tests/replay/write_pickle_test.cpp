@@ -30,6 +30,7 @@ namespace {
 using namespace tessera;
 using namespace tessera::trace;
 using namespace replay;
+using tessera::trace::detail::pickle_writer;
 using kind = pickled::kind;
 using state = snapshot::block::state;
 using action = snapshot::action;
@@ -115,7 +116,7 @@ TEST(pickle_writer, words_are_written_once) {
   for (int i = 0; i < 100; ++i) words.push_back("word " + std::to_string(i));
   to.dict([&] {
     for (int round = 0; round < 2; ++round) {
-      for (const std::string& w : words) to.word(w), to.integer(round);
+      for (const std::string& w : words) to.literal(w), to.integer(round);
     }
   });
   to.end();
@@ -225,10 +226,10 @@ TEST(read_snapshot, host_memory_of_another_form_is_left_out) {
     text_output out;
     pickle_writer to(out);
     to.dict([&] {
-      to.word("segments"), to.empty_list();
-      to.word("device_traces"), to.empty_list();
-      to.word("host_segments"), segments(to);
-      to.word("host_traces"), traces(to);
+      to.literal("segments"), to.empty_list();
+      to.literal("device_traces"), to.empty_list();
+      to.literal("host_segments"), segments(to);
+      to.literal("host_traces"), traces(to);
     });
     to.end();
     return read_back(out.text);
@@ -238,8 +239,9 @@ TEST(read_snapshot, host_memory_of_another_form_is_left_out) {
   const auto entries = [&](auto& to) {
     to.list(one, [&](int) {
       to.dict([&] {
-        to.word("action"), to.word("alloc");
-        to.word("addr"), to.integer(7), to.word("size"), to.integer(8), to.word("stream"), to.integer(9);
+        to.literal("action"), to.literal("alloc");
+        to.literal("addr"), to.integer(7), to.literal("size"), to.integer(8), to.literal("stream"),
+            to.integer(9);
       });
     });
   };
@@ -377,33 +379,34 @@ TEST(read_snapshot, what_no_decision_depends_on_may_be_anything) {
   const std::vector<int> one{1};
   const std::vector<int> three{1, 2, 3}, four{1, 2, 3, 4};
   to.dict([&] {
-    to.word("segments"), to.empty_list();
-    to.word("device_traces");
+    to.literal("segments"), to.empty_list();
+    to.literal("device_traces");
     to.list(one, [&](int) {
       to.list(four, [&](int n) {
         constexpr const char* actions[] = {"alloc", "oom", "annotate", "workspace_snapshot"};
         to.dict([&] {
-          to.word("action"), to.word(actions[n - 1]);
+          to.literal("action"), to.literal(actions[n - 1]);
           if (n == 1)
-            to.word("addr"), to.integer(7), to.word("size"), to.integer(8), to.word("stream"), to.integer(9);
-          to.word("time_us"), to.real(1.5);
-          to.word("pool_id"), to.integer(3);
-          to.word("user_metadata"), to.none();
-          to.word("device_free"), to.integer(-1);
-          to.word("frames"), to.integer(n);
+            to.literal("addr"), to.integer(7), to.literal("size"), to.integer(8), to.literal("stream"),
+                to.integer(9);
+          to.literal("time_us"), to.real(1.5);
+          to.literal("pool_id"), to.integer(3);
+          to.literal("user_metadata"), to.none();
+          to.literal("device_free"), to.integer(-1);
+          to.literal("frames"), to.integer(n);
         });
       });
     });
-    to.word("external_annotations");
+    to.literal("external_annotations");
     to.list(three, [&](int n) {
       if (n == 1) return to.none();
       to.dict([&] {
-        to.word("name"), to.word("step");
-        to.word("stage"), to.word("END");
-        to.word("device"), to.integer(n == 2 ? -1 : 65536);
+        to.literal("name"), to.literal("step");
+        to.literal("stage"), to.literal("END");
+        to.literal("device"), to.integer(n == 2 ? -1 : 65536);
       });
     });
-    to.word("allocator_settings"), to.dict([&] { to.word("expandable_segments"), to.integer(1); });
+    to.literal("allocator_settings"), to.dict([&] { to.literal("expandable_segments"), to.integer(1); });
   });
   to.end();
   const snapshot seen = read_back(out.text);

@@ -44,7 +44,7 @@ struct live_blocks {
 /// An observer that knows the label of each event, such as `history`.
 template <typename Observer>
 concept keeps_labels =
-    requires(const Observer& observer, const typename Observer::entry& seen) { observer.text_of(seen); };
+    requires(const Observer& observer, const typename Observer::entry& seen) { observer.label_of(seen); };
 
 /// Lists the live blocks of any allocator, with the labels that a history or a guarded allocator has for them.
 ///
@@ -73,7 +73,7 @@ template <typename Allocator>
       observer.for_each([&](const auto& seen) {
         if (seen.event.what != allocator_event::action::alloc) return;
         for (std::size_t i = 0; i < found.shown(); ++i) {
-          if (found.first[i].address == seen.event.address) found.first[i].label = observer.text_of(seen);
+          if (found.first[i].address == seen.event.address) found.first[i].label = observer.label_of(seen);
         }
       });
     }

@@ -22,67 +22,71 @@
 
 namespace tessera::trace {
 
-/// Keeps events and tells them again, as history does.
-template <typename S>
-concept keeps_events = event_observer<S> &&
-                       requires(const S& observer) { observer.for_each(tessera::detail::return_argument{}); };
+namespace detail {
 
-/// The name of a type as it is written in C++.
+/// An observer that stores events and can iterate over them, such as history.
+template <typename S>
+concept event_store = event_observer<S> &&
+                      requires(const S& observer) { observer.for_each(tessera::detail::return_argument{}); };
+
+/// The C++ spelling of a type.
 template <typename T>
 [[nodiscard]] std::string_view type_name() noexcept {
-  const std::string_view all = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
-  const std::size_t begin = all.find("T = ") + 4;
-  return all.substr(begin, (std::min)(all.find(';', begin), all.rfind(']')) - begin);
+  const std::string_view signature = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
+  const std::size_t begin = signature.find("T = ") + 4;
+  return signature.substr(begin, (std::min)(signature.find(';', begin), signature.rfind(']')) - begin);
 }
 
-/// Collects what an allocator holds, part by part.
-class capturer {
+/// Builds a snapshot from one or more allocators.
+class snapshot_builder {
  public:
   template <typename Allocator>
-  void look_at(Allocator& pool, std::size_t device) {
+  void add_allocator(Allocator& pool, std::size_t device) {
     const bool one_pool = number_of_pools(pool.settings()) == 1;
     for_each_block(pool, [&](const segment_view& s, const block_view& b) {
-      if (made_.segments.empty() || made_.segments.back().address != s.address ||
-          made_.segments.back().device != device) {
-        made_.segments.push_back({.device = device,
-                                  .address = s.address,
-                                  .size = s.bytes,
-                                  .stream = s.stream,
-                                  .large = s.pool > 0 || one_pool,
-                                  .expandable = s.in_range});
+      if (result_.segments.empty() || result_.segments.back().address != s.address ||
+          result_.segments.back().device != device) {
+        result_.segments.push_back({.device = device,
+                                    .address = s.address,
+                                    .size = s.bytes,
+                                    .stream = s.stream,
+                                    .large = s.pool > 0 || one_pool,
+                                    .expandable = s.in_range});
       }
-      made_.segments.back().blocks.push_back({b.address, b.bytes, b.requested, state_of(b.is)});
+      result_.segments.back().blocks.push_back({b.address, b.bytes, b.requested, state_of(b.is)});
     });
-    if (made_.configured.recipe.empty()) note(pool.settings());
-    if constexpr (keeps_events<std::remove_cvref_t<decltype(pool.observer())>>) take(pool.observer(), device);
+    if (result_.configured.recipe.empty()) add_settings(pool.settings());
+    if constexpr (event_store<std::remove_cvref_t<decltype(pool.observer())>>)
+      add_history(pool.observer(), device);
   }
 
-  /// Takes what a sink has kept, and tells it that it was looked at.
+  /// Copies the events that an observer stores, and sends it a `snapshot` event.
   template <typename Observer>
-  void take(Observer& observer, std::size_t device) {
-    if constexpr (keeps_events<Observer>) {
+  void add_history(Observer& observer, std::size_t device) {
+    if constexpr (event_store<Observer>) {
       has_history_ = true;
-      if (made_.traces.size() <= device) made_.traces.resize(device + 1);
-      auto& trace = made_.traces[device];
+      if (result_.traces.size() <= device) result_.traces.resize(device + 1);
+      auto& trace = result_.traces[device];
       observer.for_each([&](const auto& entry) {
         trace.push_back(entry_of(entry.event, entry.time_us));
-        if constexpr (requires { trace.back().label = observer.text_of(entry); })
-          trace.back().label = observer.text_of(entry);
+        if constexpr (requires { trace.back().label = observer.label_of(entry); })
+          trace.back().label = observer.label_of(entry);
       });
       std::size_t active = 0;
-      for (const snapshot::segment& s : made_.segments) active += s.device == device ? s.add_up().active : 0;
+      for (const snapshot::segment& s : result_.segments)
+        active += s.device == device ? s.count_bytes().active : 0;
       observer.on(allocator_event{.what = allocator_event::action::snapshot, .bytes = active});
     }
   }
   [[nodiscard]] bool has_history() const noexcept { return has_history_; }
 
   [[nodiscard]] snapshot finish() && {
-    const auto place = [](const snapshot::segment& s) { return std::pair(s.device, s.address); };
-    std::sort(made_.segments.begin(), made_.segments.end(),
-              [&](const auto& a, const auto& b) { return place(a) < place(b); });
-    if (!made_.segments.empty() && made_.traces.size() <= made_.segments.back().device)
-      made_.traces.resize(static_cast<std::size_t>(made_.segments.back().device) + 1);
-    return std::move(made_);
+    const auto key = [](const snapshot::segment& s) { return std::pair(s.device, s.address); };
+    std::sort(result_.segments.begin(), result_.segments.end(),
+              [&](const auto& a, const auto& b) { return key(a) < key(b); });
+    if (!result_.segments.empty() && result_.traces.size() <= result_.segments.back().device)
+      result_.traces.resize(static_cast<std::size_t>(result_.segments.back().device) + 1);
+    return std::move(result_);
   }
 
  private:
@@ -97,12 +101,12 @@ class capturer {
                                            : state::pending;
   }
   [[nodiscard]] static snapshot::entry entry_of(const allocator_event& e, std::uint64_t time_us) {
-    snapshot::entry made{.what = action_of(e.what), .size = e.bytes, .stream = e.stream, .time_us = time_us};
+    snapshot::entry entry{.what = action_of(e.what), .size = e.bytes, .stream = e.stream, .time_us = time_us};
     const bool is_oom = e.what == allocator_event::action::oom;
-    is_oom ? made.device_free = e.address : made.address = e.address;
-    const bool of_request = made.what <= snapshot::action::free_completed || is_oom;
-    if (of_request) made.block = e.block;
-    return made;
+    (is_oom ? entry.device_free : entry.address) = e.address;
+    const bool is_about_request = entry.what <= snapshot::action::free_completed || is_oom;
+    if (is_about_request) entry.block = e.block;
+    return entry;
   }
   [[nodiscard]] static snapshot::action action_of(allocator_event::action what) noexcept {
     using from = allocator_event::action;
@@ -124,10 +128,10 @@ class capturer {
     return to::other;
   }
 
-  /// What the policies say in PyTorch's words, where it has words for it.
+  /// Translates the policies to PyTorch's settings, as far as PyTorch has them.
   template <typename Recipe>
-  void note(const policies<Recipe>& chosen) {
-    snapshot::settings& to = made_.configured;
+  void add_settings(const policies<Recipe>& chosen) {
+    snapshot::settings& to = result_.configured;
     to.recipe = type_name<Recipe>();
     to.max_split_size = chosen.split.oversize();
     to.expandable_segments = Recipe::growth::way != growth_way::segments;
@@ -141,34 +145,38 @@ class capturer {
     }
   }
 
-  snapshot made_;
+  snapshot result_;
   bool has_history_ = false;
 };
 
-/// How an allocator of any kind stands, with the history that a `history` among its sinks has kept, which is told of it.
+}  // namespace detail
+
+/// Takes a snapshot of any allocator: its segments and blocks, and the history that a `history` observer
+/// stores.
 ///
-/// What is mapped side by side is one segment. The history ends where the state is, so that it can be run backward from
-/// there; of a per_stream, whose lanes are looked at one after the other, only while no other thread uses it.
+/// Adjacent mapped pages form one segment. The history ends at the state, so it can be replayed backward. The
+/// arenas of a per_stream are read one after the other; its snapshot is consistent only while no other thread
+/// uses it.
 ///
 ///     #include <tessera/observe/history.hpp>
 ///     #include <tessera/concurrent/locked.hpp>
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> pool;
 ///     const tessera::trace::snapshot seen = tessera::trace::capture(pool);
 ///
-///   Throws:  std::bad_alloc where there is no room for it
+///   Throws:  std::bad_alloc
 ///   Cost:    linear in the blocks and in the history
 template <typename Allocator>
 [[nodiscard]] snapshot capture(Allocator& pool) {
-  capturer looker;
+  detail::snapshot_builder builder;
   pool.for_each_device([&](auto& front, std::size_t device) {
-    front.for_each_allocator([&](auto& one) { looker.look_at(one, device); });
+    front.for_each_allocator([&](auto& one) { builder.add_allocator(one, device); });
   });
-  if (!looker.has_history()) {
+  if (!builder.has_history()) {
     pool.for_each_device([&](auto& front, std::size_t device) {
-      front.with_observer([&](auto& observer) { looker.take(observer, device); });
+      front.with_observer([&](auto& observer) { builder.add_history(observer, device); });
     });
   }
-  return std::move(looker).finish();
+  return std::move(builder).finish();
 }
 
 }  // namespace tessera::trace

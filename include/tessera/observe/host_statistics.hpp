@@ -10,37 +10,39 @@
 
 namespace tessera {
 
-/// What is counted for pinned host memory; `_bytes` in bytes, the others in pieces.
-///   Source:  the names are those of PyTorch's host_memory_stats(), without its times: those are with a timed provider
+/// Statistics of pinned host memory under PyTorch's names. A timed provider has the times that PyTorch adds.
+///   Source:  torch.cuda.host_memory_stats()
 struct host_statistics {
-  counter allocations{};  ///< segments that were taken and not given back
+  counter allocations{};  ///< segments acquired from the host
   counter allocated_bytes{};
-  counter active_requests{};  ///< blocks handed out, until no stream uses them any more
+  counter active_requests{};  ///< live and pending blocks
   counter active_bytes{};
   std::uint64_t num_host_alloc = 0;
   std::uint64_t num_host_free = 0;
   bool operator==(const host_statistics&) const = default;
 };
 
-/// An allocator's statistics as those of host memory. Where its recipe maps pages, allocated is what is mapped, and what
-/// counts pieces stays 0, as in torch_npu.
+/// Converts an allocator's statistics to those of host memory.
+///
+/// If the recipe maps pages, `allocated_bytes` counts mapped bytes, and the counts of segments and blocks
+/// stay 0, as in torch_npu.
 ///
 ///     tessera::caching_allocator<tessera::pytorch_pinned<>, tessera::simulated_device> pinned;
 ///     pinned.deallocate(pinned.allocate(4_MiB));
-///     const auto told = tessera::host_statistics_of<tessera::pytorch_pinned<>>(pinned.statistics());
-///     std::printf("pinned at most: %lld bytes\n", static_cast<long long>(told.allocated_bytes.peak));
+///     const auto host = tessera::host_statistics_of<tessera::pytorch_pinned<>>(pinned.statistics());
+///     std::printf("peak reserved: %lld bytes\n", static_cast<long long>(host.allocated_bytes.peak));
 template <recipe Recipe, std::size_t Pools>
-[[nodiscard]] constexpr host_statistics host_statistics_of(const statistics<Pools>& books) noexcept {
-  host_statistics told;
-  told.allocated_bytes = books.all.reserved_bytes;
-  told.active_bytes = books.all.active_bytes;
+[[nodiscard]] constexpr host_statistics host_statistics_of(const statistics<Pools>& counts) noexcept {
+  host_statistics result;
+  result.allocated_bytes = counts.all.reserved_bytes;
+  result.active_bytes = counts.all.active_bytes;
   if (Recipe::growth::way == growth_way::segments) {
-    told.allocations = books.all.segment;
-    told.active_requests = books.all.active;
-    told.num_host_alloc = books.num_device_alloc;
-    told.num_host_free = books.num_device_free;
+    result.allocations = counts.all.segment;
+    result.active_requests = counts.all.active;
+    result.num_host_alloc = counts.num_device_alloc;
+    result.num_host_free = counts.num_device_free;
   }
-  return told;
+  return result;
 }
 
 }  // namespace tessera

@@ -7,21 +7,23 @@
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 
-/// What an allocator holds, for tools that show it.
 namespace tessera {
 
-[[nodiscard]] inline block_view view_of(const detail::block& b) noexcept {
+namespace detail {
+[[nodiscard]] inline block_view view_of(const block& b) noexcept {
   using state = block_view::state;
   if (b.is_free()) return {b.address, b.size, 0, state::free, b.home->key()};
-  const state is = b.mark.is == detail::block::state::pending ? state::pending : state::live;
+  const state is = b.mark.is == block::state::pending ? state::pending : state::live;
   return {b.address, b.size, b.facts.requested, is, b.home->key()};
 }
+}  // namespace detail
 
-/// Calls f(const segment_view&, const block_view&) for each block of a caching_allocator: those of one segment one after
-/// the other, in the order of addresses, the segments in no particular order; also of segments that are just going back.
-/// f must not use the allocator.
+/// Calls f(const segment_view&, const block_view&) for each block of a caching_allocator.
 ///
-///     std::size_t largest = 0;  // free block
+/// The blocks of a segment come in address order, the segments in no particular order. Segments that are
+/// being released are included. `f` must not use the allocator.
+///
+///     std::size_t largest = 0;  // bytes of the largest free block
 ///     tessera::for_each_block(pool, [&](const tessera::segment_view&, const tessera::block_view& b) {
 ///       if (b.is == tessera::block_view::state::free && b.bytes > largest) largest = b.bytes;
 ///     });
@@ -40,40 +42,41 @@ void for_each_block(Allocator& pool, F f) {
       segment_view whole{b->address, 0, b->home->key(), b->home->pool(), in_range};
       const detail::block* after = b;
       for (; after != end && !after->is_unmapped(); after = after->above) whole.bytes += after->size;
-      for (; b != after; b = b->above) f(static_cast<const segment_view&>(whole), view_of(*b));
+      for (; b != after; b = b->above) f(static_cast<const segment_view&>(whole), detail::view_of(*b));
     }
   };
   blocks.for_each_segment(look, true);
 }
 
-/// The live block that begins at an address: how large it is, and what was requested. Of 0 bytes where there is none. The
-/// allocator may be of any kind.
+/// Looks up the live block that begins at an address, in any allocator.
 ///
 ///     void* const p = pool.allocate(1000);
 ///     const tessera::block_view block = tessera::live_block_at(pool, p);
 ///     std::printf("%zu bytes serve %zu\n", block.bytes, block.requested);
 ///     pool.deallocate(p);
 ///
-///   Cost:  constant
+///   Returns:  the block; one of 0 bytes if there is none
+///   Cost:     constant
 template <typename Allocator>
 [[nodiscard]] block_view live_block_at(Allocator& pool, const void* p) noexcept {
-  block_view told{};
-  pool.with_owner(p, [&told, p](auto& in) {
-    if (const detail::block* const found = in.introspect().find_live(p)) told = view_of(*found);
+  block_view result{};
+  pool.with_owner(p, [&result, p](auto& in) {
+    if (const detail::block* const found = in.introspect().find_live(p)) result = detail::view_of(*found);
   });
-  return told;
+  return result;
 }
 
-/// Where a live block lies.
+/// The position of a live block in its segment.
 struct block_place {
-  segment_view segment;  ///< of 0 bytes where there is no such block
+  segment_view segment;  ///< of 0 bytes if there is no such block
   block_view block;
-  std::size_t offset = 0;  ///< bytes from the segment's begin to the block's
+  std::size_t offset = 0;  ///< bytes from the start of the segment to the block
 };
 
-/// The segment that the live block at an address lies in, and how far behind its begin: what another process needs, as
-/// handles of CUDA's and ACL's are those of segments. The allocator may be of any kind. What was allocated with an alignment
-/// may begin inside its block, whose address is that of aligned_request(bytes, alignment).find(pool, p).
+/// Finds the segment of the live block at an address, and the block's offset in it, in any allocator.
+///
+/// Interprocess handles of CUDA and ACL refer to segments, so sharing a block needs both. An over-aligned
+/// pointer may lie inside its block; aligned_request(bytes, alignment).find(pool, p) has the block's address.
 ///
 ///     void* const p = pool.allocate(1000);
 ///     const tessera::block_place place = tessera::place_of(pool, p);
@@ -83,8 +86,8 @@ struct block_place {
 ///   Cost:  linear in the blocks of that segment
 template <typename Allocator>
 [[nodiscard]] block_place place_of(Allocator& pool, const void* p) noexcept {
-  block_place told{};
-  pool.with_owner(p, [&told, p](auto& in) {
+  block_place result{};
+  pool.with_owner(p, [&result, p](auto& in) {
     const detail::block* const found = in.introspect().find_live(p);
     if (found == nullptr) return;
     const auto ends = [](const detail::block& b) {
@@ -95,21 +98,21 @@ template <typename Allocator>
     std::size_t bytes = 0;
     for (const detail::block* b = first; !ends(*b); b = b->above) bytes += b->size;
     constexpr bool in_range = decltype(in.introspect())::has_ranges;
-    told = {{first->address, bytes, first->home->key(), first->home->pool(), in_range},
-            view_of(*found),
-            found->address - first->address};
+    result = {{first->address, bytes, first->home->key(), first->home->pool(), in_range},
+              detail::view_of(*found),
+              found->address - first->address};
   });
-  return told;
+  return result;
 }
 
-/// Bytes of the cache that trim() could not give back, because live or pending blocks share their segments or pages. Of a
-/// caching_allocator; for_each_allocator reaches those of other kinds.
+/// Counts the cached bytes of a caching_allocator that trim() cannot release, because live or pending blocks
+/// share their segments or pages. for_each_allocator reaches the caching_allocators inside other front ends.
 ///   Cost:  linear in the blocks, and in ranges in their pages
 template <typename Allocator>
-[[nodiscard]] std::size_t pinned_bytes(Allocator& pool) {
+[[nodiscard]] std::size_t non_releasable_bytes(Allocator& pool) {
   const auto blocks = pool.introspect();
   constexpr bool has_ranges = decltype(blocks)::has_ranges;
-  std::size_t pinned = 0;
+  std::size_t result = 0;
   blocks.for_each_segment([&](const detail::block& first, std::size_t) {
     std::size_t free = 0;
     bool any_used = has_ranges;
@@ -121,9 +124,9 @@ template <typename Allocator>
         any_used = true;
       }
     }
-    if (any_used) pinned += free;
+    if (any_used) result += free;
   });
-  return pinned;
+  return result;
 }
 
 }  // namespace tessera

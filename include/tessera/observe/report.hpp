@@ -22,16 +22,16 @@
 
 namespace tessera {
 
-/// All that is counted of one allocator, at one time, whatever its recipe; counters and counts bear PyTorch's names.
+/// All statistics of one allocator at one time. Counters have PyTorch's names and do not depend on the
+/// recipe.
 struct memory_report {
   struct count {
     const char* name;
     std::uint64_t value;
   };
   usage now{};
-  std::size_t pinned =
-      0;  ///< bytes of the cache that trim() cannot give back, as live blocks share their segments
-  std::size_t footprint = 0;  ///< bytes of host memory that describe the blocks
+  std::size_t non_releasable = 0;  ///< cached bytes that trim() cannot release; see non_releasable_bytes()
+  std::size_t footprint = 0;       ///< bytes of host memory that describe the blocks
   pool_statistics all{};
   std::vector<pool_statistics> pools;
   counter oversize_allocations{};
@@ -39,7 +39,7 @@ struct memory_report {
   counter device_bytes{};
   std::array<count, std::size(event_counts<1>)> counts{};
   std::size_t max_split_size = unlimited;            ///< bytes
-  std::array<call_time, call_times::count> calls{};  ///< in microseconds; of a `timed` provider, else none
+  std::array<call_time, call_times::count> calls{};  ///< in microseconds; only of a `timed` provider
 
   [[nodiscard]] std::string pool_name(std::size_t number) const {
     if (pools.size() == 2) return number == 0 ? "small_pool" : "large_pool";
@@ -47,89 +47,95 @@ struct memory_report {
   }
 };
 
-/// The report of an allocator; of a per_device, ask the front of each device.
+/// Collects the statistics of an allocator. For a per_device, call it for each device's allocator.
 ///
 ///     std::puts(tessera::table_of(tessera::report_of(pool)).c_str());
 ///
 ///   Cost:  linear in the blocks
 template <typename Allocator>
 [[nodiscard]] memory_report report_of(Allocator& pool, const call_times* times = nullptr) {
-  static_assert(!requires { pool.devices(); }, "report_of: of a per_device, ask the front of each device");
-  memory_report made;
-  pool.for_each_device([&made, times](auto& front, std::size_t) {
-    made.now = front.now();
-    made.footprint = front.footprint();
-    front.for_each_allocator([&made](auto& one) { made.pinned += pinned_bytes(one); });
-    const auto books = front.statistics();
-    constexpr std::size_t count = std::tuple_size_v<decltype(books.pool)>;
-    made.all = books.all;
-    made.pools.assign(books.pool.begin(), books.pool.end());
-    made.oversize_allocations = books.oversize_allocations;
-    made.oversize_segments = books.oversize_segments;
-    made.device_bytes = books.device_bytes;
-    for (std::size_t i = 0; i < made.counts.size(); ++i)
-      made.counts[i] = {event_counts<count>[i].name, books.*event_counts<count>[i].of};
-    made.max_split_size = books.max_split_size;
-    for (std::size_t i = 0; times != nullptr && i < made.calls.size(); ++i)
-      made.calls[i] = times->of(static_cast<provider_call>(i));
+  static_assert(
+      !requires { pool.devices(); }, "report_of: call it for each device's allocator of a per_device");
+  memory_report report;
+  pool.for_each_device([&report, times](auto& front, std::size_t) {
+    report.now = front.now();
+    report.footprint = front.footprint();
+    front.for_each_allocator([&report](auto& one) { report.non_releasable += non_releasable_bytes(one); });
+    const auto counts = front.statistics();
+    constexpr std::size_t pools = std::tuple_size_v<decltype(counts.pool)>;
+    report.all = counts.all;
+    report.pools.assign(counts.pool.begin(), counts.pool.end());
+    report.oversize_allocations = counts.oversize_allocations;
+    report.oversize_segments = counts.oversize_segments;
+    report.device_bytes = counts.device_bytes;
+    for (std::size_t i = 0; i < report.counts.size(); ++i)
+      report.counts[i] = {event_counts<pools>[i].name, counts.*event_counts<pools>[i].of};
+    report.max_split_size = counts.max_split_size;
+    for (std::size_t i = 0; times != nullptr && i < report.calls.size(); ++i)
+      report.calls[i] = times->of(static_cast<provider_call>(i));
   });
-  return made;
+  return report;
 }
 
-/// Builds the texts of a report, line by line.
-class report_text {
+namespace detail {
+
+/// Formats a report as a table or as JSON.
+class report_formatter {
  public:
-  explicit report_text(const memory_report& of) noexcept : of_(of) {}
+  explicit report_formatter(const memory_report& report) noexcept : report_(report) {}
 
   [[nodiscard]] std::string table() && {
-    const usage& now = of_.now;
-    add("reserved %s of %s: live %s (requested %s), pending %s, cached %s, of it pinned %s\n",
+    const usage& now = report_.now;
+    add("reserved %s of %s: live %s (requested %s), pending %s, cached %s (non-releasable %s)\n",
         format_bytes(now.reserved).text(), format_bytes(now.limit).text(), format_bytes(now.live).text(),
         format_bytes(now.requested).text(), format_bytes(now.pending).text(), format_bytes(now.cached).text(),
-        format_bytes(of_.pinned).text());
-    add("described in %s of host memory\n\n%-26s%14s%14s%14s%14s\n", format_bytes(of_.footprint).text(), "",
+        format_bytes(report_.non_releasable).text());
+    add("host memory for metadata: %s\n\n%-26s%14s%14s%14s%14s\n", format_bytes(report_.footprint).text(), "",
         "current", "peak", "allocated", "freed");
     for (const pool_counter& c : pool_counters) {
-      row(c.name, of_.all.*c.of);
-      for (std::size_t in = 0; in < of_.pools.size() && of_.pools.size() > 1; ++in)
-        row("  " + of_.pool_name(in), of_.pools[in].*c.of, is_bytes(c.name));
+      row(c.name, report_.all.*c.of);
+      for (std::size_t i = 0; i < report_.pools.size() && report_.pools.size() > 1; ++i)
+        row("  " + report_.pool_name(i), report_.pools[i].*c.of, is_bytes(c.name));
     }
-    row("oversize_allocations", of_.oversize_allocations);
-    row("oversize_segments", of_.oversize_segments);
-    row("device_bytes", of_.device_bytes);
-    for (const memory_report::count& c : of_.counts) add("%-26s%14" PRIu64 "\n", c.name, c.value);
-    if (of_.max_split_size != unlimited)
-      add("%-26s%14s\n", "max_split_size", format_bytes(of_.max_split_size).text());
-    calls_as_rows();
+    row("oversize_allocations", report_.oversize_allocations);
+    row("oversize_segments", report_.oversize_segments);
+    row("device_bytes", report_.device_bytes);
+    for (const memory_report::count& c : report_.counts) add("%-26s%14" PRIu64 "\n", c.name, c.value);
+    if (report_.max_split_size != unlimited)
+      add("%-26s%14s\n", "max_split_size", format_bytes(report_.max_split_size).text());
+    call_rows();
     return std::move(text_);
   }
 
   [[nodiscard]] std::string json() && {
-    const usage& now = of_.now;
-    add("{\"now\": {\"requested\": %zu, \"live\": %zu, \"pending\": %zu, \"cached\": %zu, \"pinned\": %zu, "
+    const usage& now = report_.now;
+    add("{\"now\": {\"requested\": %zu, \"live\": %zu, \"pending\": %zu, \"cached\": %zu, "
+        "\"non_releasable\": %zu, "
         "\"reserved\": %zu, \"limit\": %zu}, \"footprint\": %zu",
-        now.requested, now.live, now.pending, now.cached, of_.pinned, now.reserved, now.limit, of_.footprint);
+        now.requested, now.live, now.pending, now.cached, report_.non_releasable, now.reserved, now.limit,
+        report_.footprint);
     for (const pool_counter& c : pool_counters) {
       add(",\n \"%s\": {\"all\": ", c.name);
-      object(of_.all.*c.of);
-      for (std::size_t in = 0; in < of_.pools.size(); ++in) {
-        add(", \"%s\": ", of_.pool_name(in).c_str());
-        object(of_.pools[in].*c.of);
+      object(report_.all.*c.of);
+      for (std::size_t i = 0; i < report_.pools.size(); ++i) {
+        add(", \"%s\": ", report_.pool_name(i).c_str());
+        object(report_.pools[i].*c.of);
       }
       add("}");
     }
     add(",\n \"oversize_allocations\": ");
-    object(of_.oversize_allocations);
+    object(report_.oversize_allocations);
     add(", \"oversize_segments\": ");
-    object(of_.oversize_segments);
+    object(report_.oversize_segments);
     add(", \"device_bytes\": ");
-    object(of_.device_bytes);
-    for (const memory_report::count& c : of_.counts) add(",\n \"%s\": %" PRIu64, c.name, c.value);
-    const bool is_limited = of_.max_split_size != unlimited;
-    add(",\n \"max_split_size\": %" PRId64, is_limited ? static_cast<std::int64_t>(of_.max_split_size) : -1);
+    object(report_.device_bytes);
+    for (const memory_report::count& c : report_.counts) add(",\n \"%s\": %" PRIu64, c.name, c.value);
+    const bool is_limited = report_.max_split_size != unlimited;
+    add(",\n \"max_split_size\": %" PRId64,
+        is_limited ? static_cast<std::int64_t>(report_.max_split_size) : -1);
     add(",\n \"device_calls\": {");
-    for (std::size_t i = 0; i < of_.calls.size(); ++i) {
-      const call_time& t = of_.calls[i];
+    for (std::size_t i = 0; i < report_.calls.size(); ++i) {
+      const call_time& t = report_.calls[i];
       add("%s\"%s\": {\"count\": %" PRIu64 ", \"total_us\": %" PRIu64 ", \"max_us\": %" PRIu64 "}",
           i > 0 ? ", " : "", name_of(static_cast<provider_call>(i)), t.count, t.total, t.max);
     }
@@ -164,10 +170,10 @@ class report_text {
         "}",
         c.current, c.peak, c.allocated, c.freed);
   }
-  void calls_as_rows() {
+  void call_rows() {
     bool any = false;
-    for (std::size_t i = 0; i < of_.calls.size(); ++i) {
-      const call_time& t = of_.calls[i];
+    for (std::size_t i = 0; i < report_.calls.size(); ++i) {
+      const call_time& t = report_.calls[i];
       if (t.count == 0) continue;
       if (!any)
         add("\n%-26s%14s%14s%14s%14s\n", "device calls", "calls", "total us", "mean us", "longest us");
@@ -177,13 +183,19 @@ class report_text {
     }
   }
 
-  const memory_report& of_;
+  const memory_report& report_;
   std::string text_;
 };
 
-/// A report for people; sizes are rounded.
-[[nodiscard]] inline std::string table_of(const memory_report& report) { return report_text(report).table(); }
-/// The same for programs, exact and in bytes. What PyTorch counts stands where its memory_stats_as_nested_dict() has it.
-[[nodiscard]] inline std::string json_of(const memory_report& report) { return report_text(report).json(); }
+}  // namespace detail
+
+/// Formats a report as a table for people; sizes are rounded.
+[[nodiscard]] inline std::string table_of(const memory_report& report) {
+  return detail::report_formatter(report).table();
+}
+/// Formats a report as JSON, in bytes. PyTorch's counters have the keys of memory_stats_as_nested_dict().
+[[nodiscard]] inline std::string json_of(const memory_report& report) {
+  return detail::report_formatter(report).json();
+}
 
 }  // namespace tessera

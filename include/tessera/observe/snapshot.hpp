@@ -18,15 +18,14 @@
 
 namespace tessera::trace {
 
-/// Where in a program things happened: stacks of calls, each one kept once. Stacks and texts have numbers from 1 on; 0 is
-/// for none.
+/// A table of call stacks. Stacks and texts are numbered from 1; 0 means none.
 class call_stacks {
  public:
-  /// A call. Its file and function are numbers of texts.
+  /// A call. `file` and `function` are the numbers of texts.
   struct frame {
     std::uint32_t file = 0;
     std::uint32_t function = 0;
-    std::uint64_t line = 0;  ///< from 1 on; 0 or 2^64 - 1 where it is not known
+    std::uint64_t line = 0;  ///< from 1; 0 or 2^64 - 1 if unknown
     auto operator<=>(const frame&) const = default;
   };
 
@@ -36,25 +35,25 @@ class call_stacks {
   [[nodiscard]] std::string_view text(std::uint32_t number) const noexcept {
     return number == 0 ? std::string_view{} : std::string_view(texts_[number - 1]);
   }
-  [[nodiscard]] const frame& frame_at(std::uint32_t place) const noexcept { return frames_[place]; }
-  /// The frames of a stack, by their places, innermost first.
+  [[nodiscard]] const frame& frame_at(std::uint32_t position) const noexcept { return frames_[position]; }
+  /// The positions of a stack's frames, innermost first.
   [[nodiscard]] std::span<const std::uint32_t> stack(std::uint32_t number) const noexcept {
     if (number == 0) return {};
     const std::size_t begin = number == 1 ? 0 : ends_[number - 2];
     return {calls_.data() + begin, ends_[number - 1] - begin};
   }
 
-  /// Appends a text, and returns its number. Looks for no equal one.
+  /// Appends a text without looking for an equal one, and returns its number.
   std::uint32_t append_text(std::string_view text) {
     texts_.emplace_back(text);
     return static_cast<std::uint32_t>(texts_.size());
   }
-  /// Appends a frame, and returns its position. Looks for no equal one.
+  /// Appends a frame without looking for an equal one, and returns its position.
   std::uint32_t append_frame(const frame& f) {
     frames_.push_back(f);
     return static_cast<std::uint32_t>(frames_.size() - 1);
   }
-  /// Appends a stack of frames, given by their positions, innermost first. Returns its number. Looks for no equal one.
+  /// Appends a stack, given by the positions of its frames, and returns its number.
   std::uint32_t append_stack(std::span<const std::uint32_t> positions) {
     calls_.insert(calls_.end(), positions.begin(), positions.end());
     ends_.push_back(calls_.size());
@@ -65,40 +64,41 @@ class call_stacks {
  private:
   std::vector<std::string> texts_;
   std::vector<frame> frames_;
-  std::vector<std::uint32_t> calls_;  // of all stacks, one behind the other
-  std::vector<std::size_t> ends_;     // of each stack in calls_
+  std::vector<std::uint32_t> calls_;  // the positions of all stacks' frames
+  std::vector<std::size_t> ends_;     // where each stack ends in calls_
 };
 
-/// A memory snapshot as PyTorch takes it: how an allocator stood, and what led there.
+/// A memory snapshot with the contents of PyTorch's: the state of an allocator, and the history that led to
+/// it.
 ///   Source:  torch.cuda.memory._dump_snapshot
 struct snapshot {
-  /// The number of a pool of segments; (0, 0) is the default one.
+  /// The number of a pool of segments; (0, 0) is the default pool.
   using pool_id = std::pair<std::uint64_t, std::uint64_t>;
 
   struct block {
     enum class state : unsigned char {
       free,
       live,    ///< allocated
-      pending  ///< given back, and still used by a stream
+      pending  ///< freed, but a stream still uses it
     };
     std::uint64_t address = 0;
     std::size_t size = 0;
     std::size_t requested = 0;
     state is = state::free;
-    std::uint32_t stack = 0;  ///< where it was allocated, in `stacks`; 0 if unknown
+    std::uint32_t stack = 0;  ///< that allocated it, in `stacks`; 0 if unknown
 
     [[nodiscard]] bool active() const noexcept { return is != state::free; }
     bool operator==(const block&) const = default;
   };
 
-  /// What a segment's blocks amount to, in bytes.
-  struct sums {
-    std::size_t allocated = 0;  ///< of live blocks
-    std::size_t active = 0;     ///< of live and pending blocks
-    std::size_t requested = 0;  ///< what users asked for, of active blocks
+  /// Bytes in the blocks of a segment.
+  struct byte_counts {
+    std::size_t allocated = 0;  ///< in live blocks
+    std::size_t active = 0;     ///< in live and pending blocks
+    std::size_t requested = 0;  ///< as users requested, of active blocks
   };
 
-  /// What the device gave in one piece; of a range, what is mapped without a gap.
+  /// Memory from one device allocation, or a run of mapped pages in an address range.
   struct segment {
     std::uint64_t device = 0;
     std::uint64_t address = 0;
@@ -107,21 +107,23 @@ struct snapshot {
     bool large = false;
     pool_id pool{};
     bool expandable = false;
-    std::uint32_t stack = 0;  ///< where it was taken from the device, in `stacks`
+    std::uint32_t stack = 0;  ///< that acquired it, in `stacks`
     std::vector<block> blocks{};
 
-    [[nodiscard]] sums add_up() const noexcept {
-      sums s;
+    [[nodiscard]] byte_counts count_bytes() const noexcept {
+      byte_counts counts;
       for (const block& b : blocks) {
-        if (b.is == block::state::live) s.allocated += b.size;
-        if (b.active()) s.active += b.size, s.requested += b.requested;
+        if (!b.active()) continue;
+        if (b.is == block::state::live) counts.allocated += b.size;
+        counts.active += b.size;
+        counts.requested += b.requested;
       }
-      return s;
+      return counts;
     }
     bool operator==(const segment&) const = default;
   };
 
-  /// PyTorch's trace actions, and what only this library tells.
+  /// PyTorch's trace actions, then those that only tessera records.
   enum class action : unsigned char {
     alloc,
     free_requested,
@@ -130,38 +132,38 @@ struct snapshot {
     segment_free,
     segment_map,
     segment_unmap,
-    oom,            ///< nothing helped; no address, but `device_free`
-    snapshot,       ///< a snapshot was taken; `size` is what was active
-    annotate,       ///< the user said more about a live block, which is the label
-    range_reserve,  ///< of addresses without memory
+    oom,            ///< an allocation failed; has `device_free` and no address
+    snapshot,       ///< a snapshot was taken; `size` is the bytes active then
+    annotate,       ///< the user labelled a live block
+    range_reserve,  ///< addresses were reserved, without memory
     range_release,
-    refused,  ///< the device did not give `size`
+    refused,  ///< the device refused `size` bytes
     other
   };
   struct entry {
     action what = action::other;
-    std::uint32_t stack = 0;  ///< where it happened, in `stacks`; 0 if unknown
+    std::uint32_t stack = 0;  ///< that caused it, in `stacks`; 0 if unknown
     std::uint64_t address = 0;
-    std::size_t size = 0;   ///< as requested, of the segment, or of what was mapped
-    std::size_t block = 0;  ///< of the block that serves a request; 0 if unknown
+    std::size_t size = 0;   ///< bytes requested, acquired or mapped
+    std::size_t block = 0;  ///< bytes of the block that serves a request; 0 if unknown
     stream_id stream{};
-    std::uint64_t time_us = 0;    ///< microseconds since some moment; 0 in snapshots of old versions
-    std::size_t device_free = 0;  ///< what the device said to be free when memory ran out
+    std::uint64_t time_us = 0;    ///< microseconds since an unspecified time; 0 in old snapshots
+    std::size_t device_free = 0;  ///< bytes that the device reported free when an allocation failed
     pool_id pool{};
-    std::string label{};  ///< what the user said about it, "user_metadata" in PyTorch's words
+    std::string label{};  ///< the user's text, `user_metadata` in PyTorch
     bool operator==(const entry&) const = default;
   };
 
-  /// What the user marked in time, such as a step of an optimizer.
+  /// The begin or end of an interval that the user named, such as an optimizer step.
   struct annotation {
     std::string name{};
-    bool begins = false;  ///< or ends
+    bool begins = false;  ///< false: ends
     std::uint64_t device = 0;
     std::uint64_t time_us = 0;
     bool operator==(const annotation&) const = default;
   };
 
-  /// What the allocator was told to do, as far as it bears on decisions.
+  /// The allocator settings that affect its decisions.
   struct settings {
     std::string conf;    ///< PYTORCH_CUDA_ALLOC_CONF
     std::string recipe;  ///< the recipe's name; empty in PyTorch's own snapshots
@@ -173,25 +175,25 @@ struct snapshot {
   };
 
   std::string name;
-  std::vector<segment> segments;           ///< in the order of device and address
-  std::vector<std::vector<entry>> traces;  ///< of each device, oldest first
+  std::vector<segment> segments;           ///< sorted by device, then address
+  std::vector<std::vector<entry>> traces;  ///< one per device, oldest entry first
   std::vector<annotation> annotations;
   settings configured;
-  call_stacks stacks;                             ///< where in the program things happened
-  std::vector<segment> host_segments{};           ///< of pinned host memory, as PyTorch gives them
-  std::vector<std::vector<entry>> host_traces{};  ///< its history
+  call_stacks stacks;                             ///< the call stacks that blocks and entries refer to
+  std::vector<segment> host_segments{};           ///< pinned host memory, as PyTorch reports it
+  std::vector<std::vector<entry>> host_traces{};  ///< the history of pinned host memory
 
   /// The segments of one device.
   [[nodiscard]] std::span<const segment> segments_of(std::size_t device) const noexcept {
-    const auto before = [](const segment& s, std::size_t of) { return s.device < of; };
+    const auto before = [](const segment& s, std::size_t number) { return s.device < number; };
     const auto begin = std::lower_bound(segments.begin(), segments.end(), device, before);
     return {begin, std::lower_bound(begin, segments.end(), device + 1, before)};
   }
-  /// The history of one device, empty where there is none.
+  /// The history of one device; empty if there is none.
   [[nodiscard]] std::span<const entry> trace_of(std::size_t device) const noexcept {
     return device < traces.size() ? std::span<const entry>(traces[device]) : std::span<const entry>();
   }
-  /// One more than the largest number of a device.
+  /// One more than the largest device number.
   [[nodiscard]] std::size_t devices() const noexcept {
     const std::size_t last = segments.empty() ? 0 : static_cast<std::size_t>(segments.back().device) + 1;
     return (std::max)(last, traces.size());
@@ -205,29 +207,30 @@ inline constexpr std::string_view snapshot_actions[] = {
     "segment_free", "segment_map",    "segment_unmap",  "oom",
     "snapshot",     "annotate"};
 
-/// A block that was there before a device's history begins.
-struct early_block {
+/// A block that is active when a device's history begins.
+struct block_at_start {
   std::size_t requested = 0;
-  std::size_t size = 0;  ///< 0 where nobody recorded it
+  std::size_t size = 0;  ///< 0 if unknown
   stream_id stream{};
-  bool live = true;         ///< or pending
-  std::uint32_t stack = 0;  ///< where it was allocated, in the snapshot's `stacks`
+  bool live = true;         ///< false: pending
+  std::uint32_t stack = 0;  ///< that allocated it, in the snapshot's `stacks`
 };
 
-/// The blocks that were live or pending when the history of one device begins, by address. The history keeps only the
-/// latest entries, so they are those which it frees without having allocated them, and those which are there at the end
-/// and which it does not mention.
-///   Returns:  an error with the number of the entry that contradicts those before it, or the state at the end
+/// Finds the blocks that are live or pending when the history of one device begins, by address.
+///
+/// A history is bounded, so its oldest entries are lost. A block is active at its start if the history frees
+/// it without allocating it, or never mentions it although it is active at the end.
+///   Returns:  an error that names the entry or block which contradicts the history
 ///   Cost:     n log n in the length of the history
-[[nodiscard]] inline read_result<std::map<std::uint64_t, early_block>> active_at_start(const snapshot& source,
-                                                                                       std::size_t device) {
+[[nodiscard]] inline read_result<std::map<std::uint64_t, block_at_start>> blocks_at_start(
+    const snapshot& source, std::size_t device) {
   using state = snapshot::block::state;
   using action = snapshot::action;
-  std::map<std::uint64_t, early_block> early;
-  std::map<std::uint64_t, state> now;  // of every address that is mentioned
-  const auto error = [&](const char* what, std::uint64_t number, const char* rule) {
+  std::map<std::uint64_t, block_at_start> result;
+  std::map<std::uint64_t, state> now;  // the state at each address that the history mentions
+  const auto error = [&](const char* subject, std::uint64_t number, const char* rule) {
     return input_error{source.name + ": device " + std::to_string(device),
-                       what + std::to_string(number) + rule};
+                       subject + std::to_string(number) + rule};
   };
   const auto trace = source.trace_of(device);
   for (std::size_t i = 0; i < trace.size(); ++i) {
@@ -242,7 +245,7 @@ struct early_block {
     }
     const bool requested = e.what == action::free_requested;
     if (is_new) {
-      early[e.address] = {e.size, e.block, e.stream, requested};
+      result[e.address] = {e.size, e.block, e.stream, requested};
     } else if (at->second == state::free || (requested && at->second == state::pending)) {
       return error("entry ", i, ": frees a block that is not live");
     }
@@ -254,7 +257,7 @@ struct early_block {
       if (at == now.end()) {
         const bool known = b.requested != 0 && b.requested <= b.size;
         if (b.active())
-          early[b.address] = {known ? b.requested : b.size, b.size, s.stream, b.is == state::live, b.stack};
+          result[b.address] = {known ? b.requested : b.size, b.size, s.stream, b.is == state::live, b.stack};
       } else if (b.active() == (at->second == state::free)) {
         return error("the block at ", b.address,
                      b.active() ? " is live and was freed" : " is free and was not freed");
@@ -266,17 +269,19 @@ struct early_block {
   for (const auto& [address, last] : now) {
     if (last != state::free) return error("the block at ", address, " was not freed and is in no segment");
   }
-  return early;
+  return result;
 }
 
-/// Whether a frame's file is of Python: a source, or what an interpreter names "<stdin>". Frames of C++ have names such as
-/// "??" and "TensorImpl.cpp".
+namespace detail {
+
+/// Whether a frame's file is Python: a source file, or a name such as "<stdin>". C++ frames have files such
+/// as "??" and "TensorImpl.cpp".
 [[nodiscard]] inline bool is_python_file(std::string_view file) noexcept {
   return file.ends_with(".py") || (file.starts_with('<') && file.size() > 2);
 }
 
-/// Whether a Python file belongs to PyTorch or was written by it, so that its line tells a user little.
-[[nodiscard]] inline bool is_file_of_torch(std::string_view file) {
+/// Whether a Python file is part of PyTorch or generated by it.
+[[nodiscard]] inline bool is_torch_file(std::string_view file) {
   if (file.starts_with("<eval_with_key>") || file.starts_with("<frozen ")) return true;
   std::string_view parent;
   while (!file.empty()) {
@@ -291,41 +296,35 @@ struct early_block {
   return false;
 }
 
-/// The frame of a stack that tells a user most, as a place in the table: the innermost one of Python that is not PyTorch's;
-/// else the innermost one of Python; else the innermost one that has a file or a function.
+/// The position of the stack's frame that says most about the user's program: the innermost Python frame
+/// outside PyTorch, else the innermost Python frame, else the innermost frame with a file.
 ///   Requires:  the stack is not empty
-[[nodiscard]] inline std::uint32_t telling_frame(const call_stacks& table, std::uint32_t stack) {
+[[nodiscard]] inline std::uint32_t most_useful_frame(const call_stacks& table, std::uint32_t stack) {
   const std::span<const std::uint32_t> calls = table.stack(stack);
-  const auto file_of = [&](std::uint32_t place) { return table.text(table.frame_at(place).file); };
+  const auto file_of = [&](std::uint32_t position) { return table.text(table.frame_at(position).file); };
   const auto first = [&](auto is_wanted) { return std::find_if(calls.begin(), calls.end(), is_wanted); };
-  auto found = first([&](auto f) { return is_python_file(file_of(f)) && !is_file_of_torch(file_of(f)); });
+  auto found = first([&](auto f) { return is_python_file(file_of(f)) && !is_torch_file(file_of(f)); });
   if (found == calls.end()) found = first([&](auto f) { return is_python_file(file_of(f)); });
   if (found == calls.end()) found = first([&](auto f) { return !file_of(f).empty() && file_of(f) != "??"; });
   return found == calls.end() ? calls.front() : *found;
 }
 
-/// `text` as it may stand on a terminal, whatever it holds.
-[[nodiscard]] inline std::string terminal_text(std::string_view text) {
-  std::string shown(text);
-  for (char& c : shown) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
-  }
-  return utf8_text(shown);
-}
+}  // namespace detail
 
-/// The line of a program where a stack comes from, "train.py:12 in forward"; empty for no stack. Long names are cut short.
-[[nodiscard]] inline std::string program_line(const call_stacks& table, std::uint32_t stack) {
+/// The source line that a call stack points to, such as "train.py:12 in forward". Empty for no stack. Long
+/// names are cut.
+[[nodiscard]] inline std::string call_site(const call_stacks& table, std::uint32_t stack) {
   if (table.stack(stack).empty()) return {};
-  constexpr std::size_t most_of_file = 160, most_of_function = 80;  // bytes
-  constexpr std::uint64_t most_lines = std::uint64_t{1} << 31;  // more stands for a line that is not known
-  const call_stacks::frame& f = table.frame_at(telling_frame(table, stack));
-  std::string_view file = table.text(f.file), function = table.text(f.function);
-  std::string line = file.size() > most_of_file ? "..." : "";
-  line += file.substr(file.size() - (std::min)(file.size(), most_of_file));
-  if (f.line != 0 && f.line < most_lines) (line += ':') += std::to_string(f.line);
-  if (!function.empty()) (line += line.empty() ? "" : " in ") += function.substr(0, most_of_function);
-  if (function.size() > most_of_function) line += "...";
-  return terminal_text(line);
+  constexpr std::size_t max_file = 160, max_function = 80;    // bytes
+  constexpr std::uint64_t max_line = std::uint64_t{1} << 31;  // larger numbers mean an unknown line
+  const call_stacks::frame& f = table.frame_at(detail::most_useful_frame(table, stack));
+  const std::string_view file = table.text(f.file), function = table.text(f.function);
+  std::string text = file.size() > max_file ? "..." : "";
+  text += file.substr(file.size() - (std::min)(file.size(), max_file));
+  if (f.line != 0 && f.line < max_line) text.append(":").append(std::to_string(f.line));
+  if (!function.empty()) text.append(text.empty() ? "" : " in ").append(function.substr(0, max_function));
+  if (function.size() > max_function) text += "...";
+  return detail::printable_text(text);
 }
 
 }  // namespace tessera::trace

@@ -22,7 +22,9 @@
 
 namespace tessera::trace {
 
-/// Writes the history of one device as events of a Chrome trace, one a line.
+namespace detail {
+
+/// Writes the history of one device as events of a Chrome trace, one per line.
 template <byte_output Out>
 class chrome_device {
  public:
@@ -37,32 +39,32 @@ class chrome_device {
       if (is_of_block(e) && e.block == 0) has_live_ = false;
     }
     for (const snapshot::segment& s : source.segments_of(device)) {
-      const snapshot::sums sums = s.add_up();
+      const snapshot::byte_counts counts = s.count_bytes();
       reserved_ += s.size;
-      requested_ += sums.requested;
-      live_ += sums.allocated;
+      requested_ += counts.requested;
+      live_ += counts.allocated;
     }
   }
 
-  void write(const std::map<std::uint64_t, early_block>& early) {
+  void write(const std::map<std::uint64_t, block_at_start>& at_start) {
     event("M", 0, 0, "process_name", "\"args\":{\"name\":\"device " + std::to_string(device_) + "\"}");
     event("M", 0, 0, "thread_name", "\"args\":{\"name\":\"device calls\"}");
-    const std::uint64_t begin = time(0);
+    const std::uint64_t begin = time_of(0);
     rewind();
-    count(begin, "reserved", reserved_);
-    count(begin, "requested", requested_);
-    if (has_live_) count(begin, "live", live_);
-    for (const auto& [address, b] : early)
+    counter(begin, "reserved", reserved_);
+    counter(begin, "requested", requested_);
+    if (has_live_) counter(begin, "live", live_);
+    for (const auto& [address, b] : at_start)
       open(begin, address, b.requested, b.size, b.stream, b.live ? std::string_view{} : "(freed, still used)",
            b.stack);
     for (std::size_t i = 0; i < trace_.size(); ++i) step(i);
-    const std::uint64_t end = time(trace_.empty() ? 0 : trace_.size() - 1);
+    const std::uint64_t end = time_of(trace_.empty() ? 0 : trace_.size() - 1);
     while (!open_.empty()) close(end, open_.begin()->first);
   }
 
-  /// An instant that is not of one block.
-  void instant(std::uint64_t at, std::size_t thread, std::string_view what, const std::string& args) {
-    event("i", thread, at, what, "\"s\":\"t\",\"args\":{" + args + "}");
+  /// Writes an instant event, which belongs to no block.
+  void instant(std::uint64_t time, std::size_t thread, std::string_view name, const std::string& args) {
+    event("i", thread, time, name, "\"s\":\"t\",\"args\":{" + args + "}");
   }
 
  private:
@@ -76,12 +78,12 @@ class chrome_device {
   [[nodiscard]] static bool is_of_block(const snapshot::entry& e) noexcept {
     return e.what == action::alloc || e.what == action::free_requested || e.what == action::free_completed;
   }
-  /// The time of an entry; where the snapshot has none, its number.
-  [[nodiscard]] std::uint64_t time(std::size_t i) const noexcept {
+  /// The time of an entry, or its index if the snapshot has no times.
+  [[nodiscard]] std::uint64_t time_of(std::size_t i) const noexcept {
     return has_times_ && i < trace_.size() ? trace_[i].time_us : i;
   }
 
-  /// From what there is at the end to what there was at the start. Numbers wrap around where a file says nonsense.
+  /// Sets the counters back to the start of the history. They wrap around if a file is inconsistent.
   void rewind() noexcept {
     for (const snapshot::entry& e : trace_) {
       const auto [reserved, requested, live] = change(e);
@@ -108,67 +110,70 @@ class chrome_device {
 
   void step(std::size_t i) {
     const snapshot::entry& e = trace_[i];
-    const std::uint64_t at = time(i);
+    const std::uint64_t time = time_of(i);
     const auto [reserved, requested, live] = change(e);
-    if (reserved != 0) count(at, "reserved", reserved_ += reserved);
-    if (requested != 0) count(at, "requested", requested_ += requested);
-    if (has_live_ && live != 0) count(at, "live", live_ += live);
+    reserved_ += reserved;
+    requested_ += requested;
+    live_ += live;
+    if (reserved != 0) counter(time, "reserved", reserved_);
+    if (requested != 0) counter(time, "requested", requested_);
+    if (has_live_ && live != 0) counter(time, "live", live_);
     if (e.what == action::alloc) {
-      open(at, e.address, e.size, e.block, e.stream, e.label, e.stack);
+      open(time, e.address, e.size, e.block, e.stream, e.label, e.stack);
     } else if (e.what == action::free_completed) {
-      close(at, e.address);
+      close(time, e.address);
     } else if (e.what == action::free_requested) {
-      const bool at_once = i + 1 < trace_.size() && trace_[i + 1].what == action::free_completed &&
-                           trace_[i + 1].address == e.address;
-      if (!at_once) of_slice("n", at, e.address, "\"args\":{\"freed\":true}");
+      const bool is_immediate = i + 1 < trace_.size() && trace_[i + 1].what == action::free_completed &&
+                                trace_[i + 1].address == e.address;
+      if (!is_immediate) slice_event("n", time, e.address, "\"args\":{\"freed\":true}");
     } else if (e.what != action::other) {
       std::string args = "\"bytes\":" + std::to_string(e.size);
       if (e.address != 0) args += ",\"address\":\"" + hexadecimal(e.address) + '"';
       if (e.what == action::oom) args += ",\"device_free\":" + std::to_string(e.device_free);
       if (!e.label.empty()) args += ",\"label\":\"" + json_text(e.label) + '"';
       args += called_from(e.stack);
-      instant(at, e.what == action::oom ? thread_of(e.stream) : 0, name_of(e.what), args);
+      instant(time, e.what == action::oom ? thread_of(e.stream) : 0, name_of(e.what), args);
     }
   }
-  [[nodiscard]] static std::string_view name_of(action what) noexcept {
-    switch (what) {
+  [[nodiscard]] static std::string_view name_of(action kind) noexcept {
+    switch (kind) {
       case action::range_reserve: return "range_reserve";
       case action::range_release: return "range_release";
       case action::refused: return "refused";
-      default: return snapshot_actions[static_cast<std::size_t>(what)];
+      default: return snapshot_actions[static_cast<std::size_t>(kind)];
     }
   }
 
-  void open(std::uint64_t at, std::uint64_t address, std::size_t requested, std::size_t size,
+  void open(std::uint64_t time, std::uint64_t address, std::size_t requested, std::size_t size,
             stream_id stream, std::string_view label, std::uint32_t stack) {
     slice& s = open_[address];
     s = {next_id_++, thread_of(stream), format_bytes(requested).text()};
-    if (!label.empty()) (s.name += ' ') += label;
-    of_slice(
-        "b", at, address,
+    if (!label.empty()) s.name.append(" ").append(label);
+    slice_event(
+        "b", time, address,
         "\"args\":{\"address\":\"" + hexadecimal(address) + "\",\"requested\":" + std::to_string(requested) +
             (size != 0 ? ",\"block\":" + std::to_string(size) : std::string{}) + called_from(stack) + "}");
   }
-  /// The line of the program, as a further argument; nothing where it is not known.
+  /// The source line as a further JSON argument; empty if unknown.
   [[nodiscard]] std::string called_from(std::uint32_t stack) const {
-    const std::string line = program_line(stacks_, stack);
+    const std::string line = call_site(stacks_, stack);
     return line.empty() ? line : ",\"at\":\"" + json_text(line) + '"';
   }
-  void close(std::uint64_t at, std::uint64_t address) {
-    of_slice("e", at, address, "\"args\":{}");
+  void close(std::uint64_t time, std::uint64_t address) {
+    slice_event("e", time, address, "\"args\":{}");
     open_.erase(address);
   }
-  void of_slice(const char* phase, std::uint64_t at, std::uint64_t address, const std::string& more) {
+  void slice_event(const char* phase, std::uint64_t time, std::uint64_t address, const std::string& more) {
     const auto found = open_.find(address);
     if (found == open_.end()) return;
     const slice& s = found->second;
-    event(phase, s.thread, at, s.name, "\"cat\":\"block\",\"id\":\"" + hexadecimal(s.id) + "\"," + more);
+    event(phase, s.thread, time, s.name, "\"cat\":\"block\",\"id\":\"" + hexadecimal(s.id) + "\"," + more);
   }
-  void count(std::uint64_t at, const char* what, std::uint64_t bytes) {
-    event("C", 0, at, what, "\"args\":{\"bytes\":" + std::to_string(bytes) + "}");
+  void counter(std::uint64_t time, const char* name, std::uint64_t bytes) {
+    event("C", 0, time, name, "\"args\":{\"bytes\":" + std::to_string(bytes) + "}");
   }
 
-  /// A stream's number on this device, from 1 in the order of appearance; 0 is for the device's calls.
+  /// The thread number that stands for a stream, from 1 in order of appearance. Thread 0 shows device calls.
   [[nodiscard]] std::size_t thread_of(stream_id stream) {
     const auto [found, is_new] = threads_.emplace(stream.handle, threads_.size() + 1);
     const std::size_t number = found->second;
@@ -179,12 +184,12 @@ class chrome_device {
     return number;
   }
 
-  void event(const char* phase, std::size_t thread, std::uint64_t at, std::string_view name,
+  void event(const char* phase, std::size_t thread, std::uint64_t time, std::string_view name,
              const std::string& more) {
     out_.write(",\n{\"ph\":\"");
     out_.write(phase);
     out_.write("\",\"pid\":" + std::to_string(device_) + ",\"tid\":" + std::to_string(thread));
-    if (*phase != 'M') out_.write(",\"ts\":" + std::to_string(at));
+    if (*phase != 'M') out_.write(",\"ts\":" + std::to_string(time));
     out_.write(",\"name\":\"");
     out_.write(json_text(name));
     out_.write("\",");
@@ -204,17 +209,19 @@ class chrome_device {
   std::span<const snapshot::entry> trace_;
   const call_stacks& stacks_;
   bool has_times_ = false;
-  bool has_live_ = true;  // whether the sizes of all blocks are known
+  bool has_live_ = true;  // the sizes of all blocks are known
   std::uint64_t reserved_ = 0, requested_ = 0, live_ = 0;
   std::map<std::uint64_t, slice> open_;           // by the block's address
   std::map<std::uint64_t, std::size_t> threads_;  // by stream
 };
 
-/// Writes a snapshot's history as JSON in Chrome's trace event format, which chrome://tracing and ui.perfetto.dev open: for
-/// each device counters of the bytes reserved, requested and, where the sizes of blocks are known, live; a slice for each
-/// block, named by its size and label; and an instant for each device call.
+}  // namespace detail
+
+/// Writes a snapshot's history in Chrome's trace event format, for chrome://tracing and ui.perfetto.dev.
 ///
-/// What was there before the history begins has slices from its start; what is there at the end, up to its end.
+/// Each device has counters of reserved and requested bytes, and of live bytes if all block sizes are known.
+/// Each block is a slice, named by its size and label. Each device call is an instant. Slices of blocks that
+/// are active before or after the history extend to its ends.
 ///
 ///     #include <tessera/observe/capture.hpp>
 ///     #include <tessera/observe/output.hpp>
@@ -222,29 +229,29 @@ class chrome_device {
 ///     const auto error = tessera::trace::save("memory.json", [&](auto& out) { return write_chrome(seen, out); });
 ///     if (error) std::puts(error->text().c_str());
 ///
-///   Returns:  why the history cannot be right, or nothing
-///   Cost:     linear, but for a map of the blocks that live at once, which is all that is kept
+///   Returns:  an error if the history contradicts itself
+///   Cost:     n log n in the history; host memory for the blocks that are live at once
 template <byte_output Out>
 [[nodiscard]] std::optional<input_error> write_chrome(const snapshot& source, Out& out) {
   out.write("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"name\":\"");
-  out.write(json_text(source.name));
+  out.write(detail::json_text(source.name));
   out.write("\",\"recipe\":\"");
-  out.write(json_text(source.configured.recipe));
+  out.write(detail::json_text(source.configured.recipe));
   out.write("\",\"conf\":\"");
-  out.write(json_text(source.configured.conf));
+  out.write(detail::json_text(source.configured.conf));
   out.write(
       "\"},\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"process_sort_index\",\"args\":{\"sort_"
       "index\":0}}");
-  std::map<std::uint64_t, std::vector<const snapshot::annotation*>> marks;  // of each device
-  for (const snapshot::annotation& a : source.annotations) marks[a.device].push_back(&a);
+  std::map<std::uint64_t, std::vector<const snapshot::annotation*>> annotations;  // by device
+  for (const snapshot::annotation& a : source.annotations) annotations[a.device].push_back(&a);
   std::uint64_t next_id = 1;
   for (std::size_t device = 0; device < source.devices(); ++device) {
     if (source.trace_of(device).empty() && source.segments_of(device).empty()) continue;
-    const auto early = active_at_start(source, device);
-    if (const auto* error = std::get_if<input_error>(&early)) return *error;
-    chrome_device<Out> to(out, source, device, next_id);
-    to.write(std::get<std::map<std::uint64_t, early_block>>(early));
-    for (const snapshot::annotation* const a : marks[device])
+    const auto at_start = blocks_at_start(source, device);
+    if (const auto* error = std::get_if<input_error>(&at_start)) return *error;
+    detail::chrome_device<Out> to(out, source, device, next_id);
+    to.write(std::get<std::map<std::uint64_t, block_at_start>>(at_start));
+    for (const snapshot::annotation* const a : annotations[device])
       to.instant(a->time_us, 0, a->name, a->begins ? "\"stage\":\"START\"" : "\"stage\":\"END\"");
   }
   out.write("\n]}\n");

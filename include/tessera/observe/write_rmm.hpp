@@ -15,8 +15,10 @@
 
 namespace tessera::trace {
 
-/// Writes the history of one device as RMM logs it, what was live at its start first. A block is freed where its user
-/// gave it back; what found no memory is an "allocate failure"; which other streams used a block is not told.
+/// Writes the history of one device in the format of RMM's logging_resource_adaptor.
+///
+/// The blocks that are live at the start come first. A free is logged when the user frees, a failed
+/// allocation as "allocate failure". The log does not record which other streams use a block.
 ///
 ///     #include <tessera/observe/capture.hpp>
 ///     #include <tessera/observe/output.hpp>
@@ -24,10 +26,10 @@ namespace tessera::trace {
 ///     const auto error = tessera::trace::save("memory.csv", [&](auto& out) { return write_rmm(seen, 0, out); });
 ///     if (error) std::puts(error->text().c_str());
 ///
-///   Returns:  why the history cannot be right, or nothing
+///   Returns:  an error if the history contradicts itself
 template <byte_output Out>
 [[nodiscard]] std::optional<input_error> write_rmm(const snapshot& source, std::size_t device, Out& out) {
-  const auto start = active_at_start(source, device);
+  const auto start = blocks_at_start(source, device);
   if (const auto* error = std::get_if<input_error>(&start)) return *error;
   const auto line = [&out](std::uint64_t time_us, const char* action, std::uint64_t address,
                            std::size_t bytes, stream_id stream) {
@@ -46,7 +48,7 @@ template <byte_output Out>
   };
   const auto trace = source.trace_of(device);
   out.write("Thread,Time,Action,Pointer,Size,Stream\n");
-  for (const auto& [address, block] : std::get<std::map<std::uint64_t, early_block>>(start)) {
+  for (const auto& [address, block] : std::get<std::map<std::uint64_t, block_at_start>>(start)) {
     if (block.live)
       line(trace.empty() ? 0 : trace.front().time_us, "allocate", address, block.requested, block.stream);
   }

@@ -13,13 +13,13 @@
 
 namespace tessera::trace {
 
-/// One line of a recorded program.
+/// One operation of a recorded program.
 struct event {
   enum class kind : unsigned char {
-    allocate,       ///< `id` asks for `bytes` on `stream`
-    free,           ///< `id` is given back
+    allocate,       ///< allocates `bytes` on `stream` as `id`
+    free,           ///< frees `id`
     record_stream,  ///< `stream` uses `id`
-    answer_events,  ///< from here on event queries answer ready where `bytes` is 1, not ready where it is 0
+    answer_events,  ///< event queries answer ready (`bytes` is 1) or not ready (0) from here on
     empty_cache
   };
   kind what;
@@ -28,41 +28,40 @@ struct event {
   stream_id stream{};
 };
 
-/// Where a program asked for memory, and what it said about it; 0 if unknown.
+/// The call stack and the user's label of an allocation; 0 if unknown.
 struct origin {
-  std::uint32_t stack = 0;  ///< of calls, in a recording's `stacks`
-  std::uint32_t label = 0;  ///< a text there
+  std::uint32_t stack = 0;  ///< a stack in the recording's `stacks`
+  std::uint32_t label = 0;  ///< a text in the recording's `stacks`
 };
 
-/// A recorded program, checked: every free and record names an allocation that is live.
+/// A recorded program. Readers check that every free and record_stream names a live allocation.
 struct recording {
   std::string name;
-  std::vector<event> events;  ///< requests of 0 bytes, and what refers to them, are left out
-  std::size_t capacity = 0;   ///< bytes of the device that it was recorded on; 0 where it does not say
+  std::vector<event> events;  ///< without requests of 0 bytes
+  std::size_t capacity = 0;   ///< bytes of the recorded device; 0 if unknown
   call_stacks stacks{};
-  std::vector<origin> origins{};  ///< of allocations, by id; empty where none has one
+  std::vector<origin> origins{};  ///< of the allocations, by id; empty if unknown
 
   [[nodiscard]] origin origin_of(std::uint64_t id) const noexcept {
     return id < origins.size() ? origins[static_cast<std::size_t>(id)] : origin{};
   }
 };
 
-/// Adds a request that was refused where a program was recorded: it is asked for here too, and given back at once, since
-/// nobody there had it.
-inline void add_refused(recording& to, std::uint64_t id, std::size_t bytes, stream_id stream) {
+/// Appends a request that failed in the recorded program, as an allocation that is freed at once.
+inline void append_failed_request(recording& to, std::uint64_t id, std::size_t bytes, stream_id stream) {
   to.events.push_back({event::kind::allocate, id, bytes, stream});
   to.events.push_back({event::kind::free, id, bytes, stream});
 }
 
-/// Bytes that a recording may have live at once, so that no sum of a few such numbers overflows.
-inline constexpr std::size_t most_live = std::size_t{1} << 62;
+/// The maximum of a recording's live bytes. Sums of a few such numbers do not overflow.
+inline constexpr std::size_t max_live = std::size_t{1} << 62;
 
-/// The rule that a request above max_request breaks, with its size first.
-[[nodiscard]] inline std::string above_max_request(std::uint64_t bytes) {
+/// The error text for a request above max_request.
+[[nodiscard]] inline std::string request_limit_text(std::uint64_t bytes) {
   return std::to_string(bytes) + " bytes; less than 2^60 are allowed";
 }
 
-/// A recording made ready for replay: allocations are numbered densely, so that a replay looks nothing up.
+/// A recording prepared for replay. Numbers the allocations densely, so a replay needs no lookups.
 class program {
  public:
   explicit program(const recording& source) : source_(&source) {
@@ -90,10 +89,10 @@ class program {
   [[nodiscard]] const std::string& name() const noexcept { return source_->name; }
   [[nodiscard]] const recording& source() const noexcept { return *source_; }
   [[nodiscard]] const std::vector<event>& events() const noexcept { return source_->events; }
-  /// The number of the allocation that event `i` makes, frees or records.
+  /// The number of the allocation that event `i` makes, frees or records, from 0.
   [[nodiscard]] std::size_t slot(std::size_t i) const noexcept { return slot_[i]; }
   [[nodiscard]] std::size_t slots() const noexcept { return slots_; }
-  /// The most bytes, as requested, that live at once: no allocator can reserve less.
+  /// The maximum of live requested bytes. No allocator can reserve less.
   [[nodiscard]] std::size_t peak_live() const noexcept { return peak_live_; }
 
  private:
@@ -103,8 +102,10 @@ class program {
   std::size_t peak_live_ = 0;
 };
 
-/// Runs a program through an allocator over a simulated device. `before(i)` is called ahead of each event, `after(i, p)`
-/// behind it with the address concerned, null where there is none; frees of failed allocations are passed over.
+/// Replays a program on an allocator over a simulated device.
+///
+/// Calls `before(i)` before each event, and `after(i, p)` after it with the address concerned, or null. Frees
+/// of failed allocations are skipped.
 ///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
@@ -112,10 +113,10 @@ class program {
 ///     const std::size_t failures = replay(source, pool);
 ///     std::printf("%zu failed, %zu bytes reserved for %zu\n", failures, pool.now().reserved, source.peak_live());
 ///
-///   Returns:  how many allocations failed
+///   Returns:  the number of failed allocations
 template <typename Allocator, typename Before, typename After>
 std::size_t replay(const program& source, Allocator& pool, Before before, After after) {
-  // One more than there are, so that events without an allocation have a slot.
+  // One extra slot for events without an allocation.
   std::vector<void*> addresses(source.slots() + 1);
   const std::vector<event>& events = source.events();
   std::size_t failures = 0;
@@ -123,7 +124,7 @@ std::size_t replay(const program& source, Allocator& pool, Before before, After 
     const event& e = events[i];
     void*& p = addresses[source.slot(i)];
     before(i);
-    if (e.what == event::kind::allocate) {  // no switch: nearly all are these two, and a jump table is slower
+    if (e.what == event::kind::allocate) {  // a switch would use a slower jump table
       p = pool.try_allocate(e.bytes, e.stream);
       failures += p == nullptr;
       after(i, p);

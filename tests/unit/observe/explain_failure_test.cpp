@@ -36,7 +36,7 @@ oom_report refused(Allocator& pool, std::size_t bytes, stream_id stream = {}) {
   EXPECT_EQ(told.requested, bytes);
   EXPECT_EQ(told.stream, stream);
   EXPECT_EQ(told.now, pool.now());
-  EXPECT_EQ(told.pinned, pinned_bytes(pool));
+  EXPECT_EQ(told.pinned, non_releasable_bytes(pool));
   return told;
 }
 

@@ -39,10 +39,10 @@ TEST(history, keeps_the_latest_oldest_first) {
   EXPECT_EQ(seen.size(), 0u);
   for (std::size_t i = 1; i <= 3; ++i) seen.on(of(i));
   EXPECT_EQ(bytes_of(seen), (std::vector<std::size_t>{1, 2, 3}));
-  EXPECT_EQ(seen.forgotten(), 0u);
+  EXPECT_EQ(seen.dropped(), 0u);
   for (std::size_t i = 4; i <= 8; ++i) seen.on(of(i));
   EXPECT_EQ(bytes_of(seen), (std::vector<std::size_t>{6, 7, 8}));
-  EXPECT_EQ(seen.forgotten(), 5u);
+  EXPECT_EQ(seen.dropped(), 5u);
   std::vector<std::uint64_t> times;
   seen.for_each([&](const auto& e) { times.push_back(e.time_us); });
   EXPECT_EQ(times, (std::vector<std::uint64_t>{6, 7, 8}));
@@ -82,22 +82,22 @@ TEST(history, names_what_happens_under_a_label) {
   seen.label("");
   seen.on(of(5));
   std::vector<std::string> labels;
-  seen.for_each([&](const auto& e) { labels.emplace_back(seen.text_of(e)); });
+  seen.for_each([&](const auto& e) { labels.emplace_back(seen.label_of(e)); });
   EXPECT_EQ(labels, (std::vector<std::string>{"", "forward", "backward", "forward", ""}));
 }
 
 TEST(history, too_many_labels_become_one) {
   ticking seen(4);
-  for (std::size_t i = 0; i < 2 * ticking::most_labels; ++i) seen.label("step " + std::to_string(i));
+  for (std::size_t i = 0; i < 2 * ticking::max_labels; ++i) seen.label("step " + std::to_string(i));
   seen.on(of(1));
   seen.label("step 0");
   seen.on(of(2));
   std::vector<std::string> labels;
-  seen.for_each([&](const auto& e) { labels.emplace_back(seen.text_of(e)); });
+  seen.for_each([&](const auto& e) { labels.emplace_back(seen.label_of(e)); });
   EXPECT_EQ(labels, (std::vector<std::string>{"(more labels)", "step 0"}));
 }
 
-TEST(history, is_told_all_that_an_allocator_does) {
+TEST(history, observes_all_events_of_an_allocator) {
   caching_allocator<pytorch_native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
   void* const p = pool.allocate(1_MiB + 1);
@@ -127,7 +127,7 @@ TEST(history, is_reached_through_adaptors) {
   arenas.deallocate(arenas.allocate(1, stream_id{1}));
   arenas.deallocate(arenas.allocate(1, stream_id{2}));
   two.deallocate(two.allocate(1, 1));
-  const auto told = [](auto& pool) {
+  const auto totals = [](auto& pool) {
     std::vector<std::size_t> sizes;
     pool.for_each_device([&](auto& front, std::size_t device) {
       front.with_observer([&](const auto& seen) {
@@ -137,9 +137,9 @@ TEST(history, is_reached_through_adaptors) {
     });
     return sizes;
   };
-  EXPECT_EQ(told(one), (std::vector<std::size_t>{4}));
-  EXPECT_EQ(told(arenas), (std::vector<std::size_t>{8}));
-  EXPECT_EQ(told(two), (std::vector<std::size_t>{0, 4}));
+  EXPECT_EQ(totals(one), (std::vector<std::size_t>{4}));
+  EXPECT_EQ(totals(arenas), (std::vector<std::size_t>{8}));
+  EXPECT_EQ(totals(two), (std::vector<std::size_t>{0, 4}));
 }
 
 }  // namespace

@@ -17,28 +17,28 @@ TEST(host_statistics, counts_what_is_taken_and_what_is_in_use) {
   ASSERT_TRUE(pool.record_stream(second, stream_id{1}));
   pool.device().submit(stream_id{1}, 1'000'000);
   pool.deallocate(second);
-  host_statistics told = host_statistics_of<pinned>(pool.statistics());
-  EXPECT_EQ(told.allocations, (counter{2, 2, 2, 0}));
-  EXPECT_EQ(told.allocated_bytes, (counter{196'608, 196'608, 196'608, 0}));
-  EXPECT_EQ(told.active_requests, (counter{1, 2, 2, 1}));
-  EXPECT_EQ(told.active_bytes, (counter{131'072, 196'608, 196'608, 65'536}));
-  EXPECT_EQ(told.num_host_alloc, 2u);
-  EXPECT_EQ(told.num_host_free, 0u);
+  host_statistics result = host_statistics_of<pinned>(pool.statistics());
+  EXPECT_EQ(result.allocations, (counter{2, 2, 2, 0}));
+  EXPECT_EQ(result.allocated_bytes, (counter{196'608, 196'608, 196'608, 0}));
+  EXPECT_EQ(result.active_requests, (counter{1, 2, 2, 1}));
+  EXPECT_EQ(result.active_bytes, (counter{131'072, 196'608, 196'608, 65'536}));
+  EXPECT_EQ(result.num_host_alloc, 2u);
+  EXPECT_EQ(result.num_host_free, 0u);
   pool.trim();
-  told = host_statistics_of<pinned>(pool.statistics());
-  EXPECT_EQ(told.allocations, (counter{0, 2, 2, 2}));
-  EXPECT_EQ(told.active_bytes.current, 0);
-  EXPECT_EQ(told.num_host_free, 2u);
+  result = host_statistics_of<pinned>(pool.statistics());
+  EXPECT_EQ(result.allocations, (counter{0, 2, 2, 2}));
+  EXPECT_EQ(result.active_bytes.current, 0);
+  EXPECT_EQ(result.num_host_free, 2u);
 }
 
 TEST(host_statistics, counts_bytes_alone_where_pages_are_mapped) {
   caching_allocator<pinned_expandable, simulated_device> pool;
   void* const p = pool.allocate(64_MiB);
-  const host_statistics told = host_statistics_of<pinned_expandable>(pool.statistics());
+  const host_statistics result = host_statistics_of<pinned_expandable>(pool.statistics());
   host_statistics expected;
   expected.allocated_bytes = {83'886'080, 83'886'080, 83'886'080, 0};
   expected.active_bytes = {67'109'376, 67'109'376, 67'109'376, 0};
-  EXPECT_EQ(told, expected);
+  EXPECT_EQ(result, expected);
   pool.deallocate(p);
 }
 

@@ -41,7 +41,7 @@ std::map<std::uintptr_t, seen> look_at(Pool& pool) {
 TEST(inspect, an_empty_allocator_holds_nothing) {
   caching_allocator<pytorch_native, simulated_device> pool;
   EXPECT_TRUE(look_at(pool).empty());
-  EXPECT_EQ(pinned_bytes(pool), 0u);
+  EXPECT_EQ(non_releasable_bytes(pool), 0u);
 }
 
 TEST(inspect, finds_a_live_block_by_its_address_alone) {
@@ -174,7 +174,7 @@ TEST(inspect, shows_each_block_of_a_segment_in_order) {
   EXPECT_EQ(only.blocks[2].is, state::free);
   EXPECT_EQ(only.blocks[2].requested, 0u);
   EXPECT_EQ(only.blocks[2].bytes, 2_MiB - 2048);
-  EXPECT_EQ(pinned_bytes(pool), 2_MiB - 2048);
+  EXPECT_EQ(non_releasable_bytes(pool), 2_MiB - 2048);
 }
 
 TEST(inspect, shows_what_is_mapped_side_by_side_as_one) {
@@ -184,7 +184,7 @@ TEST(inspect, shows_what_is_mapped_side_by_side_as_one) {
   void* const high = pool.allocate(20_MiB);
   pool.deallocate(middle);
   EXPECT_EQ(look_at(pool).size(), 1u);
-  EXPECT_EQ(pinned_bytes(pool), 0u) << "a whole page lies free";
+  EXPECT_EQ(non_releasable_bytes(pool), 0u) << "a whole page lies free";
   pool.trim();
   const auto found = look_at(pool);
   ASSERT_EQ(found.size(), 2u);
@@ -198,7 +198,7 @@ TEST(inspect, shows_what_is_mapped_side_by_side_as_one) {
   }
   pool.deallocate(high);
   void* const small = pool.allocate(12_MiB);
-  EXPECT_EQ(pinned_bytes(pool), 8_MiB) << "the rest of its page";
+  EXPECT_EQ(non_releasable_bytes(pool), 8_MiB) << "the rest of its page";
   pool.deallocate(small);
 }
 
@@ -272,14 +272,14 @@ void pinned_is_what_trim_leaves() {
     }
     ASSERT_EQ(reserved, pool.now().reserved);
     if (i % 300 == 299) {
-      const std::size_t pinned = pinned_bytes(pool);
+      const std::size_t pinned = non_releasable_bytes(pool);
       ASSERT_LE(pinned, pool.now().cached);
       pool.trim();
       ASSERT_EQ(pool.now().cached, pinned);
-      ASSERT_EQ(pinned_bytes(pool), pinned);
+      ASSERT_EQ(non_releasable_bytes(pool), pinned);
     }
   }
-  EXPECT_GT(pinned_bytes(pool), 0u) << "nothing was tested";
+  EXPECT_GT(non_releasable_bytes(pool), 0u) << "nothing was tested";
 }
 TEST(inspect, pinned_is_what_trim_leaves) {
   pinned_is_what_trim_leaves<pytorch_native>();

@@ -102,7 +102,7 @@ template <typename Allocator>
 std::string fault_of(const oom_report& told, Allocator& pool) {
   const usage now = pool.now();
   if (told.now != now) return "usage";
-  if (told.pinned != pinned_bytes(pool)) return "pinned bytes";
+  if (told.pinned != non_releasable_bytes(pool)) return "pinned bytes";
   if (told.idle + told.pinned != now.cached) return "all that is cached is idle or pinned";
   std::size_t largest = 0, used = 0, live_bytes = 0;
   for_each_block(pool, [&](const segment_view&, const block_view& b) {

@@ -27,27 +27,27 @@ TEST(format_bytes, has_a_unit_and_two_digits) {
   EXPECT_STREQ(format_bytes(unlimited).text(), "16.00 EiB");
 }
 
-TEST(report, tells_what_was_counted_for_each_pool) {
+TEST(report, has_the_statistics_of_each_pool) {
   caching_allocator<pytorch<"max_split_size_mb:30">, simulated_device> pool;
   void* const small = pool.allocate(1000);
   (void)pool.allocate(40_MiB);
   pool.deallocate(small);
   pool.deallocate(pool.allocate(5_MiB));
   (void)pool.allocate(100);
-  const memory_report told = report_of(pool);
-  EXPECT_EQ(told.now, pool.now());
-  EXPECT_EQ(told.pinned, 2_MiB - 512);
-  EXPECT_EQ(told.footprint, pool.footprint());
-  ASSERT_EQ(told.pools.size(), 2u);
-  EXPECT_EQ(told.pools[0].allocation.allocated, 2);
-  EXPECT_EQ(told.pools[1].allocated_bytes.peak, static_cast<std::int64_t>(45_MiB));
-  EXPECT_EQ(told.oversize_allocations.current, 1);
-  EXPECT_EQ(told.max_split_size, 30_MiB);
+  const memory_report report = report_of(pool);
+  EXPECT_EQ(report.now, pool.now());
+  EXPECT_EQ(report.non_releasable, 2_MiB - 512);
+  EXPECT_EQ(report.footprint, pool.footprint());
+  ASSERT_EQ(report.pools.size(), 2u);
+  EXPECT_EQ(report.pools[0].allocation.allocated, 2);
+  EXPECT_EQ(report.pools[1].allocated_bytes.peak, static_cast<std::int64_t>(45_MiB));
+  EXPECT_EQ(report.oversize_allocations.current, 1);
+  EXPECT_EQ(report.max_split_size, 30_MiB);
 
-  const std::string table = table_of(told);
+  const std::string table = table_of(report);
   EXPECT_TRUE(has(table,
                   "reserved 62.00 MiB of 80.00 GiB: live 40.00 MiB (requested 40.00 MiB), pending 0 B, "
-                  "cached 22.00 MiB, of it pinned 2.00 MiB\n"))
+                  "cached 22.00 MiB (non-releasable 2.00 MiB)\n"))
       << table;
   EXPECT_TRUE(has(table,
                   "\nallocation                             2             2             4             2\n"
@@ -60,7 +60,7 @@ TEST(report, tells_what_was_counted_for_each_pool) {
   EXPECT_TRUE(has(table, "\nmax_split_size                 30.00 MiB\n")) << table;
   EXPECT_FALSE(has(table, "device calls"));
 
-  const std::string json = json_of(told);
+  const std::string json = json_of(report);
   EXPECT_TRUE(has(json,
                   "\"allocation\": {\"all\": {\"current\": 2, \"peak\": 2, \"allocated\": 4, \"freed\": 2}, "
                   "\"small_pool\": {\"current\": 1, "))
@@ -69,7 +69,7 @@ TEST(report, tells_what_was_counted_for_each_pool) {
   EXPECT_TRUE(has(json, "\"max_split_size\": 31457280,")) << json;
 }
 
-TEST(report, peaks_begin_again) {
+TEST(report, peaks_can_be_reset) {
   caching_allocator<pytorch_native, simulated_device> pool;
   pool.deallocate(pool.allocate(5_MiB));
   pool.reset_peak_statistics();
@@ -78,18 +78,18 @@ TEST(report, peaks_begin_again) {
   EXPECT_TRUE(has(json_of(report_of(pool)), "\"max_split_size\": -1,"));
 }
 
-TEST(report, tells_how_long_the_device_took) {
+TEST(report, has_the_times_of_device_calls) {
   simulated_device device;
   call_times times;
   caching_allocator<pytorch_native, timed<simulated_device>> pool({device, times});
   (void)pool.allocate(5_MiB);
-  const memory_report told = report_of(pool, &times);
-  EXPECT_EQ(told.calls[0].count, 1u);
-  EXPECT_TRUE(has(table_of(told), "\n  acquire                              1 ")) << table_of(told);
-  EXPECT_TRUE(has(json_of(told), "\"acquire\": {\"count\": 1, ")) << json_of(told);
+  const memory_report report = report_of(pool, &times);
+  EXPECT_EQ(report.calls[0].count, 1u);
+  EXPECT_TRUE(has(table_of(report), "\n  acquire                              1 ")) << table_of(report);
+  EXPECT_TRUE(has(json_of(report), "\"acquire\": {\"count\": 1, ")) << json_of(report);
 }
 
-TEST(report, is_to_be_had_of_any_allocator) {
+TEST(report, works_with_any_allocator) {
   locked<passthrough, simulated_device> one;
   (void)one.allocate(1_MiB);
   EXPECT_EQ(report_of(one).pools.size(), 1u);
@@ -97,7 +97,7 @@ TEST(report, is_to_be_had_of_any_allocator) {
   per_stream<pytorch_native, simulated_device> arenas;
   (void)arenas.allocate(512, stream_id{1});
   (void)arenas.allocate(512, stream_id{2});
-  EXPECT_EQ(report_of(arenas).pinned, 4_MiB - 1024);
+  EXPECT_EQ(report_of(arenas).non_releasable, 4_MiB - 1024);
   EXPECT_EQ(report_of(arenas).counts[4].value, 2u);
   configured<pytorch_family, simulated_device> chosen(pytorch_family::settings{});
   (void)chosen.allocate(512);
