@@ -12,7 +12,6 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/facade.hpp>
 #include <tessera/detail/get_memory.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/detail/hooks.hpp>
@@ -20,6 +19,7 @@
 #include <tessera/detail/machine_for.hpp>
 #include <tessera/detail/reclaim.hpp>
 #include <tessera/detail/totals.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/observe/explain_failure.hpp>
 #include <tessera/provider/provider.hpp>

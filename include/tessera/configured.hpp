@@ -15,7 +15,7 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/family.hpp>
@@ -107,8 +107,8 @@ consteval std::size_t first_supported(std::index_sequence<Index...>) {
 ///   Cost:  a branch at each call
 template <typename Family, device_provider Provider, typename Front, event_observer Observer,
           typename Counting>
-class configured : public detail::facade<configured<Family, Provider, Front, Observer, Counting>> {
-  using interface = detail::facade<configured>;
+class configured : public facade<configured<Family, Provider, Front, Observer, Counting>> {
+  using interface = facade<configured>;
 
  public:
   using settings_type = typename Family::settings;

@@ -19,7 +19,7 @@
 #include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/interop/pluggable.hpp>
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/observe/history.hpp>

@@ -26,6 +26,7 @@
 namespace {
 
 using namespace tessera;
+using detail::aligned_request;
 
 /// A pool as Umpire's: 16 KiB at first and for more, sizes in multiples of 64 bytes, of which any rest is kept.
 struct primary_pool final {

@@ -13,9 +13,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/arena.hpp>
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/detail/facade.hpp>
-#include <tessera/detail/sums.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/interop/in_place.hpp>
 #include <tessera/observe/capture.hpp>
 #include <tessera/observe/report.hpp>

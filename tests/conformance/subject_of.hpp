@@ -12,7 +12,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
 #include "model.hpp"

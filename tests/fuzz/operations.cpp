@@ -13,7 +13,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/torch_npu.hpp>

@@ -10,7 +10,7 @@
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/guarded.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>

@@ -13,9 +13,9 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/oom_report.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/pagemap.hpp>
-#include <tessera/detail/sums.hpp>
 #include <tessera/observe/explain_failure.hpp>
 #include <tessera/observe/oom_advice.hpp>
 #include <tessera/provider/indexed.hpp>
@@ -23,6 +23,38 @@
 
 /// The allocator of one stream inside a per_stream, and what it shares with the others.
 namespace tessera::detail {
+
+// Sums over arenas. The peak of a sum is the sum of the peaks, an upper bound: they need not have been reached at one time.
+
+inline void add_to(usage& sum, const usage& part) noexcept {
+  sum.requested += part.requested;
+  sum.live += part.live;
+  sum.pending += part.pending;
+  sum.cached += part.cached;
+  sum.reserved += part.reserved;
+}
+
+inline void add_to(counter& sum, const counter& part) noexcept {
+  sum.current += part.current;
+  sum.peak += part.peak;
+  sum.allocated += part.allocated;
+  sum.freed += part.freed;
+}
+
+inline void add_to(pool_statistics& sum, const pool_statistics& part) noexcept {
+  for (const pool_counter& c : pool_counters) add_to(sum.*c.of, part.*c.of);
+}
+
+template <std::size_t Pools>
+void add_to(statistics<Pools>& sum, const statistics<Pools>& part) noexcept {
+  add_to(sum.all, part.all);
+  for (std::size_t in = 0; in < Pools; ++in) add_to(sum.pool[in], part.pool[in]);
+  add_to(sum.oversize_allocations, part.oversize_allocations);
+  add_to(sum.oversize_segments, part.oversize_segments);
+  add_to(sum.device_bytes, part.device_bytes);
+  for (const event_count<Pools>& c : event_counts<Pools>) sum.*c.of += part.*c.of;
+  sum.max_split_size = part.max_split_size;
+}
 
 /// A bounded lock-free queue of frees: any thread pushes, one at a time takes, first in, first out.
 class remote_free_queue {

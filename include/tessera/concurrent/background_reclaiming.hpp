@@ -12,7 +12,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
@@ -148,11 +148,11 @@ struct background_options {
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread starts with the first miss and never sleeps
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class background_reclaiming
-    : public detail::facade<background_reclaiming<Recipe, Provider, Observer, Counting>,
-                            locked<Recipe, detail::background_events<Provider>, Observer, Counting>> {
+    : public facade<background_reclaiming<Recipe, Provider, Observer, Counting>,
+                    locked<Recipe, detail::background_events<Provider>, Observer, Counting>> {
   using events = detail::background_events<Provider>;
   using pool_type = locked<Recipe, events, Observer, Counting>;
-  using interface = detail::facade<background_reclaiming, pool_type>;
+  using interface = facade<background_reclaiming, pool_type>;
 
  public:
   background_reclaiming() : background_reclaiming(Provider{}) {}

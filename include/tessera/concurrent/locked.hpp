@@ -7,7 +7,7 @@
 #include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/shared_provider.hpp>
 
@@ -40,11 +40,10 @@ using locked_pool =
 /// with the mutex held; the program aborts if they use the allocator. A provider that is not thread-safe is called by one
 /// thread at a time, and must not use the allocator; nor must a function that is given to with_device then.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-class locked
-    : public detail::facade<locked<Recipe, Provider, Observer, Counting>,
-                            typename detail::locked_pool<Recipe, Provider, Observer, Counting>::allocator> {
+class locked : public facade<locked<Recipe, Provider, Observer, Counting>,
+                             typename detail::locked_pool<Recipe, Provider, Observer, Counting>::allocator> {
   using pool_type = detail::locked_pool<Recipe, Provider, Observer, Counting>;
-  using interface = detail::facade<locked, typename pool_type::allocator>;
+  using interface = facade<locked, typename pool_type::allocator>;
 
  public:
   locked() : locked(Provider{}) {}

@@ -12,8 +12,8 @@
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/facade.hpp>
 #include <tessera/detail/pagemap.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/indexed.hpp>
 

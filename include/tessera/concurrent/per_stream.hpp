@@ -18,9 +18,8 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/facade.hpp>
 #include <tessera/detail/pagemap.hpp>
-#include <tessera/detail/sums.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/shared_provider.hpp>
 
@@ -54,11 +53,11 @@ using arena_of = arena<Recipe, detail::shared_provider<Provider>, Observer, Coun
 ///
 /// Used by one thread, it decides as a caching_allocator in all else.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-class per_stream : public detail::facade<per_stream<Recipe, Provider, Observer, Counting>,
-                                         detail::arena_of<Recipe, Provider, Observer, Counting>> {
+class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting>,
+                                 detail::arena_of<Recipe, Provider, Observer, Counting>> {
   using arena = detail::arena_of<Recipe, Provider, Observer, Counting>;
   using allocator = typename arena::allocator;
-  using interface = detail::facade<per_stream, arena>;
+  using interface = facade<per_stream, arena>;
   using guard = detail::reentrancy_guard;
 
  public:

@@ -13,7 +13,7 @@
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/observe/host_statistics.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/preallocating.hpp>
@@ -73,8 +73,8 @@ struct pinned_pool {
 ///     pinned.deallocate(batch);                                        // reused once the copy is done
 template <typename Family, device_provider Host, registering_provider... Device>
   requires(sizeof...(Device) <= 1)
-class pinned_host : public detail::facade<pinned_host<Family, Host, Device...>> {
-  using interface = detail::facade<pinned_host>;
+class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
+  using interface = facade<pinned_host>;
 
  public:
   using settings_type = typename Family::settings;

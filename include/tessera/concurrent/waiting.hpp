@@ -14,7 +14,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/oom_report.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/observe/oom_advice.hpp>
 
 namespace tessera {
@@ -38,8 +38,8 @@ namespace tessera {
 ///   Source:  Paddle's gpu_allocator_retry_time, where a free may be missed
 template <typename Allocator, typename Clock = std::chrono::steady_clock,
           typename Changed = std::condition_variable>
-class waiting : public detail::facade<waiting<Allocator, Clock, Changed>, Allocator> {
-  using interface = detail::facade<waiting, Allocator>;
+class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
+  using interface = facade<waiting, Allocator>;
 
  public:
   static constexpr std::chrono::milliseconds default_timeout{10'000};

@@ -12,7 +12,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/debug/guard_pages.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -80,10 +80,10 @@ using guarded_pool = locked<one_segment_each<Recipe>, detail::guard_pages<Provid
 ///          (/proc/sys/vm/max_map_count, usually 65,530): a live block takes up to three, one in quarantine takes one.
 ///          guarding::most_mappings limits them; divide the number if there are several guarded allocators.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-class guarded : public detail::facade<guarded<Recipe, Provider, Observer, Counting>,
-                                      detail::guarded_pool<Recipe, Provider, Observer, Counting>> {
+class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
+                              detail::guarded_pool<Recipe, Provider, Observer, Counting>> {
   using guarded_type = detail::guarded_pool<Recipe, Provider, Observer, Counting>;
-  using interface = detail::facade<guarded, guarded_type>;
+  using interface = facade<guarded, guarded_type>;
 
  public:
   guarded() : guarded(Provider{}) {}

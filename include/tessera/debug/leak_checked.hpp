@@ -41,10 +41,12 @@ struct live_blocks {
   }
 };
 
+namespace detail {
 /// An observer that knows the label of each event, such as `history`.
 template <typename Observer>
 concept keeps_labels =
     requires(const Observer& observer, const typename Observer::entry& seen) { observer.label_of(seen); };
+}  // namespace detail
 
 /// Lists the live blocks of any allocator, with the labels that a history or a guarded allocator has for them.
 ///
@@ -69,7 +71,7 @@ template <typename Allocator>
       b.label = pool.label_of(reinterpret_cast<const void*>(b.address));
   }
   pool.with_observer([&found]<typename Observer>(Observer& observer) {
-    if constexpr (keeps_labels<Observer>) {
+    if constexpr (detail::keeps_labels<Observer>) {
       observer.for_each([&](const auto& seen) {
         if (seen.event.what != allocator_event::action::alloc) return;
         for (std::size_t i = 0; i < found.shown(); ++i) {
@@ -81,6 +83,7 @@ template <typename Allocator>
   return found;
 }
 
+namespace detail {
 /// Writes live blocks to standard error.
 struct print_live_blocks {
   void operator()(const live_blocks& left) const noexcept {
@@ -97,6 +100,7 @@ struct print_live_blocks {
     if (left.count > left.shown()) std::fprintf(stderr, "  and %zu more\n", left.count - left.shown());
   }
 };
+}  // namespace detail
 
 /// Reports the blocks of `Allocator`, of any kind, that are live when it is destroyed. Otherwise it is like `Allocator`.
 ///
@@ -110,7 +114,7 @@ struct print_live_blocks {
 ///
 /// `Report` is a function that takes live_blocks and does not throw. What they refer to ends with the allocator.
 ///   Cost:  none until the end
-template <typename Allocator, typename Report = print_live_blocks>
+template <typename Allocator, typename Report = detail::print_live_blocks>
 class leak_checked : public Allocator {
  public:
   using Allocator::Allocator;

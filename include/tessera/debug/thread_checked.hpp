@@ -10,7 +10,7 @@
 
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 
 namespace tessera {
 
@@ -27,7 +27,7 @@ namespace tessera {
 /// The system may give a new thread the number of one that ended; it then passes for that one.
 ///   Cost:  two loads for each call
 template <typename Allocator>
-class thread_checked : public detail::facade<thread_checked<Allocator>, Allocator> {
+class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
  public:
   thread_checked() = default;
   template <typename... Args>
@@ -52,7 +52,7 @@ class thread_checked : public detail::facade<thread_checked<Allocator>, Allocato
   [[nodiscard]] auto& observer() noexcept { return inner().observer(); }
 
  private:
-  friend detail::facade<thread_checked, Allocator>;
+  friend facade<thread_checked, Allocator>;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     me.check();

@@ -11,7 +11,7 @@
 #include <tessera/core/text.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
 /// A request with an alignment, for an allocator that aligns to min_alignment only. 0 bytes count as 1, as other libraries expect
 /// an address for them.
@@ -124,10 +124,10 @@ struct aligned_request {
     fixed_text text;
     text.add(call).add(": not the address of a live block of this size and alignment; ");
     bool is_known = false;
-    pool.with_owner(p, [&](auto& in) { is_known = detail::add_block_at(text, in.introspect(), p); });
-    if (!is_known) text.add(detail::in_no_segment);
+    pool.with_owner(p, [&](auto& in) { is_known = add_block_at(text, in.introspect(), p); });
+    if (!is_known) text.add(in_no_segment);
     fatal(text.c_str(), p);
   }
 };
 
-}  // namespace tessera
+}  // namespace tessera::detail

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// What the adaptors that give an allocator the shape of another library hold, and what they ask of it.

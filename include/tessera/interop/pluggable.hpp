@@ -20,8 +20,8 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/facade.hpp>
 #include <tessera/detail/pagemap.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/interop/torch_statistics.hpp>
 #include <tessera/observe/inspect.hpp>

@@ -46,10 +46,10 @@ class pmr_resource final : public std::pmr::memory_resource {
 
  private:
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    return aligned_request(bytes, alignment).allocate(from_.get(), stream_);
+    return detail::aligned_request(bytes, alignment).allocate(from_.get(), stream_);
   }
   void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
-    aligned_request(bytes, alignment).deallocate(from_.get(), p);
+    detail::aligned_request(bytes, alignment).deallocate(from_.get(), p);
   }
   [[nodiscard]] bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
 #if defined(__cpp_rtti)

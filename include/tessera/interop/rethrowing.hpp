@@ -7,7 +7,7 @@
 #include <utility>
 
 #include <tessera/core/error.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 
 namespace tessera {
 
@@ -28,7 +28,7 @@ namespace tessera {
 ///
 ///   Cost:  nothing where memory is found
 template <typename Allocator, typename Raise>
-class rethrowing : public detail::facade<rethrowing<Allocator, Raise>, Allocator> {
+class rethrowing : public facade<rethrowing<Allocator, Raise>, Allocator> {
   static_assert(std::is_default_constructible_v<Raise> && std::is_invocable_v<Raise, const std::exception&>,
                 "rethrowing: Raise must be a function object that takes a const std::exception&");
 
@@ -48,7 +48,7 @@ class rethrowing : public detail::facade<rethrowing<Allocator, Raise>, Allocator
   }
 
  private:
-  friend detail::facade<rethrowing, Allocator>;
+  friend facade<rethrowing, Allocator>;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.allocator_);

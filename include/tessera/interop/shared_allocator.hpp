@@ -5,7 +5,7 @@
 #include <utility>
 
 #include <tessera/core/fatal.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 
 namespace tessera {
 
@@ -24,7 +24,7 @@ namespace tessera {
 /// was moved from, owns nothing: it may be assigned to, compared and ended.
 ///   Cost:  copying counts atomically; a call costs one more load
 template <typename A>
-class shared_allocator : public detail::facade<shared_allocator<A>, A> {
+class shared_allocator : public facade<shared_allocator<A>, A> {
  public:
   shared_allocator() = default;
   ///   Requires:  not null; else the program ends
@@ -40,7 +40,7 @@ class shared_allocator : public detail::facade<shared_allocator<A>, A> {
   }
 
  private:
-  friend detail::facade<shared_allocator, A>;
+  friend facade<shared_allocator, A>;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(*me.owned_);

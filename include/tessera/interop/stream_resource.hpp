@@ -9,7 +9,7 @@
 
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/aligned_request.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/interop/allocator_ref.hpp>
 #include <tessera/interop/rethrowing.hpp>
 #include <tessera/provider/provider.hpp>
@@ -87,7 +87,7 @@ class stream_resource {
   ///   Throws:  what the allocator's allocate throws
   template <names_stream Stream>
   [[nodiscard]] void* allocate(Stream stream, std::size_t bytes, std::size_t alignment = default_alignment) {
-    return aligned_request(bytes, alignment).allocate(from_.get(), stream_named(stream));
+    return detail::aligned_request(bytes, alignment).allocate(from_.get(), stream_named(stream));
   }
   /// Takes memory back for reuse behind what the stream has been given so far, which need not be the one it was allocated
   /// on: that other stream then waits for it, by an event. Where not even that can be had, the memory stays live.
@@ -97,7 +97,7 @@ class stream_resource {
   template <names_stream Stream>
   void deallocate(Stream stream, void* p, std::size_t bytes,
                   std::size_t alignment = default_alignment) noexcept {
-    aligned_request(bytes, alignment)
+    detail::aligned_request(bytes, alignment)
         .deallocate_behind(from_.get(), p, stream_named(stream), [this](stream_id s) { return finish(s); });
   }
 
@@ -108,14 +108,14 @@ class stream_resource {
   /// Memory that any stream may use at once.
   ///   Throws:  what the allocator's allocate throws, and wait_failed
   [[nodiscard]] void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
-    void* const p = aligned_request(bytes, alignment).allocate(from_.get(), for_sync_);
+    void* const p = detail::aligned_request(bytes, alignment).allocate(from_.get(), for_sync_);
     if (finish(for_sync_)) return p;
     deallocate_sync(p, bytes, alignment);
     allocator_behind<A>::raise(wait_failed());
   }
   ///   Requires:  all work that uses it is done
   void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
-    aligned_request(bytes, alignment).deallocate(from_.get(), p);
+    detail::aligned_request(bytes, alignment).deallocate(from_.get(), p);
   }
 
   [[nodiscard]] const handle_of<A>& allocator() const noexcept { return from_; }

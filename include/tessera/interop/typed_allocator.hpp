@@ -68,10 +68,11 @@ class typed_allocator {
   ///   Throws:  std::bad_array_new_length where so many have no size, and what the allocator's allocate throws
   [[nodiscard]] T* allocate(std::size_t count) {
     if (count > max_size()) raise(std::bad_array_new_length());
-    return static_cast<T*>(aligned_request(count * sizeof(T), alignof(T)).allocate(from_.get(), stream_));
+    return static_cast<T*>(
+        detail::aligned_request(count * sizeof(T), alignof(T)).allocate(from_.get(), stream_));
   }
   void deallocate(T* p, std::size_t count) noexcept {
-    aligned_request(count * sizeof(T), alignof(T)).deallocate(from_.get(), p);
+    detail::aligned_request(count * sizeof(T), alignof(T)).deallocate(from_.get(), p);
   }
   [[nodiscard]] static constexpr std::size_t max_size() noexcept { return max_request / sizeof(T); }
 

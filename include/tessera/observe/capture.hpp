@@ -15,7 +15,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/recipe.hpp>

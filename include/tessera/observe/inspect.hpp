@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <new>
 
 #include <tessera/core/statistics.hpp>
+#include <tessera/detail/aligned_request.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 
@@ -75,8 +77,7 @@ struct block_place {
 
 /// Finds the segment of the live block at an address, and the block's offset in it, in any allocator.
 ///
-/// Interprocess handles of CUDA and ACL refer to segments, so sharing a block needs both. An over-aligned
-/// pointer may lie inside its block; aligned_request(bytes, alignment).find(pool, p) has the block's address.
+/// Interprocess handles of CUDA and ACL refer to segments, so sharing a block needs both.
 ///
 ///     void* const p = pool.allocate(1000);
 ///     const tessera::block_place place = tessera::place_of(pool, p);
@@ -103,6 +104,12 @@ template <typename Allocator>
               found->address - first->address};
   });
   return result;
+}
+/// Finds the block of an address that was allocated with an alignment, which may lie inside its block.
+template <typename Allocator>
+[[nodiscard]] block_place place_of(Allocator& pool, void* p, std::size_t bytes,
+                                   std::align_val_t alignment) noexcept {
+  return place_of(pool, detail::aligned_request(bytes, alignment).find(pool, p).address);
 }
 
 /// Counts the cached bytes of a caching_allocator that trim() cannot release, because live or pending blocks

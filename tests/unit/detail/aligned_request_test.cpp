@@ -21,6 +21,7 @@
 namespace {
 
 using namespace tessera;
+using detail::aligned_request;
 using shape_tests::is_aligned;
 using shape_tests::packed_tightly;
 using tight = caching_allocator<packed_tightly, simulated_device>;

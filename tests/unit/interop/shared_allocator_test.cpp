@@ -13,7 +13,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>

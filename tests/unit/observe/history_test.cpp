@@ -9,7 +9,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -11,7 +11,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/detail/facade.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/interop/shared_allocator.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -65,7 +65,7 @@ TEST(inspect, a_block_is_found_by_its_own_address_where_an_alignment_moved_the_u
   const std::align_val_t alignment{4096};
   void* const p = pool.allocate(1000, alignment);
   EXPECT_EQ(place_of(pool, p).segment.bytes, 0u);
-  const block_place place = place_of(pool, aligned_request(1000, alignment).find(pool, p).address);
+  const block_place place = place_of(pool, p, 1000, alignment);
   EXPECT_EQ(place.segment.bytes, 2_MiB);
   EXPECT_EQ(place.offset, 1024u);
 }

@@ -13,7 +13,9 @@
 #include <tessera/detail/handle.hpp>
 
 /// The public interface of every allocator, written once.
-namespace tessera::detail {
+namespace tessera {
+
+namespace detail {
 
 /// Adds the calls that follow from an allocator's own try_allocate, deallocate, record_stream and failure: allocate, which
 /// throws, the calls that take an alignment, and access to the allocator's parts.
@@ -111,19 +113,47 @@ class common_calls {
 /// Stands for the wrapped allocator of a front end that has only the calls which all allocators share.
 struct shared_calls_only {};
 
-/// Turns "enter the allocator" into the whole interface of a front end.
+/// Returns its argument. Named, as nvcc rejects lambdas in unevaluated operands.
+struct return_argument {
+  template <typename T>
+  T& operator()(T& argument) const noexcept {
+    return argument;
+  }
+};
+/// The provider of an allocator.
+template <typename Allocator>
+using device_of =
+    std::remove_reference_t<decltype(std::declval<Allocator&>().with_device(return_argument{}))>;
+
+}  // namespace detail
+
+/// Gives a front end the whole interface of an allocator. The front end only says how to enter the allocator inside.
 ///
-/// `Self` has a static function that is given the front end, const or not, and calls f(allocator) under its lock or check:
+/// Choose it as the base of a class that wraps allocators: to lock, check, count or select. This one counts calls:
 ///
-///     template <typename Me, typename F>
-///     static decltype(auto) enter(Me& me, F&& f) { return f(me.allocator_); }
+///     template <typename Allocator>
+///     class counted : public tessera::facade<counted<Allocator>, Allocator> {
+///      public:
+///       std::atomic<std::size_t> calls = 0;
 ///
-/// A front end of several allocators also hides enter_owner. Calls that differ are written in `Self`, which brings in
-/// their other overloads with `using`. The call is offered only where `Inner`, the allocator inside, has it: handles,
-/// statistics, process_events and trim_without_waiting.
-template <typename Self, typename Inner = shared_calls_only>
-class facade : public common_calls<Self> {
-  using common = common_calls<Self>;
+///      private:
+///       friend tessera::facade<counted, Allocator>;
+///       template <typename Me, typename F>
+///       static decltype(auto) enter(Me& me, F f) {  // Me: counted, or const counted
+///         if constexpr (!std::is_const_v<Me>) ++me.calls;
+///         return f(me.allocator_);
+///       }
+///       Allocator allocator_;
+///     };
+///
+/// * `enter` calls f(allocator) and returns its result, with whatever lock or check is around it.
+/// * A call that differs is written in the front end; `using facade<...>::name` keeps its other overloads.
+/// * `Inner` is the type of the allocator inside. Calls that not all allocators have are there if `Inner` has them: handles,
+///   statistics, process_events and trim_without_waiting.
+/// * A front end of several allocators hides enter_owner with one that finds the owner of an address.
+template <typename Self, typename Inner = detail::shared_calls_only>
+class facade : public detail::common_calls<Self> {
+  using common = detail::common_calls<Self>;
 
  public:
   using common::try_allocate, common::deallocate, common::record_stream;
@@ -263,16 +293,4 @@ class facade : public common_calls<Self> {
   }
 };
 
-/// Returns its argument. Named, as nvcc rejects lambdas in unevaluated operands.
-struct return_argument {
-  template <typename T>
-  T& operator()(T& argument) const noexcept {
-    return argument;
-  }
-};
-/// The provider of an allocator.
-template <typename Allocator>
-using device_of =
-    std::remove_reference_t<decltype(std::declval<Allocator&>().with_device(return_argument{}))>;
-
-}  // namespace tessera::detail
+}  // namespace tessera

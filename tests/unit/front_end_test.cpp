@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// A front end of a user's own, over `facade`, with all calls of an allocator.
+#include <atomic>
+#include <concepts>
+#include <cstddef>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/facade.hpp>
+#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/in_place.hpp>
+#include <tessera/observe/inspect.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+// The guide shows these lines.
+template <typename Allocator>
+class counted : public tessera::facade<counted<Allocator>, Allocator> {
+  using interface = tessera::facade<counted, Allocator>;
+
+ public:
+  template <typename... Args>
+    requires std::constructible_from<Allocator, Args...>
+  explicit counted(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
+
+  std::atomic<std::size_t> calls = 0, failures = 0;
+
+  using interface::try_allocate;
+  void* try_allocate(std::size_t bytes, tessera::stream_id stream = {}) noexcept {
+    void* const p = interface::try_allocate(bytes, stream);
+    if (p == nullptr && bytes != 0) ++failures;
+    return p;
+  }
+
+ private:
+  friend interface;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F f) {
+    if constexpr (!std::is_const_v<Me>) ++me.calls;
+    return f(me.allocator_);
+  }
+
+  Allocator allocator_;
+};
+
+using namespace tessera;
+using plain = caching_allocator<pytorch<>, simulated_device>;
+using shared = locked<pytorch<>, simulated_device>;
+using streamed = per_stream<pytorch<>, simulated_device>;
+
+static_assert(stream_allocator<counted<plain>> && stream_allocator<counted<streamed>>);
+
+template <typename Pool>
+concept gives_handles = requires(Pool& pool) {
+  { pool.allocate_by_handle(1) } -> std::same_as<handle>;
+};
+static_assert(gives_handles<counted<shared>> && !gives_handles<counted<streamed>>);
+
+TEST(front_end, enters_for_every_call) {
+  counted<shared> pool;
+  void* p = pool.allocate(1_MiB);
+  EXPECT_EQ(pool.calls, 1u);
+  EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
+  pool.deallocate(p, 1_MiB);
+  EXPECT_FALSE(pool.try_deallocate(p));
+  pool.trim();
+  EXPECT_EQ(pool.calls, 5u);
+  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.statistics().all.allocation.allocated, 1);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  EXPECT_EQ(pool.calls, 5u) << "queries are const";
+}
+
+TEST(front_end, serves_what_follows_from_its_calls) {
+  counted<plain> pool;
+  void* const aligned = pool.allocate(1000, std::align_val_t{4096});
+  pool.deallocate(aligned, 1000, std::align_val_t{4096});
+  const handle h = pool.allocate_by_handle(1000);
+  pool.deallocate(h);
+  void* input = pool.allocate(30_MiB);
+  void* const address = input;
+  void* const output = allocate_in_place(pool, input, 30_MiB);
+  EXPECT_EQ(output, address);
+  EXPECT_EQ(live_block_at(pool, output).requested, 30_MiB);
+  pool.deallocate(output);
+  EXPECT_EQ(pool.now().live, 0u);
+}
+
+TEST(front_end, throws_through_its_own_try_allocate) {
+  counted<plain> pool(simulated_device({.capacity = 4_MiB}));
+  EXPECT_THROW((void)pool.allocate(8_MiB), out_of_memory);
+  EXPECT_EQ(pool.try_allocate(8_MiB), nullptr);
+  EXPECT_EQ(pool.allocate(0), nullptr);
+  EXPECT_EQ(pool.failures, 2u);
+}
+
+TEST(front_end, may_wrap_another) {
+  counted<counted<streamed>> pool;
+  pool.deallocate(pool.allocate(1_MiB, stream_id{1}));
+  std::size_t devices = 0, arenas = 0;
+  pool.for_each_device([&](auto&, std::size_t) { ++devices; });
+  pool.for_each_allocator([&](auto&) { ++arenas; });
+  pool.with_settings([](auto& settings) { settings.split.max = 16_MiB; });
+  EXPECT_EQ(devices, 1u);
+  EXPECT_EQ(arenas, 1u);
+}
+
+}  // namespace
