@@ -9,6 +9,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/law/law.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::law {

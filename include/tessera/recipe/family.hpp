@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include <tessera/config/grammar.hpp>
+#include <tessera/config/parse.hpp>
 #include <tessera/recipe/preset.hpp>
 #include <tessera/recipe/recipe.hpp>
 

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// A provider adaptor that counts the failed calls of a device, and a front end with a spin lock.
+#include <atomic>
+#include <cstddef>
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include <tessera/facade.hpp>
+#include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+
+/// Counts the calls that failed. The adaptor calls it with each call of the device that does something.
+struct count_failures {
+  int* failures;
+
+  template <typename F>
+  auto operator()(tessera::provider_call call, F make_call) noexcept {
+    const auto result = make_call();
+    if (!result && tessera::may_fail(call)) ++*failures;
+    return result;
+  }
+};
+using counted_device = tessera::provider_adaptor<tessera::simulated_device, count_failures>;
+static_assert(tessera::virtual_memory_provider<counted_device>);  // it can do what the device can
+
+/// An allocator behind a spin lock. The facade adds all other calls of an allocator.
+template <typename Recipe, typename Provider>
+class spin_locked
+    : public tessera::facade<spin_locked<Recipe, Provider>, tessera::caching_allocator<Recipe, Provider>> {
+  using allocator = tessera::caching_allocator<Recipe, Provider>;
+
+ public:
+  explicit spin_locked(Provider device) : allocator_(std::move(device)) {}
+
+ private:
+  friend tessera::facade<spin_locked, allocator>;
+  struct guard {
+    explicit guard(std::atomic_flag& flag) : busy(flag) {
+      while (busy.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+    }
+    ~guard() { busy.clear(std::memory_order_release); }
+    guard(const guard&) = delete;
+    guard& operator=(const guard&) = delete;
+    std::atomic_flag& busy;
+  };
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& call) {
+    const guard lock(me.busy_);
+    return std::forward<F>(call)(me.allocator_);
+  }
+
+  mutable std::atomic_flag busy_;
+  allocator allocator_;
+};
+
+int main() {
+  tessera::simulated_device device({.capacity = 100_MiB});
+  int failures = 0;
+  spin_locked<tessera::pytorch<>, counted_device> pool{counted_device(device, count_failures{&failures})};
+
+  const auto work = [&pool] {
+    for (int i = 0; i < 1000; ++i) pool.deallocate(pool.allocate(5_MiB));
+  };
+  std::thread other(work);
+  work();
+  other.join();
+
+  std::printf("%zu MiB reserved, %d failed calls\n", pool.now().reserved >> 20, failures);
+  void* const too_large = pool.try_allocate(200_MiB);
+  std::printf("%zu MiB reserved, %d failed calls\n", pool.now().reserved >> 20, failures);
+  return too_large == nullptr && failures > 0 && pool.audit() == nullptr ? 0 : 1;
+}
