@@ -8,9 +8,8 @@
 #include <vector>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/interop/pmr_resource.hpp>
-#include <tessera/interop/typed_allocator.hpp>
-#include <tessera/interop/unique_block.hpp>
+#include <tessera/interop/containers.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>

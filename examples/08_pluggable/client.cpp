@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that knows nothing of the library but the names of its functions: client libpinned.so
+// Loads the library and calls its functions by name, as PyTorch does. Usage: client libpinned.so
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -7,7 +7,7 @@
 
 #include <dlfcn.h>
 
-/// A function of a library by its name; ends the program where there is none.
+/// Finds a function of a library by name. Exits if there is none.
 template <typename Function>
 Function* find(void* library, const char* name) {
   void* const found = library != nullptr ? dlsym(library, name) : nullptr;
@@ -18,12 +18,15 @@ Function* find(void* library, const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-/// Work of a stream: fills a tensor.
+/// The work of a stream: fills a tensor.
 constexpr std::size_t bytes = 3 << 20;
 void fill(void* tensor) { std::memset(tensor, 42, bytes); }
 
 int main(int count, char** arguments) {
-  if (count != 2) return std::fputs("usage: client LIBRARY\n", stderr), 1;
+  if (count != 2) {
+    std::fputs("usage: client LIBRARY\n", stderr);
+    return 1;
+  }
   void* const library = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
   const auto alloc = find<void*(std::size_t, int, void*)>(library, "pinned_alloc");
   const auto free = find<void(void*, std::size_t, int, void*)>(library, "pinned_free");
@@ -34,7 +37,7 @@ int main(int count, char** arguments) {
   const auto submit = find<void(int, void*, void (*)(void*), void*)>(library, "pinned_submit");
   const auto synchronize = find<void(int, void*)>(library, "pinned_synchronize");
 
-  // A tensor of the default stream that another one writes: it is not reused before that is done.
+  // Another stream writes a tensor of the default stream. The tensor is not reused before that work completes.
   void* const side = create_stream(0);
   void* const tensor = alloc(bytes, 0, nullptr);
   submit(0, side, fill, tensor);

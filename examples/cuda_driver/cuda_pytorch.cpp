@@ -7,7 +7,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/interop/torch_functions.hpp>
+#include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/tessera.hpp>
 
 #include "device.hpp"

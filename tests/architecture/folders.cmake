@@ -19,7 +19,7 @@ set(may_include_replay core policy provider config recipe root detail observe co
 set(slow iostream functional regex ranges)
 set(with_threads mutex thread condition_variable)
 set(may_use_system "^(concurrent/|debug/|interop/|provider/|detail/pagemap|configured)")
-set(may_define_macros interop/torch_functions.hpp  # defines functions of C, whose names a template cannot give
+set(may_define_macros interop/torch_pluggable.hpp  # defines functions of C, whose names a template cannot give
                       version.hpp)                 # for #if
 
 set(faults "")

@@ -20,8 +20,8 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/facade.hpp>
-#include <tessera/interop/pluggable.hpp>
-#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/ownership.hpp>
+#include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>

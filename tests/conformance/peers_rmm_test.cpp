@@ -13,8 +13,8 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
+#include <tessera/interop/cccl.hpp>
 #include <tessera/interop/driver_pool.hpp>
-#include <tessera/interop/stream_resource.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -15,7 +15,7 @@
 
 #include <tessera/configured.hpp>
 #include <tessera/interop/memory_fraction.hpp>
-#include <tessera/interop/unique_block.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/host_statistics.hpp>
 #include <tessera/observe/inspect.hpp>

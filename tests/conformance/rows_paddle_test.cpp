@@ -15,7 +15,6 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
-#include <tessera/interop/in_place.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
@@ -591,12 +590,12 @@ TEST(paddle_row, n42_garbage_is_freed_together_at_a_threshold_at_once_or_never) 
 }
 
 TEST(paddle_row, n43_an_input_gives_its_memory_to_one_output_that_fits_which_paddle_does_not_check) {
-  EXPECT_TRUE(may_take_over({}, {}));
-  EXPECT_FALSE(may_take_over({.last_readers = 2}, {}));
-  EXPECT_FALSE(may_take_over({.uses = 2}, {}));
-  EXPECT_FALSE(may_take_over({.is_persistable = true}, {}));
-  EXPECT_FALSE(may_take_over({.is_pinned = true}, {}));
-  EXPECT_FALSE(may_take_over({.is_fetched = true}, {}));
+  EXPECT_TRUE(may_reuse({}, {}));
+  EXPECT_FALSE(may_reuse({.last_readers = 2}, {}));
+  EXPECT_FALSE(may_reuse({.uses = 2}, {}));
+  EXPECT_FALSE(may_reuse({.is_persistable = true}, {}));
+  EXPECT_FALSE(may_reuse({.is_pinned = true}, {}));
+  EXPECT_FALSE(may_reuse({.is_fetched = true}, {}));
 
   auto pool = auto_growth({});
   void* input = pool.allocate(1_MiB);

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/deferred_free_queue.hpp>
-#include <tessera/interop/in_place.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -144,7 +143,7 @@ TYPED_TEST(seed_paddle, an_output_takes_its_inputs_memory_over) {
   void* const input = pool.allocate(8_MiB);
   place.write(place.compute, input, 8_MiB, 3);
   void* donor = input;
-  ASSERT_TRUE(may_take_over({}, {}));
+  ASSERT_TRUE(may_reuse({}, {}));
   void* const output = allocate_in_place(pool, donor, 8_MiB, place.compute);
   EXPECT_EQ(output, input);
   EXPECT_EQ(donor, nullptr) << "given once";

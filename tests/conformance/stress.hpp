@@ -16,7 +16,7 @@
 #include <tessera/concurrent/arena.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/facade.hpp>
-#include <tessera/interop/in_place.hpp>
+#include <tessera/interop/paddle.hpp>
 #include <tessera/observe/capture.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/provider/host_pinned.hpp>

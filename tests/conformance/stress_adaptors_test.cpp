@@ -16,7 +16,7 @@
 #include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>

@@ -18,8 +18,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/interop/driver_pool.hpp>
-#include <tessera/interop/shared_allocator.hpp>
-#include <tessera/interop/unique_block.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -1,9 +1,9 @@
-// expect: block_deleter: what it gives back must need no destructor
+// expect: block_deleter: the type must be void or trivially destructible
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <string>
 
-#include <tessera/interop/unique_block.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 

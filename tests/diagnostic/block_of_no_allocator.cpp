@@ -1,6 +1,6 @@
-// expect: A must be a stream_allocator, which of a per_device the front() of one device is
+// expect: A must be a stream_allocator. For a per_device, use front(d) of one device
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/interop/unique_block.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -1,4 +1,4 @@
-// expect: driver_pool: Recipe::streams must let blocks cross
+// expect: driver_pool: Recipe::streams must allow reuse across streams
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/provider/simulated_device.hpp>

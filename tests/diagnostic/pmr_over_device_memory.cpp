@@ -1,6 +1,6 @@
-// expect: A must be a host_allocator, as objects are kept in its memory: its provider must say is_host_visible
+// expect: A must allocate host memory, because objects are constructed in it: its provider must set is_host_visible
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/interop/pmr_resource.hpp>
+#include <tessera/interop/containers.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -1,8 +1,8 @@
-// expect: stream_resource: a property that has a value gets a get_property of its own, not a place among Properties
+// expect: stream_resource: Properties must be tags; write a get_property overload for a property that has a value
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
-#include <tessera/interop/stream_resource.hpp>
+#include <tessera/interop/cccl.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
-#include <tessera/interop/stream_resource.hpp>
+#include <tessera/interop/cccl.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -10,8 +10,8 @@
 #include <cuda/version>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/interop/shared_allocator.hpp>
-#include <tessera/interop/stream_resource.hpp>
+#include <tessera/interop/cccl.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

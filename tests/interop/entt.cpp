@@ -7,7 +7,7 @@
 #include <entt/entt.hpp>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/interop/typed_allocator.hpp>
+#include <tessera/interop/containers.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -20,7 +20,7 @@ pool_type& registry_pool() {
   return *pool;
 }
 template <typename T>
-using registry_allocator = tessera::typed_allocator<T, tessera::found_by<registry_pool>>;
+using registry_allocator = tessera::typed_allocator<T, tessera::allocator_from<registry_pool>>;
 struct position {
   double x, y;
 };

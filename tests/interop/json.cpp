@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/interop/typed_allocator.hpp>
+#include <tessera/interop/containers.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -25,7 +25,7 @@ pool_type& json_pool() {
   return *pool;
 }
 template <typename T>
-using json_allocator = tessera::typed_allocator<T, tessera::found_by<json_pool>>;
+using json_allocator = tessera::typed_allocator<T, tessera::allocator_from<json_pool>>;
 using text = std::basic_string<char, std::char_traits<char>, json_allocator<char>>;
 using document = nlohmann::basic_json<std::map, std::vector, text, bool, std::int64_t, std::uint64_t, double,
                                       json_allocator>;

@@ -13,7 +13,6 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/interop/in_place.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/provider/adaptor.hpp>

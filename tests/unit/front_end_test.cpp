@@ -13,7 +13,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/interop/allocator_ref.hpp>
-#include <tessera/interop/in_place.hpp>
+#include <tessera/interop/paddle.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

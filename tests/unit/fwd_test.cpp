@@ -47,7 +47,7 @@ std::size_t live_in(const totals_only& pool);
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
-#include <tessera/interop/unique_block.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/tessera.hpp>
 

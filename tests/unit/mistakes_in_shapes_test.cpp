@@ -9,12 +9,10 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/interop/allocator_ref.hpp>
-#include <tessera/interop/pluggable.hpp>
-#include <tessera/interop/pmr_resource.hpp>
-#include <tessera/interop/shared_allocator.hpp>
-#include <tessera/interop/stream_resource.hpp>
-#include <tessera/interop/typed_allocator.hpp>
-#include <tessera/interop/unique_block.hpp>
+#include <tessera/interop/cccl.hpp>
+#include <tessera/interop/containers.hpp>
+#include <tessera/interop/ownership.hpp>
+#include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 

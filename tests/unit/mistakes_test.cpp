@@ -18,7 +18,7 @@
 #include <tessera/configured.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/interop/driver_pool.hpp>
-#include <tessera/interop/in_place.hpp>
+#include <tessera/interop/paddle.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>

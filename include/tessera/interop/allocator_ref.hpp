@@ -5,65 +5,45 @@
 #include <cstddef>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 #include <tessera/core/stream.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// What the adaptors that give an allocator the shape of another library hold, and what they ask of it.
+/// Handles of allocators, and the concepts that the headers of interop/ require of an allocator.
 namespace tessera {
 
-/// What stands for an allocator wherever it is copied to: h.get() is that allocator, and equal ones stand for the same.
+/// A copyable handle of an allocator: h.get() is the allocator, and equal handles have the same allocator. Front ends of
+/// interop/ accept a handle in place of an allocator and keep a copy of it.
 template <typename H>
 concept allocator_handle = std::copyable<H> && std::equality_comparable<H> && requires(const H& h) {
   { h.get() } noexcept;
   requires std::is_lvalue_reference_v<decltype(h.get())>;
 };
 
-/// Refers to an allocator that somebody else owns; where default, to none.
-///   Requires:  the allocator outlives it, and stays where it is
+/// Refers to an allocator that it does not own. A default constructed one refers to none.
+///   Requires:  the allocator outlives it and does not move
 template <typename A>
 class allocator_ref {
  public:
   allocator_ref() = default;
-  allocator_ref(A& to) noexcept : to_(std::addressof(to)) {}
-  [[nodiscard]] A& get() const noexcept { return *to_; }
+  allocator_ref(A& allocator) noexcept : allocator_(std::addressof(allocator)) {}
+  [[nodiscard]] A& get() const noexcept { return *allocator_; }
   bool operator==(const allocator_ref&) const = default;
 
  private:
-  A* to_ = nullptr;
+  A* allocator_ = nullptr;
 };
 
-/// Stands for the allocator to which a function of the user's refers, always the same one. It has no state, so that it can
-/// be made anywhere.
+/// A handle of the allocator that `Function` returns. Choose it for libraries that default construct their allocators. It
+/// has no state.
+///   Requires:  `Function` returns a reference to the same allocator at each call
 template <auto Function>
-struct found_by {
+struct allocator_from {
   [[nodiscard]] auto& get() const noexcept { return Function(); }
-  bool operator==(const found_by&) const = default;
+  bool operator==(const allocator_from&) const = default;
 };
-/// A handle whose type says what it stands for.
-template <typename H>
-concept stands_by_type = allocator_handle<H> && std::default_initializable<H> && std::is_empty_v<H>;
-
-template <typename A>
-struct reference_to {
-  using handle = allocator_ref<A>;
-  using argument = A&;
-};
-template <allocator_handle A>
-struct reference_to<A> {
-  using handle = A;
-  using argument = const A&;
-};
-/// What an adaptor holds of an `A`: a copy where that is a handle, which may own what it stands for, else a reference.
-template <typename A>
-using handle_of = typename reference_to<A>::handle;
-/// What it is made from.
-template <typename A>
-using allocator_argument = typename reference_to<A>::argument;
-/// The allocator itself.
-template <typename A>
-using allocator_behind = std::remove_reference_t<decltype(std::declval<const handle_of<A>&>().get())>;
 
 /// Serves requests on streams, as a caching_allocator does.
 template <typename A>
@@ -77,15 +57,41 @@ concept stream_allocator = requires(A& a, void* p, std::size_t bytes, stream_id 
   { a.try_record_stream(p, s) } noexcept -> std::same_as<bool>;
 };
 
-/// Gives memory in which the host may keep objects.
+namespace detail {
+
+/// A handle whose type alone identifies the allocator.
+template <typename H>
+concept stateless_handle = allocator_handle<H> && std::default_initializable<H> && std::is_empty_v<H>;
+
+template <typename A>
+struct handle_traits {
+  using handle = allocator_ref<A>;
+  using argument = A&;
+};
+template <allocator_handle A>
+struct handle_traits<A> {
+  using handle = A;
+  using argument = const A&;
+};
+/// What is kept for `A`: a copy of a handle, which may own the allocator, or a reference to an allocator.
+template <typename A>
+using handle_of = typename handle_traits<A>::handle;
+/// The constructor parameter for a handle_of<A>.
+template <typename A>
+using handle_argument = typename handle_traits<A>::argument;
+/// The type of the allocator itself.
+template <typename A>
+using allocator_of = std::remove_reference_t<decltype(std::declval<const handle_of<A>&>().get())>;
+
+/// Provides memory in which the host may construct objects.
 template <typename A>
 concept host_allocator = is_host_visible<A> || is_host_visible<detail::device_of<A>>;
 
-/// Says in one sentence each what an adaptor needs of an allocator, and where to read what that is.
+/// Explains in one sentence which requirement an allocator does not meet.
 template <typename A>
 consteval bool check_allocator() {
   static_assert(stream_allocator<A>,
-                "A must be a stream_allocator, which of a per_device the front() of one device is "
+                "A must be a stream_allocator. For a per_device, use front(d) of one device "
                 "[tessera/interop/allocator_ref.hpp]");
   return stream_allocator<A>;
 }
@@ -93,10 +99,12 @@ template <typename A>
 consteval bool check_host_allocator() {
   if constexpr (check_allocator<A>()) {
     static_assert(host_allocator<A>,
-                  "A must be a host_allocator, as objects are kept in its memory: its provider must say "
+                  "A must allocate host memory, because objects are constructed in it: its provider must set "
                   "is_host_visible [tessera/provider/provider.hpp]");
   }
   return true;
 }
+
+}  // namespace detail
 
 }  // namespace tessera

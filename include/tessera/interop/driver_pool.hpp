@@ -19,41 +19,41 @@
 
 namespace tessera {
 
-/// What can be asked of a driver_pool and told to it; the numbers are CUDA's CUmemPool_attribute.
+/// The attributes of a driver_pool, with the numbers of CUDA's CUmemPool_attribute.
 enum class pool_attribute : unsigned char {
   follow_event_dependencies = 1,    ///< 0 or 1
   allow_opportunistic = 2,          ///< 0 or 1
   allow_internal_dependencies = 3,  ///< 0 or 1
   release_threshold = 4,            ///< bytes that stay reserved at a synchronization; `unlimited` for all
   reserved_current = 5,             ///< bytes
-  reserved_high = 6,                ///< the most since it was set to 0
-  used_current = 7,  ///< bytes that are handed out, or freed and held for streams that were recorded
-  used_high = 8      ///< the most since it was set to 0
+  reserved_high = 6,                ///< maximum bytes since it was set to 0
+  used_current = 7,                 ///< bytes of live blocks and of pending blocks
+  used_high = 8                     ///< maximum bytes since it was set to 0
 };
 
-/// A caching_allocator with the calls of a driver's memory pool: blocks are allocated and freed in the order of streams,
-/// and what is reserved above a threshold goes back when a stream was synchronized. Freeing what was not allocated ends
-/// the program, as with any allocator here.
+/// A caching_allocator with the interface of CUDA's memory pools, for code written against cudaMallocAsync. Allocations and
+/// frees are ordered by streams. A synchronization releases what is reserved above a threshold. A free of an unknown
+/// address aborts, as with every allocator here.
 ///
-/// One thread at a time may use it. Waits that the program puts between streams are to be known to the provider.
+/// One thread at a time may use it. The provider must know all waits between streams.
 ///
 ///     constexpr tessera::stream_id stream{1};
 ///     tessera::driver_pool<tessera::cuda_async, tessera::simulated_device> driver;
 ///     (void)driver.set(tessera::pool_attribute::release_threshold, 2_GiB);
 ///     void* p = driver.allocate_async(5_MiB, stream);
 ///     driver.free_async(p, stream);
-///     driver.synchronize(stream);  // what is reserved above 2 GiB goes back
+///     driver.synchronize(stream);  // releases what is reserved above 2 GiB
 template <typename Recipe, ordering_provider Provider, event_observer Observer, typename Counting>
 class driver_pool {
   static_assert(Recipe::streams::reuses_across_streams,
-                "driver_pool: Recipe::streams must let blocks cross [tessera/policy/streams.hpp]");
+                "driver_pool: Recipe::streams must allow reuse across streams [tessera/policy/streams.hpp]");
 
  public:
   driver_pool() : driver_pool(Provider{}) {}
-  explicit driver_pool(Provider device, policies<Recipe> chosen = {}, Observer observer = {})
-      : pool_(std::move(device), std::move(chosen), std::move(observer)) {}
+  explicit driver_pool(Provider device, policies<Recipe> settings = {}, Observer observer = {})
+      : pool_(std::move(device), std::move(settings), std::move(observer)) {}
 
-  /// Memory for what `stream` is given from now on.
+  /// Allocates memory for work that is submitted to `stream` from now on.
   ///   Returns:  null for 0 bytes
   ///   Throws:   out_of_memory
   [[nodiscard]] void* allocate_async(std::size_t bytes, stream_id stream) {
@@ -61,7 +61,7 @@ class driver_pool {
     if (p == nullptr && bytes != 0) raise_failure(pool_, bytes, stream);
     return p;
   }
-  /// The same, but null where allocate_async throws.
+  /// As allocate_async, but returns null where that throws.
   [[nodiscard]] void* try_allocate_async(std::size_t bytes, stream_id stream) noexcept {
     void* const p = pool_.try_allocate(bytes, stream);
     const usage now = pool_.now();
@@ -70,22 +70,21 @@ class driver_pool {
     return p;
   }
 
-  /// Frees a block behind what `stream` has been given so far, which need not be the stream it was allocated on; that this
-  /// comes behind all use on other streams is the caller's part, but for those that were recorded. Null is ignored.
-  ///   Requires:  an address that this pool handed out and did not get back since, and a stream that is there; else the
-  ///              program ends
+  /// Frees a block once the work submitted to `stream` so far completes. `stream` may differ from that of the allocation.
+  /// The caller orders it after all uses on other streams, except recorded ones. Null is ignored.
+  ///   Requires:  a live block of this pool and an existing stream; aborts otherwise
   void free_async(void* p, stream_id stream) noexcept {
     if (p == nullptr || try_free_async(p, stream)) return;
     if (!detail::has_stream(pool_.device(), stream))
       fatal(fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(), p);
-    detail::refuse_address(pool_.introspect(), "free_async", p);
+    refuse_address(pool_.introspect(), "free_async", p);
   }
-  /// The same, but an address that is not a live block's, and a stream that is not there, change nothing and give false.
+  /// As free_async, but returns false and changes nothing for an unknown address or stream.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
     return detail::has_stream(pool_.device(), stream) && pool_.try_deallocate_behind(p, stream);
   }
-  /// Notes that `stream`, too, uses a block, so that the stream on which it will be freed is made to wait for it and for the
-  /// one on which it was allocated. Noting the latter alone changes nothing.
+  /// Records that `stream` also uses a block. The stream that frees the block then waits for `stream` and for the stream of
+  /// the allocation. Recording only the latter changes nothing.
   ///   Source:  PyTorch's cudaMallocAsync backend joins these streams in the one on which it frees
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     return pool_.record_stream(p, stream);
@@ -94,20 +93,19 @@ class driver_pool {
     return pool_.try_record_stream(p, stream);
   }
 
-  /// Returns once all that `stream` was given is done, and gives back what the release threshold lets go; false where the
-  /// device failed.
+  /// Waits for the work of `stream` and releases idle memory above the release threshold.
+  ///   Returns:  false if the device failed
   bool synchronize(stream_id stream) noexcept { return pool_.synchronize(stream); }
-  /// Gives idle memory back until at most `keep` bytes are reserved. What was freed behind work that is not seen to be
-  /// done yet is not idle, and is not waited for.
+  /// Releases idle memory until at most `keep` bytes are reserved. Does not wait for pending blocks.
   void trim_to(std::size_t keep) noexcept { pool_.trim_without_waiting(keep); }
 
-  [[nodiscard]] std::uint64_t get(pool_attribute what) noexcept {
-    const policies<Recipe>& chosen = pool_.settings();
-    switch (what) {
-      case pool_attribute::follow_event_dependencies: return chosen.streams.follow_dependencies ? 1 : 0;
-      case pool_attribute::allow_opportunistic: return chosen.streams.opportunistic ? 1 : 0;
-      case pool_attribute::allow_internal_dependencies: return chosen.streams.insert_dependencies ? 1 : 0;
-      case pool_attribute::release_threshold: return chosen.eviction.threshold;
+  [[nodiscard]] std::uint64_t get(pool_attribute attribute) noexcept {
+    const policies<Recipe>& settings = pool_.settings();
+    switch (attribute) {
+      case pool_attribute::follow_event_dependencies: return settings.streams.follow_dependencies ? 1 : 0;
+      case pool_attribute::allow_opportunistic: return settings.streams.opportunistic ? 1 : 0;
+      case pool_attribute::allow_internal_dependencies: return settings.streams.insert_dependencies ? 1 : 0;
+      case pool_attribute::release_threshold: return settings.eviction.threshold;
       case pool_attribute::reserved_current: return pool_.now().reserved;
       case pool_attribute::reserved_high: return reserved_high_;
       case pool_attribute::used_current: return used(pool_.now());
@@ -115,31 +113,43 @@ class driver_pool {
     }
     return 0;
   }
-  /// False, and nothing has changed, where a switch is told neither 0 nor 1, what is current is told anything, or what was
-  /// highest is told anything but 0; it then begins again at what is current.
-  [[nodiscard]] bool set(pool_attribute what, std::uint64_t value) noexcept {
-    policies<Recipe>& chosen = pool_.settings();
-    const auto switched = [value](auto& to) { return value <= 1 && (to = value == 1, true); };
-    switch (what) {
-      case pool_attribute::follow_event_dependencies: return switched(chosen.streams.follow_dependencies);
-      case pool_attribute::allow_opportunistic: return switched(chosen.streams.opportunistic);
-      case pool_attribute::allow_internal_dependencies: return switched(chosen.streams.insert_dependencies);
-      case pool_attribute::release_threshold: return chosen.eviction.threshold = value, true;
-      case pool_attribute::reserved_high: return value == 0 && (reserved_high_ = pool_.now().reserved, true);
-      case pool_attribute::used_high: return value == 0 && (used_high_ = used(pool_.now()), true);
+  /// Sets an attribute. Switches accept 0 and 1; maxima accept 0, which restarts them at the current value.
+  ///   Returns:  false, and nothing changed, for any other value and for the current values
+  [[nodiscard]] bool set(pool_attribute attribute, std::uint64_t value) noexcept {
+    policies<Recipe>& settings = pool_.settings();
+    switch (attribute) {
+      case pool_attribute::follow_event_dependencies:
+        return set_switch(settings.streams.follow_dependencies, value);
+      case pool_attribute::allow_opportunistic: return set_switch(settings.streams.opportunistic, value);
+      case pool_attribute::allow_internal_dependencies:
+        return set_switch(settings.streams.insert_dependencies, value);
+      case pool_attribute::release_threshold: settings.eviction.threshold = value; return true;
+      case pool_attribute::reserved_high: return restart(reserved_high_, pool_.now().reserved, value);
+      case pool_attribute::used_high: return restart(used_high_, used(pool_.now()), value);
       case pool_attribute::reserved_current:
       case pool_attribute::used_current: return false;
     }
     return false;
   }
 
-  /// What it is made of, for what has no call here.
+  /// The underlying allocator.
   [[nodiscard]] caching_allocator<Recipe, Provider, Observer, Counting>& pool() noexcept { return pool_; }
   [[nodiscard]] Provider& device() noexcept { return pool_.device(); }
   [[nodiscard]] usage now() const noexcept { return pool_.now(); }
   [[nodiscard]] const char* audit() const noexcept { return pool_.audit(); }
 
  private:
+  template <typename Switch>
+  [[nodiscard]] static bool set_switch(Switch& target, std::uint64_t value) noexcept {
+    if (value > 1) return false;
+    target = value == 1;
+    return true;
+  }
+  [[nodiscard]] static bool restart(std::size_t& max, std::size_t current, std::uint64_t value) noexcept {
+    if (value != 0) return false;
+    max = current;
+    return true;
+  }
   [[nodiscard]] static std::size_t used(const usage& now) noexcept { return now.live + now.pending; }
 
   caching_allocator<Recipe, Provider, Observer, Counting> pool_;

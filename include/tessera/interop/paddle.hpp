@@ -5,41 +5,46 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include <tessera/concurrent/deferred_free_queue.hpp>
 #include <tessera/config/paddle.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 
-/// What Paddle's flags say to the adaptors. That of choose_collected is memory_fraction_of_eager_deletion as it is.
+/// Paddle's flags as arguments of adaptors and front ends, and the memory reuse of its in-place pass.
 ///
 ///     #include <tessera/provider/limiting.hpp>
 ///     #include <tessera/concurrent/locked.hpp>
 ///     #include <tessera/concurrent/waiting.hpp>
 ///     using namespace tessera;
 ///     using device = limiting<simulated_device>;
-///     const config::paddle_settings said{.gpu_memory_limit = 8_GiB, .retry_milliseconds = 200};
-///     waiting<locked<paddle<>, device>> patient(timeout_of(said), device({}, limit_of(said)),
-///                                                paddle<>::configured(said));
-///     deferred_free_queue garbage(patient, deferred_free_options_of(said));
+///     const config::paddle_settings flags{.gpu_memory_limit = 8_GiB, .retry_milliseconds = 200};
+///     waiting<locked<paddle<>, device>> pool(timeout_of(flags), device({}, limit_of(flags)),
+///                                             paddle<>::configured(flags));
+///     deferred_free_queue garbage(pool, deferred_free_options_of(flags));
+///
+/// choose_collected takes memory_fraction_of_eager_deletion as it is.
 namespace tessera {
 
-/// That of `limited`, in bytes.
-[[nodiscard]] constexpr std::size_t limit_of(const config::paddle_settings& said) noexcept {
-  return said.gpu_memory_limit > 0 ? said.gpu_memory_limit : unlimited;
+/// FLAGS_gpu_memory_limit_mb for `limiting`, in bytes; `unlimited` if there is no limit.
+[[nodiscard]] constexpr std::size_t limit_of(const config::paddle_settings& settings) noexcept {
+  return settings.gpu_memory_limit > 0 ? settings.gpu_memory_limit : unlimited;
 }
 
-/// That of `waiting`, where 0 is to wait for nobody.
-[[nodiscard]] constexpr std::chrono::milliseconds timeout_of(const config::paddle_settings& said) noexcept {
-  constexpr auto most = static_cast<std::uint64_t>((std::chrono::milliseconds::max)().count());
-  const std::uint64_t wanted = said.retry_milliseconds < most ? said.retry_milliseconds : most;
-  return std::chrono::milliseconds(static_cast<std::chrono::milliseconds::rep>(wanted));
+/// FLAGS_gpu_allocator_retry_time for `waiting`. 0 means no wait.
+[[nodiscard]] constexpr std::chrono::milliseconds timeout_of(
+    const config::paddle_settings& settings) noexcept {
+  constexpr auto max = static_cast<std::uint64_t>((std::chrono::milliseconds::max)().count());
+  const std::uint64_t count = settings.retry_milliseconds < max ? settings.retry_milliseconds : max;
+  return std::chrono::milliseconds(static_cast<std::chrono::milliseconds::rep>(count));
 }
 
-/// That of a `deferred_free_queue` of what work on `stream` uses.
-[[nodiscard]] constexpr deferred_free_options deferred_free_options_of(const config::paddle_settings& said,
-                                                                       stream_id stream = {}) noexcept {
-  return {.threshold = said.garbage_threshold, .waits = !said.fast_eager_deletion, .stream = stream};
+/// The flags of Paddle's garbage collection for a `deferred_free_queue` of memory that `stream` uses.
+[[nodiscard]] constexpr deferred_free_options deferred_free_options_of(
+    const config::paddle_settings& settings, stream_id stream = {}) noexcept {
+  return {.threshold = settings.garbage_threshold, .waits = !settings.fast_eager_deletion, .stream = stream};
 }
 
 /// A variable whose memory may be freed after its last use.
@@ -48,9 +53,9 @@ struct collectable {
   bool is_collected = false;
 };
 
-/// Chooses the variables of one device to free after their last use: the largest, until they hold a share of all bytes. A share
-/// of 1 chooses all; a share of 0, or of less than a byte, none. Of equal sizes, earlier ones come first.
-///   Returns:  how many
+/// Chooses the variables of one device to free after their last use: the largest, until they hold a fraction of all bytes. A
+/// fraction of 1 chooses all; a fraction of less than a byte chooses none. Of equal sizes, earlier variables come first.
+///   Returns:  the number of chosen variables
 ///   Cost:     linear, 65 passes
 ///   Source:   Paddle's memory_fraction_of_eager_deletion, for dense tensors; others are always freed
 constexpr std::size_t choose_collected(std::span<collectable> all, fraction share) noexcept {
@@ -79,6 +84,60 @@ constexpr std::size_t choose_collected(std::span<collectable> all, fraction shar
     count += v.is_collected;
   }
   return count;
+}
+
+/// An input of an operation whose memory an output might reuse.
+struct reuse_input {
+  std::size_t last_readers = 1;  ///< how many operations may read it last
+  std::size_t uses = 1;          ///< how often this operation names it, as input or output
+  bool is_empty = false;
+  bool is_dense = true;
+  bool is_persistable = false;
+  bool is_pinned = false;
+  bool is_reused = false;   ///< by another output
+  bool is_fetched = false;  ///< by the user, after the run
+};
+
+/// An output of an operation that might reuse the memory of an input.
+struct reuse_output {
+  std::size_t uses = 1;          ///< how often this operation names it, as output or input
+  bool is_first_version = true;  ///< no earlier variable has its name
+  bool is_same_variable = false;
+  bool is_empty = false;
+  bool is_dense = true;
+  bool is_persistable = false;
+  bool is_pinned = false;
+  bool has_memory = false;  ///< from another input
+};
+
+/// Whether an output may overwrite an input. Does not check whether it fits.
+///   Source:  Paddle's in-place pass
+[[nodiscard]] constexpr bool may_reuse(const reuse_input& in, const reuse_output& out) noexcept {
+  const bool input_allows = in.last_readers == 1 && in.uses == 1 && !in.is_empty && in.is_dense &&
+                            !in.is_persistable && !in.is_pinned && !in.is_reused && !in.is_fetched;
+  const bool output_allows = out.uses == 1 && out.is_first_version && !out.is_same_variable &&
+                             !out.is_empty && out.is_dense && !out.is_persistable && !out.is_pinned &&
+                             !out.has_memory;
+  return input_allows && output_allows;
+}
+
+/// Allocates `bytes` in the block of `donor` if a request of this size would fit a free block like it exactly. Otherwise
+/// allocates, then deallocates the donor. `donor` is null afterwards. Choose it for an input that may_reuse permits.
+///
+///     void* input = pool.allocate(30_MiB);
+///     void* output = tessera::allocate_in_place(pool, input, 30_MiB);  // at the same address; input is null
+///     pool.deallocate(output);
+///
+///   Requires:  `donor` is the address of a live block of `pool`, or null; work that uses it precedes the output's on `stream`
+///   Throws:    what allocate throws; `donor` is then unchanged
+template <typename Allocator>
+[[nodiscard]] void* allocate_in_place(Allocator& pool, void*& donor, std::size_t bytes,
+                                      stream_id stream = {}) {
+  if (donor != nullptr && pool.reuse_in_place(donor, bytes, stream)) return std::exchange(donor, nullptr);
+  void* const output = pool.allocate(bytes, stream);
+  if (output != nullptr && output == donor) fatal("allocate_in_place: the donor is not a live block", donor);
+  pool.deallocate(std::exchange(donor, nullptr));
+  return output;
 }
 
 }  // namespace tessera

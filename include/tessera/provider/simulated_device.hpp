@@ -214,7 +214,7 @@ class simulated_device : public detail::simulated_streams {
     if (!is_power_of_two(o.page_granularity) || o.page_granularity < detail::simulated_ranges::least_page ||
         o.page_granularity > 1_GiB)
       fatal("simulated_device: options.page_granularity is a power of two from 4 KiB to 1 GiB");
-    if (o.device >= detail::simulated_machine::most_devices)
+    if (o.device >= detail::simulated_machine::max_devices)
       fatal("simulated_device: options.device is below 255");
     if (machine.devices[o.device]) fatal("simulated_device: a machine has one device of a number");
     return o;

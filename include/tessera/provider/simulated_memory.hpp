@@ -287,12 +287,12 @@ class simulated_process;
 
 /// What the processes of a simulated machine know of each other.
 struct simulated_machine {
-  static constexpr std::size_t most_devices = 255;
+  static constexpr std::size_t max_devices = 255;
   /// How many processes may be listed for one export.
   ///   Source:  aclrtMemSetPidToShareableHandle takes at most 65,535
   static constexpr std::size_t most_listed = 65'535;
 
-  std::array<bool, most_devices> devices{};   ///< whether there is one of a number
+  std::array<bool, max_devices> devices{};    ///< whether there is one of a number
   std::vector<simulated_process*> processes;  ///< by number, from 1; null where one has ended
 };
 
@@ -391,7 +391,7 @@ class simulated_process {
   }
 
   [[nodiscard]] bool has_device(unsigned device) const noexcept {
-    return device < simulated_machine::most_devices && machine_->devices[device];
+    return device < simulated_machine::max_devices && machine_->devices[device];
   }
   [[nodiscard]] const std::shared_ptr<simulated_machine>& machine() const noexcept { return machine_; }
   [[nodiscard]] const std::shared_ptr<simulated_memory>& memory() const noexcept { return memory_; }
@@ -451,7 +451,7 @@ class simulated_process {
   std::map<std::uint64_t, held> handles_;
   std::uint64_t last_handle_ = 0;
   std::size_t held_bytes_ = 0;
-  std::array<bool, simulated_machine::most_devices> peers_{};  // those that this device has access to
+  std::array<bool, simulated_machine::max_devices> peers_{};  // those that this device has access to
 };
 
 }  // namespace tessera::detail

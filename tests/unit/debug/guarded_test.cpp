@@ -17,10 +17,9 @@
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/debug/fault_reports.hpp>
 #include <tessera/debug/guarded.hpp>
-#include <tessera/interop/in_place.hpp>
-#include <tessera/interop/pmr_resource.hpp>
-#include <tessera/interop/typed_allocator.hpp>
-#include <tessera/interop/unique_block.hpp>
+#include <tessera/interop/containers.hpp>
+#include <tessera/interop/ownership.hpp>
+#include <tessera/interop/paddle.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>

@@ -8,8 +8,8 @@
 
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/thread_checked.hpp>
-#include <tessera/interop/in_place.hpp>
-#include <tessera/interop/unique_block.hpp>
+#include <tessera/interop/ownership.hpp>
+#include <tessera/interop/paddle.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -12,7 +12,7 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/detail/aligned_request.hpp>
-#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -20,9 +20,9 @@
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/cccl.hpp>
 #include <tessera/interop/driver_pool.hpp>
-#include <tessera/interop/rethrowing.hpp>
-#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/interop/torch_functions.hpp>
+#include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/tessera.hpp>

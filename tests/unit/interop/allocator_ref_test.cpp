@@ -12,7 +12,7 @@
 #include <tessera/configured.hpp>
 #include <tessera/interop/allocator_ref.hpp>
 #include <tessera/interop/driver_pool.hpp>
-#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/limiting.hpp>
@@ -29,10 +29,10 @@ using pinned_memory = caching_allocator<pinned_packed, host_pinned>;
 
 static_assert(!allocator_handle<torch> && !allocator_handle<locked<pytorch<>, simulated_device>>);
 static_assert(allocator_handle<allocator_ref<torch>> && allocator_handle<shared_allocator<torch>>);
-static_assert(std::is_same_v<handle_of<torch>, allocator_ref<torch>>);
-static_assert(std::is_same_v<handle_of<shared_allocator<torch>>, shared_allocator<torch>>);
-static_assert(std::is_same_v<allocator_behind<torch>, torch>);
-static_assert(std::is_same_v<allocator_behind<shared_allocator<torch>>, torch>);
+static_assert(std::is_same_v<detail::handle_of<torch>, allocator_ref<torch>>);
+static_assert(std::is_same_v<detail::handle_of<shared_allocator<torch>>, shared_allocator<torch>>);
+static_assert(std::is_same_v<detail::allocator_of<torch>, torch>);
+static_assert(std::is_same_v<detail::allocator_of<shared_allocator<torch>>, torch>);
 
 static_assert(stream_allocator<torch> && stream_allocator<locked<pytorch<>, simulated_device>>);
 static_assert(stream_allocator<per_stream<pytorch<>, simulated_device>>);
@@ -57,17 +57,18 @@ struct registering_device : simulated_device {
 static_assert(is_host_visible<host_registering<host_pinned, registering_device>>);
 static_assert(!is_host_visible<host_registering<simulated_device, host_pinned>>);
 
-static_assert(host_allocator<pinned_memory> && !host_allocator<torch>);
-static_assert(host_allocator<locked<pinned_packed, host_pinned>>);
-static_assert(!host_allocator<locked<pytorch<>, simulated_device>>);
-static_assert(host_allocator<per_stream<pinned_packed, host_pinned>>);
-static_assert(host_allocator<background_reclaiming<pinned_packed, host_pinned>>);
-static_assert(host_allocator<waiting<locked<pinned_packed, host_pinned>>>);
-static_assert(host_allocator<configured<pytorch_pinned_family, host_pinned, locked_front>>);
-static_assert(!host_allocator<configured<pytorch_pinned_family, simulated_device>>);
-static_assert(host_allocator<pinned_host<torch_npu_pinned_family, host_pinned, registering_device>>);
-static_assert(!host_allocator<pinned_host<pytorch_pinned_family, simulated_device>>);
-static_assert(host_allocator<shared_allocator<pinned_memory>> && !host_allocator<shared_allocator<torch>>);
+static_assert(detail::host_allocator<pinned_memory> && !detail::host_allocator<torch>);
+static_assert(detail::host_allocator<locked<pinned_packed, host_pinned>>);
+static_assert(!detail::host_allocator<locked<pytorch<>, simulated_device>>);
+static_assert(detail::host_allocator<per_stream<pinned_packed, host_pinned>>);
+static_assert(detail::host_allocator<background_reclaiming<pinned_packed, host_pinned>>);
+static_assert(detail::host_allocator<waiting<locked<pinned_packed, host_pinned>>>);
+static_assert(detail::host_allocator<configured<pytorch_pinned_family, host_pinned, locked_front>>);
+static_assert(!detail::host_allocator<configured<pytorch_pinned_family, simulated_device>>);
+static_assert(detail::host_allocator<pinned_host<torch_npu_pinned_family, host_pinned, registering_device>>);
+static_assert(!detail::host_allocator<pinned_host<pytorch_pinned_family, simulated_device>>);
+static_assert(detail::host_allocator<shared_allocator<pinned_memory>> &&
+              !detail::host_allocator<shared_allocator<torch>>);
 
 TEST(allocator_ref, stands_for_one_allocator) {
   torch a, b;

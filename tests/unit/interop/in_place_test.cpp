@@ -10,7 +10,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/interop/in_place.hpp>
+#include <tessera/interop/paddle.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -25,16 +25,16 @@ struct told {
   void on(const allocator_event& event) noexcept { events->push_back(event); }
 };
 
-static_assert(may_take_over({}, {}));
-static_assert(!may_take_over({.last_readers = 2}, {}) && !may_take_over({.last_readers = 0}, {}));
-static_assert(!may_take_over({.uses = 2}, {}) && !may_take_over({.is_empty = true}, {}));
-static_assert(!may_take_over({.is_dense = false}, {}) && !may_take_over({.is_persistable = true}, {}));
-static_assert(!may_take_over({.is_pinned = true}, {}) && !may_take_over({.is_given_away = true}, {}));
-static_assert(!may_take_over({.is_fetched = true}, {}));
-static_assert(!may_take_over({}, {.uses = 2}) && !may_take_over({}, {.is_first_version = false}));
-static_assert(!may_take_over({}, {.is_same_variable = true}) && !may_take_over({}, {.is_empty = true}));
-static_assert(!may_take_over({}, {.is_dense = false}) && !may_take_over({}, {.is_persistable = true}));
-static_assert(!may_take_over({}, {.is_pinned = true}) && !may_take_over({}, {.has_memory = true}));
+static_assert(may_reuse({}, {}));
+static_assert(!may_reuse({.last_readers = 2}, {}) && !may_reuse({.last_readers = 0}, {}));
+static_assert(!may_reuse({.uses = 2}, {}) && !may_reuse({.is_empty = true}, {}));
+static_assert(!may_reuse({.is_dense = false}, {}) && !may_reuse({.is_persistable = true}, {}));
+static_assert(!may_reuse({.is_pinned = true}, {}) && !may_reuse({.is_reused = true}, {}));
+static_assert(!may_reuse({.is_fetched = true}, {}));
+static_assert(!may_reuse({}, {.uses = 2}) && !may_reuse({}, {.is_first_version = false}));
+static_assert(!may_reuse({}, {.is_same_variable = true}) && !may_reuse({}, {.is_empty = true}));
+static_assert(!may_reuse({}, {.is_dense = false}) && !may_reuse({}, {.is_persistable = true}));
+static_assert(!may_reuse({}, {.is_pinned = true}) && !may_reuse({}, {.has_memory = true}));
 
 TEST(in_place, an_output_gets_the_block_of_its_input_once) {
   torch pool;

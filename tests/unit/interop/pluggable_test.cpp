@@ -16,8 +16,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/interop/pluggable.hpp>
-#include <tessera/interop/torch_functions.hpp>
+#include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -132,7 +131,7 @@ TEST_F(pluggable_test, says_that_a_device_is_not_there) {
   EXPECT_EQ(last_error(pool), "device 2 is not plugged in");
   EXPECT_EQ(pool.alloc(1, -1, nullptr), nullptr);
   EXPECT_EQ(last_error(pool), "there is no device -1");
-  EXPECT_EQ(pool.alloc(1, pool.most_devices, nullptr), nullptr);
+  EXPECT_EQ(pool.alloc(1, pool.max_devices, nullptr), nullptr);
   EXPECT_EQ(last_error(pool), "there is no device 128");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "device 2 is not plugged in\nthere is no device -1\n");
 }
@@ -181,7 +180,7 @@ TEST_F(pluggable_test, throws_where_the_host_takes_it) {
   pluggable<of<pytorch<>>> silent;
   static_assert(noexcept(silent.begin_allocate_to_pool()));
   silent.begin_allocate_to_pool();
-  EXPECT_TRUE(has(last_error(silent), "no graph may be captured"));
+  EXPECT_TRUE(has(last_error(silent), "no graph can be captured"));
   (void)testing::internal::GetCapturedStderr();
 }
 
@@ -413,7 +412,7 @@ static_assert(is<&unit_cuda_init, void(int)> && is<&unit_cuda_reset, void()>);
 static_assert(is<&unit_cuda_memory_fraction, void(double, int)>);
 static_assert(is<&unit_cuda_base_alloc, void*(void*, std::size_t*)>);
 static_assert(is<&unit_cuda_record_stream, void(void*, void*)>);
-static_assert(is<&unit_cuda_begin_allocate_to_pool, void(int, torch_pool_id, void*)>);
+static_assert(is<&unit_cuda_begin_allocate_to_pool, void(int, detail::torch_pool_id, void*)>);
 static_assert(is<&unit_npu_alloc, void*(std::size_t, int, void*)>);
 static_assert(is<&unit_npu_free, void(void*, std::size_t, int, void*)>);
 static_assert(is<&unit_npu_init, void(int)> && is<&unit_npu_reset, void(bool)>);

@@ -18,8 +18,8 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/pinned_host.hpp>
-#include <tessera/interop/pmr_resource.hpp>
-#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/containers.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 

@@ -11,11 +11,9 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
-#include <tessera/interop/pmr_resource.hpp>
-#include <tessera/interop/rethrowing.hpp>
-#include <tessera/interop/shared_allocator.hpp>
-#include <tessera/interop/stream_resource.hpp>
-#include <tessera/interop/typed_allocator.hpp>
+#include <tessera/interop/cccl.hpp>
+#include <tessera/interop/containers.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -14,7 +14,7 @@
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/facade.hpp>
-#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -126,7 +126,7 @@ TEST(shared_allocator, does_what_its_comment_shows) {
 }
 
 TEST(shared_allocator_death, made_of_nothing_ends_the_program) {
-  EXPECT_DEATH(shared_torch(std::shared_ptr<torch>()), "there is no allocator");
+  EXPECT_DEATH(shared_torch(std::shared_ptr<torch>()), "the pointer is null");
 }
 
 /// Each thread copies the handle it was given, works on its copy and ends both, whoever else still works.

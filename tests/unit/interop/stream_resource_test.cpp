@@ -12,8 +12,8 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/interop/shared_allocator.hpp>
-#include <tessera/interop/stream_resource.hpp>
+#include <tessera/interop/cccl.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -57,22 +57,23 @@ static_assert(noexcept(std::declval<on_device&>().deallocate_sync(nullptr, 0, 1)
 // What wraps one is one again.
 static_assert(cccl_shapes::resource<cccl_shapes::any_resource<device_accessible>>);
 
-static_assert(names_stream<stream_id> && names_stream<stream_ref> &&
-              names_stream<cccl_shapes::stream_handle>);
-static_assert(names_stream<any_stream>);
-static_assert(!names_stream<double> && !names_stream<int> && !names_stream<torch>);
-static_assert(!names_stream<std::size_t> && !names_stream<bool> && !names_stream<std::nullptr_t>);
+static_assert(detail::stream_like<stream_id> && detail::stream_like<stream_ref> &&
+              detail::stream_like<cccl_shapes::stream_handle>);
+static_assert(detail::stream_like<any_stream>);
+static_assert(!detail::stream_like<double> && !detail::stream_like<int> && !detail::stream_like<torch>);
+static_assert(!detail::stream_like<std::size_t> && !detail::stream_like<bool> &&
+              !detail::stream_like<std::nullptr_t>);
 /// As rmm::cuda_stream_view and c10::cuda::CUDAStream.
 struct stream_view {
   cccl_shapes::stream_handle of;
   operator cccl_shapes::stream_handle() const noexcept { return of; }
 };
-static_assert(names_stream<stream_view>);
+static_assert(detail::stream_like<stream_view>);
 struct queue {
   int number;
   operator stream_id() const { return {static_cast<std::uint64_t>(number) + 10}; }
 };
-static_assert(names_stream<queue>);
+static_assert(detail::stream_like<queue>);
 
 // What CCCL wrote before 3.1 does not compile, with variables as with numbers.
 template <typename R>
@@ -90,12 +91,12 @@ static_assert(!cccl_shapes::before_3_1::resource<owner> && !cccl_shapes::before_
 stream_ref stream(std::uintptr_t number) { return {reinterpret_cast<cccl_shapes::stream_handle>(number)}; }
 
 TEST(stream_resource, names_streams_by_their_handles) {
-  EXPECT_EQ(stream_named(stream_id{3}), stream_id{3});
-  EXPECT_EQ(stream_named(stream(0x7f00)), stream_id{0x7f00});
-  EXPECT_EQ(stream_named(stream(0x7f00).get()), stream_id{0x7f00});
-  EXPECT_EQ(stream_named(stream_view{stream(0x7f00).get()}), stream_id{0x7f00});
-  EXPECT_EQ(stream_named(queue{2}), stream_id{12});
-  EXPECT_EQ(stream_named(stream(0)), stream_id{});
+  EXPECT_EQ(detail::to_stream_id(stream_id{3}), stream_id{3});
+  EXPECT_EQ(detail::to_stream_id(stream(0x7f00)), stream_id{0x7f00});
+  EXPECT_EQ(detail::to_stream_id(stream(0x7f00).get()), stream_id{0x7f00});
+  EXPECT_EQ(detail::to_stream_id(stream_view{stream(0x7f00).get()}), stream_id{0x7f00});
+  EXPECT_EQ(detail::to_stream_id(queue{2}), stream_id{12});
+  EXPECT_EQ(detail::to_stream_id(stream(0)), stream_id{});
 }
 
 TEST(stream_resource, allocates_and_frees_in_the_order_of_a_stream) {

@@ -20,8 +20,8 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/interop/shared_allocator.hpp>
-#include <tessera/interop/typed_allocator.hpp>
+#include <tessera/interop/containers.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -219,9 +219,9 @@ host_pool& other_static_pool() {
   return *pool;
 }
 template <typename T>
-using in_static_pool = typed_allocator<T, found_by<static_pool>>;
+using in_static_pool = typed_allocator<T, allocator_from<static_pool>>;
 template <typename T>
-using in_other_static_pool = typed_allocator<T, found_by<other_static_pool>>;
+using in_other_static_pool = typed_allocator<T, allocator_from<other_static_pool>>;
 
 /// Makes its allocators by itself, as nlohmann::json does.
 template <template <typename> class Allocator>

@@ -12,8 +12,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/interop/shared_allocator.hpp>
-#include <tessera/interop/unique_block.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -12,7 +12,7 @@
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/facade.hpp>
-#include <tessera/interop/shared_allocator.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>

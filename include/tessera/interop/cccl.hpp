@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <type_traits>
+#include <utility>
+
+#include <tessera/core/error.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/aligned_request.hpp>
+#include <tessera/facade.hpp>
+#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/provider/provider.hpp>
+
+/// Memory resources for CCCL and RMM: stream_resource, and rethrowing for libraries with exceptions of their own.
+namespace tessera {
+
+/// Throws the exceptions of another library instead of tessera's. Choose it below a stream_resource or pmr_resource, for a
+/// library that catches its own type. All other calls are those of `Allocator`.
+///
+/// `Raise` is called with the exception that would be thrown, an out_of_memory or a wait_failed, and throws the other
+/// library's type. If it returns, the original exception is thrown.
+///
+///     #include <stdexcept>
+///     #include <tessera/concurrent/locked.hpp>
+///     struct their_errors {
+///       void operator()(const std::exception& error) const { throw std::runtime_error(error.what()); }
+///     };
+///     using locked_pool = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
+///     tessera::rethrowing<locked_pool, their_errors> theirs;
+///     theirs.deallocate(theirs.allocate(1000));  // throws std::runtime_error if the device is full
+///
+///   Cost:  none unless the allocation fails
+template <typename Allocator, typename Raise>
+class rethrowing : public facade<rethrowing<Allocator, Raise>, Allocator> {
+  static_assert(std::is_default_constructible_v<Raise> && std::is_invocable_v<Raise, const std::exception&>,
+                "rethrowing: Raise must be a function object that takes a const std::exception&");
+
+ public:
+  template <typename... Args>
+    requires std::constructible_from<Allocator, Args...>
+  explicit rethrowing(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
+
+  /// The wrapped allocator.
+  [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
+
+  /// Throws `error` as this allocator throws its own errors.
+  template <typename Error>
+  [[noreturn]] static void raise(const Error& error) {
+    Raise{}(error);
+    tessera::raise(error);
+  }
+
+ private:
+  friend facade<rethrowing, Allocator>;
+  template <typename Self, typename F>
+  static decltype(auto) enter(Self& self, F&& f) {
+    return std::forward<F>(f)(self.allocator_);
+  }
+
+  Allocator allocator_;
+};
+
+/// Thrown if the device cannot wait for a stream.
+class wait_failed final : public std::exception {
+ public:
+  [[nodiscard]] const char* what() const noexcept override {
+    return "tessera: allocate_sync: the device could not wait for the stream of synchronous calls";
+  }
+};
+
+namespace detail {
+
+/// A stream of any library: a stream_id, a pointer such as cudaStream_t, a type that converts to one such as
+/// rmm::cuda_stream_view, or a type whose get() returns one such as cuda::stream_ref. Other types need a conversion to
+/// stream_id. An integer is no stream, so that a size is never taken for one.
+template <typename S>
+concept stream_like =
+    std::convertible_to<const S&, stream_id> ||
+    (std::convertible_to<const S&, const void*> && !std::is_null_pointer_v<S>) || requires(const S& s) {
+      { s.get() } -> std::convertible_to<const void*>;
+    };
+
+template <stream_like S>
+[[nodiscard]] stream_id to_stream_id(const S& stream) noexcept {
+  if constexpr (std::convertible_to<const S&, stream_id>) {
+    return stream;
+  } else if constexpr (std::convertible_to<const S&, const void*>) {
+    const void* const pointer = stream;
+    return {reinterpret_cast<std::uintptr_t>(pointer)};
+  } else {
+    return to_stream_id(stream.get());
+  }
+}
+
+/// A property of memory resources that has a value and is no mere tag.
+template <typename Property>
+concept property_with_value = requires { typename Property::value_type; };
+
+}  // namespace detail
+
+/// Adapts an allocator to the memory resources of CCCL 3.1 and newer: cuda::mr::resource and cuda::mr::synchronous_resource.
+/// It includes no header of CCCL. Copies are cheap and compare equal if they use the same allocator. With a
+/// shared_allocator for `A`, holders such as cuda::mr::any_resource keep the allocator alive.
+///
+/// CCCL 2.x and 3.0, which is part of CUDA 13.0, call allocate(bytes, alignment) and allocate_async(bytes, alignment,
+/// stream). These calls do not compile here. Use a newer CCCL, or a pmr_resource for host memory.
+///
+///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
+///     tessera::stream_resource memory(pool);
+///     void* p = memory.allocate(tessera::stream_id{1}, 1000, 256);
+///     memory.deallocate(tessera::stream_id{1}, p, 1000, 256);
+///
+/// `Properties` are tags without a value, such as cuda::mr::device_accessible, for which get_property(resource, tag) exists.
+/// It is as thread-safe as the allocator.
+///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
+///   Source:    libcudacxx/include/cuda/__memory_resource
+template <typename A, typename... Properties>
+class stream_resource {
+  static_assert(detail::check_allocator<detail::allocator_of<A>>());
+  static_assert(!(detail::property_with_value<Properties> || ...),
+                "stream_resource: Properties must be tags; write a get_property overload for a property that "
+                "has a value");
+
+ public:
+  /// The same as in CCCL's pools.
+  static constexpr std::size_t default_alignment = 256;
+
+  /// Calls without a stream use `sync_stream`. Each of them waits for all work of that stream, so reserve it for them.
+  explicit stream_resource(detail::handle_argument<A> allocator, stream_id sync_stream = {}) noexcept
+      : allocator_(allocator), sync_stream_(sync_stream) {}
+
+  /// Allocates memory for work that is submitted to `stream` from now on.
+  ///   Throws:  what the allocator's allocate throws
+  template <detail::stream_like Stream>
+  [[nodiscard]] void* allocate(Stream stream, std::size_t bytes, std::size_t alignment = default_alignment) {
+    return detail::aligned_request(bytes, alignment).allocate(allocator_.get(), detail::to_stream_id(stream));
+  }
+  /// Frees memory once the work submitted to `stream` so far completes. If `stream` is not the stream of the allocation, an
+  /// event orders the two. If the device provides no such event, the memory stays allocated.
+  ///   Requires:  the same bytes and alignment as in the allocation; aborts where the mismatch is detected
+  ///   Cost:      one more look-up than the allocator's deallocate; an event if the streams differ
+  template <detail::stream_like Stream>
+  void deallocate(Stream stream, void* p, std::size_t bytes,
+                  std::size_t alignment = default_alignment) noexcept {
+    detail::aligned_request(bytes, alignment)
+        .deallocate_behind(allocator_.get(), p, detail::to_stream_id(stream),
+                           [this](stream_id s) { return wait_for(s); });
+  }
+
+  /// The calls of CCCL 3.0, whose first argument would be taken for a stream.
+  void* allocate(std::size_t bytes, std::size_t alignment) = delete;
+  void deallocate(void* p, std::size_t bytes, std::size_t alignment) = delete;
+
+  /// Allocates memory that every stream may use at once.
+  ///   Throws:  what the allocator's allocate throws, and wait_failed
+  [[nodiscard]] void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
+    void* const p = detail::aligned_request(bytes, alignment).allocate(allocator_.get(), sync_stream_);
+    if (wait_for(sync_stream_)) return p;
+    deallocate_sync(p, bytes, alignment);
+    detail::allocator_of<A>::raise(wait_failed());
+  }
+  ///   Requires:  all work that uses the memory has completed; the same bytes and alignment as in the allocation
+  void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
+    detail::aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
+  }
+
+  [[nodiscard]] const detail::handle_of<A>& allocator() const noexcept { return allocator_; }
+
+  [[nodiscard]] friend bool operator==(const stream_resource& a, const stream_resource& b) noexcept {
+    return a.allocator_ == b.allocator_;
+  }
+  template <typename Property>
+    requires(std::same_as<Property, Properties> || ...)
+  friend constexpr void get_property(const stream_resource&, Property) noexcept {}
+
+ private:
+  /// Waits for the work of a stream. A device without events and streams runs nothing.
+  [[nodiscard]] bool wait_for(stream_id stream) noexcept {
+    return allocator_.get().with_device([stream]<typename Device>(Device& device) {
+      constexpr bool has_streams = event_provider<Device> || requires { device.synchronize(stream); };
+      return !has_streams || detail::finish_work(device, stream);
+    });
+  }
+
+  detail::handle_of<A> allocator_;
+  stream_id sync_stream_;
+};
+template <typename A>
+stream_resource(A&&, stream_id = {}) -> stream_resource<std::remove_cvref_t<A>>;
+
+}  // namespace tessera

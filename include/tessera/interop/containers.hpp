@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory_resource>
+#include <new>
+#include <type_traits>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/error.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/allocator_ref.hpp>
+
+/// Allocators for C++ containers over host memory: pmr_resource for std::pmr, typed_allocator as a template argument.
+namespace tessera {
+
+/// Adapts an allocator to std::pmr::memory_resource. All requests use one stream.
+///
+///     #include <tessera/provider/host_pinned.hpp>
+///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool;
+///     tessera::pmr_resource memory(pool);
+///     std::pmr::vector<float> batch(1000, &memory);
+///
+/// A block has at least 512 bytes, or 4 KiB with the recipe `pinned`, which never splits. For many small objects, such as
+/// the nodes of a map, put a pool of the standard library in front:
+///
+///     #include <map>
+///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pinned;
+///     tessera::pmr_resource blocks(pinned);
+///     std::pmr::unsynchronized_pool_resource nodes(&blocks);
+///     std::pmr::map<int, float> by_number(&nodes);
+///
+/// It supports every alignment. Resources over the same allocator compare equal. It is as thread-safe as the allocator.
+///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
+///   Throws:    what the allocator's allocate throws
+template <typename A>
+class pmr_resource final : public std::pmr::memory_resource {
+  static_assert(detail::check_host_allocator<detail::allocator_of<A>>());
+
+ public:
+  explicit pmr_resource(detail::handle_argument<A> allocator, stream_id stream = {}) noexcept
+      : allocator_(allocator), stream_(stream) {}
+  pmr_resource(const pmr_resource&) = delete;
+  pmr_resource& operator=(const pmr_resource&) = delete;
+
+  [[nodiscard]] const detail::handle_of<A>& allocator() const noexcept { return allocator_; }
+  [[nodiscard]] stream_id stream() const noexcept { return stream_; }
+
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    return detail::aligned_request(bytes, alignment).allocate(allocator_.get(), stream_);
+  }
+  void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
+    detail::aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
+  }
+  [[nodiscard]] bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
+#if defined(__cpp_rtti)
+    const auto* const same_type = dynamic_cast<const pmr_resource*>(&other);
+    return same_type != nullptr && same_type->allocator_ == allocator_;
+#else
+    return this == &other;
+#endif
+  }
+
+  detail::handle_of<A> allocator_;
+  stream_id stream_;
+};
+template <typename A>
+pmr_resource(A&&, stream_id = {}) -> pmr_resource<std::remove_cvref_t<A>>;
+
+/// Adapts an allocator to the C++ allocator requirements, for elements of type `T`. All requests use one stream.
+///
+///     #include <tessera/provider/host_pinned.hpp>
+///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool;
+///     using floats = tessera::typed_allocator<float, decltype(pool)>;
+///     std::vector<float, floats> batch(1000, floats(pool));
+///
+/// Moving or swapping a container also moves its allocator, so that no element is copied. Copy assignment keeps the
+/// allocator of the target. Two of them are equal if they use the same allocator, on any streams.
+///
+/// Some libraries default construct allocators of a template with one parameter, for example nlohmann::json and EnTT. They
+/// need an allocator that a function returns:
+///
+///     #include <tessera/concurrent/locked.hpp>
+///     namespace example {
+///     using pool_type = tessera::locked<tessera::pinned_packed, tessera::host_pinned>;
+///     inline pool_type& json_pool() {
+///       static auto* const pool = new pool_type;  // never destroyed, so that it outlives static containers
+///       return *pool;
+///     }
+///     template <typename T>
+///     using json_allocator = tessera::typed_allocator<T, tessera::allocator_from<json_pool>>;
+///     inline std::vector<int, json_allocator<int>> numbers;
+///     }  // namespace example
+///
+/// For many small objects, such as the nodes of a map, see pmr_resource.
+///   Requires:  the allocator outlives it and its memory, unless `A` is a handle that owns the allocator
+template <typename T, typename A>
+class typed_allocator {
+  static_assert(detail::check_host_allocator<detail::allocator_of<A>>());
+
+ public:
+  using value_type = T;
+  using propagate_on_container_copy_assignment = std::false_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+  using is_always_equal = std::bool_constant<detail::stateless_handle<detail::handle_of<A>>>;
+
+  /// Exists only if the type of the handle identifies the allocator.
+  typed_allocator() noexcept
+    requires detail::stateless_handle<detail::handle_of<A>>
+  = default;
+  typed_allocator(detail::handle_argument<A> allocator, stream_id stream = {}) noexcept
+      : allocator_(allocator), stream_(stream) {}
+  // A move is a copy, because a moved-from allocator must keep its value.
+  typed_allocator(const typed_allocator&) = default;
+  typed_allocator& operator=(const typed_allocator&) = default;
+  template <typename U>
+  typed_allocator(const typed_allocator<U, A>& other) noexcept
+      : allocator_(other.allocator()), stream_(other.stream()) {}
+
+  ///   Throws:  std::bad_array_new_length above max_size(), and what the allocator's allocate throws
+  [[nodiscard]] T* allocate(std::size_t count) {
+    if (count > max_size()) raise(std::bad_array_new_length());
+    return static_cast<T*>(
+        detail::aligned_request(count * sizeof(T), alignof(T)).allocate(allocator_.get(), stream_));
+  }
+  void deallocate(T* p, std::size_t count) noexcept {
+    detail::aligned_request(count * sizeof(T), alignof(T)).deallocate(allocator_.get(), p);
+  }
+  [[nodiscard]] static constexpr std::size_t max_size() noexcept { return max_request / sizeof(T); }
+
+  [[nodiscard]] const detail::handle_of<A>& allocator() const noexcept { return allocator_; }
+  [[nodiscard]] stream_id stream() const noexcept { return stream_; }
+
+  template <typename U>
+  [[nodiscard]] friend bool operator==(const typed_allocator& a, const typed_allocator<U, A>& b) noexcept {
+    return a.allocator() == b.allocator();
+  }
+
+ private:
+  [[no_unique_address]] detail::handle_of<A> allocator_;
+  stream_id stream_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include <tessera/core/fatal.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/facade.hpp>
+#include <tessera/interop/allocator_ref.hpp>
+
+/// Owners of blocks and of allocators: unique_block, block_deleter and shared_allocator.
+namespace tessera {
+
+/// Owns a block and deallocates it in its destructor. A default constructed or moved-from one owns no block.
+///
+///     #include <tessera/concurrent/locked.hpp>
+///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool;
+///     tessera::unique_block weights = tessera::make_block(pool, 1000, tessera::stream_id{1});
+///     if (!weights.record_stream(tessera::stream_id{2})) return;
+///     std::printf("%zu bytes at %p\n", weights.size(), weights.get());
+///
+///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
+template <typename A>
+class unique_block {
+  static_assert(detail::check_allocator<detail::allocator_of<A>>());
+
+ public:
+  unique_block() = default;
+  /// Takes ownership of a live block of `bytes` requested on `stream`, or of none if `p` is null.
+  unique_block(detail::handle_argument<A> allocator, void* p, std::size_t bytes,
+               stream_id stream = {}) noexcept
+      : allocator_(allocator), p_(p), bytes_(p != nullptr ? bytes : 0), stream_(stream) {}
+  unique_block(unique_block&& other) noexcept
+      : allocator_(std::move(other.allocator_)),
+        p_(std::exchange(other.p_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        stream_(other.stream_) {}
+  unique_block& operator=(unique_block&& other) noexcept {
+    unique_block moved(std::move(other));
+    swap(moved);
+    return *this;
+  }
+  ~unique_block() { reset(); }
+
+  /// The address of the block, or null.
+  [[nodiscard]] void* get() const noexcept { return p_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return p_ != nullptr; }
+  /// The requested bytes, or 0.
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+  /// The stream of the request.
+  [[nodiscard]] stream_id stream() const noexcept { return stream_; }
+
+  /// Records that `stream` uses the block, so that its memory is not reused before that use completes.
+  ///   Returns:  what the allocator's record_stream returns; false if there is no block
+  [[nodiscard]] bool record_stream(stream_id stream) noexcept {
+    return p_ != nullptr && allocator_.get().record_stream(p_, stream);
+  }
+  /// Deallocates the block.
+  void reset() noexcept {
+    if (p_ != nullptr) allocator_.get().deallocate(std::exchange(p_, nullptr), std::exchange(bytes_, 0));
+  }
+  /// Releases ownership. The caller must deallocate the block.
+  [[nodiscard]] void* release() noexcept {
+    bytes_ = 0;
+    return std::exchange(p_, nullptr);
+  }
+  void swap(unique_block& other) noexcept {
+    std::swap(allocator_, other.allocator_);
+    std::swap(p_, other.p_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(stream_, other.stream_);
+  }
+  friend void swap(unique_block& a, unique_block& b) noexcept { a.swap(b); }
+
+ private:
+  detail::handle_of<A> allocator_{};
+  void* p_ = nullptr;
+  std::size_t bytes_ = 0;
+  stream_id stream_{};
+};
+template <typename A>
+unique_block(A&&, void*, std::size_t, stream_id = {}) -> unique_block<std::remove_cvref_t<A>>;
+
+/// Allocates a block of `bytes` on `stream`; none for 0 bytes.
+///   Throws:  what the allocator's allocate throws
+template <typename A>
+  requires(std::is_lvalue_reference_v<A> || allocator_handle<A>)
+[[nodiscard]] unique_block<std::remove_cvref_t<A>> make_block(A&& allocator, std::size_t bytes,
+                                                              stream_id stream = {}) {
+  detail::handle_of<std::remove_cvref_t<A>> handle(allocator);
+  return {allocator, handle.get().allocate(bytes, stream), bytes, stream};
+}
+/// As make_block, but returns no block where make_block throws.
+template <typename A>
+  requires(std::is_lvalue_reference_v<A> || allocator_handle<A>)
+[[nodiscard]] unique_block<std::remove_cvref_t<A>> try_make_block(A&& allocator, std::size_t bytes,
+                                                                  stream_id stream = {}) noexcept {
+  detail::handle_of<std::remove_cvref_t<A>> handle(allocator);
+  return {allocator, handle.get().try_allocate(bytes, stream), bytes, stream};
+}
+
+/// A deleter for std::unique_ptr and std::shared_ptr that returns the memory to an allocator. It calls no destructor.
+///
+///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
+///     using deleter = tessera::block_deleter<decltype(pool)>;
+///     std::unique_ptr<float[], deleter> row(static_cast<float*>(pool.allocate(4000)), deleter(pool));
+///
+///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
+template <typename A>
+class block_deleter {
+  static_assert(detail::check_allocator<detail::allocator_of<A>>());
+
+ public:
+  block_deleter() = default;
+  explicit block_deleter(detail::handle_argument<A> allocator) noexcept : allocator_(allocator) {}
+  template <typename T>
+  void operator()(T* p) const noexcept {
+    static_assert(std::is_void_v<T> || std::is_trivially_destructible_v<T>,
+                  "block_deleter: the type must be void or trivially destructible");
+    allocator_.get().deallocate(const_cast<std::remove_cv_t<T>*>(p));
+  }
+
+ private:
+  detail::handle_of<A> allocator_{};
+};
+template <typename A>
+block_deleter(A&&) -> block_deleter<std::remove_cvref_t<A>>;
+
+/// Shares the ownership of an allocator among its copies. The last copy destroys the allocator. Choose it if memory may
+/// outlive the scope that made the allocator. It has the common interface of allocators; `->` reaches the rest of `A`.
+///
+///     #include <tessera/concurrent/locked.hpp>
+///     using pool_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
+///     auto pool = tessera::make_shared_allocator<pool_type>();
+///     auto same = pool;
+///     same.deallocate(pool.allocate(1000));
+///     std::printf("%zu bytes reserved\n", pool->now().reserved);
+///
+/// Threads may copy and destroy their own handles at any time; all else depends on `A`. A default constructed or moved-from
+/// handle owns nothing and may only be assigned to, compared and destroyed.
+///   Cost:  an atomic increment for a copy; one more load for a call
+template <typename A>
+class shared_allocator : public facade<shared_allocator<A>, A> {
+ public:
+  shared_allocator() = default;
+  ///   Requires:  not null; aborts otherwise
+  explicit shared_allocator(std::shared_ptr<A> allocator) noexcept : allocator_(std::move(allocator)) {
+    if (allocator_ == nullptr) fatal("shared_allocator: the pointer is null");
+  }
+
+  [[nodiscard]] A& get() const noexcept { return *allocator_; }
+  [[nodiscard]] A& operator*() const noexcept { return *allocator_; }
+  [[nodiscard]] A* operator->() const noexcept { return allocator_.get(); }
+  [[nodiscard]] friend bool operator==(const shared_allocator& a, const shared_allocator& b) noexcept {
+    return a.allocator_ == b.allocator_;
+  }
+
+ private:
+  friend facade<shared_allocator, A>;
+  template <typename Self, typename F>
+  static decltype(auto) enter(Self& self, F&& f) {
+    return std::forward<F>(f)(*self.allocator_);
+  }
+
+  std::shared_ptr<A> allocator_;
+};
+
+/// Makes an allocator from `args` and returns its first handle.
+///   Throws:  std::bad_alloc if host memory is exhausted, and what the constructor of `A` throws
+template <typename A, typename... Args>
+[[nodiscard]] shared_allocator<A> make_shared_allocator(Args&&... args) {
+  return shared_allocator<A>(std::make_shared<A>(std::forward<Args>(args)...));
+}
+
+}  // namespace tessera

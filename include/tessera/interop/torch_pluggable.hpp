@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <concepts>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/concurrent/mutex_guarded.hpp>
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/fatal.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/caller_mistake.hpp>
+#include <tessera/detail/pagemap.hpp>
+#include <tessera/facade.hpp>
+#include <tessera/interop/memory_fraction.hpp>
+#include <tessera/observe/inspect.hpp>
+#include <tessera/observe/report.hpp>
+#include <tessera/provider/indexed.hpp>
+#include <tessera/provider/provider.hpp>
+
+/// Builds a shared library that PyTorch's CUDAPluggableAllocator or torch_npu's NPUPluggableAllocator loads. Its source is
+/// one file:
+///
+///     #include <tessera/concurrent/per_stream.hpp>
+///     #include <tessera/provider/host_pinned.hpp>
+///     namespace {
+///     struct on_host {
+///       static tessera::host_pinned make_device(int) { return tessera::host_pinned{}; }
+///       static auto make_allocator(auto device) {
+///         return tessera::per_stream<tessera::pytorch<>, decltype(device)>(std::move(device));
+///       }
+///     };
+///     }  // namespace
+///     TESSERA_TORCH_FUNCTIONS(demo, on_host);
+///
+/// Build it with -shared -fPIC -fvisibility=hidden -Wl,-Bsymbolic,-z,nodelete, so that two such libraries in one program
+/// share no state and stay loaded. CUDAPluggableAllocator("libdemo.so", "demo_alloc", "demo_free") loads it; set the other
+/// functions on its allocator().
+///
+/// Graph capture needs separate memory pools, which are not supported. Set PREFIX_begin_allocate_to_pool, so that PyTorch
+/// reports an error if alloc throws.
+namespace tessera {
+
+/// Defines the allocators of a program. `D` has two static functions:
+///
+///   D::make_device(number)     returns a provider for the device, or throws a reason why there is none
+///   D::make_allocator(device)  returns a thread-safe allocator over a movable provider
+///
+/// Devices are made one at a time. These functions may use devices that exist already, and no others.
+///
+/// If D::throws_out_of_memory is true, alloc throws instead of returning null. Set it for a host in C++: PyTorch converts the
+/// exception to a RuntimeError, but takes null for the address of a tensor.
+template <typename D>
+concept pluggable_definition = requires(int number) {
+  { D::make_device(number) } -> device_provider;
+};
+
+namespace detail {
+
+template <typename D>
+inline constexpr bool throws_out_of_memory = false;
+template <typename D>
+  requires std::convertible_to<decltype(D::throws_out_of_memory), bool>
+inline constexpr bool throws_out_of_memory<D> = D::throws_out_of_memory;
+
+/// Converts a report to a structure with PyTorch's members. Fills in pools if there are two, small and large.
+template <typename DeviceStats>
+[[nodiscard]] DeviceStats to_device_stats(const memory_report& report) {
+  DeviceStats result{};
+  const auto copy = [](auto& to, const counter& from) {
+    to.current = from.current;
+    to.peak = from.peak;
+    to.allocated = from.allocated;
+    to.freed = from.freed;
+  };
+  const auto copy_group = [&](auto& to, counter pool_statistics::* from) {
+    copy(to[0], report.all.*from);
+    for (std::size_t pool = 0; pool < 2; ++pool)
+      copy(to[pool + 1], report.pools.size() == 2 ? report.pools[pool].*from : counter{});
+  };
+  copy_group(result.allocation, &pool_statistics::allocation);
+  copy_group(result.segment, &pool_statistics::segment);
+  copy_group(result.active, &pool_statistics::active);
+  copy_group(result.inactive_split, &pool_statistics::inactive_split);
+  copy_group(result.allocated_bytes, &pool_statistics::allocated_bytes);
+  copy_group(result.reserved_bytes, &pool_statistics::reserved_bytes);
+  copy_group(result.active_bytes, &pool_statistics::active_bytes);
+  copy_group(result.inactive_split_bytes, &pool_statistics::inactive_split_bytes);
+  copy_group(result.requested_bytes, &pool_statistics::requested_bytes);
+  copy(result.oversize_allocations, report.oversize_allocations);
+  copy(result.oversize_segments, report.oversize_segments);
+  const auto count = [&report](std::string_view name) {
+    std::uint64_t value = 0;
+    for (const memory_report::count& c : report.counts) {
+      if (c.name == name) value = c.value;
+    }
+    return static_cast<std::int64_t>(value);
+  };
+  result.num_alloc_retries = count("num_alloc_retries");
+  result.num_ooms = count("num_ooms");
+  result.max_split_size =
+      report.max_split_size != unlimited ? static_cast<std::int64_t>(report.max_split_size) : -1;
+  return result;
+}
+
+}  // namespace detail
+
+/// A stand-in for c10_npu::NPUCachingAllocator::DeviceStats of torch_npu 2.8, if its header is not available. The three
+/// counters of a group are for all pools, the small and the large pool.
+struct npu_device_stats {
+  using group = std::array<counter, 3>;
+  group allocation, segment, active, inactive_split;
+  group allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
+  std::int64_t num_alloc_retries = 0;
+  std::int64_t num_ooms = 0;
+  counter oversize_allocations, oversize_segments;
+  std::int64_t max_split_size = 0;
+};
+static_assert(sizeof(npu_device_stats) == 952 && offsetof(npu_device_stats, num_alloc_retries) == 864);
+
+/// The allocators of a program's devices, behind functions that C can call. Makes each allocator when its device is first
+/// used. A device is a number; a stream is a pointer, and null is the default stream.
+///
+/// Errors that a caller can handle are kept for last_error(), with the provider's own error if the provider is thread-safe.
+/// Standard error also shows the 1st, 2nd, 4th and every further power of two. An invalid free aborts, as with every
+/// allocator here.
+template <pluggable_definition Definition>
+class pluggable {
+ public:
+  using provider = decltype(Definition::make_device(0));
+  static constexpr int max_devices = 128;
+  static constexpr bool throws = detail::throws_out_of_memory<Definition>;
+
+  pluggable() = default;
+  pluggable(const pluggable&) = delete;
+  pluggable& operator=(const pluggable&) = delete;
+  ~pluggable() {
+    for (auto& device : devices_) delete device.load();
+  }
+
+  /// Allocates `bytes` on a device and stream.
+  ///   Returns:  null for 0 bytes and for an invalid device number; also null, unless it throws, if there is no such device
+  ///             or its memory is full
+  [[nodiscard]] void* alloc(std::size_t bytes, int device, void* stream) noexcept(!throws) {
+    if (bytes == 0) return nullptr;
+    void* result = nullptr;
+    device_state* state = nullptr;
+    catch_errors<throws>(state, [&] {
+      state = find_or_make(device);
+      if (state == nullptr) return;
+#if defined(__cpp_exceptions)
+      result = state->allocator.allocate(bytes, to_stream(stream));
+#else
+      result = state->allocator.try_allocate(bytes, to_stream(stream));
+      if (result == nullptr)
+        record_error("tessera: out of memory: %zu bytes requested on device %d", bytes, device);
+#endif
+    });
+    return result;
+  }
+  /// Frees a block. Null is ignored.
+  ///   Requires:  the address, bytes and device of a live block; aborts otherwise
+  void free(void* p, std::size_t bytes, int device, void*) noexcept {
+    if (p == nullptr) return;
+    const pagemap::owner_number owner = pagemap_.owner_of(p);
+    if (owner == pagemap::no_owner) detail::refuse_stranger("free", p);
+    if (static_cast<int>(owner) != device) fatal("free: the block is on another device", p);
+    find(device)->allocator.deallocate(p, bytes);
+  }
+
+  /// Does nothing. PyTorch calls it with 0, torch_npu with the number of the current device.
+  static void init(int) noexcept {}
+  /// Releases all cached memory to the devices, as torch.cuda.empty_cache().
+  void reset() noexcept {
+    for (int device = 0; device < max_devices; ++device) {
+      if (device_state* const state = find(device)) state->allocator.trim();
+    }
+  }
+  void memory_fraction(double fraction, int device) noexcept {
+    device_state* state = nullptr;
+    catch_errors<false>(state, [&] {
+      state = find_or_make(device);
+      if (state != nullptr && !set_memory_fraction(state->allocator, fraction))
+        record_error("memory_fraction: not from 0 to 1: %g", fraction);
+    });
+  }
+
+  /// The address and the bytes of the segment that contains an address in a live block; null and 0 for any other address.
+  /// For an expandable segment, the contiguous mapped part.
+  ///   Cost:  linear in the blocks of the device
+  [[nodiscard]] void* base_alloc(void* p, std::size_t* bytes) noexcept {
+    segment_view found{};
+    const auto address = reinterpret_cast<std::uintptr_t>(p);
+    if (device_state* const state = owner_of(p)) {
+      state->allocator.for_each_allocator([&](auto& inner) {
+        for_each_block(inner, [&](const segment_view& segment, const block_view& b) {
+          if (b.is == block_view::state::live && address - b.address < b.bytes) found = segment;
+        });
+      });
+    }
+    if (bytes != nullptr) *bytes = found.bytes;
+    return reinterpret_cast<void*>(found.address);
+  }
+  /// Reports that separate memory pools, which graph capture needs, are not supported. Throws if alloc throws. Without an
+  /// error, the memory of a captured graph would be reused.
+  void begin_allocate_to_pool() noexcept(!throws) {
+    constexpr const char* text =
+        "tessera: separate memory pools are not supported, so no graph can be captured";
+    record_error("%s", text);
+#if defined(__cpp_exceptions)
+    if constexpr (throws) throw std::runtime_error(text);
+#endif
+  }
+  /// Records that a stream uses a block. Ignores memory of other allocators, as PyTorch's allocator does.
+  ///   Requires:  if the address belongs to this library, a live block; aborts otherwise
+  void record_stream(void* p, void* stream) noexcept {
+    device_state* const state = owner_of(p);
+    if (state != nullptr && !state->allocator.record_stream(p, to_stream(stream)))
+      record_error("record_stream: the use of %p cannot be recorded", p);
+  }
+
+  /// Writes the report of a device as JSON; an empty object for a device that is unused or keeps no statistics.
+  ///   Returns:  the length without the final 0; if it exceeds `size`, the text was truncated, as by snprintf
+  ///   Cost:     linear in the blocks of the device
+  std::size_t statistics(int device, char* out, std::size_t size) noexcept {
+    std::size_t length = copy_text("{}", out, size);
+    with_report(device,
+                [&](const memory_report& report) { length = copy_text(json_of(report).c_str(), out, size); });
+    return length;
+  }
+  template <typename DeviceStats>
+  [[nodiscard]] DeviceStats device_stats(int device) noexcept {
+    DeviceStats result{};
+    with_report(device,
+                [&](const memory_report& report) { result = detail::to_device_stats<DeviceStats>(report); });
+    return result;
+  }
+  void reset_peak_statistics(int device) noexcept {
+    if (device_state* const state = find(device)) state->allocator.reset_peak_statistics();
+  }
+  void reset_accumulated_statistics(int device) noexcept {
+    if (device_state* const state = find(device)) state->allocator.reset_accumulated_statistics();
+  }
+
+  /// Writes the reason of the latest failure.
+  ///   Returns:  the length as snprintf does; 0 if nothing failed
+  std::size_t last_error(char* out, std::size_t size) noexcept {
+    const std::lock_guard lock(error_mutex_);
+    return copy_text(error_.data(), out, size);
+  }
+
+ private:
+  using registered_provider = detail::indexed<provider>;
+  struct device_state {
+    device_state(pagemap& map, int number)
+        : device(Definition::make_device(number)),
+          allocator(Definition::make_allocator(
+              registered_provider(device, map, static_cast<pagemap::owner_number>(number)))) {}
+    provider device;
+    decltype(Definition::make_allocator(std::declval<registered_provider>())) allocator;
+  };
+
+  [[nodiscard]] static stream_id to_stream(void* stream) noexcept {
+    return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stream))};
+  }
+
+  /// The state of a device that was used, or null.
+  [[nodiscard]] device_state* find(int device) const noexcept {
+    if (device < 0 || device >= max_devices) return nullptr;
+    return devices_[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
+  }
+  [[nodiscard]] device_state* owner_of(const void* p) const noexcept {
+    const pagemap::owner_number owner = pagemap_.owner_of(p);
+    return owner != pagemap::no_owner ? find(static_cast<int>(owner)) : nullptr;
+  }
+  [[nodiscard]] device_state* find_or_make(int device) {
+    if (device_state* const state = find(device)) return state;
+    return make(device);
+  }
+  [[nodiscard, gnu::noinline]] device_state* make(int device) {
+    if (device < 0 || device >= max_devices) {
+      record_error("there is no device %d", device);
+      return nullptr;
+    }
+    calls_.check<ignore_events>(detail::reentrancy_guard::lock::settings);
+    const std::lock_guard lock(make_mutex_);
+    const detail::reentrancy_guard::call call(
+        calls_, detail::reentrancy_guard::lock::settings,
+        "make_device and make_allocator must not use devices that are not made yet");
+    auto& state = devices_[static_cast<std::size_t>(device)];
+    if (state.load() == nullptr) state.store(new device_state(pagemap_, device), std::memory_order_release);
+    return state.load();
+  }
+  /// Calls f with the report of a device, if the device was used and keeps statistics.
+  template <typename F>
+  void with_report([[maybe_unused]] int device, [[maybe_unused]] F f) noexcept {
+    if constexpr (requires(device_state& state) { state.allocator.statistics(); }) {
+      device_state* const state = find(device);
+      catch_errors<false>(state, [&] {
+        if (state != nullptr) f(report_of(state->allocator));
+      });
+    }
+  }
+  /// Returns the length of the text, whatever the size.
+  static std::size_t copy_text(const char* text, char* out, std::size_t size) noexcept {
+    return static_cast<std::size_t>(std::snprintf(out, size, "%s", text));
+  }
+
+  /// Calls f. Records what it throws, with the last error of the device `state` that f found.
+  template <bool Rethrow, typename F>
+  void catch_errors([[maybe_unused]] device_state* const& state, F f) noexcept(!Rethrow) {
+#if defined(__cpp_exceptions)
+    try {
+      f();
+    } catch (const std::exception& error) {
+      record_error_of(state, error.what());
+      if constexpr (Rethrow) throw;
+    } catch (...) {
+      record_error_of(state, "an exception without a description");
+      if constexpr (Rethrow) throw;
+    }
+#else
+    f();
+#endif
+  }
+  void record_error_of([[maybe_unused]] const device_state* state, const char* text) {
+    if constexpr (is_thread_safe<provider> && requires { state->device.last_error(); }) {
+      if (state != nullptr) {
+        const auto reason = state->device.last_error();
+        const char* reason_text = nullptr;
+        if constexpr (requires { reason.c_str(); }) {
+          reason_text = reason.c_str();
+        } else {
+          reason_text = reason;
+        }
+        if (reason_text != nullptr && *reason_text != '\0')
+          return record_error("%s; the device: %s", text, reason_text);
+      }
+    }
+    record_error("%s", text);
+  }
+  [[gnu::noinline, gnu::format(printf, 2, 3)]] void record_error(const char* format, ...) noexcept {
+    const std::lock_guard lock(error_mutex_);
+    std::va_list values;
+    va_start(values, format);
+    std::vsnprintf(error_.data(), error_.size(), format, values);
+    va_end(values);
+    if (std::has_single_bit(++errors_)) std::fprintf(stderr, "%s\n", error_.data());
+  }
+
+  pagemap pagemap_;
+  std::array<std::atomic<device_state*>, max_devices> devices_{};
+  detail::reentrancy_guard calls_;
+  std::mutex make_mutex_;
+  std::mutex error_mutex_;
+  std::array<char, 4096> error_{};
+  std::uint64_t errors_ = 0;
+};
+
+namespace detail {
+
+/// Holds a value that is never destroyed. A host frees tensors until the very end of the program, when devices may be gone.
+template <typename T>
+union never_destroyed {
+  T value;
+  never_destroyed() : value() {}
+  ~never_destroyed() {}
+};
+
+/// The name of a memory pool, passed in two registers as PyTorch's std::pair of two numbers.
+struct torch_pool_id {
+  std::uint64_t first, second;
+};
+
+}  // namespace detail
+
+}  // namespace tessera
+
+// Templates cannot name functions as C does, so these are macros. Both systems pass a stream as a pointer and a size as a
+// size_t, whatever their documents say.
+
+/// Defines the functions that PyTorch's CUDAPluggableAllocator takes: PREFIX_alloc, _free, _init, _reset, _memory_fraction,
+/// _base_alloc, _record_stream and _begin_allocate_to_pool. Also defines _statistics, _reset_peak_statistics,
+/// _reset_accumulated_statistics and _last_error. They call a pluggable<definition> of their own.
+#define TESSERA_TORCH_FUNCTIONS(prefix, definition)                                 \
+  TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                            \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset() { prefix##_instance().reset(); } \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_record_stream(void* p, void* stream) {   \
+    prefix##_instance().record_stream(p, stream);                                   \
+  }                                                                                 \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset_peak_statistics(int device) {      \
+    prefix##_instance().reset_peak_statistics(device);                              \
+  }                                                                                 \
+  static_assert(true)
+
+/// Defines the same functions for torch_npu's NPUPluggableAllocator, and _erase_stream, _get_device_stats and
+/// _reset_peak_status. `stream_type` is void* if _record_stream of your torch_npu takes an aclrtStream, else
+/// c10_npu::NPUStream. `stats_type` is c10_npu::NPUCachingAllocator::DeviceStats, or tessera::npu_device_stats if its header
+/// is not available. _erase_stream does nothing: recorded uses are awaited, which is safe.
+#define TESSERA_TORCH_NPU_FUNCTIONS(prefix, definition, stream_type, stats_type)                         \
+  TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                                 \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset(bool) { prefix##_instance().reset(); }                  \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_record_stream(void* p, stream_type stream) {                  \
+    prefix##_instance().record_stream(p, static_cast<void*>(stream));                                    \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_erase_stream(void*, stream_type) {}                           \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset_peak_status(int device) {                               \
+    prefix##_instance().reset_peak_statistics(device);                                                   \
+  }                                                                                                      \
+  [[gnu::visibility("default")]] stats_type prefix##_get_device_stats(int) __asm__(#prefix               \
+                                                                                   "_get_device_stats"); \
+  stats_type prefix##_get_device_stats(int device) {                                                     \
+    return prefix##_instance().device_stats<stats_type>(device);                                         \
+  }                                                                                                      \
+  static_assert(true)
+
+#define TESSERA_DETAIL_C_FUNCTION(type) extern "C" [[gnu::visibility("default")]] type
+#define TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                          \
+  namespace {                                                                                           \
+  tessera::pluggable<definition>& prefix##_instance() noexcept {                                        \
+    static tessera::detail::never_destroyed<tessera::pluggable<definition>> instance;                   \
+    return instance.value;                                                                              \
+  }                                                                                                     \
+  }                                                                                                     \
+  TESSERA_DETAIL_C_FUNCTION(void*) prefix##_alloc(std::size_t bytes, int device, void* stream) {        \
+    return prefix##_instance().alloc(bytes, device, stream);                                            \
+  }                                                                                                     \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_free(void* p, std::size_t bytes, int device, void* stream) { \
+    prefix##_instance().free(p, bytes, device, stream);                                                 \
+  }                                                                                                     \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_init(int device_count) {                                     \
+    prefix##_instance().init(device_count);                                                             \
+  }                                                                                                     \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_memory_fraction(double fraction, int device) {               \
+    prefix##_instance().memory_fraction(fraction, device);                                              \
+  }                                                                                                     \
+  TESSERA_DETAIL_C_FUNCTION(void*) prefix##_base_alloc(void* p, std::size_t* bytes) {                   \
+    return prefix##_instance().base_alloc(p, bytes);                                                    \
+  }                                                                                                     \
+  TESSERA_DETAIL_C_FUNCTION(void)                                                                       \
+  prefix##_begin_allocate_to_pool(int, tessera::detail::torch_pool_id, void*) {                         \
+    prefix##_instance().begin_allocate_to_pool();                                                       \
+  }                                                                                                     \
+  TESSERA_DETAIL_C_FUNCTION(std::size_t) prefix##_statistics(int device, char* out, std::size_t size) { \
+    return prefix##_instance().statistics(device, out, size);                                           \
+  }                                                                                                     \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset_accumulated_statistics(int device) {                   \
+    prefix##_instance().reset_accumulated_statistics(device);                                           \
+  }                                                                                                     \
+  TESSERA_DETAIL_C_FUNCTION(std::size_t) prefix##_last_error(char* out, std::size_t size) {             \
+    return prefix##_instance().last_error(out, size);                                                   \
+  }
