@@ -47,7 +47,7 @@ TYPED_TEST(virtual_memory_law, holds_and_leaves_the_device_as_it_was) {
 TYPED_TEST(virtual_memory_law, is_tried_with_every_kind_of_page) {
   TypeParam device{options{.log_calls = 100'000}};
   EXPECT_STREQ(law::virtual_memory(device).broken, nullptr);
-  for (const page_kind kind : law::trial_kinds) {
+  for (const page_kind kind : law::detail::trial_kinds) {
     std::size_t mapped = 0;
     for (const auto& c : device.log())
       mapped +=

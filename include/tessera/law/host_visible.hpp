@@ -13,6 +13,7 @@
 
 namespace tessera::law {
 
+namespace detail {
 /// Memory of a trial that the host writes: its first and its last bytes, each with a number.
 class trial_contents {
  public:
@@ -82,6 +83,7 @@ template <virtual_memory_provider D>
     return {"memory keeps what was written to it wherever it is mapped"};
   return {};
 }
+}  // namespace detail
 
 /// What it means that the host sees the memory of a provider, tried with four times the granularity, and with two pages
 /// where it has virtual memory. Linux.
@@ -92,9 +94,9 @@ template <virtual_memory_provider D>
 template <device_provider D>
   requires tessera::is_host_visible<D>
 [[nodiscard]] verdict host_visible(D& device) {
-  verdict found = visible_segments(device);
+  verdict found = detail::visible_segments(device);
   if constexpr (virtual_memory_provider<D>) {
-    if (found) found = visible_mappings(device);
+    if (found) found = detail::visible_mappings(device);
   }
   return found;
 }

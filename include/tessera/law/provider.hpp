@@ -80,6 +80,7 @@ template <registering_provider D>
 
 /// What a provider must mean, tried at run time: for users' own providers, in any test framework.
 
+namespace detail {
 /// Acquires several segments, each apart from the others, and gives them back, twice and in two orders.
 template <device_provider D>
 [[nodiscard]] verdict several_segments(D& device) {
@@ -141,16 +142,17 @@ template <device_provider D>
   if (!device.release(p, bytes)) return {"release takes back what was acquired"};
   return {};
 }
+}  // namespace detail
 
 /// What a device_provider must mean.
 template <device_provider D>
-[[nodiscard]] verdict memory(D& device, std::size_t at_once = trial_bytes) {
+[[nodiscard]] verdict memory(D& device, std::size_t at_once = detail::trial_bytes) {
   const std::size_t step = device.granularity();
   if (!is_power_of_two(step) || step < min_alignment)
     return {"granularity is a power of two, at least min_alignment"};
   if (device.capacity() / 8 < step) return {"capacity holds a few segments"};
-  if (const verdict found = several_segments(device); !found) return found;
-  return one_segment_often(device, at_once);
+  if (const verdict found = detail::several_segments(device); !found) return found;
+  return detail::one_segment_often(device, at_once);
 }
 
 /// What an event_provider must mean, tried on its default stream, on which no work may be running forever.
@@ -175,6 +177,7 @@ template <event_provider D>
   return found;
 }
 
+namespace detail {
 /// What a measured_provider must mean.
 template <measured_provider D>
 [[nodiscard]] verdict available(D& device, std::size_t at_once = trial_bytes) {
@@ -190,12 +193,13 @@ template <measured_provider D>
   found.require(device.available() <= device.capacity(), plausible);
   return found;
 }
+}  // namespace detail
 
 /// What a paged_provider must mean.
 template <paged_provider D>
 [[nodiscard]] verdict page_kinds(D& device) {
   const std::size_t step = device.granularity();
-  for (const page_kind kind : trial_kinds) {
+  for (const page_kind kind : detail::trial_kinds) {
     const std::size_t bytes = (std::max)(step, kind.granularity());
     void* const p = device.acquire(bytes, kind);
     const bool aligned = p != nullptr && reinterpret_cast<std::uintptr_t>(p) % step == 0;
@@ -219,10 +223,10 @@ template <paged_provider D>
 ///
 ///   Requires:  a capacity of at least 8 times the granularity
 template <device_provider D>
-[[nodiscard]] verdict provider(D& device, std::size_t at_once = trial_bytes) {
+[[nodiscard]] verdict provider(D& device, std::size_t at_once = detail::trial_bytes) {
   verdict found = memory(device, at_once);
   if constexpr (measured_provider<D>) {
-    if (found) found = available(device, at_once);
+    if (found) found = detail::available(device, at_once);
   }
   if constexpr (event_provider<D>) {
     if (found) found = events(device);

@@ -14,6 +14,7 @@
 
 namespace tessera::law {
 
+namespace detail {
 /// The most that a trial holds where nothing else is said.
 inline constexpr std::size_t trial_bytes = 16_MiB;
 
@@ -205,30 +206,32 @@ template <virtual_memory_provider D>
   }
   return {};
 }
+}  // namespace detail
 
 /// What a virtual_memory_provider must mean, tried with each kind of page that the device gives. Memory is not touched,
 /// and all of it is given back, so far as the device takes it.
 ///
 /// The trial holds at most `at_once` bytes or three pages of one kind, whichever is more.
 template <virtual_memory_provider D>
-[[nodiscard]] verdict virtual_memory(D& device, std::size_t at_once = trial_bytes) {
-  for (const page_kind kind : trial_kinds) {
+[[nodiscard]] verdict virtual_memory(D& device, std::size_t at_once = detail::trial_bytes) {
+  for (const page_kind kind : detail::trial_kinds) {
     const std::size_t step = device.page_size(kind);
     if (!is_power_of_two(step) || step % kind.granularity() != 0)
       return {"the page size is a power of two, and a multiple of the kind's granularity"};
     if (kind == normal_pages) {
-      trial_memory<D> memory(device);
+      detail::trial_memory<D> memory(device);
       if (!memory.create(step, kind)) return {"create gives normal pages while there is capacity"};
     }
-    if (const verdict found = addresses(device, kind); !found) return found;
-    if (const verdict found = impossible_memory(device, kind); !found) return found;
-    if (const verdict found = mapped_memory(device, kind); !found) return found;
-    if (const verdict found = memory_often(device, kind, at_once); !found) return found;
+    if (const verdict found = detail::addresses(device, kind); !found) return found;
+    if (const verdict found = detail::impossible_memory(device, kind); !found) return found;
+    if (const verdict found = detail::mapped_memory(device, kind); !found) return found;
+    if (const verdict found = detail::memory_often(device, kind, at_once); !found) return found;
     if (device.page_size(kind) != step) return {"the page size is constant"};
   }
   return {};
 }
 
+namespace detail {
 /// Exports memory to a listed process, which maps it and outlives the exporter's handle.
 template <sharing_provider D>
 [[nodiscard]] verdict listed_importers(D& exporter, D& importer, std::size_t bytes) {
@@ -265,6 +268,7 @@ template <sharing_provider D>
   if (!shared.destroy() || !memory.destroy()) return {"each process destroys its own"};
   return {};
 }
+}  // namespace detail
 
 /// What a sharing_provider must mean, tried between two processes, on devices of which nothing else is in use.
 ///
@@ -277,14 +281,14 @@ template <sharing_provider D>
 ///
 ///   Requires:  providers in different processes, which may import each other's memory
 template <sharing_provider D>
-[[nodiscard]] verdict sharing(D& exporter, D& importer, std::size_t at_once = trial_bytes) {
+[[nodiscard]] verdict sharing(D& exporter, D& importer, std::size_t at_once = detail::trial_bytes) {
   if (exporter.process() == importer.process()) return {"each process has a number of its own"};
   const std::size_t step = exporter.page_size(normal_pages);
   const std::size_t bytes = (std::max)((std::min)(at_once, exporter.capacity()) / step * step, step);
   const std::size_t enough = std::min<std::size_t>(exporter.capacity() / bytes, 64) + 1;
   for (std::size_t i = 0; i < enough; ++i) {
-    verdict found = listed_importers(exporter, importer, bytes);
-    if (found) found = any_importer(exporter, importer, bytes);
+    verdict found = detail::listed_importers(exporter, importer, bytes);
+    if (found) found = detail::any_importer(exporter, importer, bytes);
     if (!found) return i == 0 ? found : verdict{"memory goes once all processes have let go of it"};
   }
   return {};
