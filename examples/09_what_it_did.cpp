@@ -5,6 +5,7 @@
 #include <string>
 
 #include <tessera/observe/capture.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/observe/write_pickle.hpp>
@@ -30,7 +31,7 @@ int main(int count, char** arguments) {
   try {
     activations = pool.allocate(490_MiB);
   } catch (const tessera::out_of_memory& error) {
-    std::puts(error.what());
+    std::puts(tessera::explain(pool, error.requested(), error.stream()).text());
   }
 
   // The latest events, the oldest first.

@@ -15,6 +15,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/recording.hpp>
 #include "memory_map.hpp"
@@ -26,28 +27,29 @@
 namespace {
 
 using tessera::oom_report;
-using tessera::remedy;
+using hint = oom_report::hint;
 using tessera::trace::event;
 using tessera::trace::program;
 
 /// The first allocation that failed, and the blocks that keep memory from being released then.
 struct failure {
   std::size_t event;
-  tessera::out_of_memory error;
+  tessera::oom_explanation error;
   std::string blocks;        // lines of text
   std::string source_lines;  // lines of text
 };
 
 /// Describes the blocks that keep a segment. `live` maps addresses to the events that allocated them.
-std::string blocks_of(const oom_report::pin& p, const program& source,
+std::string blocks_of(const oom_report::non_releasable_unit& p, const program& source,
                       const std::map<std::uintptr_t, std::size_t>& live) {
   constexpr std::size_t most = 6;
   std::string text = "    0x";
   char address[20];
-  std::snprintf(address, sizeof address, "%" PRIxPTR ":", p.first);
+  std::snprintf(address, sizeof address, "%" PRIxPTR ":", p.first_block);
   text += address;
   std::size_t count = 0;
-  for (auto at = live.lower_bound(p.first); at != live.end() && at->first < p.begin + p.length; ++at) {
+  for (auto at = live.lower_bound(p.first_block); at != live.end() && at->first < p.address + p.length;
+       ++at) {
     if (++count > most) continue;
     const event& made = source.events()[at->second];
     const std::string line = replay::origin_text(source.source(), made.id);
@@ -114,8 +116,8 @@ std::optional<failure> first_failure(const program& source, Allocator& pool) {
       live[reinterpret_cast<std::uintptr_t>(p)] = i;
       return;
     }
-    found = failure{i, pool.failure(e.bytes, e.stream), {}, {}};
-    for (const oom_report::pin& pin : found->error.report().pins) {
+    found = failure{i, tessera::explain(pool, e.bytes, e.stream), {}, {}};
+    for (const oom_report::non_releasable_unit& pin : found->error.report().units) {
       if (pin.blocks > 0) found->blocks += blocks_of(pin, source, live);
     }
     found->source_lines = source_lines_of(source, pool, live);
@@ -125,49 +127,49 @@ std::optional<failure> first_failure(const program& source, Allocator& pool) {
 }
 
 /// The configuration setting that has the effect of a hint; empty if there is none.
-std::string setting_for(oom_report::remedy_for advised, const oom_report& told,
-                        const replay::arguments& args) {
+std::string setting_for(oom_report::hint_for advised, const oom_report& told, const replay::arguments& args) {
   const auto is_set = [&args](const char* key) { return args.conf.find(key) != std::string::npos; };
   const std::string_view recipe = args.recipe;
   if (recipe.starts_with("paddle")) {
-    const bool is_later = advised.what == remedy::try_later || advised.what == remedy::give_back_later;
-    if (is_later || advised.what == remedy::try_again) return "FLAGS_gpu_allocator_retry_time";
-    return advised.what == remedy::share_pool ? "FLAGS_small_pool_size_in_mb=0" : "";
+    const bool is_later = advised.what == hint::try_later || advised.what == hint::release_later;
+    if (is_later || advised.what == hint::try_again) return "FLAGS_gpu_allocator_retry_time";
+    return advised.what == hint::share_pool ? "FLAGS_small_pool_size_in_mb=0" : "";
   }
   const bool is_npu = recipe.starts_with("torch_npu");
   if (recipe == "pinned")
-    return advised.what == remedy::grow_in_place ? "pin_memory_expandable_segments:True" : "";
+    return advised.what == hint::grow_in_place ? "pin_memory_expandable_segments:True" : "";
   if (!is_npu && !recipe.starts_with("pytorch") && recipe != "cuda_async") return "";
   switch (advised.what) {
-    case remedy::grow_in_place:
+    case hint::grow_in_place:
       if (is_npu && is_set("garbage_collection_threshold"))
         return "expandable_segments:True, no garbage_collection_threshold";
-      return told.crosses ? "backend:native,expandable_segments:True" : "expandable_segments:True";
-    case remedy::raise_limit:
+      return told.reuses_across_streams ? "backend:native,expandable_segments:True"
+                                        : "expandable_segments:True";
+    case hint::raise_limit:
       return is_npu ? "per_process_memory_fraction, torch_npu.npu.set_per_process_memory_fraction"
                     : "per_process_memory_fraction, torch.cuda.set_per_process_memory_fraction";
-    case remedy::raise_split_limit:
+    case hint::raise_split_limit:
       return "max_split_size_mb:" + std::to_string(advised.bytes / tessera::operator""_MiB(1) + 1);
-    case remedy::round_less: return is_set("roundup_power2_divisions") ? "no roundup_power2_divisions" : "";
-    case remedy::use_normal_pages: return is_set("page_size") ? "no page_size" : "";
-    case remedy::empty_cache:
-    case remedy::wait_for_streams:
+    case hint::round_less: return is_set("roundup_power2_divisions") ? "no roundup_power2_divisions" : "";
+    case hint::use_normal_pages: return is_set("page_size") ? "no page_size" : "";
+    case hint::empty_cache:
+    case hint::wait_for_streams:
       return is_npu ? "throw_on_npumalloc_oom:False" : "throw_on_cudamalloc_oom:False";
     default: return "";
   }
 }
 
-/// The text of an error, with configuration settings after the hints.
-std::string text_of(const tessera::out_of_memory& error, const replay::arguments& args) {
+/// The text of an explanation, with configuration settings after the hints.
+std::string text_of(const tessera::oom_explanation& error, const replay::arguments& args) {
   const oom_report& told = error.report();
   std::string text;
   std::size_t advised = 0;
-  for (std::string_view rest = error.what(); !rest.empty();) {
+  for (std::string_view rest = error.text(); !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(line.size() < rest.size() ? line.size() + 1 : line.size());
     text += line;
-    if (line.starts_with("  would help: ")) {
-      const std::string setting = setting_for(told.remedies[advised++], told, args);
+    if (line.starts_with("  hint: ")) {
+      const std::string setting = setting_for(told.hints[advised++], told, args);
       if (!setting.empty()) text += " (" + setting + ")";
     }
     text += '\n';

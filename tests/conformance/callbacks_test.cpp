@@ -22,6 +22,7 @@
 #include <tessera/facade.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -106,7 +107,7 @@ struct all_that_is_allowed {
     EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
     (void)pool.statistics();
     pool.reset_peak_statistics();
-    EXPECT_GT(pool.failure(1_GiB).report().wanted, 0u);
+    EXPECT_GT(explain(pool, 1_GiB).report().wanted, 0u);
     pool.with_settings([](auto& settings) { settings.growth.most = unlimited; });
     pool.with_device([](auto& device) { EXPECT_GT(device.capacity(), 0u); });
     EXPECT_TRUE(self.calls++ > 0 || pool.on_pressure(&second, context));

@@ -14,6 +14,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/facade.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/torch_npu.hpp>
@@ -178,8 +179,11 @@ class user {
     expect(!pool_.try_record_stream(p, stream_in(in_)), "no use is noted of what is not held");
   }
   void explain() {
-    const out_of_memory why = pool_.failure(size_in(in_), stream_in(in_));
-    expect(!std::string_view(why.what()).empty(), "a failure has words");
+    const std::size_t bytes = size_in(in_);
+    const stream_id stream = stream_in(in_);
+    expect(!std::string_view(pool_.failure(bytes, stream).what()).empty(), "a failure has a text");
+    expect(!std::string_view(tessera::explain(pool_, bytes, stream).text()).empty(),
+           "so has its explanation");
   }
   void set() {
     if constexpr (requires { pool_.change(std::string_view()); }) {

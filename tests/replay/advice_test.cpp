@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/read.hpp>
 #include <tessera/replay/recording.hpp>
@@ -33,7 +34,7 @@ std::optional<failure> first_failure(const trace::program& source, std::size_t c
   const auto after = [&](std::size_t i, void* p) {
     const trace::event& e = source.events()[i];
     if (p != nullptr || e.what != trace::event::kind::allocate || found) return;
-    found = failure{i, pool.failure(e.bytes, e.stream).report()};
+    found = failure{i, explain(pool, e.bytes, e.stream).report()};
   };
   (void)trace::replay(source, pool, [](std::size_t) {}, after);
   return found;
@@ -45,10 +46,10 @@ struct tally {
 };
 
 template <typename Changed>
-void try_out(tally& count, remedy what, const failure& here, const trace::program& source,
+void try_out(tally& count, oom_report::hint what, const failure& here, const trace::program& source,
              std::size_t capacity) {
-  for (std::size_t i = 0; i < here.told.remedy_count; ++i) {
-    if (here.told.remedies[i].what != what) continue;
+  for (std::size_t i = 0; i < here.told.hint_count; ++i) {
+    if (here.told.hints[i].what != what) continue;
     const std::optional<failure> other = first_failure<Changed>(source, capacity);
     ++count.advised;
     count.served += !other || other->at > here.at;
@@ -67,12 +68,14 @@ void try_all(tallies& count, const trace::program& source) {
     if (!here) continue;
     using growth = typename Recipe::growth;
     if constexpr (growth::way == growth_way::segments) {
-      try_out<with<Recipe, grow_in_place<>>>(count.in_place, remedy::grow_in_place, *here, source, capacity);
-      try_out<with<Recipe, recover_with_exact_size<true>>>(count.exactly, remedy::grow_exactly, *here, source,
-                                                           capacity);
+      try_out<with<Recipe, grow_in_place<>>>(count.in_place, oom_report::hint::grow_in_place, *here, source,
+                                             capacity);
+      try_out<with<Recipe, recover_with_exact_size<true>>>(count.exactly, oom_report::hint::grow_exactly,
+                                                           *here, source, capacity);
     }
-    try_out<with<Recipe, grow_by_stitching<>>>(count.stitched, remedy::stitch, *here, source, capacity);
-    try_out<with<Recipe, round_to_multiple<512>>>(count.rounding, remedy::round_less, *here, source,
+    try_out<with<Recipe, grow_by_stitching<>>>(count.stitched, oom_report::hint::stitch, *here, source,
+                                               capacity);
+    try_out<with<Recipe, round_to_multiple<512>>>(count.rounding, oom_report::hint::round_less, *here, source,
                                                   capacity);
   }
 }

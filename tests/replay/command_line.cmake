@@ -37,9 +37,9 @@ expect(0 "* FLAGS_allocator_strategy = naive_best_fit" explain FLAGS_allocator_s
 expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes (80 GiB by default; set the device's with --capacity); peak reserved " explain-oom ${trace})
 expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes; peak reserved " explain-oom ${trace} --capacity
        85899345920)
-expect(1 "with a capacity of 1826989966 bytes, memory runs out at event 4947 of 37898, for id 2824; peak live is 1656527120 bytes\ntessera: out of memory: 8.00 MiB (8388608 bytes) requested on stream 0, served as a block of 8.00 MiB of pool 1, which needed a segment of 20.00 MiB\n"
+expect(1 "with a capacity of 1826989966 bytes, memory runs out at event 4947 of 37898, for id 2824; peak live is 1656527120 bytes\ntessera: out of memory: 8.00 MiB (8388608 bytes) requested on stream 0; needs a block of 8.00 MiB of pool 1, and a segment of 20.00 MiB for it\n"
        explain-oom ${trace} --capacity 1826989966)
-expect(1 "  would help: a segment of no more than needed, 8.00 MiB: recover_with_exact_size<true> [policy/recovery.hpp]\n"
+expect(1 "  hint: accept a segment of only 8.00 MiB: recover_with_exact_size<true> [policy/recovery.hpp]\n"
        explain-oom ${trace} --capacity 1826989966)
 expect(1 "  the blocks that keep these segments, in the trace:\n    0x" explain-oom ${trace} --capacity 1826989966)
 expect(1 ": grow_by_stitching [policy/growth.hpp]\n  the blocks that keep these segments, " explain-oom ${trace} --capacity 1826989966)
@@ -50,7 +50,7 @@ expect(1 ": back_with_normal_pages [policy/pages.hpp] (no page_size)\n" explain-
        --conf page_size:1g)
 set(limited --capacity 930000000 --conf max_split_size_mb:64,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.9)
 set(gpt ${TRACES}/gpt2_adamw.csv)
-expect(1 " [policy/growth.hpp] (per_process_memory_fraction, torch.cuda.set_per_process_memory_fraction)\n  would help: " explain-oom
+expect(1 " [policy/growth.hpp] (per_process_memory_fraction, torch.cuda.set_per_process_memory_fraction)\n  hint: " explain-oom
        ${gpt} ${limited})
 expect(1 ": recover_by_emptying_cache [policy/recovery.hpp] (throw_on_cudamalloc_oom:False)\n" explain-oom ${gpt} ${limited})
 expect(1 ": split_up_to [policy/split.hpp] (max_split_size_mb:149)\n" explain-oom ${gpt} ${limited})
@@ -58,7 +58,7 @@ expect(1 ": round_to_multiple<512> [policy/rounding.hpp] (no roundup_power2_divi
        --conf roundup_power2_divisions:4)
 expect(1 "gnn_sage_streams, stitched: with a capacity of 930000000 bytes, memory runs out " explain-oom ${streams} --recipe
        stitched --capacity 930000000)
-expect(1 "  no policy is known to help here: what is free lies in parts too small; free some of the blocks above, or have 5.08 MiB more memory\n  the blocks that keep these segments, "
+expect(1 "  no policy is known to help: all free blocks are too small; free some of the blocks above, or add 5.08 MiB of memory\n  the blocks that keep these segments, "
        explain-oom ${streams} --recipe stitched --capacity 930000000)
 expect(1 "\n  this is about one request; peak live of the program exceeds this capacity\n  the blocks that keep these segments, "
        explain-oom ${streams} --capacity 900000000)
@@ -66,8 +66,8 @@ expect(1 "\n  this is about one request; peak live of the program exceeds this l
        1800000000 --conf per_process_memory_fraction:0.5)
 expect(1 "gnn_sage_streams, pytorch, --conf per_process_memory_fraction:0.5: with a capacity of " explain-oom ${streams} --capacity
        1800000000 --conf per_process_memory_fraction:0.5)
-expect(1 "which needed up to 20.00 MiB of new pages\n" explain-oom ${trace} --capacity 1700000000 --conf expandable_segments:True)
-expect(1 "  no policy would help: what lives, with this request, needs 1.49 GiB: 1.89 MiB must be freed, or the device must be larger\n" explain-oom ${trace} --capacity 1600000000
+expect(1 "and up to 20.00 MiB of new pages for it\n" explain-oom ${trace} --capacity 1700000000 --conf expandable_segments:True)
+expect(1 "  no policy would help: live blocks and this request need 1.49 GiB: free 1.89 MiB, or enlarge the device\n" explain-oom ${trace} --capacity 1600000000
        --recipe passthrough)
 expect(0 "verify SNAPSHOT" --help)
 file(READ ${VERSION_HEADER} version)

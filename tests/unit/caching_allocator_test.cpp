@@ -34,11 +34,10 @@ TEST(caching_allocator, explains_out_of_memory) {
     EXPECT_EQ(error.segment(), 26_MiB);
     EXPECT_EQ(error.at_failure().live, 5_MiB);
     EXPECT_EQ(error.at_failure().cached, 15_MiB);
-    EXPECT_EQ(error.report().now, pool.now());
+    EXPECT_EQ(error.numbers().now, pool.now());
     EXPECT_TRUE(std::string(error.what())
-                    .starts_with("tessera: out of memory: 25.00 MiB (26214400 bytes) requested on stream 0, "
-                                 "served as a block of 25.00 MiB of pool 1, which needed a segment of 26.00 "
-                                 "MiB\n"))
+                    .starts_with("tessera: out of memory: 25.00 MiB (26214400 bytes) requested on stream 0; "
+                                 "needs a block of 25.00 MiB\n"))
         << error.what();
   }
 }

@@ -15,6 +15,7 @@
 #include <tessera/configured.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/interop/paddle.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/with.hpp>
@@ -218,9 +219,9 @@ TEST(configured, explains_a_failure_as_the_recipe_that_was_chosen) {
                 simulated_device{simulated_device::options{.capacity = 60_MiB}});
     pool.deallocate(pool.allocate(50_MiB));
     (void)pool.allocate(5_MiB, stream_id{1});
-    const oom_report told = pool.failure(56_MiB, stream_id{2}).report();
+    const oom_report told = explain(pool, 56_MiB, stream_id{2}).report();
     EXPECT_EQ(told.stream, stream_id{2});
-    EXPECT_EQ(told.way, expandable ? growth_way::in_place : growth_way::segments);
+    EXPECT_EQ(told.has_segments, !expandable);
     EXPECT_THROW((void)pool.allocate(56_MiB, stream_id{2}), out_of_memory);
   }
 }

@@ -12,12 +12,9 @@
 #include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/oom_report.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/pagemap.hpp>
-#include <tessera/observe/explain_failure.hpp>
-#include <tessera/observe/oom_advice.hpp>
 #include <tessera/provider/indexed.hpp>
 #include <tessera/provider/limiting.hpp>
 
@@ -308,37 +305,5 @@ class alignas(64) arena {
   alignas(64) pool_type pool_;
   remote_free_queue freed_;
 };
-
-/// Explains a failure in one arena, which may be null, with what all arenas hold. `for_each_arena(f)` calls f(arena) for each.
-template <typename Arena, typename ForEachArena>
-[[nodiscard]] oom_report explain_failure_among(Arena* failed, ForEachArena for_each_arena, std::size_t bytes,
-                                               stream_id stream) noexcept {
-  const auto report = [=](typename Arena::allocator& in) {
-    return explain_failure(in.introspect(), in.settings(), bytes, stream);
-  };
-  if (failed == nullptr)
-    return {.requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
-  oom_report told = failed->look(report);
-  const std::size_t wanted_rounding = oom_report::above(told.block, align_up(told.requested, 512));
-  for_each_arena([&](Arena& other_arena) {
-    if (&other_arena == failed || told.is_absurd()) return;
-    const oom_report other = other_arena.look(report);
-    add_to(told.now, other.now);
-    told.elsewhere += other.now.cached;
-    told.rounding += oom_report::above(other.rounding, wanted_rounding);
-    told.unsplit += other.unsplit;
-    told.pinned += other.pinned;
-    told.pinning += other.pinning;
-    told.pages_in_place += other.pages_in_place;
-    told.pages_stitched += other.pages_stitched;
-    told.idle += other.idle;
-    told.idle_later += other.idle_later;
-    for (const oom_report::pin& p : other.pins) told.rank(p);
-  });
-  told.available = oom_report::least(told.available, oom_report::above(told.capacity, told.now.reserved));
-  told.device_is_limited = false;  // the budget of the arenas is the limit of growth
-  advise(told);
-  return told;
-}
 
 }  // namespace tessera::detail

@@ -115,10 +115,12 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     return callbacks_.add(callback, context);
   }
 
-  /// Explains a failure in the stream's arena, with what all arenas hold.
+  /// Returns what allocate throws: the numbers of the stream's arena, with the usage of all arenas.
   [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
-    const auto each = [this](auto f) { this->for_each_arena(f); };
-    return out_of_memory(detail::explain_failure_among(arena_of(stream), each, bytes, stream));
+    oom_numbers numbers{.requested = bytes, .block = bytes, .segment = bytes, .stream = stream};
+    (void)with_arena(stream, [&](allocator& in) { numbers = in.failure(bytes, stream).numbers(); });
+    numbers.now = now();
+    return out_of_memory(numbers);
   }
   /// Adds up the arenas, one after the other.
   [[nodiscard]] usage now() const noexcept {
@@ -195,6 +197,21 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   template <typename F>
   void for_each_device(F f) {
     f(*this, std::size_t{0});
+  }
+  /// Calls f(caching_allocator) for the arena of a stream, with its mutex held. Returns false if host memory for it ran out.
+  template <typename F>
+  bool with_arena(stream_id stream, F f) noexcept {
+    arena* const own = arena_of(stream);
+    if (own != nullptr) own->look([&f](allocator& in) { f(in); });
+    return own != nullptr;
+  }
+  /// Calls f(caching_allocator) for each arena but that of a stream, one after the other, with its mutex held.
+  template <typename F>
+  void for_each_other_arena(stream_id stream, F f) noexcept {
+    arena* const own = arena_of(stream);
+    for_each_arena([&](arena& a) {
+      if (&a != own) a.look([&f](allocator& in) { f(in); });
+    });
   }
 
  private:

@@ -12,10 +12,8 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/oom_report.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/facade.hpp>
-#include <tessera/observe/oom_advice.hpp>
 
 namespace tessera {
 
@@ -96,12 +94,11 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
     notify();
   }
 
-  /// The allocator's explanation, with the time waited.
+  /// Returns what allocate throws, with the time waited.
   [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
-    oom_report told = allocator_.failure(bytes, stream).report();
-    if (bytes <= max_request) told.waited_ms = timeout_.count();
-    advise(told);
-    return out_of_memory(told);
+    oom_numbers numbers = allocator_.failure(bytes, stream).numbers();
+    if (bytes <= max_request) numbers.waited_ms = timeout_.count();
+    return out_of_memory(numbers);
   }
 
  private:

@@ -1,18 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cinttypes>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
 
-#include <tessera/core/oom_report.hpp>
-#include <tessera/core/oom_text.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 
 namespace tessera {
 
-/// The device is full after everything the recipe tries; carries what explains it, as numbers and in words.
+/// The numbers of a failed request; sizes are in bytes.
+struct oom_numbers {
+  std::size_t requested = 0;
+  std::size_t block = 0;    ///< of the block that would serve it; 0 if the request exceeds max_request
+  std::size_t segment = 0;  ///< of the segment that was needed for it
+  stream_id stream{};
+  usage now{};
+  std::size_t capacity = 0;           ///< of the device
+  std::size_t available = unlimited;  ///< that the device still has, if it knows
+  std::size_t largest_free = 0;       ///< of the largest free block
+  std::int64_t waited_ms = -1;        ///< how long a front end waited for other threads; negative if none did
+};
+
+/// Thrown when the device is full and recovery failed. Carries the numbers, and a text of at most three lines;
+/// explain() [tessera/observe/explain.hpp] says why, and what would help.
 ///
 ///     try {
 ///       pool.deallocate(pool.allocate(100_GiB));
@@ -21,21 +38,47 @@ namespace tessera {
 ///     }
 class out_of_memory final : public std::bad_alloc {
  public:
-  explicit out_of_memory(const oom_report& told) noexcept : report_(told) { oom_writer(told, text_); }
+  explicit out_of_memory(const oom_numbers& numbers) noexcept : numbers_(numbers) { write(); }
 
-  /// The report in at most 12 lines.
   [[nodiscard]] const char* what() const noexcept override { return text_; }
-  [[nodiscard]] const oom_report& report() const noexcept { return report_; }
-  [[nodiscard]] std::size_t requested() const noexcept { return report_.requested; }
-  [[nodiscard]] std::size_t segment() const noexcept { return report_.segment; }
-  [[nodiscard]] const usage& at_failure() const noexcept { return report_.now; }
+  [[nodiscard]] const oom_numbers& numbers() const noexcept { return numbers_; }
+  [[nodiscard]] std::size_t requested() const noexcept { return numbers_.requested; }
+  [[nodiscard]] std::size_t segment() const noexcept { return numbers_.segment; }
+  [[nodiscard]] stream_id stream() const noexcept { return numbers_.stream; }
+  [[nodiscard]] const usage& at_failure() const noexcept { return numbers_.now; }
 
  private:
-  oom_report report_;
-  char text_[oom_text_bytes];
+  void write() noexcept {
+    const oom_numbers& n = numbers_;
+    const char* const format = n.stream.handle < 100'000 ? "%" PRIu64 : "0x%" PRIx64;
+    char stream[20];
+    std::snprintf(stream, sizeof stream, format, n.stream.handle);
+    if (n.requested > max_request) {
+      std::snprintf(text_, sizeof text_,
+                    "tessera: out of memory: %zu bytes requested on stream %s; no request above %zu bytes is "
+                    "served",
+                    n.requested, stream, max_request);
+      return;
+    }
+    char waited[48] = "";
+    if (n.waited_ms >= 0)
+      std::snprintf(waited, sizeof waited, "; waited %" PRId64 " ms for other threads", n.waited_ms);
+    std::snprintf(
+        text_, sizeof text_,
+        "tessera: out of memory: %s (%zu bytes) requested on stream %s; needs a block of %s%s\n"
+        "  reserved %s of at most %s (device: %s): live %s, pending %s, cached %s; largest free block %s\n"
+        "  explain(allocator, bytes, stream) says why, and what would help [tessera/observe/explain.hpp]",
+        format_bytes(n.requested).text(), n.requested, stream, format_bytes(n.block).text(), waited,
+        format_bytes(n.now.reserved).text(), format_bytes(n.now.limit).text(),
+        format_bytes(n.capacity).text(), format_bytes(n.now.live).text(), format_bytes(n.now.pending).text(),
+        format_bytes(n.now.cached).text(), format_bytes(n.largest_free).text());
+  }
+
+  oom_numbers numbers_;
+  char text_[512];
 };
 
-/// Throws `error`; where exceptions are switched off, says it and ends the program.
+/// Throws `error`; without exceptions, prints it and aborts the program.
 template <typename Error = out_of_memory>
 [[noreturn]] inline void raise(const Error& error) {
 #if defined(__cpp_exceptions)

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/error.hpp>
 #include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
@@ -56,6 +57,29 @@ template <typename Recipe, typename Machine>
   }
   return failure_reason::by_device;
 }
+
+namespace detail {
+/// Returns the numbers of a request that fails now.
+///   Cost:  linear in the blocks
+template <typename Recipe, typename Introspection>
+[[nodiscard, gnu::noinline, gnu::cold]] oom_numbers numbers_of(const Introspection& blocks,
+                                                               const policies<Recipe>& settings,
+                                                               std::size_t bytes, stream_id stream) noexcept {
+  oom_numbers numbers{.requested = bytes, .segment = bytes, .stream = stream};
+  numbers.now = usage_of(blocks, settings.growth);
+  numbers.capacity = blocks.device().capacity();
+  numbers.available = left_on(blocks.device(), numbers.now.reserved);
+  blocks.for_each_segment([&numbers](const block& first, std::size_t) {
+    for (const block *b = &first, *end = first.below; b != end; b = b->above) {
+      if (b->is_free() && b->size > numbers.largest_free) numbers.largest_free = b->size;
+    }
+  });
+  if (bytes > max_request) return numbers;
+  numbers.block = settings.rounding.block_size(bytes);
+  numbers.segment = segment_for(blocks, settings, numbers.block);
+  return numbers;
+}
+}  // namespace detail
 
 /// Whether the device need not be asked. Where pieces move, some may serve below a limit.
 template <typename Recipe>

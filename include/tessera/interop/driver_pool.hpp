@@ -14,7 +14,6 @@
 #include <tessera/core/text.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/observe/explain_failure.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
@@ -58,7 +57,7 @@ class driver_pool {
   ///   Throws:   out_of_memory
   [[nodiscard]] void* allocate_async(std::size_t bytes, stream_id stream) {
     void* const p = try_allocate_async(bytes, stream);
-    if (p == nullptr && bytes != 0) raise_failure(pool_, bytes, stream);
+    if (p == nullptr && bytes != 0) raise(pool_.failure(bytes, stream));
     return p;
   }
   /// As allocate_async, but returns null where that throws.

@@ -25,6 +25,7 @@
 #include <tessera/detail/pagemap.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/interop/memory_fraction.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/provider/indexed.hpp>
@@ -324,6 +325,11 @@ class pluggable {
 #if defined(__cpp_exceptions)
     try {
       f();
+    } catch (const out_of_memory& error) {
+      record_error_of(state, state != nullptr
+                                 ? explain(state->allocator, error.requested(), error.stream()).text()
+                                 : error.what());
+      if constexpr (Rethrow) throw;
     } catch (const std::exception& error) {
       record_error_of(state, error.what());
       if constexpr (Rethrow) throw;

@@ -173,6 +173,7 @@ template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
           auto Reserve = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},
           share_rounding Rule = share_rounding::truncate>
 struct grow_in_place {
+  static constexpr const char* hint = "grow_in_place";  ///< what explain() suggests
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
                 "grow_in_place<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
   static_assert(detail::initial_bytes<Large>() >= Small,
@@ -224,6 +225,7 @@ template <auto Pieces = tunable<std::size_t>{64}, auto Slack = tunable<fraction>
           auto Limit = tunable<memory_limit>{no_limit}, auto LastPieces = tunable<std::size_t>{1024},
           auto Alignment = tunable<std::size_t>{1}>
 struct grow_by_stitching {
+  static constexpr const char* hint = "grow_by_stitching";  ///< what explain() suggests
   static constexpr growth_way way = growth_way::stitching;
   [[no_unique_address]] parameter<Pieces> pieces{};
   [[no_unique_address]] parameter<Slack>

@@ -41,6 +41,8 @@ struct back_with {
   static_assert(std::same_as<std::remove_cv_t<typename parameter<Choice>::value_type>, page_choice>,
                 "pages: back_with takes a page_choice or a tunable one [tessera/core/page.hpp]");
   static constexpr page_choice initial = parameter<Choice>{}.get();
+  static constexpr const char* hint =  ///< what explain() suggests
+      initial.pages == page_plan::normal_only ? "back_with_normal_pages" : "back_with_huge_pages_first";
   static_assert(initial.speed == bandwidth::any || !initial.is_huge_1g(),
                 "pages: low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages");
   static_assert(initial.speed == bandwidth::any || !initial.peer_to_peer,

@@ -23,6 +23,7 @@ concept pools_policy = regular<P> && requires(const P& p, std::size_t block) {
 ///
 /// Choose it where one size class dominates, or where growth maps pages, so that long-lived small blocks do little harm.
 struct pool_together {
+  static constexpr const char* hint = "pool_together";  ///< what explain() suggests
   static constexpr std::size_t count = 1;
   [[nodiscard]] static constexpr std::size_t select(std::size_t) noexcept { return 0; }
   bool operator==(const pool_together&) const = default;

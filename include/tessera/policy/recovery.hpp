@@ -54,6 +54,7 @@ struct recover_never {
 ///
 /// Choose it unless you need PyTorch's order of steps.
 struct recover_by_emptying_cache {
+  static constexpr const char* hint = "recover_by_emptying_cache";  ///< what explain() suggests
   [[nodiscard]] static constexpr recovery_steps steps(failure_reason) noexcept {
     return {{recovery_step::evict_all}, 1};
   }
@@ -66,6 +67,7 @@ struct recover_by_emptying_cache {
 ///   Source:  Paddle, which never asks for the exact size
 template <auto AcceptsExactSize = tunable<bool>{false}>
 struct recover_with_exact_size {
+  static constexpr const char* hint = "recover_with_exact_size<true>";  ///< what explain() suggests
   [[no_unique_address]] parameter<AcceptsExactSize> accepts_exact_size{};
 
   [[nodiscard]] constexpr recovery_steps steps(failure_reason) const noexcept {

@@ -37,6 +37,7 @@ inline constexpr bool is_verified_rounding = false;
 template <std::size_t Step>
   requires(Step >= min_alignment && Step % min_alignment == 0)
 struct round_to_multiple {
+  static constexpr const char* hint = "round_to_multiple<512>";  ///< what explain() suggests
   [[nodiscard]] static constexpr std::size_t block_size(std::size_t requested) noexcept {
     return align_up(requested, Step);
   }

@@ -70,6 +70,7 @@ struct split_never_and_fit_within_power_of_two : split_never {
 ///   Source:  Paddle; auto_growth serves with the high end, naive_best_fit with the low end and a remainder above 64 bytes
 template <std::size_t Remainder, block_end End = block_end::low>
 struct split_if_remainder_at_least : split_never {
+  static constexpr const char* hint = "split_if_remainder_at_least";  ///< what explain() suggests
   static_assert(Remainder > 0, "split_if_remainder_at_least<Remainder>: a remainder of 0 bytes is no block");
 
   [[nodiscard]] static constexpr bool should_split(std::size_t wanted, std::size_t block) noexcept {
@@ -93,6 +94,7 @@ struct split_if_remainder_at_least : split_never {
 template <auto Max = tunable<std::size_t>{unlimited}, auto Slack = tunable<std::size_t>{20_MiB},
           std::size_t SmallLimit = 1_MiB, std::size_t Waste = SmallLimit>
 struct split_up_to {
+  static constexpr const char* hint = "split_up_to";  ///< what explain() suggests
   static_assert(
       detail::initial_bytes<Max>() > SmallLimit,
       "split_up_to<Max, Slack, SmallLimit>: Max is in bytes and above SmallLimit (default 1 MiB), as smaller "

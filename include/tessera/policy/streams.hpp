@@ -116,6 +116,7 @@ struct reuse_ignoring_streams : detail::no_reuse_across_streams {
 template <auto FollowDependencies = tunable<bool>{true}, auto Opportunistic = tunable<bool>{true},
           auto InsertDependencies = tunable<bool>{true}>
 struct reuse_across_streams {
+  static constexpr const char* hint = "reuse_across_streams";  ///< what explain() suggests
   [[no_unique_address]] parameter<FollowDependencies> follow_dependencies{};
   [[no_unique_address]] parameter<Opportunistic> opportunistic{};
   [[no_unique_address]] parameter<InsertDependencies> insert_dependencies{};

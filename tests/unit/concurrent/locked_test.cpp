@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -373,18 +374,18 @@ TEST(locked, retires_and_trims_without_waiting) {
 TEST(locked_threads, explain_out_of_memory_of_a_stream) {
   locked<pytorch<>, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
   (void)pool.allocate(5_MiB, stream_id{4});
-  const oom_report told = pool.failure(12_MiB, stream_id{9}).report();
+  const oom_report told = explain(pool, 12_MiB, stream_id{9}).report();
   EXPECT_EQ(told.stream, stream_id{9});
   EXPECT_EQ(told.largest.stream, stream_id{4});
-  EXPECT_EQ(told.largest_is, obstacle::stream);
-  EXPECT_EQ(told.pinned, 15_MiB);
+  EXPECT_EQ(told.largest_is, oom_report::reason::stream);
+  EXPECT_EQ(told.non_releasable, 15_MiB);
   EXPECT_TRUE(told.device_has_ranges && told.device_has_order) << "of the provider itself";
   EXPECT_EQ(told.now, pool.now());
   try {
     (void)pool.allocate(12_MiB, stream_id{9});
     FAIL();
   } catch (const out_of_memory& error) {
-    EXPECT_EQ(error.report().stream, stream_id{9});
+    EXPECT_EQ(error.stream(), stream_id{9});
   }
 }
 
@@ -396,9 +397,9 @@ TEST(locked_threads, explain_out_of_memory_while_others_work) {
     for (std::size_t i = 0; !stop; ++i) pool.deallocate(pool.try_allocate(i % 7 * 1_MiB + 1));
   });
   for (int i = 0; i < 200; ++i) {
-    const oom_report told = pool.failure(100_MiB).report();
+    const oom_report told = explain(pool, 100_MiB).report();
     EXPECT_EQ(told.now.live + told.now.pending + told.now.cached, told.now.reserved);
-    EXPECT_EQ(told.idle + told.pinned, told.now.cached);
+    EXPECT_EQ(told.idle + told.non_releasable, told.now.cached);
     EXPECT_LE(told.largest.bytes, told.now.cached);
   }
   stop = true;

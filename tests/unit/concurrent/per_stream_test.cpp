@@ -14,6 +14,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -471,23 +472,26 @@ TEST(per_stream_threads, explain_out_of_memory_with_what_all_lanes_hold) {
     (void)pool.allocate(18_MiB, stream_id{3});
     FAIL();
   } catch (const out_of_memory& error) {
-    const oom_report& told = error.report();
+    const oom_explanation explanation = explain(pool, error.requested(), error.stream());
+    const oom_report& told = explanation.report();
+    EXPECT_EQ(error.numbers().now, pool.now());
     EXPECT_EQ(told.stream, stream_id{3});
     EXPECT_EQ(told.segment, 18_MiB);
     EXPECT_EQ(told.now, pool.now());
     EXPECT_EQ(told.now.reserved, 52_MiB);
     EXPECT_EQ(told.room(), 12_MiB);
     EXPECT_EQ(told.elsewhere, 33_MiB);
-    EXPECT_EQ(told.pinned, 33_MiB);
-    EXPECT_EQ(told.pinning, 2u);
-    EXPECT_EQ(told.pins[0].bytes, 18_MiB);
-    EXPECT_EQ(told.pins[1].bytes, 15_MiB);
+    EXPECT_EQ(told.non_releasable, 33_MiB);
+    EXPECT_EQ(told.non_releasable_units, 2u);
+    EXPECT_EQ(told.units[0].bytes, 18_MiB);
+    EXPECT_EQ(told.units[1].bytes, 15_MiB);
     EXPECT_EQ(told.largest.bytes, 0u) << "in its own lane";
     EXPECT_FALSE(told.device_is_limited);
-    EXPECT_NE(std::string_view(error.what()).find("33.00 MiB of the cache serve other lanes"),
+    EXPECT_NE(std::string_view(explanation.text()).find("33.00 MiB of the cache belong to other arenas"),
               std::string_view::npos)
-        << error.what();
-    for (std::size_t i = 0; i < told.remedy_count; ++i) EXPECT_NE(told.remedies[i].what, remedy::share_lanes);
+        << explanation.text();
+    for (std::size_t i = 0; i < told.hint_count; ++i)
+      EXPECT_NE(told.hints[i].what, oom_report::hint::share_arenas);
   }
   pool.deallocate(own);
   EXPECT_NE(pool.allocate(18_MiB, stream_id{3}), nullptr);
@@ -508,10 +512,10 @@ TEST(per_stream_threads, a_limit_of_growth_is_no_limit_of_the_device) {
   gated_device shared(100_MiB);
   torch pool{gated_ref(shared), {.growth = {.most = 40_MiB}}};
   (void)pool.allocate(30_MiB, stream_id{1});
-  const oom_report told = pool.failure(20_MiB, stream_id{2}).report();
+  const oom_report told = explain(pool, 20_MiB, stream_id{2}).report();
   EXPECT_EQ(told.now.limit, 40_MiB);
-  ASSERT_EQ(told.remedy_count, 1u);
-  EXPECT_EQ(told.remedies[0].what, remedy::raise_limit);
+  ASSERT_EQ(told.hint_count, 1u);
+  EXPECT_EQ(told.hints[0].what, oom_report::hint::raise_limit);
 }
 
 TEST(per_stream_threads, advise_one_lock_where_blocks_may_cross) {
@@ -519,11 +523,11 @@ TEST(per_stream_threads, advise_one_lock_where_blocks_may_cross) {
   per_stream<cuda_async, gated_ref> pool{gated_ref(shared)};
   pool.deallocate(pool.allocate(20_MiB, stream_id{1}));
   void* const kept = pool.allocate(1_MiB, stream_id{1});
-  const oom_report told = pool.failure(10_MiB, stream_id{2}).report();
+  const oom_report told = explain(pool, 10_MiB, stream_id{2}).report();
   EXPECT_EQ(pool.try_allocate(10_MiB, stream_id{2}), nullptr);
-  ASSERT_GT(told.remedy_count, 0u);
-  EXPECT_EQ(told.remedies[0].what, remedy::share_lanes);
-  EXPECT_EQ(told.remedies[0].bytes, 19_MiB);
+  ASSERT_GT(told.hint_count, 0u);
+  EXPECT_EQ(told.hints[0].what, oom_report::hint::share_arenas);
+  EXPECT_EQ(told.hints[0].bytes, 19_MiB);
   pool.deallocate(kept);
   locked<cuda_async, gated_ref> together{gated_ref(shared)};
   pool.trim();

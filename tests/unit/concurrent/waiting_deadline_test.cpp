@@ -231,14 +231,14 @@ TEST(waiting_deadline, is_what_the_failure_tells) {
     (void)pool.allocate(512);
     ADD_FAILURE() << "there is no memory";
   } catch (const out_of_memory& told) {
-    EXPECT_EQ(told.report().waited_ms, 7);
+    EXPECT_EQ(told.numbers().waited_ms, 7);
   }
   scripted::begin({});
   try {
     (void)pool.allocate(max_request + 1);
     ADD_FAILURE() << "that cannot be";
   } catch (const out_of_memory& told) {
-    EXPECT_LT(told.report().waited_ms, 0);
+    EXPECT_LT(told.numbers().waited_ms, 0);
     EXPECT_EQ(std::string_view(told.what()).find("waited"), std::string_view::npos);
   }
   EXPECT_TRUE(scripted::asked.empty());

@@ -10,6 +10,7 @@
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/paddle.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -36,7 +37,7 @@ TEST(thread_checked_threads, serves_its_thread_as_the_allocator_does) {
   EXPECT_FALSE(pool.try_deallocate(p));
   EXPECT_EQ(pool.try_allocate(2_GiB), nullptr);
   EXPECT_THROW((void)pool.allocate(2_GiB), out_of_memory);
-  EXPECT_EQ(pool.failure(2_GiB).report().requested, 2_GiB);
+  EXPECT_EQ(explain(pool, 2_GiB).report().requested, 2_GiB);
   EXPECT_EQ(pool.statistics().num_ooms, 2u);
   pool.reset_peak_statistics(), pool.reset_accumulated_statistics();
   EXPECT_EQ(pool.statistics().num_ooms, 0u);

@@ -157,8 +157,8 @@ TEST(driver_pool, explains_the_failure_of_a_stream) {
     (void)pool.allocate_async(2_MiB, b);
     FAIL();
   } catch (const out_of_memory& error) {
-    EXPECT_EQ(error.report().stream, b);
-    EXPECT_EQ(error.report().remedies[0].what, remedy::free_list);
+    EXPECT_EQ(error.stream(), b);
+    EXPECT_EQ(error.at_failure().live, 3_MiB);
   }
 }
 

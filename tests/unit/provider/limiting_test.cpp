@@ -13,6 +13,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/law/virtual_memory.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -230,15 +231,15 @@ TEST(limiting, holds_for_lanes_together) {
 TEST(limiting, is_named_where_memory_runs_out) {
   caching_allocator<pytorch<>, limited_simulated> pool{limited_simulated(simulated_device{}, 30_MiB)};
   (void)pool.allocate(5_MiB);
-  const out_of_memory error = pool.failure(12_MiB);
+  const oom_explanation error = explain(pool, 12_MiB);
   EXPECT_TRUE(error.report().device_is_limited);
   EXPECT_EQ(error.report().room(), 10_MiB);
-  EXPECT_EQ(error.report().remedies[0].what, remedy::raise_device_limit);
+  EXPECT_EQ(error.report().hints[0].what, oom_report::hint::raise_device_limit);
   EXPECT_NE(
-      std::string_view(error.what())
+      std::string_view(error.text())
           .find("would help: a higher limit of the provider, which refused 12.00 MiB [layer/limited.hpp]"),
       std::string_view::npos)
-      << error.what();
+      << error.text();
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/torch_npu.hpp>
@@ -51,40 +52,40 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   using growth = typename Recipe::growth;
   const bool empties = empties_the_cache(chosen, failure_reason::by_device) &&
                        empties_the_cache(chosen, failure_reason::by_limit);
-  std::array<bool, static_cast<std::size_t>(remedy::free_list)> on{};
-  const auto is_on = [&on](remedy what) -> bool& { return on[static_cast<std::size_t>(what)]; };
-  is_on(remedy::grow_in_place) = growth::way != growth_way::segments;
-  is_on(remedy::stitch) = growth::way == growth_way::stitching;
-  is_on(remedy::cut_smaller_pieces) = growth::way != growth_way::stitching;
-  is_on(remedy::empty_cache) = is_on(remedy::wait_for_streams) = empties;
-  is_on(remedy::try_later) = !empties;
-  is_on(remedy::give_back_later) =
+  std::array<bool, static_cast<std::size_t>(oom_report::hint::free_memory)> on{};
+  const auto is_on = [&on](oom_report::hint what) -> bool& { return on[static_cast<std::size_t>(what)]; };
+  is_on(oom_report::hint::grow_in_place) = growth::way != growth_way::segments;
+  is_on(oom_report::hint::stitch) = growth::way == growth_way::stitching;
+  is_on(oom_report::hint::use_smaller_chunks) = growth::way != growth_way::stitching;
+  is_on(oom_report::hint::empty_cache) = is_on(oom_report::hint::wait_for_streams) = empties;
+  is_on(oom_report::hint::try_later) = !empties;
+  is_on(oom_report::hint::release_later) =
       !Recipe::streams::reuses_across_streams;  // no other leaves idle memory where it is
-  is_on(remedy::grow_exactly) = grows_exactly(chosen);
-  is_on(remedy::share_pool) = Recipe::pools::count == 1;
-  is_on(remedy::cross_streams) = Recipe::streams::reuses_across_streams ||
-                                 growth::way != growth_way::segments ||
-                                 stream_id(chosen.streams.reuse_key(stream_id{1})) == stream_id{};
-  is_on(remedy::wait_in_order) =
+  is_on(oom_report::hint::grow_exactly) = grows_exactly(chosen);
+  is_on(oom_report::hint::share_pool) = Recipe::pools::count == 1;
+  is_on(oom_report::hint::reuse_across_streams) =
+      Recipe::streams::reuses_across_streams || growth::way != growth_way::segments ||
+      stream_id(chosen.streams.reuse_key(stream_id{1})) == stream_id{};
+  is_on(oom_report::hint::insert_dependencies) =
       chosen.streams.reuse_rules().insert_dependencies || !Recipe::streams::reuses_across_streams;
-  is_on(remedy::raise_split_limit) = chosen.split.oversize() == unlimited;
-  is_on(remedy::cut_blocks) = chosen.split.should_split(1_MiB, 100_MiB);
-  is_on(remedy::keep_rests) = chosen.split.should_split(2_MiB, 2_MiB + 512);
-  is_on(remedy::round_less) = rounds_little(chosen);
-  is_on(remedy::raise_limit) = chosen.growth.limit(1_GiB) >= 1_GiB;
-  is_on(remedy::raise_device_limit) = true;  // the device has none
-  is_on(remedy::share_lanes) = true;         // there are none
-  for (std::size_t i = 0; i < told.remedy_count; ++i) {
-    const remedy what = told.remedies[i].what;
-    if (what != remedy::free_list && is_on(what)) return static_cast<int>(what);
+  is_on(oom_report::hint::raise_split_limit) = chosen.split.oversize() == unlimited;
+  is_on(oom_report::hint::split_blocks) = chosen.split.should_split(1_MiB, 100_MiB);
+  is_on(oom_report::hint::split_off_remainders) = chosen.split.should_split(2_MiB, 2_MiB + 512);
+  is_on(oom_report::hint::round_less) = rounds_little(chosen);
+  is_on(oom_report::hint::raise_limit) = chosen.growth.limit(1_GiB) >= 1_GiB;
+  is_on(oom_report::hint::raise_device_limit) = true;  // the device has none
+  is_on(oom_report::hint::share_arenas) = true;        // there are none
+  for (std::size_t i = 0; i < told.hint_count; ++i) {
+    const oom_report::hint what = told.hints[i].what;
+    if (what != oom_report::hint::free_memory && is_on(what)) return static_cast<int>(what);
   }
   return -1;
 }
 
 /// What is wrong with the words of an error, or nothing.
-std::string fault_of(const out_of_memory& error) {
-  const std::string_view text = error.what();
-  if (text.size() + 1 >= oom_text_bytes) return "the text is cut short";
+std::string fault_of(const oom_explanation& error) {
+  const std::string_view text = error.text();
+  if (text.size() + 1 >= tessera::detail::oom_text_bytes) return "the text is cut short";
   std::size_t lines = 0;
   for (std::size_t at = 0; at <= text.size(); ++lines) {
     const std::size_t end = text.find('\n', at);
@@ -102,8 +103,8 @@ template <typename Allocator>
 std::string fault_of(const oom_report& told, Allocator& pool) {
   const usage now = pool.now();
   if (told.now != now) return "usage";
-  if (told.pinned != non_releasable_bytes(pool)) return "pinned bytes";
-  if (told.idle + told.pinned != now.cached) return "all that is cached is idle or pinned";
+  if (told.non_releasable != non_releasable_bytes(pool)) return "pinned bytes";
+  if (told.idle + told.non_releasable != now.cached) return "all that is cached is idle or pinned";
   std::size_t largest = 0, used = 0, live_bytes = 0;
   for_each_block(pool, [&](const segment_view&, const block_view& b) {
     if (b.is == block_view::state::free && b.bytes > largest) largest = b.bytes;
@@ -112,13 +113,13 @@ std::string fault_of(const oom_report& told, Allocator& pool) {
   });
   if (told.largest.bytes != largest) return "the largest free block";
   if (told.rounding + told.unsplit > live_bytes + told.block) return "waste";
-  for (std::size_t i = 0; i < told.pins.size(); ++i) {
-    const oom_report::pin& p = told.pins[i];
-    if (i > 0 && p.worth() > told.pins[i - 1].worth()) return "the order of pins";
+  for (std::size_t i = 0; i < told.units.size(); ++i) {
+    const oom_report::non_releasable_unit& p = told.units[i];
+    if (i > 0 && p.worth() > told.units[i - 1].worth()) return "the order of pins";
     if (p.bytes > 0 && (p.blocks == 0 || p.blocks > used || p.bytes > p.length)) return "a pin";
-    if (p.bytes == 0 && told.pinning > i) return "a pin is missing";
+    if (p.bytes == 0 && told.non_releasable_units > i) return "a pin is missing";
   }
-  if (told.missing() > 0 && told.remedy_count == 0) return "no advice";
+  if (told.missing() > 0 && told.hint_count == 0) return "no advice";
   return {};
 }
 
@@ -157,10 +158,10 @@ TYPED_TEST(advice, never_names_what_is_on_and_fits_twelve_lines) {
         continue;
       }
       ++failures;
-      const out_of_memory error = pool.failure(bytes, stream);
-      ASSERT_EQ(contradiction<TypeParam>(error.report(), pool.settings()), -1) << error.what();
-      ASSERT_EQ(fault_of(error), "") << error.what();
-      ASSERT_EQ(fault_of(error.report(), pool), "") << error.what();
+      const oom_explanation error = explain(pool, bytes, stream);
+      ASSERT_EQ(contradiction<TypeParam>(error.report(), pool.settings()), -1) << error.text();
+      ASSERT_EQ(fault_of(error), "") << error.text();
+      ASSERT_EQ(fault_of(error.report(), pool), "") << error.text();
       ASSERT_STREQ(pool.audit(), nullptr);
       if (pick(4) == 0) {
         for (std::size_t k = live.size() / 2; k > 0; --k) {

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -19,7 +20,7 @@ namespace {
 
 using namespace tessera;
 using oom_tests::advises;
-using oom_tests::remedies_of;
+using oom_tests::hints_of;
 
 template <typename Recipe>
 using over = caching_allocator<Recipe, simulated_device>;
@@ -32,11 +33,11 @@ simulated_device of(std::size_t capacity) {
 template <typename Allocator>
 oom_report refused(Allocator& pool, std::size_t bytes, stream_id stream = {}) {
   EXPECT_EQ(pool.try_allocate(bytes, stream), nullptr);
-  const oom_report told = pool.failure(bytes, stream).report();
+  const oom_report told = explain(pool, bytes, stream).report();
   EXPECT_EQ(told.requested, bytes);
   EXPECT_EQ(told.stream, stream);
   EXPECT_EQ(told.now, pool.now());
-  EXPECT_EQ(told.pinned, non_releasable_bytes(pool));
+  EXPECT_EQ(told.non_releasable, non_releasable_bytes(pool));
   return told;
 }
 
@@ -58,7 +59,7 @@ class segments_alone {
   simulated_device device_;
 };
 
-TEST(explain_failure, says_what_was_asked_for) {
+TEST(explain, says_what_was_asked_for) {
   over<pytorch<>> pool{of(30_MiB)};
   (void)pool.allocate(5_MiB);
   const oom_report told = refused(pool, 25_MiB - 100, stream_id{3});
@@ -72,26 +73,27 @@ TEST(explain_failure, says_what_was_asked_for) {
   EXPECT_EQ(told.missing(), 16_MiB);
 }
 
-TEST(explain_failure, a_block_that_is_too_small_lacks_so_much_and_shares_its_segment) {
+TEST(explain, a_block_that_is_too_small_lacks_so_much_and_shares_its_segment) {
   over<pytorch<>> pool{of(30_MiB)};
   void* const live = pool.allocate(5_MiB);
   const oom_report told = refused(pool, 25_MiB);
   EXPECT_EQ(told.largest.bytes, 15_MiB);
   EXPECT_EQ(told.largest.address, reinterpret_cast<std::uintptr_t>(live) + 5_MiB);
-  EXPECT_EQ(told.largest_is, obstacle::too_small);
+  EXPECT_EQ(told.largest_is, oom_report::reason::too_small);
   EXPECT_EQ(told.largest_neighbours, 1u);
-  EXPECT_EQ(told.pinned, 15_MiB);
-  EXPECT_EQ(told.pinning, 1u);
-  EXPECT_EQ(told.pins[0].bytes, 15_MiB);
-  EXPECT_EQ(told.pins[0].blocks, 1u);
-  EXPECT_EQ(told.pins[0].held, 5_MiB);
-  EXPECT_EQ(told.pins[0].first, reinterpret_cast<std::uintptr_t>(live));
-  EXPECT_EQ(told.pins[0].length, 20_MiB);
-  EXPECT_EQ(told.pins[1].bytes, 0u);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::free_list}) << "14 MiB in whole pages are too little";
+  EXPECT_EQ(told.non_releasable, 15_MiB);
+  EXPECT_EQ(told.non_releasable_units, 1u);
+  EXPECT_EQ(told.units[0].bytes, 15_MiB);
+  EXPECT_EQ(told.units[0].blocks, 1u);
+  EXPECT_EQ(told.units[0].used, 5_MiB);
+  EXPECT_EQ(told.units[0].first_block, reinterpret_cast<std::uintptr_t>(live));
+  EXPECT_EQ(told.units[0].length, 20_MiB);
+  EXPECT_EQ(told.units[1].bytes, 0u);
+  EXPECT_EQ(hints_of(told), std::vector{oom_report::hint::free_memory})
+      << "14 MiB in whole pages are too little";
 }
 
-TEST(explain_failure, sets_rank_by_what_freeing_them_is_worth) {
+TEST(explain, sets_rank_by_what_freeing_them_is_worth) {
   over<pytorch<>> pool{of(84_MiB)};
   // Of four segments of 20 MiB, live blocks take 19, 2 and 10 MiB, and two of the last together 4.
   std::vector<void*> spare;
@@ -109,17 +111,17 @@ TEST(explain_failure, sets_rank_by_what_freeing_them_is_worth) {
   const auto few = segment({2_MiB, 2_MiB});
   for (void* p : spare) pool.deallocate(p);
   const oom_report told = refused(pool, 30_MiB);
-  EXPECT_EQ(told.pinning, 4u);
-  EXPECT_EQ(told.pinned, (2 + 18 + 10 + 16) * 1_MiB);
+  EXPECT_EQ(told.non_releasable_units, 4u);
+  EXPECT_EQ(told.non_releasable, (2 + 18 + 10 + 16) * 1_MiB);
   const void* const firsts[] = {nearly_empty[0], few[0], half[0]};
   const std::size_t blocks[] = {1, 2, 2};
   for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(told.pins[i].first, reinterpret_cast<std::uintptr_t>(firsts[i])) << i;
-    EXPECT_EQ(told.pins[i].blocks, blocks[i]) << i;
+    EXPECT_EQ(told.units[i].first_block, reinterpret_cast<std::uintptr_t>(firsts[i])) << i;
+    EXPECT_EQ(told.units[i].blocks, blocks[i]) << i;
   }
 }
 
-TEST(explain_failure, pages_between_live_blocks_could_go_back_or_move) {
+TEST(explain, pages_between_live_blocks_could_go_back_or_move) {
   over<pytorch<>> pool{of(60_MiB)};
   void* const large = pool.allocate(50_MiB);
   pool.deallocate(large);
@@ -128,7 +130,7 @@ TEST(explain_failure, pages_between_live_blocks_could_go_back_or_move) {
   const oom_report told = refused(pool, 46_MiB);
   EXPECT_EQ(told.pages_in_place, 20_MiB) << "of pages of 20 MiB, one is whole";
   EXPECT_EQ(told.pages_stitched, 44_MiB);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::stitch});
+  EXPECT_EQ(hints_of(told), std::vector{oom_report::hint::stitch});
 
   over<with<pytorch<>, grow_by_stitching<>>> stitching{of(60_MiB)};
   stitching.deallocate(stitching.allocate(50_MiB));
@@ -136,49 +138,49 @@ TEST(explain_failure, pages_between_live_blocks_could_go_back_or_move) {
   EXPECT_NE(stitching.try_allocate(46_MiB), nullptr) << "the advice is true";
 }
 
-TEST(explain_failure, pages_are_advised_with_what_they_go_with) {
+TEST(explain, pages_are_advised_with_what_they_go_with) {
   over<with<pytorch<>, split_up_to<64_MiB>>> limited_split{of(60_MiB)};
   limited_split.deallocate(limited_split.allocate(50_MiB));
   (void)limited_split.allocate(5_MiB);
-  const out_of_memory with_limit = limited_split.failure(46_MiB);
-  EXPECT_TRUE(advises(with_limit.report(), remedy::stitch));
-  EXPECT_NE(std::string_view(with_limit.what()).find("grow_by_stitching, with no split limit [policy/growth"),
+  const oom_explanation with_limit = explain(limited_split, 46_MiB);
+  EXPECT_TRUE(advises(with_limit.report(), oom_report::hint::stitch));
+  EXPECT_NE(std::string_view(with_limit.text()).find("grow_by_stitching, with no split limit [policy/growth"),
             std::string_view::npos)
-      << with_limit.what();
+      << with_limit.text();
 
   over<cuda_async> crossing{of(60_MiB)};
   crossing.deallocate(crossing.allocate(50_MiB));
   (void)crossing.allocate(5_MiB);
-  const out_of_memory across = crossing.failure(46_MiB);
-  EXPECT_NE(std::string_view(across.what()).find("grow_by_stitching, with reuse_on_same_stream ["),
+  const oom_explanation across = explain(crossing, 46_MiB);
+  EXPECT_NE(std::string_view(across.text()).find("grow_by_stitching, with reuse_on_same_stream ["),
             std::string_view::npos)
-      << across.what();
+      << across.text();
 
   caching_allocator<pytorch<>, segments_alone> plain{segments_alone(60_MiB)};
   plain.deallocate(plain.allocate(50_MiB));
   (void)plain.allocate(5_MiB);
-  const out_of_memory without = plain.failure(46_MiB);
-  EXPECT_NE(std::string_view(without.what()).find("grow_by_stitching, over a virtual_memory_provider ["),
+  const oom_explanation without = explain(plain, 46_MiB);
+  EXPECT_NE(std::string_view(without.text()).find("grow_by_stitching, over a virtual_memory_provider ["),
             std::string_view::npos)
-      << without.what();
+      << without.text();
 }
 
-TEST(explain_failure, a_block_of_another_stream_serves_that_one_alone) {
+TEST(explain, a_block_of_another_stream_serves_that_one_alone) {
   const stream_id other{7};
   over<pytorch<>> pool{of(22_MiB)};
   (void)pool.allocate(3_MiB / 2, other);
   const oom_report told = refused(pool, 12_MiB);
-  EXPECT_EQ(told.largest_is, obstacle::stream);
+  EXPECT_EQ(told.largest_is, oom_report::reason::stream);
   EXPECT_EQ(told.largest.stream, other);
   EXPECT_EQ(told.largest.bytes, 20_MiB - 3_MiB / 2);
-  EXPECT_TRUE(advises(told, remedy::stitch));
-  EXPECT_FALSE(advises(told, remedy::cross_streams)) << "pages are surer";
+  EXPECT_TRUE(advises(told, oom_report::hint::stitch));
+  EXPECT_FALSE(advises(told, oom_report::hint::reuse_across_streams)) << "pages are surer";
 
   caching_allocator<pytorch<>, segments_alone> plain{segments_alone(22_MiB)};
   (void)plain.allocate(3_MiB / 2, other);
   const oom_report here = refused(plain, 12_MiB);
-  EXPECT_TRUE(advises(here, remedy::cross_streams));
-  EXPECT_NE(std::string_view(plain.failure(12_MiB).what())
+  EXPECT_TRUE(advises(here, oom_report::hint::reuse_across_streams));
+  EXPECT_NE(std::string_view(explain(plain, 12_MiB).text())
                 .find("reuse_across_streams, over an ordering_provider ["),
             std::string_view::npos);
 
@@ -187,20 +189,20 @@ TEST(explain_failure, a_block_of_another_stream_serves_that_one_alone) {
   EXPECT_NE(crossing.try_allocate(12_MiB), nullptr) << "the advice is true";
 }
 
-TEST(explain_failure, a_block_of_another_pool_serves_that_one_alone) {
+TEST(explain, a_block_of_another_pool_serves_that_one_alone) {
   caching_allocator<pytorch<>, segments_alone> plain{segments_alone(20_MiB)};
   (void)plain.allocate(3_MiB / 2);
   const oom_report told = refused(plain, 512);
   EXPECT_EQ(told.pool, 0u);
-  EXPECT_EQ(told.largest_is, obstacle::pool);
+  EXPECT_EQ(told.largest_is, oom_report::reason::pool);
   EXPECT_EQ(told.largest.pool, 1u);
-  EXPECT_TRUE(advises(told, remedy::share_pool));
+  EXPECT_TRUE(advises(told, oom_report::hint::share_pool));
   over<with<pytorch<>, pool_together>> together{of(20_MiB)};
   (void)together.allocate(3_MiB / 2);
   EXPECT_NE(together.try_allocate(512), nullptr) << "the advice is true";
 }
 
-TEST(explain_failure, a_block_behind_work_waits_for_that_where_no_stream_is_made_to_wait) {
+TEST(explain, a_block_behind_work_waits_for_that_where_no_stream_is_made_to_wait) {
   const stream_id one{1}, two{2};
   using never_waits = with<cuda_async, reuse_across_streams<true, false, false>, recover_never>;
   const auto prepare = [&](auto& pool) {
@@ -211,22 +213,23 @@ TEST(explain_failure, a_block_behind_work_waits_for_that_where_no_stream_is_made
   over<never_waits> pool{of(11_MiB)};
   prepare(pool);
   const oom_report told = refused(pool, 9_MiB, two);
-  EXPECT_EQ(told.largest_is, obstacle::unfinished);
-  EXPECT_EQ(remedies_of(told).front(), remedy::wait_in_order);
+  EXPECT_EQ(told.largest_is, oom_report::reason::unfinished);
+  EXPECT_EQ(hints_of(told).front(), oom_report::hint::insert_dependencies);
   over<with<never_waits, reuse_across_streams<true, false, true>>> waiting{of(11_MiB)};
   prepare(waiting);
   EXPECT_NE(waiting.try_allocate(9_MiB, two), nullptr) << "the advice is true";
 }
 
-TEST(explain_failure, a_block_at_the_split_limit_is_kept_whole) {
+TEST(explain, a_block_at_the_split_limit_is_kept_whole) {
   using careless = with<pytorch<>, split_up_to<32_MiB>, recover_never>;
   over<careless> pool{of(60_MiB)};
   pool.deallocate(pool.allocate(40_MiB));
   const oom_report told = refused(pool, 25_MiB);
-  EXPECT_EQ(told.largest_is, obstacle::split_limit);
+  EXPECT_EQ(told.largest_is, oom_report::reason::split_limit);
   EXPECT_EQ(told.split_limit, 32_MiB);
   EXPECT_EQ(told.idle, 40_MiB);
-  EXPECT_EQ(remedies_of(told), (std::vector{remedy::empty_cache, remedy::raise_split_limit}));
+  EXPECT_EQ(hints_of(told),
+            (std::vector{oom_report::hint::empty_cache, oom_report::hint::raise_split_limit}));
   over<with<careless, recover_by_emptying_cache>> emptying{of(60_MiB)};
   emptying.deallocate(emptying.allocate(40_MiB));
   EXPECT_NE(emptying.try_allocate(25_MiB), nullptr) << "the first advice is true";
@@ -235,16 +238,16 @@ TEST(explain_failure, a_block_at_the_split_limit_is_kept_whole) {
   EXPECT_NE(higher.try_allocate(25_MiB), nullptr) << "and so is the second";
 }
 
-TEST(explain_failure, a_block_of_a_size_class_serves_its_size_alone) {
+TEST(explain, a_block_of_a_size_class_serves_its_size_alone) {
   over<with<power_of_two, recover_never>> pool{of(700_KiB)};
   pool.deallocate(pool.allocate(512_KiB));
   const oom_report told = refused(pool, 200_KiB);
   EXPECT_EQ(told.block, 256_KiB);
-  EXPECT_EQ(told.largest_is, obstacle::size_class);
-  EXPECT_EQ(remedies_of(told), (std::vector{remedy::empty_cache, remedy::cut_blocks}));
+  EXPECT_EQ(told.largest_is, oom_report::reason::size_class);
+  EXPECT_EQ(hints_of(told), (std::vector{oom_report::hint::empty_cache, oom_report::hint::split_blocks}));
 }
 
-TEST(explain_failure, freed_blocks_that_streams_use_could_be_waited_for) {
+TEST(explain, freed_blocks_that_streams_use_could_be_waited_for) {
   over<with<pytorch<>, recover_never>> pool{of(40_MiB)};
   void* const p = pool.allocate(30_MiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
@@ -254,40 +257,43 @@ TEST(explain_failure, freed_blocks_that_streams_use_could_be_waited_for) {
   EXPECT_EQ(told.now.pending, 30_MiB);
   EXPECT_EQ(told.after_pending, 30_MiB);
   EXPECT_EQ(told.largest.bytes, 0u);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::wait_for_streams});
-  EXPECT_EQ(remedies_of(refused(pool, 20_MiB)), std::vector{remedy::wait_for_streams}) << "or a part of it";
-  EXPECT_EQ(remedies_of(refused(pool, 40_MiB)), std::vector{remedy::wait_for_streams}) << "or the device";
-  EXPECT_EQ(remedies_of(refused(pool, 41_MiB)), std::vector{remedy::free_list});
+  EXPECT_EQ(hints_of(told), std::vector{oom_report::hint::wait_for_streams});
+  EXPECT_EQ(hints_of(refused(pool, 20_MiB)), std::vector{oom_report::hint::wait_for_streams})
+      << "or a part of it";
+  EXPECT_EQ(hints_of(refused(pool, 40_MiB)), std::vector{oom_report::hint::wait_for_streams})
+      << "or the device";
+  EXPECT_EQ(hints_of(refused(pool, 41_MiB)), std::vector{oom_report::hint::free_memory});
 }
 
-TEST(explain_failure, a_limit_below_the_device_could_be_raised) {
+TEST(explain, a_limit_below_the_device_could_be_raised) {
   over<pytorch<>> pool{of(100_MiB), {.growth = {.most = 30_MiB}}};
   (void)pool.allocate(20_MiB);
-  const out_of_memory error = pool.failure(20_MiB);
+  const oom_explanation error = explain(pool, 20_MiB);
   EXPECT_EQ(error.report().now.limit, 30_MiB);
   EXPECT_EQ(error.report().capacity, 100_MiB);
-  EXPECT_EQ(remedies_of(error.report()), std::vector{remedy::raise_limit});
-  EXPECT_NE(std::string_view(error.what()).find("of at most 30.00 MiB (device: 100.00 MiB)"),
+  EXPECT_EQ(hints_of(error.report()), std::vector{oom_report::hint::raise_limit});
+  EXPECT_NE(std::string_view(error.text()).find("of at most 30.00 MiB (device: 100.00 MiB)"),
             std::string_view::npos);
-  EXPECT_EQ(remedies_of(refused(pool, 90_MiB)), std::vector{remedy::free_list}) << "no limit is high enough";
+  EXPECT_EQ(hints_of(refused(pool, 90_MiB)), std::vector{oom_report::hint::free_memory})
+      << "no limit is high enough";
 }
 
-TEST(explain_failure, what_lives_may_be_too_much_for_any_policy) {
+TEST(explain, what_lives_may_be_too_much_for_any_policy) {
   over<passthrough> pool{of(10_MiB)};
   (void)pool.allocate(8_MiB);
   const oom_report told = refused(pool, 4_MiB);
   EXPECT_EQ(told.largest.bytes, 0u);
   EXPECT_EQ(told.needed(), 12_MiB);
-  ASSERT_EQ(remedies_of(told), std::vector{remedy::free_list});
-  EXPECT_EQ(told.remedies[0].bytes, 2_MiB);
+  ASSERT_EQ(hints_of(told), std::vector{oom_report::hint::free_memory});
+  EXPECT_EQ(told.hints[0].bytes, 2_MiB);
 }
 
-TEST(explain_failure, rounding_and_rests_are_named_where_they_take_what_is_missing) {
+TEST(explain, rounding_and_rests_are_named_where_they_take_what_is_missing) {
   over<power_of_two> rounding{of(1_MiB + 256_KiB)};
   (void)rounding.allocate(520_KiB);
   const oom_report told = refused(rounding, 260_KiB);
   EXPECT_EQ(told.rounding, 504_KiB + 252_KiB);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::round_less});
+  EXPECT_EQ(hints_of(told), std::vector{oom_report::hint::round_less});
   over<with<power_of_two, round_to_multiple<512>>> exact{of(1_MiB + 256_KiB)};
   (void)exact.allocate(520_KiB);
   EXPECT_NE(exact.try_allocate(260_KiB), nullptr) << "the advice is true";
@@ -296,65 +302,65 @@ TEST(explain_failure, rounding_and_rests_are_named_where_they_take_what_is_missi
   (void)whole.allocate(3_MiB / 2);
   const oom_report rests = refused(whole, 5_MiB);
   EXPECT_EQ(rests.unsplit, 20_MiB - 3_MiB / 2);
-  EXPECT_EQ(remedies_of(rests), std::vector{remedy::keep_rests});
+  EXPECT_EQ(hints_of(rests), std::vector{oom_report::hint::split_off_remainders});
   over<with<pytorch<>, split_if_remainder_at_least<512>>> cut{of(22_MiB)};
   (void)cut.allocate(3_MiB / 2);
   EXPECT_NE(cut.try_allocate(5_MiB), nullptr) << "the advice is true";
 }
 
-TEST(explain_failure, a_smaller_segment_could_do) {
+TEST(explain, a_smaller_segment_could_do) {
   over<pytorch<>> pool{of(30_MiB)};
   (void)pool.allocate(15_MiB);
   const oom_report told = refused(pool, 5_MiB);
   EXPECT_EQ(told.segment, 20_MiB);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::grow_exactly});
+  EXPECT_EQ(hints_of(told), std::vector{oom_report::hint::grow_exactly});
   over<with<pytorch<>, recover_with_exact_size<true>>> settling{of(30_MiB)};
   (void)settling.allocate(15_MiB);
   EXPECT_NE(settling.try_allocate(5_MiB), nullptr) << "the advice is true";
-  EXPECT_FALSE(advises(refused(settling, 11_MiB), remedy::grow_exactly));
+  EXPECT_FALSE(advises(refused(settling, 11_MiB), oom_report::hint::grow_exactly));
 }
 
-TEST(explain_failure, other_pages_could_do) {
+TEST(explain, other_pages_could_do) {
   over<with<passthrough, back_with_huge_pages_only>> huge{
       simulated_device{simulated_device::options{.capacity = 100_MiB, .huge_budget = 2_MiB}}};
   const oom_report ran_out = refused(huge, 3_MiB);
   EXPECT_EQ(ran_out.segment, 4_MiB);
   EXPECT_EQ(ran_out.missing(), 0u);
-  EXPECT_EQ(remedies_of(ran_out), std::vector{remedy::use_other_pages});
+  EXPECT_EQ(hints_of(ran_out), std::vector{oom_report::hint::use_other_pages});
   over<with<passthrough, back_with_huge_pages_first>> falls_back{
       simulated_device{simulated_device::options{.capacity = 100_MiB, .huge_budget = 2_MiB}}};
   EXPECT_NE(falls_back.try_allocate(3_MiB), nullptr) << "the advice is true";
 
   over<with<passthrough, back_with_huge_1g_pages_only>> giant{of(500_MiB)};
-  EXPECT_EQ(remedies_of(refused(giant, 20_MiB)), (std::vector{remedy::use_normal_pages}));
+  EXPECT_EQ(hints_of(refused(giant, 20_MiB)), (std::vector{oom_report::hint::use_normal_pages}));
 }
 
-TEST(explain_failure, a_range_of_addresses_may_be_too_short) {
+TEST(explain, a_range_of_addresses_may_be_too_short) {
   over<pytorch_expandable> pool{of(4_GiB), {.growth = {.reserve = 1_GiB}}};
-  const out_of_memory error = pool.failure(2_GiB);
+  const oom_explanation error = explain(pool, 2_GiB);
   EXPECT_EQ(pool.try_allocate(2_GiB), nullptr);
   EXPECT_EQ(error.report().range, 1040_MiB) << "in whole pages";
-  EXPECT_EQ(remedies_of(error.report()).front(), remedy::enlarge_range);
-  EXPECT_NE(std::string_view(error.what()).find("enough, but no range of addresses is long enough"),
+  EXPECT_EQ(hints_of(error.report()).front(), oom_report::hint::enlarge_range);
+  EXPECT_NE(std::string_view(error.text()).find("enough, but no range of addresses is long enough"),
             std::string_view::npos)
-      << error.what();
+      << error.text();
 }
 
-TEST(explain_failure, in_ranges_pieces_are_pinned) {
+TEST(explain, in_ranges_pieces_are_pinned) {
   over<pytorch_expandable> pool{of(40_MiB)};
   void* const low = pool.allocate(18_MiB);
   void* const middle = pool.allocate(4_MiB);  // the last 2 MiB of one piece, the first of the other
   pool.deallocate(low);
   const oom_report told = refused(pool, 30_MiB);
   EXPECT_EQ(told.now.reserved, 40_MiB);
-  EXPECT_EQ(told.pinned, 36_MiB);
-  EXPECT_EQ(told.pinning, 2u);
-  EXPECT_EQ(told.pins[0].bytes, 18_MiB);
-  EXPECT_EQ(told.pins[0].length, 20_MiB);
-  EXPECT_EQ(told.pins[0].first, reinterpret_cast<std::uintptr_t>(middle));
-  EXPECT_EQ(told.pins[1].first, told.pins[0].first);
+  EXPECT_EQ(told.non_releasable, 36_MiB);
+  EXPECT_EQ(told.non_releasable_units, 2u);
+  EXPECT_EQ(told.units[0].bytes, 18_MiB);
+  EXPECT_EQ(told.units[0].length, 20_MiB);
+  EXPECT_EQ(told.units[0].first_block, reinterpret_cast<std::uintptr_t>(middle));
+  EXPECT_EQ(told.units[1].first_block, told.units[0].first_block);
   EXPECT_EQ(told.pages_stitched, 36_MiB);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::stitch});
+  EXPECT_EQ(hints_of(told), std::vector{oom_report::hint::stitch});
   over<with<pytorch_expandable, grow_by_stitching<>>> stitching{of(40_MiB)};
   void* const first = stitching.allocate(18_MiB);
   (void)stitching.allocate(4_MiB);
@@ -362,7 +368,7 @@ TEST(explain_failure, in_ranges_pieces_are_pinned) {
   EXPECT_NE(stitching.try_allocate(30_MiB), nullptr) << "the advice is true";
 }
 
-TEST(explain_failure, pieces_that_are_stitched_could_be_smaller) {
+TEST(explain, pieces_that_are_stitched_could_be_smaller) {
   using large_pieces =
       with<stitched, grow_by_stitching<std::size_t{64}, percent(4), memory_limit{}, std::size_t{1}>>;
   over<large_pieces> pool{of(32_MiB)};
@@ -370,7 +376,7 @@ TEST(explain_failure, pieces_that_are_stitched_could_be_smaller) {
   (void)pool.allocate(1_MiB);
   pool.deallocate(first);
   const oom_report told = refused(pool, 30_MiB);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::cut_smaller_pieces});
+  EXPECT_EQ(hints_of(told), std::vector{oom_report::hint::use_smaller_chunks});
   over<stitched> smaller{of(32_MiB)};
   void* const other = smaller.allocate(15_MiB);
   (void)smaller.allocate(1_MiB);
@@ -378,29 +384,29 @@ TEST(explain_failure, pieces_that_are_stitched_could_be_smaller) {
   EXPECT_NE(smaller.try_allocate(30_MiB), nullptr) << "the advice is true";
 }
 
-TEST(explain_failure, a_device_that_others_use_has_less_than_is_not_reserved) {
+TEST(explain, a_device_that_others_use_has_less_than_is_not_reserved) {
   simulated_device shared = of(100_MiB);
   (void)shared.acquire(90_MiB);
   caching_allocator<pytorch<>, provider_ref<simulated_device>> pool{provider_ref(shared)};
   const oom_report told = refused(pool, 20_MiB);
   EXPECT_EQ(told.available, 10_MiB);
   EXPECT_EQ(told.room(), 10_MiB);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::free_list});
-  EXPECT_NE(std::string_view(pool.failure(20_MiB).what()).find("as others use the device too"),
+  EXPECT_EQ(hints_of(told), std::vector{oom_report::hint::free_memory});
+  EXPECT_NE(std::string_view(explain(pool, 20_MiB).text()).find("others use the device, too"),
             std::string_view::npos);
 }
 
-TEST(explain_failure, what_came_free_since_would_serve_now) {
+TEST(explain, what_came_free_since_would_serve_now) {
   over<pytorch<>> pool{of(30_MiB)};
   pool.deallocate(pool.allocate(30_MiB));
-  const out_of_memory late = pool.failure(30_MiB);
-  EXPECT_EQ(late.report().largest_is, obstacle::none);
+  const oom_explanation late = explain(pool, 30_MiB);
+  EXPECT_EQ(late.report().largest_is, oom_report::reason::none);
   EXPECT_EQ(late.report().idle, 30_MiB);
-  EXPECT_NE(std::string_view(late.what()).find("would serve now"), std::string_view::npos);
+  EXPECT_NE(std::string_view(late.text()).find("would serve now"), std::string_view::npos);
   EXPECT_NE(pool.try_allocate(30_MiB), nullptr);
 }
 
-TEST(explain_failure, what_streams_let_go_of_after_the_search_serves_the_next_try) {
+TEST(explain, what_streams_let_go_of_after_the_search_serves_the_next_try) {
   over<pytorch<>> pool{of(24_MiB)};
   void* const p = pool.allocate(8_MiB);
   (void)pool.allocate(8_MiB);
@@ -409,12 +415,12 @@ TEST(explain_failure, what_streams_let_go_of_after_the_search_serves_the_next_tr
   pool.deallocate(p);
   const oom_report told =
       refused(pool, 7_MiB);  // which waited for the stream, and then asked the device alone
-  EXPECT_EQ(told.largest_is, obstacle::none);
-  EXPECT_EQ(remedies_of(told).front(), remedy::try_again);
+  EXPECT_EQ(told.largest_is, oom_report::reason::none);
+  EXPECT_EQ(hints_of(told).front(), oom_report::hint::try_again);
   EXPECT_NE(pool.try_allocate(7_MiB), nullptr) << "the advice is true";
 }
 
-TEST(explain_failure, idle_memory_behind_work_goes_back_later) {
+TEST(explain, idle_memory_behind_work_goes_back_later) {
   const stream_id one{1};
   over<cuda_async> pool{of(100_MiB)};
   pool.device().submit(one, 1'000'000'000);
@@ -424,57 +430,57 @@ TEST(explain_failure, idle_memory_behind_work_goes_back_later) {
   EXPECT_EQ(told.now.live, 0u);
   EXPECT_EQ(told.now.pending, 0u);
   EXPECT_EQ(told.idle, 60_MiB);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::give_back_later});
-  EXPECT_NE(std::string_view(pool.failure(80_MiB).what())
-                .find("would help: trying again once streams are done, as 60.00 MiB is idle but did not go "
-                      "back (or the device failed): retrying [adaptor/retrying.hpp]"),
+  EXPECT_EQ(hints_of(told), std::vector{oom_report::hint::release_later});
+  EXPECT_NE(std::string_view(explain(pool, 80_MiB).text())
+                .find("hint: try again once streams are done; 60.00 MiB is idle but was not released, or the "
+                      "device failed: waiting [concurrent/waiting.hpp]"),
             std::string_view::npos)
-      << pool.failure(80_MiB).what();
+      << explain(pool, 80_MiB).text();
   pool.device().fail_every(0);
   EXPECT_NE(pool.try_allocate(80_MiB), nullptr) << "the advice is true";
 }
 
-TEST(explain_failure, idle_memory_that_the_device_does_not_take_back_is_said_to_be_idle) {
+TEST(explain, idle_memory_that_the_device_does_not_take_back_is_said_to_be_idle) {
   over<pytorch<>> pool{of(100_MiB)};
   pool.deallocate(pool.allocate(60_MiB));
   pool.device().fail_every(1);
   const oom_report told = refused(pool, 80_MiB);
   EXPECT_EQ(told.idle, 60_MiB);
-  EXPECT_EQ(remedies_of(told), std::vector{remedy::give_back_later});
+  EXPECT_EQ(hints_of(told), std::vector{oom_report::hint::release_later});
   pool.device().fail_every(0);
   EXPECT_NE(pool.try_allocate(80_MiB), nullptr) << "the advice is true";
 }
 
-TEST(explain_failure, a_request_larger_than_the_device_is_so_alone) {
+TEST(explain, a_request_larger_than_the_device_is_so_alone) {
   over<pytorch<>> pool{of(100_MiB)};
   const auto says_so = [&pool] {
-    return std::string_view(pool.failure(200_MiB).what())
-        .ends_with("  no policy would help: the request alone takes more than the device has, 100.00 MiB");
+    return std::string_view(explain(pool, 200_MiB).text())
+        .ends_with("  no policy would help: the request alone exceeds the device, 100.00 MiB");
   };
-  EXPECT_TRUE(says_so()) << pool.failure(200_MiB).what();
+  EXPECT_TRUE(says_so()) << explain(pool, 200_MiB).text();
   (void)pool.allocate(60_MiB);
-  EXPECT_TRUE(says_so()) << pool.failure(200_MiB).what();
+  EXPECT_TRUE(says_so()) << explain(pool, 200_MiB).text();
 }
 
-TEST(explain_failure, a_device_that_refuses_what_it_has_is_said_to) {
+TEST(explain, a_device_that_refuses_what_it_has_is_said_to) {
   over<pytorch<>> pool{of(30_MiB)};
   pool.device().fail_every(1);
-  const out_of_memory error = pool.failure(20_MiB);
+  const oom_explanation error = explain(pool, 20_MiB);
   EXPECT_EQ(pool.try_allocate(20_MiB), nullptr);
-  EXPECT_TRUE(remedies_of(error.report()).empty());
-  EXPECT_NE(std::string_view(error.what()).find("30.00 MiB, which is enough, but the device refused it"),
+  EXPECT_TRUE(hints_of(error.report()).empty());
+  EXPECT_NE(std::string_view(error.text()).find("30.00 MiB, which is enough, but the device refused it"),
             std::string_view::npos)
-      << error.what();
+      << error.text();
 }
 
-TEST(explain_failure, no_request_above_the_largest_is_served) {
+TEST(explain, no_request_above_the_largest_is_served) {
   over<pytorch<>> pool{of(30_MiB)};
-  const out_of_memory error = pool.failure(~std::size_t{0}, stream_id{0xabcdef0});
-  EXPECT_EQ(error.segment(), ~std::size_t{0});
-  EXPECT_STREQ(error.what(),
-               "tessera: out of memory: 18446744073709551615 bytes requested on stream 0xabcdef0, but no "
-               "request above 1152921504606846975 bytes is ever served");
-  EXPECT_TRUE(remedies_of(error.report()).empty());
+  const oom_explanation error = explain(pool, ~std::size_t{0}, stream_id{0xabcdef0});
+  EXPECT_EQ(error.report().segment, ~std::size_t{0});
+  EXPECT_STREQ(error.text(),
+               "tessera: out of memory: 18446744073709551615 bytes requested on stream 0xabcdef0; no request "
+               "above 1152921504606846975 bytes is served");
+  EXPECT_TRUE(hints_of(error.report()).empty());
 }
 
 }  // namespace

@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cinttypes>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/policy/growth.hpp>
+#include <tessera/policy/pages.hpp>
+#include <tessera/policy/pools.hpp>
+#include <tessera/policy/recovery.hpp>
+#include <tessera/policy/rounding.hpp>
+#include <tessera/policy/split.hpp>
+#include <tessera/policy/streams.hpp>
+
+namespace tessera {
+
+/// The numbers behind a failed request: what was asked for, what there was, and what prevented it. Sizes are in bytes.
+struct oom_report {
+  /// Why a free block did not serve the request.
+  enum class reason : unsigned char {
+    none,  ///< it would serve now: it became free after the search, or host memory ran out
+    too_small,
+    pool,         ///< it belongs to another pool
+    stream,       ///< it belongs to another stream, and blocks are not reused across streams
+    unfinished,   ///< the same, and they are, but the work before its free has not completed
+    split_limit,  ///< it is oversize, or the request is, so that it serves only requests of about its size
+    size_class    ///< it serves only requests of its size
+  };
+  /// What would have helped.
+  enum class hint : unsigned char {
+    raise_limit,           ///< growth's limit is below what the device has
+    raise_device_limit,    ///< the provider has a limit of its own, and refused
+    empty_cache,           ///< idle memory could be released first
+    release_later,         ///< it should have been, but work has not completed, or the device failed
+    wait_for_streams,      ///< pending blocks could be waited for
+    try_again,             ///< a pending block became free after the search
+    try_later,             ///< streams were waited for, but still use pending blocks
+    grow_exactly,          ///< a smaller segment would have fitted
+    use_other_pages,       ///< the device may have pages of another kind
+    use_normal_pages,      ///< less than a page is left
+    reuse_across_streams,  ///< a block of another stream is large enough
+    insert_dependencies,   ///< the same, behind work that has not completed
+    share_pool,            ///< a block of another pool is large enough
+    raise_split_limit,     ///< an oversize block is large enough
+    split_blocks,          ///< a block reserved for its own size is large enough
+    enlarge_range,         ///< no range of addresses is long enough
+    grow_in_place,         ///< pages between live blocks could be released
+    stitch,                ///< these pages could be used for the request
+    use_smaller_chunks,    ///< stitching moves physical chunks, and smaller ones would be idle
+    share_arenas,          ///< other arenas have free memory
+    round_less,            ///< rounding takes what is missing
+    split_off_remainders,  ///< the unused ends of whole blocks take it
+    free_memory            ///< nothing else is known to help: free blocks, or add memory
+  };
+  struct hint_for {
+    hint what{};
+    std::size_t bytes = 0;  ///< the number in its sentence
+  };
+  struct free_block {
+    std::uintptr_t address = 0;
+    std::size_t bytes = 0;  ///< 0 if there is none
+    std::size_t pool = 0;
+    stream_id stream{};
+  };
+  /// A segment, or in ranges a physical chunk, that cannot be released, as live or pending blocks share it with free bytes.
+  struct non_releasable_unit {
+    std::size_t bytes = 0;           ///< free bytes
+    std::size_t blocks = 0;          ///< live and pending blocks
+    std::size_t used = 0;            ///< bytes of these blocks
+    std::uintptr_t first_block = 0;  ///< address of the lowest of them
+    std::uintptr_t address = 0;      ///< of the unit
+    std::size_t length = 0;          ///< of the unit
+
+    /// Returns what freeing its blocks is worth: its free bytes, weighted by their share of the unit.
+    [[nodiscard]] double worth() const noexcept {
+      const auto gained = static_cast<double>(bytes);
+      return bytes == 0 ? 0 : gained * (gained / (gained + static_cast<double>(used)));
+    }
+  };
+  static constexpr std::size_t max_hints = 4;
+
+  // The request.
+  std::size_t requested = 0;
+  stream_id stream{};
+  std::size_t block = 0;  ///< of the block that would serve it; 0 if the request exceeds max_request
+  std::size_t pool = 0;
+  std::size_t segment = 0;  ///< that was needed for it
+  std::size_t wanted = 0;  ///< from the device at most: that segment or, in ranges, whole pages for the block
+  std::size_t exact_segment = 0;    ///< the smallest segment that would do
+  std::size_t unpaged_segment = 0;  ///< the segment in normal pages
+  std::int64_t waited_ms = -1;      ///< how long a front end waited for other threads; negative if none did
+
+  // The state of the memory.
+  usage now{};
+  std::size_t capacity = 0;           ///< of the device
+  std::size_t available = unlimited;  ///< that the device still has, if it knows
+  std::size_t elsewhere = 0;          ///< cached in other arenas
+
+  // The free blocks.
+  free_block largest{};
+  reason largest_is = reason::none;
+  std::size_t largest_neighbours = 0;  ///< live and pending blocks that share the units of the largest
+  /// The largest free block that is large enough and fails for this reason only, by reason.
+  std::array<std::size_t, 7> but_for{};
+  std::size_t after_pending = 0;  ///< largest run of usable bytes once pending blocks are free
+
+  // What could be released.
+  std::size_t non_releasable = 0;              ///< free bytes in units shared with live or pending blocks
+  std::size_t non_releasable_units = 0;        ///< number of these units
+  std::array<non_releasable_unit, 3> units{};  ///< the most worthwhile ones
+  std::size_t pages_in_place = 0;              ///< non_releasable bytes in whole pages of grow_in_place
+  std::size_t page_in_place = 0;               ///< such a page
+  std::size_t pages_stitched = 0;              ///< non_releasable bytes in whole pages of grow_by_stitching
+  std::size_t idle = 0;                        ///< free bytes in units without live or pending blocks
+  std::size_t idle_later = 0;                  ///< more of them once pending blocks are free
+  std::size_t rounding = 0;  ///< bytes above multiples of 512, of live blocks and the one wanted
+  std::size_t unsplit = 0;   ///< bytes of live blocks above their rounded sizes
+
+  // The policies and the provider.
+  std::size_t pools = 1;
+  bool has_segments = true;  ///< growth acquires segments; otherwise it maps pages into ranges
+  bool stitches = false;     ///< growth moves idle pages to where they are wanted
+  bool reuses_across_streams = false;
+  bool shares_streams = false;      ///< blocks are reused across streams, or all streams share them
+  bool empties_cache = false;       ///< before such a request fails
+  bool accepts_exact_size = false;  ///< exact_segment would have been tried
+  bool device_has_order = false;
+  bool device_has_ranges = false;
+  bool device_is_limited = false;  ///< a limit of the provider refused
+  bool pages_fall_back = true;     ///< to normal pages if others run out
+  std::size_t split_limit = unlimited;
+  std::size_t range = unlimited;  ///< bytes of addresses reserved at once
+
+  // The conclusion.
+  std::array<hint_for, max_hints> hints{};
+  std::size_t hint_count = 0;
+
+  /// Keeps a unit if it is among the most worthwhile.
+  void add_unit(non_releasable_unit unit) noexcept {
+    for (non_releasable_unit& other : units) {
+      const bool is_first =
+          unit.worth() > other.worth() || (unit.worth() == other.worth() && unit.address < other.address);
+      if (is_first) std::swap(unit, other);
+    }
+  }
+  [[nodiscard]] bool exceeds_max_request() const noexcept { return requested > max_request; }
+  /// Returns what could still be reserved within the limit.
+  [[nodiscard]] std::size_t room() const noexcept { return min(above(now.limit, now.reserved), available); }
+  /// Returns what could still be reserved without the limit.
+  [[nodiscard]] std::size_t device_room() const noexcept {
+    return min(above(capacity, now.reserved), available);
+  }
+  /// Returns what this allocator could reserve in total without the limit.
+  [[nodiscard]] std::size_t all() const noexcept { return saturating_add(now.reserved, device_room()); }
+  /// Returns what this allocator could reserve in total within the limit.
+  [[nodiscard]] std::size_t allowed() const noexcept { return saturating_add(now.reserved, room()); }
+  [[nodiscard]] std::size_t missing() const noexcept { return above(wanted, room()); }
+  /// Returns what would be live with this request, in blocks of exactly the needed sizes.
+  [[nodiscard]] std::size_t needed() const noexcept {
+    return above(saturating_add(now.live, block), saturating_add(rounding, unsplit));
+  }
+  /// Whether the requested bytes of live blocks and this request exceed the device, without any rounding.
+  [[nodiscard]] bool exceeds_device() const noexcept {
+    return saturating_add(above(now.requested, now.pending), requested) > all();
+  }
+  /// Whether the request would fail even if nothing were live.
+  [[nodiscard]] bool exceeds_device_alone() const noexcept { return align_up(requested, 512) > allowed(); }
+
+  /// Returns a - b, or 0 if b is larger.
+  [[nodiscard]] static constexpr std::size_t above(std::size_t a, std::size_t b) noexcept {
+    return a > b ? a - b : 0;
+  }
+  [[nodiscard]] static constexpr std::size_t min(std::size_t a, std::size_t b) noexcept {
+    return a < b ? a : b;
+  }
+};
+
+namespace detail {
+
+/// Capacity of the text of any report, with its terminating zero.
+inline constexpr std::size_t oom_text_bytes = 2048;
+
+/// Writes an oom_report as text: at most 12 lines of up to 160 characters, unless numbers are extreme.
+class oom_writer {
+ public:
+  oom_writer(const oom_report& report, char (&text)[oom_text_bytes]) noexcept : report_(report), text_(text) {
+    if (report.exceeds_max_request()) {
+      put("tessera: out of memory: %zu bytes requested", report.requested);
+      put_stream(report.stream);
+      put("; no request above %zu bytes is served", max_request);
+      return;
+    }
+    put_request();
+    put_usage();
+    put_missing();
+    put_largest_free_block();
+    put_non_releasable();
+    for (std::size_t i = 0; i < report.hint_count; ++i) {
+      if (report.hints[i].what == hint::free_memory) {
+        put_last_resort(report.hints[i].bytes);
+      } else {
+        put_hint(report.hints[i].what, report.hints[i].bytes);
+      }
+    }
+  }
+
+ private:
+  using hint = oom_report::hint;
+  using reason = oom_report::reason;
+
+  [[gnu::format(printf, 2, 3)]] void put(const char* format, ...) noexcept {
+    std::va_list values;
+    va_start(values, format);
+    const int length = std::vsnprintf(text_ + used_, oom_text_bytes - used_, format, values);
+    va_end(values);
+    if (length > 0) used_ += oom_report::min(static_cast<std::size_t>(length), oom_text_bytes - used_ - 1);
+  }
+
+  /// Writes small handles in decimal, and what looks like an address in hexadecimal.
+  void put_stream(stream_id stream) noexcept {
+    if (stream.handle < 100'000) {
+      put(" on stream %" PRIu64, stream.handle);
+    } else {
+      put(" on stream 0x%" PRIx64, stream.handle);
+    }
+  }
+  void put_pool(std::size_t pool) noexcept {
+    if (report_.pools > 1) put(" of pool %zu", pool);
+  }
+
+  [[nodiscard]] static const char* plural(std::size_t count, const char* one, const char* more) noexcept {
+    return count == 1 ? one : more;
+  }
+
+  void put_request() noexcept {
+    put("tessera: out of memory: %s (%zu bytes) requested", format_bytes(report_.requested).text(),
+        report_.requested);
+    put_stream(report_.stream);
+    put("; needs a block of %s", format_bytes(report_.block).text());
+    put_pool(report_.pool);
+    put(report_.has_segments ? ", and a segment of %s for it" : ", and up to %s of new pages for it",
+        format_bytes(report_.wanted).text());
+  }
+  void put_usage() noexcept {
+    const usage& now = report_.now;
+    put("\n  reserved %s of at most %s", format_bytes(now.reserved).text(), format_bytes(now.limit).text());
+    if (now.limit < report_.capacity) put(" (device: %s)", format_bytes(report_.capacity).text());
+    put(": live %s, pending (freed, but in use) %s, cached %s; requested %s", format_bytes(now.live).text(),
+        format_bytes(now.pending).text(), format_bytes(now.cached).text(),
+        format_bytes(now.requested).text());
+  }
+  void put_missing() noexcept {
+    put("\n  could still be reserved: %s, which is ", format_bytes(report_.room()).text());
+    if (report_.missing() > 0) {
+      put("%s too little", format_bytes(report_.missing()).text());
+    } else {
+      put("enough, but %s", report_.range < report_.block ? "no range of addresses is long enough"
+                            : report_.largest.bytes >= report_.block && report_.largest_is == reason::none
+                                ? "memory became free only after the request"
+                                : "the device refused it");
+    }
+    if (report_.available < oom_report::above(report_.now.limit, report_.now.reserved))
+      put("; others use the device, too");
+    if (report_.waited_ms >= 0) put("; waited %" PRId64 " ms for other threads", report_.waited_ms);
+    if (report_.elsewhere > 0)
+      put("; %s of the cache belong to other arenas", format_bytes(report_.elsewhere).text());
+  }
+  void put_largest_free_block() noexcept {
+    if (report_.largest.bytes == 0) return put("\n  largest free block: none");
+    put("\n  largest free block: %s at 0x%" PRIxPTR, format_bytes(report_.largest.bytes).text(),
+        report_.largest.address);
+    put_pool(report_.largest.pool);
+    put_stream(report_.largest.stream);
+    put(": ");
+    switch (report_.largest_is) {
+      case reason::none: put("would serve now"); break;
+      case reason::too_small:
+        put("%s too small", format_bytes(report_.block - report_.largest.bytes).text());
+        break;
+      case reason::pool: put("serves only its pool"); break;
+      case reason::stream: put("serves only its stream"); break;
+      case reason::unfinished: put("the work before its free has not completed"); break;
+      case reason::split_limit:
+        put("oversize (from %s on), never split", format_bytes(report_.split_limit).text());
+        break;
+      case reason::size_class: put("serves only its own size"); break;
+    }
+    const std::size_t sharing = report_.largest_neighbours;
+    if (sharing == 0 || report_.largest_is == reason::none) return;
+    put("; not releasable, as %zu live block%s its %s", sharing, sharing == 1 ? " shares" : "s share",
+        report_.has_segments ? "segment" : "pages");
+  }
+  void put_non_releasable() noexcept {
+    if (report_.non_releasable == 0) return;
+    const char* const unit = report_.has_segments ? "segment" : "physical chunk";
+    put("\n  non-releasable: %s of the cache, in %zu %s%s that live blocks share; most in:",
+        format_bytes(report_.non_releasable).text(), report_.non_releasable_units, unit,
+        plural(report_.non_releasable_units, "", "s"));
+    for (const oom_report::non_releasable_unit& u : report_.units) {
+      if (u.bytes == 0) break;
+      put("\n    a %s of %s: %s free beside %zu %s %s, %s 0x%" PRIxPTR, unit, format_bytes(u.length).text(),
+          format_bytes(u.bytes).text(), u.blocks, plural(u.blocks, "block of", "blocks of together"),
+          format_bytes(u.used).text(), plural(u.blocks, "at", "the first at"), u.first_block);
+    }
+  }
+  void put_hint(hint what, std::size_t bytes) noexcept {
+    put("\n  hint: ");
+    const format_bytes amount(what == hint::raise_limit ? report_.now.limit : bytes);
+    const hint_text& text = text_of[static_cast<std::size_t>(what)];
+    const char* const gap = std::strstr(text.sentence, "%s");
+    if (gap == nullptr) {
+      put("%s", text.sentence);
+    } else {
+      put("%.*s%s%s", static_cast<int>(gap - text.sentence), text.sentence, amount.text(), gap + 2);
+    }
+    const bool maps_pages = what == hint::grow_in_place || what == hint::stitch;
+    put(": %s", text.change);
+    if (maps_pages && report_.split_limit != unlimited) put(", with no split limit");
+    if (maps_pages && report_.reuses_across_streams) put(", with reuse_on_same_stream");
+    if (maps_pages && !report_.device_has_ranges) put(", over a virtual_memory_provider");
+    if (what == hint::reuse_across_streams && !report_.device_has_order) put(", over an ordering_provider");
+    put(" [%s.hpp]", text.header);
+  }
+  void put_last_resort(std::size_t lacking) noexcept {
+    const bool is_by_limit = report_.allowed() < report_.all();
+    put(report_.exceeds_device() ? "\n  no policy would help: " : "\n  no policy is known to help: ");
+    if (report_.exceeds_device_alone()) {
+      const bool is_shared = report_.all() < report_.capacity;
+      put("the request alone exceeds %s, %s",
+          is_by_limit                 ? "the limit"
+          : report_.device_is_limited ? "the provider's limit"
+          : is_shared                 ? "what others leave of the device"
+                                      : "the device",
+          format_bytes(report_.allowed()).text());
+    } else if (report_.needed() > report_.allowed()) {
+      put("live blocks and this request need %s: free %s, or enlarge the %s",
+          format_bytes(report_.needed()).text(), format_bytes(lacking).text(),
+          is_by_limit                 ? report_.needed() > report_.all() ? "limit and the device" : "limit"
+          : report_.device_is_limited ? "provider's limit"
+                                      : "device");
+    } else {
+      put(report_.now.cached == 0                 ? "nothing is free"
+          : report_.largest.bytes < report_.block ? "all free blocks are too small"
+                                                  : "no free block may serve this request");
+      put(report_.non_releasable > 0 ? "; free some of the blocks above, or add %s of memory"
+          : report_.now.live > 0     ? "; free some blocks, or add %s of memory"
+                                     : "; add %s of memory",
+          format_bytes(lacking).text());
+    }
+  }
+
+  struct hint_text {
+    const char* sentence;  // %s stands for the number of bytes
+    const char* change;    // what to write; a policy's own words
+    const char* header;
+  };
+  static constexpr hint_text text_of[] = {
+      {"raise the limit above %s, as the device has more", "growth.limit", "policy/growth"},
+      {"the provider's own limit refused %s", "a higher limit", "provider/limiting"},
+      {"release %s of idle cache first", recover_by_emptying_cache::hint, "policy/recovery"},
+      {"try again once streams are done; %s is idle but was not released, or the device failed", "waiting",
+       "concurrent/waiting"},
+      {"wait for the streams that use %s of freed blocks", recover_by_emptying_cache::hint,
+       "policy/recovery"},
+      {"try again; a block of %s became free after the search", "waiting", "concurrent/waiting"},
+      {"try later; streams still use %s of freed blocks", "waiting", "concurrent/waiting"},
+      {"accept a segment of only %s", recover_with_exact_size<true>::hint, "policy/recovery"},
+      {"use other pages if those of one kind run out", back_with_huge_pages_first::hint, "policy/pages"},
+      {"a segment of %s fits in smaller pages", back_with_normal_pages::hint, "policy/pages"},
+      {"a free block of another stream has %s", reuse_across_streams<>::hint, "policy/streams"},
+      {"a stream could wait for a free block of %s", "streams.insert_dependencies", "policy/streams"},
+      {"a free block of another pool has %s", pool_together::hint, "policy/pools"},
+      {"raise the split limit above %s, the size of a free block", split_up_to<>::hint, "policy/split"},
+      {"split larger free blocks, of up to %s", split_if_remainder_at_least<1>::hint, "policy/split"},
+      {"no more than %s of addresses are reserved at once", "a larger growth.reserve", "policy/growth"},
+      {"map pages, of which %s between live blocks could be released", grow_in_place<>::hint,
+       "policy/growth"},
+      {"map pages, of which %s could move to this request", grow_by_stitching<>::hint, "policy/growth"},
+      {"move smaller physical chunks, as %s are whole free pages", "a larger growth.pieces", "policy/growth"},
+      {"share one cache among all threads, as other arenas have %s", "locked instead of per_stream",
+       "concurrent/locked"},
+      {"round less; rounding adds %s to live blocks", round_to_multiple<512>::hint, "policy/rounding"},
+      {"split off unused ends, %s of live blocks", split_if_remainder_at_least<1>::hint, "policy/split"}};
+  static_assert(std::size(text_of) == static_cast<std::size_t>(hint::free_memory));
+
+  const oom_report& report_;
+  char* text_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace detail
+
+/// An oom_report with its text; explain() makes it.
+class oom_explanation {
+ public:
+  explicit oom_explanation(const oom_report& report) noexcept : report_(report) {
+    detail::oom_writer(report_, text_);
+  }
+  [[nodiscard]] const oom_report& report() const noexcept { return report_; }
+  /// The report as text of at most 12 lines.
+  [[nodiscard]] const char* text() const noexcept { return text_; }
+
+ private:
+  oom_report report_;
+  char text_[detail::oom_text_bytes];
+};
+
+}  // namespace tessera
