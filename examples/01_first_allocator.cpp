@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A working caching allocator in six lines.
+// Start here. A caching allocator that decides like PyTorch's, over a simulated device, with two streams.
+//
+// Expected output: reserved 320 MiB, of it cached 20 and pending 300
 #include <cstdio>
 
 #include <tessera/provider/simulated_device.hpp>
@@ -10,10 +12,10 @@ int main() {
 
   tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
   void* weights = pool.allocate(300_MiB);
-  void* batch = pool.allocate(5_MiB, tessera::stream_id{1});          // on a stream of its own
-  if (!pool.record_stream(weights, tessera::stream_id{1})) return 1;  // stream 1 reads the weights too
+  void* batch = pool.allocate(5_MiB, tessera::stream_id{1});          // for work on stream 1
+  if (!pool.record_stream(weights, tessera::stream_id{1})) return 1;  // stream 1 also reads weights
   pool.deallocate(batch);
-  pool.deallocate(weights);  // reused once stream 1 has come past this point
+  pool.deallocate(weights);  // pending until the work of stream 1 so far completes
 
   const tessera::usage now = pool.now();
   std::printf("reserved %zu MiB, of it cached %zu and pending %zu\n", now.reserved >> 20, now.cached >> 20,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A policy of one's own, its laws, and recipes made with it.
+// A recipe names eight policies, one for each decision of an allocator. This example writes a rounding policy, checks its law
+// at compile time, and uses it in two recipes: a variation of pytorch<>, and a recipe written out in full.
 #include <cstddef>
 #include <cstdio>
 
@@ -9,21 +10,21 @@
 
 using namespace tessera::literals;
 
-/// Rounds small requests to 512 bytes and large ones to 64 KiB.
+/// Rounds requests up to 1 MiB to 512 bytes, and larger ones to 64 KiB.
 struct round_in_two_steps {
   [[nodiscard]] static constexpr std::size_t block_size(std::size_t requested) noexcept {
     return tessera::align_up(requested, requested <= 1_MiB ? 512 : 64_KiB);
   }
   bool operator==(const round_in_two_steps&) const = default;
 };
-static_assert(tessera::rounding_policy<round_in_two_steps>);  // it has the shape
-static_assert(tessera::law::rounding(round_in_two_steps{}));  // and the meaning
+static_assert(tessera::rounding_policy<round_in_two_steps>);  // has the required members
+static_assert(tessera::law::rounding(round_in_two_steps{}));  // obeys the law of rounding
 
-// A variation of a known recipe; the order of policies does not matter.
+// Replaces two policies of a known recipe. Their order does not matter.
 using variation =
     tessera::with<tessera::pytorch<>, round_in_two_steps, tessera::evict_idle_above<tessera::percent(60)>>;
 
-// The same written out: complete, so that a misspelt axis is an error.
+// A recipe written out. All eight policies are required, so a misspelt name is a compile error.
 struct inference_server final {
   using rounding = round_in_two_steps;
   using pools = tessera::pool_small_and_large<1_MiB>;
@@ -38,7 +39,7 @@ struct inference_server final {
 int main() {
   tessera::caching_allocator<variation, tessera::simulated_device> first;
   tessera::caching_allocator<inference_server, tessera::simulated_device> second;
-  second.settings().split.slack = 8_MiB;  // numbers that are not template arguments are set here
+  second.settings().split.slack = 8_MiB;  // parameters can be set at run time
   void* p = first.allocate(3_MiB + 1);
   void* q = second.allocate(3_MiB + 1);
   std::printf("live: %zu and %zu bytes\n", first.now().live, second.now().live);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A provider of one's own, checked by the law of providers, with an allocator over it. It has the four functions that every
-// provider has. Complete ones, with events, pages and ranges of addresses, are
-//   cuda_driver/device.hpp                 over CUDA's driver
-//   tessera/provider/host_pinned.hpp       over the memory of this machine
-//   tessera/provider/simulated_device.hpp  over nothing, with costs of its own
-// and tessera/provider/provider.hpp says what each function means and what a device must refuse.
+// A provider is where an allocator gets memory from. This example writes the smallest one, with the four required functions,
+// checks it with the law of providers, and puts an allocator over it. tessera/provider/provider.hpp specifies each function.
+// Complete providers, with events, page kinds and virtual memory:
+//   cuda_driver/device.hpp                 CUDA's driver
+//   tessera/provider/host_pinned.hpp       memory of this machine
+//   tessera/provider/simulated_device.hpp  a simulation
 #include <array>
 #include <cstddef>
 #include <cstdio>
@@ -17,7 +17,7 @@
 
 using namespace tessera::literals;
 
-/// A device made of one piece of host memory: 64 pages of 1 MiB, each used or not.
+/// A device with 64 pages of 1 MiB of host memory.
 class arena {
  public:
   void* acquire(std::size_t bytes) noexcept {
@@ -35,7 +35,7 @@ class arena {
   [[nodiscard]] std::size_t granularity() const noexcept { return page; }
 
  private:
-  struct freeing {
+  struct deleter {
     void operator()(std::byte* p) const noexcept { std::free(p); }
   };
   static constexpr std::size_t page = 1_MiB, pages = 64;
@@ -44,17 +44,21 @@ class arena {
     for (std::size_t i = first; i < first + count; ++i) used_[i] = used;
     return memory_.get() + first * page;
   }
-  std::unique_ptr<std::byte, freeing> memory_{static_cast<std::byte*>(std::aligned_alloc(page, page* pages))};
+  std::unique_ptr<std::byte, deleter> memory_{static_cast<std::byte*>(std::aligned_alloc(page, page* pages))};
   std::array<bool, pages> used_{};
 };
 
+int report(const char* broken_rule) {
+  std::puts(broken_rule);
+  return 1;
+}
+
 int main() {
   arena device;
-  if (const tessera::law::verdict found = tessera::law::provider(device); !found)
-    return std::puts(found.broken), 1;
-  std::puts("the arena keeps the law of providers");
+  if (const tessera::law::verdict found = tessera::law::provider(device); !found) return report(found.broken);
+  std::puts("the arena obeys the law of providers");
 
-  // It has no events, so the recipe must not ask for any.
+  // The arena has no events, so the streams policy must not need any. Otherwise this does not compile.
   using recipe = tessera::with<tessera::pytorch<>, tessera::reuse_ignoring_streams>;
   tessera::caching_allocator<recipe, arena> pool{std::move(device)};
   auto* numbers = static_cast<int*>(pool.allocate(1000 * sizeof(int)));

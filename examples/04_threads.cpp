@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same allocator for several threads, or for several devices: one word differs.
+// caching_allocator serves one thread. Front ends wrap it: locked and per_stream for several threads, per_device for several
+// devices. Only the type of the allocator changes.
 #include <cstdint>
 #include <cstdio>
 #include <thread>
@@ -14,7 +15,7 @@
 
 using namespace tessera::literals;
 
-/// Four threads allocate on streams of their own; what they leave is freed by another one.
+/// Four threads allocate, each on its own stream. The main thread frees the blocks that remain.
 template <typename Pool>
 bool serve_four_threads(Pool& pool) {
   std::vector<void*> results(4);
@@ -31,23 +32,23 @@ bool serve_four_threads(Pool& pool) {
   return pool.audit() == nullptr && pool.now().live == 0;
 }
 
-/// Two devices, each with an allocator of its own; a block goes back without saying to which.
+/// Two devices, each with its own allocator. deallocate finds the device of a block.
 bool serve_two_devices() {
   std::vector<tessera::simulated_device> devices;
   for (unsigned d = 0; d < 2; ++d) devices.emplace_back(tessera::simulated_device::options{.device = d});
   tessera::per_device<tessera::pytorch<>, tessera::simulated_device> all(std::move(devices));
-  void* here = all.allocate(5_MiB, 0);
-  void* there = all.allocate(5_MiB, 1);
-  const bool apart = all.device_of(here) == 0 && all.device_of(there) == 1;
-  all.deallocate(here);
-  all.deallocate(there);
-  return apart && all.audit() == nullptr;
+  void* first = all.allocate(5_MiB, 0);
+  void* second = all.allocate(5_MiB, 1);
+  const bool separate = all.device_of(first) == 0 && all.device_of(second) == 1;
+  all.deallocate(first);
+  all.deallocate(second);
+  return separate && all.audit() == nullptr;
 }
 
 int main() {
-  // One mutex, which nobody holds while the device is asked: for threads that share streams, or allocate now and then.
+  // One mutex, never held during a device call. Choose it if threads share streams or allocate rarely.
   tessera::locked<tessera::pytorch<>, tessera::simulated_device> simple;
-  // A mutex for each stream: for threads that allocate all the time, on streams of their own.
+  // One mutex for each stream. Choose it if threads allocate often, each on its own stream.
   tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> fast;
   return serve_four_threads(simple) && serve_four_threads(fast) && serve_two_devices() ? 0 : 1;
 }

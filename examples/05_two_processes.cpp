@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two processes work in one pool of tensors: one range of addresses each, over the same pieces of physical memory.
+// Two processes share physical memory. The parent creates and exports four physical chunks; the child imports them. Each
+// process maps them into an address range of its own. This uses a provider directly, without an allocator.
 #include <array>
 #include <cstddef>
 #include <cstdio>
@@ -14,34 +15,34 @@
 using namespace tessera::literals;
 using device_type = tessera::host_pinned;
 
-constexpr std::size_t piece = 2_MiB;
-constexpr std::size_t tensor = 4 * piece / sizeof(float) / 2;  // two tensors fill four pieces
-constexpr device_type::options here{.capacity = 64_MiB, .pin = device_type::pinning::where_allowed};
-using shared_pieces = std::array<device_type::shareable, 4>;
+constexpr std::size_t chunk = 2_MiB;
+constexpr std::size_t tensor = 4 * chunk / sizeof(float) / 2;  // two tensors fill four chunks
+constexpr device_type::options options{.capacity = 64_MiB, .pin = device_type::pinning::where_allowed};
+using shared_chunks = std::array<device_type::shareable, 4>;
 
-/// Says why the device refused.
+/// Prints the error of the device.
 int fail(const device_type& device) {
   std::fprintf(stderr, "%s\n", device.last_error().c_str());
   return 1;
 }
 
-/// Maps pieces one behind the other, so that they look like one; null where the device refuses.
-float* map_all(device_type& device, std::span<const device_type::physical> pieces) {
-  auto* const range = static_cast<std::byte*>(device.reserve(pieces.size() * piece, piece));
-  for (std::size_t i = 0; range != nullptr && i < pieces.size(); ++i)
-    if (!device.map(range + i * piece, piece, pieces[i])) return nullptr;
+/// Maps chunks into one contiguous address range. Returns null if the device fails.
+float* map_all(device_type& device, std::span<const device_type::physical> chunks) {
+  auto* const range = static_cast<std::byte*>(device.reserve(chunks.size() * chunk, chunk));
+  for (std::size_t i = 0; range != nullptr && i < chunks.size(); ++i)
+    if (!device.map(range + i * chunk, chunk, chunks[i])) return nullptr;
   return reinterpret_cast<float*>(range);
 }
 
-/// Reads what it may import from a pipe and doubles the first tensor into the second.
+/// The child: imports the chunks that the pipe names, and writes twice the first tensor into the second.
 int work_in_the_pool(int pipe) {
-  device_type device{here};
-  shared_pieces shared;
-  std::array<device_type::physical, 4> pieces;
+  device_type device{options};
+  shared_chunks shared;
+  std::array<device_type::physical, 4> chunks;
   if (::read(pipe, &shared, sizeof shared) != sizeof shared) return 1;
-  for (std::size_t i = 0; i < pieces.size(); ++i)
-    if (!device.import_memory(shared[i], pieces[i])) return fail(device);
-  float* const pool = map_all(device, pieces);
+  for (std::size_t i = 0; i < chunks.size(); ++i)
+    if (!device.import_memory(shared[i], chunks[i])) return fail(device);
+  float* const pool = map_all(device, chunks);
   for (std::size_t i = 0; pool != nullptr && i < tensor; ++i) pool[tensor + i] = 2 * pool[i];
   return pool != nullptr ? 0 : fail(device);
 }
@@ -49,27 +50,27 @@ int work_in_the_pool(int pipe) {
 int main() {
   int pipe[2];
   if (::pipe(pipe) != 0) return 1;
-  const ::pid_t child = ::fork();  // before the device, as threads do not come along
+  const ::pid_t child = ::fork();  // before the device starts threads, which fork does not copy
   if (child == 0) {
     ::close(pipe[1]);
     ::_exit(work_in_the_pool(pipe[0]));
   }
-  device_type device{here};
-  shared_pieces shared;
-  std::array<device_type::physical, 4> pieces;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (!device.create(piece, tessera::normal_pages, pieces[i]) ||
-        !device.export_memory(pieces[i], tessera::importers::listed, shared[i]) ||
+  device_type device{options};
+  shared_chunks shared;
+  std::array<device_type::physical, 4> chunks;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    if (!device.create(chunk, tessera::normal_pages, chunks[i]) ||
+        !device.export_memory(chunks[i], tessera::importers::listed, shared[i]) ||
         !device.allow(shared[i], child))
       return fail(device);
   }
-  float* const pool = map_all(device, pieces);
+  float* const pool = map_all(device, chunks);
   if (pool == nullptr) return fail(device);
   for (std::size_t i = 0; i < tensor; ++i) pool[i] = static_cast<float>(i % 1000);
 
   int status = 0;
   if (::write(pipe[1], &shared, sizeof shared) != sizeof shared || ::waitpid(child, &status, 0) != child)
     return 1;
-  std::printf("the other process made %.0f of %.0f\n", pool[tensor + 999], pool[999]);
+  std::printf("the other process computed %.0f from %.0f\n", pool[tensor + 999], pool[999]);
   return status == 0 && pool[tensor + 999] == 1998 && pool[2 * tensor - 1] == 2 * pool[tensor - 1] ? 0 : 1;
 }

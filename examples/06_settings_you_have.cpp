@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings in the words of PyTorch, torch_npu and Paddle: as a type, and when the program runs.
+// Configuration strings of PyTorch, torch_npu and Paddle: as a template argument, and read at run time.
 #include <cstdio>
 #include <exception>
 
@@ -12,29 +12,29 @@
 using namespace tessera::literals;
 
 int main() try {
-  // A string that breaks a rule does not compile: the first line of g++'s and clang's error names the rule and the key.
+  // A string that breaks a rule does not compile. The first line of the error names the rule and the key.
   using npu = tessera::torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6">;
   tessera::caching_allocator<npu, tessera::simulated_device> tuned;
   tuned.deallocate(tuned.allocate(40_MiB));
-  tuned.deallocate(tuned.allocate(5_MiB));  // does not cut the block of 40 MiB
+  tuned.deallocate(tuned.allocate(5_MiB));  // a block of at least 32 MiB is never split
   std::printf("torch_npu, tuned:       %3zu MiB reserved\n", tuned.now().reserved >> 20);
 
-  // A user's environment is read when the program runs; here a broken rule is an exception.
-  auto chosen = tessera::from_environment<tessera::torch_npu_family, tessera::simulated_device>(
+  // Reads the user's environment at run time. A string that breaks a rule is an exception.
+  auto configured = tessera::from_environment<tessera::torch_npu_family, tessera::simulated_device>(
       "PYTORCH_NPU_ALLOC_CONF");
-  chosen.deallocate(chosen.allocate(40_MiB));
-  if (const auto refused = chosen.change("expandable_segments:True,segment_size_mb:40"))
+  configured.deallocate(configured.allocate(40_MiB));
+  if (const auto refused = configured.change("expandable_segments:True,segment_size_mb:40"))
     std::printf("torch_npu, later:       %.*s %.*s\n", static_cast<int>(refused->key.size()),
                 refused->key.data(), static_cast<int>(refused->rule.size()), refused->rule.data());
 
-  // Paddle takes a share of the device in advance, collects garbage in batches, and writes outputs over inputs.
+  // Paddle reserves a fraction of the device in advance, frees memory in batches, and lets outputs overwrite inputs.
   using paddle =
       tessera::paddle<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_fraction_of_gpu_memory_to_use=0.4">;
   tessera::caching_allocator<paddle, tessera::simulated_device> pool;
   tessera::deferred_free_queue garbage(pool, {.threshold = 64_MiB});
   void* input = pool.allocate(30_MiB);
   void* const output = tessera::allocate_in_place(pool, input, 30_MiB);
-  garbage.push(output, 30_MiB);  // kept, as there are not 64 MiB yet
+  garbage.push(output, 30_MiB);  // stays live until the queue holds 64 MiB
   std::printf("paddle, naive_best_fit: %3zu MiB reserved, of it live %zu\n", pool.now().reserved >> 20,
               pool.now().live >> 20);
 } catch (const std::exception& error) {

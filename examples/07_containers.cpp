@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Containers in page-locked memory, for several threads, and a block that gives itself back behind a stream's work.
+// C++ containers in page-locked host memory: std::pmr, a typed allocator, and a unique_block that a stream uses.
 #include <cstdint>
 #include <cstdio>
 #include <map>
@@ -22,16 +22,16 @@ int main() {
   device_type device{{.capacity = 64_MiB, .pin = device_type::pinning::where_allowed}};
   pool_type pool{tessera::provider_ref(device)};
 
-  // As a memory resource: one type of container, wherever its memory is.
+  // A memory resource. The type of the container does not depend on where its memory is.
   tessera::pmr_resource memory(pool);
   std::pmr::vector<float> batch(1000, 1.0f, &memory);
 
-  // Small nodes share blocks, which a pool of the standard library cuts up.
+  // A block has at least 512 bytes. A pool of the standard library splits blocks into small nodes.
   std::pmr::unsynchronized_pool_resource nodes(&memory);
   std::pmr::map<int, float> by_number(&nodes);
   for (int i = 0; i < 1000; ++i) by_number.emplace(i, 1.0f);
 
-  // As an allocator: the container's type says where its memory is.
+  // A C++ allocator. The type of the container names where its memory is.
   using allocator = tessera::typed_allocator<float, pool_type>;
   std::vector<float, allocator> result(batch.size(), allocator(pool));
 
@@ -45,7 +45,7 @@ int main() {
     device.submit(stream, [&result, doubled] {
       for (std::size_t i = 0; i < result.size(); ++i) result[i] = doubled[i];
     });
-    // It goes back here, and is used again once that work is done.
+    // The block is deallocated here. Its memory is reused once the work of the stream completes.
     if (!scratch.record_stream(stream)) device.synchronize(stream);
   }
   device.synchronize(stream);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an allocator did: why it ran out of memory, its latest events under labels, all that it counts, and a snapshot for
-// the viewers of PyTorch: example_09_what_it_did [snapshot.pickle]
+// Shows what an allocator did: why it ran out of memory, its latest events under labels, its statistics, and a snapshot for
+// PyTorch's viewer. Usage: example_09_what_it_did [snapshot.pickle]
 #include <cstdio>
 #include <string>
 
@@ -18,7 +18,7 @@ using namespace tessera::literals;
 int main(int count, char** arguments) {
   tessera::simulated_device device({.capacity = 1_GiB});
   tessera::call_times times;
-  using timed = tessera::timed<tessera::simulated_device>;  // measures the device's calls
+  using timed = tessera::timed<tessera::simulated_device>;  // measures the calls of the device
   using watched = tessera::caching_allocator<tessera::pytorch<>, timed, tessera::history<>>;
   watched pool{timed(device, times)};
 
@@ -26,7 +26,7 @@ int main(int count, char** arguments) {
   void* weights = pool.allocate(300_MiB);
   pool.deallocate(pool.allocate(500_MiB));
   pool.observer().label("step 1");
-  void* batch = pool.allocate(20_MiB);  // cut off what was freed
+  void* batch = pool.allocate(20_MiB);  // splits the cached block of 500 MiB
   void* activations = nullptr;
   try {
     activations = pool.allocate(490_MiB);
@@ -34,19 +34,22 @@ int main(int count, char** arguments) {
     std::puts(tessera::explain(pool, error.requested(), error.stream()).text());
   }
 
-  // The latest events, the oldest first.
-  pool.observer().for_each([&pool](const auto& seen) {
+  // The latest events, oldest first.
+  pool.observer().for_each([&pool](const auto& entry) {
     using action = tessera::allocator_event::action;
-    if (seen.event.what == action::alloc || seen.event.what == action::oom)
-      std::printf("%-8s %s %zu bytes\n", std::string(pool.observer().label_of(seen)).c_str(),
-                  seen.event.what == action::oom ? "no room for" : "got", seen.event.bytes);
+    if (entry.event.what == action::alloc || entry.event.what == action::oom)
+      std::printf("%-8s %s %zu bytes\n", std::string(pool.observer().label_of(entry)).c_str(),
+                  entry.event.what == action::oom ? "no room for" : "got", entry.event.bytes);
   });
   std::puts(tessera::table_of(tessera::report_of(pool, &times)).c_str());
 
   if (count > 1) {
-    const tessera::trace::snapshot seen = tessera::trace::capture(pool);
-    const auto error = tessera::trace::save(arguments[1], [&](auto& out) { write_pickle(seen, out); });
-    if (error) return std::puts(error->text().c_str()), 1;
+    const tessera::trace::snapshot snapshot = tessera::trace::capture(pool);
+    const auto error = tessera::trace::save(arguments[1], [&](auto& out) { write_pickle(snapshot, out); });
+    if (error) {
+      std::puts(error->text().c_str());
+      return 1;
+    }
   }
   for (void* p : {weights, batch, activations}) pool.deallocate(p);
   return pool.audit() == nullptr ? 0 : 1;

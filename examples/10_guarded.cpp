@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds who writes where nothing is his: example_10_guarded [overrun|far|freed]
+// Detects out-of-bounds writes and use after free: each block has pages of its own between inaccessible pages.
+// Usage: example_10_guarded [overrun|far|freed]
 #include <cstdio>
 #include <string_view>
 
@@ -18,15 +19,15 @@ void fill(float* row, std::size_t count) {
 
 int main(int count, char** arguments) {
   const std::string_view mistake = count > 1 ? arguments[1] : "none";
-  // Of the type of its allocator, a program changes `locked` or `per_stream` into `guarded`.
+  // In your program, replace `locked` or `per_stream` by `guarded`.
   using pool_type = tessera::guarded<tessera::pytorch_pinned<>, tessera::host_pinned>;
   pool_type pool(tessera::host_pinned({.pin = tessera::host_pinned::pinning::where_allowed}));
-  const tessera::fault_reports reports(pool);  // says which block was touched
+  const tessera::fault_reports reports(pool);  // reports which block was accessed
 
   pool.label("row of step 1");
   auto* const row = static_cast<float*>(pool.allocate(250 * sizeof(float)));
   fill(row, mistake == "overrun" ? 251 : mistake == "far" ? 300 : 250);
-  pool.deallocate(row);                    // finds the 251st
-  if (mistake == "freed") fill(row, 250);  // ends here
-  std::puts("nothing was found");
+  pool.deallocate(row);                    // detects the write of element 250
+  if (mistake == "freed") fill(row, 250);  // aborts
+  std::puts("no error was detected");
 }
