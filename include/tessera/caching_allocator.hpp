@@ -31,7 +31,7 @@ namespace tessera {
 /// A stream-aware caching allocator: `Recipe` decides, `Provider` gives the memory, `Observer` is told, `Counting` keeps count.
 ///
 /// It owns its provider, stays where it is, and gives every segment back when it ends, with what is live there, of which a
-/// leak_checked [adaptor/leak_checked.hpp] tells. One thread at a time may use it, which a one_thread checks.
+/// leak_checked [adaptor/leak_checked.hpp] tells. One thread at a time may use it, which thread_checked checks.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class caching_allocator
     : public detail::common_calls<caching_allocator<Recipe, Provider, Observer, Counting>> {

@@ -47,24 +47,18 @@ struct recipe_front {
 template <std::size_t>
 struct no_front {};
 
-template <std::size_t Index, typename Family, device_provider Provider, typename Front,
-          event_observer Observer, typename Counting>
-struct front_at {
-  using type = no_front<Index>;
-};
-template <std::size_t Index, typename Family, device_provider Provider, typename Front,
-          event_observer Observer, typename Counting>
-  requires provider_for<Provider, typename Family::template recipe_at<Index>>
-struct front_at<Index, Family, Provider, Front, Observer, Counting> {
-  using recipe = typename Family::template recipe_at<Index>;
-  using type =
-      recipe_front<recipe, Front, typename Front::template allocator<recipe, Provider, Observer, Counting>>;
-};
-template <typename Family, device_provider Provider, typename Front, event_observer Observer,
-          typename Counting, std::size_t... Index>
+template <std::size_t Index, typename Family, typename Provider, typename Front, typename Observer,
+          typename Counting>
+using front_at = std::conditional_t<
+    provider_for<Provider, typename Family::template recipe_at<Index>>,
+    recipe_front<typename Family::template recipe_at<Index>, Front,
+                 typename Front::template allocator<typename Family::template recipe_at<Index>, Provider,
+                                                    Observer, Counting>>,
+    no_front<Index>>;
+template <typename Family, typename Provider, typename Front, typename Observer, typename Counting,
+          std::size_t... Index>
 auto any_front(std::index_sequence<Index...>)
-    -> std::variant<std::monostate,
-                    typename front_at<Index, Family, Provider, Front, Observer, Counting>::type...>;
+    -> std::variant<std::monostate, front_at<Index, Family, Provider, Front, Observer, Counting>...>;
 
 /// Calls f(holder) for the alternative in use of a variant, which holds an allocator. `First` is the type of one holder.
 template <typename First, typename Variant, typename F>

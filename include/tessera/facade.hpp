@@ -150,6 +150,7 @@ using device_of =
 /// * A call that differs is written in the front end; `using facade<...>::name` keeps its other overloads.
 /// * `Inner` is the type of the allocator inside. Calls that not all allocators have are there if `Inner` has them: handles,
 ///   statistics, process_events and trim_without_waiting.
+/// * A front end that defines after_free(front end) is told of each call that may have freed memory.
 /// * A front end of several allocators hides enter_owner with one that finds the owner of an address.
 template <typename Self, typename Inner = detail::shared_calls_only>
 class facade : public detail::common_calls<Self> {
@@ -162,12 +163,16 @@ class facade : public detail::common_calls<Self> {
   }
   void deallocate(void* p) noexcept {
     owner(p, "deallocate", [=](auto& in) { in.deallocate(p); });
+    freed();
   }
   void deallocate(void* p, std::size_t bytes) noexcept {
     owner(p, "deallocate", [=](auto& in) { in.deallocate(p, bytes); });
+    freed();
   }
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    return owner(p, nullptr, [=](auto& in) { return in.try_deallocate(p); });
+    const bool done = owner(p, nullptr, [=](auto& in) { return in.try_deallocate(p); });
+    if (done) freed();
+    return done;
   }
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     return owner(p, "record_stream", [=](auto& in) { return in.record_stream(p, stream); });
@@ -188,6 +193,7 @@ class facade : public detail::common_calls<Self> {
     requires requires(Inner& in) { in.deallocate(h); }
   {
     inside([=](auto& in) { in.deallocate(h); });
+    freed();
   }
   [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept
     requires requires(Inner& in) { in.record_stream(h, stream); }
@@ -197,11 +203,13 @@ class facade : public detail::common_calls<Self> {
 
   void trim(std::size_t keep = 0) noexcept {
     inside([=](auto& in) { in.trim(keep); });
+    freed();
   }
   void trim_without_waiting(std::size_t keep = 0) noexcept
     requires requires(Inner& in) { in.trim_without_waiting(keep); }
   {
     inside([=](auto& in) { in.trim_without_waiting(keep); });
+    freed();
   }
   bool process_events() noexcept
     requires requires(Inner& in) { in.process_events(); }
@@ -275,9 +283,14 @@ class facade : public detail::common_calls<Self> {
     return Self::enter(me, std::forward<F>(f));
   }
 
+  /// Called after each call that may have freed memory.
+  static void after_free(Self&) noexcept {}
+
  private:
   friend Self;
   facade() = default;
+
+  void freed() noexcept { Self::after_free(static_cast<Self&>(*this)); }
 
   template <typename F>
   decltype(auto) inside(F&& f) {

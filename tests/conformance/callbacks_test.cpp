@@ -46,7 +46,7 @@ struct made_of_a_device {
   Pool pool{of(room)};
 };
 template <typename Pool>
-struct in_one_thread_only : made_of_a_device<Pool> {
+struct single_threaded : made_of_a_device<Pool> {
   static constexpr std::uint64_t threads = 1;
 };
 template <typename Pool>
@@ -75,10 +75,10 @@ struct in_a_copy {
 template <typename Pool>
 class callbacks_in_threads : public testing::Test {};
 using pools = testing::Types<
-    in_one_thread_only<caching_allocator<pytorch<>, device_type>>,
-    in_one_thread_only<caching_allocator<pytorch_expandable, device_type>>,
-    in_one_thread_only<caching_allocator<stitched, device_type>>,
-    in_one_thread_only<caching_allocator<cuda_async, device_type>>,
+    single_threaded<caching_allocator<pytorch<>, device_type>>,
+    single_threaded<caching_allocator<pytorch_expandable, device_type>>,
+    single_threaded<caching_allocator<stitched, device_type>>,
+    single_threaded<caching_allocator<cuda_async, device_type>>,
     in_three_threads<locked<pytorch<>, device_type>>,
     in_three_threads<locked<pytorch_expandable, device_type>>,
     in_three_threads<locked<stitched, device_type>>, in_three_threads<locked<cuda_async, device_type>>,
@@ -146,7 +146,7 @@ TYPED_TEST(callbacks_in_threads, use_the_allocator_under_pressure) {
 }
 
 TEST(callbacks_in_threads, a_collector_frees_under_pressure) {
-  const watchdog guard("a collector is flushed under pressure");
+  const watchdog guard("a queue is flushed under pressure");
   locked<pytorch<>, device_type> pool{of(100_MiB)};
   deferred_free_queue garbage(pool, {.threshold = unlimited});
   for (int i = 0; i < 3; ++i) garbage.push(pool.allocate(30_MiB), 30_MiB);

@@ -60,7 +60,7 @@ TYPED_TEST(pressure, is_met_by_lanes_as_by_one_allocator) {
   EXPECT_GT(refused, 0u);
 }
 
-// A lane looks at events later, so that what it caches may differ until all caches are emptied.
+// An arena looks at events later, so that what it caches may differ until all caches are emptied.
 TYPED_TEST(pressure, is_met_by_lanes_whose_blocks_other_streams_use) {
   const trace::recording recording = conformance::recorded("gnn_sage_streams");
   const trace::program source(recording);
@@ -73,7 +73,7 @@ TYPED_TEST(pressure, is_met_by_lanes_whose_blocks_other_streams_use) {
   }
 }
 
-// Where it stitches, no lane knows what idle pages others have; it gets them when all caches are emptied.
+// Where it stitches, no arena knows what idle pages others have; it gets them when all caches are emptied.
 TEST(pressure_on_pages, is_met_by_lanes_that_stitch) {
   for (const char* const name : {"gnn_sage", "gnn_sage_streams"}) {
     const trace::recording recording = conformance::recorded(name);

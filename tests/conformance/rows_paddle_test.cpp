@@ -434,10 +434,10 @@ TEST(paddle_row, n30_best_fit_in_one_region_cuts_from_the_low_end_and_merges_all
   pool.deallocate(first);
 }
 
-using retrying_pool = waiting<locked<paddle_auto_growth, simulated_device>>;
+using waiting_pool = waiting<locked<paddle_auto_growth, simulated_device>>;
 
 TEST(paddle_row, n31_four_threads_that_wait_for_the_same_memory_all_get_it) {
-  retrying_pool pool(60s, device_of(1_MiB));
+  waiting_pool pool(60s, device_of(1_MiB));
   std::array<void*, 4> got{};
   std::vector<std::thread> threads;
   for (void*& p : got) {
@@ -453,7 +453,7 @@ TEST(paddle_row, n31_four_threads_that_wait_for_the_same_memory_all_get_it) {
 }
 
 TEST(paddle_row, n32_where_nobody_frees_it_fails_no_earlier_than_the_deadline_with_the_first_failure) {
-  retrying_pool pool(50ms, device_of(1_MiB));
+  waiting_pool pool(50ms, device_of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   const auto begin = std::chrono::steady_clock::now();
   try {
@@ -542,7 +542,7 @@ TEST(paddle_row, n38_addresses_do_not_run_out_as_in_paddle_while_memory_comes_an
   }
 }
 
-// The collector, and outputs in place of inputs.
+// The deferred_free_queue, and outputs in place of inputs.
 
 template <std::size_t Count>
 constexpr std::size_t collected(std::array<std::int64_t, Count> bytes, fraction share) {

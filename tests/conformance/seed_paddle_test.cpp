@@ -113,7 +113,7 @@ TYPED_TEST(seed_paddle, garbage_is_freed_at_once_or_a_gibibyte_at_a_time_or_neve
     for (int i = 0; i < 5; ++i) never.push(pool.allocate(1_MiB), half);
     EXPECT_EQ(live(pool), 5_MiB);
   }
-  EXPECT_EQ(live(pool), 0u) << "the collector's end frees all";
+  EXPECT_EQ(live(pool), 0u) << "its destructor frees all";
 }
 TYPED_TEST(seed_paddle, slow_deletion_waits_for_the_stream_and_fast_deletion_does_not) {
   TypeParam place;

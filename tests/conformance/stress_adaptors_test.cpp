@@ -36,7 +36,7 @@ using namespace conformance::crowds;
 using memory = provider_ref<host_pinned>;
 
 TEST(stress_threads, background_reclaiming) {
-  const watchdog guard("retiring");
+  const watchdog guard("background_reclaiming");
   host_pinned device = unlocked();
   {
     tessera::background_reclaiming<pinned_packed, memory, books> pool{
@@ -46,8 +46,8 @@ TEST(stress_threads, background_reclaiming) {
   expect_all_back(device);
 }
 
-TEST(stress_threads, retrying_where_memory_is_short) {
-  const watchdog guard("retrying");
+TEST(stress_threads, waiting_where_memory_is_short) {
+  const watchdog guard("waiting");
   host_pinned device = unlocked(24_MiB);
   {
     tessera::waiting<locked<pytorch<>, memory, books>> behind_one{std::chrono::milliseconds(1),
@@ -145,8 +145,8 @@ TEST(stress_threads, allocators_that_share_a_budget) {
   }
 }
 
-/// A thread has nothing of its own in an allocator: what it freed lies with the lane that gave it, which outlives it, and
-/// streams that have no lane to themselves share those there are.
+/// A thread has nothing of its own in an allocator: what it freed lies with the arena that gave it, which outlives it, and
+/// streams that have no arena to themselves share those there are.
 template <typename Pool>
 void begin_and_end_threads(const char* what, int threads) {
   const watchdog guard(what);
@@ -155,7 +155,7 @@ void begin_and_end_threads(const char* what, int threads) {
   std::size_t described = 0;
   for (int t = 0; t < threads; t += 2) {
     const auto live = [&pool, &left](int number) {
-      const stream_id own{static_cast<std::uint64_t>(number % 300)};  // more than there are lanes
+      const stream_id own{static_cast<std::uint64_t>(number % 300)};  // more than there are arenas
       void* const mine = pool.allocate(1000, own);
       void* const kept = pool.allocate(1000, own);
       pool.deallocate(left.exchange(kept));  // of another thread, which may have ended

@@ -19,7 +19,7 @@ namespace {
 
 using namespace tessera;
 
-/// An allocator whose blocks all go through a collector.
+/// An allocator whose blocks all go through a deferred_free_queue.
 template <typename Allocator>
 class collected {
  public:
@@ -41,7 +41,7 @@ class collected {
   deferred_free_queue<Allocator> garbage_{pool_, {.threshold = 64_MiB, .waits = true}};
 };
 
-/// A retrying allocator that does not wait long for frees that nobody makes.
+/// A waiting allocator that does not wait long for frees that nobody makes.
 template <typename Recipe>
 [[nodiscard]] std::unique_ptr<subject> patient() {
   return over<waiting<locked<Recipe, any_device>>, simulated>(std::chrono::milliseconds(1));
@@ -88,7 +88,7 @@ compositions wrapped() {
     promises kept = promises_of<Recipe>();
     habits few = simulated_habits();
     few.most_live = 40;
-    all.push_back({name + "_retrying", &patient<Recipe>, kept, few, 0.02});
+    all.push_back({name + "_waiting", &patient<Recipe>, kept, few, 0.02});
     kept.counts_at_once = false;
     all.push_back({name + "_collector", &collecting<Recipe>, kept, simulated_habits(), 0.05});
   });

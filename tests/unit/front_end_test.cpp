@@ -20,7 +20,7 @@
 
 namespace {
 
-// The guide shows these lines.
+// The section "Write a front end" of the guide shows these lines.
 template <typename Allocator>
 class counted : public tessera::facade<counted<Allocator>, Allocator> {
   using interface = tessera::facade<counted, Allocator>;

@@ -134,7 +134,7 @@ std::unique_ptr<stack> make(unsigned number) {
   return std::make_unique<Stack>(number);
 }
 
-std::vector<row> thread_checked() {
+std::vector<row> single_threaded() {
   return {
       {"pytorch", &plain<alone<pytorch<>>>},
       {"in ranges", &plain<alone<pytorch_expandable>>},
@@ -148,7 +148,7 @@ std::vector<row> thread_checked() {
              config::torch_npu_settings{}, device(n));
        }},
       {"driver_pool", &make<driver>},
-      {"collector", &make<collected>},
+      {"deferred_free_queue", &make<collected>},
       {"in place", &make<donated>},
       {"timed", &make<over<measured>>},
       {"reserving", &make<over<cut_off_one_region>>},
@@ -160,18 +160,18 @@ std::vector<row> thread_checked() {
        }},
   };
 }
-TEST(mistakes_death, are_named_by_allocators_for_one_thread) { mistakes::run(thread_checked()); }
+TEST(mistakes_death, are_named_by_allocators_for_one_thread) { mistakes::run(single_threaded()); }
 
 std::vector<row> several_threads() {
   return {
       {"locked", &plain<with_mutex<pytorch<>>>},
       {"per_stream", &plain<per_stream<pytorch<>, simulated_device>>},
-      {"retrying",
+      {"waiting",
        [](unsigned n) {
          return std::make_unique<stack_of<waiting<with_mutex<pytorch<>>>>>(std::chrono::milliseconds(0),
                                                                            device(n));
        }},
-      {"retiring", &plain<background_reclaiming<pytorch<>, simulated_device>>},
+      {"background_reclaiming", &plain<background_reclaiming<pytorch<>, simulated_device>>},
       {"per_device", &make<devices<per_device<pytorch<>, simulated_device>>>},
       {"per_device of per_stream", &make<devices<per_device<pytorch<>, simulated_device, per_stream>>>},
       {"pinned_host",

@@ -57,7 +57,7 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
   /// The wrapped allocator. Frees through it wake nobody.
   [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
 
-  using interface::try_allocate, interface::deallocate;
+  using interface::try_allocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     const auto once = [&] { return allocator_.try_allocate(bytes, stream); };
     void* const p = try_in_time(bytes, once);
@@ -69,29 +69,6 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
     const auto once = [&] { return allocator_.allocate_by_handle(bytes, stream); };
     const handle h = try_in_time(bytes, once);
     return h ? h : once();
-  }
-  void deallocate(void* p) noexcept {
-    allocator_.deallocate(p);
-    notify();
-  }
-  void deallocate(void* p, std::size_t bytes) noexcept {
-    allocator_.deallocate(p, bytes);
-    notify();
-  }
-  void deallocate(handle h) noexcept
-    requires requires(Allocator& a) { a.deallocate(h); }
-  {
-    allocator_.deallocate(h);
-    notify();
-  }
-  [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    const bool done = allocator_.try_deallocate(p);
-    if (done) notify();
-    return done;
-  }
-  void trim(std::size_t keep = 0) noexcept {
-    allocator_.trim(keep);
-    notify();
   }
 
   /// Returns what allocate throws, with the time waited.
@@ -107,6 +84,8 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.allocator_);
   }
+
+  static void after_free(waiting& me) noexcept { me.notify(); }
 
   static constexpr std::chrono::milliseconds max_timeout = std::chrono::hours(24 * 365);
 

@@ -17,23 +17,22 @@
 
 namespace tessera {
 
-/// As long as it lives, who touches a guard page or a freed block of a `guarded` allocator reads on standard error which block
-/// that is, how large it is, how far away, under which label it was allocated and whether it was freed. Then the program ends
-/// as it would without: what handled SIGSEGV before is called, a sanitizer's report included.
+/// Explains faults in a `guarded` allocator on standard error while it lives: which block was accessed, its size, distance and
+/// label, and whether it was freed. Then it calls the previous handler of SIGSEGV, which may be a sanitizer's.
 ///
-/// The system has one handler for a process, so that all of these share it; up to 64 may live at a time.
+/// All objects share the one handler of the process; up to 64 may live at a time.
 ///   Requires:  the allocator outlives it
 class fault_reports {
  public:
   template <typename Guarded>
-  explicit fault_reports(const Guarded& of) noexcept : fault_reports(of.book()) {}
-  explicit fault_reports(const detail::guard_shadow& of) noexcept {
+  explicit fault_reports(const Guarded& pool) noexcept : fault_reports(pool.book()) {}
+  explicit fault_reports(const detail::guard_shadow& blocks) noexcept {
     const std::lock_guard lock(mutex);
-    for (auto& place : books) {
-      if (place.load() != nullptr) continue;
-      place_ = &place;
-      place.store(&of);
-      if (++living == 1) install();
+    for (auto& slot : shadows) {
+      if (slot.load() != nullptr) continue;
+      slot_ = &slot;
+      slot.store(&blocks);
+      if (++count == 1) install();
       return;
     }
     fatal("fault_reports: more than 64 at a time");
@@ -42,63 +41,63 @@ class fault_reports {
   fault_reports& operator=(const fault_reports&) = delete;
   ~fault_reports() {
     const std::lock_guard lock(mutex);
-    place_->store(nullptr);
-    if (--living == 0) uninstall();
+    slot_->store(nullptr);
+    if (--count == 0) uninstall();
   }
 
  private:
   using handler = struct sigaction;
 
   static void install() noexcept {
-    if (std::exchange(is_there, true)) return;
+    if (std::exchange(is_installed, true)) return;
     handler ours{};
     ours.sa_sigaction = &on_fault;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
     ::sigemptyset(&ours.sa_mask);
-    ::sigaction(SIGSEGV, nullptr, &before);  // known before it may be needed
+    ::sigaction(SIGSEGV, nullptr, &before);  // set before the handler may use it
     ::sigaction(SIGSEGV, &ours, nullptr);
   }
-  /// Where another handler was put in since, which may call this one, it stays.
+  /// Keeps a handler that was installed later: it may call this one.
   static void uninstall() noexcept {
     handler now{};
     ::sigaction(SIGSEGV, nullptr, &now);
-    is_there = (now.sa_flags & SA_SIGINFO) == 0 || now.sa_sigaction != &on_fault;
-    if (!is_there) ::sigaction(SIGSEGV, &before, nullptr);
+    is_installed = (now.sa_flags & SA_SIGINFO) == 0 || now.sa_sigaction != &on_fault;
+    if (!is_installed) ::sigaction(SIGSEGV, &before, nullptr);
   }
 
   static void on_fault(int number, siginfo_t* info, void* context) noexcept {
-    const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);
-    for (const auto& place : books) {
-      const detail::guard_shadow* const book = place.load();
-      const fixed_text words = book != nullptr ? book->explain(at) : fixed_text();
-      if (words.empty()) continue;
-      const fixed_text line = fixed_text().add("tessera: guarded: ").add(words.c_str()).add("\n");
+    const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+    for (const auto& slot : shadows) {
+      const detail::guard_shadow* const blocks = slot.load();
+      const fixed_text text = blocks != nullptr ? blocks->explain(address) : fixed_text();
+      if (text.empty()) continue;
+      const fixed_text line = fixed_text().add("tessera: guarded: ").add(text.c_str()).add("\n");
       (void)!::write(STDERR_FILENO, line.c_str(), line.size());
       break;
     }
-    hand_on(number, info, context);
+    call_previous(number, info, context);
   }
-  static void hand_on(int number, siginfo_t* info, void* context) noexcept {
+  static void call_previous(int number, siginfo_t* info, void* context) noexcept {
     if ((before.sa_flags & SA_SIGINFO) != 0) {
       before.sa_sigaction(number, info, context);
     } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
       before.sa_handler(number);
     } else {
-      // What faulted is tried again, and now the system ends the program there; but not what another process sent.
-      handler system{};
-      system.sa_handler = SIG_DFL;
-      ::sigaction(number, &system, nullptr);
+      // The access is repeated, and the default handler ends the program there. A signal that was sent is not repeated.
+      handler fallback{};
+      fallback.sa_handler = SIG_DFL;
+      ::sigaction(number, &fallback, nullptr);
       if (info->si_code <= 0) ::raise(number);
     }
   }
 
   static inline std::mutex mutex;
-  static inline std::array<std::atomic<const detail::guard_shadow*>, 64> books{};
+  static inline std::array<std::atomic<const detail::guard_shadow*>, 64> shadows{};
   static inline handler before{};
-  static inline int living = 0;
-  static inline bool is_there = false;  // the handler, or one that may call it
+  static inline int count = 0;
+  static inline bool is_installed = false;  // this handler, or one that may call it
 
-  std::atomic<const detail::guard_shadow*>* place_ = nullptr;
+  std::atomic<const detail::guard_shadow*>* slot_ = nullptr;
 };
 
 }  // namespace tessera

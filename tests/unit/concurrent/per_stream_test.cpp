@@ -327,7 +327,7 @@ TEST(per_stream_threads, keep_one_limit_together) {
   EXPECT_LE(in_segments, 150_MiB);
   EXPECT_GT(in_segments, 80_MiB);
   const std::size_t in_pages = keep_one_limit_together<expandable>();
-  EXPECT_LT(in_pages, 170_MiB) << "less than a page above, as without lanes";
+  EXPECT_LT(in_pages, 170_MiB) << "less than a page above, as without arenas";
   EXPECT_GT(in_pages, 80_MiB);
 }
 
@@ -359,7 +359,7 @@ TEST(per_stream_threads, count_pages_against_the_limit_as_long_as_they_are_there
   EXPECT_EQ(pool.try_allocate(1, stream_id{3}), nullptr);
   pool.deallocate(first);
   void* const third = pool.allocate(20_MiB, stream_id{3});
-  EXPECT_NE(third, nullptr) << "the first lane gave its pages back";
+  EXPECT_NE(third, nullptr) << "the first arena gave its pages back";
   EXPECT_EQ(pool.now().reserved, 40_MiB);
   shared.with([](auto& d) { d.fail_call(3); });  // after reserve and create
   EXPECT_NE(pool.try_allocate(1, stream_id{4}), nullptr) << "the second try serves it";
@@ -485,7 +485,7 @@ TEST(per_stream_threads, explain_out_of_memory_with_what_all_lanes_hold) {
     EXPECT_EQ(told.non_releasable_units, 2u);
     EXPECT_EQ(told.units[0].bytes, 18_MiB);
     EXPECT_EQ(told.units[1].bytes, 15_MiB);
-    EXPECT_EQ(told.largest.bytes, 0u) << "in its own lane";
+    EXPECT_EQ(told.largest.bytes, 0u) << "in its own arena";
     EXPECT_FALSE(told.device_is_limited);
     EXPECT_NE(std::string_view(explanation.text()).find("33.00 MiB of the cache belong to other arenas"),
               std::string_view::npos)
@@ -499,7 +499,7 @@ TEST(per_stream_threads, explain_out_of_memory_with_what_all_lanes_hold) {
 
 TEST(per_stream_threads, have_the_peak_of_what_the_device_gave_to_all_lanes) {
   per_stream<pytorch<>, simulated_device> pool;
-  for (std::size_t lane = 0; lane < 5; ++lane) pool.deallocate(pool.allocate(70_GiB, stream_id{lane}));
+  for (std::size_t arena = 0; arena < 5; ++arena) pool.deallocate(pool.allocate(70_GiB, stream_id{arena}));
   const auto told = pool.statistics();
   EXPECT_EQ(told.device_bytes.peak, static_cast<std::int64_t>(70_GiB));
   EXPECT_EQ(told.all.reserved_bytes.peak, static_cast<std::int64_t>(70_GiB));

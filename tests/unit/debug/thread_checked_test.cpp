@@ -103,7 +103,7 @@ TEST(thread_checked_threads, passes_a_block_on) {
 }
 
 // Each call that touches the allocator.
-TEST(one_thread_death, names_both_threads) {
+TEST(thread_checked_death, names_both_threads) {
   checked pool;
   void* const p = pool.allocate(5_MiB);
   const handle h = pool.allocate_by_handle(5_MiB);

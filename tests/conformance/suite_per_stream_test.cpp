@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recipe with a lane for each stream, and as one of several devices.
+// Every recipe with an arena for each stream, and as one of several devices.
 #include <string>
 #include <utility>
 #include <vector>
