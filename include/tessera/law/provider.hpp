@@ -10,6 +10,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/law/law.hpp>
 #include <tessera/law/virtual_memory.hpp>
 #include <tessera/provider/provider.hpp>
 

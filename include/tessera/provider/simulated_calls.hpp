@@ -16,21 +16,22 @@
 
 namespace tessera::detail {
 
-/// What came of a call on a simulated device.
+/// The result of a call on a simulated device.
 struct simulated_outcome {
-  const char* broken = nullptr;     ///< the rule that made it fail, in words; null where it worked
-  bool for_want_of_memory = false;  ///< whether it would have worked with more memory or addresses
-  std::uintptr_t given = 0;         ///< the address that was given
-  std::size_t units = 0;            ///< what was done, in what its cost counts beside the call
+  const char* broken = nullptr;     ///< why the call failed: the rule that it broke; null if it worked
+  bool for_want_of_memory = false;  ///< whether the call failed for lack of memory or addresses
+  std::uintptr_t given = 0;         ///< the address that was returned
+  std::size_t units = 0;            ///< MiB or page-table entries, for the cost of the call
 };
 
-/// The books of a simulated device: which calls there were, what they cost, which are made to fail, and what time it is.
+/// Counts, logs and times the calls of a simulated device, and makes chosen calls fail.
 class simulated_calls {
  public:
-  /// What calls cost, in nanoseconds of virtual time; the costs per MiB count whole MiB that were given or taken back, the
-  /// costs per entry those of the page table that are written.
-  ///   Source:  cudaMalloc takes about 50 us from 4 KB to 512 KB and rises above that, by undated measurements on old
-  ///            hosts (cs.virginia.edu/~mwb7w/cuda_support); the others are plausible, not measured
+  /// The cost of each call in nanoseconds of virtual time. Costs per MiB count whole MiB; costs per entry
+  /// count page-table entries.
+  ///   Source:  cudaMalloc takes about 50 us from 4 KB to 512 KB and rises above that, by undated
+  ///            measurements on old hosts (cs.virginia.edu/~mwb7w/cuda_support); the others are plausible,
+  ///            not measured
   struct call_costs {
     std::uint64_t acquire = 50'000;
     std::uint64_t acquire_per_mib = 500;
@@ -83,8 +84,8 @@ class simulated_calls {
     std::uint64_t reserve = 0, unreserve = 0, create = 0, destroy = 0;
     std::uint64_t map = 0, grant = 0, unmap = 0, synchronize = 0;
     std::uint64_t export_memory = 0, allow = 0, import_memory = 0, enable_peer_access = 0, let_wait = 0;
-    std::uint64_t refused = 0;  ///< calls for want of memory or of addresses
-    std::uint64_t failed = 0;   ///< calls made to fail
+    std::uint64_t refused = 0;  ///< calls that failed for lack of memory or addresses
+    std::uint64_t failed = 0;   ///< calls that were made to fail
   };
   struct logged {
     call kind{};
@@ -98,16 +99,17 @@ class simulated_calls {
   void advance(std::uint64_t nanoseconds) noexcept { now_ns_ = saturating_add(now_ns_, nanoseconds); }
   [[nodiscard]] std::uint64_t now_ns() const noexcept { return now_ns_; }
 
-  /// Lets every k-th call that can fail do so, counted from now: all but query and discard. 0 ends it.
+  /// Makes every k-th call fail, counted from now, query and discard aside. 0 stops it.
   void fail_every(std::uint64_t k) noexcept { fail_every_ = k, since_failure_ = 0; }
-  /// Lets the n-th such call from now fail, once. 0 calls it off.
+  /// Makes the n-th call from now fail, once, query and discard aside. 0 cancels it.
   void fail_call(std::uint64_t n) noexcept { fail_in_ = n; }
 
   [[nodiscard]] const counts& calls() const noexcept { return counts_; }
   /// The latest calls, oldest first.
   [[nodiscard]] const std::deque<logged>& log() const noexcept { return log_; }
 
-  /// Which call failed last, where, and which rule it broke; empty if none has. The next call of this may overwrite it.
+  /// Names the latest failed call, its address and the rule that it broke; empty if none failed. Valid until
+  /// the next call of last_error().
   [[nodiscard]] const char* last_error() const noexcept {
     if (failure_.rule == nullptr) return "";
     constexpr std::array names = {
@@ -130,26 +132,27 @@ class simulated_calls {
   simulated_calls(const call_costs& costs, std::uint64_t fail_every, std::size_t log_calls)
       : costs_(costs), fail_every_(fail_every), log_calls_(log_calls) {}
 
-  /// What comes of a call that fails() says is to fail.
-  static constexpr simulated_outcome as_told{.broken = "the call is made to fail"};
-  /// Whether the call that begins now, one of those that can fail, is made to fail.
-  [[nodiscard]] bool fails() noexcept {
+  /// The outcome of a call that was made to fail.
+  static constexpr simulated_outcome injected_failure{.broken = "the call is logged_call to fail"};
+  /// Counts a call that can fail. Returns whether it is made to fail.
+  [[nodiscard]] bool take_failure() noexcept {
     const bool every = fail_every_ != 0 && ++since_failure_ == fail_every_;
     const bool once = fail_in_ != 0 && --fail_in_ == 0;
     if (every) since_failure_ = 0;
     if (every || once) ++counts_.failed;
     return every || once;
   }
-  /// Counts a call, books what it cost and logs it.
+  /// Counts a call, adds its cost to the time and logs it.
   ///   Returns:  whether it worked
-  bool booked(std::uint64_t& count, const logged& made, const simulated_outcome& came, std::uint64_t cost,
-              std::uint64_t cost_per_unit = 0) noexcept {
+  bool finish(std::uint64_t& count, const logged& logged_call, const simulated_outcome& outcome,
+              std::uint64_t cost, std::uint64_t cost_per_unit = 0) noexcept {
     ++count;
-    const bool works = came.broken == nullptr;
-    if (!works) failure_ = {made.kind, made.address, made.bytes, came.broken};
-    if (came.for_want_of_memory) ++counts_.refused;
-    advance(cost + cost_per_unit * came.units);
-    note({made.kind, came.given != 0 ? came.given : made.address, made.bytes, made.stream, works, now_ns_});
+    const bool works = outcome.broken == nullptr;
+    if (!works) failure_ = {logged_call.kind, logged_call.address, logged_call.bytes, outcome.broken};
+    if (outcome.for_want_of_memory) ++counts_.refused;
+    advance(cost + cost_per_unit * outcome.units);
+    note({logged_call.kind, outcome.given != 0 ? outcome.given : logged_call.address, logged_call.bytes,
+          logged_call.stream, works, now_ns_});
     return works;
   }
   void note(const logged& latest) {
@@ -182,21 +185,21 @@ class simulated_calls {
   mutable std::array<char, 256> text_{};  // of last_error
 };
 
-/// The streams of a simulated device, whose work takes virtual time, and the events in them.
+/// The streams and events of a simulated device. Work takes virtual time.
 class simulated_streams : public simulated_calls {
  public:
-  /// A mark in a stream: the time at which the work before it ends, and how much that is.
+  /// The end of the work submitted to a stream so far.
   struct event {
     std::uint64_t ready_ns = 0;
     stream_id stream{};
     std::uint64_t position = 0;
-    std::uint64_t serial = 0;  ///< counts marks
+    std::uint64_t serial = 0;  ///< counts events
   };
 
   bool record(stream_id stream, event& mark) noexcept {
-    const bool works = !fails();
+    const bool works = !take_failure();
     if (works) mark = {end_of_work(stream), stream, position(stream), ++marks_};
-    return ended(counts_.record, {.kind = call::record, .stream = stream}, works, costs_.record);
+    return finish_stream_call(counts_.record, {.kind = call::record, .stream = stream}, works, costs_.record);
   }
   [[nodiscard]] bool query(event& mark) noexcept {
     ++counts_.query;
@@ -207,20 +210,20 @@ class simulated_streams : public simulated_calls {
     return ready;
   }
   bool wait(event& mark) noexcept {
-    const bool works = !fails();
+    const bool works = !take_failure();
     if (works) wait_until(mark.ready_ns), note_wait(mark.stream, {mark.serial, mark.position + 1});
-    return ended(counts_.wait, {.kind = call::wait}, works, costs_.wait);
+    return finish_stream_call(counts_.wait, {.kind = call::wait}, works, costs_.wait);
   }
   void discard(event&) noexcept {
     ++counts_.discard;
     note({.kind = call::discard, .time_ns = now_ns()});
   }
-  /// Returns once all work submitted to the stream so far is done; where there is none, at once.
+  /// Waits until all work submitted to the stream is done; at once for a stream without work.
   bool synchronize(stream_id stream) noexcept {
-    const bool works = !fails();
+    const bool works = !take_failure();
     if (works) wait_until(end_of_work(stream)), note_wait(stream, {marks_, position(stream) + 1});
-    return ended(counts_.synchronize, {.kind = call::synchronize, .stream = stream}, works,
-                 costs_.synchronize);
+    return finish_stream_call(counts_.synchronize, {.kind = call::synchronize, .stream = stream}, works,
+                              costs_.synchronize);
   }
 
   [[nodiscard]] std::uint64_t position(stream_id stream) const noexcept {
@@ -231,36 +234,37 @@ class simulated_streams : public simulated_calls {
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) const noexcept {
     return (!held_ || at < waited_for(stream).positions) && end_of_work(stream, at) <= now_ns();
   }
-  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) const noexcept {
-    return order_.is_behind(stream, of, at);
+  [[nodiscard]] bool is_behind(stream_id stream, stream_id other, std::uint64_t at) const noexcept {
+    return order_.is_behind(stream, other, at);
   }
-  bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
-    const bool works = !fails() && order_.reserve(stream, of);
-    if (works && stream != of) {
-      queue(stream, (std::max)(end_of_work(stream), end_of_work(of, at)));
-      (void)order_.add(stream, position(stream), of, at);
+  bool let_wait(stream_id stream, stream_id other, std::uint64_t at) noexcept {
+    const bool works = !take_failure() && order_.reserve(stream, other);
+    if (works && stream != other) {
+      queue(stream, (std::max)(end_of_work(stream), end_of_work(other, at)));
+      (void)order_.add(stream, position(stream), other, at);
     }
-    return ended(counts_.let_wait, {.kind = call::let_wait, .stream = stream}, works, costs_.let_wait);
+    return finish_stream_call(counts_.let_wait, {.kind = call::let_wait, .stream = stream}, works,
+                              costs_.let_wait);
   }
-  /// Lets all further work of a stream wait for what is before a mark: how a program puts its streams in order.
+  /// Lets all further work of a stream wait for an event, as programs do to order their streams.
   bool let_wait(stream_id stream, const event& mark) noexcept {
     return let_wait(stream, mark.stream, mark.position);
   }
 
-  /// Queues work of `duration` nanoseconds behind what the stream has to do already.
-  ///   Cost:  logarithmic in what is remembered: the tasks that are under way, and the last one of each stream
+  /// Submits work of `duration` nanoseconds, which starts after the stream's earlier work.
+  ///   Cost:  logarithmic in the running tasks and the streams
   void submit(stream_id stream, std::uint64_t duration) {
     queue(stream, saturating_add(end_of_work(stream), duration));
   }
-  /// While held, no query answers ready and nothing is seen to be done but what was waited for, whatever the time; waits
-  /// still end.
+  /// While held, events and positions count as done only if somebody waited for them, whatever the time.
+  /// Waits still end.
   void hold_events(bool held) noexcept { held_ = held; }
 
  protected:
   using simulated_calls::simulated_calls;
 
  private:
-  /// How far somebody has waited for a stream: marks up to a serial, and so many positions.
+  /// How far somebody has waited for a stream: a serial of its events, and a count of positions.
   struct waited {
     std::uint64_t serial = 0;
     std::uint64_t positions = 0;
@@ -270,18 +274,19 @@ class simulated_streams : public simulated_calls {
     return found != waited_.end() ? found->second : waited{};
   }
   void note_wait(stream_id stream, waited so_far) noexcept {
-    waited& most = waited_[stream];
-    most.serial = (std::max)(most.serial, so_far.serial);
-    most.positions = (std::max)(most.positions, so_far.positions);
+    waited& reached = waited_[stream];
+    reached.serial = (std::max)(reached.serial, so_far.serial);
+    reached.positions = (std::max)(reached.positions, so_far.positions);
   }
 
-  /// When the work of a stream ends that was submitted up to a position, or if that is sooner, now.
+  /// When the work of a stream up to a position ends, or now if that is later.
   [[nodiscard]] std::uint64_t end_of_work(stream_id stream, std::uint64_t at = unlimited) const noexcept {
     const auto behind = ends_ns_.upper_bound({stream.handle, at});
     if (behind == ends_ns_.begin() || std::prev(behind)->first.first != stream.handle) return now_ns();
     return (std::max)(std::prev(behind)->second, now_ns());
   }
-  /// Submits a task that ends at this time. Those that have ended are forgotten; the last one tells the position.
+  /// Submits a task that ends at this time, and forgets tasks that have ended, except the last, which holds
+  /// the position.
   void queue(stream_id stream, std::uint64_t ends_ns) {
     const stream_pair task{stream.handle, position(stream) + 1};
     ends_ns_[task] = ends_ns;
@@ -289,11 +294,12 @@ class simulated_streams : public simulated_calls {
     while (first->second <= now_ns() && first->first.second < task.second) first = ends_ns_.erase(first);
   }
 
-  bool ended(std::uint64_t& count, const logged& made, bool works, std::uint64_t cost) noexcept {
-    return booked(count, made, works ? simulated_outcome{} : as_told, cost);
+  bool finish_stream_call(std::uint64_t& count, const logged& logged_call, bool works,
+                          std::uint64_t cost) noexcept {
+    return finish(count, logged_call, works ? simulated_outcome{} : injected_failure, cost);
   }
 
-  std::map<stream_pair, std::uint64_t> ends_ns_;  // by stream and position, of tasks
+  std::map<stream_pair, std::uint64_t> ends_ns_;  // when tasks end, by stream and position
   std::map<stream_id, waited> waited_;
   std::uint64_t marks_ = 0;
   stream_order order_;

@@ -19,7 +19,7 @@
 
 namespace tessera::detail {
 
-/// How much there is of a simulated device's memory, in all and of each kind, in bytes.
+/// The memory of a simulated device, in bytes: in all and of each kind.
 struct simulated_budgets {
   std::size_t capacity;
   std::size_t normal, huge, giant;
@@ -27,35 +27,36 @@ struct simulated_budgets {
   std::size_t low_bandwidth, high_bandwidth;
 };
 
-/// The physical memory of one simulated device, on which all its processes draw.
+/// The physical memory of one simulated device, shared by all its processes.
 class simulated_memory {
  public:
   simulated_memory(unsigned device, const simulated_budgets& all, std::size_t page_granularity)
       : device_(device), all_(all), left_(all), page_granularity_(page_granularity) {}
 
-  /// Takes memory out of every budget that it counts against; where any bandwidth will do, `kind` says which it has: high
-  /// where there is room for all of it, low otherwise.
+  /// Takes memory out of each budget that it counts against. If any bandwidth will do, it sets that of
+  /// `kind`: high where all of it fits, else low.
   [[nodiscard]] simulated_outcome take(std::size_t bytes, page_kind& kind) noexcept {
     page_kind taken = kind;
     if (taken.speed == bandwidth::any)
       taken.speed = bytes <= left_.high_bandwidth ? bandwidth::high : bandwidth::low;
-    if (bytes > left_.capacity) return full("the capacity is reached");
-    if (bytes > pages(taken)) return full("there are no more pages of this size");
-    if (bytes > lane(taken)) return full("there is no more memory of this bandwidth");
-    if (taken.peer_to_peer && bytes > left_.peer_to_peer) return full("there is no more peer-to-peer memory");
+    if (bytes > left_.capacity) return lacks("the capacity is reached");
+    if (bytes > pages_left(taken)) return lacks("entry are no more pages of this size");
+    if (bytes > bandwidth_left(taken)) return lacks("entry is no more memory of this bandwidth");
+    if (taken.peer_to_peer && bytes > left_.peer_to_peer)
+      return lacks("entry is no more peer-to-peer memory");
     left_.capacity -= bytes;
-    pages(taken) -= bytes;
-    lane(taken) -= bytes;
+    pages_left(taken) -= bytes;
+    bandwidth_left(taken) -= bytes;
     if (taken.peer_to_peer) left_.peer_to_peer -= bytes;
     peak_ = (std::max)(peak_, used());
     kind = taken;
     return {};
   }
-  ///   Requires:  `kind` as take() left it
+  ///   Requires:  `kind` as take() set it
   void give_back(std::size_t bytes, page_kind kind) noexcept {
     left_.capacity += bytes;
-    pages(kind) += bytes;
-    lane(kind) += bytes;
+    pages_left(kind) += bytes;
+    bandwidth_left(kind) += bytes;
     if (kind.peer_to_peer) left_.peer_to_peer += bytes;
   }
 
@@ -69,15 +70,15 @@ class simulated_memory {
   [[nodiscard]] std::size_t peak_used() const noexcept { return peak_; }
 
  private:
-  [[nodiscard]] static simulated_outcome full(const char* why) noexcept {
+  [[nodiscard]] static simulated_outcome lacks(const char* why) noexcept {
     return {.broken = why, .for_want_of_memory = true};
   }
-  [[nodiscard]] std::size_t& pages(page_kind kind) noexcept {
+  [[nodiscard]] std::size_t& pages_left(page_kind kind) noexcept {
     return kind.size == page_size::huge_1g ? left_.giant
            : kind.size == page_size::huge  ? left_.huge
                                            : left_.normal;
   }
-  [[nodiscard]] std::size_t& lane(page_kind kind) noexcept {
+  [[nodiscard]] std::size_t& bandwidth_left(page_kind kind) noexcept {
     return kind.speed == bandwidth::low ? left_.low_bandwidth : left_.high_bandwidth;
   }
 
@@ -88,10 +89,10 @@ class simulated_memory {
   std::size_t peak_ = 0;
 };
 
-/// Physical memory of its own, apart from any address; goes back when no handle names it and no mapping shows it.
+/// Physical memory without an address. It goes back once no handle and no mapping refers to it.
 class simulated_piece {
  public:
-  ///   Requires:  `bytes` of `kind` taken from `from`
+  ///   Requires:  `bytes` of `kind` were taken from `from`
   simulated_piece(std::shared_ptr<simulated_memory> from, std::size_t bytes, page_kind kind)
       : from_(std::move(from)), bytes_(bytes), kind_(kind) {}
   simulated_piece(const simulated_piece&) = delete;
@@ -100,7 +101,7 @@ class simulated_piece {
 
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] unsigned device() const noexcept { return from_->device(); }
-  /// Bytes of each of its pages, at a multiple of which it is mapped.
+  /// Bytes of each of its pages; it is mapped at a multiple of them.
   [[nodiscard]] std::size_t page_size() const noexcept { return from_->page_size(kind_); }
 
  private:
@@ -109,15 +110,16 @@ class simulated_piece {
   page_kind kind_;
 };
 
-/// The addresses of one process on a simulated device: which are reserved, and what memory there is at which.
+/// The addresses of one process on a simulated device: reserved ranges, segments and mappings.
 ///
-/// Addresses only grow and are never given twice. When it ends, all memory goes back.
-///   Cost:  logarithmic in the ranges, segments and mappings; can_use() also linear in those that it looks at
+/// Addresses only grow and are never reused. The destructor gives all memory back.
+///   Cost:  logarithmic in the ranges, segments and mappings; can_use() is linear in the mappings that it
+///          checks
 class simulated_ranges {
  public:
   static constexpr std::size_t alignment = 2_MiB;
-  /// What a host's page is a multiple of, as ranges are.
-  static constexpr std::size_t least_page = 4_KiB;
+  /// Ranges are a multiple of a host page long.
+  static constexpr std::size_t min_page = 4_KiB;
 
   ///   Requires:  `first` and `room` are multiples of the alignment; their sum does not wrap
   simulated_ranges(std::shared_ptr<simulated_memory> memory, std::uintptr_t first, std::size_t room) noexcept
@@ -125,8 +127,8 @@ class simulated_ranges {
   simulated_ranges(const simulated_ranges&) = delete;
   simulated_ranges& operator=(const simulated_ranges&) = delete;
   ~simulated_ranges() {
-    for (const auto& [at, there] : placed_) {
-      if (there.is_segment()) memory_->give_back(there.bytes, there.kind);
+    for (const auto& [at, entry] : placed_) {
+      if (entry.is_segment()) memory_->give_back(entry.bytes, entry.kind);
     }
   }
 
@@ -134,15 +136,15 @@ class simulated_ranges {
     const std::size_t step = (std::max)(granularity, kind.granularity());
     if (bytes == 0 || (bytes & (step - 1)) != 0)
       return {"a segment is a multiple of the granularity and of the page's size long, and not empty"};
-    if (!has_room(bytes, step)) return {"there are no addresses left", true};
-    simulated_outcome came = memory_->take(bytes, kind);
-    if (came.broken != nullptr) return came;
+    if (!has_room(bytes, step)) return {"entry are no addresses left", true};
+    simulated_outcome outcome = memory_->take(bytes, kind);
+    if (outcome.broken != nullptr) return outcome;
     const placed made{bytes, ((bytes - 1) >> std::countr_zero(memory_->page_size(kind))) + 1, kind};
-    came.given = take(bytes, step);
-    came.units = bytes >> 20;
-    placed_.emplace(came.given, made);
+    outcome.given = take(bytes, step);
+    outcome.units = bytes >> 20;
+    placed_.emplace(outcome.given, made);
     entries_ += made.entries;
-    return came;
+    return outcome;
   }
   [[nodiscard]] simulated_outcome release(std::uintptr_t at, std::size_t bytes) {
     const auto found = placed_.find(at);
@@ -155,9 +157,9 @@ class simulated_ranges {
   }
 
   [[nodiscard]] simulated_outcome reserve(std::size_t bytes, std::size_t to) {
-    if (bytes == 0 || bytes % least_page != 0) return {"a range is a multiple of 4 KiB long, and not empty"};
+    if (bytes == 0 || bytes % min_page != 0) return {"a range is a multiple of 4 KiB long, and not empty"};
     if (!is_power_of_two(to)) return {"an alignment is a power of two"};
-    if (!has_room(bytes, to)) return {"there are no addresses left", true};
+    if (!has_room(bytes, to)) return {"entry are no addresses left", true};
     const std::uintptr_t given = take(bytes, to);
     ranges_.emplace(given, bytes);
     reserved_ += bytes;
@@ -178,7 +180,7 @@ class simulated_ranges {
                                       const std::shared_ptr<simulated_piece>& memory, bool granted) {
     if (bytes != memory->bytes()) return {"memory is mapped whole"};
     if (at % memory->page_size() != 0) return {"memory is mapped at a multiple of its page's size"};
-    const auto range = around(ranges_, at);
+    const auto range = last_at_or_below(ranges_, at);
     if (range == ranges_.end() || at - range->first >= range->second)
       return {"the addresses are not reserved"};
     if (bytes > range->second - (at - range->first)) return {"memory is mapped within one range"};
@@ -193,35 +195,35 @@ class simulated_ranges {
   [[nodiscard]] simulated_outcome grant(std::uintptr_t at, std::size_t bytes) noexcept {
     const auto found = placed_.find(at);
     if (found == placed_.end() || found->second.is_segment()) return {"nothing that was mapped begins here"};
-    placed& there = found->second;
-    if (there.bytes != bytes) return {"access is granted to what one map put there, whole"};
-    if (!there.granted) not_granted_ -= bytes;
-    there.granted = true;
-    return {.units = there.entries};
+    placed& entry = found->second;
+    if (entry.bytes != bytes) return {"access is granted to what one map put entry, whole"};
+    if (!entry.granted) not_granted_ -= bytes;
+    entry.granted = true;
+    return {.units = entry.entries};
   }
-  /// Sets `handle` to what named the memory when it was mapped.
+  /// Sets `handle` to the handle that was mapped.
   [[nodiscard]] simulated_outcome unmap(std::uintptr_t at, std::size_t bytes, bool any_size,
                                         std::uint64_t& handle) {
     const auto found = placed_.find(at);
     if (found == placed_.end() || found->second.is_segment()) return {"nothing that was mapped begins here"};
-    const placed& there = found->second;
-    if (there.bytes != bytes && !any_size) return {"what one map put there is unmapped whole, and alone"};
-    const simulated_outcome came{.units = there.entries};
-    handle = there.handle;
-    mapped_ -= there.bytes;
-    if (!there.granted) not_granted_ -= there.bytes;
-    entries_ -= there.entries;
+    const placed& entry = found->second;
+    if (entry.bytes != bytes && !any_size) return {"what one map put entry is unmapped whole, and alone"};
+    const simulated_outcome outcome{.units = entry.entries};
+    handle = entry.handle;
+    mapped_ -= entry.bytes;
+    if (!entry.granted) not_granted_ -= entry.bytes;
+    entries_ -= entry.entries;
     placed_.erase(found);
-    return came;
+    return outcome;
   }
 
-  /// Whether the device may use all these addresses: of one segment, or mapped with access.
+  /// Whether the device may access all these addresses: they lie in one segment, or are mapped with access.
   [[nodiscard]] bool can_use(std::uintptr_t at, std::size_t bytes) const noexcept {
-    auto m = around(placed_, at);
+    auto m = last_at_or_below(placed_, at);
     while (m != placed_.end() && m->second.granted && at - m->first < m->second.bytes) {
       const std::size_t here = m->second.bytes - (at - m->first);
       if (bytes <= here) return true;
-      if (m->second.is_segment()) return false;  // another one may begin here
+      if (m->second.is_segment()) return false;  // another segment may begin here
       at += here;
       bytes -= here;
       ++m;
@@ -235,12 +237,12 @@ class simulated_ranges {
   [[nodiscard]] std::size_t page_table_entries() const noexcept { return entries_; }
 
  private:
-  /// Memory at addresses: a segment, or what one map put there.
+  /// Memory at addresses: a segment, or one mapping.
   struct placed {
     std::size_t bytes;
     std::size_t entries;
     page_kind kind;            // of a segment
-    std::uint64_t handle = 0;  // of what was mapped
+    std::uint64_t handle = 0;  // of a mapping
     bool granted = true;
     std::shared_ptr<simulated_piece> memory{};
 
@@ -252,7 +254,7 @@ class simulated_ranges {
     const std::size_t skipped = gap(to);
     return skipped <= room_ && bytes <= room_ - skipped;
   }
-  /// Gives addresses that begin at a multiple of 2 MiB and of `to`, a power of two.
+  /// Takes addresses that begin at a multiple of 2 MiB and of `alignment`, a power of two.
   ///   Requires:  has_room()
   [[nodiscard]] std::uintptr_t take(std::size_t bytes, std::size_t to) noexcept {
     const std::uintptr_t given = next_ + gap(to);
@@ -261,20 +263,20 @@ class simulated_ranges {
     room_ -= taken;
     return given;
   }
-  /// The last entry that begins at `at` or below, or end().
+  /// The last entry that begins at `address` or below it, or end().
   template <typename Map>
-  [[nodiscard]] static auto around(Map& map, std::uintptr_t at) noexcept -> decltype(map.begin()) {
+  [[nodiscard]] static auto last_at_or_below(Map& map, std::uintptr_t at) noexcept -> decltype(map.begin()) {
     const auto above = map.upper_bound(at);
     return above == map.begin() ? map.end() : std::prev(above);
   }
   [[nodiscard]] bool is_taken(std::uintptr_t at, std::size_t bytes) const noexcept {
-    const auto last = around(placed_, at + bytes - 1);
+    const auto last = last_at_or_below(placed_, at + bytes - 1);
     return last != placed_.end() && (last->first >= at || at - last->first < last->second.bytes);
   }
 
   std::shared_ptr<simulated_memory> memory_;
   std::uintptr_t next_;
-  std::size_t room_;  // addresses left
+  std::size_t room_;  // bytes of addresses left
   std::map<std::uintptr_t, std::size_t> ranges_;
   std::map<std::uintptr_t, placed> placed_;
   std::size_t reserved_ = 0;
@@ -285,28 +287,28 @@ class simulated_ranges {
 
 class simulated_process;
 
-/// What the processes of a simulated machine know of each other.
+/// The devices and processes of a simulated machine.
 struct simulated_machine {
   static constexpr std::size_t max_devices = 255;
-  /// How many processes may be listed for one export.
+  /// How many processes one export may list.
   ///   Source:  aclrtMemSetPidToShareableHandle takes at most 65,535
-  static constexpr std::size_t most_listed = 65'535;
+  static constexpr std::size_t max_listed = 65'535;
 
-  std::array<bool, max_devices> devices{};    ///< whether there is one of a number
-  std::vector<simulated_process*> processes;  ///< by number, from 1; null where one has ended
+  std::array<bool, max_devices> devices{};    ///< whether a device has this number
+  std::vector<simulated_process*> processes;  ///< by number, from 1; null for those that have ended
 };
 
-/// A process on one device of a simulated machine: its addresses, and its handles of physical memory. When it ends it lets
-/// go of all that it holds, as when it is killed.
-///   Source:  of the rules of sharing: CANN's acl.rt.mem_export_to_shareable_handle, by which memory is exported once, and
-///            imported by other processes alone, before the exporter destroys it
+/// A process on one device of a simulated machine: its addresses and its handles of physical memory. The
+/// destructor gives up all of them, as the end of a process does.
+///   Source:  the rules of sharing follow CANN's acl.rt.mem_export_to_shareable_handle: memory is exported
+///            once, and imported by other processes before the exporter destroys it
 class simulated_process {
  public:
   simulated_process(std::shared_ptr<simulated_machine> machine, std::shared_ptr<simulated_memory> memory)
       : machine_(std::move(machine)),
         memory_(std::move(memory)),
         number_(next_number()),
-        addresses_(memory_, first_of_device() + first_of_process(), most_addresses - first_of_process()) {
+        addresses_(memory_, first_of_device() + first_of_process(), max_addresses - first_of_process()) {
     machine_->processes.push_back(this);
   }
   simulated_process(const simulated_process&) = delete;
@@ -316,11 +318,11 @@ class simulated_process {
   [[nodiscard]] simulated_outcome create(std::size_t bytes, page_kind kind, std::uint64_t& handle) {
     if (bytes == 0 || bytes % memory_->page_size(kind) != 0)
       return {"memory is a multiple of its page's size long, and not empty"};
-    simulated_outcome came = memory_->take(bytes, kind);
-    if (came.broken != nullptr) return came;
+    simulated_outcome outcome = memory_->take(bytes, kind);
+    if (outcome.broken != nullptr) return outcome;
     handle = hold({.memory = std::make_shared<simulated_piece>(memory_, bytes, kind)});
-    came.units = bytes >> 20;
-    return came;
+    outcome.units = bytes >> 20;
+    return outcome;
   }
   [[nodiscard]] simulated_outcome destroy(std::uint64_t handle) {
     const auto found = handles_.find(handle);
@@ -335,16 +337,16 @@ class simulated_process {
     if (found == handles_.end()) return no_handle;
     held& m = found->second;
     if (m.mapped) return {"memory is mapped in one place at a time"};
-    const simulated_outcome came = addresses_.map(at, bytes, handle, m.memory, granted);
-    m.mapped = came.broken == nullptr;
-    return came;
+    const simulated_outcome outcome = addresses_.map(at, bytes, handle, m.memory, granted);
+    m.mapped = outcome.broken == nullptr;
+    return outcome;
   }
   [[nodiscard]] simulated_outcome unmap(std::uintptr_t at, std::size_t bytes, bool any_size) {
     std::uint64_t handle = 0;
-    const simulated_outcome came = addresses_.unmap(at, bytes, any_size, handle);
-    const auto found = handles_.find(handle);  // it is gone where the memory was destroyed meanwhile
+    const simulated_outcome outcome = addresses_.unmap(at, bytes, any_size, handle);
+    const auto found = handles_.find(handle);  // absent if the memory was destroyed while mapped
     if (found != handles_.end()) found->second.mapped = false;
-    return came;
+    return outcome;
   }
 
   [[nodiscard]] simulated_outcome export_memory(std::uint64_t handle, importers who) {
@@ -357,7 +359,7 @@ class simulated_process {
     m.who = who;
     return {};
   }
-  /// Lists a process as an importer of what this one, and no other, exported.
+  /// Lists a process as an importer of memory that this process exported.
   [[nodiscard]] simulated_outcome allow(std::int32_t exporter, std::uint64_t handle, std::int32_t importer) {
     const auto found = handles_.find(handle);
     if (exporter != number_ || found == handles_.end() || !found->second.exported) return not_exported;
@@ -366,7 +368,7 @@ class simulated_process {
     auto& listed = found->second.listed;
     const auto at = std::lower_bound(listed.begin(), listed.end(), importer);
     if (at != listed.end() && *at == importer) return {};
-    if (listed.size() == simulated_machine::most_listed) return {"65535 processes are listed already"};
+    if (listed.size() == simulated_machine::max_listed) return {"65535 processes are listed already"};
     listed.insert(at, importer);
     return {};
   }
@@ -385,7 +387,7 @@ class simulated_process {
   }
   [[nodiscard]] simulated_outcome enable_peer_access(unsigned device) {
     if (device == memory_->device()) return {"a device is no peer of itself"};
-    if (!has_device(device)) return {"there is no such device on this machine"};
+    if (!has_device(device)) return {"entry is no such device on this machine"};
     peers_[device] = true;
     return {};
   }
@@ -402,7 +404,7 @@ class simulated_process {
   [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_; }
 
  private:
-  /// What a handle names.
+  /// The memory behind a handle.
   struct held {
     std::shared_ptr<simulated_piece> memory;
     bool imported = false;
@@ -415,10 +417,10 @@ class simulated_process {
   static constexpr simulated_outcome no_handle{.broken = "no memory has this handle here"};
   static constexpr simulated_outcome not_exported{.broken =
                                                       "nothing is exported under this name, or not any more"};
-  /// Far above the addresses that a process of today can have.
+  /// Far above the addresses of a real process.
   static constexpr std::uintptr_t device_span = std::uintptr_t{1} << 56;
-  /// The last of them are never given, so that no end wraps.
-  static constexpr std::size_t most_addresses = device_span - simulated_ranges::alignment;
+  /// The last addresses are never used, so that no end wraps.
+  static constexpr std::size_t max_addresses = device_span - simulated_ranges::alignment;
 
   [[nodiscard]] std::int32_t next_number() const noexcept {
     return static_cast<std::int32_t>(machine_->processes.size() + 1);
@@ -434,7 +436,7 @@ class simulated_process {
   [[nodiscard]] std::uintptr_t first_of_device() const noexcept {
     return (std::uintptr_t{memory_->device()} + 1) * device_span;
   }
-  /// Each of a thousand processes begins elsewhere, so that what only looks like an address of its own is found out.
+  /// Processes begin at different addresses, so that a foreign address is recognised; 1,024 differ.
   [[nodiscard]] std::size_t first_of_process() const noexcept {
     return static_cast<std::size_t>((number_ - 1) % 1024) << 40;
   }
@@ -451,7 +453,7 @@ class simulated_process {
   std::map<std::uint64_t, held> handles_;
   std::uint64_t last_handle_ = 0;
   std::size_t held_bytes_ = 0;
-  std::array<bool, simulated_machine::max_devices> peers_{};  // those that this device has access to
+  std::array<bool, simulated_machine::max_devices> peers_{};  // devices to which this one has access
 };
 
 }  // namespace tessera::detail

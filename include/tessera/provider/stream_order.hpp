@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-/// Two numbers that name something together, in their order.
+/// An ordered pair of numbers, as a key.
 struct stream_pair {
   std::uint64_t first;
   std::uint64_t second;
@@ -23,59 +23,62 @@ struct stream_pair {
   }
 };
 
-/// Which streams come behind which work of others, by the waits that were put into them: what a provider needs to answer
-/// is_behind(). Waits pass on what they wait for.
+/// Records which streams wait for which work of others, and answers is_behind(), also for waits through other
+/// streams.
 ///
-/// Of two streams the latest waits are known one by one, so that what waits for an older mark may seem to come behind less
-/// than it does. A provider reserves before it tells the device to wait, so that each wait that is there is known:
+/// Use it in a provider whose device cannot answer is_behind(). Call reserve() before the device is told to
+/// wait, so that each wait of the device can be recorded:
 ///
 ///     tessera::stream_order order;
 ///     const tessera::stream_id copies{1}, compute{2};
 ///     if (!order.reserve(compute, copies)) return;  // let_wait gives false
-///     // the device: compute, given 5 tasks with the wait that comes now, waits for what copies was given up to its third
+///     // the wait is the fifth task of compute, and waits for the first three tasks of copies
 ///     (void)order.add(compute, 5, copies, 3);
 ///     std::printf("%d\n", order.is_behind(compute, copies, 2));
 ///
-///   Cost:  logarithmic in the pairs of streams that ever waited; half a KiB of host memory for each
+/// It keeps the latest 32 waits of each pair of streams. is_behind() may answer false if only an older wait
+/// says otherwise.
+///
+///   Cost:  logarithmic in the pairs of streams that ever waited; 0.5 KiB of host memory for each
 class stream_order {
  public:
-  /// Takes the host memory that noting a wait of `stream` for `of` needs; false where there is none.
-  [[nodiscard]] bool reserve(stream_id stream, stream_id of) noexcept {
-    if (stream == of) return true;
-    if (!make({stream.handle, of.handle})) return false;
-    for (std::size_t i = first_of(of); i < count_ && pairs_[i]->key.first == of.handle; ++i) {
+  /// Allocates what add() needs to record a wait of `stream` for `other`; false where host memory ran out.
+  [[nodiscard]] bool reserve(stream_id stream, stream_id other) noexcept {
+    if (stream == other) return true;
+    if (!create({stream.handle, other.handle})) return false;
+    for (std::size_t i = first_of(other); i < count_ && pairs_[i]->key.first == other.handle; ++i) {
       const stream_pair onward = pairs_[i]->key;
-      if (onward.second != stream.handle && !make({stream.handle, onward.second})) return false;
-      i = lower_bound(onward);  // which may have moved
+      if (onward.second != stream.handle && !create({stream.handle, onward.second})) return false;
+      i = lower_bound(onward);  // it may have moved
     }
     return true;
   }
-  /// `stream`, which has been given work up to `position`, the wait included, waits for `of` up to `at`; false where host
-  /// memory ran out, which it does not after reserve, and nothing is noted.
-  bool add(stream_id stream, std::uint64_t position, stream_id of, std::uint64_t at) noexcept {
-    if (is_behind(stream, of, at)) return true;
-    if (!reserve(stream, of)) return false;
-    find({stream.handle, of.handle})->add({position, at});
-    for (std::size_t i = first_of(of); i < count_ && pairs_[i]->key.first == of.handle; ++i) {
-      const std::uint64_t reached = pairs_[i]->waits.reached_at(at);
-      const stream_id other{pairs_[i]->key.second};
-      if (!is_behind(stream, other, reached)) find({stream.handle, other.handle})->add({position, reached});
+  /// Records that the task of `stream` at `position` waits for `other` up to `other_position`.
+  ///   Returns:  false where host memory ran out and nothing was recorded; never after reserve()
+  bool add(stream_id stream, std::uint64_t position, stream_id other, std::uint64_t other_position) noexcept {
+    if (is_behind(stream, other, other_position)) return true;
+    if (!reserve(stream, other)) return false;
+    find({stream.handle, other.handle})->add({position, other_position});
+    for (std::size_t i = first_of(other); i < count_ && pairs_[i]->key.first == other.handle; ++i) {
+      const std::uint64_t reached = pairs_[i]->waits.reached_at(other_position);
+      const stream_id third{pairs_[i]->key.second};
+      if (!is_behind(stream, third, reached)) find({stream.handle, third.handle})->add({position, reached});
     }
     return true;
   }
-  /// Whether all further work of `stream` comes behind that of `of` up to `at`.
-  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) const noexcept {
-    if (stream == of || at == 0) return true;
-    const history* const found = find({stream.handle, of.handle});
-    return found != nullptr && found->latest() >= at;
+  /// Whether all further work of `stream` runs after that of `other` up to `position`.
+  [[nodiscard]] bool is_behind(stream_id stream, stream_id other, std::uint64_t position) const noexcept {
+    if (stream == other || position == 0) return true;
+    const history* const found = find({stream.handle, other.handle});
+    return found != nullptr && found->latest() >= position;
   }
 
  private:
   struct wait {
-    std::uint64_t position;  ///< of the stream that waits
-    std::uint64_t at;        ///< of the one that it waits for
+    std::uint64_t position;  ///< of the waiting stream
+    std::uint64_t at;        ///< of the stream that it waits for
   };
-  /// The waits of one stream for another, each for more than those before.
+  /// The waits of one stream for another, each for a later position than those before.
   class history {
    public:
     void add(wait next) noexcept {
@@ -85,9 +88,9 @@ class stream_order {
       }
       waits_[count_++] = next;
     }
-    /// How far further work is behind the other stream's; 0 where there is no wait.
+    /// The position of the other stream that further work waits for; 0 without a wait.
     [[nodiscard]] std::uint64_t latest() const noexcept { return count_ > 0 ? waits_[count_ - 1].at : 0; }
-    /// How far the work at a position is behind the other stream's; 0 where that is not known.
+    /// The position of the other stream that the work at `position` waits for; 0 where that is unknown.
     [[nodiscard]] std::uint64_t reached_at(std::uint64_t position) const noexcept {
       std::size_t last = count_;
       while (last > 0 && waits_[last - 1].position > position) --last;
@@ -98,14 +101,14 @@ class stream_order {
     std::array<wait, 32> waits_;
     std::size_t count_ = 0;
   };
-  /// The stream that waits and the one that it waits for.
+  /// The waiting stream and the one that it waits for.
   struct pair {
     stream_pair key;
     history waits;
   };
   using pair_list = std::unique_ptr<std::unique_ptr<pair>[]>;
 
-  /// Where a key is, or would be.
+  /// The index of a key, or where it belongs.
   [[nodiscard]] std::size_t lower_bound(stream_pair key) const noexcept {
     const auto* const begin = pairs_.get();
     const auto is_below = [](const std::unique_ptr<pair>& p, const stream_pair& k) { return p->key < k; };
@@ -118,29 +121,29 @@ class stream_order {
     const std::size_t at = lower_bound(key);
     return at < count_ && pairs_[at]->key == key ? &pairs_[at]->waits : nullptr;
   }
-  /// Makes a pair that has not waited, if it is not there; false where host memory ran out.
-  [[nodiscard]] bool make(stream_pair key) noexcept {
+  /// Makes a pair without waits, unless it exists; false where host memory ran out.
+  [[nodiscard]] bool create(stream_pair key) noexcept {
     if (find(key) != nullptr) return true;
-    std::unique_ptr<pair> made(new (std::nothrow) pair{key, {}});
-    if (made == nullptr) return false;
-    if (count_ == room_) {
-      const std::size_t more = room_ != 0 ? 2 * room_ : 8;
-      pair_list grown(new (std::nothrow) std::unique_ptr<pair>[more]);
+    std::unique_ptr<pair> created(new (std::nothrow) pair{key, {}});
+    if (created == nullptr) return false;
+    if (count_ == capacity_) {
+      const std::size_t capacity = capacity_ != 0 ? 2 * capacity_ : 8;
+      pair_list grown(new (std::nothrow) std::unique_ptr<pair>[capacity]);
       if (grown == nullptr) return false;
       std::move(pairs_.get(), pairs_.get() + count_, grown.get());
       pairs_ = std::move(grown);
-      room_ = more;
+      capacity_ = capacity;
     }
     const std::size_t at = lower_bound(key);
     std::move_backward(pairs_.get() + at, pairs_.get() + count_, pairs_.get() + count_ + 1);
-    pairs_[at] = std::move(made);
+    pairs_[at] = std::move(created);
     ++count_;
     return true;
   }
 
-  pair_list pairs_;  // in the order of keys
+  pair_list pairs_;  // sorted by key
   std::size_t count_ = 0;
-  std::size_t room_ = 0;
+  std::size_t capacity_ = 0;
 };
 
 }  // namespace tessera
