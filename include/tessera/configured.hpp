@@ -31,7 +31,8 @@ struct unlocked_front {
 
 namespace detail {
 
-/// The allocator of one recipe of a family. A front end that has settings of its own reads them from the same settings.
+/// The allocator of one recipe of a family. A front end that has settings of its own reads them from the same
+/// settings.
 template <typename Recipe, typename Front, typename Pool>
 struct recipe_front {
   using recipe = Recipe;
@@ -60,7 +61,8 @@ template <typename Family, typename Provider, typename Front, typename Observer,
 auto any_front(std::index_sequence<Index...>)
     -> std::variant<std::monostate, front_at<Index, Family, Provider, Front, Observer, Counting>...>;
 
-/// Calls f(holder) for the alternative in use of a variant, which holds an allocator. `First` is the type of one holder.
+/// Calls f(holder) for the alternative in use of a variant, which holds an allocator. `First` is the type of
+/// one holder.
 template <typename First, typename Variant, typename F>
 decltype(auto) visit_pool(Variant& pools, F f) {
   using result = decltype(f(std::declval<First&>()));
@@ -86,11 +88,11 @@ consteval std::size_t first_supported(std::index_sequence<Index...>) {
 
 }  // namespace detail
 
-/// An allocator whose settings are read at run time. They choose the recipe in a family; its decisions are those of that
-/// recipe's allocator.
+/// An allocator whose settings are read at run time. They choose the recipe in a family; its decisions are
+/// those of that recipe's allocator.
 ///
-/// Choose it where users set the allocator by an environment variable or a file. `Front` says which kind of allocator it is:
-/// unlocked_front, locked_front or per_stream_front.
+/// Choose it where users set the allocator by an environment variable or a file. `Front` says which kind of
+/// allocator it is: unlocked_front, locked_front or per_stream_front.
 ///
 ///     const tessera::config::torch_npu_settings settings{.expandable_segments = true};
 ///     tessera::configured<tessera::torch_npu_family, tessera::simulated_device> tuned(settings);
@@ -122,8 +124,8 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
     return visit([](const auto& pool) { return pool.statistics().all; });
   }
   [[nodiscard]] const settings_type& settings() const noexcept { return settings_; }
-  /// Replaces the settings for all later decisions. Refuses a change that would choose another recipe, or that no policy of
-  /// this recipe reads.
+  /// Replaces the settings for all later decisions. Refuses a change that would choose another recipe, or
+  /// that no policy of this recipe reads.
   ///   Requires:  settings that a text could express; one thread at a time, while others may allocate
   ///   Returns:   nothing, or the error, which names the refused key; then nothing has changed
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
@@ -211,8 +213,8 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
   any pool_;
 };
 
-/// Reads a family's settings from an environment variable; without a name, from those that its system reads. Settings that
-/// are absent have their defaults.
+/// Reads a family's settings from an environment variable; without a name, from those that its system reads.
+/// Settings that are absent have their defaults.
 ///   Throws:  config::bad_setting if a setting is refused
 template <typename Family, std::same_as<const char*>... Variable>
   requires(sizeof...(Variable) <= 1)
@@ -230,7 +232,8 @@ template <typename Family, std::same_as<const char*>... Variable>
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     using namespace tessera;
-///     auto shared = from_environment<pytorch_family, simulated_device, locked_front>();  // PYTORCH_CUDA_ALLOC_CONF
+///     // reads PYTORCH_CUDA_ALLOC_CONF
+///     auto shared = from_environment<pytorch_family, simulated_device, locked_front>();
 ///     shared.deallocate(shared.allocate(5_MiB));
 ///
 ///   Throws:  config::bad_setting if a setting is refused

@@ -17,14 +17,14 @@ namespace tessera {
 
 namespace detail {
 
-/// Adds the calls that follow from an allocator's own try_allocate, deallocate, record_stream and failure: allocate, which
-/// throws, the calls that take an alignment, and access to the allocator's parts.
+/// Adds the calls that follow from an allocator's own try_allocate, deallocate, record_stream and failure:
+/// allocate, which throws, the calls that take an alignment, and access to the allocator's parts.
 ///
 ///     void* const table = pool.allocate(1000, std::align_val_t{4096});
 ///     pool.deallocate(table, 1000, std::align_val_t{4096});
 ///
-/// Free and record an aligned block with the bytes and alignment of its request: its address may lie inside the block.
-/// An alignment is a power of two; any other one aborts.
+/// Free and record an aligned block with the bytes and alignment of its request: its address may lie inside
+/// the block. An alignment is a power of two; any other one aborts.
 template <typename Self>
 class common_calls {
  public:
@@ -49,7 +49,8 @@ class common_calls {
     return bytes != 0 ? request.try_allocate(self(), stream) : nullptr;
   }
   /// Frees an aligned block. Ignores null.
-  ///   Requires:  the bytes and alignment of the request; aborts otherwise, as far as aligned_request can tell
+  ///   Requires:  the bytes and alignment of the request; aborts otherwise, as far as aligned_request can
+  ///              tell
   void deallocate(void* p, std::size_t bytes, std::align_val_t alignment) noexcept {
     if (p != nullptr) aligned_request(bytes, alignment).deallocate(self(), p);
   }
@@ -74,13 +75,14 @@ class common_calls {
   decltype(auto) with_observer(F f) {
     return f(self().observer());
   }
-  /// Calls f(caching_allocator) for each one inside, with its mutex held if it has one. `f` must not use the allocator.
+  /// Calls f(caching_allocator) for each one inside, with its mutex held if it has one. `f` must not use the
+  /// allocator.
   template <typename F>
   void for_each_allocator(F f) {
     f(self());
   }
-  /// Calls f(caching_allocator) for the one that may own an address, with its mutex held if it has one; not at all where the
-  /// address is known to be foreign. `f` must not use the allocator.
+  /// Calls f(caching_allocator) for the one that may own an address, with its mutex held if it has one; not
+  /// at all where the address is known to be foreign. `f` must not use the allocator.
   ///   Cost:  constant
   template <typename F>
   void with_owner(const void*, F f) {
@@ -99,7 +101,8 @@ class common_calls {
   }
 
  protected:
-  // Not private with Self as a friend: facade lies between the two. NOLINTNEXTLINE(bugprone-crtp-constructor-accessibility)
+  // Not private with Self as a friend: facade lies between the two.
+  // NOLINTNEXTLINE(bugprone-crtp-constructor-accessibility)
   common_calls() = default;
 
  private:
@@ -127,15 +130,18 @@ using device_of =
 
 }  // namespace detail
 
-/// Gives a front end the whole interface of an allocator. The front end only says how to enter the allocator inside.
+/// Gives a front end the whole interface of an allocator. The front end only says how to enter the allocator
+/// inside.
 ///
-/// Choose it as the base of a class that wraps allocators: to lock, check, count or select. This one counts calls:
+/// Choose it as the base of a class that wraps allocators: to lock, check, count or select. This one counts
+/// calls:
 ///
+///     #include <atomic>
+///     namespace program {
 ///     template <typename Allocator>
 ///     class counted : public tessera::facade<counted<Allocator>, Allocator> {
 ///      public:
 ///       std::atomic<std::size_t> calls = 0;
-///
 ///      private:
 ///       friend tessera::facade<counted, Allocator>;
 ///       template <typename Me, typename F>
@@ -145,11 +151,12 @@ using device_of =
 ///       }
 ///       Allocator allocator_;
 ///     };
+///     }
 ///
 /// * `enter` calls f(allocator) and returns its result, with whatever lock or check is around it.
 /// * A call that differs is written in the front end; `using facade<...>::name` keeps its other overloads.
-/// * `Inner` is the type of the allocator inside. Calls that not all allocators have are there if `Inner` has them: handles,
-///   statistics, process_events and trim_without_waiting.
+/// * `Inner` is the type of the allocator inside. Calls that not all allocators have are there if `Inner` has
+///   them: handles, statistics, process_events and trim_without_waiting.
 /// * A front end that defines after_free(front end) is told of each call that may have freed memory.
 /// * A front end of several allocators hides enter_owner with one that finds the owner of an address.
 template <typename Self, typename Inner = detail::shared_calls_only>
@@ -276,8 +283,9 @@ class facade : public detail::common_calls<Self> {
   }
 
  protected:
-  /// Enters the allocator that owns an address. A front end of several hides this with one that finds the owner. Where there
-  /// is none, that returns R() for an f of result R, and aborts if `call`, the name of the call, is not null.
+  /// Enters the allocator that owns an address. A front end of several hides this with one that finds the
+  /// owner. Where there is none, that returns R() for an f of result R, and aborts if `call`, the name of the
+  /// call, is not null.
   template <typename Me, typename F>
   static decltype(auto) enter_owner(Me& me, const void*, const char* /*call*/, F&& f) {
     return Self::enter(me, std::forward<F>(f));

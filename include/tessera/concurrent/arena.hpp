@@ -21,7 +21,8 @@
 /// The allocator of one stream inside a per_stream, and what it shares with the others.
 namespace tessera::detail {
 
-// Sums over arenas. The peak of a sum is the sum of the peaks, an upper bound: they need not have been reached at one time.
+// Sums over arenas. The peak of a sum is the sum of the peaks, an upper bound: they need not have been
+// reached at one time.
 
 inline void add_to(usage& sum, const usage& part) noexcept {
   sum.requested += part.requested;
@@ -113,8 +114,8 @@ class remote_free_queue {
   alignas(64) std::array<slot, capacity> slots_;
 };
 
-/// The provider of an arena: the shared one, within the budget of all arenas, with the arena as owner of its memory. Its
-/// reclaim makes the other arenas empty their caches.
+/// The provider of an arena: the shared one, within the budget of all arenas, with the arena as owner of its
+/// memory. Its reclaim makes the other arenas empty their caches.
 template <typename Device>
 class arena_device : public detail::within_budget<Device, detail::indexed<Device>, true> {
  public:
@@ -206,7 +207,8 @@ class shared_observer<ignore_events> : public ignore_events {
   shared_observer(ignore_events&, std::mutex&, reentrancy_guard&) noexcept {}
 };
 
-/// An allocator for few streams. Other threads push what they free into its queue, so they need not wait for its mutex.
+/// An allocator for few streams. Other threads push what they free into its queue, so they need not wait for
+/// its mutex.
 template <typename Recipe, typename Device, event_observer Observer, typename Counting>
 class alignas(64) arena {
   using pool_type = mutex_guarded<Recipe, arena_device<Device>, shared_observer<Observer>, Counting>;
@@ -240,7 +242,8 @@ class alignas(64) arena {
     });
   }
 
-  /// Frees a block at once if that disturbs no other thread; else queues it for the next call that allocates or looks here.
+  /// Frees a block at once if that disturbs no other thread; else queues it for the next call that allocates
+  /// or looks here.
   ///   Requires:  its address lies in a segment of this arena
   void deallocate(remote_free_queue::item freed) noexcept {
     // A recorded stream may be destroyed after this call, so its event must be recorded now.
@@ -282,7 +285,8 @@ class alignas(64) arena {
   decltype(auto) enter(F&& f) noexcept {
     return pool_.enter(std::forward<F>(f));
   }
-  /// Empties the cache for another arena, after the device calls in progress. Returns whether that released something.
+  /// Empties the cache for another arena, after the device calls in progress. Returns whether that released
+  /// something.
   bool empty() noexcept {
     look([](allocator&) {});
     return pool_.trim_after_calls();

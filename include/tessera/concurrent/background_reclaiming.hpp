@@ -21,7 +21,8 @@ namespace tessera {
 
 namespace detail {
 
-/// A thread that works in rounds while there is something to do, and sleeps otherwise. It starts with the first wake().
+/// A thread that works in rounds while there is something to do, and sleeps otherwise. It starts with the
+/// first wake().
 class round_worker {
  public:
   /// One round of work. Returns whether there is more to do.
@@ -90,7 +91,8 @@ class round_worker {
   std::thread thread_;
 };
 
-/// A provider adaptor that queries events only for calls that reclaim, once the worker runs. Each record wakes the worker.
+/// A provider adaptor that queries events only for calls that reclaim, once the worker runs. Each record
+/// wakes the worker.
 template <typename Device>
 class background_events : public provider_adaptor<Device> {
  public:
@@ -132,20 +134,22 @@ struct background_options {
   std::chrono::microseconds pause{100};
 };
 
-/// A locked allocator with a thread that frees blocks whose events have completed, so that a cache hit queries no events.
+/// A locked allocator with a thread that frees blocks whose events have completed, so that a cache hit
+/// queries no events.
 ///
-/// Choose it where event queries are slow and many blocks are recorded on other streams, as pinned memory for copies is. On a
-/// cache miss the caller reclaims, too, before it asks the device for memory.
+/// Choose it where event queries are slow and many blocks are recorded on other streams, as pinned memory for
+/// copies is. On a cache miss the caller reclaims, too, before it asks the device for memory.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::background_reclaiming<tessera::pytorch_pinned<>, tessera::host_pinned> pinned;
 ///     void* batch = pinned.allocate(4_MiB);
 ///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it
-///     pinned.deallocate(batch);                                        // the thread frees it when the copy is done
+///     pinned.deallocate(batch);  // the thread frees it when the copy is done
 ///
-/// The thread starts with the first pending block, sleeps while none is pending, and ends with the allocator. If no thread can
-/// be started, callers do its work, as without `enabled`.
-///   Source:  PyTorch's pinned_use_background_threads, whose thread starts with the first miss and never sleeps
+/// The thread starts with the first pending block, sleeps while none is pending, and ends with the allocator.
+/// If no thread can be started, callers do its work, as without `enabled`.
+///   Source:  PyTorch's pinned_use_background_threads, whose thread starts with the first miss and never
+///            sleeps
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class background_reclaiming
     : public facade<background_reclaiming<Recipe, Provider, Observer, Counting>,

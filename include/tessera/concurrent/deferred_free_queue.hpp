@@ -23,17 +23,19 @@ struct deferred_free_options {
 
 /// Queues blocks that a program no longer uses and frees them together, once they hold enough bytes.
 ///
-/// Choose it where frees come in large numbers, as after each operation of a graph. One thread at a time may use it.
+/// Choose it where frees come in large numbers, as after each operation of a graph. One thread at a time may
+/// use it.
 ///
 ///     tessera::deferred_free_queue garbage(pool, {.threshold = 64_MiB});
 ///     garbage.push(pool.allocate(40_MiB), 40_MiB);  // kept
 ///     garbage.push(pool.allocate(40_MiB), 40_MiB);  // both are freed
 ///
-/// Without `waits`, work that uses the blocks may be in progress when they are freed; later requests of the same stream may use
-/// them at once. With `waits`, an event behind that work is recorded and polled. The caller waits only if the device has no
-/// events, more than 1024 batches are pending, or host memory ran out.
+/// Without `waits`, work that uses the blocks may be in progress when they are freed; later requests of the
+/// same stream may use them at once. With `waits`, an event behind that work is recorded and polled. The
+/// caller waits only if the device has no events, more than 1024 batches are pending, or host memory ran out.
 ///   Requires:  the allocator outlives it
-///   Source:    Paddle's eager_delete_tensor_gb, where negative stands for never, and fast_eager_deletion_mode
+///   Source:    Paddle's eager_delete_tensor_gb, where negative stands for never, and
+///              fast_eager_deletion_mode
 template <typename Allocator>
 class deferred_free_queue {
  public:

@@ -19,26 +19,29 @@ using locked_pool =
     mutex_guarded<Recipe, detail::shared_provider<Provider>, reported_observer<Observer>, Counting>;
 }  // namespace detail
 
-/// A caching_allocator for several threads behind one mutex, with the same template arguments, calls and decisions.
+/// A caching_allocator for several threads behind one mutex, with the same template arguments, calls and
+/// decisions.
 ///
-/// Choose it by default where threads share an allocator; per_stream scales better where each thread has a stream of its own.
+/// Choose it by default where threads share an allocator; per_stream scales better where each thread has a
+/// stream of its own.
 ///
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> shared;
 ///     void* p = shared.allocate(5_MiB);  // by any thread
 ///     shared.deallocate(p);              // by any other
 ///     shared.with_settings([](auto& settings) { settings.split.max = 128_MiB; });
 ///
-/// The mutex is unlocked while the device acquires or releases segments or waits for events: a cache hit never waits for
-/// another thread's miss. A request that fails while other threads are in such calls tries once more after them. A trim
-/// leaves to other threads what they are waiting for or releasing.
+/// The mutex is unlocked while the device acquires or releases segments or waits for events: a cache hit
+/// never waits for another thread's miss. A request that fails while other threads are in such calls tries
+/// once more after them. A trim leaves to other threads what they are waiting for or releasing.
 ///
-/// Recipes that map pages into ranges keep the mutex during device calls. They also keep it while a stream, whose pages are
-/// to be released, finishes its work; that work must not use the allocator.
+/// Recipes that map pages into ranges keep the mutex during device calls. They also keep it while a stream,
+/// whose pages are to be released, finishes its work; that work must not use the allocator.
 ///
-/// Callbacks of on_pressure run without the mutex; they may use the allocator, but not destroy it. While they run, other
-/// threads do without them. The observer, and functions given to with_settings, with_observer and for_each_allocator, run
-/// with the mutex held; the program aborts if they use the allocator. A provider that is not thread-safe is called by one
-/// thread at a time, and must not use the allocator; nor must a function that is given to with_device then.
+/// Callbacks of on_pressure run without the mutex; they may use the allocator, but not destroy it. While they
+/// run, other threads do without them. The observer, and functions given to with_settings, with_observer and
+/// for_each_allocator, run with the mutex held; the program aborts if they use the allocator. A provider that
+/// is not thread-safe is called by one thread at a time, and must not use the allocator; nor must a function
+/// that is given to with_device then.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class locked : public facade<locked<Recipe, Provider, Observer, Counting>,
                              typename detail::locked_pool<Recipe, Provider, Observer, Counting>::allocator> {

@@ -20,12 +20,13 @@
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// A caching_allocator behind a mutex that is unlocked during slow device calls, and the check that user functions which run
-/// under a lock do not re-enter the allocator.
+/// A caching_allocator behind a mutex that is unlocked during slow device calls, and the check that user
+/// functions which run under a lock do not re-enter the allocator.
 namespace tessera::detail {
 
-/// Lists the threads that run a user function while an allocator holds a lock for them. Such a function would wait for
-/// itself, or for a thread that waits for it, if it used the allocator; the program aborts with a message instead.
+/// Lists the threads that run a user function while an allocator holds a lock for them. Such a function would
+/// wait for itself, or for a thread that waits for it, if it used the allocator; the program aborts with a
+/// message instead.
 class reentrancy_guard {
  public:
   /// The locks of an allocator in locking order: a thread that holds one may take those after it.
@@ -223,8 +224,8 @@ class unlockable_mutex {
   counts counts_{};
 };
 
-/// A provider adaptor that unlocks the allocator's mutex during calls that may take long. Mapping, unmapping and the
-/// synchronize before them keep the mutex: the allocator does all of that in one step.
+/// A provider adaptor that unlocks the allocator's mutex during calls that may take long. Mapping, unmapping
+/// and the synchronize before them keep the mutex: the allocator does all of that in one step.
 template <typename Device>
 class unlocking_provider : public provider_adaptor<Device> {
  public:
@@ -259,8 +260,8 @@ class unlocking_provider : public provider_adaptor<Device> {
   unlockable_mutex* mutex_;
 };
 
-/// A caching allocator and its mutex. The mutex is unlocked while the device acquires or releases segments or waits for
-/// events, and while a callback of on_pressure runs. Several threads may call `Device` at once.
+/// A caching allocator and its mutex. The mutex is unlocked while the device acquires or releases segments or
+/// waits for events, and while a callback of on_pressure runs. Several threads may call `Device` at once.
 ///   Requires:  `guard`, which several allocators may share, outlives it
 template <typename Recipe, typename Device, event_observer Observer, typename Counting>
 class mutex_guarded {
@@ -304,9 +305,10 @@ class mutex_guarded {
   /// Between watch(1) and watch(-1), each entry checks for re-entrancy.
   void watch(int change) noexcept { watches_.fetch_add(change, relaxed); }
 
-  /// Calls f(allocator), then its try_allocate. Where that fails while other threads are in device calls, waits for those
-  /// calls and tries once more: they may be about to release enough. Where others were asked to release what they cache,
-  /// tries again as long as they do, at most eight times: they may have cached it anew. Each try is counted.
+  /// Calls f(allocator), then its try_allocate. Where that fails while other threads are in device calls,
+  /// waits for those calls and tries once more: they may be about to release enough. Where others were asked
+  /// to release what they cache, tries again as long as they do, at most eight times: they may have cached it
+  /// anew. Each try is counted.
   template <typename F>
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, F&& f) noexcept {
     check();

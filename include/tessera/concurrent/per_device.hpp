@@ -113,11 +113,12 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
 
 /// One allocator for each of several devices, numbered from 0. A free finds the device by the address.
 ///
-/// Choose it where one program uses several devices. `Front` is the allocator of one device; front(device) has all its calls,
-/// such as those for statistics.
+/// Choose it where one program uses several devices. `Front` is the allocator of one device; front(device)
+/// has all its calls, such as those for statistics.
 ///
 ///     std::vector<tessera::simulated_device> devices;
-///     for (unsigned d = 0; d < 2; ++d) devices.emplace_back(tessera::simulated_device::options{.device = d});
+///     for (unsigned d = 0; d < 2; ++d)
+///       devices.emplace_back(tessera::simulated_device::options{.device = d});
 ///     tessera::per_device<tessera::pytorch<>, tessera::simulated_device> all(std::move(devices));
 ///     void* p = all.allocate(5_MiB, 1);  // on the second device
 ///     all.deallocate(p);

@@ -30,26 +30,28 @@ template <typename Recipe, typename Provider, typename Observer, typename Counti
 using arena_of = arena<Recipe, detail::shared_provider<Provider>, Observer, Counting>;
 }  // namespace detail
 
-/// A caching_allocator for several threads, in which each stream has an arena: an allocator with its own mutex.
+/// A caching_allocator for several threads, in which each stream has an arena: an allocator with its own
+/// mutex.
 ///
-/// Choose it where many threads allocate, mostly on streams of their own. It has the calls of caching_allocator except for
-/// handles. A recipe whose blocks serve other streams, as cuda_async, fails more often when memory is short: no block and no
-/// idle page serves a stream of another arena.
+/// Choose it where many threads allocate, mostly on streams of their own. It has the calls of
+/// caching_allocator except for handles. A recipe whose blocks serve other streams, as cuda_async, fails more
+/// often when memory is short: no block and no idle page serves a stream of another arena.
 ///
 ///     tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> shared;
 ///     void* p = shared.allocate(5_MiB, tessera::stream_id{1});  // in the arena of stream 1
 ///     shared.deallocate(p);                                     // by any thread
 ///
 /// * At most 256 arenas are created, when they are needed, and kept. Other streams share them.
-/// * A free by another thread is queued. The block is free, and a wrong address is noticed, when a thread next allocates or
-///   looks in the arena; now(), statistics() and the like look, so they may release segments.
-/// * The limit of growth holds for all arenas together. If the recipe recovers by emptying the cache, all arenas empty theirs.
-///   Other threads may take what was released; so that is repeated, at most eight times.
+/// * A free by another thread is queued. The block is free, and a wrong address is noticed, when a thread
+///   next allocates or looks in the arena; now(), statistics() and the like look, so they may release
+///   segments.
+/// * The limit of growth holds for all arenas together. If the recipe recovers by emptying the cache, all
+///   arenas empty theirs. Other threads may take what was released; so that is repeated, at most eight times.
 /// * The observer receives one event at a time, in the order of each arena.
-/// * An arena polls events only when a thread allocates or looks in it. A policy sees the usage of its own arena, with the limit
-///   of all. If the recipe maps pages into ranges, each arena has its own ranges.
-/// * Each arena unlocks and keeps its mutex as `locked` does. The rules of `locked` for callbacks, observers, providers and
-///   functions that run under a lock hold here, too.
+/// * An arena polls events only when a thread allocates or looks in it. A policy sees the usage of its own
+///   arena, with the limit of all. If the recipe maps pages into ranges, each arena has its own ranges.
+/// * Each arena unlocks and keeps its mutex as `locked` does. The rules of `locked` for callbacks, observers,
+///   providers and functions that run under a lock hold here, too.
 ///
 /// Used by one thread, it decides as a caching_allocator in all else.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
@@ -131,7 +133,8 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     sum.has_limit = limit != unlimited;
     return sum;
   }
-  /// Adds up the arenas. Peaks are sums of the arenas' peaks, so upper bounds; the peak of reserved bytes is exact.
+  /// Adds up the arenas. Peaks are sums of the arenas' peaks, so upper bounds; the peak of reserved bytes is
+  /// exact.
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {
@@ -165,7 +168,8 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
         std::count_if(arenas_.begin(), arenas_.end(), [](auto& slot) { return slot.load(); }));
   }
 
-  /// Calls f(policies); all arenas take them over afterwards, one after the other. The policy of streams stays.
+  /// Calls f(policies); all arenas take them over afterwards, one after the other. The policy of streams
+  /// stays.
   template <typename F>
   void with_settings(F f) {
     call_for_user("with_settings: the function must not use the allocator", [&] { f(settings_); });
@@ -198,14 +202,16 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   void for_each_device(F f) {
     f(*this, std::size_t{0});
   }
-  /// Calls f(caching_allocator) for the arena of a stream, with its mutex held. Returns false if host memory for it ran out.
+  /// Calls f(caching_allocator) for the arena of a stream, with its mutex held. Returns false if host memory
+  /// for it ran out.
   template <typename F>
   bool with_arena(stream_id stream, F f) noexcept {
     arena* const own = arena_of(stream);
     if (own != nullptr) own->look([&f](allocator& in) { f(in); });
     return own != nullptr;
   }
-  /// Calls f(caching_allocator) for each arena but that of a stream, one after the other, with its mutex held.
+  /// Calls f(caching_allocator) for each arena but that of a stream, one after the other, with its mutex
+  /// held.
   template <typename F>
   void for_each_other_arena(stream_id stream, F f) noexcept {
     arena* const own = arena_of(stream);
@@ -238,8 +244,8 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     return f();
   }
 
-  /// The arena of a stream: the first of eight slots that has it or is empty, or one of them where all belong to others. Null
-  /// if host memory for the first of all arenas ran out.
+  /// The arena of a stream: the first of eight slots that has it or is empty, or one of them where all belong
+  /// to others. Null if host memory for the first of all arenas ran out.
   [[nodiscard]] arena* arena_of(stream_id stream) noexcept {
     const stream_id key = streams_.reuse_key(stream);
     const auto first = static_cast<std::size_t>((key.handle * 0x9E3779B97F4A7C15u) >> 56);
@@ -277,7 +283,8 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   void free(detail::remote_free_queue::item freed) noexcept {
     if (arena* const at = owner_of(freed.address, "deallocate")) at->deallocate(freed);
   }
-  /// The arena in whose segments an address lies, or null. Aborts instead of null if `call` is not null, except for null.
+  /// The arena in whose segments an address lies, or null. Aborts instead of null if `call` is not null,
+  /// except for null.
   [[nodiscard]] arena* owner_of(const void* p, const char* call = nullptr) const noexcept {
     const pagemap::owner_number owner = map_.owner_of(p);
     if (owner != pagemap::no_owner) return arenas_[owner].load(std::memory_order_acquire);

@@ -58,16 +58,17 @@ struct pinned_pool {
 
 }  // namespace detail
 
-/// The pinned host memory of a program, for several threads, as a system's settings describe it: the recipe and its numbers,
-/// background threads, one large reserved segment, and registration with a device.
+/// The pinned host memory of a program, for several threads, as a system's settings describe it: the recipe
+/// and its numbers, background threads, one large reserved segment, and registration with a device.
 ///
-/// Choose it to reuse the pinned-memory settings of PyTorch or torch_npu. `Family` is pytorch_pinned_family or
-/// torch_npu_pinned_family. `Host` gives the memory. `Device`, which is optional, registers it if the settings say so; then
-/// streams are the device's, and the host's memory need not be pinned.
+/// Choose it to reuse the pinned-memory settings of PyTorch or torch_npu. `Family` is pytorch_pinned_family
+/// or torch_npu_pinned_family. `Host` gives the memory. `Device`, which is optional, registers it if the
+/// settings say so; then streams are the device's, and the host's memory need not be pinned.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     const tessera::config::pytorch_settings settings{.pinned_use_background_threads = true};
-///     tessera::pinned_host<tessera::pytorch_pinned_family, tessera::host_pinned> pinned(settings, tessera::host_pinned{});
+///     using pinned_memory = tessera::pinned_host<tessera::pytorch_pinned_family, tessera::host_pinned>;
+///     pinned_memory pinned(settings, tessera::host_pinned{});
 ///     void* batch = pinned.allocate(4_MiB);
 ///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it
 ///     pinned.deallocate(batch);                                        // reused once the copy is done
@@ -81,8 +82,8 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
   static constexpr bool is_host_visible = tessera::is_host_visible<Host>;
 
   ///   Requires:  the device outlives it
-  ///   Throws:    config::bad_setting if the settings register memory and there is no device, or need virtual memory and the
-  ///              host has none
+  ///   Throws:    config::bad_setting if the settings register memory and there is no device, or need virtual
+  ///              memory and the host has none
   explicit pinned_host(const settings_type& settings, Host host, Device&... device) : host_(std::move(host)) {
     const std::string_view key = detail::registering_key(settings);
     if (key.empty()) {
@@ -105,12 +106,13 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
   [[nodiscard]] const settings_type& settings() const noexcept {
     return enter(*this, [](const auto& pool) -> const settings_type& { return pool.settings(); });
   }
-  /// Replaces the settings as configured::change does. Settings that no policy reads cannot change any more, such as those
-  /// of the reserved segment.
+  /// Replaces the settings as configured::change does. Settings that no policy reads cannot change any more,
+  /// such as those of the reserved segment.
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
     return enter(*this, [&wanted](auto& pool) { return pool.change(wanted); });
   }
-  /// Calls f(host). No other thread calls the host meanwhile unless it is thread-safe; f must not use the allocator.
+  /// Calls f(host). No other thread calls the host meanwhile unless it is thread-safe; f must not use the
+  /// allocator.
   template <typename F>
   decltype(auto) with_host(F f) {
     return this->with_device([this, &f](auto&) -> decltype(auto) { return f(host_); });

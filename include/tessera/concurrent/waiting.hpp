@@ -19,8 +19,8 @@ namespace tessera {
 
 /// Blocks on out-of-memory until another thread frees or the timeout expires; otherwise like `Allocator`.
 ///
-/// Choose it where threads take turns with memory that does not suffice for all of them. `Allocator` is one for several
-/// threads, such as `locked` or `per_stream`.
+/// Choose it where threads take turns with memory that does not suffice for all of them. `Allocator` is one
+/// for several threads, such as `locked` or `per_stream`.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     using shared = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
@@ -28,9 +28,10 @@ namespace tessera {
 ///     void* p = pool.allocate(5_MiB);  // throws out_of_memory two seconds after it found none
 ///     pool.deallocate(p);
 ///
-/// Each free by another thread through this allocator starts a retry; frees by the waiting thread itself do not. After the
-/// timeout it retries once and fails. Each try is counted in the statistics. A callback of on_pressure may wait, too: within
-/// the wait of the thread that calls it. It may also flush a deferred_free_queue, which otherwise keeps blocks from others.
+/// Each free by another thread through this allocator starts a retry; frees by the waiting thread itself do
+/// not. After the timeout it retries once and fails. Each try is counted in the statistics. A callback of
+/// on_pressure may wait, too: within the wait of the thread that calls it. It may also flush a
+/// deferred_free_queue, which otherwise keeps blocks from others.
 ///
 /// `Clock` and `Changed`, a condition variable that waits by it, are replaced in tests.
 ///   Source:  Paddle's gpu_allocator_retry_time, where a free may be missed
@@ -122,7 +123,8 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
     return got;
   }
   void notify() noexcept {
-    // A thread that starts to wait after this, in the order of changes of `waiters_`, finds the freed block in its next try.
+    // A thread that starts to wait after this, in the order of changes of `waiters_`, finds the freed block
+    // in its next try.
     if (waiters_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
     const std::lock_guard lock(mutex_);
     // A block that a callback frees during a thread's own try was found by that try.

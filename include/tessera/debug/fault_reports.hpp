@@ -17,8 +17,9 @@
 
 namespace tessera {
 
-/// Explains faults in a `guarded` allocator on standard error while it lives: which block was accessed, its size, distance and
-/// label, and whether it was freed. Then it calls the previous handler of SIGSEGV, which may be a sanitizer's.
+/// Explains faults in a `guarded` allocator on standard error while it lives: which block was accessed, its
+/// size, distance and label, and whether it was freed. Then it calls the previous handler of SIGSEGV, which
+/// may be a sanitizer's.
 ///
 /// All objects share the one handler of the process; up to 64 may live at a time.
 ///   Requires:  the allocator outlives it
@@ -83,7 +84,8 @@ class fault_reports {
     } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
       before.sa_handler(number);
     } else {
-      // The access is repeated, and the default handler ends the program there. A signal that was sent is not repeated.
+      // The access is repeated, and the default handler ends the program there. A signal that was sent is not
+      // repeated.
       handler fallback{};
       fallback.sa_handler = SIG_DFL;
       ::sigaction(number, &fallback, nullptr);

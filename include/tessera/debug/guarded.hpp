@@ -21,8 +21,8 @@ namespace tessera {
 
 namespace detail {
 
-/// Like `Streams`, but recorded uses on the block's own stream count, too: memory is unmapped when a block is freed, so no work
-/// may use it any more.
+/// Like `Streams`, but recorded uses on the block's own stream count, too: memory is unmapped when a block is
+/// freed, so no work may use it any more.
 template <streams_policy Streams>
 struct hold_for_all : Streams {
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept {
@@ -54,9 +54,11 @@ using guarded_pool = locked<one_segment_each<Recipe>, detail::guard_pages<Provid
 
 }  // namespace detail
 
-/// Detects out-of-bounds writes and use-after-free in host-visible memory. Each block has its own pages between guard pages.
+/// Detects out-of-bounds writes and use-after-free in host-visible memory. Each block has its own pages
+/// between guard pages.
 ///
-/// Choose it to find memory errors: it has the template arguments and calls of `locked`, so a program changes one type.
+/// Choose it to find memory errors: it has the template arguments and calls of `locked`, so a program changes
+/// one type.
 ///
 ///     #include <tessera/debug/fault_reports.hpp>
 ///     #include <tessera/provider/host_pinned.hpp>
@@ -67,18 +69,21 @@ using guarded_pool = locked<one_segment_each<Recipe>, detail::guard_pages<Provid
 ///     batch[999] = 1;  // deallocate would find batch[1000] = 1; batch[1024] = 1 would fault at once
 ///     checked.deallocate(batch);
 ///
-/// * Accesses to a guard page or a freed block fault at once. fault_reports [tessera/debug/fault_reports.hpp] names the block.
-/// * A block ends at a guard page, as far as min_alignment allows, and has a pattern around it. deallocate and check() find
-///   writes between a block and its guard pages.
+/// * Accesses to a guard page or a freed block fault at once. fault_reports [tessera/debug/fault_reports.hpp]
+///   names the block.
+/// * A block ends at a guard page, as far as min_alignment allows, and has a pattern around it. deallocate
+///   and check() find writes between a block and its guard pages.
 /// * Double, foreign and wrong-size frees abort and name the block.
 /// * New blocks hold the byte guard_shadow::fresh, not zeros.
-/// * A block is freed once its own stream and the recorded ones have completed; until then, accesses do not fault.
+/// * A block is freed once its own stream and the recorded ones have completed; until then, accesses do not
+///   fault.
 /// * Of a recipe, only the streams policy and the limit of growth count.
 ///
-///   Cost:  six provider calls and writing the whole block for each block; at least one page of memory, three pages of
-///          addresses, also in quarantine, and 128 bytes. A process has a limited number of mappings
-///          (/proc/sys/vm/max_map_count, usually 65,530): a live block takes up to three, one in quarantine takes one.
-///          guarding::most_mappings limits them; divide the number if there are several guarded allocators.
+///   Cost:  six provider calls and writing the whole block for each block; at least one page of memory, three
+///          pages of addresses, also in quarantine, and 128 bytes. A process has a limited number of mappings
+///          (/proc/sys/vm/max_map_count, usually 65,530): a live block takes up to three, one in quarantine
+///          takes one. guarding::most_mappings limits them; divide the number if there are several guarded
+///          allocators.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
                               detail::guarded_pool<Recipe, Provider, Observer, Counting>> {
@@ -132,7 +137,8 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   /// Reuses no block, so that uses of the old one are found.
   [[nodiscard]] static constexpr bool reuse_in_place(void*, std::size_t, stream_id) noexcept { return false; }
 
-  /// Labels the blocks that any thread allocates from here on; empty: no label. The 4,096th label and all later ones are one.
+  /// Labels the blocks that any thread allocates from here on; empty: no label. The 4,096th label and all
+  /// later ones are one.
   ///   Throws:  std::bad_alloc
   void label(std::string_view text) { memory_.book().label(text); }
   /// The label of a live or freed block, by any address in it; empty if it has none.

@@ -48,7 +48,8 @@ concept keeps_labels =
     requires(const Observer& observer, const typename Observer::entry& seen) { observer.label_of(seen); };
 }  // namespace detail
 
-/// Lists the live blocks of any allocator, with the labels that a history or a guarded allocator has for them.
+/// Lists the live blocks of any allocator, with the labels that a history or a guarded allocator has for
+/// them.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> shared;
@@ -102,17 +103,21 @@ struct print_live_blocks {
 };
 }  // namespace detail
 
-/// Reports the blocks of `Allocator`, of any kind, that are live when it is destroyed. Otherwise it is like `Allocator`.
+/// Reports the blocks of `Allocator`, of any kind, that are live when it is destroyed. Otherwise it is like
+/// `Allocator`.
 ///
 /// Choose it in tests, to find blocks that nobody frees. Their memory is released in any case.
 ///
 ///     #include <tessera/observe/history.hpp>
-///     using watched = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::history<>>;
-///     tessera::leak_checked<watched> checked;
+///     using device = tessera::simulated_device;
+///     using labelled = tessera::caching_allocator<tessera::pytorch<>, device, tessera::history<>>;
+///     tessera::leak_checked<labelled> checked;
 ///     checked.observer().label("weights");
-///     (void)checked.allocate(1000);  // at the end: "tessera: 1 live block of 1000 bytes when their allocator ended" ...
+///     (void)checked.allocate(1000);
+///     // prints at the end: "tessera: 1 live block of 1000 bytes when their allocator ended" ...
 ///
-/// `Report` is a function that takes live_blocks and does not throw. What they refer to ends with the allocator.
+/// `Report` is a function that takes live_blocks and does not throw. What they refer to ends with the
+/// allocator.
 ///   Cost:  none until the end
 template <typename Allocator, typename Report = detail::print_live_blocks>
 class leak_checked : public Allocator {

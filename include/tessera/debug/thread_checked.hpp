@@ -14,10 +14,11 @@
 
 namespace tessera {
 
-/// Aborts when a second thread uses a caching_allocator. The message names both threads by the numbers that debuggers show.
+/// Aborts when a second thread uses a caching_allocator. The message names both threads by the numbers that
+/// debuggers show.
 ///
-/// Choose it to check the rule that one thread at a time uses an allocator. The first thread that uses the allocator owns it,
-/// until it detaches. Any thread may destroy it. Linux.
+/// Choose it to check the rule that one thread at a time uses an allocator. The first thread that uses the
+/// allocator owns it, until it detaches. Any thread may destroy it. Linux.
 ///
 ///     using pool_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
 ///     tessera::thread_checked<pool_type> mine;
@@ -39,7 +40,8 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
     check();
     owner_.store(nobody, std::memory_order_release);
   }
-  /// Makes the calling thread the owner, whoever was, so that it may look at the allocator before it destroys it.
+  /// Makes the calling thread the owner, whoever was, so that it may look at the allocator before it destroys
+  /// it.
   void attach_to_thread() noexcept { owner_.store(my_number(), std::memory_order_relaxed); }
 
   /// The wrapped allocator, after the check.

@@ -13,12 +13,12 @@
 
 namespace tessera::detail {
 
-/// A request with an alignment, for an allocator that aligns to min_alignment only. 0 bytes count as 1, as other libraries expect
-/// an address for them.
+/// A request with an alignment, for an allocator that aligns to min_alignment only. 0 bytes count as 1, as
+/// other libraries expect an address for them.
 ///
-/// Up to `tried_alignment` it first tries a block of just the bytes, as most recipes' blocks happen to be aligned so. Otherwise
-/// it takes a block that is larger by the alignment; the address lies inside it. It writes nothing, so it serves device
-/// memory, too.
+/// Up to `tried_alignment` it first tries a block of just the bytes, as most recipes' blocks happen to be
+/// aligned so. Otherwise it takes a block that is larger by the alignment; the address lies inside it. It
+/// writes nothing, so it serves device memory, too.
 struct aligned_request {
   static constexpr std::size_t tried_alignment = 512;
 
@@ -70,8 +70,8 @@ struct aligned_request {
   }
 
   /// Frees what allocate returned for an equal request. Ignores null.
-  ///   Requires:  that; aborts otherwise. Not noticed: other bytes with alignments of 128 to 512, and another request that
-  ///              needs a block of as many bytes
+  ///   Requires:  that; aborts otherwise. Not noticed: other bytes with alignments of 128 to 512, and another
+  ///              request that needs a block of as many bytes
   ///   Cost:      that of the allocator's deallocate for a block of just the bytes; else that of find
   template <typename A>
   void deallocate(A& pool, void* p) const noexcept {
@@ -84,8 +84,8 @@ struct aligned_request {
   [[nodiscard]] bool record_stream(A& pool, void* p, stream_id stream) const noexcept {
     return pool.record_stream(require(pool, "record_stream", p).address, stream);
   }
-  /// Frees as deallocate does, after the work on `stream` before this call. If that use can be neither recorded nor waited for
-  /// by `finish(stream)`, the block stays live.
+  /// Frees as deallocate does, after the work on `stream` before this call. If that use can be neither
+  /// recorded nor waited for by `finish(stream)`, the block stays live.
   template <typename A, typename Finish>
   void deallocate_behind(A& pool, void* p, stream_id stream, Finish finish) const noexcept {
     if (p == nullptr) return;
