@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tries the provider on each GPU of this machine: does it keep the laws of providers, and do allocators over it give all of
-// the memory back? A program that uses a GPU meanwhile may disturb it. 77 says that there is no GPU to try it on.
+// Checks the provider on each GPU of this machine: that it obeys the laws of providers, and that allocators over it release
+// all memory. Another program on the GPU may disturb the check. Exits with 77 if there is no GPU.
 #include <cstddef>
 #include <cstdio>
 #include <exception>
@@ -17,46 +17,52 @@
 
 using namespace tessera::literals;
 
-/// Grows, splits, frees every other block, uses another stream, and empties the cache.
+/// Runs an allocator: grows, splits, frees every other block, uses a second stream, and empties the cache.
 template <typename Recipe>
 bool serves(cuda_driver::gpu& device, const char* recipe) {
-  constexpr tessera::stream_id per_thread{2};  // CU_STREAM_PER_THREAD, which every program has
+  constexpr tessera::stream_id per_thread{2};  // CU_STREAM_PER_THREAD, which always exists
   tessera::caching_allocator<Recipe, tessera::provider_ref<cuda_driver::gpu>> pool{
       tessera::provider_ref(device)};
   std::vector<void*> blocks;
   for (std::size_t i = 0; i < 64; ++i) {
     void* const p = pool.try_allocate((i % 7 + 1) * 500_KiB, i % 2 == 0 ? tessera::stream_id{} : per_thread);
-    if (p == nullptr) return std::printf("  %s: %s\n", recipe, device.last_error().c_str()), false;
-    if (i % 4 == 0 && !pool.record_stream(p, per_thread))
-      return std::printf("  %s: no stream is recorded\n", recipe), false;
+    if (p == nullptr) {
+      std::printf("  %s: %s\n", recipe, device.last_error().c_str());
+      return false;
+    }
+    if (i % 4 == 0 && !pool.record_stream(p, per_thread)) {
+      std::printf("  %s: record_stream failed\n", recipe);
+      return false;
+    }
     blocks.push_back(p);
     if (i % 2 == 1) pool.deallocate(blocks[i / 2]);
   }
   const std::size_t reserved = pool.now().reserved;
   for (std::size_t i = 32; i < 64; ++i) pool.deallocate(blocks[i]);
   pool.trim();
-  const bool whole = pool.audit() == nullptr && pool.now().reserved == 0;
+  const bool released = pool.audit() == nullptr && pool.now().reserved == 0;
   std::printf("  %s: reserved %zu MiB, %s\n", recipe, reserved >> 20,
-              whole ? "all given back" : "not given back");
-  return whole;
+              released ? "all released" : "not released");
+  return released;
 }
 
 int main(int count, char** arguments) {
-  const char* const library = count > 1 ? arguments[1] : "libcuda.so.1";
-  std::shared_ptr<const cuda_driver::driver> through;
+  const char* const path = count > 1 ? arguments[1] : "libcuda.so.1";
+  std::shared_ptr<const cuda_driver::driver> library;
   try {
-    through = std::make_shared<const cuda_driver::driver>(library);
+    library = std::make_shared<const cuda_driver::driver>(path);
   } catch (const cuda_driver::driver_error& error) {
-    return std::printf("%s\n", error.what()), 77;
+    std::printf("%s\n", error.what());
+    return 77;
   }
-  bool good = through->devices() > 0;
+  bool good = library->devices() > 0;
   try {
-    for (int number = 0; number < through->devices(); ++number) {
-      cuda_driver::gpu device(through, number);
+    for (int number = 0; number < library->devices(); ++number) {
+      cuda_driver::gpu device(library, number);
       const tessera::law::verdict found = tessera::law::provider(device);
       std::printf("device %d: %zu of %zu MiB free, pages of %zu KiB; %s\n", number, device.available() >> 20,
                   device.capacity() >> 20, device.page_size(tessera::normal_pages) >> 10,
-                  found ? "keeps the laws of providers" : found.broken);
+                  found ? "obeys the laws of providers" : found.broken);
       if (!found) std::printf("  its latest error: %s\n", device.last_error().c_str());
       good = good && found;
       good = serves<tessera::pytorch<>>(device, "pytorch") && good;
@@ -65,7 +71,8 @@ int main(int count, char** arguments) {
       good = serves<tessera::cuda_async>(device, "cuda_async") && good;
     }
   } catch (const std::exception& error) {
-    return std::printf("%s\n", error.what()), 1;
+    std::printf("%s\n", error.what());
+    return 1;
   }
   return good ? 0 : 1;
 }

@@ -10,11 +10,11 @@
 
 namespace cuda_driver {
 
-/// A device and its primary context, which CUDA's runtime works in too, and what went wrong there.
+/// Holds a device, its primary context, which CUDA's runtime also uses, and the latest error.
 class primary_context {
  public:
-  ///   Throws:  driver_error where there is no such device, or it cannot be used
-  primary_context(std::shared_ptr<const driver> through, int number) : calls_(std::move(through)) {
+  ///   Throws:  driver_error if there is no such device or it cannot be used
+  primary_context(std::shared_ptr<const driver> library, int number) : calls_(std::move(library)) {
     calls_->check(calls_->device_get(&device_, number), "cuDeviceGet");
     calls_->check(calls_->primary_context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
   }
@@ -26,18 +26,19 @@ class primary_context {
   [[nodiscard]] device_number device() const noexcept { return device_; }
   [[nodiscard]] context_handle handle() const noexcept { return context_; }
 
-  /// Whether a call worked; else remembers it, in words only when they are asked for.
-  bool worked(const char* call, result r) const noexcept {
+  /// Returns whether a call succeeded, and records its error if not.
+  bool succeeded(const char* call, result r) const noexcept {
     if (r == success) return true;
     const std::lock_guard lock(mutex_);
-    failed_ = call;
-    why_ = r;
+    failed_call_ = call;
+    error_ = r;
     return false;
   }
-  /// Why the latest call failed that did, as "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory"; empty if none has.
+  /// The latest error, for example "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory"; empty if no call failed.
   [[nodiscard]] std::string last_error() const {
     const std::lock_guard lock(mutex_);
-    return failed_ != nullptr ? std::string(failed_) + ": " + calls_->words(why_) : std::string();
+    return failed_call_ != nullptr ? std::string(failed_call_) + ": " + calls_->describe(error_)
+                                   : std::string();
   }
 
  private:
@@ -45,31 +46,32 @@ class primary_context {
   device_number device_ = 0;
   context_handle context_ = nullptr;
   mutable std::mutex mutex_;
-  mutable const char* failed_ = nullptr;
-  mutable result why_ = success;
+  mutable const char* failed_call_ = nullptr;
+  mutable result error_ = success;
 };
 
-/// Has the calling thread work in a context as long as it lives, and then in the one before; false where it cannot, and
-/// then nothing may be called that would happen in another one.
-class in_context {
+/// Makes a context current in the calling thread, and restores the previous one in its destructor. It is false if that fails;
+/// the caller must then not call the driver.
+class context_guard {
  public:
-  explicit in_context(const primary_context& wanted) noexcept : calls_(wanted.calls()) {
-    if (!wanted.worked("cuCtxGetCurrent", calls_.context_get_current(&before_))) return;
-    is_there_ = before_ == wanted.handle();
-    if (is_there_) return;
-    changed_ = is_there_ = wanted.worked("cuCtxSetCurrent", calls_.context_set_current(wanted.handle()));
+  explicit context_guard(const primary_context& context) noexcept : calls_(context.calls()) {
+    if (!context.succeeded("cuCtxGetCurrent", calls_.context_get_current(&previous_))) return;
+    is_current_ = previous_ == context.handle();
+    if (is_current_) return;
+    changed_ = is_current_ =
+        context.succeeded("cuCtxSetCurrent", calls_.context_set_current(context.handle()));
   }
-  in_context(const in_context&) = delete;
-  in_context& operator=(const in_context&) = delete;
-  ~in_context() {
-    if (changed_) (void)calls_.context_set_current(before_);
+  context_guard(const context_guard&) = delete;
+  context_guard& operator=(const context_guard&) = delete;
+  ~context_guard() {
+    if (changed_) (void)calls_.context_set_current(previous_);
   }
-  [[nodiscard]] explicit operator bool() const noexcept { return is_there_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return is_current_; }
 
  private:
   const driver& calls_;
-  context_handle before_ = nullptr;
-  bool is_there_ = false;
+  context_handle previous_ = nullptr;
+  bool is_current_ = false;
   bool changed_ = false;
 };
 

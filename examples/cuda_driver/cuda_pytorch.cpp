@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library of C functions that PyTorch takes GPU memory from, by CUDAPluggableAllocator: it decides as PYTORCH_CUDA_ALLOC_CONF
-// says, over CUDA's driver, which is loaded when the first memory is asked for. README.md says how to use it.
+// Builds a shared library that PyTorch loads with CUDAPluggableAllocator to allocate GPU memory. PYTORCH_CUDA_ALLOC_CONF selects
+// the recipe. The first allocation loads CUDA's driver. README.md explains how to use it.
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -15,13 +15,13 @@
 
 namespace {
 
-/// PyTorch would use null as the address of a tensor; what is thrown it tells its user.
+/// Throws if memory is exhausted: PyTorch reports an exception to its user, but takes null for the address of a tensor.
 struct on_gpus {
   static constexpr bool throws_out_of_memory = true;
 
   static cuda_driver::gpu make_device(int number) {
-    static const auto* const through = new auto(std::make_shared<const cuda_driver::driver>());
-    return {*through, number};
+    static const auto* const library = new auto(std::make_shared<const cuda_driver::driver>());
+    return {*library, number};
   }
   static auto make_allocator(auto device) {
     return tessera::configured<tessera::pytorch_family, decltype(device), tessera::locked_front>(

@@ -14,19 +14,19 @@
 
 #include "context.hpp"
 #include "driver.hpp"
-#include "marks.hpp"
+#include "stream_positions.hpp"
 
 namespace cuda_driver {
 
-/// A GPU as a provider of tessera. It works in the device's primary context, as CUDA's runtime and so PyTorch do, and
-/// leaves the calling thread in the context that it was in. Streams are named by their CUstream.
+/// A provider for a GPU. It uses the device's primary context, as CUDA's runtime and PyTorch do, and restores the context of
+/// the calling thread. The handle of a stream_id is its CUstream.
 ///
-/// Memory comes from cuMemAlloc, and what is mapped from cuMemCreate, of normal and huge pages, which are the same here.
-/// Release waits for work, as cuMemFree does.
+/// Segments come from cuMemAlloc, physical chunks from cuMemCreate. Normal and huge pages are the same. release waits for work
+/// on the device, as cuMemFree does.
 class gpu {
  public:
   static constexpr bool is_thread_safe = true;
-  static constexpr bool may_see_late = true;  // where the driver fails to say
+  static constexpr bool may_see_late = true;  // if the driver fails to answer
   static constexpr bool map_grants_access = false;
   static constexpr bool unmap_wants_size = true;
   struct event {
@@ -37,69 +37,69 @@ class gpu {
     bool operator==(const physical&) const = default;
   };
 
-  ///   Throws:  driver_error where there is no such device, or it cannot be used
-  gpu(std::shared_ptr<const driver> through, int number)
-      : state_(std::make_unique<state>(std::move(through), number)) {}
+  ///   Throws:  driver_error if there is no such device or it cannot be used
+  gpu(std::shared_ptr<const driver> library, int number)
+      : state_(std::make_unique<state>(std::move(library), number)) {}
 
   [[nodiscard]] std::size_t capacity() const noexcept { return state_->capacity; }
-  /// cuMemAlloc promises 256 bytes for whatever is put there.
+  /// cuMemAlloc guarantees an alignment of 256 bytes.
   [[nodiscard]] std::size_t granularity() const noexcept { return 256; }
-  /// What the driver could give now, whoever has the rest; 0 where it does not say.
+  /// The bytes that are free on the device; 0 if the driver does not answer.
   [[nodiscard]] std::size_t available() const noexcept {
     std::size_t free = 0, total = 0;
     return call("cuMemGetInfo", [&](auto& cu) { return cu.memory_get_info(&free, &total); }) ? free : 0;
   }
 
   [[nodiscard]] void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::normal_pages) noexcept {
-    device_address given = 0;
-    const auto ask = [&](auto& cu) { return cu.memory_allocate(&given, bytes); };
-    return has(kind) && call("cuMemAlloc", ask) ? pointer(given) : nullptr;
+    device_address address = 0;
+    const auto ask = [&](auto& cu) { return cu.memory_allocate(&address, bytes); };
+    return has(kind) && call("cuMemAlloc", ask) ? pointer(address) : nullptr;
   }
   bool release(void* p, std::size_t) noexcept {
     return call("cuMemFree", [&](auto& cu) { return cu.memory_free(number(p)); });
   }
 
   bool record(tessera::stream_id stream, event& mark) noexcept {
-    return state_->marks.record(stream, mark.handle);
+    return state_->positions.record(stream, mark.handle);
   }
-  [[nodiscard]] bool query(event& mark) noexcept { return state_->marks.is_past(mark.handle); }
+  [[nodiscard]] bool query(event& mark) noexcept { return state_->positions.is_complete(mark.handle); }
   bool wait(event& mark) noexcept {
     return call("cuEventSynchronize", [&](auto& cu) { return cu.event_synchronize(mark.handle); });
   }
-  void discard(event& mark) noexcept { state_->marks.destroy(mark.handle); }
+  void discard(event& mark) noexcept { state_->positions.destroy(mark.handle); }
 
-  /// Marks the stream, as CUDA does not count its work.
+  /// Records an event, because CUDA does not number the work of a stream.
   [[nodiscard]] std::uint64_t position(tessera::stream_id stream) noexcept {
-    return state_->marks.position(stream);
+    return state_->positions.position(stream);
   }
   [[nodiscard]] bool is_done(tessera::stream_id stream, std::uint64_t at) noexcept {
-    return state_->marks.is_done(stream, at);
+    return state_->positions.is_done(stream, at);
   }
-  /// Knows only of waits that were put in by let_wait.
+  /// Knows only the waits that let_wait inserted.
   [[nodiscard]] bool is_behind(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
-    return state_->marks.is_behind(stream, of, at);
+    return state_->positions.is_behind(stream, of, at);
   }
   bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
-    return state_->marks.let_wait(stream, of, at);
+    return state_->positions.let_wait(stream, of, at);
   }
 
   [[nodiscard]] std::size_t page_size(tessera::page_kind kind) const noexcept {
-    return kind.granularity() > state_->step ? kind.granularity() : state_->step;
+    return kind.granularity() > state_->page_size ? kind.granularity() : state_->page_size;
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
-    device_address given = 0;
-    const auto ask = [&](auto& cu) { return cu.address_reserve(&given, bytes, to, 0, 0); };
+    device_address address = 0;
+    const auto ask = [&](auto& cu) { return cu.address_reserve(&address, bytes, to, 0, 0); };
     if (!call("cuMemAddressReserve", ask)) return nullptr;
-    if (given % to == 0) return pointer(given);
-    (void)unreserve(pointer(given), bytes);
+    if (address % to == 0) return pointer(address);
+    (void)unreserve(pointer(address), bytes);
     return nullptr;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
     return call("cuMemAddressFree", [&](auto& cu) { return cu.address_free(number(p), bytes); });
   }
   bool create(std::size_t bytes, tessera::page_kind kind, physical& made) noexcept {
-    const memory_properties wanted = properties_on(state_->in.device());
-    const auto ask = [&](auto& cu) { return cu.memory_create(&made.handle, bytes, &wanted, 0); };
+    const memory_properties properties = properties_on(state_->context.device());
+    const auto ask = [&](auto& cu) { return cu.memory_create(&made.handle, bytes, &properties, 0); };
     return has(kind) && call("cuMemCreate", ask);
   }
   bool destroy(const physical& leaving) noexcept {
@@ -111,52 +111,54 @@ class gpu {
     return made.handle != 0 && call("cuMemMap", ask);
   }
   bool grant(void* p, std::size_t bytes) noexcept {
-    const memory_access wanted{{location_is_device, state_->in.device()}, read_and_write};
+    const memory_access wanted{{location_is_device, state_->context.device()}, read_and_write};
     return call("cuMemSetAccess",
                 [&](auto& cu) { return cu.memory_set_access(number(p), bytes, &wanted, 1); });
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
     return call("cuMemUnmap", [&](auto& cu) { return cu.memory_unmap(number(p), bytes); });
   }
-  /// A stream that is not there any more may have left work behind, so that all of the device's is waited for.
+  /// Waits for the whole device if the stream no longer exists, because it may have left work.
   bool synchronize(tessera::stream_id stream) noexcept {
     return call("cuStreamSynchronize", [&](auto& cu) {
-      const result r = cu.stream_synchronize(stream_marks::handle_of(stream));
+      const result r = cu.stream_synchronize(stream_positions::handle_of(stream));
       return r == invalid_handle ? cu.context_synchronize() : r;
     });
   }
 
-  /// Why the latest call failed that did; empty if none has.
-  [[nodiscard]] std::string last_error() const { return state_->in.last_error(); }
+  /// The latest error; empty if no call failed.
+  [[nodiscard]] std::string last_error() const { return state_->context.last_error(); }
 
  private:
   struct state {
-    state(std::shared_ptr<const driver> through, int number) : in(std::move(through), number) {
-      const driver& calls = in.calls();
-      calls.check(calls.device_total_memory(&capacity, in.device()), "cuDeviceTotalMem");
+    state(std::shared_ptr<const driver> library, int number) : context(std::move(library), number) {
+      const driver& calls = context.calls();
+      calls.check(calls.device_total_memory(&capacity, context.device()), "cuDeviceTotalMem");
       int has = 0;
-      calls.check(calls.device_get_attribute(&has, has_virtual_memory, in.device()), "cuDeviceGetAttribute");
+      calls.check(calls.device_get_attribute(&has, has_virtual_memory, context.device()),
+                  "cuDeviceGetAttribute");
       if (has == 0) return;
-      const memory_properties wanted = properties_on(in.device());
-      calls.check(calls.get_granularity(&step, &wanted, least_granularity), "cuMemGetAllocationGranularity");
+      const memory_properties properties = properties_on(context.device());
+      calls.check(calls.get_granularity(&page_size, &properties, min_granularity),
+                  "cuMemGetAllocationGranularity");
     }
-    primary_context in;
-    stream_marks marks{in};
+    primary_context context;
+    stream_positions positions{context};
     std::size_t capacity = 0;
-    std::size_t step = tessera::operator""_MiB(2);
+    std::size_t page_size = tessera::operator""_MiB(2);
   };
 
   [[nodiscard]] static memory_properties properties_on(device_number device) noexcept {
-    memory_properties wanted{};
-    wanted.type = pinned_memory;
-    wanted.location = {location_is_device, device};
-    return wanted;
+    memory_properties properties{};
+    properties.type = pinned_memory;
+    properties.location = {location_is_device, device};
+    return properties;
   }
-  /// Whether f(the driver's functions), made in the device's context, worked.
+  /// Calls f with the functions of the driver, in the context of the device. Returns whether that succeeded.
   template <typename F>
   bool call(const char* name, F f) const noexcept {
-    const in_context here(state_->in);
-    return here && state_->in.worked(name, f(state_->in.calls()));
+    const context_guard guard(state_->context);
+    return guard && state_->context.succeeded(name, f(state_->context.calls()));
   }
   [[nodiscard]] static bool has(tessera::page_kind kind) noexcept {
     return kind == tessera::normal_pages || kind == tessera::huge_pages;

@@ -7,8 +7,8 @@
 
 #include <dlfcn.h>
 
-/// The functions of CUDA's driver that an allocator needs, looked up when the program runs: no header and no package of
-/// CUDA is needed to build with this. Types and numbers are those of cuda.h on Linux, 64 bits.
+/// The functions of CUDA's driver that an allocator needs, loaded at run time, so that the build needs no CUDA package. Types
+/// and constants are those of cuda.h on 64-bit Linux.
 namespace cuda_driver {
 
 using result = int;                           // CUresult
@@ -25,7 +25,7 @@ inline constexpr int has_virtual_memory = 102;  // CU_DEVICE_ATTRIBUTE_VIRTUAL_M
 inline constexpr unsigned event_without_timing = 2;  // CU_EVENT_DISABLE_TIMING
 inline constexpr int location_is_device = 1;         // CU_MEM_LOCATION_TYPE_DEVICE
 inline constexpr int pinned_memory = 1;              // CU_MEM_ALLOCATION_TYPE_PINNED
-inline constexpr int least_granularity = 0;          // CU_MEM_ALLOC_GRANULARITY_MINIMUM
+inline constexpr int min_granularity = 0;            // CU_MEM_ALLOC_GRANULARITY_MINIMUM
 inline constexpr int read_and_write = 3;             // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
 struct memory_location {  // CUmemLocation
@@ -36,7 +36,7 @@ struct memory_properties {  // CUmemAllocationProp
   int type;
   int handle_types;
   memory_location location;
-  void* for_windows;
+  void* win32_metadata;
   struct {
     unsigned char compression;
     unsigned char direct_rdma;
@@ -50,18 +50,18 @@ struct memory_access {  // CUmemAccessDesc
 };
 static_assert(sizeof(void*) == 8 && sizeof(memory_location) == 8 && sizeof(memory_access) == 12);
 static_assert(sizeof(memory_properties) == 32 && offsetof(memory_properties, location) == 8 &&
-              offsetof(memory_properties, for_windows) == 16 && offsetof(memory_properties, flags) == 24);
+              offsetof(memory_properties, win32_metadata) == 16 && offsetof(memory_properties, flags) == 24);
 
-/// What the driver says of a call that failed, or of itself.
+/// Thrown if a call fails or the driver cannot be loaded.
 class driver_error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// The driver, as long as this lives.
+/// Keeps the driver loaded and has pointers to its functions.
 class driver {
  public:
-  ///   Throws:  driver_error where there is no such library, where it lacks a function, or where it finds no device
+  ///   Throws:  driver_error if the library is missing, lacks a function or finds no device
   explicit driver(const char* library = "libcuda.so.1")
       : name_(library), library_(dlopen(library, RTLD_NOW | RTLD_LOCAL)) {
     if (library_ == nullptr)
@@ -83,8 +83,8 @@ class driver {
     check(device_get_count(&count), "cuDeviceGetCount");
     return count;
   }
-  /// A result in words, as "CUDA_ERROR_OUT_OF_MEMORY: out of memory".
-  [[nodiscard]] std::string words(result r) const {
+  /// Describes a result, for example "CUDA_ERROR_OUT_OF_MEMORY: out of memory".
+  [[nodiscard]] std::string describe(result r) const {
     const char* name = nullptr;
     const char* text = nullptr;
     if (get_error_name(r, &name) != success || name == nullptr) return "error " + std::to_string(r);
@@ -92,7 +92,7 @@ class driver {
     return std::string(name) + ": " + text;
   }
   void check(result r, const char* call) const {
-    if (r != success) throw driver_error(std::string(call) + ": " + words(r));
+    if (r != success) throw driver_error(std::string(call) + ": " + describe(r));
   }
 
   result (*init)(unsigned flags) = nullptr;

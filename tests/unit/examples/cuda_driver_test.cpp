@@ -57,7 +57,7 @@ TEST_F(cuda_driver_test, says_that_there_is_no_device) {
   begin(1);
   EXPECT_EQ(load()->devices(), 1);
   EXPECT_EQ(thrown_by([] { const gpu none(load(), 1); }), "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE");
-  EXPECT_EQ(load()->words(12345), "error 12345");
+  EXPECT_EQ(load()->describe(12345), "error 12345");
 }
 TEST_F(cuda_driver_test, gives_a_context_back_that_it_could_not_use) {
   const auto through = load();

@@ -173,7 +173,7 @@ struct location {
 struct properties {
   int type, handle_types;
   location where;
-  void* for_windows;
+  void* win32_metadata;
   unsigned char compression, direct_rdma;
   unsigned short usage;
   unsigned char reserved[4];
@@ -185,7 +185,7 @@ struct access {
 /// Whether properties ask for memory of a device and nothing else.
 bool are_plain(const driver& d, const properties* wanted) {
   return wanted->type == 1 && wanted->handle_types == 0 && wanted->where.type == 1 && wanted->where.id >= 0 &&
-         wanted->where.id < d.devices && wanted->for_windows == nullptr && wanted->compression == 0 &&
+         wanted->where.id < d.devices && wanted->win32_metadata == nullptr && wanted->compression == 0 &&
          wanted->direct_rdma == 0 && wanted->usage == 0;
 }
 
