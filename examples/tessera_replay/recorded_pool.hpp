@@ -13,7 +13,6 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
@@ -233,10 +232,10 @@ class recorded_pool {
     const tessera::detail::segment* range = nullptr;
     allocator_.introspect().for_each_segment([&](const tessera::detail::block& first, std::size_t) {
       const tessera::detail::segment& whole = tessera::detail::segment_of(first);
-      const bool is_asked = first.home->pool() == (large ? 1 : 0) && first.home->key() == stream;
+      const bool is_asked = first.list->pool() == (large ? 1 : 0) && first.list->key() == stream;
       if (is_asked && there >= whole.address && there - whole.address < whole.size) range = &whole;
     });
-    if (range == nullptr || chosen_here == nullptr || chosen_here->home != range->first().home) return 0;
+    if (range == nullptr || chosen_here == nullptr || chosen_here->list != range->first().list) return 0;
     const tessera::detail::block* const last = range->below;
     const tessera::detail::block* const end = last->is_unmapped() ? last->below : nullptr;
     if (end == nullptr || end->address != there || !end->is_free()) return 0;
@@ -266,7 +265,7 @@ class recorded_pool {
   [[nodiscard]] usage now() const noexcept { return allocator_.now(); }
 
  private:
-  static constexpr bool maps = Recipe::growth::way != growth_way::segments;
+  static constexpr bool maps = Recipe::growth::backend::has_ranges;
 
   [[nodiscard]] static policies<recipe> without_recovery(const policies<Recipe>& like) {
     policies<recipe> made;

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
@@ -150,20 +149,18 @@ using segments_choices = one_of<segments_below<10_MiB>, segments_below<0>, segme
                                 segments_below<256_MiB>, grow_exactly<>, grow_by_chunks<>, grow_by_plan<>>;
 /// Growth by segments.
 struct any_segments : segments_choices {
-  static constexpr growth_way way = growth_way::segments;
+  using backend = segment_backend;
+  growth_limit<tunable(memory_limit{})> limit{};
   any_segments() = default;
   template <typename P>
     requires(segments_choices::has<P>)
-  any_segments(const P& p) : segments_choices{p} {}
+  any_segments(const P& p) : segments_choices{p}, limit(p.limit.get()) {}
   template <std::size_t Own>
   any_segments(const grow_by_segments<2_MiB, 2_MiB, Own>& p)
-      : segments_choices{segments_below<Own>{.large = 2_MiB, .most = p.most}} {}
+      : any_segments(segments_below<Own>{.large = 2_MiB, .limit = p.limit.get()}) {}
 
   [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
     return ask([&](const auto& p) { return p.segment_size(block, now); });
-  }
-  [[nodiscard]] std::size_t limit(std::size_t capacity) const noexcept {
-    return ask([=](const auto& p) { return p.limit(capacity); });
   }
   bool operator==(const any_segments&) const = default;
 };
@@ -172,21 +169,24 @@ using in_place_of_20 = grow_in_place<20_MiB>;
 using in_place_choices = one_of<grow_in_place<>, in_place_of_20>;
 /// Growth in place.
 struct any_in_place : in_place_choices {
-  static constexpr growth_way way = growth_way::in_place;
+  using backend = expandable_backend;
+  growth_limit<tunable(memory_limit{})> limit{};
   any_in_place() = default;
   template <auto Large, auto Alignment>
   any_in_place(const grow_in_place<2_MiB, Large, tunable(memory_limit{}), Alignment>& p)
-      : in_place_choices{grow_in_place<>{
-            .large = p.large.get(), .most = p.most, .alignment = p.alignment.get(), .reserve = p.reserve}} {}
+      : in_place_choices{grow_in_place<>{.large = p.large.get(),
+                                         .limit = p.limit.get(),
+                                         .alignment = p.alignment.get(),
+                                         .reserve = p.reserve}},
+        limit(p.limit.get()) {}
   template <auto Large>
   any_in_place(const grow_in_place<20_MiB, Large>& p)
-      : in_place_choices{in_place_of_20{.large = p.large.get(), .most = p.most, .reserve = p.reserve}} {}
+      : in_place_choices{in_place_of_20{
+            .large = p.large.get(), .limit = p.limit.get(), .reserve = p.reserve}},
+        limit(p.limit.get()) {}
 
   [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
     return ask([&](const auto& p) { return p.segment_size(block, now); });
-  }
-  [[nodiscard]] std::size_t limit(std::size_t capacity) const noexcept {
-    return ask([=](const auto& p) { return p.limit(capacity); });
   }
   [[nodiscard]] std::size_t page_size(std::size_t block) const noexcept {
     return ask([=](const auto& p) { return p.page_size(block); });
@@ -201,21 +201,23 @@ struct any_in_place : in_place_choices {
 };
 
 using growth_choices = one_of<any_segments, any_in_place, grow_by_stitching<>>;
-/// Growth by any backend. The backend is chosen at compile time, so it is queried first.
+/// Growth by any backend. The backend is part of what is compiled.
 struct any_growth : growth_choices {
   any_growth() = default;
   template <typename P>
-    requires(P::way == growth_way::segments)
+    requires(std::same_as<typename P::backend, segment_backend>)
   any_growth(const P& p) : growth_choices{any_segments(p)} {}
   template <typename P>
-    requires(P::way == growth_way::in_place)
+    requires(std::same_as<typename P::backend, expandable_backend>)
   any_growth(const P& p) : growth_choices{any_in_place(p)} {}
   template <auto Pieces>
   any_growth(const grow_by_stitching<Pieces>& p)
-      : growth_choices{grow_by_stitching<>{p.pieces.get(), p.slack, p.most, p.last_pieces, p.alignment}} {}
+      : growth_choices{
+            grow_by_stitching<>{p.pieces.get(), p.slack, p.limit.get(), p.last_pieces, p.alignment}} {}
 
-  [[nodiscard]] growth_way way() const noexcept {
-    return ask([](const auto& p) { return p.way; });
+  /// Whether it maps memory into ranges of addresses.
+  [[nodiscard]] bool has_ranges() const noexcept {
+    return ask([](const auto& p) { return std::remove_cvref_t<decltype(p)>::backend::has_ranges; });
   }
   bool operator==(const any_growth&) const = default;
 };
@@ -311,7 +313,7 @@ auto with_recipe(const composition& c, F f) {
   };
   return std::visit(
       [&]<typename Growth>(const Growth& growth) {
-        if constexpr (Growth::way == growth_way::segments) {
+        if constexpr (!Growth::backend::has_ranges) {
           if (c.streams.is<reuse_across_streams<>>()) return call.template operator()<Growth, true>(growth);
         }
         return call.template operator()<Growth, false>(growth);

@@ -138,7 +138,7 @@ std::vector<composition> neighbours(const composition& from, const program_trait
   vary(&composition::pools, pools);
   if (of.several_streams) {
     vary(&composition::streams, std::vector<any_streams>{reuse_on_same_stream{}, late{{}, 512}});
-    if (c.growth.way() == growth_way::segments)
+    if (!c.growth.has_ranges())
       vary(&composition::streams, std::vector<any_streams>{reuse_across_streams<>{}});
   }
   vary(&composition::split, splits_to_try());
@@ -149,8 +149,7 @@ std::vector<composition> neighbours(const composition& from, const program_trait
   for (const any_growth& growth : growths_to_try(c.growth, of)) {
     composition other = c;
     other.growth = growth;
-    if (growth.way() != growth_way::segments && c.streams.is<reuse_across_streams<>>())
-      other.streams = any_streams{};
+    if (growth.has_ranges() && c.streams.is<reuse_across_streams<>>()) other.streams = any_streams{};
     if (!(other == c)) all.push_back(other);
   }
   vary(&composition::eviction, evictions_to_try(of));

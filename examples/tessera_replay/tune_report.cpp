@@ -89,7 +89,7 @@ void print_knobs(const report& r) {
 std::string needs_of(const composition& c) {
   std::string needs;
   const auto add = [&](const char* what) { needs += (needs.empty() ? "" : ", ") + std::string(what); };
-  if (c.growth.way() != growth_way::segments) add("virtual memory (virtual_memory_provider)");
+  if (c.growth.has_ranges()) add("virtual memory (virtual_memory_provider)");
   if (!(c.pages == any_pages{})) add("page sizes (paged_provider)");
   if (c.streams.is<reuse_across_streams<>>()) add("stream ordering (ordering_provider)");
   return needs;

@@ -281,7 +281,7 @@ std::vector<std::size_t> search::worth_expanding() const {
   const auto choose = [&](bool only_segments, std::size_t count) {
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < tried_.size(); ++i) {
-      const bool in_class = !only_segments || tried_[i].made.growth.way() == growth_way::segments;
+      const bool in_class = !only_segments || !tried_[i].made.growth.has_ranges();
       if (in_class && may_be_left(tried_[i])) order.push_back(i);
     }
     std::stable_sort(order.begin(), order.end(),

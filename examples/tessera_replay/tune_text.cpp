@@ -131,28 +131,28 @@ std::string cpp(const grow_by_segments<Small, tunable(20_MiB), Own>& p) {
   return named("grow_by_segments", {{plain(Small).words, Small == 2_MiB},
                                     set(p.large.get(), 20_MiB),
                                     {plain(Own).words, Own == 10_MiB},
-                                    limit(p.most)});
+                                    limit(p.limit.get())});
 }
-std::string cpp(const grow_exactly<>& p) { return named("grow_exactly", {limit(p.most)}); }
+std::string cpp(const grow_exactly<>& p) { return named("grow_exactly", {limit(p.limit.get())}); }
 std::string cpp(const grow_by_chunks<>& p) {
   constexpr std::size_t none = 0;
   return named("grow_by_chunks", {set(p.small.get(), none), set(p.large.get(), none),
-                                  set(p.boundary.get(), none), limit(p.most)});
+                                  set(p.boundary.get(), none), limit(p.limit.get())});
 }
 std::string cpp(const grow_by_plan<>& p) {
-  return named("grow_by_plan", {set(p.plan.get(), chunk_plan{}), limit(p.most)});
+  return named("grow_by_plan", {set(p.plan.get(), chunk_plan{}), limit(p.limit.get())});
 }
 template <std::size_t Small>
 std::string cpp(const grow_in_place<Small>& p) {
   return named("grow_in_place", {{plain(Small).words, Small == 2_MiB},
                                  set(p.large.get(), 20_MiB),
-                                 limit(p.most),
+                                 limit(p.limit.get()),
                                  set(p.alignment.get(), std::size_t{1}),
                                  set(p.reserve.get(), memory_limit{fraction{1'125'000'000}})});
 }
 std::string cpp(const grow_by_stitching<>& p) {
   return named("grow_by_stitching",
-               {set(p.pieces.get(), std::size_t{64}), set(p.slack.get(), percent(4)), limit(p.most),
+               {set(p.pieces.get(), std::size_t{64}), set(p.slack.get(), percent(4)), limit(p.limit.get()),
                 set(p.last_pieces.get(), std::size_t{1024}), set(p.alignment.get(), std::size_t{1})});
 }
 
@@ -235,8 +235,7 @@ composition with_axis_of(composition c, std::size_t axis, const composition& of)
     case 6: c.eviction = of.eviction; break;
     default: c.recovery = of.recovery; break;
   }
-  if (c.growth.way() != growth_way::segments && c.streams.is<reuse_across_streams<>>())
-    c.streams = of.streams;
+  if (c.growth.has_ranges() && c.streams.is<reuse_across_streams<>>()) c.streams = of.streams;
   return c;
 }
 

@@ -108,7 +108,7 @@ struct all_that_is_allowed {
     (void)pool.statistics();
     pool.reset_peak_statistics();
     EXPECT_GT(explain(pool, 1_GiB).report().wanted, 0u);
-    pool.with_settings([](auto& settings) { settings.growth.most = unlimited; });
+    pool.with_settings([](auto& settings) { settings.growth.limit = unlimited; });
     pool.with_device([](auto& device) { EXPECT_GT(device.capacity(), 0u); });
     EXPECT_TRUE(self.calls++ > 0 || pool.on_pressure(&second, context));
     self.calls % 2 == 0 ? pool.trim() : pool.trim(40_MiB);

@@ -159,7 +159,7 @@ template <typename Recipe>
 class host_pages : public testing::Test {
  public:
   using allocator = caching_allocator<Recipe, host_pinned, tell>;
-  static constexpr bool has_ranges = Recipe::growth::way != growth_way::segments;
+  static constexpr bool has_ranges = Recipe::growth::backend::has_ranges;
   static host_pinned device(pinning pin) {
     return host_pinned{host_pinned::options{.capacity = capacity, .pin = pin}};
   }

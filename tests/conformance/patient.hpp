@@ -108,7 +108,7 @@ template <typename Recipe, std::size_t Scale = 1>
 struct under {
   using recipe = Recipe;
   static constexpr std::size_t scale = Scale;
-  static constexpr bool has_ranges = Recipe::growth::way != growth_way::segments;
+  static constexpr bool has_ranges = Recipe::growth::backend::has_ranges;
   static watched_device device() {
     return watched_device{simulated_device::options{.capacity = 160_MiB * Scale,
                                                     .page_granularity = 64_KiB,
@@ -187,7 +187,7 @@ class patient {
         h = {pool_->try_allocate(o.amount, o.stream), o.amount, o.stream, {}};
         if (h.address == nullptr) {
           // Who stitches knows what there is, and does not ask for more.
-          if (Case::recipe::growth::way != growth_way::stitching && h.bytes <= device_.capacity() &&
+          if (Case::recipe::!growth::backend::moves_memory && h.bytes <= device_.capacity() &&
               device_.calls().failed + device_.calls().refused == failed + refused)
             return "an allocation fails though the device refused nothing";
           if (const char* const wrong = changed_by_failure(before)) return wrong;

@@ -141,7 +141,7 @@ TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
   // A pool whose first chunk is as large as its limit serves from it, and grows no more.
   policies<paddle_auto_growth> whole;
   whole.growth.large = 1'000'448;
-  whole.growth.most = 1'000'448;
+  whole.growth.limit = 1'000'448;
   caching_allocator<paddle_auto_growth, simulated_device> filled{{}, whole};
   (void)filled.allocate(1000);
   (void)filled.allocate(900'000);

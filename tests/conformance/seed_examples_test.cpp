@@ -37,7 +37,7 @@ TYPED_TEST(seed_examples, npu_1_blocks_above_32_mb_are_not_cut) {
 TYPED_TEST(seed_examples, npu_1_what_is_long_idle_goes_before_more_than_0_6_of_the_limit_is_passed) {
   TypeParam place;
   on<npu_1, TypeParam> pool{provider_ref(place.device)};
-  pool.settings().growth.most = 100_MiB;
+  pool.settings().growth.limit = 100_MiB;
   void* const used = pool.allocate(34_MiB);
   void* const idle = pool.allocate(36_MiB);
   pool.deallocate(idle);

@@ -51,7 +51,7 @@ TYPED_TEST_SUITE(shipped_faults, recipes);
 TYPED_TEST(shipped_faults, of_any_call_are_survived) {
   ASSERT_GT(this->calls, 5u);
   // Who stitches makes many calls, and is tried with each of them in faults_test.cpp.
-  const std::uint64_t step = TypeParam::growth::way == growth_way::stitching ? 29 : 1;
+  const std::uint64_t step = TypeParam::growth::backend::moves_memory ? 29 : 1;
   const auto heal = [](watched_device& device) { device.fail({}); };
   for (std::uint64_t k = 1; k <= this->calls; k += step)
     ASSERT_EQ(this->after([k](watched_device& device) { device.fail({{k, k}}); }, heal), "")

@@ -167,7 +167,7 @@ struct stressed : subject {
     const std::size_t chosen = random / 16 % 4;
     pool.with_settings([chosen](auto& settings) {
       if constexpr (requires { settings.split.max = chosen; }) settings.split.max = (4 + chosen) << 20;
-      settings.growth.most = chosen == 0 ? (std::size_t{24} << 20) : tessera::unlimited;
+      settings.growth.limit = chosen == 0 ? (std::size_t{24} << 20) : tessera::unlimited;
     });
   }
   void report() {

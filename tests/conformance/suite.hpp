@@ -50,7 +50,7 @@ inline std::string name_of(const testing::TestParamInfo<composition>& info) { re
 }
 /// Where pages come and go one by one, the system clears each.
 template <typename Recipe>
-inline constexpr double host_share = Recipe::growth::way == tessera::growth_way::segments ? 0.1 : 0.005;
+inline constexpr double host_share = !Recipe::growth::backend::has_ranges ? 0.1 : 0.005;
 
 /// A caching_allocator on a device of its own type.
 template <typename Recipe, typename Stand>

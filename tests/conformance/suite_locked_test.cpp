@@ -109,7 +109,7 @@ compositions of_host_memory() {
     all.push_back(
         {name + "_reserving", &over<pool, wrapped_stand<host_stand, in_region>>, kept, host_habits(), share});
     // What is mapped is not registered, so this is for segments.
-    if constexpr (Recipe::growth::way == growth_way::segments)
+    if constexpr (!Recipe::growth::backend::has_ranges)
       all.push_back({name + "_registering", &over<pool, wrapped_stand<host_stand, in_registry>>, kept,
                      host_habits(), share});
   });

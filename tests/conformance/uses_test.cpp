@@ -84,15 +84,15 @@ concept counts_percent = requires(Count count) { percent(count); };
 TEST(uses, limits_are_written_as_any_whole_number) {
   // 0.5 would be no bytes, and not half the device.
   static_assert(!std::is_convertible_v<double, memory_limit>);
-  static_assert(!std::is_assignable_v<decltype(policies<pytorch_native>::growth.most)&, double>);
+  static_assert(!std::is_assignable_v<decltype(policies<pytorch_native>::growth.limit)&, double>);
   static_assert(counts_percent<int> && counts_percent<unsigned> && !counts_percent<double>);
   policies<pytorch_native> chosen;
   const int bytes = 1 << 22;
-  chosen.growth.most = bytes;
+  chosen.growth.limit = bytes;
   plain small{{}, chosen};
   EXPECT_EQ(small.now().limit, 4_MiB);
   static_assert(memory_limit(grow_exactly<4_MiB>().most) == memory_limit(4_MiB));
-  small.settings().growth.most = 0;
+  small.settings().growth.limit = 0;
   EXPECT_EQ(small.try_allocate(1), nullptr);
 }
 

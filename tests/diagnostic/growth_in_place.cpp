@@ -1,9 +1,9 @@
-// expect: Recipe::growth must answer what its way needs
+// expect: Recipe::growth must answer what its backend needs
 // SPDX-License-Identifier: Apache-2.0
 #include "complete.hpp"
 
 struct one_piece : tessera::grow_exactly<> {
-  static constexpr tessera::growth_way way = tessera::growth_way::in_place;
+  using backend = tessera::expandable_backend;
   bool operator==(const one_piece&) const = default;
 };
 struct recipe : complete {

@@ -4,9 +4,9 @@
 #include <tessera/tessera.hpp>
 
 struct grow_twofold {
-  static constexpr tessera::growth_way way = tessera::growth_way::segments;
+  using backend = tessera::segment_backend;
   static constexpr std::size_t segment_size(std::size_t block) noexcept { return 2 * block; }
-  static constexpr std::size_t limit(std::size_t) noexcept { return tessera::unlimited; }
+  static constexpr tessera::memory_limit limit{};
   bool operator==(const grow_twofold&) const = default;
 };
 using wrong = tessera::with<tessera::pytorch<>, grow_twofold>;

@@ -74,8 +74,8 @@ void set_extreme(Policies& chosen, fuzz::input& in) {
       if constexpr (requires { chosen.growth.large = taken; }) chosen.growth.large = taken;
       break;
     case 3:
-      if constexpr (requires { chosen.growth.most = memory_limit(bytes, share); })
-        chosen.growth.most = memory_limit(bytes, share);
+      if constexpr (requires { chosen.growth.limit = memory_limit(bytes, share); })
+        chosen.growth.limit = memory_limit(bytes, share);
       break;
     case 4:
       if constexpr (requires { chosen.eviction.threshold = share; }) chosen.eviction.threshold = share;

@@ -168,13 +168,13 @@ TEST(policies_law, pages_must) {
 }
 
 struct grows {
-  static constexpr growth_way way = growth_way::stitching;
+  using backend = stitching_backend;
   size_to_size segment = same, page = [](std::size_t) { return 2_MiB; }, range = same;
   size_to_size alignment = [](std::size_t) { return std::size_t{1}; };
   size_to_size freely = same, piece = [](std::size_t) { return 16_MiB; };
 
   [[nodiscard]] std::size_t segment_size(std::size_t n, const usage&) const noexcept { return segment(n); }
-  [[nodiscard]] static std::size_t limit(std::size_t capacity) noexcept { return capacity; }
+  static constexpr memory_limit limit{};
   [[nodiscard]] std::size_t page_size(std::size_t n) const noexcept { return page(n); }
   [[nodiscard]] std::size_t range_size(std::size_t capacity) const noexcept { return range(capacity); }
   [[nodiscard]] std::size_t base_alignment(std::size_t n) const noexcept { return alignment(n); }
@@ -243,10 +243,10 @@ TEST(policies_law, recovery_must) {
 }
 
 struct grows_by_segments {
-  static constexpr growth_way way = growth_way::segments;
+  using backend = segment_backend;
   size_to_size segment = same;
   [[nodiscard]] std::size_t segment_size(std::size_t n, const usage&) const noexcept { return segment(n); }
-  [[nodiscard]] static std::size_t limit(std::size_t capacity) noexcept { return capacity; }
+  static constexpr memory_limit limit{};
   bool operator==(const grows_by_segments&) const = default;
 };
 

@@ -67,7 +67,7 @@ void try_all(tallies& count, const trace::program& source) {
     const auto here = first_failure<Recipe>(source, capacity);
     if (!here) continue;
     using growth = typename Recipe::growth;
-    if constexpr (growth::way == growth_way::segments) {
+    if constexpr (!growth::backend::has_ranges) {
       try_out<with<Recipe, grow_in_place<>>>(count.in_place, oom_report::hint::grow_in_place, *here, source,
                                              capacity);
       try_out<with<Recipe, recover_with_exact_size<true>>>(count.exactly, oom_report::hint::grow_exactly,

@@ -72,12 +72,12 @@ TEST(paddle_auto_growth, takes_its_numbers_from_the_settings) {
                                                       .free_idle_chunk = true,
                                                       .free_when_no_cache_hit = true});
   EXPECT_EQ(chosen.growth.large.get(), 10_MiB);
-  EXPECT_EQ(chosen.growth.limit(16_GiB), 3_GiB);
+  EXPECT_EQ(chosen.growth.limit.on(16_GiB), 3_GiB);
   EXPECT_EQ(chosen.pools.boundary.get(), 0u);
   EXPECT_TRUE(chosen.eviction.at_free);
   EXPECT_TRUE(chosen.eviction.before_growth);
   EXPECT_FALSE(chosen.recovery.accepts_exact_size);
-  EXPECT_EQ(paddle_auto_growth::configured({}).growth.limit(16_GiB), unlimited);
+  EXPECT_EQ(paddle_auto_growth::configured({}).growth.limit.on(16_GiB), unlimited);
 }
 
 TEST(paddle_auto_growth, two_pools_have_chunk_sizes_of_their_own_and_none_means_just_the_block) {
@@ -187,7 +187,7 @@ TEST(paddle_naive_best_fit, takes_its_numbers_from_the_settings) {
   constexpr chunk_plan plan{7_MiB, 3_MiB, percent(40)};
   EXPECT_EQ(chosen.growth.plan.get(), plan);
   EXPECT_EQ(chosen.eviction.plan.get(), plan);
-  EXPECT_EQ(chosen.growth.limit(16_GiB), 3_GiB);
+  EXPECT_EQ(chosen.growth.limit.on(16_GiB), 3_GiB);
 }
 
 TEST(paddle_naive_best_fit, further_chunks_are_a_share_of_what_is_left) {

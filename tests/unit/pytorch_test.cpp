@@ -146,18 +146,18 @@ TEST(pytorch, collects_what_is_older_than_average_above_the_threshold) {
 }
 
 TEST(pytorch, respects_a_limit_below_the_device) {
-  torch pool{device_of(1_GiB), {.growth = {.most = 40_MiB}}};
+  torch pool{device_of(1_GiB), {.growth = {.limit = 40_MiB}}};
   EXPECT_NE(pool.try_allocate(30_MiB), nullptr);
   EXPECT_EQ(pool.try_allocate(20_MiB), nullptr);
   EXPECT_EQ(pool.device().calls().refused, 0u);
   EXPECT_EQ(pool.now().limit, 40_MiB);
-  pool.settings().growth.most = unlimited;
+  pool.settings().growth.limit = unlimited;
   EXPECT_NE(pool.try_allocate(20_MiB), nullptr);
 }
 
 TEST(pytorch, rejects_at_once_where_the_limit_refused) {
   using strict = with<pytorch<>, recover_unless_over_limit>;
-  caching_allocator<strict, simulated_device> pool{device_of(1_GiB), {.growth = {.most = 40_MiB}}};
+  caching_allocator<strict, simulated_device> pool{device_of(1_GiB), {.growth = {.limit = 40_MiB}}};
   void* p = pool.allocate(30_MiB);
   pool.deallocate(p);
   EXPECT_EQ(pool.try_allocate(36_MiB), nullptr);

@@ -86,7 +86,7 @@ TEST(stitched, leaves_pages_where_they_are_as_long_as_little_is_reserved) {
 
 TEST(stitched, keeps_its_limit_to_the_byte) {
   pool_of<> pool;
-  pool.settings().growth.most = 50_MiB;
+  pool.settings().growth.limit = 50_MiB;
   EXPECT_EQ(pool.try_allocate(51_MiB), nullptr);
   void* const a = pool.try_allocate(30_MiB);
   void* const b = pool.try_allocate(20_MiB);

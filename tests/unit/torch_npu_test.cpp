@@ -56,7 +56,7 @@ TEST(torch_npu, every_setting_reaches_its_policy) {
                                                         .memory_fraction = percent(50),
                                                         .throw_on_oom = true});
   static_assert(chosen.split.max.get() == 32_MiB && chosen.split.slack.get() == 40_MiB);
-  static_assert(chosen.growth.large.get() == 30_MiB && chosen.growth.limit(1_GiB) == 512_MiB);
+  static_assert(chosen.growth.large.get() == 30_MiB && chosen.growth.limit.on(1_GiB) == 512_MiB);
   static_assert(chosen.eviction.threshold.get() == percent(60));
   static_assert(chosen.rounding.inner.table.get() == divisions::all(4));
   static_assert(!chosen.streams.should_poll_events(512) && chosen.streams.should_poll_events(513));

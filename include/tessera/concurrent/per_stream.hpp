@@ -71,7 +71,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
         settings_(std::move(settings)),
         streams_(settings_.streams),
         observer_(std::move(observer)),
-        budget_(settings_.growth.limit(device_.capacity())) {}
+        budget_(settings_.growth.limit.on(device_.capacity())) {}
   per_stream(const per_stream&) = delete;
   per_stream& operator=(const per_stream&) = delete;
   ~per_stream() {
@@ -174,7 +174,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   void with_settings(F f) {
     call_for_user("with_settings: the function must not use the allocator", [&] { f(settings_); });
     const std::lock_guard lock(mutex_);
-    budget_.set_limit(settings_.growth.limit(device_.capacity()));
+    budget_.set_limit(settings_.growth.limit.on(device_.capacity()));
     for_each_arena([&](arena& a) { a.enter([&](allocator& in) { in.settings() = settings_; }); });
   }
   template <typename F>

@@ -45,7 +45,7 @@ struct one_segment_each final {
 
   [[nodiscard]] static constexpr policies<one_segment_each> from(const policies<Recipe>& settings,
                                                                  std::size_t capacity) noexcept {
-    return {.streams = {settings.streams}, .growth = {.most = settings.growth.limit(capacity)}};
+    return {.streams = {settings.streams}, .growth = {.limit = settings.growth.limit.on(capacity)}};
   }
 };
 

@@ -4,53 +4,54 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tessera/detail/slab.hpp>
+
 namespace tessera::detail {
 
 class free_list;
 struct stream_use;
 
-/// What became of a block that was given back.
-enum class taken : unsigned char {
-  unknown,  ///< there is no live block at the address
+/// The outcome of a free.
+enum class free_result : unsigned char {
+  unknown,  ///< no live block begins at the address
   free,
-  held  ///< until the streams noted for it have come past
+  pending  ///< until the streams recorded for the block have passed the free
 };
 
-/// A piece of a segment, described outside device memory, which is never touched. One cache line.
+/// Describes a part of a segment, outside device memory, which is never dereferenced. One cache line.
 ///
-/// The blocks of a segment are a ring in the order of addresses, closed by the segment itself.
+/// The blocks of a segment form a circular list in the order of addresses; the segment itself closes it.
 struct block {
   enum class state : unsigned char {
     free,
     live,
-    live_by_handle,  ///< live, and not to be found by address
-    live_noted,      ///< live, and `noted` tells what is special about it
+    live_by_handle,  ///< live, and not found by its address
+    live_flagged,    ///< live, and `tag.flags` holds its properties
     pending,
     unmapped,  ///< addresses of a range, without memory
-    segment    ///< no block: the segment that closes the ring
+    segment    ///< not a block: the segment that closes the circular list
   };
 
-  struct request_facts {
-    std::size_t requested;  ///< bytes the user asked for
+  struct request_info {
+    std::size_t bytes;  ///< as the user requested
     union {
-      stream_use* uses;     ///< while live, if it has_uses
-      std::size_t awaited;  ///< while pending: events
+      stream_use* uses;            ///< while live, if it has_uses
+      std::size_t pending_events;  ///< while pending
     };
   };
 
-  struct notes {
-    bool oversize : 1;   ///< was handed out under the oversize rule
+  struct flag_set {
+    bool oversize : 1;   ///< was allocated under the oversize rule
     bool has_uses : 1;   ///< streams are recorded for it
-    bool by_handle : 1;  ///< is not to be found by address
+    bool by_handle : 1;  ///< is not found by its address
   };
-  /// What it is now.
-  struct marks {
+  struct tag_type {
     union {
-      std::uint16_t bin;  ///< while free: where its index keeps it
-      notes noted;        ///< while live_noted
+      std::uint16_t bin;  ///< while free: the bin of its free list
+      flag_set flags;     ///< while live_flagged
     };
-    state is;
-    bool in_treap;  ///< while free: how that bin is kept
+    block::state state;
+    bool in_treap;  ///< while free: whether that bin is a treap
   };
 
   std::uintptr_t address;
@@ -58,51 +59,51 @@ struct block {
   block* below;      ///< the neighbour in the segment, or the segment
   block* above;
   union {
-    block* links[2];      ///< while free: to others in its bin; while unmapped: to others in its range
-    request_facts facts;  ///< while live or pending
+    block* links[2];       ///< while free: to others in its bin; while unmapped: to others in its range
+    request_info request;  ///< while live or pending
   };
-  free_list* home;  ///< where it waits when free
-  marks mark;
+  free_list* list;  ///< the free list that it joins when free
+  tag_type tag;
   union {
-    std::uint32_t segment_number;  ///< where the order of segments counts: that of its segment
+    std::uint32_t segment_number;  ///< where blocks are ordered by segment: that of its segment
     std::uint32_t free_since;      ///< while free in a range: searches of its pool at the time, modulo 2^32
-    /// While free, where blocks cross from stream to stream: the position, modulo 2^32, of its home's stream behind which
-    /// it is free. As a stream's later position lies behind its earlier ones, it may stand for a later one.
+    /// While free, where streams share free blocks: the position, modulo 2^32, of its list's stream behind which it is
+    /// free. Later positions of a stream lie behind earlier ones, so it may stand for a later one.
     std::uint32_t free_behind;
   };
 
   [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
+  [[nodiscard]] std::uintptr_t end() const noexcept { return address + size; }
   /// Whether other blocks share its segment.
   [[nodiscard]] bool is_split() const noexcept { return below != above; }
-  [[nodiscard]] bool is_free() const noexcept { return mark.is == state::free; }
-  [[nodiscard]] bool is_unmapped() const noexcept { return mark.is == state::unmapped; }
-  /// Whether a block in a range could come to lie here.
-  [[nodiscard]] bool is_open() const noexcept { return is_free() || is_unmapped(); }
-  [[nodiscard]] std::uintptr_t end() const noexcept { return address + size; }
+  [[nodiscard]] bool is_free() const noexcept { return tag.state == state::free; }
+  [[nodiscard]] bool is_unmapped() const noexcept { return tag.state == state::unmapped; }
+  [[nodiscard]] bool is_unused() const noexcept { return is_free() || is_unmapped(); }
   [[nodiscard]] bool is_by_handle() const noexcept {
-    return mark.is == state::live_by_handle || (mark.is == state::live_noted && mark.noted.by_handle);
+    return tag.state == state::live_by_handle || (tag.state == state::live_flagged && tag.flags.by_handle);
   }
-  /// So that its handle stands for no block of any kind, whatever becomes of it.
-  void by_handle_no_more() noexcept {
-    if (mark.is == state::live_by_handle) mark.is = state::live;
-    mark.noted.by_handle = false;
+  /// Makes its handle stale, whatever becomes of the block.
+  void clear_handle() noexcept {
+    if (tag.state == state::live_by_handle) tag.state = state::live;
+    tag.flags.by_handle = false;
   }
-  /// Of a live block: what is special about it.
-  [[nodiscard]] notes what_is_noted() const noexcept {
-    return mark.is == state::live_noted ? mark.noted : notes{false, false, mark.is == state::live_by_handle};
+  /// The flags of a live block.
+  [[nodiscard]] flag_set flags() const noexcept {
+    return tag.state == state::live_flagged ? tag.flags
+                                            : flag_set{false, false, tag.state == state::live_by_handle};
   }
-  void note(notes special) noexcept {
-    mark.noted = special;
-    mark.is = state::live_noted;
+  void set_flags(flag_set flags) noexcept {
+    tag.flags = flags;
+    tag.state = state::live_flagged;
   }
 
-  /// Puts it between two neighbours.
+  /// Inserts it between two neighbours of its segment.
   void link(block& low, block& high) noexcept {
     below = &low;
     above = &high;
     low.above = high.below = this;
   }
-  /// Takes it out of its segment's ring.
+  /// Removes it from its segment.
   void unlink() noexcept {
     below->above = above;
     above->below = below;
@@ -110,23 +111,93 @@ struct block {
 };
 static_assert(sizeof(block) <= 64);
 
-/// What the device gave in one piece, as what lies below its first block and above its last; never free. Where that is a
-/// range of addresses, it also closes the ring of what is unmapped there, and knows where the range begins and how large
-/// it is, as a block does.
+/// Memory that the device gave as a whole, or a range of addresses. It lies below its first block and above its last one and
+/// is never free. A range also closes the circular list of its unmapped blocks, and has an address and a size.
 struct segment : block {
   segment* previous;
   segment* next;
-  std::uint64_t idle_since;  ///< searches of its pool when nothing in it was used any more
-  bool oversize;             ///< was taken under the oversize rule
-  std::uint32_t number;      ///< how many were taken before it, modulo 2^32
-  segment* next_range;       ///< of a range: the next one of its home, in the order of addresses
+  std::uint64_t idle_since;  ///< searches of its pool when its last block became free
+  bool oversize;             ///< was acquired under the oversize rule
+  std::uint32_t number;      ///< in the order of acquisition, modulo 2^32
+  segment* next_range;       ///< of a range: the next one of its free list, in the order of addresses
 
   [[nodiscard]] block& first() const noexcept { return *above; }
 };
 
-/// The segment of a block that is all of it.
+/// The segment of a block that fills it.
 [[nodiscard]] inline segment& segment_of(const block& whole) noexcept {
   return static_cast<segment&>(*whole.below);
 }
+
+/// The segments of one allocator, in no particular order. Those that the device is asked to take back are hidden.
+class segment_list {
+ public:
+  /// Makes sure that the next insert succeeds; false where host memory ran out.
+  [[nodiscard]] bool reserve_one() noexcept { return nodes_.reserve(1); }
+  ///   Requires:  a reserve_one() that covers it
+  [[nodiscard]] segment& insert(std::uint64_t idle_since, bool oversize) noexcept {
+    segment& fresh = *nodes_.take();
+    fresh.tag.state = block::state::segment;
+    fresh.idle_since = idle_since;
+    fresh.oversize = oversize;
+    link(fresh, first_);
+    ++count_;
+    return fresh;
+  }
+  void hide(segment& leaving, std::size_t bytes) noexcept {
+    unlink(leaving, first_);
+    link(leaving, hidden_);
+    --count_;
+    hidden_bytes_ += bytes;
+  }
+  void unhide(segment& staying, std::size_t bytes) noexcept {
+    unlink(staying, hidden_);
+    link(staying, first_);
+    ++count_;
+    hidden_bytes_ -= bytes;
+  }
+  /// Erases a hidden segment.
+  void erase(segment& gone, std::size_t bytes) noexcept {
+    unlink(gone, hidden_);
+    hidden_bytes_ -= bytes;
+    nodes_.give_back(&gone);
+  }
+
+  /// Calls f(const segment&) for each; f may not change them.
+  template <typename F>
+  void for_each(bool with_hidden, F f) const {
+    for (const segment* s = first_; s != nullptr; s = s->next) f(*s);
+    for (const segment* s = with_hidden ? hidden_ : nullptr; s != nullptr; s = s->next) f(*s);
+  }
+  /// The one that begins at this address, or null; linear.
+  [[nodiscard]] const segment* find(std::uintptr_t address) const noexcept {
+    const segment* s = first_;
+    while (s != nullptr && s->first().address != address) s = s->next;
+    return s;
+  }
+  /// Segments that are not hidden.
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  [[nodiscard]] std::size_t hidden_bytes() const noexcept { return hidden_bytes_; }
+  [[nodiscard]] std::size_t footprint() const noexcept { return nodes_.footprint(); }
+  void shrink() noexcept { nodes_.purge(); }
+
+ private:
+  static void link(segment& s, segment*& first) noexcept {
+    s.previous = nullptr;
+    s.next = first;
+    if (first != nullptr) first->previous = &s;
+    first = &s;
+  }
+  static void unlink(segment& s, segment*& first) noexcept {
+    (s.previous != nullptr ? s.previous->next : first) = s.next;
+    if (s.next != nullptr) s.next->previous = s.previous;
+  }
+
+  slab<segment> nodes_;
+  segment* first_ = nullptr;
+  segment* hidden_ = nullptr;
+  std::size_t count_ = 0;
+  std::size_t hidden_bytes_ = 0;
+};
 
 }  // namespace tessera::detail

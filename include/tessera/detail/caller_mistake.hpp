@@ -36,9 +36,9 @@ bool add_block_at(fixed_text& text, const Introspection& blocks, const void* p) 
   const bool is_free = found->is_free();
   const std::size_t inside = address - found->address;
   text.add("it lies ").add(inside).add(inside == 1 ? " byte into a " : " bytes into a ");
-  text.add(is_free ? "free" : found->mark.is == block::state::pending ? "freed, still used" : "live");
-  text.add(" block of ").add(is_free ? found->size : found->facts.requested).add(" bytes at ");
-  text.add_address(found->address).add(", stream ").add(stream_id(found->home->key()).handle);
+  text.add(is_free ? "free" : found->tag.state == block::state::pending ? "freed, still used" : "live");
+  text.add(" block of ").add(is_free ? found->size : found->request.bytes).add(" bytes at ");
+  text.add_address(found->address).add(", stream ").add(stream_id(found->list->key()).handle);
   if (!is_free && found->is_by_handle()) text.add(", which was given as a handle");
   if (is_free && inside == 0) text.add(", perhaps freed before");
   return true;

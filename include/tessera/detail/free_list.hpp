@@ -6,21 +6,284 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/free_order.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/bin.hpp>
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/block_order.hpp>
 
 namespace tessera::detail {
 
-/// The free blocks of one pool on one stream, by size, then by address, or in another order, which is that of every call.
+/// Orders free blocks by size, then by address. All calls of a free list use the same order, so that it stores none.
+struct by_address {
+  static constexpr bool is_by_size = true;
+  /// Whether `a` comes before `b`. It has no branches, as these would be mispredicted.
+  [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
+    return (a.size < b.size) | ((a.size == b.size) & (a.address < b.address));
+  }
+};
+
+/// The number of the range that a block lies in.
+///   Cost:  linear in the ranges of its free list
+[[nodiscard]] inline std::uint32_t number_of_range(const block& b) noexcept;
+
+/// Orders free blocks by size, then by the age of their segment, the oldest first, then by address.
+template <bool Ranges>
+struct by_segment {
+  static constexpr bool is_by_size = true;
+  [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
+    if (a.size != b.size) return a.size < b.size;
+    const std::uint32_t one = number_of(a);
+    const std::uint32_t other = number_of(b);
+    return one != other ? static_cast<std::int32_t>(one - other) < 0 : a.address < b.address;
+  }
+
+ private:
+  [[nodiscard]] static std::uint32_t number_of(const block& b) noexcept {
+    if constexpr (Ranges) {
+      return number_of_range(b);
+    } else {
+      return b.segment_number;
+    }
+  }
+};
+
+/// Orders free blocks by size class, up to the next power of two, then by insertion, the latest first.
+struct by_recency {
+  static constexpr bool is_by_size = false;
+  [[nodiscard]] static bool precedes(const block&, const block&) noexcept { return false; }
+};
+
+template <free_order Order, bool Ranges>
+using block_order = std::conditional_t<
+    Order == free_order::lowest_address, by_address,
+    std::conditional_t<Order == free_order::oldest_segment, by_segment<Ranges>, by_recency>>;
+
+/// The free blocks of one size class, in order.
 ///
-/// Sizes fall into bins, 32 for each power of two, so that up to 32 KiB each multiple of 512 bytes has its own; a bitmap
-/// leads to the next bin that holds any. The block changed last is in hand instead: requests are mostly cut from the
-/// same block again or come back to it, so that it need not be filed each time.
-///   Cost:  constant, and what a bin costs
+/// A bin is a circular list as long as insertions lie near one of its ends and searches near the first block, as nearly
+/// always. The first one that does not turns it into a treap, until it is empty.
+///   Cost:  constant; in a treap, logarithmic
+class bin {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return top_ == nullptr; }
+
+  ///   Returns:  whether it is the only block now
+  template <typename Order = by_address>
+  [[gnu::always_inline]] bool insert(block& b) noexcept {
+    if (top_ == nullptr) {
+      top_ = b.links[0] = b.links[1] = &b;
+      return true;
+    }
+    block& first = *top_;
+    if (first.tag.in_treap) {
+      insert_in_treap<Order>(b);
+      return false;
+    }
+    block& last = *first.links[0];
+    if constexpr (!Order::is_by_size) {
+      link(last, b, first);
+      top_ = &b;
+      return false;
+    }
+    if (Order::precedes(last, b)) {
+      link(last, b, first);
+    } else if (Order::precedes(b, first)) {
+      link(last, b, first);
+      top_ = &b;
+    } else {
+      insert_inside<Order>(b);
+    }
+    return false;
+  }
+
+  ///   Returns:  whether the bin is empty now
+  template <typename Order = by_address>
+  [[gnu::always_inline]] bool erase(block& b) noexcept {
+    if (b.tag.in_treap) {
+      erase_from_treap<Order>(b);
+      return top_ == nullptr;
+    }
+    block* const following = b.links[1];
+    if (following == &b) {
+      top_ = nullptr;
+      return true;
+    }
+    b.links[0]->links[1] = following;
+    following->links[0] = b.links[0];
+    if (top_ == &b) top_ = following;
+    return false;
+  }
+
+  /// The first block, or null.
+  [[nodiscard]] block* first() const noexcept {
+    return top_ == nullptr || !top_->tag.in_treap ? top_ : end(0);
+  }
+  [[nodiscard]] block* last() const noexcept {
+    return top_ == nullptr ? nullptr : !top_->tag.in_treap ? top_->links[0] : end(1);
+  }
+  /// The first block of at least `size` bytes, or null.
+  template <typename Order = by_address>
+  [[nodiscard]] block* best_fit(std::size_t size) noexcept {
+    if (top_ == nullptr) return nullptr;
+    return !top_->tag.in_treap && top_->size >= size ? top_ : search<Order>(size);
+  }
+  /// The next block in order, or null.
+  template <typename Order = by_address>
+  [[nodiscard]] block* after(const block& b) const noexcept {
+    if (!b.tag.in_treap) return b.links[1] != top_ ? b.links[1] : nullptr;
+    return outermost(0, [&b](const block& at) { return Order::precedes(b, at); });
+  }
+  [[nodiscard]] block* last_before(std::size_t size, std::uintptr_t address) const noexcept {
+    block wanted;
+    wanted.size = size;
+    wanted.address = address;
+    return last_before(wanted);
+  }
+  /// The last block that precedes another one, or null. The other one need not be in the bin.
+  template <typename Order = by_address>
+  [[nodiscard]] block* last_before(const block& wanted) const noexcept {
+    if (top_ == nullptr || top_->tag.in_treap)
+      return outermost(1, [&wanted](const block& at) { return Order::precedes(at, wanted); });
+    block* found = top_->links[0];
+    for (; !Order::precedes(*found, wanted); found = found->links[0]) {
+      if (found == top_) return nullptr;
+    }
+    return found;
+  }
+
+ private:
+  static constexpr int max_steps = 16;  // from either end of a circular list
+
+  static void link(block& low, block& b, block& high) noexcept {
+    b.links[0] = &low;
+    b.links[1] = &high;
+    low.links[1] = &b;
+    high.links[0] = &b;
+  }
+  template <typename Order>
+  [[gnu::noinline]] void insert_inside(block& b) noexcept {
+    block* low = top_->links[1];
+    block* high = top_->links[0]->links[0];
+    for (int step = 0; step < max_steps; ++step) {
+      if (Order::precedes(b, *low)) return link(*low->links[0], b, *low);
+      if (Order::precedes(*high, b)) return link(*high, b, *high->links[1]);
+      low = low->links[1];
+      high = high->links[0];
+    }
+    become_treap<Order>();
+    insert_in_treap<Order>(b);
+  }
+  template <typename Order>
+  [[gnu::noinline]] block* search(std::size_t size) noexcept {
+    if constexpr (!Order::is_by_size) {
+      for (block* b = top_->links[1]; b != top_; b = b->links[1]) {
+        if (b->size >= size) return b;
+      }
+      return nullptr;
+    }
+    if (!top_->tag.in_treap) {
+      block* low = top_;
+      if (low->links[0]->size < size) return nullptr;
+      for (int step = 0; step < max_steps; ++step) {
+        low = low->links[1];
+        if (low->size >= size) return low;
+      }
+      become_treap<Order>();
+    }
+    return outermost(0, [size](const block& at) { return at.size >= size; });
+  }
+
+  // In a treap, links[0] is the subtree of preceding blocks and links[1] that of following ones. No block has a higher
+  // priority than its parent.
+
+  /// A hash of the descriptor's address, which does not change.
+  [[nodiscard]] static std::uint64_t priority_of(const block& b) noexcept {
+    const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(&b) * 0xD6E8FEB86659FD93u;
+    return mixed ^ (mixed >> 32);
+  }
+  /// The first (side 0) or last (side 1) of the blocks that qualify, or null. Those that qualify are all blocks from some
+  /// place to the other end.
+  template <typename Qualifies>
+  [[nodiscard]] block* outermost(int side, Qualifies qualifies) const noexcept {
+    block* found = nullptr;
+    for (block* at = top_; at != nullptr;) {
+      const bool is_one = qualifies(*at);
+      found = is_one ? at : found;
+      at = at->links[is_one ? side : 1 - side];
+    }
+    return found;
+  }
+  [[nodiscard]] block* end(int side) const noexcept {
+    block* b = top_;
+    while (b->links[side] != nullptr) b = b->links[side];
+    return b;
+  }
+  template <typename Order>
+  void become_treap() noexcept {
+    block* const head = top_;
+    block* b = head;
+    top_ = nullptr;
+    do {
+      block* const following = b->links[1];
+      insert_in_treap<Order>(*b);
+      b = following;
+    } while (b != head);
+  }
+  template <typename Order>
+  [[gnu::noinline]] void insert_in_treap(block& b) noexcept {
+    block** at = &top_;
+    const std::uint64_t priority = priority_of(b);
+    while (*at != nullptr && priority_of(**at) >= priority) at = &(*at)->links[!Order::precedes(b, **at)];
+    block* const below = *at;
+    *at = &b;
+    b.tag.in_treap = true;
+    split_treap<Order>(b, below);
+  }
+  template <typename Order>
+  [[gnu::noinline]] void erase_from_treap(block& b) noexcept {
+    block** at = &top_;
+    while (*at != &b) at = &(*at)->links[!Order::precedes(b, **at)];
+    *at = join(b.links[0], b.links[1]);
+    b.tag.in_treap = false;
+  }
+  /// Splits a tree into what precedes `b` and what follows it, and makes these the subtrees of `b`.
+  template <typename Order>
+  static void split_treap(block& b, block* tree) noexcept {
+    block** open[2] = {&b.links[0], &b.links[1]};
+    while (tree != nullptr) {
+      const bool is_high = !Order::precedes(*tree, b);
+      *open[is_high] = tree;
+      open[is_high] = &tree->links[!is_high];
+      tree = tree->links[!is_high];
+    }
+    *open[0] = *open[1] = nullptr;
+  }
+  /// Joins two trees. All of `low` precedes all of `high`.
+  [[nodiscard]] static block* join(block* low, block* high) noexcept {
+    block* root = nullptr;
+    block** at = &root;
+    while (low != nullptr && high != nullptr) {
+      const bool low_leads = priority_of(*low) >= priority_of(*high);
+      block*& leader = low_leads ? low : high;
+      *at = leader;
+      at = &leader->links[low_leads];
+      leader = *at;
+    }
+    *at = low != nullptr ? low : high;
+    return root;
+  }
+
+  block* top_ = nullptr;  // the first of the circular list, or the root of the treap
+};
+
+/// The free blocks of one pool and stream, in order.
+///
+/// Each power of two has 32 bins, so that up to 32 KiB each multiple of 512 bytes has its own. A bitmap leads to the next
+/// bin that is not empty. The block that was resized last is cached outside the bins: most requests are split from the
+/// same block again, or coalesce with it.
+///   Cost:  constant, and that of a bin
 class free_list {
  public:
   free_list(std::size_t pool, stream_id key) noexcept : pool_(pool), key_(key) {
@@ -31,59 +294,59 @@ class free_list {
   [[nodiscard]] stream_id key() const noexcept { return key_; }
   [[nodiscard]] std::uint64_t map_key() const noexcept { return key_.handle; }
 
-  /// The smallest block of at least `size` bytes, the lowest address among equals; null if there is none.
+  /// The first block in order of at least `size` bytes, or null.
   template <typename Order = by_address>
   [[nodiscard, gnu::always_inline]] block* best_fit(std::size_t size) noexcept {
     const std::size_t in = bin_of<Order>(size);
     block* found = at(in).template best_fit<Order>(size);
-    if (found == nullptr) found = at(next_bin(in)).lowest();
-    if (hand_ == nullptr || hand_->size < size) return found;
-    return found == nullptr || Order::precedes(*hand_, *found) ? hand_ : found;
+    if (found == nullptr) found = at(next_bin(in)).first();
+    if (cached_ == nullptr || cached_->size < size) return found;
+    return found == nullptr || Order::precedes(*cached_, *found) ? cached_ : found;
   }
 
   template <typename Order = by_address>
   [[gnu::always_inline]] void insert(block& b) noexcept {
-    b.mark.is = block::state::free;
-    b.mark.in_treap = false;
-    file<Order>(b);
+    b.tag.state = block::state::free;
+    b.tag.in_treap = false;
+    insert_in_bin<Order>(b);
   }
   template <typename Order = by_address>
-  [[gnu::always_inline]] void remove(block& b) noexcept {
-    if (&b == hand_) {
-      hand_ = nullptr;
+  [[gnu::always_inline]] void erase(block& b) noexcept {
+    if (&b == cached_) {
+      cached_ = nullptr;
     } else {
-      unfile<Order>(b);
+      erase_from_bin<Order>(b);
     }
   }
-  /// Changes where a free block begins and how large it is, and takes it in hand.
+  /// Changes the address and size of a free block, and makes it the cached one.
   template <typename Order = by_address>
-  [[gnu::always_inline]] void change(block& b, std::uintptr_t address, std::size_t size) noexcept {
-    if (&b != hand_) {
-      put_down<Order>();
-      unfile<Order>(b);
-      hand_ = &b;
+  [[gnu::always_inline]] void resize(block& b, std::uintptr_t address, std::size_t size) noexcept {
+    if (&b != cached_) {
+      flush<Order>();
+      erase_from_bin<Order>(b);
+      cached_ = &b;
     }
     b.address = address;
     b.size = size;
   }
 
-  /// The block in hand, or null.
-  [[nodiscard]] const block* in_hand() const noexcept { return hand_; }
-  /// Files it, so that a walk meets every block.
+  /// The block outside the bins, or null.
+  [[nodiscard]] const block* cached_block() const noexcept { return cached_; }
+  /// Inserts the cached block in its bin, so that first() and after() reach every block.
   template <typename Order = by_address>
-  void put_down() noexcept {
-    if (hand_ != nullptr) file<Order>(*hand_);
-    hand_ = nullptr;
+  void flush() noexcept {
+    if (cached_ != nullptr) insert_in_bin<Order>(*cached_);
+    cached_ = nullptr;
   }
-  /// The first filed block of all, or null.
-  [[nodiscard]] block* lowest() const noexcept { return at(next_bin(first_bin)).lowest(); }
-  /// The one that follows, or null.
+  /// The first block in a bin, or null.
+  [[nodiscard]] block* first() const noexcept { return at(next_bin(first_bin)).first(); }
+  /// The next one, or null.
   template <typename Order = by_address>
   [[nodiscard, gnu::always_inline]] block* after(const block& b) const noexcept {
-    block* const found = at(b.mark.bin).template after<Order>(b);
-    return found != nullptr ? found : at(next_bin(b.mark.bin)).lowest();
+    block* const found = at(b.tag.bin).template after<Order>(b);
+    return found != nullptr ? found : at(next_bin(b.tag.bin)).first();
   }
-  /// The last filed block that comes before another one, which need not be here, or null.
+  /// The last block in a bin that precedes another one, or null. The other one need not be in the list.
   template <typename Order = by_address>
   [[nodiscard]] block* last_before(const block& wanted) const noexcept {
     const std::size_t in = bin_of<Order>(wanted.size);
@@ -91,7 +354,7 @@ class free_list {
     std::size_t word = word_of(in);
     std::uint64_t below = words_[word] & ((std::uint64_t{1} << (in % 64)) - 1);
     while (below == 0 && word > 0) below = words_[--word];
-    return below != 0 ? at(first_bin + word * 64 + std::bit_width(below) - 1).highest() : nullptr;
+    return below != 0 ? at(first_bin + word * 64 + std::bit_width(below) - 1).last() : nullptr;
   }
   [[nodiscard]] block* last_before(std::size_t size, std::uintptr_t address) const noexcept {
     block wanted;
@@ -100,9 +363,9 @@ class free_list {
     return last_before(wanted);
   }
 
-  std::size_t segments = 0;   ///< segments whose blocks come home here; where blocks cross, blocks
-  segment* ranges = nullptr;  ///< those that are ranges, the first in the order of addresses
-  free_list* next = nullptr;  ///< the next stream of the pool, in the order of keys
+  std::size_t segments = 0;   ///< segments whose blocks join this list; where streams share blocks, blocks
+  segment* ranges = nullptr;  ///< its ranges, in the order of addresses
+  free_list* next = nullptr;  ///< that of the next stream of the pool, in the order of streams
 
  private:
   static constexpr int step_bits = 5;
@@ -111,8 +374,8 @@ class free_list {
   static constexpr std::size_t word_count = bin_count / 64 + 1;
   static_assert(first_bin % 64 == 0 && first_bin + bin_count <= 65536 && min_alignment > 32);
 
-  /// The exponent and the upper bits of the mantissa, as a floating-point number holds them: the cheapest logarithm. Where
-  /// blocks are not ordered by size, the first bin of the sizes up to the next power of two stands for all of them.
+  /// The exponent and the upper bits of the mantissa of the size as a floating-point number: the cheapest logarithm. Where
+  /// blocks are not ordered by size, one bin holds all sizes of a class.
   template <typename Order>
   [[nodiscard]] static std::size_t bin_of(std::size_t size) noexcept {
     static_assert(std::numeric_limits<double>::is_iec559);
@@ -129,15 +392,15 @@ class free_list {
   }
 
   template <typename Order = by_address>
-  [[gnu::always_inline]] void file(block& b) noexcept {
+  [[gnu::always_inline]] void insert_in_bin(block& b) noexcept {
     const std::size_t in = bin_of<Order>(b.size);
-    b.mark.bin = static_cast<std::uint16_t>(in);
+    b.tag.bin = static_cast<std::uint16_t>(in);
     if (at(in).template insert<Order>(b)) set_bit(in);
   }
   template <typename Order = by_address>
-  [[gnu::always_inline]] void unfile(block& b) noexcept {
-    const std::size_t in = b.mark.bin;
-    if (at(in).template remove<Order>(b)) clear_bit(in);
+  [[gnu::always_inline]] void erase_from_bin(block& b) noexcept {
+    const std::size_t in = b.tag.bin;
+    if (at(in).template erase<Order>(b)) clear_bit(in);
   }
   [[nodiscard]] static std::size_t word_of(std::size_t in) noexcept { return in / 64 - first_bin / 64; }
   void set_bit(std::size_t in) noexcept {
@@ -148,7 +411,7 @@ class free_list {
     const std::uint64_t left = words_[word_of(in)] &= ~(std::uint64_t{1} << (in % 64));
     if (left == 0) summary_ &= ~(std::uint64_t{1} << word_of(in));
   }
-  /// The first non-empty bin above `in`, or the one above all, which is always marked, so that looking ends.
+  /// The first non-empty bin above `in`. The last bin is always marked, which ends each search.
   [[nodiscard]] std::size_t next_bin(std::size_t in) const noexcept {
     const std::uint64_t here = words_[word_of(in)] & (~std::uint64_t{1} << (in % 64));
     if (here != 0) return (in & ~std::size_t{63}) + lowest_bit(here);
@@ -158,7 +421,7 @@ class free_list {
 
   std::size_t pool_;
   stream_id key_;
-  block* hand_ = nullptr;
+  block* cached_ = nullptr;
   std::uint64_t summary_ = 0;
   std::array<std::uint64_t, word_count> words_{};
   std::array<bin, bin_count + 1> bins_{};
@@ -166,7 +429,7 @@ class free_list {
 
 std::uint32_t number_of_range(const block& b) noexcept {
   std::uint32_t number = 0;
-  for (const segment* range = b.home->ranges; range != nullptr && range->address <= b.address;
+  for (const segment* range = b.list->ranges; range != nullptr && range->address <= b.address;
        range = range->next_range)
     number = range->number;
   return number;

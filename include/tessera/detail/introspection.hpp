@@ -11,19 +11,20 @@
 namespace tessera::detail {
 
 /// A read-only view of an allocator's blocks. It is valid until the allocator next changes.
-template <typename Machine>
+template <typename Manager, typename Backend>
 class introspection {
  public:
-  explicit introspection(const Machine& machine) noexcept : machine_(&machine) {}
+  introspection(const Manager& manager, const Backend& backend) noexcept
+      : manager_(&manager), backend_(&backend) {}
 
   /// Whether segments are ranges of addresses in which memory is mapped and unmapped.
-  static constexpr bool has_ranges = Machine::has_ranges;
+  static constexpr bool has_ranges = Manager::traits::has_ranges;
 
   /// Calls f(first block, bytes) for each segment, in no particular order; with `leaving`, also for those that the device is
   /// being asked to take back. `first.below` is the segment, which ends the list of its blocks.
   template <typename F>
   void for_each_segment(F f, bool leaving = false) const {
-    machine_->blocks().for_each_segment(f, leaving);
+    manager_->for_each_segment(f, leaving);
   }
   /// Calls f(block, age) for each free block that is a whole segment, and in ranges for each free block. The age is the
   /// number of searches of its pool since then.
@@ -31,37 +32,38 @@ class introspection {
   void for_each_idle(F f) const {
     for_each_segment([this, &f](const block& first, std::size_t) {
       for (const block *b = &first, *end = first.below; b != end; b = b->above) {
-        if (b->is_free() && (has_ranges || !b->is_split())) f(*b, machine_->blocks().age(*b));
+        if (b->is_free() && (has_ranges || !b->is_split())) f(*b, manager_->age(*b));
       }
     });
   }
   /// The live block that begins at an address, or null.
   ///   Cost:  constant
-  [[nodiscard]] const block* find_live(const void* p) const noexcept { return machine_->find_live(p); }
+  [[nodiscard]] const block* find_live(const void* p) const noexcept { return manager_->find_live(p); }
   /// The bytes that were requested of the live block at an address; 0 where there is none.
   [[nodiscard]] std::size_t requested_at(const void* p) const noexcept {
     const block* const live = find_live(p);
-    return live != nullptr ? live->facts.requested : 0;
+    return live != nullptr ? live->request.bytes : 0;
   }
 
   /// Bytes of a free block that can go back to the device.
   [[nodiscard]] std::size_t releasable(const block& free) const noexcept {
-    return machine_->releasable(free);
+    return backend_->releasable(free);
   }
   /// In ranges: the end of the physical memory that begins at an address; the address where none begins.
-  [[nodiscard]] std::uintptr_t end_of_piece(std::uintptr_t begin) const noexcept {
-    return machine_->end_of_piece(begin);
+  [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
+    return backend_->end_of_chunk(begin);
   }
 
-  [[nodiscard]] const auto& device() const noexcept { return machine_->device(); }
-  [[nodiscard]] usage usage_under(std::size_t limit) const noexcept { return machine_->usage_under(limit); }
+  [[nodiscard]] const auto& provider() const noexcept { return manager_->provider(); }
+  [[nodiscard]] usage usage_under(std::size_t limit) const noexcept { return manager_->usage_under(limit); }
   /// Whether reserving `bytes` more would exceed a limit, or one that the provider knows.
-  [[nodiscard]] bool would_pass(std::size_t limit, std::size_t bytes) const noexcept {
-    return machine_->would_pass(limit, bytes);
+  [[nodiscard]] bool would_exceed(std::size_t limit, std::size_t bytes) const noexcept {
+    return manager_->would_exceed(limit, bytes);
   }
 
  private:
-  const Machine* machine_;
+  const Manager* manager_;
+  const Backend* backend_;
 };
 
 }  // namespace tessera::detail

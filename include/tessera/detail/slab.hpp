@@ -7,11 +7,10 @@
 
 namespace tessera::detail {
 
-/// Hands out default-initialised nodes of one type from chunks, the last returned first, and gives empty chunks back:
-/// small ones, so that few survivors keep few of them. Nodes that are still out when it ends are not destroyed.
+/// Allocates default-initialised nodes of one type from small chunks, the last returned first, and frees empty chunks.
+/// Nodes that are in use when it ends are not destroyed.
 ///
-///   Cost:  constant; now and then, in proportion to the calls before, asks the host heap for a chunk, or looks through
-///          the spare nodes for chunks that can go back
+///   Cost:  constant, amortised; some calls allocate a chunk, or search the unused nodes for empty chunks
 template <typename Node>
 class slab {
  public:
@@ -40,12 +39,12 @@ class slab {
   void give_back(Node* node) noexcept {
     node->~Node();
     latest_ = ::new (static_cast<void*>(node)) slot{latest_};
-    if (++spare_ >= sweep_at_) sweep();
+    if (++spare_ >= purge_at_) purge();
   }
 
   /// Gives back the chunks of which nothing is out; linear in the spare nodes. It happens by itself, too, once
   /// a quarter of all nodes have come back since the last time.
-  [[gnu::noinline]] void sweep() noexcept {
+  [[gnu::noinline]] void purge() noexcept {
     for (chunk* c = chunks_; c != nullptr; c = c->next) c->spare = 0;
     for (const slot* s = latest_; s != nullptr; s = s->next) ++chunk_of(s).spare;
     for (slot** at = &latest_; *at != nullptr;) {
@@ -67,7 +66,7 @@ class slab {
       --held_;
       spare_ -= per_chunk;
     }
-    sweep_at_ = spare_ + held_ * per_chunk / 4 + 2 * per_chunk;
+    purge_at_ = spare_ + held_ * per_chunk / 4 + 2 * per_chunk;
   }
 
   /// Nodes that are out.
@@ -82,7 +81,7 @@ class slab {
   static_assert(sizeof(Node) >= sizeof(slot) && alignof(Node) >= alignof(slot));
   struct chunk {
     chunk* next;
-    std::size_t spare;  // nodes, counted by a sweep
+    std::size_t spare;  // nodes, counted by purge()
   };
   static constexpr std::size_t chunk_bytes = 4096;  // and where each begins at a multiple of
   static constexpr std::size_t header = 64;         // keeps nodes of 64 bytes on cache lines of their own
@@ -114,7 +113,7 @@ class slab {
 
   slot* latest_ = nullptr;
   std::size_t spare_ = 0;
-  std::size_t sweep_at_ = 2 * per_chunk;
+  std::size_t purge_at_ = 2 * per_chunk;
   chunk* chunks_ = nullptr;
   std::size_t held_ = 0;
 };

@@ -15,16 +15,16 @@ namespace tessera {
 template <typename Recipe>
 [[nodiscard]] constexpr bool set_memory_fraction(policies<Recipe>& settings, double fraction) noexcept {
   static_assert(
-      requires { settings.growth.most = memory_limit{}; },
+      requires { settings.growth.limit = memory_limit{}; },
       "set_memory_fraction: the growth policy has no limit that can be set, a member `most`");
   if (!(fraction >= 0 && fraction <= 1)) return false;
-  memory_limit limit(settings.growth.most);
+  memory_limit limit(settings.growth.limit);
   const double billionths = fraction * 1e9;
   limit.share.billionths = static_cast<std::uint64_t>(billionths);
   if (billionths - static_cast<double>(limit.share.billionths) >= 0.5) ++limit.share.billionths;
   if (fraction < 1 && limit.share == percent(100)) --limit.share.billionths;
   limit.limits_at_100_percent = true;
-  settings.growth.most = limit;
+  settings.growth.limit = limit;
   return true;
 }
 
@@ -42,7 +42,7 @@ template <typename Allocator>
   pool.for_each_device([fraction](auto& front, std::size_t) {
     bool had_limit = false;
     front.with_settings([fraction, &had_limit](auto& settings) {
-      had_limit = memory_limit(settings.growth.most) != memory_limit{};
+      had_limit = memory_limit(settings.growth.limit) != memory_limit{};
       (void)set_memory_fraction(settings, fraction);
     });
     if (!had_limit) front.for_each_allocator([](auto& one) { one.restart_ages(); });
@@ -55,7 +55,7 @@ template <typename Allocator>
 [[nodiscard]] double memory_fraction(Allocator& pool) {
   double fraction = 1;
   pool.with_settings(
-      [&fraction](const auto& settings) { fraction = memory_limit(settings.growth.most).share.value(); });
+      [&fraction](const auto& settings) { fraction = memory_limit(settings.growth.limit).share.value(); });
   return fraction;
 }
 

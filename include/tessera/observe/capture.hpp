@@ -13,7 +13,6 @@
 
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/growth_way.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/observe/inspect.hpp>
@@ -134,7 +133,7 @@ class snapshot_builder {
     snapshot::settings& to = result_.configured;
     to.recipe = type_name<Recipe>();
     to.max_split_size = chosen.split.oversize();
-    to.expandable_segments = Recipe::growth::way != growth_way::segments;
+    to.expandable_segments = Recipe::growth::backend::has_ranges;
     if constexpr (requires {
                     { chosen.eviction.threshold } -> std::convertible_to<fraction>;
                   })

@@ -8,17 +8,16 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
-#include <tessera/detail/get_memory.hpp>
 #include <tessera/detail/introspection.hpp>
-#include <tessera/detail/window.hpp>
+#include <tessera/detail/placement.hpp>
 #include <tessera/observe/oom_report.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/recipe/check_policies.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -27,9 +26,9 @@ namespace detail {
 /// Surveys why a request cannot be served, from the policies and a walk over all blocks.
 template <typename Recipe, typename Introspection>
 class failure_survey {
-  using provider = std::remove_cvref_t<decltype(std::declval<const Introspection&>().device())>;
+  using provider = std::remove_cvref_t<decltype(std::declval<const Introspection&>().provider())>;
   using reason = oom_report::reason;
-  static constexpr bool has_segments = Recipe::growth::way == growth_way::segments;
+  static constexpr bool has_segments = !Recipe::growth::backend::has_ranges;
 
  public:
   failure_survey(const Introspection& blocks, const policies<Recipe>& settings, std::size_t bytes,
@@ -39,8 +38,8 @@ class failure_survey {
     report_.stream = stream;
     report_.segment = bytes;
     report_.now = usage_of(blocks, settings.growth);
-    report_.capacity = blocks.device().capacity();
-    report_.available = left_on(blocks.device(), report_.now.reserved);
+    report_.capacity = blocks.provider().capacity();
+    report_.available = left_on(blocks.provider(), report_.now.reserved);
     if (report_.exceeds_max_request()) return;
     add_request();
     add_policies();
@@ -54,19 +53,19 @@ class failure_survey {
     const std::size_t size = settings_.rounding.block_size(report_.requested);
     report_.block = size;
     report_.pool = settings_.pools.select(size);
-    report_.segment = segment_for(blocks_, settings_, size);
+    report_.segment = segment_size_for(blocks_, settings_, size);
     report_.wanted = report_.segment;
     if constexpr (!has_segments) report_.wanted = align_up(size, settings_.growth.page_size(size));
-    report_.exact_segment = has_segments ? segment_for(blocks_, settings_, size, true) : report_.wanted;
+    report_.exact_segment = has_segments ? segment_size_for(blocks_, settings_, size, true) : report_.wanted;
     report_.page_in_place = grow_in_place<>{}.page_size(size);
     report_.rounding = oom_report::above(size, align_up(report_.requested, 512));
     const std::size_t unpaged =
-        align_up(settings_.growth.segment_size(size, report_.now), blocks_.device().granularity());
+        align_up(settings_.growth.segment_size(size, report_.now), blocks_.provider().granularity());
     report_.unpaged_segment = has_segments ? oom_report::min(unpaged, report_.segment) : report_.wanted;
   }
 
   void add_policies() noexcept {
-    const failure_reason expected = refusal_ahead(blocks_, settings_, report_.segment);
+    const failure_reason expected = predict_failure(blocks_, settings_, report_.segment);
     for (const recovery_step step : settings_.recovery.steps(expected)) {
       report_.empties_cache = report_.empties_cache || step == recovery_step::evict_all;
       report_.accepts_exact_size = report_.accepts_exact_size || step == recovery_step::grow_exactly;
@@ -74,7 +73,7 @@ class failure_survey {
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;
     report_.has_segments = has_segments;
-    report_.stitches = Recipe::growth::way == growth_way::stitching;
+    report_.stitches = Recipe::growth::backend::moves_memory;
     const auto key_of = [this](std::uint64_t stream) {
       return stream_id(settings_.streams.reuse_key(stream_id{stream}));
     };
@@ -83,7 +82,7 @@ class failure_survey {
     report_.device_has_order = ordering_provider<provider>;
     report_.device_has_ranges = virtual_memory_provider<provider>;
     if constexpr (limited_provider<provider>)
-      report_.device_is_limited = blocks_.device().over_limit(report_.segment);
+      report_.device_is_limited = blocks_.provider().over_limit(report_.segment);
     std::size_t backed = report_.segment;
     if constexpr (!has_segments) {
       backed = settings_.growth.page_size(report_.block);
@@ -101,10 +100,10 @@ class failure_survey {
       std::size_t usable = 0;  // adjacent bytes that are free once pending blocks are
       for (const block *b = &first, *end = first.below; b != end; b = b->above) {
         if (b->is_free()) add_free(*b);
-        const bool is_used = !b->is_open() && b->mark.is != block::state::pending;
+        const bool is_used = !b->is_unused() && b->tag.state != block::state::pending;
         if (is_used) add_live(*b);
         const bool is_usable =
-            !is_used && !b->is_unmapped() && b->home->pool() == report_.pool && b->home->key() == key_;
+            !is_used && !b->is_unmapped() && b->list->pool() == report_.pool && b->list->key() == key_;
         usable = is_usable ? usable + b->size : 0;
         if (usable > report_.after_pending && settings_.split.may_serve(report_.block, usable))
           report_.after_pending = usable;
@@ -112,7 +111,7 @@ class failure_survey {
     });
   }
   void add_live(const block& b) noexcept {
-    const std::size_t requested = b.facts.requested;
+    const std::size_t requested = b.request.bytes;
     if (requested == 0) return;
     const std::size_t rounded = oom_report::min(settings_.rounding.block_size(requested), b.size);
     report_.rounding += oom_report::above(rounded, align_up(requested, 512));
@@ -121,7 +120,7 @@ class failure_survey {
   void add_free(const block& b) noexcept {
     const reason why = reason_for(b);
     if (b.size > report_.largest.bytes) {
-      report_.largest = {b.address, b.size, b.home->pool(), b.home->key()};
+      report_.largest = {b.address, b.size, b.list->pool(), b.list->key()};
       report_.largest_is = why;
     }
     if (why == reason::too_small) return;
@@ -129,15 +128,15 @@ class failure_survey {
     if (count_reasons(b) <= 1 && b.size > max) max = b.size;
   }
   [[nodiscard]] bool belongs_to_other_stream(const block& b) const noexcept {
-    return b.home->key() != key_ && !settings_.streams.reuse_rules().insert_dependencies;
+    return b.list->key() != key_ && !settings_.streams.reuse_rules().insert_dependencies;
   }
   [[nodiscard]] int count_reasons(const block& b) const noexcept {
-    return (b.home->pool() != report_.pool) + belongs_to_other_stream(b) +
+    return (b.list->pool() != report_.pool) + belongs_to_other_stream(b) +
            !settings_.split.may_serve(report_.block, b.size);
   }
   [[nodiscard]] reason reason_for(const block& b) const noexcept {
     if (b.size < report_.block) return reason::too_small;
-    if (b.home->pool() != report_.pool) return reason::pool;
+    if (b.list->pool() != report_.pool) return reason::pool;
     if (belongs_to_other_stream(b))
       return Recipe::streams::reuses_across_streams ? reason::unfinished : reason::stream;
     if (settings_.split.may_serve(report_.block, b.size)) return reason::none;
@@ -158,7 +157,7 @@ class failure_survey {
   void add_chunks(const block& first, const block* end) noexcept {
     const block* b = &first;
     for (std::uintptr_t address = first.address; b != end;) {
-      const std::uintptr_t after = b->is_unmapped() ? b->end() : blocks_.end_of_piece(address);
+      const std::uintptr_t after = b->is_unmapped() ? b->end() : blocks_.end_of_chunk(address);
       if (!b->is_unmapped()) add_unit(*b, address, after);
       address = after > address ? after : b->end();
       while (b != end && b->end() <= address) b = b->above;
@@ -179,7 +178,7 @@ class failure_survey {
       ++unit.blocks;
       unit.used += b.size;
       largest = (std::max)(largest, b.size);
-      if (b.mark.is == block::state::pending) {
+      if (b.tag.state == block::state::pending) {
         pending += high - low;
       } else {
         ++live;
@@ -207,7 +206,7 @@ class failure_survey {
   /// Calls f(block, low, high) for each block that overlaps [begin, end), with the overlap as offsets from `begin`.
   template <typename F>
   static void for_each_part(const block& lowest, std::uintptr_t begin, std::uintptr_t end, F f) noexcept {
-    for (const block* b = &lowest; b->mark.is != block::state::segment && b->address < end; b = b->above)
+    for (const block* b = &lowest; b->tag.state != block::state::segment && b->address < end; b = b->above)
       f(*b, (std::max)(b->address, begin) - begin, (std::min)(b->end(), end) - begin);
   }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/core/growth_way.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -36,7 +35,7 @@ template <recipe Recipe, std::size_t Pools>
   host_statistics result;
   result.allocated_bytes = counts.all.reserved_bytes;
   result.active_bytes = counts.all.active_bytes;
-  if (Recipe::growth::way == growth_way::segments) {
+  if (!Recipe::growth::backend::has_ranges) {
     result.allocations = counts.all.segment;
     result.active_requests = counts.all.active;
     result.num_host_alloc = counts.num_device_alloc;

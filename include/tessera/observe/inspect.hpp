@@ -14,9 +14,9 @@ namespace tessera {
 namespace detail {
 [[nodiscard]] inline block_view view_of(const block& b) noexcept {
   using state = block_view::state;
-  if (b.is_free()) return {b.address, b.size, 0, state::free, b.home->key()};
-  const state is = b.mark.is == block::state::pending ? state::pending : state::live;
-  return {b.address, b.size, b.facts.requested, is, b.home->key()};
+  if (b.is_free()) return {b.address, b.size, 0, state::free, b.list->key()};
+  const state is = b.tag.state == block::state::pending ? state::pending : state::live;
+  return {b.address, b.size, b.request.bytes, is, b.list->key()};
 }
 }  // namespace detail
 
@@ -41,7 +41,7 @@ void for_each_block(Allocator& pool, F f) {
         b = b->above;
         continue;
       }
-      segment_view whole{b->address, 0, b->home->key(), b->home->pool(), in_range};
+      segment_view whole{b->address, 0, b->list->key(), b->list->pool(), in_range};
       const detail::block* after = b;
       for (; after != end && !after->is_unmapped(); after = after->above) whole.bytes += after->size;
       for (; b != after; b = b->above) f(static_cast<const segment_view&>(whole), detail::view_of(*b));
@@ -92,14 +92,14 @@ template <typename Allocator>
     const detail::block* const found = in.introspect().find_live(p);
     if (found == nullptr) return;
     const auto ends = [](const detail::block& b) {
-      return b.is_unmapped() || b.mark.is == detail::block::state::segment;
+      return b.is_unmapped() || b.tag.state == detail::block::state::segment;
     };
     const detail::block* first = found;
     while (!ends(*first->below)) first = first->below;
     std::size_t bytes = 0;
     for (const detail::block* b = first; !ends(*b); b = b->above) bytes += b->size;
     constexpr bool in_range = decltype(in.introspect())::has_ranges;
-    result = {{first->address, bytes, first->home->key(), first->home->pool(), in_range},
+    result = {{first->address, bytes, first->list->key(), first->list->pool(), in_range},
               detail::view_of(*found),
               found->address - first->address};
   });

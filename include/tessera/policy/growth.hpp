@@ -5,69 +5,74 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/growth_way.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
+#include <tessera/detail/backend.hpp>
+#include <tessera/detail/expandable_backend.hpp>
+#include <tessera/detail/mapped_ranges.hpp>
+#include <tessera/detail/stitching_backend.hpp>
 
 namespace tessera {
 
+using detail::expandable_backend;
+using detail::segment_backend;
+using detail::stitching_backend;
+
 /// Decides how a pool grows where nothing cached fits.
 ///
-///   P::way                       whether it takes segments, or maps pages into ranges of addresses, and how
+///   P::backend                   what carries it out, see detail/backend.hpp; it may ask more questions
 ///   p.segment_size(block, now)   bytes to ask the device for, so that a block of `block` bytes fits
-///   p.limit(capacity)            the most bytes that may be reserved on a device of `capacity` bytes; `unlimited` leaves
-///                                it to the device
+///   p.limit.on(capacity)         the most bytes that may be reserved on a device of `capacity` bytes; `unlimited` leaves
+///                                it to the device. `limit` may be a memory_limit
 ///
 /// Law, checked by law::growth: segment_size(n, now) >= n.
 template <typename P>
 concept growth_policy = regular<P> && requires(const P& p, std::size_t block, const usage& now) {
-  { P::way } -> std::convertible_to<growth_way>;
+  typename P::backend;
   { p.segment_size(block, now) } noexcept -> std::same_as<std::size_t>;
-  { p.limit(block) } noexcept -> std::same_as<std::size_t>;
+  { p.limit.on(block) } noexcept -> std::same_as<std::size_t>;
 };
 
-/// What a growth_policy that maps pages into ranges of addresses must answer besides.
+/// A growth_policy for a backend that maps pages into ranges of addresses answers besides:
 ///
-///   p.page_size(block)       bytes that are mapped at once, where a block of `block` bytes is wanted
+///   p.page_size(block)       bytes that are mapped at once, for a block of `block` bytes
 ///   p.range_size(capacity)   bytes of addresses that are reserved at once, on a device of `capacity` bytes
-///   p.base_alignment(block)  what the block's address should be a multiple of, where there is room; 1 or a multiple of
+///   p.base_alignment(block)  of what the block's address is to be a multiple, where there is room; 1 or a multiple of
 ///                            min_alignment
 template <typename P>
-concept range_growth_policy =
-    growth_policy<P> && requires(const P& p, std::size_t block, std::size_t capacity) {
-      { p.page_size(block) } noexcept -> std::same_as<std::size_t>;
-      { p.range_size(capacity) } noexcept -> std::same_as<std::size_t>;
-      { p.base_alignment(block) } noexcept -> std::same_as<std::size_t>;
-    };
+concept range_growth_policy = growth_policy<P> && detail::answers_range_questions<P>;
 
-/// What a range_growth_policy by stitching must answer besides.
+/// A range_growth_policy for stitching answers besides:
 ///
-///   p.page_size(block)          what is mapped is a multiple of it; all pages are of the kind that backs so many bytes
-///   p.take_freely(state)        the reserved total up to which new memory is taken; above it, idle pieces move, so far
-///                               as there are any
+///   p.page_size(block)          the size of mapped memory is a multiple of it; all pages are of the kind that backs it
+///   p.take_freely(state)        the reserved total up to which new memory is taken; above it, idle memory moves as long as
+///                               there is any
 ///   p.largest_piece(state)      the most bytes that are mapped as one, and so move together, below 2^63
-///   p.min_growth(block)       bytes that a new piece may be stretched to behind the block, below what is taken freely
-///   p.saves_pages(reserved, limit)   asked at each request: whether it is worth mapping to leave whole free pages whole
+///   p.min_growth(block)         bytes to which a new chunk may be stretched, below what is taken freely
+///   p.saves_pages(reserved, limit)   asked at each request: whether to map new memory in order to keep whole free pages
 template <typename P>
-concept stitching_growth_policy =
-    range_growth_policy<P> && requires(const P& p, const growth_state& state, std::size_t bytes) {
-      { p.take_freely(state) } noexcept -> std::same_as<std::size_t>;
-      { p.largest_piece(state) } noexcept -> std::same_as<std::size_t>;
-      { p.min_growth(bytes) } noexcept -> std::same_as<std::size_t>;
-      { p.saves_pages(bytes, bytes) } noexcept -> std::same_as<bool>;
-    };
+concept stitching_growth_policy = range_growth_policy<P> && detail::answers_stitching_questions<P>;
+
+/// The limit of a growth policy: bytes, or a share of the device. A `tunable` one may be assigned.
+template <auto Limit, share_rounding Rule = share_rounding::truncate>
+struct growth_limit : parameter<Limit> {
+  using parameter<Limit>::parameter;
+  constexpr growth_limit() noexcept = default;
+  /// The limit in bytes on a device of `capacity` bytes; `unlimited` where there is none.
+  [[nodiscard]] constexpr std::size_t on(std::size_t capacity) const noexcept {
+    return memory_limit(this->get()).on(capacity, Rule);
+  }
+  bool operator==(const growth_limit&) const = default;
+};
 
 /// Takes a segment of just the block's size.
 template <auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_exactly {
-  static constexpr growth_way way = growth_way::segments;
-  [[no_unique_address]] parameter<Limit> most{};
+  using backend = segment_backend;
+  [[no_unique_address]] growth_limit<Limit> limit{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return block;
-  }
-  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
-    return memory_limit(most.get()).on(capacity);
   }
   bool operator==(const grow_exactly&) const = default;
 };
@@ -92,16 +97,13 @@ struct grow_by_segments {
       Own == 0 || Own > Small / 2,
       "grow_by_segments<Small, Large, Own>: Own is in bytes, more than half of Small, up to which blocks "
       "are small, or 0; 10 MiB are 10_MiB");
-  static constexpr growth_way way = growth_way::segments;
+  using backend = segment_backend;
   [[no_unique_address]] parameter<Large> large{};
-  [[no_unique_address]] parameter<Limit> most{};
+  [[no_unique_address]] growth_limit<Limit, Rule> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
     if (block <= Small / 2) return Small;
     return Own > 0 && block < Own && block <= large ? large.get() : align_up(block, Small);
-  }
-  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
-    return memory_limit(most.get()).on(capacity, Rule);
   }
   bool operator==(const grow_by_segments&) const = default;
 };
@@ -117,18 +119,15 @@ struct grow_by_chunks {
                     is_block_size_or_0(detail::initial_bytes<Boundary>()),
                 "grow_by_chunks<Small, Large, Boundary>: each is in bytes, at least min_alignment, or 0; 2 "
                 "MiB are 2_MiB");
-  static constexpr growth_way way = growth_way::segments;
+  using backend = segment_backend;
   [[no_unique_address]] parameter<Small> small{};
   [[no_unique_address]] parameter<Large> large{};
   [[no_unique_address]] parameter<Boundary> boundary{};
-  [[no_unique_address]] parameter<Limit> most{};
+  [[no_unique_address]] growth_limit<Limit> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
     const std::size_t chunk = block <= boundary ? small.get() : large.get();
     return block > chunk ? block : chunk;
-  }
-  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
-    return memory_limit(most.get()).on(capacity);
   }
   bool operator==(const grow_by_chunks&) const = default;
 };
@@ -138,9 +137,9 @@ struct grow_by_chunks {
 ///   Source:  Paddle's naive_best_fit; here direct segments count as chunks that were taken
 template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_by_plan {
-  static constexpr growth_way way = growth_way::segments;
+  using backend = segment_backend;
   [[no_unique_address]] parameter<Plan> plan{};
-  [[no_unique_address]] parameter<Limit> most{};
+  [[no_unique_address]] growth_limit<Limit> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
     const chunk_plan& chosen = plan.get();
@@ -152,9 +151,6 @@ struct grow_by_plan {
                               : largest > free ? largest
                                                : free + 1;
     return block > chunk ? block : chunk;
-  }
-  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
-    return memory_limit(most.get()).on(capacity);
   }
   bool operator==(const grow_by_plan&) const = default;
 };
@@ -178,18 +174,15 @@ struct grow_in_place {
                 "grow_in_place<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
   static_assert(detail::initial_bytes<Large>() >= Small,
                 "grow_in_place<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
-  static constexpr growth_way way = growth_way::in_place;
+  using backend = expandable_backend;
   [[no_unique_address]] parameter<Large> large{};
-  [[no_unique_address]] parameter<Limit> most{};
+  [[no_unique_address]] growth_limit<Limit, Rule> limit{};
   [[no_unique_address]] parameter<Alignment> alignment{};
   [[no_unique_address]] parameter<Reserve> reserve{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
-    if (block <= Small / 2) return Small;
-    return block < 10_MiB && block <= large ? large.get() : align_up(block, Small);
-  }
-  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
-    return memory_limit(most.get()).on(capacity, Rule);
+    constexpr std::size_t own = Small / 2 < 10_MiB ? 10_MiB : 0;
+    return grow_by_segments<Small, Large, own>{.large = large}.segment_size(block, {});
   }
   [[nodiscard]] constexpr std::size_t page_size(std::size_t block) const noexcept {
     return block <= Small / 2 ? Small : large.get();
@@ -226,19 +219,16 @@ template <auto Pieces = tunable<std::size_t>{64}, auto Slack = tunable<fraction>
           auto Alignment = tunable<std::size_t>{1}>
 struct grow_by_stitching {
   static constexpr const char* hint = "grow_by_stitching";  ///< what explain() suggests
-  static constexpr growth_way way = growth_way::stitching;
+  using backend = stitching_backend;
   [[no_unique_address]] parameter<Pieces> pieces{};
   [[no_unique_address]] parameter<Slack>
       slack{};  ///< how much may be reserved freely above the peak of what lives
-  [[no_unique_address]] parameter<Limit> most{};
+  [[no_unique_address]] growth_limit<Limit> limit{};
   [[no_unique_address]] parameter<LastPieces> last_pieces{};
   [[no_unique_address]] parameter<Alignment> alignment{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return align_up(block, page);
-  }
-  [[nodiscard]] constexpr std::size_t limit(std::size_t capacity) const noexcept {
-    return memory_limit(most.get()).on(capacity);
   }
   [[nodiscard]] static constexpr std::size_t page_size(std::size_t) noexcept { return page; }
   [[nodiscard]] static constexpr std::size_t range_size(std::size_t capacity) noexcept {

@@ -4,10 +4,10 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
+#include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/detail/backend.hpp>
 #include <tessera/law/policies.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/growth.hpp>
@@ -17,6 +17,7 @@
 #include <tessera/policy/rounding.hpp>
 #include <tessera/policy/split.hpp>
 #include <tessera/policy/streams.hpp>
+#include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// Holds the policies of a recipe to their laws: at sample points when compiling, and when the program runs, to what can be
@@ -97,15 +98,6 @@ consteval bool check_policies() {
   }
 }
 
-/// Ends the program for a number that a policy answered to another, with the rule that it breaks.
-[[noreturn, gnu::noinline, gnu::cold]] inline void refuse_answer(const char* question, std::size_t asked,
-                                                                 std::size_t answer,
-                                                                 const char* rule) noexcept {
-  fixed_text words;
-  words.add("Recipe::").add(question).add("(").add(asked).add(") is ").add(answer).add("; ").add(rule);
-  fatal(words.c_str());
-}
-
 /// The size of the block that serves a request.
 template <typename Rounding>
 [[nodiscard, gnu::always_inline]] inline std::size_t block_size_for(const Rounding& rounding,
@@ -113,8 +105,9 @@ template <typename Rounding>
   const std::size_t size = rounding.block_size(bytes);
   if constexpr (!detail::is_verified_rounding<Rounding>) {
     if (size - bytes > max_request || size % min_alignment != 0)
-      refuse_answer("rounding: block_size", bytes, size,
-                    "a block holds the request, and is a multiple of min_alignment, 64 bytes, below 2^61");
+      detail::refuse_answer(
+          "rounding: block_size", bytes, size,
+          "a block holds the request, and is a multiple of min_alignment, 64 bytes, below 2^61");
   }
   return size;
 }
@@ -123,8 +116,42 @@ template <typename Rounding>
 template <typename Pools>
 [[nodiscard, gnu::always_inline]] inline std::size_t pool_for(const Pools& pools, std::size_t size) noexcept {
   const std::size_t pool = pools.select(size);
-  if (pool >= Pools::count) refuse_answer("pools: select", size, pool, "a pool's number is below count");
+  if (pool >= Pools::count)
+    detail::refuse_answer("pools: select", size, pool, "a pool's number is below count");
   return pool;
+}
+
+template <typename Manager, typename Growth>
+[[nodiscard, gnu::always_inline]] inline usage usage_of(const Manager& manager,
+                                                        const Growth& growth) noexcept {
+  return manager.usage_under(growth.limit.on(manager.provider().capacity()));
+}
+
+/// Bytes to ask the device for, so that a block of `size` bytes fits: what growth wants, or exactly that, in whole pages.
+template <typename Recipe, typename Manager>
+[[nodiscard]] std::size_t segment_size_for(const Manager& manager, const policies<Recipe>& p,
+                                           std::size_t size, bool exactly = false) noexcept {
+  usage now = usage_of(manager, p.growth);
+  const std::size_t max = saturating_add(now.reserved, detail::left_on(manager.provider(), now.reserved));
+  if (max < now.limit) now.limit = max;
+  if (now.limit > unlimited / 2) now.limit = unlimited / 2;  // so that a share of it is a size, on any device
+  const std::size_t wanted = exactly ? size : p.growth.segment_size(size, now);
+  if (wanted < size || wanted > unlimited / 2)
+    detail::refuse_answer("growth: segment_size", size, wanted,
+                          "a segment must hold the block it is taken for, and be smaller than 2^63");
+  return in_whole_pages(p.pages, align_up(wanted, manager.provider().granularity()));
+}
+
+/// The reason for which a segment will be refused without asking the device; by_device where it may be asked.
+template <typename Recipe, typename Manager>
+[[nodiscard]] failure_reason predict_failure(const Manager& manager, const policies<Recipe>& p,
+                                             std::size_t segment) noexcept {
+  const std::size_t capacity = manager.provider().capacity();
+  if (manager.would_exceed(p.growth.limit.on(capacity), segment)) return failure_reason::by_limit;
+  if constexpr (requires { Recipe::recovery::checks_capacity; }) {
+    if (manager.would_exceed(capacity, segment)) return failure_reason::by_capacity;
+  }
+  return failure_reason::by_device;
 }
 
 }  // namespace tessera

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/core/growth_way.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
@@ -16,14 +15,14 @@ template <typename Provider, typename Recipe>
 concept has_pages_for = !Recipe::pages::uses_page_kinds || paged_provider<Provider>;
 
 template <typename Provider, typename Recipe>
-concept has_ranges_for = Recipe::growth::way == growth_way::segments || virtual_memory_provider<Provider>;
+concept has_memory_for = Recipe::growth::backend::template accepts_provider<Provider>;
 
 /// Whether a provider has all that a recipe needs.
 ///
 ///     static_assert(tessera::provider_for<tessera::simulated_device, tessera::stitched>);
 template <typename Provider, typename Recipe>
 concept provider_for = has_events_for<Provider, Recipe> && has_order_for<Provider, Recipe> &&
-                       has_pages_for<Provider, Recipe> && has_ranges_for<Provider, Recipe>;
+                       has_pages_for<Provider, Recipe> && has_memory_for<Provider, Recipe>;
 
 /// Says in one sentence each what a recipe needs of a provider that it does not have, and where to read what that is.
 template <typename Recipe, typename Provider>
@@ -34,9 +33,7 @@ consteval bool check_provider() {
                 "Provider must be an ordering_provider for Recipe::streams [tessera/provider/provider.hpp]");
   static_assert(has_pages_for<Provider, Recipe>,
                 "Provider must be a paged_provider for Recipe::pages [tessera/provider/provider.hpp]");
-  static_assert(
-      has_ranges_for<Provider, Recipe>,
-      "Provider must be a virtual_memory_provider for Recipe::growth [tessera/provider/provider.hpp]");
+  Recipe::growth::backend::template require_provider<Provider>();
   return provider_for<Provider, Recipe>;
 }
 

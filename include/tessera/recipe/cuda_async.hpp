@@ -35,7 +35,7 @@ static_assert(recipe<cuda_async>);
 
 constexpr policies<cuda_async> cuda_async::configured(const config::pytorch_settings& settings) noexcept {
   if (!serves(settings)) fatal("cuda_async::configured: settings for another recipe");
-  return {.growth = {.most = settings.memory_fraction}, .eviction = {.threshold = unlimited}};
+  return {.growth = {.limit = settings.memory_fraction}, .eviction = {.threshold = unlimited}};
 }
 
 }  // namespace tessera

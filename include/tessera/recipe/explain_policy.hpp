@@ -84,19 +84,20 @@ struct nearest<P, First, Second, Rest...>
               Rest...> {};
 
 template <typename P>
-using nearest_axis = typename nearest<
-    P, questions_of<axis::rounding, policy_question::block_size>,
-    questions_of<axis::pools, policy_question::count, policy_question::select>,
-    questions_of<axis::streams, policy_question::uses_events, policy_question::reuse_key,
-                 policy_question::needs_event, policy_question::reuses_across_streams,
-                 policy_question::reuse_rules, policy_question::should_poll_events>,
-    questions_of<axis::split, policy_question::may_serve, policy_question::should_split,
-                 policy_question::used_end, policy_question::oversize>,
-    questions_of<axis::pages, policy_question::uses_page_kinds, policy_question::backing>,
-    questions_of<axis::growth, policy_question::way, policy_question::segment_size, policy_question::limit>,
-    questions_of<axis::eviction, policy_question::bytes_to_evict, policy_question::is_candidate,
-                 policy_question::should_evict>,
-    questions_of<axis::recovery, policy_question::steps>>::type;
+using nearest_axis =
+    typename nearest<P, questions_of<axis::rounding, policy_question::block_size>,
+                     questions_of<axis::pools, policy_question::count, policy_question::select>,
+                     questions_of<axis::streams, policy_question::uses_events, policy_question::reuse_key,
+                                  policy_question::needs_event, policy_question::reuses_across_streams,
+                                  policy_question::reuse_rules, policy_question::should_poll_events>,
+                     questions_of<axis::split, policy_question::may_serve, policy_question::should_split,
+                                  policy_question::used_end, policy_question::oversize>,
+                     questions_of<axis::pages, policy_question::uses_page_kinds, policy_question::backing>,
+                     questions_of<axis::growth, policy_question::backend, policy_question::segment_size,
+                                  policy_question::limit>,
+                     questions_of<axis::eviction, policy_question::bytes_to_evict,
+                                  policy_question::is_candidate, policy_question::should_evict>,
+                     questions_of<axis::recovery, policy_question::steps>>::type;
 
 /// Stops the compiler where a type is a policy of no axis, with the nearest one and what the type lacks for it.
 template <typename P>

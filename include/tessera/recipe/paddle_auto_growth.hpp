@@ -15,7 +15,7 @@ namespace tessera {
 ///
 /// Its settings are members of the policies, off by default: `growth.large` (auto_growth_chunk_size_in_mb),
 /// `eviction.at_free` (free_idle_chunk), `eviction.before_growth` (free_when_no_cache_hit), `pools.boundary` and
-/// `growth.boundary` (small_pool_size_in_mb), `growth.most` (gpu_memory_limit_mb, for this allocator alone; `limited` holds
+/// `growth.boundary` (small_pool_size_in_mb), `growth.limit` (gpu_memory_limit_mb, for this allocator alone; `limited` holds
 /// for all on a device). `recovery.accepts_exact_size` is not Paddle's: where a chunk is refused, a request is content with what it
 /// needs. Recorded streams hold a block back from its free on, in Paddle from record_stream on.
 struct paddle_auto_growth final {
@@ -48,7 +48,7 @@ constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
       .growth = {.small = settings.small_pool_chunk_size,
                  .large = large,
                  .boundary = settings.small_pool_size,
-                 .most = limit > 0 ? memory_limit(limit) : memory_limit()},
+                 .limit = limit > 0 ? memory_limit(limit) : memory_limit()},
       .eviction = {.before_growth = settings.free_when_no_cache_hit, .at_free = settings.free_idle_chunk}};
 }
 

@@ -15,7 +15,7 @@ namespace tessera {
 /// freed. A block has 64 bytes more than was asked for, and nothing goes back in need.
 /// Streams share all blocks at once, as Paddle uses one stream with it; recorded ones hold a block back here.
 ///
-/// Its settings are `growth.plan`, which `eviction.plan` must equal, and `growth.most` (gpu_memory_limit_mb, for this
+/// Its settings are `growth.plan`, which `eviction.plan` must equal, and `growth.limit` (gpu_memory_limit_mb, for this
 /// allocator alone; `limited` holds for all on a device).
 struct paddle_naive_best_fit final {
   using rounding = round_padded<64, round_to_multiple<256>>;
@@ -42,7 +42,7 @@ constexpr policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
   const chunk_plan plan{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
                         settings.fraction_of_gpu_memory};
   const std::size_t limit = settings.gpu_memory_limit;
-  return {.growth = {.plan = plan, .most = limit > 0 ? memory_limit(limit) : memory_limit()},
+  return {.growth = {.plan = plan, .limit = limit > 0 ? memory_limit(limit) : memory_limit()},
           .eviction = {.plan = plan}};
 }
 

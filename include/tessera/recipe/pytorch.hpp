@@ -14,7 +14,7 @@ namespace tessera {
 /// Decides as the native CUDA caching allocator of PyTorch 2.6 does.
 ///
 /// Its settings are members of the policies, off by default: `rounding.table` (roundup_power2_divisions), `split.max`
-/// (max_split_size_mb), `eviction.threshold` (garbage_collection_threshold), `growth.most` (the memory fraction).
+/// (max_split_size_mb), `eviction.threshold` (garbage_collection_threshold), `growth.limit` (the memory fraction).
 struct pytorch_native final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;
@@ -66,7 +66,7 @@ template <typename Recipe>
   chosen.split.max = settings.max_split_size;
   chosen.split.slack = settings.max_non_split_rounding;
   chosen.growth.large = settings.large_segment_size;
-  chosen.growth.most = settings.memory_fraction;
+  chosen.growth.limit = settings.memory_fraction;
   // PyTorch collects no pages, although it takes the key.
   if (!settings.expandable_segments) chosen.eviction.threshold = settings.garbage_collection_threshold;
   chosen.recovery.fails_fast = settings.throw_on_oom;

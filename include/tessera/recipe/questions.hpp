@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <type_traits>
 
-#include <tessera/core/growth_way.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
@@ -39,6 +38,9 @@ struct asked {
   static const failure_reason why;
   static constexpr bool converts = false;  ///< whether what converts to the answer serves
 };
+struct any_type {};
+template <typename>
+using any_type_if = any_type;
 struct asked_loosely : asked {
   static constexpr bool converts = true;
 };
@@ -212,13 +214,14 @@ struct backing : asked {
         "with<>: the nearest axis, pages, asks for page_order backing(size_t segment) const noexcept");
   }
 };
-struct way : asked_loosely {
-  using answer = growth_way;
-  static auto ask(auto& p) noexcept -> decltype(p.way);
+struct backend : asked {
+  using answer = any_type;
+  static auto ask(auto& p) noexcept -> any_type_if<typename std::remove_cvref_t<decltype(p)>::backend>;
+  template <typename P>
+  static auto find() -> typename P::backend;
   template <typename Flaw>
   static consteval void explain() {
-    static_assert(policy_flaw::is_none<Flaw>,
-                  "with<>: the nearest axis, growth, asks for static growth_way way");
+    static_assert(policy_flaw::is_none<Flaw>, "with<>: the nearest axis, growth, asks for a type backend");
   }
 };
 struct segment_size : asked {
@@ -236,13 +239,15 @@ struct segment_size : asked {
 };
 struct limit : asked {
   using answer = std::size_t;
-  static auto ask(auto& p) noexcept(noexcept(p.limit(bytes))) -> decltype(p.limit(bytes));
+  static auto ask(auto& p) noexcept(noexcept(p.limit.on(bytes))) -> decltype(p.limit.on(bytes));
   template <typename P>
   static auto find() -> decltype(&P::limit);
   template <typename Flaw>
   static consteval void explain() {
-    static_assert(policy_flaw::is_none<Flaw>,
-                  "with<>: the nearest axis, growth, asks for size_t limit(size_t capacity) const noexcept");
+    static_assert(
+        policy_flaw::is_none<Flaw>,
+        "with<>: the nearest axis, growth, asks for a member limit with size_t on(size_t capacity) const "
+        "noexcept");
   }
 };
 struct bytes_to_evict : asked {

@@ -31,25 +31,21 @@ concept has_pages = requires { typename R::pages; } && pages_policy<typename R::
 template <typename R>
 concept has_growth = requires { typename R::growth; } && growth_policy<typename R::growth>;
 
-/// A growth that maps pages answers what its way needs.
+/// The growth policy answers the questions of its backend.
 template <typename R>
-concept has_way_of_growth =
-    has_growth<R> && (R::growth::way == growth_way::segments ||
-                      (R::growth::way == growth_way::in_place && range_growth_policy<typename R::growth>) ||
-                      stitching_growth_policy<typename R::growth>);
+concept has_backend_answers =
+    has_growth<R> && R::growth::backend::template accepts_growth<typename R::growth>;
 
-/// Blocks cross from stream to stream only where a segment is memory of its own: pages that come and go would have to
-/// know the streams behind which they are free.
+/// Streams share free blocks only where the backend supports it.
 template <typename R>
-concept has_way_across_streams =
-    !has_streams<R> || !has_growth<R> || !bool(R::streams::reuses_across_streams) ||
-    R::growth::way == growth_way::segments;
+concept has_sharing_backend = !has_streams<R> || !has_growth<R> || !bool(R::streams::reuses_across_streams) ||
+                              R::growth::backend::shares_streams;
 
-/// Where blocks cross or pieces move, blocks that are equally large serve by address.
+/// The backend supports the order of free blocks; streams that share them need that by address.
 template <typename R>
-concept has_way_of_order =
+concept has_supported_order =
     !has_split<R> || detail::free_order_of<typename R::split> == free_order::lowest_address ||
-    ((!has_growth<R> || R::growth::way != growth_way::stitching) &&
+    ((!has_growth<R> || R::growth::backend::accepts_order(detail::free_order_of<typename R::split>)) &&
      (!has_streams<R> || !bool(R::streams::reuses_across_streams)));
 
 template <typename R>
@@ -60,7 +56,7 @@ concept has_recovery = requires { typename R::recovery; } && recovery_policy<typ
 
 template <typename R>
 concept recipe = has_rounding<R> && has_pools<R> && has_streams<R> && has_split<R> && has_pages<R> &&
-                 has_way_of_growth<R> && has_way_across_streams<R> && has_way_of_order<R> &&
+                 has_backend_answers<R> && has_sharing_backend<R> && has_supported_order<R> &&
                  has_eviction<R> && has_recovery<R>;
 
 /// The policies of one allocator, by value: where numbers are set at run time, by name.
@@ -68,7 +64,7 @@ concept recipe = has_rounding<R> && has_pools<R> && has_streams<R> && has_split<
 ///     tessera::policies<tessera::pytorch<>> chosen;
 ///     chosen.split.max = 128_MiB;
 ///     chosen.eviction.threshold = tessera::percent(80);
-///     chosen.growth.most = 16_GiB;
+///     chosen.growth.limit = 16_GiB;
 ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> tuned{{}, chosen};
 template <typename Recipe>
 struct policies {
@@ -110,17 +106,16 @@ consteval bool check_recipe() {
                 "Recipe::pages must name a pages_policy: static bool uses_page_kinds, page_order "
                 "backing(size_t segment) "
                 "const noexcept [tessera/policy/pages.hpp]");
-  static_assert(
-      has_growth<Recipe>,
-      "Recipe::growth must name a growth_policy: static growth_way way, size_t segment_size(size_t block, "
-      "const usage&), size_t limit(size_t capacity) const noexcept [tessera/policy/growth.hpp]");
-  static_assert(has_way_of_growth<Recipe>,
-                "Recipe::growth must answer what its way needs: in_place a range_growth_policy's questions, "
-                "stitching also a stitching_growth_policy's [tessera/policy/growth.hpp]");
-  static_assert(has_way_across_streams<Recipe>,
+  static_assert(has_growth<Recipe>,
+                "Recipe::growth must name a growth_policy: a type backend, size_t segment_size(size_t block, "
+                "const usage&), a member limit with size_t on(size_t capacity) const noexcept "
+                "[tessera/policy/growth.hpp]");
+  if constexpr (has_growth<Recipe>)
+    Recipe::growth::backend::template require_growth<typename Recipe::growth>();
+  static_assert(has_sharing_backend<Recipe>,
                 "Recipe::growth must take segments where Recipe::streams lets blocks cross "
                 "[tessera/policy/streams.hpp]");
-  static_assert(has_way_of_order<Recipe>,
+  static_assert(has_supported_order<Recipe>,
                 "Recipe::split must let equal blocks serve by address where blocks cross or pieces move "
                 "[tessera/policy/split.hpp]");
   static_assert(

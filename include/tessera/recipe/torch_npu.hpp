@@ -70,7 +70,7 @@ template <typename Recipe>
                                                                           : page_plan::huge_first}},
           // Of 1 GiB pages, segments are rounded up to whole ones, whatever is said of them.
           .growth = {.large = settings.huge_1g_pages ? 20_MiB : settings.large_segment_size,
-                     .most = settings.memory_fraction},
+                     .limit = settings.memory_fraction},
           .eviction = {.threshold = settings.garbage_collection_threshold},
           .recovery = {.fails_fast = settings.throw_on_oom}};
 }

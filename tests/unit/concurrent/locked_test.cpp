@@ -172,7 +172,7 @@ TEST(locked_threads, find_cached_blocks_while_another_waits_for_the_device) {
 
 TEST(locked_threads, never_pass_the_limit_together) {
   gated_device shared;
-  torch pool{gated_ref(shared), {.growth = {.most = 150_MiB}}};
+  torch pool{gated_ref(shared), {.growth = {.limit = 150_MiB}}};
   shared.acquires.shut();
   void* first = nullptr;
   std::thread growing([&] { first = pool.try_allocate(100_MiB); });
@@ -300,7 +300,7 @@ TEST(locked_threads, end_a_walk_though_others_fill_the_cache) {
   gated_device shared(1000_GiB);
   refilling_device::refill refill;
   using refilled = locked<pytorch<>, refilling_device>;
-  refilled pool{refilling_device(shared, refill), {.split = {.max = 20_MiB}, .growth = {.most = 999_GiB}}};
+  refilled pool{refilling_device(shared, refill), {.split = {.max = 20_MiB}, .growth = {.limit = 999_GiB}}};
   for (int i = 0; i < 10; ++i) (void)pool.allocate(30_MiB);
   std::vector<void*> blocks;
   for (int i = 0; i < 10; ++i) blocks.push_back(pool.allocate(30_MiB));
@@ -328,7 +328,7 @@ TEST(locked_threads, reach_settings_and_device_safely) {
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}}};
   const stream_id side = pool.with_device([](auto& d) { return d.create_stream(); });
   std::thread setting([&] {
-    for (std::size_t i = 0; i < 100; ++i) pool.with_settings([](auto& s) { s.growth.most = 64_MiB; });
+    for (std::size_t i = 0; i < 100; ++i) pool.with_settings([](auto& s) { s.growth.limit = 64_MiB; });
   });
   for (int i = 0; i < 200; ++i) {
     void* const p = pool.allocate(1_MiB);

@@ -91,7 +91,7 @@ TEST(per_stream_threads_death, find_a_double_free) {
 template <typename droppable>
 void tell_a_limit_from_a_full_device() {
   policies<droppable> chosen;
-  chosen.growth.most = 100_MiB;
+  chosen.growth.limit = 100_MiB;
   const auto second_stream_is_served = [&](std::size_t capacity, const policies<droppable>& settings) {
     per_stream<droppable, simulated_device> pool{simulated_device{{.capacity = capacity}}, settings};
     pool.deallocate(pool.allocate(80_MiB, stream_id{1}));
@@ -114,7 +114,7 @@ void decide_alone_on_one_stream_as_without_lanes(std::size_t capacity, std::size
   for (std::uint64_t seed : {1u, 2u}) {
     const simulated_device::options options{.capacity = capacity};
     policies<recipe> settings;
-    settings.growth.most = limit;
+    settings.growth.limit = limit;
     caching_allocator<recipe, simulated_device> plain{simulated_device{options}, settings};
     per_stream<recipe, simulated_device> arenas{simulated_device{options}, settings};
     std::mt19937_64 random(seed);
@@ -304,7 +304,7 @@ TEST(per_stream_threads, ask_for_events_without_waiting_for_a_turn_and_record_th
 template <typename Pool>
 std::size_t keep_one_limit_together() {
   gated_device shared;
-  Pool pool{gated_ref(shared), {.growth = {.most = 150_MiB}}};
+  Pool pool{gated_ref(shared), {.growth = {.limit = 150_MiB}}};
   std::vector<std::thread> running;
   for (std::uint64_t t = 0; t < 4; ++t) {
     running.emplace_back([&pool, t] {
@@ -314,7 +314,7 @@ std::size_t keep_one_limit_together() {
   for (auto& t : running) t.join();
   const std::size_t peak = shared.with([](auto& d) { return d.peak_used(); });
   EXPECT_EQ(pool.now().limit, 150_MiB);
-  pool.with_settings([](auto& s) { s.growth.most = 40_MiB; });
+  pool.with_settings([](auto& s) { s.growth.limit = 40_MiB; });
   pool.trim();
   EXPECT_EQ(pool.try_allocate(50_MiB), nullptr);
   void* const p = pool.allocate(30_MiB);
@@ -333,7 +333,7 @@ TEST(per_stream_threads, keep_one_limit_together) {
 
 TEST(per_stream_threads, keep_one_limit_though_each_asks_before_the_others_take) {
   gated_device shared;
-  expandable pool{gated_ref(shared), {.growth = {.most = 150_MiB}}};
+  expandable pool{gated_ref(shared), {.growth = {.limit = 150_MiB}}};
   shared.reserves.shut();
   std::vector<std::thread> running;
   for (std::uint64_t t = 0; t < 3; ++t) {
@@ -349,7 +349,7 @@ TEST(per_stream_threads, keep_one_limit_though_each_asks_before_the_others_take)
 
 TEST(per_stream_threads, count_pages_against_the_limit_as_long_as_they_are_there) {
   gated_device shared;
-  expandable pool{gated_ref(shared), {.growth = {.most = 50_MiB}}};
+  expandable pool{gated_ref(shared), {.growth = {.limit = 50_MiB}}};
   void* const first = pool.allocate(30_MiB, stream_id{1});
   EXPECT_EQ(pool.now().reserved, 40_MiB);
   EXPECT_EQ(pool.try_allocate(5_MiB, stream_id{2}), nullptr);
@@ -510,7 +510,7 @@ TEST(per_stream_threads, have_the_peak_of_what_the_device_gave_to_all_lanes) {
 
 TEST(per_stream_threads, a_limit_of_growth_is_no_limit_of_the_device) {
   gated_device shared(100_MiB);
-  torch pool{gated_ref(shared), {.growth = {.most = 40_MiB}}};
+  torch pool{gated_ref(shared), {.growth = {.limit = 40_MiB}}};
   (void)pool.allocate(30_MiB, stream_id{1});
   const oom_report told = explain(pool, 20_MiB, stream_id{2}).report();
   EXPECT_EQ(told.now.limit, 40_MiB);

@@ -107,7 +107,7 @@ TEST(guarded_host_pinned, never_gives_the_addresses_of_a_block_anew_that_is_in_q
 
 TEST(guarded_host_pinned, keeps_to_the_limit_of_growth_and_to_the_capacity) {
   policies<pytorch<>> chosen;
-  chosen.growth.most = 64_KiB;
+  chosen.growth.limit = 64_KiB;
   streamed pool(host_memory(1_MiB), chosen);
   EXPECT_EQ(pool.try_allocate(65_KiB), nullptr);
   void* const p = pool.allocate(64_KiB);

@@ -10,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/bin.hpp>
 #include <tessera/detail/free_list.hpp>
 
 namespace {
@@ -48,7 +47,7 @@ block* one_of(const ordered& reference, std::mt19937_64& random) {
 
 template <typename Index>
 void expect_walk(const Index& index, const ordered& reference) {
-  block* walked = index.lowest();
+  block* walked = index.first();
   for (block* expected : reference) {
     ASSERT_EQ(walked, expected);
     walked = index.after(*walked);
@@ -60,7 +59,7 @@ std::size_t any_size(std::mt19937_64& random) {
   return ((std::size_t{1} << (random() % 42)) + random() % 4096) / 64 * 64 + 64;
 }
 
-// Both ways of keeping a bin: few blocks stay a ring, many in no particular order become a treap.
+// Both forms of a bin: few blocks stay a circular list, many in no particular order become a treap.
 TEST(bin, answers_as_an_ordered_set_does) {
   for (const std::size_t most : {1u, 3u, 20u, 400u}) {
     std::mt19937_64 random(most);
@@ -71,7 +70,7 @@ TEST(bin, answers_as_an_ordered_set_does) {
     for (int i = 0; i < 20000; ++i) {
       block& b = storage[random() % most];
       if (const auto same = reference.find(&b); same != reference.end() && *same == &b) {
-        tested.remove(b);
+        tested.erase(b);
         reference.erase(&b);
       } else {
         b.address = random() % 1000 * 512;
@@ -82,25 +81,25 @@ TEST(bin, answers_as_an_ordered_set_does) {
       }
       if (i % 4000 > 3000) {  // now and then all go
         while (!reference.empty()) {
-          tested.remove(**reference.begin());
+          tested.erase(**reference.begin());
           reference.erase(reference.begin());
         }
       }
       ASSERT_EQ(tested.empty(), reference.empty());
-      ASSERT_EQ(tested.lowest(), reference.empty() ? nullptr : *reference.begin());
-      ASSERT_EQ(tested.highest(), reference.empty() ? nullptr : *reference.rbegin());
+      ASSERT_EQ(tested.first(), reference.empty() ? nullptr : *reference.begin());
+      ASSERT_EQ(tested.last(), reference.empty() ? nullptr : *reference.rbegin());
       const std::size_t size = 4096 + random() % 5 * 64;
       const std::uintptr_t address = random() % 1000 * 512;
       ASSERT_EQ(tested.best_fit(size), first_not_before(reference, size, 0));
       ASSERT_EQ(tested.last_before(size, address), last_before(reference, size, address));
       if (i % 100 == 0) expect_walk(tested, reference);
-      for (const block* kept : reference) any_treap = any_treap || kept->mark.in_treap;
+      for (const block* kept : reference) any_treap = any_treap || kept->tag.in_treap;
     }
     EXPECT_EQ(any_treap, most == 400);
   }
 }
 
-// Sizes that only grow, inserted in the order of a ring's middle, so that it is long before it is a treap.
+// Sizes that only grow, inserted into the middle of a circular list, so that it is long before it is a treap.
 TEST(bin, finds_a_block_in_a_treap_in_few_steps) {
   constexpr std::size_t count = 4096;
   std::vector<block> storage(count);
@@ -111,7 +110,7 @@ TEST(bin, finds_a_block_in_a_treap_in_few_steps) {
     storage[i].size = 4096 + at * 64;
     tested.insert(storage[i]);
   }
-  ASSERT_TRUE(storage[0].mark.in_treap);
+  ASSERT_TRUE(storage[0].tag.in_treap);
   std::set<const block*> below_others;
   for (const block& b : storage) {
     for (const block* below : b.links) below_others.insert(below);
@@ -148,7 +147,7 @@ TEST(free_list, find_the_largest_before_a_size_however_far_below) {
   index->insert(large);
   EXPECT_EQ(index->last_before(large.size, 0), &small);
   EXPECT_EQ(index->last_before(std::size_t{1} << 50, 0), &large);
-  index->remove(small);
+  index->erase(small);
   EXPECT_EQ(index->last_before(large.size, 0), nullptr);
   EXPECT_EQ(index->last_before(64, 0), nullptr);
 }
@@ -171,25 +170,25 @@ TEST(free_list, answer_as_an_ordered_set_does) {
     } else if (!reference.empty()) {
       block* const b = one_of(reference, random);
       if (action == 2) {
-        index->remove(*b);
+        index->erase(*b);
         reference.erase(b);
       } else if (block* const same = first_not_before(reference, size, b->address);
                  same == nullptr || same->size != size || same->address != b->address) {
         reference.erase(b);
-        index->change(*b, b->address, size);
+        index->resize(*b, b->address, size);
         reference.insert(b);
-        ASSERT_EQ(index->in_hand(), b);
+        ASSERT_EQ(index->cached_block(), b);
       }
     }
     const std::size_t wanted = any_size(random);
     ASSERT_EQ(index->best_fit(wanted), first_not_before(reference, wanted, 0));
     if (i % 16 == 0) {
-      index->put_down();
-      ASSERT_EQ(index->in_hand(), nullptr);
+      index->flush();
+      ASSERT_EQ(index->cached_block(), nullptr);
       const std::uintptr_t address = random() % 100000 * 512;
       ASSERT_EQ(index->last_before(wanted, address), last_before(reference, wanted, address));
     }
-    if (i % 1008 == 0) expect_walk(*index, reference);  // just put down
+    if (i % 1008 == 0) expect_walk(*index, reference);  // just flushed
   }
 }
 

@@ -84,7 +84,7 @@ TEST(memory_fraction_threads, is_of_each_device) {
 }
 
 TEST(memory_fraction, leaves_a_limit_in_bytes_alone) {
-  caching_allocator<pytorch_native, simulated_device> pool{device_of(1_GiB), {.growth = {.most = 100_MiB}}};
+  caching_allocator<pytorch_native, simulated_device> pool{device_of(1_GiB), {.growth = {.limit = 100_MiB}}};
   ASSERT_TRUE(set_memory_fraction(pool, 0.5));
   EXPECT_EQ(pool.now().limit, 100_MiB);
   ASSERT_TRUE(set_memory_fraction(pool, 0.05));

@@ -266,7 +266,7 @@ TEST(explain, freed_blocks_that_streams_use_could_be_waited_for) {
 }
 
 TEST(explain, a_limit_below_the_device_could_be_raised) {
-  over<pytorch<>> pool{of(100_MiB), {.growth = {.most = 30_MiB}}};
+  over<pytorch<>> pool{of(100_MiB), {.growth = {.limit = 30_MiB}}};
   (void)pool.allocate(20_MiB);
   const oom_explanation error = explain(pool, 20_MiB);
   EXPECT_EQ(error.report().now.limit, 30_MiB);

@@ -54,9 +54,9 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
                        empties_the_cache(chosen, failure_reason::by_limit);
   std::array<bool, static_cast<std::size_t>(oom_report::hint::free_memory)> on{};
   const auto is_on = [&on](oom_report::hint what) -> bool& { return on[static_cast<std::size_t>(what)]; };
-  is_on(oom_report::hint::grow_in_place) = growth::way != growth_way::segments;
-  is_on(oom_report::hint::stitch) = growth::way == growth_way::stitching;
-  is_on(oom_report::hint::use_smaller_chunks) = growth::way != growth_way::stitching;
+  is_on(oom_report::hint::grow_in_place) = growth::backend::has_ranges;
+  is_on(oom_report::hint::stitch) = growth::backend::moves_memory;
+  is_on(oom_report::hint::use_smaller_chunks) = !growth::backend::moves_memory;
   is_on(oom_report::hint::empty_cache) = is_on(oom_report::hint::wait_for_streams) = empties;
   is_on(oom_report::hint::try_later) = !empties;
   is_on(oom_report::hint::release_later) =
@@ -64,7 +64,7 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   is_on(oom_report::hint::grow_exactly) = grows_exactly(chosen);
   is_on(oom_report::hint::share_pool) = Recipe::pools::count == 1;
   is_on(oom_report::hint::reuse_across_streams) =
-      Recipe::streams::reuses_across_streams || growth::way != growth_way::segments ||
+      Recipe::streams::reuses_across_streams || growth::backend::has_ranges ||
       stream_id(chosen.streams.reuse_key(stream_id{1})) == stream_id{};
   is_on(oom_report::hint::insert_dependencies) =
       chosen.streams.reuse_rules().insert_dependencies || !Recipe::streams::reuses_across_streams;
@@ -72,7 +72,7 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   is_on(oom_report::hint::split_blocks) = chosen.split.should_split(1_MiB, 100_MiB);
   is_on(oom_report::hint::split_off_remainders) = chosen.split.should_split(2_MiB, 2_MiB + 512);
   is_on(oom_report::hint::round_less) = rounds_little(chosen);
-  is_on(oom_report::hint::raise_limit) = chosen.growth.limit(1_GiB) >= 1_GiB;
+  is_on(oom_report::hint::raise_limit) = chosen.growth.limit.on(1_GiB) >= 1_GiB;
   is_on(oom_report::hint::raise_device_limit) = true;  // the device has none
   is_on(oom_report::hint::share_arenas) = true;        // there are none
   for (std::size_t i = 0; i < told.hint_count; ++i) {

@@ -33,7 +33,7 @@ TEST(fraction, of_more_than_a_whole_does_not_wrap) {
 
 TEST(grow_exactly, takes_the_block_and_no_more) {
   EXPECT_EQ(grow_exactly<>::segment_size(7 * step, {}), 7 * step);
-  EXPECT_EQ((grow_exactly<1_GiB>{}.limit(4_GiB)), 1_GiB);
+  EXPECT_EQ((grow_exactly<1_GiB>{}.limit.on(4_GiB)), 1_GiB);
 }
 
 struct grow_too_little : grow_exactly<> {
@@ -55,7 +55,7 @@ TEST(grow_by_segments, has_three_sizes_of_blocks) {
   EXPECT_EQ(growth.segment_size(10_MiB - step, {}), 20_MiB);
   EXPECT_EQ(growth.segment_size(10_MiB, {}), 10_MiB);
   EXPECT_EQ(growth.segment_size(10_MiB + step, {}), 12_MiB);
-  EXPECT_EQ((grow_by_segments<>{.most = 3_GiB}.limit(4_GiB)), 3_GiB);
+  EXPECT_EQ((grow_by_segments<>{.limit = 3_GiB}.limit.on(4_GiB)), 3_GiB);
 }
 
 TEST(grow_by_segments, gives_a_block_above_a_small_large_segment_one_of_its_own) {
@@ -72,7 +72,7 @@ TEST(grow_by_chunks, takes_the_chunk_of_the_blocks_side_of_the_boundary) {
   EXPECT_EQ(growth.segment_size(10_MiB, {}), 10_MiB);
   EXPECT_EQ(growth.segment_size(10_MiB + step, {}), 10_MiB + step);
   EXPECT_EQ((grow_by_chunks<>{}.segment_size(step, {})), step);
-  EXPECT_EQ((grow_by_chunks<>{.most = percent(25)}.limit(4_GiB)), 1_GiB);
+  EXPECT_EQ((grow_by_chunks<>{.limit = percent(25)}.limit.on(4_GiB)), 1_GiB);
 }
 
 TEST(chunk_plan, leaves_a_twentieth_and_what_is_too_little) {
@@ -114,7 +114,7 @@ TEST(grow_by_plan, takes_the_first_chunk_where_nothing_is_reserved_and_further_o
   EXPECT_GT(growth.segment_size(step, now), 5_MiB);
   now.reserved = 2_GiB;
   EXPECT_GT(growth.segment_size(step, now), 0u);
-  EXPECT_EQ((grow_by_plan<>{.most = 2_GiB}.limit(4_GiB)), 2_GiB);
+  EXPECT_EQ((grow_by_plan<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
 }
 
 TEST(grow_by_plan, is_refused_for_any_block_where_the_plan_is_larger_than_the_device) {
@@ -139,7 +139,7 @@ TEST(grow_in_place, holds_the_limit_against_the_segment_of_grow_by_segments) {
   constexpr grow_in_place<> little{.large = 6_MiB};
   EXPECT_EQ(little.segment_size(6_MiB, {}), 6_MiB);
   EXPECT_EQ(little.segment_size(7_MiB, {}), 8_MiB);
-  EXPECT_EQ((grow_in_place<>{.most = 2_GiB}.limit(4_GiB)), 2_GiB);
+  EXPECT_EQ((grow_in_place<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
 }
 
 TEST(grow_in_place, has_small_pages_for_small_blocks) {
@@ -179,7 +179,7 @@ TEST(grow_by_stitching, maps_multiples_of_two_mebibytes) {
   EXPECT_EQ(growth.segment_size(2_MiB + step, {}), 4_MiB);
   EXPECT_EQ(growth.page_size(step), 2_MiB);
   EXPECT_EQ(growth.range_size(8_GiB), 9_GiB);
-  EXPECT_EQ((grow_by_stitching<>{.most = 2_GiB}.limit(4_GiB)), 2_GiB);
+  EXPECT_EQ((grow_by_stitching<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
 }
 
 TEST(grow_by_stitching, takes_freely_what_lived_at_most_and_some_slack) {

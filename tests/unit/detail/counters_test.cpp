@@ -8,19 +8,18 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/ledger.hpp>
-#include <tessera/detail/totals.hpp>
+#include <tessera/detail/counters.hpp>
 
 namespace {
 
 using namespace tessera;
-using tessera::detail::ledger;
-using tessera::detail::totals;
+using tessera::detail::full_counters;
+using tessera::detail::usage_counters;
 
 constexpr std::size_t pools = 2;
 
 /// Counts each quantity where it changes, for the pool and for all.
-struct plain_books {
+struct plain_counters {
   std::array<pool_statistics, pools + 1> of{};
 
   void change(std::size_t in, counter pool_statistics::* what, std::int64_t by) {
@@ -82,11 +81,11 @@ held take_any(std::vector<held>& from, std::mt19937_64& random) {
 }
 std::int64_t number(std::size_t n) { return static_cast<std::int64_t>(n); }
 
-TEST(ledger, keeps_what_counting_every_change_gives) {
+TEST(full_counters, keeps_what_counting_every_change_gives) {
   std::mt19937_64 random(3);
-  ledger<pools> books;
-  totals sums;
-  plain_books plain;
+  full_counters<pools> counters;
+  usage_counters sums;
+  plain_counters plain;
   std::vector<held> live, pending;
   std::array<std::size_t, pools> splits{}, segments{};
   for (int step = 0; step < 20000; ++step) {
@@ -96,8 +95,8 @@ TEST(ledger, keeps_what_counting_every_change_gives) {
     switch (random() % 14) {
       case 0:
       case 1:
-        books.handed_out(in, requested, block);
-        sums.handed_out(in, requested, block);
+        counters.allocated(in, requested, block);
+        sums.allocated(in, requested, block);
         plain.hand_out(in, number(requested), number(block));
         live.push_back({in, requested, block});
         break;
@@ -105,7 +104,7 @@ TEST(ledger, keeps_what_counting_every_change_gives) {
         if (live.empty()) break;
         {
           const held b = take_any(live, random);
-          books.freed(b.in, b.requested, b.block);
+          counters.freed(b.in, b.requested, b.block);
           sums.freed(b.in, b.requested, b.block);
           plain.leave(b.in, number(b.block));
           plain.end(b.in, number(b.requested), number(b.block));
@@ -115,8 +114,8 @@ TEST(ledger, keeps_what_counting_every_change_gives) {
         if (live.empty() || step % 5000 < 2500) break;  // for long, nothing is held
         {
           const held b = take_any(live, random);
-          books.held_back(b.in, b.block);
-          sums.held_back(b.in, b.block);
+          counters.free_deferred(b.in, b.block);
+          sums.free_deferred(b.in, b.block);
           plain.leave(b.in, number(b.block));
           pending.push_back(b);
         }
@@ -125,79 +124,79 @@ TEST(ledger, keeps_what_counting_every_change_gives) {
         if (pending.empty()) break;
         {
           const held b = take_any(pending, random);
-          books.no_longer_held(b.in, b.requested, b.block);
-          sums.no_longer_held(b.in, b.requested, b.block);
+          counters.free_completed(b.in, b.requested, b.block);
+          sums.free_completed(b.in, b.requested, b.block);
           plain.end(b.in, number(b.requested), number(b.block));
         }
         break;
       case 5:
-        books.handed_out(in, requested, block);
-        books.freed(in, requested, block);
-        sums.handed_out(in, requested, block);
+        counters.allocated(in, requested, block);
+        counters.freed(in, requested, block);
+        sums.allocated(in, requested, block);
         sums.freed(in, requested, block);
         plain.hand_out(in, number(requested), number(block));
         plain.leave(in, number(block));
         plain.end(in, number(requested), number(block));
         break;
       case 6:
-        books.split_grew(in, 1, 2 * block);
+        counters.split_grew(in, 1, 2 * block);
         plain.split(in, 1, number(2 * block));
         splits[in] += 2 * block;
         break;
       case 7:
         if (splits[in] < 512) break;
-        books.split_grew(in, -1, 512);  // fewer, of more bytes: two became one
+        counters.split_grew(in, -1, 512);  // fewer, of more bytes: two became one
         plain.split(in, -1, 512);
         splits[in] += 512;
         break;
       case 8:
         if (splits[in] < 512) break;
-        books.split_shrank(in, 1, 512);
+        counters.split_shrank(in, 1, 512);
         plain.split(in, -1, -512);
         splits[in] -= 512;
         break;
       case 9:
         if (splits[in] < 512) break;
-        books.split_shrank(in, 1, 512);
-        books.split_grew(in, 1, 512);
+        counters.split_shrank(in, 1, 512);
+        counters.split_grew(in, 1, 512);
         plain.split(in, -1, -512);
         plain.split(in, 1, 512);
         break;
       case 10:
-        books.split_grew(in, 1, block);
-        books.split_shrank(in, 1, block);
+        counters.split_grew(in, 1, block);
+        counters.split_shrank(in, 1, block);
         plain.split(in, 1, number(block));
         plain.split(in, -1, -number(block));
         break;
       case 11:
-        books.segment_acquired(in, 100 * block);
+        counters.segment_acquired(in, 100 * block);
         sums.segment_acquired(in, 100 * block);
         plain.segment(in, 1, number(100 * block));
         segments[in] += 100 * block;
         break;
       case 12:
         if (segments[in] < 1024) break;
-        books.segment_released(in, 1024);
+        counters.segment_released(in, 1024);
         sums.segment_released(in, 1024);
         plain.segment(in, -1, -1024);
         segments[in] -= 1024;
         break;
       default:
-        if (step % 40 == 0) books.reset_peak(), plain.reset_peak();
-        if (step % 40 == 1) books.reset_accumulated(), plain.reset_accumulated();
+        if (step % 40 == 0) counters.reset_peak(), plain.reset_peak();
+        if (step % 40 == 1) counters.reset_accumulated(), plain.reset_accumulated();
     }
     if (step % 7 == 0) {
-      const statistics<pools> told = books.report(unlimited);
+      const statistics<pools> report = counters.report(unlimited);
       for (std::size_t p = 0; p < pools; ++p)
-        ASSERT_NO_FATAL_FAILURE(expect_same(told.pool[p], plain.of[p], step));
-      ASSERT_NO_FATAL_FAILURE(expect_same(told.all, plain.of[pools], step));
-      const usage now = books.now();
+        ASSERT_NO_FATAL_FAILURE(expect_same(report.pool[p], plain.of[p], step));
+      ASSERT_NO_FATAL_FAILURE(expect_same(report.all, plain.of[pools], step));
+      const usage now = counters.now();
       const pool_statistics& all = plain.of[pools];
       ASSERT_EQ(number(now.live), all.allocated_bytes.current);
       ASSERT_EQ(number(now.pending), all.active_bytes.current - all.allocated_bytes.current);
       ASSERT_EQ(number(now.requested), all.requested_bytes.current);
       ASSERT_EQ(number(now.reserved), all.reserved_bytes.current);
-      ASSERT_EQ(number(books.reserved()), all.reserved_bytes.current);
+      ASSERT_EQ(number(counters.reserved()), all.reserved_bytes.current);
       ASSERT_EQ(number(now.cached), all.reserved_bytes.current - all.active_bytes.current);
       ASSERT_EQ(sums.now(), now);
       ASSERT_EQ(sums.reserved(), now.reserved);
@@ -206,81 +205,81 @@ TEST(ledger, keeps_what_counting_every_change_gives) {
 }
 
 // What comes and goes in between may be a peak in number without being one in bytes, and the other way round.
-TEST(ledger, raises_a_peak_of_either_quantity) {
-  ledger<1> books;
-  books.split_grew(0, 2, 4096);
-  books.split_shrank(0, 0, 2048);
-  books.split_grew(0, 1, 512);
-  books.split_shrank(0, 1, 512);
-  EXPECT_EQ(books.report(0).all.inactive_split, (counter{2, 3, 3, 1}));
-  EXPECT_EQ(books.report(0).all.inactive_split_bytes, (counter{2048, 4096, 4608, 2560}));
-  books.split_shrank(0, 2, 0);
-  books.split_grew(0, 1, 8192);
-  books.split_shrank(0, 1, 8192);
-  EXPECT_EQ(books.report(0).all.inactive_split, (counter{0, 3, 4, 4}));
-  EXPECT_EQ(books.report(0).all.inactive_split_bytes.peak, 10240);
-  books.handed_out(0, 100, 4096);
-  books.freed(0, 100, 4096);
-  books.handed_out(0, 200, 512);
-  books.freed(0, 200, 512);
-  EXPECT_EQ(books.report(0).all.requested_bytes, (counter{0, 200, 300, 300}));
-  EXPECT_EQ(books.report(0).all.allocated_bytes, (counter{0, 4096, 4608, 4608}));
+TEST(full_counters, raises_a_peak_of_either_quantity) {
+  full_counters<1> counters;
+  counters.split_grew(0, 2, 4096);
+  counters.split_shrank(0, 0, 2048);
+  counters.split_grew(0, 1, 512);
+  counters.split_shrank(0, 1, 512);
+  EXPECT_EQ(counters.report(0).all.inactive_split, (counter{2, 3, 3, 1}));
+  EXPECT_EQ(counters.report(0).all.inactive_split_bytes, (counter{2048, 4096, 4608, 2560}));
+  counters.split_shrank(0, 2, 0);
+  counters.split_grew(0, 1, 8192);
+  counters.split_shrank(0, 1, 8192);
+  EXPECT_EQ(counters.report(0).all.inactive_split, (counter{0, 3, 4, 4}));
+  EXPECT_EQ(counters.report(0).all.inactive_split_bytes.peak, 10240);
+  counters.allocated(0, 100, 4096);
+  counters.freed(0, 100, 4096);
+  counters.allocated(0, 200, 512);
+  counters.freed(0, 200, 512);
+  EXPECT_EQ(counters.report(0).all.requested_bytes, (counter{0, 200, 300, 300}));
+  EXPECT_EQ(counters.report(0).all.allocated_bytes, (counter{0, 4096, 4608, 4608}));
 }
 
 // What comes to ranges and goes again is counted by who creates and destroys it.
-TEST(ledger, counts_what_the_device_has_given) {
-  ledger<1> books;
-  books.segment_acquired(0, 2048);
-  books.mapped(0, 1024);
-  books.unmapped(0, 512);
-  books.segment_released(0, 512);
-  EXPECT_EQ(books.report(0).device_bytes, (counter{1536, 2048, 2048, 512}));
-  books.came_in_vain(4096, true);
-  EXPECT_EQ(books.report(0).device_bytes, (counter{1536, 5632, 6144, 4608}));
-  books.came_in_vain(1024, false);
-  EXPECT_EQ(books.report(0).device_bytes, (counter{2560, 5632, 7168, 4608}));
-  EXPECT_EQ(books.report(0).all.reserved_bytes.peak, 3072);
-  books.reset_peak(), books.reset_accumulated();
-  EXPECT_EQ(books.report(0).device_bytes, (counter{2560, 2560, 0, 0}));
+TEST(full_counters, counts_what_the_device_has_given) {
+  full_counters<1> counters;
+  counters.segment_acquired(0, 2048);
+  counters.mapped(0, 1024);
+  counters.unmapped(0, 512);
+  counters.segment_released(0, 512);
+  EXPECT_EQ(counters.report(0).device_bytes, (counter{1536, 2048, 2048, 512}));
+  counters.segment_rejected(4096, true);
+  EXPECT_EQ(counters.report(0).device_bytes, (counter{1536, 5632, 6144, 4608}));
+  counters.segment_rejected(1024, false);
+  EXPECT_EQ(counters.report(0).device_bytes, (counter{2560, 5632, 7168, 4608}));
+  EXPECT_EQ(counters.report(0).all.reserved_bytes.peak, 3072);
+  counters.reset_peak(), counters.reset_accumulated();
+  EXPECT_EQ(counters.report(0).device_bytes, (counter{2560, 2560, 0, 0}));
 }
 
-TEST(ledger, counts_what_the_device_was_asked_for_until_it_is_reset) {
-  ledger<1> books;
-  books.segment_acquired(0, 2048);
-  books.mapped(0, 1024);
-  books.unmapped(0, 512);
-  books.segment_released(0, 512);
-  books.unmapped(0, 512);
-  ++books.num_alloc_retries;
-  books.num_ooms = 5;
-  books.num_oom_rejections = 4;
-  books.num_sync_all_streams = 3;
-  books.oversize_allocations.increase(2);
-  books.oversize_allocations.decrease(1);
-  books.oversize_segments.increase(4);
-  books.oversize_segments.decrease(1);
-  statistics<1> told = books.report(77);
-  EXPECT_EQ(told.max_split_size, 77u);
-  EXPECT_EQ(told.num_device_alloc, 2u);
-  EXPECT_EQ(told.num_device_free, 3u);
-  EXPECT_EQ(told.num_alloc_retries, 1u);
-  EXPECT_EQ(told.num_ooms, 5u);
-  EXPECT_EQ(told.num_oom_rejections, 4u);
-  EXPECT_EQ(told.num_sync_all_streams, 3u);
-  EXPECT_EQ(told.all.segment.current, 0);  // ranges do not count as segments
-  EXPECT_EQ(told.all.reserved_bytes.current, 1536);
-  EXPECT_EQ(told.oversize_allocations, (counter{1, 2, 2, 1}));
-  EXPECT_EQ(told.oversize_segments, (counter{3, 4, 4, 1}));
-  books.reset_peak();
-  told = books.report(77);
-  EXPECT_EQ(told.oversize_allocations, (counter{1, 1, 2, 1}));
-  EXPECT_EQ(told.oversize_segments, (counter{3, 3, 4, 1}));
-  books.reset_accumulated();
-  told = books.report(77);
-  EXPECT_EQ(told.oversize_allocations, (counter{1, 1, 0, 0}));
-  EXPECT_EQ(told.oversize_segments, (counter{3, 3, 0, 0}));
-  EXPECT_EQ(told.num_device_alloc + told.num_device_free + told.num_alloc_retries + told.num_ooms +
-                told.num_oom_rejections + told.num_sync_all_streams,
+TEST(full_counters, counts_what_the_device_was_asked_for_until_it_is_reset) {
+  full_counters<1> counters;
+  counters.segment_acquired(0, 2048);
+  counters.mapped(0, 1024);
+  counters.unmapped(0, 512);
+  counters.segment_released(0, 512);
+  counters.unmapped(0, 512);
+  ++counters.num_alloc_retries;
+  counters.num_ooms = 5;
+  counters.num_oom_rejections = 4;
+  counters.num_sync_all_streams = 3;
+  counters.oversize_allocations.increase(2);
+  counters.oversize_allocations.decrease(1);
+  counters.oversize_segments.increase(4);
+  counters.oversize_segments.decrease(1);
+  statistics<1> report = counters.report(77);
+  EXPECT_EQ(report.max_split_size, 77u);
+  EXPECT_EQ(report.num_device_alloc, 2u);
+  EXPECT_EQ(report.num_device_free, 3u);
+  EXPECT_EQ(report.num_alloc_retries, 1u);
+  EXPECT_EQ(report.num_ooms, 5u);
+  EXPECT_EQ(report.num_oom_rejections, 4u);
+  EXPECT_EQ(report.num_sync_all_streams, 3u);
+  EXPECT_EQ(report.all.segment.current, 0);  // ranges do not count as segments
+  EXPECT_EQ(report.all.reserved_bytes.current, 1536);
+  EXPECT_EQ(report.oversize_allocations, (counter{1, 2, 2, 1}));
+  EXPECT_EQ(report.oversize_segments, (counter{3, 4, 4, 1}));
+  counters.reset_peak();
+  report = counters.report(77);
+  EXPECT_EQ(report.oversize_allocations, (counter{1, 1, 2, 1}));
+  EXPECT_EQ(report.oversize_segments, (counter{3, 3, 4, 1}));
+  counters.reset_accumulated();
+  report = counters.report(77);
+  EXPECT_EQ(report.oversize_allocations, (counter{1, 1, 0, 0}));
+  EXPECT_EQ(report.oversize_segments, (counter{3, 3, 0, 0}));
+  EXPECT_EQ(report.num_device_alloc + report.num_device_free + report.num_alloc_retries + report.num_ooms +
+                report.num_oom_rejections + report.num_sync_all_streams,
             0u);
 }
 

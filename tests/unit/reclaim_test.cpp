@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/reclaim.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -14,15 +13,15 @@ namespace {
 
 using namespace tessera;
 
-TEST(least_considered, is_the_smallest_size_that_a_policy_considers) {
+TEST(min_considered, is_the_smallest_size_that_a_policy_considers) {
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
   for (const std::size_t kept :
        {std::size_t{0}, std::size_t{64}, std::size_t{128}, 4_MiB, 5_MiB - 64, 3_GiB}) {
     const evict_at_free_above<> policy{.threshold = kept};
-    EXPECT_EQ(least_considered(policy, now), kept + 64) << kept;
+    EXPECT_EQ(detail::min_considered(policy, now), kept + 64) << kept;
   }
-  EXPECT_EQ(least_considered(evict_at_free{}, now), min_alignment);
-  EXPECT_GT(least_considered(evict_never{}, now), max_request);
+  EXPECT_EQ(detail::min_considered(evict_at_free{}, now), min_alignment);
+  EXPECT_GT(detail::min_considered(evict_never{}, now), max_request);
 }
 
 TEST(trim, stops_once_no_more_than_what_is_kept_is_reserved) {
@@ -45,7 +44,7 @@ TEST(evict_idle, goes_no_further_than_is_wanted) {
   using recipe = with<passthrough, split_never_and_fit_exactly, evict_idle_above<percent(50)>>;
   caching_allocator<recipe, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 100_MiB}}};
-  pool.settings().growth.most = 40_MiB;
+  pool.settings().growth.limit = 40_MiB;
   std::vector<void*> used;
   for (int i = 0; i < 4; ++i) used.push_back(pool.allocate(5_MiB));
   for (void* p : used) pool.deallocate(p);

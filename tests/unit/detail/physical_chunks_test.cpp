@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/pieces.hpp>
+#include <tessera/detail/physical_chunks.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -33,7 +33,7 @@ class stubborn : public provider_ref<simulated_device> {
 };
 using expandable = caching_allocator<pytorch_expandable, stubborn>;
 
-TEST(pieces, are_given_back_in_the_end_though_the_device_fails_first) {
+TEST(physical_chunks, are_given_back_in_the_end_though_the_device_fails_first) {
   simulated_device device;
   failures left;
   {
@@ -48,7 +48,7 @@ TEST(pieces, are_given_back_in_the_end_though_the_device_fails_first) {
   EXPECT_EQ(device.calls().unmap, 4u);
 }
 
-TEST(pieces, may_stay_though_the_allocator_ends) {
+TEST(physical_chunks, may_stay_though_the_allocator_ends) {
   simulated_device device;
   failures left;
   {
@@ -59,7 +59,7 @@ TEST(pieces, may_stay_though_the_allocator_ends) {
   EXPECT_EQ(device.held().mapped, 60_MiB);
 }
 
-TEST(pieces, are_tried_again_where_neither_mapping_nor_taking_them_away_worked) {
+TEST(physical_chunks, are_tried_again_where_neither_map_nor_unmap_worked) {
   simulated_device device;
   failures left{.grants = 1, .unmaps = 3};
   {
@@ -78,7 +78,7 @@ TEST(pieces, are_tried_again_where_neither_mapping_nor_taking_them_away_worked) 
   EXPECT_EQ(device.held().reserved, 0u);
 }
 
-TEST(pieces, that_stay_are_not_counted_as_given_back) {
+TEST(physical_chunks, that_stay_are_not_counted_as_given_back) {
   simulated_device device;
   failures left;
   expandable pool{stubborn(device, left)};
@@ -92,14 +92,14 @@ TEST(pieces, that_stay_are_not_counted_as_given_back) {
   EXPECT_EQ(pool.statistics().num_device_free, 1u);
 }
 
-TEST(pieces, are_found_no_more_once_they_are_to_go) {
+TEST(physical_chunks, are_found_no_more_once_they_are_to_go) {
   simulated_device device;
   failures left{.unmaps = 1};
   stubborn asked(device, left);
   const auto begin = reinterpret_cast<std::uintptr_t>(device.reserve(40_MiB, 2_MiB));
   const auto in_range = [&](const auto& all) { return all.first_from(begin, begin + 40_MiB, 2_MiB); };
   counter given;
-  detail::pieces<stubborn> all(given);
+  detail::physical_chunks<stubborn> all(given);
   auto* const made = all.plan(begin, 20_MiB);
   ASSERT_NE(made, nullptr);
   ASSERT_TRUE(all.create(asked, *made, {{normal_pages}, 1}));
@@ -108,7 +108,7 @@ TEST(pieces, are_found_no_more_once_they_are_to_go) {
   all.destroy(asked, *made);
   EXPECT_EQ(device.held().mapped, 20_MiB);
   EXPECT_EQ(in_range(all), nullptr);
-  all.retry_stray(asked);
+  all.retry_orphaned(asked);
   EXPECT_EQ(device.used(), 0u);
 }
 

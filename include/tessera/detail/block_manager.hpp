@@ -1,0 +1,610 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/free_order.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/callbacks.hpp>
+#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/free_list_map.hpp>
+#include <tessera/detail/key_map.hpp>
+#include <tessera/detail/pending_frees.hpp>
+#include <tessera/detail/slab.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera::detail {
+
+/// What a block_manager is compiled for. Derive from it and redefine what differs.
+struct manager_traits {
+  static constexpr std::size_t pools = 1;
+  static constexpr bool uses_events = true;      ///< streams are recorded, and their events awaited
+  static constexpr bool shares_streams = false;  ///< free blocks may serve other streams: see stream_sharing
+  static constexpr bool has_ranges = false;  ///< segments are ranges in which memory is mapped page by page
+  static constexpr bool places_blocks = false;  ///< a block may be split from the middle of a free one
+  static constexpr free_order order = free_order::lowest_address;
+};
+
+/// Keeps the blocks of one allocator: their neighbours, free lists, addresses and statistics, and the frees that are
+/// pending. It carries out what allocators and backends decide, and reports it to the observer. It decides nothing.
+///
+///   allocate / deallocate   give a part of a free block to the user, and take it back
+///   split / coalesce        cut blocks and join neighbours; part of the two above
+///   insert / erase          add and remove segments and descriptors
+///   acquire / release       exchange whole segments with the device
+///
+/// Calls of the device that may take long (acquire, release, wait) may be re-entered before they return. The state is
+/// consistent before each, and is read again after it. The manager knows no locks; a front end may let other threads in.
+///
+/// Where ranges are used, each free block has an age of its own, and none counts as split off. Where streams share free
+/// blocks, the blocks of a segment may belong to several free lists of their pool.
+template <device_provider Provider, event_observer Observer, typename Counting,
+          typename Traits = manager_traits>
+class block_manager {
+  static_assert(!(Traits::has_ranges && Traits::shares_streams),
+                "a free block stores its age, or the work behind which it is free");
+  static_assert(!Traits::shares_streams || Traits::order == free_order::lowest_address,
+                "blocks that streams share are ordered by address");
+
+ public:
+  using provider_type = Provider;
+  using traits = Traits;
+  using action = allocator_event::action;
+  using counters_type = typename Counting::template counters<Traits::pools>;
+  using order = block_order<Traits::order, Traits::has_ranges>;
+
+  block_manager(Provider provider, Observer observer)
+      : provider_(std::move(provider)), reporter_(std::move(observer)) {}
+  block_manager(const block_manager&) = delete;
+  block_manager& operator=(const block_manager&) = delete;
+
+  [[nodiscard]] Provider& provider() noexcept { return provider_; }
+  [[nodiscard]] const Provider& provider() const noexcept { return provider_; }
+  [[nodiscard]] Observer& observer() noexcept { return reporter_.observer(); }
+  [[nodiscard]] counters_type& counters() noexcept { return counters_; }
+  [[nodiscard]] const counters_type& counters() const noexcept { return counters_; }
+  void report(action what, std::uintptr_t address, std::size_t bytes, std::size_t block,
+              stream_id stream) noexcept {
+    reporter_.report(allocator_event{what, address, bytes, block, stream});
+  }
+  void report_oom(std::size_t requested, std::size_t size, stream_id stream, bool rejected) noexcept {
+    ++counters_.num_ooms;
+    if (rejected) ++counters_.num_oom_rejections;
+    report(action::oom, left_on(provider_, counters_.reserved()), requested, size, stream);
+  }
+
+  /// Takes the host memory for `blocks` new descriptors and one live block, by default all that a request can need; false
+  /// where there is none, and nothing has changed.
+  [[nodiscard]] bool reserve_blocks(std::size_t blocks = 2) noexcept {
+    return blocks_.reserve(blocks) && live_.reserve_one();
+  }
+
+  // Free lists and searches.
+
+  /// The free list of a pool and a stream, which is created where there is none; null where host memory ran out.
+  template <typename Key>
+  [[nodiscard]] free_list* find_or_create_list(std::size_t pool, Key key) noexcept {
+    return lists_[pool].find_or_create(pool, key);
+  }
+  template <typename F>
+  void for_each_list(F f) const {
+    for (const free_list_map& of_pool : lists_) {
+      for (free_list* list = of_pool.first(); list != nullptr; list = list->next) f(*list);
+    }
+  }
+  /// The first free block in order that holds `size` bytes, or null; counts as a search of the pool.
+  [[nodiscard, gnu::always_inline]] block* best_fit(free_list& list, std::size_t size) noexcept {
+    ++searches_[list.pool()];
+    return list.template best_fit<order>(size);
+  }
+  /// The live block that begins at an address, or null.
+  ///   Cost:  constant
+  [[nodiscard]] block* find_live(const void* p) const noexcept {
+    return live_.find(reinterpret_cast<std::uintptr_t>(p));
+  }
+  [[nodiscard]] std::size_t live_count() const noexcept { return live_.size(); }
+
+  // Allocations and frees.
+
+  /// Gives the user `size` bytes at `offset` in a free block; the rest stays free. A block `ByHandle` is not found by its
+  /// address.
+  ///   Requires:  a reserve_blocks() that covers it; offset + size <= from.size; unless blocks may be placed, at an end
+  template <bool ByHandle = false>
+  [[gnu::always_inline]] block& allocate(block& from, std::size_t requested, std::size_t size,
+                                         std::size_t offset, bool oversize, stream_id stream) noexcept {
+    const std::size_t pool = from.list->pool();
+    const std::uintptr_t address = from.address + offset;
+    count_split_off(from, size, offset);
+    block& given = extract(from, address, size);
+    if constexpr (ByHandle) {
+      given.tag.state = block::state::live_by_handle;
+    } else {
+      given.tag.state = block::state::live;
+      live_.insert(address, given);
+    }
+    given.request.bytes = requested;
+    counters_.allocated(pool, requested, size);
+    if (oversize) {
+      counters_.oversize_allocations.increase(1);
+      given.set_flags({true, false, ByHandle});
+    }
+    report(action::alloc, address, requested, size, stream);
+    return given;
+  }
+
+  /// Frees the live block at an address, or makes it pending.
+  [[nodiscard]] free_result deallocate(const void* p) noexcept {
+    block* const live = take_live(p);
+    return live != nullptr ? end(*live) : free_result::unknown;
+  }
+  /// The same by handle.
+  [[nodiscard]] free_result deallocate(block& live) noexcept {
+    if (!live.is_by_handle()) return free_result::unknown;
+    live.clear_handle();
+    return end(live);
+  }
+  /// The first half of deallocate: the block is not found by its address any more.
+  [[nodiscard]] block* take_live(const void* p) noexcept {
+    return live_.remove(reinterpret_cast<std::uintptr_t>(p));
+  }
+  /// The second half.
+  [[gnu::always_inline]] free_result end(block& live) noexcept {
+    report(action::free_requested, live.address, live.request.bytes, live.size, live.list->key());
+    if (live.tag.state != block::state::live && defer_free(live)) return free_result::pending;
+    counters_.freed(live.list->pool(), live.request.bytes, live.size);
+    complete_free(live);
+    return free_result::free;
+  }
+
+  /// Frees a live block and allocates it again at once, as a whole.
+  void reuse_in_place(block& live, std::size_t requested, stream_id stream) noexcept {
+    const std::size_t pool = live.list->pool();
+    const std::size_t before = live.request.bytes;
+    const bool oversize = live.flags().oversize;
+    report(action::free_requested, live.address, before, live.size, live.list->key());
+    report(action::free_completed, live.address, before, live.size, live.list->key());
+    if (oversize) counters_.oversize_allocations.decrease(1);
+    counters_.freed(pool, before, live.size);
+    live.request.bytes = requested;
+    counters_.allocated(pool, requested, live.size);
+    if (oversize) counters_.oversize_allocations.increase(1);
+    report(action::alloc, live.address, requested, live.size, stream);
+  }
+
+  /// Splits a free block, from its start, as it was where it was recorded; false where host memory ran out.
+  ///   Requires:  block_views whose bytes are multiples of min_alignment, and no more than the block's together
+  template <typename Blocks>
+  [[nodiscard]] bool restore_blocks(block& whole, const Blocks& recorded) noexcept {
+    std::uintptr_t address = whole.address;
+    block* rest = &whole;
+    for (const block_view& r : recorded) {
+      if (!reserve_blocks()) return false;
+      block* const following = r.bytes < rest->size ? rest : nullptr;
+      (void)allocate(*rest, r.requested, r.bytes, 0, false, rest->list->key());
+      rest = following;
+    }
+    for (const block_view& r : recorded) {
+      if (r.requested == 0) (void)deallocate(reinterpret_cast<void*>(address));
+      address += r.bytes;
+    }
+    return true;
+  }
+
+  // Streams.
+
+  /// Records that a stream uses a live block; false where host memory ran out, or there is no such stream.
+  [[nodiscard]] bool record_stream(block& live, stream_id stream) noexcept {
+    return has_stream(provider_, stream) && pending_.record(live, stream);
+  }
+  /// Frees the pending blocks whose events have completed.
+  ///   Returns:  whether there were any
+  bool process_events() noexcept { return !pending_.empty() && process_waiting(); }
+  /// The same after waiting for every event.
+  void wait_for_pending() noexcept {
+    ++counters_.num_sync_all_streams;
+    pending_.wait(provider_, [this](block& b) { complete_pending(b); });
+  }
+  [[nodiscard]] pending_frees<Provider, Traits::uses_events>& pending() noexcept { return pending_; }
+  [[nodiscard]] bool has_recorded_streams() const noexcept { return pending_.has_uses(); }
+  [[nodiscard]] std::size_t pending_events() const noexcept { return pending_.count(); }
+
+  /// Whether the work behind which a block is free is done; true where streams do not share blocks.
+  [[nodiscard]] bool is_done(const block& free) noexcept {
+    if constexpr (Traits::shares_streams) return provider_.is_done(free.list->key(), position_of(free));
+    return true;
+  }
+  /// Where streams share blocks: the position behind which a block is free, or a later one.
+  [[nodiscard]] std::uint64_t position_of(const block& free) noexcept {
+    const std::uint64_t now = provider_.position(free.list->key());
+    const std::uint32_t since = static_cast<std::uint32_t>(now) - free.free_behind;
+    return since <= now ? now - since : now;
+  }
+  /// Where streams share blocks: notes that a block is free behind all work of its list's stream so far.
+  [[gnu::always_inline]] void mark_free_behind(block& b) noexcept {
+    if constexpr (Traits::shares_streams)
+      b.free_behind = static_cast<std::uint32_t>(provider_.position(b.list->key()));
+  }
+
+  // Segments.
+
+  /// Acquires a segment from the device, trying each kind of page in turn; null where it refuses, or host memory ran out.
+  [[nodiscard]] block* acquire(std::size_t pool, stream_id key, std::size_t bytes, bool oversize,
+                               const page_order& kinds) noexcept {
+    void* given = nullptr;
+    requested_from_device_ += bytes;
+    for (const page_kind* kind = kinds.begin(); kind != kinds.end() && given == nullptr; ++kind) {
+      if constexpr (paged_provider<Provider>) {
+        given = provider_.acquire(bytes, *kind);
+      } else {
+        given = provider_.acquire(bytes);
+      }
+    }
+    const auto address = reinterpret_cast<std::uintptr_t>(given);
+    free_list* const list = given != nullptr ? find_or_create_list(pool, key) : nullptr;
+    const bool has_room = list != nullptr && reserve_blocks();
+    block* const whole = has_room ? insert_segment(*list, address, bytes, oversize) : nullptr;
+    if (whole != nullptr) {
+      counters_.segment_acquired(pool, bytes);
+      if (oversize) counters_.oversize_segments.increase(1);
+    } else if (given != nullptr) {
+      counters_.segment_rejected(bytes, provider_.release(given, bytes));
+    }
+    requested_from_device_ -= bytes;
+    const bool works = whole != nullptr;
+    report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key);
+    return whole;
+  }
+  /// Releases an idle segment to the device and returns its bytes; 0 where the device failed, and the segment stays.
+  std::size_t release(block& idle) noexcept {
+    const std::uintptr_t address = idle.address;
+    const std::size_t bytes = idle.size;
+    segment& owner = segment_of(idle);
+    idle.list->template erase<order>(idle);
+    segments_.hide(owner, bytes);
+    const bool released = wait_before_release(provider_, idle.list->key()) &&
+                          provider_.release(reinterpret_cast<void*>(address), bytes);
+    if (!released) {
+      segments_.unhide(owner, bytes);
+      idle.list->template insert<order>(idle);
+      return 0;
+    }
+    report(action::segment_free, address, bytes, bytes, idle.list->key());
+    counters_.segment_released(idle.list->pool(), bytes);
+    if (owner.oversize) counters_.oversize_segments.decrease(1);
+    segments_.erase(owner, bytes);
+    --idle.list->segments;
+    blocks_.give_back(&idle);
+    return bytes;
+  }
+  /// Releases every segment, whatever is live in it, for an allocator that ends.
+  void release_all() noexcept {
+    for_each_segment([this](const block& first, std::size_t bytes) {
+      (void)wait_before_release(provider_, first.list->key());
+      (void)provider_.release(reinterpret_cast<void*>(first.address), bytes);
+    });
+  }
+  /// Inserts a segment that the device gave as one free block; null where host memory ran out.
+  [[nodiscard]] block* insert_segment(free_list& list, std::uintptr_t address, std::size_t bytes,
+                                      bool oversize) noexcept {
+    if (!segments_.reserve_one() || !blocks_.reserve(3)) return nullptr;
+    segment& fresh = segments_.insert(searches_[list.pool()], oversize);
+    block& whole = *blocks_.take();
+    fresh.number = ++last_number_;
+    if constexpr (numbers_blocks) whole.segment_number = fresh.number;
+    whole.link(fresh, fresh);
+    whole.address = address;
+    whole.size = bytes;
+    whole.list = &list;
+    if constexpr (Traits::shares_streams) whole.free_behind = 0;  // behind no work
+    ++list.segments;
+    list.template insert<order>(whole);
+    return &whole;
+  }
+  /// Inserts an empty range, without blocks; null where host memory ran out.
+  [[nodiscard]] segment* insert_range(std::uintptr_t address, std::size_t bytes) noexcept {
+    if (!segments_.reserve_one() || !blocks_.reserve(3)) return nullptr;
+    segment& fresh = segments_.insert(0, false);
+    fresh.address = address;
+    fresh.size = bytes;
+    fresh.number = ++last_number_;
+    return &fresh;
+  }
+  /// Erases a range with its only block.
+  void erase_range(segment& range) noexcept {
+    segments_.hide(range, 0);
+    segments_.erase(range, 0);
+  }
+  /// Calls f(first block, bytes) for each segment, in no particular order; with `hidden`, also for those that the device is
+  /// being asked to take back.
+  template <typename F>
+  void for_each_segment(F f, bool hidden = false) const {
+    segments_.for_each(hidden, [&f](const segment& s) {
+      std::size_t bytes = 0;
+      for (const block* b = s.above; b != &s; b = b->above) bytes += b->size;
+      f(s.first(), bytes);
+    });
+  }
+  /// The block at the start of the segment at this address, or null; linear in the segments.
+  [[nodiscard]] block* segment_at(std::uintptr_t address) const noexcept {
+    const segment* const s = segments_.find(address);
+    return s != nullptr ? &s->first() : nullptr;
+  }
+  /// Bytes of the segments that the device is being asked to take back.
+  [[nodiscard]] std::size_t hidden_bytes() const noexcept { return segments_.hidden_bytes(); }
+
+  // Blocks, for backends.
+
+  /// A new descriptor.
+  ///   Requires:  a reserve_blocks() that covers it
+  [[nodiscard]] block& insert_block() noexcept { return *blocks_.take(); }
+  void erase_block(block& b) noexcept { blocks_.give_back(&b); }
+
+  /// Removes `size` bytes at `address` from the free blocks: all of a free block, or a part that is split off.
+  [[nodiscard, gnu::always_inline]] block& extract(block& from, std::uintptr_t address,
+                                                   std::size_t size) noexcept {
+    const bool low_end = address == from.address;
+    if constexpr (Traits::has_ranges || Traits::places_blocks) {
+      if (!low_end && address + size < from.end()) {  // from the middle
+        block& above = split(from, address, from.end() - address, false);
+        above.list->template insert<order>(above);
+        if constexpr (Traits::has_ranges) above.free_since = from.free_since;
+        return split(above, address, size, true);
+      }
+    }
+    if (size < from.size) return split(from, address, size, low_end);
+    from.list->template erase<order>(from);
+    return from;
+  }
+  /// Splits `size` bytes, which begin at `address`, off one end of a free block, which stays free.
+  ///   Requires:  a reserve_blocks() that covers it; size < rest.size
+  [[nodiscard, gnu::always_inline]] block& split(block& rest, std::uintptr_t address, std::size_t size,
+                                                 bool low_end) noexcept {
+    block& part = *blocks_.take();
+    part.address = address;
+    part.size = size;
+    part.list = rest.list;
+    if constexpr (numbers_blocks) part.segment_number = rest.segment_number;
+    count_in(*rest.list, 1);
+    if (low_end) {
+      part.link(*rest.below, rest);
+      rest.list->template resize<order>(rest, address + size, rest.size - size);
+    } else {
+      part.link(rest, *rest.above);
+      rest.list->template resize<order>(rest, rest.address, rest.size - size);
+    }
+    return part;
+  }
+  /// Inserts a block among the free ones, coalesced with its free neighbours.
+  [[gnu::always_inline]] void make_free(block& freed) noexcept {
+    if (may_coalesce(*freed.below, freed)) return coalesce_down(freed);
+    if (may_coalesce(*freed.above, freed))
+      return coalesce(*freed.above, freed.address, freed, freed.above->size, 1);
+    freed.list->template insert<order>(freed);
+    if (!mark_idle(freed)) count_split(freed.list->pool(), 1, freed.size);
+  }
+  /// Starts the age of a free block that can go back as a whole.
+  ///   Returns:  whether it can
+  [[nodiscard, gnu::always_inline]] bool mark_idle(block& free) noexcept {
+    if constexpr (Traits::has_ranges) {
+      free.free_since = static_cast<std::uint32_t>(searches_[free.list->pool()]);
+      return true;
+    }
+    if (free.is_split()) return false;
+    segment_of(free).idle_since = searches_[free.list->pool()];
+    return true;
+  }
+
+  /// Where streams share blocks: moves a live block to another free list, which it joins when free.
+  void move_to(block& live, free_list& list) noexcept {
+    count_in(*live.list, -1);
+    live.list = &list;
+    count_in(list, 1);
+  }
+  /// Where streams share blocks: splits `size` bytes off the low end of a free block; both stay free.
+  ///   Requires:  a reserve_blocks() that covers it; size < rest.size
+  block& split_free(block& rest, std::size_t size) noexcept {
+    const std::size_t pool = rest.list->pool();
+    rest.is_split() ? counters_.split_grew(pool, 1, 0) : counters_.split_grew(pool, 2, rest.size);
+    block& part = split(rest, rest.address, size, true);
+    part.free_behind = rest.free_behind;
+    part.list->template insert<order>(part);
+    return part;
+  }
+  /// Where streams share blocks: coalesces neighbouring free blocks of several lists, from `whole` to the one before `end`,
+  /// to one free block of `list`.
+  void coalesce_run(block& whole, const block* end, free_list& list) noexcept {
+    const std::size_t pool = list.pool();
+    const bool was_split = whole.is_split();
+    int count = 0;
+    std::size_t bytes = 0;
+    for (block *b = &whole, *following = nullptr; b != end; b = following, ++count) {
+      following = b->above;
+      bytes += b->size;
+      b->list->template erase<order>(*b);
+      count_in(*b->list, -1);
+      if (b == &whole) continue;
+      b->unlink();
+      blocks_.give_back(b);
+    }
+    whole.size = bytes;
+    whole.list = &list;
+    count_in(list, 1);
+    list.template insert<order>(whole);
+    if (!was_split) return;
+    if (mark_idle(whole)) {
+      counters_.split_shrank(pool, count, bytes);
+    } else {
+      counters_.split_grew(pool, 1 - count, 0);
+    }
+  }
+
+  // Idle memory.
+
+  /// Searches of its pool that an idle segment has seen, or in a range, a free block.
+  [[nodiscard]] std::uint64_t age(const block& idle) const noexcept {
+    const std::size_t pool = idle.list->pool();
+    const std::uint64_t max = searches_[pool] - ages_since_[pool];
+    std::uint64_t age = 0;
+    if constexpr (Traits::has_ranges) {
+      age = static_cast<std::uint32_t>(searches_[pool]) - idle.free_since;
+    } else {
+      age = searches_[pool] - segment_of(idle).idle_since;
+    }
+    return age < max ? age : max;
+  }
+  /// Restarts every age.
+  void restart_ages() noexcept { ages_since_ = searches_; }
+  /// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment, and in ranges for every free
+  /// block: the last pool first, then in the order of streams, then of their lists. f may try to release that one, during
+  /// which blocks may come and go, and returns true then; blocks that come do not prolong the walk.
+  template <typename F>
+  void for_each_idle(F f, std::size_t min_size = min_alignment) {
+    std::size_t tries = Traits::has_ranges ? blocks_.in_use() : segments_.count();
+    for (std::size_t pool = Traits::pools; pool-- > 0;) {
+      for (free_list* list = lists_[pool].first(); list != nullptr; list = list->next) {
+        if (!walk_idle<order, Traits::has_ranges>(*list, min_size, tries, f)) return;
+      }
+    }
+  }
+
+  // Numbers.
+
+  [[nodiscard]] usage usage_under(std::size_t limit) const noexcept {
+    const std::size_t capacity = provider_.capacity();
+    usage now = counters_.now();
+    now.limit = limit < capacity ? limit : capacity;
+    now.has_limit = limit != unlimited;
+    return now;
+  }
+  /// Reserved bytes once the device has taken back what it is being asked to.
+  [[nodiscard]] std::size_t remaining() const noexcept { return counters_.reserved() - hidden_bytes(); }
+  /// Whether `bytes` more would exceed a limit, with the segments that the device is being asked for, or a limit that the
+  /// provider knows.
+  [[nodiscard]] bool would_exceed(std::size_t limit, std::size_t bytes) const noexcept {
+    if (saturating_add(saturating_add(counters_.reserved(), requested_from_device_), bytes) > limit)
+      return true;
+    if constexpr (limited_provider<Provider>) return provider_.over_limit(bytes);
+    return false;
+  }
+  /// Frees the host memory that describes nothing any more, also that of streams without segments.
+  void shrink() noexcept {
+    for (free_list_map& of_pool : lists_) of_pool.erase_unused();
+    blocks_.purge();
+    segments_.shrink();
+  }
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    std::size_t bytes = blocks_.footprint() + segments_.footprint() + live_.footprint();
+    for (const free_list_map& of_pool : lists_) bytes += of_pool.footprint();
+    return bytes + pending_.footprint();
+  }
+
+ private:
+  static constexpr bool numbers_blocks = Traits::order == free_order::oldest_segment && !Traits::has_ranges;
+
+  /// Where streams share blocks, a free list counts its blocks.
+  [[gnu::always_inline]] static void count_in(free_list& list, int more) noexcept {
+    if constexpr (Traits::shares_streams) list.segments += static_cast<std::size_t>(more);
+  }
+  [[gnu::always_inline]] void count_split(std::size_t pool, int count, std::size_t bytes) noexcept {
+    if constexpr (!Traits::has_ranges) counters_.split_grew(pool, count, bytes);
+  }
+  /// Counts what allocate() splits off.
+  [[gnu::always_inline]] void count_split_off(const block& from, std::size_t size,
+                                              std::size_t offset) noexcept {
+    if constexpr (Traits::has_ranges) return;
+    const std::size_t pool = from.list->pool();
+    const std::size_t rest = from.size - size;
+    const bool in_middle = Traits::places_blocks && offset > 0 && offset < rest;
+    if (!from.is_split()) {
+      if (rest > 0) counters_.split_grew(pool, in_middle ? 2 : 1, rest);
+      return;
+    }
+    if (in_middle) counters_.split_grew(pool, 1, 0);
+    counters_.split_shrank(pool, rest == 0, size);
+  }
+
+  [[nodiscard, gnu::always_inline]] static bool may_coalesce(const block& neighbour,
+                                                             const block& freed) noexcept {
+    return neighbour.is_free() && (!Traits::shares_streams || neighbour.list == freed.list);
+  }
+  [[gnu::noinline]] void coalesce_down(block& freed) noexcept {
+    block& low = *freed.below;
+    block& high = *freed.above;
+    if (!may_coalesce(high, freed)) return coalesce(low, low.address, freed, low.size, 1);
+    const std::size_t before = low.size + high.size;
+    high.list->template erase<order>(high);
+    count_in(*high.list, -1);
+    high.unlink();
+    blocks_.give_back(&high);
+    coalesce(low, low.address, freed, before, 2);
+  }
+  /// Extends a free block, which then begins at `address`, by a freed neighbour. `joined` free blocks of `before` bytes become
+  /// one.
+  [[gnu::always_inline]] void coalesce(block& into, std::uintptr_t address, block& freed, std::size_t before,
+                                       int joined) noexcept {
+    const std::size_t pool = into.list->pool();
+    const std::size_t added = freed.size;
+    into.list->template resize<order>(into, address, before + added);
+    count_in(*into.list, -1);
+    if constexpr (Traits::shares_streams) into.free_behind = freed.free_behind;  // the latest
+    freed.unlink();
+    blocks_.give_back(&freed);
+    const bool is_idle = mark_idle(into);
+    if constexpr (!Traits::has_ranges) {
+      if (is_idle) {
+        counters_.split_shrank(pool, joined, before);
+      } else {
+        counters_.split_grew(pool, 1 - joined, added);
+      }
+    }
+  }
+
+  /// Makes a flagged block that is freed pending, where streams are recorded for it.
+  ///   Returns:  whether it is pending
+  [[gnu::noinline]] bool defer_free(block& freed) noexcept {
+    if (freed.tag.flags.oversize) counters_.oversize_allocations.decrease(1);
+    if (!freed.tag.flags.has_uses || !pending_.defer(freed, provider_)) return false;
+    counters_.free_deferred(freed.list->pool(), freed.size);
+    return true;
+  }
+  [[gnu::noinline]] bool process_waiting() noexcept {
+    bool any = false;
+    pending_.process(provider_, [this, &any](block& b) {
+      any = true;
+      complete_pending(b);
+    });
+    return any;
+  }
+  [[gnu::noinline]] void complete_pending(block& pending) noexcept {
+    counters_.free_completed(pending.list->pool(), pending.request.bytes, pending.size);
+    complete_free(pending);
+  }
+  [[gnu::always_inline]] void complete_free(block& freed) noexcept {
+    report(action::free_completed, freed.address, freed.request.bytes, freed.size, freed.list->key());
+    mark_free_behind(freed);
+    make_free(freed);
+  }
+
+  Provider provider_;
+  slab<block> blocks_;
+  key_map<block> live_;
+  segment_list segments_;
+  std::array<std::uint64_t, Traits::pools> searches_{};
+  std::array<std::uint64_t, Traits::pools> ages_since_{};  // searches when ages were restarted
+  std::array<free_list_map, Traits::pools> lists_;
+  std::uint32_t last_number_ = 0;
+  [[no_unique_address]] counters_type counters_;
+  [[no_unique_address]] reporter<Observer> reporter_;
+  std::size_t requested_from_device_ = 0;
+  [[no_unique_address]] pending_frees<Provider, Traits::uses_events> pending_;
+};
+
+}  // namespace tessera::detail

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/core/statistics.hpp>
+
+namespace tessera {
+namespace detail {
+
+/// Counts all statistics of an allocator with few additions for each call. It stores the peak of each quantity and the room
+/// below it, and for pools what was freed since the last reset; report() derives the rest.
+template <std::size_t Pools>
+class full_counters {
+ public:
+  counter oversize_allocations;
+  counter oversize_segments;
+  counter device_bytes;
+  std::uint64_t num_alloc_retries = 0;
+  std::uint64_t num_ooms = 0;
+  std::uint64_t num_oom_rejections = 0;
+  std::uint64_t num_sync_all_streams = 0;
+  std::uint64_t num_device_alloc = 0;
+  std::uint64_t num_device_free = 0;
+
+  void allocated(std::size_t pool, std::size_t requested, std::size_t block) noexcept {
+    increase(pool, blocks, 1);
+    increase(pool, block_bytes, as_signed(block));
+    increase(pool, requested_bytes, as_signed(requested));
+    if (pending_[all].count != 0) raise_active(pool);
+  }
+  /// A live block is free.
+  void freed(std::size_t pool, std::size_t requested, std::size_t block) noexcept {
+    decrease(pool, blocks, 1);
+    decrease(pool, block_bytes, as_signed(block));
+    decrease(pool, requested_bytes, as_signed(requested));
+  }
+  /// A live block is pending.
+  void free_deferred(std::size_t pool, std::size_t block) noexcept {
+    decrease(pool, blocks, 1);
+    decrease(pool, block_bytes, as_signed(block));
+    for (const std::size_t account : {pool, all}) pending_[account].change(1, as_signed(block));
+  }
+  /// A pending block is free.
+  void free_completed(std::size_t pool, std::size_t requested, std::size_t block) noexcept {
+    for (const std::size_t account : {pool, all}) pending_[account].change(-1, -as_signed(block));
+    decrease(pool, requested_bytes, as_signed(requested));
+  }
+  /// The free blocks that share their segment with others became `bytes` more, and `count` more, or fewer where negative.
+  [[gnu::always_inline]] void split_grew(std::size_t pool, int count, std::size_t bytes) noexcept {
+    if (count > 0) increase(pool, split, count);
+    if (count < 0) decrease(pool, split, -count);
+    increase(pool, split_bytes, as_signed(bytes));
+  }
+  /// They became `count` fewer and `bytes` less.
+  [[gnu::always_inline]] void split_shrank(std::size_t pool, int count, std::size_t bytes) noexcept {
+    if (count > 0) decrease(pool, split, count);
+    decrease(pool, split_bytes, as_signed(bytes));
+  }
+  void segment_acquired(std::size_t pool, std::size_t bytes) noexcept {
+    increase(pool, segments, 1);
+    mapped(pool, bytes);
+    device_bytes.increase(as_signed(bytes));
+  }
+  void segment_released(std::size_t pool, std::size_t bytes) noexcept {
+    decrease(pool, segments, 1);
+    unmapped(pool, bytes);
+    device_bytes.decrease(as_signed(bytes));
+  }
+  /// The device gave a segment that could not be used, and took it back or failed to.
+  void segment_rejected(std::size_t bytes, bool was_released) noexcept {
+    device_bytes.increase(as_signed(bytes));
+    if (was_released) device_bytes.decrease(as_signed(bytes));
+  }
+  /// Memory was mapped in a range. Ranges do not count as segments, and `device_bytes` is counted by its creator.
+  void mapped(std::size_t pool, std::size_t bytes) noexcept {
+    ++num_device_alloc;
+    increase(pool, reserved_bytes, as_signed(bytes));
+  }
+  void unmapped(std::size_t pool, std::size_t bytes) noexcept {
+    ++num_device_free;
+    decrease(pool, reserved_bytes, as_signed(bytes));
+  }
+
+  [[nodiscard]] std::size_t reserved() const noexcept { return as_bytes(current(all, reserved_bytes)); }
+  /// The current bytes; the limit is not known here.
+  [[nodiscard]] usage now() const noexcept {
+    const std::int64_t live = current(all, block_bytes);
+    const std::int64_t pending = pending_[all].bytes;
+    return {.requested = as_bytes(current(all, requested_bytes)),
+            .live = as_bytes(live),
+            .pending = as_bytes(pending),
+            .cached = as_bytes(current(all, reserved_bytes) - live - pending),
+            .reserved = reserved()};
+  }
+
+  [[nodiscard]] statistics<Pools> report(std::size_t max_split_size) const noexcept {
+    statistics<Pools> result;
+    result.max_split_size = max_split_size;
+    for (std::size_t pool = 0; pool < Pools; ++pool) result.pool[pool] = statistics_of(pool);
+    result.all = statistics_of(all);
+    result.oversize_allocations = oversize_allocations;
+    result.oversize_segments = oversize_segments;
+    result.device_bytes = device_bytes;
+    result.num_alloc_retries = num_alloc_retries;
+    result.num_ooms = num_ooms;
+    result.num_oom_rejections = num_oom_rejections;
+    result.num_sync_all_streams = num_sync_all_streams;
+    result.num_device_alloc = num_device_alloc;
+    result.num_device_free = num_device_free;
+    return result;
+  }
+
+  void reset_peak() noexcept {
+    for (std::size_t account = 0; account <= all; ++account) {
+      for (std::size_t k = 0; k < quantities; ++k) {
+        peak_[k][account] = current(account, k);
+        room_[k][account] = 0;
+      }
+      pending_[account].active_peak = active(account);
+      pending_[account].active_bytes_peak = active_bytes(account);
+    }
+    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes}) c->peak = c->current;
+  }
+  void reset_accumulated() noexcept {
+    freed_ = {};
+    for (std::size_t account = 0; account <= all; ++account) {
+      for (std::size_t k = 0; k < quantities; ++k) base_[k][account] = current(account, k);
+      pending_[account].active_base = active(account);
+      pending_[account].active_bytes_base = active_bytes(account);
+    }
+    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes}) c->allocated = c->freed = 0;
+    num_alloc_retries = num_ooms = num_oom_rejections = 0;
+    num_sync_all_streams = num_device_alloc = num_device_free = 0;
+  }
+
+ private:
+  enum quantity : std::size_t {
+    blocks,
+    block_bytes,
+    requested_bytes,
+    segments,
+    reserved_bytes,
+    split,
+    split_bytes,
+    quantities
+  };
+  static constexpr std::size_t all = Pools;  // the last account: the sum of all pools
+
+  /// Pending blocks, and what follows from them for active blocks.
+  struct pending_account {
+    std::int64_t count;
+    std::int64_t bytes;
+    std::int64_t active_peak;
+    std::int64_t active_bytes_peak;
+    std::int64_t active_base;
+    std::int64_t active_bytes_base;
+    void change(std::int64_t by, std::int64_t by_bytes) noexcept {
+      count += by;
+      bytes += by_bytes;
+    }
+  };
+
+  static constexpr std::int64_t as_signed(std::size_t n) noexcept { return static_cast<std::int64_t>(n); }
+  static constexpr std::size_t as_bytes(std::int64_t n) noexcept { return static_cast<std::size_t>(n); }
+
+  [[nodiscard]] std::int64_t current(std::size_t account, std::size_t k) const noexcept {
+    return peak_[k][account] - room_[k][account];
+  }
+  [[nodiscard]] std::int64_t active(std::size_t account) const noexcept {
+    return current(account, blocks) + pending_[account].count;
+  }
+  [[nodiscard]] std::int64_t active_bytes(std::size_t account) const noexcept {
+    return current(account, block_bytes) + pending_[account].bytes;
+  }
+
+  void use_room(std::size_t account, std::size_t k, std::int64_t by) noexcept {
+    room_[k][account] -= by;
+    if (room_[k][account] < 0) raise_peak(account, k);
+  }
+  [[gnu::noinline, gnu::cold]] void raise_peak(std::size_t account, std::size_t k) noexcept {
+    peak_[k][account] -= room_[k][account];
+    room_[k][account] = 0;
+  }
+  [[gnu::always_inline]] void increase(std::size_t pool, quantity what, std::int64_t by) noexcept {
+    use_room(pool, what, by);
+    use_room(all, what, by);
+  }
+  void decrease(std::size_t pool, quantity what, std::int64_t by) noexcept {
+    room_[what][pool] += by;
+    freed_[what][pool] += by;
+    room_[what][all] += by;
+  }
+
+  // While no block is pending, active blocks are the allocated ones, and their peaks are not stored.
+  [[gnu::noinline]] void raise_active(std::size_t pool) noexcept {
+    for (const std::size_t account : {pool, all}) {
+      pending_account& p = pending_[account];
+      if (active(account) > p.active_peak) p.active_peak = active(account);
+      if (active_bytes(account) > p.active_bytes_peak) p.active_bytes_peak = active_bytes(account);
+    }
+  }
+
+  [[nodiscard]] pool_statistics statistics_of(std::size_t account) const noexcept {
+    const pending_account& p = pending_[account];
+    const auto of = [&](quantity k) {
+      std::int64_t freed = 0;
+      for (std::size_t pool = 0; pool < Pools; ++pool)
+        freed += account == all || account == pool ? freed_[k][pool] : 0;
+      return counter{current(account, k), peak_[k][account], current(account, k) - base_[k][account] + freed,
+                     freed};
+    };
+    const auto active_of = [&](quantity k, std::int64_t now, std::int64_t peak, std::int64_t base) {
+      const std::int64_t added = of(k).allocated;
+      return counter{now, peak > peak_[k][account] ? peak : peak_[k][account], added, base + added - now};
+    };
+    return {.allocation = of(blocks),
+            .allocated_bytes = of(block_bytes),
+            .active = active_of(blocks, active(account), p.active_peak, p.active_base),
+            .active_bytes =
+                active_of(block_bytes, active_bytes(account), p.active_bytes_peak, p.active_bytes_base),
+            .requested_bytes = of(requested_bytes),
+            .segment = of(segments),
+            .reserved_bytes = of(reserved_bytes),
+            .inactive_split = of(split),
+            .inactive_split_bytes = of(split_bytes)};
+  }
+
+  // Each row holds one quantity for all accounts. Were numbers that change together neighbours, compilers would read and
+  // write them as pairs, and a processor stalls where half of a pair was just written alone.
+  using row = std::array<std::int64_t, Pools + 1>;
+  std::array<row, quantities> room_{};
+  std::array<std::array<std::int64_t, Pools>, quantities> freed_{};  // since the last reset
+  std::array<row, quantities> peak_{};
+  std::array<row, quantities> base_{};  // current at the last reset
+  std::array<pending_account, Pools + 1> pending_{};
+};
+
+/// Counts only what policies need.
+class usage_counters {
+ public:
+  /// Stands for a counter that is not kept.
+  struct no_counter {
+    constexpr void increase(std::int64_t) noexcept {}
+    constexpr void decrease(std::int64_t) noexcept {}
+    constexpr no_counter& operator++() noexcept { return *this; }
+  };
+  [[no_unique_address]] no_counter oversize_allocations, oversize_segments, device_bytes, num_alloc_retries,
+      num_ooms, num_oom_rejections, num_sync_all_streams;
+
+  void allocated(std::size_t, std::size_t requested, std::size_t block) noexcept {
+    now_.requested += requested;
+    now_.live += block;
+  }
+  void freed(std::size_t, std::size_t requested, std::size_t block) noexcept {
+    now_.requested -= requested;
+    now_.live -= block;
+  }
+  void free_deferred(std::size_t, std::size_t block) noexcept {
+    now_.live -= block;
+    now_.pending += block;
+  }
+  void free_completed(std::size_t, std::size_t requested, std::size_t block) noexcept {
+    now_.requested -= requested;
+    now_.pending -= block;
+  }
+  static constexpr void split_grew(std::size_t, int, std::size_t) noexcept {}
+  static constexpr void split_shrank(std::size_t, int, std::size_t) noexcept {}
+  void segment_acquired(std::size_t pool, std::size_t bytes) noexcept { mapped(pool, bytes); }
+  void segment_released(std::size_t pool, std::size_t bytes) noexcept { unmapped(pool, bytes); }
+  static constexpr void segment_rejected(std::size_t, bool) noexcept {}
+  void mapped(std::size_t, std::size_t bytes) noexcept { now_.reserved += bytes; }
+  void unmapped(std::size_t, std::size_t bytes) noexcept { now_.reserved -= bytes; }
+
+  [[nodiscard]] std::size_t reserved() const noexcept { return now_.reserved; }
+  [[nodiscard]] usage now() const noexcept {
+    usage result = now_;
+    result.cached = now_.reserved - now_.live - now_.pending;
+    return result;
+  }
+
+ private:
+  usage now_;
+};
+
+}  // namespace detail
+
+/// Counts all of PyTorch's statistics for each pool, with peaks. This is the default.
+struct count_everything {
+  static constexpr bool keeps_statistics = true;
+  template <std::size_t Pools>
+  using counters = detail::full_counters<Pools>;
+};
+/// Counts only the bytes that now() returns. Choose it, as the fourth argument of an allocator, if statistics() is not read:
+/// it does not exist then, and resetting peaks does nothing.
+///
+///     using lean_pool = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::ignore_events,
+///                                                  tessera::count_totals>;
+///     lean_pool lean;
+///     lean.deallocate(lean.allocate(1000));
+///     std::printf("%zu bytes reserved\n", lean.now().reserved);
+///
+///   Cost:  two additions for each call
+struct count_totals {
+  static constexpr bool keeps_statistics = false;
+  template <std::size_t Pools>
+  using counters = detail::usage_counters;
+};
+
+}  // namespace tessera

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/fatal.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/detail/backend.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/mapped_ranges.hpp>
+
+namespace tessera::detail {
+
+/// Maps pages into ranges of addresses, at the lowest place that gets room for the block.
+///   Source:  PyTorch's expandable segments
+struct expandable_backend : range_backend_defaults {
+  template <typename Growth>
+  static constexpr bool accepts_growth = answers_range_questions<Growth>;
+  template <typename Growth>
+  static consteval void require_growth() {
+    static_assert(accepts_growth<Growth>,
+                  "Recipe::growth must answer what its backend needs: a range_growth_policy's questions "
+                  "[tessera/policy/growth.hpp]");
+  }
+
+  template <typename Manager>
+  class instance {
+   public:
+    explicit instance(Manager& manager) noexcept : manager_(manager), ranges_(manager) {}
+    instance(const instance&) = delete;
+    instance& operator=(const instance&) = delete;
+    ~instance() { ranges_.release_all(); }
+
+    /// The best-fitting free block, by the size to which each can grow in place: a block that can grow is not split as
+    /// long as another one serves that wastes less of it.
+    ///   Source:  PyTorch's get_free_block
+    template <typename Policies>
+    [[nodiscard]] block* best_fit(free_list& list, std::size_t size, const Policies&) noexcept {
+      block* found = manager_.best_fit(list, size);
+      if (found == nullptr || !found->above->is_unmapped()) return found;
+      list.template flush<order>();
+      for (block* next = list.template after<order>(*found);
+           next != nullptr && size_in_place(*next) < size_in_place(*found);) {
+        found = next;
+        next = list.template after<order>(*next);
+      }
+      return found;
+    }
+    template <typename Policies>
+    [[nodiscard]] static std::size_t offset_in(const block& free, std::size_t size,
+                                               const Policies& p) noexcept {
+      return mapped_ranges<Manager>::offset_to(free, size, p.growth.base_alignment(size));
+    }
+    /// Makes `size` bytes side by side free, at the lowest place of the list's ranges where that works, or in a new range. What
+    /// was mapped before the device refused stays, free.
+    ///   Source:  PyTorch's try_allocate_expandable_block
+    template <typename Policies>
+    [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
+      range_growth how = growth_for(size, p);
+      if (how.page == 0 || how.page % min_alignment != 0 || how.page > max_request)
+        fatal("Recipe::growth: page_size is a multiple of min_alignment, up to max_request");
+      ranges_.chunks().retry_orphaned(manager_.provider());
+      const std::size_t granularity = ranges_.granularity(how.kinds);
+      how.page = align_up(how.page, granularity);
+      ranges_.note_page(how.page);
+      block* at = lowest_place(list, size, granularity);
+      if (at == nullptr) at = ranges_.reserve_range(list, size, how);
+      while (at != nullptr && (at->is_unmapped() || at->size < size)) {
+        block& hole = at->is_unmapped() ? *at : *at->above;
+        const std::size_t missing = at->is_unmapped() ? size : size - at->size;
+        at = ranges_.map_new(hole, hole.address, missing < hole.size ? missing : hole.size, how);
+      }
+      return at;
+    }
+
+    [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
+      return ranges_.releasable(idle);
+    }
+    std::size_t release(block& idle) noexcept { return ranges_.release(idle); }
+    template <typename Policies>
+    [[nodiscard]] block* restore(const segment_view& s, std::size_t size, const Policies& p) noexcept {
+      free_list* const list = manager_.find_or_create_list(s.pool, s.stream);
+      if (list == nullptr || !manager_.reserve_blocks()) return nullptr;
+      return ranges_.map_at(*list, s.address, s.bytes, growth_for(size, p));
+    }
+    std::size_t release_idle_at(std::uintptr_t address, std::size_t bytes) noexcept {
+      return ranges_.release_idle_at(address, bytes);
+    }
+    void shrink() noexcept { ranges_.shrink(); }
+    [[nodiscard]] std::size_t footprint() const noexcept { return ranges_.footprint(); }
+    [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
+      return ranges_.end_of_chunk(begin);
+    }
+
+   private:
+    using order = typename Manager::order;
+
+    template <typename Policies>
+    [[nodiscard]] range_growth growth_for(std::size_t size, const Policies& p) const noexcept {
+      const std::size_t page = p.growth.page_size(size);
+      return {page, p.growth.range_size(manager_.provider().capacity()), p.pages.backing(page)};
+    }
+    /// Bytes of a free block, and of the unmapped one above it.
+    [[nodiscard]] static std::size_t size_in_place(const block& free) noexcept {
+      return free.size + (free.above->is_unmapped() ? free.above->size : 0);
+    }
+    /// Where free and unmapped blocks side by side hold `size` bytes: the lowest of them, at the lowest place, or null. A free
+    /// block may do by itself, as recovery made it large enough or the policy refused it.
+    [[nodiscard]] static block* lowest_place(const free_list& list, std::size_t size,
+                                             std::size_t granularity) noexcept {
+      block* found = nullptr;
+      for_each_unmapped(list, [&found, size, granularity](block& unmapped) {
+        if (unmapped.address % granularity != 0) return false;  // kept for smaller pages
+        block& first = unmapped.below->is_free() ? *unmapped.below : unmapped;
+        std::size_t room = 0;
+        for (const block* b = &first; room < size; b = b->above) {
+          const std::size_t usable = mapped_ranges<Manager>::usable(*b, granularity);
+          room += usable;
+          if (usable < b->size) break;
+        }
+        found = room >= size ? &first : nullptr;
+        return found != nullptr;
+      });
+      return found;
+    }
+
+    Manager& manager_;
+    mapped_ranges<Manager> ranges_;
+  };
+};
+
+}  // namespace tessera::detail

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <new>
+
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/key_map.hpp>
+
+namespace tessera::detail {
+
+/// The free lists of one pool, by stream.
+class free_list_map {
+ public:
+  free_list_map() = default;
+  free_list_map(const free_list_map&) = delete;
+  free_list_map& operator=(const free_list_map&) = delete;
+  ~free_list_map() {
+    while (first_ != nullptr) erase(*first_);
+  }
+
+  /// The free list of a stream, which is created where there is none; null where host memory ran out.
+  ///   Cost:  constant; where it is created, linear in the lists
+  [[nodiscard]] free_list* find_or_create(std::size_t pool, stream_id key) noexcept {
+    return recent_ != nullptr && recent_->key() == key ? recent_ : look_up_or_create(pool, key);
+  }
+  [[nodiscard]] free_list* find_or_create(std::size_t pool, any_stream key) noexcept {
+    return recent_ != nullptr ? recent_ : look_up_or_create(pool, key);
+  }
+  /// The first in the order of streams, or null; free_list::next leads to the others.
+  [[nodiscard]] free_list* first() const noexcept { return first_; }
+
+  /// Erases the lists that own no segment. Their number never doubles without that.
+  void erase_unused() noexcept {
+    for (free_list* list = first_; list != nullptr;) {
+      free_list* const following = list->next;
+      if (list->segments == 0) erase(*list);
+      list = following;
+    }
+    purge_at_ = 2 * by_key_.size() + 16;
+  }
+
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    return by_key_.footprint() + by_key_.size() * sizeof(free_list);
+  }
+
+ private:
+  [[nodiscard, gnu::noinline]] free_list* look_up_or_create(std::size_t pool, stream_id key) noexcept {
+    free_list* found = by_key_.find(key.handle);
+    if (found == nullptr) {
+      if (by_key_.size() >= purge_at_) erase_unused();
+      if (!by_key_.reserve_one()) return nullptr;
+      found = new (std::nothrow) free_list(pool, key);
+      if (found == nullptr) return nullptr;
+      by_key_.insert(key.handle, *found);
+      free_list** before = &first_;
+      while (*before != nullptr && (*before)->key() < key) before = &(*before)->next;
+      found->next = *before;
+      *before = found;
+    }
+    recent_ = found;
+    return found;
+  }
+  void erase(free_list& list) noexcept {
+    free_list** before = &first_;
+    while (*before != &list) before = &(*before)->next;
+    *before = list.next;
+    by_key_.remove(list.key().handle);
+    if (recent_ == &list) recent_ = nullptr;
+    delete &list;
+  }
+
+  free_list* recent_ = nullptr;  // of the last request
+  free_list* first_ = nullptr;
+  key_map<free_list> by_key_;
+  std::size_t purge_at_ = 16;
+};
+
+/// The first block that follows another one, which may be gone, or null. Where blocks are not ordered by size, the first
+/// block of all.
+template <typename Order>
+[[nodiscard]] block* first_after(free_list& list, const block& key) noexcept {
+  list.flush<Order>();
+  if constexpr (!Order::is_by_size) return list.first();
+  block* found = list.best_fit<Order>(key.size);
+  while (found != nullptr && !Order::precedes(key, *found)) found = list.after<Order>(*found);
+  return found;
+}
+
+/// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment, and in ranges for every one. f
+/// returns whether it tried to release that one, during which blocks may come and go.
+///   Returns:  false where it stopped after `tries` such calls
+template <typename Order, bool Ranges, typename F>
+[[nodiscard]] bool walk_idle(free_list& list, std::size_t min_size, std::size_t& tries, F& f) {
+  list.flush<Order>();
+  for (block* b = list.best_fit<Order>(min_size); b != nullptr;) {
+    const block key = *b;
+    if ((!Ranges && b->is_split()) || !f(*b)) {
+      b = list.after<Order>(*b);
+    } else if (--tries > 0) {
+      b = first_after<Order>(list, key);
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Releases one free oversize block that holds `wanted` bytes, or where there is none, the largest ones until they add up.
+/// `release(block&)` returns the bytes that went back; blocks may come and go during it.
+///   Returns:  whether that was enough
+///   Source:   PyTorch's release_available_cached_blocks
+template <typename Order, bool Ranges, typename F>
+[[nodiscard]] bool release_largest(free_list& list, std::size_t wanted, std::size_t oversize, F& release) {
+  const std::size_t min_size = wanted > oversize ? wanted : oversize;
+  if (block* fitting = list.best_fit<Order>(min_size); fitting != nullptr)
+    return (Ranges || !fitting->is_split()) && release(*fitting) >= (Ranges ? wanted : min_size);
+  list.flush<Order>();
+  std::size_t released = 0;
+  block key;  // precedes all of its size
+  key.size = min_size;
+  key.address = 0;
+  key.segment_number = 0;
+  key.list = &list;
+  for (block* b = list.last_before<Order>(key); b != nullptr && b->size >= oversize && released < min_size;) {
+    key = *b;
+    if (Ranges || !b->is_split()) {
+      released += release(*b);
+      list.flush<Order>();
+    }
+    b = list.last_before<Order>(key);
+  }
+  return released >= min_size;
+}
+
+}  // namespace tessera::detail

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/fatal.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/backend.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/physical_chunks.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera::detail {
+
+/// The questions of a policy whose backend maps memory into ranges.
+template <typename P>
+concept answers_range_questions = requires(const P& p, std::size_t bytes) {
+  { p.page_size(bytes) } noexcept -> std::same_as<std::size_t>;
+  { p.range_size(bytes) } noexcept -> std::same_as<std::size_t>;
+  { p.base_alignment(bytes) } noexcept -> std::same_as<std::size_t>;
+};
+
+/// What all backends with ranges answer.
+struct range_backend_defaults : backend_defaults {
+  static constexpr bool has_ranges = true;
+  static constexpr bool places_blocks = true;
+  template <typename Provider>
+  static constexpr bool accepts_provider = virtual_memory_provider<Provider>;
+  template <typename Provider>
+  static consteval void require_provider() {
+    static_assert(
+        virtual_memory_provider<Provider>,
+        "Provider must be a virtual_memory_provider for Recipe::growth [tessera/provider/provider.hpp]");
+  }
+};
+
+/// Calls f(block) for each unmapped block in the ranges of a free list, in the order of addresses, until it returns true.
+template <typename F>
+void for_each_unmapped(const free_list& list, F f) {
+  for (const segment* range = list.ranges; range != nullptr; range = range->next_range) {
+    for (block* b = range->links[1]; b != range; b = b->links[1]) {
+      if (f(*b)) return;
+    }
+  }
+}
+
+/// How a range grows.
+struct range_growth {
+  std::size_t page;   ///< bytes that are mapped as one
+  std::size_t range;  ///< bytes of addresses to reserve where no range has room
+  page_order kinds;   ///< of the pages
+};
+
+/// The ranges of one allocator. Each belongs to a free list and begins unmapped; memory is mapped where blocks need it, and
+/// goes back chunk by chunk. Unmapped addresses are blocks, too, neither free nor in use; two of them are never neighbours.
+///
+/// Calls that map or unmap are not re-entered.
+template <typename Manager>
+class mapped_ranges {
+ public:
+  using provider_type = typename Manager::provider_type;
+  using chunks_type = physical_chunks<provider_type, decltype(Manager::counters_type::device_bytes)>;
+  using chunk = typename chunks_type::chunk;
+  using action = typename Manager::action;
+
+  explicit mapped_ranges(Manager& manager) noexcept : manager_(manager) {}
+  mapped_ranges(const mapped_ranges&) = delete;
+  mapped_ranges& operator=(const mapped_ranges&) = delete;
+
+  /// Releases all memory and all ranges, for an allocator that ends.
+  void release_all() noexcept {
+    manager_.wait_for_pending();
+    for_each_range([this](const segment& range) {
+      (void)finish_work_of(*range.first().list);
+      for (const block* b = &range.first(); b != &range; b = b->above) {
+        if (!b->is_unmapped()) destroy_from(b->address, b->end());
+      }
+    });
+    chunks_.retry_orphaned(provider());
+    for_each_range([this](const segment& range) {
+      (void)provider().unreserve(reinterpret_cast<void*>(range.address), range.size);
+    });
+  }
+
+  /// Bytes of which the sizes and addresses of chunks of these kinds are multiples.
+  [[nodiscard]] std::size_t granularity(const page_order& kinds) const noexcept {
+    std::size_t max = 1;
+    for (const page_kind& kind : kinds) {
+      const std::size_t page = manager_.provider().page_size(kind);
+      max = page > max ? page : max;
+    }
+    return max;
+  }
+  /// Bytes of which every chunk's address is a multiple.
+  [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
+  void note_page(std::size_t page) noexcept {
+    if (alignment_of(page) < alignment_) alignment_ = alignment_of(page);
+  }
+  /// Where a chunk ends that begins at an address; the address where none does.
+  [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
+    const chunk* const found = chunks_.first_from(begin, begin + 1, alignment_);
+    return found != nullptr ? begin + found->bytes : begin;
+  }
+  [[nodiscard]] chunks_type& chunks() noexcept { return chunks_; }
+
+  /// Bytes to leave free at the start of a block, so that `size` bytes begin at a multiple of `alignment`; 0 where the block
+  /// has no room for that.
+  [[nodiscard]] static std::size_t offset_to(const block& free, std::size_t size,
+                                             std::size_t alignment) noexcept {
+    if (alignment != 1 && (alignment == 0 || alignment % min_alignment != 0))
+      fatal("Recipe::growth: base_alignment is 1 or a multiple of min_alignment");
+    const std::size_t offset = align_up(free.address, alignment) - free.address;
+    return offset + size <= free.size ? offset : 0;
+  }
+
+  /// Reserves a range; its only block, which is unmapped, or null where the device refuses or host memory ran out.
+  [[nodiscard]] block* reserve_range(free_list& list, std::size_t size, const range_growth& how) noexcept {
+    const std::size_t bytes = align_up(how.range < max_request ? how.range : max_request, how.page);
+    if (bytes < size) return nullptr;
+    void* const given = provider().reserve(bytes, alignment_of(how.page));
+    if (given == nullptr) return nullptr;
+    block* const whole = insert_range(list, reinterpret_cast<std::uintptr_t>(given), bytes);
+    if (whole == nullptr) {
+      (void)provider().unreserve(given, bytes);
+      return nullptr;
+    }
+    manager_.report(action::range_reserve, whole->address, bytes, bytes, list.key());
+    note_page(whole->address);
+    return whole;
+  }
+  /// Gives a range back in which nothing is mapped.
+  void unreserve_range(block& whole) noexcept {
+    const std::uintptr_t address = whole.address;
+    const std::size_t bytes = whole.size;
+    const stream_id key = whole.list->key();
+    if (!provider().unreserve(reinterpret_cast<void*>(address), bytes)) return;
+    erase_range(whole);
+    manager_.report(action::range_release, address, bytes, bytes, key);
+  }
+  /// Calls f(const segment&) for each range, which f may erase.
+  template <typename F>
+  void for_each_range(F f) {
+    manager_.for_each_list([&f](const free_list& list) {
+      for (const segment *range = list.ranges, *next = nullptr; range != nullptr; range = next) {
+        next = range->next_range;
+        f(*range);
+      }
+    });
+  }
+
+  /// Maps new pages in an unmapped block, at least `bytes` from `begin`, all or none; the free block that they become a part
+  /// of, or null.
+  [[nodiscard]] block* map_new(block& unmapped, std::uintptr_t begin, std::size_t bytes,
+                               const range_growth& how) noexcept {
+    // The last page is cut short where pages of the kind end.
+    const std::uintptr_t room = unmapped.address + usable(unmapped, granularity(how.kinds));
+    const stream_id key = unmapped.list->key();
+    const std::size_t pool = unmapped.list->pool();
+    chunk* made = nullptr;
+    chunk** last = &made;
+    std::uintptr_t end = begin;
+    bool works = manager_.reserve_blocks(4);  // two of them for the request itself
+    while (works && end - begin < bytes) {
+      *last = chunks_.plan(end, how.page < room - end ? how.page : room - end);
+      works = *last != nullptr;
+      if (!works) break;
+      end += (*last)->bytes;
+      last = &(*last)->next;
+    }
+    if (!works) chunks_.destroy_all(provider(), made);
+    if (!works || !chunks_.map_all(provider(), made, how.kinds)) {
+      manager_.report(action::refused, 0, how.page, how.page, key);
+      return nullptr;
+    }
+    for (const chunk* c = made; c != nullptr; c = c->next)
+      manager_.report(action::segment_map, c->address, c->bytes, c->bytes, key);
+    manager_.counters().mapped(pool, end - begin);
+    return &mark_mapped(unmapped, begin, end - begin);
+  }
+  /// Maps pages at an address, in the list's range that holds it, or in the next one that the device reserves; null where it
+  /// is in neither, or the device refuses.
+  [[nodiscard]] block* map_at(free_list& list, std::uintptr_t address, std::size_t bytes,
+                              const range_growth& how) noexcept {
+    note_page(how.page);
+    block* hole = nullptr;
+    const auto holds = [=](const block& b) { return address >= b.address && address + bytes <= b.end(); };
+    for_each_unmapped(list, [&](block& b) {
+      if (holds(b)) hole = &b;
+      return hole != nullptr;
+    });
+    if (hole == nullptr) hole = reserve_range(list, bytes, how);
+    return hole != nullptr && holds(*hole) ? map_new(*hole, address, bytes, how) : nullptr;
+  }
+  /// Bytes at the start of a block that are free, or where pages of `granularity` bytes can be mapped.
+  [[nodiscard]] static std::size_t usable(const block& b, std::size_t granularity) noexcept {
+    if (b.is_free()) return b.size;
+    return b.is_unmapped() && b.address % granularity == 0 ? b.size & ~(granularity - 1) : 0;
+  }
+
+  /// Unmaps the chunks that lie in a free block as a whole and for which `which(chunk)` is true, once the work that may use
+  /// them is done, and calls then(chunk, unmapped block) for each.
+  ///   Returns:  their bytes
+  template <typename Which, typename Then>
+  std::size_t unmap_chunks(block& idle, Which which, Then then) noexcept {
+    free_list& list = *idle.list;
+    std::size_t unmapped = 0;
+    block* left = &idle;
+    bool is_done = false;
+    for_each_chunk(idle, [&](chunk& c) {
+      if (!which(c)) return true;
+      const std::uintptr_t address = c.address;
+      const std::size_t bytes = c.bytes;
+      is_done = is_done || finish_work_of(list);
+      if (!is_done || !manager_.reserve_blocks() || !chunks_.unmap(provider(), c)) return false;
+      block& hole = mark_unmapped(*left, address, bytes);
+      left = hole.above;
+      manager_.report(action::segment_unmap, address, bytes, bytes, list.key());
+      unmapped += bytes;
+      then(c, hole);
+      return true;
+    });
+    if (unmapped > 0) manager_.counters().unmapped(list.pool(), unmapped);
+    return unmapped;
+  }
+  /// Calls f(chunk) for each chunk that lies in a block as a whole, in the order of addresses, while f returns true.
+  template <typename F>
+  void for_each_chunk(const block& in, F f) const {
+    const std::uintptr_t end = in.end();
+    for (std::uintptr_t at = in.address; chunk* const c = chunks_.first_inside(at, end, alignment_);) {
+      at = c->address + c->bytes;
+      if (!f(*c)) return;
+    }
+  }
+  [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
+    std::size_t bytes = 0;
+    for_each_chunk(idle, [&bytes](const chunk& c) {
+      bytes += c.bytes;
+      return true;
+    });
+    return bytes;
+  }
+  /// Gives back the chunks that lie in a free block as a whole, and the range once nothing is mapped there.
+  ///   Returns:  bytes of the chunks
+  std::size_t release(block& idle) noexcept {
+    return unmap_chunks(
+        idle, [](const chunk&) { return true; },
+        [this](chunk& c, block& hole) {
+          chunks_.destroy(provider(), c);
+          if (!hole.is_split()) unreserve_range(hole);
+        });
+  }
+  std::size_t release_idle_at(std::uintptr_t address, std::size_t bytes) noexcept {
+    const std::uintptr_t end = address + bytes;
+    std::size_t released = 0;
+    while (address < end) {
+      block* const found = mapped_block_at(address);
+      if (found == nullptr) break;
+      address = found->end();
+      if (found->is_free()) released += release(*found);
+    }
+    return released;
+  }
+
+  /// Makes a part of an unmapped block free, coalesced with its free neighbours; the block that it became a part of.
+  ///   Requires:  a reserve_blocks() that covers it; the part lies in the block
+  block& mark_mapped(block& unmapped, std::uintptr_t address, std::size_t bytes) noexcept {
+    const std::size_t low = address - unmapped.address;
+    const std::size_t high = unmapped.size - low - bytes;
+    block* part = &unmapped;
+    if (low > 0) {
+      part = &insert_unmapped(unmapped, address, unmapped.size - low);
+      unmapped.size = low;
+    }
+    if (high > 0) {
+      (void)insert_unmapped(*part, address + bytes, high);
+      part->size = bytes;
+    }
+    unlink_unmapped(*part);
+    block& kept = part->below->is_free() ? *part->below : part->above->is_free() ? *part->above : *part;
+    manager_.make_free(*part);
+    return kept;
+  }
+  /// Makes a part of a free block unmapped, joined with its unmapped neighbours; the unmapped block.
+  ///   Requires:  a reserve_blocks() that covers it; the part lies in the block
+  block& mark_unmapped(block& free, std::uintptr_t address, std::size_t bytes) noexcept {
+    block* hole = &manager_.extract(free, address, bytes);
+    hole->tag.state = block::state::unmapped;
+    block* before = hole->below;
+    while (!before->is_unmapped() && before->tag.state != block::state::segment) before = before->below;
+    link_unmapped(*before, *hole, *before->links[1]);
+    if (hole->above->is_unmapped()) join(*hole, *hole->above);
+    if (hole->below->is_unmapped()) {
+      hole = hole->below;
+      join(*hole, *hole->above);
+    }
+    return *hole;
+  }
+
+  /// Also tries again to give back what the device failed to take.
+  void shrink() noexcept {
+    chunks_.retry_orphaned(provider());
+    chunks_.shrink();
+    manager_.shrink();
+  }
+  [[nodiscard]] std::size_t footprint() const noexcept { return chunks_.footprint(); }
+
+  /// Inserts a range in which nothing is mapped; its only block, or null where host memory ran out.
+  [[nodiscard]] block* insert_range(free_list& list, std::uintptr_t address, std::size_t bytes) noexcept {
+    segment* const fresh = manager_.insert_range(address, bytes);
+    if (fresh == nullptr) return nullptr;
+    segment** before = &list.ranges;
+    while (*before != nullptr && (*before)->address < address) before = &(*before)->next_range;
+    fresh->next_range = *before;
+    *before = fresh;
+    ++list.segments;
+    fresh->list = &list;
+    fresh->link(*fresh, *fresh);
+    fresh->links[0] = fresh->links[1] = fresh;
+    return &insert_unmapped(*fresh, address, bytes);
+  }
+  /// Erases a range of which nothing is mapped.
+  void erase_range(block& whole) noexcept {
+    segment& range = segment_of(whole);
+    segment** before = &whole.list->ranges;
+    while (*before != &range) before = &(*before)->next_range;
+    *before = range.next_range;
+    --whole.list->segments;
+    manager_.erase_range(range);
+    manager_.erase_block(whole);
+  }
+
+ private:
+  [[nodiscard]] provider_type& provider() noexcept { return manager_.provider(); }
+
+  /// The largest power of two of which an address, or consecutive pages of a size, begin at a multiple.
+  [[nodiscard]] static std::size_t alignment_of(std::size_t page) noexcept { return page & (~page + 1); }
+
+  /// Waits for the work that may use the free blocks of a list; false where the device failed.
+  [[nodiscard]] bool finish_work_of(const free_list& list) noexcept {
+    if constexpr (Manager::traits::uses_events) return provider().synchronize(list.key());
+    return true;
+  }
+  /// Destroys the chunks that begin in [begin, end).
+  void destroy_from(std::uintptr_t begin, std::uintptr_t end) noexcept {
+    while (chunk* const c = chunks_.first_from(begin, end, alignment_)) {
+      begin = c->address + c->bytes;
+      chunks_.destroy(provider(), *c);
+    }
+  }
+  /// The block that holds an address of mapped memory, or null.
+  [[nodiscard]] block* mapped_block_at(std::uintptr_t address) noexcept {
+    block* found = nullptr;
+    for_each_range([&found, address](const segment& range) {
+      for (block* b = &range.first(); b != &range && b->address <= address; b = b->above) {
+        if (address < b->end() && !b->is_unmapped()) found = b;
+      }
+    });
+    return found;
+  }
+
+  static void link_unmapped(block& low, block& b, block& high) noexcept {
+    b.links[0] = &low;
+    b.links[1] = &high;
+    low.links[1] = &b;
+    high.links[0] = &b;
+  }
+  static void unlink_unmapped(block& b) noexcept {
+    b.links[0]->links[1] = b.links[1];
+    b.links[1]->links[0] = b.links[0];
+  }
+  /// A new unmapped block right above another one.
+  block& insert_unmapped(block& below, std::uintptr_t address, std::size_t bytes) noexcept {
+    block& made = manager_.insert_block();
+    made.address = address;
+    made.size = bytes;
+    made.list = below.list;
+    made.tag.state = block::state::unmapped;
+    made.link(below, *below.above);
+    link_unmapped(below, made, *below.links[1]);
+    return made;
+  }
+  /// Joins two unmapped neighbours.
+  void join(block& low, block& high) noexcept {
+    low.size += high.size;
+    unlink_unmapped(high);
+    high.unlink();
+    manager_.erase_block(high);
+  }
+
+  Manager& manager_;
+  chunks_type chunks_{manager_.counters().device_bytes};
+  std::size_t alignment_ = std::size_t{1} << 62;
+};
+
+}  // namespace tessera::detail

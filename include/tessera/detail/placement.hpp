@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/mapped_ranges.hpp>
+
+namespace tessera::detail {
+
+/// Bytes of the pages, each at a multiple of `page`, that lie in [begin, end) as a whole.
+[[nodiscard]] inline std::size_t whole_pages(std::uintptr_t begin, std::uintptr_t end,
+                                             std::size_t page) noexcept {
+  const std::uintptr_t first = align_up(begin, page);
+  const std::uintptr_t last = end / page * page;
+  return last > first ? last - first : 0;
+}
+
+/// Addresses of a range where a block could be placed: of free blocks, and of unmapped ones that would be mapped.
+struct placement {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+  block* first = nullptr;                  ///< the block in which it begins; null where there is no placement
+  std::size_t unmapped_bytes = unlimited;  ///< bytes to be mapped
+  std::size_t pages_consumed =
+      0;                       ///< bytes of whole free pages that it would break into, and those to be mapped
+  std::size_t free_bytes = 0;  ///< bytes of the free blocks that it touches
+};
+
+/// Searches the ranges of a free list for the placement that costs least.
+class placement_search {
+ public:
+  /// Pages begin at multiples of `page`, as do unmapped blocks. The best placement has the fewest unmapped bytes; where pages
+  /// are to be saved, it consumes the fewest. Among equals, it touches the fewest free bytes, then is the lowest.
+  placement_search(std::size_t size, std::size_t page, bool saves_pages) noexcept
+      : size_(size), page_(page), saves_pages_(saves_pages) {}
+
+  /// The best placement. Each candidate begins or ends with a free block, or at an end of what is not in use.
+  [[nodiscard]] placement best(const free_list& list) noexcept {
+    for_each_unmapped(list, [this](block& b) {
+      const bool is_first = !b.below->is_free() || !b.below->below->is_unmapped();
+      if (is_first) consider_run(b.below->is_free() ? *b.below : b);
+      return false;
+    });
+    return best_;
+  }
+
+ private:
+  /// A run of free and unmapped blocks between blocks in use, from its lowest one.
+  void consider_run(block& lowest) noexcept {
+    block* highest = &lowest;
+    while (highest->above->is_unused()) highest = highest->above;
+    const std::uintptr_t begin = lowest.address;
+    const std::uintptr_t end = highest->end();
+    const bool is_open_ended = highest->is_unmapped() && highest->above->tag.state == block::state::segment;
+    for (block* b = &lowest; end - b->address >= size_; b = b->above) {
+      if (b->is_free() || b == &lowest || (b == highest && is_open_ended)) consider_upwards(*b);
+      if (b == highest) break;
+    }
+    for (block* b = highest; b->end() - begin >= size_; b = b->below) {
+      if (b->is_free() || (b == highest && !is_open_ended)) consider_downwards(*b);
+      if (b == &lowest) break;
+    }
+  }
+  void consider_upwards(block& from) noexcept {
+    placement p{.begin = from.address, .end = from.address + size_, .first = &from, .unmapped_bytes = 0};
+    for (const block* b = &from; b->is_unused() && b->address < p.end; b = b->above)
+      add(p, *b, align_up(p.end - b->address, page_));
+    consider(p);
+  }
+  void consider_downwards(block& from) noexcept {
+    placement p{.begin = from.end() - size_, .end = from.end(), .first = &from, .unmapped_bytes = 0};
+    while (true) {
+      add(p, *p.first, align_up(p.first->end() - p.begin, page_));
+      if (p.first->address <= p.begin) return consider(p);
+      p.first = p.first->below;
+    }
+  }
+  /// Adds what a block contributes, of which at most `to_map` bytes would be mapped.
+  void add(placement& p, const block& b, std::size_t to_map) const noexcept {
+    if (b.is_unmapped()) {
+      p.unmapped_bytes += to_map < b.size ? to_map : b.size;
+    } else {
+      p.free_bytes += b.size;
+      p.pages_consumed += whole_pages_in(b.address, b.end()) - whole_pages_in(b.address, p.begin) -
+                          whole_pages_in(p.end, b.end());
+    }
+  }
+  void consider(placement& p) noexcept {
+    p.pages_consumed += p.unmapped_bytes;
+    const auto cost = [this](const placement& of) {
+      return std::tuple(saves_pages_ ? of.pages_consumed : 0, of.unmapped_bytes, of.free_bytes);
+    };
+    if (best_.first == nullptr || cost(p) < cost(best_)) best_ = p;
+  }
+  [[nodiscard]] std::size_t whole_pages_in(std::uintptr_t begin, std::uintptr_t end) const noexcept {
+    return whole_pages(begin, end, page_);
+  }
+
+  std::size_t size_;
+  std::size_t page_;
+  bool saves_pages_;
+  placement best_{};
+};
+
+}  // namespace tessera::detail

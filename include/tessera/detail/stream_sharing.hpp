@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/free_list.hpp>
+
+namespace tessera::detail {
+
+/// Lets the free blocks of one stream serve others of the same pool. Each free block is free behind the work that its list's
+/// stream was given up to a position: its own stream reuses it at once, others by rules. The device gets a segment back only
+/// where the work before each free in it is done.
+///
+/// Frees coalesce only blocks of one list, as a block behind the work of two streams would be free for neither at once.
+/// Neighbouring free blocks of several lists are a run. A run counts as one block where memory is wanted, or is to go
+/// back, and is coalesced then.
+template <typename Manager, bool Enabled = Manager::traits::shares_streams>
+class stream_sharing {
+ public:
+  explicit stream_sharing(Manager& manager) noexcept : manager_(manager) {}
+
+  /// Frees the block at an address behind the work of a stream, which may reuse it at once. Other streams recorded for it are
+  /// made to wait there, and so is that of the block. Where that fails, the block is pending until they have passed.
+  [[nodiscard]] free_result deallocate_behind(const void* p, stream_id behind) noexcept {
+    block* const live = p != nullptr ? manager_.take_live(p) : nullptr;
+    if (live == nullptr) return free_result::unknown;
+    const stream_id own = live->list->key();
+    const bool has_uses = live->flags().has_uses;
+    if (free_list* const list = manager_.find_or_create_list(live->list->pool(), behind))
+      manager_.move_to(*live, *list);
+    const stream_id to = live->list->key();  // `behind`, unless host memory ran out
+    manager_.pending().drop_uses_if(*live, [&](stream_id user) { return make_wait(to, user); });
+    if (to != behind && !make_wait(to, behind)) (void)wait_for(behind);
+    if (has_uses && to != own && !make_wait(to, own)) (void)wait_for(own);
+    return manager_.end(*live);
+  }
+
+  /// Moves free blocks of any list to `list` by the first rule that yields enough of them side by side: of the smallest run,
+  /// its low end. Null where there is none, or the device failed.
+  ///   Requires:  a reserve_blocks() that covers it
+  template <typename Policies>
+  [[nodiscard]] block* borrow(free_list& list, std::size_t size, const Policies& p) noexcept {
+    if (!has_several_lists(list.pool())) return nullptr;
+    const cross_stream_reuse all = p.streams.reuse_rules();
+    const cross_stream_reuse steps[] = {
+        {all.follow_dependencies, false, false}, {all.follow_dependencies, all.opportunistic, false}, all};
+    cross_stream_reuse before{};
+    for (const cross_stream_reuse& rules : steps) {
+      if (rules == before) continue;
+      before = rules;
+      run found = smallest_run(list.pool(), size, [&](const block& b) {
+        return rules.insert_dependencies || b.list == &list || may_serve_now(b, list.key(), rules);
+      });
+      if (found.first == nullptr) continue;
+      block* last = found.first;
+      for (found.bytes = last->size; found.bytes < size; found.bytes += last->size) last = last->above;
+      if (last->above->is_free() && last->above->list == &list) {  // it would coalesce with the rest
+        last = last->above;
+        found.bytes += last->size;
+      }
+      if (!p.split.may_serve(size, found.bytes)) continue;
+      found.end = last->above;
+      const bool leaves_rest = last->list != &list && p.split.should_split(size, found.bytes);
+      return take_over(found, *last, leaves_rest ? found.bytes - size : 0, list, rules);
+    }
+    return nullptr;
+  }
+
+  /// Coalesces each segment in which all is free and done. The block stays with the list of its first part, as no stream has
+  /// a prior claim to it.
+  void coalesce_idle() noexcept {
+    manager_.for_each_segment([this](block& first, std::size_t) {
+      if (!first.is_split()) return;
+      const block* const end = first.below;
+      for (block* b = &first; b != end; b = b->above) {
+        if (!b->is_free() || !manager_.is_done(*b)) return;
+      }
+      manager_.coalesce_run(first, end, *first.list);
+    });
+  }
+
+  /// Waits for the streams behind whose work a block is free.
+  void wait_for_free() noexcept {
+    bool any = false;
+    stream_id last;
+    while (free_list* const next = list_after(any, last)) {  // lists may come and go during a wait
+      last = next->key();
+      if (has_undone(*next)) (void)wait_for(last);
+      any = true;
+    }
+  }
+  /// Returns once all work given to the stream so far is done; false where the device failed.
+  bool wait_for(stream_id stream) noexcept {
+    auto& provider = manager_.provider();
+    typename Manager::provider_type::event mark{};
+    if (!provider.record(stream, mark)) return false;
+    const bool is_over = provider.wait(mark);
+    provider.discard(mark);
+    return is_over;
+  }
+
+  // The steps of borrowing, which tests take one by one.
+
+  /// Neighbouring free blocks.
+  struct run {
+    block* first = nullptr;  ///< null where there is none
+    const block* end = nullptr;
+    std::size_t bytes = 0;
+    [[nodiscard]] bool precedes(const run& other) const noexcept {
+      return bytes < other.bytes || (bytes == other.bytes && first->address < other.first->address);
+    }
+  };
+
+  /// Whether the blocks of a pool belong to more than one list.
+  [[nodiscard]] bool has_several_lists(std::size_t pool) const noexcept {
+    int count = 0;
+    manager_.for_each_list([&](const free_list& list) { count += list.pool() == pool ? 1 : 0; });
+    return count > 1;
+  }
+  /// The smallest run of usable blocks in a pool that holds `size` bytes, the lowest among equals.
+  ///   Cost:  linear in the blocks
+  template <typename F>
+  [[nodiscard]] run smallest_run(std::size_t pool, std::size_t size, F usable) const noexcept {
+    run best;
+    manager_.for_each_segment([&](block& head, std::size_t) {
+      if (head.list->pool() != pool) return;
+      run current;
+      for (block* b = &head; current.end != head.below; b = b->above) {
+        if (b->is_free() && usable(*b)) {
+          if (current.first == nullptr) current.first = b;
+          current.bytes += b->size;
+          continue;
+        }
+        current.end = b;
+        if (current.bytes >= size && (best.first == nullptr || current.precedes(best))) best = current;
+        current = {nullptr, b, 0};
+      }
+    });
+    return best;
+  }
+
+ private:
+  using order = typename Manager::order;
+
+  [[nodiscard]] bool make_wait(stream_id stream, stream_id user) noexcept {
+    auto& provider = manager_.provider();
+    return provider.let_wait(stream, user, provider.position(user));
+  }
+  [[nodiscard]] bool may_serve_now(const block& free, stream_id to,
+                                   const cross_stream_reuse& rules) noexcept {
+    return (rules.follow_dependencies &&
+            manager_.provider().is_behind(to, free.list->key(), manager_.position_of(free))) ||
+           (rules.opportunistic && manager_.is_done(free));
+  }
+  /// Moves a run to a list, but for `surplus` bytes at its high end.
+  block* take_over(run found, block& last, std::size_t surplus, free_list& list,
+                   const cross_stream_reuse& rules) noexcept {
+    for (block* b = found.first; b != found.end; b = b->above) {
+      if (b->list != &list && !may_serve_now(*b, list.key(), rules) &&
+          !manager_.provider().let_wait(list.key(), b->list->key(), manager_.position_of(*b)))
+        return nullptr;
+    }
+    if (surplus > 0) {
+      block& part = manager_.split_free(last, last.size - surplus);
+      if (found.first == &last) found.first = &part;
+      found.end = &last;
+    }
+    manager_.coalesce_run(*found.first, found.end, list);
+    manager_.mark_free_behind(*found.first);
+    return found.first;
+  }
+
+  /// The list with the lowest stream above `last`, or where `any` is false, of all; null where there is none.
+  [[nodiscard]] free_list* list_after(bool any, stream_id last) noexcept {
+    free_list* found = nullptr;
+    manager_.for_each_list([&](free_list& list) {
+      if ((!any || last < list.key()) && (found == nullptr || list.key() < found->key())) found = &list;
+    });
+    return found;
+  }
+  [[nodiscard]] bool has_undone(const free_list& of_stream) noexcept {
+    bool any = false;
+    manager_.for_each_list([&](free_list& list) {
+      if (list.key() != of_stream.key()) return;
+      list.template flush<order>();
+      for (const block* b = list.first(); b != nullptr && !any; b = list.template after<order>(*b))
+        any = !manager_.is_done(*b);
+    });
+    return any;
+  }
+
+  Manager& manager_;
+};
+
+/// Where streams share no blocks.
+template <typename Manager>
+class stream_sharing<Manager, false> {
+ public:
+  explicit stream_sharing(Manager&) noexcept {}
+  template <typename Policies>
+  [[nodiscard]] static constexpr block* borrow(free_list&, std::size_t, const Policies&) noexcept {
+    return nullptr;
+  }
+  static constexpr void coalesce_idle() noexcept {}
+  static constexpr void wait_for_free() noexcept {}
+};
+
+}  // namespace tessera::detail

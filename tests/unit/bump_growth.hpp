@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/detail/backend.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/free_list.hpp>
+#include <tessera/policy/growth.hpp>
+
+// A fifth way to grow, which no header of the library knows: its backend and its policy.
+
+/// Bumps a pointer through segments. What is freed is never reused; a segment goes back once all of it is free.
+struct bump_backend : tessera::detail::backend_defaults {
+  static constexpr bool places_blocks = true;
+
+  template <typename Manager>
+  class instance {
+    using block = tessera::detail::block;
+    using free_list = tessera::detail::free_list;
+
+   public:
+    explicit instance(Manager& manager) noexcept : manager_(manager) {}
+    instance(const instance&) = delete;
+    instance& operator=(const instance&) = delete;
+    ~instance() {
+      manager_.wait_for_pending();
+      manager_.release_all();
+    }
+
+    template <typename Policies>
+    [[nodiscard]] block* best_fit(free_list& list, std::size_t size, const Policies&) noexcept {
+      const arena& current = arenas_[key_of(list)];
+      return current.end - current.next >= size ? block_at(current) : nullptr;
+    }
+    template <typename Policies>
+    [[nodiscard]] std::size_t offset_in(const block& free, std::size_t size, const Policies& p) noexcept {
+      arena& current = arenas_[key_of(*free.list)];
+      const std::size_t offset = current.next - free.address;
+      const std::size_t room = free.size - offset;
+      current.next += p.split.should_split(size, room) ? size : room;
+      return offset;
+    }
+    template <typename Policies>
+    [[nodiscard]] block* grow(free_list& list, std::size_t, std::size_t segment, const Policies& p) noexcept {
+      const auto key = key_of(list);
+      block* const fresh = manager_.acquire(list.pool(), list.key(), segment, segment >= p.split.oversize(),
+                                            p.pages.backing(segment));
+      if (fresh != nullptr) arenas_[key] = {fresh->address, fresh->address, fresh->end()};
+      return fresh;
+    }
+
+    [[nodiscard]] std::size_t releasable(const block& idle) const noexcept { return idle.size; }
+    std::size_t release(block& idle) noexcept {
+      const auto key = key_of(*idle.list);
+      const std::uintptr_t address = idle.address;
+      const std::size_t bytes = manager_.release(idle);
+      if (bytes > 0 && arenas_[key].begin == address) arenas_[key] = {};
+      return bytes;
+    }
+    template <typename Policies>
+    [[nodiscard]] static block* restore(const tessera::segment_view&, std::size_t, const Policies&) noexcept {
+      return nullptr;  // it is not recorded where the pointer was
+    }
+    static std::size_t release_idle_at(std::uintptr_t, std::size_t) noexcept { return 0; }
+    void shrink() noexcept { manager_.shrink(); }
+    [[nodiscard]] std::size_t footprint() const noexcept { return arenas_.size() * sizeof(arena); }
+
+   private:
+    /// The segment that a pointer is bumped through, and the pointer.
+    struct arena {
+      std::uintptr_t begin = 0, next = 0, end = 0;
+    };
+    static std::pair<std::size_t, std::uint64_t> key_of(const free_list& list) noexcept {
+      return {list.pool(), list.key().handle};
+    }
+    /// The free block in which the pointer lies.
+    [[nodiscard]] block* block_at(const arena& current) const noexcept {
+      block* found = nullptr;
+      manager_.for_each_segment([&](block& first, std::size_t) {
+        if (first.address != current.begin) return;
+        found = &first;
+        while (found->end() <= current.next) found = found->above;
+      });
+      return found;
+    }
+
+    Manager& manager_;
+    std::map<std::pair<std::size_t, std::uint64_t>, arena> arenas_;
+  };
+};
+
+/// Takes segments of 64 MiB, or of the block's size.
+struct grow_by_bumping {
+  using backend = bump_backend;
+  static constexpr tessera::memory_limit limit{};
+  [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const tessera::usage&) noexcept {
+    using namespace tessera::literals;
+    return block < 64_MiB ? 64_MiB : tessera::align_up(block, 2_MiB);
+  }
+  bool operator==(const grow_by_bumping&) const = default;
+};

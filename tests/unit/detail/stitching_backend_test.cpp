@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/block_manager.hpp>
+#include <tessera/detail/counters.hpp>
+#include <tessera/detail/placement.hpp>
+#include <tessera/detail/stitching_backend.hpp>
+#include <tessera/provider/simulated_device.hpp>
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::detail;
+
+struct keep_events {
+  std::vector<allocator_event>* kept;
+  void on(const allocator_event& e) const noexcept { kept->push_back(e); }
+};
+struct traits : manager_traits {
+  static constexpr bool has_ranges = true;
+  static constexpr bool places_blocks = true;
+};
+using manager_type = block_manager<simulated_device, keep_events, count_everything, traits>;
+using backend_type = stitching_backend::instance<manager_type>;
+
+/// The policies of which offset_in asks.
+struct aligned_to {
+  struct {
+    std::size_t alignment;
+    [[nodiscard]] std::size_t base_alignment(std::size_t) const noexcept { return alignment; }
+  } growth;
+};
+constexpr page_order normal{{normal_pages}, 1};
+
+void* address_of(const block& b) { return reinterpret_cast<void*>(b.address); }
+
+/// Takes the steps of growth one by one, in pages of 2 MiB.
+class stitching : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(list, nullptr); }
+  placement find(std::size_t size) { return backend.find_placement(*list, size, 2_MiB, 1_GiB, false); }
+  block* map(const placement& w, std::size_t piece = unlimited, std::size_t least = 0, std::size_t room = 0) {
+    return backend.map(w, *list, normal, 2_MiB, least, room, [piece](std::size_t) { return piece; });
+  }
+  void* use(std::size_t size, std::size_t piece = unlimited) {
+    block* const found = map(find(size), piece);
+    if (found == nullptr || !manager.reserve_blocks()) return nullptr;
+    return address_of(manager.allocate(*found, size, size, 0, false, stream_id{}));
+  }
+  /// Idle chunks of these sizes, in the order of addresses.
+  void make_idle(const std::vector<std::size_t>& sizes) {
+    std::vector<void*> used;
+    for (const std::size_t size : sizes) used.push_back(use(size));
+    for (void* p : used) {
+      ASSERT_NE(p, nullptr);
+      ASSERT_EQ(manager.deallocate(p), free_result::free);
+    }
+  }
+  std::size_t take(std::size_t wanted, std::size_t needed = 0) {
+    const std::size_t taken = backend.detach_idle(placement{}, wanted, needed);
+    backend.release_detached();
+    return taken;
+  }
+  std::size_t reserved() { return manager.counters().now().reserved; }
+
+  std::vector<allocator_event> events;
+  manager_type manager{simulated_device{simulated_device::options{.capacity = 200_MiB}},
+                       keep_events{&events}};
+  backend_type backend{manager};
+  free_list* list = manager.find_or_create_list(0, stream_id{});
+};
+
+TEST_F(stitching, detaches_the_smallest_chunk_that_is_enough) {
+  make_idle({10_MiB, 2_MiB, 6_MiB, 4_MiB, 20_MiB});
+  EXPECT_EQ(take(5_MiB), 6_MiB);
+  EXPECT_EQ(take(12_MiB), 20_MiB);
+  EXPECT_EQ(take(4_MiB), 4_MiB);
+  EXPECT_EQ(reserved(), 12_MiB);
+  EXPECT_EQ(manager.provider().used(), 12_MiB);
+}
+TEST_F(stitching, detaches_the_largest_chunks_first_where_none_is_enough) {
+  make_idle({2_MiB, 10_MiB, 4_MiB, 20_MiB, 6_MiB, 8_MiB});
+  EXPECT_EQ(take(33_MiB), 34_MiB);  // 20, 10, and of the rest what is enough
+  EXPECT_EQ(reserved(), 16_MiB);    // 2, 6 and 8
+  EXPECT_EQ(take(15_MiB), 16_MiB);
+  EXPECT_EQ(reserved(), 0u);
+}
+TEST_F(stitching, detaches_nothing_where_there_is_not_enough) {
+  make_idle({2_MiB, 10_MiB});
+  EXPECT_EQ(take(20_MiB, 13_MiB), 0u);
+  EXPECT_EQ(reserved(), 12_MiB);
+  EXPECT_EQ(take(20_MiB, 12_MiB), 12_MiB);
+}
+TEST_F(stitching, detaches_no_chunk_that_lies_in_the_placement) {
+  make_idle({4_MiB, 4_MiB, 4_MiB});
+  const std::uintptr_t base = manager.best_fit(*list, 64)->address;
+  const placement middle{.begin = base + 4_MiB, .end = base + 8_MiB};
+  EXPECT_EQ(backend.detach_idle(middle, 12_MiB, 0), 8_MiB);
+  backend.release_detached();
+  EXPECT_EQ(manager.best_fit(*list, 64)->address, base + 4_MiB);
+}
+TEST_F(stitching, maps_a_detached_chunk_again) {
+  make_idle({4_MiB, 6_MiB, 8_MiB});
+  ASSERT_NE(use(18_MiB), nullptr);
+  const auto created = manager.provider().calls().create;
+  void* const p = use(8_MiB);
+  ASSERT_NE(p, nullptr);
+  EXPECT_EQ(manager.provider().calls().create, created + 1);
+  ASSERT_EQ(manager.deallocate(p), free_result::free);
+  ASSERT_EQ(backend.detach_idle(placement{}, 8_MiB, 8_MiB), 8_MiB);
+  void* const q = use(8_MiB);
+  ASSERT_NE(q, nullptr);
+  EXPECT_EQ(manager.provider().calls().create, created + 1) << "it was detached";
+  EXPECT_TRUE(manager.provider().can_use(q, 8_MiB));
+}
+
+TEST_F(stitching, stretches_the_last_chunk_as_far_as_there_is_room) {
+  const placement w = find(2_MiB);
+  block* const found = map(w, unlimited, 16_MiB, 15_MiB);
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->size, 2_MiB) << "16 are too many";
+  EXPECT_EQ(map(find(4_MiB), unlimited, 16_MiB, 16_MiB)->size, 18_MiB);
+  EXPECT_EQ(manager.provider().calls().map, 2u);
+  ASSERT_TRUE(manager.reserve_blocks());
+  (void)manager.allocate(*manager.best_fit(*list, 18_MiB), 18_MiB, 18_MiB, 0, false, stream_id{});
+  ASSERT_TRUE(manager.reserve_blocks());
+  EXPECT_EQ(map(find(6_MiB), unlimited, 4_MiB, unlimited)->size, 6_MiB) << "it is longer already";
+}
+TEST_F(stitching, stretches_no_chunk_beyond_its_range) {
+  const placement w = backend.find_placement(*list, 4_MiB, 2_MiB, 10_MiB, false);
+  block* const found = map(w, unlimited, 16_MiB, unlimited);
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->size, 10_MiB);
+}
+
+TEST_F(stitching, reports_what_the_device_refused) {
+  ASSERT_NE(use(150_MiB), nullptr);
+  const placement w = find(60_MiB);
+  events.clear();
+  EXPECT_EQ(map(w), nullptr);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].what, allocator_event::action::refused);
+  EXPECT_EQ(events[0].address, 0u);
+  EXPECT_EQ(events[0].bytes, 60_MiB);
+  EXPECT_EQ(events[0].block, 60_MiB);
+  EXPECT_EQ(reserved(), 150_MiB);
+}
+
+TEST_F(stitching, places_only_the_next_block_at_its_placement) {
+  make_idle({20_MiB});
+  const block& free = *manager.best_fit(*list, 20_MiB);
+  backend.place_next_at({.begin = free.address + 4_MiB});
+  EXPECT_EQ(backend.offset_in(free, 16_MiB, aligned_to{{1}}), 4_MiB);
+  EXPECT_EQ(backend.offset_in(free, 16_MiB, aligned_to{{1}}), 0u);
+  backend.place_next_at({.begin = free.address + 4_MiB});
+  EXPECT_EQ(backend.offset_in(free, 17_MiB, aligned_to{{1}}), 0u) << "it is too large for that";
+  backend.place_next_at({.begin = free.address + 64});
+  EXPECT_EQ(backend.offset_in(free, 1_MiB, aligned_to{{512}}), 0u) << "it is not aligned there";
+  backend.place_next_at({.begin = free.address - 4_MiB});
+  EXPECT_EQ(backend.offset_in(free, 1_MiB, aligned_to{{1}}), 0u);
+  backend.place_next_at({.begin = free.end() + 4_MiB});
+  EXPECT_EQ(backend.offset_in(free, 1_MiB, aligned_to{{1}}), 0u);
+}
+TEST_F(stitching, knows_how_many_bytes_of_whole_pages_a_block_breaks) {
+  make_idle({20_MiB});
+  const block& free = *manager.best_fit(*list, 20_MiB);
+  EXPECT_EQ(backend.pages_broken(free, 1, 2_MiB), 2_MiB);
+  EXPECT_EQ(backend.pages_broken(free, 2_MiB, 2_MiB), 2_MiB);
+  EXPECT_EQ(backend.pages_broken(free, 2_MiB + 1, 2_MiB), 4_MiB);
+  EXPECT_EQ(backend.pages_broken(free, 20_MiB, 2_MiB), 20_MiB);
+}
+
+// Where pages are to be saved, a placement may lie in a free block above an unmapped one: nothing is mapped then.
+TEST_F(stitching, finds_the_first_block_of_a_placement_that_is_mapped) {
+  void* const low = use(4_MiB);
+  void* const high = use(8_MiB);
+  ASSERT_NE(use(2_MiB), nullptr);
+  ASSERT_EQ(manager.deallocate(low), free_result::free);
+  ASSERT_EQ(manager.deallocate(high), free_result::free);
+  const auto begin = reinterpret_cast<std::uintptr_t>(high);
+  ASSERT_EQ(backend.detach_idle({.begin = begin, .end = begin + 8_MiB}, 4_MiB, 4_MiB), 4_MiB);
+  backend.release_detached();
+  const placement w = backend.find_placement(*list, 4_MiB, 2_MiB, 0, true);
+  EXPECT_EQ(w.unmapped_bytes, 0u);
+  block* const found = map(w);
+  ASSERT_NE(found, nullptr);
+  EXPECT_TRUE(found->is_free());
+  EXPECT_EQ(found->address, begin);
+}
+
+TEST_F(stitching, remembers_the_peaks) {
+  void* const p = use(40_MiB);
+  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_live, 50_MiB);
+  ASSERT_EQ(manager.deallocate(p), free_result::free);
+  const growth_state now = backend.state_with(1_MiB, 100_MiB);
+  EXPECT_EQ(now.peak_live, 50_MiB);
+  EXPECT_EQ(now.peak_reserved, 40_MiB);
+  EXPECT_EQ(now.reserved, 40_MiB);
+  EXPECT_EQ(now.limit, 100_MiB);
+  EXPECT_EQ(backend.state_with(1_MiB, unlimited).limit, 200_MiB);
+  EXPECT_EQ(take(40_MiB), 40_MiB);
+  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_reserved, 40_MiB);
+}
+
+TEST_F(stitching, forgets_the_peaks_once_nothing_is_reserved) {
+  void* const p = use(40_MiB);
+  void* const small = use(2_MiB);
+  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_live, 52_MiB);
+  ASSERT_EQ(manager.deallocate(p), free_result::free);
+  EXPECT_EQ(take(40_MiB), 40_MiB);
+  backend.shrink();
+  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_live, 52_MiB) << "something lives";
+  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_reserved, 42_MiB);
+  ASSERT_EQ(manager.deallocate(small), free_result::free);
+  backend.shrink();
+  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_live, 52_MiB) << "something is cached";
+  EXPECT_EQ(take(2_MiB), 2_MiB);
+  backend.shrink();
+  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_live, 1_MiB);
+  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_reserved, 0u);
+}
+
+TEST_F(stitching, counts_pending_blocks_as_live) {
+  void* const p = use(40_MiB);
+  ASSERT_TRUE(manager.record_stream(*manager.find_live(p), stream_id{1}));
+  manager.provider().hold_events(true);
+  ASSERT_EQ(manager.deallocate(p), free_result::pending);
+  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_live, 50_MiB);
+  manager.provider().hold_events(false);
+}
+
+// In several ranges, behind parts in use, the first block of a placement is found after chunks around it went.
+TEST_F(stitching, maps_a_placement_in_any_range) {
+  manager_type small{simulated_device{simulated_device::options{.capacity = 200_MiB}}, keep_events{&events}};
+  backend_type of_small{small};
+  free_list* const in = small.find_or_create_list(0, stream_id{});
+  std::vector<void*> used;
+  for (int i = 0; i < 12; ++i) {
+    const placement w = of_small.find_placement(*in, 4_MiB, 2_MiB, 12_MiB, false);
+    ASSERT_NE(w.first, nullptr);
+    block* const found =
+        of_small.map(w, *in, normal, 2_MiB, 0, 0, [](std::size_t) { return std::size_t{2_MiB}; });
+    ASSERT_TRUE(found != nullptr && small.reserve_blocks());
+    used.push_back(address_of(small.allocate(*found, 4_MiB, 4_MiB, 0, false, stream_id{})));
+  }
+  EXPECT_EQ(small.provider().held().reserved, 48_MiB);
+  for (const std::size_t i : {0u, 4u, 5u, 7u, 11u}) ASSERT_EQ(small.deallocate(used[i]), free_result::free);
+  ASSERT_EQ(of_small.detach_idle(placement{}, 20_MiB, 0), 20_MiB);
+  of_small.release_detached();
+  for (int i = 0; i < 5; ++i) {
+    const placement w = of_small.find_placement(*in, 4_MiB, 2_MiB, 0, false);
+    ASSERT_NE(w.first, nullptr);
+    block* const found = of_small.map(w, *in, normal, 2_MiB, 0, 0, [](std::size_t) { return unlimited; });
+    ASSERT_TRUE(found != nullptr && small.reserve_blocks());
+    EXPECT_EQ(small.allocate(*found, 4_MiB, 4_MiB, 0, false, stream_id{}).address, w.begin);
+    EXPECT_TRUE(small.provider().can_use(reinterpret_cast<void*>(w.begin), 4_MiB));
+  }
+  EXPECT_EQ(of_small.find_placement(*in, 4_MiB, 2_MiB, 0, false).first, nullptr);
+}
+
+}  // namespace
