@@ -69,12 +69,12 @@ int tune(const arguments& args);
 template <typename Names>
 [[nodiscard]] std::string did_you_mean(std::string_view word, const Names& names) {
   constexpr std::size_t longest = 64;  // longer words are never a name
-  std::size_t least = std::max<std::size_t>(1, std::min(word.size(), longest) / 3) + 1;
+  std::size_t min_distance = std::max<std::size_t>(1, std::min(word.size(), longest) / 3) + 1;
   std::string_view nearest;
   for (const std::string_view name : names) {
     if (word.size() > longest) break;
     const std::size_t distance = edit_distance(word, name);
-    if (distance < least) least = distance, nearest = name;
+    if (distance < min_distance) min_distance = distance, nearest = name;
   }
   return nearest.empty() ? "" : "; did you mean " + std::string(nearest) + "?";
 }

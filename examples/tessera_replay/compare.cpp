@@ -28,11 +28,11 @@ namespace {
 
 template <typename Recipe>
 replay::recipe_result measure(const std::string& name, const tessera::trace::program& program,
-                              const tessera::policies<Recipe>& chosen, std::size_t capacity) {
+                              const tessera::policies<Recipe>& settings, std::size_t capacity) {
   replay::recipe_result found{.recipe = name};
   std::array<double, 3> times{};
   for (double& time : times) {
-    tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), chosen};
+    tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), settings};
     const auto begin = std::chrono::steady_clock::now();
     found.failures = tessera::trace::replay(program, pool);
     time = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
@@ -53,11 +53,11 @@ inline constexpr bool is_of = std::is_same_v<Recipe, typename Family::template r
 
 /// Whether a recipe and its policies are those of the recorded run.
 template <typename Recipe>
-bool is_recorded(const tessera::policies<Recipe>& chosen, const replay::recorded_run& run) {
+bool is_recorded(const tessera::policies<Recipe>& settings, const replay::recorded_run& run) {
   constexpr bool by_2_14 = is_of<Recipe, tessera::pytorch_2_14_family>;
   if constexpr (by_2_14 || is_of<Recipe, tessera::pytorch_family>) {
     return run.by_2_14() == by_2_14 && Recipe::serves(run.settings) &&
-           chosen == Recipe::configured(run.settings);
+           settings == Recipe::configured(run.settings);
   }
   return false;
 }
@@ -121,9 +121,9 @@ std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_re
     at.next(task + ": " + w.name);
     std::string wrong =
         choose_recipe(w.recipe, w.conf, args.memory_fraction,
-                      [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
-                        results.push_back(measure<Recipe>(w.name, program, chosen, args.capacity));
-                        if (recorded != nullptr && is_recorded(chosen, *recorded))
+                      [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
+                        results.push_back(measure<Recipe>(w.name, program, settings, args.capacity));
+                        if (recorded != nullptr && is_recorded(settings, *recorded))
                           take_recorded(results.back(), *recorded);
                       });
     if (!wrong.empty()) return wrong;

@@ -10,12 +10,12 @@
 
 int replay::commands::decisions(const arguments& args) {
   return with_trace(args, [&]<typename Recipe>(const tessera::trace::program& program,
-                                               const tessera::policies<Recipe>& chosen) {
+                                               const tessera::policies<Recipe>& settings) {
     const bool is_pytorch = args.recipe == "pytorch" || args.recipe == "pytorch_expandable";
     std::printf("# %s; conf=\"%s\"%s capacity=%zu trace=%s\n",
                 is_pytorch ? "pytorch-2.6.0 native allocator" : args.recipe.c_str(), args.conf.c_str(),
                 fraction_text(args, " memory_fraction=").c_str(), args.capacity, program.name().c_str());
-    replay::write_decisions<Recipe>(stdout, program, device_of(args.capacity), chosen);
+    replay::write_decisions<Recipe>(stdout, program, device_of(args.capacity), settings);
     return done;
   });
 }

@@ -118,9 +118,10 @@ class decision_log {
 ///     write_decisions<tessera::pytorch<>>(stdout, program(made), tessera::simulated_device{}, {});
 template <typename Recipe>
 void write_decisions(std::FILE* out, const program& source, simulated_device device,
-                     const policies<Recipe>& chosen) {
+                     const policies<Recipe>& settings) {
   decision_log log(out);
-  caching_allocator<Recipe, simulated_device, decision_log::observer> pool{std::move(device), chosen, {&log}};
+  caching_allocator<Recipe, simulated_device, decision_log::observer> pool{
+      std::move(device), settings, {&log}};
   tessera::trace::replay(
       source, pool, [](std::size_t) {}, [&](std::size_t i, void* p) { log.line(i, source.events()[i], p); });
   std::fprintf(out, "# end in_use=%zu peak=%zu\n", pool.device().used(), pool.device().peak_used());

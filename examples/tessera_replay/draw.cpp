@@ -59,10 +59,10 @@ std::vector<replay::partly_free_segment> find_partly_free_segments(const replay:
 /// reserved.
 template <typename Recipe>
 replay::recipe_run run(const std::string& name, const tessera::trace::recording& source,
-                       const tessera::trace::program& program, const tessera::policies<Recipe>& chosen,
+                       const tessera::trace::program& program, const tessera::policies<Recipe>& settings,
                        std::size_t capacity, bool with_map) {
   replay::recipe_run found{name, timeline(with_map ? 4096 : 512), 0, 0, {}, 0, {}};
-  tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), chosen};
+  tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), settings};
   const auto& events = program.events();
   std::size_t first_failure = events.size();
   std::size_t alive = 0;
@@ -84,7 +84,7 @@ replay::recipe_run run(const std::string& name, const tessera::trace::recording&
       });
   found.mapped_event = found.failures != 0 ? first_failure : found.over.worst_event();
   if (with_map) {
-    found.map = replay::map_after(program, found.mapped_event, replay::device_of(capacity), chosen);
+    found.map = replay::map_after(program, found.mapped_event, replay::device_of(capacity), settings);
     found.segments = found.map.segments.size();
     found.partly_free = find_partly_free_segments(found.map, source);
     found.map.coarsen(max_cells);
@@ -132,8 +132,8 @@ int replay::commands::draw(const arguments& args) {
     at.next(shown.trace + ": " + w.name);
     const std::string wrong = choose_recipe(
         w.recipe, w.conf, args.memory_fraction,
-        [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
-          shown.recipes.push_back(run<Recipe>(w.name, recording, program, chosen, args.capacity, !as_svg));
+        [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
+          shown.recipes.push_back(run<Recipe>(w.name, recording, program, settings, args.capacity, !as_svg));
         });
     if (!wrong.empty()) return print_error(wrong);
   }

@@ -42,7 +42,7 @@ struct failure {
 /// Describes the blocks that keep a segment. `live` maps addresses to the events that allocated them.
 std::string blocks_of(const oom_report::non_releasable_unit& p, const program& source,
                       const std::map<std::uintptr_t, std::size_t>& live) {
-  constexpr std::size_t most = 6;
+  constexpr std::size_t max_blocks = 6;
   std::string text = "    0x";
   char address[20];
   std::snprintf(address, sizeof address, "%" PRIxPTR ":", p.first_block);
@@ -50,14 +50,14 @@ std::string blocks_of(const oom_report::non_releasable_unit& p, const program& s
   std::size_t count = 0;
   for (auto at = live.lower_bound(p.first_block); at != live.end() && at->first < p.address + p.length;
        ++at) {
-    if (++count > most) continue;
+    if (++count > max_blocks) continue;
     const event& made = source.events()[at->second];
     const std::string line = replay::origin_text(source.source(), made.id);
     text += std::string(count > 1 ? "," : "") + " id " + std::to_string(made.id) + " (" +
             std::to_string(made.bytes) + " bytes, event " + std::to_string(at->second) +
             (line.empty() ? "" : ", ") + line + ")";
   }
-  if (count > most) text += " and " + std::to_string(count - most) + " more";
+  if (count > max_blocks) text += " and " + std::to_string(count - max_blocks) + " more";
   if (p.blocks > count) text += (count > 0 ? ", " : " ") + std::to_string(p.blocks - count) + " pending";
   return text + "\n";
 }
@@ -127,7 +127,8 @@ std::optional<failure> first_failure(const program& source, Allocator& pool) {
 }
 
 /// The configuration setting that has the effect of a hint; empty if there is none.
-std::string setting_for(oom_report::hint_for advised, const oom_report& told, const replay::arguments& args) {
+std::string setting_for(oom_report::hint_for advised, const oom_report& report,
+                        const replay::arguments& args) {
   const auto is_set = [&args](const char* key) { return args.conf.find(key) != std::string::npos; };
   const std::string_view recipe = args.recipe;
   if (recipe.starts_with("paddle")) {
@@ -143,8 +144,8 @@ std::string setting_for(oom_report::hint_for advised, const oom_report& told, co
     case hint::grow_in_place:
       if (is_npu && is_set("garbage_collection_threshold"))
         return "expandable_segments:True, no garbage_collection_threshold";
-      return told.reuses_across_streams ? "backend:native,expandable_segments:True"
-                                        : "expandable_segments:True";
+      return report.reuses_across_streams ? "backend:native,expandable_segments:True"
+                                          : "expandable_segments:True";
     case hint::raise_limit:
       return is_npu ? "per_process_memory_fraction, torch_npu.npu.set_per_process_memory_fraction"
                     : "per_process_memory_fraction, torch.cuda.set_per_process_memory_fraction";
@@ -161,7 +162,7 @@ std::string setting_for(oom_report::hint_for advised, const oom_report& told, co
 
 /// The text of an explanation, with configuration settings after the hints.
 std::string text_of(const tessera::oom_explanation& error, const replay::arguments& args) {
-  const oom_report& told = error.report();
+  const oom_report& report = error.report();
   std::string text;
   std::size_t advised = 0;
   for (std::string_view rest = error.text(); !rest.empty();) {
@@ -169,7 +170,7 @@ std::string text_of(const tessera::oom_explanation& error, const replay::argumen
     rest.remove_prefix(line.size() < rest.size() ? line.size() + 1 : line.size());
     text += line;
     if (line.starts_with("  hint: ")) {
-      const std::string setting = setting_for(told.hints[advised++], told, args);
+      const std::string setting = setting_for(report.hints[advised++], report, args);
       if (!setting.empty()) text += " (" + setting + ")";
     }
     text += '\n';
@@ -181,14 +182,15 @@ int explain_one(replay::arguments args, const tessera::trace::recording& recordi
   const bool is_recorded = !args.has_capacity && recording.capacity != 0;
   if (is_recorded) args.capacity = recording.capacity;
   return replay::with_recording(
-      args, recording, [&]<typename Recipe>(const program& source, const tessera::policies<Recipe>& chosen) {
+      args, recording,
+      [&]<typename Recipe>(const program& source, const tessera::policies<Recipe>& settings) {
         const std::string title = title_of(args, source);
         const char* const assumed = args.has_capacity ? ""
                                     : is_recorded
                                         ? " (reserved plus free when the recording ran out of memory)"
                                         : " (80 GiB by default; set the device's with --capacity)";
         tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(args.capacity),
-                                                                           chosen};
+                                                                           settings};
         const std::optional<failure> found = first_failure(source, pool);
         if (!found) {
           std::printf("%s: completes with a capacity of %zu bytes%s; peak reserved %zu bytes\n",

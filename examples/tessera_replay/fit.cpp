@@ -17,9 +17,9 @@ namespace {
 
 /// Whether the program completes with this capacity.
 template <typename Recipe>
-bool completes(const tessera::trace::program& program, const tessera::policies<Recipe>& chosen,
+bool completes(const tessera::trace::program& program, const tessera::policies<Recipe>& settings,
                std::size_t capacity) {
-  tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), chosen};
+  tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), settings};
   return tessera::trace::replay(program, pool) == 0;
 }
 
@@ -36,16 +36,16 @@ std::string with_commas(const std::vector<std::size_t>& numbers) {
 
 int replay::commands::fit(const arguments& args) {
   return with_trace(args, [&]<typename Recipe>(const tessera::trace::program& program,
-                                               const tessera::policies<Recipe>& chosen) {
-    const std::size_t most = args.has_capacity ? args.capacity : 2 * tessera::max_request;
+                                               const tessera::policies<Recipe>& settings) {
+    const std::size_t max_capacity = args.has_capacity ? args.capacity : 2 * tessera::max_request;
     const auto completes_with = [&](std::size_t capacity) {
       progress_line::show(program.name() + ": with " + std::to_string(capacity));
-      return completes<Recipe>(program, chosen, capacity);
+      return completes<Recipe>(program, settings, capacity);
     };
-    const auto found = min_capacity(program.peak_live(), most, completes_with);
+    const auto found = min_capacity(program.peak_live(), max_capacity, completes_with);
     if (!found)
-      return print_error(args.files[0] + ": does not complete with " + std::to_string(most) + " bytes" +
-                         fraction_text(args, " and --memory-fraction "));
+      return print_error(args.files[0] + ": does not complete with " + std::to_string(max_capacity) +
+                         " bytes" + fraction_text(args, " and --memory-fraction "));
     const std::size_t enough = *found;
     std::vector<std::size_t> failing;
     for (const std::size_t percent : probed) {

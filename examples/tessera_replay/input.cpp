@@ -40,7 +40,7 @@ read_result<recording> named(read_result<recording> read, const std::string& pat
 
 }  // namespace
 
-read_result<std::vector<std::size_t>> replay::chosen_devices(const std::string& path,
+read_result<std::vector<std::size_t>> replay::select_devices(const std::string& path,
                                                              const std::vector<std::size_t>& there,
                                                              std::optional<std::size_t> device) {
   if (!device) return there;
@@ -69,9 +69,9 @@ read_result<replay::traces> replay::read_traces(const std::string& path, std::op
   found.source = std::move(std::get<tessera::trace::snapshot>(read));
   const std::vector<std::size_t> there = recorded_devices(*found.source);
   if (there.empty()) return input_error{path, "nothing is allocated"};
-  auto chosen = chosen_devices(path, there, device);
-  if (auto* error = std::get_if<input_error>(&chosen)) return std::move(*error);
-  found.devices = std::move(std::get<std::vector<std::size_t>>(chosen));
+  auto selected = select_devices(path, there, device);
+  if (auto* error = std::get_if<input_error>(&selected)) return std::move(*error);
+  found.devices = std::move(std::get<std::vector<std::size_t>>(selected));
   for (const std::size_t one : found.devices) {
     const std::string of_device = there.size() > 1 ? ", device " + std::to_string(one) : "";
     const std::string where = there.size() > 1 ? path + ": device " + std::to_string(one) : path;

@@ -56,9 +56,10 @@ using tessera::trace::detail::json_text;
   using tessera::trace::input_error;
   if (beginning.starts_with("PK\x03\x04"))
     return input_error{path,
-                       "is a zip archive, as torch.save writes; a memory snapshot is what "
-                       "torch.cuda.memory._dump_snapshot writes"};
-  if (beginning.starts_with("\x1f\x8b")) return input_error{path, "is packed by gzip; unpack it first"};
+                       "is a zip archive, as torch.save writes; memory snapshots are written by "
+                       "torch.cuda.memory._dump_snapshot"};
+  if (beginning.starts_with("\x1f\x8b"))
+    return input_error{path, "is compressed by gzip; decompress it first"};
   return {};
 }
 
@@ -72,7 +73,7 @@ struct traces {
 /// Reads a trace file of any supported format. A file without allocations is an error.
 [[nodiscard]] read_result<traces> read_traces(const std::string& path, std::optional<std::size_t> device);
 /// Selects devices of a snapshot.
-[[nodiscard]] read_result<std::vector<std::size_t>> chosen_devices(const std::string& path,
+[[nodiscard]] read_result<std::vector<std::size_t>> select_devices(const std::string& path,
                                                                    const std::vector<std::size_t>& there,
                                                                    std::optional<std::size_t> device);
 

@@ -256,12 +256,12 @@ void print_usage_of(const command& c) {
 
 bool asks_for_help(std::string_view word) { return word == "--help" || word == "-h"; }
 
-std::string unknown_option(const command& chosen, std::string_view word) {
+std::string unknown_option(const command& verb, std::string_view word) {
   const std::size_t equals = word.find('=');
   const std::string_view asked = word.substr(0, equals);
   std::string advice;
   std::vector<std::string_view> names{"--help"};
-  for_each_option(chosen, [&](const option& o, bool) {
+  for_each_option(verb, [&](const option& o, bool) {
     names.push_back(o.name);
     if (o.name != asked) return;
     advice = "; write " + std::string(asked);
@@ -269,13 +269,13 @@ std::string unknown_option(const command& chosen, std::string_view word) {
     if (!o.value.empty()) (advice += ' ') += value.empty() ? o.value : value;
   });
   if (advice.empty()) advice = replay::did_you_mean(asked, names);
-  return std::string(chosen.name) + ": " + std::string(word) + ": no such option" + advice +
-         "; see tessera-replay " + std::string(chosen.name) + " --help";
+  return std::string(verb.name) + ": " + std::string(word) + ": no such option" + advice +
+         "; see tessera-replay " + std::string(verb.name) + " --help";
 }
 
 /// Reads the arguments after the command. Returns the error text, or an empty one.
-std::string read_words(const command& chosen, int count, char** words, arguments& args) {
-  const std::string name(chosen.name);
+std::string read_words(const command& verb, int count, char** words, arguments& args) {
+  const std::string name(verb.name);
   std::vector<std::string_view> seen;
   for (int i = 2; i < count; ++i) {
     const std::string_view word = words[i];
@@ -285,9 +285,9 @@ std::string read_words(const command& chosen, int count, char** words, arguments
     }
     const auto* const found =
         std::find_if(std::begin(options), std::end(options), [&](const option& o) { return o.name == word; });
-    if (found == std::end(options)) return unknown_option(chosen, word);
+    if (found == std::end(options)) return unknown_option(verb, word);
     bool is_taken = false, repeats = false;
-    for_each_option(chosen, [&](const option& o, bool may_repeat) {
+    for_each_option(verb, [&](const option& o, bool may_repeat) {
       if (&o == found) is_taken = true, repeats = may_repeat;
     });
     if (!is_taken) return name + ": takes no " + std::string(word);
@@ -299,9 +299,9 @@ std::string read_words(const command& chosen, int count, char** words, arguments
     const std::string wrong = found->read(args, found->value.empty() ? "" : words[i]);
     if (!wrong.empty()) return name + ": " + std::string(word) + " " + wrong;
   }
-  const std::string thing = chosen.takes_a_text() ? "text" : "file";
+  const std::string thing = verb.takes_a_text() ? "text" : "file";
   if (args.files.empty()) return name + ": a " + thing + " is missing";
-  if (!chosen.takes_several() && args.files.size() > 1)
+  if (!verb.takes_several() && args.files.size() > 1)
     return name + ": takes one " + thing + ", not also " + args.files[1];
   return {};
 }
@@ -315,13 +315,13 @@ int printed(int code) {
 }
 
 /// Runs a command, and reports exhausted host memory as an error.
-int run(const command& chosen, const arguments& args) {
+int run(const command& verb, const arguments& args) {
   try {
-    return printed(chosen.run(args));
+    return printed(verb.run(args));
   } catch (const std::bad_alloc&) {
-    return print_error(std::string(chosen.name) + " " + args.files[0] + ": host memory ran out");
+    return print_error(std::string(verb.name) + " " + args.files[0] + ": host memory ran out");
   } catch (const std::length_error&) {
-    return print_error(std::string(chosen.name) + " " + args.files[0] + ": host memory ran out");
+    return print_error(std::string(verb.name) + " " + args.files[0] + ": host memory ran out");
   }
 }
 

@@ -247,11 +247,11 @@ template <typename Allocator>
 ///   Cost:      a replay up to that event
 template <typename Recipe>
 [[nodiscard]] memory_map map_after(const program& source, std::size_t event, simulated_device device,
-                                   const policies<Recipe>& chosen) {
+                                   const policies<Recipe>& settings) {
   const auto& all = source.events();
   const recording until{{}, {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(event) + 1}};
   const program start(until);
-  caching_allocator<Recipe, simulated_device> pool{std::move(device), chosen};
+  caching_allocator<Recipe, simulated_device> pool{std::move(device), settings};
   std::unordered_map<std::uintptr_t, std::size_t> allocated_by;
   std::size_t largest_free = 0;
   tessera::trace::replay(

@@ -21,9 +21,9 @@ using namespace tessera::trace;
 
 /// The name of a Python object, cut and made printable: a file may contain anything.
 [[nodiscard]] inline std::string shown_object(std::string_view module, std::string_view name) {
-  constexpr std::size_t most = 60;  // characters of module and name
-  std::string shown(module.substr(0, most));
-  (shown += '.') += name.substr(0, most);
+  constexpr std::size_t max_length = 60;  // characters of module and name
+  std::string shown(module.substr(0, max_length));
+  (shown += '.') += name.substr(0, max_length);
   for (char& c : shown) {
     if (c < ' ' || c > '~') c = '?';
   }
@@ -306,7 +306,8 @@ class pickle_reader {
     if (top == nullptr) return;
     pickled& target = out_.values_[*top];
     if (target.is != what)
-      return fail(what == kind::list ? "items for what is no list" : "items for what is no dict");
+      return fail(what == kind::list ? "items for a value that is no list"
+                                     : "items for a value that is no dict");
     if (what == kind::dict && items.size() % 2 != 0) return fail("a key without a value");
     target.items.insert(target.items.end(), items.begin(), items.end());
   }
@@ -367,8 +368,8 @@ class pickled_fields {
   ///   Returns:  false, with an error, if the limit is exceeded
   bool charge(const pickled& at, std::size_t count, std::size_t each) {
     if (count <= left_ / each) return left_ -= count * each, true;
-    fail(at, "it refers to the same things so often that they would take more than " +
-                 std::to_string(max_per_byte) + " bytes for each of the file's");
+    fail(at, "it references the same values so often that they would need more than " +
+                 std::to_string(max_per_byte) + " bytes per byte of the file");
     return false;
   }
   /// Charges a search through a dict.

@@ -250,14 +250,14 @@ class recorded_pool {
   [[nodiscard]] std::string difference() {
     if constexpr (maps) {
       const std::uint64_t at = device().differs_from();
-      return at == 0 ? "" : "other pages are mapped from " + std::to_string(at) + " on";
+      return at == 0 ? "" : "the mapped pages differ from " + std::to_string(at) + " on";
     } else {
       const auto unused = device().take_unused();
       const bool strayed = device().strays() != strays_;
       strays_ = device().strays();
       if (unused.empty() && !strayed) return {};
-      return "there " + (unused.empty() ? "none" : std::to_string(unused.front().bytes)) + ", here " +
-             (strayed ? std::to_string(device().asked().bytes) : "none");
+      return "recorded: " + (unused.empty() ? "none" : std::to_string(unused.front().bytes)) +
+             ", replayed: " + (strayed ? std::to_string(device().asked().bytes) : "none");
     }
   }
 

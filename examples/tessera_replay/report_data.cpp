@@ -70,14 +70,14 @@ void add(std::string& row, std::initializer_list<std::uint64_t> more) {
 template <typename F>
 std::string series(const std::vector<bucket>& buckets, F part) {
   std::size_t last = 0;
-  const std::string least = list(buckets, [&](const bucket& b) {
+  const std::string minima = list(buckets, [&](const bucket& b) {
     const std::size_t now = part(b).min;
     std::string text(now < last ? "-" : "");
     text += std::to_string(now < last ? last - now : now - last);
     last = now;
     return text;
   });
-  return joined({"[", least, ",",
+  return joined({"[", minima, ",",
                  list(buckets, [&](const bucket& b) { return std::to_string(part(b).max - part(b).min); }),
                  "]"});
 }

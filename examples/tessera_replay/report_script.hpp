@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// What a report does when it is looked at. The page reads well without: its numbers are in the markup.
+/// The script of a report. The page is complete without it: its numbers are in the markup.
 namespace replay::report {
 
-/// Formats, data, colors and what all charts share.
+/// Formats, data and colors, and functions that all charts share.
 inline constexpr const char* script_common = R"js(
 "use strict";
 const root = document.documentElement;
@@ -21,12 +21,12 @@ const tick = n => n === 0 ? "0" : bytes(n).replace(/(\.\d*?)0+ /, "$1 ").replace
 const count = n => n.toLocaleString("en-US");
 const clamp = (n, low, high) => Math.max(low, Math.min(high, n));
 
-// Series come as differences: the least from bucket to bucket, and the most from the least.
+// Series are encoded as differences: minima from bucket to bucket, maxima from the minima.
 for (const r of data.recipes) {
   for (const s of Object.values(r.series)) {
     let sum = 0;
-    s.least = s[0].map(d => sum += d);
-    s.most = s[1].map((d, i) => s.least[i] + d);
+    s.min = s[0].map(d => sum += d);
+    s.max = s[1].map((d, i) => s.min[i] + d);
   }
 }
 
@@ -40,7 +40,7 @@ function readColors() {
 }
 
 const font = () => "12px " + getComputedStyle(document.body).fontFamily;
-/// A canvas in the pixels of the screen, emptied.
+/// Clears a canvas and sizes it in device pixels.
 function begin(canvas) {
   const scale = devicePixelRatio || 1, w = canvas.clientWidth, h = canvas.clientHeight;
   canvas.width = Math.round(w * scale);
@@ -60,11 +60,11 @@ function redraw() {
   requestAnimationFrame(() => { waiting = false; for (const draw of charts) draw(); });
 }
 
-// A wheel that scrolls the page goes on scrolling it when a chart comes under the pointer.
+// While the wheel scrolls the page, a chart under the pointer does not zoom.
 let scrolledAt = -1e9;
 addEventListener("scroll", () => { scrolledAt = performance.now(); }, {passive: true});
 
-/// Lets a chart be zoomed by wheel and keys. `view` is what it shows of 0 to `whole`; `at()` is the place that stays.
+/// Makes a chart zoom by wheel and keys. `view` is the visible part of 0 to `whole`; `at()` is the fixed point.
 function zoomable(box, view, whole, narrowest, at, changed) {
   const show = (from, to) => {
     const span = clamp(to - from, Math.min(narrowest, whole), whole);
@@ -103,14 +103,14 @@ function zoomable(box, view, whole, narrowest, at, changed) {
 inline constexpr const char* script_time = R"js(
 const time = {from: 0, to: data.events};
 const lines = element("lines"), timeBox = element("time");
-const width = data.recipes[0].width, buckets = data.recipes[0].series.reserved.least.length;
+const width = data.recipes[0].width, buckets = data.recipes[0].series.reserved.min.length;
 const gutter = 58;
 let cursor = data.recipes[0].moment, dragFrom = null, dragTo = null;
-let most = data.peak;
-for (const r of data.recipes) for (const n of r.series.reserved.most) most = Math.max(most, n);
-most *= 1.05;
+let highest = data.peak;
+for (const r of data.recipes) for (const n of r.series.reserved.max) highest = Math.max(highest, n);
+highest *= 1.05;
 let step = 1;
-while (most / step >= 5) step *= 2;
+while (highest / step >= 5) step *= 2;
 
 const bucketOf = event => clamp(Math.floor(event / width), 0, buckets - 1);
 const eventTick = span => {
@@ -122,11 +122,11 @@ const eventTick = span => {
 function plot(canvas, right, bottom) {
   const [c, w, h] = begin(canvas);
   const x = e => gutter + (w - gutter - right) * (e - time.from) / (time.to - time.from);
-  const y = n => 8 + (h - bottom - 8) * (1 - n / most);
+  const y = n => 8 + (h - bottom - 8) * (1 - n / highest);
   c.lineWidth = 1;
   c.textBaseline = "middle";
   c.textAlign = "right";
-  for (let n = 0, every = h < 200 ? 2 : 1, i = 0; n <= most; n += step, ++i) {
+  for (let n = 0, every = h < 200 ? 2 : 1, i = 0; n <= highest; n += step, ++i) {
     if (i % every) continue;
     c.strokeStyle = colors.grid;
     c.beginPath(); c.moveTo(gutter, sharp(y(n))); c.lineTo(w - right, sharp(y(n))); c.stroke();
@@ -143,7 +143,7 @@ function plot(canvas, right, bottom) {
   return {c, w, h, x, y, base: y(0), first: bucketOf(time.from), last: bucketOf(time.to - 1e-9)};
 }
 
-/// Fills between two heights of each bucket.
+/// Fills each bucket between two heights.
 function fill(p, color, low, high) {
   p.c.fillStyle = color;
   p.c.beginPath();
@@ -154,16 +154,16 @@ function fill(p, color, low, high) {
   }
   p.c.fill();
 }
-/// A line that visits the least and the most of each bucket.
+/// Draws a line through the minimum and maximum of each bucket.
 function trace(p, color, s, thick) {
   p.c.strokeStyle = color;
   p.c.lineWidth = thick;
   p.c.lineJoin = "round";
   p.c.beginPath();
-  let at = p.y(s.least[p.first]);
+  let at = p.y(s.min[p.first]);
   for (let i = p.first; i <= p.last; ++i) {
     const from = p.x(i * width), to = p.x(Math.min(data.events, (i + 1) * width));
-    const low = p.y(s.least[i]), high = p.y(s.most[i]);
+    const low = p.y(s.min[i]), high = p.y(s.max[i]);
     const order = Math.abs(low - at) < Math.abs(high - at) ? [low, high] : [high, low];
     for (const n of order) p.c.lineTo(from, n);
     p.c.lineTo(to, at = order[1]);
@@ -187,16 +187,16 @@ function bound(p) {
   p.c.restore();
 }
 
-/// What the names beside the lines need, where there is room for them.
+/// The width of the labels beside the lines, if there is room for them.
 function labelWidth() {
   if (lines.clientWidth <= 640) return 6;
   const c = lines.getContext("2d");
   c.font = font();
   return Math.min(280, Math.max(...["peak live", ...data.recipes.map(r => r.name)].map(n => c.measureText(n).width)) + 22);
 }
-/// Names beside the lines' ends, moved apart where they would overlap.
+/// Draws the labels beside the lines' ends, without overlap.
 function names(p, right) {
-  const all = data.recipes.map((r, i) => ({y: p.y(r.series.reserved.most[p.last]), text: r.name, color: colors.line[i]}));
+  const all = data.recipes.map((r, i) => ({y: p.y(r.series.reserved.max[p.last]), text: r.name, color: colors.line[i]}));
   all.push({y: p.y(data.peak), text: "peak live", color: colors.quiet});
   all.sort((a, b) => a.y - b.y);
   all.forEach((l, i) => { l.at = i ? Math.max(l.y, all[i - 1].at + 17) : l.y; });
@@ -213,8 +213,8 @@ function names(p, right) {
 
 function drawLines() {
   const right = labelWidth(), p = plot(lines, right, 24), alive = data.recipes[0].series.requested;
-  fill(p, colors.peaks, () => 0, i => alive.most[i]);
-  fill(p, colors.lives, () => 0, i => alive.least[i]);
+  fill(p, colors.peaks, () => 0, i => alive.max[i]);
+  fill(p, colors.lives, () => 0, i => alive.min[i]);
   bound(p);
   data.recipes.forEach((r, i) => trace(p, colors.line[i], r.series.reserved, 2));
   data.recipes.forEach((r, i) => {
@@ -222,7 +222,7 @@ function drawLines() {
     p.c.strokeStyle = colors.ground;
     p.c.lineWidth = 2;
     p.c.beginPath();
-    p.c.arc(p.x(r.moment + .5), p.y(r.series.reserved.most[bucketOf(r.moment)]), 5, 0, 7);
+    p.c.arc(p.x(r.moment + .5), p.y(r.series.reserved.max[bucketOf(r.moment)]), 5, 0, 7);
     p.c.fill(); p.c.stroke();
   });
   upright(p, cursor + .5, colors.text, []);
@@ -238,12 +238,12 @@ function drawLines() {
 
 function drawPanel(r, i, canvas) {
   const p = plot(canvas, 6, 22), s = r.series;
-  fill(p, colors.cached, () => 0, k => s.reserved.most[k]);
-  if (s.pending) fill(p, colors.pending, () => 0, k => Math.min(s.reserved.most[k], s.live.most[k] + s.pending.most[k]));
+  fill(p, colors.cached, () => 0, k => s.reserved.max[k]);
+  if (s.pending) fill(p, colors.pending, () => 0, k => Math.min(s.reserved.max[k], s.live.max[k] + s.pending.max[k]));
   p.c.globalAlpha = .55;
-  fill(p, colors.live, () => 0, k => s.live.most[k]);
+  fill(p, colors.live, () => 0, k => s.live.max[k]);
   p.c.globalAlpha = 1;
-  fill(p, colors.live, () => 0, k => s.live.least[k]);
+  fill(p, colors.live, () => 0, k => s.live.min[k]);
   bound(p);
   trace(p, colors.line[i], s.reserved, 2);
   upright(p, r.moment + .5, colors.kept, [3, 3]);
@@ -253,10 +253,10 @@ function drawPanel(r, i, canvas) {
 
 function tellCursor() {
   const i = bucketOf(cursor), from = i * width, to = Math.min(data.events, from + width) - 1;
-  const say = s => s ? s.most[i] : 0;
-  element("where").textContent = (from === to ? "After event " + count(from) : "The most after events " + count(from) + "\u2013" + count(to))
+  const say = s => s ? s.max[i] : 0;
+  element("where").textContent = (from === to ? "After event " + count(from) : "Maximum after events " + count(from) + "\u2013" + count(to))
     + " of " + count(data.events) + "; shown: " + count(Math.round(time.from)) + "\u2013" + count(Math.round(time.to))
-    + (width > 1 ? ", each step spans " + count(width) + " events, from their least to their most" : ", event by event");
+    + (width > 1 ? ", each step spans " + count(width) + " events, from minimum to maximum" : ", event by event");
   const said = [];
   data.recipes.forEach((r, k) => {
     const cells = element("readout").tBodies[0].rows[k].cells;
@@ -324,7 +324,7 @@ data.recipes.forEach((r, i) => {
 inline constexpr const char* script_map = R"js(
 const rowHeight = 18, pitch = 28;
 
-/// The used cells next to a cell, before and behind it in its segment; null where there is none, or it is one of several.
+/// The used neighbours of a cell in its segment, before and after it; null if there is none, or it is a merged cell.
 function keepers(m, i) {
   const near = step => {
     for (let k = i + step; k >= 0 && k < m.cells.length && m.cells[k].segment === m.cells[i].segment; k += step) {
@@ -336,7 +336,7 @@ function keepers(m, i) {
   return [near(-1), near(1)];
 }
 
-/// What the page says of a cell of a map.
+/// The description of a cell.
 function tell(r, i) {
   const m = r.map, cell = m.cells[i], s = m.segments[cell.segment];
   const place = (s.range ? "mapped run of " : "segment of ") + bytes(s.bytes) + " (" + (cell.segment + 1) + " of " + m.segments.length
@@ -414,7 +414,7 @@ function makeMap(r, number) {
     const [c, w] = begin(canvas), pattern = stripes(c);
     const look = {l: colors.live, p: colors.pending, f: pattern, i: colors.idle};
     const seen = cell => cell.start + cell.bytes > view.from && cell.start < view.to;
-    // What is used comes last and at least a pixel wide, so that small blocks stay visible.
+    // Used cells are drawn last and at least one pixel wide, so that small blocks stay visible.
     for (const last of [false, true]) {
       for (const cell of m.cells) {
         const used = cell.is !== "f" && cell.is !== "i";
@@ -468,7 +468,7 @@ function makeMap(r, number) {
     const at = canvas.getBoundingClientRect(), row = clamp(Math.floor((e.clientY - at.top) / pitch), 0, rows() - 1);
     return view.from + (view.to - view.from) * (row + clamp((e.clientX - at.left) / at.width, 0, 1)) / rows();
   };
-  /// The cell under the pointer, or a used one so close that it is meant.
+  /// The cell under the pointer, or a used one close to it.
   const meant = e => {
     const place = placeAt(e), i = cellAt(place), slack = 3 * (view.to - view.from) / rows() / canvas.clientWidth;
     const close = k => k >= 0 && k < m.cells.length && "lpm".includes(m.cells[k].is)
@@ -514,7 +514,7 @@ function theme(named) {
 }
 themeButton.addEventListener("click", () => theme(themeButton.textContent === "Dark" ? "dark" : "light"));
 dark.addEventListener("change", () => theme());
-// What does not scroll needs no stop of the tab key.
+// Only scrolling tables are tab stops.
 function setStops() {
   for (const s of document.querySelectorAll(".scroll")) s.tabIndex = s.scrollWidth > s.clientWidth ? 0 : -1;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// How a report looks. The colors of its lines come from trace/svg.hpp.
+/// The style of a report. The colors of its lines are in svg.hpp.
 namespace replay::report {
 
 inline constexpr const char* light_colors =

@@ -48,19 +48,19 @@ struct capture_point {
 };
 
 template <typename Recipe>
-capture_point find_capture_point(const program& trace, const tessera::policies<Recipe>& chosen,
+capture_point find_capture_point(const program& trace, const tessera::policies<Recipe>& settings,
                                  std::size_t capacity, bool at_peak) {
   std::size_t events = 0;
   tessera::caching_allocator<Recipe, tessera::simulated_device, event_counter> pool{
-      replay::device_of(capacity), chosen, {&events}};
+      replay::device_of(capacity), settings, {&events}};
   capture_point found;
-  std::size_t most = 0;
+  std::size_t peak = 0;
   tessera::trace::replay(
       trace, pool, [](std::size_t) {},
       [&](std::size_t i, void*) {
         const std::size_t reserved = pool.now().reserved;
-        if (at_peak && reserved <= most) return;
-        most = std::max(most, reserved);
+        if (at_peak && reserved <= peak) return;
+        peak = std::max(peak, reserved);
         found = {i, events};
       });
   return found;
@@ -133,12 +133,12 @@ int replay::commands::snapshot(const arguments& args) {
   if (const auto* const wrong = std::get_if<input_error>(&read)) return print_error(wrong->text());
   return with_recording(
       args, std::get<tessera::trace::recording>(read),
-      [&]<typename Recipe>(const program& trace, const tessera::policies<Recipe>& chosen) -> int {
-        const capture_point when = find_capture_point<Recipe>(trace, chosen, args.capacity, at_peak);
+      [&]<typename Recipe>(const program& trace, const tessera::policies<Recipe>& settings) -> int {
+        const capture_point when = find_capture_point<Recipe>(trace, settings, args.capacity, at_peak);
         std::size_t operation = 0;
         using history = tessera::history<operation_time>;
         tessera::caching_allocator<Recipe, tessera::simulated_device, history> pool{
-            device_of(args.capacity), chosen, history(when.events, {&operation})};
+            device_of(args.capacity), settings, history(when.events, {&operation})};
         std::optional<input_error> error;
         const auto look = [&] {
           tessera::trace::snapshot seen = tessera::trace::capture(pool);

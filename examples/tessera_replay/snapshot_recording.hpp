@@ -77,14 +77,14 @@ class origin_collector {
 
 /// The origin of an allocation, such as "train.py:12 in forward, labelled 'weights'". Empty if unknown.
 [[nodiscard]] inline std::string origin_text(const recording& source, std::uint64_t id) {
-  constexpr std::size_t most = 80;  // bytes
+  constexpr std::size_t max_length = 80;  // bytes
   const origin from = source.origin_of(id);
   std::string text = call_site(source.stacks, from.stack);
   const std::string_view label = source.stacks.text(from.label);
   if (label.empty()) return text;
   (text += text.empty() ? "" : ", ") += "labelled '";
-  text += trace::detail::printable_text(label.substr(0, most));
-  return text += label.size() > most ? "...'" : "'";
+  text += trace::detail::printable_text(label.substr(0, max_length));
+  return text += label.size() > max_length ? "...'" : "'";
 }
 
 /// The devices with a history, or without any history those with segments, in order.

@@ -46,7 +46,7 @@ class start_finder {
  public:
   start_finder(const snapshot& source, std::size_t device) : source_(source), device_(device) {}
 
-  /// Finds the start state. `chosen` decided how plain segments were split.
+  /// Finds the start state. `settings` decided how plain segments were split.
   ///
   /// A block that is live at the start and freed later has only its requested size. It is larger if the rest
   /// of a free block was not split off. A later allocation after it shows its end. Otherwise the rest belongs
@@ -54,7 +54,7 @@ class start_finder {
   ///   Returns:  an error with the index of the entry that contradicts later ones
   ///   Cost:     n log n in the length of the history
   template <typename Policies>
-  [[nodiscard]] read_result<start_state> find(const Policies& chosen) {
+  [[nodiscard]] read_result<start_state> find(const Policies& settings) {
     for (const snapshot::segment& s : source_.segments_of(device_)) {
       for (const snapshot::block& b : s.blocks) {
         if (b.active()) live_[b.address] = {b.size, b.requested};
@@ -62,18 +62,18 @@ class start_finder {
       add_region(s.address, s.size, memory_owner::of(s));
     }
     const auto entries = source_.trace_of(device_);
-    note_sizes(entries, chosen.rounding);
+    note_sizes(entries, settings.rounding);
     start_state found;
     found.owners.resize(entries.size());
     for (std::size_t i = entries.size(); i-- > 0;) {
       if (const char* rule = undo(entries[i], i, found.owners[i]))
         return error("entry " + std::to_string(i) + ": " + rule);
     }
-    infer_sizes(entries, chosen);
+    infer_sizes(entries, settings);
     for (const auto& [address, r] : regions_) {
       snapshot::segment s{device_,      address,           r.size, r.owner.stream, r.owner.large,
                           r.owner.pool, r.owner.expandable};
-      if (!lay_out(s, chosen))
+      if (!lay_out(s, settings))
         return error("the blocks of the segment at " + std::to_string(address) + " overlap at the start");
       found.segments.push_back(std::move(s));
     }
@@ -142,7 +142,7 @@ class start_finder {
     if (about_memory && (e.size == 0 || e.address > ~std::uint64_t{0} - e.size))
       return "is about a segment of no possible size";
     if (e.what == action::segment_free || e.what == action::segment_unmap) {
-      if (overlaps_region(e.address, e.size)) return "ends a segment that is there afterwards";
+      if (overlaps_region(e.address, e.size)) return "releases a segment that exists afterwards";
       owner = owner_before(e, number);
       return add_region(e.address, e.size, owner), nullptr;
     }
@@ -163,7 +163,7 @@ class start_finder {
     const bool maps = e.what == action::segment_map;
     const bool is_there = r != regions_.end() && owner.expandable == maps &&
                           (maps || (r->first == e.address && r->second.size == e.size));
-    if (!is_there) return "makes a segment that is not there afterwards";
+    if (!is_there) return "acquires a segment that does not exist afterwards";
     if (overlaps_live(e.address, e.size)) return "makes a segment in which blocks are live already";
     const std::uint64_t begin = r->first;
     const std::uint64_t end = begin + r->second.size;
@@ -216,7 +216,7 @@ class start_finder {
 
   /// Infers unknown sizes from allocations after live blocks: a free block starts there.
   template <typename Policies>
-  void infer_sizes(std::span<const snapshot::entry> entries, const Policies& chosen) {
+  void infer_sizes(std::span<const snapshot::entry> entries, const Policies& settings) {
     std::map<std::uint64_t, live_block*> now;  // null if the size is known, or cannot be inferred
     for (auto& [address, b] : live_) now.emplace_hint(now.end(), address, b.size == 0 ? &b : nullptr);
     for (const snapshot::entry& e : entries) {
@@ -227,15 +227,16 @@ class start_finder {
       const auto [address, before] = *std::prev(at);
       const auto r = holding(address, static_cast<std::size_t>(e.address - address));
       if (r == regions_.end() || r->second.owner.expandable) continue;
-      const std::size_t least = chosen.rounding.block_size(before->requested != 0 ? before->requested : 1);
+      const std::size_t min_size =
+          settings.rounding.block_size(before->requested != 0 ? before->requested : 1);
       const auto size = static_cast<std::size_t>(e.address - address);
-      if (size >= least && !chosen.split.should_split(least, size)) before->size = size;
-      if (size == least) before->size = size;
+      if (size >= min_size && !settings.split.should_split(min_size, size)) before->size = size;
+      if (size == min_size) before->size = size;
     }
   }
 
   template <typename Policies>
-  [[nodiscard]] bool lay_out(snapshot::segment& s, const Policies& chosen) const {
+  [[nodiscard]] bool lay_out(snapshot::segment& s, const Policies& settings) const {
     std::uint64_t at = s.address;
     const std::uint64_t end = s.address + s.size;
     for (auto it = live_.lower_bound(at); it != live_.end() && it->first < end; ++it) {
@@ -244,8 +245,8 @@ class start_finder {
       const auto room = static_cast<std::size_t>((is_last ? end : following->first) - it->first);
       std::size_t size = it->second.size;
       if (size == 0) {
-        size = chosen.rounding.block_size(it->second.requested != 0 ? it->second.requested : 1);
-        if (!s.expandable && room > size && !chosen.split.should_split(size, room)) size = room;
+        size = settings.rounding.block_size(it->second.requested != 0 ? it->second.requested : 1);
+        if (!s.expandable && room > size && !settings.split.should_split(size, room)) size = room;
       }
       if (it->first < at || size > room) return false;
       if (it->first > at) s.blocks.push_back({at, static_cast<std::size_t>(it->first - at)});

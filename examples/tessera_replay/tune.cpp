@@ -34,12 +34,12 @@ int tune_one(const arguments& args, const tessera::trace::recording& recording) 
                              .shipped = {},
                              .progress = {}};
   // Without --capacity, the device never runs out of memory.
-  constexpr std::size_t most = tessera::max_request / 8;
-  if (!has_capacity) asked.capacity = std::max(capacity, 8 * std::min(program.peak_live(), most));
+  constexpr std::size_t max_peak = tessera::max_request / 8;
+  if (!has_capacity) asked.capacity = std::max(capacity, 8 * std::min(program.peak_live(), max_peak));
   const auto add = [&](const std::string& name) {
-    (void)choose_recipe(name, "", {}, [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
+    (void)choose_recipe(name, "", {}, [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
       if constexpr (std::is_constructible_v<tune::composition, const tessera::policies<Recipe>&>)
-        asked.shipped.emplace_back(name, tune::composition(chosen));
+        asked.shipped.emplace_back(name, tune::composition(settings));
     });
   };
   for (const char* const name : compared) add(name);

@@ -38,10 +38,10 @@ std::vector<candidate> worth_showing(const search& tried) {
     return std::pair(a->memory, a->device_ns) < std::pair(b->memory, b->device_ns);
   });
   std::vector<candidate> shown;
-  double least = 0;
+  double min_device_ns = 0;
   for (const candidate* c : order) {
-    if (!shown.empty() && number(c->device_ns) > least * (1 - device_counts)) continue;
-    least = number(c->device_ns);
+    if (!shown.empty() && number(c->device_ns) > min_device_ns * (1 - device_counts)) continue;
+    min_device_ns = number(c->device_ns);
     shown.push_back(*c);
   }
   while (shown.size() > 12) {  // drop the candidate whose memory is closest to the previous one
@@ -155,18 +155,19 @@ advice advise(const trace::program& program, const advice_request& asked) {
   };
   search_options options{.known = traits_of(program, asked.has_capacity),
                          .capacity = asked.capacity,
-                         .most = max_candidates(program, asked.has_capacity)};
+                         .max_candidates = max_candidates(program, asked.has_capacity)};
   given.several_streams = options.known.several_streams;
-  options.progress = [&](std::size_t count, std::size_t least) {
+  options.progress = [&](std::size_t count, std::size_t min_memory) {
     say(std::to_string(count) + " compositions tried, and no new round begins after " +
-        std::to_string(options.most) + "; the least is " + std::to_string(least >> 20) + " MiB");
+        std::to_string(options.max_candidates) + "; the least is " + std::to_string(min_memory >> 20) +
+        " MiB");
   };
   const bool is_bounded = asked.max_ns > 0;
   const host_times first = measure(program, {}, asked.capacity, 5);
   given.host_limit_ns = is_bounded ? asked.max_ns : 2 * first.pytorch_compiled;
   options.max_host = 1.25 * given.host_limit_ns / first.pytorch_compiled;
 
-  say("trying what ships");
+  say("trying the shipped recipes");
   search tried(program, options, asked.shipped);
   for (const candidate& c : tried.tried())
     if (c.needs_program_changes) given.left_out.push_back(c.name);

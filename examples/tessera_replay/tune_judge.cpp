@@ -47,9 +47,9 @@ std::size_t deviations(const composition& c) {
 
 std::size_t place_of_quickest(const std::vector<const candidate*>& some, const std::vector<double>& host_ns,
                               double noise) {
-  const double least = *std::min_element(host_ns.begin(), host_ns.end());
+  const double min_ns = *std::min_element(host_ns.begin(), host_ns.end());
   const auto costs = [&](std::size_t i) {
-    const bool is_slow = !is_within(host_ns[i], least, std::max(noise, device_counts));
+    const bool is_slow = !is_within(host_ns[i], min_ns, std::max(noise, device_counts));
     return std::tuple(is_slow, some[i]->memory, some[i]->device_ns);
   };
   std::size_t best = 0;
@@ -105,9 +105,9 @@ const candidate* winner_selector::least_within_limits() {
   list left = those_of(tried_.tried(), [&](const candidate& c) { return c.device_ns <= device_limit_ns; });
   order_by(left, memory_of);
   for (int round = 0; round < 16 && !left.empty(); ++round) {
-    const std::size_t least = left.front()->memory;
-    max_memory_ = static_cast<std::size_t>(number(least) * (1 + memory_counts));
-    if (has_shipped_ && shipped_.memory >= least) max_memory_ = std::min(max_memory_, shipped_.memory);
+    const std::size_t min_memory = left.front()->memory;
+    max_memory_ = static_cast<std::size_t>(number(min_memory) * (1 + memory_counts));
+    if (has_shipped_ && shipped_.memory >= min_memory) max_memory_ = std::min(max_memory_, shipped_.memory);
     const auto end = std::find_if(left.begin(), left.end(), [&](auto* c) { return c->memory > max_memory_; });
     list near(left.begin(), end);
     order_by(near, [](const candidate& c) { return std::pair(c.device_ns, deviations(c.made)); });

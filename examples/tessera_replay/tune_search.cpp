@@ -109,14 +109,14 @@ std::size_t min_capacity(const trace::program& program, const composition& c) {
       .value_or(unlimited);
 }
 
-std::size_t least_capacity_up_to(const trace::program& program, const composition& c, std::size_t most,
-                                 std::size_t step, limits until) {
+std::size_t min_capacity_up_to(const trace::program& program, const composition& c, std::size_t max,
+                               std::size_t step, limits until) {
   until.failures = true;
   const auto completes = [&](std::size_t capacity) {
     return !replay_once(program, c, capacity, until).given_up;
   };
-  if (!completes(most)) return unlimited;
-  return bisect(std::min(most, program.peak_live()) - 1, most, step, completes);
+  if (!completes(max)) return unlimited;
+  return bisect(std::min(max, program.peak_live()) - 1, max, step, completes);
 }
 
 host_times measure(const trace::program& program, const std::vector<composition>& some, std::size_t capacity,
@@ -165,7 +165,7 @@ void on_all_cores(std::size_t count, F f) {
 
 search::search(const trace::program& program, search_options chosen,
                const std::vector<std::pair<std::string, composition>>& shipped)
-    : program_(program), chosen_(std::move(chosen)) {
+    : program_(program), options_(std::move(chosen)) {
   note_host_time();
   std::vector<candidate> found(shipped.size());
   on_all_cores(shipped.size(), [&](std::size_t i) { found[i] = tried_out(shipped[i].second, true); });
@@ -177,15 +177,15 @@ search::search(const trace::program& program, search_options chosen,
 }
 
 candidate search::tried_out(const composition& c, bool to_the_end) const {
-  const program_traits& known = chosen_.known;
+  const program_traits& known = options_.known;
   limits until{.failures = known.has_capacity};
-  const std::size_t most = to_the_end ? unlimited : std::min(pytorch().memory, max_request) / 4 * 5;
+  const std::size_t max = to_the_end ? unlimited : std::min(pytorch().memory, max_request) / 4 * 5;
   if (!to_the_end) {
-    if (!known.has_capacity) until.reserved = most;
+    if (!known.has_capacity) until.reserved = max;
     until.device_ns = 2 * device_reach_ns_;
-    until.processor_ns = 2 * chosen_.max_host * pytorch_ns_;
+    until.processor_ns = 2 * options_.max_host * pytorch_ns_;
   }
-  const outcome found = replay_once(program_, c, chosen_.capacity, until);
+  const outcome found = replay_once(program_, c, options_.capacity, until);
   candidate result{.made = c,
                    .memory = found.given_up ? unlimited : found.peak_reserved,
                    .device_ns = found.device_ns,
@@ -198,8 +198,8 @@ candidate search::tried_out(const composition& c, bool to_the_end) const {
   if (to_the_end) {
     result.memory = min_capacity(program_, c);
   } else if (result.completes || memory_reach_ > 0 || !any_is_cheap_) {
-    const std::size_t enough = any_is_cheap_ && !result.completes ? std::min(most, memory_reach_) : most;
-    result.memory = least_capacity_up_to(program_, c, enough, program_.peak_live() / 500 + 1, until);
+    const std::size_t enough = any_is_cheap_ && !result.completes ? std::min(max, memory_reach_) : max;
+    result.memory = min_capacity_up_to(program_, c, enough, program_.peak_live() / 500 + 1, until);
   }
   if (!result.completes && result.memory != unlimited) {
     const outcome with_enough = replay_once(program_, c, result.memory);
@@ -225,7 +225,7 @@ void search::try_all(const std::vector<composition>& some) {
 void search::note_host_time() {
   std::vector<double> times(number_of_cores());
   on_all_cores(times.size(), [&](std::size_t i) {
-    times[i] = replay_once(program_, composition{}, chosen_.capacity).processor_ns;
+    times[i] = replay_once(program_, composition{}, options_.capacity).processor_ns;
   });
   std::sort(times.begin(), times.end());
   pytorch_ns_ = std::max(1.0, times[times.size() / 2]);
@@ -261,7 +261,7 @@ std::uint64_t search::device_limit_ns() const noexcept {
 
 bool search::is_cheap(const candidate& c) const noexcept {
   return !c.needs_program_changes && (c.completes || c.memory <= memory_reach_) &&
-         c.device_ns <= device_reach_ns_ && c.host_share <= chosen_.max_host;
+         c.device_ns <= device_reach_ns_ && c.host_share <= options_.max_host;
 }
 
 /// The best candidates not yet expanded, overall and without virtual memory: those with the least device time
@@ -288,12 +288,12 @@ std::vector<std::size_t> search::worth_expanding() const {
                      [&](std::size_t a, std::size_t b) { return costs_of(tried_[a]) < costs_of(tried_[b]); });
     std::vector<std::size_t> front;
     std::set<costs> seen = left;
-    std::uint64_t least = ~std::uint64_t{0};
+    std::uint64_t min_device_ns = ~std::uint64_t{0};
     for (std::size_t i : order) {
       const candidate& c = tried_[i];
       const bool is_near = c.memory - tried_[order[0]].memory <= tried_[order[0]].memory / 100;
-      if ((c.device_ns < least || is_near) && seen.insert(costs_of(c)).second) front.push_back(i);
-      least = std::min(least, c.device_ns);
+      if ((c.device_ns < min_device_ns || is_near) && seen.insert(costs_of(c)).second) front.push_back(i);
+      min_device_ns = std::min(min_device_ns, c.device_ns);
     }
     // The first, then others at growing distances.
     for (std::size_t i = 0; i < std::min(count, front.size()); ++i) {
@@ -301,7 +301,7 @@ std::vector<std::size_t> search::worth_expanding() const {
       chosen.push_back(front[front.size() <= count ? i : i * i * (front.size() - 1) / (last * last)]);
     }
   };
-  choose(false, any_is_cheap_ && !chosen_.known.has_capacity ? 4 : 2);
+  choose(false, any_is_cheap_ && !options_.known.has_capacity ? 4 : 2);
   choose(true, 2);
   std::sort(chosen.begin(), chosen.end());
   chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
@@ -309,10 +309,10 @@ std::vector<std::size_t> search::worth_expanding() const {
 }
 
 void search::run() {
-  while (tried_.size() < chosen_.most) {
+  while (tried_.size() < options_.max_candidates) {
     const candidate* const shipped = best_shipped();
     device_reach_ns_ = std::max(device_limit_ns(), shipped != nullptr ? shipped->device_ns : 0);
-    if (chosen_.known.has_capacity && shipped != nullptr && !shipped->completes)
+    if (options_.known.has_capacity && shipped != nullptr && !shipped->completes)
       memory_reach_ = std::min(shipped->memory, max_request) / 100 * 105;
     const auto any_is_cheap = [&](bool completing) {
       return std::any_of(tried_.begin(), tried_.end(),
@@ -328,14 +328,14 @@ void search::run() {
     std::vector<composition> around;
     for (std::size_t i : places) {
       tried_[i].was_expanded = true;
-      for (const composition& c : neighbours(tried_[i].made, chosen_.known)) around.push_back(c);
+      for (const composition& c : neighbours(tried_[i].made, options_.known)) around.push_back(c);
     }
     try_all(around);
     const auto less = [](const candidate& a, const candidate& b) {
       return std::pair(!a.is_eligible(), a.memory) < std::pair(!b.is_eligible(), b.memory);
     };
-    if (chosen_.progress)
-      chosen_.progress(tried_.size(), std::min_element(tried_.begin(), tried_.end(), less)->memory);
+    if (options_.progress)
+      options_.progress(tried_.size(), std::min_element(tried_.begin(), tried_.end(), less)->memory);
   }
 }
 

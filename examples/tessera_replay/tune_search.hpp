@@ -41,9 +41,9 @@ struct limits {
 /// The minimum capacity with which a program completes, as `fit` finds it; `unlimited` if 1 EiB is not
 /// enough.
 [[nodiscard]] std::size_t min_capacity(const trace::program& program, const composition& c);
-/// The minimum capacity up to `most`, within `step` bytes and the limits; `unlimited` if there is none.
-[[nodiscard]] std::size_t least_capacity_up_to(const trace::program& program, const composition& c,
-                                               std::size_t most, std::size_t step, limits until);
+/// The minimum capacity up to `max`, within `step` bytes and the limits; `unlimited` if there is none.
+[[nodiscard]] std::size_t min_capacity_up_to(const trace::program& program, const composition& c,
+                                             std::size_t max, std::size_t step, limits until);
 
 /// Host time per operation: processor time in nanoseconds, the lower quartile of the repetitions.
 struct host_times {
@@ -82,10 +82,10 @@ struct candidate {
 /// The options of a search.
 struct search_options {
   program_traits known;
-  std::size_t capacity = 0;  ///< bytes of the device
-  std::size_t most = 0;      ///< compositions to try, approximately
-  double max_host = 2.5;     ///< the limit of processor time relative to pytorch, approximately
-  std::function<void(std::size_t tried, std::size_t least)> progress{};
+  std::size_t capacity = 0;        ///< bytes of the device
+  std::size_t max_candidates = 0;  ///< compositions to try, approximately
+  double max_host = 2.5;           ///< the limit of processor time relative to pytorch, approximately
+  std::function<void(std::size_t tried, std::size_t min_memory)> progress{};
 };
 
 /// Searches for good compositions for a program, on all cores. Tries shipped recipes, then neighbours of the
@@ -123,7 +123,7 @@ class search {
   void note_host_time();
 
   const trace::program& program_;
-  search_options chosen_;
+  search_options options_;
   std::vector<candidate> tried_;
   std::map<std::string, std::size_t> place_;  // by the texts of the policies
   std::uint64_t device_reach_ns_ = 0;         // candidates beyond it are not expanded

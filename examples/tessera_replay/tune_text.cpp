@@ -46,8 +46,8 @@ struct argument {
   bool is_default = false;
 };
 template <typename T>
-argument set(const T& value, const T& otherwise) {
-  return {text(value), value == otherwise};
+argument set(const T& value, const T& default_value) {
+  return {text(value), value == default_value};
 }
 argument plain(std::size_t n) { return {n % 1_KiB == 0 && n != 0 ? text(n) : std::to_string(n)}; }
 

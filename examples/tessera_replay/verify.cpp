@@ -29,17 +29,16 @@ void print(const std::string& file, const verification& v) {
   const bool is_newer = v.has_compared() && std::string_view(v.rules) != "2.6";
   std::printf("%s, device %zu: %s%s%s\n", file.c_str(), v.device, found,
               is_newer ? ", under the rules of PyTorch " : "", is_newer ? v.rules : "");
-  if (!v.has_compared()) std::puts("  there is no allocation in a history, only the state at the end");
-  std::printf("  allocations      %zu, at the same address as on the GPU %zu\n", v.allocations,
-              v.same_address);
+  if (!v.has_compared()) std::puts("  the history has no allocation");
+  std::printf("  allocations      %zu, %zu of them at the GPU's address\n", v.allocations, v.same_address);
   if (v.same_address != v.allocations)
-    std::printf("  first elsewhere  allocation %zu\n", v.first_other_address);
+    std::printf("  first difference allocation %zu\n", v.first_other_address);
   const char* const other = v.first_other_segment.c_str();
   if (v.maps == 0 || v.segments != 0)
-    std::printf("  cudaMallocs      %zu, %s\n", v.segments, *other == 0 ? "sizes equal" : other);
+    std::printf("  cudaMallocs      %zu, %s\n", v.segments, *other == 0 ? "equal sizes" : other);
   if (v.maps != 0)
-    std::printf("  pages mapped     %zu times, %s\n", v.maps, *other == 0 ? "the same pages" : other);
-  std::printf("  peak reserved    %zu on the GPU, %zu here\n", v.peak_recorded, v.peak_here);
+    std::printf("  pages mapped     %zu times, %s\n", v.maps, *other == 0 ? "equal pages" : other);
+  std::printf("  peak reserved    %zu on the GPU, %zu replayed\n", v.peak_recorded, v.peak_here);
 }
 
 void print_json(const std::string& file, const verification& v) {
@@ -93,7 +92,7 @@ int replay::commands::verify(const arguments& args) {
     }
     const auto& source = std::get<tessera::trace::snapshot>(snapshot);
     const std::vector<std::size_t> there = devices_of(source);
-    const auto devices = chosen_devices(file, there, args.device);
+    const auto devices = select_devices(file, there, args.device);
     if (const auto* error = std::get_if<input_error>(&devices)) {
       refuse(error->text());
       continue;

@@ -223,7 +223,7 @@ class recorded_replay {
       if (s.expandable && !count_pages(s.size, true)) return too_many_pages();
       pool& to = pool_of(owner);
       if (!to.visit([&](auto& all) { return all.adopt(s, range != ranges.end() ? range->second : 0); }))
-        return error("the segment at " + std::to_string(s.address) + " is none that the recipe could have");
+        return error("the segment at " + std::to_string(s.address) + " is impossible for the recipe");
       for (const snapshot::block& b : s.blocks) {
         if (b.active()) live_[b.address] = {&to, reinterpret_cast<void*>(b.address)};
         if (!b.active()) result_.cached_at_start += b.size;
@@ -258,7 +258,8 @@ class recorded_replay {
       case action::segment_unmap:
         change(pool_of(owner), [&](auto& all) {
           if (!all.take_away({e.address, e.size}, owner.large, e.stream))
-            differ("a segment of " + std::to_string(e.size) + " bytes went back there and is in use here");
+            differ("a segment of " + std::to_string(e.size) +
+                   " bytes was released by the recorded allocator and is in use in the replay");
         });
         reserved_ -= e.size;
         break;
@@ -364,15 +365,14 @@ class verifier {
   [[nodiscard]] read_result<verification> run() const {
     config::pytorch_settings settings = settings_of(source_);
     if (settings.async_backend)
-      return input_error{
-          source_.name + ": device " + std::to_string(device_),
-          "was recorded under backend:cudaMallocAsync, where the driver decides and not PyTorch"};
+      return input_error{source_.name + ": device " + std::to_string(device_),
+                         "was recorded under backend:cudaMallocAsync, where the driver decides, not PyTorch"};
     read_result<verification> found = closest(settings);
     const std::string& recipe = source_.configured.recipe;
     if (recipe.empty() || recipe.starts_with("tessera::pytorch") || agree(found)) return found;
-    return input_error{source_.name + ": device " + std::to_string(device_),
-                       "was captured from " + tessera::trace::detail::quoted_field(recipe) +
-                           ", which decides here and not PyTorch"};
+    return input_error{
+        source_.name + ": device " + std::to_string(device_),
+        "was captured from " + tessera::trace::detail::quoted_field(recipe) + ", not from PyTorch"};
   }
 
  private:

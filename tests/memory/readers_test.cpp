@@ -144,7 +144,7 @@ TEST(memory, of_csv) {
   EXPECT_TRUE(as_csv(one));
   EXPECT_TRUE(as_csv(header + std::string(1'000'000, '\n')));
 }
-TEST(memory, of_what_is_no_csv) {
+TEST(memory, of_invalid_csv) {
   const std::string header = std::string(trace::detail::csv_header) + "\n";
   EXPECT_FALSE(as_csv(header + std::string(1'000'000, '\n') + "x"));
   EXPECT_FALSE(as_csv(header + std::string(10'000'000, '9')));
@@ -200,7 +200,7 @@ TEST(memory, of_pickles_that_refer_to_themselves) {
   EXPECT_TRUE(as_pickle(protocol + "]" + repeated("2\x86", many) + "."));
   EXPECT_TRUE(as_pickle(protocol + "]\x94" + repeated("h\0a"s, many) + "."));
 }
-TEST(memory, of_pickles_that_announce_more_than_there_is) {
+TEST(memory, of_pickles_that_announce_more_than_they_hold) {
   for (const std::string& op : {"\x8d\0\0\0\0\0\1\0\0"s, "\x8e\xff\xff\xff\xff\xff\xff\xff\x7f"s,
                                 "\x95\0\0\0\0\0\1\0\0\x8d\0\0\0\0\0\1\0\0"s, "X\xff\xff\xff\xff"s,
                                 "\x8b\xff\xff\xff\x7f"s, "Nr\xff\xff\xff\xff"s, "j\xff\xff\xff\xff"s})
@@ -308,7 +308,7 @@ TEST(memory, of_stacks_of_calls) {
   EXPECT_TRUE(as_snapshot(snapshot_in("]", "](](" + entry_at(long_texts + "e") + "ee")));
 }
 
-TEST(memory, of_what_this_library_writes) {
+TEST(memory, of_written_snapshots) {
   const auto text = trace::read_file(TESSERA_EXAMPLES_DIR "/traces/gnn_sage_streams.csv");
   const auto read = trace::read_csv(std::get<std::string>(text), "file");
   const trace::program program(std::get<trace::recording>(read));

@@ -45,7 +45,7 @@ function use() {
   tell("focusable", [...document.querySelectorAll("button,.chart")].every(e => e.tabIndex === 0
     && (e.textContent || e.getAttribute("aria-label"))));
   tell("sums", data.recipes.every(r => r.map.cells.reduce((sum, c) => sum + c.bytes, 0)
-    === r.series.reserved.most.reduce((a, b) => Math.max(a, b))));
+    === r.series.reserved.max.reduce((a, b) => Math.max(a, b))));
 
   // Time: the cursor by keys and pointer, the readout, zoom by keys, buttons, wheel and dragging.
   const high = root.scrollHeight;
@@ -190,7 +190,7 @@ foreach(width IN ITEMS 1280 400)
                         cell_pointed map_zoomed map_shown)
     expect("${part}=true")
   endforeach()
-  expect("home=0 The most after events 0–7 of 32,514; shown: 0–32,514, each step spans 8 events, from their least to their most")
+  expect("home=0 Maximum after events 0–7 of 32,514; shown: 0–32,514, each step spans 8 events, from minimum to maximum")
   expect("end=32513 event 32,513: pytorch reserves 2.20 GiB, pytorch_expandable reserves 1.66 GiB, stitched reserves 1.04 GiB, live as requested 422.64 MiB")
   expect("zoomed=16257 true")
   expect("paged=16257 true")

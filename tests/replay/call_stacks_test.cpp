@@ -201,7 +201,7 @@ recording recorded(const snapshot& s) {
   return std::get<recording>(std::move(made));
 }
 
-TEST(recording, knows_where_allocations_come_from) {
+TEST(recording, knows_the_origins_of_allocations) {
   using action = snapshot::action;
   using state = snapshot::block::state;
   snapshot s = with_lines();
@@ -228,7 +228,7 @@ TEST(recording, knows_where_allocations_come_from) {
   EXPECT_EQ(origin_text(made, 4), "a.py:1 in f") << "what was refused";
   EXPECT_EQ(origin_text(made, 5), "");
 }
-TEST(recording, has_no_origins_where_nobody_recorded_any) {
+TEST(recording, has_no_origins_if_none_were_recorded) {
   snapshot s = with_lines();
   s.traces = {{{.what = snapshot::action::oom, .size = 512}}};
   EXPECT_TRUE(recorded(s).origins.empty());
@@ -238,7 +238,7 @@ TEST(recording, has_no_origins_where_nobody_recorded_any) {
   EXPECT_EQ(origin_text(recorded(s), 0), "labelled '?" + std::string(79, 'x') + "...'");
 }
 
-TEST(write_chrome, says_where_blocks_come_from) {
+TEST(write_chrome, has_the_source_lines_of_blocks) {
   using action = snapshot::action;
   snapshot s = with_lines();
   s.segments = {

@@ -72,7 +72,7 @@ total told_by(const Statistics& counted) {
           of(counted.all.allocation)};
 }
 
-TEST(capture, shows_how_an_allocator_stands) {
+TEST(capture, has_the_state_of_an_allocator) {
   caching_allocator<pytorch_native, simulated_device> pool;
   void* const kept = pool.allocate(1000, stream_id{3});
   void* const used = pool.allocate(600, stream_id{3});
@@ -109,7 +109,7 @@ TEST(capture, of_nothing_is_empty) {
   EXPECT_TRUE(seen.traces.empty());
 }
 
-TEST(capture, tells_the_history_with_times_and_labels) {
+TEST(capture, has_the_history_with_times_and_labels) {
   caching_allocator<pytorch_native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
   void* const p = pool.allocate(1_MiB + 1, stream_id{2});
@@ -143,7 +143,7 @@ TEST(capture, tells_the_history_with_times_and_labels) {
   EXPECT_EQ(after.traces[0].back().size, 0u);
 }
 
-TEST(capture, tells_the_settings_in_the_words_of_pytorch) {
+TEST(capture, translates_the_settings_to_those_of_pytorch) {
   caching_allocator<
       pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.75,roundup_power2_divisions:[256:1,>:4]">,
       simulated_device>
@@ -164,7 +164,7 @@ TEST(capture, tells_the_settings_in_the_words_of_pytorch) {
   EXPECT_EQ(in_ranges.recipe, "tessera::stitched");
 }
 
-TEST(capture, takes_what_is_mapped_side_by_side_as_a_segment) {
+TEST(capture, joins_adjacent_mapped_pages_to_a_segment) {
   caching_allocator<pytorch_expandable, simulated_device, ticking> pool{
       simulated_device{}, {}, ticking(1000)};
   void* const low = pool.allocate(20_MiB);
@@ -185,7 +185,7 @@ TEST(capture, takes_what_is_mapped_side_by_side_as_a_segment) {
   EXPECT_EQ(viewer::backward(seen, 0).rule(), "");
 }
 
-TEST(capture, sees_through_every_adaptor) {
+TEST(capture, reaches_every_front_end) {
   const auto live = [](auto& pool) {
     const snapshot seen = capture(pool);
     for (std::size_t d = 0; d < seen.traces.size(); ++d) {
@@ -286,7 +286,7 @@ using recipes = testing::Types<pytorch_native, pytorch_expandable, stitched, cud
                                paddle_auto_growth, power_of_two, passthrough, pinned_packed>;
 TYPED_TEST_SUITE(capture_of, recipes);
 
-TYPED_TEST(capture_of, can_be_run_backward_to_nothing) {
+TYPED_TEST(capture_of, undone_history_leads_to_an_empty_allocator) {
   for (const std::uint64_t fail_every : {0u, 7u}) {
     random_program<TypeParam> program(150_MiB, 1 << 20, fail_every, 5);
     for (int part = 0; part < 8; ++part) {
@@ -300,7 +300,7 @@ TYPED_TEST(capture_of, can_be_run_backward_to_nothing) {
   }
 }
 
-TYPED_TEST(capture_of, can_be_run_backward_where_the_history_forgets) {
+TYPED_TEST(capture_of, undone_bounded_history_leads_to_its_start) {
   for (const std::size_t kept : {1u, 10u, 333u}) {
     random_program<TypeParam> program(150_MiB, kept, 0, 6);
     bool began_full = false;
@@ -330,7 +330,7 @@ TYPED_TEST(capture_of, goes_through_a_pickle_unchanged) {
   EXPECT_EQ(std::get<snapshot>(read), seen);
 }
 
-TEST(capture, of_a_locked_allocator_can_be_run_backward_while_others_use_it) {
+TEST(capture, of_a_locked_allocator_is_consistent_under_concurrent_use) {
   locked<pytorch_native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 300_MiB}}, {}, ticking(5000)};
   std::atomic<bool> done{false};
@@ -376,7 +376,7 @@ TEST(capture, of_the_expandable_recipe_is_what_that_recipe_decides) {
   expect_to_be_what_it_decides<pytorch_expandable>();
 }
 
-TEST(capture, a_recording_of_it_asks_for_what_was_refused) {
+TEST(capture, a_recording_of_it_repeats_failed_requests) {
   caching_allocator<pytorch_native, simulated_device, history<>> pool{
       simulated_device{simulated_device::options{.capacity = 1_GiB}}};
   (void)pool.allocate(300_MiB);

@@ -264,7 +264,7 @@ expect(0 "pytorch_expandable" compare ${out}.pickle)
 expect(0 ", 0 allocated in 0 blocks, 0 requested, " snapshot ${trace} --out ${out}.pickle --at end --recipe stitched)
 expect(0 "snapshot: 37898 operations" compare ${out}.pickle)
 expect(0 "after operation " snapshot ${trace} --out ${out}.pickle --recipe stitched)
-expect(2 "snapshot.pickle: device 0: was captured from 'tessera::stitched', which decides here and not PyTorch\n" verify ${out}.pickle)
+expect(2 "snapshot.pickle: device 0: was captured from 'tessera::stitched', not from PyTorch\n" verify ${out}.pickle)
 expect(0 "bytes reserved" snapshot ${trace} --out ${out}.json)
 expect_begin(${out}.json "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"name\":\"resnet50_sgd\",\"recipe\":\"tessera::pytorch")
 expect(0 "bytes reserved" snapshot ${trace} --out ${out}.csv --recipe cuda_async)
@@ -298,7 +298,7 @@ foreach(command IN ITEMS compare decisions fit explain-oom tune "draw;--out;${SC
   expect(2 "foreign.pickle: byte 2: the Python object torch._utils._rebuild_tensor_v2 (opcode 99) is not plain data and is not executed; a memory snapshot has none\n"
          ${command} ${SCRATCH}/foreign.pickle)
   expect(2 "other.pickle: byte 2: the pickle is no memory snapshot of PyTorch, which is a dict with 'segments'" ${command} ${SCRATCH}/other.pickle)
-  expect(2 "tensors.pt: is a zip archive, as torch.save writes; a memory snapshot is what torch.cuda.memory._dump_snapshot writes\n"
+  expect(2 "tensors.pt: is a zip archive, as torch.save writes; memory snapshots are written by torch.cuda.memory._dump_snapshot\n"
          ${command} ${SCRATCH}/tensors.pt)
 endforeach()
 expect(2 "empty.pickle: holds neither segments nor a history" verify ${SCRATCH}/empty.pickle)

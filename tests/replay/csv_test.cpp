@@ -174,7 +174,7 @@ TEST(read_csv, no_choice_of_ids_is_slow) {
   }
 }
 
-TEST(field_reader, blank_lines_cost_what_others_do) {
+TEST(field_reader, blank_lines_cost_no_more_than_others) {
   const std::string text = std::string(2'000'000, '\n') + "x\r\n" + std::string(1'000'000, '\r') + "\n\r\n";
   tessera::trace::detail::field_reader reader(text, "file");
   std::size_t lines = 0;
@@ -232,7 +232,7 @@ INSTANTIATE_TEST_SUITE_P(
         refused{lifetimes("6,0,1,1152921504606846976\n"),
                 "2: a request of 1152921504606846976 bytes; less than 2^60 are allowed"}));
 
-TEST(read_text_trace, is_told_by_the_header) {
+TEST(read_text_trace, selects_the_format_by_the_header) {
   const std::vector<line> expected{{'a', 4, 16, 0}, {'f', 4, 16, 0}};
   EXPECT_EQ(lines(read_text_trace(csv("a,4,16,0,1\nf,4,16,0,1"), "T")), expected);
   EXPECT_EQ(lines(read_text_trace("op,id,bytes,stream,t_us\r\na,4,16,0,1\r\nf,4,16,0,1\r\n", "T")), expected);

@@ -43,7 +43,7 @@ memory_map map_of(const std::vector<event>& events, std::size_t at) {
   return map_after<Recipe>(program(made), at, simulated_device{}, policies<Recipe>{});
 }
 
-TEST(memory_map, tells_what_is_pinned_from_what_could_go_back) {
+TEST(memory_map, distinguishes_non_releasable_from_releasable) {
   const memory_map map = map_of<pytorch<>>({{kind::allocate, 0, 12_MiB},
                                             {kind::allocate, 1, 8_MiB},
                                             {kind::allocate, 2, 30_MiB, stream_id{1}},
@@ -74,7 +74,7 @@ TEST(memory_map, tells_what_is_pinned_from_what_could_go_back) {
 }
 
 // In a range whole pages of a free block could go back, and the rest shares pages with its neighbours.
-TEST(memory_map, cuts_free_blocks_where_pages_could_go_back) {
+TEST(memory_map, splits_free_blocks_at_releasable_pages) {
   const memory_map map = map_of<pytorch_expandable>({{kind::allocate, 0, 10_MiB},
                                                      {kind::allocate, 1, 50_MiB},
                                                      {kind::allocate, 2, 10_MiB},
@@ -179,7 +179,7 @@ TEST(memory_map, joins_small_neighbours_first) {
   EXPECT_EQ(map.cells[0].non_releasable, 512 + (2_MiB - 100 * 512) + 12_MiB);
 }
 
-TEST(memory_map, of_a_failed_allocation_shows_why) {
+TEST(memory_map, shows_the_largest_free_block_before_a_failure) {
   const recording made{"",
                        {{kind::allocate, 0, 30_MiB},
                         {kind::allocate, 1, 30_MiB},

@@ -48,7 +48,7 @@ class file_output : public testing::Test {
 };
 const auto hello = [](auto& out) { out.write("hello\n"); };
 
-TEST_F(file_output, is_refused_by_its_beginning_or_its_length_when_it_is_read) {
+TEST_F(file_output, is_rejected_by_its_beginning_or_size) {
   EXPECT_EQ(said(save(at("a"), [](auto& out) { out.write(std::string(100'000, 'x')); })), "fine");
   std::size_t asked = 0;
   const auto whole = read_file(at("a"), [&](std::string_view beginning) {
@@ -64,16 +64,16 @@ TEST_F(file_output, is_refused_by_its_beginning_or_its_length_when_it_is_read) {
 
   fs::resize_file(at("a"), tessera::trace::max_file_bytes + 1);  // with a hole, that takes no room
   EXPECT_EQ(std::get<input_error>(read_file(at("a"))).text(),
-            at("a") + ": is larger than 2147483648 bytes, the most that is read");
+            at("a") + ": is larger than the limit of 2147483648 bytes");
 }
 
-TEST_F(file_output, puts_a_whole_file_in_its_place) {
+TEST_F(file_output, replaces_the_file_when_complete) {
   EXPECT_EQ(said(save(at("a"), hello)), "fine");
   EXPECT_EQ(text_of(at("a")), "hello\n");
   EXPECT_EQ(names(), std::vector<std::string>{"a"});
 }
 
-TEST_F(file_output, writes_more_than_it_holds) {
+TEST_F(file_output, writes_more_than_its_buffer) {
   std::string expected;
   EXPECT_EQ(said(save(at("a"),
                       [&](auto& out) {
@@ -86,7 +86,7 @@ TEST_F(file_output, writes_more_than_it_holds) {
   EXPECT_TRUE(text_of(at("a")) == expected);
 }
 
-TEST_F(file_output, leaves_what_was_there_until_it_is_whole) {
+TEST_F(file_output, keeps_the_old_file_until_the_new_one_is_complete) {
   ASSERT_EQ(said(save(at("a"), hello)), "fine");
   EXPECT_EQ(said(save(at("a"),
                       [&](auto& out) -> std::optional<input_error> {
@@ -120,7 +120,7 @@ TEST_F(file_output, a_link_stays_one) {
   EXPECT_EQ(text_of(at("a")), "through");
 }
 
-TEST_F(file_output, says_what_the_system_says) {
+TEST_F(file_output, reports_system_errors) {
   EXPECT_EQ(said(save(at("none/a"), hello)), at("none/a") + ": cannot be created: No such file or directory");
   EXPECT_EQ(said(save(at("."), hello)), at(".") + ": cannot be created: Is a directory");
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";

@@ -104,7 +104,7 @@ TEST(pickle, executes_nothing) {
   }
 }
 
-TEST(pickle, refuses_what_is_cut_short_or_lies) {
+TEST(pickle, rejects_truncated_and_inconsistent_input) {
   const std::string whole =
       protocol_4 + "}(\x8c\x01"s + "aK\x01\x8c\x04long](K\x01\x8a\x03"s + "abceX\x02\x00\x00\x00hiN\x85u."s;
   ASSERT_TRUE(std::holds_alternative<pickle>(read_pickle(whole, "file")));
@@ -122,7 +122,7 @@ TEST(pickle, refuses_what_is_cut_short_or_lies) {
   EXPECT_EQ(refused(protocol_4 + "e."), "file: byte 2: a mark is missing on the stack");
   EXPECT_EQ(refused(protocol_4 + "a."), "file: byte 2: a value is missing on the stack");
   EXPECT_EQ(refused(protocol_4 + "}(Nu."), "file: byte 5: a key without a value");
-  EXPECT_EQ(refused(protocol_4 + "}Na."), "file: byte 4: items for what is no list");
+  EXPECT_EQ(refused(protocol_4 + "}Na."), "file: byte 4: items for a value that is no list");
   EXPECT_EQ(refused(protocol_4 + "NN."), "file: byte 4: the pickle ends with other than one value");
 }
 
@@ -153,7 +153,7 @@ TEST(pickle, nests_without_using_the_stack) {
       << "a list in itself";
 }
 
-TEST(pickle, returns_whatever_it_is_given) {
+TEST(pickle, returns_for_any_input) {
   const std::string seed =
       protocol_4 + "}(\x8c\x01"s + "aK\x01\x8c\x04long](K\x01\x8a\x03"s + "abceX\x02\x00\x00\x00hiN\x85u."s;
   std::mt19937_64 random(3);

@@ -66,7 +66,7 @@ TEST(read_rmm, reads_what_the_adaptor_logs) {
   EXPECT_EQ(lines(read_text_trace(text, "T")), expected) << "told by its header";
 }
 
-TEST(read_rmm, what_versions_write_differently) {
+TEST(read_rmm, reads_the_formats_of_all_versions) {
   // Hexadecimal without 0x, decimal streams, other times, carriage returns, blank lines at the end.
   const std::string text = std::string(rmm_header) +
                            "\r\n1,10:11:12:123456,allocate,7F0000000000,1000,17\r\n"
@@ -74,7 +74,7 @@ TEST(read_rmm, what_versions_write_differently) {
   EXPECT_EQ(lines(read_rmm(text, "T")), (std::vector<line>{{'a', 0, 1000, 17}, {'f', 0, 1000, 17}}));
 }
 
-TEST(read_rmm, what_was_refused_is_asked_for_and_given_back) {
+TEST(read_rmm, a_failed_allocation_is_allocated_and_freed) {
   EXPECT_EQ(lines(read_rmm(rmm("1,t,allocate,0x10,8,0x0\n"
                                "1,t,allocate failure,(nil),999,0x5\n"
                                "1,t,allocate failure,,998,0\n"
@@ -218,7 +218,7 @@ TEST(write_rmm, logs_what_users_did) {
                                          "0,04:59:00.000006,free,0x100000000000000,1048577,0xff\n"));
 }
 
-TEST(write_rmm, begins_with_what_lived_when_the_history_begins) {
+TEST(write_rmm, begins_with_the_blocks_live_at_the_start) {
   caching_allocator<pytorch_native, simulated_device, history<>> pool{simulated_device{}, {}, history<>(3)};
   void* const kept = pool.allocate(100);
   void* const freed = pool.allocate(200);

@@ -58,7 +58,7 @@ foreach(recipe IN ITEMS pytorch pytorch_expandable)
   expect(2 "several.pickle: has no device 1; it has 0, 2" verify ${of}several.pickle --device 1)
   expect(0 "no_lines.pickle, device 0: agrees" verify ${of}no_lines.pickle)
   expect(0 "state.pickle, device 0: nothing to verify" verify ${of}state.pickle)
-  expect(2 "by_driver.pickle: device 0: was recorded under backend:cudaMallocAsync, where the driver decides and not PyTorch"
+  expect(2 "by_driver.pickle: device 0: was recorded under backend:cudaMallocAsync, where the driver decides, not PyTorch"
          verify ${of}by_driver.pickle ${of}one.pickle)
   expect_also("one.pickle, device 0: agrees")
 

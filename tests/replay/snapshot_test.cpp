@@ -103,7 +103,7 @@ TEST(snapshot, reads_segments_and_traces) {
   EXPECT_EQ(s.configured.max_split_size, unlimited);
 }
 
-TEST(snapshot, takes_numbers_of_64_bits_where_they_mean_nothing) {
+TEST(snapshot, accepts_any_number_where_no_decision_depends_on_it) {
   // A frame without a line has line 2^64 - 1, and so may what versions to come add.
   std::string bytes =
       snapshot_of(base, 2 * mib, "small", {{2_MiB, "inactive"}}, {{"segment_alloc", base, 2 * mib}});
@@ -121,7 +121,7 @@ TEST(snapshot, takes_numbers_of_64_bits_where_they_mean_nothing) {
   EXPECT_EQ(refused(high), "'address' is 9223372036854775808; addresses are below 2^63");
 }
 
-TEST(snapshot, refuses_what_does_not_add_up) {
+TEST(snapshot, rejects_sizes_that_do_not_add_up) {
   EXPECT_EQ(refused(snapshot_of(base, 20 * mib, "large", {{5_MiB, "inactive"}}, {})),
             "the blocks do not add up to 'total_size'");
   EXPECT_EQ(refused(snapshot_of(base, 20 * mib, "large", {{25_MiB, "inactive"}}, {})),
@@ -131,7 +131,7 @@ TEST(snapshot, refuses_what_does_not_add_up) {
             "'total_size' is 9223372036854775807 bytes; less than 2^60 are allowed");
 }
 
-TEST(snapshot, says_what_is_none) {
+TEST(snapshot, rejects_other_data) {
   const std::string rule =
       "the pickle is no memory snapshot of PyTorch, which is a dict with 'segments' and 'device_traces', or "
       "a list "
@@ -147,7 +147,7 @@ TEST(snapshot, says_what_is_none) {
   EXPECT_TRUE(std::holds_alternative<snapshot>(read_snapshot("\x80\x04].", "file"))) << "no segments";
 }
 
-TEST(snapshot, tells_how_large_its_device_was) {
+TEST(snapshot, knows_the_capacity_of_its_device) {
   using action = snapshot::action;
   snapshot s;
   s.segments = {{.address = 0, .size = 20_MiB}, {.device = 1, .address = 0, .size = 7_MiB}};
@@ -192,7 +192,7 @@ std::string start_refused(const snapshot& s) {
   return error != nullptr ? error->rule : "accepted";
 }
 
-TEST(start_state, takes_the_history_back) {
+TEST(start_state, undoes_the_history) {
   // At the end the first 5 MiB are live, allocated in the window; before it, 6 MiB at offset 5 MiB lived and were freed.
   const auto found = start_of(accepted(snapshot_of(base, 20 * mib, "large",
                                                    {{5_MiB, "active_allocated", 5_MiB}, {15_MiB, "inactive"}},
@@ -209,7 +209,7 @@ TEST(start_state, takes_the_history_back) {
   EXPECT_EQ(blocks[2].size, 9_MiB);
 }
 
-TEST(start_state, gives_a_block_the_rest_that_is_too_small_to_be_cut_off) {
+TEST(start_state, a_block_keeps_a_rest_too_small_to_split_off) {
   const auto found = start_of(accepted(snapshot_of(base, 20 * mib, "large", {{20_MiB, "inactive"}},
                                                    {{"free_completed", base, 19 * mib + 7}})));
   ASSERT_EQ(found[0].blocks.size(), 1u);
@@ -237,10 +237,11 @@ TEST(start_state, refuses_a_history_that_contradicts_itself) {
   EXPECT_EQ(with({{"free_completed", 5, 5}}), "entry 0: frees an address in no segment");
   EXPECT_EQ(with({{"free_completed", base, 5}, {"free_completed", base, 5}}),
             "entry 0: frees a block that is live afterwards");
-  EXPECT_EQ(with({{"segment_alloc", base, 5}}), "entry 0: makes a segment that is not there afterwards");
-  EXPECT_EQ(with({{"segment_free", base, 20 * mib}}), "entry 0: ends a segment that is there afterwards");
-  EXPECT_EQ(with({{"segment_map", base, 20 * mib}}), "entry 0: makes a segment that is not there afterwards");
-  EXPECT_EQ(with({{"segment_unmap", base, 20 * mib}}), "entry 0: ends a segment that is there afterwards");
+  EXPECT_EQ(with({{"segment_alloc", base, 5}}), "entry 0: acquires a segment that does not exist afterwards");
+  EXPECT_EQ(with({{"segment_free", base, 20 * mib}}), "entry 0: releases a segment that exists afterwards");
+  EXPECT_EQ(with({{"segment_map", base, 20 * mib}}),
+            "entry 0: acquires a segment that does not exist afterwards");
+  EXPECT_EQ(with({{"segment_unmap", base, 20 * mib}}), "entry 0: releases a segment that exists afterwards");
   EXPECT_EQ(with({{"segment_free", base, 0}}), "entry 0: is about a segment of no possible size");
   EXPECT_EQ(with({{"free_completed", base, 30 * mib}}),
             "the blocks of the segment at 1073741824 overlap at the start");
@@ -253,7 +254,7 @@ verification verified(const std::string& bytes) {
   return std::get<verification>(outcome);
 }
 
-TEST(verify, agrees_and_says_where_it_does_not) {
+TEST(verify, reports_the_first_difference) {
   const std::vector<block> end = {{5_MiB, "active_allocated", 5_MiB}, {15_MiB, "inactive"}};
   const auto same = verified(snapshot_of(base, 20 * mib, "large", end,
                                          {{"segment_alloc", base, 20 * mib}, {"alloc", base, 5 * mib}}));
@@ -266,7 +267,7 @@ TEST(verify, agrees_and_says_where_it_does_not) {
                                            {{5_MiB, "active_allocated", 5_MiB}, {17_MiB, "inactive"}},
                                            {{"segment_alloc", base, 22 * mib}, {"alloc", base, 5 * mib}}));
   EXPECT_FALSE(larger.agrees());
-  EXPECT_EQ(larger.first_other_segment, "before allocation 0 there 23068672, here 20971520");
+  EXPECT_EQ(larger.first_other_segment, "before allocation 0 recorded: 23068672, replayed: 20971520");
   const auto elsewhere =
       verified(snapshot_of(base, 20 * mib, "large",
                            {{5_MiB, "inactive"}, {5_MiB, "active_allocated", 5_MiB}, {10_MiB, "inactive"}},
@@ -276,7 +277,7 @@ TEST(verify, agrees_and_says_where_it_does_not) {
   EXPECT_EQ(elsewhere.first_other_segment, "");
 }
 
-TEST(verify, refuses_what_no_device_gave) {
+TEST(verify, rejects_memory_that_no_device_returns) {
   const auto rule_of = [](const std::string& bytes) {
     const snapshot s = accepted(bytes);
     auto outcome = verifier(s, 0).run();
@@ -293,7 +294,7 @@ TEST(verify, refuses_what_no_device_gave) {
   EXPECT_EQ(rule_of(snapshot_of(base, 65, "small", {{65, "inactive"}}, {{"segment_alloc", base, 65}})),
             "file: device 0: 65 bytes at 1073741824" + wanted);
 }
-TEST(recorded_device, gives_no_memory_twice) {
+TEST(recorded_device, never_returns_memory_twice) {
   replay::recorded_device device;
   device.hold({base, 2_MiB});
   device.expect({base + mib, 4_MiB});
@@ -336,7 +337,7 @@ TEST(snapshot_recording, is_of_one_device) {
   EXPECT_EQ(std::get<recording>(recording_of(s)).events.size(), 2u) << "of the first that has a history";
 }
 
-TEST(snapshot_recording, empties_the_cache_where_the_program_did) {
+TEST(snapshot_recording, empties_the_cache_when_the_program_did) {
   using kind = event::kind;
   const auto kinds = [](const std::vector<entry>& entries) {
     const auto read = read_snapshot_recording(

@@ -98,7 +98,7 @@ TEST(svg, lines_are_where_the_bytes_are) {
             "<path class=\"lives\" d=\"M76 364V364H198V293.5H320V293.5H442V229.8H564V364Z\"");
 }
 
-TEST(svg, a_bucket_shows_its_least_and_its_most) {
+TEST(svg, a_bucket_shows_its_minimum_and_maximum) {
   timeline over(2);
   for (const std::size_t bytes : {0u, 0u, 0u, 20u, 5u, 5u, 5u, 5u}) over.note({.reserved = bytes});
   ASSERT_EQ(over.width(), 4u);
@@ -124,7 +124,7 @@ TEST(svg, labels_keep_apart_and_inside) {
   EXPECT_LE(at.back(), 380);
 }
 
-TEST(svg, is_as_wide_as_its_words) {
+TEST(svg, is_as_wide_as_its_texts) {
   const timeline over = steps({1_MiB, 2_MiB});
   const auto width = [&](const std::string& headline, const std::string& name) {
     const std::string text = svg_writer::write({headline, "", "", 1_MiB, {{name, &over}}});

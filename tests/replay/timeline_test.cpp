@@ -41,7 +41,7 @@ TEST(timeline, joins_pairs_once_it_is_full) {
   EXPECT_EQ(over.buckets()[2].reserved, (range{4, 9}));
 }
 
-TEST(timeline, remembers_the_first_event_with_most_reserved) {
+TEST(timeline, stores_the_first_event_at_peak_reserved) {
   timeline over(2);
   for (const std::size_t bytes : {5u, 8u, 2u, 8u, 1u}) over.note({.live = bytes / 2, .reserved = bytes});
   EXPECT_EQ(over.worst_event(), 1u);

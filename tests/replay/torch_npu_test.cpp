@@ -87,7 +87,7 @@ TEST(torch_npu_decisions, of_expandable_segments_too) {
                   expandable_by_hand>({"-> 1+", "M+", "M-", "OOM"});
 }
 
-TEST(torch_npu_decisions, of_giant_pages_and_of_late_looks_too) {
+TEST(torch_npu_decisions, of_1_gib_pages_and_lazy_event_polls_too) {
   expect_the_same<torch_npu<"page_size:1g">, with<torch_npu<>, back_with_huge_1g_pages_first>>(
       {"-> 1+", "S+ 1 1073741824", "X", "OOM"});
   expect_the_same<

@@ -172,7 +172,7 @@ TEST(tune_grid, changes_one_policy_at_a_time_on_every_axis) {
   for (std::size_t axis = 0; axis < axes; ++axis) EXPECT_GT(changed[axis], 0) << axis_names[axis];
 }
 
-TEST(tune_grid, asks_nothing_more_of_a_program_with_several_streams) {
+TEST(tune_grid, needs_no_changes_of_a_program_with_several_streams) {
   const program_traits known{.peak_live = 1_GiB, .several_streams = true};
   for (const composition& c : neighbours({}, known)) EXPECT_FALSE(needs_program_changes(c, known));
   composition ignoring;
@@ -181,7 +181,7 @@ TEST(tune_grid, asks_nothing_more_of_a_program_with_several_streams) {
   EXPECT_FALSE(needs_program_changes(ignoring, {.peak_live = 1_GiB}));
 }
 
-TEST(tune_grid, says_in_plain_words_what_decides_the_same) {
+TEST(tune_grid, simplifies_equivalent_compositions) {
   const trace::recording recording = read("gnn_sage");
   const trace::program program(recording);
   const program_traits known{.peak_live = program.peak_live(), .several_streams = true};
@@ -258,7 +258,7 @@ advice advise_on(const trace::recording& recording, advice_request asked) {
   return advise(program, asked);
 }
 
-TEST(tune, says_that_nothing_beats_pytorch_where_nothing_does) {
+TEST(tune, reports_that_nothing_beats_pytorch) {
   recorder r;
   for (int i = 0; i < 2000; ++i) r.free(r.allocate(20_MiB));
   const advice given = advise_on(r.recorded(), {});
@@ -268,7 +268,7 @@ TEST(tune, says_that_nothing_beats_pytorch_where_nothing_does) {
   EXPECT_EQ(given.winner.what.memory, 20_MiB);
 }
 
-TEST(tune, finds_what_keeps_small_blocks_from_pinning_large_segments) {
+TEST(tune, finds_a_recipe_whose_small_blocks_keep_no_large_segments) {
   const trace::recording recording = pinning();
   const trace::program program(recording);
   const std::size_t live = program.peak_live();
@@ -307,7 +307,7 @@ TEST(tune, finds_what_completes_with_a_capacity_with_which_pytorch_does_not) {
   EXPECT_LE(given.winner.what.memory, given.shipped.what.memory);
 }
 
-TEST(tune, says_that_nothing_completes_where_nothing_does) {
+TEST(tune, reports_that_nothing_completes) {
   const trace::recording recording = pinning();
   const trace::program program(recording);
   const advice given = advise_on(recording, {.capacity = program.peak_live() - 1, .has_capacity = true});
@@ -315,7 +315,7 @@ TEST(tune, says_that_nothing_completes_where_nothing_does) {
   EXPECT_GE(given.winner.what.memory, program.peak_live());
 }
 
-TEST(tune, says_that_nothing_is_that_quick_where_nothing_is) {
+TEST(tune, reports_that_nothing_is_fast_enough) {
   const advice given = advise_on(pinning(), {.max_ns = 0.001});
   EXPECT_FALSE(given.keeps_max_ns);
   EXPECT_TRUE(given.winner.what.completes);
@@ -369,13 +369,13 @@ TEST(tune, measures_each_composition_once) {
   same(given.winner), same(given.shipped), same(given.pytorch);
 }
 
-TEST(tune, is_within_the_limits_that_are_told) {
+TEST(tune, keeps_the_reported_limits) {
   const advice given = advise_on(pinning(), {.max_ns = 1'000'000});
   ASSERT_EQ(given.why, reason::least_memory);
   EXPECT_LE(given.winner.what.device_ns, given.device_limit_ns);
 }
 
-TEST(tune_judge, takes_of_what_is_as_quick_within_the_noise_what_needs_least) {
+TEST(winner_selector, takes_the_least_memory_among_equally_fast_ones) {
   candidate large, small, slow;
   large.memory = 80_GiB, small.memory = 2_MiB, slow.memory = 512;
   const std::vector<const candidate*> some = {&large, &small, &slow};

@@ -89,7 +89,7 @@ TEST(verify, follows_the_pages_of_expandable_segments) {
 }
 
 // Two free segments are equally large, and the older one lies above the other.
-TEST(verify, finds_out_whose_rules_a_recording_obeys) {
+TEST(verify, finds_the_release_whose_rules_match) {
   const std::uint64_t older = large_range + 40_MiB;
   const std::uint64_t newer = large_range;
   const auto serving = [&](std::uint64_t serves) {
@@ -127,13 +127,13 @@ TEST(verify, begins_in_the_middle_of_what_was_mapped) {
   EXPECT_EQ(found.calls.unmap, 1u);
 }
 
-TEST(verify, says_which_pages_a_device_mapped_elsewhere) {
+TEST(verify, reports_pages_mapped_elsewhere) {
   const verification more = verified(
       recorded({segment_at(large_range, true, true, {{5_MiB, 5_MiB}, {35_MiB, 0}})},
                {entry(action::segment_map, large_range, 40_MiB), entry(action::alloc, large_range, 5_MiB)}));
   EXPECT_FALSE(more.agrees());
   EXPECT_EQ(more.same_address, 1u);
-  EXPECT_EQ(more.first_other_segment, "before allocation 0 other pages are mapped from " +
+  EXPECT_EQ(more.first_other_segment, "before allocation 0 the mapped pages differ from " +
                                           std::to_string(large_range + 20_MiB) + " on");
   const verification kept = verified(recorded({segment_at(large_range, true, true, {{20_MiB, 20_MiB}})},
                                               {entry(action::free_completed, large_range + 20_MiB, 20_MiB),
@@ -142,7 +142,7 @@ TEST(verify, says_which_pages_a_device_mapped_elsewhere) {
   EXPECT_TRUE(kept.agrees()) << kept.first_other_segment;
 }
 
-TEST(verify, lets_a_request_fail_for_which_some_pages_came) {
+TEST(verify, repeats_a_failed_request_that_mapped_some_pages) {
   // Below a free page and above it pages are missing; the device filled the lower hole and had no more. So what was idle
   // went back, which did not help either.
   const snapshot source =
@@ -157,7 +157,7 @@ TEST(verify, lets_a_request_fail_for_which_some_pages_came) {
   EXPECT_EQ(found.calls.unmap, 2u);
 }
 
-TEST(verify, finds_how_large_ranges_are_where_that_decides) {
+TEST(verify, infers_the_range_size_if_decisions_depend_on_it) {
   // Two free blocks would do. A block that can grow less is taken, so the hole at the range's end is the smaller one.
   const snapshot source =
       recorded({segment_at(large_range, true, true, {{8_MiB, 8_MiB}, {12_MiB, 0}}),
@@ -176,7 +176,7 @@ TEST(verify, refuses_recordings_of_the_drivers_pools_and_impossible_pages) {
   source.configured.conf = "backend:cudaMallocAsync";
   EXPECT_EQ(
       refused(source),
-      "file: device 0: was recorded under backend:cudaMallocAsync, where the driver decides and not PyTorch");
+      "file: device 0: was recorded under backend:cudaMallocAsync, where the driver decides, not PyTorch");
   EXPECT_EQ(refused(recorded({segment_at(large_range, true, true, {{512, 0}})}, {})),
             "file: device 0: 512 bytes at 2199023255552 are not whole steps of 4096 bytes");
   EXPECT_EQ(refused(recorded({segment_at(large_range, true, true, {{1024_GiB, 0}})}, {})),
@@ -196,14 +196,13 @@ TEST(verify, names_the_recipe_that_decided_where_it_is_not_PyTorchs) {
   source.configured.recipe = "tessera::pytorch_native";
   EXPECT_FALSE(verified(source).agrees());
   source.configured.recipe = "my::own\n";
-  EXPECT_EQ(refused(source),
-            "file: device 0: was captured from 'my::own?', which decides here and not PyTorch");
+  EXPECT_EQ(refused(source), "file: device 0: was captured from 'my::own?', not from PyTorch");
   source = recorded({}, {entry(action::snapshot, 0, 0)});
   source.configured.recipe = "my::own";
   EXPECT_FALSE(verified(source).has_compared());
 }
 
-TEST(verify, maps_no_more_than_came) {
+TEST(verify, maps_no_more_than_recorded) {
   // Else a request in a file of a few bytes would take as many pages here as it says.
   const verification found = verified(recorded(
       {segment_at(large_range, true, true, {{20_MiB, 20_MiB}})},
@@ -216,7 +215,7 @@ TEST(verify, has_nothing_to_compare_without_a_history) {
   EXPECT_FALSE(verified(recorded({segment_at(large_range, true, false, {{20_MiB, 0}})}, {})).has_compared());
 }
 
-TEST(start_state, learns_sizes_from_allocations_behind_live_blocks) {
+TEST(start_state, infers_sizes_from_allocations_after_live_blocks) {
   // A block of 11 MiB was given away whole for 10.5 MiB; the rest of its segment was cut off and is free.
   const auto blocks_with = [](std::vector<snapshot::entry> entries) {
     auto found =
@@ -243,7 +242,7 @@ TEST(start_state, learns_sizes_from_allocations_behind_live_blocks) {
   EXPECT_EQ(late[0].size, asked);
 }
 
-TEST(start_state, takes_back_what_was_mapped_and_unmapped) {
+TEST(start_state, undoes_map_and_unmap) {
   const snapshot source = recorded({segment_at(large_range, true, true, {{60_MiB, 0}})},
                                    {entry(action::segment_unmap, large_range + 80_MiB, 20_MiB),
                                     entry(action::segment_map, large_range + 20_MiB, 20_MiB)});

@@ -225,7 +225,7 @@ TEST(write_chrome, a_state_without_history_is_shown_too) {
   EXPECT_EQ(show(chrome_text(snapshot{})).slices, 0u);
 }
 
-TEST(write_chrome, says_nothing_that_is_not_known) {
+TEST(write_chrome, omits_unknown_values) {
   snapshot s = plain();
   s.traces.resize(1);
   s.traces[0] = {{.what = action::alloc, .address = 1_MiB, .size = 1'000'000}};
@@ -238,7 +238,7 @@ TEST(write_chrome, says_nothing_that_is_not_known) {
   EXPECT_NE(chrome_text(s).find("\"ts\":1,"), std::string::npos) << "without times, entries come one by one";
 }
 
-TEST(write_chrome, marks_what_the_user_marked) {
+TEST(write_chrome, shows_annotations) {
   snapshot s = plain();
   s.annotations = {{"optimizer\n", true, 0, 5}, {"optimizer\n", false, 0, 6}, {"elsewhere", true, 4, 7}};
   EXPECT_EQ(show(chrome_text(s)).instants, (std::vector<std::string>{"optimizer\n", "optimizer\n"}));
@@ -267,7 +267,7 @@ TEST(write_chrome, refuses_a_history_that_contradicts_itself) {
   EXPECT_EQ(with({other}), "file: device 0: the block at 5242880 was not freed and is in no segment");
 }
 
-TEST(write_chrome, numbers_that_are_nonsense_do_no_harm) {
+TEST(write_chrome, inconsistent_numbers_do_no_harm) {
   snapshot s = plain();
   s.traces.resize(1);
   for (int i = 0; i < 100; ++i)

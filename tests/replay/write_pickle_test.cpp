@@ -109,7 +109,7 @@ TEST(pickle_writer, texts_and_numbers_that_do_not_fit) {
   EXPECT_EQ(plain.find(plain.root(), "none")->is, kind::none);
 }
 
-TEST(pickle_writer, words_are_written_once) {
+TEST(pickle_writer, literals_are_written_once) {
   text_output out;
   pickle_writer to(out);
   std::vector<std::string> words;
@@ -305,7 +305,7 @@ TEST(write_pickle, a_device_without_history_has_an_empty_one) {
   EXPECT_EQ(read_back(pickled_text(s)).traces.size(), 3u) << "the viewer shows devices that have a list";
 }
 
-TEST(write_pickle, leaves_out_what_pytorch_has_no_word_for) {
+TEST(write_pickle, omits_actions_that_pytorch_does_not_have) {
   snapshot s = full();
   const auto kept = s.traces[0];
   for (const action what : {action::range_reserve, action::range_release, action::refused, action::other})
@@ -313,7 +313,7 @@ TEST(write_pickle, leaves_out_what_pytorch_has_no_word_for) {
   EXPECT_EQ(read_back(pickled_text(s)).traces[0], kept);
 }
 
-TEST(write_pickle, hands_long_lists_over_in_portions) {
+TEST(write_pickle, writes_long_lists_in_batches) {
   snapshot s;
   s.traces.resize(1);
   for (std::size_t i = 0; i < 12'345; ++i)

@@ -52,14 +52,14 @@ TEST(history, keeps_the_latest_oldest_first) {
   EXPECT_EQ(bytes_of(seen), (std::vector<std::size_t>{9}));
 }
 
-TEST(history, of_no_room_keeps_one) {
+TEST(history, has_a_capacity_of_at_least_one) {
   ticking seen(0);
   seen.on(of(1));
   seen.on(of(2));
   EXPECT_EQ(bytes_of(seen), (std::vector<std::size_t>{2}));
 }
 
-TEST(history, a_copy_goes_on_alone) {
+TEST(history, copies_are_independent) {
   ticking seen(2);
   for (std::size_t i = 1; i <= 3; ++i) seen.on(of(i));
   ticking copy = seen;
@@ -70,7 +70,7 @@ TEST(history, a_copy_goes_on_alone) {
   EXPECT_EQ(bytes_of(seen), (std::vector<std::size_t>{3, 4}));
 }
 
-TEST(history, names_what_happens_under_a_label) {
+TEST(history, labels_events) {
   ticking seen(10);
   seen.on(of(1));
   seen.label("forward");

@@ -9,7 +9,7 @@ namespace {
 
 using namespace tessera;
 
-TEST(host_statistics, counts_what_is_taken_and_what_is_in_use) {
+TEST(host_statistics, counts_acquired_and_active_memory) {
   caching_allocator<pinned, simulated_device> pool;
   void* const first = pool.allocate(40'000);
   void* const second = pool.allocate(80'000);
@@ -31,7 +31,7 @@ TEST(host_statistics, counts_what_is_taken_and_what_is_in_use) {
   EXPECT_EQ(result.num_host_free, 2u);
 }
 
-TEST(host_statistics, counts_bytes_alone_where_pages_are_mapped) {
+TEST(host_statistics, counts_only_bytes_if_pages_are_mapped) {
   caching_allocator<pinned_expandable, simulated_device> pool;
   void* const p = pool.allocate(64_MiB);
   const host_statistics result = host_statistics_of<pinned_expandable>(pool.statistics());

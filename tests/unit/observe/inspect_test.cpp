@@ -107,7 +107,7 @@ void expect_places_under() {
   EXPECT_EQ(place_of(pool, &elsewhere).segment.bytes, 0u);
   EXPECT_EQ(place_of(pool, nullptr).segment.bytes, 0u);
 }
-TEST(inspect, finds_the_segment_of_a_block_and_how_far_it_lies_in_there) {
+TEST(inspect, finds_the_segment_and_offset_of_a_block) {
   expect_places_under<pytorch_native>();
   expect_places_under<pytorch_expandable>();
   expect_places_under<stitched>();
@@ -177,7 +177,7 @@ TEST(inspect, shows_each_block_of_a_segment_in_order) {
   EXPECT_EQ(non_releasable_bytes(pool), 2_MiB - 2048);
 }
 
-TEST(inspect, shows_what_is_mapped_side_by_side_as_one) {
+TEST(inspect, shows_adjacent_mapped_pages_as_one_segment) {
   caching_allocator<pytorch_expandable, simulated_device> pool;
   void* const low = pool.allocate(20_MiB);
   void* const middle = pool.allocate(20_MiB);
@@ -214,7 +214,7 @@ class looking_device : public provider_adaptor<simulated_device> {
   bool works = true;
 };
 
-TEST(inspect, shows_segments_that_are_just_going_back) {
+TEST(inspect, shows_segments_that_are_being_released) {
   simulated_device memory;
   caching_allocator<pytorch_native, looking_device> pool{looking_device(memory)};
   pool.deallocate(pool.allocate(30_MiB));
@@ -245,7 +245,7 @@ TEST(inspect, shows_segments_that_are_just_going_back) {
 
 /// What is free and not pinned is what trim gives back.
 template <typename Recipe>
-void pinned_is_what_trim_leaves() {
+void non_releasable_is_what_trim_keeps() {
   caching_allocator<Recipe, simulated_device> pool;
   std::vector<void*> live;
   std::uint64_t dice = 1;
@@ -281,11 +281,11 @@ void pinned_is_what_trim_leaves() {
   }
   EXPECT_GT(non_releasable_bytes(pool), 0u) << "nothing was tested";
 }
-TEST(inspect, pinned_is_what_trim_leaves) {
-  pinned_is_what_trim_leaves<pytorch_native>();
-  pinned_is_what_trim_leaves<pytorch_expandable>();
-  pinned_is_what_trim_leaves<stitched>();
-  pinned_is_what_trim_leaves<cuda_async>();
+TEST(inspect, non_releasable_is_what_trim_keeps) {
+  non_releasable_is_what_trim_keeps<pytorch_native>();
+  non_releasable_is_what_trim_keeps<pytorch_expandable>();
+  non_releasable_is_what_trim_keeps<stitched>();
+  non_releasable_is_what_trim_keeps<cuda_async>();
 }
 
 }  // namespace
