@@ -21,7 +21,7 @@
 
 namespace tessera::detail {
 
-/// An event of a device, and what was so when it was recorded.
+/// An event of a device, and what was known when it was recorded.
 template <typename Device>
 struct checked_event {};
 template <typename Device>
@@ -29,18 +29,18 @@ template <typename Device>
 struct checked_event<Device> {
   typename Device::event mark{};
   stream_id stream{};
-  std::uint64_t position = 0;          ///< of the stream, where that is known
-  std::uint64_t begun = 0, ended = 0;  ///< the ticks between which it was recorded; 0 where it never was
+  std::uint64_t position = 0;          ///< of the stream; 0 without ordering
+  std::uint64_t begun = 0, ended = 0;  ///< the ticks around record(); 0 if it was never recorded
   bool was_ready = false;
 };
 
-/// What checked_provider finds out about events and about the order of streams.
+/// Checks events and the order of streams, for checked_provider.
 template <device_provider Device>
 class checked_events : public provider_adaptor<Device> {
  public:
   using event = checked_event<Device>;
 
-  ///   Requires:  the provider and the books outlive it
+  ///   Requires:  the provider and the shadow state outlive it
   checked_events(Device& to, provider_shadow& shadow) noexcept
       : provider_adaptor<Device>(to), shadow_(&shadow) {}
 
@@ -59,8 +59,9 @@ class checked_events : public provider_adaptor<Device> {
     const std::uint64_t done = shadow().done_before(made.stream);
     const bool ready = this->inner().query(made.mark);
     if (ready) {
-      is_ready(made,
-               "checked_provider: query says of an event that it is ready before the work before it is done");
+      require_ready(
+          made,
+          "checked_provider: query says of an event that it is ready before the work before it is done");
     } else if (tessera::may_see_late<Device>) {
       return false;
     } else if (made.was_ready) {
@@ -74,7 +75,7 @@ class checked_events : public provider_adaptor<Device> {
     requires event_provider<Device>
   {
     if (!this->inner().wait(made.mark)) return false;
-    is_ready(made, "checked_provider: wait returns before the work before an event is done");
+    require_ready(made, "checked_provider: wait returns before the work before an event is done");
     return true;
   }
   void discard(event& made) noexcept
@@ -111,7 +112,8 @@ class checked_events : public provider_adaptor<Device> {
   {
     const std::uint64_t position = position_of(stream), begun = shadow().tick();
     if (!this->inner().synchronize(stream)) return false;
-    is_past(stream, position, "checked_provider: synchronize returns before the work of a stream is done");
+    require_past(stream, position,
+                 "checked_provider: synchronize returns before the work of a stream is done");
     shadow().is_done_before(stream, begun);
     return true;
   }
@@ -120,21 +122,21 @@ class checked_events : public provider_adaptor<Device> {
   [[nodiscard]] provider_shadow& shadow() const noexcept { return *shadow_; }
 
  private:
-  static constexpr bool order_tells = ordering_provider<Device> && !tessera::may_see_late<Device>;
+  static constexpr bool knows_order = ordering_provider<Device> && !tessera::may_see_late<Device>;
 
   [[nodiscard]] std::uint64_t position_of(stream_id stream) noexcept {
-    if constexpr (order_tells) return this->inner().position(stream);
+    if constexpr (knows_order) return this->inner().position(stream);
     return 0;
   }
-  /// Where a stream goes by that name which has not come to the position, the one that had it is gone.
-  void is_past(stream_id stream, std::uint64_t position, const char* else_broken) noexcept {
-    if constexpr (order_tells) {
+  /// A stream that has not reached the position is a new one with the old handle, so nothing is wrong.
+  void require_past(stream_id stream, std::uint64_t position, const char* violation) noexcept {
+    if constexpr (knows_order) {
       if (!this->inner().is_done(stream, position) && this->inner().position(stream) >= position)
-        fatal(else_broken);
+        fatal(violation);
     }
   }
-  void is_ready(event& made, const char* else_broken) noexcept {
-    is_past(made.stream, made.position, else_broken);
+  void require_ready(event& made, const char* violation) noexcept {
+    require_past(made.stream, made.position, violation);
     shadow().is_done_before(made.stream, made.begun);
     made.was_ready = true;
   }
@@ -146,26 +148,28 @@ class checked_events : public provider_adaptor<Device> {
 
 namespace tessera {
 
-/// Owns a provider, hands its calls on, and ends the program with the broken rule in words where an answer cannot be: the
-/// checked mode of an allocator is that it is made over this.
+/// Owns a provider, forwards its calls, and aborts when the provider violates its contract. Build an
+/// allocator over it to check both.
 ///
 ///     #include <tessera/debug/checked_provider.hpp>
 ///     using checked = tessera::checked_provider<tessera::simulated_device>;
-///     tessera::caching_allocator<tessera::pytorch<>, checked> watched;
-///     watched.deallocate(watched.allocate(5_MiB));
+///     tessera::caching_allocator<tessera::pytorch<>, checked> pool_over_checked;
+///     pool_over_checked.deallocate(pool_over_checked.allocate(5_MiB));
 ///
-/// It finds memory that is misplaced, overlaps what was given before, goes past the capacity or the end of all addresses,
-/// or at an end of which the host cannot read what it should; physical memory whose name is none or another's, and maps
-/// outside of ranges or over others; calls that say they worked where there was nothing to do; events that are ready
-/// before the work before them is done, where the order of streams tells, or before earlier ones, or no more, unless the
-/// provider may_see_late; sizes that change or make no sense. A refusal is an answer, whatever the reason, and is handed
-/// on. What no answer shows is for the laws [tessera/law/provider.hpp]: memory that is mapped elsewhere and that the host
-/// does not see, or too little of it, and what is never to be had again.
+/// It checks:
+/// - segments and ranges: alignment, overlap, capacity, the end of the address space; that the host can read both ends
+/// - physical memory: empty or reused handles; maps outside of ranges or over other maps
+/// - calls that report success without anything to do
+/// - events: ready too early, after a later one, or no longer ready; unless the provider may_see_late
+/// - capacity, granularity and page size: constant and valid
 ///
-/// Names of physical memory that have padding are not compared, and what is mapped is then not checked. Several threads may
-/// use it where they may use the provider; no lock is held while that is called.
-///   Cost:  logarithmic in what is given, for each call about memory; two ticks and a look-up for each about events, a
-///          position for each record
+/// A failed call is always a valid answer and is passed on. The laws [tessera/law/provider.hpp] find what no
+/// single answer shows: memory that is mapped elsewhere or too short, and memory that is never reusable.
+///
+/// Handles of physical memory with padding bytes are not compared, and their maps are not checked. It is
+/// thread-safe where the provider is, and holds no lock during the provider's calls.
+///   Cost:  logarithmic in the segments, ranges and maps for each call about memory; two ticks and a look-up
+///          for each call about events; a position for each record
 template <device_provider Device>
 class checked_provider : public detail::checked_events<Device> {
   static constexpr bool knows_names = [] {
@@ -182,7 +186,7 @@ class checked_provider : public detail::checked_events<Device> {
 
   checked_provider() : checked_provider(Device{}) {}
   explicit checked_provider(Device device)
-      : checked_provider(std::make_unique<possession>(std::move(device))) {}
+      : checked_provider(std::make_unique<owned_device>(std::move(device))) {}
 
   template <std::same_as<page_kind>... Kind>
     requires requires(Device& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); }
@@ -190,7 +194,7 @@ class checked_provider : public detail::checked_events<Device> {
     void* const given = this->inner().acquire(bytes, kind...);
     if (given == nullptr) return nullptr;
     this->shadow().gave_segment(given, bytes);
-    is_readable(given, bytes, "checked_provider: acquire gave memory that the host cannot read");
+    require_readable(given, bytes, "checked_provider: acquire gave memory that the host cannot read");
     return given;
   }
   bool release(void* p, std::size_t bytes) noexcept {
@@ -200,27 +204,30 @@ class checked_provider : public detail::checked_events<Device> {
     return gone;
   }
   [[nodiscard]] std::size_t capacity() const noexcept {
-    const std::size_t said = this->inner().capacity();
-    return this->shadow().is_still(said, this->inner().granularity()), said;
+    const std::size_t result = this->inner().capacity();
+    this->shadow().require_constant(result, this->inner().granularity());
+    return result;
   }
   [[nodiscard]] std::size_t granularity() const noexcept {
-    const std::size_t said = this->inner().granularity();
-    return this->shadow().is_still(this->inner().capacity(), said), said;
+    const std::size_t result = this->inner().granularity();
+    this->shadow().require_constant(this->inner().capacity(), result);
+    return result;
   }
   [[nodiscard]] std::size_t available() const noexcept
     requires measured_provider<Device>
   {
-    const std::size_t said = this->inner().available();
-    return this->shadow().said_available(said), said;
+    const std::size_t result = this->inner().available();
+    this->shadow().require_plausible(result);
+    return result;
   }
 
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept
     requires virtual_memory_provider<Device>
   {
-    const std::size_t said = this->inner().page_size(kind);
-    if (!is_power_of_two(said) || said % kind.granularity() != 0)
+    const std::size_t result = this->inner().page_size(kind);
+    if (!is_power_of_two(result) || result % kind.granularity() != 0)
       fatal("checked_provider: page_size is no power of two, or no multiple of the kind's granularity");
-    return said;
+    return result;
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept
     requires virtual_memory_provider<Device>
@@ -234,7 +241,11 @@ class checked_provider : public detail::checked_events<Device> {
   {
     const auto going = this->shadow().goes(p);
     const bool gone = this->inner().unreserve(p, bytes);
-    gone ? this->shadow().took_range(p, going) : this->shadow().stays(p, going);
+    if (gone) {
+      this->shadow().took_range(p, going);
+    } else {
+      this->shadow().stays(p, going);
+    }
     return gone;
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept
@@ -253,7 +264,11 @@ class checked_provider : public detail::checked_events<Device> {
       const std::string name = name_of(memory);
       const auto going = this->shadow().goes(name);
       const bool gone = this->inner().destroy(memory);
-      gone ? this->shadow().destroyed(going) : this->shadow().stays(name, going);
+      if (gone) {
+        this->shadow().destroyed(going);
+      } else {
+        this->shadow().stays(name, going);
+      }
       return gone;
     } else {
       return this->inner().destroy(memory);
@@ -268,7 +283,7 @@ class checked_provider : public detail::checked_events<Device> {
     if (no_map != nullptr) fatal(no_map, p);
     if constexpr (knows_names) this->shadow().mapped(p, bytes);
     if constexpr (Device::map_grants_access)
-      is_readable(p, bytes, "checked_provider: map put memory where the host cannot read it");
+      require_readable(p, bytes, "checked_provider: map put memory where the host cannot read it");
     return true;
   }
   bool grant(void* p, std::size_t bytes) noexcept
@@ -277,7 +292,7 @@ class checked_provider : public detail::checked_events<Device> {
     const bool is_there = !knows_names || this->shadow().is_mapped(p);
     if (!this->inner().grant(p, bytes)) return false;
     if (!is_there) fatal("checked_provider: grant gave access where nothing is mapped", p);
-    is_readable(p, bytes, "checked_provider: grant gave the host no access");
+    require_readable(p, bytes, "checked_provider: grant gave the host no access");
     return true;
   }
   bool unmap(void* p, std::size_t bytes) noexcept
@@ -285,8 +300,13 @@ class checked_provider : public detail::checked_events<Device> {
   {
     const auto going = this->shadow().unmaps(p);
     const bool gone = this->inner().unmap(p, bytes);
-    if constexpr (knows_names)
-      gone ? this->shadow().unmapped(p, going) : this->shadow().still_mapped(p, going);
+    if constexpr (knows_names) {
+      if (gone) {
+        this->shadow().unmapped(p, going);
+      } else {
+        this->shadow().still_mapped(p, going);
+      }
+    }
     return gone;
   }
   bool import_memory(const shareable& name, physical& memory) noexcept
@@ -315,13 +335,13 @@ class checked_provider : public detail::checked_events<Device> {
   }
 
  private:
-  struct possession {
-    explicit possession(Device given)
+  struct owned_device {
+    explicit owned_device(Device given)
         : device(std::move(given)), shadow(device.capacity(), device.granularity()) {}
     Device device;
     detail::provider_shadow shadow;
   };
-  explicit checked_provider(std::unique_ptr<possession> own)
+  explicit checked_provider(std::unique_ptr<owned_device> own)
       : detail::checked_events<Device>(own->device, own->shadow), own_(std::move(own)) {}
 
   [[nodiscard]] static std::string name_of(const physical& memory) {
@@ -329,14 +349,14 @@ class checked_provider : public detail::checked_events<Device> {
     std::memcpy(name.data(), &memory, sizeof memory);
     return name;
   }
-  static void is_readable(const void* p, std::size_t bytes, const char* else_broken) noexcept {
+  static void require_readable(const void* p, std::size_t bytes, const char* violation) noexcept {
     if constexpr (tessera::is_host_visible<Device>) {
       if (!detail::host_can_read(p) || !detail::host_can_read(static_cast<const char*>(p) + bytes - 1))
-        fatal(else_broken, p);
+        fatal(violation, p);
     }
   }
 
-  std::unique_ptr<possession> own_;
+  std::unique_ptr<owned_device> own_;
 };
 
 }  // namespace tessera

@@ -17,15 +17,15 @@
 
 namespace tessera::detail {
 
-/// What a provider has given and not taken back: the books of checked_provider. What it is told that cannot be, for which
-/// the provider's contract leaves no reason, ends the program in words. Several threads may use it.
+/// The shadow state of checked_provider: what a provider has given and not taken back. It aborts when an
+/// answer contradicts it. Thread-safe.
 ///
-///   Cost:  logarithmic in what is given; some 100 bytes of host memory for each piece of it
+///   Cost:  logarithmic in what is given; some 100 bytes of host memory for each entry
 class provider_shadow {
  public:
   using extent = host_extents::extent;
   struct piece {
-    std::size_t bytes = 0;  ///< 0 where that is not known, as of what was imported
+    std::size_t bytes = 0;  ///< 0 if unknown, as for imported memory
     std::size_t step = 1;
   };
 
@@ -33,11 +33,11 @@ class provider_shadow {
     if (!is_power_of_two(step_) || step_ < min_alignment)
       fatal("checked_provider: the granularity is no power of two, or below min_alignment");
   }
-  void is_still(std::size_t capacity, std::size_t granularity) const noexcept {
+  void require_constant(std::size_t capacity, std::size_t granularity) const noexcept {
     if (capacity != capacity_) fatal("checked_provider: the capacity has changed");
     if (granularity != step_) fatal("checked_provider: the granularity has changed");
   }
-  void said_available(std::size_t bytes) const noexcept {
+  void require_plausible(std::size_t bytes) const noexcept {
     if (bytes > capacity_) fatal("checked_provider: more is available than the capacity");
   }
 
@@ -52,11 +52,11 @@ class provider_shadow {
     add(p, bytes, to, {bytes, range},
         "checked_provider: reserve gave a range that begins at no multiple of what was asked for");
   }
-  /// What is known of something that is about to go, noted before the provider is asked to take it: from then on, and before
-  /// that call has come back, somebody else may be given the same addresses.
+  /// What is known of memory that is about to be given back. It is noted before the provider is called,
+  /// because another thread may get the same addresses before the call returns.
   struct leaving {
     extent what;
-    std::uint64_t maps = 0;  ///< how many there had been by then
+    std::uint64_t maps = 0;  ///< the number of maps at that time
   };
   [[nodiscard]] std::optional<leaving> goes(const void* p) noexcept {
     const std::lock_guard lock(mutex_);
@@ -64,7 +64,7 @@ class provider_shadow {
     if (going && going->what.note == segment) counted_ -= going->what.bytes;
     return going;
   }
-  /// It did not go.
+  /// Notes that the provider did not take it back.
   void stays(const void* p, const std::optional<leaving>& going) noexcept {
     const std::lock_guard lock(mutex_);
     put_back(given_, p, going);
@@ -74,11 +74,11 @@ class provider_shadow {
     const std::lock_guard lock(mutex_);
     if (!gone || gone->what.note != range)
       fatal("checked_provider: unreserve took back a range that was not given", p);
-    if (mapped_.overlaps(p, gone->what.bytes, gone->maps))  // later ones are those of who was given it since
+    if (mapped_.overlaps(p, gone->what.bytes, gone->maps))  // later ones belong to the next owner
       fatal("checked_provider: unreserve took back a range in which something is mapped", p);
   }
 
-  /// Memory was created; imported, where `bytes` is 0.
+  /// Notes physical memory that was created, or with 0 bytes, imported.
   void named(const std::string& name, const std::string& empty, std::size_t bytes,
              std::size_t step) noexcept {
     const std::lock_guard lock(mutex_);
@@ -90,7 +90,7 @@ class provider_shadow {
     if (!is_new) fatal("checked_provider: memory was given the name of other memory");
     count(bytes);
   }
-  /// What is known of a name, which is about to go.
+  /// What is known of a handle that is about to be destroyed.
   [[nodiscard]] std::optional<piece> goes(const std::string& name) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = pieces_.find(name);
@@ -112,7 +112,8 @@ class provider_shadow {
     if (!gone) fatal("checked_provider: destroy let go of memory that was not created");
   }
 
-  /// Why nothing can be mapped so, whatever is mapped there now; null where something can. To be asked before the provider.
+  /// Why such a map must fail, whatever is mapped there now; null if it may succeed. Called before the
+  /// provider.
   [[nodiscard]] const char* why_no_map(const void* p, std::size_t bytes, const std::string& name) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = pieces_.find(name);
@@ -162,12 +163,12 @@ class provider_shadow {
     put_back(registered_, p, there);
   }
 
-  /// Counts the beginnings and the ends of calls about events.
+  /// Counts the starts and ends of calls about events.
   [[nodiscard]] std::uint64_t tick() noexcept {
     const std::lock_guard lock(mutex_);
     return ++ticks_;
   }
-  /// The work that a stream was given before this tick is known to be done.
+  /// Notes that the work submitted to a stream before this tick is done.
   [[nodiscard]] std::uint64_t done_before(stream_id stream) const noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = done_.find(stream);
@@ -213,10 +214,10 @@ class provider_shadow {
 
   std::size_t capacity_, step_;
   mutable std::mutex mutex_;
-  host_extents given_, mapped_, registered_;  // with their kind; with the number of the map; with nothing
-  std::map<std::string, piece> pieces_;       // by name
+  host_extents given_, mapped_, registered_;  // with their kind, the number of the map, or nothing
+  std::map<std::string, piece> pieces_;       // by handle
   std::map<stream_id, std::uint64_t> done_;
-  std::size_t counted_ = 0;  // bytes of segments and of what was created
+  std::size_t counted_ = 0;  // bytes of segments and of created memory
   std::uint64_t ticks_ = 0, maps_ = 0;
 };
 

@@ -14,7 +14,7 @@
 namespace tessera::law {
 
 namespace detail {
-/// Memory of a trial that the host writes: its first and its last bytes, each with a number.
+/// Marks the first, middle and last byte of memory with a number.
 class trial_contents {
  public:
   trial_contents(void* p, std::size_t bytes, unsigned char number) noexcept
@@ -37,7 +37,7 @@ class trial_contents {
   unsigned char number_;
 };
 
-/// Writes to two segments and reads them.
+/// Writes to two segments and reads them back.
 template <device_provider D>
 [[nodiscard]] verdict visible_segments(D& device) {
   const std::size_t bytes = 4 * device.granularity();
@@ -59,7 +59,7 @@ template <device_provider D>
   return found;
 }
 
-/// The same with two pieces of physical memory, one of which moves.
+/// Writes to two mappings and reads them back, also after one of them moved.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict visible_mappings(D& device) {
   constexpr auto is_there = "the host can read memory from end to end where it was mapped";
@@ -85,8 +85,8 @@ template <virtual_memory_provider D>
 }
 }  // namespace detail
 
-/// What it means that the host sees the memory of a provider, tried with four times the granularity, and with two pages
-/// where it has virtual memory. Linux.
+/// Checks that the host sees the provider's memory, with four times the granularity, and two pages of virtual
+/// memory. Linux.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::host_pinned device({.pin = tessera::host_pinned::pinning::never});

@@ -16,12 +16,14 @@
 
 namespace tessera::law {
 
-/// What an ordering_provider must mean, tried on two of its streams, which may be the same, and on which no work may be
-/// running forever. Tells more where they differ. The first one waits for the second one in the end.
+/// Checks an ordering_provider on two of its streams, which may be the same. The check is stronger for two
+/// streams. At the end the first stream waits for the second.
 ///
 ///     tessera::simulated_device device;
 ///     const auto found = tessera::law::ordering(device, tessera::stream_id{1}, tessera::stream_id{2});
 ///     if (!found) std::puts(found.broken);
+///
+///   Requires:  no endless work runs on these streams
 template <ordering_provider D>
 [[nodiscard]] verdict ordering(D& device, stream_id first = {}, stream_id second = {}) {
   verdict found;
@@ -52,10 +54,10 @@ template <ordering_provider D>
   return found;
 }
 
-/// What a registering_provider must mean, tried with 128 KiB of the host's memory.
+/// Checks a registering_provider with 128 KiB of host memory.
 template <registering_provider D>
 [[nodiscard]] verdict registering(D& device) {
-  constexpr std::size_t page = 64_KiB;  // a multiple of the page of every host
+  constexpr std::size_t page = 64_KiB;  // a multiple of every host's page
   constexpr std::align_val_t aligned{page};
   auto* const p = static_cast<std::byte*>(::operator new(2 * page, aligned, std::nothrow));
   if (p == nullptr) return {};
@@ -79,10 +81,10 @@ template <registering_provider D>
   return found;
 }
 
-/// What a provider must mean, tried at run time: for users' own providers, in any test framework.
+/// Checks of providers at run time, for your own providers and in any test framework.
 
 namespace detail {
-/// Acquires several segments, each apart from the others, and gives them back, twice and in two orders.
+/// Acquires several segments and releases them, twice and in two orders.
 template <device_provider D>
 [[nodiscard]] verdict several_segments(D& device) {
   struct segment {
@@ -145,7 +147,7 @@ template <device_provider D>
 }
 }  // namespace detail
 
-/// What a device_provider must mean.
+/// Checks a device_provider.
 template <device_provider D>
 [[nodiscard]] verdict memory(D& device, std::size_t at_once = detail::trial_bytes) {
   const std::size_t step = device.granularity();
@@ -156,7 +158,8 @@ template <device_provider D>
   return detail::one_segment_often(device, at_once);
 }
 
-/// What an event_provider must mean, tried on its default stream, on which no work may be running forever.
+/// Checks an event_provider on its default stream.
+///   Requires:  no endless work runs on that stream
 template <event_provider D>
 [[nodiscard]] verdict events(D& device) {
   verdict found;
@@ -179,7 +182,7 @@ template <event_provider D>
 }
 
 namespace detail {
-/// What a measured_provider must mean.
+/// Checks a measured_provider.
 template <measured_provider D>
 [[nodiscard]] verdict available(D& device, std::size_t at_once = trial_bytes) {
   constexpr auto plausible = "no more is available than the capacity";
@@ -196,7 +199,7 @@ template <measured_provider D>
 }
 }  // namespace detail
 
-/// What a paged_provider must mean.
+/// Checks a paged_provider.
 template <paged_provider D>
 [[nodiscard]] verdict page_kinds(D& device) {
   const std::size_t step = device.granularity();
@@ -212,17 +215,17 @@ template <paged_provider D>
   return {};
 }
 
-/// All laws that concern one provider, tried on a device of which nothing else is in use; law::sharing is about two,
-/// law::work about what is under way, law::host_visible about what the host sees.
-/// Memory is not touched, and all of it is given back, so far as the device takes it.
+/// Checks all capabilities of one provider. law::sharing needs two providers, law::work running work, and
+/// law::host_visible host access.
 ///
-/// The trial holds at most `at_once` bytes, three pages of one kind or 7 times the granularity, whichever is most. It finds
-/// a device that forgets what was released where the capacity is at most 64 times `at_once`.
+/// It touches no memory, and gives back all that the device takes back. It holds at most `at_once` bytes,
+/// three pages of one kind or 7 times the granularity, whichever is largest. It finds a device that forgets
+/// released memory if the capacity is at most 64 times `at_once`.
 ///
 ///     tessera::simulated_device device;
 ///     if (const tessera::law::verdict found = tessera::law::provider(device); !found) std::puts(found.broken);
 ///
-///   Requires:  a capacity of at least 8 times the granularity
+///   Requires:  nothing else uses the device; its capacity is at least 8 times the granularity
 template <device_provider D>
 [[nodiscard]] verdict provider(D& device, std::size_t at_once = detail::trial_bytes) {
   verdict found = memory(device, at_once);
@@ -247,13 +250,16 @@ template <device_provider D>
   return found;
 }
 
-/// What an event_provider must mean while work is under way, which only the caller can give a stream: `begin()` gives some
-/// to `stream` that ends by itself after a while, and `ended()` says whether what was begun last has ended. Longer work finds
-/// more. Tells more of an ordering_provider, and of one with virtual memory.
+/// Checks an event_provider while work runs. `begin()` submits work that ends by itself to `stream`;
+/// `ended()` says whether the work submitted last has ended. Longer work finds more faults. Ordering and
+/// virtual memory are checked too.
 ///
 ///     tessera::simulated_device device;
 ///     std::uint64_t end = 0;
-///     const auto begin = [&] { device.submit({}, 5'000'000), end = device.now_ns() + 5'000'000; };
+///     const auto begin = [&] {
+///       device.submit({}, 5'000'000);
+///       end = device.now_ns() + 5'000'000;
+///     };
 ///     const auto found = tessera::law::work(device, {}, begin, [&] { return device.now_ns() >= end; });
 ///     if (!found) std::puts(found.broken);
 template <event_provider D, typename Begin, typename Ended>

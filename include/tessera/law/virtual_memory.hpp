@@ -15,10 +15,10 @@
 namespace tessera::law {
 
 namespace detail {
-/// The most that a trial holds where nothing else is said.
+/// The default for the bytes that a check holds at once.
 inline constexpr std::size_t trial_bytes = 16_MiB;
 
-/// Each kind of page that a device may have; it must have the first.
+/// The page kinds that are tried. A device must have the first.
 inline constexpr page_kind trial_kinds[] = {
     normal_pages,
     huge_pages,
@@ -29,7 +29,7 @@ inline constexpr page_kind trial_kinds[] = {
     {.read_only = true},
 };
 
-/// Addresses that a trial reserves; they go back when it ends.
+/// A reserved range of addresses; the destructor gives it back.
 template <virtual_memory_provider D>
 class trial_range {
  public:
@@ -50,7 +50,7 @@ class trial_range {
     if (gone) begin_ = nullptr;
     return gone;
   }
-  /// Whether it shares no address with `bytes` from `p` on.
+  /// Whether it shares no address with the `bytes` at `p`.
   [[nodiscard]] bool is_apart(std::uintptr_t p, std::size_t bytes) const noexcept {
     return p >= number() ? p - number() >= bytes_ : number() - p >= bytes;
   }
@@ -61,7 +61,7 @@ class trial_range {
   void* begin_;
 };
 
-/// Physical memory that a trial creates or imports; it is unmapped and goes back when the trial ends.
+/// Physical memory that is created or imported; the destructor unmaps and destroys it.
 template <virtual_memory_provider D>
 class trial_memory {
  public:
@@ -106,7 +106,7 @@ class trial_memory {
   std::size_t mapped_ = 0;
 };
 
-/// Reserves ranges, of which nothing is used.
+/// Reserves ranges and uses none.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict addresses(D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind), segment = device.granularity();
@@ -124,7 +124,7 @@ template <virtual_memory_provider D>
   return {};
 }
 
-/// Asks for memory that cannot be, and for what only memory can have.
+/// Tries impossible sizes, and calls without memory.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict impossible_memory(D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind);
@@ -132,7 +132,7 @@ template <virtual_memory_provider D>
   trial_memory<D> none(device), page(device);
   if (none.destroy() || none.map(range.at(0), step)) return {"what names no memory is refused"};
   for (const std::size_t bytes : {std::size_t{0}, step + step / 2}) {
-    const bool possible = bytes != 0 && bytes % step == 0;  // where a page is one byte
+    const bool possible = bytes != 0 && bytes % step == 0;  // a page is one byte
     if (!possible && none.create(bytes, kind))
       return {"memory is a multiple of the page size long, and not empty"};
   }
@@ -146,7 +146,7 @@ template <virtual_memory_provider D>
   return {};
 }
 
-/// Maps two memories side by side, where that may be and where not, and takes them away again. The device may refuse to
+/// Maps two memories side by side, at valid and invalid addresses, and unmaps them. The device may refuse to
 /// create either.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict mapped_memory(D& device, page_kind kind) {
@@ -182,7 +182,7 @@ template <virtual_memory_provider D>
   return {};
 }
 
-/// Creates, maps and destroys until a device that forgets what was destroyed has no memory left.
+/// Creates, maps and destroys until a device that forgets destroyed memory has none left.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict memory_often(D& device, page_kind kind, std::size_t at_once) {
   const std::size_t step = device.page_size(kind);
@@ -193,12 +193,12 @@ template <virtual_memory_provider D>
     trial_memory<D> memory(device);
     while (!memory.create(bytes, kind)) {
       if (i != 0) return {"destroyed memory can be created again"};
-      if (bytes == step) return {};  // none at all
+      if (bytes == step) return {};  // without memory
       bytes = bytes / 2 / step * step;
     }
     enough = 2 * std::min<std::size_t>(device.capacity() / bytes, 64) + 1;
     if (!memory.map(range.at(0), bytes)) return {"map puts memory where the range is free"};
-    // Which of the two comes first may make a difference to what is forgotten.
+    // Both orders are tried, because a device may forget memory in one of them only.
     const bool unmaps_first = i % 2 == 0;
     if (unmaps_first && !memory.unmap()) return {"unmap takes away what one map put there, once"};
     if (!memory.destroy()) return {"destroy lets go of memory"};
@@ -208,10 +208,10 @@ template <virtual_memory_provider D>
 }
 }  // namespace detail
 
-/// What a virtual_memory_provider must mean, tried with each kind of page that the device gives. Memory is not touched,
-/// and all of it is given back, so far as the device takes it.
+/// Checks a virtual_memory_provider with each page kind that the device has. It touches no memory, and gives
+/// back all that the device takes back.
 ///
-/// The trial holds at most `at_once` bytes or three pages of one kind, whichever is more.
+/// It holds at most `at_once` bytes or three pages of one kind, whichever is larger.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict virtual_memory(D& device, std::size_t at_once = detail::trial_bytes) {
   for (const page_kind kind : detail::trial_kinds) {
@@ -232,7 +232,8 @@ template <virtual_memory_provider D>
 }
 
 namespace detail {
-/// Exports memory to a listed process, which maps it and outlives the exporter's handle.
+/// Exports memory to a listed process, which maps it and keeps it after the exporter has destroyed its
+/// handle.
 template <sharing_provider D>
 [[nodiscard]] verdict listed_importers(D& exporter, D& importer, std::size_t bytes) {
   const std::size_t step = importer.page_size(normal_pages);
@@ -256,7 +257,7 @@ template <sharing_provider D>
   return {};
 }
 
-/// Exports memory to whoever has its name.
+/// Exports memory to any process.
 template <sharing_provider D>
 [[nodiscard]] verdict any_importer(D& exporter, D& importer, std::size_t bytes) {
   trial_memory<D> memory(exporter), shared(importer);
@@ -270,16 +271,16 @@ template <sharing_provider D>
 }
 }  // namespace detail
 
-/// What a sharing_provider must mean, tried between two processes, on devices of which nothing else is in use.
+/// Checks a sharing_provider between two processes.
 ///
-/// The trial holds at most a page, or `at_once` bytes. It finds devices that forget what was shared where the capacity is
+/// It holds at most a page or `at_once` bytes. It finds devices that forget shared memory if the capacity is
 /// at most 64 times as much.
 ///
 ///     tessera::simulated_device exporter;
 ///     tessera::simulated_device importer = exporter.another_process();
 ///     if (const auto found = tessera::law::sharing(exporter, importer); !found) std::puts(found.broken);
 ///
-///   Requires:  providers in different processes, which may import each other's memory
+///   Requires:  two processes that may import each other's memory; nothing else uses the devices
 template <sharing_provider D>
 [[nodiscard]] verdict sharing(D& exporter, D& importer, std::size_t at_once = detail::trial_bytes) {
   if (exporter.process() == importer.process()) return {"each process has a number of its own"};

@@ -24,15 +24,17 @@
 
 namespace tessera {
 
-/// Page-locked memory of this machine. Its streams are threads and its events are real, so that a program in which
-/// streams misuse each other's memory goes wrong here as it would on a device. Linux.
+/// Provides page-locked memory of this machine. Linux.
 ///
-/// Of a page kind, the page size and read_only hold, the latter against every write through the address that is given
-/// or mapped to. Any bandwidth and peer access is to be had, as the host has one memory, which all its threads reach.
+/// Streams are threads and events are real. So a program that misuses memory between streams fails here as on
+/// a device.
 ///
-/// Calls may come from several threads; those about streams and events wait for none about memory. A process made by
-/// fork has none of the threads, so it leaves a provider that it inherits alone, its destructor too; what was created
-/// stays until it ends or starts a program.
+/// Of a page kind, the page size and read_only count. The host has one memory, so bandwidth and peer access
+/// are always granted.
+///
+/// It is thread-safe. Calls about streams and events do not wait for calls about memory. A child made by
+/// fork() has none of the threads: it must not use or destroy an inherited provider, whose memory stays until
+/// the child ends or calls exec.
 class host_pinned {
  public:
   static constexpr bool is_thread_safe = true, is_host_visible = true;
@@ -40,7 +42,7 @@ class host_pinned {
   static constexpr bool unmap_wants_size = true;
   using pinning = detail::host_pinning;
   struct options {
-    std::size_t capacity = 0;  ///< bytes acquired or created; 0 stands for all of the machine's memory
+    std::size_t capacity = 0;  ///< bytes acquired or created; 0 for all of the machine's memory
     pinning pin = pinning::required;
     std::chrono::milliseconds import_timeout{2000};  ///< how long import_memory waits for the exporter
   };
@@ -49,13 +51,13 @@ class host_pinned {
     stream_id stream{};
     std::uint64_t mark = 0;
   };
-  /// Physical memory: a file in memory, of which all pages are there from the start.
+  /// A handle of physical memory: a memory file with all its pages allocated.
   struct physical {
-    std::uint64_t number = 0;  ///< 0 for none
+    std::uint64_t number = 0;  ///< 0 if empty
     bool operator==(const physical&) const = default;
   };
   using shareable = detail::host_shareable;
-  /// Bytes, in whole pages.
+  /// Bytes in whole pages.
   struct holdings {
     std::size_t acquired = 0, created = 0;  ///< of the capacity
     std::size_t imported = 0;
@@ -92,14 +94,14 @@ class host_pinned {
             .locked = segments.locked() + mappings.locked() + registered.locked()};
   }
 
-  /// Null where the capacity is reached or the system refuses; last_error() says which, and what helps.
+  /// Null at the capacity or where the system refuses; last_error() says why and what helps.
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
     const std::lock_guard lock(state_->mutex);
     void* given = nullptr;
     (void)worked("acquire", nullptr, bytes, state_->memory.acquire(bytes, kind, given));
     return given;
   }
-  /// False where it was not given, or not with this size.
+  /// False where no segment of this size begins at `p`.
   bool release(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(state_->mutex);
     return worked("release", p, bytes, state_->memory.release(p, bytes));
@@ -124,7 +126,7 @@ class host_pinned {
     state_->exports.remove(leaving.number);
     return worked("destroy", nullptr, 0, state_->memory.destroy(leaving.number));
   }
-  /// Locks the memory too, as the options say.
+  /// Also locks the memory, as the options say.
   bool map(void* p, std::size_t bytes, const physical& from) noexcept {
     const std::lock_guard lock(state_->mutex);
     return worked("map", p, bytes, state_->ranges.map(p, bytes, from.number));
@@ -138,9 +140,9 @@ class host_pinned {
     return worked("unmap", p, bytes, state_->ranges.unmap(p, bytes));
   }
 
-  /// As processes of the same process namespace see it.
+  /// The process id within its namespace.
   [[nodiscard]] std::int32_t process() const noexcept { return ::getpid(); }
-  /// Shares with processes of the same user, or of root; a thread answers them from now on.
+  /// Shares with processes of the same user or of root. A thread answers them from now on.
   bool export_memory(const physical& made, importers who, shareable& given) noexcept {
     const std::lock_guard lock(state_->mutex);
     const detail::host_memory::piece* const piece = state_->memory.find(made.number);
@@ -157,18 +159,20 @@ class host_pinned {
                   given.token == state_->token ? state_->exports.allow(given.number, process)
                                                : "exported by another provider, or made up");
   }
-  /// Waits for the exporter as long as the options say. What is imported counts not against the capacity.
+  /// Waits for the exporter for at most the timeout of the options. Imported memory does not count against
+  /// the capacity.
   bool import_memory(const shareable& given, physical& made) noexcept {
     detail::host_import asking(state_->import_timeout);
-    const char* fault = asking.ask(given);  // while other calls go on
+    const char* fault = asking.ask(given);  // while other calls proceed
     const std::lock_guard lock(state_->mutex);
     if (fault == nullptr)
       fault = state_->memory.adopt(std::move(asking.file), asking.bytes, asking.kind, made.number);
     return worked("import_memory", nullptr, 0, fault);
   }
 
-  /// Locks the user's memory as the options say, in whole pages and outside the capacity; unregister_memory unlocks it,
-  /// whoever else had locked it too, as the system does not count. Memory of this provider is therefore refused.
+  /// Locks the user's memory as the options say, in whole pages and outside the capacity. unregister_memory
+  /// unlocks it, even if another caller locked it too, because the system does not count locks. Memory of
+  /// this provider is therefore refused.
   bool register_memory(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(state_->mutex);
     const bool own = bytes <= max_request && (state_->memory.segments().overlaps(p, bytes) ||
@@ -181,26 +185,27 @@ class host_pinned {
     return worked("unregister_memory", p, 0, state_->registered.remove(p));
   }
 
-  /// Why the latest call about memory failed, and what helps; empty if none has.
+  /// Why the latest call about memory failed, and what helps; empty if none failed.
   [[nodiscard]] std::string last_error() const {
     const std::lock_guard lock(state_->mutex);
     return state_->latest.text();
   }
 
-  /// A new stream; the default one, stream 0, is always there.
+  /// Creates a stream. The default stream, 0, always exists.
   [[nodiscard]] stream_id create_stream() { return state_->streams.create(); }
   [[nodiscard]] bool has_stream(stream_id stream) noexcept { return state_->streams.find(stream) != nullptr; }
   /// Finishes a stream's work and ends its thread; false where there is no such stream.
   bool destroy_stream(stream_id stream) { return state_->streams.destroy(stream); }
-  /// Queues a callable, which must not throw, on a stream; false where there is no such stream. It must not allocate this
-  /// memory, as who needs memory may wait for this work; nor free it, where the recipe maps pages into ranges.
+  /// Submits a callable, which must not throw; false where there is no such stream. It must not allocate this
+  /// memory, because an allocation may wait for it, and must not free it if the recipe maps pages into
+  /// ranges.
   template <typename F>
   bool submit(stream_id stream, F work) {
     const auto on = state_->streams.find(stream);
     return on != nullptr && on->submit(std::move(work)) != 0;
   }
-  /// Returns once all work submitted to the stream so far is done; a stream that has ended has none. False at once, as
-  /// from wait, where that work itself asks, which would wait for itself.
+  /// Waits until all work submitted to the stream is done; at once for a stream that has ended. Called from
+  /// that work itself, it returns false, as wait() does.
   bool synchronize(stream_id stream) noexcept {
     const auto on = state_->streams.find(stream);
     return on == nullptr || on->wait_for(on->mark());
@@ -233,7 +238,7 @@ class host_pinned {
   bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
     return state_->streams.let_wait(stream, of, at);
   }
-  /// Lets all further work of a stream wait for what is before a mark: how a program puts its streams in order.
+  /// Lets all further work of a stream wait for an event, as programs do to order their streams.
   bool let_wait(stream_id stream, const event& mark) noexcept {
     return let_wait(stream, mark.stream, mark.mark);
   }
@@ -264,7 +269,7 @@ class host_pinned {
                  chosen.pin, token),
           import_timeout(chosen.import_timeout) {}
 
-    std::uint64_t token = random_number();  // of this provider; its pieces are numbered from here
+    std::uint64_t token = random_number();  // of this provider; its physical memory is numbered from here
     std::mutex mutex;                       // of all but the streams
     detail::host_memory memory;
     detail::host_ranges ranges{memory};
@@ -272,14 +277,14 @@ class host_pinned {
     detail::host_exports exports{token};
     std::chrono::milliseconds import_timeout;
     failure_reason latest;
-    detail::host_streams streams;  // ends first, as work may use the memory
+    detail::host_streams streams;  // destroyed first: work may use the memory
   };
 
   [[nodiscard]] bool worked(const char* call, const void* at, std::size_t bytes, const char* rule) noexcept {
     if (rule != nullptr) state_->latest = {call, at, bytes, rule};
     return rule == nullptr;
   }
-  /// Differs between the providers of all processes, so far as chance can do it.
+  /// A random number that differs between providers of all processes.
   [[nodiscard]] static std::uint64_t random_number() noexcept {
     std::uint64_t drawn = 0;
     while (::getrandom(&drawn, sizeof drawn, 0) != sizeof drawn || drawn == 0) {

@@ -133,7 +133,7 @@ class simulated_calls {
       : costs_(costs), fail_every_(fail_every), log_calls_(log_calls) {}
 
   /// The outcome of a call that was made to fail.
-  static constexpr simulated_outcome injected_failure{.broken = "the call is logged_call to fail"};
+  static constexpr simulated_outcome injected_failure{.broken = "the call is made to fail"};
   /// Counts a call that can fail. Returns whether it is made to fail.
   [[nodiscard]] bool take_failure() noexcept {
     const bool every = fail_every_ != 0 && ++since_failure_ == fail_every_;

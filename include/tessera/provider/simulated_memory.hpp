@@ -40,10 +40,10 @@ class simulated_memory {
     if (taken.speed == bandwidth::any)
       taken.speed = bytes <= left_.high_bandwidth ? bandwidth::high : bandwidth::low;
     if (bytes > left_.capacity) return lacks("the capacity is reached");
-    if (bytes > pages_left(taken)) return lacks("entry are no more pages of this size");
-    if (bytes > bandwidth_left(taken)) return lacks("entry is no more memory of this bandwidth");
+    if (bytes > pages_left(taken)) return lacks("there are no more pages of this size");
+    if (bytes > bandwidth_left(taken)) return lacks("there is no more memory of this bandwidth");
     if (taken.peer_to_peer && bytes > left_.peer_to_peer)
-      return lacks("entry is no more peer-to-peer memory");
+      return lacks("there is no more peer-to-peer memory");
     left_.capacity -= bytes;
     pages_left(taken) -= bytes;
     bandwidth_left(taken) -= bytes;
@@ -136,7 +136,7 @@ class simulated_ranges {
     const std::size_t step = (std::max)(granularity, kind.granularity());
     if (bytes == 0 || (bytes & (step - 1)) != 0)
       return {"a segment is a multiple of the granularity and of the page's size long, and not empty"};
-    if (!has_room(bytes, step)) return {"entry are no addresses left", true};
+    if (!has_room(bytes, step)) return {"there are no addresses left", true};
     simulated_outcome outcome = memory_->take(bytes, kind);
     if (outcome.broken != nullptr) return outcome;
     const placed made{bytes, ((bytes - 1) >> std::countr_zero(memory_->page_size(kind))) + 1, kind};
@@ -159,7 +159,7 @@ class simulated_ranges {
   [[nodiscard]] simulated_outcome reserve(std::size_t bytes, std::size_t to) {
     if (bytes == 0 || bytes % min_page != 0) return {"a range is a multiple of 4 KiB long, and not empty"};
     if (!is_power_of_two(to)) return {"an alignment is a power of two"};
-    if (!has_room(bytes, to)) return {"entry are no addresses left", true};
+    if (!has_room(bytes, to)) return {"there are no addresses left", true};
     const std::uintptr_t given = take(bytes, to);
     ranges_.emplace(given, bytes);
     reserved_ += bytes;
@@ -196,7 +196,7 @@ class simulated_ranges {
     const auto found = placed_.find(at);
     if (found == placed_.end() || found->second.is_segment()) return {"nothing that was mapped begins here"};
     placed& entry = found->second;
-    if (entry.bytes != bytes) return {"access is granted to what one map put entry, whole"};
+    if (entry.bytes != bytes) return {"access is granted to what one map put there, whole"};
     if (!entry.granted) not_granted_ -= bytes;
     entry.granted = true;
     return {.units = entry.entries};
@@ -207,7 +207,7 @@ class simulated_ranges {
     const auto found = placed_.find(at);
     if (found == placed_.end() || found->second.is_segment()) return {"nothing that was mapped begins here"};
     const placed& entry = found->second;
-    if (entry.bytes != bytes && !any_size) return {"what one map put entry is unmapped whole, and alone"};
+    if (entry.bytes != bytes && !any_size) return {"what one map put there is unmapped whole, and alone"};
     const simulated_outcome outcome{.units = entry.entries};
     handle = entry.handle;
     mapped_ -= entry.bytes;
@@ -387,7 +387,7 @@ class simulated_process {
   }
   [[nodiscard]] simulated_outcome enable_peer_access(unsigned device) {
     if (device == memory_->device()) return {"a device is no peer of itself"};
-    if (!has_device(device)) return {"entry is no such device on this machine"};
+    if (!has_device(device)) return {"there is no such device on this machine"};
     peers_[device] = true;
     return {};
   }
