@@ -157,7 +157,8 @@ namespace tessera {
 ///     pool_over_checked.deallocate(pool_over_checked.allocate(5_MiB));
 ///
 /// It checks:
-/// - segments and ranges: alignment, overlap, capacity, the end of the address space; that the host can read both ends
+/// - segments and ranges: alignment, overlap, capacity, the end of the address space
+/// - host-visible memory: the host can read both ends
 /// - physical memory: empty or reused handles; maps outside of ranges or over other maps
 /// - calls that report success without anything to do
 /// - events: ready too early, after a later one, or no longer ready; unless the provider may_see_late

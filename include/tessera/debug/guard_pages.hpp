@@ -28,55 +28,56 @@ namespace tessera {
 
 /// How blocks are guarded.
 struct guarding {
-  std::size_t guard = 1;  ///< bytes before and behind each block's pages, rounded up to whole pages
-  std::size_t quarantine = 256_MiB;  ///< bytes of addresses that freed blocks keep from being given anew
-  bool frees_pages =
-      true;  ///< with a block, so that who touches it then faults; else its pages stay with it in
-             ///< quarantine, filled, and a write is found when it leaves
-  std::size_t most_mappings =
-      0;  ///< of the process, for all blocks; one that is there takes up to three, one
-          ///< in quarantine one. 0 stands for 15/16 of what the system allows
+  std::size_t guard = 1;             ///< bytes before and after each block's pages, in whole pages
+  std::size_t quarantine = 256_MiB;  ///< bytes of addresses of freed blocks that are not reused
+  /// Whether a free unmaps the block's pages, so that later accesses fault. Otherwise the pages are filled
+  /// with a pattern and stay in quarantine, and a write is found when the block leaves it.
+  bool frees_pages = true;
+  /// The limit of the process's mappings. A live block needs up to three, a block in quarantine one. 0 stands
+  /// for 15/16 of the system's limit.
+  std::size_t max_mappings = 0;
 };
 
 }  // namespace tessera
 
 namespace tessera::detail {
 
-/// A block between guard pages, and what became of it. All is written with the book's mutex held, and read without it by a
-/// signal handler.
+/// A block between guard pages, and its state. It is written under the mutex, and read by a signal handler
+/// without it.
 struct guarded_block {
   enum class state : unsigned char {
-    unused,  ///< the record describes nothing
+    unused,  ///< the record is unused
     idle,    ///< not handed out
     live,
-    freed,  ///< its memory is still there, as streams may use it
+    freed,  ///< its memory remains, because streams may use it
     gone    ///< in quarantine
   };
   template <typename T>
   using field = std::atomic<T>;
 
   field<state> is{state::unused};
-  field<std::uintptr_t> range{0};  ///< where its addresses begin, guards included
+  field<std::uintptr_t> range{0};  ///< start of its addresses, guards included
   field<std::size_t> range_bytes{0};
-  field<std::uintptr_t> pages{0};  ///< where its memory begins
+  field<std::uintptr_t> pages{0};  ///< start of its memory
   field<std::size_t> page_bytes{0};
   field<std::uintptr_t> address{0};
   field<std::size_t> requested{0};  ///< bytes; until it is handed out, those of the block
   field<std::uint64_t> stream{0};
   field<const char*> label{""};
   bool has_pages = false;         ///< which are mapped
-  guarded_block* next = nullptr;  ///< among the unused, or in quarantine
+  guarded_block* next = nullptr;  ///< in the list of unused blocks, or in quarantine
 
   [[nodiscard]] std::uintptr_t end() const noexcept { return address + requested; }
   [[nodiscard]] std::uintptr_t end_of_pages() const noexcept { return pages + page_bytes; }
 };
 
-/// The blocks of a guarded allocator, found by any address between their guards, and the words for what is done to them.
+/// The shadow state of a guarded allocator: its blocks, found by any address between their guards, and the
+/// texts for misuse.
 class guard_shadow {
  public:
-  static constexpr unsigned char untouched = 0xBD;  ///< what lies around a block in its pages
-  static constexpr unsigned char fresh = 0xA5;      ///< what a block holds that nobody has written to
-  static constexpr unsigned char stale = 0x5A;      ///< what a freed block holds where its memory stays
+  static constexpr unsigned char untouched = 0xBD;  ///< around a block in its pages
+  static constexpr unsigned char fresh = 0xA5;      ///< in a block that was never written
+  static constexpr unsigned char stale = 0x5A;      ///< in a freed block that keeps its memory
 
   guard_shadow() = default;
   guard_shadow(const guard_shadow&) = delete;
@@ -85,7 +86,7 @@ class guard_shadow {
     for (chunk* c = chunks_.load(); c != nullptr;) delete std::exchange(c, c->next);
   }
 
-  /// Notes an idle block; null where host memory ran out.
+  /// Adds an idle block; null if host memory ran out.
   [[nodiscard]] guarded_block* add(std::uintptr_t range, std::size_t range_bytes, std::uintptr_t pages,
                                    std::size_t page_bytes, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
@@ -105,12 +106,12 @@ class guard_shadow {
     mappings_ += mappings_of(b);
     return &b;
   }
-  /// A block's pages are not mapped any more.
+  /// Notes that a block's pages were unmapped.
   void lose_pages(guarded_block& b) noexcept {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(b.has_pages, false)) mappings_ -= most_mappings_each - 1;
+    if (std::exchange(b.has_pages, false)) mappings_ -= max_mappings_each - 1;
   }
-  /// Forgets a block.
+  /// Removes a block.
   void remove(guarded_block& b) noexcept {
     const std::lock_guard lock(mutex_);
     mappings_ -= mappings_of(b);
@@ -118,13 +119,13 @@ class guard_shadow {
     by_range_.erase(b.range);
     b.next = std::exchange(unused_, &b);
   }
-  /// The block whose memory begins or whose guards lie around an address, or null.
+  /// The block whose memory or guards contain an address, or null.
   [[nodiscard]] guarded_block* find(const void* p) const noexcept {
     const std::lock_guard lock(mutex_);
     return find_in(host_address(p));
   }
 
-  /// A block is handed out: lays the patterns in it and around it.
+  /// Marks a block as handed out, and writes the patterns in and around it.
   void hand_out(void* p, std::size_t requested, stream_id stream) noexcept {
     const std::lock_guard lock(mutex_);
     guarded_block& b = *find_in(host_address(p));
@@ -137,10 +138,10 @@ class guard_shadow {
     fill(b.end(), b.end_of_pages(), untouched);
   }
   struct verdict {
-    bool is_live;      ///< whether the address was that of a live block
-    fixed_text wrong;  ///< the caller's mistake, or what was done to the block; empty if all is well
+    bool is_live;      ///< whether a live block begins at the address
+    fixed_text wrong;  ///< the caller's mistake, or the damage to the block; empty if none
   };
-  /// A block is given back, with the size it is said to have, or any: marks it freed if nothing is wrong.
+  /// Checks a block that is freed, with its size if that is given, and marks it freed if nothing is wrong.
   [[nodiscard]] verdict give_back(const void* p, const std::size_t* said = nullptr) noexcept {
     const std::lock_guard lock(mutex_);
     const std::uintptr_t at = host_address(p);
@@ -154,7 +155,7 @@ class guard_shadow {
     if (found.wrong.empty()) b->is = guarded_block::state::freed;
     return found;
   }
-  /// Where a live block was written outside its bytes, in words; empty where none was.
+  /// Describes a live block that was written outside its bytes; empty if none was.
   ///   Cost:  reads less than two pages for each live block
   [[nodiscard]] fixed_text find_damage() const noexcept {
     const std::lock_guard lock(mutex_);
@@ -173,27 +174,28 @@ class guard_shadow {
     const std::lock_guard lock(mutex_);
     fill(b.pages, b.end_of_pages(), stale);
   }
-  /// Where it was written to since.
+  /// Describes writes to a block since it was freed.
   [[nodiscard]] fixed_text misuse_of(const guarded_block& b) const noexcept {
     const std::uintptr_t at = first_other(b.pages, b.end_of_pages(), stale);
     fixed_text found;
     return at < b.end_of_pages() ? place(found.add("a use after free: a byte was written "), b, at) : found;
   }
 
-  /// Names what is handed out from here on, for all threads; empty for nothing. The 4,096th name and all after it are one.
+  /// Labels all blocks that are handed out from now on, in all threads; empty for no label. The 4,096th and
+  /// later labels are merged.
   ///   Throws:  std::bad_alloc
   void label(std::string_view text) {
     const std::lock_guard lock(mutex_);
     const bool is_known = labels_.contains(text) || labels_.size() < most_labels;
     label_ = labels_.emplace(is_known ? text : "(more labels)").first->c_str();
   }
-  /// That of a block, by any address between its guards; empty where there is none.
+  /// The label of the block at an address between its guards; empty if there is none.
   [[nodiscard]] const char* label_of(const void* p) const noexcept {
     const guarded_block* const b = find(p);
     return b != nullptr ? b->label.load() : "";
   }
 
-  /// A block's memory has gone, or is filled: puts it in quarantine.
+  /// Puts a block in quarantine, whose memory was unmapped or filled.
   void put_in_quarantine(guarded_block& b) noexcept {
     const std::lock_guard lock(mutex_);
     b.is = guarded_block::state::gone;
@@ -202,7 +204,7 @@ class guard_shadow {
     newest_ = &b;
     quarantined_ += b.range_bytes;
   }
-  /// Takes the block out that is there for longest, if the bytes of addresses there are above `most`; or null.
+  /// Takes out the oldest block if the quarantine holds more than `most` bytes of addresses; else null.
   [[nodiscard]] guarded_block* take_oldest(std::size_t most_bytes) noexcept {
     const std::lock_guard lock(mutex_);
     if (oldest_ == nullptr || quarantined_ <= most_bytes) return nullptr;
@@ -217,15 +219,14 @@ class guard_shadow {
     return quarantined_;
   }
 
-  /// Mappings of the process that the blocks take at most, as neighbours may share some.
+  /// An upper bound of the blocks' mappings; neighbours may share some.
   [[nodiscard]] std::size_t mappings() const noexcept {
     const std::lock_guard lock(mutex_);
     return mappings_;
   }
-  static constexpr std::size_t most_mappings_each = 3;  ///< of a block: its pages, and a guard on each side
+  static constexpr std::size_t max_mappings_each = 3;  ///< of a block: its pages and two guards
 
-  /// Says of which block an address that was touched lies inside or between the guards; for signal handlers, as it takes no
-  /// lock. Empty where there is none.
+  /// Names the block at or near an address, for signal handlers: it takes no lock. Empty if there is none.
   ///   Cost:  linear in the blocks
   [[nodiscard]] fixed_text explain(std::uintptr_t at) const noexcept {
     fixed_text words;
@@ -240,7 +241,7 @@ class guard_shadow {
 
  private:
   [[nodiscard]] static std::size_t mappings_of(const guarded_block& b) noexcept {
-    return b.has_pages ? most_mappings_each : 1;
+    return b.has_pages ? max_mappings_each : 1;
   }
   static constexpr std::size_t most_labels = 4095;
   struct chunk {
@@ -277,7 +278,7 @@ class guard_shadow {
     if (at == b->address) return describe(why.add("a double free of "), *b);
     return place(why.add("not the address of a live block, but "), *b, at);
   }
-  /// Of the bytes before a block, the one that lies next to it counts; of those behind it too.
+  /// Of damaged bytes before a block the nearest counts, and of those after it too.
   [[nodiscard]] static fixed_text damage_to(const guarded_block& b) noexcept {
     fixed_text found;
     if (const std::uintptr_t at = first_other(b.end(), b.end_of_pages(), untouched); at < b.end_of_pages())
@@ -308,17 +309,17 @@ class guard_shadow {
 
   mutable std::mutex mutex_;
   std::map<std::uintptr_t, guarded_block*> by_range_;
-  std::atomic<chunk*> chunks_{nullptr};  // which only grow
+  std::atomic<chunk*> chunks_{nullptr};  // only grows
   guarded_block* unused_ = nullptr;
   guarded_block* oldest_ = nullptr;  // in quarantine
   guarded_block* newest_ = nullptr;
   std::size_t quarantined_ = 0, mappings_ = 0;
-  std::set<std::string, std::less<>> labels_;  // which stay where they are
+  std::set<std::string, std::less<>> labels_;  // which do not move
   const char* label_ = "";
 };
 
-/// Gives segments in pages of their own, at the end of them, between addresses that nobody may touch; and keeps the
-/// addresses of those that came back.
+/// Provides segments in pages of their own, at the end of the pages and between inaccessible addresses.
+/// Released segments keep their addresses in quarantine.
 ///   Requires:  the provider outlives it
 template <virtual_memory_provider Device>
 class guard_memory {
@@ -328,54 +329,54 @@ class guard_memory {
 
  public:
   guard_memory(Device& device, guarding how) noexcept : device_(&device), how_(how) {
-    const std::size_t system = how.most_mappings == 0 ? host_max_mappings() : 0;
-    if (how.most_mappings == 0) how_.most_mappings = system - system / 16;
+    const std::size_t system = how.max_mappings == 0 ? host_max_mappings() : 0;
+    if (how.max_mappings == 0) how_.max_mappings = system - system / 16;
   }
   guard_memory(const guard_memory&) = delete;
   guard_memory& operator=(const guard_memory&) = delete;
   ~guard_memory() { drop_quarantine(0); }
 
-  /// Where the device refuses, or mappings are to be spared, what is in quarantine goes first, as far as that may help.
+  /// Empties the quarantine step by step if the device refuses or mappings are short.
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept {
     if (bytes == 0 || bytes % min_alignment != 0 || bytes > max_request) return nullptr;
     while (true) {
       bool may_help = false;
       if (void* const given = try_acquire(bytes, may_help); given != nullptr || !may_help) return given;
-      guarded_block* const oldest = book_.take_oldest(0);
+      guarded_block* const oldest = shadow_.take_oldest(0);
       if (oldest == nullptr || !drop(*oldest)) return nullptr;
     }
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    guarded_block* const b = book_.find(p);
+    guarded_block* const b = shadow_.find(p);
     if (b == nullptr || host_address(p) != b->address || host_address(p) + bytes != b->end_of_pages() ||
         b->is == guarded_block::state::gone)
       return false;
-    if (b->is == guarded_block::state::live) end_if(book_.damage_in(*b), "at the end of the allocator");
-    // What the device does not unmap is tried again when it leaves quarantine, so that it is not at each call.
+    if (b->is == guarded_block::state::live) end_if(shadow_.damage_in(*b), "at the end of the allocator");
+    // If the device does not unmap it, that is tried again when the block leaves quarantine.
     if (how_.frees_pages && device_->unmap(pages_of(*b), b->page_bytes)) {
-      book_.lose_pages(*b);
+      shadow_.lose_pages(*b);
     } else {
-      book_.poison(*b);
+      shadow_.poison(*b);
     }
-    book_.put_in_quarantine(*b);
+    shadow_.put_in_quarantine(*b);
     drop_quarantine(how_.quarantine);
     return true;
   }
-  /// Gives the addresses back of what has been in quarantine for longest, until at most `most` bytes are there.
+  /// Gives back the oldest addresses in quarantine until at most `most` bytes are left.
   void drop_quarantine(std::size_t most) noexcept {
-    while (guarded_block* const oldest = book_.take_oldest(most)) {
+    while (guarded_block* const oldest = shadow_.take_oldest(most)) {
       if (!drop(*oldest)) return;
     }
   }
 
-  /// Why the latest request that failed did so, if that was not for the device, whose words are then its own; else null.
-  [[nodiscard]] const char* failure_reason() const noexcept { return refusal_; }
+  /// Why the latest request failed, if the reason is not the device's; else null.
+  [[nodiscard]] const char* failure_reason() const noexcept { return failure_reason_; }
 
   [[nodiscard]] Device& device() const noexcept { return *device_; }
-  [[nodiscard]] guard_shadow& book() noexcept { return book_; }
-  [[nodiscard]] const guard_shadow& book() const noexcept { return book_; }
+  [[nodiscard]] guard_shadow& book() noexcept { return shadow_; }
+  [[nodiscard]] const guard_shadow& book() const noexcept { return shadow_; }
 
-  /// Ends the program if something is wrong.
+  /// Aborts if a fault was found.
   static void end_if(const fixed_text& wrong, const char* when, const void* p = nullptr) noexcept {
     if (wrong.empty()) return;
     fatal(fixed_text().add("guarded: ").add(when).add(": ").add(wrong.c_str()).c_str(), p);
@@ -387,24 +388,24 @@ class guard_memory {
     const std::size_t page_bytes = align_up(bytes, step);
     const std::size_t guard = align_up(how_.guard, step);
     const std::size_t all = page_bytes + 2 * guard;
-    // Without a mapping to spare, the system could not unmap what is to go.
+    // Keeps one mapping free, because the system may need one to unmap.
     quarantine_may_help = true;
-    refusal_ = no_mappings;
-    if (book_.mappings() + guard_shadow::most_mappings_each > how_.most_mappings) return nullptr;
-    refusal_ = nullptr;
+    failure_reason_ = no_mappings;
+    if (shadow_.mappings() + guard_shadow::max_mappings_each > how_.max_mappings) return nullptr;
+    failure_reason_ = nullptr;
     void* const range = device_->reserve(all, step);
     quarantine_may_help = range == nullptr || !how_.frees_pages;
     if (range == nullptr) return nullptr;
     const std::uintptr_t pages = host_address(range) + guard;
     if (map(host_pointer(pages), page_bytes)) {
-      const guarded_block* const b = book_.add(host_address(range), all, pages, page_bytes, bytes);
+      const guarded_block* const b = shadow_.add(host_address(range), all, pages, page_bytes, bytes);
       if (b != nullptr) return host_pointer(b->address);
       (void)device_->unmap(host_pointer(pages), page_bytes);
     }
     (void)let_go(host_address(range), all);
     return nullptr;
   }
-  /// Memory that goes when it is unmapped.
+  /// Maps memory that goes back when it is unmapped.
   [[nodiscard]] bool map(void* at, std::size_t bytes) noexcept {
     typename Device::physical memory{};
     if (!device_->create(bytes, normal_pages, memory)) return false;
@@ -416,38 +417,41 @@ class guard_memory {
     (void)device_->destroy(memory);
     return false;
   }
-  /// Gives back what a block has that is out of quarantine; false where the device fails, and it is there again.
+  /// Gives back a block that left quarantine; false if the device fails, and then it returns to quarantine.
   [[nodiscard]] bool drop(guarded_block& b) noexcept {
     if (b.has_pages) {
-      end_if(book_.misuse_of(b), "out of quarantine");
-      if (!device_->unmap(pages_of(b), b.page_bytes)) return book_.put_in_quarantine(b), false;
-      book_.lose_pages(b);
+      end_if(shadow_.misuse_of(b), "out of quarantine");
+      if (!device_->unmap(pages_of(b), b.page_bytes)) {
+        shadow_.put_in_quarantine(b);
+        return false;
+      }
+      shadow_.lose_pages(b);
     }
     const std::uintptr_t range = b.range;
     const std::size_t bytes = b.range_bytes;
-    book_.remove(b);  // before others may be given the same addresses
+    shadow_.remove(b);  // before another thread may get the same addresses
     return let_go(range, bytes);
   }
-  /// Gives addresses back; where the device fails, they are in quarantine until it is tried again.
+  /// Gives addresses back. If the device fails, they stay in quarantine until the next try.
   [[nodiscard]] bool let_go(std::uintptr_t range, std::size_t range_bytes) noexcept {
     if (device_->unreserve(host_pointer(range), range_bytes)) return true;
-    const std::uintptr_t pages = range;  // of which there are none any more
-    if (guarded_block* const kept = book_.add(range, range_bytes, pages, 0, 0))
-      book_.put_in_quarantine(*kept);
+    const std::uintptr_t pages = range;  // there are none any more
+    if (guarded_block* const kept = shadow_.add(range, range_bytes, pages, 0, 0))
+      shadow_.put_in_quarantine(*kept);
     return false;
   }
   static constexpr const char* no_mappings =
       "guarded: more blocks would take mappings that the process must spare; the system administrator raises "
-      "/proc/sys/vm/max_map_count, or the program guarding::most_mappings";
+      "/proc/sys/vm/max_map_count, or the program guarding::max_mappings";
   [[nodiscard]] static void* pages_of(const guarded_block& b) noexcept { return host_pointer(b.pages); }
 
   Device* device_;
   guarding how_;
-  guard_shadow book_;
-  std::atomic<const char*> refusal_{nullptr};
+  guard_shadow shadow_;
+  std::atomic<const char*> failure_reason_{nullptr};
 };
 
-/// What a guarded allocator takes for its provider.
+/// The provider of a guarded allocator.
 ///   Requires:  the memory outlives it
 template <virtual_memory_provider Device>
 class guard_pages : public provider_adaptor<Device> {

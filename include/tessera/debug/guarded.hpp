@@ -82,7 +82,7 @@ using guarded_pool = locked<one_segment_each<Recipe>, detail::guard_pages<Provid
 ///   Cost:  six provider calls and writing the whole block for each block; at least one page of memory, three
 ///          pages of addresses, also in quarantine, and 128 bytes. A process has a limited number of mappings
 ///          (/proc/sys/vm/max_map_count, usually 65,530): a live block takes up to three, one in quarantine
-///          takes one. guarding::most_mappings limits them; divide the number if there are several guarded
+///          takes one. guarding::max_mappings limits them; divide the number if there are several guarded
 ///          allocators.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,

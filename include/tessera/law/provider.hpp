@@ -223,7 +223,7 @@ template <paged_provider D>
 /// released memory if the capacity is at most 64 times `at_once`.
 ///
 ///     tessera::simulated_device device;
-///     if (const tessera::law::verdict found = tessera::law::provider(device); !found) std::puts(found.broken);
+///     if (const auto found = tessera::law::provider(device); !found) std::puts(found.broken);
 ///
 ///   Requires:  nothing else uses the device; its capacity is at least 8 times the granularity
 template <device_provider D>

@@ -14,19 +14,19 @@
 
 namespace tessera::detail {
 
-/// Memory that one host_pinned has from the system: segments, which are mapped, and pieces of physical memory, which
-/// are memory files. Functions that can fail return null or what hinders them.
+/// The memory of one host_pinned: segments, which are mappings, and physical memory, which is in memory
+/// files. Functions that can fail return null or the reason.
 class host_memory {
  public:
   struct piece {
-    host_descriptor file;  ///< none once it was destroyed
+    host_descriptor file;  ///< none once destroyed
     std::size_t bytes;
     page_kind kind;
     bool imported;
     bool mapped = false;
   };
 
-  /// Pieces are numbered from `first`.
+  /// Physical memory is numbered from `first`.
   host_memory(std::size_t capacity, host_pinning pin, std::uint64_t first) noexcept
       : capacity_(capacity), pin_(pin), next_(first) {}
   host_memory(const host_memory&) = delete;
@@ -72,19 +72,19 @@ class host_memory {
     return add({std::move(file), bytes, kind, false}, number);
   }
 
-  /// Takes a checked memory file of another process in.
+  /// Adopts a checked memory file of another process.
   [[nodiscard]] const char* adopt(host_descriptor file, std::size_t bytes, page_kind kind,
                                   std::uint64_t& number) noexcept {
     return add({std::move(file), bytes, kind, true}, number);
   }
 
-  /// A piece that was not destroyed, or null.
+  /// Physical memory that was not destroyed, or null.
   [[nodiscard]] piece* find(std::uint64_t number) noexcept {
     const auto found = pieces_.find(number);
     return found != pieces_.end() && found->second.file ? &found->second : nullptr;
   }
 
-  /// Lets go of a piece, which goes once it is mapped no more.
+  /// Destroys physical memory; it stays while it is mapped.
   [[nodiscard]] const char* destroy(std::uint64_t number) noexcept {
     piece* const leaving = find(number);
     if (leaving == nullptr) return no_piece;
@@ -93,7 +93,7 @@ class host_memory {
     return nullptr;
   }
 
-  ///   Requires:  it is there: mapped, or not destroyed
+  ///   Requires:  it is mapped, or not destroyed
   void set_mapped(std::uint64_t number, bool mapped) noexcept {
     piece& is = pieces_.find(number)->second;
     is.mapped = mapped;
@@ -131,16 +131,15 @@ class host_memory {
   std::size_t capacity_;
   host_pinning pin_;
   std::uint64_t next_;
-  host_extents segments_;  // each with what was asked for, where `bytes` is whole pages
+  host_extents segments_;  // with the requested size; `bytes` is in whole pages
   std::map<std::uint64_t, piece> pieces_;
   std::size_t created_ = 0, imported_ = 0;
 };
 
-/// Addresses that one host_pinned has reserved, and what is mapped there. Functions that can fail return null or what
-/// hinders them.
+/// The address ranges of one host_pinned and its mappings. Functions that can fail return null or the reason.
 class host_ranges {
  public:
-  /// Maps pieces of `memory`, which outlives it.
+  /// Maps memory of `memory`, which outlives it.
   explicit host_ranges(host_memory& memory) noexcept : memory_(&memory) {}
   host_ranges(const host_ranges&) = delete;
   host_ranges& operator=(const host_ranges&) = delete;
@@ -210,7 +209,7 @@ class host_ranges {
     return nullptr;
   }
 
-  /// What is mapped can be used at once.
+  /// Mapped memory can be used at once.
   [[nodiscard]] const char* grant(void* p, std::size_t bytes) const noexcept {
     const host_extents::extent* const found = mappings_.find(p);
     return found != nullptr && found->bytes == bytes ? nullptr : "not what one map put there";
@@ -226,18 +225,18 @@ class host_ranges {
       "administrator "
       "raises /proc/sys/vm/max_map_count";
 
-  /// Reserves the addresses as before, in one step, so that nobody else can take them.
+  /// Reserves the addresses again in one step, so that no other thread can take them.
   [[nodiscard]] static bool take_away(void* p, std::size_t bytes) noexcept {
     return ::mmap(p, bytes, PROT_NONE, nothing | MAP_FIXED, -1, 0) != MAP_FAILED;
   }
 
   host_memory* memory_;
-  host_extents ranges_;    // each with how many mappings are in it
-  host_extents mappings_;  // each with the number of its piece
+  host_extents ranges_;    // with the number of mappings in it
+  host_extents mappings_;  // with the number of its physical memory
 };
 
-/// Memory of the user that one host_pinned has locked, in whole pages. Functions that can fail return null or what
-/// hinders them.
+/// The user's memory that one host_pinned has locked, in whole pages. Functions that can fail return null or
+/// the reason.
 class host_registered {
  public:
   host_registered() = default;

@@ -28,40 +28,40 @@
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// How memory files go from one process to another: the importer asks at a socket that bears the exporter's token, once
-/// for each connection, and gets the file or a reason. The socket is in the abstract namespace, so nothing is left
-/// behind; both processes are in one network namespace, and in one process namespace, as they tell each other's number.
+/// Sends memory files between processes. The importer connects to a socket named by the exporter's token and
+/// gets the file or a reason, once for each connection. The socket is in the abstract namespace, so nothing
+/// remains on disk. Both processes must share one network and one process namespace.
 namespace tessera::detail {
 
-/// Names exported memory to other processes. Plain bytes, which go through a pipe or a file; made up or too old, they
-/// are refused.
+/// The name of exported memory in other processes: plain bytes for a pipe or a file. Forged and outdated
+/// names are refused.
 struct host_shareable {
-  std::uint64_t token = 0;   ///< of the provider that exported it
-  std::uint64_t number = 0;  ///< of the physical memory there
-  std::int64_t process = 0;  ///< of that provider
+  std::uint64_t token = 0;   ///< of the exporting provider
+  std::uint64_t number = 0;  ///< of its physical memory
+  std::int64_t process = 0;  ///< of the exporting provider
   bool operator==(const host_shareable&) const = default;
 };
 
-/// What the importer sends: one packet.
+/// The importer's request: one packet.
 struct host_request {
   static constexpr std::uint64_t this_protocol = 0x3165726573736574;
   std::uint64_t protocol = this_protocol;
   std::uint64_t number = 0;
 };
 enum class host_answer : std::uint32_t { granted, unknown, other_user, not_listed };
-/// What it gets: one packet, with the memory file where it was granted.
+/// The reply: one packet, with the memory file if it was granted.
 struct host_reply {
   std::uint64_t protocol = host_request::this_protocol;
   std::uint64_t bytes = 0;
   host_answer answer = host_answer::unknown;
-  std::uint32_t kind = 0;  ///< as host_encode gives it
+  std::uint32_t kind = 0;  ///< by host_encode
 };
 
 [[nodiscard]] constexpr std::uint32_t host_encode(page_kind kind) noexcept {
   return static_cast<std::uint32_t>(kind.size) | static_cast<std::uint32_t>(kind.speed) << 2 |
          static_cast<std::uint32_t>(kind.peer_to_peer) << 4 | static_cast<std::uint32_t>(kind.read_only) << 5;
 }
-/// False where no kind has that code.
+/// False for a code without a kind.
 [[nodiscard]] constexpr bool host_decode(std::uint32_t code, page_kind& kind) noexcept {
   if (code >= 64 || (code & 3) == 3 || (code >> 2 & 3) == 3) return false;
   kind = {.size = static_cast<page_size>(code & 3),
@@ -71,7 +71,7 @@ struct host_reply {
   return true;
 }
 
-/// Where an exporter listens.
+/// The socket address of an exporter.
 struct host_socket_name {
   explicit host_socket_name(std::uint64_t token) noexcept {
     address.sun_family = AF_UNIX;
@@ -88,13 +88,13 @@ struct host_socket_name {
 [[nodiscard]] inline host_descriptor host_new_socket(int flags) noexcept {
   return host_descriptor{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0)};
 }
-/// Who is at the other end, as the system saw it when the connection was made; false where it does not say.
+/// The credentials of the peer when it connected; false if the system does not tell.
 [[nodiscard]] inline bool host_peer(int socket, ucred& peer) noexcept {
   socklen_t length = sizeof peer;
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && length == sizeof peer;
 }
 
-/// A packet as sendmsg and recvmsg want it, with room for one descriptor beside it.
+/// A packet for sendmsg and recvmsg, with room for one descriptor.
 struct host_packet {
   host_packet(void* data, std::size_t bytes) noexcept : part{data, bytes} {
     message.msg_iov = &part;
@@ -112,7 +112,7 @@ struct host_packet {
     header->cmsg_type = SCM_RIGHTS;
     std::memcpy(CMSG_DATA(header), &file, sizeof file);
   }
-  /// What came with a packet that had been ready to take it.
+  /// What a received packet carried.
   [[nodiscard]] host_descriptor enclosed() noexcept {
     const cmsghdr* const header = CMSG_FIRSTHDR(&message);
     int file = -1;
@@ -127,14 +127,14 @@ struct host_packet {
   msghdr message{};
 };
 
-/// Asks an exporter for memory, and takes what it gives only if that is safe to use.
+/// Asks an exporter for memory, and accepts only a file that is safe to use.
 class host_import {
  public:
   explicit host_import(std::chrono::milliseconds patience) noexcept
       : until_(std::chrono::steady_clock::now() +
                std::min<std::chrono::milliseconds>(patience, std::chrono::hours(24))) {}
 
-  /// Null where it worked, or what hinders it.
+  /// Null if it worked, or the reason.
   [[nodiscard]] const char* ask(const host_shareable& what) noexcept {
     if (what.process == ::getpid()) return "memory is imported in another process than exports it";
     socket_ = host_new_socket(0);
@@ -185,7 +185,7 @@ class host_import {
   }
   static constexpr const char* nonsense = "the exporter's answer makes no sense";
 
-  /// Calls again where a signal came in between; fails with EAGAIN when the time is over.
+  /// Repeats a call that a signal interrupted; fails with EAGAIN after the timeout.
   template <typename Call>
   [[nodiscard]] long in_time(Call call) const noexcept {
     while (true) {
@@ -204,10 +204,10 @@ class host_import {
   host_descriptor socket_;
 };
 
-/// Memory files that one host_pinned lets other processes have, and the thread that gives them out; it starts with the
-/// first of them. Functions that can fail return null or what hinders them.
+/// The memory files that one host_pinned exports, and the thread that sends them. The thread starts with the
+/// first export. Functions that can fail return null or the reason.
 ///
-/// The thread waits for no client: one that says nothing is dropped after a second, or sooner where many come.
+/// The thread waits for no client. A silent client is dropped after a second, or earlier if many connect.
 class host_exports {
  public:
   explicit host_exports(std::uint64_t token) noexcept : token_(token) {}
@@ -221,7 +221,7 @@ class host_exports {
     service_.join();
   }
 
-  ///   Requires:  the file is open until it is removed
+  ///   Requires:  the file stays open until it is removed
   [[nodiscard]] const char* add(std::uint64_t number, int file, std::size_t bytes, page_kind kind,
                                 importers who) noexcept {
     const std::lock_guard lock(mutex_);
@@ -254,14 +254,14 @@ class host_exports {
   static constexpr std::size_t most_listed = 65'535;
   static constexpr std::size_t most_clients = 64;
   static constexpr std::chrono::seconds patience{1};
-  static constexpr std::chrono::milliseconds pause{50};  // where the system lets nobody in
+  static constexpr std::chrono::milliseconds pause{50};  // if the system accepts no connection
 
   struct exported {
     int file;
     std::size_t bytes;
     page_kind kind;
     importers who;
-    std::vector<std::int32_t> listed;  // in order
+    std::vector<std::int32_t> listed;  // ascending
   };
   struct client {
     host_descriptor socket;
@@ -284,14 +284,14 @@ class host_exports {
       service_ = std::thread([this] { serve(); });
     });
     if (started) return nullptr;
-    listener_ = {};  // its name is free again
+    listener_ = {};  // frees its name
     return "the system gives no thread for what is shared";
   }
 
   void serve() noexcept {
     sigset_t all;
     sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are for the user's threads
+    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals belong to the user's threads
     for (bool open = true;;) {
       std::array<pollfd, 2 + most_clients> watched{};
       watched[0] = {ending_.get(), POLLIN, 0};
@@ -305,7 +305,7 @@ class host_exports {
       open = let_in();
     }
   }
-  /// Milliseconds until somebody is to be dropped, or let in again; -1 for ever.
+  /// Milliseconds until a client is dropped or connections are accepted again; -1 for never.
   [[nodiscard]] int time_left(bool open) const noexcept {
     if (!open) return static_cast<int>(pause.count());
     if (clients_.empty()) return -1;
@@ -313,7 +313,7 @@ class host_exports {
     return static_cast<int>(std::max<std::chrono::milliseconds::rep>(left.count(), 0));
   }
 
-  /// False where the system lets nobody in now, so that asking again at once is of no use.
+  /// False if the system accepts no connection now, so that an immediate retry is useless.
   [[nodiscard]] bool let_in() noexcept {
     for (std::size_t i = 0; i < most_clients; ++i) {
       host_descriptor socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
@@ -330,7 +330,7 @@ class host_exports {
     return true;
   }
 
-  /// Answers what a client has asked; false where it has said nothing yet. Whatever else it says ends it, too.
+  /// Answers a client's request; false if none has arrived. Any other message ends the connection.
   [[nodiscard]] bool is_answered(const client& c) noexcept {
     host_request request;
     const ssize_t length = ::recv(c.socket.get(), &request, sizeof request, MSG_DONTWAIT | MSG_TRUNC);
@@ -363,8 +363,8 @@ class host_exports {
 
   std::uint64_t token_;
   host_descriptor listener_;
-  host_descriptor ending_;       // readable once the thread is to end
-  std::vector<client> clients_;  // of the thread alone; longest there first
+  host_descriptor ending_;       // readable once the thread must end
+  std::vector<client> clients_;  // used by the thread only; oldest first
   std::mutex mutex_;
   std::map<std::uint64_t, exported> exported_;
   std::thread service_;

@@ -17,7 +17,7 @@
 
 namespace tessera::detail {
 
-/// A stream of work on the host: one thread that runs tasks in the order of their submission.
+/// A stream of work on the host: one thread that runs tasks in the order of submission.
 class host_stream {
  public:
   host_stream() : worker_([this] { run(); }) {}
@@ -25,8 +25,8 @@ class host_stream {
   host_stream& operator=(const host_stream&) = delete;
   ~host_stream() { finish(); }
 
-  /// Finishes what was submitted and ends the thread; false at once where another call does that or has done it.
-  ///   Requires:  it is not the stream's own work that asks
+  /// Finishes all tasks and ends the thread; false at once if another call does or has done it.
+  ///   Requires:  it is not called from the stream's own work
   bool finish() {
     {
       const std::lock_guard lock(progress_->mutex);
@@ -37,8 +37,8 @@ class host_stream {
     return true;
   }
 
-  /// Queues a callable that does not throw.
-  ///   Returns:  a mark behind it; 0 where the stream has ended
+  /// Submits a callable that does not throw.
+  ///   Returns:  a mark after it; 0 if the stream has ended
   template <typename F>
   std::uint64_t submit(F work) {
     auto queued = std::make_unique<task_of<F>>(std::move(work));
@@ -53,25 +53,26 @@ class host_stream {
     return mark;
   }
 
-  /// How many tasks have been submitted so far: a mark behind all of them.
+  /// The number of submitted tasks: a mark after all of them.
   [[nodiscard]] std::uint64_t mark() {
     const std::lock_guard lock(progress_->mutex);
     return submitted_;
   }
   [[nodiscard]] bool has_reached(std::uint64_t mark) const noexcept { return progress_->has_reached(mark); }
-  /// False at once where the stream's own work asks to wait for what comes behind it.
+  /// Waits for a mark. False at once if the stream's own work would wait for later work.
   [[nodiscard]] bool wait_for(std::uint64_t mark) {
     if (is_its_work() && !has_reached(mark)) return false;
     progress_->wait_for(mark);
     return true;
   }
-  /// Whether it is its work that asks.
+  /// Whether the caller is this stream's work.
   [[nodiscard]] bool is_its_work() const noexcept { return std::this_thread::get_id() == id_; }
-  /// Queues a wait for what another stream was given up to a mark; returns a mark behind it. So no two streams can wait
-  /// for each other: what is waited for is there already.
+  /// Submits a wait for another stream's work up to a mark; returns a mark after the wait. The work exists
+  /// already, so streams cannot wait for each other in a circle.
   std::uint64_t submit_wait(host_stream& other, std::uint64_t mark) {
     const std::uint64_t given = other.mark();
-    // Only the other's progress is kept: its thread must not have to be ended here, where its work may wait for this.
+    // Only the other stream's progress is kept alive: its thread must not be joined here, where its work may
+    // wait for this.
     return submit([of = other.progress_, until = mark < given ? mark : given] { of->wait_for(until); });
   }
 
@@ -87,7 +88,7 @@ class host_stream {
     F work;
   };
 
-  /// How far it has come; outlives it for those who wait.
+  /// How far the stream has come; outlives it for waiting callers.
   struct progress {
     std::mutex mutex;
     std::condition_variable changed;
@@ -126,13 +127,13 @@ class host_stream {
   const std::thread::id id_ = worker_.get_id();
 };
 
-/// The streams of one provider. Each is shared with the calls that use it, so that none ends under them.
+/// The streams of one provider. Calls share ownership of the stream that they use.
 class host_streams {
  public:
   host_streams() { streams_.emplace(stream_id{}, std::make_shared<host_stream>()); }
   host_streams(const host_streams&) = delete;
   host_streams& operator=(const host_streams&) = delete;
-  /// Finishes their work, which may still ask for streams.
+  /// Finishes the work of all streams, which may still look up streams.
   ~host_streams() {
     while (const std::shared_ptr<host_stream> ending = take_any()) ending->finish();
   }
@@ -143,13 +144,14 @@ class host_streams {
     streams_.emplace(made, std::make_shared<host_stream>());
     return made;
   }
-  /// Finishes a stream's work; false where there is no such stream.
-  ///   Requires:  it is not the stream's own work that asks; else the program ends
+  /// Finishes a stream's work; false if there is no such stream.
+  ///   Requires:  it is not called from the stream's own work; else the program aborts
   bool destroy(stream_id stream) {
     const std::shared_ptr<host_stream> ending = find(stream);
     if (ending != nullptr && ending->is_its_work())
       fatal("destroy_stream: work must not end the stream that it is on");
-    // Here, as the work may itself hold the stream; and first, as a stream that is not there has no work.
+    // Finished here because the work may own the stream, and before it is erased because an unknown stream
+    // has no work.
     if (ending == nullptr || !ending->finish()) return false;
     const std::lock_guard lock(mutex_);
     return streams_.erase(stream) == 1;
@@ -160,12 +162,13 @@ class host_streams {
     return found != streams_.end() ? found->second : nullptr;
   }
 
-  /// Whether all further work of `stream` comes behind that of `of` up to a mark.
+  /// Whether all further work of `stream` runs after that of `of` up to a mark.
   [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t mark) {
     const std::lock_guard lock(mutex_);
     return order_.is_behind(stream, of, mark);
   }
-  /// Lets it; false where there is no such stream, or host memory ran out. One that has ended needs not be waited for.
+  /// Lets `stream` wait; false if there is no such stream or host memory ran out. A stream that has ended
+  /// needs no wait.
   bool let_wait(stream_id stream, stream_id of, std::uint64_t mark) {
     const std::shared_ptr<host_stream> waiting = find(stream), other = find(of);
     if (waiting == nullptr || other == nullptr || waiting == other) return waiting != nullptr;

@@ -19,18 +19,18 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 
-/// What host_pinned asks of Linux. A function that can fail returns null where it worked, and otherwise the rule that
-/// was broken or what the system lacks and how to get it.
+/// The Linux calls of host_pinned. Functions that can fail return null, or the broken rule, or what the
+/// system lacks and how to get it.
 namespace tessera::detail {
 
-/// How memory is kept from being moved to a disk.
+/// Whether memory is locked, so that it is never swapped out.
 enum class host_pinning : unsigned char {
-  required,       ///< refuses memory that cannot be locked
-  where_allowed,  ///< takes it unlocked then
+  required,       ///< fails if memory cannot be locked
+  where_allowed,  ///< uses it unlocked then
   never
 };
 
-/// A file descriptor, closed with its owner.
+/// Owns a file descriptor.
 class host_descriptor {
  public:
   host_descriptor() = default;
@@ -50,7 +50,7 @@ class host_descriptor {
   int file_ = -1;
 };
 
-/// Runs what may throw for want of host memory; false where it did.
+/// Runs code that may throw std::bad_alloc; false if it threw.
 template <typename F>
 [[nodiscard]] bool host_remembers(F work) noexcept {
 #if defined(__cpp_exceptions)
@@ -75,10 +75,10 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 [[nodiscard]] inline std::size_t host_page() noexcept {
   return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
-/// Whether the host may read the byte there; asks the system, and reads it not itself.
+/// Whether the host may read the byte at `p`; asks the system without reading it.
 [[nodiscard]] inline bool host_can_read(const void* p) noexcept {
   const std::uintptr_t word = host_address(p) & ~std::uintptr_t{7};  // does not cross a page
-  // A call that reads a set of signals before it finds that it is told to do nothing known with it.
+  // The system reads the set of signals before it finds that the operation is invalid.
   constexpr int nothing_known = -1;
   const long answer = ::syscall(SYS_rt_sigprocmask, nothing_known, word, nullptr, std::size_t{8});
   return answer == 0 || errno != EFAULT;
@@ -90,7 +90,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 [[nodiscard]] inline int host_protection(page_kind kind) noexcept {
   return kind.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
 }
-/// A flag of mmap or memfd_create for pages of a kind, with their size in bits 26 to 31 as both want it.
+/// The page-size flags of mmap and memfd_create for a kind: the size is in bits 26 to 31.
 [[nodiscard]] inline unsigned host_page_flags(page_kind kind, unsigned hugetlb) noexcept {
   return kind.size == page_size::huge_1g ? hugetlb | (30u << 26)
          : kind.size == page_size::huge  ? hugetlb | (21u << 26)
@@ -110,8 +110,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
   return "the system has too little memory left";
 }
 
-/// Bytes of normal pages that the system can still give without swapping; `unlimited` where it does not say. A smaller
-/// limit of a control group is not in it.
+/// Bytes of normal pages available without swapping; `unlimited` if unknown. A control group may allow less.
 [[nodiscard]] inline std::size_t host_available() noexcept {
   const host_descriptor file{::open("/proc/meminfo", O_RDONLY | O_CLOEXEC)};
   char text[1024];
@@ -123,7 +122,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
                          : unlimited;
 }
 
-/// How many mappings the system lets a process have; `unlimited` where it does not say.
+/// The system's limit of mappings for one process; `unlimited` if unknown.
 [[nodiscard]] inline std::size_t host_max_mappings() noexcept {
   const host_descriptor file{::open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC)};
   char text[32];
@@ -134,8 +133,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
   return most != 0 ? most : unlimited;
 }
 
-/// Keeps memory from being moved to a disk, and sets `locked` to whether that was done; it is there then. Pages larger
-/// than normal are never moved.
+/// Locks memory and sets `locked` to whether that worked. Pages larger than normal are never swapped out.
 [[nodiscard]] inline const char* host_lock(void* p, std::size_t bytes, page_kind kind, host_pinning pin,
                                            bool& locked) noexcept {
   locked = false;
@@ -148,13 +146,13 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
              : "the system cannot lock the memory now";
 }
 
-/// Puts all pages of a memory file in place, so that no later use of them can fail.
+/// Allocates all pages of a memory file, so that later accesses cannot fail.
 ///   Requires:  `bytes` is a multiple of host_page_size(kind)
 [[nodiscard]] inline const char* host_fill(int file, std::size_t bytes, page_kind kind) noexcept {
-  constexpr std::size_t at_once = 64_MiB;  // so that signals, which undo what is under way, cost little
+  constexpr std::size_t at_once = 64_MiB;  // a signal undoes the current step only
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t next = bytes - done < at_once ? bytes - done : at_once;
-    // The system would end programs before it refused normal pages.
+    // The system would kill processes before it refused normal pages.
     if (kind.size == page_size::normal && host_available() < bytes - done) return host_lacks_pages(kind);
     if (::fallocate(file, 0, static_cast<off_t>(done), static_cast<off_t>(next)) == 0)
       done += next;
@@ -164,7 +162,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
   return nullptr;
 }
 
-/// Makes a memory file whose pages are all there and whose size never changes again.
+/// Creates a memory file with all its pages and a fixed size.
 ///   Requires:  `bytes` is a multiple of host_page_size(kind)
 [[nodiscard]] inline const char* host_make_file(std::size_t bytes, page_kind kind,
                                                 host_descriptor& made) noexcept {
@@ -180,7 +178,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
   return nullptr;
 }
 
-/// Checks a memory file that came from another process: nobody can make it shorter, and its pages are all there.
+/// Checks a memory file of another process: it cannot shrink, and all its pages are allocated.
 [[nodiscard]] inline const char* host_check_file(int file, std::size_t bytes, page_kind kind) noexcept {
   struct stat is{};
   const int seals = ::fcntl(file, F_GET_SEALS);
@@ -191,29 +189,29 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
   return host_fill(file, bytes, kind);
 }
 
-/// Stretches of addresses that do not overlap.
+/// A set of address ranges that do not overlap.
 class host_extents {
  public:
   struct extent {
     std::size_t bytes;
-    std::uint64_t note;  ///< what its owner wants to know of it
+    std::uint64_t note;  ///< for its owner
     bool locked = false;
   };
 
-  /// False where host memory ran out.
-  ///   Requires:  overlaps none that is there
+  /// False if host memory ran out.
+  ///   Requires:  it overlaps no other
   [[nodiscard]] bool add(const void* p, const extent& made) noexcept {
     if (!host_remembers([&] { extents_.emplace(host_address(p), made); })) return false;
     bytes_ += made.bytes;
     if (made.locked) locked_ += made.bytes;
     return true;
   }
-  /// The one that begins there, or null.
+  /// The extent that begins at `p`, or null.
   [[nodiscard]] const extent* find(const void* p) const noexcept {
     const auto found = extents_.find(host_address(p));
     return found != extents_.end() ? &found->second : nullptr;
   }
-  ///   Requires:  one begins there
+  ///   Requires:  one begins at `p`
   extent remove(const void* p) noexcept {
     const auto found = extents_.find(host_address(p));
     const extent leaving = found->second;
@@ -223,7 +221,7 @@ class host_extents {
     return leaving;
   }
 
-  /// Whether one lies in part there, of those whose note is at most `upto`.
+  /// Whether an extent overlaps these addresses, of those whose note is at most `upto`.
   [[nodiscard]] bool overlaps(const void* p, std::size_t bytes,
                               std::uint64_t upto = ~std::uint64_t{0}) const noexcept {
     const std::uintptr_t begin = host_address(p);
@@ -236,7 +234,7 @@ class host_extents {
       if (next->second.note <= upto) return true;
     return false;
   }
-  /// The one in which all of these addresses lie, or null.
+  /// The extent that contains all these addresses, or null.
   [[nodiscard]] extent* around(const void* p, std::size_t bytes) noexcept {
     const auto next = extents_.upper_bound(host_address(p));
     if (next == extents_.begin()) return nullptr;
@@ -245,7 +243,7 @@ class host_extents {
     return offset < before.bytes && bytes <= before.bytes - offset ? &before : nullptr;
   }
 
-  /// Calls do_with(address, extent) for each.
+  /// Calls do_with(address, extent) for each extent.
   template <typename F>
   void each(F do_with) const noexcept {
     for (const auto& [at, e] : extents_) do_with(host_pointer(at), e);

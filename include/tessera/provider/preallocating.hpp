@@ -73,8 +73,8 @@ class preallocated_region {
 ///     tessera::simulated_device device;
 ///     tessera::preallocated_region region(device, 1_GiB);
 ///     using device_type = tessera::preallocating<tessera::simulated_device>;
-///     tessera::caching_allocator<tessera::pytorch<>, device_type> from_region{tessera::preallocating(region)};
-///     for (int i = 0; i < 3; ++i) (void)from_region.allocate(20_MiB);  // one call of the device
+///     tessera::caching_allocator<tessera::pytorch<>, device_type> pool_over_region{device_type(region)};
+///     for (int i = 0; i < 3; ++i) (void)pool_over_region.allocate(20_MiB);  // one call of the device
 ///
 /// A segment that is put back is cut again without a call of the device, which therefore cannot wait for
 /// work. So the allocator waits before it releases. With `OnlyRecordedStreams` it does not: work then uses

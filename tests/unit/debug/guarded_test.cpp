@@ -369,7 +369,7 @@ TEST(guarded_host_pinned, spares_mappings_so_that_frees_go_on_and_then_serves_ag
     host_pinned device = host_memory();
     {
       guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{
-          provider_ref(device), {}, {}, {.frees_pages = frees_pages, .most_mappings = 300}};
+          provider_ref(device), {}, {}, {.frees_pages = frees_pages, .max_mappings = 300}};
       EXPECT_EQ(pool.last_error(), "");
       for (int round = 0; round < 3; ++round) {
         std::vector<void*> live;
