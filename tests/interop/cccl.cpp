@@ -1,6 +1,6 @@
 // needs: cuda/memory_resource cuda_runtime_api.h
 // SPDX-License-Identifier: Apache-2.0
-// What CCCL itself says of a stream_resource, and what its own wrappers do with one. Nothing here calls a device.
+// Checks stream_resource with the concepts and wrappers of CCCL itself. Nothing here calls a device.
 #include <cstdint>
 #include <cstdio>
 
@@ -55,7 +55,7 @@ int use() {
   return 0;
 }
 #else
-// Versions before 3.1 ask for other functions: that none of them is there keeps their arguments from being taken for others.
+// Versions before 3.1 call other functions. They must not exist, or their arguments would be misinterpreted.
 static_assert(!cuda::mr::resource<memory_type> && !cuda::mr::async_resource<memory_type>);
 
 int use() { return 0; }

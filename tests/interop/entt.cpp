@@ -1,6 +1,6 @@
 // needs: entt/entt.hpp
 // SPDX-License-Identifier: Apache-2.0
-// A registry of EnTT in memory of an allocator that a function finds.
+// A registry of EnTT in the memory of an allocator that a function returns.
 #include <cstddef>
 #include <cstdio>
 

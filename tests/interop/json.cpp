@@ -1,6 +1,6 @@
 // needs: nlohmann/json.hpp
 // SPDX-License-Identifier: Apache-2.0
-// A document of nlohmann::json in memory of an allocator that a function finds.
+// A document of nlohmann::json in the memory of an allocator that a function returns.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -9,7 +9,7 @@ bool other_standard_frees(tessera::locked<tessera::pytorch<>, tessera::simulated
 
 static_assert(tessera::law::recipe<tessera::pytorch<>>());
 
-/// The shapes of other libraries, over memory that is there.
+/// The adapters for other libraries, over host memory.
 template <typename Pool>
 bool serve_other_libraries(tessera::shared_allocator<Pool> pool) {
   {

@@ -15,7 +15,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 
-/// What callers do wrong, and what every allocator and shape says to it.
+/// Mistakes of callers, and the message of every allocator and adapter for each.
 namespace mistakes {
 
 using tessera::operator""_MiB;

@@ -45,7 +45,7 @@ static_assert(!stream_allocator<per_device<pytorch<>, simulated_device>>);
 static_assert(stream_allocator<per_device<pytorch<>, simulated_device>::front_type>);
 static_assert(!stream_allocator<driver_pool<cuda_async, simulated_device>> && !stream_allocator<int>);
 
-// A provider must say so, and whatever wraps it or serves an allocator over it says the same.
+// A provider declares host visibility. Adaptors, front ends and allocators over it inherit it.
 static_assert(is_host_visible<host_pinned> && !is_host_visible<simulated_device>);
 static_assert(is_host_visible<provider_ref<host_pinned>> && !is_host_visible<provider_ref<simulated_device>>);
 static_assert(is_host_visible<limiting<host_pinned>> && is_host_visible<timed<host_pinned>>);

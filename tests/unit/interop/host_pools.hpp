@@ -11,16 +11,16 @@
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
-/// Allocators whose memory is there, for what keeps objects in it.
+/// Allocators of host memory, for tests that construct objects in it.
 namespace shape_tests {
 
-/// Memory of the host that need not be locked, as not every machine allows it.
+/// Host memory that is page-locked only if the machine allows it.
 inline tessera::host_pinned host_memory(std::size_t capacity = tessera::operator""_MiB(64)) {
   return tessera::host_pinned{
       tessera::host_pinned::options{.capacity = capacity, .pin = tessera::host_pinned::pinning::never}};
 }
 
-/// Blocks of any multiple of 64 bytes, so that neighbours are aligned to no more.
+/// Blocks of any multiple of 64 bytes, so that neighbours have no larger alignment.
 using packed_tightly = tessera::with<tessera::pinned_packed, tessera::round_to_multiple<64>,
                                      tessera::split_if_remainder_at_least<64>>;
 
@@ -28,7 +28,7 @@ inline bool is_aligned(const void* p, std::size_t to) {
   return reinterpret_cast<std::uintptr_t>(p) % to == 0;
 }
 
-/// Three threads call use(pool, stream), each on a stream of its own, and leave nothing.
+/// Three threads call use(pool, stream), each on its own stream. No block may remain.
 template <typename Pool, typename F>
 void serve_threads(F use) {
   Pool pool{host_memory()};

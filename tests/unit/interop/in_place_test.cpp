@@ -177,7 +177,7 @@ TEST(in_place_death, a_donor_that_is_no_live_block_ends_the_program) {
   torch pool;
   void* donor = pool.allocate(512);
   pool.deallocate(donor);
-  // The request gets the block that the donor was, or another one.
+  // The request gets the block of the donor or another one.
   EXPECT_DEATH((void)allocate_in_place(pool, donor, 512), "the donor is not a live block");
   EXPECT_DEATH((void)allocate_in_place(pool, donor, 4_MiB), "not the address of a live block");
 }
@@ -208,7 +208,7 @@ TEST(in_place, works_behind_locks_and_in_lanes) {
   EXPECT_EQ(arenas.now().live, 0u);
 }
 
-/// Beside an allocator that allocates and frees, all that is current is the same.
+/// All current statistics equal those of an allocator that allocates and frees instead.
 TEST(in_place, what_is_counted_is_as_after_allocate_and_free) {
   torch in_place, plain;
   std::mt19937_64 random(7);

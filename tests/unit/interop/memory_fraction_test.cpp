@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kind of allocator takes a share of its device, keeps to it, and lets go of it again.
+// Every kind of allocator obeys a memory fraction, and the fraction can be removed.
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -105,7 +105,7 @@ TEST(memory_fraction, of_1_is_a_limit_that_refuses_before_the_device_is_asked) {
   EXPECT_EQ(pool.device().calls().refused, 2u);
 }
 
-/// The segments that go back when 60 of 100 MiB are idle, above a threshold of half, and 20 MiB more are wanted.
+/// The segments that are released if 60 of 100 MiB are idle, the threshold is half, and 20 MiB are requested.
 template <typename Recipe>
 std::size_t collected(double share) {
   policies<Recipe> chosen{};

@@ -28,7 +28,7 @@ using namespace tessera;
 using adaptor_tests::gated_device;
 using adaptor_tests::gated_ref;
 
-/// The devices that the definitions below reach, made anew for each test.
+/// The devices of the definitions below, new for each test.
 struct machine {
   std::optional<gated_device> device[2];
   int made = 0;
@@ -353,7 +353,7 @@ void serve_threads() {
           EXPECT_NE(pool.base_alloc(p, &bytes), nullptr);
           EXPECT_GE(bytes, size_on(mine));
         }
-        // The next thread on this device frees it, which knows nothing but what a host would.
+        // The next thread on this device frees it, with no more information than a host has.
         if (void* const other = given[(t + 2) % 4].exchange(p))
           pool.free(other, size_on(mine), mine, stream(t));
       }
@@ -374,7 +374,7 @@ TEST_F(pluggable_threads, share_it_in_streams) {
   serve_threads<of<pytorch_expandable, per_stream>>();
 }
 
-/// Passed as torch_npu passes a stream: a class with a destructor of its own that converts to what it names.
+/// Passed as torch_npu passes a stream: a class with a destructor that converts to the stream.
 class npu_stream {
  public:
   explicit npu_stream(void* names) : names_(names) {}
@@ -385,7 +385,7 @@ class npu_stream {
   std::uint16_t device_ = 0;
   void* names_;
 };
-/// Has the members that torch_npu's has, in an order and of types of its own.
+/// Has the members of torch_npu's structure, in another order and with other types.
 struct other_device_stats {
   struct one {
     long long freed = -1, allocated = -1, peak = -1, current = -1;
@@ -422,7 +422,7 @@ static_assert(is<&unit_npu_get_device_stats, other_device_stats(int)>);
 static_assert(is<&unit_npu_reset_peak_status, void(int)>);
 static_assert(is<&unit_npu_plain_record_stream, void(void*, void*)>);
 
-/// What the functions share lives until the program ends, so that devices must, too; one test uses them, and empties them.
+/// The state of the functions lives until the program ends, so the devices must, too. One test uses and empties them.
 TEST_F(pluggable_test, has_functions_of_c) {
   unit_cuda_init(0);
   void* const p = unit_cuda_alloc(5_MiB, 0, nullptr);

@@ -35,7 +35,7 @@ using host_pool = caching_allocator<packed_tightly, host_pinned>;
 
 static_assert(!std::is_copy_constructible_v<pmr_resource<host_pool>>);
 
-/// Containers that grow, are copied, moved and emptied.
+/// Grows, copies, moves and empties containers.
 void use_containers(std::pmr::memory_resource* memory) {
   std::pmr::vector<std::uint64_t> numbers(memory);
   for (std::uint64_t i = 0; i < 20'000; ++i) numbers.push_back(i);
@@ -142,7 +142,7 @@ TEST(pmr_resource, is_equal_to_what_gives_from_the_same_allocator) {
   EXPECT_FALSE(to_a.is_equal(*std::pmr::new_delete_resource()));
   on_stream.deallocate(to_a.allocate(100), 100);
 
-  // So a move between equal ones takes the block along, and one between others copies.
+  // A move between equal resources keeps the block; a move between others copies.
   std::pmr::vector<int> from({1, 2, 3}, &to_a), same(&on_stream), other(&to_b);
   const int* const at = from.data();
   same = std::move(from);
@@ -187,7 +187,7 @@ TEST(pmr_resource, serves_from_what_settings_chose) {
   EXPECT_EQ(pool.now().live, 0u);
 }
 
-/// Fills strings with what tells the streams apart.
+/// Fills strings with data that identifies the stream.
 constexpr auto fill_texts = [](auto& pool, stream_id stream) {
   const char letter = static_cast<char>('a' + stream.handle);
   pmr_resource memory(pool, stream);

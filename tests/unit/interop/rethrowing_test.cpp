@@ -18,14 +18,14 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "cccl_shapes.hpp"
+#include "cccl_stand_ins.hpp"
 #include "host_pools.hpp"
 
 namespace {
 
 using namespace tessera;
 
-/// As rmm::out_of_memory: no kin of ours but std::bad_alloc.
+/// Like rmm::out_of_memory: shares only the base std::bad_alloc with ours.
 class their_out_of_memory : public std::bad_alloc {
  public:
   explicit their_out_of_memory(const std::string& of) : text_("theirs: " + of) {}
@@ -79,8 +79,8 @@ TEST(rethrowing, throws_the_allocators_own_where_nothing_else_is_thrown) {
 TEST(rethrowing, throws_so_through_every_shape) {
   using pool_type = rethrowing<locked<shape_tests::packed_tightly, host_pinned>, their_errors>;
   auto pool = make_shared_allocator<pool_type>(shape_tests::host_memory());
-  stream_resource<shared_allocator<pool_type>, cccl_shapes::device_accessible> resource(pool);
-  static_assert(cccl_shapes::resource_with<decltype(resource), cccl_shapes::device_accessible>);
+  stream_resource<shared_allocator<pool_type>, cccl_stand_ins::device_accessible> resource(pool);
+  static_assert(cccl_stand_ins::resource_with<decltype(resource), cccl_stand_ins::device_accessible>);
   for (const std::size_t alignment : {std::size_t{64}, std::size_t{4096}}) {
     EXPECT_EQ(thrown_by([&] { (void)resource.allocate(stream_id{}, 1024_GiB, alignment); }).rfind(words, 0),
               0u);

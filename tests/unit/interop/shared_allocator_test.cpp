@@ -129,7 +129,7 @@ TEST(shared_allocator_death, made_of_nothing_ends_the_program) {
   EXPECT_DEATH(shared_torch(std::shared_ptr<torch>()), "the pointer is null");
 }
 
-/// Each thread copies the handle it was given, works on its copy and ends both, whoever else still works.
+/// Each thread copies its handle, uses the copy, and destroys both while other threads still run.
 template <typename Pool>
 void end_with_the_last_thread() {
   adaptor_tests::gated_device device;

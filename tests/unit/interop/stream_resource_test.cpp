@@ -19,15 +19,15 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "cccl_shapes.hpp"
+#include "cccl_stand_ins.hpp"
 #include "host_pools.hpp"
 
 namespace {
 
 using namespace tessera;
-using cccl_shapes::device_accessible;
-using cccl_shapes::host_accessible;
-using cccl_shapes::stream_ref;
+using cccl_stand_ins::device_accessible;
+using cccl_stand_ins::host_accessible;
+using cccl_stand_ins::stream_ref;
 using shape_tests::host_memory;
 using shape_tests::is_aligned;
 using shape_tests::packed_tightly;
@@ -38,35 +38,35 @@ using owner = stream_resource<shared_allocator<safe_torch>, device_accessible>;
 
 template <typename R>
 constexpr bool has_the_shapes =
-    cccl_shapes::synchronous_resource<R> && cccl_shapes::resource<R> && cccl_shapes::can_be_kept<R>;
+    cccl_stand_ins::synchronous_resource<R> && cccl_stand_ins::resource<R> && cccl_stand_ins::can_be_kept<R>;
 static_assert(has_the_shapes<stream_resource<torch>> && has_the_shapes<on_device> && has_the_shapes<owner>);
 static_assert(has_the_shapes<stream_resource<per_stream<pytorch<>, simulated_device>>>);
 static_assert(has_the_shapes<stream_resource<configured<pytorch_family, simulated_device>>>);
 static_assert(
     has_the_shapes<stream_resource<pinned_host<pytorch_pinned_family, host_pinned>, host_accessible>>);
 
-static_assert(cccl_shapes::resource_with<on_device, device_accessible>);
-static_assert(!cccl_shapes::has_property<on_device, host_accessible>);
-static_assert(!cccl_shapes::has_property<stream_resource<torch>, device_accessible>);
-static_assert(cccl_shapes::resource_with<stream_resource<torch, host_accessible, device_accessible>,
-                                         device_accessible, host_accessible>);
-static_assert(cccl_shapes::synchronous_resource_with<owner, device_accessible>);
+static_assert(cccl_stand_ins::resource_with<on_device, device_accessible>);
+static_assert(!cccl_stand_ins::has_property<on_device, host_accessible>);
+static_assert(!cccl_stand_ins::has_property<stream_resource<torch>, device_accessible>);
+static_assert(cccl_stand_ins::resource_with<stream_resource<torch, host_accessible, device_accessible>,
+                                            device_accessible, host_accessible>);
+static_assert(cccl_stand_ins::synchronous_resource_with<owner, device_accessible>);
 
 static_assert(noexcept(std::declval<on_device&>().deallocate(std::declval<stream_ref>(), nullptr, 0, 1)));
 static_assert(noexcept(std::declval<on_device&>().deallocate_sync(nullptr, 0, 1)));
-// What wraps one is one again.
-static_assert(cccl_shapes::resource<cccl_shapes::any_resource<device_accessible>>);
+// A wrapped resource is a resource.
+static_assert(cccl_stand_ins::resource<cccl_stand_ins::any_resource<device_accessible>>);
 
 static_assert(detail::stream_like<stream_id> && detail::stream_like<stream_ref> &&
-              detail::stream_like<cccl_shapes::stream_handle>);
+              detail::stream_like<cccl_stand_ins::stream_handle>);
 static_assert(detail::stream_like<any_stream>);
 static_assert(!detail::stream_like<double> && !detail::stream_like<int> && !detail::stream_like<torch>);
 static_assert(!detail::stream_like<std::size_t> && !detail::stream_like<bool> &&
               !detail::stream_like<std::nullptr_t>);
-/// As rmm::cuda_stream_view and c10::cuda::CUDAStream.
+/// Like rmm::cuda_stream_view and c10::cuda::CUDAStream.
 struct stream_view {
-  cccl_shapes::stream_handle of;
-  operator cccl_shapes::stream_handle() const noexcept { return of; }
+  cccl_stand_ins::stream_handle of;
+  operator cccl_stand_ins::stream_handle() const noexcept { return of; }
 };
 static_assert(detail::stream_like<stream_view>);
 struct queue {
@@ -75,7 +75,7 @@ struct queue {
 };
 static_assert(detail::stream_like<queue>);
 
-// What CCCL wrote before 3.1 does not compile, with variables as with numbers.
+// The calls of CCCL before 3.1 do not compile, neither with variables nor with literals.
 template <typename R>
 concept allocates_by_two_numbers = requires(R& r, std::size_t number) {
   r.allocate(number, number);
@@ -85,10 +85,11 @@ concept frees_by_two_numbers = requires(R& r, void* p, std::size_t number) {
   r.deallocate(p, number, number);
 } || requires(R& r, void* p) { r.deallocate(p, 0, 256); };
 static_assert(!allocates_by_two_numbers<on_device> && !frees_by_two_numbers<on_device>);
-static_assert(!cccl_shapes::before_3_1::resource<on_device>);
-static_assert(!cccl_shapes::before_3_1::resource<owner> && !cccl_shapes::before_3_1::async_resource<owner>);
+static_assert(!cccl_stand_ins::before_3_1::resource<on_device>);
+static_assert(!cccl_stand_ins::before_3_1::resource<owner> &&
+              !cccl_stand_ins::before_3_1::async_resource<owner>);
 
-stream_ref stream(std::uintptr_t number) { return {reinterpret_cast<cccl_shapes::stream_handle>(number)}; }
+stream_ref stream(std::uintptr_t number) { return {reinterpret_cast<cccl_stand_ins::stream_handle>(number)}; }
 
 TEST(stream_resource, names_streams_by_their_handles) {
   EXPECT_EQ(detail::to_stream_id(stream_id{3}), stream_id{3});
@@ -136,7 +137,7 @@ TEST(stream_resource, waits_where_memory_is_for_any_stream_at_once) {
   EXPECT_EQ(pool.now().live, 0u);
 }
 
-/// Whose streams cannot be waited for.
+/// A device whose streams cannot be synchronized.
 struct broken_device : simulated_device {
   using simulated_device::simulated_device;
   bool broken = false;
@@ -151,7 +152,7 @@ TEST(stream_resource, says_that_the_device_could_not_wait) {
   EXPECT_EQ(pool.now().live, 0u);
 }
 
-/// Offers no more than it must.
+/// Has only the required functions.
 struct plain_device {
   simulated_device inside;
   void* acquire(std::size_t bytes) noexcept { return inside.acquire(bytes); }
@@ -201,16 +202,16 @@ TEST(stream_resource, is_equal_to_what_gives_from_the_same_allocator) {
 
 TEST(stream_resource, is_kept_by_what_keeps_any_resource) {
   torch pool;
-  cccl_shapes::any_resource<device_accessible> kept{on_device(pool)}, copy = kept;
+  cccl_stand_ins::any_resource<device_accessible> kept{on_device(pool)}, copy = kept;
   EXPECT_EQ(kept, copy);
   torch another;
-  EXPECT_NE(kept, cccl_shapes::any_resource<device_accessible>(on_device(another)));
+  EXPECT_NE(kept, cccl_stand_ins::any_resource<device_accessible>(on_device(another)));
   void* const p = kept.allocate(stream(1), 1000, 256);
   void* const q = copy.allocate_sync(1000, 16);
   copy.deallocate(stream(1), p, 1000, 256);
   kept.deallocate_sync(q, 1000, 16);
   on_device memory(pool);
-  cccl_shapes::resource_ref<device_accessible> ref(memory);
+  cccl_stand_ins::resource_ref<device_accessible> ref(memory);
   ref.deallocate(stream(2), ref.allocate(stream(2), 100, 8), 100, 8);
   EXPECT_EQ(pool.now().live, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
@@ -222,7 +223,7 @@ TEST(stream_resource, keeps_a_shared_allocator_as_long_as_it_is_kept) {
     using pool_type = locked<pytorch<>, provider_ref<simulated_device>>;
     using memory = stream_resource<shared_allocator<pool_type>, device_accessible>;
     auto pool = make_shared_allocator<pool_type>(provider_ref(device));
-    cccl_shapes::any_resource<device_accessible> kept{memory(pool)};
+    cccl_stand_ins::any_resource<device_accessible> kept{memory(pool)};
     pool = {};
     auto copy = kept;
     void* const p = kept.allocate(stream(1), 1000, 256);

@@ -59,7 +59,7 @@ static_assert(noexcept(std::declval<in_pool<int>&>().deallocate(nullptr, 0)));
 template <typename A, typename T>
 using of = typename std::allocator_traits<A>::template rebind_alloc<T>;
 
-/// All the containers, over an allocator of anything.
+/// All containers of the standard library with an allocator.
 template <typename A>
 void use_containers(const A& a) {
   std::vector<std::uint64_t, of<A, std::uint64_t>> numbers(a);
@@ -112,7 +112,7 @@ TEST(typed_allocator, owns_an_allocator_that_is_shared) {
   use_containers(own);
   EXPECT_EQ(own.allocator()->now().live, 0u);
 
-  // What a container was moved from goes on with its allocator.
+  // A moved-from container keeps its allocator.
   std::vector<int, typed_allocator<int, shared_pool>> from({1, 2, 3}, own);
   const auto to = std::move(from);
   from.assign(100, 5);
@@ -133,7 +133,7 @@ TEST(typed_allocator, moves_between_allocators_without_copying) {
   EXPECT_EQ(in_a.data(), at_a);
   EXPECT_EQ(in_a.get_allocator(), in_pool<int>(a));
   EXPECT_EQ(b.now().live, 0u);
-  // To construct with an allocator says where the elements are to be.
+  // Construction with an allocator selects the memory of the elements.
   const vector_in_pool<int> moved_to_b(std::move(in_a), in_pool<int>(b));
   EXPECT_NE(moved_to_b.data(), at_a);
   EXPECT_EQ(moved_to_b, vector_in_pool<int>({1, 2, 3}, a));
@@ -190,7 +190,7 @@ TEST(typed_allocator, refuses_what_has_no_size) {
   EXPECT_EQ(a.max_size(), max_request / 8);
   EXPECT_EQ(std::allocator_traits<in_pool<std::uint64_t>>::max_size(a), max_request / 8);
   EXPECT_THROW((void)a.allocate(a.max_size() + 1), std::bad_array_new_length);
-  // Eight times so many bytes would wrap to few.
+  // Eight times as many bytes would wrap around.
   EXPECT_THROW((void)a.allocate(std::numeric_limits<std::size_t>::max() / 8 + 2), std::bad_array_new_length);
   EXPECT_THROW((void)a.allocate(a.max_size()), out_of_memory);
   vector_in_pool<std::uint64_t> v(a);
@@ -223,7 +223,7 @@ using in_static_pool = typed_allocator<T, allocator_from<static_pool>>;
 template <typename T>
 using in_other_static_pool = typed_allocator<T, allocator_from<other_static_pool>>;
 
-/// Makes its allocators by itself, as nlohmann::json does.
+/// Default constructs its allocators, like nlohmann::json.
 template <template <typename> class Allocator>
 class text_list {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a caller does wrong is said in words by every shape that an allocator takes for other libraries.
+// Every adapter of interop/ reports a mistake of its caller with a message.
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -27,8 +27,7 @@ using mistakes::stack;
 host_pinned host() { return host_pinned({.capacity = 128_MiB, .pin = host_pinned::pinning::never}); }
 using pool_type = locked<pinned_packed, host_pinned>;
 
-/// An allocator behind a shape, which is given to and taken from by other words; blocks are of `large` bytes where nothing
-/// else is said.
+/// Allocates and frees through an adapter of interop/. Blocks have `large` bytes by default.
 class shaped : public stack {
  public:
   std::optional<bool> try_give(void* p) override { return pool.try_deallocate(p); }

@@ -8,14 +8,13 @@
 #include <typeinfo>
 #include <utility>
 
-/// Stands for what CCCL 3.1 and newer ask of memory resources and do with them, as their cuda/__memory_resource headers do;
-/// those compile only where CUDA's are.
-namespace cccl_shapes {
+/// Stand-ins for the concepts and wrappers of CCCL 3.1's cuda/__memory_resource, which compile only with CUDA's headers.
+namespace cccl_stand_ins {
 
 struct stream_object;
 using stream_handle = stream_object*;  // as cudaStream_t
 
-/// As cuda::stream_ref.
+/// Like cuda::stream_ref.
 class stream_ref {
  public:
   stream_ref(stream_handle of) noexcept : of_(of) {}
@@ -45,7 +44,7 @@ concept resource = synchronous_resource<R> &&
                      { r.deallocate(stream, p, bytes, alignment) } -> std::same_as<void>;
                    };
 
-/// What CCCL asked before: of CUDA 13.0, 3.0.
+/// The concepts of CCCL 3.0, which is part of CUDA 13.0.
 namespace before_3_1 {
 
 template <typename R>
@@ -71,13 +70,13 @@ concept synchronous_resource_with = synchronous_resource<R> && (has_property<R, 
 template <typename R, typename... Properties>
 concept resource_with = resource<R> && (has_property<R, Properties> && ...);
 
-/// Whether cuda::mr::any_resource can keep an R: it must be copied and compared, and is kept in place only where a move
-/// cannot fail.
+/// Whether cuda::mr::any_resource accepts an R: it must be copyable and comparable, and is stored in place only if its move
+/// cannot throw.
 template <typename R>
 concept can_be_kept = std::copyable<R> && std::equality_comparable<R> &&
                       std::is_nothrow_move_constructible_v<R> && std::is_nothrow_destructible_v<R>;
 
-/// As cuda::mr::any_resource: keeps a resource of any type, copies it with itself, and is a resource again.
+/// Like cuda::mr::any_resource: owns a resource of any type, copies it with itself, and is a resource.
 template <typename... Properties>
 class any_resource {
  public:
@@ -138,7 +137,7 @@ class any_resource {
   std::unique_ptr<base> kept_;
 };
 
-/// As cuda::mr::resource_ref: refers to a resource of any type.
+/// Like cuda::mr::resource_ref: refers to a resource of any type.
 template <typename... Properties>
 class resource_ref {
  public:
@@ -165,4 +164,4 @@ class resource_ref {
   void (*deallocate_)(void*, stream_ref, void*, std::size_t, std::size_t);
 };
 
-}  // namespace cccl_shapes
+}  // namespace cccl_stand_ins
