@@ -1,4 +1,4 @@
-// expect first: the nearest axis, eviction, asks for size_t bytes_to_evict(eviction_trigger, const usage&) const noexcept
+// expect first: Recipe::eviction must name an eviction_policy
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

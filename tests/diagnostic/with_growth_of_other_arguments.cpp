@@ -1,4 +1,4 @@
-// expect first: the nearest axis, growth, asks for size_t segment_size(size_t block, const usage&) const noexcept
+// expect first: Recipe::growth must name a growth_policy
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -1,4 +1,4 @@
-// expect first: the nearest axis, pools, asks for size_t select(size_t block) const noexcept
+// expect first: Recipe::pools must name a pools_policy
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

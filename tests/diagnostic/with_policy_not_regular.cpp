@@ -1,4 +1,4 @@
-// expect first: a policy of the nearest axis is regular
+// expect first: with<>: a policy is regular
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -1,4 +1,4 @@
-// expect first: the nearest axis, rounding, asks for size_t block_size(size_t requested) const noexcept
+// expect first: Recipe::rounding must name a rounding_policy
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

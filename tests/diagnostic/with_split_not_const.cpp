@@ -1,4 +1,4 @@
-// expect first: the nearest axis, split, asks for bool should_split(size_t wanted, size_t block) const noexcept
+// expect first: Recipe::split must name a split_policy
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -1,4 +1,4 @@
-// expect first: the nearest axis, streams, asks for static bool reuses_across_streams
+// expect first: Recipe::streams must name a streams_policy
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -96,8 +96,9 @@ static_assert(std::is_empty_v<reuse_across_streams<true, false, true>> &&
 static_assert(sizeof(split_up_to<>) == 2 * sizeof(std::size_t));
 
 // No type answers for two axes.
-static_assert(axis_of<split_up_to<>> == axis::split && axis_of<evict_never> == axis::eviction &&
-              axis_of<int> == axis::none);
+static_assert(tessera::detail::axis_of<split_up_to<>> == tessera::detail::axis::split &&
+              tessera::detail::axis_of<evict_never> == tessera::detail::axis::eviction &&
+              tessera::detail::axis_of<int> == tessera::detail::axis::none);
 
 TEST(law, holds_for_the_providers) {
   simulated_device simulated;

@@ -35,8 +35,8 @@ struct allocator_event {
 
 /// Receives every allocator_event.
 ///
-/// It is called in the middle of a change, with the allocator's lock held if there is one. Allocating or freeing in that
-/// allocator from there aborts the program.
+/// It is called in the middle of a change, with the allocator's lock held if there is one. Allocating or
+/// freeing in that allocator from there aborts the program.
 ///
 ///     struct count_segments {
 ///       std::size_t count = 0;

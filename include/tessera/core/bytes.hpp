@@ -9,7 +9,8 @@
 
 #include <tessera/core/fatal.hpp>
 
-/// Sizes, and numbers from which sizes follow. A size is a number of bytes in std::size_t; every prefix is binary.
+/// Sizes, and numbers from which sizes follow. A size is a number of bytes in std::size_t; every prefix is
+/// binary.
 namespace tessera {
 
 inline namespace literals {
@@ -21,7 +22,8 @@ inline namespace literals {
 /// Means "no bound" where a size bounds something.
 inline constexpr std::size_t unlimited = (std::numeric_limits<std::size_t>::max)();
 
-/// The largest request that is served: 1 byte below 1 EiB, as in PyTorch, so that rounding a legal size cannot overflow.
+/// The largest request that is served: 1 byte below 1 EiB, as in PyTorch, so that rounding a legal size
+/// cannot overflow.
 inline constexpr std::size_t max_request = (std::size_t{1} << 60) - 1;
 
 /// The alignment of every block; its size is a multiple of this, too.
@@ -51,7 +53,8 @@ struct fraction {
 
   [[nodiscard]] constexpr double value() const noexcept { return static_cast<double>(billionths) / 1e9; }
 
-  /// Returns this fraction of `whole`, computed in double precision and truncated; `unlimited` if that overflows.
+  /// Returns this fraction of `whole`, computed in double precision and truncated; `unlimited` if that
+  /// overflows.
   [[nodiscard]] constexpr std::size_t of(std::size_t whole) const noexcept {
     const double part = value() * static_cast<double>(whole);
     return part < 0x1p64 ? static_cast<std::size_t>(part) : unlimited;
@@ -82,7 +85,8 @@ enum class share_rounding : unsigned char {
   nearest    ///< rounded to the nearest byte; 100 percent is no limit
 };
 
-/// Limits what may be reserved to a number of bytes, a fraction of the device's capacity, or the smaller of both.
+/// Limits what may be reserved to a number of bytes, a fraction of the device's capacity, or the smaller of
+/// both.
 ///
 /// A fraction of 100 percent is no limit, unless `limits_at_100_percent`.
 ///
@@ -94,7 +98,8 @@ struct memory_limit {
   bool limits_at_100_percent = false;  ///< whether 100 percent limits to the capacity
 
   constexpr memory_limit() noexcept = default;
-  /// Limits to a number of bytes. A floating-point number is neither bytes nor a fraction, and does not compile.
+  /// Limits to a number of bytes. A floating-point number is neither bytes nor a fraction, and does not
+  /// compile.
   template <std::convertible_to<std::size_t> Bytes>
     requires(!std::floating_point<Bytes>)
   constexpr memory_limit(Bytes max) noexcept : bytes(static_cast<std::size_t>(max)) {}
@@ -115,9 +120,11 @@ struct memory_limit {
 };
 inline constexpr memory_limit no_limit{};
 
-/// Numbers of equal steps between two powers of two, by size; 0 and 1 mean none, others must be powers of two.
+/// Numbers of equal steps between two powers of two, by size; 0 and 1 mean none, others must be powers of
+/// two.
 ///
-/// Slot 0 holds sizes below 2 MiB, slot i those from 2^(20+i) bytes up to twice that, and slot 15 all from 32 GiB on.
+/// Slot 0 holds sizes below 2 MiB, slot i those from 2^(20+i) bytes up to twice that, and slot 15 all from 32
+/// GiB on.
 ///   Source:  PyTorch's roundup_power2_divisions
 struct divisions {
   static constexpr std::size_t slots = 16;
@@ -153,8 +160,10 @@ namespace detail {
 }
 }  // namespace detail
 
-/// Sizes of the chunks that a pool is split from: a number of bytes or, where that is 0, a fraction of what is available.
-///   Source:  Paddle's initial_gpu_memory_in_mb, reallocate_gpu_memory_in_mb and fraction_of_gpu_memory_to_use
+/// Sizes of the chunks that a pool is split from: a number of bytes or, where that is 0, a fraction of what
+/// is available.
+///   Source:  Paddle's initial_gpu_memory_in_mb, reallocate_gpu_memory_in_mb and
+///            fraction_of_gpu_memory_to_use
 struct chunk_plan {
   std::size_t first = 0;    ///< bytes of the first chunk
   std::size_t further = 0;  ///< bytes of each later chunk
@@ -171,15 +180,15 @@ struct chunk_plan {
   [[nodiscard]] constexpr std::size_t further_chunk(std::size_t free) const noexcept {
     return further > 0 ? further : share.of(available(free));
   }
-  /// Returns the size of the largest block that is split from a chunk, on a device with `free` bytes free at the start. A
-  /// larger one has a segment of its own.
+  /// Returns the size of the largest block that is split from a chunk, on a device with `free` bytes free at
+  /// the start. A larger one has a segment of its own.
   [[nodiscard]] constexpr std::size_t largest_pooled(std::size_t free) const noexcept {
     const std::size_t one = first_chunk(free);
     const std::size_t other = further_chunk(free);
     return one > other ? one : other;
   }
-  /// Returns the size of the next chunk for a block of at most largest_pooled() bytes. If that is more than available, the
-  /// result is more than `free`, so that the device refuses it.
+  /// Returns the size of the next chunk for a block of at most largest_pooled() bytes. If that is more than
+  /// available, the result is more than `free`, so that the device refuses it.
   [[nodiscard]] constexpr std::size_t next(std::size_t free, bool is_first) const noexcept {
     const std::size_t chunk = is_first ? first_chunk(free) : further_chunk(free);
     if (available(free) > 0 && chunk <= available(free)) return chunk;

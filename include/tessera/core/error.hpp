@@ -28,8 +28,8 @@ struct oom_numbers {
   std::int64_t waited_ms = -1;        ///< how long a front end waited for other threads; negative if none did
 };
 
-/// Thrown when the device is full and recovery failed. Carries the numbers, and a text of at most three lines;
-/// explain() [tessera/observe/explain.hpp] says why, and what would help.
+/// Thrown when the device is full and recovery failed. Carries the numbers, and a text of at most three
+/// lines; explain() [tessera/observe/explain.hpp] says why, and what would help.
 ///
 ///     try {
 ///       pool.deallocate(pool.allocate(100_GiB));

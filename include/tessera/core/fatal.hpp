@@ -6,7 +6,8 @@
 
 namespace tessera {
 
-/// Prints the broken rule and aborts the program: for mistakes of the caller that cannot be reported otherwise.
+/// Prints the broken rule and aborts the program: for mistakes of the caller that cannot be reported
+/// otherwise.
 [[noreturn]] inline void fatal(const char* rule, const void* pointer = nullptr) noexcept {
   if (pointer != nullptr) {
     std::fprintf(stderr, "tessera: %s (pointer %p)\n", rule, pointer);

@@ -91,9 +91,10 @@ struct page_choice {
 
   /// Returns the kinds of pages to ask for, in order, for a segment of `segment` bytes.
   ///
-  /// Where smaller pages may serve, small segments get them: normal pages up to 1 MiB, 2 MiB pages up to 2 MiB. ACL's
-  /// documentation says both that huge-first memory is rounded up to 2 MiB and that up to 1 MiB takes normal pages; the two
-  /// agree if only larger requests are rounded. It says the latter of plain huge-first only; ACL does it for peers, too.
+  /// Where smaller pages may serve, small segments get them: normal pages up to 1 MiB, 2 MiB pages up to 2
+  /// MiB. ACL's documentation says both that huge-first memory is rounded up to 2 MiB and that up to 1 MiB
+  /// takes normal pages; the two agree if only larger requests are rounded. It says the latter of plain
+  /// huge-first only; ACL does it for peers, too.
   [[nodiscard]] constexpr page_order order(std::size_t segment) const noexcept {
     const page_kind normal{page_size::normal, speed, peer_to_peer, read_only};
     const page_kind huge{page_size::huge, speed, peer_to_peer, read_only};

@@ -6,7 +6,8 @@
 #include <type_traits>
 #include <utility>
 
-/// The parameters of policies: known at compile time, or set for each allocator object, with one template for both.
+/// The parameters of policies: known at compile time, or set for each allocator object, with one template for
+/// both.
 namespace tessera {
 
 /// A regular type, as std::regular, but a tenth as expensive to compile.
@@ -29,7 +30,8 @@ struct tunable {
   bool operator==(const tunable&) const = default;
 };
 
-/// A policy's parameter. Made from a plain value, it is an empty constant; made from a `tunable`, a member that can be set.
+/// A policy's parameter. Made from a plain value, it is an empty constant; made from a `tunable`, a member
+/// that can be set.
 template <auto Value>
 struct parameter {
   using value_type = std::remove_cvref_t<decltype(Value)>;  // nvcc writes decltype((Value)), a reference

@@ -22,7 +22,8 @@ struct usage {
   bool operator==(const usage&) const = default;
 };
 
-/// The state that a growth policy sees, in bytes, where idle pages may move instead of new ones being acquired.
+/// The state that a growth policy sees, in bytes, where idle pages may move instead of new ones being
+/// acquired.
 struct growth_state {
   std::size_t reserved = 0;   ///< now
   std::size_t limit = 0;      ///< what may be reserved
@@ -50,7 +51,8 @@ struct counter {
   bool operator==(const counter&) const = default;
 };
 
-/// The counters of one pool, or of all pools; those named `_bytes` are in bytes, the others count blocks or segments.
+/// The counters of one pool, or of all pools; those named `_bytes` are in bytes, the others count blocks or
+/// segments.
 ///   Source:  PyTorch's memory_stats(), names and times of counting
 struct pool_statistics {
   counter allocation;       ///< blocks from allocation to the user's free
@@ -87,8 +89,8 @@ struct statistics {
   std::array<pool_statistics, Pools> pool;
   counter oversize_allocations;
   counter oversize_segments;
-  /// Bytes that the device has given and not taken back. Unlike `reserved_bytes`, its peak includes memory acquired for a
-  /// request that then failed, and memory that the device failed to release.
+  /// Bytes that the device has given and not taken back. Unlike `reserved_bytes`, its peak includes memory
+  /// acquired for a request that then failed, and memory that the device failed to release.
   counter device_bytes;
   std::uint64_t num_alloc_retries = 0;     ///< growths tried again after the cache was emptied
   std::uint64_t num_ooms = 0;              ///< requests that failed, except those above max_request
@@ -114,7 +116,8 @@ inline constexpr event_count<Pools> event_counts[] = {
     {"num_device_free", &statistics<Pools>::num_device_free},
 };
 
-/// A contiguous part of an allocator's memory, for tools: a segment, or adjacent mapped pages of a range of addresses.
+/// A contiguous part of an allocator's memory, for tools: a segment, or adjacent mapped pages of a range of
+/// addresses.
 struct segment_view {
   std::uintptr_t address = 0;
   std::size_t bytes = 0;

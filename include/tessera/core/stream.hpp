@@ -6,14 +6,15 @@
 
 namespace tessera {
 
-/// Names a queue of device work by the value of its handle; work on one stream runs in order. The default value is the
-/// device's default stream.
+/// Names a queue of device work by the value of its handle; work on one stream runs in order. The default
+/// value is the device's default stream.
 struct stream_id {
   std::uint64_t handle = 0;
   constexpr auto operator<=>(const stream_id&) const = default;
 };
 
-/// The key of every stream if all streams share free blocks, so that keys need no comparison; converts to the default stream.
+/// The key of every stream if all streams share free blocks, so that keys need no comparison; converts to the
+/// default stream.
 struct any_stream {
   constexpr operator stream_id() const noexcept { return {}; }
   bool operator==(const any_stream&) const = default;

@@ -17,7 +17,8 @@
 #include <tessera/policy/split.hpp>
 #include <tessera/policy/streams.hpp>
 
-/// The laws of policies, one function for each axis. Each returns true, or stops the compiler and names the broken law.
+/// The laws of policies, one function for each axis. Each returns true, or stops the compiler and names the
+/// broken law.
 ///
 ///     static_assert(tessera::law::growth(tessera::grow_by_segments<4_MiB>{}));
 ///     static_assert(tessera::law::split(tessera::split_up_to<64_MiB>{}));

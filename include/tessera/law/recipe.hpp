@@ -12,8 +12,8 @@
 
 namespace tessera::law {
 
-/// Checks that a recipe's policies keep their own laws and fit together. Returns true, or stops the compiler and names the
-/// broken law.
+/// Checks that a recipe's policies keep their own laws and fit together. Returns true, or stops the compiler
+/// and names the broken law.
 ///
 ///     using padded = tessera::with<tessera::pytorch<>, tessera::round_padded<64, tessera::round_to_multiple<256>>>;
 ///     static_assert(tessera::law::recipe<padded>());

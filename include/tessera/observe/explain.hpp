@@ -203,7 +203,8 @@ class failure_survey {
       if (b.is_free()) report_.pages_stitched += whole_pages(low, high, stitched);
     });
   }
-  /// Calls f(block, low, high) for each block that overlaps [begin, end), with the overlap as offsets from `begin`.
+  /// Calls f(block, low, high) for each block that overlaps [begin, end), with the overlap as offsets from
+  /// `begin`.
   template <typename F>
   static void for_each_part(const block& lowest, std::uintptr_t begin, std::uintptr_t end, F f) noexcept {
     for (const block* b = &lowest; b->tag.state != block::state::segment && b->address < end; b = b->above)
@@ -318,13 +319,13 @@ class oom_advisor {
   const std::size_t allowed_ = report_.allowed();
 };
 
-/// Sets the hints of a report from its numbers: only what is not done already and would have been enough, the surest first.
-/// If there is none, the hint is to free blocks, unless the device refused what it had.
+/// Sets the hints of a report from its numbers: only what is not done already and would have been enough, the
+/// surest first. If there is none, the hint is to free blocks, unless the device refused what it had.
 ///
-/// On ten recorded programs and thirteen recipes, at capacities up to a tenth too small, the request was then served in 99 %
-/// of the cases where `stitch` was suggested, 92 % for `grow_in_place` and `round_less`, and 100 % for `grow_exactly`; the
-/// whole program completed in 83, 80, 81 and 54 %. Blocks of other streams or pools helped in a third of the cases, so they
-/// are suggested only where pages do not help.
+/// On ten recorded programs and thirteen recipes, at capacities up to a tenth too small, the request was then
+/// served in 99 % of the cases where `stitch` was suggested, 92 % for `grow_in_place` and `round_less`, and
+/// 100 % for `grow_exactly`; the whole program completed in 83, 80, 81 and 54 %. Blocks of other streams or
+/// pools helped in a third of the cases, so they are suggested only where pages do not help.
 inline void add_hints(oom_report& report) noexcept {
   oom_advisor advisor(report);
   if (!report.exceeds_max_request()) advisor.add_all();
@@ -410,8 +411,8 @@ template <typename Allocator>
 
 /// Explains why a request of `bytes` on `stream` cannot be served now, and what would help.
 ///
-/// Call it when an allocation failed, before blocks are freed. The allocator may be of any kind; for a per_device, pass
-/// the front() of one device.
+/// Call it when an allocation failed, before blocks are freed. The allocator may be of any kind; for a
+/// per_device, pass the front() of one device.
 ///
 ///     try {
 ///       pool.deallocate(pool.allocate(100_GiB));

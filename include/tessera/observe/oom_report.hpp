@@ -25,7 +25,8 @@
 
 namespace tessera {
 
-/// The numbers behind a failed request: what was asked for, what there was, and what prevented it. Sizes are in bytes.
+/// The numbers behind a failed request: what was asked for, what there was, and what prevented it. Sizes are
+/// in bytes.
 struct oom_report {
   /// Why a free block did not serve the request.
   enum class reason : unsigned char {
@@ -73,7 +74,8 @@ struct oom_report {
     std::size_t pool = 0;
     stream_id stream{};
   };
-  /// A segment, or in ranges a physical chunk, that cannot be released, as live or pending blocks share it with free bytes.
+  /// A segment, or in ranges a physical chunk, that cannot be released, as live or pending blocks share it
+  /// with free bytes.
   struct non_releasable_unit {
     std::size_t bytes = 0;           ///< free bytes
     std::size_t blocks = 0;          ///< live and pending blocks

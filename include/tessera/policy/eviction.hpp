@@ -35,10 +35,11 @@ struct idle_survey {
 ///
 ///   p.bytes_to_evict(trigger, now)    bytes to release now; 0 for none
 ///   p.is_candidate(bytes, now)        whether an idle segment of `bytes` bytes may be released
-///   p.should_evict(segment, survey)   whether this candidate is released; asked in passes, with a new survey each, until
-///                                     enough was released or a pass releases nothing
+///   p.should_evict(segment, survey)   whether this candidate is released; asked in passes, with a new survey
+///                                     each, until enough was released or a pass releases nothing
 ///
-/// Laws, checked by law::eviction: nothing is evicted where nothing is reserved; what is larger than a candidate is one.
+/// Laws, checked by law::eviction: nothing is evicted where nothing is reserved; what is larger than a
+/// candidate is one.
 template <typename P>
 concept eviction_policy =
     regular<P> && requires(const P& p, eviction_trigger trigger, const usage& now, std::size_t bytes,
@@ -118,8 +119,8 @@ struct evict_idle_segments {
 
 /// Releases segments that are larger than any chunk of `plan` as soon as they are idle, and keeps the chunks.
 ///
-/// Choose it together with grow_by_plan, with the same plan. `Step` is the granularity in bytes to which a device rounds
-/// chunks; segments that are larger by less than that stay.
+/// Choose it together with grow_by_plan, with the same plan. `Step` is the granularity in bytes to which a
+/// device rounds chunks; segments that are larger by less than that stay.
 ///   Source:  Paddle's naive_best_fit
 template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, std::size_t Step = 1_MiB>
 struct evict_at_free_above_plan {
@@ -141,8 +142,9 @@ struct evict_at_free_above_plan {
 
 /// Releases old idle segments before growth, while more than `threshold` of the limit is reserved.
 ///
-/// Choose it on a shared device, with a limit. Old means: of at least the average age of the candidates. Segments of up to
-/// `Ignored` bytes stay. A threshold of 0 switches it off. With `NeedsLimit`, it is off until a limit is set.
+/// Choose it on a shared device, with a limit. Old means: of at least the average age of the candidates.
+/// Segments of up to `Ignored` bytes stay. A threshold of 0 switches it off. With `NeedsLimit`, it is off
+/// until a limit is set.
 ///
 ///     constexpr tessera::evict_idle_above<tessera::percent(80)> above_80;
 ///     constexpr tessera::usage now{.reserved = 70_GiB, .limit = 80_GiB};

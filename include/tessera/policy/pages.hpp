@@ -14,8 +14,8 @@ namespace tessera {
 /// Decides which kinds of pages back a segment.
 ///
 ///   P::uses_page_kinds    whether the device must be a paged_provider
-///   p.backing(segment)    the kinds of pages to ask for, first choice first, for a segment of `segment` bytes; the segment is
-///                         then rounded up to whole pages
+///   p.backing(segment)    the kinds of pages to ask for, first choice first, for a segment of `segment`
+///                         bytes; the segment is then rounded up to whole pages
 ///
 /// Laws, checked by law::pages:
 ///   stable      a segment in whole pages stays as it is
@@ -28,9 +28,10 @@ concept pages_policy = regular<P> && requires(const P& p, std::size_t segment) {
 
 /// Asks for the pages of a page_choice.
 ///
-/// Choose it for bandwidth classes, peer-to-peer or read-only memory; the aliases below are for the usual page sizes. A device
-/// without page kinds can serve normal pages only. A constant choice that breaks a rule does not compile. A choice set at run
-/// time aborts the program at its first use if it breaks a rule; check its broken_rule() first.
+/// Choose it for bandwidth classes, peer-to-peer or read-only memory; the aliases below are for the usual
+/// page sizes. A device without page kinds can serve normal pages only. A constant choice that breaks a rule
+/// does not compile. A choice set at run time aborts the program at its first use if it breaks a rule; check
+/// its broken_rule() first.
 ///
 ///     constexpr tessera::page_choice for_peers{.pages = tessera::page_plan::huge_first, .peer_to_peer = true};
 ///     using recipe = tessera::with<tessera::torch_npu<>, tessera::back_with<for_peers>>;

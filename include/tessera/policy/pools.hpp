@@ -21,7 +21,8 @@ concept pools_policy = regular<P> && requires(const P& p, std::size_t block) {
 
 /// Keeps all blocks in one pool.
 ///
-/// Choose it where one size class dominates, or where growth maps pages, so that long-lived small blocks do little harm.
+/// Choose it where one size class dominates, or where growth maps pages, so that long-lived small blocks do
+/// little harm.
 struct pool_together {
   static constexpr const char* hint = "pool_together";  ///< what explain() suggests
   static constexpr std::size_t count = 1;
@@ -31,8 +32,8 @@ struct pool_together {
 
 /// Keeps blocks of up to `boundary` bytes (pool 0) apart from larger ones (pool 1).
 ///
-/// Choose it so that long-lived small blocks do not keep large segments from being released. With a boundary of 0, every
-/// block is in pool 1.
+/// Choose it so that long-lived small blocks do not keep large segments from being released. With a boundary
+/// of 0, every block is in pool 1.
 ///   Source:  PyTorch, with a boundary of 1 MiB; Paddle's small_pool_size_in_mb
 template <auto Boundary>
 struct pool_small_and_large {

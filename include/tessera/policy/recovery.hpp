@@ -17,7 +17,8 @@ enum class failure_reason : unsigned char {
   by_capacity  ///< the device is smaller; reported only to policies with `checks_capacity`
 };
 
-/// A step tried before an allocation fails. After it, growth is tried again; after evict_fitting, only if enough was freed.
+/// A step tried before an allocation fails. After it, growth is tried again; after evict_fitting, only if
+/// enough was freed.
 enum class recovery_step : unsigned char {
   evict_fitting,  ///< releases one oversize cached block of the stream that is large enough, or several together
   evict_all,      ///< waits for pending frees, then releases every idle segment
@@ -61,7 +62,8 @@ struct recover_by_emptying_cache {
   bool operator==(const recover_by_emptying_cache&) const = default;
 };
 
-/// Empties the cache and asks once more; then, if it `accepts_exact_size`, asks for a segment of the block's size.
+/// Empties the cache and asks once more; then, if it `accepts_exact_size`, asks for a segment of the block's
+/// size.
 ///
 /// Choose it with large chunks, so that a small request does not fail because a whole chunk is not available.
 ///   Source:  Paddle, which never asks for the exact size
@@ -78,13 +80,14 @@ struct recover_with_exact_size {
 
 /// Releases oversize blocks for one segment, then, if that was not enough, the whole cache.
 ///
-/// With `fails_fast`, a request that exceeds growth's limit fails at once. Choose that for services which would rather reject
-/// a request than stall. Without `ReleasesOversize`, the whole cache is released first.
+/// With `fails_fast`, a request that exceeds growth's limit fails at once. Choose that for services which
+/// would rather reject a request than stall. Without `ReleasesOversize`, the whole cache is released first.
 ///
 ///     constexpr tessera::recover_by_releasing_oversize_then_all<true> fails_at_limit;
 ///     static_assert(fails_at_limit.steps(tessera::failure_reason::by_limit).count == 0);
 ///
-///   Source:  PyTorch; fails_fast is its throw_on_cudamalloc_oom; with expandable segments it releases the whole cache first
+///   Source:  PyTorch; fails_fast is its throw_on_cudamalloc_oom; with expandable segments it releases the
+///            whole cache first
 template <auto FailsFast = tunable<bool>{false}, bool ReleasesOversize = true>
 struct recover_by_releasing_oversize_then_all {
   [[no_unique_address]] parameter<FailsFast> fails_fast{};
@@ -97,11 +100,12 @@ struct recover_by_releasing_oversize_then_all {
   bool operator==(const recover_by_releasing_oversize_then_all&) const = default;
 };
 
-/// Recovers as recover_by_releasing_oversize_then_all, but a request that exceeds growth's limit fails at once.
+/// Recovers as recover_by_releasing_oversize_then_all, but a request that exceeds growth's limit fails at
+/// once.
 using recover_unless_over_limit = recover_by_releasing_oversize_then_all<true>;
 
-/// Recovers as recover_by_releasing_oversize_then_all, but with `fails_fast`, a request that exceeds the device's capacity
-/// fails at once, and one that exceeds a lower limit does not.
+/// Recovers as recover_by_releasing_oversize_then_all, but with `fails_fast`, a request that exceeds the
+/// device's capacity fails at once, and one that exceeds a lower limit does not.
 ///   Source:  PyTorch 2.14, with its throw_on_cudamalloc_oom
 template <auto FailsFast = tunable<bool>{false}, bool ReleasesOversize = true>
 struct recover_unless_over_capacity {

@@ -16,14 +16,15 @@ enum class block_end : unsigned char { low, high };
 
 /// Decides whether the best-fitting free block may serve a request, and whether it is split.
 ///
-///   p.may_serve(wanted, block)      whether a free block of `block` bytes serves; if not, the request is a miss, as larger
-///                                   blocks are not tried
+///   p.may_serve(wanted, block)      whether a free block of `block` bytes serves; if not, the request is a
+///                                   miss, as larger blocks are not tried
 ///   p.should_split(wanted, block)   whether the block is split at `wanted` bytes; if not, it serves whole
 ///   p.used_end()                    the end that serves when a block is split
-///   p.oversize()                    size in bytes from which a block is oversize and never split; `unlimited` for none
+///   p.oversize()                    size in bytes from which a block is oversize and never split;
+///                                   `unlimited` for none
 ///
-/// Optional members: `order`, a free_order, chooses among free blocks of equal size (default: lowest address);
-/// `splits_oversize`, if true, lets oversize blocks be split.
+/// Optional members: `order`, a free_order, chooses among free blocks of equal size (default: lowest
+/// address); `splits_oversize`, if true, lets oversize blocks be split.
 ///
 /// Law, checked by law::split: a block of exactly the wanted size serves and is not split.
 template <typename P>
@@ -36,7 +37,8 @@ concept split_policy = regular<P> && requires(const P& p, std::size_t wanted, st
 
 /// Serves with whole blocks.
 ///
-/// Choose it where splitting is not possible, or where sizes repeat exactly. A small request may take a large block.
+/// Choose it where splitting is not possible, or where sizes repeat exactly. A small request may take a large
+/// block.
 struct split_never {
   [[nodiscard]] static constexpr bool may_serve(std::size_t, std::size_t) noexcept { return true; }
   [[nodiscard]] static constexpr bool should_split(std::size_t, std::size_t) noexcept { return false; }
@@ -67,7 +69,8 @@ struct split_never_and_fit_within_power_of_two : split_never {
 /// Splits a block if at least `Remainder` bytes remain.
 ///
 /// Choose it for the least waste inside blocks. A larger `Remainder` makes fewer tiny free blocks.
-///   Source:  Paddle; auto_growth serves with the high end, naive_best_fit with the low end and a remainder above 64 bytes
+///   Source:  Paddle; auto_growth serves with the high end, naive_best_fit with the low end and a remainder
+///            above 64 bytes
 template <std::size_t Remainder, block_end End = block_end::low>
 struct split_if_remainder_at_least : split_never {
   static constexpr const char* hint = "split_if_remainder_at_least";  ///< what explain() suggests
@@ -83,14 +86,16 @@ struct split_if_remainder_at_least : split_never {
 /// Splits blocks of less than `max` bytes; larger ones are oversize, and serve only large requests, whole.
 ///
 /// Choose a finite `max` to keep small requests from splitting huge segments. The rules, all in bytes:
-///   * a request of up to `SmallLimit` splits a block if anything remains, a larger one if more than `Waste` remains;
+///   * a request of up to `SmallLimit` splits a block if anything remains, a larger one if more than `Waste`
+///     remains;
 ///   * an oversize block serves a request of at least `max` that leaves less than `slack` unused;
 ///   * with a `Waste` of 0, oversize blocks are split, too.
 ///
 ///     constexpr tessera::split_up_to<128_MiB> up_to;
 ///     static_assert(!up_to.may_serve(5_MiB, 200_MiB) && up_to.may_serve(190_MiB, 200_MiB));
 ///
-///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; `Waste` is 1 MiB, or 0 with expandable segments
+///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; `Waste` is 1 MiB, or 0 with
+///            expandable segments
 template <auto Max = tunable<std::size_t>{unlimited}, auto Slack = tunable<std::size_t>{20_MiB},
           std::size_t SmallLimit = 1_MiB, std::size_t Waste = SmallLimit>
 struct split_up_to {

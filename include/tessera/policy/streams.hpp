@@ -12,15 +12,16 @@ namespace tessera {
 /// Decides which streams may reuse a freed block, and when.
 ///
 ///   P::uses_events                  whether the device must be an event_provider
-///   p.reuse_key(stream)             key of a stream: a stream_id, or any_stream if all streams have the same key. Streams
-///                                   with equal keys share free blocks at once, so their work must be ordered
-///   p.needs_event(key, user)        whether a freed block of `key` that stream `user` used stays pending until an event,
-///                                   recorded on `user` at the free, completes
-///   P::reuses_across_streams        whether a block may serve a stream with another key; the device must then be an
-///                                   ordering_provider
+///   p.reuse_key(stream)             key of a stream: a stream_id, or any_stream if all streams have the same
+///                                   key; streams with equal keys share free blocks at once, so their work
+///                                   must be ordered
+///   p.needs_event(key, user)        whether a freed block of `key` that stream `user` used stays pending
+///                                   until an event, recorded on `user` at the free, completes
+///   P::reuses_across_streams        whether a block may serve a stream with another key; the device must
+///                                   then be an ordering_provider
 ///   p.reuse_rules()                 the rules for that, applied where nothing else fits
-///   p.should_poll_events(pending)   whether a request polls the events of pending blocks before it searches, given their
-///                                   number; if not, it polls only after a miss, and searches again
+///   p.should_poll_events(pending)   whether a request polls the events of pending blocks before it searches,
+///                                   given their number; if not, it polls after a miss, and searches again
 ///
 /// Laws, checked by law::streams:
 ///   * Streams of one key need no events for each other, unless every stream needs them.
@@ -67,8 +68,8 @@ struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
 
 /// Reuses as `Streams`, but a request polls events first only if more than `threshold` blocks are pending.
 ///
-/// Choose it for programs that record streams for many blocks, where polling (one query per stream) shows in profiles.
-/// Blocks become reusable later.
+/// Choose it for programs that record streams for many blocks, where polling (one query per stream) shows in
+/// profiles. Blocks become reusable later.
 ///
 ///     using lazy = tessera::poll_events_lazily<tessera::reuse_on_same_stream, std::size_t{512}>;
 ///     using recipe = tessera::with<tessera::pytorch<>, lazy>;
@@ -84,7 +85,8 @@ struct poll_events_lazily : Streams {
   bool operator==(const poll_events_lazily&) const = default;
 };
 
-/// Reuses a block on any stream: at once if no stream was recorded for it, else after the events of all recorded ones.
+/// Reuses a block on any stream: at once if no stream was recorded for it, else after the events of all
+/// recorded ones.
 ///
 /// Choose it for host memory that only recorded streams read or write.
 ///   Source:  PyTorch's pinned host memory
@@ -107,7 +109,8 @@ struct reuse_ignoring_streams : detail::no_reuse_across_streams {
 
 /// Reuses a block at once on its own stream, and on another stream by three rules that can be switched off.
 ///
-/// Choose it for programs with many streams that would each keep memory of their own. Addresses then depend on timing.
+/// Choose it for programs with many streams that would each keep memory of their own. Addresses then depend
+/// on timing.
 ///   * `follow_dependencies`: the other stream already waits for the free, by the program's own events;
 ///   * `opportunistic`: the work before the free has completed;
 ///   * `insert_dependencies`: the other stream is made to wait for that work.

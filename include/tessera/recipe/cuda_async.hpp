@@ -8,12 +8,13 @@
 
 namespace tessera {
 
-/// Behaves as the memory pools of CUDA's driver do, behind cudaMallocAsync: memory is free in the order of streams, and
-/// crosses between them by three rules. driver_pool gives it their calls.
+/// Behaves as CUDA's memory pools behind cudaMallocAsync: frees are ordered by stream, and blocks are reused
+/// across streams.
 ///
-/// Its numbers are `streams.follow_dependencies`, `streams.opportunistic` and `streams.insert_dependencies`, all on, and
-/// `eviction.threshold`, 0. What the driver does below its calls is not known: sizes, and which block serves, are chosen
-/// here.
+/// Choose it for programs with many streams; driver_pool gives it the calls of CUDA's pools. Its settings are
+/// `streams.follow_dependencies`, `streams.opportunistic` and `streams.insert_dependencies`, all on, and
+/// `eviction.threshold`, 0 bytes. Sizes and the choice of a block are tessera's, as the driver does not
+/// document its own.
 struct cuda_async final {
   using rounding = round_to_multiple<512>;
   using pools = pool_together;
@@ -27,7 +28,8 @@ struct cuda_async final {
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
     return settings.async_backend;
   }
-  /// The policies under settings that it serves: nothing goes back by itself. Keys of the native backend change nothing.
+  /// Returns the policies for settings that it serves. Nothing is released by itself; keys of the native
+  /// backend are ignored.
   [[nodiscard]] static constexpr policies<cuda_async> configured(
       const config::pytorch_settings& settings) noexcept;
 };

@@ -12,8 +12,8 @@
 
 namespace tessera {
 
-/// The recipes of one system, of which its settings choose one: the first that says R::serves(settings). Its policies
-/// then begin as R::configured(settings).
+/// The recipes of one system. Settings choose the first one for which R::serves(settings), with the policies
+/// R::configured(settings).
 ///
 ///     constexpr tessera::config::pytorch_settings said{.max_split_size = 128_MiB, .expandable_segments = true};
 ///     using recipe = tessera::pytorch_family::under<said>;  // a pytorch_expandable that begins with 128 MiB
@@ -33,12 +33,13 @@ struct family {
 
   template <settings Given>
   using chosen = recipe_at<index_for(Given)>;
-  /// The recipe for settings that are known when compiling; at their defaults, a recipe as it is. They are passed on as a
-  /// copy in braces, as nvcc loses a template parameter of class type, and the type of a copy in parentheses.
+  /// The recipe for settings that are known at compile time; for default settings, the plain recipe. The copy
+  /// in braces is for nvcc, which loses a template parameter of class type, and the type of a copy in
+  /// parentheses.
   template <settings Given>
   using under =
-      std::conditional_t<Given == settings{}, chosen<Given>, preset<chosen<Given>, settings{Given}>>;
-  /// The same for a text; one that is refused does not compile.
+      std::conditional_t<Given == settings{}, chosen<Given>, detail::preset<chosen<Given>, settings{Given}>>;
+  /// The recipe for a configuration string; an invalid one does not compile.
   template <auto Text>
   using from = under<config::detail::settings_in<Grammar, Text>()>;
 };

@@ -9,10 +9,10 @@
 
 namespace tessera {
 
-/// What Paddle's flags choose among.
+/// The recipes that Paddle's flags choose from.
 using paddle_family = family<config::paddle, paddle_auto_growth, paddle_naive_best_fit>;
 
-/// The recipe that Paddle's flags choose, as in paddle<"FLAGS_allocator_strategy=naive_best_fit">.
+/// The recipe for Paddle's flags, for example paddle<"FLAGS_allocator_strategy=naive_best_fit">.
 template <config::fixed_string Flags = "">
 using paddle = paddle_family::from<Flags>;
 

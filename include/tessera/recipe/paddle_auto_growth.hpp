@@ -10,14 +10,17 @@
 
 namespace tessera {
 
-/// Decides as the auto_growth allocator of PaddlePaddle does, which is its default: a chunk is taken when nothing fits, and
-/// cut from its high end.
+/// Decides as PaddlePaddle's auto_growth allocator, its default: acquires a chunk if nothing fits, and splits
+/// it from the high end.
 ///
-/// Its settings are members of the policies, off by default: `growth.large` (auto_growth_chunk_size_in_mb),
-/// `eviction.at_free` (free_idle_chunk), `eviction.before_growth` (free_when_no_cache_hit), `pools.boundary` and
-/// `growth.boundary` (small_pool_size_in_mb), `growth.limit` (gpu_memory_limit_mb, for this allocator alone; `limited` holds
-/// for all on a device). `recovery.accepts_exact_size` is not Paddle's: where a chunk is refused, a request is content with what it
-/// needs. Recorded streams hold a block back from its free on, in Paddle from record_stream on.
+/// Settings, off by default:
+///   * `growth.large`: auto_growth_chunk_size_in_mb
+///   * `eviction.at_free`, `eviction.before_growth`: free_idle_chunk, free_when_no_cache_hit
+///   * `pools.boundary` and `growth.boundary`, which must be equal: small_pool_size_in_mb
+///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
+///   * `recovery.accepts_exact_size`: not Paddle's
+///
+/// A recorded stream delays reuse from the free on; in Paddle, from record_stream on.
 struct paddle_auto_growth final {
   using rounding = round_to_multiple<256>;
   using pools = pool_small_and_large<tunable(std::size_t{0})>;
@@ -31,7 +34,7 @@ struct paddle_auto_growth final {
   [[nodiscard]] static constexpr bool serves(const config::paddle_settings& settings) noexcept {
     return !settings.naive_best_fit;
   }
-  /// The policies under settings that it serves.
+  /// Returns the policies for settings that it serves.
   [[nodiscard]] static constexpr policies<paddle_auto_growth> configured(
       const config::paddle_settings& settings) noexcept;
 };

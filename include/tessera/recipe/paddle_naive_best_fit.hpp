@@ -10,13 +10,16 @@
 
 namespace tessera {
 
-/// Decides as the naive_best_fit allocator of PaddlePaddle does: it takes most of the device's memory as its first chunk,
-/// and serves from there. Requests above the size of a chunk are direct: their memory goes straight back when they are
-/// freed. A block has 64 bytes more than was asked for, and nothing goes back in need.
-/// Streams share all blocks at once, as Paddle uses one stream with it; recorded ones hold a block back here.
+/// Decides as PaddlePaddle's naive_best_fit allocator: acquires most of the device's memory as its first
+/// chunk, and splits it.
 ///
-/// Its settings are `growth.plan`, which `eviction.plan` must equal, and `growth.limit` (gpu_memory_limit_mb, for this
-/// allocator alone; `limited` holds for all on a device).
+/// A request larger than a chunk has a segment of its own, which is released at its free. Each block has 64
+/// bytes of padding. There is no recovery. All streams share free blocks at once, as Paddle uses one stream;
+/// a recorded stream delays reuse.
+///
+/// Settings:
+///   * `growth.plan` and `eviction.plan`, which must be equal
+///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
 struct paddle_naive_best_fit final {
   using rounding = round_padded<64, round_to_multiple<256>>;
   using pools = pool_together;
@@ -30,7 +33,7 @@ struct paddle_naive_best_fit final {
   [[nodiscard]] static constexpr bool serves(const config::paddle_settings& settings) noexcept {
     return settings.naive_best_fit;
   }
-  /// The policies under settings that it serves.
+  /// Returns the policies for settings that it serves.
   [[nodiscard]] static constexpr policies<paddle_naive_best_fit> configured(
       const config::paddle_settings& settings) noexcept;
 };

@@ -13,11 +13,11 @@
 
 namespace tessera {
 
-/// Decides as PyTorch's cache of pinned host memory does: whole blocks in classes of powers of two, which any request
-/// takes at once, and which only recorded streams hold back once they are freed.
+/// Decides as PyTorch's cache of pinned host memory: whole blocks in size classes of powers of two, reused on
+/// any stream once the events of recorded streams complete.
 ///
-/// Its settings are members of the policies, off by default: `rounding.threshold` (pinned_max_round_threshold_mb) and
-/// `eviction.threshold` (pinned_max_cached_size_mb). No block is smaller than a page, which is what pinning takes in any case.
+/// Settings, off by default: `rounding.threshold` (pinned_max_round_threshold_mb) and `eviction.threshold`
+/// (pinned_max_cached_size_mb). Blocks are at least 4 KiB, as pinning takes whole pages.
 struct pinned final {
   using rounding = round_to_power_of_two<4_KiB, tunable(unlimited)>;
   using pools = pool_together;
@@ -32,7 +32,7 @@ struct pinned final {
   [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
     return !settings.pin_memory_expandable_segments;
   }
-  /// The policies under settings that it serves, of which those for pinned memory count.
+  /// Returns the policies for settings that it serves. Only keys for pinned memory count.
   [[nodiscard]] static constexpr policies<pinned> configured(
       const config::pytorch_settings& settings) noexcept;
   [[nodiscard]] static constexpr policies<pinned> configured(
@@ -40,8 +40,8 @@ struct pinned final {
 };
 static_assert(recipe<pinned>);
 
-/// Decides as torch_npu's cache of pinned host memory does with pin_memory_expandable_segments: pages of 20 MiB are mapped
-/// into one range of addresses, which blocks of all sizes share.
+/// Decides as torch_npu's cache of pinned host memory with pin_memory_expandable_segments: maps pages of 20
+/// MiB into one range of addresses that blocks of all sizes share.
 struct pinned_expandable final {
   using rounding = round_padded<32, round_to_multiple<512>>;
   using pools = pool_together;
@@ -60,12 +60,12 @@ struct pinned_expandable final {
 };
 static_assert(recipe<pinned_expandable>);
 
-/// Pins little: blocks of any size are cut out of segments and merge when they are free, so that 5 GiB pin 5 and not 8, and
-/// sizes that differ share memory. Free blocks, streams and `eviction.threshold` are as in pinned.
+/// Pins little host memory: splits segments into blocks of any size and coalesces free ones; otherwise like
+/// pinned.
 ///
-/// Over recorded programs, it pinned 1.56 times what was asked for at most, with 706 calls of the device, where pinned has
-/// 2.07 and 10,449, and pinned_expandable 1.13 and 1,130, for devices with virtual memory. Sizes that are neither rounded to
-/// classes nor cut are no way out: they pinned 23.6 times as much.
+/// Choose it unless you need PyTorch's decisions: 5 GiB pin 5 GiB, not 8. On recorded programs, peak reserved
+/// over peak requested and device calls were 1.56 and 706; pinned had 2.07 and 10,449, pinned_expandable,
+/// which needs virtual memory, 1.13 and 1,130. Blocks that are neither rounded to classes nor split had 23.6.
 struct pinned_packed final {
   using rounding = round_to_multiple<512>;
   using pools = pool_together;
@@ -78,20 +78,24 @@ struct pinned_packed final {
 };
 static_assert(recipe<pinned_packed>);
 
-/// The policies under two settings; a size that is never kept is not rounded either.
+namespace detail {
+/// Returns the policies for two settings. A size that is never cached is not rounded either.
 template <typename Recipe>
-[[nodiscard]] constexpr policies<Recipe> under_pinned_settings(std::size_t max_round,
-                                                               std::size_t max_cached) noexcept {
+[[nodiscard]] constexpr policies<Recipe> with_pinned_settings(std::size_t max_round,
+                                                              std::size_t max_cached) noexcept {
   return {.rounding = {.threshold = max_round < max_cached ? max_round : max_cached},
           .eviction = {.threshold = max_cached}};
 }
+}  // namespace detail
 
 constexpr policies<pinned> pinned::configured(const config::pytorch_settings& settings) noexcept {
-  return under_pinned_settings<pinned>(settings.pinned_max_round_threshold, settings.pinned_max_cached_size);
+  return detail::with_pinned_settings<pinned>(settings.pinned_max_round_threshold,
+                                              settings.pinned_max_cached_size);
 }
 constexpr policies<pinned> pinned::configured(const config::torch_npu_settings& settings) noexcept {
   if (!serves(settings)) fatal("pinned::configured: settings for another recipe");
-  return under_pinned_settings<pinned>(settings.pinned_max_round_threshold, settings.pinned_max_cached_size);
+  return detail::with_pinned_settings<pinned>(settings.pinned_max_round_threshold,
+                                              settings.pinned_max_cached_size);
 }
 constexpr policies<pinned_expandable> pinned_expandable::configured(
     const config::torch_npu_settings& settings) noexcept {
@@ -99,11 +103,11 @@ constexpr policies<pinned_expandable> pinned_expandable::configured(
   return {};
 }
 
-/// What a PYTORCH_CUDA_ALLOC_CONF or a PYTORCH_NPU_ALLOC_CONF chooses among for pinned memory.
+/// The recipes for pinned memory that PYTORCH_CUDA_ALLOC_CONF or PYTORCH_NPU_ALLOC_CONF chooses from.
 using pytorch_pinned_family = family<config::pytorch, pinned>;
 using torch_npu_pinned_family = family<config::torch_npu, pinned, pinned_expandable>;
 
-/// The recipe that the same text as for pytorch and torch_npu chooses for pinned memory, as in
+/// The recipe for pinned memory that such a string chooses, for example
 /// torch_npu_pinned<"pin_memory_expandable_segments:True">.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>

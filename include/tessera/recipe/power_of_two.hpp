@@ -5,8 +5,9 @@
 
 namespace tessera {
 
-/// Keeps freed blocks in classes of powers of two and never cuts one: the simplest cache, as in many pinned-memory and
-/// buffer pools, and a baseline to compare with.
+/// Keeps freed blocks in size classes of powers of two and never splits them.
+///
+/// Choose it as a baseline: many pools of buffers work like this.
 struct power_of_two final {
   using rounding = round_to_power_of_two<512>;
   using pools = pool_together;

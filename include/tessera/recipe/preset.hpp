@@ -4,6 +4,7 @@
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
+namespace detail {
 
 /// The aliases of a recipe, and nothing else of it.
 template <typename Recipe>
@@ -18,18 +19,19 @@ struct aliases_of {
   using recovery = typename Recipe::recovery;
 };
 
-/// A recipe whose policies begin with the numbers that settings give them, and which is otherwise `Base`. The numbers are
-/// in policies<preset<Base, Settings>>, below.
+/// A recipe equal to `Base` whose policies start with the values that settings give them.
 template <typename Base, auto Settings>
 struct preset final : aliases_of<Base> {
   using base = Base;
   static constexpr auto settings = Settings;
 };
 
+}  // namespace detail
+
 template <typename Base, auto Settings>
-struct policies<preset<Base, Settings>> : policies<Base> {
+struct policies<detail::preset<Base, Settings>> : policies<Base> {
   constexpr policies() noexcept : policies<Base>(Base::configured(Settings)) {}
-  constexpr policies(const policies<Base>& chosen) noexcept : policies<Base>(chosen) {}
+  constexpr policies(const policies<Base>& values) noexcept : policies<Base>(values) {}
 };
 
 }  // namespace tessera

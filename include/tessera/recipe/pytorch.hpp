@@ -11,10 +11,13 @@
 
 namespace tessera {
 
-/// Decides as the native CUDA caching allocator of PyTorch 2.6 does.
+/// Decides as the native CUDA caching allocator of PyTorch 2.6.
 ///
-/// Its settings are members of the policies, off by default: `rounding.table` (roundup_power2_divisions), `split.max`
-/// (max_split_size_mb), `eviction.threshold` (garbage_collection_threshold), `growth.limit` (the memory fraction).
+/// Settings, off by default:
+///   * `rounding.table`: roundup_power2_divisions
+///   * `split.max`: max_split_size_mb
+///   * `eviction.threshold`: garbage_collection_threshold
+///   * `growth.limit`: the memory fraction
 struct pytorch_native final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;
@@ -28,17 +31,18 @@ struct pytorch_native final {
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
     return !settings.async_backend && !settings.expandable_segments;
   }
-  /// The policies under settings that it serves.
+  /// Returns the policies for settings that it serves.
   [[nodiscard]] static constexpr policies<pytorch_native> configured(
       const config::pytorch_settings& settings) noexcept;
 };
 static_assert(recipe<pytorch_native>);
 
-/// Decides as that allocator does with expandable_segments: pages are mapped into ranges of addresses, so that blocks of
-/// any size share them.
+/// Decides as that allocator with expandable_segments: maps pages into ranges of addresses, which blocks of
+/// any size share.
 ///
-/// `split.max` keeps small requests out of large free blocks and does no more. A garbage_collection_threshold changes nothing;
-/// an `eviction.threshold` that is set here gives idle pages back, which PyTorch does not.
+/// Choose it if the device has virtual memory and sizes vary. `split.max` only keeps small requests out of
+/// large free blocks. garbage_collection_threshold is ignored, as in PyTorch; an `eviction.threshold` set
+/// here does release idle pages.
 struct pytorch_expandable final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;
@@ -57,9 +61,10 @@ struct pytorch_expandable final {
 };
 static_assert(recipe<pytorch_expandable>);
 
-/// The policies of a recipe with PyTorch's numbers under its settings.
+namespace detail {
+/// Returns the policies of a recipe for PyTorch's settings.
 template <typename Recipe>
-[[nodiscard]] constexpr policies<Recipe> under_pytorch_settings(
+[[nodiscard]] constexpr policies<Recipe> with_pytorch_settings(
     const config::pytorch_settings& settings) noexcept {
   policies<Recipe> chosen{};
   chosen.rounding.table = settings.roundup;
@@ -67,28 +72,29 @@ template <typename Recipe>
   chosen.split.slack = settings.max_non_split_rounding;
   chosen.growth.large = settings.large_segment_size;
   chosen.growth.limit = settings.memory_fraction;
-  // PyTorch collects no pages, although it takes the key.
+  // PyTorch accepts the key, but releases no pages for it.
   if (!settings.expandable_segments) chosen.eviction.threshold = settings.garbage_collection_threshold;
   chosen.recovery.fails_fast = settings.throw_on_oom;
   return chosen;
 }
+}  // namespace detail
 constexpr policies<pytorch_native> pytorch_native::configured(
     const config::pytorch_settings& settings) noexcept {
   if (!serves(settings)) fatal("pytorch_native::configured: settings for another recipe");
-  return under_pytorch_settings<pytorch_native>(settings);
+  return detail::with_pytorch_settings<pytorch_native>(settings);
 }
 constexpr policies<pytorch_expandable> pytorch_expandable::configured(
     const config::pytorch_settings& settings) noexcept {
   if (!serves(settings)) fatal("pytorch_expandable::configured: settings for another recipe");
-  auto chosen = under_pytorch_settings<pytorch_expandable>(settings);
+  auto chosen = detail::with_pytorch_settings<pytorch_expandable>(settings);
   chosen.growth.reserve = settings.expandable_segments_reserve;
   return chosen;
 }
 
-/// What a PYTORCH_CUDA_ALLOC_CONF chooses among.
+/// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from.
 using pytorch_family = family<config::pytorch, pytorch_native, pytorch_expandable, cuda_async>;
 
-/// The recipe that a PYTORCH_CUDA_ALLOC_CONF chooses, as in pytorch<"max_split_size_mb:128">.
+/// The recipe for a PYTORCH_CUDA_ALLOC_CONF, for example pytorch<"max_split_size_mb:128">.
 ///
 ///     tessera::caching_allocator<tessera::pytorch<"max_split_size_mb:128">, tessera::simulated_device> tuned;
 ///     tuned.settings().split.slack = 64_MiB;  // changed while the program runs

@@ -15,14 +15,17 @@
 
 namespace tessera {
 
-/// Decides as the native allocator of PyTorch 2.14 does. It differs from 2.6 in these rules:
+/// Decides as the native allocator of PyTorch 2.14. It differs from 2.6 in these rules:
 ///
-///   * Of free blocks that are equally large, one of the segment that was taken first serves.
-///   * A memory fraction is rounded to the nearest byte, and 1 is no limit, so that garbage is collected below 1 alone.
-///   * throw_on_cudamalloc_oom refuses at once what exceeds the device; what a fraction below 1 refuses is tried again.
+///   * Among free blocks of equal size, one in the oldest segment serves.
+///   * A memory fraction is rounded to the nearest byte. A fraction of 1 is no limit, so garbage collection
+///     needs a lower one.
+///   * With throw_on_cudamalloc_oom, a request that exceeds the device fails at once; one that exceeds a
+///     lower fraction is tried again.
 ///
 /// Its settings are those of pytorch_native.
-///   Source:  CUDACachingAllocator.cpp of mid-2026 (BlockComparatorSizeCounterAddress, setMemoryFraction, alloc_block)
+///   Source:  CUDACachingAllocator.cpp of mid-2026 (BlockComparatorSizeCounterAddress, setMemoryFraction,
+///            alloc_block)
 struct pytorch_2_14_native final {
   using rounding = pytorch_native::rounding;
   using pools = pytorch_native::pools;
@@ -37,13 +40,13 @@ struct pytorch_2_14_native final {
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
     return pytorch_native::serves(settings);
   }
-  /// The policies under settings that it serves.
+  /// Returns the policies for settings that it serves.
   [[nodiscard]] static constexpr policies<pytorch_2_14_native> configured(
       const config::pytorch_settings& settings) noexcept;
 };
 static_assert(recipe<pytorch_2_14_native>);
 
-/// Decides as that allocator does with expandable_segments; what differs from 2.6 is the same.
+/// Decides as that allocator with expandable_segments; it differs from 2.6 in the same rules.
 struct pytorch_2_14_expandable final {
   using rounding = pytorch_expandable::rounding;
   using pools = pytorch_expandable::pools;
@@ -63,8 +66,8 @@ struct pytorch_2_14_expandable final {
 };
 static_assert(recipe<pytorch_2_14_expandable>);
 
-/// Decides as the cache of pinned host memory of PyTorch 2.14 does: as pinned, but the block of a class serves that came free
-/// last and is large enough.
+/// Decides as PyTorch 2.14's cache of pinned host memory: like pinned, but of a size class, the block freed
+/// last that is large enough serves.
 ///   Source:  CachingHostAllocator.h of mid-2026
 struct pinned_2_14 final {
   using rounding = pinned::rounding;
@@ -87,24 +90,24 @@ static_assert(recipe<pinned_2_14>);
 constexpr policies<pytorch_2_14_native> pytorch_2_14_native::configured(
     const config::pytorch_settings& settings) noexcept {
   if (!serves(settings)) fatal("pytorch_2_14_native::configured: settings for another recipe");
-  return under_pytorch_settings<pytorch_2_14_native>(settings);
+  return detail::with_pytorch_settings<pytorch_2_14_native>(settings);
 }
 constexpr policies<pytorch_2_14_expandable> pytorch_2_14_expandable::configured(
     const config::pytorch_settings& settings) noexcept {
   if (!serves(settings)) fatal("pytorch_2_14_expandable::configured: settings for another recipe");
-  return under_pytorch_settings<pytorch_2_14_expandable>(settings);
+  return detail::with_pytorch_settings<pytorch_2_14_expandable>(settings);
 }
 constexpr policies<pinned_2_14> pinned_2_14::configured(const config::pytorch_settings& settings) noexcept {
-  return under_pinned_settings<pinned_2_14>(settings.pinned_max_round_threshold,
-                                            settings.pinned_max_cached_size);
+  return detail::with_pinned_settings<pinned_2_14>(settings.pinned_max_round_threshold,
+                                                   settings.pinned_max_cached_size);
 }
 
-/// What a PYTORCH_CUDA_ALLOC_CONF of PyTorch 2.14 chooses among.
+/// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from in PyTorch 2.14.
 using pytorch_2_14_family =
     family<config::pytorch_2_14, pytorch_2_14_native, pytorch_2_14_expandable, cuda_async>;
 using pytorch_2_14_pinned_family = family<config::pytorch_2_14, pinned_2_14>;
 
-/// The recipe that such a text chooses, as in pytorch_2_14<"expandable_segments:True">.
+/// The recipe for such a string, for example pytorch_2_14<"expandable_segments:True">.
 ///
 ///     tessera::caching_allocator<tessera::pytorch_2_14<>, tessera::simulated_device> pool;
 template <config::fixed_string Conf = "">

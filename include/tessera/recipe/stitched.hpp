@@ -6,12 +6,13 @@
 
 namespace tessera {
 
-/// Reserves the least: pieces of memory that are idle in any pool and on any stream move to where memory is wanted.
+/// Reserves the least memory: idle physical chunks of any pool and stream move to where memory is wanted.
 ///
-/// `growth.pieces` trades memory for calls of the device.
+/// Choose it if the device has virtual memory and memory is scarce. `growth.pieces` trades memory for device
+/// calls.
 ///
 ///     tessera::caching_allocator<tessera::stitched, tessera::simulated_device> dense;
-///     dense.settings().growth.pieces = 32;  // instead of 64: fewer calls, a little more memory
+///     dense.settings().growth.pieces = 32;  // instead of 64: fewer device calls, slightly more memory
 struct stitched final {
   using rounding = round_to_multiple<512>;
   using pools = pool_small_and_large<512_KiB>;

@@ -13,12 +13,15 @@
 
 namespace tessera {
 
-/// Decides as the caching allocator of torch_npu 2.12 does.
+/// Decides as the caching allocator of torch_npu 2.12.
 ///
-/// It differs from pytorch_native in that 32 bytes are added to each request before it is rounded, so that powers of two
-/// land in the next class and 1 MiB in the large pool; in that a block's own stream holds it back once it is recorded; and
-/// in its 2 MiB pages. Its settings are members of the policies: those of pytorch_native, with `rounding.inner.table`, and
-/// `pages.choice` (page_size) and `streams.threshold` (multi_stream_lazy_reclaim).
+/// It differs from pytorch_native in three rules:
+///   * 32 bytes are added to each request before rounding, so a request of 1 MiB is in the large pool.
+///   * A block's own stream delays reuse, too, once it is recorded.
+///   * Memory has 2 MiB pages.
+///
+/// Settings: those of pytorch_native, with `rounding.inner.table`; `pages.choice` (page_size); `streams.threshold`
+/// (multi_stream_lazy_reclaim).
 struct torch_npu_native final {
   using rounding = round_padded<32, round_to_divisions<512>>;
   using pools = pool_small_and_large<1_MiB>;
@@ -32,14 +35,15 @@ struct torch_npu_native final {
   [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
     return !settings.expandable_segments;
   }
-  /// The policies under settings that it serves.
+  /// Returns the policies for settings that it serves.
   [[nodiscard]] static constexpr policies<torch_npu_native> configured(
       const config::torch_npu_settings& settings) noexcept;
 };
 static_assert(recipe<torch_npu_native>);
 
-/// Decides as that allocator does with expandable_segments; large blocks then begin at multiples of `growth.alignment`
-/// (base_addr_aligned_kb), and large pages are of `growth.large` bytes (large_segment_size_mb, segment_size_mb).
+/// Decides as that allocator with expandable_segments. Large blocks then start at multiples of
+/// `growth.alignment` (base_addr_aligned_kb), and large pages have `growth.large` bytes
+/// (large_segment_size_mb, segment_size_mb).
 struct torch_npu_expandable final {
   using rounding = torch_npu_native::rounding;
   using pools = torch_npu_native::pools;
@@ -58,31 +62,33 @@ struct torch_npu_expandable final {
 };
 static_assert(recipe<torch_npu_expandable>);
 
-/// The policies of a recipe with torch_npu's numbers under its settings.
+namespace detail {
+/// Returns the policies of a recipe for torch_npu's settings.
 template <typename Recipe>
-[[nodiscard]] constexpr policies<Recipe> under_torch_npu_settings(
+[[nodiscard]] constexpr policies<Recipe> with_torch_npu_settings(
     const config::torch_npu_settings& settings) noexcept {
-  constexpr std::size_t events_until_a_look = 512;
+  constexpr std::size_t lazy_threshold = 512;  // pending blocks
   return {.rounding = {.inner = {.table = settings.roundup}},
-          .streams = {{}, settings.multi_stream_lazy_reclaim ? events_until_a_look : 0},
+          .streams = {{}, settings.multi_stream_lazy_reclaim ? lazy_threshold : 0},
           .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
           .pages = {.choice = page_choice{.pages = settings.huge_1g_pages ? page_plan::huge_1g_first
                                                                           : page_plan::huge_first}},
-          // Of 1 GiB pages, segments are rounded up to whole ones, whatever is said of them.
+          // With 1 GiB pages, segments are rounded up to whole pages, whatever the key says.
           .growth = {.large = settings.huge_1g_pages ? 20_MiB : settings.large_segment_size,
                      .limit = settings.memory_fraction},
           .eviction = {.threshold = settings.garbage_collection_threshold},
           .recovery = {.fails_fast = settings.throw_on_oom}};
 }
+}  // namespace detail
 constexpr policies<torch_npu_native> torch_npu_native::configured(
     const config::torch_npu_settings& settings) noexcept {
   if (!serves(settings)) fatal("torch_npu_native::configured: settings for another recipe");
-  return under_torch_npu_settings<torch_npu_native>(settings);
+  return detail::with_torch_npu_settings<torch_npu_native>(settings);
 }
 constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
     const config::torch_npu_settings& settings) noexcept {
   if (!serves(settings)) fatal("torch_npu_expandable::configured: settings for another recipe");
-  auto chosen = under_torch_npu_settings<torch_npu_expandable>(settings);
+  auto chosen = detail::with_torch_npu_settings<torch_npu_expandable>(settings);
   chosen.growth.alignment = settings.base_addr_aligned;
   if (settings.huge_1g_pages) {
     chosen.growth.large = 1_GiB;
@@ -92,10 +98,10 @@ constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
   return chosen;
 }
 
-/// What a PYTORCH_NPU_ALLOC_CONF chooses among.
+/// The recipes that PYTORCH_NPU_ALLOC_CONF chooses from.
 using torch_npu_family = family<config::torch_npu, torch_npu_native, torch_npu_expandable>;
 
-/// The recipe that a PYTORCH_NPU_ALLOC_CONF chooses, as in torch_npu<"max_split_size_mb:32">.
+/// The recipe for a PYTORCH_NPU_ALLOC_CONF, for example torch_npu<"max_split_size_mb:32">.
 template <config::fixed_string Conf = "">
 using torch_npu = torch_npu_family::from<Conf>;
 

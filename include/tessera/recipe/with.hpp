@@ -1,93 +1,172 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <iterator>
 #include <type_traits>
 
-#include <tessera/recipe/explain_policy.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/recipe/preset.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
+namespace detail {
 
-template <axis Axis, typename Otherwise, typename... Policy>
-struct policy_for {
-  using type = Otherwise;
+enum class axis : unsigned char { none, rounding, pools, streams, split, pages, growth, eviction, recovery };
+
+/// The axis of a policy, or none; functions differ from axis to axis, so there is at most one.
+template <typename P>
+inline constexpr axis axis_of = rounding_policy<P>   ? axis::rounding
+                                : pools_policy<P>    ? axis::pools
+                                : streams_policy<P>  ? axis::streams
+                                : split_policy<P>    ? axis::split
+                                : pages_policy<P>    ? axis::pages
+                                : growth_policy<P>   ? axis::growth
+                                : eviction_policy<P> ? axis::eviction
+                                : recovery_policy<P> ? axis::recovery
+                                                     : axis::none;
+
+/// The axis of whose policies a type has most members by name; none if it has none of any.
+template <typename P>
+[[nodiscard]] consteval axis nearest_axis() {
+  const int members[] = {0, requires {&P::block_size;
+}
+, requires { &P::count; } + requires { &P::select; },
+    requires { &P::uses_events; } + requires { &P::reuse_key; } + requires { &P::needs_event; } +
+        requires { &P::reuses_across_streams; } + requires { &P::reuse_rules; } +
+        requires { &P::should_poll_events; },
+    requires { &P::may_serve; } + requires { &P::should_split; } + requires { &P::used_end; } +
+        requires { &P::oversize; },
+    requires { &P::uses_page_kinds; } + requires { &P::backing; },
+    requires { typename P::backend; } + requires { &P::segment_size; } + requires { &P::limit; },
+    requires { &P::bytes_to_evict; } + requires { &P::is_candidate; } + requires { &P::should_evict; },
+    requires { &P::steps; }
+};  // namespace detail
+std::size_t nearest = 0;
+for (std::size_t i = 1; i < std::size(members); ++i) {
+  if (members[i] > members[nearest]) nearest = i;
+}
+return static_cast<axis>(nearest);
+}  // namespace tessera
+
+/// `Base` with `P` on one axis, whether or not it is a policy of that axis.
+template <typename Base, axis Axis, typename P>
+struct replaced {
+  using rounding = std::conditional_t<Axis == axis::rounding, P, typename Base::rounding>;
+  using pools = std::conditional_t<Axis == axis::pools, P, typename Base::pools>;
+  using streams = std::conditional_t<Axis == axis::streams, P, typename Base::streams>;
+  using split = std::conditional_t<Axis == axis::split, P, typename Base::split>;
+  using pages = std::conditional_t<Axis == axis::pages, P, typename Base::pages>;
+  using growth = std::conditional_t<Axis == axis::growth, P, typename Base::growth>;
+  using eviction = std::conditional_t<Axis == axis::eviction, P, typename Base::eviction>;
+  using recovery = std::conditional_t<Axis == axis::recovery, P, typename Base::recovery>;
 };
-template <axis Axis, typename Otherwise, typename First, typename... Rest>
-struct policy_for<Axis, Otherwise, First, Rest...>
+
+/// Stops the compiler if a type is a policy of no axis, and says what the nearest axis requires.
+template <typename Base, typename P>
+consteval bool check_policy() {
+  if constexpr (axis_of<P> == axis::none) {
+    constexpr axis nearest = nearest_axis<P>();
+    static_assert(nearest != axis::none,
+                  "with<>: a type given as a policy fits no axis: it has none of block_size, select, "
+                  "reuse_key, may_serve, backing, segment_size, bytes_to_evict and steps "
+                  "[tessera/recipe/recipe.hpp]");
+    static_assert(nearest == axis::none || regular<P>,
+                  "with<>: a policy is regular: it has a default constructor, copies and bool "
+                  "operator==(const P&) const [tessera/core/parameter.hpp]");
+    if constexpr (nearest != axis::none && regular<P>) return check_recipe<replaced<Base, nearest, P>>();
+  }
+  return true;
+}
+
+template <axis Axis, typename Default, typename... Policy>
+struct policy_for {
+  using type = Default;
+};
+template <axis Axis, typename Default, typename First, typename... Rest>
+struct policy_for<Axis, Default, First, Rest...>
     : std::conditional_t<axis_of<First> == Axis, std::type_identity<First>,
-                         policy_for<Axis, Otherwise, Rest...>> {};
+                         policy_for<Axis, Default, Rest...>> {};
 
 template <typename... Policy>
 consteval bool check_distinct() {
   constexpr bool are_distinct = [] {
     unsigned seen = 0;
-    return (
-        (axis_of<Policy> == axis::none || ((seen >> static_cast<unsigned>(axis_of<Policy>) & 1) == 0 &&
-                                           (seen |= 1u << static_cast<unsigned>(axis_of<Policy>)) != 0)) &&
-        ...);
+    for (const axis a : {axis::none, axis_of<Policy>...}) {
+      const unsigned bit = 1u << static_cast<unsigned>(a);
+      if (a != axis::none && (seen & bit) != 0) return false;
+      seen |= bit;
+    }
+    return true;
   }();
-  // Not in `with` itself, which clang would then take for no recipe, and say so for each axis.
+  // Not in `with` itself: clang would then take it for no recipe, and say so for each axis.
   static_assert(are_distinct, "with<Base, Policy...>: two policies for one axis");
   return true;
 }
 
-/// A recipe that differs from `Base` in the given policies; their order does not matter. The policies that stay begin with
-/// the numbers that settings gave them, where `Base` is of a configuration string. A type that fits no axis does not compile;
-/// the error names the nearest axis and what the type lacks for it.
+}  // namespace detail
+
+/// A recipe that differs from `Base` in the given policies, in any order.
+///
+/// Policies that stay keep the values that a configuration string gave them. A type that is a policy of no
+/// axis does not compile; the error says what the nearest axis requires.
 ///
 ///     using base = tessera::pytorch<"garbage_collection_threshold:0.8">;
-///     using less_waste = tessera::with<base, tessera::round_to_multiple<256>, tessera::split_if_remainder_at_least<256>>;
+///     using less_waste =
+///         tessera::with<base, tessera::round_to_multiple<256>, tessera::split_if_remainder_at_least<256>>;
 ///     tessera::caching_allocator<less_waste, tessera::simulated_device> tuned;
 template <typename Base, typename... Policy>
 struct with final {
   static_assert(recipe<Base>,
                 "with<Base, Policy...>: the first type is no recipe; name one, as tessera::pytorch<>");
-  static_assert((check_policy<Policy>() && ...));
-  static_assert(check_distinct<Policy...>());
+  static_assert((detail::check_policy<Base, Policy>() && ...));
+  static_assert(detail::check_distinct<Policy...>());
 
  private:
-  template <axis Axis, typename Otherwise>
-  using pick = typename policy_for<Axis, Otherwise, Policy...>::type;
+  template <detail::axis Axis, typename Default>
+  using pick = typename detail::policy_for<Axis, Default, Policy...>::type;
 
  public:
-  using rounding = pick<axis::rounding, typename Base::rounding>;
-  using pools = pick<axis::pools, typename Base::pools>;
-  using streams = pick<axis::streams, typename Base::streams>;
-  using split = pick<axis::split, typename Base::split>;
-  using pages = pick<axis::pages, typename Base::pages>;
-  using growth = pick<axis::growth, typename Base::growth>;
-  using eviction = pick<axis::eviction, typename Base::eviction>;
-  using recovery = pick<axis::recovery, typename Base::recovery>;
+  using rounding = pick<detail::axis::rounding, typename Base::rounding>;
+  using pools = pick<detail::axis::pools, typename Base::pools>;
+  using streams = pick<detail::axis::streams, typename Base::streams>;
+  using split = pick<detail::axis::split, typename Base::split>;
+  using pages = pick<detail::axis::pages, typename Base::pages>;
+  using growth = pick<detail::axis::growth, typename Base::growth>;
+  using eviction = pick<detail::axis::eviction, typename Base::eviction>;
+  using recovery = pick<detail::axis::recovery, typename Base::recovery>;
 };
 
-/// Whether a recipe's policies begin with numbers of settings.
+namespace detail {
+/// Whether a recipe's policies have the values of a configuration string.
 template <typename Recipe>
-inline constexpr bool begins_preset = false;
+inline constexpr bool is_configured = false;
 template <typename Base, auto Settings>
-inline constexpr bool begins_preset<preset<Base, Settings>> = true;
+inline constexpr bool is_configured<preset<Base, Settings>> = true;
 template <typename Base, typename... Policy>
-inline constexpr bool begins_preset<with<Base, Policy...>> = begins_preset<Base>;
+inline constexpr bool is_configured<with<Base, Policy...>> = is_configured<Base>;
+}  // namespace detail
 
 template <typename Base, typename... Policy>
-  requires begins_preset<Base>
-struct policies<with<Base, Policy...>> : policies<aliases_of<with<Base, Policy...>>> {
+  requires detail::is_configured<Base>
+struct policies<with<Base, Policy...>> : policies<detail::aliases_of<with<Base, Policy...>>> {
   constexpr policies() noexcept {
-    const policies<Base> begun;
-    keep<axis::rounding>(this->rounding, begun.rounding);
-    keep<axis::pools>(this->pools, begun.pools);
-    keep<axis::streams>(this->streams, begun.streams);
-    keep<axis::split>(this->split, begun.split);
-    keep<axis::pages>(this->pages, begun.pages);
-    keep<axis::growth>(this->growth, begun.growth);
-    keep<axis::eviction>(this->eviction, begun.eviction);
-    keep<axis::recovery>(this->recovery, begun.recovery);
+    const policies<Base> base;
+    copy<detail::axis::rounding>(this->rounding, base.rounding);
+    copy<detail::axis::pools>(this->pools, base.pools);
+    copy<detail::axis::streams>(this->streams, base.streams);
+    copy<detail::axis::split>(this->split, base.split);
+    copy<detail::axis::pages>(this->pages, base.pages);
+    copy<detail::axis::growth>(this->growth, base.growth);
+    copy<detail::axis::eviction>(this->eviction, base.eviction);
+    copy<detail::axis::recovery>(this->recovery, base.recovery);
   }
 
  private:
-  template <axis Axis>
-  static constexpr void keep(auto& here, const auto& there) noexcept {
-    if constexpr (((axis_of<Policy> != Axis) && ...)) here = there;
+  /// Copies a policy that is not replaced.
+  template <detail::axis Axis>
+  static constexpr void copy(auto& to, const auto& from) noexcept {
+    if constexpr (((detail::axis_of<Policy> != Axis) && ...)) to = from;
   }
 };
 
