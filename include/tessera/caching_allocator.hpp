@@ -62,7 +62,8 @@ template <typename Recipe, typename Introspection>
   return numbers;
 }
 
-/// A size below which an eviction policy considers no segment, by bisection: it considers all that are larger than one.
+/// A size below which an eviction policy considers no segment, by bisection: it considers all that are larger
+/// than one.
 [[nodiscard]] constexpr std::size_t min_considered(const eviction_policy auto& policy,
                                                    const usage& now) noexcept {
   std::size_t min = min_alignment;
@@ -75,17 +76,17 @@ template <typename Recipe, typename Introspection>
 
 }  // namespace detail
 
-/// A stream-aware caching allocator. `Recipe` decides, `Provider` gives the memory, `Observer` receives the events, and
-/// `Counting` counts.
+/// A stream-aware caching allocator. `Recipe` decides, `Provider` gives the memory, `Observer` receives the
+/// events, and `Counting` counts.
 ///
-/// It owns its provider, cannot be moved, and releases every segment when it ends, whatever is live there; a leak_checked
-/// [tessera/debug/leak_checked.hpp] reports that. Only one thread at a time may use it; a thread_checked
-/// [tessera/debug/thread_checked.hpp] checks that.
+/// It owns its provider, cannot be moved, and releases every segment when it ends, whatever is live there; a
+/// leak_checked [tessera/debug/leak_checked.hpp] reports that. Only one thread at a time may use it; a
+/// thread_checked [tessera/debug/thread_checked.hpp] checks that.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class caching_allocator
     : public detail::common_calls<caching_allocator<Recipe, Provider, Observer, Counting>> {
   using calls = detail::common_calls<caching_allocator>;
-  static_assert(check_policies<Recipe>() && check_provider<Recipe, Provider>());
+  static_assert(detail::check_policies<Recipe>() && detail::check_provider<Recipe, Provider>());
   using manager = detail::block_manager<Provider, Observer, Counting, detail::recipe_traits<Recipe>>;
   using backend = typename Recipe::growth::backend::template instance<manager>;
 
@@ -108,8 +109,8 @@ class caching_allocator
     return handle(serve<true>(bytes, stream));
   }
 
-  /// Frees a block. Where streams are recorded for it, it is pending until a later call finds that they have passed this
-  /// one. Null is ignored.
+  /// Frees a block. Where streams are recorded for it, it is pending until a later call finds that they have
+  /// passed this one. Null is ignored.
   ///   Requires:  the address of a live block of this allocator; else the program ends
   void deallocate(void* p) noexcept {
     if (p != nullptr && !try_deallocate(p)) detail::refuse_address(introspect(), "deallocate", p);
@@ -128,16 +129,17 @@ class caching_allocator
   /// Frees a block.
   ///   Returns:  false, and nothing changes, for an address that is not a live block's
   [[nodiscard]] bool try_deallocate(void* p) noexcept { return finish_free(manager_.deallocate(p)); }
-  /// Frees a block behind the work of `stream`, which may reuse it at once; the other streams recorded for the block are made
-  /// to wait there.
+  /// Frees a block behind the work of `stream`, which may reuse it at once; the other streams recorded for
+  /// the block are made to wait there.
   ///   Returns:  false, and nothing changes, for an address that is not a live block's
   [[nodiscard]] bool try_deallocate_behind(void* p, stream_id stream) noexcept
     requires(Recipe::streams::reuses_across_streams)
   {
     return finish_free(sharing_.deallocate_behind(p, stream));
   }
-  /// Serves a request with a live block that would serve it if it were free: the block is large enough, would not be split,
-  /// and only its own stream uses it. Statistics and events are those of a free and an allocation.
+  /// Serves a request with a live block that would serve it if it were free: the block is large enough, would
+  /// not be split, and only its own stream uses it. Statistics and events are those of a free and an
+  /// allocation.
   ///   Returns:  false, and nothing changes, where it would not
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     detail::block* const live = bytes > 0 && bytes <= max_request ? manager_.find_live(p) : nullptr;
@@ -151,10 +153,11 @@ class caching_allocator
     return fits;
   }
 
-  /// Records that `stream` uses a live block, so that freeing it waits for that use. Null and an empty handle are ignored.
+  /// Records that `stream` uses a live block, so that freeing it waits for that use. Null and an empty handle
+  /// are ignored.
   ///   Requires:  as deallocate does
-  ///   Returns:   true where the use is recorded, or need not be, as for the block's own stream; false for null, for a
-  ///              stream that does not exist, and where host memory ran out
+  ///   Returns:   true where the use is recorded, or need not be, as for the block's own stream; false for
+  ///              null, for a stream that does not exist, and where host memory ran out
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     detail::block* const live = manager_.find_live(p);
     if (live == nullptr && p != nullptr) detail::refuse_address(introspect(), "record_stream", p);
@@ -169,7 +172,8 @@ class caching_allocator
     return record(manager_.find_live(p), stream);
   }
 
-  /// Empties the cache: waits for pending frees, then releases idle segments until at most `keep` bytes are reserved.
+  /// Empties the cache: waits for pending frees, then releases idle segments until at most `keep` bytes are
+  /// reserved.
   void trim(std::size_t keep = 0) noexcept {
     empty_cache(keep);
     evict(eviction_trigger::after_free);
@@ -200,7 +204,8 @@ class caching_allocator
   /// Restarts the age of every idle segment.
   void restart_ages() noexcept { manager_.restart_ages(); }
 
-  /// Calls `call(context)` where nothing cached fits, before the device is asked. It returns whether it freed something.
+  /// Calls `call(context)` where nothing cached fits, before the device is asked. It returns whether it freed
+  /// something.
   ///   Returns:  false where host memory ran out
   [[nodiscard]] bool on_pressure(detail::callback_list::function call, void* context) noexcept {
     return pressure_.add(call, context);
@@ -210,7 +215,7 @@ class caching_allocator
   [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) const noexcept {
     return out_of_memory(detail::numbers_of(introspect(), policies_, bytes, stream));
   }
-  [[nodiscard]] usage now() const noexcept { return usage_of(manager_, policies_.growth); }
+  [[nodiscard]] usage now() const noexcept { return detail::usage_of(manager_, policies_.growth); }
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {
@@ -241,11 +246,11 @@ class caching_allocator
   /// A read-only view of the blocks, for tools that show them.
   [[nodiscard]] auto introspect() const noexcept { return detail::introspection(manager_, backend_); }
 
-  /// Takes a segment, or maps memory at its address, and splits it as it was where it was recorded. For tools that begin
-  /// from a recorded state.
-  ///   Requires:  an address of 0 stands for any; `blocks` are the segment's block_views from its begin; their bytes are
-  ///              multiples of min_alignment, and where nothing was requested they are free; `size` is that of a block
-  ///              which would be served from it
+  /// Takes a segment, or maps memory at its address, and splits it as it was where it was recorded. For tools
+  /// that begin from a recorded state.
+  ///   Requires:  an address of 0 stands for any; `blocks` are the segment's block_views from its begin;
+  ///              their bytes are multiples of min_alignment, and where nothing was requested they are free;
+  ///              `size` is that of a block which would be served from it
   ///   Returns:   false where the device gave other memory, or host memory ran out
   template <typename Blocks>
   [[nodiscard]] bool restore(const segment_view& segment, std::size_t size, const Blocks& blocks) noexcept {
@@ -266,8 +271,9 @@ class caching_allocator
     [[no_unique_address]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
   };
   request make_request(std::size_t bytes, stream_id stream) const noexcept {
-    const std::size_t size = block_size_for(policies_.rounding, bytes);
-    return {bytes, size, pool_for(policies_.pools, size), stream, policies_.streams.reuse_key(stream)};
+    const std::size_t size = detail::block_size_for(policies_.rounding, bytes);
+    return {bytes, size, detail::pool_for(policies_.pools, size), stream,
+            policies_.streams.reuse_key(stream)};
   }
 
   // The hit path.
@@ -325,7 +331,8 @@ class caching_allocator
     manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
     return nullptr;
   }
-  /// Calls the user's callbacks, and frees pending blocks where requests do not look first; whether something came free.
+  /// Calls the user's callbacks, and frees pending blocks where requests do not look first; whether something
+  /// came free.
   bool relieve_pressure() noexcept {
     const bool freed = pressure_.run();
     const bool looks_now = !policies_.streams.should_poll_events(manager_.pending_events());
@@ -333,8 +340,8 @@ class caching_allocator
   }
   detail::block* get_memory(request want, failure_reason& why, bool exactly = false) noexcept {
     if (detail::block* const found = borrow(want)) return found;
-    const std::size_t segment = segment_size_for(manager_, policies_, want.size, exactly);
-    why = predict_failure(manager_, policies_, segment);
+    const std::size_t segment = detail::segment_size_for(manager_, policies_, want.size, exactly);
+    why = detail::predict_failure(manager_, policies_, segment);
     if (need_not_ask(why)) return nullptr;
     detail::free_list* const list = manager_.find_or_create_list(want.pool, want.key);
     const bool has_room = list != nullptr && manager_.reserve_blocks();
@@ -347,7 +354,8 @@ class caching_allocator
     const bool has_room = list != nullptr && manager_.reserve_blocks();
     return has_room ? sharing_.borrow(*list, want.size, policies_) : nullptr;
   }
-  /// Whether a predicted failure makes asking the device useless. Where memory moves, some may serve at the limit.
+  /// Whether a predicted failure makes asking the device useless. Where memory moves, some may serve at the
+  /// limit.
   bool need_not_ask(failure_reason why) const noexcept {
     if (why == failure_reason::by_limit) return !Recipe::growth::backend::moves_memory;
     return why == failure_reason::by_capacity && policies_.recovery.steps(why).count == 0;
@@ -397,7 +405,8 @@ class caching_allocator
     const std::size_t wanted = policies_.eviction.bytes_to_evict(when, current);
     if (wanted > 0) evict_bytes(current, wanted);
   }
-  /// Asks the policy about idle segments, round after round, until `wanted` bytes went back or a round freed none.
+  /// Asks the policy about idle segments, round after round, until `wanted` bytes went back or a round freed
+  /// none.
   [[gnu::noinline]] void evict_bytes(const usage& now, std::size_t wanted) noexcept {
     const auto& policy = policies_.eviction;
     const std::size_t min_size = detail::min_considered(policy, now);

@@ -64,7 +64,7 @@ expect(folders.cmake "")
 string(REPLACE "\n| `policy/` " "\n| `politics/` " wrong_page "${page}")
 plant(README.md "${wrong_page}")
 plant(core/a.hpp "")
-expect(folders.cmake "README.md: the row of folder 'policy' says '', folders.cmake says 'core'")
+expect(folders.cmake "README.md: the row of folder 'policy' says '', folders.cmake says 'core, ")
 
 function(plant_top_level)
   foreach(name IN ITEMS CMakeLists.txt README.md bench/a examples/a include/a tests/a .gitignore build-2/a ${ARGN})

@@ -12,32 +12,36 @@
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 
-/// A backend carries out one way to grow. A growth policy names it: `using backend = detail::segment_backend;`. It is a struct
-/// that derives from backend_defaults, redefines what differs, and has a member template `instance<Manager>`:
+/// A backend carries out one way to grow. A growth policy names it: `using backend = segment_backend;`. It is a
+/// struct that derives from backend_defaults, redefines what differs, and has a template `instance<Manager>`.
 ///
-///   B::has_ranges                 segments are ranges, in which memory is mapped page by page
-///   B::places_blocks              offset_in may be other than 0, so that blocks are split from the middle of free ones
-///   B::moves_memory               idle memory moves to where it is wanted, so that growth may work at the limit
-///   B::shares_streams             free blocks may serve other streams, see stream_sharing
-///   B::accepts_order(order)       the orders of free blocks that it supports
-///   B::accepts_provider<D>        the providers that it works on
-///   B::accepts_growth<P>          the growth policies whose questions it asks
-///   B::require_provider<D>()      a static_assert that says what the provider lacks
-///   B::require_growth<P>()        a static_assert that says what the policy lacks
+/// | of the struct             |                                                                    |
+/// |---------------------------|--------------------------------------------------------------------|
+/// | B::has_ranges             | segments are ranges, in which memory is mapped page by page        |
+/// | B::places_blocks          | offset_in may be other than 0                                      |
+/// | B::moves_memory           | idle memory moves, so that growth may work at the limit            |
+/// | B::shares_streams         | free blocks may serve other streams, see stream_sharing            |
+/// | B::accepts_order(order)   | whether it supports an order of free blocks                        |
+/// | B::accepts_provider<D>    | whether it works on a provider                                     |
+/// | B::accepts_growth<P>      | whether a growth policy answers its questions                      |
+/// | B::require_provider<D>()  | a static_assert that says what the provider lacks                  |
+/// | B::require_growth<P>()    | a static_assert that says what the policy lacks                    |
 ///
-///   instance(Manager&)            an allocator makes one, which it destroys before the manager; it then releases all memory
-///   best_fit(list, size, p)       the free block that serves `size` bytes, or null
-///   offset_in(block, size, p)     bytes to leave free at the start of that block
-///   grow(list, size, segment, p)  gets memory for a block of `size` bytes, where a segment of `segment` bytes is wanted;
-///                                 the free block that holds it, or null
-///   releasable(block)             bytes that release() would give back
-///   release(block)                gives the memory of an idle block back and returns its bytes, or 0
-///   restore(segment, size, p)     takes memory at an address, as it was recorded; a free block, or null
-///   release_idle_at(address, n)   gives back what is idle at recorded addresses, and returns its bytes
-///   shrink()                      frees host memory that describes nothing any more
-///   footprint()                   bytes of host memory beside those of the manager
+/// | of an instance(Manager&)  |                                                                    |
+/// |---------------------------|--------------------------------------------------------------------|
+/// | best_fit(list, size, p)   | the free block that serves `size` bytes, or null                   |
+/// | offset_in(block, size, p) | bytes to leave free at the start of that block                     |
+/// | grow(list, size, n, p)    | gets memory for `size` bytes, where a segment of `n` is wanted;    |
+/// |                           | the free block that holds it, or null                              |
+/// | releasable(block)         | bytes that release() would give back                               |
+/// | release(block)            | gives the memory of an idle block back; its bytes, or 0            |
+/// | restore(segment, size, p) | takes memory at a recorded address; a free block, or null          |
+/// | release_idle_at(at, n)    | gives back what is idle at recorded addresses; its bytes           |
+/// | shrink()                  | frees host memory that describes nothing any more                  |
+/// | footprint()               | bytes of host memory beside those of the manager                   |
+/// | ~instance()               | releases all memory; the manager still exists                      |
 ///
-/// `p` holds the policies of the allocator. The memory that `list` names may be looked up again after each call of the device.
+/// `p` holds the policies of the allocator. Calls of the device may be re-entered, so look blocks up again after them.
 namespace tessera::detail {
 
 /// Ends the program for a number that a policy answered to another, with the rule that it breaks.

@@ -67,8 +67,9 @@ struct block {
   union {
     std::uint32_t segment_number;  ///< where blocks are ordered by segment: that of its segment
     std::uint32_t free_since;      ///< while free in a range: searches of its pool at the time, modulo 2^32
-    /// While free, where streams share free blocks: the position, modulo 2^32, of its list's stream behind which it is
-    /// free. Later positions of a stream lie behind earlier ones, so it may stand for a later one.
+    /// While free, where streams share free blocks: the position, modulo 2^32, of its list's stream behind
+    /// which it is free. Later positions of a stream lie behind earlier ones, so it may stand for a later
+    /// one.
     std::uint32_t free_behind;
   };
 
@@ -111,8 +112,9 @@ struct block {
 };
 static_assert(sizeof(block) <= 64);
 
-/// Memory that the device gave as a whole, or a range of addresses. It lies below its first block and above its last one and
-/// is never free. A range also closes the circular list of its unmapped blocks, and has an address and a size.
+/// Memory that the device gave as a whole, or a range of addresses. It lies below its first block and above
+/// its last one and is never free. A range also closes the circular list of its unmapped blocks, and has an
+/// address and a size.
 struct segment : block {
   segment* previous;
   segment* next;
@@ -129,7 +131,8 @@ struct segment : block {
   return static_cast<segment&>(*whole.below);
 }
 
-/// The segments of one allocator, in no particular order. Those that the device is asked to take back are hidden.
+/// The segments of one allocator, in no particular order. Those that the device is asked to take back are
+/// hidden.
 class segment_list {
  public:
   /// Makes sure that the next insert succeeds; false where host memory ran out.

@@ -33,19 +33,21 @@ struct manager_traits {
   static constexpr free_order order = free_order::lowest_address;
 };
 
-/// Keeps the blocks of one allocator: their neighbours, free lists, addresses and statistics, and the frees that are
-/// pending. It carries out what allocators and backends decide, and reports it to the observer. It decides nothing.
+/// Keeps the blocks of one allocator: their neighbours, free lists, addresses and statistics, and the frees
+/// that are pending. It carries out what allocators and backends decide, and reports it to the observer. It
+/// decides nothing.
 ///
 ///   allocate / deallocate   give a part of a free block to the user, and take it back
 ///   split / coalesce        cut blocks and join neighbours; part of the two above
 ///   insert / erase          add and remove segments and descriptors
 ///   acquire / release       exchange whole segments with the device
 ///
-/// Calls of the device that may take long (acquire, release, wait) may be re-entered before they return. The state is
-/// consistent before each, and is read again after it. The manager knows no locks; a front end may let other threads in.
+/// Calls of the device that may take long (acquire, release, wait) may be re-entered before they return. The
+/// state is consistent before each, and is read again after it. The manager knows no locks; a front end may
+/// let other threads in.
 ///
-/// Where ranges are used, each free block has an age of its own, and none counts as split off. Where streams share free
-/// blocks, the blocks of a segment may belong to several free lists of their pool.
+/// Where ranges are used, each free block has an age of its own, and none counts as split off. Where streams
+/// share free blocks, the blocks of a segment may belong to several free lists of their pool.
 template <device_provider Provider, event_observer Observer, typename Counting,
           typename Traits = manager_traits>
 class block_manager {
@@ -81,15 +83,16 @@ class block_manager {
     report(action::oom, left_on(provider_, counters_.reserved()), requested, size, stream);
   }
 
-  /// Takes the host memory for `blocks` new descriptors and one live block, by default all that a request can need; false
-  /// where there is none, and nothing has changed.
+  /// Takes the host memory for `blocks` new descriptors and one live block, by default all that a request can
+  /// need; false where there is none, and nothing has changed.
   [[nodiscard]] bool reserve_blocks(std::size_t blocks = 2) noexcept {
     return blocks_.reserve(blocks) && live_.reserve_one();
   }
 
   // Free lists and searches.
 
-  /// The free list of a pool and a stream, which is created where there is none; null where host memory ran out.
+  /// The free list of a pool and a stream, which is created where there is none; null where host memory ran
+  /// out.
   template <typename Key>
   [[nodiscard]] free_list* find_or_create_list(std::size_t pool, Key key) noexcept {
     return lists_[pool].find_or_create(pool, key);
@@ -114,9 +117,10 @@ class block_manager {
 
   // Allocations and frees.
 
-  /// Gives the user `size` bytes at `offset` in a free block; the rest stays free. A block `ByHandle` is not found by its
-  /// address.
-  ///   Requires:  a reserve_blocks() that covers it; offset + size <= from.size; unless blocks may be placed, at an end
+  /// Gives the user `size` bytes at `offset` in a free block; the rest stays free. A block `ByHandle` is not
+  /// found by its address.
+  ///   Requires:  a reserve_blocks() that covers it; offset + size <= from.size; unless blocks may be placed,
+  ///              at an end
   template <bool ByHandle = false>
   [[gnu::always_inline]] block& allocate(block& from, std::size_t requested, std::size_t size,
                                          std::size_t offset, bool oversize, stream_id stream) noexcept {
@@ -180,7 +184,8 @@ class block_manager {
   }
 
   /// Splits a free block, from its start, as it was where it was recorded; false where host memory ran out.
-  ///   Requires:  block_views whose bytes are multiples of min_alignment, and no more than the block's together
+  ///   Requires:  block_views whose bytes are multiples of min_alignment, and no more than the block's
+  ///              together
   template <typename Blocks>
   [[nodiscard]] bool restore_blocks(block& whole, const Blocks& recorded) noexcept {
     std::uintptr_t address = whole.address;
@@ -235,7 +240,8 @@ class block_manager {
 
   // Segments.
 
-  /// Acquires a segment from the device, trying each kind of page in turn; null where it refuses, or host memory ran out.
+  /// Acquires a segment from the device, trying each kind of page in turn; null where it refuses, or host
+  /// memory ran out.
   [[nodiscard]] block* acquire(std::size_t pool, stream_id key, std::size_t bytes, bool oversize,
                                const page_order& kinds) noexcept {
     void* given = nullptr;
@@ -262,7 +268,8 @@ class block_manager {
     report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key);
     return whole;
   }
-  /// Releases an idle segment to the device and returns its bytes; 0 where the device failed, and the segment stays.
+  /// Releases an idle segment to the device and returns its bytes; 0 where the device failed, and the segment
+  /// stays.
   std::size_t release(block& idle) noexcept {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
@@ -322,8 +329,8 @@ class block_manager {
     segments_.hide(range, 0);
     segments_.erase(range, 0);
   }
-  /// Calls f(first block, bytes) for each segment, in no particular order; with `hidden`, also for those that the device is
-  /// being asked to take back.
+  /// Calls f(first block, bytes) for each segment, in no particular order; with `hidden`, also for those that
+  /// the device is being asked to take back.
   template <typename F>
   void for_each_segment(F f, bool hidden = false) const {
     segments_.for_each(hidden, [&f](const segment& s) {
@@ -347,7 +354,8 @@ class block_manager {
   [[nodiscard]] block& insert_block() noexcept { return *blocks_.take(); }
   void erase_block(block& b) noexcept { blocks_.give_back(&b); }
 
-  /// Removes `size` bytes at `address` from the free blocks: all of a free block, or a part that is split off.
+  /// Removes `size` bytes at `address` from the free blocks: all of a free block, or a part that is split
+  /// off.
   [[nodiscard, gnu::always_inline]] block& extract(block& from, std::uintptr_t address,
                                                    std::size_t size) noexcept {
     const bool low_end = address == from.address;
@@ -418,8 +426,8 @@ class block_manager {
     part.list->template insert<order>(part);
     return part;
   }
-  /// Where streams share blocks: coalesces neighbouring free blocks of several lists, from `whole` to the one before `end`,
-  /// to one free block of `list`.
+  /// Where streams share blocks: coalesces neighbouring free blocks of several lists, from `whole` to the one
+  /// before `end`, to one free block of `list`.
   void coalesce_run(block& whole, const block* end, free_list& list) noexcept {
     const std::size_t pool = list.pool();
     const bool was_split = whole.is_split();
@@ -462,9 +470,10 @@ class block_manager {
   }
   /// Restarts every age.
   void restart_ages() noexcept { ages_since_ = searches_; }
-  /// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment, and in ranges for every free
-  /// block: the last pool first, then in the order of streams, then of their lists. f may try to release that one, during
-  /// which blocks may come and go, and returns true then; blocks that come do not prolong the walk.
+  /// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment, and in ranges
+  /// for every free block: the last pool first, then in the order of streams, then of their lists. f may try
+  /// to release that one, during which blocks may come and go, and returns true then; blocks that come do not
+  /// prolong the walk.
   template <typename F>
   void for_each_idle(F f, std::size_t min_size = min_alignment) {
     std::size_t tries = Traits::has_ranges ? blocks_.in_use() : segments_.count();
@@ -486,8 +495,8 @@ class block_manager {
   }
   /// Reserved bytes once the device has taken back what it is being asked to.
   [[nodiscard]] std::size_t remaining() const noexcept { return counters_.reserved() - hidden_bytes(); }
-  /// Whether `bytes` more would exceed a limit, with the segments that the device is being asked for, or a limit that the
-  /// provider knows.
+  /// Whether `bytes` more would exceed a limit, with the segments that the device is being asked for, or a
+  /// limit that the provider knows.
   [[nodiscard]] bool would_exceed(std::size_t limit, std::size_t bytes) const noexcept {
     if (saturating_add(saturating_add(counters_.reserved(), requested_from_device_), bytes) > limit)
       return true;
@@ -546,8 +555,8 @@ class block_manager {
     blocks_.give_back(&high);
     coalesce(low, low.address, freed, before, 2);
   }
-  /// Extends a free block, which then begins at `address`, by a freed neighbour. `joined` free blocks of `before` bytes become
-  /// one.
+  /// Extends a free block, which then begins at `address`, by a freed neighbour. `joined` free blocks of
+  /// `before` bytes become one.
   [[gnu::always_inline]] void coalesce(block& into, std::uintptr_t address, block& freed, std::size_t before,
                                        int joined) noexcept {
     const std::size_t pool = into.list->pool();

@@ -33,8 +33,8 @@ class callback_list {
     return *at != nullptr;
   }
 
-  /// Calls all, also those that are added meanwhile. A nested call, also of another thread, calls none and returns false, so
-  /// that callbacks may use the allocator.
+  /// Calls all, also those that are added meanwhile. A nested call, also of another thread, calls none and
+  /// returns false, so that callbacks may use the allocator.
   ///   Returns:  whether any returned true
   bool run() noexcept {
     if (running_) return false;
@@ -55,7 +55,8 @@ class callback_list {
   bool running_ = false;
 };
 
-/// Reports events to an observer, one at a time: an observer must not change the allocator, which is half changed then.
+/// Reports events to an observer, one at a time: an observer must not change the allocator, which is half
+/// changed then.
 template <event_observer Observer>
 class reporter {
  public:

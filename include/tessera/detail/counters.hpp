@@ -10,8 +10,9 @@
 namespace tessera {
 namespace detail {
 
-/// Counts all statistics of an allocator with few additions for each call. It stores the peak of each quantity and the room
-/// below it, and for pools what was freed since the last reset; report() derives the rest.
+/// Counts all statistics of an allocator with few additions for each call. It stores the peak of each
+/// quantity and the room below it, and for pools what was freed since the last reset; report() derives the
+/// rest.
 template <std::size_t Pools>
 class full_counters {
  public:
@@ -48,7 +49,8 @@ class full_counters {
     for (const std::size_t account : {pool, all}) pending_[account].change(-1, -as_signed(block));
     decrease(pool, requested_bytes, as_signed(requested));
   }
-  /// The free blocks that share their segment with others became `bytes` more, and `count` more, or fewer where negative.
+  /// The free blocks that share their segment with others became `bytes` more, and `count` more, or fewer
+  /// where negative.
   [[gnu::always_inline]] void split_grew(std::size_t pool, int count, std::size_t bytes) noexcept {
     if (count > 0) increase(pool, split, count);
     if (count < 0) decrease(pool, split, -count);
@@ -74,7 +76,8 @@ class full_counters {
     device_bytes.increase(as_signed(bytes));
     if (was_released) device_bytes.decrease(as_signed(bytes));
   }
-  /// Memory was mapped in a range. Ranges do not count as segments, and `device_bytes` is counted by its creator.
+  /// Memory was mapped in a range. Ranges do not count as segments, and `device_bytes` is counted by its
+  /// creator.
   void mapped(std::size_t pool, std::size_t bytes) noexcept {
     ++num_device_alloc;
     increase(pool, reserved_bytes, as_signed(bytes));
@@ -228,8 +231,8 @@ class full_counters {
             .inactive_split_bytes = of(split_bytes)};
   }
 
-  // Each row holds one quantity for all accounts. Were numbers that change together neighbours, compilers would read and
-  // write them as pairs, and a processor stalls where half of a pair was just written alone.
+  // Each row holds one quantity for all accounts. Were numbers that change together neighbours, compilers
+  // would read and write them as pairs, and a processor stalls where half of a pair was just written alone.
   using row = std::array<std::int64_t, Pools + 1>;
   std::array<row, quantities> room_{};
   std::array<std::array<std::int64_t, Pools>, quantities> freed_{};  // since the last reset
@@ -293,8 +296,8 @@ struct count_everything {
   template <std::size_t Pools>
   using counters = detail::full_counters<Pools>;
 };
-/// Counts only the bytes that now() returns. Choose it, as the fourth argument of an allocator, if statistics() is not read:
-/// it does not exist then, and resetting peaks does nothing.
+/// Counts only the bytes that now() returns. Choose it, as the fourth argument of an allocator, if
+/// statistics() is not read: it does not exist then, and resetting peaks does nothing.
 ///
 ///     using lean_pool = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::ignore_events,
 ///                                                  tessera::count_totals>;

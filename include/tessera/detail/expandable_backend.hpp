@@ -34,8 +34,8 @@ struct expandable_backend : range_backend_defaults {
     instance& operator=(const instance&) = delete;
     ~instance() { ranges_.release_all(); }
 
-    /// The best-fitting free block, by the size to which each can grow in place: a block that can grow is not split as
-    /// long as another one serves that wastes less of it.
+    /// The best-fitting free block, by the size to which each can grow in place: a block that can grow is not
+    /// split as long as another one serves that wastes less of it.
     ///   Source:  PyTorch's get_free_block
     template <typename Policies>
     [[nodiscard]] block* best_fit(free_list& list, std::size_t size, const Policies&) noexcept {
@@ -54,8 +54,8 @@ struct expandable_backend : range_backend_defaults {
                                                const Policies& p) noexcept {
       return mapped_ranges<Manager>::offset_to(free, size, p.growth.base_alignment(size));
     }
-    /// Makes `size` bytes side by side free, at the lowest place of the list's ranges where that works, or in a new range. What
-    /// was mapped before the device refused stays, free.
+    /// Makes `size` bytes side by side free, at the lowest place of the list's ranges where that works, or in
+    /// a new range. What was mapped before the device refused stays, free.
     ///   Source:  PyTorch's try_allocate_expandable_block
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
@@ -107,8 +107,9 @@ struct expandable_backend : range_backend_defaults {
     [[nodiscard]] static std::size_t size_in_place(const block& free) noexcept {
       return free.size + (free.above->is_unmapped() ? free.above->size : 0);
     }
-    /// Where free and unmapped blocks side by side hold `size` bytes: the lowest of them, at the lowest place, or null. A free
-    /// block may do by itself, as recovery made it large enough or the policy refused it.
+    /// Where free and unmapped blocks side by side hold `size` bytes: the lowest of them, at the lowest
+    /// place, or null. A free block may do by itself, as recovery made it large enough or the policy refused
+    /// it.
     [[nodiscard]] static block* lowest_place(const free_list& list, std::size_t size,
                                              std::size_t granularity) noexcept {
       block* found = nullptr;

@@ -15,7 +15,8 @@
 
 namespace tessera::detail {
 
-/// Orders free blocks by size, then by address. All calls of a free list use the same order, so that it stores none.
+/// Orders free blocks by size, then by address. All calls of a free list use the same order, so that it
+/// stores none.
 struct by_address {
   static constexpr bool is_by_size = true;
   /// Whether `a` comes before `b`. It has no branches, as these would be mispredicted.
@@ -62,8 +63,8 @@ using block_order = std::conditional_t<
 
 /// The free blocks of one size class, in order.
 ///
-/// A bin is a circular list as long as insertions lie near one of its ends and searches near the first block, as nearly
-/// always. The first one that does not turns it into a treap, until it is empty.
+/// A bin is a circular list as long as insertions lie near one of its ends and searches near the first block,
+/// as nearly always. The first one that does not turns it into a treap, until it is empty.
 ///   Cost:  constant; in a treap, logarithmic
 class bin {
  public:
@@ -195,16 +196,16 @@ class bin {
     return outermost(0, [size](const block& at) { return at.size >= size; });
   }
 
-  // In a treap, links[0] is the subtree of preceding blocks and links[1] that of following ones. No block has a higher
-  // priority than its parent.
+  // In a treap, links[0] is the subtree of preceding blocks and links[1] that of following ones. No block has
+  // a higher priority than its parent.
 
   /// A hash of the descriptor's address, which does not change.
   [[nodiscard]] static std::uint64_t priority_of(const block& b) noexcept {
     const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(&b) * 0xD6E8FEB86659FD93u;
     return mixed ^ (mixed >> 32);
   }
-  /// The first (side 0) or last (side 1) of the blocks that qualify, or null. Those that qualify are all blocks from some
-  /// place to the other end.
+  /// The first (side 0) or last (side 1) of the blocks that qualify, or null. Those that qualify are all
+  /// blocks from some place to the other end.
   template <typename Qualifies>
   [[nodiscard]] block* outermost(int side, Qualifies qualifies) const noexcept {
     block* found = nullptr;
@@ -280,9 +281,9 @@ class bin {
 
 /// The free blocks of one pool and stream, in order.
 ///
-/// Each power of two has 32 bins, so that up to 32 KiB each multiple of 512 bytes has its own. A bitmap leads to the next
-/// bin that is not empty. The block that was resized last is cached outside the bins: most requests are split from the
-/// same block again, or coalesce with it.
+/// Each power of two has 32 bins, so that up to 32 KiB each multiple of 512 bytes has its own. A bitmap leads
+/// to the next bin that is not empty. The block that was resized last is cached outside the bins: most
+/// requests are split from the same block again, or coalesce with it.
 ///   Cost:  constant, and that of a bin
 class free_list {
  public:
@@ -374,8 +375,8 @@ class free_list {
   static constexpr std::size_t word_count = bin_count / 64 + 1;
   static_assert(first_bin % 64 == 0 && first_bin + bin_count <= 65536 && min_alignment > 32);
 
-  /// The exponent and the upper bits of the mantissa of the size as a floating-point number: the cheapest logarithm. Where
-  /// blocks are not ordered by size, one bin holds all sizes of a class.
+  /// The exponent and the upper bits of the mantissa of the size as a floating-point number: the cheapest
+  /// logarithm. Where blocks are not ordered by size, one bin holds all sizes of a class.
   template <typename Order>
   [[nodiscard]] static std::size_t bin_of(std::size_t size) noexcept {
     static_assert(std::numeric_limits<double>::is_iec559);

@@ -78,8 +78,8 @@ class free_list_map {
   std::size_t purge_at_ = 16;
 };
 
-/// The first block that follows another one, which may be gone, or null. Where blocks are not ordered by size, the first
-/// block of all.
+/// The first block that follows another one, which may be gone, or null. Where blocks are not ordered by
+/// size, the first block of all.
 template <typename Order>
 [[nodiscard]] block* first_after(free_list& list, const block& key) noexcept {
   list.flush<Order>();
@@ -89,8 +89,8 @@ template <typename Order>
   return found;
 }
 
-/// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment, and in ranges for every one. f
-/// returns whether it tried to release that one, during which blocks may come and go.
+/// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment, and in ranges
+/// for every one. f returns whether it tried to release that one, during which blocks may come and go.
 ///   Returns:  false where it stopped after `tries` such calls
 template <typename Order, bool Ranges, typename F>
 [[nodiscard]] bool walk_idle(free_list& list, std::size_t min_size, std::size_t& tries, F& f) {
@@ -108,8 +108,8 @@ template <typename Order, bool Ranges, typename F>
   return true;
 }
 
-/// Releases one free oversize block that holds `wanted` bytes, or where there is none, the largest ones until they add up.
-/// `release(block&)` returns the bytes that went back; blocks may come and go during it.
+/// Releases one free oversize block that holds `wanted` bytes, or where there is none, the largest ones until
+/// they add up. `release(block&)` returns the bytes that went back; blocks may come and go during it.
 ///   Returns:  whether that was enough
 ///   Source:   PyTorch's release_available_cached_blocks
 template <typename Order, bool Ranges, typename F>

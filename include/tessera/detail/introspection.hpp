@@ -20,14 +20,15 @@ class introspection {
   /// Whether segments are ranges of addresses in which memory is mapped and unmapped.
   static constexpr bool has_ranges = Manager::traits::has_ranges;
 
-  /// Calls f(first block, bytes) for each segment, in no particular order; with `leaving`, also for those that the device is
-  /// being asked to take back. `first.below` is the segment, which ends the list of its blocks.
+  /// Calls f(first block, bytes) for each segment, in no particular order; with `leaving`, also for those
+  /// that the device is being asked to take back. `first.below` is the segment, which ends the list of its
+  /// blocks.
   template <typename F>
   void for_each_segment(F f, bool leaving = false) const {
     manager_->for_each_segment(f, leaving);
   }
-  /// Calls f(block, age) for each free block that is a whole segment, and in ranges for each free block. The age is the
-  /// number of searches of its pool since then.
+  /// Calls f(block, age) for each free block that is a whole segment, and in ranges for each free block. The
+  /// age is the number of searches of its pool since then.
   template <typename F>
   void for_each_idle(F f) const {
     for_each_segment([this, &f](const block& first, std::size_t) {

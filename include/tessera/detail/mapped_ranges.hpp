@@ -38,7 +38,8 @@ struct range_backend_defaults : backend_defaults {
   }
 };
 
-/// Calls f(block) for each unmapped block in the ranges of a free list, in the order of addresses, until it returns true.
+/// Calls f(block) for each unmapped block in the ranges of a free list, in the order of addresses, until it
+/// returns true.
 template <typename F>
 void for_each_unmapped(const free_list& list, F f) {
   for (const segment* range = list.ranges; range != nullptr; range = range->next_range) {
@@ -55,8 +56,9 @@ struct range_growth {
   page_order kinds;   ///< of the pages
 };
 
-/// The ranges of one allocator. Each belongs to a free list and begins unmapped; memory is mapped where blocks need it, and
-/// goes back chunk by chunk. Unmapped addresses are blocks, too, neither free nor in use; two of them are never neighbours.
+/// The ranges of one allocator. Each belongs to a free list and begins unmapped; memory is mapped where
+/// blocks need it, and goes back chunk by chunk. Unmapped addresses are blocks, too, neither free nor in use;
+/// two of them are never neighbours.
 ///
 /// Calls that map or unmap are not re-entered.
 template <typename Manager>
@@ -107,8 +109,8 @@ class mapped_ranges {
   }
   [[nodiscard]] chunks_type& chunks() noexcept { return chunks_; }
 
-  /// Bytes to leave free at the start of a block, so that `size` bytes begin at a multiple of `alignment`; 0 where the block
-  /// has no room for that.
+  /// Bytes to leave free at the start of a block, so that `size` bytes begin at a multiple of `alignment`; 0
+  /// where the block has no room for that.
   [[nodiscard]] static std::size_t offset_to(const block& free, std::size_t size,
                                              std::size_t alignment) noexcept {
     if (alignment != 1 && (alignment == 0 || alignment % min_alignment != 0))
@@ -117,7 +119,8 @@ class mapped_ranges {
     return offset + size <= free.size ? offset : 0;
   }
 
-  /// Reserves a range; its only block, which is unmapped, or null where the device refuses or host memory ran out.
+  /// Reserves a range; its only block, which is unmapped, or null where the device refuses or host memory ran
+  /// out.
   [[nodiscard]] block* reserve_range(free_list& list, std::size_t size, const range_growth& how) noexcept {
     const std::size_t bytes = align_up(how.range < max_request ? how.range : max_request, how.page);
     if (bytes < size) return nullptr;
@@ -152,8 +155,8 @@ class mapped_ranges {
     });
   }
 
-  /// Maps new pages in an unmapped block, at least `bytes` from `begin`, all or none; the free block that they become a part
-  /// of, or null.
+  /// Maps new pages in an unmapped block, at least `bytes` from `begin`, all or none; the free block that
+  /// they become a part of, or null.
   [[nodiscard]] block* map_new(block& unmapped, std::uintptr_t begin, std::size_t bytes,
                                const range_growth& how) noexcept {
     // The last page is cut short where pages of the kind end.
@@ -181,8 +184,8 @@ class mapped_ranges {
     manager_.counters().mapped(pool, end - begin);
     return &mark_mapped(unmapped, begin, end - begin);
   }
-  /// Maps pages at an address, in the list's range that holds it, or in the next one that the device reserves; null where it
-  /// is in neither, or the device refuses.
+  /// Maps pages at an address, in the list's range that holds it, or in the next one that the device
+  /// reserves; null where it is in neither, or the device refuses.
   [[nodiscard]] block* map_at(free_list& list, std::uintptr_t address, std::size_t bytes,
                               const range_growth& how) noexcept {
     note_page(how.page);
@@ -201,8 +204,8 @@ class mapped_ranges {
     return b.is_unmapped() && b.address % granularity == 0 ? b.size & ~(granularity - 1) : 0;
   }
 
-  /// Unmaps the chunks that lie in a free block as a whole and for which `which(chunk)` is true, once the work that may use
-  /// them is done, and calls then(chunk, unmapped block) for each.
+  /// Unmaps the chunks that lie in a free block as a whole and for which `which(chunk)` is true, once the
+  /// work that may use them is done, and calls then(chunk, unmapped block) for each.
   ///   Returns:  their bytes
   template <typename Which, typename Then>
   std::size_t unmap_chunks(block& idle, Which which, Then then) noexcept {
@@ -226,7 +229,8 @@ class mapped_ranges {
     if (unmapped > 0) manager_.counters().unmapped(list.pool(), unmapped);
     return unmapped;
   }
-  /// Calls f(chunk) for each chunk that lies in a block as a whole, in the order of addresses, while f returns true.
+  /// Calls f(chunk) for each chunk that lies in a block as a whole, in the order of addresses, while f
+  /// returns true.
   template <typename F>
   void for_each_chunk(const block& in, F f) const {
     const std::uintptr_t end = in.end();
@@ -265,7 +269,8 @@ class mapped_ranges {
     return released;
   }
 
-  /// Makes a part of an unmapped block free, coalesced with its free neighbours; the block that it became a part of.
+  /// Makes a part of an unmapped block free, coalesced with its free neighbours; the block that it became a
+  /// part of.
   ///   Requires:  a reserve_blocks() that covers it; the part lies in the block
   block& mark_mapped(block& unmapped, std::uintptr_t address, std::size_t bytes) noexcept {
     const std::size_t low = address - unmapped.address;

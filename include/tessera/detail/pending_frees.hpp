@@ -36,8 +36,9 @@ struct use_queue {
 
 /// Keeps freed blocks pending until the streams recorded for them have passed the free.
 ///
-/// A use takes all its host memory when it is recorded, so that a free needs none. An event that the device fails to
-/// record is tried again later, and its block stays pending. A stream that has ended has no work, and needs no event.
+/// A use takes all its host memory when it is recorded, so that a free needs none. An event that the device
+/// fails to record is tried again later, and its block stays pending. A stream that has ended has no work,
+/// and needs no event.
 template <typename Provider, bool UsesEvents>
 class pending_frees {
  public:
@@ -74,8 +75,8 @@ class pending_frees {
     return true;
   }
 
-  /// Calls f(stream) for each stream recorded for a live block, and drops the record where f returns true; stops where
-  /// it returns false.
+  /// Calls f(stream) for each stream recorded for a live block, and drops the record where f returns true;
+  /// stops where it returns false.
   template <typename F>
   void drop_uses_if(block& used, F f) noexcept {
     block::flag_set flags = used.flags();
@@ -89,7 +90,8 @@ class pending_frees {
     used.set_flags(flags);
   }
 
-  /// Makes a freed block pending that has uses; false where all their streams have ended, and it stays as it is.
+  /// Makes a freed block pending that has uses; false where all their streams have ended, and it stays as it
+  /// is.
   [[nodiscard]] bool defer(block& freed, Provider& device) noexcept {
     stream_use* u = freed.request.uses;
     freed.request.pending_events = 0;
@@ -130,8 +132,9 @@ class pending_frees {
     }
   }
 
-  /// The same after waiting for every event so far; blocks stay pending where the device fails. While the device waits, the
-  /// use is in no queue, so that no concurrent call completes it; other uses may come and go.
+  /// The same after waiting for every event so far; blocks stay pending where the device fails. While the
+  /// device waits, the use is in no queue, so that no concurrent call completes it; other uses may come and
+  /// go.
   template <typename F>
   void wait(Provider& device, F completed) noexcept {
     for (use_queue* queue = waiting_; queue != nullptr;) {
@@ -174,7 +177,8 @@ class pending_frees {
     if (!front->recorded) front->recorded = device.record(queue.stream, front->event);
     return front->recorded || !has_stream(device, queue.stream) ? front : nullptr;
   }
-  /// Completes a use that is in no queue. Its event is discarded right after the call that found it completed.
+  /// Completes a use that is in no queue. Its event is discarded right after the call that found it
+  /// completed.
   template <typename F>
   void complete(use& done, Provider& device, F& completed) noexcept {
     if (done.recorded) device.discard(done.event);
@@ -192,7 +196,8 @@ class pending_frees {
     queues_.remove(queue.stream.handle);
     queue_slab_.give_back(&queue);
   }
-  /// Removes an empty queue from those that wait, and erases it where its stream is recorded for no block any more.
+  /// Removes an empty queue from those that wait, and erases it where its stream is recorded for no block any
+  /// more.
   bool erase_if_idle(use_queue** at) noexcept {
     use_queue& queue = **at;
     if (queue.oldest != nullptr || queue.waiters > 0) return false;

@@ -14,10 +14,11 @@
 
 namespace tessera::detail {
 
-/// The physical memory of one allocator, in chunks that are mapped whole. Each is found by the address where it begins. A
-/// `Counter` counts the bytes that the device has given for them.
+/// The physical memory of one allocator, in chunks that are mapped whole. Each is found by the address where
+/// it begins. A `Counter` counts the bytes that the device has given for them.
 ///
-/// Chunks that the device fails to take back are orphaned: they are found no more, and retry_orphaned() tries again.
+/// Chunks that the device fails to take back are orphaned: they are found no more, and retry_orphaned() tries
+/// again.
 template <virtual_memory_provider Provider, typename Counter = counter>
 class physical_chunks {
  public:
@@ -79,8 +80,8 @@ class physical_chunks {
     c.is_mapped = false;
     return true;
   }
-  /// Creates the memory of all chunks of a list that have none, then maps all; or destroys all where the device failed, and
-  /// returns false.
+  /// Creates the memory of all chunks of a list that have none, then maps all; or destroys all where the
+  /// device failed, and returns false.
   [[nodiscard]] bool map_all(Provider& provider, chunk* first, const page_order& kinds) noexcept {
     bool works = true;
     for (chunk* c = first; works && c != nullptr; c = c->next)

@@ -20,7 +20,8 @@ namespace tessera::detail {
   return last > first ? last - first : 0;
 }
 
-/// Addresses of a range where a block could be placed: of free blocks, and of unmapped ones that would be mapped.
+/// Addresses of a range where a block could be placed: of free blocks, and of unmapped ones that would be
+/// mapped.
 struct placement {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
@@ -34,8 +35,9 @@ struct placement {
 /// Searches the ranges of a free list for the placement that costs least.
 class placement_search {
  public:
-  /// Pages begin at multiples of `page`, as do unmapped blocks. The best placement has the fewest unmapped bytes; where pages
-  /// are to be saved, it consumes the fewest. Among equals, it touches the fewest free bytes, then is the lowest.
+  /// Pages begin at multiples of `page`, as do unmapped blocks. The best placement has the fewest unmapped
+  /// bytes; where pages are to be saved, it consumes the fewest. Among equals, it touches the fewest free
+  /// bytes, then is the lowest.
   placement_search(std::size_t size, std::size_t page, bool saves_pages) noexcept
       : size_(size), page_(page), saves_pages_(saves_pages) {}
 

@@ -7,8 +7,8 @@
 
 namespace tessera::detail {
 
-/// Allocates default-initialised nodes of one type from small chunks, the last returned first, and frees empty chunks.
-/// Nodes that are in use when it ends are not destroyed.
+/// Allocates default-initialised nodes of one type from small chunks, the last returned first, and frees
+/// empty chunks. Nodes that are in use when it ends are not destroyed.
 ///
 ///   Cost:  constant, amortised; some calls allocate a chunk, or search the unused nodes for empty chunks
 template <typename Node>
@@ -42,8 +42,8 @@ class slab {
     if (++spare_ >= purge_at_) purge();
   }
 
-  /// Gives back the chunks of which nothing is out; linear in the spare nodes. It happens by itself, too, once
-  /// a quarter of all nodes have come back since the last time.
+  /// Gives back the chunks of which nothing is out; linear in the spare nodes. It happens by itself, too,
+  /// once a quarter of all nodes have come back since the last time.
   [[gnu::noinline]] void purge() noexcept {
     for (chunk* c = chunks_; c != nullptr; c = c->next) c->spare = 0;
     for (const slot* s = latest_; s != nullptr; s = s->next) ++chunk_of(s).spare;

@@ -85,7 +85,8 @@ struct stitching_backend : range_backend_defaults {
                          p.growth.saves_pages(now.reserved, now.limit));
       if (at.first == nullptr) return nullptr;
       if (block* const found = fill(list, size, at, pages, p.growth.take_freely(now), p)) return found;
-      // The device may give less than it has, as others use it too. Idle memory then makes up for all new memory.
+      // The device may give less than it has, as others use it too. Idle memory then makes up for all new
+      // memory.
       return fill(list, size, at, pages, state_with(size, limit(p)).reserved, p);
     }
 
@@ -105,7 +106,8 @@ struct stitching_backend : range_backend_defaults {
     std::size_t release_idle_at(std::uintptr_t address, std::size_t bytes) noexcept {
       return ranges_.release_idle_at(address, bytes);
     }
-    /// Also gives ranges back from which all memory moved away. Once nothing is reserved, it forgets the peaks.
+    /// Also gives ranges back from which all memory moved away. Once nothing is reserved, it forgets the
+    /// peaks.
     void shrink() noexcept {
       ranges_.for_each_range([this](const segment& range) {
         if (range.first().is_unmapped() && !range.first().is_split()) ranges_.unreserve_range(range.first());
@@ -132,8 +134,8 @@ struct stitching_backend : range_backend_defaults {
                                                   std::size_t page) noexcept {
       return whole_pages(free.address, free.end(), page) - whole_pages(free.address + size, free.end(), page);
     }
-    /// The best placement of `size` bytes; where no range has room, in a new one of `range` bytes, unless that is 0. None
-    /// where the device refuses.
+    /// The best placement of `size` bytes; where no range has room, in a new one of `range` bytes, unless
+    /// that is 0. None where the device refuses.
     [[nodiscard]] placement find_placement(free_list& list, std::size_t size, std::size_t page,
                                            std::size_t range, bool saves_pages) noexcept {
       ranges_.note_page(page);
@@ -143,8 +145,9 @@ struct stitching_backend : range_backend_defaults {
       (void)ranges_.reserve_range(list, size, {page, range, {}});
       return placement_search(size, page, saves_pages).best(list);
     }
-    /// Detaches idle chunks outside a placement from where they are mapped: few, and `wanted` bytes together if there are as
-    /// many; none where there are not `needed` bytes. They stay detached until release_detached().
+    /// Detaches idle chunks outside a placement from where they are mapped: few, and `wanted` bytes together
+    /// if there are as many; none where there are not `needed` bytes. They stay detached until
+    /// release_detached().
     ///   Returns:  their bytes
     std::size_t detach_idle(const placement& at, std::size_t wanted, std::size_t needed) noexcept {
       if (choose_idle(at, wanted) < needed) return 0;
@@ -160,10 +163,11 @@ struct stitching_backend : range_backend_defaults {
           ranges_.alignment());
       return detached;
     }
-    /// Maps a placement from detached and new chunks, all or nothing; the free block that it became a part of, or null where
-    /// the device refuses. Detached chunks that do not fit go back before new ones are created, so that the device never
-    /// holds more than is reserved before or after. `largest(reserved)` is the most bytes of a chunk. The last chunk is
-    /// stretched to `min_growth` bytes where addresses behind the placement are unmapped and at most `room` bytes are mapped.
+    /// Maps a placement from detached and new chunks, all or nothing; the free block that it became a part
+    /// of, or null where the device refuses. Detached chunks that do not fit go back before new ones are
+    /// created, so that the device never holds more than is reserved before or after. `largest(reserved)` is
+    /// the most bytes of a chunk. The last chunk is stretched to `min_growth` bytes where addresses behind
+    /// the placement are unmapped and at most `room` bytes are mapped.
     template <typename Largest>
     [[nodiscard]] block* map(placement at, free_list& list, const page_order& kinds, std::size_t page,
                              std::size_t min_growth, std::size_t room, Largest largest) noexcept {
@@ -228,8 +232,8 @@ struct stitching_backend : range_backend_defaults {
       return p.growth.limit.on(manager_.provider().capacity());
     }
 
-    /// Maps a placement so that at most `freely` bytes are reserved if idle memory can make up for the rest, and in any case
-    /// at most the limit. Null where that is impossible; idle memory may have gone back then.
+    /// Maps a placement so that at most `freely` bytes are reserved if idle memory can make up for the rest,
+    /// and in any case at most the limit. Null where that is impossible; idle memory may have gone back then.
     template <typename Policies>
     [[nodiscard]] block* fill(free_list& list, std::size_t size, const placement& at,
                               const chunk_pages& pages, std::size_t freely, const Policies& p) noexcept {
@@ -255,7 +259,8 @@ struct stitching_backend : range_backend_defaults {
       release_detached();
       return found;
     }
-    /// Maps a placement instead of using a free block that would serve, if that breaks into fewer whole pages.
+    /// Maps a placement instead of using a free block that would serve, if that breaks into fewer whole
+    /// pages.
     template <typename Policies>
     [[nodiscard, gnu::noinline]] block* save_pages(free_list& list, std::size_t size, block& fit,
                                                    const Policies& p) noexcept {
@@ -319,7 +324,8 @@ struct stitching_backend : range_backend_defaults {
       return b;
     }
 
-    /// Chooses idle chunks outside a placement: while bytes are wanted, the smallest that suffices alone, else the largest.
+    /// Chooses idle chunks outside a placement: while bytes are wanted, the smallest that suffices alone,
+    /// else the largest.
     ///   Returns:  their bytes
     std::size_t choose_idle(const placement& around, std::size_t wanted) noexcept {
       chunk* largest_first = nullptr;

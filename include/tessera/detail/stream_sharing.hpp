@@ -10,20 +10,21 @@
 
 namespace tessera::detail {
 
-/// Lets the free blocks of one stream serve others of the same pool. Each free block is free behind the work that its list's
-/// stream was given up to a position: its own stream reuses it at once, others by rules. The device gets a segment back only
-/// where the work before each free in it is done.
+/// Lets the free blocks of one stream serve others of the same pool. Each free block is free behind the work
+/// that its list's stream was given up to a position: its own stream reuses it at once, others by rules. The
+/// device gets a segment back only where the work before each free in it is done.
 ///
-/// Frees coalesce only blocks of one list, as a block behind the work of two streams would be free for neither at once.
-/// Neighbouring free blocks of several lists are a run. A run counts as one block where memory is wanted, or is to go
-/// back, and is coalesced then.
+/// Frees coalesce only blocks of one list, as a block behind the work of two streams would be free for
+/// neither at once. Neighbouring free blocks of several lists are a run. A run counts as one block where
+/// memory is wanted, or is to go back, and is coalesced then.
 template <typename Manager, bool Enabled = Manager::traits::shares_streams>
 class stream_sharing {
  public:
   explicit stream_sharing(Manager& manager) noexcept : manager_(manager) {}
 
-  /// Frees the block at an address behind the work of a stream, which may reuse it at once. Other streams recorded for it are
-  /// made to wait there, and so is that of the block. Where that fails, the block is pending until they have passed.
+  /// Frees the block at an address behind the work of a stream, which may reuse it at once. Other streams
+  /// recorded for it are made to wait there, and so is that of the block. Where that fails, the block is
+  /// pending until they have passed.
   [[nodiscard]] free_result deallocate_behind(const void* p, stream_id behind) noexcept {
     block* const live = p != nullptr ? manager_.take_live(p) : nullptr;
     if (live == nullptr) return free_result::unknown;
@@ -38,8 +39,8 @@ class stream_sharing {
     return manager_.end(*live);
   }
 
-  /// Moves free blocks of any list to `list` by the first rule that yields enough of them side by side: of the smallest run,
-  /// its low end. Null where there is none, or the device failed.
+  /// Moves free blocks of any list to `list` by the first rule that yields enough of them side by side: of
+  /// the smallest run, its low end. Null where there is none, or the device failed.
   ///   Requires:  a reserve_blocks() that covers it
   template <typename Policies>
   [[nodiscard]] block* borrow(free_list& list, std::size_t size, const Policies& p) noexcept {
@@ -69,8 +70,8 @@ class stream_sharing {
     return nullptr;
   }
 
-  /// Coalesces each segment in which all is free and done. The block stays with the list of its first part, as no stream has
-  /// a prior claim to it.
+  /// Coalesces each segment in which all is free and done. The block stays with the list of its first part,
+  /// as no stream has a prior claim to it.
   void coalesce_idle() noexcept {
     manager_.for_each_segment([this](block& first, std::size_t) {
       if (!first.is_split()) return;

@@ -27,6 +27,8 @@ constexpr bool recipe(const policies<R>& p = {}) {
     require(segment >= size, "growth covers every block: segment_size(block_size(n)) >= block_size(n)");
     require(segment % min_alignment == 0, "segments are a multiple of min_alignment long");
   }
+  if constexpr (requires { p.growth.plan.get() == p.eviction.plan.get(); })
+    require(p.growth.plan.get() == p.eviction.plan.get(), "growth and eviction follow one plan of chunks");
   return holds;
 }
 

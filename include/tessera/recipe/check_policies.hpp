@@ -20,11 +20,11 @@
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-/// Holds the policies of a recipe to their laws: at sample points when compiling, and when the program runs, to what can be
-/// carried out.
-namespace tessera {
+/// Checks the policies of a recipe against their laws: at sample points when compiling, and at run time what
+/// they answer.
+namespace tessera::detail {
 
-/// Asks a policy of any axis once what its law asks.
+/// Asks a policy of any axis once each question of its law.
 template <typename P>
 constexpr int ask_once(const P& p) {
   if constexpr (rounding_policy<P>) (void)p.block_size(1);
@@ -56,7 +56,7 @@ constexpr int ask_once(const P& p) {
   if constexpr (recovery_policy<P>) (void)p.steps(failure_reason::by_device);
   return 0;
 }
-/// Whether a policy answers in constant expressions; one that does only when the program runs is asked then.
+/// Whether a policy answers in constant expressions. Others are checked at run time only.
 template <typename P, int = ask_once(P{})>
 constexpr bool answers_in_constants(int) {
   return true;
@@ -66,7 +66,7 @@ constexpr bool answers_in_constants(long) {
   return false;
 }
 
-/// The law of a policy's axis, at sample points.
+/// Checks the law of a policy's axis at sample points.
 template <typename P>
 constexpr bool keeps_law(const P& p) {
   if constexpr (rounding_policy<P>) return law::rounding(p);
@@ -78,14 +78,14 @@ constexpr bool keeps_law(const P& p) {
   if constexpr (eviction_policy<P>) return law::eviction(p);
   if constexpr (recovery_policy<P>) return law::recovery(p);
 }
-/// Stops the compiler where a policy, with the numbers that it begins with, breaks its law.
+/// Stops the compiler where a policy with its initial numbers breaks its law.
 template <typename P>
 inline constexpr bool is_lawful = true;
 template <typename P>
   requires(answers_in_constants<P>(0))
 inline constexpr bool is_lawful<P> = keeps_law(P{});
 
-/// Says in one sentence which alias of a recipe is wrong, or which law its policy breaks.
+/// Stops the compiler with the alias of a recipe that is wrong, or the law that its policy breaks.
 template <typename Recipe>
 consteval bool check_policies() {
   if constexpr (recipe<Recipe>) {
@@ -103,11 +103,10 @@ template <typename Rounding>
 [[nodiscard, gnu::always_inline]] inline std::size_t block_size_for(const Rounding& rounding,
                                                                     std::size_t bytes) noexcept {
   const std::size_t size = rounding.block_size(bytes);
-  if constexpr (!detail::is_verified_rounding<Rounding>) {
+  if constexpr (!is_verified_rounding<Rounding>) {
     if (size - bytes > max_request || size % min_alignment != 0)
-      detail::refuse_answer(
-          "rounding: block_size", bytes, size,
-          "a block holds the request, and is a multiple of min_alignment, 64 bytes, below 2^61");
+      refuse_answer("rounding: block_size", bytes, size,
+                    "a block holds the request, and is a multiple of min_alignment, 64 bytes, below 2^61");
   }
   return size;
 }
@@ -116,8 +115,7 @@ template <typename Rounding>
 template <typename Pools>
 [[nodiscard, gnu::always_inline]] inline std::size_t pool_for(const Pools& pools, std::size_t size) noexcept {
   const std::size_t pool = pools.select(size);
-  if (pool >= Pools::count)
-    detail::refuse_answer("pools: select", size, pool, "a pool's number is below count");
+  if (pool >= Pools::count) refuse_answer("pools: select", size, pool, "a pool's number is below count");
   return pool;
 }
 
@@ -127,18 +125,19 @@ template <typename Manager, typename Growth>
   return manager.usage_under(growth.limit.on(manager.provider().capacity()));
 }
 
-/// Bytes to ask the device for, so that a block of `size` bytes fits: what growth wants, or exactly that, in whole pages.
+/// Bytes to ask the device for, so that a block of `size` bytes fits: what growth wants, or exactly that, in
+/// whole pages.
 template <typename Recipe, typename Manager>
 [[nodiscard]] std::size_t segment_size_for(const Manager& manager, const policies<Recipe>& p,
                                            std::size_t size, bool exactly = false) noexcept {
   usage now = usage_of(manager, p.growth);
-  const std::size_t max = saturating_add(now.reserved, detail::left_on(manager.provider(), now.reserved));
+  const std::size_t max = saturating_add(now.reserved, left_on(manager.provider(), now.reserved));
   if (max < now.limit) now.limit = max;
   if (now.limit > unlimited / 2) now.limit = unlimited / 2;  // so that a share of it is a size, on any device
   const std::size_t wanted = exactly ? size : p.growth.segment_size(size, now);
   if (wanted < size || wanted > unlimited / 2)
-    detail::refuse_answer("growth: segment_size", size, wanted,
-                          "a segment must hold the block it is taken for, and be smaller than 2^63");
+    refuse_answer("growth: segment_size", size, wanted,
+                  "a segment must hold the block it is taken for, and be smaller than 2^63");
   return in_whole_pages(p.pages, align_up(wanted, manager.provider().granularity()));
 }
 
@@ -154,4 +153,4 @@ template <typename Recipe, typename Manager>
   return failure_reason::by_device;
 }
 
-}  // namespace tessera
+}  // namespace tessera::detail

@@ -4,6 +4,7 @@
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
+namespace detail {
 
 template <typename Provider, typename Recipe>
 concept has_events_for = !Recipe::streams::uses_events || event_provider<Provider>;
@@ -17,14 +18,18 @@ concept has_pages_for = !Recipe::pages::uses_page_kinds || paged_provider<Provid
 template <typename Provider, typename Recipe>
 concept has_memory_for = Recipe::growth::backend::template accepts_provider<Provider>;
 
+}  // namespace detail
+
 /// Whether a provider has all that a recipe needs.
 ///
 ///     static_assert(tessera::provider_for<tessera::simulated_device, tessera::stitched>);
 template <typename Provider, typename Recipe>
-concept provider_for = has_events_for<Provider, Recipe> && has_order_for<Provider, Recipe> &&
-                       has_pages_for<Provider, Recipe> && has_memory_for<Provider, Recipe>;
+concept provider_for = detail::has_events_for<Provider, Recipe> && detail::has_order_for<Provider, Recipe> &&
+                       detail::has_pages_for<Provider, Recipe> && detail::has_memory_for<Provider, Recipe>;
 
-/// Says in one sentence each what a recipe needs of a provider that it does not have, and where to read what that is.
+namespace detail {
+
+/// Stops the compiler with what a recipe needs of a provider that it does not have.
 template <typename Recipe, typename Provider>
 consteval bool check_provider() {
   static_assert(has_events_for<Provider, Recipe>,
@@ -37,4 +42,5 @@ consteval bool check_provider() {
   return provider_for<Provider, Recipe>;
 }
 
+}  // namespace detail
 }  // namespace tessera
