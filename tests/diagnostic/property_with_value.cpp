@@ -1,4 +1,4 @@
-// expect: stream_resource: Properties must be tags; write a get_property overload for a property that has a value
+// expect: stream_resource: Properties must be tags. Write a get_property overload for a property that has a value
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 

@@ -122,7 +122,7 @@ template <typename A, typename... Properties>
 class stream_resource {
   static_assert(detail::check_allocator<detail::allocator_of<A>>());
   static_assert(!(detail::property_with_value<Properties> || ...),
-                "stream_resource: Properties must be tags; write a get_property overload for a property that "
+                "stream_resource: Properties must be tags. Write a get_property overload for a property that "
                 "has a value");
 
  public:
