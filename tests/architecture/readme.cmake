@@ -1,5 +1,5 @@
-# Checks that each block of C++ in README.md, examples/README.md and .github/CONTRIBUTING.md is part of an example, apart from
-# indentation, and that examples/README.md links to each example.
+# Checks that each block of C++ in README.md, examples/README.md and .github/CONTRIBUTING.md is part of an example or of a unit
+# test, apart from indentation, and that examples/README.md links to each example.
 #   cmake -D ROOT=checkout -P readme.cmake
 cmake_minimum_required(VERSION 3.24)
 function(plain text result)
@@ -8,7 +8,7 @@ function(plain text result)
   set(${result} "${text}" PARENT_SCOPE)
 endfunction()
 
-file(GLOB_RECURSE examples ${ROOT}/examples/*.cpp)
+file(GLOB_RECURSE examples ${ROOT}/examples/*.cpp ${ROOT}/tests/unit/*.cpp)
 foreach(name IN ITEMS README.md examples/README.md .github/CONTRIBUTING.md)
   file(READ ${ROOT}/${name} page)
   set(count 0)
@@ -33,14 +33,14 @@ foreach(name IN ITEMS README.md examples/README.md .github/CONTRIBUTING.md)
     endforeach()
     if(NOT found)
       string(REPLACE "\n" "\n  " block "${block}")
-      message(FATAL_ERROR "no example contains this block of ${name}:\n  ${block}\n")
+      message(FATAL_ERROR "no example or unit test contains this block of ${name}:\n  ${block}\n")
     endif()
     math(EXPR count "${count} + 1")
   endwhile()
   if(count EQUAL 0)
     message(FATAL_ERROR "${name} shows no code")
   endif()
-  message(STATUS "${count} blocks of ${name} are in the examples")
+  message(STATUS "${count} blocks of ${name} are in examples or tests")
 endforeach()
 
 file(READ ${ROOT}/examples/README.md page)

@@ -207,6 +207,11 @@ class stream_sharing<Manager, false> {
   }
   static constexpr void coalesce_idle() noexcept {}
   static constexpr void wait_for_free() noexcept {}
+  // clang 14 instantiates the callers of these in an explicit instantiation, although their constraints do not hold.
+  static constexpr free_result deallocate_behind(const void*, stream_id) noexcept {
+    return free_result::unknown;
+  }
+  static constexpr bool wait_for(stream_id) noexcept { return true; }
 };
 
 }  // namespace tessera::detail
