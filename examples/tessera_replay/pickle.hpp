@@ -404,7 +404,7 @@ class pickled_fields {
   }
   [[nodiscard]] std::size_t bytes(const pickled& dict, std::string_view key) {
     const std::uint64_t n = number(dict, key);
-    if (n > max_request) fail(dict, "'" + std::string(key) + "' is " + request_limit_text(n));
+    if (n > max_request) fail(dict, "'" + std::string(key) + "' is " + trace::detail::request_limit_text(n));
     return static_cast<std::size_t>(n);
   }
   [[nodiscard]] std::string_view text(const pickled& dict, std::string_view key) {

@@ -24,6 +24,8 @@ namespace replay {
 
 using namespace tessera;
 using namespace tessera::trace;
+using tessera::trace::detail::max_live;
+using tessera::trace::detail::snapshot_actions;
 
 /// Adds to a table of call stacks, and finds equal entries.
 ///   Cost:  n log n; no hash map, since hostile files could cause collisions

@@ -86,7 +86,7 @@ void add_origins(tessera::trace::snapshot& to, const tessera::trace::recording& 
     for (tessera::trace::snapshot::entry& e : to.traces[device]) {
       const tessera::trace::event& operation = source.events[static_cast<std::size_t>(e.time_us)];
       if (operation.what != tessera::trace::event::kind::allocate) continue;
-      const tessera::trace::origin from = source.origin_of(operation.id);
+      const tessera::trace::recording::origin from = source.origin_of(operation.id);
       e.stack = from.stack;
       if (e.what == action::alloc || e.what == action::oom) e.label = source.stacks.text(from.label);
       if (e.what == action::alloc) blocks[{device, e.address}] = e.stack;

@@ -23,6 +23,10 @@ namespace replay {
 
 using namespace tessera;
 using namespace tessera::trace;
+using tessera::trace::detail::append_failed_request;
+using tessera::trace::detail::block_at_start;
+using tessera::trace::detail::blocks_at_start;
+using tessera::trace::detail::call_site;
 
 /// The bytes of the recorded device: reserved plus free when an allocation first failed. 0 if none failed, or
 /// the history does not match the segments.
@@ -63,7 +67,7 @@ class origin_collector {
     if (known == 0) known = stack;
   }
   void finish(recording& to) && {
-    const auto is_known = [](const origin& o) { return o.stack != 0 || o.label != 0; };
+    const auto is_known = [](const recording::origin& o) { return o.stack != 0 || o.label != 0; };
     if (std::none_of(made_.begin(), made_.end(), is_known)) return;
     to.stacks = std::move(stacks_);
     to.origins = std::move(made_);
@@ -72,13 +76,13 @@ class origin_collector {
  private:
   call_stacks stacks_;
   call_stack_builder table_;
-  std::vector<origin> made_;
+  std::vector<recording::origin> made_;
 };
 
 /// The origin of an allocation, such as "train.py:12 in forward, labelled 'weights'". Empty if unknown.
 [[nodiscard]] inline std::string origin_text(const recording& source, std::uint64_t id) {
   constexpr std::size_t max_length = 80;  // bytes
-  const origin from = source.origin_of(id);
+  const recording::origin from = source.origin_of(id);
   std::string text = call_site(source.stacks, from.stack);
   const std::string_view label = source.stacks.text(from.label);
   if (label.empty()) return text;

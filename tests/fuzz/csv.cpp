@@ -53,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   expect_same(*made, *same);
 
   const trace::program source(*made);
-  fuzz::expect(source.peak_live() <= trace::max_live, "what lives at once is bounded");
+  fuzz::expect(source.peak_live() <= trace::detail::max_live, "what lives at once is bounded");
   if (made->events.size() > 300) return 0;
   put_through<pytorch<>>(source);
   put_through<stitched>(source);

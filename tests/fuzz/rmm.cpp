@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     all = saturating_add(all, e.bytes);
     fuzz::expect(e.bytes > 0 && e.bytes <= max_request, "sizes are legal");
   }
-  if (all > trace::max_live) return 0;  // no room for an address each
+  if (all > trace::detail::max_live) return 0;  // no room for an address each
 
   trace::text_output written;
   const auto wrong = trace::write_rmm(snapshot_of(*made), 0, written);

@@ -16,6 +16,8 @@ namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
+using tessera::trace::detail::block_at_start;
+using tessera::trace::detail::blocks_at_start;
 using state = snapshot::block::state;
 using action = snapshot::action;
 using found = std::map<std::uint64_t, block_at_start>;

@@ -20,6 +20,7 @@
 namespace {
 
 using namespace tessera::trace;
+using tessera::trace::detail::call_site;
 using namespace replay;
 using tessera::trace::detail::pickle_writer;
 using namespace std::string_literals;

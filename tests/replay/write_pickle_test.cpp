@@ -29,6 +29,7 @@ namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
+using tessera::trace::detail::snapshot_actions;
 using namespace replay;
 using tessera::trace::detail::pickle_writer;
 using kind = pickled::kind;

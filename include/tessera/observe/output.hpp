@@ -29,15 +29,21 @@ struct input_error {
 template <typename T>
 using read_result = std::variant<T, input_error>;
 
+namespace detail {
+
 /// Accepts bytes through `write(std::string_view)`.
 template <typename O>
 concept byte_output = requires(O& out, std::string_view bytes) { out.write(bytes); };
+
+}  // namespace detail
 
 /// Collects the bytes in a string.
 struct text_output {
   std::string text;
   void write(std::string_view bytes) { text += bytes; }
 };
+
+namespace detail {
 
 /// Writes a file completely or not at all. The bytes go to a temporary file beside it, which finish()
 /// renames.
@@ -105,11 +111,13 @@ class file_output {
   std::optional<input_error> error_;
 };
 
+}  // namespace detail
+
 /// Saves to a file what `write(out)` writes. An error leaves the file as it was.
 ///   Returns:  the error of `write` or of the file system, if there was one
 template <typename Write>
 [[nodiscard]] std::optional<input_error> save(const std::string& path, Write write) {
-  file_output out(path);
+  detail::file_output out(path);
   if constexpr (std::is_void_v<decltype(write(out))>) {
     write(out);
   } else if (std::optional<input_error> error = write(out)) {

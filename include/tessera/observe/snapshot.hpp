@@ -201,6 +201,8 @@ struct snapshot {
   bool operator==(const snapshot&) const = default;
 };
 
+namespace detail {
+
 /// PyTorch's names of its actions, in the order of snapshot::action.
 inline constexpr std::string_view snapshot_actions[] = {
     "alloc",        "free_requested", "free_completed", "segment_alloc",
@@ -272,8 +274,6 @@ struct block_at_start {
   return result;
 }
 
-namespace detail {
-
 /// Whether a frame's file is Python: a source file, or a name such as "<stdin>". C++ frames have files such
 /// as "??" and "TensorImpl.cpp".
 [[nodiscard]] inline bool is_python_file(std::string_view file) noexcept {
@@ -309,22 +309,22 @@ namespace detail {
   return found == calls.end() ? calls.front() : *found;
 }
 
-}  // namespace detail
-
 /// The source line that a call stack points to, such as "train.py:12 in forward". Empty for no stack. Long
 /// names are cut.
 [[nodiscard]] inline std::string call_site(const call_stacks& table, std::uint32_t stack) {
   if (table.stack(stack).empty()) return {};
   constexpr std::size_t max_file = 160, max_function = 80;    // bytes
   constexpr std::uint64_t max_line = std::uint64_t{1} << 31;  // larger numbers mean an unknown line
-  const call_stacks::frame& f = table.frame_at(detail::most_useful_frame(table, stack));
+  const call_stacks::frame& f = table.frame_at(most_useful_frame(table, stack));
   const std::string_view file = table.text(f.file), function = table.text(f.function);
   std::string text = file.size() > max_file ? "..." : "";
   text += file.substr(file.size() - (std::min)(file.size(), max_file));
   if (f.line != 0 && f.line < max_line) text.append(":").append(std::to_string(f.line));
   if (!function.empty()) text.append(text.empty() ? "" : " in ").append(function.substr(0, max_function));
   if (function.size() > max_function) text += "...";
-  return detail::printable_text(text);
+  return printable_text(text);
 }
+
+}  // namespace detail
 
 }  // namespace tessera::trace

@@ -231,7 +231,7 @@ class chrome_device {
 ///
 ///   Returns:  an error if the history contradicts itself
 ///   Cost:     n log n in the history; host memory for the blocks that are live at once
-template <byte_output Out>
+template <detail::byte_output Out>
 [[nodiscard]] std::optional<input_error> write_chrome(const snapshot& source, Out& out) {
   out.write("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"name\":\"");
   out.write(detail::json_text(source.name));
@@ -247,10 +247,10 @@ template <byte_output Out>
   std::uint64_t next_id = 1;
   for (std::size_t device = 0; device < source.devices(); ++device) {
     if (source.trace_of(device).empty() && source.segments_of(device).empty()) continue;
-    const auto at_start = blocks_at_start(source, device);
+    const auto at_start = detail::blocks_at_start(source, device);
     if (const auto* error = std::get_if<input_error>(&at_start)) return *error;
     detail::chrome_device<Out> to(out, source, device, next_id);
-    to.write(std::get<std::map<std::uint64_t, block_at_start>>(at_start));
+    to.write(std::get<std::map<std::uint64_t, detail::block_at_start>>(at_start));
     for (const snapshot::annotation* const a : annotations[device])
       to.instant(a->time_us, 0, a->name, a->begins ? "\"stage\":\"START\"" : "\"stage\":\"END\"");
   }

@@ -333,7 +333,7 @@ class snapshot_writer {
 ///     if (error) std::puts(error->text().c_str());
 ///
 ///   Cost:  linear; 4 bytes of host memory for each call stack, frame and text
-template <byte_output Out>
+template <detail::byte_output Out>
 void write_pickle(const snapshot& source, Out& out) {
   detail::snapshot_writer<Out>(source, out).write();
 }

@@ -27,9 +27,9 @@ namespace tessera::trace {
 ///     if (error) std::puts(error->text().c_str());
 ///
 ///   Returns:  an error if the history contradicts itself
-template <byte_output Out>
+template <detail::byte_output Out>
 [[nodiscard]] std::optional<input_error> write_rmm(const snapshot& source, std::size_t device, Out& out) {
-  const auto start = blocks_at_start(source, device);
+  const auto start = detail::blocks_at_start(source, device);
   if (const auto* error = std::get_if<input_error>(&start)) return *error;
   const auto line = [&out](std::uint64_t time_us, const char* action, std::uint64_t address,
                            std::size_t bytes, stream_id stream) {
@@ -48,7 +48,7 @@ template <byte_output Out>
   };
   const auto trace = source.trace_of(device);
   out.write("Thread,Time,Action,Pointer,Size,Stream\n");
-  for (const auto& [address, block] : std::get<std::map<std::uint64_t, block_at_start>>(start)) {
+  for (const auto& [address, block] : std::get<std::map<std::uint64_t, detail::block_at_start>>(start)) {
     if (block.live)
       line(trace.empty() ? 0 : trace.front().time_us, "allocate", address, block.requested, block.stream);
   }

@@ -26,8 +26,12 @@
 
 namespace tessera::trace {
 
+namespace detail {
+
 /// The largest file that read_file accepts, in bytes. Also stops it on endless pipes.
 inline constexpr std::size_t max_file_bytes = operator""_GiB(2);
+
+}  // namespace detail
 
 /// Reads a file. `check(beginning)` sees the first bytes, at most 64 KiB, and may return an error, which ends
 /// reading.
@@ -41,15 +45,16 @@ template <typename Check>
   std::error_code unknown;  // the size of a pipe is
   const auto size = std::filesystem::file_size(path, unknown);
   std::string bytes;
-  if (!unknown && size <= max_file_bytes) bytes.reserve(static_cast<std::size_t>(size));
+  if (!unknown && size <= detail::max_file_bytes) bytes.reserve(static_cast<std::size_t>(size));
   char chunk[65536];
   for (std::size_t count = sizeof chunk; count == sizeof chunk;) {
     count = std::fread(chunk, 1, sizeof chunk, file);
     if (bytes.empty() && count > 0) {
       if (std::optional<input_error> error = check(std::string_view(chunk, count))) return std::move(*error);
     }
-    if ((!unknown && size > max_file_bytes) || count > max_file_bytes - bytes.size())
-      return input_error{path, "is larger than the limit of " + std::to_string(max_file_bytes) + " bytes"};
+    if ((!unknown && size > detail::max_file_bytes) || count > detail::max_file_bytes - bytes.size())
+      return input_error{path,
+                         "is larger than the limit of " + std::to_string(detail::max_file_bytes) + " bytes"};
     bytes.append(chunk, count);
   }
   if (std::ferror(file) != 0)
@@ -261,7 +266,7 @@ class lifetime_checker {
 
 /// Writes a recording in the format of read_csv. The time of an event is its index, since a recording stores
 /// no times.
-template <byte_output Out>
+template <detail::byte_output Out>
 void write_csv(const recording& source, Out& out) {
   out.write(std::string(detail::csv_header) + '\n');
   std::uint64_t number = 0;

@@ -28,14 +28,14 @@ struct event {
   stream_id stream{};
 };
 
-/// The call stack and the user's label of an allocation; 0 if unknown.
-struct origin {
-  std::uint32_t stack = 0;  ///< a stack in the recording's `stacks`
-  std::uint32_t label = 0;  ///< a text in the recording's `stacks`
-};
-
 /// A recorded program. Readers check that every free and record_stream names a live allocation.
 struct recording {
+  /// The call stack and the user's label of an allocation; 0 if unknown.
+  struct origin {
+    std::uint32_t stack = 0;  ///< a stack in the recording's `stacks`
+    std::uint32_t label = 0;  ///< a text in the recording's `stacks`
+  };
+
   std::string name;
   std::vector<event> events;  ///< without requests of 0 bytes
   std::size_t capacity = 0;   ///< bytes of the recorded device; 0 if unknown
@@ -46,6 +46,8 @@ struct recording {
     return id < origins.size() ? origins[static_cast<std::size_t>(id)] : origin{};
   }
 };
+
+namespace detail {
 
 /// Appends a request that failed in the recorded program, as an allocation that is freed at once.
 inline void append_failed_request(recording& to, std::uint64_t id, std::size_t bytes, stream_id stream) {
@@ -60,6 +62,8 @@ inline constexpr std::size_t max_live = std::size_t{1} << 62;
 [[nodiscard]] inline std::string request_limit_text(std::uint64_t bytes) {
   return std::to_string(bytes) + " bytes; less than 2^60 are allowed";
 }
+
+}  // namespace detail
 
 /// A recording prepared for replay. Numbers the allocations densely, so a replay needs no lookups.
 class program {
