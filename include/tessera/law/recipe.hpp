@@ -12,6 +12,27 @@
 
 namespace tessera::law {
 
+namespace detail {
+/// Requires that numbers which several policies have are equal.
+template <typename R>
+constexpr void require_agreement(const policies<R>& p) {
+  if constexpr (requires { p.pools.boundary; }) {
+    const std::size_t boundary = p.pools.boundary;
+    if constexpr (requires { R::split::max_small_block; })
+      require(boundary == R::split::max_small_block,
+              "pools and split agree on small blocks: pools.boundary == split::max_small_block");
+    if constexpr (requires { R::growth::max_small_block; })
+      require(boundary == R::growth::max_small_block,
+              "pools and growth agree on small blocks: pools.boundary == growth::max_small_block");
+    if constexpr (requires { p.growth.boundary; })
+      require(boundary == p.growth.boundary.get(),
+              "pools and growth agree on small blocks: pools.boundary == growth.boundary");
+  }
+  if constexpr (requires { p.growth.plan.get() == p.eviction.plan.get(); })
+    require(p.growth.plan.get() == p.eviction.plan.get(), "growth and eviction follow one plan of chunks");
+}
+}  // namespace detail
+
 /// Checks that a recipe's policies keep their own laws and fit together. Returns true, or stops the compiler
 /// and names the broken law.
 ///
@@ -27,8 +48,7 @@ constexpr bool recipe(const policies<R>& p = {}) {
     require(segment >= size, "growth covers every block: segment_size(block_size(n)) >= block_size(n)");
     require(segment % min_alignment == 0, "segments are a multiple of min_alignment long");
   }
-  if constexpr (requires { p.growth.plan.get() == p.eviction.plan.get(); })
-    require(p.growth.plan.get() == p.eviction.plan.get(), "growth and eviction follow one plan of chunks");
+  detail::require_agreement<R>(p);
   return holds;
 }
 

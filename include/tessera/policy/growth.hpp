@@ -106,6 +106,7 @@ struct grow_by_segments {
       "grow_by_segments<Small, Large, Own>: Own is in bytes, more than half of Small, up to which blocks "
       "are small, or 0; 10 MiB are 10_MiB");
   using backend = segment_backend;
+  static constexpr std::size_t max_small_block = Small / 2;
   [[no_unique_address]] parameter<Large> large{};
   [[no_unique_address]] detail::growth_limit<Limit, Rule> limit{};
 
@@ -185,6 +186,7 @@ struct grow_in_place {
   static_assert(detail::initial_bytes<Large>() >= Small,
                 "grow_in_place<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
   using backend = expandable_backend;
+  static constexpr std::size_t max_small_block = Small / 2;
   [[no_unique_address]] parameter<Large> large{};
   [[no_unique_address]] detail::growth_limit<Limit, Rule> limit{};
   [[no_unique_address]] parameter<Alignment> alignment{};

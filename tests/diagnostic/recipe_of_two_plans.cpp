@@ -1,0 +1,13 @@
+// expect: growth and eviction follow one plan of chunks
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/law/recipe.hpp>
+#include <tessera/tessera.hpp>
+
+constexpr auto uneven() {
+  tessera::policies<tessera::paddle_naive_best_fit> policies;
+  policies.growth.plan = tessera::chunk_plan{.first = std::size_t{1} << 30};
+  return policies;
+}
+static_assert(tessera::law::recipe<tessera::paddle_naive_best_fit>(uneven()));
+
+int main() {}
