@@ -26,28 +26,74 @@ inline constexpr axis axis_of = rounding_policy<P>   ? axis::rounding
                                 : recovery_policy<P> ? axis::recovery
                                                      : axis::none;
 
+// One concept a line: clang-format does not understand a sum of requires-expressions.
+// clang-format off
+template <typename P>
+concept names_block_size = requires { &P::block_size; };
+template <typename P>
+concept names_count = requires { &P::count; };
+template <typename P>
+concept names_select = requires { &P::select; };
+template <typename P>
+concept names_uses_events = requires { &P::uses_events; };
+template <typename P>
+concept names_reuse_key = requires { &P::reuse_key; };
+template <typename P>
+concept names_needs_event = requires { &P::needs_event; };
+template <typename P>
+concept names_reuses_across_streams = requires { &P::reuses_across_streams; };
+template <typename P>
+concept names_reuse_rules = requires { &P::reuse_rules; };
+template <typename P>
+concept names_should_poll_events = requires { &P::should_poll_events; };
+template <typename P>
+concept names_may_serve = requires { &P::may_serve; };
+template <typename P>
+concept names_should_split = requires { &P::should_split; };
+template <typename P>
+concept names_used_end = requires { &P::used_end; };
+template <typename P>
+concept names_oversize = requires { &P::oversize; };
+template <typename P>
+concept names_uses_page_kinds = requires { &P::uses_page_kinds; };
+template <typename P>
+concept names_backing = requires { &P::backing; };
+template <typename P>
+concept names_segment_size = requires { &P::segment_size; };
+template <typename P>
+concept names_limit = requires { &P::limit; };
+template <typename P>
+concept names_bytes_to_evict = requires { &P::bytes_to_evict; };
+template <typename P>
+concept names_is_candidate = requires { &P::is_candidate; };
+template <typename P>
+concept names_should_evict = requires { &P::should_evict; };
+template <typename P>
+concept names_steps = requires { &P::steps; };
+template <typename P>
+concept names_backend = requires { typename P::backend; };
+// clang-format on
+
 /// The axis of whose policies a type has most members by name; none if it has none of any.
 template <typename P>
 [[nodiscard]] consteval axis nearest_axis() {
-  const int members[] = {0, requires {&P::block_size;
+  const int members[] = {0,
+                         names_block_size<P>,
+                         names_count<P> + names_select<P>,
+                         names_uses_events<P> + names_reuse_key<P> + names_needs_event<P> +
+                             names_reuses_across_streams<P> + names_reuse_rules<P> +
+                             names_should_poll_events<P>,
+                         names_may_serve<P> + names_should_split<P> + names_used_end<P> + names_oversize<P>,
+                         names_uses_page_kinds<P> + names_backing<P>,
+                         names_backend<P> + names_segment_size<P> + names_limit<P>,
+                         names_bytes_to_evict<P> + names_is_candidate<P> + names_should_evict<P>,
+                         names_steps<P>};
+  std::size_t nearest = 0;
+  for (std::size_t i = 1; i < std::size(members); ++i) {
+    if (members[i] > members[nearest]) nearest = i;
+  }
+  return static_cast<axis>(nearest);
 }
-, requires { &P::count; } + requires { &P::select; },
-    requires { &P::uses_events; } + requires { &P::reuse_key; } + requires { &P::needs_event; } +
-        requires { &P::reuses_across_streams; } + requires { &P::reuse_rules; } +
-        requires { &P::should_poll_events; },
-    requires { &P::may_serve; } + requires { &P::should_split; } + requires { &P::used_end; } +
-        requires { &P::oversize; },
-    requires { &P::uses_page_kinds; } + requires { &P::backing; },
-    requires { typename P::backend; } + requires { &P::segment_size; } + requires { &P::limit; },
-    requires { &P::bytes_to_evict; } + requires { &P::is_candidate; } + requires { &P::should_evict; },
-    requires { &P::steps; }
-};  // namespace detail
-std::size_t nearest = 0;
-for (std::size_t i = 1; i < std::size(members); ++i) {
-  if (members[i] > members[nearest]) nearest = i;
-}
-return static_cast<axis>(nearest);
-}  // namespace tessera
 
 /// `Base` with `P` on one axis, whether or not it is a policy of that axis.
 template <typename Base, axis Axis, typename P>
