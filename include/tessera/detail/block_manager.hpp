@@ -48,6 +48,9 @@ struct manager_traits {
 ///
 /// Where ranges are used, each free block has an age of its own, and none counts as split off. Where streams
 /// share free blocks, the blocks of a segment may belong to several free lists of their pool.
+///
+/// The hit path is always_inline here and in caching_allocator. Without that, recorded programs take 11 % more
+/// instructions for this class, and 9 % more for that one (bench/replay, g++ 12 -O2).
 template <device_provider Provider, event_observer Observer, typename Counting,
           typename Traits = manager_traits>
 class block_manager {

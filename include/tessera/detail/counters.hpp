@@ -51,13 +51,13 @@ class full_counters {
   }
   /// The free blocks that share their segment with others became `bytes` more, and `count` more, or fewer
   /// where negative.
-  [[gnu::always_inline]] void split_grew(std::size_t pool, int count, std::size_t bytes) noexcept {
+  void split_grew(std::size_t pool, int count, std::size_t bytes) noexcept {
     if (count > 0) increase(pool, split, count);
     if (count < 0) decrease(pool, split, -count);
     increase(pool, split_bytes, as_signed(bytes));
   }
   /// They became `count` fewer and `bytes` less.
-  [[gnu::always_inline]] void split_shrank(std::size_t pool, int count, std::size_t bytes) noexcept {
+  void split_shrank(std::size_t pool, int count, std::size_t bytes) noexcept {
     if (count > 0) decrease(pool, split, count);
     decrease(pool, split_bytes, as_signed(bytes));
   }
@@ -187,7 +187,7 @@ class full_counters {
     peak_[k][account] -= room_[k][account];
     room_[k][account] = 0;
   }
-  [[gnu::always_inline]] void increase(std::size_t pool, quantity what, std::int64_t by) noexcept {
+  void increase(std::size_t pool, quantity what, std::int64_t by) noexcept {
     use_room(pool, what, by);
     use_room(all, what, by);
   }

@@ -72,7 +72,7 @@ class bin {
 
   ///   Returns:  whether it is the only block now
   template <typename Order = by_address>
-  [[gnu::always_inline]] bool insert(block& b) noexcept {
+  bool insert(block& b) noexcept {
     if (top_ == nullptr) {
       top_ = b.links[0] = b.links[1] = &b;
       return true;
@@ -101,7 +101,7 @@ class bin {
 
   ///   Returns:  whether the bin is empty now
   template <typename Order = by_address>
-  [[gnu::always_inline]] bool erase(block& b) noexcept {
+  bool erase(block& b) noexcept {
     if (b.tag.in_treap) {
       erase_from_treap<Order>(b);
       return top_ == nullptr;
@@ -297,7 +297,7 @@ class free_list {
 
   /// The first block in order of at least `size` bytes, or null.
   template <typename Order = by_address>
-  [[nodiscard, gnu::always_inline]] block* best_fit(std::size_t size) noexcept {
+  [[nodiscard]] block* best_fit(std::size_t size) noexcept {
     const std::size_t in = bin_of<Order>(size);
     block* found = at(in).template best_fit<Order>(size);
     if (found == nullptr) found = at(next_bin(in)).first();
@@ -306,13 +306,13 @@ class free_list {
   }
 
   template <typename Order = by_address>
-  [[gnu::always_inline]] void insert(block& b) noexcept {
+  void insert(block& b) noexcept {
     b.tag.state = block::state::free;
     b.tag.in_treap = false;
     insert_in_bin<Order>(b);
   }
   template <typename Order = by_address>
-  [[gnu::always_inline]] void erase(block& b) noexcept {
+  void erase(block& b) noexcept {
     if (&b == cached_) {
       cached_ = nullptr;
     } else {
@@ -321,7 +321,7 @@ class free_list {
   }
   /// Changes the address and size of a free block, and makes it the cached one.
   template <typename Order = by_address>
-  [[gnu::always_inline]] void resize(block& b, std::uintptr_t address, std::size_t size) noexcept {
+  void resize(block& b, std::uintptr_t address, std::size_t size) noexcept {
     if (&b != cached_) {
       flush<Order>();
       erase_from_bin<Order>(b);
@@ -343,7 +343,7 @@ class free_list {
   [[nodiscard]] block* first() const noexcept { return at(next_bin(first_bin)).first(); }
   /// The next one, or null.
   template <typename Order = by_address>
-  [[nodiscard, gnu::always_inline]] block* after(const block& b) const noexcept {
+  [[nodiscard]] block* after(const block& b) const noexcept {
     block* const found = at(b.tag.bin).template after<Order>(b);
     return found != nullptr ? found : at(next_bin(b.tag.bin)).first();
   }
@@ -393,13 +393,13 @@ class free_list {
   }
 
   template <typename Order = by_address>
-  [[gnu::always_inline]] void insert_in_bin(block& b) noexcept {
+  void insert_in_bin(block& b) noexcept {
     const std::size_t in = bin_of<Order>(b.size);
     b.tag.bin = static_cast<std::uint16_t>(in);
     if (at(in).template insert<Order>(b)) set_bit(in);
   }
   template <typename Order = by_address>
-  [[gnu::always_inline]] void erase_from_bin(block& b) noexcept {
+  void erase_from_bin(block& b) noexcept {
     const std::size_t in = b.tag.bin;
     if (at(in).template erase<Order>(b)) clear_bit(in);
   }
