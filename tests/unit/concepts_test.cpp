@@ -126,8 +126,8 @@ struct silent_about_sizes : simulated_device {
  private:
   using simulated_device::unmap_wants_size;
 };
-struct without_steps : simulated_device {
-  void step() const noexcept {}
+struct without_page_size : simulated_device {
+  void page_size() const noexcept {}
 };
 struct without_handles : simulated_device {
   using physical = void;
@@ -143,7 +143,7 @@ struct without_a_process_number : simulated_device {
 };
 static_assert(virtual_memory_provider<simulated_device> && sharing_provider<simulated_device>);
 static_assert(!virtual_memory_provider<plain_device> && !virtual_memory_provider<silent_about_access> &&
-              !virtual_memory_provider<silent_about_sizes> && !virtual_memory_provider<without_steps> &&
+              !virtual_memory_provider<silent_about_sizes> && !virtual_memory_provider<without_page_size> &&
               !virtual_memory_provider<without_handles> &&
               !virtual_memory_provider<unmaps_by_address_alone> &&
               !virtual_memory_provider<synchronizes_all>);
