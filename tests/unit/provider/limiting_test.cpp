@@ -237,7 +237,7 @@ TEST(limiting, is_named_where_memory_runs_out) {
   EXPECT_EQ(error.report().hints[0].what, oom_report::hint::raise_device_limit);
   EXPECT_NE(
       std::string_view(error.text())
-          .find("would help: a higher limit of the provider, which refused 12.00 MiB [layer/limited.hpp]"),
+          .find("hint: the provider's own limit refused 12.00 MiB: a higher limit [provider/limiting.hpp]"),
       std::string_view::npos)
       << error.text();
 }
