@@ -60,7 +60,7 @@ class out_of_memory final : public std::bad_alloc {
                     n.requested, stream, max_request);
       return;
     }
-    char waited[48] = "";
+    char waited[64] = "";
     if (n.waited_ms >= 0)
       std::snprintf(waited, sizeof waited, "; waited %" PRId64 " ms for other threads", n.waited_ms);
     std::snprintf(
