@@ -186,8 +186,8 @@ class patient {
         if (h.address != nullptr) break;
         h = {pool_->try_allocate(o.amount, o.stream), o.amount, o.stream, {}};
         if (h.address == nullptr) {
-          // Who stitches knows what there is, and does not ask for more.
-          if (Case::recipe::!growth::backend::moves_memory && h.bytes <= device_.capacity() &&
+          // A backend that moves memory knows what there is, and does not ask for more.
+          if (!Case::recipe::growth::backend::moves_memory && h.bytes <= device_.capacity() &&
               device_.calls().failed + device_.calls().refused == failed + refused)
             return "an allocation fails though the device refused nothing";
           if (const char* const wrong = changed_by_failure(before)) return wrong;
