@@ -150,7 +150,7 @@ using segments_choices = one_of<segments_below<10_MiB>, segments_below<0>, segme
 /// Growth by segments.
 struct any_segments : segments_choices {
   using backend = segment_backend;
-  detail::growth_limit<tunable(memory_limit{})> limit{};
+  tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
   any_segments() = default;
   template <typename P>
     requires(segments_choices::has<P>)
@@ -170,7 +170,7 @@ using in_place_choices = one_of<grow_in_place<>, in_place_of_20>;
 /// Growth in place.
 struct any_in_place : in_place_choices {
   using backend = expandable_backend;
-  detail::growth_limit<tunable(memory_limit{})> limit{};
+  tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
   any_in_place() = default;
   template <auto Large, auto Alignment>
   any_in_place(const grow_in_place<2_MiB, Large, tunable(memory_limit{}), Alignment>& p)

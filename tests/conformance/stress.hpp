@@ -18,6 +18,7 @@
 #include <tessera/facade.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/observe/capture.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
