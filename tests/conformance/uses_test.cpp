@@ -91,7 +91,7 @@ TEST(uses, limits_are_written_as_any_whole_number) {
   chosen.growth.limit = bytes;
   plain small{{}, chosen};
   EXPECT_EQ(small.now().limit, 4_MiB);
-  static_assert(memory_limit(grow_exactly<4_MiB>().most) == memory_limit(4_MiB));
+  static_assert(memory_limit(grow_exactly<4_MiB>().limit.get()) == memory_limit(4_MiB));
   small.settings().growth.limit = 0;
   EXPECT_EQ(small.try_allocate(1), nullptr);
 }
