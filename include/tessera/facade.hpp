@@ -221,7 +221,9 @@ class facade : public detail::common_calls<Self> {
   bool process_events() noexcept
     requires requires(Inner& in) { in.process_events(); }
   {
-    return inside([](auto& in) { return in.process_events(); });
+    const bool any = inside([](auto& in) { return in.process_events(); });
+    if (any) freed();
+    return any;
   }
   [[nodiscard]] bool on_pressure(bool (*callback)(void* context) noexcept, void* context) noexcept {
     return inside([=](auto& in) { return in.on_pressure(callback, context); });

@@ -112,4 +112,35 @@ TEST(front_end, may_wrap_another) {
   EXPECT_EQ(arenas, 1u);
 }
 
+/// Counts the calls that may have freed memory.
+class freeing : public facade<freeing, plain> {
+ public:
+  int frees = 0;
+
+ private:
+  friend facade<freeing, plain>;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F f) {
+    return f(me.allocator_);
+  }
+  static void after_free(freeing& me) noexcept { ++me.frees; }
+
+  plain allocator_;
+};
+
+TEST(front_end, learns_of_pending_blocks_that_become_free) {
+  freeing pool;
+  constexpr stream_id other{1};
+  void* const p = pool.allocate(5_MiB);
+  ASSERT_TRUE(pool.record_stream(p, other));
+  pool.with_device([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
+  pool.deallocate(p);
+  const int before = pool.frees;
+  EXPECT_FALSE(pool.process_events());
+  EXPECT_EQ(pool.frees, before);
+  pool.with_device([](simulated_device& device) { device.advance(1'000'000'000); });
+  EXPECT_TRUE(pool.process_events());
+  EXPECT_EQ(pool.frees, before + 1);
+}
+
 }  // namespace
