@@ -356,7 +356,7 @@ class caching_allocator
   }
   /// Whether a predicted failure makes asking the device useless. Where memory moves, some may serve at the
   /// limit.
-  bool need_not_ask(failure_reason why) const noexcept {
+  [[nodiscard]] bool need_not_ask(failure_reason why) const noexcept {
     if (why == failure_reason::by_limit) return !Recipe::growth::backend::moves_memory;
     return why == failure_reason::by_capacity && policies_.recovery.steps(why).count == 0;
   }

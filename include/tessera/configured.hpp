@@ -104,7 +104,7 @@ consteval std::size_t first_supported(std::index_sequence<Index...>) {
 template <typename Family, device_provider Provider, typename Front, event_observer Observer,
           typename Counting>
 class configured : public facade<configured<Family, Provider, Front, Observer, Counting>> {
-  using interface = facade<configured>;
+  using facade_type = facade<configured>;
 
  public:
   using settings_type = typename Family::settings;
@@ -149,7 +149,7 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
   }
 
  private:
-  friend interface;
+  friend facade_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return detail::visit_pool<std::conditional_t<std::is_const_v<Me>, const first_holder, first_holder>>(

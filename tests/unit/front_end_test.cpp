@@ -23,7 +23,7 @@ namespace {
 // The section "Write a front end" of the guide shows these lines.
 template <typename Allocator>
 class counted : public tessera::facade<counted<Allocator>, Allocator> {
-  using interface = tessera::facade<counted, Allocator>;
+  using facade_type = tessera::facade<counted, Allocator>;
 
  public:
   template <typename... Args>
@@ -32,15 +32,15 @@ class counted : public tessera::facade<counted<Allocator>, Allocator> {
 
   std::atomic<std::size_t> calls = 0, failures = 0;
 
-  using interface::try_allocate;
+  using facade_type::try_allocate;
   void* try_allocate(std::size_t bytes, tessera::stream_id stream = {}) noexcept {
-    void* const p = interface::try_allocate(bytes, stream);
+    void* const p = facade_type::try_allocate(bytes, stream);
     if (p == nullptr && bytes != 0) ++failures;
     return p;
   }
 
  private:
-  friend interface;
+  friend facade_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F f) {
     if constexpr (!std::is_const_v<Me>) ++me.calls;

@@ -156,7 +156,7 @@ class background_reclaiming
                     locked<Recipe, detail::background_events<Provider>, Observer, Counting>> {
   using events = detail::background_events<Provider>;
   using pool_type = locked<Recipe, events, Observer, Counting>;
-  using interface = facade<background_reclaiming, pool_type>;
+  using facade_type = facade<background_reclaiming, pool_type>;
 
  public:
   background_reclaiming() : background_reclaiming(Provider{}) {}
@@ -188,7 +188,7 @@ class background_reclaiming
   }
 
  private:
-  friend interface;
+  friend facade_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.pool_);

@@ -46,7 +46,7 @@ template <typename Recipe, device_provider Provider, event_observer Observer, ty
 class locked : public facade<locked<Recipe, Provider, Observer, Counting>,
                              typename detail::locked_pool<Recipe, Provider, Observer, Counting>::allocator> {
   using pool_type = detail::locked_pool<Recipe, Provider, Observer, Counting>;
-  using interface = facade<locked, typename pool_type::allocator>;
+  using facade_type = facade<locked, typename pool_type::allocator>;
 
  public:
   locked() : locked(Provider{}) {}
@@ -54,7 +54,7 @@ class locked : public facade<locked<Recipe, Provider, Observer, Counting>,
       : pool_(guard_, std::move(device), std::move(settings),
               detail::reported_observer<Observer>(std::move(observer), guard_)) {}
 
-  using interface::try_allocate;
+  using facade_type::try_allocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     return pool_.try_allocate(bytes, stream, [](auto&) {});
   }
@@ -98,7 +98,7 @@ class locked : public facade<locked<Recipe, Provider, Observer, Counting>,
   }
 
  private:
-  friend interface;
+  friend facade_type;
   template <typename, device_provider, event_observer, typename>
   friend class background_reclaiming;
   template <typename Me, typename F>

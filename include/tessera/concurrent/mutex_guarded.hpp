@@ -37,8 +37,7 @@ class reentrancy_guard {
    public:
     call(reentrancy_guard& guard, lock held, const char* rule) noexcept
         : guard_(guard), held_(held), rule_(rule) {
-      const std::lock_guard changing(guard_.mutex_);
-      next_ = guard_.first_.exchange(this, std::memory_order_relaxed);
+      insert();
     }
     call(const call&) = delete;
     call& operator=(const call&) = delete;
@@ -55,6 +54,11 @@ class reentrancy_guard {
 
    private:
     friend reentrancy_guard;
+    void insert() noexcept {
+      const std::lock_guard changing(guard_.mutex_);
+      next_ = guard_.first_.exchange(this, std::memory_order_relaxed);
+    }
+
     reentrancy_guard& guard_;
     lock held_;
     const char* rule_;

@@ -24,7 +24,7 @@ namespace detail {
 /// The allocators of several devices.
 template <typename Front, typename Provider, typename Settings, typename Observer>
 class device_fronts : private facade<device_fronts<Front, Provider, Settings, Observer>> {
-  using interface = facade<device_fronts>;
+  using facade_type = facade<device_fronts>;
 
  public:
   using front_type = Front;
@@ -68,13 +68,13 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
     return owner != pagemap::no_owner ? owner : fronts_.size();
   }
 
-  using interface::deallocate, interface::try_deallocate, interface::record_stream,
-      interface::try_record_stream;
+  using facade_type::deallocate, facade_type::try_deallocate, facade_type::record_stream,
+      facade_type::try_record_stream;
   /// Trims each device.
-  using interface::trim;
+  using facade_type::trim;
   /// Calls f for each device.
-  using interface::with_owner;
-  using interface::with_settings, interface::with_observer, interface::for_each_allocator;
+  using facade_type::with_owner;
+  using facade_type::with_settings, facade_type::with_observer, facade_type::for_each_allocator;
   template <typename F>
   void for_each_device(F f) {
     for (std::size_t d = 0; d < devices(); ++d) f(front(d), d);
@@ -88,7 +88,7 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
   }
 
  private:
-  friend interface;
+  friend facade_type;
   friend common_calls<device_fronts>;
 
   template <typename F>

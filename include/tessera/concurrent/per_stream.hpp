@@ -59,7 +59,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
                                  detail::arena_of<Recipe, Provider, Observer, Counting>> {
   using arena = detail::arena_of<Recipe, Provider, Observer, Counting>;
   using allocator = typename arena::allocator;
-  using interface = facade<per_stream, arena>;
+  using facade_type = facade<per_stream, arena>;
   using guard = detail::reentrancy_guard;
 
  public:
@@ -78,7 +78,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     for (auto& slot : arenas_) delete slot.load();
   }
 
-  using interface::try_allocate, interface::deallocate, interface::record_stream;
+  using facade_type::try_allocate, facade_type::deallocate, facade_type::record_stream;
   /// Returns null, too, if host memory for the first arena ran out.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     arena* const at = arena_of(stream);
@@ -100,7 +100,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   }
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     arena* const owner = owner_of(p);
-    return owner != nullptr && owner == arena_of(stream) && interface::reuse_in_place(p, bytes, stream);
+    return owner != nullptr && owner == arena_of(stream) && facade_type::reuse_in_place(p, bytes, stream);
   }
   /// Trims one arena after the other.
   void trim(std::size_t keep = 0) noexcept {
@@ -221,7 +221,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   }
 
  private:
-  friend interface;
+  friend facade_type;
   friend detail::scoped_watch<per_stream>;
   static constexpr std::size_t max_probes = 8;
 
@@ -265,7 +265,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
       if (found != nullptr && found->key() == key) return found;
       if (found != nullptr) continue;
       const auto owner = static_cast<pagemap::owner_number>(number);
-      arena* const created = new (std::nothrow)
+      auto* const created = new (std::nothrow)
           arena(key, guard_, {budget_, device_, map_, owner, &empty_others, this}, settings_,
                 detail::shared_observer<Observer>(observer_, observer_mutex_, guard_));
       if (created != nullptr && created->on_pressure(&detail::shared_callbacks::run, &callbacks_)) {

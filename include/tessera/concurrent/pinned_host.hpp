@@ -75,7 +75,7 @@ struct pinned_pool {
 template <typename Family, device_provider Host, registering_provider... Device>
   requires(sizeof...(Device) <= 1)
 class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
-  using interface = facade<pinned_host>;
+  using facade_type = facade<pinned_host>;
 
  public:
   using settings_type = typename Family::settings;
@@ -129,7 +129,7 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
   }
 
  private:
-  friend interface;
+  friend facade_type;
   using unregistered = detail::pinned_pool<Family, provider_ref<Host>>;
 
   template <typename Me, typename F>

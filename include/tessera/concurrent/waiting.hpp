@@ -38,7 +38,7 @@ namespace tessera {
 template <typename Allocator, typename Clock = std::chrono::steady_clock,
           typename Changed = std::condition_variable>
 class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
-  using interface = facade<waiting, Allocator>;
+  using facade_type = facade<waiting, Allocator>;
 
  public:
   static constexpr std::chrono::milliseconds default_timeout{10'000};
@@ -58,7 +58,7 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
   /// The wrapped allocator. Frees through it wake nobody.
   [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
 
-  using interface::try_allocate;
+  using facade_type::try_allocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     const auto once = [&] { return allocator_.try_allocate(bytes, stream); };
     void* const p = try_in_time(bytes, once);
@@ -80,7 +80,7 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
   }
 
  private:
-  friend interface;
+  friend facade_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.allocator_);

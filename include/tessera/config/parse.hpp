@@ -397,8 +397,8 @@ template <typename Grammar, auto Text>
   } else {
     constexpr setting_error error = std::get<1>(parsed);
     if constexpr (key_index<Grammar>(token{error.key}) == Grammar::keys.size()) {
-      return [error]<std::size_t... I>(std::index_sequence<I...>) {
-        return setting_refused<error.code, error.key[I]..., error.offset>{};
+      return [error]<std::size_t... Index>(std::index_sequence<Index...>) {
+        return setting_refused<error.code, error.key[Index]..., error.offset>{};
       }(std::make_index_sequence<error.key.size()>{});
     } else if constexpr (error.code == error_code::excluded_by) {
       return setting_refused<error.code, name(error.key), name(error.other_key), error.offset>{};

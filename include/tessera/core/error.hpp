@@ -50,9 +50,12 @@ class out_of_memory final : public std::bad_alloc {
  private:
   void write() noexcept {
     const oom_numbers& n = numbers_;
-    const char* const format = n.stream.handle < 100'000 ? "%" PRIu64 : "0x%" PRIx64;
     char stream[20];
-    std::snprintf(stream, sizeof stream, format, n.stream.handle);
+    if (n.stream.handle < 100'000) {
+      std::snprintf(stream, sizeof stream, "%" PRIu64, n.stream.handle);
+    } else {
+      std::snprintf(stream, sizeof stream, "0x%" PRIx64, n.stream.handle);
+    }
     if (n.requested > max_request) {
       std::snprintf(text_, sizeof text_,
                     "tessera: out of memory: %zu bytes requested on stream %s; no request above %zu bytes is "

@@ -88,7 +88,7 @@ template <typename Recipe, device_provider Provider, event_observer Observer, ty
 class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
                               detail::guarded_pool<Recipe, Provider, Observer, Counting>> {
   using guarded_type = detail::guarded_pool<Recipe, Provider, Observer, Counting>;
-  using interface = facade<guarded, guarded_type>;
+  using facade_type = facade<guarded, guarded_type>;
 
  public:
   guarded() : guarded(Provider{}) {}
@@ -99,7 +99,7 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
         pool_(detail::guard_pages<Provider>(memory_),
               detail::one_segment_each<Recipe>::from(settings, source_.capacity()), std::move(observer)) {}
 
-  using interface::try_allocate, interface::deallocate;
+  using facade_type::try_allocate, facade_type::deallocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     void* const p = pool_.try_allocate(bytes, stream);
     if (p != nullptr) memory_.book().hand_out(p, bytes, stream);
@@ -166,7 +166,7 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   }
 
  private:
-  friend interface;
+  friend facade_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.pool_);

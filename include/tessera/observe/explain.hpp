@@ -61,7 +61,8 @@ class failure_survey {
     report_.rounding = oom_report::above(size, align_up(report_.requested, 512));
     const std::size_t unpaged =
         align_up(settings_.growth.segment_size(size, report_.now), blocks_.provider().granularity());
-    report_.unpaged_segment = has_segments ? oom_report::min(unpaged, report_.segment) : report_.wanted;
+    report_.unpaged_segment =
+        has_segments ? oom_report::smaller_of(unpaged, report_.segment) : report_.wanted;
   }
 
   void add_policies() noexcept {
@@ -87,7 +88,7 @@ class failure_survey {
     if constexpr (!has_segments) {
       backed = settings_.growth.page_size(report_.block);
       const std::size_t range = settings_.growth.range_size(report_.capacity);
-      report_.range = align_up(oom_report::min(range, max_request), backed);
+      report_.range = align_up(oom_report::smaller_of(range, max_request), backed);
     }
     for (const page_kind& kind : settings_.pages.backing(backed))
       report_.pages_fall_back = kind.size == page_size::normal;
@@ -113,7 +114,7 @@ class failure_survey {
   void add_live(const block& b) noexcept {
     const std::size_t requested = b.request.bytes;
     if (requested == 0) return;
-    const std::size_t rounded = oom_report::min(settings_.rounding.block_size(requested), b.size);
+    const std::size_t rounded = oom_report::smaller_of(settings_.rounding.block_size(requested), b.size);
     report_.rounding += oom_report::above(rounded, align_up(requested, 512));
     report_.unsplit += b.size - rounded;
   }
@@ -375,7 +376,7 @@ template <typename Allocator>
     if (!report.exceeds_max_request()) add_arena(report, survey_of(arena, bytes, stream));
   });
   report.available =
-      oom_report::min(report.available, oom_report::above(report.capacity, report.now.reserved));
+      oom_report::smaller_of(report.available, oom_report::above(report.capacity, report.now.reserved));
   report.device_is_limited = false;  // the arenas' shared budget is growth's limit
   return report;
 }

@@ -158,10 +158,12 @@ struct oom_report {
   }
   [[nodiscard]] bool exceeds_max_request() const noexcept { return requested > max_request; }
   /// Returns what could still be reserved within the limit.
-  [[nodiscard]] std::size_t room() const noexcept { return min(above(now.limit, now.reserved), available); }
+  [[nodiscard]] std::size_t room() const noexcept {
+    return smaller_of(above(now.limit, now.reserved), available);
+  }
   /// Returns what could still be reserved without the limit.
   [[nodiscard]] std::size_t device_room() const noexcept {
-    return min(above(capacity, now.reserved), available);
+    return smaller_of(above(capacity, now.reserved), available);
   }
   /// Returns what this allocator could reserve in total without the limit.
   [[nodiscard]] std::size_t all() const noexcept { return saturating_add(now.reserved, device_room()); }
@@ -183,7 +185,7 @@ struct oom_report {
   [[nodiscard]] static constexpr std::size_t above(std::size_t a, std::size_t b) noexcept {
     return a > b ? a - b : 0;
   }
-  [[nodiscard]] static constexpr std::size_t min(std::size_t a, std::size_t b) noexcept {
+  [[nodiscard]] static constexpr std::size_t smaller_of(std::size_t a, std::size_t b) noexcept {
     return a < b ? a : b;
   }
 };
@@ -226,7 +228,8 @@ class oom_writer {
     va_start(values, format);
     const int length = std::vsnprintf(text_ + used_, oom_text_bytes - used_, format, values);
     va_end(values);
-    if (length > 0) used_ += oom_report::min(static_cast<std::size_t>(length), oom_text_bytes - used_ - 1);
+    if (length > 0)
+      used_ += oom_report::smaller_of(static_cast<std::size_t>(length), oom_text_bytes - used_ - 1);
   }
 
   /// Writes small handles in decimal, and what looks like an address in hexadecimal.

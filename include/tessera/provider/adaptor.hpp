@@ -190,10 +190,10 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   template <std::same_as<page_kind>... Kind>
     requires acquires_with<Device, Kind...>
   [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
-    return hook_(call::acquire, [=, this] { return inner_->acquire(bytes, kind...); });
+    return hook_(call::acquire, [&, this] { return inner_->acquire(bytes, kind...); });
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    return hook_(call::release, [=, this] { return inner_->release(p, bytes); });
+    return hook_(call::release, [&, this] { return inner_->release(p, bytes); });
   }
 
   [[nodiscard]] std::size_t available() const noexcept
@@ -239,27 +239,27 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   [[nodiscard]] bool has_stream(stream_id stream) noexcept
     requires requires(Device& d) { d.has_stream(stream); }
   {
-    return hook_(call::has_stream, [=, this] { return inner_->has_stream(stream); });
+    return hook_(call::has_stream, [&, this] { return inner_->has_stream(stream); });
   }
   [[nodiscard]] std::uint64_t position(stream_id stream) noexcept
     requires requires(Device& d) { d.position(stream); }
   {
-    return hook_(call::position, [=, this] { return inner_->position(stream); });
+    return hook_(call::position, [&, this] { return inner_->position(stream); });
   }
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t position) noexcept
     requires requires(Device& d) { d.is_done(stream, position); }
   {
-    return hook_(call::is_done, [=, this] { return inner_->is_done(stream, position); });
+    return hook_(call::is_done, [&, this] { return inner_->is_done(stream, position); });
   }
   [[nodiscard]] bool is_behind(stream_id stream, stream_id other, std::uint64_t position) noexcept
     requires requires(Device& d) { d.is_behind(stream, other, position); }
   {
-    return hook_(call::is_behind, [=, this] { return inner_->is_behind(stream, other, position); });
+    return hook_(call::is_behind, [&, this] { return inner_->is_behind(stream, other, position); });
   }
   bool let_wait(stream_id stream, stream_id other, std::uint64_t position) noexcept
     requires requires(Device& d) { d.let_wait(stream, other, position); }
   {
-    return hook_(call::let_wait, [=, this] { return inner_->let_wait(stream, other, position); });
+    return hook_(call::let_wait, [&, this] { return inner_->let_wait(stream, other, position); });
   }
 
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept
@@ -270,12 +270,12 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept
     requires requires(Device& d) { d.reserve(bytes, alignment); }
   {
-    return hook_(call::reserve, [=, this] { return inner_->reserve(bytes, alignment); });
+    return hook_(call::reserve, [&, this] { return inner_->reserve(bytes, alignment); });
   }
   bool unreserve(void* p, std::size_t bytes) noexcept
     requires requires(Device& d) { d.unreserve(p, bytes); }
   {
-    return hook_(call::unreserve, [=, this] { return inner_->unreserve(p, bytes); });
+    return hook_(call::unreserve, [&, this] { return inner_->unreserve(p, bytes); });
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept
     requires requires(Device& d) { d.create(bytes, kind, memory); }
@@ -295,17 +295,17 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   bool grant(void* p, std::size_t bytes) noexcept
     requires requires(Device& d) { d.grant(p, bytes); }
   {
-    return hook_(call::grant, [=, this] { return inner_->grant(p, bytes); });
+    return hook_(call::grant, [&, this] { return inner_->grant(p, bytes); });
   }
   bool unmap(void* p, std::size_t bytes) noexcept
     requires requires(Device& d) { d.unmap(p, bytes); }
   {
-    return hook_(call::unmap, [=, this] { return inner_->unmap(p, bytes); });
+    return hook_(call::unmap, [&, this] { return inner_->unmap(p, bytes); });
   }
   bool synchronize(stream_id stream) noexcept
     requires requires(Device& d) { d.synchronize(stream); }
   {
-    return hook_(call::synchronize, [=, this] { return inner_->synchronize(stream); });
+    return hook_(call::synchronize, [&, this] { return inner_->synchronize(stream); });
   }
 
   [[nodiscard]] std::int32_t process() const noexcept
@@ -332,12 +332,12 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   bool register_memory(void* p, std::size_t bytes) noexcept
     requires requires(Device& d) { d.register_memory(p, bytes); }
   {
-    return hook_(call::register_memory, [=, this] { return inner_->register_memory(p, bytes); });
+    return hook_(call::register_memory, [&, this] { return inner_->register_memory(p, bytes); });
   }
   bool unregister_memory(void* p) noexcept
     requires requires(Device& d) { d.unregister_memory(p); }
   {
-    return hook_(call::unregister_memory, [=, this] { return inner_->unregister_memory(p); });
+    return hook_(call::unregister_memory, [&, this] { return inner_->unregister_memory(p); });
   }
 
  protected:
