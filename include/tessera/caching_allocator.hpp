@@ -29,7 +29,7 @@
 namespace tessera {
 namespace detail {
 
-/// What the block manager of a recipe is compiled for.
+/// Compile-time settings of the block manager for a recipe.
 template <typename Recipe>
 struct recipe_traits : manager_traits {
   using backend = typename Recipe::growth::backend;
@@ -41,7 +41,7 @@ struct recipe_traits : manager_traits {
   static constexpr free_order order = free_order_of<typename Recipe::split>;
 };
 
-/// The numbers of a request that fails now.
+/// Collects the numbers of a request that fails now.
 ///   Cost:  linear in the blocks
 template <typename Recipe, typename Introspection>
 [[nodiscard, gnu::noinline, gnu::cold]] oom_numbers numbers_of(const Introspection& blocks,
@@ -62,8 +62,8 @@ template <typename Recipe, typename Introspection>
   return numbers;
 }
 
-/// A size below which an eviction policy considers no segment, by bisection: it considers all that are larger
-/// than one.
+/// Finds the smallest candidate size of an eviction policy by bisection. Every larger size is a candidate,
+/// too.
 [[nodiscard]] constexpr std::size_t min_considered(const eviction_policy auto& policy,
                                                    const usage& now) noexcept {
   std::size_t min = min_alignment;
@@ -79,8 +79,8 @@ template <typename Recipe, typename Introspection>
 /// A stream-aware caching allocator. `Recipe` decides, `Provider` gives the memory, `Observer` receives the
 /// events, and `Counting` counts.
 ///
-/// It owns its provider, cannot be moved, and releases every segment when it ends, whatever is live there; a
-/// leak_checked [tessera/debug/leak_checked.hpp] reports that. Only one thread at a time may use it; a
+/// It owns its provider and cannot be moved. Its destructor releases every segment, even if blocks are live;
+/// a leak_checked [tessera/debug/leak_checked.hpp] reports these. Only one thread at a time may use it; a
 /// thread_checked [tessera/debug/thread_checked.hpp] checks that.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class caching_allocator
@@ -95,52 +95,54 @@ class caching_allocator
   explicit caching_allocator(Provider device, policies<Recipe> settings = {}, Observer observer = {})
       : policies_(std::move(settings)), manager_(std::move(device), std::move(observer)) {}
 
-  // allocate, and the calls that take an alignment, are in facade.hpp.
+  // facade.hpp adds allocate and the calls that take an alignment.
   using calls::try_allocate, calls::deallocate, calls::record_stream;
   /// Serves a request of `bytes` on `stream`.
-  ///   Returns:  null for 0 bytes, and where allocate throws
+  ///   Returns:  null for 0 bytes, and if allocate would throw
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     const detail::block* const given = serve<false>(bytes, stream);
     return given != nullptr ? reinterpret_cast<void*>(given->address) : nullptr;
   }
-  /// Serves a request, and returns a handle, by which a free needs no look-up.
-  ///   Returns:  an empty handle where try_allocate returns null
+  /// Serves a request and returns a handle. A free by handle looks nothing up.
+  ///   Returns:  an empty handle if try_allocate would return null
   [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
     return handle(serve<true>(bytes, stream));
   }
 
-  /// Frees a block. Where streams are recorded for it, it is pending until a later call finds that they have
-  /// passed this one. Null is ignored.
-  ///   Requires:  the address of a live block of this allocator; else the program ends
+  /// Frees a block. If streams are recorded for it, the block stays pending until a later call sees that
+  /// those streams reached the free. A free may run eviction, which calls the device. Null is ignored.
+  ///   Requires:  `p` is the address of a live block of this allocator; otherwise the program aborts
   void deallocate(void* p) noexcept {
     if (p != nullptr && !try_deallocate(p)) detail::refuse_address(introspect(), "deallocate", p);
   }
-  ///   Requires:  also that `bytes` is what was requested
+  /// Frees a block and checks the size of its request.
+  ///   Requires:  `p` as in deallocate(p); `bytes` is the requested size; otherwise the program aborts
   void deallocate(void* p, std::size_t bytes) noexcept {
     const detail::block* const live = manager_.find_live(p);
     if (live != nullptr && live->request.bytes != bytes)
       detail::refuse_size(introspect(), "deallocate", p, bytes);
     deallocate(p);
   }
-  ///   Requires:  the handle of a live block of this allocator; not every other one is noticed
+  /// Frees a block by its handle. An empty handle is ignored.
+  ///   Requires:  the handle of a live block of this allocator. Some invalid handles are not detected.
   void deallocate(handle h) noexcept {
     if (h && !finish_free(manager_.deallocate(*h.block()))) detail::refuse_handle("deallocate");
   }
   /// Frees a block.
-  ///   Returns:  false, and nothing changes, for an address that is not a live block's
+  ///   Returns:  false if no live block begins at `p`; then nothing changes
   [[nodiscard]] bool try_deallocate(void* p) noexcept { return finish_free(manager_.deallocate(p)); }
-  /// Frees a block behind the work of `stream`, which may reuse it at once; the other streams recorded for
-  /// the block are made to wait there.
-  ///   Returns:  false, and nothing changes, for an address that is not a live block's
+  /// Frees a block in order after the work of `stream`, which may reuse it at once. `stream` waits for the
+  /// other recorded streams.
+  ///   Returns:  false if no live block begins at `p`; then nothing changes
   [[nodiscard]] bool try_deallocate_behind(void* p, stream_id stream) noexcept
     requires(Recipe::streams::reuses_across_streams)
   {
     return finish_free(sharing_.deallocate_behind(p, stream));
   }
-  /// Serves a request with a live block that would serve it if it were free: the block is large enough, would
-  /// not be split, and only its own stream uses it. Statistics and events are those of a free and an
-  /// allocation.
-  ///   Returns:  false, and nothing changes, where it would not
+  /// Serves a request with a live block, as if the block were freed and allocated again. Only its own stream
+  /// may use it. Statistics and events count a free and an allocation.
+  ///   Returns:  false if the block does not fit; then nothing changes. A block fits if it is large enough
+  ///             and would not be split.
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     detail::block* const live = bytes > 0 && bytes <= max_request ? manager_.find_live(p) : nullptr;
     if (live == nullptr || live->flags().has_uses) return false;
@@ -153,11 +155,11 @@ class caching_allocator
     return fits;
   }
 
-  /// Records that `stream` uses a live block, so that freeing it waits for that use. Null and an empty handle
-  /// are ignored.
-  ///   Requires:  as deallocate does
-  ///   Returns:   true where the use is recorded, or need not be, as for the block's own stream; false for
-  ///              null, for a stream that does not exist, and where host memory ran out
+  /// Records that `stream` uses a live block, so that a free waits for that use. Null and an empty handle are
+  /// ignored.
+  ///   Requires:  `p` as in deallocate(p)
+  ///   Returns:   true if the use is recorded, or needs no record, for example on the block's own stream.
+  ///              False for null, for a stream that does not exist, and if host memory ran out.
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     detail::block* const live = manager_.find_live(p);
     if (live == nullptr && p != nullptr) detail::refuse_address(introspect(), "record_stream", p);
@@ -167,7 +169,8 @@ class caching_allocator
     if (h && !h.block()->is_by_handle()) detail::refuse_handle("record_stream");
     return record(h.block(), stream);
   }
-  /// The same, but returns false for an address that is not a live block's.
+  /// Records that `stream` uses a live block. Unlike record_stream, it does not abort for an invalid address.
+  ///   Returns:  as record_stream; also false if no live block begins at `p`
   [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
     return record(manager_.find_live(p), stream);
   }
@@ -178,21 +181,22 @@ class caching_allocator
     empty_cache(keep);
     evict(eviction_trigger::after_free);
   }
-  /// The same without waiting: blocks that streams still use stay.
+  /// Empties the cache like trim, but without waiting: blocks that streams still use stay pending.
   ///   Source:  PyTorch's empty_cache of pinned memory
   void trim_without_waiting(std::size_t keep = 0) noexcept {
     (void)process_events();
     release_idle(keep);
   }
-  /// Frees the pending blocks whose events have completed, as each allocation does first.
-  ///   Returns:  whether there were any
+  /// Frees the pending blocks whose events have completed. Most policies do this at each allocation, lazy
+  /// policies only at some.
+  ///   Returns:  whether it freed any block
   bool process_events() noexcept {
     const bool any = manager_.process_events();
     if (any) evict(eviction_trigger::after_free);
     return any;
   }
-  /// Waits for all work that `stream` was given, then lets the eviction policy release idle segments.
-  ///   Returns:  false where the device failed
+  /// Waits for all work submitted to `stream`. Then the eviction policy may release idle segments.
+  ///   Returns:  false if the device failed
   bool synchronize(stream_id stream) noexcept
     requires(Recipe::streams::reuses_across_streams)
   {
@@ -204,13 +208,13 @@ class caching_allocator
   /// Restarts the age of every idle segment.
   void restart_ages() noexcept { manager_.restart_ages(); }
 
-  /// Calls `call(context)` where nothing cached fits, before the device is asked. It returns whether it freed
-  /// something.
-  ///   Returns:  false where host memory ran out
+  /// Registers `call(context)`, which runs before the device is asked, if no cached block fits. It returns
+  /// whether it freed memory.
+  ///   Returns:  false if host memory ran out
   [[nodiscard]] bool on_pressure(detail::callback_list::function call, void* context) noexcept {
     return pressure_.add(call, context);
   }
-  /// The error that allocate throws.
+  /// Makes the error that allocate would throw.
   ///   Cost:  linear in the blocks
   [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) const noexcept {
     return out_of_memory(detail::numbers_of(introspect(), policies_, bytes, stream));
@@ -233,8 +237,9 @@ class caching_allocator
   }
   /// Bytes of host memory that describe the blocks.
   [[nodiscard]] std::size_t footprint() const noexcept { return manager_.footprint() + backend_.footprint(); }
-  /// The first broken invariant in words, or null.
-  ///   Cost:  linear in the blocks
+  /// Checks every invariant.
+  ///   Returns:  null, or the first broken invariant as text
+  ///   Cost:     linear in the blocks
   [[nodiscard]] const char* audit() const noexcept { return detail::audit(manager_, now()); }
 
   /// The numbers of the policies; they may be changed at any time.
@@ -246,19 +251,21 @@ class caching_allocator
   /// A read-only view of the blocks, for tools that show them.
   [[nodiscard]] auto introspect() const noexcept { return detail::introspection(manager_, backend_); }
 
-  /// Takes a segment, or maps memory at its address, and splits it as it was where it was recorded. For tools
-  /// that begin from a recorded state.
-  ///   Requires:  an address of 0 stands for any; `blocks` are the segment's block_views from its begin;
-  ///              their bytes are multiples of min_alignment, and where nothing was requested they are free;
-  ///              `size` is that of a block which would be served from it
-  ///   Returns:   false where the device gave other memory, or host memory ran out
+  /// Takes a segment from the device, or maps memory at its address, and splits it into recorded blocks. For
+  /// tools that start from a recorded state. A segment address of 0 means any address.
+  ///   * `size` is the size of a block that this segment would serve.
+  ///   * `blocks` are the block_views of the segment, in the order of addresses.
+  ///   * Their bytes are multiples of min_alignment. A block with 0 requested bytes is free.
+  ///
+  ///   Requires:  arguments that obey these rules
+  ///   Returns:   false if the device gave other memory, or host memory ran out
   template <typename Blocks>
   [[nodiscard]] bool restore(const segment_view& segment, std::size_t size, const Blocks& blocks) noexcept {
     detail::block* const found = backend_.restore(segment, size, policies_);
     return found != nullptr && (segment.address == 0 || found->address == segment.address) &&
            found->size >= segment.bytes && manager_.restore_blocks(*found, blocks);
   }
-  /// Releases the idle segment that begins at an address, or in ranges, what is free in it.
+  /// Releases the idle segment that begins at an address. In a range, releases the free part of it.
   ///   Returns:  bytes that went back to the device
   std::size_t release_idle_at(const segment_view& segment) noexcept {
     return backend_.release_idle_at(segment.address, segment.bytes);
@@ -266,7 +273,9 @@ class caching_allocator
 
  private:
   struct request {
-    std::size_t bytes, size, pool;  // as requested; of the block that serves it; of that block
+    std::size_t bytes,  // as requested
+        size,           // of the block that serves the request
+        pool;           // the pool of that block
     stream_id stream;
     [[no_unique_address]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
   };
@@ -315,7 +324,7 @@ class caching_allocator
   // The miss path.
 
   [[gnu::noinline]] detail::block* grow(std::size_t bytes, stream_id stream) noexcept {
-    const request want = make_request(bytes, stream);  // again: passing it here would cost each hit
+    const request want = make_request(bytes, stream);  // computed again: passing it would slow the hit path
     if (relieve_pressure()) {
       if (detail::block* const found = find_free(want)) return found;
     }
@@ -331,8 +340,8 @@ class caching_allocator
     manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
     return nullptr;
   }
-  /// Calls the user's callbacks, and frees pending blocks where requests do not look first; whether something
-  /// came free.
+  /// Calls the user's callbacks. If requests do not poll events first, also frees completed pending blocks.
+  ///   Returns:  whether memory was freed
   bool relieve_pressure() noexcept {
     const bool freed = pressure_.run();
     const bool looks_now = !policies_.streams.should_poll_events(manager_.pending_events());
@@ -347,20 +356,21 @@ class caching_allocator
     const bool has_room = list != nullptr && manager_.reserve_blocks();
     return has_room ? backend_.grow(*list, want.size, segment, policies_) : nullptr;
   }
-  /// A free block of other streams, where the recipe lets it serve this one, or null.
+  /// Finds a free block of another stream that the recipe lets serve this request, or null.
   detail::block* borrow(request want) noexcept {
     if constexpr (!Recipe::streams::reuses_across_streams) return nullptr;
     detail::free_list* const list = manager_.find_or_create_list(want.pool, want.key);
     const bool has_room = list != nullptr && manager_.reserve_blocks();
     return has_room ? sharing_.borrow(*list, want.size, policies_) : nullptr;
   }
-  /// Whether a predicted failure makes asking the device useless. Where memory moves, some may serve at the
+  /// Whether a predicted failure makes growth pointless. A backend that moves memory may succeed even at the
   /// limit.
   [[nodiscard]] bool need_not_ask(failure_reason why) const noexcept {
     if (why == failure_reason::by_limit) return !Recipe::growth::backend::moves_memory;
     return why == failure_reason::by_capacity && policies_.recovery.steps(why).count == 0;
   }
-  /// Takes a recovery step; whether trying again may help.
+  /// Takes a recovery step.
+  ///   Returns:  whether another try may succeed
   bool recover(recovery_step step, request want) noexcept {
     if (step == recovery_step::grow_exactly) return true;
     if (step == recovery_step::evict_all) {
@@ -374,9 +384,10 @@ class caching_allocator
     return list != nullptr && release_oversize(*list, want.size);
   }
 
-  // What goes back to the device.
+  // Releasing memory to the device.
 
-  /// Releases free oversize blocks until `wanted` bytes went back; whether they did.
+  /// Releases free oversize blocks until `wanted` bytes went back.
+  ///   Returns:  whether that many went back
   bool release_oversize(detail::free_list& list, std::size_t wanted) noexcept {
     const std::size_t oversize = policies_.split.oversize();
     const auto release = [this](detail::block& b) { return backend_.release(b); };
@@ -405,8 +416,8 @@ class caching_allocator
     const std::size_t wanted = policies_.eviction.bytes_to_evict(when, current);
     if (wanted > 0) evict_bytes(current, wanted);
   }
-  /// Asks the policy about idle segments, round after round, until `wanted` bytes went back or a round freed
-  /// none.
+  /// Evicts idle segments in passes, as the policy decides. Stops once `wanted` bytes went back or a pass
+  /// released nothing.
   [[gnu::noinline]] void evict_bytes(const usage& now, std::size_t wanted) noexcept {
     const auto& policy = policies_.eviction;
     const std::size_t min_size = detail::min_considered(policy, now);
@@ -435,6 +446,7 @@ class caching_allocator
   }
 
   policies<Recipe> policies_;
+  // The members below are destroyed before the manager: the backend's destructor releases memory through it.
   manager manager_;
   [[no_unique_address]] detail::stream_sharing<manager> sharing_{manager_};
   backend backend_{manager_};

@@ -31,8 +31,8 @@ struct unlocked_front {
 
 namespace detail {
 
-/// The allocator of one recipe of a family. A front end that has settings of its own reads them from the same
-/// settings.
+/// Builds the allocator of one recipe of a family. A front end with its own settings reads them from the same
+/// settings object.
 template <typename Recipe, typename Front, typename Pool>
 struct recipe_front {
   using recipe = Recipe;
@@ -44,7 +44,7 @@ struct recipe_front {
       : pool(std::move(device), Recipe::configured(settings), std::move(observer),
              Front::options_from(settings)) {}
 };
-/// Placeholder for a recipe that the provider cannot support.
+/// Replaces the allocator of a recipe that the provider cannot support.
 template <std::size_t>
 struct no_front {};
 
@@ -61,8 +61,8 @@ template <typename Family, typename Provider, typename Front, typename Observer,
 auto any_front(std::index_sequence<Index...>)
     -> std::variant<std::monostate, front_at<Index, Family, Provider, Front, Observer, Counting>...>;
 
-/// Calls f(holder) for the alternative in use of a variant, which holds an allocator. `First` is the type of
-/// one holder.
+/// Calls f(holder) with the active alternative of a variant. A holder contains an allocator; `First` is the
+/// type of the first holder.
 template <typename First, typename Variant, typename F>
 decltype(auto) visit_pool(Variant& pools, F f) {
   using result = decltype(f(std::declval<First&>()));
@@ -77,7 +77,7 @@ decltype(auto) visit_pool(Variant& pools, F f) {
       pools);
 }
 
-/// The first recipe that a provider supports.
+/// Finds the first recipe that a provider supports.
 template <typename Family, device_provider Provider, std::size_t... Index>
 consteval std::size_t first_supported(std::index_sequence<Index...>) {
   constexpr bool supported[] = {provider_for<Provider, typename Family::template recipe_at<Index>>...};
@@ -88,11 +88,11 @@ consteval std::size_t first_supported(std::index_sequence<Index...>) {
 
 }  // namespace detail
 
-/// An allocator whose settings are read at run time. They choose the recipe in a family; its decisions are
-/// those of that recipe's allocator.
+/// An allocator whose settings are read at run time. The settings choose a recipe in a family. Its decisions
+/// equal the decisions of that recipe's allocator.
 ///
-/// Choose it where users set the allocator by an environment variable or a file. `Front` says which kind of
-/// allocator it is: unlocked_front, locked_front or per_stream_front.
+/// Choose it if users configure the allocator by an environment variable or a file. `Front` is the kind of
+/// allocator: unlocked_front, locked_front or per_stream_front.
 ///
 ///     const tessera::config::torch_npu_settings settings{.expandable_segments = true};
 ///     tessera::configured<tessera::torch_npu_family, tessera::simulated_device> tuned(settings);
@@ -124,21 +124,24 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
     return visit([](const auto& pool) { return pool.statistics().all; });
   }
   [[nodiscard]] const settings_type& settings() const noexcept { return settings_; }
-  /// Replaces the settings for all later decisions. Refuses a change that would choose another recipe, or
-  /// that no policy of this recipe reads.
-  ///   Requires:  settings that a text could express; one thread at a time, while others may allocate
+  /// Replaces the settings for all later decisions. Refuses a change that would choose another recipe. Also
+  /// refuses a setting that no policy of this recipe reads.
+  ///   Requires:  settings that a configuration text can express
+  ///   Requires:  only one thread calls this; other threads may allocate meanwhile if the front end allows
+  ///              that
   ///   Returns:   nothing, or the error, which names the refused key; then nothing has changed
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
     return detail::visit_pool<first_holder>(pool_, [&](auto& in) { return change_in(in, wanted); });
   }
-  /// The same for a text. Keys that it does not name return to their defaults, as in PyTorch.
+  /// Replaces the settings by those in a text. Keys that it does not name return to their defaults, as in
+  /// PyTorch.
   [[nodiscard]] std::optional<config::setting_error> change(std::string_view text) noexcept {
     const auto parsed = config::parse<grammar>(text);
     if (const auto* const error = std::get_if<config::setting_error>(&parsed)) return *error;
     return change(std::get<settings_type>(parsed));
   }
 
-  /// Calls f(allocator) with the one that was chosen. `f` returns the same type for each.
+  /// Calls f(allocator) with the chosen allocator. `f` must return the same type for every recipe.
   template <typename F>
   decltype(auto) visit(F f) {
     return enter(*this, f);
@@ -213,8 +216,8 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
   any pool_;
 };
 
-/// Reads a family's settings from an environment variable; without a name, from those that its system reads.
-/// Settings that are absent have their defaults.
+/// Reads a family's settings from an environment variable. Without a name, it reads the variables of the
+/// original system. Absent settings have their defaults.
 ///   Throws:  config::bad_setting if a setting is refused
 template <typename Family, std::same_as<const char*>... Variable>
   requires(sizeof...(Variable) <= 1)
@@ -227,8 +230,8 @@ template <typename Family, std::same_as<const char*>... Variable>
   return std::get<typename Family::settings>(read);
 }
 
-/// Makes a configured allocator from an environment variable, such as
-/// from_environment<torch_npu_family, simulated_device>("PYTORCH_NPU_ALLOC_CONF").
+/// Makes a configured allocator from an environment variable. Example: from_environment<torch_npu_family,
+/// simulated_device>("PYTORCH_NPU_ALLOC_CONF").
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     using namespace tessera;

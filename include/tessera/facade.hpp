@@ -17,40 +17,42 @@ namespace tessera {
 
 namespace detail {
 
-/// Adds the calls that follow from an allocator's own try_allocate, deallocate, record_stream and failure:
-/// allocate, which throws, the calls that take an alignment, and access to the allocator's parts.
+/// Adds the calls that follow from an allocator's own try_allocate, deallocate, record_stream and failure.
+/// They are allocate, which throws, the calls that take an alignment, and access to the allocator's parts.
 ///
 ///     void* const table = pool.allocate(1000, std::align_val_t{4096});
 ///     pool.deallocate(table, 1000, std::align_val_t{4096});
 ///
-/// Free and record an aligned block with the bytes and alignment of its request: its address may lie inside
-/// the block. An alignment is a power of two; any other one aborts.
+/// Free and record an aligned block with the bytes and alignment of its request, because its address may lie
+/// inside the block. An alignment must be a power of two; otherwise the program aborts.
 template <typename Self>
 class common_calls {
  public:
   /// Serves a request of `bytes` on `stream`.
   ///   Returns:  an address aligned to min_alignment, valid until deallocate; null for 0 bytes
-  ///   Throws:   out_of_memory once recovery failed, and at once above max_request
-  ///   Cost:     constant, plus a query for each stream that frees wait for; provider calls on a cache miss
+  ///   Throws:   out_of_memory if recovery fails
+  ///   Throws:   out_of_memory at once if `bytes` exceeds max_request
+  ///   Cost:     constant on a cache hit, plus an event query for each stream that pending frees wait for
+  ///   Cost:     provider calls on a cache miss
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* p = self().try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
     raise_failure(self(), bytes, stream);
   }
   /// Serves a request at a multiple of `alignment`.
-  ///   Cost:  up to 512 none where the block is aligned already; else `alignment` more bytes
+  ///   Cost:  extra bytes: none if `alignment` is at most 512 and the block is aligned; otherwise up to
+  ///          `alignment`
   [[nodiscard]] void* allocate(std::size_t bytes, std::align_val_t alignment, stream_id stream = {}) {
     const aligned_request request(bytes, alignment);
     return bytes != 0 ? request.allocate(self(), stream) : nullptr;
   }
-  /// Returns null where allocate throws.
+  /// Serves a request at a multiple of `alignment`. Returns null if allocate would throw.
   [[nodiscard]] void* try_allocate(std::size_t bytes, std::align_val_t alignment,
                                    stream_id stream = {}) noexcept {
     const aligned_request request(bytes, alignment);
     return bytes != 0 ? request.try_allocate(self(), stream) : nullptr;
   }
-  /// Frees an aligned block. Ignores null.
-  ///   Requires:  the bytes and alignment of the request; aborts otherwise, as far as aligned_request can
-  ///              tell
+  /// Frees an aligned block. Null is ignored.
+  ///   Requires:  the bytes and alignment of the request; aborts if it detects others
   void deallocate(void* p, std::size_t bytes, std::align_val_t alignment) noexcept {
     if (p != nullptr) aligned_request(bytes, alignment).deallocate(self(), p);
   }
@@ -75,14 +77,14 @@ class common_calls {
   decltype(auto) with_observer(F f) {
     return f(self().observer());
   }
-  /// Calls f(caching_allocator) for each one inside, with its mutex held if it has one. `f` must not use the
-  /// allocator.
+  /// Calls f(caching_allocator) for each caching_allocator inside, with its mutex held if it has one. `f`
+  /// must not use the front end.
   template <typename F>
   void for_each_allocator(F f) {
     f(self());
   }
-  /// Calls f(caching_allocator) for the one that may own an address, with its mutex held if it has one; not
-  /// at all where the address is known to be foreign. `f` must not use the allocator.
+  /// Calls f(caching_allocator) for the allocator that may own an address, with its mutex held if it has one.
+  /// Does not call f if the address is known to be foreign. `f` must not use the front end.
   ///   Cost:  constant
   template <typename F>
   void with_owner(const void*, F f) {
@@ -113,28 +115,28 @@ class common_calls {
   [[nodiscard]] Self& self() noexcept { return static_cast<Self&>(*this); }
 };
 
-/// Stands for the wrapped allocator of a front end that has only the calls which all allocators share.
+/// Stands for the wrapped allocator of a front end that has only the calls that all allocators share.
 struct shared_calls_only {};
 
-/// Returns its argument. Named, as nvcc rejects lambdas in unevaluated operands.
+/// Returns its argument. It has a name because nvcc rejects lambdas in unevaluated operands.
 struct return_argument {
   template <typename T>
   T& operator()(T& argument) const noexcept {
     return argument;
   }
 };
-/// The provider of an allocator.
+/// The provider type of an allocator.
 template <typename Allocator>
 using device_of =
     std::remove_reference_t<decltype(std::declval<Allocator&>().with_device(return_argument{}))>;
 
 }  // namespace detail
 
-/// Gives a front end the whole interface of an allocator. The front end only says how to enter the allocator
+/// Gives a front end the whole interface of an allocator. The front end defines how to enter the allocator
 /// inside.
 ///
-/// Choose it as the base of a class that wraps allocators: to lock, check, count or select. This one counts
-/// calls:
+/// Choose it as the base of a class that wraps allocators to lock, check, count or select. This front end
+/// counts calls:
 ///
 ///     #include <atomic>
 ///     namespace program {
@@ -153,12 +155,12 @@ using device_of =
 ///     };
 ///     }
 ///
-/// * `enter` calls f(allocator) and returns its result, with whatever lock or check is around it.
-/// * A call that differs is written in the front end; `using facade<...>::name` keeps its other overloads.
-/// * `Inner` is the type of the allocator inside. Calls that not all allocators have are there if `Inner` has
-///   them: handles, statistics, process_events and trim_without_waiting.
-/// * A front end that defines after_free(front end) is told of each call that may have freed memory.
-/// * A front end of several allocators hides enter_owner with one that finds the owner of an address.
+///   * `enter` calls f(allocator) and returns its result. It may take a lock or run a check around the call.
+///   * To change a call, define it in the front end. `using facade<...>::name` keeps its other overloads.
+///   * `Inner` is the type of the allocator inside. Calls that only some allocators have exist if `Inner` has
+///     them: handles, statistics, process_events and trim_without_waiting.
+///   * If a front end defines after_free(front end), it is called after each call that may have freed memory.
+///   * A front end of several allocators also defines enter_owner, which finds the owner of an address.
 template <typename Self, typename Inner = detail::shared_calls_only>
 class facade : public detail::common_calls<Self> {
   using common = detail::common_calls<Self>;
@@ -285,9 +287,9 @@ class facade : public detail::common_calls<Self> {
   }
 
  protected:
-  /// Enters the allocator that owns an address. A front end of several hides this with one that finds the
-  /// owner. Where there is none, that returns R() for an f of result R, and aborts if `call`, the name of the
-  /// call, is not null.
+  /// Enters the allocator that owns an address. A front end of several allocators hides this with its own
+  /// version. If there is no owner, that version returns a default value, or aborts if `call` is not null.
+  /// `call` is the name of the call.
   template <typename Me, typename F>
   static decltype(auto) enter_owner(Me& me, const void*, const char* /*call*/, F&& f) {
     return Self::enter(me, std::forward<F>(f));

@@ -6,8 +6,8 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// Declares the public types, for headers that only name an allocator. Default template arguments are given here. A
-/// provider must be complete where a type is named that has it as an argument.
+/// Declares the public types, for headers that only name an allocator. Default template arguments are given
+/// here. A type with a provider as argument needs a complete provider.
 ///
 ///     namespace renderer {
 ///     template <typename Device>
@@ -29,7 +29,7 @@ struct usage;
 template <std::size_t Pools>
 struct statistics;
 
-// Recipes without a configuration string. The others are aliases.
+// Recipes without a configuration string. The other recipes are aliases.
 struct cuda_async;
 struct paddle_auto_growth;
 struct paddle_naive_best_fit;
@@ -51,7 +51,7 @@ class simulated_npu;
 template <device_provider Provider>
 class provider_ref;
 
-// Statistics that an allocator keeps, as its template argument `Counting`.
+// Statistics that an allocator keeps: its template argument `Counting`.
 struct count_everything;
 struct count_totals;
 

@@ -11,11 +11,11 @@ namespace tessera {
 
 /// An action of an allocator, reported to its observer in order.
 struct allocator_event {
-  /// PyTorch's trace actions, and those of ranges and refusals.
+  /// PyTorch's trace actions, and actions for ranges and refusals.
   enum class action : unsigned char {
     alloc,           ///< a block was allocated
-    free_requested,  ///< the user freed it
-    free_completed,  ///< no stream uses it any more
+    free_requested,  ///< the user freed a block
+    free_completed,  ///< no stream uses a freed block any more
     segment_alloc,   ///< a segment was acquired
     segment_free,    ///< a segment was released
     segment_map,     ///< `bytes` of physical memory were mapped into a range
@@ -27,16 +27,16 @@ struct allocator_event {
     snapshot         ///< a tool took a snapshot, with `bytes` in use
   };
   action what;
-  std::uintptr_t address = 0;  ///< for oom: bytes that the device has left
-  std::size_t bytes = 0;       ///< as requested, or of the segment
-  std::size_t block = 0;       ///< of the block that serves the request
-  stream_id stream{};          ///< of the request; without a request, the key of the blocks
+  std::uintptr_t address = 0;  ///< for oom: free bytes of the device
+  std::size_t bytes = 0;       ///< requested bytes, or bytes of the segment
+  std::size_t block = 0;       ///< bytes of the block that serves the request
+  stream_id stream{};          ///< stream of the request; without a request, the key of the blocks
 };
 
 /// Receives every allocator_event.
 ///
-/// It is called in the middle of a change, with the allocator's lock held if there is one. Allocating or
-/// freeing in that allocator from there aborts the program.
+/// `on` runs in the middle of a change, with the allocator's lock held if there is one. If it allocates or
+/// frees in that allocator, the program aborts.
 ///
 ///     struct count_segments {
 ///       std::size_t count = 0;
@@ -52,13 +52,13 @@ concept event_observer = std::movable<S> && requires(S& observer, const allocato
   { observer.on(event) } noexcept;
 };
 
-/// No observer: no-op.
+/// Ignores every event.
 struct ignore_events {
   static constexpr void on(const allocator_event&) noexcept {}
 };
 
 namespace detail {
-/// Whether an observer is more than ignore_events.
+/// Whether an observer is a type other than ignore_events.
 template <event_observer Observer>
 inline constexpr bool is_heard = !std::derived_from<Observer, ignore_events>;
 }  // namespace detail

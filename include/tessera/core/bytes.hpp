@@ -9,7 +9,7 @@
 
 #include <tessera/core/fatal.hpp>
 
-/// Sizes, and numbers from which sizes follow. A size is a number of bytes in std::size_t; every prefix is
+/// Sizes, and numbers that determine sizes. A size is a number of bytes in std::size_t; every prefix is
 /// binary.
 namespace tessera {
 
@@ -19,7 +19,7 @@ inline namespace literals {
 [[nodiscard]] constexpr std::size_t operator""_GiB(unsigned long long count) { return count << 30; }
 }  // namespace literals
 
-/// Means "no bound" where a size bounds something.
+/// Means "no bound" if a size is a bound.
 inline constexpr std::size_t unlimited = (std::numeric_limits<std::size_t>::max)();
 
 /// The largest request that is served: 1 byte below 1 EiB, as in PyTorch, so that rounding a legal size
@@ -85,8 +85,7 @@ enum class share_rounding : unsigned char {
   nearest    ///< rounded to the nearest byte; 100 percent is no limit
 };
 
-/// Limits what may be reserved to a number of bytes, a fraction of the device's capacity, or the smaller of
-/// both.
+/// Limits reserved memory to a number of bytes, a fraction of the device's capacity, or the smaller of both.
 ///
 /// A fraction of 100 percent is no limit, unless `limits_at_100_percent`.
 ///
@@ -104,7 +103,7 @@ struct memory_limit {
     requires(!std::floating_point<Bytes>)
   constexpr memory_limit(Bytes max) noexcept : bytes(static_cast<std::size_t>(max)) {}
   constexpr memory_limit(fraction max) noexcept : share(max) {}
-  /// Takes all members in their order; nvcc writes template arguments so.
+  /// Takes all members in their order. nvcc writes template arguments in this form.
   constexpr memory_limit(std::size_t max, fraction of_device, bool at_100_percent = false) noexcept
       : bytes(max), share(of_device), limits_at_100_percent(at_100_percent) {}
 
@@ -120,11 +119,11 @@ struct memory_limit {
 };
 inline constexpr memory_limit no_limit{};
 
-/// Numbers of equal steps between two powers of two, by size; 0 and 1 mean none, others must be powers of
-/// two.
+/// Numbers of equal steps between two powers of two, by size. 0 and 1 mean no steps; other numbers must be
+/// powers of two.
 ///
-/// Slot 0 holds sizes below 2 MiB, slot i those from 2^(20+i) bytes up to twice that, and slot 15 all from 32
-/// GiB on.
+/// Slot 0 is for sizes below 2 MiB, slot i for sizes from 2^(20+i) bytes up to twice that. Slot 15 is for all
+/// sizes from 32 GiB on.
 ///   Source:  PyTorch's roundup_power2_divisions
 struct divisions {
   static constexpr std::size_t slots = 16;
@@ -160,8 +159,8 @@ namespace detail {
 }
 }  // namespace detail
 
-/// Sizes of the chunks that a pool is split from: a number of bytes or, where that is 0, a fraction of what
-/// is available.
+/// Sizes of the chunks that a pool is split from: a number of bytes. If that is 0, a fraction of the
+/// available memory.
 ///   Source:  Paddle's initial_gpu_memory_in_mb, reallocate_gpu_memory_in_mb and
 ///            fraction_of_gpu_memory_to_use
 struct chunk_plan {
@@ -169,7 +168,7 @@ struct chunk_plan {
   std::size_t further = 0;  ///< bytes of each later chunk
   fraction share = percent(92);
 
-  /// Returns the bytes available of `free` ones: all but a twentieth, and none below 256.
+  /// Returns how many of `free` bytes are available: all but a twentieth, or 0 if fewer than 256 remain.
   [[nodiscard]] static constexpr std::size_t available(std::size_t free) noexcept {
     const std::size_t rest = free - free / 20;
     return rest < 256 ? 0 : rest;
@@ -180,15 +179,15 @@ struct chunk_plan {
   [[nodiscard]] constexpr std::size_t further_chunk(std::size_t free) const noexcept {
     return further > 0 ? further : share.of(available(free));
   }
-  /// Returns the size of the largest block that is split from a chunk, on a device with `free` bytes free at
-  /// the start. A larger one has a segment of its own.
+  /// Returns the size of the largest block that is split from a chunk. The device has `free` bytes free at
+  /// the start. A larger block has its own segment.
   [[nodiscard]] constexpr std::size_t largest_pooled(std::size_t free) const noexcept {
     const std::size_t one = first_chunk(free);
     const std::size_t other = further_chunk(free);
     return one > other ? one : other;
   }
-  /// Returns the size of the next chunk for a block of at most largest_pooled() bytes. If that is more than
-  /// available, the result is more than `free`, so that the device refuses it.
+  /// Returns the size of the next chunk for a block of at most largest_pooled() bytes. If that exceeds the
+  /// available memory, the result exceeds `free`, so that the device refuses it.
   [[nodiscard]] constexpr std::size_t next(std::size_t free, bool is_first) const noexcept {
     const std::size_t chunk = is_first ? first_chunk(free) : further_chunk(free);
     if (available(free) > 0 && chunk <= available(free)) return chunk;

@@ -18,18 +18,18 @@ namespace tessera {
 /// The numbers of a failed request; sizes are in bytes.
 struct oom_numbers {
   std::size_t requested = 0;
-  std::size_t block = 0;    ///< of the block that would serve it; 0 if the request exceeds max_request
-  std::size_t segment = 0;  ///< of the segment that was needed for it
+  std::size_t block = 0;    ///< size of the block that would serve it; 0 if the request exceeds max_request
+  std::size_t segment = 0;  ///< size of the segment that it needs
   stream_id stream{};
   usage now{};
-  std::size_t capacity = 0;           ///< of the device
-  std::size_t available = unlimited;  ///< that the device still has, if it knows
-  std::size_t largest_free = 0;       ///< of the largest free block
-  std::int64_t waited_ms = -1;        ///< how long a front end waited for other threads; negative if none did
+  std::size_t capacity = 0;           ///< capacity of the device
+  std::size_t available = unlimited;  ///< free bytes of the device, if it knows them
+  std::size_t largest_free = 0;       ///< size of the largest free block
+  std::int64_t waited_ms = -1;        ///< wait of a front end for other threads; negative if none
 };
 
-/// Thrown when the device is full and recovery failed. Carries the numbers, and a text of at most three
-/// lines; explain() [tessera/observe/explain.hpp] says why, and what would help.
+/// Thrown if the device is full and recovery failed. Carries the numbers, and a text of at most three lines.
+/// explain() [tessera/observe/explain.hpp] says why the request failed, and suggests settings.
 ///
 ///     try {
 ///       pool.deallocate(pool.allocate(100_GiB));

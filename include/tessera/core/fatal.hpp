@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// Prints the broken rule and aborts the program: for mistakes of the caller that cannot be reported
+/// Prints the broken rule and aborts the program. For mistakes of the caller that cannot be reported
 /// otherwise.
 [[noreturn]] inline void fatal(const char* rule, const void* pointer = nullptr) noexcept {
   if (pointer != nullptr) {

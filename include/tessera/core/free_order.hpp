@@ -3,15 +3,15 @@
 
 namespace tessera {
 
-/// Which of the free blocks that fit serves first.
+/// Decides which of the fitting free blocks serves first.
 enum class free_order : unsigned char {
-  lowest_address,  ///< the smallest; among equal ones, the one at the lowest address
-  oldest_segment,  ///< the smallest; among equal ones, the one in the oldest segment, then at the lowest address
-  newest_in_class  ///< of blocks up to the next power of two, the one freed last that is large enough
+  lowest_address,  ///< the smallest block; among equal sizes, the lowest address
+  oldest_segment,  ///< the smallest block; among equal sizes, the oldest segment, then the lowest address
+  newest_in_class  ///< among blocks up to the next power of two, the last freed block that fits
 };
 
 namespace detail {
-/// The order of a split_policy; lowest_address if it names none.
+/// The order of a split_policy; lowest_address by default.
 template <typename Split>
 inline constexpr free_order free_order_of = [] {
   if constexpr (requires { Split::order; }) return Split::order;

@@ -16,17 +16,17 @@ enum class page_size : unsigned char {
   huge_1g  ///< 1 GiB
 };
 
-/// Which of a device's physical memories backs memory.
+/// Selects one of a device's physical memories.
 enum class bandwidth : unsigned char { any, low, high };
 
-/// A kind of page: its size, and what its memory can be used for.
+/// A kind of page: its size and the permitted uses of its memory.
 struct page_kind {
   page_size size = page_size::normal;
   bandwidth speed = bandwidth::any;
   bool peer_to_peer = false;  ///< for copies between two devices
   bool read_only = false;     ///< the host may read but not write it
 
-  /// Returns the bytes that memory of this kind is a multiple of; 1 if the device alone decides.
+  /// Returns the granularity of memory of this kind, in bytes; 1 if the device alone decides.
   [[nodiscard]] constexpr std::size_t granularity() const noexcept {
     return size == page_size::huge_1g ? 1_GiB : size == page_size::huge ? 2_MiB : 1;
   }
@@ -48,7 +48,7 @@ struct page_order {
       fatal("Recipe::pages: backing() returns one to three kinds of pages");
     return kinds.data() + count;
   }
-  /// Returns the bytes that a request is a multiple of, whichever kind serves it.
+  /// Returns the granularity of a request in bytes, whichever kind serves it.
   [[nodiscard]] constexpr std::size_t granularity() const noexcept {
     std::size_t max = 1;
     for (const page_kind& kind : *this) max = kind.granularity() > max ? kind.granularity() : max;
@@ -56,7 +56,7 @@ struct page_order {
   }
 };
 
-/// Rounds `bytes` up to whole pages of whichever kind a pages_policy asks for.
+/// Rounds `bytes` up to whole pages of every kind that a pages_policy asks for.
 template <typename Pages>
 [[nodiscard]] constexpr std::size_t in_whole_pages(const Pages& pages, std::size_t bytes) noexcept {
   return align_up(bytes, pages.backing(bytes).granularity());
@@ -91,10 +91,10 @@ struct page_choice {
 
   /// Returns the kinds of pages to ask for, in order, for a segment of `segment` bytes.
   ///
-  /// Where smaller pages may serve, small segments get them: normal pages up to 1 MiB, 2 MiB pages up to 2
-  /// MiB. ACL's documentation says both that huge-first memory is rounded up to 2 MiB and that up to 1 MiB
-  /// takes normal pages; the two agree if only larger requests are rounded. It says the latter of plain
-  /// huge-first only; ACL does it for peers, too.
+  /// If smaller pages may serve, small segments get them: normal pages up to 1 MiB, 2 MiB pages up to 2 MiB.
+  /// ACL's documentation says that huge-first memory is rounded up to 2 MiB. It also says that up to 1 MiB
+  /// takes normal pages. Both hold if only larger requests are rounded. The second sentence covers plain
+  /// huge-first only; ACL applies it to peers, too.
   [[nodiscard]] constexpr page_order order(std::size_t segment) const noexcept {
     const page_kind normal{page_size::normal, speed, peer_to_peer, read_only};
     const page_kind huge{page_size::huge, speed, peer_to_peer, read_only};
@@ -106,7 +106,7 @@ struct page_choice {
     return {{huge_1g, huge, normal}, 3};
   }
 
-  /// Returns the choice of this kind and no other.
+  /// Returns the choice of only this kind.
   [[nodiscard]] static constexpr page_choice only(const page_kind& kind) noexcept {
     const page_plan plan = kind.size == page_size::huge_1g ? page_plan::huge_1g_only
                            : kind.size == page_size::huge  ? page_plan::huge_only

@@ -6,11 +6,11 @@
 #include <type_traits>
 #include <utility>
 
-/// The parameters of policies: known at compile time, or set for each allocator object, with one template for
-/// both.
+/// The parameters of policies. A parameter is known at compile time or set for each allocator object; one
+/// template serves both.
 namespace tessera {
 
-/// A regular type, as std::regular, but a tenth as expensive to compile.
+/// A regular type, like std::regular; it compiles in a tenth of the time.
 template <typename T>
 concept regular =
     std::is_default_constructible_v<T> && std::is_copy_constructible_v<T> && std::is_copy_assignable_v<T> &&
@@ -30,8 +30,7 @@ struct tunable {
   bool operator==(const tunable&) const = default;
 };
 
-/// A policy's parameter. Made from a plain value, it is an empty constant; made from a `tunable`, a member
-/// that can be set.
+/// A policy's parameter. A plain value makes an empty constant; a `tunable` makes a member that can be set.
 template <auto Value>
 struct parameter {
   using value_type = std::remove_cvref_t<decltype(Value)>;  // nvcc writes decltype((Value)), a reference

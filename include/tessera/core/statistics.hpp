@@ -12,23 +12,22 @@ namespace tessera {
 
 /// The current use of an allocator's memory, in bytes.
 struct usage {
-  std::size_t requested = 0;  ///< as requested by the user, of blocks that are live or pending
-  std::size_t live = 0;       ///< in blocks allocated and not freed
-  std::size_t pending = 0;    ///< in blocks freed while a stream still uses them
+  std::size_t requested = 0;  ///< requested by the user, for live and pending blocks
+  std::size_t live = 0;       ///< in allocated blocks that the user has not freed
+  std::size_t pending = 0;    ///< in freed blocks that a stream still uses
   std::size_t cached = 0;     ///< in free blocks
   std::size_t reserved = 0;   ///< acquired from the device: live + pending + cached
-  std::size_t limit = 0;      ///< what may be reserved
-  bool has_limit = true;      ///< whether that was set; otherwise it is the device's capacity
+  std::size_t limit = 0;      ///< bytes that may be reserved
+  bool has_limit = true;      ///< whether the user set the limit; otherwise it is the device's capacity
   bool operator==(const usage&) const = default;
 };
 
-/// The state that a growth policy sees, in bytes, where idle pages may move instead of new ones being
-/// acquired.
+/// The state that a growth policy sees if idle pages may move to avoid growth. All members are in bytes.
 struct growth_state {
-  std::size_t reserved = 0;   ///< now
-  std::size_t limit = 0;      ///< what may be reserved
-  std::size_t peak_live = 0;  ///< peak live bytes whenever the allocator grew, including the block wanted now
-  std::size_t peak_reserved = 0;  ///< peak reserved bytes; neither peak ever falls
+  std::size_t reserved = 0;       ///< reserved now
+  std::size_t limit = 0;          ///< bytes that may be reserved
+  std::size_t peak_live = 0;      ///< peak live at the times of growth; includes the wanted block
+  std::size_t peak_reserved = 0;  ///< peak reserved; only shrink() with nothing reserved resets the peaks
 };
 
 /// A quantity over time.
@@ -51,15 +50,15 @@ struct counter {
   bool operator==(const counter&) const = default;
 };
 
-/// The counters of one pool, or of all pools; those named `_bytes` are in bytes, the others count blocks or
-/// segments.
+/// The counters of one pool, or of all pools. Counters named `_bytes` are in bytes; the others count blocks
+/// or segments.
 ///   Source:  PyTorch's memory_stats(), names and times of counting
 struct pool_statistics {
   counter allocation;       ///< blocks from allocation to the user's free
-  counter allocated_bytes;  ///< of these blocks
+  counter allocated_bytes;  ///< bytes of these blocks
   counter active;           ///< blocks from allocation until they are no longer pending
   counter active_bytes;
-  counter requested_bytes;  ///< as requested, of active blocks
+  counter requested_bytes;  ///< requested bytes of active blocks
   counter segment;
   counter reserved_bytes;
   counter inactive_split;  ///< free blocks that share their segment
@@ -90,9 +89,9 @@ struct statistics {
   counter oversize_allocations;
   counter oversize_segments;
   /// Bytes that the device has given and not taken back. Unlike `reserved_bytes`, its peak includes memory
-  /// acquired for a request that then failed, and memory that the device failed to release.
+  /// acquired for a failed request, and memory that the device failed to release.
   counter device_bytes;
-  std::uint64_t num_alloc_retries = 0;     ///< growths tried again after the cache was emptied
+  std::uint64_t num_alloc_retries = 0;     ///< retries of growth after the cache was emptied
   std::uint64_t num_ooms = 0;              ///< requests that failed, except those above max_request
   std::uint64_t num_oom_rejections = 0;    ///< of these, requests that failed without recovery
   std::uint64_t num_sync_all_streams = 0;  ///< waits for all pending frees
@@ -116,8 +115,8 @@ inline constexpr event_count<Pools> event_counts[] = {
     {"num_device_free", &statistics<Pools>::num_device_free},
 };
 
-/// A contiguous part of an allocator's memory, for tools: a segment, or adjacent mapped pages of a range of
-/// addresses.
+/// A contiguous part of an allocator's memory, for tools. It is a segment, or adjacent mapped pages of a
+/// range of addresses.
 struct segment_view {
   std::uintptr_t address = 0;
   std::size_t bytes = 0;
@@ -126,7 +125,7 @@ struct segment_view {
   bool in_range = false;  ///< whether it is part of a range
 };
 
-/// A block of such a part. In the order of addresses, the blocks cover the part.
+/// A block of a segment_view. In the order of addresses, the blocks cover the whole segment_view.
 struct block_view {
   enum class state : unsigned char {
     free,
@@ -135,9 +134,9 @@ struct block_view {
   };
   std::uintptr_t address = 0;
   std::size_t bytes = 0;
-  std::size_t requested = 0;  ///< bytes as requested; 0 while free
+  std::size_t requested = 0;  ///< requested bytes; 0 while free
   state is = state::free;
-  stream_id stream{};  ///< the key under which it is or will be free
+  stream_id stream{};  ///< the key of the free list that it is in or will join
 };
 
 }  // namespace tessera

@@ -6,14 +6,14 @@
 
 namespace tessera {
 
-/// Names a queue of device work by the value of its handle; work on one stream runs in order. The default
-/// value is the device's default stream.
+/// Identifies a queue of device work by the value of its handle. Work on one stream runs in order. The
+/// default value is the device's default stream.
 struct stream_id {
   std::uint64_t handle = 0;
   constexpr auto operator<=>(const stream_id&) const = default;
 };
 
-/// The key of every stream if all streams share free blocks, so that keys need no comparison; converts to the
+/// The key of every stream if all streams share free blocks; such keys need no comparison. It converts to the
 /// default stream.
 struct any_stream {
   constexpr operator stream_id() const noexcept { return {}; }
@@ -22,9 +22,9 @@ struct any_stream {
 
 /// Rules by which a block freed on one stream may serve another.
 struct cross_stream_reuse {
-  bool follow_dependencies = false;  ///< if the other stream already waits for the work before the free
-  bool opportunistic = false;        ///< if that work has completed
-  bool insert_dependencies = false;  ///< after the other stream is made to wait for it
+  bool follow_dependencies = false;  ///< reuse if the other stream already waits for the work before the free
+  bool opportunistic = false;        ///< reuse if that work has completed
+  bool insert_dependencies = false;  ///< make the other stream wait for that work, then reuse
   bool operator==(const cross_stream_reuse&) const = default;
 };
 

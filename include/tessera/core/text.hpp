@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// Fixed-capacity string; async-signal-safe, never allocates. Text beyond its capacity is dropped.
+/// A string of fixed capacity. It is async-signal-safe, never allocates, and drops text beyond its capacity.
 ///
 ///     const std::size_t bytes = 1000;
 ///     std::puts(tessera::fixed_text().add("no room for ").add(bytes).add(" bytes").c_str());
@@ -21,7 +21,7 @@ class fixed_text {
     return *this;
   }
   fixed_text& add(std::uint64_t number) noexcept { return add_digits(number, 10); }
-  /// Adds an address as %p writes it.
+  /// Adds an address in the format of %p.
   fixed_text& add_address(std::uint64_t address) noexcept { return add("0x").add_digits(address, 16); }
 
   [[nodiscard]] const char* c_str() const noexcept { return text_; }
@@ -42,7 +42,7 @@ class fixed_text {
   std::size_t length_ = 0;
 };
 
-/// A size as text for people, for example "1.50 GiB".
+/// Formats a size for people, for example "1.50 GiB".
 class format_bytes {
  public:
   explicit format_bytes(std::size_t bytes) noexcept {

@@ -13,12 +13,12 @@
 
 namespace tessera::detail {
 
-/// A request with an alignment, for an allocator that aligns to min_alignment only. 0 bytes count as 1, as
-/// other libraries expect an address for them.
+/// A request with an alignment, for an allocator that aligns to min_alignment only. 0 bytes count as 1,
+/// because other libraries expect an address for 0 bytes.
 ///
-/// Up to `tried_alignment` it first tries a block of just the bytes, as most recipes' blocks happen to be
-/// aligned so. Otherwise it takes a block that is larger by the alignment; the address lies inside it. It
-/// writes nothing, so it serves device memory, too.
+/// Up to `tried_alignment`, it first tries a block of the requested bytes, because most recipes align their
+/// blocks that well. Otherwise it takes a block that is larger by the alignment. The returned address then
+/// lies inside the block. It writes nothing, so it serves device memory, too.
 struct aligned_request {
   static constexpr std::size_t tried_alignment = 512;
 
@@ -32,34 +32,35 @@ struct aligned_request {
   aligned_request(std::size_t requested, std::align_val_t to) noexcept
       : aligned_request(requested, static_cast<std::size_t>(to)) {}
 
-  /// The bytes of a block that has an aligned address wherever it begins.
+  /// Returns the bytes of a block that contains an aligned address wherever it begins.
   [[nodiscard]] std::size_t with_room() const noexcept {
     return alignment > min_alignment ? saturating_add(bytes, alignment - min_alignment) : bytes;
   }
 
-  ///   Throws:  what the allocator's allocate throws
+  /// Serves the request.
+  ///   Throws:  the exceptions of the allocator's allocate
   template <typename A>
   [[nodiscard]] void* allocate(A& pool, stream_id stream) const {
     return serve(pool, [&pool, stream](std::size_t size) { return pool.allocate(size, stream); });
   }
-  /// Returns null where allocate throws.
+  /// Returns null if allocate would throw.
   template <typename A>
   [[nodiscard]] void* try_allocate(A& pool, stream_id stream) const noexcept {
     return serve(pool, [&pool, stream](std::size_t size) { return pool.try_allocate(size, stream); });
   }
 
-  /// The block that serves a request.
+  /// A block that serves a request.
   struct block {
     void* address = nullptr;
     std::size_t bytes = 0;  ///< as requested from the allocator
   };
-  /// Finds the block of an address that allocate returned. Returns a null one if there is none.
-  ///   Cost:  a look-up for each 64 bytes of the alignment
+  /// Finds the block of an address that allocate returned. Returns a null block if there is none.
+  ///   Cost:  one look-up per 64 bytes of the alignment
   template <typename A>
   [[nodiscard]] block find(A& pool, void* p) const noexcept {
     block found;
     pool.with_owner(p, [&](auto& in) {
-      // Searching downwards, the first live block is the only one that can contain p.
+      // Search downwards: only the first live block can contain p.
       for (std::size_t below = 0; below < alignment && found.address == nullptr; below += min_alignment) {
         void* const address = reinterpret_cast<void*>(number(p) - below);
         const std::size_t requested = in.introspect().requested_at(address);
@@ -69,23 +70,24 @@ struct aligned_request {
     return number(p) % alignment == 0 ? found : block{};
   }
 
-  /// Frees what allocate returned for an equal request. Ignores null.
-  ///   Requires:  that; aborts otherwise. Not noticed: other bytes with alignments of 128 to 512, and another
-  ///              request that needs a block of as many bytes
-  ///   Cost:      that of the allocator's deallocate for a block of just the bytes; else that of find
+  /// Frees memory that allocate returned for an equal request. Null is ignored.
+  ///   Requires:  an equal request; aborts if it detects a different one. It does not detect wrong bytes with
+  ///              alignments of 128 to 512. It does not detect a request that needs a block of as many bytes.
+  ///   Cost:      the cost of the allocator's deallocate, for a block of just the requested bytes; otherwise
+  ///              the cost of find
   template <typename A>
   void deallocate(A& pool, void* p) const noexcept {
     if (alignment <= min_alignment) return pool.deallocate(p, bytes);
     if (p == nullptr || (alignment <= tried_alignment && pool.try_deallocate(p))) return;
     free(pool, require(pool, "deallocate", p));
   }
-  /// Records that a stream uses what allocate returned for an equal request.
+  /// Records that a stream uses memory that allocate returned for an equal request.
   template <typename A>
   [[nodiscard]] bool record_stream(A& pool, void* p, stream_id stream) const noexcept {
     return pool.record_stream(require(pool, "record_stream", p).address, stream);
   }
-  /// Frees as deallocate does, after the work on `stream` before this call. If that use can be neither
-  /// recorded nor waited for by `finish(stream)`, the block stays live.
+  /// Frees like deallocate, after the work on `stream` before this call. The block stays live if that use can
+  /// be neither recorded nor waited for by `finish(stream)`.
   template <typename A, typename Finish>
   void deallocate_behind(A& pool, void* p, stream_id stream, Finish finish) const noexcept {
     if (p == nullptr) return;

@@ -9,8 +9,9 @@
 
 namespace tessera::detail {
 
-/// The first broken invariant of a block manager in words, or null. `expected` is what its statistics claim.
-///   Cost:  linear in the blocks; logarithmic for each free block in a treap
+/// Finds the first broken invariant of a block manager. `expected` is the usage according to the statistics.
+///   Returns:  the invariant as text, or null
+///   Cost:     linear in the blocks; logarithmic for each free block in a treap
 template <typename Manager>
 [[nodiscard]] const char* audit(const Manager& manager, const usage& expected) {
   constexpr bool shares = Manager::traits::shares_streams;

@@ -12,39 +12,41 @@
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 
-/// A backend carries out one way to grow. A growth policy names it: `using backend = segment_backend;`. It is a
-/// struct that derives from backend_defaults, redefines what differs, and has a template `instance<Manager>`.
+/// A backend carries out one way to grow. A growth policy names it: `using backend = segment_backend;`. It is
+/// a struct that derives from backend_defaults, redefines members, and has a template `instance<Manager>`.
 ///
-/// | of the struct             |                                                                    |
+/// | member of the struct      |                                                                    |
 /// |---------------------------|--------------------------------------------------------------------|
 /// | B::has_ranges             | segments are ranges, in which memory is mapped page by page        |
-/// | B::places_blocks          | offset_in may be other than 0                                      |
+/// | B::places_blocks          | offset_in may return a value other than 0                          |
 /// | B::moves_memory           | idle memory moves, so that growth may work at the limit            |
 /// | B::shares_streams         | free blocks may serve other streams, see stream_sharing            |
 /// | B::accepts_order(order)   | whether it supports an order of free blocks                        |
 /// | B::accepts_provider<D>    | whether it works on a provider                                     |
-/// | B::accepts_growth<P>      | whether a growth policy answers its questions                      |
-/// | B::require_provider<D>()  | a static_assert that says what the provider lacks                  |
-/// | B::require_growth<P>()    | a static_assert that says what the policy lacks                    |
+/// | B::accepts_growth<P>      | whether a growth policy has all members that it needs              |
+/// | B::require_provider<D>()  | a static_assert that names the missing members of a provider       |
+/// | B::require_growth<P>()    | a static_assert that names the missing members of a growth policy  |
 ///
-/// | of an instance(Manager&)  |                                                                    |
-/// |---------------------------|--------------------------------------------------------------------|
-/// | best_fit(list, size, p)   | the free block that serves `size` bytes, or null                   |
-/// | offset_in(block, size, p) | bytes to leave free at the start of that block                     |
-/// | grow(list, size, n, p)    | gets memory for `size` bytes, where a segment of `n` is wanted;    |
-/// |                           | the free block that holds it, or null                              |
-/// | releasable(block)         | bytes that release() would give back                               |
-/// | release(block)            | gives the memory of an idle block back; its bytes, or 0            |
-/// | restore(segment, size, p) | takes memory at a recorded address; a free block, or null          |
-/// | release_idle_at(at, n)    | gives back what is idle at recorded addresses; its bytes           |
-/// | shrink()                  | frees host memory that describes nothing any more                  |
-/// | footprint()               | bytes of host memory beside those of the manager                   |
-/// | ~instance()               | releases all memory; the manager still exists                      |
+/// | member of an instance(Manager&)       |                                                            |
+/// |---------------------------------------|------------------------------------------------------------|
+/// | best_fit(list, size, policies)        | the free block that serves `size` bytes, or null           |
+/// | offset_in(block, size, policies)      | bytes to leave free at the start of that block             |
+/// | grow(list, size, segment, policies)   | gets memory for `size` bytes by a segment of `segment`     |
+/// |                                       | bytes; returns the free block that holds them, or null     |
+/// | releasable(block)                     | bytes that release() would give back                       |
+/// | release(block)                        | gives an idle block's memory back; returns its bytes, or 0 |
+/// | restore(segment, size, policies)      | gets memory at a recorded address; a free block, or null   |
+/// | release_idle_at(address, bytes)       | gives back idle memory in recorded addresses; its bytes    |
+/// | end_of_chunk(address)                 | with ranges: end of the chunk that begins at `address`     |
+/// | shrink()                              | frees host memory of unused metadata                       |
+/// | footprint()                           | bytes of host memory, without the manager's                |
+/// | ~instance()                           | releases all memory; the manager still exists              |
 ///
-/// `p` holds the policies of the allocator. Calls of the device may be re-entered, so look blocks up again after them.
+/// `list` is a free list, `size` the size of the wanted block, `policies` the allocator's policies. The
+/// allocator may be re-entered during device calls. Look up blocks again after them.
 namespace tessera::detail {
 
-/// Ends the program for a number that a policy answered to another, with the rule that it breaks.
+/// Aborts if a policy returns an invalid number. The message names the broken rule.
 [[noreturn, gnu::noinline, gnu::cold]] inline void refuse_answer(const char* question, std::size_t asked,
                                                                  std::size_t answer,
                                                                  const char* rule) noexcept {
@@ -53,7 +55,7 @@ namespace tessera::detail {
   fatal(text.c_str());
 }
 
-/// What most backends answer.
+/// The members of most backends.
 struct backend_defaults {
   static constexpr bool has_ranges = false;
   static constexpr bool places_blocks = false;
@@ -70,7 +72,7 @@ struct backend_defaults {
   static consteval void require_growth() {}
 };
 
-/// Takes segments that come and go whole.
+/// Acquires and releases whole segments.
 struct segment_backend : backend_defaults {
   static constexpr bool shares_streams = true;
 
@@ -122,8 +124,8 @@ struct segment_backend : backend_defaults {
     [[nodiscard]] static constexpr std::size_t footprint() noexcept { return 0; }
 
    private:
-    /// An idle segment of just the size of a new one that would be allocated whole, or null. The split policy may have refused
-    /// it, as it knows neither the granularity of the device nor the pages of the segment.
+    /// Finds an idle segment of the same size as a new segment that one block would fill, or null. The split
+    /// policy may have refused it: it knows neither the device's granularity nor the segment's pages.
     template <typename Policies>
     [[nodiscard]] static block* idle_like_new(free_list& list, std::size_t size, std::size_t segment,
                                               const Policies& p) noexcept {

@@ -13,27 +13,28 @@ struct stream_use;
 
 /// The outcome of a free.
 enum class free_result : unsigned char {
-  unknown,  ///< no live block begins at the address
+  unknown,  ///< no live block begins at the address; nothing changed
   free,
-  pending  ///< until the streams recorded for the block have passed the free
+  pending  ///< until the streams recorded for the block have reached the free
 };
 
-/// Describes a part of a segment, outside device memory, which is never dereferenced. One cache line.
+/// Describes a part of a segment. It is in host memory; device memory is never touched. One cache line.
 ///
-/// The blocks of a segment form a circular list in the order of addresses; the segment itself closes it.
+/// The blocks of a segment form a circular list in the order of addresses. The segment itself closes the
+/// list.
 struct block {
   enum class state : unsigned char {
     free,
     live,
-    live_by_handle,  ///< live, and not found by its address
-    live_flagged,    ///< live, and `tag.flags` holds its properties
+    live_by_handle,  ///< live; its address finds nothing
+    live_flagged,    ///< live; `tag.flags` holds its properties
     pending,
     unmapped,  ///< addresses of a range, without memory
     segment    ///< not a block: the segment that closes the circular list
   };
 
   struct request_info {
-    std::size_t bytes;  ///< as the user requested
+    std::size_t bytes;  ///< requested by the user
     union {
       stream_use* uses;            ///< while live, if it has_uses
       std::size_t pending_events;  ///< while pending
@@ -41,9 +42,9 @@ struct block {
   };
 
   struct flag_set {
-    bool oversize : 1;   ///< was allocated under the oversize rule
+    bool oversize : 1;   ///< it was allocated under the oversize rule
     bool has_uses : 1;   ///< streams are recorded for it
-    bool by_handle : 1;  ///< is not found by its address
+    bool by_handle : 1;  ///< its address finds nothing
   };
   struct tag_type {
     union {
@@ -51,31 +52,30 @@ struct block {
       flag_set flags;     ///< while live_flagged
     };
     block::state state;
-    bool in_treap;  ///< while free: whether that bin is a treap
+    bool in_treap;  ///< while free: whether the bin is a treap
   };
 
   std::uintptr_t address;
   std::size_t size;  ///< bytes
-  block* below;      ///< the neighbour in the segment, or the segment
+  block* below;      ///< the lower neighbour in the segment, or the segment
   block* above;
   union {
-    block* links[2];       ///< while free: to others in its bin; while unmapped: to others in its range
+    block* links[2];       ///< while free: links in its bin; while unmapped: links in its range
     request_info request;  ///< while live or pending
   };
   free_list* list;  ///< the free list that it joins when free
   tag_type tag;
   union {
-    std::uint32_t segment_number;  ///< where blocks are ordered by segment: that of its segment
-    std::uint32_t free_since;      ///< while free in a range: searches of its pool at the time, modulo 2^32
-    /// While free, where streams share free blocks: the position, modulo 2^32, of its list's stream behind
-    /// which it is free. Later positions of a stream lie behind earlier ones, so it may stand for a later
-    /// one.
+    std::uint32_t segment_number;  ///< if blocks are ordered by segment: the segment's number
+    std::uint32_t free_since;      ///< while free in a range: searches of its pool before, modulo 2^32
+    /// While free, if streams share free blocks: the modulo-2^32 position of its stream after which it is
+    /// reusable. It may be conservative, that is, later than necessary.
     std::uint32_t free_behind;
   };
 
   [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
   [[nodiscard]] std::uintptr_t end() const noexcept { return address + size; }
-  /// Whether other blocks share its segment.
+  /// Whether other blocks share the segment.
   [[nodiscard]] bool is_split() const noexcept { return below != above; }
   [[nodiscard]] bool is_free() const noexcept { return tag.state == state::free; }
   [[nodiscard]] bool is_unmapped() const noexcept { return tag.state == state::unmapped; }
@@ -83,7 +83,7 @@ struct block {
   [[nodiscard]] bool is_by_handle() const noexcept {
     return tag.state == state::live_by_handle || (tag.state == state::live_flagged && tag.flags.by_handle);
   }
-  /// Makes its handle stale, whatever becomes of the block.
+  /// Makes the handle of the block stale, before the block becomes anything else.
   void clear_handle() noexcept {
     if (tag.state == state::live_by_handle) tag.state = state::live;
     tag.flags.by_handle = false;
@@ -98,13 +98,13 @@ struct block {
     tag.state = state::live_flagged;
   }
 
-  /// Inserts it between two neighbours of its segment.
+  /// Inserts the block between two neighbours of its segment.
   void link(block& low, block& high) noexcept {
     below = &low;
     above = &high;
     low.above = high.below = this;
   }
-  /// Removes it from its segment.
+  /// Removes the block from its segment.
   void unlink() noexcept {
     below->above = above;
     above->below = below;
@@ -112,32 +112,33 @@ struct block {
 };
 static_assert(sizeof(block) <= 64);
 
-/// Memory that the device gave as a whole, or a range of addresses. It lies below its first block and above
-/// its last one and is never free. A range also closes the circular list of its unmapped blocks, and has an
-/// address and a size.
+/// Memory that the device gave as a whole, or a range of addresses. In the circular list, it lies between the
+/// last block and the first block. It is never free. A range also closes the circular list of its unmapped
+/// blocks, and has an address and a size.
 struct segment : block {
   segment* previous;
   segment* next;
-  std::uint64_t idle_since;  ///< searches of its pool when its last block became free
-  bool oversize;             ///< was acquired under the oversize rule
-  std::uint32_t number;      ///< in the order of acquisition, modulo 2^32
-  segment* next_range;       ///< of a range: the next one of its free list, in the order of addresses
+  std::uint64_t idle_since;  ///< the pool's searches when the last block became free
+  bool oversize;             ///< it was acquired under the oversize rule
+  std::uint32_t number;      ///< counts acquisitions, modulo 2^32
+  segment* next_range;       ///< for a range: the next range of its free list, in the order of addresses
 
   [[nodiscard]] block& first() const noexcept { return *above; }
 };
 
-/// The segment of a block that fills it.
+/// Returns the segment of a block that fills it.
 [[nodiscard]] inline segment& segment_of(const block& whole) noexcept {
   return static_cast<segment&>(*whole.below);
 }
 
-/// The segments of one allocator, in no particular order. Those that the device is asked to take back are
-/// hidden.
+/// The segments of one allocator, in no particular order. A segment is hidden while the device is asked to
+/// take it back.
 class segment_list {
  public:
-  /// Makes sure that the next insert succeeds; false where host memory ran out.
+  /// Makes sure that the next insert succeeds. Returns false if host memory ran out.
   [[nodiscard]] bool reserve_one() noexcept { return nodes_.reserve(1); }
-  ///   Requires:  a reserve_one() that covers it
+  /// Inserts a segment.
+  ///   Requires:  a preceding reserve_one()
   [[nodiscard]] segment& insert(std::uint64_t idle_since, bool oversize) noexcept {
     segment& fresh = *nodes_.take();
     fresh.tag.state = block::state::segment;
@@ -166,19 +167,20 @@ class segment_list {
     nodes_.give_back(&gone);
   }
 
-  /// Calls f(const segment&) for each; f may not change them.
+  /// Calls f(const segment&) for each segment. f may not change the segments.
   template <typename F>
   void for_each(bool with_hidden, F f) const {
     for (const segment* s = first_; s != nullptr; s = s->next) f(*s);
     for (const segment* s = with_hidden ? hidden_ : nullptr; s != nullptr; s = s->next) f(*s);
   }
-  /// The one that begins at this address, or null; linear.
+  /// Finds the segment that begins at an address, or null.
+  ///   Cost:  linear in the segments
   [[nodiscard]] const segment* find(std::uintptr_t address) const noexcept {
     const segment* s = first_;
     while (s != nullptr && s->first().address != address) s = s->next;
     return s;
   }
-  /// Segments that are not hidden.
+  /// Number of segments that are not hidden.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   [[nodiscard]] std::size_t hidden_bytes() const noexcept { return hidden_bytes_; }
   [[nodiscard]] std::size_t footprint() const noexcept { return nodes_.footprint(); }

@@ -23,18 +23,18 @@
 
 namespace tessera::detail {
 
-/// What a block_manager is compiled for. Derive from it and redefine what differs.
+/// Compile-time settings of a block_manager. Derive from it and redefine members.
 struct manager_traits {
   static constexpr std::size_t pools = 1;
-  static constexpr bool uses_events = true;      ///< streams are recorded, and their events awaited
+  static constexpr bool uses_events = true;      ///< streams are recorded; frees wait for their events
   static constexpr bool shares_streams = false;  ///< free blocks may serve other streams: see stream_sharing
   static constexpr bool has_ranges = false;  ///< segments are ranges in which memory is mapped page by page
-  static constexpr bool places_blocks = false;  ///< a block may be split from the middle of a free one
+  static constexpr bool places_blocks = false;  ///< a block may be split from the middle of a free block
   static constexpr free_order order = free_order::lowest_address;
 };
 
-/// Keeps the blocks of one allocator: their neighbours, free lists, addresses and statistics, and the frees
-/// that are pending. It carries out what allocators and backends decide, and reports it to the observer. It
+/// Keeps the blocks of one allocator: their neighbours, free lists, addresses, statistics and pending frees.
+/// It carries out the decisions of allocators and backends, and reports each change to the observer. It
 /// decides nothing.
 ///
 ///   allocate / deallocate   give a part of a free block to the user, and take it back
@@ -42,15 +42,16 @@ struct manager_traits {
 ///   insert / erase          add and remove segments and descriptors
 ///   acquire / release       exchange whole segments with the device
 ///
-/// Calls of the device that may take long (acquire, release, wait) may be re-entered before they return. The
-/// state is consistent before each, and is read again after it. The manager knows no locks; a front end may
-/// let other threads in.
+/// Device calls that may take long are acquire, release and wait. The allocator may be re-entered during
+/// them. The state is consistent before such a call, and is read again after it. The manager knows no locks;
+/// a front end may let other threads in.
 ///
-/// Where ranges are used, each free block has an age of its own, and none counts as split off. Where streams
+/// With ranges, each free block has its own age, and no free block is counted as inactive_split. If streams
 /// share free blocks, the blocks of a segment may belong to several free lists of their pool.
 ///
-/// The hit path is always_inline here and in caching_allocator. Without that, recorded programs take 11 % more
-/// instructions for this class, and 9 % more for that one (bench/replay, g++ 12 -O2).
+/// The hit path is always_inline in block_manager and in caching_allocator. Without it in block_manager,
+/// recorded programs take 11 % more instructions. Without it in caching_allocator, they take 9 % more
+/// (bench/replay, g++ 12 -O2).
 template <device_provider Provider, event_observer Observer, typename Counting,
           typename Traits = manager_traits>
 class block_manager {
@@ -86,16 +87,15 @@ class block_manager {
     report(action::oom, left_on(provider_, counters_.reserved()), requested, size, stream);
   }
 
-  /// Takes the host memory for `blocks` new descriptors and one live block, by default all that a request can
-  /// need; false where there is none, and nothing has changed.
+  /// Reserves host memory for `blocks` new descriptors and one live block. The default suffices for any
+  /// request. Returns false, and changes nothing, if host memory ran out.
   [[nodiscard]] bool reserve_blocks(std::size_t blocks = 2) noexcept {
     return blocks_.reserve(blocks) && live_.reserve_one();
   }
 
   // Free lists and searches.
 
-  /// The free list of a pool and a stream, which is created where there is none; null where host memory ran
-  /// out.
+  /// Finds the free list of a pool and a stream, or creates it. Returns null if host memory ran out.
   template <typename Key>
   [[nodiscard]] free_list* find_or_create_list(std::size_t pool, Key key) noexcept {
     return lists_[pool].find_or_create(pool, key);
@@ -106,12 +106,12 @@ class block_manager {
       for (free_list* list = of_pool.first(); list != nullptr; list = list->next) f(*list);
     }
   }
-  /// The first free block in order that holds `size` bytes, or null; counts as a search of the pool.
+  /// Finds the first free block in order that holds `size` bytes, or null. Counts as a search of the pool.
   [[nodiscard, gnu::always_inline]] block* best_fit(free_list& list, std::size_t size) noexcept {
     ++searches_[list.pool()];
     return list.template best_fit<order>(size);
   }
-  /// The live block that begins at an address, or null.
+  /// Finds the live block that begins at an address, or null.
   ///   Cost:  constant
   [[nodiscard]] block* find_live(const void* p) const noexcept {
     return live_.find(reinterpret_cast<std::uintptr_t>(p));
@@ -120,10 +120,11 @@ class block_manager {
 
   // Allocations and frees.
 
-  /// Gives the user `size` bytes at `offset` in a free block; the rest stays free. A block `ByHandle` is not
-  /// found by its address.
-  ///   Requires:  a reserve_blocks() that covers it; offset + size <= from.size; unless blocks may be placed,
-  ///              at an end
+  /// Gives the user `size` bytes at `offset` in a free block; the rest stays free. With `ByHandle`, the block
+  /// is not found by its address.
+  ///   Requires:  a preceding reserve_blocks()
+  ///   Requires:  offset + size <= from.size
+  ///   Requires:  the bytes lie at an end of the block, unless Traits::places_blocks
   template <bool ByHandle = false>
   [[gnu::always_inline]] block& allocate(block& from, std::size_t requested, std::size_t size,
                                          std::size_t offset, bool oversize, stream_id stream) noexcept {
@@ -152,17 +153,17 @@ class block_manager {
     block* const live = take_live(p);
     return live != nullptr ? end(*live) : free_result::unknown;
   }
-  /// The same by handle.
+  /// Frees the live block of a handle, or makes it pending.
   [[nodiscard]] free_result deallocate(block& live) noexcept {
     if (!live.is_by_handle()) return free_result::unknown;
     live.clear_handle();
     return end(live);
   }
-  /// The first half of deallocate: the block is not found by its address any more.
+  /// The first half of deallocate. Afterwards, the address does not find the block any more.
   [[nodiscard]] block* take_live(const void* p) noexcept {
     return live_.remove(reinterpret_cast<std::uintptr_t>(p));
   }
-  /// The second half.
+  /// The second half of deallocate: frees the block, or makes it pending.
   [[gnu::always_inline]] free_result end(block& live) noexcept {
     report(action::free_requested, live.address, live.request.bytes, live.size, live.list->key());
     if (live.tag.state != block::state::live && defer_free(live)) return free_result::pending;
@@ -186,9 +187,9 @@ class block_manager {
     report(action::alloc, live.address, requested, live.size, stream);
   }
 
-  /// Splits a free block, from its start, as it was where it was recorded; false where host memory ran out.
-  ///   Requires:  block_views whose bytes are multiples of min_alignment, and no more than the block's
-  ///              together
+  /// Splits a free block from its start into recorded blocks. Returns false if host memory ran out.
+  ///   Requires:  the bytes of each block_view are a multiple of min_alignment
+  ///   Requires:  their sum is at most the size of the block
   template <typename Blocks>
   [[nodiscard]] bool restore_blocks(block& whole, const Blocks& recorded) noexcept {
     std::uintptr_t address = whole.address;
@@ -208,14 +209,15 @@ class block_manager {
 
   // Streams.
 
-  /// Records that a stream uses a live block; false where host memory ran out, or there is no such stream.
+  /// Records that a stream uses a live block. Returns false if host memory ran out or the stream does not
+  /// exist.
   [[nodiscard]] bool record_stream(block& live, stream_id stream) noexcept {
     return has_stream(provider_, stream) && pending_.record(live, stream);
   }
   /// Frees the pending blocks whose events have completed.
-  ///   Returns:  whether there were any
+  ///   Returns:  whether it freed any block
   bool process_events() noexcept { return !pending_.empty() && process_waiting(); }
-  /// The same after waiting for every event.
+  /// Waits for every event, then frees the pending blocks.
   void wait_for_pending() noexcept {
     ++counters_.num_sync_all_streams;
     pending_.wait(provider_, [this](block& b) { complete_pending(b); });
@@ -224,18 +226,18 @@ class block_manager {
   [[nodiscard]] bool has_recorded_streams() const noexcept { return pending_.has_uses(); }
   [[nodiscard]] std::size_t pending_events() const noexcept { return pending_.count(); }
 
-  /// Whether the work behind which a block is free is done; true where streams do not share blocks.
+  /// Whether the work before the free of a block is done; true if streams do not share blocks.
   [[nodiscard]] bool is_done(const block& free) noexcept {
     if constexpr (Traits::shares_streams) return provider_.is_done(free.list->key(), position_of(free));
     return true;
   }
-  /// Where streams share blocks: the position behind which a block is free, or a later one.
+  /// If streams share blocks: the position after which a block is free. The position may be conservative.
   [[nodiscard]] std::uint64_t position_of(const block& free) noexcept {
     const std::uint64_t now = provider_.position(free.list->key());
     const std::uint32_t since = static_cast<std::uint32_t>(now) - free.free_behind;
     return since <= now ? now - since : now;
   }
-  /// Where streams share blocks: notes that a block is free behind all work of its list's stream so far.
+  /// If streams share blocks: marks a block as free after all work submitted to its list's stream.
   [[gnu::always_inline]] void mark_free_behind(block& b) noexcept {
     if constexpr (Traits::shares_streams)
       b.free_behind = static_cast<std::uint32_t>(provider_.position(b.list->key()));
@@ -243,8 +245,8 @@ class block_manager {
 
   // Segments.
 
-  /// Acquires a segment from the device, trying each kind of page in turn; null where it refuses, or host
-  /// memory ran out.
+  /// Acquires a segment from the device, trying each kind of page in turn. Returns null if the device refuses
+  /// or host memory ran out.
   [[nodiscard]] block* acquire(std::size_t pool, stream_id key, std::size_t bytes, bool oversize,
                                const page_order& kinds) noexcept {
     void* given = nullptr;
@@ -271,7 +273,7 @@ class block_manager {
     report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key);
     return whole;
   }
-  /// Releases an idle segment to the device and returns its bytes; 0 where the device failed, and the segment
+  /// Releases an idle segment to the device. Returns its bytes, or 0 if the device failed; the segment then
   /// stays.
   std::size_t release(block& idle) noexcept {
     const std::uintptr_t address = idle.address;
@@ -294,14 +296,14 @@ class block_manager {
     blocks_.give_back(&idle);
     return bytes;
   }
-  /// Releases every segment, whatever is live in it, for an allocator that ends.
+  /// Releases every segment when the allocator is destroyed, even if blocks are live.
   void release_all() noexcept {
     for_each_segment([this](const block& first, std::size_t bytes) {
       (void)wait_before_release(provider_, first.list->key());
       (void)provider_.release(reinterpret_cast<void*>(first.address), bytes);
     });
   }
-  /// Inserts a segment that the device gave as one free block; null where host memory ran out.
+  /// Inserts a segment that the device gave, as one free block. Returns null if host memory ran out.
   [[nodiscard]] block* insert_segment(free_list& list, std::uintptr_t address, std::size_t bytes,
                                       bool oversize) noexcept {
     if (!segments_.reserve_one() || !blocks_.reserve(3)) return nullptr;
@@ -313,12 +315,12 @@ class block_manager {
     whole.address = address;
     whole.size = bytes;
     whole.list = &list;
-    if constexpr (Traits::shares_streams) whole.free_behind = 0;  // behind no work
+    if constexpr (Traits::shares_streams) whole.free_behind = 0;  // after no work
     ++list.segments;
     list.template insert<order>(whole);
     return &whole;
   }
-  /// Inserts an empty range, without blocks; null where host memory ran out.
+  /// Inserts an empty range, without blocks. Returns null if host memory ran out.
   [[nodiscard]] segment* insert_range(std::uintptr_t address, std::size_t bytes) noexcept {
     if (!segments_.reserve_one() || !blocks_.reserve(3)) return nullptr;
     segment& fresh = segments_.insert(0, false);
@@ -327,13 +329,13 @@ class block_manager {
     fresh.number = ++last_number_;
     return &fresh;
   }
-  /// Erases a range with its only block.
+  /// Erases a range and its only block.
   void erase_range(segment& range) noexcept {
     segments_.hide(range, 0);
     segments_.erase(range, 0);
   }
-  /// Calls f(first block, bytes) for each segment, in no particular order; with `hidden`, also for those that
-  /// the device is being asked to take back.
+  /// Calls f(first block, bytes) for each segment, in no particular order. With `hidden`, includes the
+  /// segments that the device is being asked to take back.
   template <typename F>
   void for_each_segment(F f, bool hidden = false) const {
     segments_.for_each(hidden, [&f](const segment& s) {
@@ -342,23 +344,24 @@ class block_manager {
       f(s.first(), bytes);
     });
   }
-  /// The block at the start of the segment at this address, or null; linear in the segments.
+  /// Finds the block at the start of the segment at an address, or null.
+  ///   Cost:  linear in the segments
   [[nodiscard]] block* segment_at(std::uintptr_t address) const noexcept {
     const segment* const s = segments_.find(address);
     return s != nullptr ? &s->first() : nullptr;
   }
-  /// Bytes of the segments that the device is being asked to take back.
+  /// Bytes of the hidden segments, which the device is being asked to take back.
   [[nodiscard]] std::size_t hidden_bytes() const noexcept { return segments_.hidden_bytes(); }
 
   // Blocks, for backends.
 
-  /// A new descriptor.
-  ///   Requires:  a reserve_blocks() that covers it
+  /// Makes a new descriptor.
+  ///   Requires:  a preceding reserve_blocks()
   [[nodiscard]] block& insert_block() noexcept { return *blocks_.take(); }
   void erase_block(block& b) noexcept { blocks_.give_back(&b); }
 
-  /// Removes `size` bytes at `address` from the free blocks: all of a free block, or a part that is split
-  /// off.
+  /// Removes `size` bytes at `address` from the free blocks. They are a whole free block, or are split off
+  /// it.
   [[nodiscard, gnu::always_inline]] block& extract(block& from, std::uintptr_t address,
                                                    std::size_t size) noexcept {
     const bool low_end = address == from.address;
@@ -374,8 +377,9 @@ class block_manager {
     from.list->template erase<order>(from);
     return from;
   }
-  /// Splits `size` bytes, which begin at `address`, off one end of a free block, which stays free.
-  ///   Requires:  a reserve_blocks() that covers it; size < rest.size
+  /// Splits `size` bytes, which begin at `address`, off one end of a free block. The rest stays free.
+  ///   Requires:  a preceding reserve_blocks()
+  ///   Requires:  size < rest.size
   [[nodiscard, gnu::always_inline]] block& split(block& rest, std::uintptr_t address, std::size_t size,
                                                  bool low_end) noexcept {
     block& part = *blocks_.take();
@@ -393,7 +397,7 @@ class block_manager {
     }
     return part;
   }
-  /// Inserts a block among the free ones, coalesced with its free neighbours.
+  /// Inserts a block into the free blocks, and coalesces it with its free neighbours.
   [[gnu::always_inline]] void make_free(block& freed) noexcept {
     if (may_coalesce(*freed.below, freed)) return coalesce_down(freed);
     if (may_coalesce(*freed.above, freed))
@@ -401,8 +405,8 @@ class block_manager {
     freed.list->template insert<order>(freed);
     if (!mark_idle(freed)) count_split(freed.list->pool(), 1, freed.size);
   }
-  /// Starts the age of a free block that can go back as a whole.
-  ///   Returns:  whether it can
+  /// Starts the age of a free block that can go back to the device as a whole.
+  ///   Returns:  whether it can go back
   [[nodiscard, gnu::always_inline]] bool mark_idle(block& free) noexcept {
     if constexpr (Traits::has_ranges) {
       free.free_since = static_cast<std::uint32_t>(searches_[free.list->pool()]);
@@ -413,14 +417,15 @@ class block_manager {
     return true;
   }
 
-  /// Where streams share blocks: moves a live block to another free list, which it joins when free.
+  /// If streams share blocks: moves a live block to another free list, which it joins when freed.
   void move_to(block& live, free_list& list) noexcept {
     count_in(*live.list, -1);
     live.list = &list;
     count_in(list, 1);
   }
-  /// Where streams share blocks: splits `size` bytes off the low end of a free block; both stay free.
-  ///   Requires:  a reserve_blocks() that covers it; size < rest.size
+  /// If streams share blocks: splits `size` bytes off the low end of a free block. Both parts stay free.
+  ///   Requires:  a preceding reserve_blocks()
+  ///   Requires:  size < rest.size
   block& split_free(block& rest, std::size_t size) noexcept {
     const std::size_t pool = rest.list->pool();
     rest.is_split() ? counters_.split_grew(pool, 1, 0) : counters_.split_grew(pool, 2, rest.size);
@@ -429,8 +434,8 @@ class block_manager {
     part.list->template insert<order>(part);
     return part;
   }
-  /// Where streams share blocks: coalesces neighbouring free blocks of several lists, from `whole` to the one
-  /// before `end`, to one free block of `list`.
+  /// If streams share blocks: coalesces neighbouring free blocks of several lists into one free block of
+  /// `list`. The blocks are `whole` and its upper neighbours below `end`.
   void coalesce_run(block& whole, const block* end, free_list& list) noexcept {
     const std::size_t pool = list.pool();
     const bool was_split = whole.is_split();
@@ -459,7 +464,7 @@ class block_manager {
 
   // Idle memory.
 
-  /// Searches of its pool that an idle segment has seen, or in a range, a free block.
+  /// The number of searches of its pool since a segment became idle. In a range: since the block became free.
   [[nodiscard]] std::uint64_t age(const block& idle) const noexcept {
     const std::size_t pool = idle.list->pool();
     const std::uint64_t max = searches_[pool] - ages_since_[pool];
@@ -473,10 +478,12 @@ class block_manager {
   }
   /// Restarts every age.
   void restart_ages() noexcept { ages_since_ = searches_; }
-  /// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment, and in ranges
-  /// for every free block: the last pool first, then in the order of streams, then of their lists. f may try
-  /// to release that one, during which blocks may come and go, and returns true then; blocks that come do not
-  /// prolong the walk.
+  /// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment. In ranges,
+  /// calls it for every free block. The last pool comes first, then the order of streams, then of their
+  /// lists.
+  ///
+  /// f returns true if it tried to release the block. During that call, blocks may come and go; new blocks do
+  /// not prolong the walk.
   template <typename F>
   void for_each_idle(F f, std::size_t min_size = min_alignment) {
     std::size_t tries = Traits::has_ranges ? blocks_.in_use() : segments_.count();
@@ -487,7 +494,7 @@ class block_manager {
     }
   }
 
-  // Numbers.
+  // Numbers of bytes.
 
   [[nodiscard]] usage usage_under(std::size_t limit) const noexcept {
     const std::size_t capacity = provider_.capacity();
@@ -496,17 +503,17 @@ class block_manager {
     now.has_limit = limit != unlimited;
     return now;
   }
-  /// Reserved bytes once the device has taken back what it is being asked to.
+  /// Reserved bytes without the segments that the device is being asked to take back.
   [[nodiscard]] std::size_t remaining() const noexcept { return counters_.reserved() - hidden_bytes(); }
-  /// Whether `bytes` more would exceed a limit, with the segments that the device is being asked for, or a
-  /// limit that the provider knows.
+  /// Whether `bytes` more would exceed `limit`, or a limit that the provider knows. Segments that the device
+  /// is being asked for count as reserved.
   [[nodiscard]] bool would_exceed(std::size_t limit, std::size_t bytes) const noexcept {
     if (saturating_add(saturating_add(counters_.reserved(), requested_from_device_), bytes) > limit)
       return true;
     if constexpr (limited_provider<Provider>) return provider_.over_limit(bytes);
     return false;
   }
-  /// Frees the host memory that describes nothing any more, also that of streams without segments.
+  /// Frees the host memory of unused metadata, including streams without segments.
   void shrink() noexcept {
     for (free_list_map& of_pool : lists_) of_pool.erase_unused();
     blocks_.purge();
@@ -521,14 +528,14 @@ class block_manager {
  private:
   static constexpr bool numbers_blocks = Traits::order == free_order::oldest_segment && !Traits::has_ranges;
 
-  /// Where streams share blocks, a free list counts its blocks.
+  /// If streams share blocks, a free list counts its blocks.
   [[gnu::always_inline]] static void count_in(free_list& list, int more) noexcept {
     if constexpr (Traits::shares_streams) list.segments += static_cast<std::size_t>(more);
   }
   [[gnu::always_inline]] void count_split(std::size_t pool, int count, std::size_t bytes) noexcept {
     if constexpr (!Traits::has_ranges) counters_.split_grew(pool, count, bytes);
   }
-  /// Counts what allocate() splits off.
+  /// Counts the free blocks that allocate() splits off.
   [[gnu::always_inline]] void count_split_off(const block& from, std::size_t size,
                                               std::size_t offset) noexcept {
     if constexpr (Traits::has_ranges) return;
@@ -558,8 +565,8 @@ class block_manager {
     blocks_.give_back(&high);
     coalesce(low, low.address, freed, before, 2);
   }
-  /// Extends a free block, which then begins at `address`, by a freed neighbour. `joined` free blocks of
-  /// `before` bytes become one.
+  /// Extends a free block by a freed neighbour; the block then begins at `address`. `joined` free blocks of
+  /// `before` bytes become one block.
   [[gnu::always_inline]] void coalesce(block& into, std::uintptr_t address, block& freed, std::size_t before,
                                        int joined) noexcept {
     const std::size_t pool = into.list->pool();
@@ -579,7 +586,7 @@ class block_manager {
     }
   }
 
-  /// Makes a flagged block that is freed pending, where streams are recorded for it.
+  /// Makes a flagged block pending when it is freed, if streams are recorded for it.
   ///   Returns:  whether it is pending
   [[gnu::noinline]] bool defer_free(block& freed) noexcept {
     if (freed.tag.flags.oversize) counters_.oversize_allocations.decrease(1);

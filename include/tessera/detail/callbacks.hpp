@@ -9,7 +9,7 @@
 
 namespace tessera::detail {
 
-/// Functions of the user, called in the order of their registration.
+/// User functions, called in the order of their registration.
 class callback_list {
  public:
   using function = bool (*)(void* context) noexcept;
@@ -25,7 +25,7 @@ class callback_list {
     }
   }
 
-  /// False where host memory ran out.
+  /// Adds a function. Returns false if host memory ran out.
   [[nodiscard]] bool add(function call, void* context) noexcept {
     callback** at = &first_;
     while (*at != nullptr) at = &(*at)->next;
@@ -33,9 +33,9 @@ class callback_list {
     return *at != nullptr;
   }
 
-  /// Calls all, also those that are added meanwhile. A nested call, also of another thread, calls none and
-  /// returns false, so that callbacks may use the allocator.
-  ///   Returns:  whether any returned true
+  /// Calls all functions, including functions added meanwhile. A nested call, also by another thread, calls
+  /// nothing and returns false. Therefore, callbacks may use the allocator.
+  ///   Returns:  whether any function returned true
   bool run() noexcept {
     if (running_) return false;
     running_ = true;
@@ -55,14 +55,15 @@ class callback_list {
   bool running_ = false;
 };
 
-/// Reports events to an observer, one at a time: an observer must not change the allocator, which is half
-/// changed then.
+/// Reports events to an observer, one at a time. The allocator is half changed during the call, so the
+/// observer must not change it.
 template <event_observer Observer>
 class reporter {
  public:
   explicit reporter(Observer to) : to_(std::move(to)) {}
 
-  ///   Requires:  the observer is not being called; else the program ends
+  /// Reports an event.
+  ///   Requires:  the observer is not being called; otherwise the program aborts
   void report(const allocator_event& event) noexcept {
     if (std::exchange(reporting_, true)) fatal("an observer must not use the allocator that calls it");
     to_.on(event);

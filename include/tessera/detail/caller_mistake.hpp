@@ -44,13 +44,13 @@ bool add_block_at(fixed_text& text, const Introspection& blocks, const void* p) 
   return true;
 }
 
-/// Aborts for an address in no segment of several allocators.
+/// Aborts if an address is in no segment of several allocators.
 [[noreturn, gnu::noinline, gnu::cold]] inline void refuse_stranger(const char* call, const void* p) noexcept {
   fixed_text text;
   fatal(text.add(call).add(": not the address of a live block; ").add(in_no_segment).c_str(), p);
 }
 
-/// Aborts for an address that is not a live block's.
+/// Aborts if no live block begins at an address.
 template <typename Introspection>
 [[noreturn, gnu::noinline, gnu::cold]] void refuse_address(const Introspection& blocks, const char* call,
                                                            const void* p) noexcept {
@@ -60,13 +60,13 @@ template <typename Introspection>
   fatal(text.c_str(), p);
 }
 
-/// Aborts for a handle that is not a live block's.
+/// Aborts if a handle names no live block.
 [[noreturn, gnu::noinline, gnu::cold]] inline void refuse_handle(const char* call) noexcept {
   fixed_text text;
   fatal(text.add(call).add(": not the handle of a live block").c_str(), nullptr);
 }
 
-/// Aborts for a live block of which the caller gives a wrong requested size.
+/// Aborts if the caller gives a wrong requested size for a live block.
 template <typename Introspection>
 [[noreturn, gnu::noinline, gnu::cold]] void refuse_size(const Introspection& blocks, const char* call,
                                                         const void* p, std::size_t bytes) noexcept {

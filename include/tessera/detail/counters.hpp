@@ -11,8 +11,8 @@ namespace tessera {
 namespace detail {
 
 /// Counts all statistics of an allocator with few additions for each call. It stores the peak of each
-/// quantity and the room below it, and for pools what was freed since the last reset; report() derives the
-/// rest.
+/// quantity and the room below the peak. For pools, it also stores the bytes freed since the last reset.
+/// report() computes the rest.
 template <std::size_t Pools>
 class full_counters {
  public:
@@ -32,31 +32,31 @@ class full_counters {
     increase(pool, requested_bytes, as_signed(requested));
     if (pending_[all].count != 0) raise_active(pool);
   }
-  /// A live block is free.
+  /// Counts a live block that becomes free.
   void freed(std::size_t pool, std::size_t requested, std::size_t block) noexcept {
     decrease(pool, blocks, 1);
     decrease(pool, block_bytes, as_signed(block));
     decrease(pool, requested_bytes, as_signed(requested));
   }
-  /// A live block is pending.
+  /// Counts a live block that becomes pending.
   void free_deferred(std::size_t pool, std::size_t block) noexcept {
     decrease(pool, blocks, 1);
     decrease(pool, block_bytes, as_signed(block));
     for (const std::size_t account : {pool, all}) pending_[account].change(1, as_signed(block));
   }
-  /// A pending block is free.
+  /// Counts a pending block that becomes free.
   void free_completed(std::size_t pool, std::size_t requested, std::size_t block) noexcept {
     for (const std::size_t account : {pool, all}) pending_[account].change(-1, -as_signed(block));
     decrease(pool, requested_bytes, as_signed(requested));
   }
-  /// The free blocks that share their segment with others became `bytes` more, and `count` more, or fewer
-  /// where negative.
+  /// Counts an increase, by `count` blocks and `bytes` bytes, of the free blocks that share their segment. A
+  /// negative count is a decrease.
   void split_grew(std::size_t pool, int count, std::size_t bytes) noexcept {
     if (count > 0) increase(pool, split, count);
     if (count < 0) decrease(pool, split, -count);
     increase(pool, split_bytes, as_signed(bytes));
   }
-  /// They became `count` fewer and `bytes` less.
+  /// Counts a decrease of these free blocks.
   void split_shrank(std::size_t pool, int count, std::size_t bytes) noexcept {
     if (count > 0) decrease(pool, split, count);
     decrease(pool, split_bytes, as_signed(bytes));
@@ -71,13 +71,13 @@ class full_counters {
     unmapped(pool, bytes);
     device_bytes.decrease(as_signed(bytes));
   }
-  /// The device gave a segment that could not be used, and took it back or failed to.
+  /// Counts a segment that the device gave but that could not be used. The device took it back, or failed to.
   void segment_rejected(std::size_t bytes, bool was_released) noexcept {
     device_bytes.increase(as_signed(bytes));
     if (was_released) device_bytes.decrease(as_signed(bytes));
   }
-  /// Memory was mapped in a range. Ranges do not count as segments, and `device_bytes` is counted by its
-  /// creator.
+  /// Counts memory mapped in a range. Ranges do not count as segments. The creator of the memory counts
+  /// `device_bytes`.
   void mapped(std::size_t pool, std::size_t bytes) noexcept {
     ++num_device_alloc;
     increase(pool, reserved_bytes, as_signed(bytes));
@@ -88,7 +88,7 @@ class full_counters {
   }
 
   [[nodiscard]] std::size_t reserved() const noexcept { return as_bytes(current(all, reserved_bytes)); }
-  /// The current bytes; the limit is not known here.
+  /// Returns the current bytes, without the limit, which is not known here.
   [[nodiscard]] usage now() const noexcept {
     const std::int64_t live = current(all, block_bytes);
     const std::int64_t pending = pending_[all].bytes;
@@ -150,9 +150,9 @@ class full_counters {
     split_bytes,
     quantities
   };
-  static constexpr std::size_t all = Pools;  // the last account: the sum of all pools
+  static constexpr std::size_t all = Pools;  // index of the sum of all pools
 
-  /// Pending blocks, and what follows from them for active blocks.
+  /// Counts pending blocks, and their part of the active blocks.
   struct pending_account {
     std::int64_t count;
     std::int64_t bytes;
@@ -197,7 +197,7 @@ class full_counters {
     room_[what][all] += by;
   }
 
-  // While no block is pending, active blocks are the allocated ones, and their peaks are not stored.
+  // While no block is pending, the active blocks are the allocated blocks. Their peaks are then not stored.
   [[gnu::noinline]] void raise_active(std::size_t pool) noexcept {
     for (const std::size_t account : {pool, all}) {
       pending_account& p = pending_[account];
@@ -231,8 +231,9 @@ class full_counters {
             .inactive_split_bytes = of(split_bytes)};
   }
 
-  // Each row holds one quantity for all accounts. Were numbers that change together neighbours, compilers
-  // would read and write them as pairs, and a processor stalls where half of a pair was just written alone.
+  // Each row holds one quantity for all accounts. If numbers that change together were neighbours, compilers
+  // would read and write them as pairs. A processor stalls if it reads a pair right after one half was
+  // written.
   using row = std::array<std::int64_t, Pools + 1>;
   std::array<row, quantities> room_{};
   std::array<std::array<std::int64_t, Pools>, quantities> freed_{};  // since the last reset
@@ -241,10 +242,10 @@ class full_counters {
   std::array<pending_account, Pools + 1> pending_{};
 };
 
-/// Counts only what policies need.
+/// Counts only the numbers that policies need.
 class usage_counters {
  public:
-  /// Stands for a counter that is not kept.
+  /// Replaces a counter that is not kept.
   struct no_counter {
     constexpr void increase(std::int64_t) noexcept {}
     constexpr void decrease(std::int64_t) noexcept {}
@@ -297,7 +298,7 @@ struct count_everything {
   using counters = detail::full_counters<Pools>;
 };
 /// Counts only the bytes that now() returns. Choose it, as the fourth argument of an allocator, if
-/// statistics() is not read: it does not exist then, and resetting peaks does nothing.
+/// statistics() is not read. statistics() does not exist then, and resetting peaks does nothing.
 ///
 ///     using lean_pool = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::ignore_events,
 ///                                                  tessera::count_totals>;

@@ -14,7 +14,7 @@
 
 namespace tessera::detail {
 
-/// Maps pages into ranges of addresses, at the lowest place that gets room for the block.
+/// Maps pages into ranges of addresses, at the lowest place with room for the block.
 ///   Source:  PyTorch's expandable segments
 struct expandable_backend : range_backend_defaults {
   template <typename Growth>
@@ -34,8 +34,8 @@ struct expandable_backend : range_backend_defaults {
     instance& operator=(const instance&) = delete;
     ~instance() { ranges_.release_all(); }
 
-    /// The best-fitting free block, by the size to which each can grow in place: a block that can grow is not
-    /// split as long as another one serves that wastes less of it.
+    /// Finds the best-fitting free block, by the size to which each can grow in place. Prefers a block with
+    /// less room to grow.
     ///   Source:  PyTorch's get_free_block
     template <typename Policies>
     [[nodiscard]] block* best_fit(free_list& list, std::size_t size, const Policies&) noexcept {
@@ -54,8 +54,8 @@ struct expandable_backend : range_backend_defaults {
                                                const Policies& p) noexcept {
       return mapped_ranges<Manager>::offset_to(free, size, p.growth.base_alignment(size));
     }
-    /// Makes `size` bytes side by side free, at the lowest place of the list's ranges where that works, or in
-    /// a new range. What was mapped before the device refused stays, free.
+    /// Makes `size` contiguous bytes free, at the lowest possible place of the list's ranges, or in a new
+    /// range. If the device refuses in between, the mapped part stays and is free.
     ///   Source:  PyTorch's try_allocate_expandable_block
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
@@ -103,12 +103,12 @@ struct expandable_backend : range_backend_defaults {
       const std::size_t page = p.growth.page_size(size);
       return {page, p.growth.range_size(manager_.provider().capacity()), p.pages.backing(page)};
     }
-    /// Bytes of a free block, and of the unmapped one above it.
+    /// Bytes of a free block and the unmapped block above it.
     [[nodiscard]] static std::size_t size_in_place(const block& free) noexcept {
       return free.size + (free.above->is_unmapped() ? free.above->size : 0);
     }
-    /// Where free and unmapped blocks side by side hold `size` bytes: the lowest of them, at the lowest
-    /// place, or null. A free block may do by itself, as recovery made it large enough or the policy refused
+    /// Finds the lowest place with `size` contiguous bytes in free and unmapped blocks. Returns its lowest
+    /// block, or null. A single free block may suffice: recovery made it large enough, or the policy refused
     /// it.
     [[nodiscard]] static block* lowest_place(const free_list& list, std::size_t size,
                                              std::size_t granularity) noexcept {

@@ -15,21 +15,21 @@
 
 namespace tessera::detail {
 
-/// Orders free blocks by size, then by address. All calls of a free list use the same order, so that it
-/// stores none.
+/// Orders free blocks by size, then by address. All calls of a free list use the same order, so the list
+/// stores no order.
 struct by_address {
   static constexpr bool is_by_size = true;
-  /// Whether `a` comes before `b`. It has no branches, as these would be mispredicted.
+  /// Whether `a` comes before `b`. It has no branches, because the processor would mispredict them.
   [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
     return (a.size < b.size) | ((a.size == b.size) & (a.address < b.address));
   }
 };
 
-/// The number of the range that a block lies in.
+/// Returns the number of the range that a block lies in.
 ///   Cost:  linear in the ranges of its free list
 [[nodiscard]] inline std::uint32_t number_of_range(const block& b) noexcept;
 
-/// Orders free blocks by size, then by the age of their segment, the oldest first, then by address.
+/// Orders free blocks by size, then by segment, the oldest first, then by address.
 template <bool Ranges>
 struct by_segment {
   static constexpr bool is_by_size = true;
@@ -50,7 +50,8 @@ struct by_segment {
   }
 };
 
-/// Orders free blocks by size class, up to the next power of two, then by insertion, the latest first.
+/// Orders free blocks by size class, up to the next power of two. Within a class, the last inserted block
+/// comes first.
 struct by_recency {
   static constexpr bool is_by_size = false;
   [[nodiscard]] static bool precedes(const block&, const block&) noexcept { return false; }
@@ -63,14 +64,15 @@ using block_order = std::conditional_t<
 
 /// The free blocks of one size class, in order.
 ///
-/// A bin is a circular list as long as insertions lie near one of its ends and searches near the first block,
-/// as nearly always. The first one that does not turns it into a treap, until it is empty.
+/// A bin starts as a circular list. Insertions are fast near both ends, and searches near the first block;
+/// this is the usual case. The first operation elsewhere turns the bin into a treap, until the bin is empty.
 ///   Cost:  constant; in a treap, logarithmic
 class bin {
  public:
   [[nodiscard]] bool empty() const noexcept { return top_ == nullptr; }
 
-  ///   Returns:  whether it is the only block now
+  /// Inserts a block.
+  ///   Returns:  whether it is now the only block
   template <typename Order = by_address>
   bool insert(block& b) noexcept {
     if (top_ == nullptr) {
@@ -99,7 +101,8 @@ class bin {
     return false;
   }
 
-  ///   Returns:  whether the bin is empty now
+  /// Erases a block.
+  ///   Returns:  whether the bin is now empty
   template <typename Order = by_address>
   bool erase(block& b) noexcept {
     if (b.tag.in_treap) {
@@ -117,20 +120,20 @@ class bin {
     return false;
   }
 
-  /// The first block, or null.
+  /// Returns the first block, or null.
   [[nodiscard]] block* first() const noexcept {
     return top_ == nullptr || !top_->tag.in_treap ? top_ : end(0);
   }
   [[nodiscard]] block* last() const noexcept {
     return top_ == nullptr ? nullptr : !top_->tag.in_treap ? top_->links[0] : end(1);
   }
-  /// The first block of at least `size` bytes, or null.
+  /// Finds the first block of at least `size` bytes, or null.
   template <typename Order = by_address>
   [[nodiscard]] block* best_fit(std::size_t size) noexcept {
     if (top_ == nullptr) return nullptr;
     return !top_->tag.in_treap && top_->size >= size ? top_ : search<Order>(size);
   }
-  /// The next block in order, or null.
+  /// Returns the next block in order, or null.
   template <typename Order = by_address>
   [[nodiscard]] block* after(const block& b) const noexcept {
     if (!b.tag.in_treap) return b.links[1] != top_ ? b.links[1] : nullptr;
@@ -142,7 +145,7 @@ class bin {
     wanted.address = address;
     return last_before(wanted);
   }
-  /// The last block that precedes another one, or null. The other one need not be in the bin.
+  /// Finds the last block that precedes `wanted`, or null. `wanted` need not be in the bin.
   template <typename Order = by_address>
   [[nodiscard]] block* last_before(const block& wanted) const noexcept {
     if (top_ == nullptr || top_->tag.in_treap)
@@ -155,7 +158,7 @@ class bin {
   }
 
  private:
-  static constexpr int max_steps = 16;  // from either end of a circular list
+  static constexpr int max_steps = 16;  // limit of the steps from an end of a circular list
 
   static void link(block& low, block& b, block& high) noexcept {
     b.links[0] = &low;
@@ -196,16 +199,16 @@ class bin {
     return outermost(0, [size](const block& at) { return at.size >= size; });
   }
 
-  // In a treap, links[0] is the subtree of preceding blocks and links[1] that of following ones. No block has
-  // a higher priority than its parent.
+  // In a treap, links[0] is the subtree of preceding blocks and links[1] the subtree of following blocks. No
+  // block has a higher priority than its parent.
 
-  /// A hash of the descriptor's address, which does not change.
+  /// A hash of the descriptor's address, which never changes.
   [[nodiscard]] static std::uint64_t priority_of(const block& b) noexcept {
     const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(&b) * 0xD6E8FEB86659FD93u;
     return mixed ^ (mixed >> 32);
   }
-  /// The first (side 0) or last (side 1) of the blocks that qualify, or null. Those that qualify are all
-  /// blocks from some place to the other end.
+  /// Finds the first (side 0) or last (side 1) qualifying block, or null. The qualifying blocks must be
+  /// contiguous and reach the other end.
   template <typename Qualifies>
   [[nodiscard]] block* outermost(int side, Qualifies qualifies) const noexcept {
     block* found = nullptr;
@@ -249,7 +252,7 @@ class bin {
     *at = join(b.links[0], b.links[1]);
     b.tag.in_treap = false;
   }
-  /// Splits a tree into what precedes `b` and what follows it, and makes these the subtrees of `b`.
+  /// Splits a tree into the blocks before `b` and the blocks after it. They become the subtrees of `b`.
   template <typename Order>
   static void split_treap(block& b, block* tree) noexcept {
     block** open[2] = {&b.links[0], &b.links[1]};
@@ -276,15 +279,15 @@ class bin {
     return root;
   }
 
-  block* top_ = nullptr;  // the first of the circular list, or the root of the treap
+  block* top_ = nullptr;  // first block of the circular list, or root of the treap
 };
 
 /// The free blocks of one pool and stream, in order.
 ///
-/// Each power of two has 32 bins, so that up to 32 KiB each multiple of 512 bytes has its own. A bitmap leads
-/// to the next bin that is not empty. The block that was resized last is cached outside the bins: most
+/// Each power of two has 32 bins. Up to 32 KiB, each multiple of 512 bytes therefore has its own bin. A
+/// bitmap finds the next bin that is not empty. The last resized block is kept outside the bins: most
 /// requests are split from the same block again, or coalesce with it.
-///   Cost:  constant, and that of a bin
+///   Cost:  constant, plus the cost of a bin
 class free_list {
  public:
   free_list(std::size_t pool, stream_id key) noexcept : pool_(pool), key_(key) {
@@ -295,7 +298,7 @@ class free_list {
   [[nodiscard]] stream_id key() const noexcept { return key_; }
   [[nodiscard]] std::uint64_t map_key() const noexcept { return key_.handle; }
 
-  /// The first block in order of at least `size` bytes, or null.
+  /// Finds the first block in order of at least `size` bytes, or null.
   template <typename Order = by_address>
   [[nodiscard]] block* best_fit(std::size_t size) noexcept {
     const std::size_t in = bin_of<Order>(size);
@@ -319,7 +322,7 @@ class free_list {
       erase_from_bin<Order>(b);
     }
   }
-  /// Changes the address and size of a free block, and makes it the cached one.
+  /// Changes the address and size of a free block, and keeps it outside the bins.
   template <typename Order = by_address>
   void resize(block& b, std::uintptr_t address, std::size_t size) noexcept {
     if (&b != cached_) {
@@ -331,23 +334,23 @@ class free_list {
     b.size = size;
   }
 
-  /// The block outside the bins, or null.
+  /// The last resized block, which is outside the bins, or null.
   [[nodiscard]] const block* cached_block() const noexcept { return cached_; }
-  /// Inserts the cached block in its bin, so that first() and after() reach every block.
+  /// Inserts the last resized block into its bin, so that first() and after() reach every block.
   template <typename Order = by_address>
   void flush() noexcept {
     if (cached_ != nullptr) insert_in_bin<Order>(*cached_);
     cached_ = nullptr;
   }
-  /// The first block in a bin, or null.
+  /// The first block in the bins, or null.
   [[nodiscard]] block* first() const noexcept { return at(next_bin(first_bin)).first(); }
-  /// The next one, or null.
+  /// The block after `b`, or null.
   template <typename Order = by_address>
   [[nodiscard]] block* after(const block& b) const noexcept {
     block* const found = at(b.tag.bin).template after<Order>(b);
     return found != nullptr ? found : at(next_bin(b.tag.bin)).first();
   }
-  /// The last block in a bin that precedes another one, or null. The other one need not be in the list.
+  /// Finds the last block in the bins that precedes `wanted`, or null. `wanted` need not be in the list.
   template <typename Order = by_address>
   [[nodiscard]] block* last_before(const block& wanted) const noexcept {
     const std::size_t in = bin_of<Order>(wanted.size);
@@ -364,9 +367,9 @@ class free_list {
     return last_before(wanted);
   }
 
-  std::size_t segments = 0;   ///< segments whose blocks join this list; where streams share blocks, blocks
+  std::size_t segments = 0;   ///< segments whose blocks join this list; if streams share blocks: blocks
   segment* ranges = nullptr;  ///< its ranges, in the order of addresses
-  free_list* next = nullptr;  ///< that of the next stream of the pool, in the order of streams
+  free_list* next = nullptr;  ///< the list of the pool's next stream, in the order of streams
 
  private:
   static constexpr int step_bits = 5;
@@ -375,8 +378,8 @@ class free_list {
   static constexpr std::size_t word_count = bin_count / 64 + 1;
   static_assert(first_bin % 64 == 0 && first_bin + bin_count <= 65536 && min_alignment > 32);
 
-  /// The exponent and the upper bits of the mantissa of the size as a floating-point number: the cheapest
-  /// logarithm. Where blocks are not ordered by size, one bin holds all sizes of a class.
+  /// Computes the bin of a size; uses the double's exponent as log2, and the upper bits of its mantissa. If
+  /// blocks are not ordered by size, one bin holds all sizes of a class.
   template <typename Order>
   [[nodiscard]] static std::size_t bin_of(std::size_t size) noexcept {
     static_assert(std::numeric_limits<double>::is_iec559);
@@ -386,6 +389,7 @@ class free_list {
   }
   [[nodiscard]] bin& at(std::size_t in) noexcept { return bins_[in - first_bin]; }
   [[nodiscard]] const bin& at(std::size_t in) const noexcept { return bins_[in - first_bin]; }
+  /// Returns the index of the lowest set bit.
   ///   Requires:  bits != 0
   [[nodiscard]] static unsigned lowest_bit(std::uint64_t bits) noexcept {
     if (bits == 0) __builtin_unreachable();
@@ -412,7 +416,7 @@ class free_list {
     const std::uint64_t left = words_[word_of(in)] &= ~(std::uint64_t{1} << (in % 64));
     if (left == 0) summary_ &= ~(std::uint64_t{1} << word_of(in));
   }
-  /// The first non-empty bin above `in`. The last bin is always marked, which ends each search.
+  /// Finds the first non-empty bin above `in`. The last bin is always marked, which ends each search.
   [[nodiscard]] std::size_t next_bin(std::size_t in) const noexcept {
     const std::uint64_t here = words_[word_of(in)] & (~std::uint64_t{1} << (in % 64));
     if (here != 0) return (in & ~std::size_t{63}) + lowest_bit(here);

@@ -21,18 +21,18 @@ class free_list_map {
     while (first_ != nullptr) erase(*first_);
   }
 
-  /// The free list of a stream, which is created where there is none; null where host memory ran out.
-  ///   Cost:  constant; where it is created, linear in the lists
+  /// Finds the free list of a stream, or creates it. Returns null if host memory ran out.
+  ///   Cost:  constant; linear in the lists if it creates a list
   [[nodiscard]] free_list* find_or_create(std::size_t pool, stream_id key) noexcept {
     return recent_ != nullptr && recent_->key() == key ? recent_ : look_up_or_create(pool, key);
   }
   [[nodiscard]] free_list* find_or_create(std::size_t pool, any_stream key) noexcept {
     return recent_ != nullptr ? recent_ : look_up_or_create(pool, key);
   }
-  /// The first in the order of streams, or null; free_list::next leads to the others.
+  /// The first free list in the order of streams, or null. free_list::next leads to the others.
   [[nodiscard]] free_list* first() const noexcept { return first_; }
 
-  /// Erases the lists that own no segment. Their number never doubles without that.
+  /// Erases the lists that own no segment. Runs by itself before the number of lists doubles.
   void erase_unused() noexcept {
     for (free_list* list = first_; list != nullptr;) {
       free_list* const following = list->next;
@@ -72,14 +72,14 @@ class free_list_map {
     delete &list;
   }
 
-  free_list* recent_ = nullptr;  // of the last request
+  free_list* recent_ = nullptr;  // the list of the last request
   free_list* first_ = nullptr;
   key_map<free_list> by_key_;
   std::size_t purge_at_ = 16;
 };
 
-/// The first block that follows another one, which may be gone, or null. Where blocks are not ordered by
-/// size, the first block of all.
+/// Finds the first block after `key`, or null; `key` may be gone. If blocks are not ordered by size, returns
+/// the first block of the list.
 template <typename Order>
 [[nodiscard]] block* first_after(free_list& list, const block& key) noexcept {
   list.flush<Order>();
@@ -89,9 +89,10 @@ template <typename Order>
   return found;
 }
 
-/// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment, and in ranges
-/// for every one. f returns whether it tried to release that one, during which blocks may come and go.
-///   Returns:  false where it stopped after `tries` such calls
+/// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment. In ranges, calls
+/// it for every free block. f returns whether it tried to release the block; blocks may come and go during
+/// the call.
+///   Returns:  false if it stopped after `tries` releases
 template <typename Order, bool Ranges, typename F>
 [[nodiscard]] bool walk_idle(free_list& list, std::size_t min_size, std::size_t& tries, F& f) {
   list.flush<Order>();
@@ -108,9 +109,11 @@ template <typename Order, bool Ranges, typename F>
   return true;
 }
 
-/// Releases one free oversize block that holds `wanted` bytes, or where there is none, the largest ones until
-/// they add up. `release(block&)` returns the bytes that went back; blocks may come and go during it.
-///   Returns:  whether that was enough
+/// Releases one free oversize block that holds `wanted` bytes. If there is none, releases the largest blocks
+/// until they hold `wanted` bytes together. `release(block&)` returns the released bytes; blocks may come and
+/// go during the call.
+///   Returns:  whether `wanted` bytes were released
+///   Source:   PyTorch's release_available_cached_blocks
 ///   Source:   PyTorch's release_available_cached_blocks
 template <typename Order, bool Ranges, typename F>
 [[nodiscard]] bool release_largest(free_list& list, std::size_t wanted, std::size_t oversize, F& release) {
@@ -119,7 +122,7 @@ template <typename Order, bool Ranges, typename F>
     return (Ranges || !fitting->is_split()) && release(*fitting) >= (Ranges ? wanted : min_size);
   list.flush<Order>();
   std::size_t released = 0;
-  block key;  // precedes all of its size
+  block key;  // precedes every block of its size
   key.size = min_size;
   key.address = 0;
   key.segment_number = 0;

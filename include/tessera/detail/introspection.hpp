@@ -20,15 +20,15 @@ class introspection {
   /// Whether segments are ranges of addresses in which memory is mapped and unmapped.
   static constexpr bool has_ranges = Manager::traits::has_ranges;
 
-  /// Calls f(first block, bytes) for each segment, in no particular order; with `leaving`, also for those
-  /// that the device is being asked to take back. `first.below` is the segment, which ends the list of its
-  /// blocks.
+  /// Calls f(first block, bytes) for each segment, in no particular order. With `leaving`, includes the
+  /// segments that the device is being asked to take back. `first.below` is the segment, which ends the list
+  /// of its blocks.
   template <typename F>
   void for_each_segment(F f, bool leaving = false) const {
     manager_->for_each_segment(f, leaving);
   }
-  /// Calls f(block, age) for each free block that is a whole segment, and in ranges for each free block. The
-  /// age is the number of searches of its pool since then.
+  /// Calls f(block, age) for each free block that is a whole segment. In ranges, calls it for each free
+  /// block. The age is the number of searches of its pool since the block became free.
   template <typename F>
   void for_each_idle(F f) const {
     for_each_segment([this, &f](const block& first, std::size_t) {
@@ -37,27 +37,28 @@ class introspection {
       }
     });
   }
-  /// The live block that begins at an address, or null.
+  /// Finds the live block that begins at an address, or null.
   ///   Cost:  constant
   [[nodiscard]] const block* find_live(const void* p) const noexcept { return manager_->find_live(p); }
-  /// The bytes that were requested of the live block at an address; 0 where there is none.
+  /// Returns the requested bytes of the live block at an address; 0 if there is none.
   [[nodiscard]] std::size_t requested_at(const void* p) const noexcept {
     const block* const live = find_live(p);
     return live != nullptr ? live->request.bytes : 0;
   }
 
-  /// Bytes of a free block that can go back to the device.
+  /// Returns the bytes of a free block that can go back to the device.
   [[nodiscard]] std::size_t releasable(const block& free) const noexcept {
     return backend_->releasable(free);
   }
-  /// In ranges: the end of the physical memory that begins at an address; the address where none begins.
+  /// In ranges: returns the end of the physical chunk that begins at an address. Returns the address if no
+  /// chunk begins there.
   [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
     return backend_->end_of_chunk(begin);
   }
 
   [[nodiscard]] const auto& provider() const noexcept { return manager_->provider(); }
   [[nodiscard]] usage usage_under(std::size_t limit) const noexcept { return manager_->usage_under(limit); }
-  /// Whether reserving `bytes` more would exceed a limit, or one that the provider knows.
+  /// Whether reserving `bytes` more would exceed `limit`, or a limit that the provider knows.
   [[nodiscard]] bool would_exceed(std::size_t limit, std::size_t bytes) const noexcept {
     return manager_->would_exceed(limit, bytes);
   }

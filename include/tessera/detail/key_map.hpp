@@ -9,11 +9,12 @@
 
 namespace tessera::detail {
 
-/// Finds objects that it does not own by a 64-bit key that each carries: `std::uint64_t map_key() const`.
+/// Finds objects by a 64-bit key that each object carries: `std::uint64_t map_key() const`. It does not own
+/// the objects.
 ///
-/// Open addressing with linear probing, at most three eighths full. What is taken out leaves a hole, which ends no search:
-/// a search ends after as many steps as an insert ever took.
-///   Cost:  one probe nearly always; the host heap is asked when the table doubles, and when it shrinks, nearly empty
+/// It uses open addressing with linear probing and is at most three eighths full. A removed entry leaves a
+/// hole, which ends no search. A search ends after the largest number of steps that an insert ever took.
+///   Cost:  one probe in nearly all cases; the host heap is called when the table grows or shrinks
 template <typename Value>
 class key_map {
  public:
@@ -27,13 +28,15 @@ class key_map {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::size_t footprint() const noexcept { return capacity() * sizeof(Value*); }
 
-  /// Makes sure that the next insert succeeds; false where host memory ran out.
+  /// Makes sure that the next insert succeeds. Returns false if host memory ran out.
   [[nodiscard]] bool reserve_one() noexcept {
     if (size_ < grow_at_) return true;
     return rehash(capacity() == 0 ? 16 : capacity() * 2);
   }
 
-  ///   Requires:  a reserve_one() that covers it; `key` is the object's, and nothing else in the map has it
+  /// Inserts an object.
+  ///   Requires:  a preceding reserve_one()
+  ///   Requires:  `key` is the object's key, and no other object in the map has it
   void insert(std::uint64_t key, Value& value) noexcept {
     std::size_t at = slot_of(key);
     for (std::size_t step = 1; entries_[at] != nullptr; ++step) {
@@ -44,12 +47,12 @@ class key_map {
     ++size_;
   }
 
-  /// The object with this key, or null.
+  /// Finds the object with a key, or null.
   [[nodiscard]] Value* find(std::uint64_t key) const noexcept {
     Value* const* const found = locate(key);
     return found != nullptr ? *found : nullptr;
   }
-  /// Takes the object with this key out and returns it, or null.
+  /// Removes the object with a key and returns it, or null.
   Value* remove(std::uint64_t key) noexcept {
     Value** const found = locate(key);
     if (found == nullptr) return nullptr;
@@ -61,7 +64,7 @@ class key_map {
  private:
   [[nodiscard]] std::size_t capacity() const noexcept { return grow_at_ == 0 ? 0 : mask_ + 1; }
   [[nodiscard]] std::size_t slot_of(std::uint64_t key) const noexcept {
-    // Neighbouring multiples of 512, as addresses mostly are, fall far apart.
+    // Spreads neighbouring multiples of 512, because most addresses are such multiples.
     return static_cast<std::size_t>((std::rotr(key, 9) * 0x9E3779B97F4A7C15u) >> shift_);
   }
   [[nodiscard]] Value** locate(std::uint64_t key) const noexcept {
@@ -91,15 +94,15 @@ class key_map {
     return true;
   }
 
-  static inline Value* nothing[2] = {};  // what an empty map looks into; never written
+  static inline Value* nothing[2] = {};  // table of an empty map; never written
 
   Value** entries_ = nothing;
   std::size_t mask_ = 1;
   int shift_ = 63;
-  std::size_t longest_ = 0;  // steps that an insert took
+  std::size_t longest_ = 0;  // largest number of steps of an insert
   std::size_t size_ = 0;
-  std::size_t grow_at_ = 0;    // entries from which on it doubles
-  std::size_t shrink_at_ = 0;  // entries below which it shrinks
+  std::size_t grow_at_ = 0;    // number of entries at which it doubles
+  std::size_t shrink_at_ = 0;  // number of entries below which it shrinks
 };
 
 }  // namespace tessera::detail

@@ -16,7 +16,7 @@
 
 namespace tessera::detail {
 
-/// The questions of a policy whose backend maps memory into ranges.
+/// The members of a policy whose backend maps memory into ranges.
 template <typename P>
 concept answers_range_questions = requires(const P& p, std::size_t bytes) {
   { p.page_size(bytes) } noexcept -> std::same_as<std::size_t>;
@@ -24,7 +24,7 @@ concept answers_range_questions = requires(const P& p, std::size_t bytes) {
   { p.base_alignment(bytes) } noexcept -> std::same_as<std::size_t>;
 };
 
-/// What all backends with ranges answer.
+/// The members that all backends with ranges share.
 struct range_backend_defaults : backend_defaults {
   static constexpr bool has_ranges = true;
   static constexpr bool places_blocks = true;
@@ -38,7 +38,7 @@ struct range_backend_defaults : backend_defaults {
   }
 };
 
-/// Calls f(block) for each unmapped block in the ranges of a free list, in the order of addresses, until it
+/// Calls f(block) for each unmapped block in the ranges of a free list, in the order of addresses. Stops if f
 /// returns true.
 template <typename F>
 void for_each_unmapped(const free_list& list, F f) {
@@ -51,16 +51,16 @@ void for_each_unmapped(const free_list& list, F f) {
 
 /// How a range grows.
 struct range_growth {
-  std::size_t page;   ///< bytes that are mapped as one
-  std::size_t range;  ///< bytes of addresses to reserve where no range has room
-  page_order kinds;   ///< of the pages
+  std::size_t page;   ///< bytes to map at once
+  std::size_t range;  ///< bytes of addresses to reserve if no range has room
+  page_order kinds;   ///< kinds of pages to ask for
 };
 
-/// The ranges of one allocator. Each belongs to a free list and begins unmapped; memory is mapped where
-/// blocks need it, and goes back chunk by chunk. Unmapped addresses are blocks, too, neither free nor in use;
-/// two of them are never neighbours.
+/// The ranges of one allocator. A range belongs to a free list and starts unmapped. Memory is mapped at the
+/// addresses that blocks need, and goes back chunk by chunk. Unmapped addresses are also blocks, neither free
+/// nor in use. Two unmapped blocks are never neighbours.
 ///
-/// Calls that map or unmap are not re-entered.
+/// The allocator is not re-entered during calls that map or unmap.
 template <typename Manager>
 class mapped_ranges {
  public:
@@ -73,7 +73,7 @@ class mapped_ranges {
   mapped_ranges(const mapped_ranges&) = delete;
   mapped_ranges& operator=(const mapped_ranges&) = delete;
 
-  /// Releases all memory and all ranges, for an allocator that ends.
+  /// Releases all memory and all ranges when the allocator is destroyed.
   void release_all() noexcept {
     manager_.wait_for_pending();
     for_each_range([this](const segment& range) {
@@ -88,7 +88,7 @@ class mapped_ranges {
     });
   }
 
-  /// Bytes of which the sizes and addresses of chunks of these kinds are multiples.
+  /// Granularity in bytes of the sizes and addresses of chunks of these kinds.
   [[nodiscard]] std::size_t granularity(const page_order& kinds) const noexcept {
     std::size_t max = 1;
     for (const page_kind& kind : kinds) {
@@ -97,20 +97,20 @@ class mapped_ranges {
     }
     return max;
   }
-  /// Bytes of which every chunk's address is a multiple.
+  /// Alignment of every chunk address, in bytes.
   [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
   void note_page(std::size_t page) noexcept {
     if (alignment_of(page) < alignment_) alignment_ = alignment_of(page);
   }
-  /// Where a chunk ends that begins at an address; the address where none does.
+  /// Returns the end of the chunk that begins at an address. Returns the address if no chunk begins there.
   [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
     const chunk* const found = chunks_.first_from(begin, begin + 1, alignment_);
     return found != nullptr ? begin + found->bytes : begin;
   }
   [[nodiscard]] chunks_type& chunks() noexcept { return chunks_; }
 
-  /// Bytes to leave free at the start of a block, so that `size` bytes begin at a multiple of `alignment`; 0
-  /// where the block has no room for that.
+  /// Returns the bytes to leave free at the start of a block, so that `size` bytes begin at a multiple of
+  /// `alignment`. Returns 0 if the block lacks the room.
   [[nodiscard]] static std::size_t offset_to(const block& free, std::size_t size,
                                              std::size_t alignment) noexcept {
     if (alignment != 1 && (alignment == 0 || alignment % min_alignment != 0))
@@ -119,8 +119,8 @@ class mapped_ranges {
     return offset + size <= free.size ? offset : 0;
   }
 
-  /// Reserves a range; its only block, which is unmapped, or null where the device refuses or host memory ran
-  /// out.
+  /// Reserves a range. Returns its only block, which is unmapped. Returns null if the device refuses or host
+  /// memory ran out.
   [[nodiscard]] block* reserve_range(free_list& list, std::size_t size, const range_growth& how) noexcept {
     const std::size_t bytes = align_up(how.range < max_request ? how.range : max_request, how.page);
     if (bytes < size) return nullptr;
@@ -135,7 +135,7 @@ class mapped_ranges {
     note_page(whole->address);
     return whole;
   }
-  /// Gives a range back in which nothing is mapped.
+  /// Gives back a range without mapped memory.
   void unreserve_range(block& whole) noexcept {
     const std::uintptr_t address = whole.address;
     const std::size_t bytes = whole.size;
@@ -144,7 +144,7 @@ class mapped_ranges {
     erase_range(whole);
     manager_.report(action::range_release, address, bytes, bytes, key);
   }
-  /// Calls f(const segment&) for each range, which f may erase.
+  /// Calls f(const segment&) for each range. f may erase that range.
   template <typename F>
   void for_each_range(F f) {
     manager_.for_each_list([&f](const free_list& list) {
@@ -155,18 +155,18 @@ class mapped_ranges {
     });
   }
 
-  /// Maps new pages in an unmapped block, at least `bytes` from `begin`, all or none; the free block that
-  /// they become a part of, or null.
+  /// Maps new pages in an unmapped block: at least `bytes` from `begin`, all or none. Returns the free block
+  /// that contains them, or null.
   [[nodiscard]] block* map_new(block& unmapped, std::uintptr_t begin, std::size_t bytes,
                                const range_growth& how) noexcept {
-    // The last page is cut short where pages of the kind end.
+    // The last page is shorter if the usable addresses end inside it.
     const std::uintptr_t room = unmapped.address + usable(unmapped, granularity(how.kinds));
     const stream_id key = unmapped.list->key();
     const std::size_t pool = unmapped.list->pool();
     chunk* made = nullptr;
     chunk** last = &made;
     std::uintptr_t end = begin;
-    bool works = manager_.reserve_blocks(4);  // two of them for the request itself
+    bool works = manager_.reserve_blocks(4);  // two of the four for the request itself
     while (works && end - begin < bytes) {
       *last = chunks_.plan(end, how.page < room - end ? how.page : room - end);
       works = *last != nullptr;
@@ -184,8 +184,8 @@ class mapped_ranges {
     manager_.counters().mapped(pool, end - begin);
     return &mark_mapped(unmapped, begin, end - begin);
   }
-  /// Maps pages at an address, in the list's range that holds it, or in the next one that the device
-  /// reserves; null where it is in neither, or the device refuses.
+  /// Maps pages at an address, in the list's range that contains it. If there is none, reserves a new range.
+  /// Returns null if neither range contains the address, or the device refuses.
   [[nodiscard]] block* map_at(free_list& list, std::uintptr_t address, std::size_t bytes,
                               const range_growth& how) noexcept {
     note_page(how.page);
@@ -198,15 +198,16 @@ class mapped_ranges {
     if (hole == nullptr) hole = reserve_range(list, bytes, how);
     return hole != nullptr && holds(*hole) ? map_new(*hole, address, bytes, how) : nullptr;
   }
-  /// Bytes at the start of a block that are free, or where pages of `granularity` bytes can be mapped.
+  /// Returns the bytes of a free block, or the bytes at the start of an unmapped block that pages of
+  /// `granularity` bytes can fill.
   [[nodiscard]] static std::size_t usable(const block& b, std::size_t granularity) noexcept {
     if (b.is_free()) return b.size;
     return b.is_unmapped() && b.address % granularity == 0 ? b.size & ~(granularity - 1) : 0;
   }
 
-  /// Unmaps the chunks that lie in a free block as a whole and for which `which(chunk)` is true, once the
-  /// work that may use them is done, and calls then(chunk, unmapped block) for each.
-  ///   Returns:  their bytes
+  /// Unmaps the chunks that lie wholly in a free block and for which `which(chunk)` is true. First waits for
+  /// the work that may use them. Calls then(chunk, unmapped block) for each chunk.
+  ///   Returns:  the bytes of the unmapped chunks
   template <typename Which, typename Then>
   std::size_t unmap_chunks(block& idle, Which which, Then then) noexcept {
     free_list& list = *idle.list;
@@ -229,8 +230,8 @@ class mapped_ranges {
     if (unmapped > 0) manager_.counters().unmapped(list.pool(), unmapped);
     return unmapped;
   }
-  /// Calls f(chunk) for each chunk that lies in a block as a whole, in the order of addresses, while f
-  /// returns true.
+  /// Calls f(chunk) for each chunk that lies wholly in a block, in the order of addresses. Stops if f returns
+  /// false.
   template <typename F>
   void for_each_chunk(const block& in, F f) const {
     const std::uintptr_t end = in.end();
@@ -247,8 +248,9 @@ class mapped_ranges {
     });
     return bytes;
   }
-  /// Gives back the chunks that lie in a free block as a whole, and the range once nothing is mapped there.
-  ///   Returns:  bytes of the chunks
+  /// Gives back the chunks that lie wholly in a free block. Also gives back the range if nothing is mapped
+  /// there any more.
+  ///   Returns:  the bytes of the chunks
   std::size_t release(block& idle) noexcept {
     return unmap_chunks(
         idle, [](const chunk&) { return true; },
@@ -269,9 +271,10 @@ class mapped_ranges {
     return released;
   }
 
-  /// Makes a part of an unmapped block free, coalesced with its free neighbours; the block that it became a
-  /// part of.
-  ///   Requires:  a reserve_blocks() that covers it; the part lies in the block
+  /// Makes a part of an unmapped block free, and coalesces it with its free neighbours. Returns the block
+  /// that contains the part.
+  ///   Requires:  a preceding reserve_blocks()
+  ///   Requires:  the part lies in the block
   block& mark_mapped(block& unmapped, std::uintptr_t address, std::size_t bytes) noexcept {
     const std::size_t low = address - unmapped.address;
     const std::size_t high = unmapped.size - low - bytes;
@@ -289,8 +292,10 @@ class mapped_ranges {
     manager_.make_free(*part);
     return kept;
   }
-  /// Makes a part of a free block unmapped, joined with its unmapped neighbours; the unmapped block.
-  ///   Requires:  a reserve_blocks() that covers it; the part lies in the block
+  /// Makes a part of a free block unmapped, and joins it with its unmapped neighbours. Returns the unmapped
+  /// block.
+  ///   Requires:  a preceding reserve_blocks()
+  ///   Requires:  the part lies in the block
   block& mark_unmapped(block& free, std::uintptr_t address, std::size_t bytes) noexcept {
     block* hole = &manager_.extract(free, address, bytes);
     hole->tag.state = block::state::unmapped;
@@ -305,7 +310,7 @@ class mapped_ranges {
     return *hole;
   }
 
-  /// Also tries again to give back what the device failed to take.
+  /// Frees host memory of unused metadata. Also retries to give back memory that the device failed to take.
   void shrink() noexcept {
     chunks_.retry_orphaned(provider());
     chunks_.shrink();
@@ -313,7 +318,7 @@ class mapped_ranges {
   }
   [[nodiscard]] std::size_t footprint() const noexcept { return chunks_.footprint(); }
 
-  /// Inserts a range in which nothing is mapped; its only block, or null where host memory ran out.
+  /// Inserts a range without mapped memory. Returns its only block, or null if host memory ran out.
   [[nodiscard]] block* insert_range(free_list& list, std::uintptr_t address, std::size_t bytes) noexcept {
     segment* const fresh = manager_.insert_range(address, bytes);
     if (fresh == nullptr) return nullptr;
@@ -327,7 +332,7 @@ class mapped_ranges {
     fresh->links[0] = fresh->links[1] = fresh;
     return &insert_unmapped(*fresh, address, bytes);
   }
-  /// Erases a range of which nothing is mapped.
+  /// Erases a range without mapped memory.
   void erase_range(block& whole) noexcept {
     segment& range = segment_of(whole);
     segment** before = &whole.list->ranges;
@@ -341,10 +346,10 @@ class mapped_ranges {
  private:
   [[nodiscard]] provider_type& provider() noexcept { return manager_.provider(); }
 
-  /// The largest power of two of which an address, or consecutive pages of a size, begin at a multiple.
+  /// Alignment of every chunk address, in bytes, for pages of this size: its largest power-of-two divisor.
   [[nodiscard]] static std::size_t alignment_of(std::size_t page) noexcept { return page & (~page + 1); }
 
-  /// Waits for the work that may use the free blocks of a list; false where the device failed.
+  /// Waits for the work that may use the free blocks of a list. Returns false if the device failed.
   [[nodiscard]] bool finish_work_of(const free_list& list) noexcept {
     if constexpr (Manager::traits::uses_events) return provider().synchronize(list.key());
     return true;
@@ -356,7 +361,7 @@ class mapped_ranges {
       chunks_.destroy(provider(), *c);
     }
   }
-  /// The block that holds an address of mapped memory, or null.
+  /// Finds the block that contains an address of mapped memory, or null.
   [[nodiscard]] block* mapped_block_at(std::uintptr_t address) noexcept {
     block* found = nullptr;
     for_each_range([&found, address](const segment& range) {
@@ -377,7 +382,7 @@ class mapped_ranges {
     b.links[0]->links[1] = b.links[1];
     b.links[1]->links[0] = b.links[0];
   }
-  /// A new unmapped block right above another one.
+  /// Inserts a new unmapped block directly above another block.
   block& insert_unmapped(block& below, std::uintptr_t address, std::size_t bytes) noexcept {
     block& made = manager_.insert_block();
     made.address = address;

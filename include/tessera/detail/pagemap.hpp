@@ -16,15 +16,17 @@
 
 namespace tessera {
 
-/// Whose segment an address lies in: written where segments come and go, read by any thread at every free, without a lock
-/// and without writing.
+/// Finds the owner of the segment that contains an address. It is written when segments are added or removed.
+/// Any thread reads it at every free, without a lock and without writing.
 ///
-/// Truth is a map of ranges under a mutex. What is read is a table with one word for each frame of 2 MiB: the owner, or
-/// that the ranges in it have several owners, and only then the map is asked. The table is open-addressed and never more
-/// than half full; what left keeps its place until the table is written anew, into another one. A table that was left is
-/// kept, as somebody may still read it, and used again for the next of its size; who read on in it meanwhile notices by
-/// the version, and begins again.
-///   Cost:  a few loads; adding and taking out, in proportion to the frames
+/// The reference data is a map of ranges under a mutex. Readers use a table with one word for each frame of 2
+/// MiB. The word is the owner, or a mark that the frame's ranges have several owners. Only then is the map
+/// read.
+///
+/// The table is open-addressed and never more than half full. A removed frame keeps its slot until the table
+/// is rebuilt in other memory. The old table is kept, because a thread may still read it, and reused for the
+/// next table of its size. A version number tells a late reader to start again.
+///   Cost:  a few loads; adding and removing is linear in the frames
 class pagemap {
  public:
   using owner_number = std::uint32_t;
@@ -33,22 +35,24 @@ class pagemap {
 
  private:
   struct range {
-    std::uintptr_t last;  // address
+    std::uintptr_t last;  // address of the last byte
     owner_number owner;
   };
   using map = std::map<std::uintptr_t, range>;
 
  public:
-  /// A range that was taken out.
+  /// A range taken out of the map.
   using taken = map::node_type;
 
   pagemap() = default;
   pagemap(const pagemap&) = delete;
   pagemap& operator=(const pagemap&) = delete;
 
-  /// Notes an owner, below most_owners, of `bytes` from `begin`; false where that would take more than 128 TiB of frames
-  /// at a time, host memory ran out or a range in here begins there too, and nothing changed.
-  ///   Requires:  bytes > 0; no part of it is in here, unless it is taken out next
+  /// Adds an owner, below most_owners, for `bytes` from `begin`. Returns false, and changes nothing, in three
+  /// cases: the frames would exceed 128 TiB at a time, host memory ran out, or an added range begins at
+  /// `begin`.
+  ///   Requires:  bytes > 0
+  ///   Requires:  no added range overlaps, unless it is taken out next
   [[nodiscard]] bool add(const void* begin, std::size_t bytes, owner_number owner) noexcept {
     const std::lock_guard lock(mutex_);
     const auto first = reinterpret_cast<std::uintptr_t>(begin);
@@ -57,8 +61,8 @@ class pagemap {
     write(first, added.last, owner);
     return true;
   }
-  /// Takes a range out, until put_back() or forget(): another one may then take its addresses.
-  ///   Requires:  it was added with this begin
+  /// Takes a range out until put_back() or forget(). Another range may then use its addresses.
+  ///   Requires:  a range was added with this `begin`
   [[nodiscard]] taken take_out(const void* begin) noexcept {
     const std::lock_guard lock(mutex_);
     taken out = ranges_.extract(reinterpret_cast<std::uintptr_t>(begin));
@@ -66,7 +70,7 @@ class pagemap {
     write(out.key(), out.mapped().last, no_owner);
     return out;
   }
-  /// Adds a range that was taken out once more; needs no host memory.
+  /// Adds a range again that was taken out. It needs no host memory.
   void put_back(taken&& out) noexcept {
     const std::lock_guard lock(mutex_);
     const std::uintptr_t first = out.key();
@@ -81,8 +85,8 @@ class pagemap {
     out = {};
   }
 
-  /// The owner of an address in a range, or no_owner. Of an address in no range, no_owner or the owner of a range in the
-  /// same frame.
+  /// Returns the owner of an address in a range, or no_owner. For an address in no range, returns no_owner or
+  /// the owner of a range in the same frame.
   [[nodiscard]] owner_number owner_of(const void* p) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     while (true) {
@@ -105,7 +109,7 @@ class pagemap {
   }
 
  private:
-  // A word is a frame's number and, in the lower bits, a code; 0 is an empty place.
+  // A word holds a frame's number and, in the lower bits, a code. 0 marks an empty slot.
   using word = std::uint64_t;
   static constexpr int code_bits = 21;
   static constexpr owner_number gone = 1, several = 2, first_owner = 3;
@@ -124,14 +128,14 @@ class pagemap {
       return static_cast<std::size_t>((frame * 0x9E3779B97F4A7C15u) >> shift);
     }
     [[nodiscard]] word find(std::uint64_t frame) const noexcept {
-      // Its end is an empty place, unless the table is being written anew, which may hide all of them.
+      // A search ends at an empty slot. A table that is being rebuilt may hide all empty slots.
       for (std::size_t at = place_of(frame), steps = 0; steps <= mask; at = (at + 1) & mask, ++steps) {
         const word w = words[at].load(std::memory_order_acquire);
         if (w == 0 || frame_in(w) == frame) return w;
       }
       return 0;
     }
-    /// Whether it took an empty place.
+    /// Sets the code of a frame. Returns whether this filled an empty slot.
     bool set(std::uint64_t frame, owner_number code) noexcept {
       std::atomic<word>* place = nullptr;
       for (std::size_t at = place_of(frame);; at = (at + 1) & mask) {
@@ -178,7 +182,7 @@ class pagemap {
 #endif
   }
 
-  /// What the map says of a frame.
+  /// Computes the code of a frame from the map.
   [[nodiscard]] owner_number code_in_map(std::uint64_t frame) const noexcept {
     const std::uintptr_t first = frame << 21;
     owner_number code = gone;
@@ -190,7 +194,8 @@ class pagemap {
     }
     return code;
   }
-  /// Writes what is so now of a range whose owner the map has just been told. Only at its ends can it share frames.
+  /// Updates the table for a range whose owner just changed in the map. Only the first and last frame can be
+  /// shared.
   void write(std::uintptr_t first, std::uintptr_t last, owner_number owner) noexcept {
     const owner_number inside = owner == no_owner ? gone : owner + first_owner;
     table& t = *current_.load(std::memory_order_relaxed);
@@ -200,7 +205,8 @@ class pagemap {
     }
   }
 
-  /// Makes sure that `more` frames can be written, and those of the ranges that are out; false where host memory ran out.
+  /// Makes room for `more` frames and for the frames of the ranges taken out. Returns false if host memory
+  /// ran out.
   [[nodiscard]] bool reserve(std::size_t more) noexcept {
     const table* const old = current_.load(std::memory_order_relaxed);
     if (old != nullptr && used_ + aside_ + more <= old->mask / 2) return true;
@@ -222,7 +228,7 @@ class pagemap {
     current_.store(next.get(), std::memory_order_release);
     return true;
   }
-  /// Calls f(frame, code) once for each frame in which there is a range.
+  /// Calls f(frame, code) once for each frame that contains a range.
   template <typename F>
   void for_each_frame(F f) const {
     std::uint64_t next = 0;
@@ -235,13 +241,13 @@ class pagemap {
     }
   }
 
-  std::atomic<std::uint64_t> version_{0};  // a table that was left is written anew
+  std::atomic<std::uint64_t> version_{0};  // changes when an old table is reused
   std::atomic<table*> current_{nullptr};
   mutable std::mutex mutex_;
   map ranges_;
   std::size_t used_ = 0;                                          // words that are not empty
-  std::size_t aside_ = 0;                                         // frames of ranges that are out
-  std::array<std::array<std::unique_ptr<table>, 2>, 64> tables_;  // by the logarithm of their capacity
+  std::size_t aside_ = 0;                                         // frames of ranges taken out
+  std::array<std::array<std::unique_ptr<table>, 2>, 64> tables_;  // by log2 of their capacity
 };
 
 }  // namespace tessera

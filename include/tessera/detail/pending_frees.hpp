@@ -20,7 +20,7 @@ struct stream_use {
   block* used;
   use_queue* queue;
   stream_use* next;  ///< before the free: the next use of the block; after it: the next entry of the queue
-  bool recorded;     ///< whether its event marks the stream yet
+  bool recorded;     ///< whether its event is recorded on the stream
 };
 
 /// The uses of one stream that wait for their events, oldest first.
@@ -28,27 +28,28 @@ struct use_queue {
   stream_id stream;
   stream_use* oldest;
   stream_use* newest;
-  use_queue* next;      ///< another queue in which something waits
-  std::size_t uses;     ///< of this stream, pending or not; the queue exists as long as there are any
-  std::size_t waiters;  ///< calls of wait() that process it, which keep it among those that wait
+  use_queue* next;      ///< the next queue in which a use waits
+  std::size_t uses;     ///< uses of this stream, pending or not; without uses, the queue is erased
+  std::size_t waiters;  ///< calls of wait() that process it; they keep it in the list of queues
   [[nodiscard]] std::uint64_t map_key() const noexcept { return stream.handle; }
 };
 
-/// Keeps freed blocks pending until the streams recorded for them have passed the free.
+/// Keeps freed blocks pending until the streams recorded for them have reached the free.
 ///
-/// A use takes all its host memory when it is recorded, so that a free needs none. An event that the device
-/// fails to record is tried again later, and its block stays pending. A stream that has ended has no work,
-/// and needs no event.
+/// Recording a use takes all its host memory, so that a free needs none. If the device fails to record an
+/// event, it is tried again later, and the block stays pending. A stream that has ended has no work and needs
+/// no event.
 template <typename Provider, bool UsesEvents>
 class pending_frees {
  public:
   [[nodiscard]] bool empty() const noexcept { return waiting_ == nullptr; }
-  /// Uses whose events have not been found completed.
+  /// Number of uses whose completion has not been observed.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Whether streams are recorded for any block, live or pending.
   [[nodiscard]] bool has_uses() const noexcept { return queues_.size() > 0; }
 
-  /// Records that `stream` uses a live block; a second time changes nothing. False where host memory ran out.
+  /// Records that `stream` uses a live block; a second record changes nothing. Returns false if host memory
+  /// ran out.
   [[nodiscard]] bool record(block& used, stream_id stream) noexcept {
     block::flag_set flags = used.flags();
     stream_use* const earlier = flags.has_uses ? used.request.uses : nullptr;
@@ -75,8 +76,8 @@ class pending_frees {
     return true;
   }
 
-  /// Calls f(stream) for each stream recorded for a live block, and drops the record where f returns true;
-  /// stops where it returns false.
+  /// Calls f(stream) for each stream recorded for a live block. Drops the record if f returns true; stops if
+  /// f returns false.
   template <typename F>
   void drop_uses_if(block& used, F f) noexcept {
     block::flag_set flags = used.flags();
@@ -90,8 +91,8 @@ class pending_frees {
     used.set_flags(flags);
   }
 
-  /// Makes a freed block pending that has uses; false where all their streams have ended, and it stays as it
-  /// is.
+  /// Makes a freed block with recorded streams pending. Returns false if all these streams have ended; the
+  /// block is then unchanged.
   [[nodiscard]] bool defer(block& freed, Provider& device) noexcept {
     stream_use* u = freed.request.uses;
     freed.request.pending_events = 0;
@@ -132,9 +133,11 @@ class pending_frees {
     }
   }
 
-  /// The same after waiting for every event so far; blocks stay pending where the device fails. While the
-  /// device waits, the use is in no queue, so that no concurrent call completes it; other uses may come and
-  /// go.
+  /// Waits for every event so far, then calls completed(block&) for each block whose last event has
+  /// completed. If the device fails, blocks stay pending.
+  ///
+  /// During the wait, the use is in no queue, so that no concurrent call completes it. Other uses may come
+  /// and go.
   template <typename F>
   void wait(Provider& device, F completed) noexcept {
     for (use_queue* queue = waiting_; queue != nullptr;) {
@@ -170,14 +173,15 @@ class pending_frees {
     typename Provider::event event;
   };
 
-  /// The oldest use of a queue if its event is recorded, or its stream has ended; else null.
+  /// Returns the oldest use of a queue if its event is recorded or its stream has ended. Otherwise returns
+  /// null.
   [[nodiscard]] use* recorded_front(use_queue& queue, Provider& device) noexcept {
     use* const front = static_cast<use*>(queue.oldest);
     if (front == nullptr) return nullptr;
     if (!front->recorded) front->recorded = device.record(queue.stream, front->event);
     return front->recorded || !has_stream(device, queue.stream) ? front : nullptr;
   }
-  /// Completes a use that is in no queue. Its event is discarded right after the call that found it
+  /// Completes a use that is in no queue. Discards its event right after the call that found it
   /// completed.
   template <typename F>
   void complete(use& done, Provider& device, F& completed) noexcept {
@@ -188,7 +192,7 @@ class pending_frees {
     uses_.give_back(&done);
     if (--used.request.pending_events == 0) completed(used);
   }
-  /// Drops a use that never was in a queue. A concurrent wait() holds another use.
+  /// Drops a use that was never in a queue. A concurrent wait() can only hold another use.
   void drop(stream_use& done) noexcept {
     use_queue& queue = *done.queue;
     uses_.give_back(static_cast<use*>(&done));
@@ -196,8 +200,8 @@ class pending_frees {
     queues_.remove(queue.stream.handle);
     queue_slab_.give_back(&queue);
   }
-  /// Removes an empty queue from those that wait, and erases it where its stream is recorded for no block any
-  /// more.
+  /// Removes an empty queue from the list of queues. Erases the queue if its stream is recorded for no block
+  /// any more.
   bool erase_if_idle(use_queue** at) noexcept {
     use_queue& queue = **at;
     if (queue.oldest != nullptr || queue.waiters > 0) return false;

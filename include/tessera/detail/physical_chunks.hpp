@@ -14,38 +14,39 @@
 
 namespace tessera::detail {
 
-/// The physical memory of one allocator, in chunks that are mapped whole. Each is found by the address where
-/// it begins. A `Counter` counts the bytes that the device has given for them.
+/// The physical memory of one allocator, in chunks that are mapped whole. A chunk is found by its start
+/// address. A `Counter` counts the bytes that the device has given for the chunks.
 ///
-/// Chunks that the device fails to take back are orphaned: they are found no more, and retry_orphaned() tries
-/// again.
+/// If the device fails to take a chunk back, the chunk is orphaned. Its address no longer finds it, and
+/// retry_orphaned() tries again.
 template <virtual_memory_provider Provider, typename Counter = counter>
 class physical_chunks {
  public:
   struct chunk {
-    std::uintptr_t address;  ///< where it is mapped, or is to be
+    std::uintptr_t address;  ///< start address of the mapping, present or planned
     std::size_t bytes;
     typename Provider::physical memory;
-    bool is_created;  ///< whether there is memory
+    bool is_created;  ///< whether the memory exists
     bool is_mapped;
-    bool is_chosen;  ///< for callers that choose some
+    bool is_chosen;  ///< for callers that select chunks
     chunk* next;     ///< for callers that keep a list
     [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
   };
 
-  ///   Requires:  the counter outlives it
+  ///   Requires:  `device_bytes` outlives this object
   explicit physical_chunks(Counter& device_bytes) noexcept : device_bytes_(device_bytes) {}
   physical_chunks(const physical_chunks&) = delete;
   physical_chunks& operator=(const physical_chunks&) = delete;
 
-  /// Describes a chunk that is to be created; null where host memory ran out.
+  /// Describes a chunk to be created later. Returns null if host memory ran out.
   [[nodiscard]] chunk* plan(std::uintptr_t address, std::size_t bytes) noexcept {
     if (!nodes_.reserve(1)) return nullptr;
     chunk& made = *nodes_.take();
     made = {address, bytes, {}, false, false, false, nullptr};
     return &made;
   }
-  /// Creates the memory of a planned chunk, of the first kind that is available; false where none is.
+  /// Creates the memory of a planned chunk, of the first available kind. Returns false if no kind is
+  /// available.
   [[nodiscard]] bool create(Provider& provider, chunk& c, const page_order& kinds) noexcept {
     for (const page_kind& kind : kinds) {
       if (!provider.create(c.bytes, kind, c.memory)) continue;
@@ -55,14 +56,14 @@ class physical_chunks {
     }
     return false;
   }
-  /// Moves the memory of a chunk that is mapped nowhere to a planned one, and erases the former.
-  ///   Requires:  the same bytes
+  /// Moves the memory of an unmapped chunk to a planned chunk, and erases the unmapped chunk.
+  ///   Requires:  both have the same size
   void move_memory(chunk& from, chunk& to) noexcept {
     to.memory = from.memory;
     to.is_created = true;
     nodes_.give_back(&from);
   }
-  /// Maps a chunk where it is to be; false where the device failed, and then it is to be destroyed.
+  /// Maps a chunk at its address. Returns false if the device failed; the caller must then destroy the chunk.
   [[nodiscard]] bool map(Provider& provider, chunk& c) noexcept {
     void* const at = reinterpret_cast<void*>(c.address);
     if (!by_address_.reserve_one() || !provider.map(at, c.bytes, c.memory)) return false;
@@ -73,15 +74,15 @@ class physical_chunks {
     }
     return true;
   }
-  /// Unmaps a chunk; false where the device failed, and it stays.
+  /// Unmaps a chunk. Returns false if the device failed; the chunk then stays mapped.
   [[nodiscard]] bool unmap(Provider& provider, chunk& c) noexcept {
     if (!provider.unmap(reinterpret_cast<void*>(c.address), c.bytes)) return false;
     by_address_.remove(c.address);
     c.is_mapped = false;
     return true;
   }
-  /// Creates the memory of all chunks of a list that have none, then maps all; or destroys all where the
-  /// device failed, and returns false.
+  /// Creates the missing memory of all chunks of a list, then maps all chunks. If the device fails, destroys
+  /// all chunks and returns false.
   [[nodiscard]] bool map_all(Provider& provider, chunk* first, const page_order& kinds) noexcept {
     bool works = true;
     for (chunk* c = first; works && c != nullptr; c = c->next)
@@ -93,7 +94,7 @@ class physical_chunks {
   void destroy_all(Provider& provider, chunk* first) noexcept {
     while (first != nullptr) destroy(provider, *std::exchange(first, first->next));
   }
-  /// Unmaps a chunk where it is mapped, and destroys its memory.
+  /// Unmaps a chunk if it is mapped, and destroys its memory.
   void destroy(Provider& provider, chunk& c) noexcept {
     if ((!c.is_mapped || unmap(provider, c)) && (!c.is_created || provider.destroy(c.memory))) {
       if (c.is_created) device_bytes_.decrease(static_cast<std::int64_t>(c.bytes));
@@ -112,9 +113,9 @@ class physical_chunks {
     }
   }
 
-  /// The lowest mapped chunk that begins in [begin, end), or null.
-  ///   Cost:  linear in (end - begin) / alignment
+  /// Finds the lowest mapped chunk that begins in [begin, end), or null.
   ///   Requires:  every chunk begins at a multiple of `alignment`
+  ///   Cost:      linear in (end - begin) / alignment
   [[nodiscard]] chunk* first_from(std::uintptr_t begin, std::uintptr_t end,
                                   std::size_t alignment) const noexcept {
     for (std::uintptr_t at = align_up(begin, alignment); at < end; at += alignment) {
@@ -122,7 +123,7 @@ class physical_chunks {
     }
     return nullptr;
   }
-  /// The same where that chunk lies in [begin, end) as a whole.
+  /// Finds the same chunk as first_from, but returns null if it ends above `end`.
   [[nodiscard]] chunk* first_inside(std::uintptr_t begin, std::uintptr_t end,
                                     std::size_t alignment) const noexcept {
     chunk* const found = first_from(begin, end, alignment);

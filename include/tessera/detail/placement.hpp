@@ -12,7 +12,7 @@
 
 namespace tessera::detail {
 
-/// Bytes of the pages, each at a multiple of `page`, that lie in [begin, end) as a whole.
+/// Returns the total bytes of the pages that lie wholly in [begin, end). Pages begin at multiples of `page`.
 [[nodiscard]] inline std::size_t whole_pages(std::uintptr_t begin, std::uintptr_t end,
                                              std::size_t page) noexcept {
   const std::uintptr_t first = align_up(begin, page);
@@ -20,28 +20,29 @@ namespace tessera::detail {
   return last > first ? last - first : 0;
 }
 
-/// Addresses of a range where a block could be placed: of free blocks, and of unmapped ones that would be
-/// mapped.
+/// Addresses of a range that could hold a block. They belong to free blocks, and to unmapped blocks that
+/// would be mapped.
 struct placement {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
-  block* first = nullptr;                  ///< the block in which it begins; null where there is no placement
+  block* first = nullptr;                  ///< the block in which it begins; null for no placement
   std::size_t unmapped_bytes = unlimited;  ///< bytes to be mapped
   std::size_t pages_consumed =
       0;                       ///< bytes of whole free pages that it would break into, and those to be mapped
-  std::size_t free_bytes = 0;  ///< bytes of the free blocks that it touches
+  std::size_t free_bytes = 0;  ///< bytes of the free blocks that it overlaps
 };
 
-/// Searches the ranges of a free list for the placement that costs least.
+/// Searches the ranges of a free list for the placement with the lowest cost.
 class placement_search {
  public:
-  /// Pages begin at multiples of `page`, as do unmapped blocks. The best placement has the fewest unmapped
-  /// bytes; where pages are to be saved, it consumes the fewest. Among equals, it touches the fewest free
-  /// bytes, then is the lowest.
+  /// Pages and unmapped blocks begin at multiples of `page`. The best placement has the fewest unmapped
+  /// bytes. With `saves_pages`, it consumes the fewest pages instead. Ties are decided by the fewest free bytes
+  /// in overlapped blocks, then by the lowest address.
   placement_search(std::size_t size, std::size_t page, bool saves_pages) noexcept
       : size_(size), page_(page), saves_pages_(saves_pages) {}
 
-  /// The best placement. Each candidate begins or ends with a free block, or at an end of what is not in use.
+  /// Finds the best placement. A candidate begins or ends at a free block, or at an end of the unused
+  /// addresses.
   [[nodiscard]] placement best(const free_list& list) noexcept {
     for_each_unmapped(list, [this](block& b) {
       const bool is_first = !b.below->is_free() || !b.below->below->is_unmapped();
@@ -52,7 +53,7 @@ class placement_search {
   }
 
  private:
-  /// A run of free and unmapped blocks between blocks in use, from its lowest one.
+  /// Considers a run of free and unmapped blocks between blocks in use, from its lowest block.
   void consider_run(block& lowest) noexcept {
     block* highest = &lowest;
     while (highest->above->is_unused()) highest = highest->above;
@@ -82,7 +83,7 @@ class placement_search {
       p.first = p.first->below;
     }
   }
-  /// Adds what a block contributes, of which at most `to_map` bytes would be mapped.
+  /// Adds the cost of a block to a placement. At most `to_map` bytes of the block would be mapped.
   void add(placement& p, const block& b, std::size_t to_map) const noexcept {
     if (b.is_unmapped()) {
       p.unmapped_bytes += to_map < b.size ? to_map : b.size;

@@ -7,8 +7,8 @@
 
 namespace tessera::detail {
 
-/// Allocates default-initialised nodes of one type from small chunks, the last returned first, and frees
-/// empty chunks. Nodes that are in use when it ends are not destroyed.
+/// Allocates default-initialised nodes of one type from small chunks, and frees empty chunks. The last
+/// returned node is reused first. The destructor does not destroy nodes in use.
 ///
 ///   Cost:  constant, amortised; some calls allocate a chunk, or search the unused nodes for empty chunks
 template <typename Node>
@@ -25,10 +25,11 @@ class slab {
     }
   }
 
-  /// Makes sure that the next `count` calls of take() succeed; false where host memory ran out.
+  /// Makes sure that the next `count` calls of take() succeed. Returns false if host memory ran out.
   [[nodiscard]] bool reserve(std::size_t count) noexcept { return spare_ >= count || grow(count); }
 
-  ///   Requires:  a reserve() that covers it
+  /// Takes a node.
+  ///   Requires:  a preceding reserve()
   [[nodiscard]] Node* take() noexcept {
     slot* const taken = latest_;
     latest_ = taken->next;
@@ -42,8 +43,9 @@ class slab {
     if (++spare_ >= purge_at_) purge();
   }
 
-  /// Gives back the chunks of which nothing is out; linear in the spare nodes. It happens by itself, too,
-  /// once a quarter of all nodes have come back since the last time.
+  /// Frees the chunks without nodes in use. It also runs by itself once a quarter of all nodes have come back
+  /// since the last time.
+  ///   Cost:  linear in the spare nodes
   [[gnu::noinline]] void purge() noexcept {
     for (chunk* c = chunks_; c != nullptr; c = c->next) c->spare = 0;
     for (const slot* s = latest_; s != nullptr; s = s->next) ++chunk_of(s).spare;
@@ -69,7 +71,7 @@ class slab {
     purge_at_ = spare_ + held_ * per_chunk / 4 + 2 * per_chunk;
   }
 
-  /// Nodes that are out.
+  /// Number of nodes in use.
   [[nodiscard]] std::size_t in_use() const noexcept { return held_ * per_chunk - spare_; }
   /// Bytes held from the host heap.
   [[nodiscard]] std::size_t footprint() const noexcept { return held_ * chunk_bytes; }
@@ -81,15 +83,15 @@ class slab {
   static_assert(sizeof(Node) >= sizeof(slot) && alignof(Node) >= alignof(slot));
   struct chunk {
     chunk* next;
-    std::size_t spare;  // nodes, counted by purge()
+    std::size_t spare;  // spare nodes, counted by purge()
   };
-  static constexpr std::size_t chunk_bytes = 4096;  // and where each begins at a multiple of
-  static constexpr std::size_t header = 64;         // keeps nodes of 64 bytes on cache lines of their own
-  static constexpr std::size_t heaps_own = 64;  // left to the host heap, whose books lie between its blocks
+  static constexpr std::size_t chunk_bytes = 4096;  // size and alignment of a chunk
+  static constexpr std::size_t header = 64;         // keeps each node of 64 bytes on its own cache line
+  static constexpr std::size_t heaps_own = 64;      // left to the host heap for its metadata between blocks
   static constexpr std::size_t per_chunk = (chunk_bytes - heaps_own - header) / sizeof(Node);
   static_assert(sizeof(chunk) <= header && header % alignof(Node) == 0 && per_chunk > 1);
 
-  // Kept out of line, as all that is rare on the way of a hit, so that what is left can be inlined.
+  // Not inlined, because rare paths must not keep the hit path from being inlined.
   [[gnu::noinline]] bool grow(std::size_t count) noexcept {
     while (spare_ < count) {
       void* const memory =

@@ -18,7 +18,7 @@
 
 namespace tessera::detail {
 
-/// The questions of a policy that grows by stitching, beside those of ranges.
+/// The members of a policy that grows by stitching, in addition to the members for ranges.
 template <typename P>
 concept answers_stitching_questions =
     answers_range_questions<P> && requires(const P& p, const growth_state& state, std::size_t bytes) {
@@ -28,8 +28,9 @@ concept answers_stitching_questions =
       { p.saves_pages(bytes, bytes) } noexcept -> std::same_as<bool>;
     };
 
-/// Maps chunks of any size into ranges. Idle chunks move from any pool and stream to where memory is wanted.
-///   Source:  the idea is GMLake's (arXiv 2401.08156)
+/// Maps chunks of any size into ranges. Idle chunks of any pool and stream move to the address that needs
+/// memory.
+///   Source:  GMLake (arXiv 2401.08156) for the idea
 struct stitching_backend : range_backend_defaults {
   static constexpr bool moves_memory = true;
   [[nodiscard]] static constexpr bool accepts_order(free_order order) noexcept {
@@ -58,7 +59,7 @@ struct stitching_backend : range_backend_defaults {
       ranges_.release_all();
     }
 
-    /// The best-fitting free block. Where pages are to be saved, another placement may be mapped instead.
+    /// Finds the best-fitting free block. To save whole free pages, it may map another placement instead.
     template <typename Policies>
     [[nodiscard]] block* best_fit(free_list& list, std::size_t size, const Policies& p) noexcept {
       block* const fit = manager_.best_fit(list, size);
@@ -66,7 +67,7 @@ struct stitching_backend : range_backend_defaults {
       const usage now = manager_.usage_under(limit(p));
       return p.growth.saves_pages(now.reserved, now.limit) ? save_pages(list, size, *fit, p) : fit;
     }
-    /// A block begins where a placement was mapped for it, and else as in any range.
+    /// Returns the start of the placement if one was mapped for the block; otherwise as in any range.
     template <typename Policies>
     [[nodiscard]] std::size_t offset_in(const block& free, std::size_t size, const Policies& p) noexcept {
       const std::size_t alignment = p.growth.base_alignment(size);
@@ -75,7 +76,7 @@ struct stitching_backend : range_backend_defaults {
                         begin % alignment == 0;
       return fits ? begin - free.address : mapped_ranges<Manager>::offset_to(free, size, alignment);
     }
-    /// Gets memory at the placement that costs least.
+    /// Maps memory at the placement with the lowest cost.
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
       const growth_state now = state_with(size, limit(p));
@@ -85,8 +86,8 @@ struct stitching_backend : range_backend_defaults {
                          p.growth.saves_pages(now.reserved, now.limit));
       if (at.first == nullptr) return nullptr;
       if (block* const found = fill(list, size, at, pages, p.growth.take_freely(now), p)) return found;
-      // The device may give less than it has, as others use it too. Idle memory then makes up for all new
-      // memory.
+      // The device may give less than it has, because other programs use it, too. Idle memory then replaces
+      // all new memory.
       return fill(list, size, at, pages, state_with(size, limit(p)).reserved, p);
     }
 
@@ -106,8 +107,8 @@ struct stitching_backend : range_backend_defaults {
     std::size_t release_idle_at(std::uintptr_t address, std::size_t bytes) noexcept {
       return ranges_.release_idle_at(address, bytes);
     }
-    /// Also gives ranges back from which all memory moved away. Once nothing is reserved, it forgets the
-    /// peaks.
+    /// Frees unused host memory, and gives back ranges without mapped memory. If nothing is reserved, resets
+    /// the peaks.
     void shrink() noexcept {
       ranges_.for_each_range([this](const segment& range) {
         if (range.first().is_unmapped() && !range.first().is_split()) ranges_.unreserve_range(range.first());
@@ -120,22 +121,24 @@ struct stitching_backend : range_backend_defaults {
       return ranges_.end_of_chunk(begin);
     }
 
-    // The steps of growth, which tests take one by one.
+    // The steps of growth; tests call them separately.
 
-    /// The state that policies see, where another block of `size` bytes is wanted. It counts as live already.
+    /// Returns the state that policies see if another block of `size` bytes is wanted. That block counts as
+    /// live.
     [[nodiscard]] growth_state state_with(std::size_t size, std::size_t limit) noexcept {
       const usage now = manager_.usage_under(limit);
       const std::size_t live = now.live + now.pending + size;
       if (live > peak_live_) peak_live_ = live;
       return {now.reserved, now.limit, peak_live_, peak_reserved_};
     }
-    /// Bytes of whole free pages that `size` bytes at the start of a free block would break into.
+    /// Returns the bytes of whole free pages that a block of `size` bytes at the start of a free block would
+    /// break.
     [[nodiscard]] static std::size_t pages_broken(const block& free, std::size_t size,
                                                   std::size_t page) noexcept {
       return whole_pages(free.address, free.end(), page) - whole_pages(free.address + size, free.end(), page);
     }
-    /// The best placement of `size` bytes; where no range has room, in a new one of `range` bytes, unless
-    /// that is 0. None where the device refuses.
+    /// Finds the best placement of `size` bytes. If no range has room, reserves a new range of `range` bytes,
+    /// unless that is 0. Returns none if the device refuses.
     [[nodiscard]] placement find_placement(free_list& list, std::size_t size, std::size_t page,
                                            std::size_t range, bool saves_pages) noexcept {
       ranges_.note_page(page);
@@ -145,10 +148,10 @@ struct stitching_backend : range_backend_defaults {
       (void)ranges_.reserve_range(list, size, {page, range, {}});
       return placement_search(size, page, saves_pages).best(list);
     }
-    /// Detaches idle chunks outside a placement from where they are mapped: few, and `wanted` bytes together
-    /// if there are as many; none where there are not `needed` bytes. They stay detached until
+    /// Detaches idle chunks outside a placement from their addresses, few rather than many. Detaches `wanted`
+    /// bytes if there are enough, at least `needed` bytes, or nothing. They stay detached until
     /// release_detached().
-    ///   Returns:  their bytes
+    ///   Returns:  the detached bytes
     std::size_t detach_idle(const placement& at, std::size_t wanted, std::size_t needed) noexcept {
       if (choose_idle(at, wanted) < needed) return 0;
       std::size_t detached = 0;
@@ -163,11 +166,14 @@ struct stitching_backend : range_backend_defaults {
           ranges_.alignment());
       return detached;
     }
-    /// Maps a placement from detached and new chunks, all or nothing; the free block that it became a part
-    /// of, or null where the device refuses. Detached chunks that do not fit go back before new ones are
-    /// created, so that the device never holds more than is reserved before or after. `largest(reserved)` is
-    /// the most bytes of a chunk. The last chunk is stretched to `min_growth` bytes where addresses behind
-    /// the placement are unmapped and at most `room` bytes are mapped.
+    /// Maps a placement from detached and new chunks, all or nothing. Returns the free block that contains
+    /// it, or null if the device refuses. A new chunk has at most `largest(reserved)` bytes.
+    ///
+    /// Detached chunks that do not fit go back before new chunks are created. Therefore, the device never
+    /// holds more than is reserved before or after the call.
+    ///
+    /// The last chunk is stretched to `min_growth` bytes if the addresses after the placement are unmapped
+    /// and at most `room` bytes are mapped then.
     template <typename Largest>
     [[nodiscard]] block* map(placement at, free_list& list, const page_order& kinds, std::size_t page,
                              std::size_t min_growth, std::size_t room, Largest largest) noexcept {
@@ -205,7 +211,7 @@ struct stitching_backend : range_backend_defaults {
       }
       return mark_mapped(at, made, bytes);
     }
-    /// The next block begins where map() mapped this placement.
+    /// Makes the next block begin at this placement, which map() has mapped.
     void place_next_at(const placement& at) noexcept { next_begin_ = at.begin; }
     /// Gives detached chunks back to the device.
     void release_detached() noexcept {
@@ -213,10 +219,10 @@ struct stitching_backend : range_backend_defaults {
     }
 
    private:
-    /// What new chunks consist of.
+    /// The pages of new chunks.
     struct chunk_pages {
       page_order kinds;
-      std::size_t page;  ///< bytes of which their sizes and addresses are multiples
+      std::size_t page;  ///< granularity of the chunks' sizes and addresses, in bytes
     };
     template <typename Policies>
     [[nodiscard]] chunk_pages pages_for(std::size_t size, const Policies& p) const noexcept {
@@ -232,8 +238,9 @@ struct stitching_backend : range_backend_defaults {
       return p.growth.limit.on(manager_.provider().capacity());
     }
 
-    /// Maps a placement so that at most `freely` bytes are reserved if idle memory can make up for the rest,
-    /// and in any case at most the limit. Null where that is impossible; idle memory may have gone back then.
+    /// Maps a placement. Keeps reserved memory within `freely` bytes if idle memory suffices for the rest,
+    /// and always within the limit. Returns null if that is impossible; idle memory may then have gone back
+    /// to the device.
     template <typename Policies>
     [[nodiscard]] block* fill(free_list& list, std::size_t size, const placement& at,
                               const chunk_pages& pages, std::size_t freely, const Policies& p) noexcept {
@@ -259,8 +266,7 @@ struct stitching_backend : range_backend_defaults {
       release_detached();
       return found;
     }
-    /// Maps a placement instead of using a free block that would serve, if that breaks into fewer whole
-    /// pages.
+    /// Maps a placement instead of using a fitting free block, if that breaks fewer whole free pages.
     template <typename Policies>
     [[nodiscard, gnu::noinline]] block* save_pages(free_list& list, std::size_t size, block& fit,
                                                    const Policies& p) noexcept {
@@ -276,7 +282,7 @@ struct stitching_backend : range_backend_defaults {
       return found;
     }
 
-    /// Finds the block in which a placement begins, after memory around it was unmapped.
+    /// Finds the block in which a placement begins. Call again after unmapping: blocks changed.
     static void find_first_block(placement& at, const free_list& list) noexcept {
       const segment* range = list.ranges;
       while (at.begin - range->address >= range->size) range = range->next_range;
@@ -288,14 +294,14 @@ struct stitching_backend : range_backend_defaults {
     struct interval {
       std::uintptr_t begin, end;
     };
-    /// The pages of an unmapped block that a placement needs.
+    /// Returns the part of an unmapped block, in whole pages, that a placement needs.
     [[nodiscard]] static interval needed_part(const placement& at, const block& b,
                                               std::size_t page) noexcept {
       const std::uintptr_t low = at.begin / page * page;
       const std::uintptr_t high = align_up(at.end, page);
       return {low > b.address ? low : b.address, high < b.end() ? high : b.end()};
     }
-    /// Moves the memory of a detached chunk of the same size to a planned one, if there is one.
+    /// Moves the memory of a detached chunk of the same size to a planned chunk, if there is one.
     void use_detached(chunk& planned) noexcept {
       for (chunk** at = &detached_; *at != nullptr; at = &(*at)->next) {
         if ((*at)->bytes != planned.bytes) continue;
@@ -303,7 +309,7 @@ struct stitching_backend : range_backend_defaults {
         return ranges_.chunks().move_memory(found, planned);
       }
     }
-    /// Makes free what was mapped for a placement.
+    /// Makes the memory mapped for a placement free.
     [[nodiscard]] block* mark_mapped(const placement& at, const chunk* made, std::size_t bytes) noexcept {
       const free_list& list = *at.first->list;
       block* b = at.first;
@@ -324,9 +330,9 @@ struct stitching_backend : range_backend_defaults {
       return b;
     }
 
-    /// Chooses idle chunks outside a placement: while bytes are wanted, the smallest that suffices alone,
-    /// else the largest.
-    ///   Returns:  their bytes
+    /// Selects idle chunks outside a placement until they have `wanted` bytes. Takes the smallest chunk that
+    /// suffices alone, otherwise the largest chunk.
+    ///   Returns:  the bytes of the selected chunks
     std::size_t choose_idle(const placement& around, std::size_t wanted) noexcept {
       chunk* largest_first = nullptr;
       manager_.for_each_idle(
@@ -351,7 +357,7 @@ struct stitching_backend : range_backend_defaults {
       }
       return chosen;
     }
-    /// Sorts a list of chunks, the largest first, by merging.
+    /// Sorts a list of chunks by merging, the largest first.
     [[nodiscard]] static chunk* sorted(chunk* list) noexcept {
       if (list == nullptr || list->next == nullptr) return list;
       chunk* middle = list;
@@ -374,7 +380,7 @@ struct stitching_backend : range_backend_defaults {
     Manager& manager_;
     mapped_ranges<Manager> ranges_;
     chunk* detached_ = nullptr;
-    std::uintptr_t next_begin_ = 0;  // where the next block is to begin, or 0
+    std::uintptr_t next_begin_ = 0;  // start address of the next block, or 0
     std::size_t peak_live_ = 0;
     std::size_t peak_reserved_ = 0;
   };

@@ -10,21 +10,22 @@
 
 namespace tessera::detail {
 
-/// Lets the free blocks of one stream serve others of the same pool. Each free block is free behind the work
-/// that its list's stream was given up to a position: its own stream reuses it at once, others by rules. The
-/// device gets a segment back only where the work before each free in it is done.
+/// Lets the free blocks of one stream serve other streams of the same pool. A free block is ordered after the
+/// work submitted to its list's stream up to a position. Its own stream reuses it at once, other streams by
+/// rules. The device gets a segment back only after the work before each of its frees is done.
 ///
-/// Frees coalesce only blocks of one list, as a block behind the work of two streams would be free for
-/// neither at once. Neighbouring free blocks of several lists are a run. A run counts as one block where
+/// Frees coalesce only blocks of one list. A block ordered after the work of two streams could serve neither
+/// stream at once. Neighbouring free blocks of several lists are a run. If memory is wanted or released, a
+/// run counts as one block and is coalesced.
 /// memory is wanted, or is to go back, and is coalesced then.
 template <typename Manager, bool Enabled = Manager::traits::shares_streams>
 class stream_sharing {
  public:
   explicit stream_sharing(Manager& manager) noexcept : manager_(manager) {}
 
-  /// Frees the block at an address behind the work of a stream, which may reuse it at once. Other streams
-  /// recorded for it are made to wait there, and so is that of the block. Where that fails, the block is
-  /// pending until they have passed.
+  /// Frees the block at an address after the work of a stream, which may reuse it at once. That stream waits
+  /// for the other recorded streams and for the block's own stream. If it cannot wait, the block is pending
+  /// until those streams have reached the free.
   [[nodiscard]] free_result deallocate_behind(const void* p, stream_id behind) noexcept {
     block* const live = p != nullptr ? manager_.take_live(p) : nullptr;
     if (live == nullptr) return free_result::unknown;
@@ -32,16 +33,16 @@ class stream_sharing {
     const bool has_uses = live->flags().has_uses;
     if (free_list* const list = manager_.find_or_create_list(live->list->pool(), behind))
       manager_.move_to(*live, *list);
-    const stream_id to = live->list->key();  // `behind`, unless host memory ran out
+    const stream_id to = live->list->key();  // equals `behind`, unless host memory ran out
     manager_.pending().drop_uses_if(*live, [&](stream_id user) { return make_wait(to, user); });
     if (to != behind && !make_wait(to, behind)) (void)wait_for(behind);
     if (has_uses && to != own && !make_wait(to, own)) (void)wait_for(own);
     return manager_.end(*live);
   }
 
-  /// Moves free blocks of any list to `list` by the first rule that yields enough of them side by side: of
-  /// the smallest run, its low end. Null where there is none, or the device failed.
-  ///   Requires:  a reserve_blocks() that covers it
+  /// Moves free blocks of any list to `list`, by the first rule that yields enough contiguous bytes. Takes
+  /// the low end of the smallest run. Returns null if there is no such run, or the device failed.
+  ///   Requires:  a preceding reserve_blocks()
   template <typename Policies>
   [[nodiscard]] block* borrow(free_list& list, std::size_t size, const Policies& p) noexcept {
     if (!has_several_lists(list.pool())) return nullptr;
@@ -70,8 +71,8 @@ class stream_sharing {
     return nullptr;
   }
 
-  /// Coalesces each segment in which all is free and done. The block stays with the list of its first part,
-  /// as no stream has a prior claim to it.
+  /// Coalesces each segment in which all blocks are free and all work is done. The block stays with the list
+  /// of its first part, because no stream has a prior claim to it.
   void coalesce_idle() noexcept {
     manager_.for_each_segment([this](block& first, std::size_t) {
       if (!first.is_split()) return;
@@ -83,7 +84,7 @@ class stream_sharing {
     });
   }
 
-  /// Waits for the streams behind whose work a block is free.
+  /// Waits for the streams whose work precedes the free of a block.
   void wait_for_free() noexcept {
     bool any = false;
     stream_id last;
@@ -93,7 +94,7 @@ class stream_sharing {
       any = true;
     }
   }
-  /// Returns once all work given to the stream so far is done; false where the device failed.
+  /// Waits for all work submitted to the stream so far. Returns false if the device failed.
   bool wait_for(stream_id stream) noexcept {
     auto& provider = manager_.provider();
     typename Manager::provider_type::event mark{};
@@ -103,11 +104,11 @@ class stream_sharing {
     return is_over;
   }
 
-  // The steps of borrowing, which tests take one by one.
+  // The steps of borrowing; tests call them separately.
 
   /// Neighbouring free blocks.
   struct run {
-    block* first = nullptr;  ///< null where there is none
+    block* first = nullptr;  ///< null for no run
     const block* end = nullptr;
     std::size_t bytes = 0;
     [[nodiscard]] bool precedes(const run& other) const noexcept {
@@ -121,7 +122,8 @@ class stream_sharing {
     manager_.for_each_list([&](const free_list& list) { count += list.pool() == pool ? 1 : 0; });
     return count > 1;
   }
-  /// The smallest run of usable blocks in a pool that holds `size` bytes, the lowest among equals.
+  /// Finds the smallest run of usable blocks in a pool that holds `size` bytes. Among runs of equal size, the
+  /// lowest.
   ///   Cost:  linear in the blocks
   template <typename F>
   [[nodiscard]] run smallest_run(std::size_t pool, std::size_t size, F usable) const noexcept {
@@ -156,7 +158,7 @@ class stream_sharing {
             manager_.provider().is_behind(to, free.list->key(), manager_.position_of(free))) ||
            (rules.opportunistic && manager_.is_done(free));
   }
-  /// Moves a run to a list, but for `surplus` bytes at its high end.
+  /// Moves a run to a list, except for `surplus` bytes at its high end.
   block* take_over(run found, block& last, std::size_t surplus, free_list& list,
                    const cross_stream_reuse& rules) noexcept {
     for (block* b = found.first; b != found.end; b = b->above) {
@@ -174,7 +176,8 @@ class stream_sharing {
     return found.first;
   }
 
-  /// The list with the lowest stream above `last`, or where `any` is false, of all; null where there is none.
+  /// Finds the list with the lowest stream above `last`; if `any` is false, with the lowest of all. Returns
+  /// null if there is none.
   [[nodiscard]] free_list* list_after(bool any, stream_id last) noexcept {
     free_list* found = nullptr;
     manager_.for_each_list([&](free_list& list) {
@@ -196,7 +199,7 @@ class stream_sharing {
   Manager& manager_;
 };
 
-/// Where streams share no blocks.
+/// For recipes in which streams share no blocks.
 template <typename Manager>
 class stream_sharing<Manager, false> {
  public:
@@ -207,7 +210,7 @@ class stream_sharing<Manager, false> {
   }
   static constexpr void coalesce_idle() noexcept {}
   static constexpr void wait_for_free() noexcept {}
-  // clang 14 instantiates the callers of these in an explicit instantiation, although their constraints do not hold.
+  // clang 14 instantiates the callers in an explicit instantiation, although their constraints do not hold.
   static constexpr free_result deallocate_behind(const void*, stream_id) noexcept {
     return free_result::unknown;
   }

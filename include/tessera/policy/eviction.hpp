@@ -35,11 +35,11 @@ struct idle_survey {
 ///
 ///   p.bytes_to_evict(trigger, now)    bytes to release now; 0 for none
 ///   p.is_candidate(bytes, now)        whether an idle segment of `bytes` bytes may be released
-///   p.should_evict(segment, survey)   whether this candidate is released; asked in passes, with a new survey
-///                                     each, until enough was released or a pass releases nothing
+///   p.should_evict(segment, survey)   whether this candidate is released; called in passes, each with a new
+///                                     survey, until enough was released or a pass releases nothing
 ///
-/// Laws, checked by law::eviction: nothing is evicted where nothing is reserved; what is larger than a
-/// candidate is one.
+/// Laws, checked by law::eviction: with nothing reserved, nothing is evicted. If a segment of n bytes is a
+/// candidate, every larger size is too.
 template <typename P>
 concept eviction_policy =
     regular<P> && requires(const P& p, eviction_trigger trigger, const usage& now, std::size_t bytes,
@@ -63,7 +63,8 @@ struct evict_never {
   bool operator==(const evict_never&) const = default;
 };
 
-/// Releases every segment as soon as it is idle: the least memory, the most device calls.
+/// Releases every segment as soon as it is idle. This reserves the least memory and calls the device most
+/// often.
 struct evict_at_free {
   [[nodiscard]] static constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                             const usage& now) noexcept {
@@ -78,7 +79,7 @@ struct evict_at_free {
 
 /// Releases segments of more than `threshold` bytes as soon as they are idle.
 ///
-/// Choose it where large requests are rare and small ones frequent.
+/// Choose it if large requests are rare and small requests are frequent.
 ///   Cost:    each free visits every free block above the threshold
 ///   Source:  PyTorch's pinned_max_cached_size_mb
 template <auto Threshold = tunable<std::size_t>{unlimited}>
@@ -117,10 +118,10 @@ struct evict_idle_segments {
   bool operator==(const evict_idle_segments&) const = default;
 };
 
-/// Releases segments that are larger than any chunk of `plan` as soon as they are idle, and keeps the chunks.
+/// Releases segments larger than every chunk of `plan` as soon as they are idle, and keeps the chunks.
 ///
 /// Choose it together with grow_by_plan, with the same plan. `Step` is the granularity in bytes to which a
-/// device rounds chunks; segments that are larger by less than that stay.
+/// device rounds chunks. A segment that is larger by less than `Step` stays.
 ///   Source:  Paddle's naive_best_fit
 template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, std::size_t Step = 1_MiB>
 struct evict_at_free_above_plan {
@@ -142,9 +143,9 @@ struct evict_at_free_above_plan {
 
 /// Releases old idle segments before growth, while more than `threshold` of the limit is reserved.
 ///
-/// Choose it on a shared device, with a limit. Old means: of at least the average age of the candidates.
-/// Segments of up to `Ignored` bytes stay. A threshold of 0 switches it off. With `NeedsLimit`, it is off
-/// until a limit is set.
+/// Choose it on a shared device, with a limit. A segment is old if its age is at least the average age of the
+/// candidates. Segments of up to `Ignored` bytes stay. A threshold of 0 switches the policy off. With
+/// `NeedsLimit`, it is off until a limit is set.
 ///
 ///     constexpr tessera::evict_idle_above<tessera::percent(80)> above_80;
 ///     constexpr tessera::usage now{.reserved = 70_GiB, .limit = 80_GiB};
@@ -176,8 +177,8 @@ struct evict_idle_above {
   bool operator==(const evict_idle_above&) const = default;
 };
 
-/// Evicts as evict_idle_above once a limit is set.
-///   Source:  PyTorch, where set_per_process_memory_fraction sets one
+/// Evicts like evict_idle_above, but only after a limit is set.
+///   Source:  PyTorch, whose set_per_process_memory_fraction sets the limit
 template <auto Threshold = tunable<fraction>{fraction{}}>
 using evict_idle_above_if_limited = evict_idle_above<Threshold, 2_MiB, true>;
 

@@ -18,13 +18,13 @@ using detail::expandable_backend;
 using detail::segment_backend;
 using detail::stitching_backend;
 
-/// Decides how a pool grows where nothing cached fits.
+/// Decides how a pool grows if no cached block fits.
 ///
 /// | question                   |                                                                   |
 /// |----------------------------|-------------------------------------------------------------------|
-/// | P::backend                 | what carries it out [tessera/detail/backend.hpp]                  |
+/// | P::backend                 | the backend that grows [tessera/detail/backend.hpp]               |
 /// | p.segment_size(block, now) | bytes to ask the device for, so that `block` bytes fit            |
-/// | p.limit.on(capacity)       | the most bytes that may be reserved; `unlimited` for no limit     |
+/// | p.limit.on(capacity)       | bytes that may be reserved; `unlimited` for no limit              |
 ///
 /// A memory_limit may be the `limit`. Law, checked by law::growth: segment_size(n, now) >= n.
 template <typename P>
@@ -34,37 +34,37 @@ concept growth_policy = regular<P> && requires(const P& p, std::size_t block, co
   { p.limit.on(block) } noexcept -> std::same_as<std::size_t>;
 };
 
-/// A growth_policy for a backend that maps pages into ranges of addresses answers besides:
+/// A growth_policy for a backend that maps pages into ranges must also answer:
 ///
 /// | question                   |                                                                   |
 /// |----------------------------|-------------------------------------------------------------------|
-/// | p.page_size(block)         | bytes that are mapped at once for a block of `block` bytes        |
-/// | p.range_size(capacity)     | bytes of addresses that are reserved at once                      |
-/// | p.base_alignment(block)    | the block's address is a multiple of it where there is room; 1 or |
-/// |                            | a multiple of min_alignment                                       |
+/// | p.page_size(block)         | bytes to map at once for a block of `block` bytes                 |
+/// | p.range_size(capacity)     | bytes of addresses to reserve at once                             |
+/// | p.base_alignment(block)    | alignment of the block's address if there is room; 1 or a         |
+/// |                            | multiple of min_alignment                                         |
 template <typename P>
 concept range_growth_policy = growth_policy<P> && detail::answers_range_questions<P>;
 
-/// A range_growth_policy for stitching answers besides:
+/// A range_growth_policy for stitching must also answer:
 ///
 /// | question                   |                                                                   |
 /// |----------------------------|-------------------------------------------------------------------|
-/// | p.page_size(block)         | mapped memory is a multiple of it, in pages that back it          |
-/// | p.take_freely(state)       | the reserved total up to which new memory is taken; above it,     |
+/// | p.page_size(block)         | granularity of mapped memory, in bytes                            |
+/// | p.take_freely(state)       | reserved bytes up to which new memory is taken; above it,         |
 /// |                            | idle memory moves first                                           |
-/// | p.largest_piece(state)     | the most bytes that are mapped as one, below 2^63                 |
-/// | p.min_growth(block)        | bytes to which a new chunk may be stretched                       |
-/// | p.saves_pages(now, limit)  | whether requests map new memory in order to keep whole free pages |
+/// | p.largest_piece(state)     | largest size of a chunk, below 2^63 bytes                         |
+/// | p.min_growth(block)        | smallest size of a new chunk, if addresses allow it               |
+/// | p.saves_pages(now, limit)  | whether a request maps new memory to keep whole free pages        |
 template <typename P>
 concept stitching_growth_policy = range_growth_policy<P> && detail::answers_stitching_questions<P>;
 
 namespace detail {
-/// The limit of a growth policy: bytes, or a share of the device. A `tunable` one may be assigned.
+/// The limit of a growth policy: bytes, or a share of the device. A `tunable` limit may be assigned.
 template <auto Limit, share_rounding Rule = share_rounding::truncate>
 struct growth_limit : parameter<Limit> {
   using parameter<Limit>::parameter;
   constexpr growth_limit() noexcept = default;
-  /// The limit in bytes on a device of `capacity` bytes; `unlimited` where there is none.
+  /// Returns the limit in bytes on a device of `capacity` bytes; `unlimited` if there is none.
   [[nodiscard]] constexpr std::size_t on(std::size_t capacity) const noexcept {
     return memory_limit(this->get()).on(capacity, Rule);
   }
@@ -84,16 +84,17 @@ struct grow_exactly {
   bool operator==(const grow_exactly&) const = default;
 };
 
-/// Takes a segment of one of two sizes, or of the block's size. A block of at most half of `Small` gets a
-/// `Small` segment, a block below `Own` a `large` one. A larger block gets its size, rounded up to a multiple
-/// of `Small`. All are in bytes.
+/// Takes a segment of one of two sizes, or of the block's size. All sizes are in bytes.
+///   * A block of at most half of `Small` gets a segment of `Small` bytes.
+///   * Another block below `Own` gets a segment of `large` bytes.
+///   * A larger block gets a segment of its own size, rounded up to a multiple of `Small`.
 ///
 ///     constexpr tessera::grow_by_segments<> like_pytorch;
 ///     static_assert(like_pytorch.segment_size(5_MiB, {}) == 20_MiB);
 ///     static_assert(like_pytorch.segment_size(25_MiB, {}) == 26_MiB);
 ///
-///   Source:  PyTorch, with 2, 20 and 10 MiB. large_segment_size_mb changes the second. A share of the device
-///            is truncated in 2.6, and rounded to the nearest byte in 2.14
+///   Source:  PyTorch, with 2, 20 and 10 MiB. Its large_segment_size_mb sets `large`. PyTorch 2.6 truncates a
+///            share of the device; 2.14 rounds it to the nearest byte.
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB}, std::size_t Own = 10_MiB,
           auto Limit = tunable<memory_limit>{no_limit}, share_rounding Rule = share_rounding::truncate>
 struct grow_by_segments {
@@ -117,9 +118,9 @@ struct grow_by_segments {
   bool operator==(const grow_by_segments&) const = default;
 };
 
-/// Takes a chunk of at least `small` bytes for a block of up to `boundary` bytes, and of at least `large`
-/// bytes for a larger block. 0 stands for the block's size.
-///   Source:  Paddle's auto_growth, whose auto_growth_chunk_size_in_mb is `large` where there is one pool
+/// Takes a chunk of at least `small` bytes for a block of up to `boundary` bytes. For a larger block, takes a
+/// chunk of at least `large` bytes. 0 means the block's size.
+///   Source:  Paddle's auto_growth. With one pool, its auto_growth_chunk_size_in_mb is `large`.
 template <auto Small = tunable<std::size_t>{0}, auto Large = tunable<std::size_t>{0},
           auto Boundary = tunable<std::size_t>{0}, auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_by_chunks {
@@ -141,8 +142,9 @@ struct grow_by_chunks {
   bool operator==(const grow_by_chunks&) const = default;
 };
 
-/// Takes chunks by a plan; the first one is often nearly all free memory. A block larger than every chunk
-/// gets a segment of its size. Where the device lacks the next chunk, growth fails, however small the block.
+/// Takes chunks by a plan. The first chunk often takes nearly all free memory. A block larger than every
+/// chunk gets a segment of its size. If the device lacks the next chunk, growth fails, even for a small
+/// block.
 ///   Source:  Paddle's naive_best_fit; here segments of a block's size count as chunks
 template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, auto Limit = tunable<memory_limit>{no_limit}>
 struct grow_by_plan {
@@ -164,17 +166,17 @@ struct grow_by_plan {
   bool operator==(const grow_by_plan&) const = default;
 };
 
-/// Maps pages into ranges of addresses, at the lowest place that gets room for the block. Choose it where
-/// sizes vary: blocks of all sizes share a range, and unused pages go back one by one.
+/// Maps pages into ranges of addresses, at the lowest place with room for the block. Choose it if sizes vary:
+/// blocks of all sizes share a range, and unused pages go back one by one.
 ///
-/// Pages have `Small` bytes for blocks of at most half of that, and `large` bytes for larger blocks. Blocks
-/// of 2 MiB and more begin at a multiple of `alignment` where there is room. `alignment` is 0, 1 or a
+/// A page has `Small` bytes for blocks of at most half of `Small`, and `large` bytes for larger blocks.
+/// Blocks of 2 MiB and more begin at a multiple of `alignment` if there is room. `alignment` is 0, 1 or a
 /// multiple of min_alignment.
 ///
-/// The limit applies to the segment that grow_by_segments<Small, large> would take. So reserved memory may
-/// exceed it by less than a page.
-///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB, and torch_npu's segment_size_mb (20 to
-///            512) and base_addr_aligned_kb (0 to 16)
+/// The limit applies to the segment that grow_by_segments<Small, large> would take. Therefore, reserved
+/// memory may exceed it by less than a page.
+///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB; torch_npu's segment_size_mb (20 to 512)
+///            and base_addr_aligned_kb (0 to 16)
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
           auto Limit = tunable<memory_limit>{no_limit}, auto Alignment = tunable<std::size_t>{1},
           auto Reserve = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},
@@ -211,22 +213,23 @@ struct grow_in_place {
   bool operator==(const grow_in_place&) const = default;
 };
 
-/// Maps memory into ranges of addresses, and moves idle memory of any pool and stream to where a block needs
-/// it. Choose it where memory is scarce: reserved memory stays within `slack` of peak live memory.
+/// Maps memory into ranges of addresses. Idle memory of any pool and stream moves to the address that needs
+/// it. Choose it if memory is scarce: reserved memory stays within `slack` of peak live memory.
 ///
-/// Memory moves in chunks that are mapped whole. A chunk with a block in use stays where it is. New memory is
-/// taken only up to `slack` above peak live memory. The peaks are kept as long as something is reserved; a
-/// trim() that leaves nothing reserved resets them. Resetting statistics changes no decision.
+/// Memory moves in chunks that are mapped whole. A chunk with a block in use does not move. New memory is
+/// taken only up to `slack` above peak live memory. A trim() that leaves nothing reserved resets the peaks;
+/// resetting statistics does not.
 ///
-/// A chunk has at most one part in `pieces` of the peak of reserved memory, but may always have 16 MiB. More
-/// pieces waste less and cost more calls of the device. On recorded programs, 64 pieces reserved 4.0 % above
-/// peak live with 1.9 times the calls of grow_in_place; 32 pieces reserved 4.1 % with 1.5 times the calls. A
-/// chunk also has at most one part in `last_pieces` of what is left below the limit, so that little is left
-/// unused there. For both, 0 stands for 1.
+/// A chunk is at most peak_reserved / `pieces` bytes, but may always be 16 MiB. More pieces waste less and
+/// cost more device calls. On recorded programs, 64 pieces reserved 4.0 % above peak live, with 1.9 times the
+/// device calls of grow_in_place. 32 pieces reserved 4.1 %, with 1.5 times the calls.
 ///
-/// Chunks are multiples of 2 MiB. So back_with_huge_1g_pages_first uses no page of 1 GiB, and
-/// back_with_huge_1g_pages_only uses them alone.
-///   Source:  the idea is GMLake's (arXiv 2401.08156); the numbers were found by replaying recorded programs
+/// A chunk is also at most (limit - reserved) / `last_pieces` bytes. This leaves little memory unused below
+/// the limit. For both parameters, 0 means 1.
+///
+/// Chunks are multiples of 2 MiB. Therefore, back_with_huge_1g_pages_first uses no page of 1 GiB, and
+/// back_with_huge_1g_pages_only uses only pages of 1 GiB.
+///   Source:  GMLake (arXiv 2401.08156) for the idea; replays of recorded programs for the numbers
 template <auto Pieces = tunable<std::size_t>{64}, auto Slack = tunable<fraction>{percent(4)},
           auto Limit = tunable<memory_limit>{no_limit}, auto LastPieces = tunable<std::size_t>{1024},
           auto Alignment = tunable<std::size_t>{1}>
@@ -234,7 +237,7 @@ struct grow_by_stitching {
   static constexpr const char* hint = "grow_by_stitching";  ///< what explain() suggests
   using backend = stitching_backend;
   [[no_unique_address]] parameter<Pieces> pieces{};
-  [[no_unique_address]] parameter<Slack> slack{};  ///< of peak live bytes, that may be reserved above them
+  [[no_unique_address]] parameter<Slack> slack{};  ///< fraction of peak live that may be reserved on top
   [[no_unique_address]] detail::growth_limit<Limit> limit{};
   [[no_unique_address]] parameter<LastPieces> last_pieces{};
   [[no_unique_address]] parameter<Alignment> alignment{};

@@ -66,20 +66,20 @@ struct back_with {
   bool operator==(const back_with&) const = default;
 };
 
-/// Asks for normal pages; any device has them.
+/// Asks for normal pages. Every device has them.
 using back_with_normal_pages = back_with<page_choice{.pages = page_plan::normal_only}>;
 
-/// Asks for 2 MiB pages, then for normal ones; for normal ones only if the segment is at most 1 MiB.
+/// Asks for 2 MiB pages, then for normal pages. Segments of at most 1 MiB get normal pages only.
 using back_with_huge_pages_first = back_with<page_choice{.pages = page_plan::huge_first}>;
 
 /// Asks for 2 MiB pages only, for small segments too.
 using back_with_huge_pages_only = back_with<page_choice{.pages = page_plan::huge_only}>;
 
-/// Asks for 1 GiB pages for segments above 2 MiB, then as back_with_huge_pages_first.
+/// Asks for 1 GiB pages for segments above 2 MiB. Then it asks like back_with_huge_pages_first.
 ///   Source:  torch_npu's page_size:1g, whose small segments are 2 MiB
 using back_with_huge_1g_pages_first = back_with<page_choice{.pages = page_plan::huge_1g_first}>;
 
-/// Asks for 1 GiB pages only: the fewest page table entries, but at least 1 GiB per segment.
+/// Asks for 1 GiB pages only. This needs the fewest page table entries, but at least 1 GiB per segment.
 using back_with_huge_1g_pages_only = back_with<page_choice{.pages = page_plan::huge_1g_only}>;
 
 }  // namespace tessera

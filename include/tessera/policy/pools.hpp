@@ -21,8 +21,8 @@ concept pools_policy = regular<P> && requires(const P& p, std::size_t block) {
 
 /// Keeps all blocks in one pool.
 ///
-/// Choose it where one size class dominates, or where growth maps pages, so that long-lived small blocks do
-/// little harm.
+/// Choose it if one size class dominates, or if growth maps pages: then long-lived small blocks do little
+/// harm.
 struct pool_together {
   static constexpr const char* hint = "pool_together";  ///< what explain() suggests
   static constexpr std::size_t count = 1;

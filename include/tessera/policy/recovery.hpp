@@ -12,17 +12,17 @@ namespace tessera {
 
 /// Why an allocator could not grow.
 enum class failure_reason : unsigned char {
-  by_limit,    ///< growth's limit would be exceeded
-  by_device,   ///< the device refused
-  by_capacity  ///< the device is smaller; reported only to policies with `checks_capacity`
+  by_limit,    ///< the limit of the growth policy would be exceeded
+  by_device,   ///< the device refused the memory
+  by_capacity  ///< the device is too small; reported only to policies with `checks_capacity`
 };
 
-/// A step tried before an allocation fails. After it, growth is tried again; after evict_fitting, only if
-/// enough was freed.
+/// A step to try before an allocation fails. After the step, growth is tried again. After evict_fitting, it
+/// is tried only if enough memory was freed.
 enum class recovery_step : unsigned char {
-  evict_fitting,  ///< releases one oversize cached block of the stream that is large enough, or several together
+  evict_fitting,  ///< releases a large enough oversize free block of the stream, or several
   evict_all,      ///< waits for pending frees, then releases every idle segment
-  grow_exactly  ///< asks for a segment of exactly the block's size, whatever growth says
+  grow_exactly    ///< asks for a segment of exactly the block's size, whatever the growth policy says
 };
 
 /// Recovery steps, in the order in which they are tried.
@@ -62,10 +62,10 @@ struct recover_by_emptying_cache {
   bool operator==(const recover_by_emptying_cache&) const = default;
 };
 
-/// Empties the cache and asks once more; then, if it `accepts_exact_size`, asks for a segment of the block's
-/// size.
+/// Empties the cache and asks once more. Then, with `accepts_exact_size`, it asks for a segment of the
+/// block's size.
 ///
-/// Choose it with large chunks, so that a small request does not fail because a whole chunk is not available.
+/// Choose it with large chunks: a small request then does not fail because a whole chunk is unavailable.
 ///   Source:  Paddle, which never asks for the exact size
 template <auto AcceptsExactSize = tunable<bool>{false}>
 struct recover_with_exact_size {
@@ -78,16 +78,16 @@ struct recover_with_exact_size {
   bool operator==(const recover_with_exact_size&) const = default;
 };
 
-/// Releases oversize blocks for one segment, then, if that was not enough, the whole cache.
+/// Releases oversize blocks for one segment. If that was not enough, releases the whole cache.
 ///
-/// With `fails_fast`, a request that exceeds growth's limit fails at once. Choose that for services which
-/// would rather reject a request than stall. Without `ReleasesOversize`, the whole cache is released first.
+/// With `fails_fast`, a request that exceeds the limit fails at once. Choose that for services that prefer to
+/// reject a request rather than stall. Without `ReleasesOversize`, the whole cache is released first.
 ///
 ///     constexpr tessera::recover_by_releasing_oversize_then_all<true> fails_at_limit;
 ///     static_assert(fails_at_limit.steps(tessera::failure_reason::by_limit).count == 0);
 ///
-///   Source:  PyTorch; fails_fast is its throw_on_cudamalloc_oom; with expandable segments it releases the
-///            whole cache first
+///   Source:  PyTorch; `fails_fast` is its throw_on_cudamalloc_oom. With expandable segments, PyTorch
+///            releases the whole cache first.
 template <auto FailsFast = tunable<bool>{false}, bool ReleasesOversize = true>
 struct recover_by_releasing_oversize_then_all {
   [[no_unique_address]] parameter<FailsFast> fails_fast{};
@@ -100,12 +100,12 @@ struct recover_by_releasing_oversize_then_all {
   bool operator==(const recover_by_releasing_oversize_then_all&) const = default;
 };
 
-/// Recovers as recover_by_releasing_oversize_then_all, but a request that exceeds growth's limit fails at
-/// once.
+/// Recovers like recover_by_releasing_oversize_then_all with `fails_fast`: a request that exceeds the limit
+/// fails at once.
 using recover_unless_over_limit = recover_by_releasing_oversize_then_all<true>;
 
-/// Recovers as recover_by_releasing_oversize_then_all, but with `fails_fast`, a request that exceeds the
-/// device's capacity fails at once, and one that exceeds a lower limit does not.
+/// Recovers like recover_by_releasing_oversize_then_all, but `fails_fast` means another case. A request that
+/// exceeds the device's capacity fails at once; a request that exceeds only a lower limit does not.
 ///   Source:  PyTorch 2.14, with its throw_on_cudamalloc_oom
 template <auto FailsFast = tunable<bool>{false}, bool ReleasesOversize = true>
 struct recover_unless_over_capacity {

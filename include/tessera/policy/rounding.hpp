@@ -17,15 +17,16 @@ namespace tessera {
 /// Laws, checked by law::rounding:
 ///   covers      block_size(n) >= n
 ///   aligned     block_size(n) is a multiple of min_alignment
-///   idempotent  block_size(block_size(n) - padding) == block_size(n); padding is P::padding, or 0 without
-///   one monotonic   a <= b  implies  block_size(a) <= block_size(b)
+///   idempotent  block_size(block_size(n) - padding) == block_size(n); padding is P::padding, or 0 if P has
+///               no padding
+///   monotonic   a <= b  implies  block_size(a) <= block_size(b)
 template <typename P>
 concept rounding_policy = regular<P> && requires(const P& p, std::size_t requested) {
   { p.block_size(requested) } noexcept -> std::same_as<std::size_t>;
 };
 
-/// Whether tests have shown that a rounding_policy keeps its law for every request, so that its answers are
-/// not checked at run time. False for types derived from such a policy.
+/// Whether tests have shown that a rounding_policy obeys its laws for every request. Its results are then not
+/// checked at run time. False for types derived from such a policy.
 namespace detail {
 template <typename P>
 inline constexpr bool is_verified_rounding = false;
@@ -33,8 +34,7 @@ inline constexpr bool is_verified_rounding = false;
 
 /// Rounds up to a multiple of `Step` bytes.
 ///
-/// Choose it for the least waste inside blocks. Requests of many different sizes then give blocks of many
-/// sizes.
+/// Choose it for the least waste inside blocks. Requests of many sizes then produce blocks of many sizes.
 template <std::size_t Step>
   requires(Step >= min_alignment && Step % min_alignment == 0)
 struct round_to_multiple {
@@ -49,9 +49,9 @@ inline constexpr bool detail::is_verified_rounding<round_to_multiple<Step>> = tr
 
 /// Rounds up to a power of two of at least `Min` bytes.
 ///
-/// Choose it for caches of whole blocks: few sizes, at the cost of up to half of each block. Requests above
-/// `threshold` bytes are rounded to a multiple of `Min` instead. No smaller request is rounded beyond the
-/// threshold.
+/// Choose it for caches of whole blocks. It produces few sizes, and may waste up to half of each block.
+/// Requests above `threshold` bytes are rounded up to a multiple of `Min` instead. A smaller request is never
+/// rounded above the threshold.
 ///   Source:  PyTorch's pinned_max_round_threshold_mb
 template <std::size_t Min, auto Threshold = unlimited>
   requires(is_power_of_two(Min) && Min >= min_alignment)
@@ -73,11 +73,10 @@ struct round_to_power_of_two {
 template <std::size_t Min, auto Threshold>
 inline constexpr bool detail::is_verified_rounding<round_to_power_of_two<Min, Threshold>> = true;
 
-/// Rounds up to one of D equal steps between two powers of two; `table` gives D by size.
+/// Rounds up to one of D equal steps between two powers of two. `table` gives D by size.
 ///
-/// Choose it for programs whose sizes vary a little from step to step, so that the variants share blocks.
-/// Requests of up to `Step` x D bytes, and sizes where D is 0 or 1, are rounded to a multiple of `Step`
-/// bytes.
+/// Choose it if sizes vary a little from step to step, so that the variants share blocks. Requests of up to
+/// `Step` x D bytes are rounded up to a multiple of `Step` bytes. Sizes with a D of 0 or 1 are, too.
 ///
 ///     constexpr tessera::round_to_divisions<512, tessera::divisions::all(4)> four_steps;
 ///     static_assert(four_steps.block_size(1'100'000) == 1_MiB + 256_KiB);
@@ -100,9 +99,9 @@ struct round_to_divisions {
 template <std::size_t Step, auto Table>
 inline constexpr bool detail::is_verified_rounding<round_to_divisions<Step, Table>> = true;
 
-/// Adds `Padding` bytes to each request, then rounds as `Inner` does.
+/// Adds `Padding` bytes to each request, then rounds like `Inner`.
 ///
-/// Choose it where kernels read past the end of a buffer, or where data stands beside it.
+/// Choose it if kernels read past the end of a buffer, or if other data lies beside it.
 ///   Source:  32 bytes in torch_npu and ACL, 64 in Paddle's naive_best_fit
 template <std::size_t Padding, rounding_policy Inner>
   requires(Padding <= 1_MiB)

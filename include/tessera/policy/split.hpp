@@ -16,15 +16,15 @@ enum class block_end : unsigned char { low, high };
 
 /// Decides whether the best-fitting free block may serve a request, and whether it is split.
 ///
-///   p.may_serve(wanted, block)      whether a free block of `block` bytes serves; if not, the request is a
-///                                   miss, as larger blocks are not tried
+///   p.may_serve(wanted, block)      whether a free block of `block` bytes serves; if not, larger blocks are
+///                                   not tried, and the request is a miss
 ///   p.should_split(wanted, block)   whether the block is split at `wanted` bytes; if not, it serves whole
 ///   p.used_end()                    the end that serves when a block is split
-///   p.oversize()                    size in bytes from which a block is oversize and never split;
-///                                   `unlimited` for none
+///   p.oversize()                    size in bytes from which a block is oversize; an oversize block is split
+///                                   only if the policy has `splits_oversize`; `unlimited` for none
 ///
-/// Optional members: `order`, a free_order, chooses among free blocks of equal size (default: lowest
-/// address); `splits_oversize`, if true, lets oversize blocks be split.
+/// Optional members: `order`, a free_order, chooses among free blocks of equal size; the default is the
+/// lowest address. `splits_oversize`, if true, allows splitting oversize blocks.
 ///
 /// Law, checked by law::split: a block of exactly the wanted size serves and is not split.
 template <typename P>
@@ -37,7 +37,7 @@ concept split_policy = regular<P> && requires(const P& p, std::size_t wanted, st
 
 /// Serves with whole blocks.
 ///
-/// Choose it where splitting is not possible, or where sizes repeat exactly. A small request may take a large
+/// Choose it if splitting is not possible, or if sizes repeat exactly. A small request may take a large
 /// block.
 struct split_never {
   [[nodiscard]] static constexpr bool may_serve(std::size_t, std::size_t) noexcept { return true; }
@@ -47,7 +47,7 @@ struct split_never {
   bool operator==(const split_never&) const = default;
 };
 
-/// Serves with whole blocks of exactly the wanted size, as a size-class allocator does.
+/// Serves with whole blocks of exactly the wanted size, like a size-class allocator.
 struct split_never_and_fit_exactly : split_never {
   [[nodiscard]] static constexpr bool may_serve(std::size_t wanted, std::size_t block) noexcept {
     return wanted == block;
@@ -55,9 +55,9 @@ struct split_never_and_fit_exactly : split_never {
   bool operator==(const split_never_and_fit_exactly&) const = default;
 };
 
-/// Serves with whole blocks whose next power of two equals that of the wanted size.
+/// Serves with whole blocks that have the same next power of two as the wanted size.
 ///
-/// Choose it for size classes of powers of two whose blocks are not all rounded up to one.
+/// Choose it for power-of-two size classes, if not every block size is rounded up to a power of two.
 ///   Source:  the buckets of PyTorch's pinned host memory
 struct split_never_and_fit_within_power_of_two : split_never {
   [[nodiscard]] static constexpr bool may_serve(std::size_t wanted, std::size_t block) noexcept {
@@ -68,9 +68,9 @@ struct split_never_and_fit_within_power_of_two : split_never {
 
 /// Splits a block if at least `Remainder` bytes remain.
 ///
-/// Choose it for the least waste inside blocks. A larger `Remainder` makes fewer tiny free blocks.
-///   Source:  Paddle; auto_growth serves with the high end, naive_best_fit with the low end and a remainder
-///            above 64 bytes
+/// Choose it for the least waste inside blocks. A larger `Remainder` leaves fewer tiny free blocks.
+///   Source:  Paddle. auto_growth serves with the high end; naive_best_fit serves with the low end and a
+///            remainder above 64 bytes.
 template <std::size_t Remainder, block_end End = block_end::low>
 struct split_if_remainder_at_least : split_never {
   static constexpr const char* hint = "split_if_remainder_at_least";  ///< what explain() suggests
@@ -83,13 +83,13 @@ struct split_if_remainder_at_least : split_never {
   bool operator==(const split_if_remainder_at_least&) const = default;
 };
 
-/// Splits blocks of less than `max` bytes; larger ones are oversize, and serve only large requests, whole.
+/// Splits blocks of less than `max` bytes. Larger blocks are oversize, and serve only large requests.
 ///
 /// Choose a finite `max` to keep small requests from splitting huge segments. The rules, all in bytes:
-///   * a request of up to `SmallLimit` splits a block if anything remains, a larger one if more than `Waste`
-///     remains;
-///   * an oversize block serves a request of at least `max` that leaves less than `slack` unused;
-///   * with a `Waste` of 0, oversize blocks are split, too.
+///   * A request of up to `SmallLimit` splits a block if anything remains.
+///   * A larger request splits a block if more than `Waste` remains.
+///   * An oversize block serves a request of at least `max` that leaves less than `slack` unused.
+///   * An oversize block is split only with a `Waste` of 0; otherwise it serves as a whole.
 ///
 ///     constexpr tessera::split_up_to<128_MiB> up_to;
 ///     static_assert(!up_to.may_serve(5_MiB, 200_MiB) && up_to.may_serve(190_MiB, 200_MiB));
@@ -126,7 +126,7 @@ struct split_up_to {
   bool operator==(const split_up_to&) const = default;
 };
 
-/// Splits as `Split`; among free blocks of equal size, one in the oldest segment serves.
+/// Splits like `Split`. Among free blocks of equal size, a block in the oldest segment serves.
 ///   Source:  PyTorch 2.14
 template <typename Split>
 struct oldest_segment_first : Split {
@@ -134,8 +134,8 @@ struct oldest_segment_first : Split {
   bool operator==(const oldest_segment_first&) const = default;
 };
 
-/// Splits as `Split`; among free blocks up to the next power of two, the one freed last serves.
-///   Cost:    linear in the blocks freed later that are too small
+/// Splits like `Split`. Among free blocks up to the next power of two, the last freed block serves.
+///   Cost:  linear in the number of newer, too small blocks
 ///   Source:  PyTorch 2.14's pinned host memory
 template <typename Split>
 struct newest_first : Split {

@@ -19,13 +19,13 @@ namespace tessera {
 ///                                   until an event, recorded on `user` at the free, completes
 ///   P::reuses_across_streams        whether a block may serve a stream with another key; the device must
 ///                                   then be an ordering_provider
-///   p.reuse_rules()                 the rules for that, applied where nothing else fits
+///   p.reuse_rules()                 the rules for that, applied if nothing else fits
 ///   p.should_poll_events(pending)   whether a request polls the events of pending blocks before it searches,
 ///                                   given their number; if not, it polls after a miss, and searches again
 ///
 /// Laws, checked by law::streams:
-///   * Streams of one key need no events for each other, unless every stream needs them.
-///   * With reuses_across_streams, each stream is its own key; without it, reuse_rules() is empty.
+///   * Streams of one key need no events for each other, unless every stream needs events.
+///   * With reuses_across_streams, each stream is its own key. Without it, reuse_rules() is empty.
 template <typename P>
 concept streams_policy = regular<P> && requires(const P& p, stream_id stream, std::size_t pending) {
   { P::uses_events } -> std::convertible_to<bool>;
@@ -46,7 +46,8 @@ struct no_reuse_across_streams {
 };
 }  // namespace detail
 
-/// Reuses a block at once on its own stream, and never on another; recorded streams delay that by an event.
+/// Reuses a block at once on its own stream, and never on another. For recorded streams, reuse waits for
+/// their events.
 ///
 /// Choose it for programs that call record_stream, as PyTorch does.
 ///   Source:  PyTorch
@@ -59,17 +60,17 @@ struct reuse_on_same_stream : detail::no_reuse_across_streams {
   bool operator==(const reuse_on_same_stream&) const = default;
 };
 
-/// Reuses as reuse_on_same_stream, but also waits for the block's own stream if that was recorded.
+/// Reuses like reuse_on_same_stream. It also waits for the block's own stream if that stream was recorded.
 ///   Source:  torch_npu
 struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept { return true; }
   bool operator==(const reuse_on_same_stream_after_recorded&) const = default;
 };
 
-/// Reuses as `Streams`, but a request polls events first only if more than `threshold` blocks are pending.
+/// Reuses like `Streams`, but a request polls events first only if more than `threshold` blocks are pending.
 ///
-/// Choose it for programs that record streams for many blocks, where polling (one query per stream) shows in
-/// profiles. Blocks become reusable later.
+/// Choose it if programs record streams for many blocks and profiles show the polling (one query per stream).
+/// Blocks become reusable later.
 ///
 ///     using lazy = tessera::poll_events_lazily<tessera::reuse_on_same_stream, std::size_t{512}>;
 ///     using recipe = tessera::with<tessera::pytorch<>, lazy>;
@@ -85,8 +86,7 @@ struct poll_events_lazily : Streams {
   bool operator==(const poll_events_lazily&) const = default;
 };
 
-/// Reuses a block on any stream: at once if no stream was recorded for it, else after the events of all
-/// recorded ones.
+/// Reuses a block on any stream. If streams were recorded for it, reuse waits for the events of all of them.
 ///
 /// Choose it for host memory that only recorded streams read or write.
 ///   Source:  PyTorch's pinned host memory
@@ -107,15 +107,16 @@ struct reuse_ignoring_streams : detail::no_reuse_across_streams {
   bool operator==(const reuse_ignoring_streams&) const = default;
 };
 
-/// Reuses a block at once on its own stream, and on another stream by three rules that can be switched off.
+/// Reuses a block at once on its own stream. Three rules, which can be switched off, allow reuse on another
+/// stream.
 ///
-/// Choose it for programs with many streams that would each keep memory of their own. Addresses then depend
-/// on timing.
+/// Choose it if many streams would each keep their own memory. Addresses then depend on timing.
 ///   * `follow_dependencies`: the other stream already waits for the free, by the program's own events;
 ///   * `opportunistic`: the work before the free has completed;
 ///   * `insert_dependencies`: the other stream is made to wait for that work.
 ///
-///   Source:  CUDA's memory pools, cudaMemPoolReuseFollowEventDependencies and the two attributes after it
+///   Source:  CUDA's memory pools: cudaMemPoolReuseFollowEventDependencies,
+///            cudaMemPoolReuseAllowOpportunistic and cudaMemPoolReuseAllowInternalDependencies
 template <auto FollowDependencies = tunable<bool>{true}, auto Opportunistic = tunable<bool>{true},
           auto InsertDependencies = tunable<bool>{true}>
 struct reuse_across_streams {
