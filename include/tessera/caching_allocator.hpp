@@ -109,8 +109,8 @@ class caching_allocator
     return handle(serve<true>(bytes, stream));
   }
 
-  /// Frees a block. If streams are recorded for it, the block stays pending until a later call sees that
-  /// those streams reached the free. A free may run eviction, which calls the device. Null is ignored.
+  /// Frees a block. With recorded streams, the block is pending until a later call sees that they reached the
+  /// free. A free may run eviction, which calls the device. Null is ignored.
   ///   Requires:  `p` is the address of a live block of this allocator; otherwise the program aborts
   void deallocate(void* p) noexcept {
     if (p != nullptr && !try_deallocate(p)) detail::refuse_address(introspect(), "deallocate", p);

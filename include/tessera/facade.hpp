@@ -23,8 +23,8 @@ namespace detail {
 ///     void* const table = pool.allocate(1000, std::align_val_t{4096});
 ///     pool.deallocate(table, 1000, std::align_val_t{4096});
 ///
-/// Free and record an aligned block with the bytes and alignment of its request, because its address may lie
-/// inside the block. An alignment must be a power of two; otherwise the program aborts.
+/// Free and record an aligned block with the bytes and alignment of its request: its address may lie inside
+/// the block. An alignment must be a power of two; otherwise the program aborts.
 template <typename Self>
 class common_calls {
  public:

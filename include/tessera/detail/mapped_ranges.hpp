@@ -109,8 +109,8 @@ class mapped_ranges {
   }
   [[nodiscard]] chunks_type& chunks() noexcept { return chunks_; }
 
-  /// Returns the bytes to leave free at the start of a block, so that `size` bytes begin at a multiple of
-  /// `alignment`. Returns 0 if the block lacks the room.
+  /// Returns the bytes to skip at the start of a block to align `size` bytes to `alignment`. Returns 0 if the
+  /// block lacks the room.
   [[nodiscard]] static std::size_t offset_to(const block& free, std::size_t size,
                                              std::size_t alignment) noexcept {
     if (alignment != 1 && (alignment == 0 || alignment % min_alignment != 0))
@@ -198,7 +198,7 @@ class mapped_ranges {
     if (hole == nullptr) hole = reserve_range(list, bytes, how);
     return hole != nullptr && holds(*hole) ? map_new(*hole, address, bytes, how) : nullptr;
   }
-  /// Returns the bytes of a free block, or the bytes at the start of an unmapped block that pages of
+  /// Returns the bytes of a free block. For an unmapped block, returns the bytes at its start that pages of
   /// `granularity` bytes can fill.
   [[nodiscard]] static std::size_t usable(const block& b, std::size_t granularity) noexcept {
     if (b.is_free()) return b.size;

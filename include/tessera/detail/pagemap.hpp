@@ -24,8 +24,8 @@ namespace tessera {
 /// read.
 ///
 /// The table is open-addressed and never more than half full. A removed frame keeps its slot until the table
-/// is rebuilt in other memory. The old table is kept, because a thread may still read it, and reused for the
-/// next table of its size. A version number tells a late reader to start again.
+/// is rebuilt in other memory. The old table is kept, because a thread may still read it. The next
+/// table of its size reuses it. A version number tells a late reader to start again.
 ///   Cost:  a few loads; adding and removing is linear in the frames
 class pagemap {
  public:

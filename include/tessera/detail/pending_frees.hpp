@@ -37,8 +37,8 @@ struct use_queue {
 /// Keeps freed blocks pending until the streams recorded for them have reached the free.
 ///
 /// Recording a use takes all its host memory, so that a free needs none. If the device fails to record an
-/// event, it is tried again later, and the block stays pending. A stream that has ended has no work and needs
-/// no event.
+/// event, recording is tried again later, and the block stays pending. A stream that has ended has no work
+/// and needs no event.
 template <typename Provider, bool UsesEvents>
 class pending_frees {
  public:

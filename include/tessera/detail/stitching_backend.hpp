@@ -131,8 +131,7 @@ struct stitching_backend : range_backend_defaults {
       if (live > peak_live_) peak_live_ = live;
       return {now.reserved, now.limit, peak_live_, peak_reserved_};
     }
-    /// Returns the bytes of whole free pages that a block of `size` bytes at the start of a free block would
-    /// break.
+    /// Returns the bytes of whole free pages that a request of `size` bytes would break in a free block.
     [[nodiscard]] static std::size_t pages_broken(const block& free, std::size_t size,
                                                   std::size_t page) noexcept {
       return whole_pages(free.address, free.end(), page) - whole_pages(free.address + size, free.end(), page);
@@ -172,8 +171,8 @@ struct stitching_backend : range_backend_defaults {
     /// Detached chunks that do not fit go back before new chunks are created. Therefore, the device never
     /// holds more than is reserved before or after the call.
     ///
-    /// The last chunk is stretched to `min_growth` bytes if the addresses after the placement are unmapped
-    /// and at most `room` bytes are mapped then.
+    /// The last chunk is stretched to `min_growth` bytes on two conditions. The addresses after the placement
+    /// are unmapped, and at most `room` bytes are mapped.
     template <typename Largest>
     [[nodiscard]] block* map(placement at, free_list& list, const page_order& kinds, std::size_t page,
                              std::size_t min_growth, std::size_t room, Largest largest) noexcept {

@@ -15,11 +15,11 @@ namespace tessera {
 ///   p.reuse_key(stream)             key of a stream: a stream_id, or any_stream if all streams have the same
 ///                                   key; streams with equal keys share free blocks at once, so their work
 ///                                   must be ordered
-///   p.needs_event(key, user)        whether a freed block of `key` that stream `user` used stays pending
-///                                   until an event, recorded on `user` at the free, completes
-///   P::reuses_across_streams        whether a block may serve a stream with another key; the device must
-///                                   then be an ordering_provider
-///   p.reuse_rules()                 the rules for that, applied if nothing else fits
+///   p.needs_event(key, user)        whether a freed block of `key` stays pending after a use by stream
+///                                   `user`; it then waits for an event recorded on `user` at the free
+///   P::reuses_across_streams        whether a block may serve a stream with another key; if so, the device
+///                                   must be an ordering_provider
+///   p.reuse_rules()                 the rules for reuse across streams, applied if nothing else fits
 ///   p.should_poll_events(pending)   whether a request polls the events of pending blocks before it searches,
 ///                                   given their number; if not, it polls after a miss, and searches again
 ///
