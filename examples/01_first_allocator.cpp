@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Start here. A caching allocator that decides like PyTorch's, over a simulated device, with two streams.
+// Start here. A caching allocator with PyTorch's decisions, a simulated device and two streams.
 //
 // Expected output: reserved 320 MiB, of it cached 20 and pending 300
 #include <cstdio>

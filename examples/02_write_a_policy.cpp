@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recipe names eight policies, one for each decision of an allocator. This example writes a rounding policy, checks its law
-// at compile time, and uses it in two recipes: a variation of pytorch<>, and a recipe written out in full.
+// A recipe names eight policies, one for each decision of an allocator. This example writes a rounding policy and checks its
+// law at compile time. Two recipes use it: a variation of pytorch<>, and a recipe that names all eight policies.
 #include <cstddef>
 #include <cstdio>
 
@@ -24,7 +24,7 @@ static_assert(tessera::law::rounding(round_in_two_steps{}));  // obeys the law o
 using variation =
     tessera::with<tessera::pytorch<>, round_in_two_steps, tessera::evict_idle_above<tessera::percent(60)>>;
 
-// A recipe written out. All eight policies are required, so a misspelt name is a compile error.
+// A recipe that names all eight policies. All are required, so a misspelt name is a compile error.
 struct inference_server final {
   using rounding = round_in_two_steps;
   using pools = tessera::pool_small_and_large<1_MiB>;

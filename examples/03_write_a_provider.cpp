@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A provider is where an allocator gets memory from. This example writes the smallest one, with the four required functions,
-// checks it with the law of providers, and puts an allocator over it. tessera/provider/provider.hpp specifies each function.
+// A provider is the source of an allocator's memory. This example writes the smallest provider, with the four required
+// functions. It tests the provider with the law of providers and uses it in an allocator.
+// tessera/provider/provider.hpp specifies each function.
 // Complete providers, with events, page kinds and virtual memory:
 //   cuda_driver/device.hpp                 CUDA's driver
 //   tessera/provider/host_pinned.hpp       memory of this machine

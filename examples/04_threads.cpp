@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// caching_allocator serves one thread. Front ends wrap it: locked and per_stream for several threads, per_device for several
-// devices. Only the type of the allocator changes.
+// caching_allocator is for one thread. Front ends wrap it: locked and per_stream for several threads, per_device for several
+// devices. Code that uses locked or per_stream stays the same; per_device also takes the number of a device.
 #include <cstdint>
 #include <cstdio>
 #include <thread>
@@ -46,7 +46,7 @@ bool serve_two_devices() {
 }
 
 int main() {
-  // One mutex, never held during a device call. Choose it if threads share streams or allocate rarely.
+  // One mutex, unlocked while the device acquires or releases a segment. Choose it if threads share streams.
   tessera::locked<tessera::pytorch<>, tessera::simulated_device> simple;
   // One mutex for each stream. Choose it if threads allocate often, each on its own stream.
   tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> fast;

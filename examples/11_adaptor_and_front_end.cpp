@@ -13,7 +13,7 @@
 
 using namespace tessera::literals;
 
-/// Counts the calls that failed. The adaptor calls it with each call of the device that does something.
+/// Counts the calls that failed. The adaptor calls it for each provider call that has an effect.
 struct count_failures {
   int* failures;
 
@@ -25,9 +25,9 @@ struct count_failures {
   }
 };
 using counted_device = tessera::provider_adaptor<tessera::simulated_device, count_failures>;
-static_assert(tessera::virtual_memory_provider<counted_device>);  // it can do what the device can
+static_assert(tessera::virtual_memory_provider<counted_device>);  // as simulated_device is
 
-/// An allocator behind a spin lock. The facade adds all other calls of an allocator.
+/// An allocator with a spin lock. The facade adds all other functions of an allocator.
 template <typename Recipe, typename Provider>
 class spin_locked
     : public tessera::facade<spin_locked<Recipe, Provider>, tessera::caching_allocator<Recipe, Provider>> {
