@@ -130,7 +130,14 @@ template <typename Recipe, device_provider Provider,
           event_observer Observer, typename Counting>
 class per_device : public detail::device_fronts<Front<Recipe, detail::indexed<Provider>, Observer, Counting>,
                                                 Provider, policies<Recipe>, Observer> {
-  using per_device::device_fronts::device_fronts;
+  using fronts = detail::device_fronts<Front<Recipe, detail::indexed<Provider>, Observer, Counting>, Provider,
+                                       policies<Recipe>, Observer>;
+
+ public:
+  /// Gives each device a copy of the settings and of the observer.
+  explicit per_device(std::vector<Provider> devices, const policies<Recipe>& settings = {},
+                      const Observer& observer = {})
+      : fronts(std::move(devices), settings, observer) {}
 };
 
 }  // namespace tessera
