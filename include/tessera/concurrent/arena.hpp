@@ -18,11 +18,11 @@
 #include <tessera/provider/indexed.hpp>
 #include <tessera/provider/limiting.hpp>
 
-/// The allocator of one stream inside a per_stream, and what it shares with the others.
+/// The arena of per_stream: an allocator for few streams, and the objects that all arenas share.
 namespace tessera::detail {
 
-// Sums over arenas. The peak of a sum is the sum of the peaks, an upper bound: they need not have been
-// reached at one time.
+// Sums over arenas. The peak of a sum is the sum of the peaks. It is an upper bound, because the arenas may
+// reach their peaks at different times.
 
 inline void add_to(usage& sum, const usage& part) noexcept {
   sum.requested += part.requested;
@@ -54,11 +54,11 @@ void add_to(statistics<Pools>& sum, const statistics<Pools>& part) noexcept {
   sum.max_split_size = part.max_split_size;
 }
 
-/// A bounded lock-free queue of frees: any thread pushes, one at a time takes, first in, first out.
+/// A bounded lock-free FIFO queue of frees. Any thread may push; one thread at a time may take.
 class remote_free_queue {
  public:
   struct item {
-    void* address = nullptr;  ///< null: no item
+    void* address = nullptr;  ///< null if there is no item
     std::size_t bytes = 0;
   };
   static constexpr std::size_t capacity = 1024;
@@ -67,7 +67,7 @@ class remote_free_queue {
   [[nodiscard]] bool push(item freed) noexcept {
     std::size_t at = end_.load(std::memory_order_relaxed);
     do {
-      // A slot beyond those that were taken is known to be empty here.
+      // The slot at `at` is empty if at - taken < capacity.
       const std::size_t taken = begin_.load(std::memory_order_acquire);
       if (static_cast<std::ptrdiff_t>(at - taken) >= static_cast<std::ptrdiff_t>(capacity)) return false;
     } while (!end_.compare_exchange_weak(at, at + 1, std::memory_order_acq_rel, std::memory_order_relaxed));
@@ -77,7 +77,8 @@ class remote_free_queue {
     return true;
   }
 
-  /// Removes the oldest item. Returns none if there is none, or its push() has not finished.
+  /// Removes the oldest item. Returns an empty item if the queue is empty, or if the oldest push() has not
+  /// finished.
   ///   Requires:  one call at a time
   [[nodiscard]] item take() noexcept {
     const std::size_t at = begin_.load(std::memory_order_relaxed);
@@ -89,8 +90,9 @@ class remote_free_queue {
     begin_.store(at + 1, std::memory_order_release);
     return taken;
   }
-  /// Calls f(item) for each item that was pushed before. Waits for a push() that has not finished.
-  ///   Requires:  one call at a time; f may unlock for another one
+  /// Takes the items that were pushed before this call, and calls f(item) for each. Waits for each push()
+  /// that has begun but not finished.
+  ///   Requires:  one call at a time; f may release the lock, so that another call runs meanwhile
   template <typename F>
   void take_all(F f) noexcept {
     const std::size_t end = end_.load(std::memory_order_acquire);
@@ -114,13 +116,13 @@ class remote_free_queue {
   alignas(64) std::array<slot, capacity> slots_;
 };
 
-/// The provider of an arena: the shared one, within the budget of all arenas, with the arena as owner of its
-/// memory. Its reclaim makes the other arenas empty their caches.
+/// The provider of an arena. It wraps the shared provider, counts against the budget of all arenas, and
+/// registers the arena as owner of its memory. Its reclaim() makes the other arenas empty their caches.
 template <typename Device>
 class arena_device : public detail::within_budget<Device, detail::indexed<Device>, true> {
  public:
   using number = pagemap::owner_number;
-  /// Makes all arenas but one empty their caches. Returns whether one released something.
+  /// Makes all arenas except `except` empty their caches. Returns whether any arena released memory.
   using function = bool (*)(void* arenas, number except) noexcept;
 
   arena_device(byte_budget& budget, Device& to, pagemap& map, number own, function empty_others,
@@ -142,7 +144,7 @@ class arena_device : public detail::within_budget<Device, detail::indexed<Device
   void* arenas_;
 };
 
-/// The on_pressure callbacks of all arenas. They run without a lock, one run at a time.
+/// The on_pressure callbacks of all arenas. They run without a lock. Only one thread runs them at a time.
 class shared_callbacks {
  public:
   using function = bool (*)(void* context) noexcept;
@@ -163,7 +165,7 @@ class shared_callbacks {
     at->store(added);
     return added != nullptr;
   }
-  /// Calls all callbacks of a shared_callbacks. Returns whether one freed something.
+  /// Calls all callbacks of a shared_callbacks. Returns whether any callback freed memory.
   static bool run(void* callbacks) noexcept {
     auto& self = *static_cast<shared_callbacks*>(callbacks);
     if (self.first_.load() == nullptr || self.running_.exchange(true)) return false;
@@ -184,7 +186,7 @@ class shared_callbacks {
   std::atomic<bool> running_{false};
 };
 
-/// An observer that arenas share: one of them reports at a time.
+/// An observer that the arenas share. Only one arena reports at a time.
 template <event_observer Observer>
 class shared_observer {
  public:
@@ -207,8 +209,8 @@ class shared_observer<ignore_events> : public ignore_events {
   shared_observer(ignore_events&, std::mutex&, reentrancy_guard&) noexcept {}
 };
 
-/// An allocator for few streams. Other threads push what they free into its queue, so they need not wait for
-/// its mutex.
+/// An allocator for few streams. Other threads push their frees into its queue, so they need not wait for its
+/// mutex.
 template <typename Recipe, typename Device, event_observer Observer, typename Counting>
 class alignas(64) arena {
   using pool_type = mutex_guarded<Recipe, arena_device<Device>, shared_observer<Observer>, Counting>;
@@ -221,7 +223,7 @@ class alignas(64) arena {
       : key_(key), pool_(guard, std::move(device), std::move(settings), std::move(observer)) {}
   arena(const arena&) = delete;
   arena& operator=(const arena&) = delete;
-  /// Frees what is queued, so that the observer sees these frees.
+  /// Processes the queued frees, so that the observer sees them.
   ~arena() {
     look([](allocator&) {});
   }
@@ -242,9 +244,9 @@ class alignas(64) arena {
     });
   }
 
-  /// Frees a block at once if that disturbs no other thread; else queues it for the next call that allocates
-  /// or looks here.
-  ///   Requires:  its address lies in a segment of this arena
+  /// Frees a block at once if no other thread uses the arena; else queues the free. The next call that enters
+  /// the arena processes it.
+  ///   Requires:  the address lies in a segment of this arena
   void deallocate(remote_free_queue::item freed) noexcept {
     // A recorded stream may be destroyed after this call, so its event must be recorded now.
     const bool may_queue = user_.load(std::memory_order_relaxed) != std::this_thread::get_id() &&
@@ -256,7 +258,7 @@ class alignas(64) arena {
     });
   }
 
-  /// Frees what is queued, then calls f(allocator) with the mutex held.
+  /// Processes the queued frees, then calls f(allocator) with the mutex held.
   template <typename F>
   decltype(auto) look(F&& f) noexcept {
     return pool_.enter([&](allocator& in) -> decltype(auto) {
@@ -264,7 +266,7 @@ class alignas(64) arena {
       return std::forward<F>(f)(in);
     });
   }
-  /// The same for an f that records a stream. Returns what f returns.
+  /// Processes the queued frees, then calls f(allocator), which records a stream. Returns the result of f.
   template <typename F>
   [[nodiscard]] bool look_and_record(F f) noexcept {
     return look([&](allocator& in) {
@@ -273,20 +275,20 @@ class alignas(64) arena {
       return recorded;
     });
   }
-  /// The same as look for a user function.
+  /// Processes the queued frees, then calls a user function with the mutex held.
   template <typename F>
   void look_for_user(const char* rule, F&& f) {
     look([](allocator&) {});
     pool_.enter_for_user(rule, std::forward<F>(f));
   }
   void watch(int change) noexcept { pool_.watch(change); }
-  /// Calls f(allocator) with the mutex held; what is queued stays queued.
+  /// Calls f(allocator) with the mutex held. Queued frees stay queued.
   template <typename F>
   decltype(auto) enter(F&& f) noexcept {
     return pool_.enter(std::forward<F>(f));
   }
-  /// Empties the cache for another arena, after the device calls in progress. Returns whether that released
-  /// something.
+  /// Waits for the device calls in progress, then empties the cache for another arena. Returns whether it
+  /// released memory.
   bool empty() noexcept {
     look([](allocator&) {});
     return pool_.trim_after_calls();
@@ -304,7 +306,7 @@ class alignas(64) arena {
   }
 
   const stream_id key_;
-  std::atomic<std::thread::id> user_{};  // the thread that allocated here last
+  std::atomic<std::thread::id> user_{};  // the thread that allocated here most recently
   std::atomic<bool> has_uses_{false};    // false: no block here has a recorded stream
   alignas(64) pool_type pool_;
   remote_free_queue freed_;

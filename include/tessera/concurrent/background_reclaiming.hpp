@@ -21,11 +21,10 @@ namespace tessera {
 
 namespace detail {
 
-/// A thread that works in rounds while there is something to do, and sleeps otherwise. It starts with the
-/// first wake().
+/// A thread that works in rounds while there is work, and otherwise sleeps. The first wake() starts it.
 class round_worker {
  public:
-  /// One round of work. Returns whether there is more to do.
+  /// Does one round of work. Returns whether more work is left.
   using round = bool (*)(void* context) noexcept;
 
   round_worker(round work, void* context, std::chrono::microseconds pause) noexcept
@@ -34,13 +33,13 @@ class round_worker {
   round_worker& operator=(const round_worker&) = delete;
   ~round_worker() { stop(); }
 
-  /// Says that there is something to do. Never waits for a round.
+  /// Wakes the thread because there is work. Never waits for a round.
   void wake() noexcept {
     const std::lock_guard lock(mutex_);
     if (stopped_ || std::exchange(has_work_, true)) return;
     is_running() ? changed_.notify_one() : start();
   }
-  /// Ends the thread. No wake() starts it again.
+  /// Ends the thread for good: wake() does not start it again.
   void stop() noexcept {
     {
       const std::lock_guard lock(mutex_);
@@ -91,21 +90,21 @@ class round_worker {
   std::thread thread_;
 };
 
-/// A provider adaptor that queries events only for calls that reclaim, once the worker runs. Each record
-/// wakes the worker.
+/// A provider adaptor. Once the worker runs, only calls that reclaim query events. Each record() wakes the
+/// worker.
 template <typename Device>
 class background_events : public provider_adaptor<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
   using typename provider_adaptor<Device>::event;
 
-  /// What the allocator shares with its provider.
+  /// State that the allocator shares with its provider.
   struct shared {
     round_worker worker;
     bool is_reclaiming = false;  ///< guarded by the allocator's mutex
   };
 
-  /// Null: all calls query events.
+  /// If `with` is null, all calls query events.
   background_events(Device& to, shared* with) noexcept : provider_adaptor<Device>(to), with_(with) {}
 
   bool record(stream_id stream, event& mark) noexcept
@@ -137,8 +136,8 @@ struct background_options {
 /// A locked allocator with a thread that frees blocks whose events have completed, so that a cache hit
 /// queries no events.
 ///
-/// Choose it where event queries are slow and many blocks are recorded on other streams, as pinned memory for
-/// copies is. On a cache miss the caller reclaims, too, before it asks the device for memory.
+/// Choose it if event queries are slow and many blocks have recorded streams, for example pinned memory for
+/// copies. On a cache miss, the caller also reclaims before it asks the device for memory.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::background_reclaiming<tessera::pytorch_pinned<>, tessera::host_pinned> pinned;
@@ -146,8 +145,8 @@ struct background_options {
 ///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it
 ///     pinned.deallocate(batch);  // the thread frees it when the copy is done
 ///
-/// The thread starts with the first pending block, sleeps while none is pending, and ends with the allocator.
-/// If no thread can be started, callers do its work, as without `enabled`.
+/// The first pending block starts the thread. It sleeps while no block is pending, and ends with the
+/// allocator. If the thread cannot be started, callers do its work, as without `enabled`.
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread starts with the first miss and never
 ///            sleeps
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>

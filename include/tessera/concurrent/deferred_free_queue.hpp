@@ -16,26 +16,26 @@ namespace tessera {
 
 struct deferred_free_options {
   std::size_t threshold =
-      0;  ///< bytes to queue before they are freed; 0: free at once; `unlimited`: only at the end
+      0;  ///< bytes to queue before they are freed; 0 frees at once; `unlimited` frees only at the end
   bool waits = false;  ///< free only after the work on `stream` that uses the blocks
   stream_id stream{};
 };
 
-/// Queues blocks that a program no longer uses and frees them together, once they hold enough bytes.
+/// Queues blocks that a program no longer uses, and frees them together once they have `threshold` bytes.
 ///
-/// Choose it where frees come in large numbers, as after each operation of a graph. One thread at a time may
-/// use it.
+/// Choose it if a program frees many blocks at once, for example after each operation of a graph. One thread
+/// at a time may use it.
 ///
 ///     tessera::deferred_free_queue garbage(pool, {.threshold = 64_MiB});
 ///     garbage.push(pool.allocate(40_MiB), 40_MiB);  // kept
 ///     garbage.push(pool.allocate(40_MiB), 40_MiB);  // both are freed
 ///
-/// Without `waits`, work that uses the blocks may be in progress when they are freed; later requests of the
-/// same stream may use them at once. With `waits`, an event behind that work is recorded and polled. The
-/// caller waits only if the device has no events, more than 1024 batches are pending, or host memory ran out.
+/// Without `waits`, work that uses the blocks may still be running when they are freed. Later requests of the
+/// same stream may use them at once. With `waits`, the queue records an event after that work and polls it.
+/// The caller waits only if the device has no events, more than 1024 batches are pending, or host memory ran
+/// out.
 ///   Requires:  the allocator outlives it
-///   Source:    Paddle's eager_delete_tensor_gb, where negative stands for never, and
-///              fast_eager_deletion_mode
+///   Source:    Paddle's eager_delete_tensor_gb (a negative number means never), and fast_eager_deletion_mode
 template <typename Allocator>
 class deferred_free_queue {
  public:
@@ -49,7 +49,7 @@ class deferred_free_queue {
   deferred_free_queue& operator=(const deferred_free_queue&) = delete;
   ~deferred_free_queue() { finish(); }
 
-  /// Takes over a block, which counts as `bytes`. Ignores null.
+  /// Takes ownership of a block, which counts as `bytes`. Ignores null.
   void push(void* p, std::size_t bytes) noexcept {
     poll();
     if (p == nullptr) return;
@@ -64,7 +64,7 @@ class deferred_free_queue {
   /// Whether flushed blocks still wait for the stream.
   [[nodiscard]] bool has_pending() const noexcept { return oldest_ != nullptr; }
 
-  /// Frees the queued blocks: now, or with `waits` once the work before this call has completed.
+  /// Frees the queued blocks now. With `waits`, frees them once the work before this call has completed.
   void flush() noexcept {
     item* const freed = std::exchange(queued_, nullptr);
     bytes_ = 0;
@@ -88,7 +88,7 @@ class deferred_free_queue {
         free_oldest();
     }
   }
-  /// Frees everything; with `waits`, waits for the stream.
+  /// Frees all blocks. With `waits`, first waits for the stream.
   void finish() noexcept {
     flush();
     while (oldest_ != nullptr) finish_oldest();
@@ -129,7 +129,8 @@ class deferred_free_queue {
     on_device([this](device& d) { (void)detail::finish_work(d, options_.stream); });
   }
 
-  /// Records the event of a batch unless that is done. If the device fails, a later call tries again.
+  /// Records the event of a batch unless it is recorded already. If the device fails, a later call tries
+  /// again.
   bool ensure_recorded(batch& of) noexcept {
     if constexpr (event_provider<device>) {
       if (!of.recorded)

@@ -19,29 +19,38 @@ using locked_pool =
     mutex_guarded<Recipe, detail::shared_provider<Provider>, reported_observer<Observer>, Counting>;
 }  // namespace detail
 
-/// A caching_allocator for several threads behind one mutex, with the same template arguments, calls and
-/// decisions.
+/// A caching_allocator with a mutex, for several threads. It has the same template arguments and makes the
+/// same decisions. Instead of settings(), observer() and device(), call with_settings, with_observer and
+/// with_device. Call for_each_allocator for introspect, restore and synchronize.
 ///
-/// Choose it by default where threads share an allocator; per_stream scales better where each thread has a
-/// stream of its own.
+/// Choose it by default if threads share an allocator. per_stream scales better if each thread has its own
+/// stream.
 ///
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> shared;
 ///     void* p = shared.allocate(5_MiB);  // by any thread
 ///     shared.deallocate(p);              // by any other
 ///     shared.with_settings([](auto& settings) { settings.split.max = 128_MiB; });
 ///
-/// The mutex is unlocked while the device acquires or releases segments or waits for events: a cache hit
-/// never waits for another thread's miss. A request that fails while other threads are in such calls tries
-/// once more after them. A trim leaves to other threads what they are waiting for or releasing.
+/// The mutex is unlocked while the device acquires or releases segments or waits for events. So a cache hit
+/// never waits for another thread's miss.
 ///
-/// Recipes that map pages into ranges keep the mutex during device calls. They also keep it while a stream,
-/// whose pages are to be released, finishes its work; that work must not use the allocator.
+/// * A request that fails while other threads are in such calls waits for these calls, and then retries once.
+/// * If the provider can reclaim memory from other allocators, a failed request may retry up to eight more
+///   times.
+/// * A trim does not release blocks that other threads are waiting for or releasing.
 ///
-/// Callbacks of on_pressure run without the mutex; they may use the allocator, but not destroy it. While they
-/// run, other threads do without them. The observer, and functions given to with_settings, with_observer and
-/// for_each_allocator, run with the mutex held; the program aborts if they use the allocator. A provider that
-/// is not thread-safe is called by one thread at a time, and must not use the allocator; nor must a function
-/// that is given to with_device then.
+/// If the recipe maps pages into ranges, map and unmap calls keep the mutex. Before pages are unmapped, the
+/// allocator waits with the mutex held until their streams finish their work. That work must not use the
+/// allocator.
+///
+/// Rules for user code:
+///
+/// * Callbacks of on_pressure run without the mutex. They may use the allocator, but must not destroy it.
+///   While they run, requests of other threads skip them.
+/// * The observer and the functions passed to with_settings, with_observer and for_each_allocator run with
+///   the mutex held. The program aborts if they use the allocator.
+/// * A provider that is not thread-safe receives calls from one thread at a time. Then neither the provider
+///   nor a function passed to with_device may use the allocator.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class locked : public facade<locked<Recipe, Provider, Observer, Counting>,
                              typename detail::locked_pool<Recipe, Provider, Observer, Counting>::allocator> {

@@ -20,19 +20,18 @@
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// A caching_allocator behind a mutex that is unlocked during slow device calls, and the check that user
-/// functions which run under a lock do not re-enter the allocator.
+/// A caching_allocator with a mutex that is unlocked during slow device calls. Also checks that user
+/// functions do not re-enter the allocator while a lock is held.
 namespace tessera::detail {
 
-/// Lists the threads that run a user function while an allocator holds a lock for them. Such a function would
-/// wait for itself, or for a thread that waits for it, if it used the allocator; the program aborts with a
-/// message instead.
+/// Lists the threads that run a user function while they hold a lock of an allocator. Such a function would
+/// deadlock if it used the allocator. The program aborts with a message instead.
 class reentrancy_guard {
  public:
-  /// The locks of an allocator in locking order: a thread that holds one may take those after it.
+  /// The locks of an allocator in locking order. A thread that holds a lock may take only later locks.
   enum class lock : unsigned char { settings, blocks, observer, device };
 
-  /// Lists the calling thread while it lives.
+  /// Lists the calling thread during its lifetime.
   class call {
    public:
     call(reentrancy_guard& guard, lock held, const char* rule) noexcept
@@ -71,7 +70,7 @@ class reentrancy_guard {
   reentrancy_guard& operator=(const reentrancy_guard&) = delete;
 
   /// Reports an event to an observer.
-  ///   Requires:  one thread at a time, with a lock held
+  ///   Requires:  one thread at a time calls it, with a lock held
   template <event_observer Observer>
   void report(Observer& observer, const allocator_event& event) noexcept {
     reporting_.store(std::this_thread::get_id(), std::memory_order_relaxed);
@@ -80,7 +79,7 @@ class reentrancy_guard {
   }
 
   /// Aborts if the calling thread must not take a lock. Call it before taking the lock.
-  ///   Cost:  one load while no user function runs, and another one with an observer
+  ///   Cost:  one load while no user function runs; a second load with an observer
   template <event_observer Observer>
   void check(lock wanted) const noexcept {
     const bool is_reporting =
@@ -102,10 +101,10 @@ class reentrancy_guard {
 
   std::atomic<call*> first_{nullptr};
   std::atomic<std::thread::id> reporting_{};
-  mutable std::mutex mutex_;  // of the list
+  mutable std::mutex mutex_;  // guards the list
 };
 
-/// Makes each entry of an allocator check for re-entrancy while it lives.
+/// During its lifetime, each call of an allocator checks for re-entrancy.
 template <typename Allocator>
 class scoped_watch {
  public:
@@ -118,7 +117,7 @@ class scoped_watch {
   Allocator& pool_;
 };
 
-/// An observer behind one mutex. The guard knows which thread it runs in.
+/// An observer with a mutex. The guard knows which thread the observer runs in.
 template <event_observer Observer>
 class reported_observer : public Observer {
  public:
@@ -129,7 +128,7 @@ class reported_observer : public Observer {
  private:
   reentrancy_guard* guard_;
 };
-/// An observer that is final.
+/// The specialization for an observer class that is final.
 template <event_observer Observer>
   requires std::is_final_v<Observer>
 class reported_observer<Observer> {
@@ -142,19 +141,19 @@ class reported_observer<Observer> {
   Observer to_;
   reentrancy_guard* guard_;
 };
-/// No observer: no-op.
+/// The specialization without an observer: does nothing.
 template <>
 class reported_observer<ignore_events> : public ignore_events {
  public:
   reported_observer(ignore_events, reentrancy_guard&) noexcept {}
 };
 
-/// A mutex that its holder unlocks for the duration of a call, and the list of the calls in progress.
+/// A mutex that its holder unlocks during a call, and a list of the calls in progress.
 class unlockable_mutex {
  public:
   std::mutex mutex;
 
-  /// Unlocks the mutex while it lives.
+  /// Unlocks the mutex during its lifetime.
   ///   Requires:  the calling thread holds the mutex
   class call {
    public:
@@ -182,7 +181,8 @@ class unlockable_mutex {
     call* next_ = nullptr;
   };
 
-  /// Unlocks the mutex while f() runs. No call waits for f(), so f() may wait for calls behind other mutexes.
+  /// Unlocks the mutex while f() runs. wait_for_calls() does not wait for f(), so f() may wait for calls of
+  /// other allocators.
   ///   Requires:  the calling thread holds the mutex
   template <typename F>
   auto without(F f) noexcept {
@@ -194,23 +194,24 @@ class unlockable_mutex {
     return f();
   }
 
-  /// The same, and counts the calls of f(), which makes others release what they cache.
+  /// Unlocks the mutex while f() runs, and counts these calls. f() makes other allocators release cached
+  /// memory.
   template <typename F>
   bool reclaim(F f) noexcept {
     ++counts_.reclaims;
     return without(f);
   }
 
-  // The rest requires that the mutex is held.
+  // The members below require that the calling thread holds the mutex.
 
   struct counts {
-    std::uint64_t overlaps;  ///< calls that began while another one was in progress
+    std::uint64_t overlaps;  ///< calls that began while another call was in progress
     std::uint64_t reclaims;
   };
   [[nodiscard]] counts counted() const noexcept { return counts_; }
   [[nodiscard]] bool any_in_progress() const noexcept { return oldest_ != nullptr; }
-  /// Waits for the end of the calls that are in progress now.
-  ///   Requires:  none of them is the calling thread's; aborts otherwise
+  /// Waits until the calls that are in progress now have ended.
+  ///   Requires:  the calling thread made none of these calls; aborts otherwise
   void wait_for_calls(std::unique_lock<std::mutex>& held) {
     for (const call* c = oldest_; c != nullptr; c = c->next_) {
       if (c->thread_ == std::this_thread::get_id())
@@ -228,8 +229,9 @@ class unlockable_mutex {
   counts counts_{};
 };
 
-/// A provider adaptor that unlocks the allocator's mutex during calls that may take long. Mapping, unmapping
-/// and the synchronize before them keep the mutex: the allocator does all of that in one step.
+/// A provider adaptor that unlocks the allocator's mutex during calls that may take long. The mutex stays
+/// locked during map, unmap and the synchronize before them, because the allocator does all of these in one
+/// step.
 template <typename Device>
 class unlocking_provider : public provider_adaptor<Device> {
  public:
@@ -265,7 +267,7 @@ class unlocking_provider : public provider_adaptor<Device> {
 };
 
 /// A caching allocator and its mutex. The mutex is unlocked while the device acquires or releases segments or
-/// waits for events, and while a callback of on_pressure runs. Several threads may call `Device` at once.
+/// waits for events, and while a callback of on_pressure runs. `Device` must accept concurrent calls.
 ///   Requires:  `guard`, which several allocators may share, outlives it
 template <typename Recipe, typename Device, event_observer Observer, typename Counting>
 class mutex_guarded {
@@ -284,7 +286,8 @@ class mutex_guarded {
     mutex_.mutex.lock();  // the allocator unlocks it when it releases its segments
   }
 
-  /// Calls f(allocator) with the mutex held, except as said above.
+  /// Calls f(allocator) with the mutex held. Slow device calls and callbacks unlock it, as described for the
+  /// class.
   template <typename F>
   decltype(auto) enter(F&& f) {
     check();
@@ -297,7 +300,8 @@ class mutex_guarded {
     const std::lock_guard lock(mutex_.mutex);
     return std::forward<F>(f)(std::as_const(allocator_));
   }
-  /// The same for a user function; `rule` is the message for one that uses the allocator.
+  /// Calls f(allocator) with the mutex held, for a user function. If f uses the allocator, the program aborts
+  /// with the message `rule`.
   template <typename F>
   decltype(auto) enter_for_user(const char* rule, F&& f) {
     return enter([&](allocator& in) -> decltype(auto) {
@@ -306,13 +310,17 @@ class mutex_guarded {
       return std::forward<F>(f)(in);
     });
   }
-  /// Between watch(1) and watch(-1), each entry checks for re-entrancy.
+  /// Between watch(1) and watch(-1), each call checks for re-entrancy.
   void watch(int change) noexcept { watches_.fetch_add(change, relaxed); }
 
-  /// Calls f(allocator), then its try_allocate. Where that fails while other threads are in device calls,
-  /// waits for those calls and tries once more: they may be about to release enough. Where others were asked
-  /// to release what they cache, tries again as long as they do, at most eight times: they may have cached it
-  /// anew. Each try is counted.
+  /// Calls f(allocator), then try_allocate, which may be retried:
+  ///
+  /// * If it failed while other threads were in device calls, waits for these calls and retries once. The
+  ///   calls may have released enough memory.
+  /// * If it still fails, and other allocators were asked to release cached memory, asks them again and
+  ///   retries up to eight times. They may have cached the memory again meanwhile.
+  ///
+  /// The statistics count each try.
   template <typename F>
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, F&& f) noexcept {
     check();
@@ -322,7 +330,7 @@ class mutex_guarded {
     void* const p = allocator_.try_allocate(bytes, stream);
     return p != nullptr ? p : try_again(bytes, stream, before);
   }
-  /// Waits for the device calls in progress, then empties the cache. Returns whether that released something.
+  /// Waits for the device calls in progress, then empties the cache. Returns whether it released memory.
   bool trim_after_calls() noexcept {
     check();
     std::unique_lock lock(mutex_.mutex);
@@ -370,7 +378,7 @@ class mutex_guarded {
     held.release();
     return p;
   }
-  /// Runs before the mutex is taken: its holder may be this thread, in a user function.
+  /// Checks for re-entrancy before it takes the mutex, because this thread may hold it in a user function.
   [[gnu::always_inline]] void check() const noexcept {
     if (is_heard<Observer> || watches_.load(relaxed) != 0) [[unlikely]]
       check_reentrancy();
@@ -393,7 +401,7 @@ class mutex_guarded {
 
   mutable unlockable_mutex mutex_;
   Device device_;
-  unlocks_at_its_end end_{mutex_.mutex};  // destroyed after the allocator
+  unlocks_at_its_end end_{mutex_.mutex};  // unlocks; destroyed after the allocator
   allocator allocator_;
   unlocked_callback* callbacks_ = nullptr;
   reentrancy_guard* guard_;

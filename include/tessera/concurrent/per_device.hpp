@@ -29,7 +29,7 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
  public:
   using front_type = Front;
 
-  /// Gives each device a copy of the settings and of the observer.
+  /// Makes one allocator for each device, with a copy of the settings and of the observer.
   explicit device_fronts(std::vector<Provider> devices, const Settings& settings = {},
                          const Observer& observer = {})
       : devices_(std::move(devices)) {
@@ -44,7 +44,7 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
 
   [[nodiscard]] std::size_t devices() const noexcept { return fronts_.size(); }
   /// The allocator of one device.
-  ///   Requires:  device < devices(), here and below; aborts otherwise
+  ///   Requires:  device < devices(); aborts otherwise. The same holds for the members below.
   [[nodiscard]] front_type& front(std::size_t device) noexcept {
     if (device >= fronts_.size()) fatal("per_device: there is no device of this number");
     return fronts_[device];
@@ -62,7 +62,8 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
   }
 
   /// The device of a live block.
-  ///   Requires:  the address of a live block; for others the result may also be a device, or devices()
+  ///   Requires:  `p` is the address of a live block; for other addresses the result is any device, or
+  ///              devices()
   [[nodiscard]] std::size_t device_of(const void* p) const noexcept {
     const pagemap::owner_number owner = map_.owner_of(p);
     return owner != pagemap::no_owner ? owner : fronts_.size();
@@ -111,10 +112,11 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
 
 }  // namespace detail
 
-/// One allocator for each of several devices, numbered from 0. A free finds the device by the address.
+/// Holds one allocator for each of several devices, numbered from 0. A free finds the device from the
+/// address.
 ///
-/// Choose it where one program uses several devices. `Front` is the allocator of one device; front(device)
-/// has all its calls, such as those for statistics.
+/// Choose it if one program uses several devices. `Front` is the allocator of one device. front(device)
+/// returns it; use it for all other calls, such as statistics.
 ///
 ///     std::vector<tessera::simulated_device> devices;
 ///     for (unsigned d = 0; d < 2; ++d)

@@ -30,30 +30,32 @@ template <typename Recipe, typename Provider, typename Observer, typename Counti
 using arena_of = arena<Recipe, detail::shared_provider<Provider>, Observer, Counting>;
 }  // namespace detail
 
-/// A caching_allocator for several threads, in which each stream has an arena: an allocator with its own
+/// A caching_allocator for several threads. Each stream has an arena, which is an allocator with its own
 /// mutex.
 ///
-/// Choose it where many threads allocate, mostly on streams of their own. It has the calls of
-/// caching_allocator except for handles. A recipe whose blocks serve other streams, as cuda_async, fails more
-/// often when memory is short: no block and no idle page serves a stream of another arena.
+/// Choose it if many threads allocate, mostly on their own streams. It lacks handles, process_events and
+/// trim_without_waiting of caching_allocator. No free block and no idle page serves a stream of another
+/// arena. So a recipe that reuses blocks across streams, such as cuda_async, fails more often when memory is
+/// short.
 ///
 ///     tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> shared;
 ///     void* p = shared.allocate(5_MiB, tessera::stream_id{1});  // in the arena of stream 1
 ///     shared.deallocate(p);                                     // by any thread
 ///
-/// * At most 256 arenas are created, when they are needed, and kept. Other streams share them.
-/// * A free by another thread is queued. The block is free, and a wrong address is noticed, when a thread
-///   next allocates or looks in the arena; now(), statistics() and the like look, so they may release
-///   segments.
+/// * At most 256 arenas are created on demand, and never destroyed. Further streams share them.
+/// * A free by another thread is queued. The next call that enters the arena processes it and detects a wrong
+///   address. now() and statistics() also enter each arena, so they may release segments.
 /// * The limit of growth holds for all arenas together. If the recipe recovers by emptying the cache, all
-///   arenas empty theirs. Other threads may take what was released; so that is repeated, at most eight times.
+///   arenas empty their caches. Another thread may take the released memory. The allocator retries up to
+///   eight times.
 /// * The observer receives one event at a time, in the order of each arena.
-/// * An arena polls events only when a thread allocates or looks in it. A policy sees the usage of its own
-///   arena, with the limit of all. If the recipe maps pages into ranges, each arena has its own ranges.
-/// * Each arena unlocks and keeps its mutex as `locked` does. The rules of `locked` for callbacks, observers,
-///   providers and functions that run under a lock hold here, too.
+/// * An arena polls events only when a call enters it.
+/// * A policy sees the usage of its own arena, with the limit of all arenas.
+/// * If the recipe maps pages into ranges, each arena has its own ranges.
+/// * Each arena locks and unlocks its mutex as `locked` does. The rules of `locked` for user code apply here,
+///   too.
 ///
-/// Used by one thread, it decides as a caching_allocator in all else.
+/// Apart from this list, it makes the same decisions as a caching_allocator if one thread uses it.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting>,
                                  detail::arena_of<Recipe, Provider, Observer, Counting>> {
@@ -79,7 +81,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   }
 
   using facade_type::try_allocate, facade_type::deallocate, facade_type::record_stream;
-  /// Returns null, too, if host memory for the first arena ran out.
+  /// Also returns null if host memory for the first arena ran out.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     arena* const at = arena_of(stream);
     return at != nullptr ? at->try_allocate(bytes, stream) : nullptr;
@@ -117,7 +119,8 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     return callbacks_.add(callback, context);
   }
 
-  /// Returns what allocate throws: the numbers of the stream's arena, with the usage of all arenas.
+  /// Returns the exception that allocate would throw. It has the numbers of the stream's arena and the usage
+  /// of all arenas.
   [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
     oom_numbers numbers{.requested = bytes, .block = bytes, .segment = bytes, .stream = stream};
     (void)with_arena(stream, [&](allocator& in) { numbers = in.failure(bytes, stream).numbers(); });
@@ -133,8 +136,8 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     sum.has_limit = limit != unlimited;
     return sum;
   }
-  /// Adds up the arenas. Peaks are sums of the arenas' peaks, so upper bounds; the peak of reserved bytes is
-  /// exact.
+  /// Adds up the arenas. Peaks are sums of the arenas' peaks, so they are upper bounds. Only the peak of
+  /// reserved bytes is exact.
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {
@@ -168,8 +171,8 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
         std::count_if(arenas_.begin(), arenas_.end(), [](auto& slot) { return slot.load(); }));
   }
 
-  /// Calls f(policies); all arenas take them over afterwards, one after the other. The policy of streams
-  /// stays.
+  /// Calls f(policies), then copies the policies to all arenas, one after the other. The streams policy does
+  /// not change.
   template <typename F>
   void with_settings(F f) {
     call_for_user("with_settings: the function must not use the allocator", [&] { f(settings_); });
@@ -210,8 +213,8 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     if (own != nullptr) own->look([&f](allocator& in) { f(in); });
     return own != nullptr;
   }
-  /// Calls f(caching_allocator) for each arena but that of a stream, one after the other, with its mutex
-  /// held.
+  /// Calls f(caching_allocator) for each arena except the arena of a stream, one after the other, with its
+  /// mutex held.
   template <typename F>
   void for_each_other_arena(stream_id stream, F f) noexcept {
     arena* const own = arena_of(stream);
@@ -234,7 +237,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   void watch(int change) noexcept {
     for_each_arena([=](arena& a) { a.watch(change); });
   }
-  /// Calls f, a user function, while no arena is created.
+  /// Calls the user function f, and prevents the creation of arenas meanwhile.
   template <typename F>
   decltype(auto) call_for_user(const char* rule, F f) {
     guard_.check<Observer>(guard::lock::settings);
@@ -244,8 +247,8 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     return f();
   }
 
-  /// The arena of a stream: the first of eight slots that has it or is empty, or one of them where all belong
-  /// to others. Null if host memory for the first of all arenas ran out.
+  /// Returns the arena of a stream: in the first of eight slots that holds the stream or is empty. If other
+  /// streams own all eight, one of them is shared. Null if host memory for the very first arena ran out.
   [[nodiscard]] arena* arena_of(stream_id stream) noexcept {
     const stream_id key = streams_.reuse_key(stream);
     const auto first = static_cast<std::size_t>((key.handle * 0x9E3779B97F4A7C15u) >> 56);
@@ -283,8 +286,8 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   void free(detail::remote_free_queue::item freed) noexcept {
     if (arena* const at = owner_of(freed.address, "deallocate")) at->deallocate(freed);
   }
-  /// The arena in whose segments an address lies, or null. Aborts instead of null if `call` is not null,
-  /// except for null.
+  /// Returns the arena whose segments contain an address, or null. If `call` is not null and no arena
+  /// contains a non-null address, aborts instead.
   [[nodiscard]] arena* owner_of(const void* p, const char* call = nullptr) const noexcept {
     const pagemap::owner_number owner = map_.owner_of(p);
     if (owner != pagemap::no_owner) return arenas_[owner].load(std::memory_order_acquire);
@@ -302,7 +305,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     for_each_arena([&f](arena& a) { a.look(f); });
   }
 
-  /// Called, without its mutex, by an arena that can get no memory.
+  /// An arena that can get no memory calls this without its mutex.
   static bool empty_others(void* self, pagemap::owner_number except) noexcept {
     bool any = false;
     auto& arenas = static_cast<per_stream*>(self)->arenas_;
@@ -320,7 +323,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   Observer observer_;
   std::mutex observer_mutex_;
   byte_budget budget_;
-  std::mutex mutex_;  // for creating arenas, changing the settings and adding callbacks
+  std::mutex mutex_;  // guards the creation of arenas, the settings and the callbacks
   detail::shared_callbacks callbacks_;
   detail::reentrancy_guard guard_;
   std::array<std::atomic<arena*>, max_arenas> arenas_{};

@@ -25,7 +25,7 @@ namespace tessera {
 
 namespace detail {
 
-/// The key by which pinned memory is registered with the device; empty if it is not.
+/// The name of the setting that registers pinned memory with the device; empty if it is off.
 [[nodiscard]] constexpr std::string_view registering_key(const config::pytorch_settings& settings) noexcept {
   return settings.pinned_use_host_register ? "pinned_use_cuda_host_register" : "";
 }
@@ -34,7 +34,7 @@ namespace detail {
   return settings.pinned_mem_register ? "pinned_mem_register" : "";
 }
 
-/// Makes `configured` a background_reclaiming allocator, with the thread that the settings ask for.
+/// Makes `configured` a background_reclaiming allocator. The settings enable its thread.
 struct background_front {
   template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
   using allocator = background_reclaiming<Recipe, Provider, Observer, Counting>;
@@ -43,7 +43,7 @@ struct background_front {
   }
 };
 
-/// An allocator of pinned memory, and the provider and region that it is built upon, which outlive it.
+/// An allocator of pinned memory, with its provider and region, which outlive it.
 template <typename Family, device_provider Memory>
 struct pinned_pool {
   Memory memory;
@@ -58,12 +58,13 @@ struct pinned_pool {
 
 }  // namespace detail
 
-/// The pinned host memory of a program, for several threads, as a system's settings describe it: the recipe
-/// and its numbers, background threads, one large reserved segment, and registration with a device.
+/// An allocator of pinned host memory for several threads, configured by the settings of PyTorch or
+/// torch_npu. The settings choose the recipe and its numbers, background threads, a large reserved segment,
+/// and registration with a device.
 ///
-/// Choose it to reuse the pinned-memory settings of PyTorch or torch_npu. `Family` is pytorch_pinned_family
-/// or torch_npu_pinned_family. `Host` gives the memory. `Device`, which is optional, registers it if the
-/// settings say so; then streams are the device's, and the host's memory need not be pinned.
+/// Choose it to reuse these settings. `Family` is pytorch_pinned_family or torch_npu_pinned_family. `Host`
+/// provides the memory. `Device` is optional: it registers the memory if the settings require it. Then the
+/// streams are those of `Device`, and the memory of `Host` need not be pinned.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     const tessera::config::pytorch_settings settings{.pinned_use_background_threads = true};
@@ -106,19 +107,20 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
   [[nodiscard]] const settings_type& settings() const noexcept {
     return enter(*this, [](const auto& pool) -> const settings_type& { return pool.settings(); });
   }
-  /// Replaces the settings as configured::change does. Settings that no policy reads cannot change any more,
-  /// such as those of the reserved segment.
+  /// Replaces the settings like configured::change. Settings that no policy reads, such as the reserved
+  /// segment, cannot change any more.
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
     return enter(*this, [&wanted](auto& pool) { return pool.change(wanted); });
   }
-  /// Calls f(host). No other thread calls the host meanwhile unless it is thread-safe; f must not use the
-  /// allocator.
+  /// Calls f(host). No other thread calls the host meanwhile unless it is thread-safe.
+  ///   Requires:  f does not use the allocator
   template <typename F>
   decltype(auto) with_host(F f) {
     return this->with_device([this, &f](auto&) -> decltype(auto) { return f(host_); });
   }
 
-  /// Calls f(allocator) with the background_reclaiming that was chosen. `f` returns the same type for each.
+  /// Calls f(allocator) with the chosen background_reclaiming. `f` must return the same type for each recipe
+  /// of the family.
   template <typename F>
   decltype(auto) visit(F f) {
     return enter(*this, [&f](auto& pool) -> decltype(auto) { return pool.visit(f); });

@@ -17,10 +17,11 @@
 
 namespace tessera {
 
-/// Blocks on out-of-memory until another thread frees or the timeout expires; otherwise like `Allocator`.
+/// Waits on out-of-memory until another thread frees memory or the timeout expires; otherwise behaves like
+/// `Allocator`.
 ///
-/// Choose it where threads take turns with memory that does not suffice for all of them. `Allocator` is one
-/// for several threads, such as `locked` or `per_stream`.
+/// Choose it if threads take turns because the memory does not suffice for all of them. `Allocator` is an
+/// allocator for several threads, such as `locked` or `per_stream`.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     using shared = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
@@ -28,13 +29,13 @@ namespace tessera {
 ///     void* p = pool.allocate(5_MiB);  // throws out_of_memory two seconds after it found none
 ///     pool.deallocate(p);
 ///
-/// Each free by another thread through this allocator starts a retry; frees by the waiting thread itself do
-/// not. After the timeout it retries once and fails. Each try is counted in the statistics. A callback of
-/// on_pressure may wait, too: within the wait of the thread that calls it. It may also flush a
-/// deferred_free_queue, which otherwise keeps blocks from others.
+/// Each free by another thread through this allocator starts a retry. Frees by the waiting thread itself do
+/// not. After the timeout, it retries once more and then fails. The statistics count each try. A request in
+/// an on_pressure callback may wait, too, but not longer than the request that runs the callback. Let a
+/// callback flush each deferred_free_queue, which otherwise keeps freed blocks from other threads.
 ///
-/// `Clock` and `Changed`, a condition variable that waits by it, are replaced in tests.
-///   Source:  Paddle's gpu_allocator_retry_time, where a free may be missed
+/// Tests replace `Clock`, and `Changed`, a condition variable that uses it.
+///   Source:  Paddle's gpu_allocator_retry_time; Paddle may miss a free
 template <typename Allocator, typename Clock = std::chrono::steady_clock,
           typename Changed = std::condition_variable>
 class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
@@ -48,14 +49,14 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
   template <typename... Args>
     requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
   explicit waiting(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
-  /// The same. A timeout of 0 or less never waits.
+  /// Makes the allocator from `args`, with a timeout. With a timeout of 0 or less, it never waits.
   template <typename... Args>
     requires std::constructible_from<Allocator, Args...>
   explicit waiting(std::chrono::milliseconds timeout, Args&&... args)
       : allocator_(std::forward<Args>(args)...), timeout_(timeout < max_timeout ? timeout : max_timeout) {}
 
   [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
-  /// The wrapped allocator. Frees through it wake nobody.
+  /// The wrapped allocator. Frees through it wake no waiting thread.
   [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
 
   using facade_type::try_allocate;
@@ -72,7 +73,7 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
     return h ? h : once();
   }
 
-  /// Returns what allocate throws, with the time waited.
+  /// Returns the exception that allocate would throw, with the time waited.
   [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
     oom_numbers numbers = allocator_.failure(bytes, stream).numbers();
     if (bytes <= max_request) numbers.waited_ms = timeout_.count();
@@ -92,11 +93,11 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
 
   struct waiter {
     std::thread::id thread;
-    bool may_succeed;  ///< something was freed since its latest try began
+    bool may_succeed;  ///< memory was freed since the latest try began
     waiter* next;
   };
 
-  /// Calls once() until it succeeds or the timeout expires. The last try is left to the caller.
+  /// Calls once() until it succeeds or the timeout expires. The caller makes the last try.
   template <typename F>
   [[nodiscard]] auto try_in_time(std::size_t bytes, F once) noexcept -> decltype(once()) {
     decltype(once()) got{};
@@ -123,11 +124,11 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
     return got;
   }
   void notify() noexcept {
-    // A thread that starts to wait after this, in the order of changes of `waiters_`, finds the freed block
-    // in its next try.
+    // A thread that increments `waiters_` after this operation finds the freed block in its next try.
     if (waiters_.fetch_add(0, std::memory_order_acq_rel) == 0) return;
     const std::lock_guard lock(mutex_);
-    // A block that a callback frees during a thread's own try was found by that try.
+    // A thread needs no wake-up for blocks that a callback frees during its own try, because that try finds
+    // them.
     for (waiter* w = first_; w != nullptr; w = w->next)
       w->may_succeed = w->may_succeed || w->thread != std::this_thread::get_id();
     changed_.notify_all();

@@ -10,7 +10,7 @@
 
 namespace tessera::config {
 
-/// Parses the settings in an environment variable. A variable that is not set stands for the defaults.
+/// Parses the settings in an environment variable. Returns the defaults if the variable is not set.
 ///   Returns:  the settings, or the first error, whose texts point into the variable
 template <typename Grammar>
 [[nodiscard]] std::variant<typename Grammar::settings, setting_error> read_environment(
@@ -19,8 +19,8 @@ template <typename Grammar>
   return parse<Grammar>(text != nullptr ? text : "");
 }
 
-/// Parses the settings in the variables that the system itself reads: the first variable that is set, or, for Paddle, one
-/// variable for each key.
+/// Parses the settings in the variables that the system itself reads. That is the first variable that is set.
+/// For Paddle, it is one variable for each key.
 ///
 ///     const auto parsed = tessera::config::read_environment<tessera::config::pytorch>();
 ///     if (const auto* settings = std::get_if<tessera::config::pytorch_settings>(&parsed))

@@ -9,16 +9,17 @@
 
 #include <tessera/core/bytes.hpp>
 
-/// Errors in configuration strings, and what a grammar is made of: tokens, value formats and definitions of keys.
+/// Errors in configuration strings, and the parts of a grammar: tokens, value formats and definitions of
+/// keys.
 namespace tessera::config {
 
-/// Names what is wrong with a setting.
+/// The kind of error in a setting.
 enum class error_code : unsigned char {
   malformed,  ///< a delimiter is missing or misplaced
   unknown_key,
   missing_value,
   not_a_number,
-  unknown_value,  ///< not one of the values that the key allows
+  unknown_value,  ///< the key does not allow this value
   out_of_range,
   excluded_by  ///< conflicts with another key, `setting_error::other_key`
 };
@@ -62,10 +63,11 @@ namespace detail {
 
 }  // namespace detail
 
-/// Reports a rejected configuration string: source, position, key, value, error and broken rule. Never allocates.
+/// Reports a rejected configuration string: source, position, key, value, error and broken rule. Never
+/// allocates.
 class bad_setting final : public std::exception {
  public:
-  /// `source` names where the string came from, for example an environment variable.
+  /// `source` names the source of the string, for example an environment variable.
   bad_setting(std::string_view source, const setting_error& error) noexcept {
     append(source);
     if (!error.key.empty()) {
@@ -88,7 +90,7 @@ class bad_setting final : public std::exception {
   static constexpr std::size_t max_part = 100;
 
   void append(std::string_view part) noexcept {
-    // A control character would break the line or act on the terminal that shows it.
+    // A control character could break the line or change the state of a terminal.
     for (const char c : part.substr(0, max_part))
       text_[size_++] = (c >= 0 && c < ' ') || c == '\x7f' ? '?' : c;
   }
@@ -115,7 +117,7 @@ struct token {
   std::string_view text;
   std::size_t offset = 0;
 
-  /// Whether the token equals `expected`, blanks inside the token ignored.
+  /// Whether the token equals `expected`. Ignores blanks inside the token.
   [[nodiscard]] constexpr bool equals(std::string_view expected) const noexcept {
     std::size_t matched = 0;
     for (const char c : text) {
@@ -186,7 +188,7 @@ class tokenizer {
     return t.text.size() == 1 && is_delimiter(t.text[0]);
   }
 
-  /// The next token, which is not consumed.
+  /// Returns the next token without consuming it.
   [[nodiscard]] constexpr token peek() const noexcept {
     tokenizer copy = *this;
     return copy.next();
@@ -219,7 +221,7 @@ class tokenizer {
 
 /// The format of a value.
 enum class value_format : unsigned char {
-  choice,         ///< one of `allowed`: alternatives before the first comma switch off, all others on
+  choice,         ///< a value in `allowed`: values before the first comma switch off, other values on
   single_choice,  ///< only the value in `allowed`, which switches on
   integer,
   power_of_two,
@@ -229,7 +231,7 @@ enum class value_format : unsigned char {
   gibibytes_or_never,     ///< a decimal number in GiB; a negative number means never
   fraction_or_gibibytes,  ///< a decimal fraction of the device; in GiB if a G follows
   divisions,              ///< a power of two, or a list of them by size
-  divisions_or_zero,      ///< as `divisions`, and a single 0
+  divisions_or_zero,      ///< like `divisions`, but also a single 0
   ignored_list            ///< a list in brackets, which is skipped
 };
 
@@ -238,7 +240,8 @@ struct typed_member {
   T Settings::* pointer = nullptr;
 };
 
-/// Points to a member of `Settings` of one of the types `T`, or to none. Replaces a std::variant, which compiles slowly.
+/// Points to a member of `Settings` of one of the types `T`, or to none. Replaces a std::variant, which
+/// compiles slowly.
 template <typename Settings, typename... T>
 struct member_pointer : typed_member<Settings, T>... {
   constexpr member_pointer(std::nullptr_t) noexcept {}
@@ -259,8 +262,8 @@ struct member_pointer : typed_member<Settings, T>... {
 inline constexpr std::uint64_t max_mebibytes = (std::uint64_t{1} << 40) - 1;
 inline constexpr std::string_view below_2_to_40 = "must be less than 2^40";
 
-/// Defines one key: the member that it sets, the values that it allows, and its documentation. The member is a bool, a
-/// size, a fraction or one of `More`.
+/// Defines one key: the member that it sets, the values that it allows, and its documentation. The member is
+/// a bool, a size, a fraction or one of `More`.
 template <typename Settings, typename... More>
 struct key_definition {
   std::string_view name;
@@ -274,7 +277,7 @@ struct key_definition {
   std::string_view rule = {};  ///< the text for a value outside the range
 };
 
-/// Two keys that must not both differ from their defaults.
+/// Two keys of which at most one may differ from its default.
 template <typename Key>
 struct exclusion {
   Key one;

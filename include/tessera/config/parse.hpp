@@ -15,13 +15,13 @@
 /// Reads configuration strings. A grammar is a struct that describes the strings of one system:
 ///
 ///   - `settings`, a struct whose defaults stand for an empty string;
-///   - `key_name`, an enumeration, and `keys`, a table with one definition for each enumerator, in the same order;
+///   - `key_name`, an enumeration, and `keys`, a table with the definition of each enumerator, in order;
 ///   - `exclusions` and `min_sizes`, the rules between keys;
-///   - `delimiters`, of which `assign` separates a key from its value and `,` separates settings;
+///   - `delimiters`: `assign` separates a key from its value, and `,` separates settings;
 ///   - `set_dependent_defaults`, which sets keys whose default depends on other keys.
 namespace tessera::config::detail {
 
-/// Reads values from tokens. After the first error it ignores all that follows.
+/// Reads values from tokens. After the first error, it ignores the rest.
 class value_reader {
  public:
   constexpr value_reader(std::string_view text, std::string_view delimiters) noexcept
@@ -49,7 +49,7 @@ class value_reader {
     if (!next.equals(delimiter)) fail(next, code, rule);
     return !failed_;
   }
-  /// The next token. Fails if there is none, or with `code` if it is a delimiter.
+  /// Returns the next token. Fails if there is none. Fails with `code` if it is a delimiter.
   constexpr token next_value(error_code code, std::string_view rule) noexcept {
     const token value = tokens_.next();
     if (value.text.empty()) fail(value, error_code::missing_value, rule);
@@ -57,7 +57,8 @@ class value_reader {
     return value;
   }
 
-  /// Reads one of the values in `allowed`, where `,` separates groups and `|` the alternatives of a group.
+  /// Reads one of the values in `allowed`. `,` separates groups, and `|` separates the alternatives of a
+  /// group.
   ///   Returns:  the index of the group
   constexpr std::size_t read_choice(std::string_view allowed, std::string_view rule) noexcept {
     const token value = next_value(error_code::unknown_value, rule);
@@ -146,7 +147,7 @@ class value_reader {
       const std::size_t slot = rest ? divisions::slots - 1 : slot_of(size);
       if (failed_ || !expect(":", error_code::missing_value, "a ':' must follow the size")) break;
       const std::uint32_t count = division_count(tokens_.next(), true);
-      // The first size also covers all smaller ones; > covers all above the last size.
+      // The first size also covers all smaller sizes; > covers all sizes above the last size.
       const std::size_t first_slot = rest ? last_slot + 1 : any_size ? slot : 0;
       for (std::size_t i = first_slot; i <= slot; ++i) result.in_slot[i] = count;
       if (!rest) {
@@ -260,7 +261,7 @@ class grammar_reader : value_reader {
     while (!failed() && !tokens_.at_end()) read_setting();
     return finish();
   }
-  /// Reads the value of one key from a string of its own.
+  /// Reads the value of one key from a separate string.
   constexpr void read_value(std::size_t key, std::string_view text) noexcept {
     if (failed()) return;
     tokens_ = tokenizer(text, Grammar::delimiters);
@@ -280,7 +281,7 @@ class grammar_reader : value_reader {
   }
 
  private:
-  /// Where a key was written last.
+  /// The position of the last occurrence of a key.
   struct occurrence {
     bool present = false;
     token key{};
@@ -361,9 +362,9 @@ class grammar_reader : value_reader {
 
 namespace tessera::config {
 
-/// Parses a configuration string. Choose it when the string is known only at run time. An empty string stands for the
-/// defaults; of a key that occurs twice, the last value counts. It is stricter than PyTorch's parser, which accepts any
-/// delimiter for any other and ignores what follows a number.
+/// Parses a configuration string. Choose it when the string is known only at run time. An empty string means
+/// the defaults. If a key occurs twice, the last value is used. It is stricter than PyTorch's parser, which
+/// does not distinguish delimiters and ignores text after a number.
 ///
 ///     using namespace tessera::config;
 ///     const auto parsed = parse<pytorch>("max_split_size_mb:10");  // less than large_segment_size_mb
@@ -379,12 +380,13 @@ template <typename Grammar>
 
 namespace detail {
 
-/// Names the error when a string that is a template argument is rejected. Compilers print its arguments: the error, the
-/// key (character by character if it is unknown), the key that excludes it, and the offset. Never defined.
+/// Names the error when a string that is a template argument is rejected. Compilers print its arguments: the
+/// error, the key (character by character if it is unknown), the key that excludes it, and the offset. Never
+/// defined.
 template <error_code Code, auto... Details>
 struct setting_refused;
 
-/// The settings in a string that is a template argument. Does not compile if the string is rejected.
+/// Parses a string that is a template argument. Does not compile if the string is rejected.
 template <typename Grammar, auto Text>
 [[nodiscard]] consteval typename Grammar::settings settings_in() {
   using key_name = typename Grammar::key_name;

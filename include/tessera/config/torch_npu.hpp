@@ -60,8 +60,9 @@ enum class torch_npu_key : unsigned char {
 
 /// The grammar of PYTORCH_NPU_ALLOC_CONF.
 ///
-/// Its document says that page_size excludes all other keys, and also defines it together with expandable_segments and
-/// segment_size_mb. Here page_size is allowed with these two and with base_addr_aligned_kb, which depends on them.
+/// torch_npu's document says that page_size excludes all other keys. It also defines page_size together with
+/// expandable_segments and segment_size_mb. tessera allows page_size with these two keys and with
+/// base_addr_aligned_kb, which depends on them.
 ///   Source:  torch_npu's document for the first ten keys, its code for the others
 struct torch_npu : detail::torch_syntax<torch_npu_key> {
   using settings = torch_npu_settings;

@@ -21,7 +21,7 @@
 
 namespace tessera::detail {
 
-/// An event of a device, and what was known when it was recorded.
+/// An event of a device, and the state when it was recorded.
 template <typename Device>
 struct checked_event {};
 template <typename Device>
@@ -29,7 +29,7 @@ template <typename Device>
 struct checked_event<Device> {
   typename Device::event mark{};
   stream_id stream{};
-  std::uint64_t position = 0;          ///< of the stream; 0 without ordering
+  std::uint64_t position = 0;          ///< position of the stream; 0 without ordering
   std::uint64_t begun = 0, ended = 0;  ///< the ticks around record(); 0 if it was never recorded
   bool was_ready = false;
 };
@@ -128,7 +128,8 @@ class checked_events : public provider_adaptor<Device> {
     if constexpr (knows_order) return this->inner().position(stream);
     return 0;
   }
-  /// A stream that has not reached the position is a new one with the old handle, so nothing is wrong.
+  /// Aborts if the work up to `position` is not done. A stream below that position is no error: its handle
+  /// was reused for a new stream.
   void require_past(stream_id stream, std::uint64_t position, const char* violation) noexcept {
     if constexpr (knows_order) {
       if (!this->inner().is_done(stream, position) && this->inner().position(stream) >= position)
@@ -148,27 +149,26 @@ class checked_events : public provider_adaptor<Device> {
 
 namespace tessera {
 
-/// Owns a provider, forwards its calls, and aborts when the provider violates its contract. Build an
-/// allocator over it to check both.
+/// Owns a provider, forwards its calls, and aborts when the provider violates its contract. Use it under an
+/// allocator to check the provider and the allocator.
 ///
 ///     #include <tessera/debug/checked_provider.hpp>
 ///     using checked = tessera::checked_provider<tessera::simulated_device>;
 ///     tessera::caching_allocator<tessera::pytorch<>, checked> pool_over_checked;
 ///     pool_over_checked.deallocate(pool_over_checked.allocate(5_MiB));
 ///
-/// It checks:
-/// - segments and ranges: alignment, overlap, capacity, the end of the address space
-/// - host-visible memory: the host can read both ends
-/// - physical memory: empty or reused handles; maps outside of ranges or over other maps
-/// - calls that report success without anything to do
-/// - events: ready too early, after a later one, or no longer ready; unless the provider may_see_late
-/// - capacity, granularity and page size: constant and valid
+/// It checks: - segments and ranges: alignment, overlap, capacity, the end of the address space -
+/// host-visible memory: the host can read both ends - physical memory: empty or reused handles; maps outside
+/// of ranges or over other maps - calls that report success although they had no effect - events: ready too
+/// early, after a later event, or no longer ready; not checked if the provider declares may_see_late -
+/// capacity, granularity and page size: constant and valid
 ///
-/// A failed call is always a valid answer and is passed on. The laws [tessera/law/provider.hpp] find what no
-/// single answer shows: memory that is mapped elsewhere or too short, and memory that is never reusable.
+/// A failed call is always valid, and the failure is returned. Some errors do not show in a single answer:
+/// memory that is mapped elsewhere or too short, and memory that never becomes reusable. The laws
+/// [tessera/law/provider.hpp] find them.
 ///
-/// Handles of physical memory with padding bytes are not compared, and their maps are not checked. It is
-/// thread-safe where the provider is, and holds no lock during the provider's calls.
+/// If D::physical has padding bytes, handles are not compared and their maps are not checked. It is
+/// thread-safe if the provider is. It holds no lock during the provider's calls.
 ///   Cost:  logarithmic in the segments, ranges and maps for each call about memory; two ticks and a look-up
 ///          for each call about events; a position for each record
 template <device_provider Device>

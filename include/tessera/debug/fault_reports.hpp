@@ -17,11 +17,11 @@
 
 namespace tessera {
 
-/// Explains faults in a `guarded` allocator on standard error while it lives: which block was accessed, its
-/// size, distance and label, and whether it was freed. Then it calls the previous handler of SIGSEGV, which
-/// may be a sanitizer's.
+/// Installs a SIGSEGV handler that explains faults in a `guarded` allocator on standard error. It prints the
+/// accessed block, its size, distance and label, and whether it was freed. Then it calls the previous
+/// handler, for example a sanitizer's.
 ///
-/// All objects share the one handler of the process; up to 64 may live at a time.
+/// All objects share one handler. Up to 64 objects may exist at a time.
 ///   Requires:  the allocator outlives it
 class fault_reports {
  public:
@@ -55,10 +55,10 @@ class fault_reports {
     ours.sa_sigaction = &on_fault;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
     ::sigemptyset(&ours.sa_mask);
-    ::sigaction(SIGSEGV, nullptr, &before);  // set before the handler may use it
+    ::sigaction(SIGSEGV, nullptr, &before);  // the handler may read it, so it is set first
     ::sigaction(SIGSEGV, &ours, nullptr);
   }
-  /// Keeps a handler that was installed later: it may call this one.
+  /// Does not replace a handler that was installed later, because that handler may call this one.
   static void uninstall() noexcept {
     handler now{};
     ::sigaction(SIGSEGV, nullptr, &now);
@@ -84,8 +84,8 @@ class fault_reports {
     } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
       before.sa_handler(number);
     } else {
-      // The access is repeated, and the default handler ends the program there. A signal that was sent is not
-      // repeated.
+      // After the return, the access faults again and the default handler ends the program. A signal sent by
+      // a process does not occur again.
       handler fallback{};
       fallback.sa_handler = SIG_DFL;
       ::sigaction(number, &fallback, nullptr);
@@ -97,7 +97,7 @@ class fault_reports {
   static inline std::array<std::atomic<const detail::guard_shadow*>, 64> shadows{};
   static inline handler before{};
   static inline int count = 0;
-  static inline bool is_installed = false;  // this handler, or one that may call it
+  static inline bool is_installed = false;  // true if this handler may still be called
 
   std::atomic<const detail::guard_shadow*>* slot_ = nullptr;
 };

@@ -31,10 +31,10 @@ struct guarding {
   std::size_t guard = 1;             ///< bytes before and after each block's pages, in whole pages
   std::size_t quarantine = 256_MiB;  ///< bytes of addresses of freed blocks that are not reused
   /// Whether a free unmaps the block's pages, so that later accesses fault. Otherwise the pages are filled
-  /// with a pattern and stay in quarantine, and a write is found when the block leaves it.
+  /// with a pattern and stay mapped. Writes are then found when the block leaves the quarantine.
   bool frees_pages = true;
-  /// The limit of the process's mappings. A live block needs up to three, a block in quarantine one. 0 stands
-  /// for 15/16 of the system's limit.
+  /// The maximum number of mappings. A live block needs up to three mappings; a block in quarantine needs one
+  /// mapping. 0 means 15/16 of the system's limit.
   std::size_t max_mappings = 0;
 };
 
@@ -42,14 +42,14 @@ struct guarding {
 
 namespace tessera::detail {
 
-/// A block between guard pages, and its state. It is written under the mutex, and read by a signal handler
-/// without it.
+/// A block between guard pages, and its state. Writers hold the mutex. A signal handler reads it without the
+/// mutex.
 struct guarded_block {
   enum class state : unsigned char {
     unused,  ///< the record is unused
     idle,    ///< not handed out
     live,
-    freed,  ///< its memory remains, because streams may use it
+    freed,  ///< keeps its memory, because streams may use it
     gone    ///< in quarantine
   };
   template <typename T>
@@ -61,18 +61,18 @@ struct guarded_block {
   field<std::uintptr_t> pages{0};  ///< start of its memory
   field<std::size_t> page_bytes{0};
   field<std::uintptr_t> address{0};
-  field<std::size_t> requested{0};  ///< bytes; until it is handed out, those of the block
+  field<std::size_t> requested{0};  ///< bytes; the size of the block until it is handed out
   field<std::uint64_t> stream{0};
   field<const char*> label{""};
-  bool has_pages = false;         ///< which are mapped
+  bool has_pages = false;         ///< whether its pages are mapped
   guarded_block* next = nullptr;  ///< in the list of unused blocks, or in quarantine
 
   [[nodiscard]] std::uintptr_t end() const noexcept { return address + requested; }
   [[nodiscard]] std::uintptr_t end_of_pages() const noexcept { return pages + page_bytes; }
 };
 
-/// The shadow state of a guarded allocator: its blocks, found by any address between their guards, and the
-/// texts for misuse.
+/// The shadow state of a guarded allocator. It finds a block by any address between its guards, and formats
+/// the messages for misuse.
 class guard_shadow {
  public:
   static constexpr unsigned char untouched = 0xBD;  ///< around a block in its pages
@@ -106,7 +106,7 @@ class guard_shadow {
     mappings_ += mappings_of(b);
     return &b;
   }
-  /// Notes that a block's pages were unmapped.
+  /// Records that a block's pages were unmapped.
   void lose_pages(guarded_block& b) noexcept {
     const std::lock_guard lock(mutex_);
     if (std::exchange(b.has_pages, false)) mappings_ -= max_mappings_each - 1;
@@ -141,7 +141,7 @@ class guard_shadow {
     bool is_live;      ///< whether a live block begins at the address
     fixed_text wrong;  ///< the caller's mistake, or the damage to the block; empty if none
   };
-  /// Checks a block that is freed, with its size if that is given, and marks it freed if nothing is wrong.
+  /// Checks the free of a block, and the size if it is passed. Marks the block freed if there is no error.
   [[nodiscard]] verdict give_back(const void* p, const std::size_t* said = nullptr) noexcept {
     const std::lock_guard lock(mutex_);
     const std::uintptr_t at = host_address(p);
@@ -155,7 +155,7 @@ class guard_shadow {
     if (found.wrong.empty()) b->is = guarded_block::state::freed;
     return found;
   }
-  /// Describes a live block that was written outside its bytes; empty if none was.
+  /// Describes a live block with a write outside its bytes; empty if there is no such block.
   ///   Cost:  reads less than two pages for each live block
   [[nodiscard]] fixed_text find_damage() const noexcept {
     const std::lock_guard lock(mutex_);
@@ -169,7 +169,7 @@ class guard_shadow {
     const std::lock_guard lock(mutex_);
     return damage_to(b);
   }
-  /// Fills the memory of a freed block that keeps it.
+  /// Fills the memory of a freed block whose pages stay mapped.
   void poison(const guarded_block& b) const noexcept {
     const std::lock_guard lock(mutex_);
     fill(b.pages, b.end_of_pages(), stale);
@@ -181,8 +181,8 @@ class guard_shadow {
     return at < b.end_of_pages() ? place(found.add("a use after free: a byte was written "), b, at) : found;
   }
 
-  /// Labels all blocks that are handed out from now on, in all threads; empty for no label. The 4,096th and
-  /// later labels are merged.
+  /// Labels all blocks that any thread allocates from now on; an empty text removes the label. At most 4,095
+  /// labels are distinct; later labels share one text.
   ///   Throws:  std::bad_alloc
   void label(std::string_view text) {
     const std::lock_guard lock(mutex_);
@@ -195,7 +195,8 @@ class guard_shadow {
     return b != nullptr ? b->label.load() : "";
   }
 
-  /// Puts a block in quarantine, whose memory was unmapped or filled.
+  /// Puts a block in quarantine.
+  ///   Requires:  its memory was unmapped or filled
   void put_in_quarantine(guarded_block& b) noexcept {
     const std::lock_guard lock(mutex_);
     b.is = guarded_block::state::gone;
@@ -204,7 +205,8 @@ class guard_shadow {
     newest_ = &b;
     quarantined_ += b.range_bytes;
   }
-  /// Takes out the oldest block if the quarantine holds more than `most` bytes of addresses; else null.
+  /// Removes the oldest block if the quarantine holds more than `most_bytes` bytes of addresses; else returns
+  /// null.
   [[nodiscard]] guarded_block* take_oldest(std::size_t most_bytes) noexcept {
     const std::lock_guard lock(mutex_);
     if (oldest_ == nullptr || quarantined_ <= most_bytes) return nullptr;
@@ -219,14 +221,15 @@ class guard_shadow {
     return quarantined_;
   }
 
-  /// An upper bound of the blocks' mappings; neighbours may share some.
+  /// An upper bound of the blocks' mappings; adjacent blocks may share mappings.
   [[nodiscard]] std::size_t mappings() const noexcept {
     const std::lock_guard lock(mutex_);
     return mappings_;
   }
-  static constexpr std::size_t max_mappings_each = 3;  ///< of a block: its pages and two guards
+  static constexpr std::size_t max_mappings_each = 3;  ///< per block: its pages and two guards
 
-  /// Names the block at or near an address, for signal handlers: it takes no lock. Empty if there is none.
+  /// Describes the block at or near an address; empty if there is none. It takes no lock, so signal handlers
+  /// may call it.
   ///   Cost:  linear in the blocks
   [[nodiscard]] fixed_text explain(std::uintptr_t at) const noexcept {
     fixed_text words;
@@ -278,7 +281,7 @@ class guard_shadow {
     if (at == b->address) return describe(why.add("a double free of "), *b);
     return place(why.add("not the address of a live block, but "), *b, at);
   }
-  /// Of damaged bytes before a block the nearest counts, and of those after it too.
+  /// Reports the damaged byte that is nearest to the block on each side.
   [[nodiscard]] static fixed_text damage_to(const guarded_block& b) noexcept {
     fixed_text found;
     if (const std::uintptr_t at = first_other(b.end(), b.end_of_pages(), untouched); at < b.end_of_pages())
@@ -314,12 +317,12 @@ class guard_shadow {
   guarded_block* oldest_ = nullptr;  // in quarantine
   guarded_block* newest_ = nullptr;
   std::size_t quarantined_ = 0, mappings_ = 0;
-  std::set<std::string, std::less<>> labels_;  // which do not move
+  std::set<std::string, std::less<>> labels_;  // a set, because its elements do not move
   const char* label_ = "";
 };
 
-/// Provides segments in pages of their own, at the end of the pages and between inaccessible addresses.
-/// Released segments keep their addresses in quarantine.
+/// Provides each segment in its own pages, between inaccessible guard addresses. A segment ends at the end of
+/// its pages. The addresses of released segments stay in quarantine.
 ///   Requires:  the provider outlives it
 template <virtual_memory_provider Device>
 class guard_memory {
@@ -336,7 +339,7 @@ class guard_memory {
   guard_memory& operator=(const guard_memory&) = delete;
   ~guard_memory() { drop_quarantine(0); }
 
-  /// Empties the quarantine step by step if the device refuses or mappings are short.
+  /// If the device refuses or too few mappings are left, releases the quarantine step by step.
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept {
     if (bytes == 0 || bytes % min_alignment != 0 || bytes > max_request) return nullptr;
     while (true) {
@@ -352,7 +355,7 @@ class guard_memory {
         b->is == guarded_block::state::gone)
       return false;
     if (b->is == guarded_block::state::live) end_if(shadow_.damage_in(*b), "at the end of the allocator");
-    // If the device does not unmap it, that is tried again when the block leaves quarantine.
+    // If the device fails to unmap it, drop() tries again when the block leaves the quarantine.
     if (how_.frees_pages && device_->unmap(pages_of(*b), b->page_bytes)) {
       shadow_.lose_pages(*b);
     } else {
@@ -362,14 +365,14 @@ class guard_memory {
     drop_quarantine(how_.quarantine);
     return true;
   }
-  /// Gives back the oldest addresses in quarantine until at most `most` bytes are left.
+  /// Unreserves the oldest addresses in quarantine until at most `most` bytes are left.
   void drop_quarantine(std::size_t most) noexcept {
     while (guarded_block* const oldest = shadow_.take_oldest(most)) {
       if (!drop(*oldest)) return;
     }
   }
 
-  /// Why the latest request failed, if the reason is not the device's; else null.
+  /// The reason why the latest request failed; null if the device refused.
   [[nodiscard]] const char* failure_reason() const noexcept { return failure_reason_; }
 
   [[nodiscard]] Device& device() const noexcept { return *device_; }
@@ -388,7 +391,7 @@ class guard_memory {
     const std::size_t page_bytes = align_up(bytes, step);
     const std::size_t guard = align_up(how_.guard, step);
     const std::size_t all = page_bytes + 2 * guard;
-    // Keeps one mapping free, because the system may need one to unmap.
+    // Keeps one mapping free, because the system may need it to unmap.
     quarantine_may_help = true;
     failure_reason_ = no_mappings;
     if (shadow_.mappings() + guard_shadow::max_mappings_each > how_.max_mappings) return nullptr;
@@ -405,7 +408,7 @@ class guard_memory {
     (void)let_go(host_address(range), all);
     return nullptr;
   }
-  /// Maps memory that goes back when it is unmapped.
+  /// Creates and maps physical memory, which is freed when it is unmapped.
   [[nodiscard]] bool map(void* at, std::size_t bytes) noexcept {
     typename Device::physical memory{};
     if (!device_->create(bytes, normal_pages, memory)) return false;
@@ -417,7 +420,7 @@ class guard_memory {
     (void)device_->destroy(memory);
     return false;
   }
-  /// Gives back a block that left quarantine; false if the device fails, and then it returns to quarantine.
+  /// Gives back a block that left the quarantine. If the device fails, returns false and puts the block back.
   [[nodiscard]] bool drop(guarded_block& b) noexcept {
     if (b.has_pages) {
       end_if(shadow_.misuse_of(b), "out of quarantine");
@@ -432,10 +435,10 @@ class guard_memory {
     shadow_.remove(b);  // before another thread may get the same addresses
     return let_go(range, bytes);
   }
-  /// Gives addresses back. If the device fails, they stay in quarantine until the next try.
+  /// Unreserves addresses. If the device fails, they stay in quarantine until the next try.
   [[nodiscard]] bool let_go(std::uintptr_t range, std::size_t range_bytes) noexcept {
     if (device_->unreserve(host_pointer(range), range_bytes)) return true;
-    const std::uintptr_t pages = range;  // there are none any more
+    const std::uintptr_t pages = range;  // the block has no pages any more
     if (guarded_block* const kept = shadow_.add(range, range_bytes, pages, 0, 0))
       shadow_.put_in_quarantine(*kept);
     return false;

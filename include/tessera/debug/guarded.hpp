@@ -21,8 +21,8 @@ namespace tessera {
 
 namespace detail {
 
-/// Like `Streams`, but recorded uses on the block's own stream count, too: memory is unmapped when a block is
-/// freed, so no work may use it any more.
+/// Behaves like `Streams`, but also counts recorded uses on the block's own stream. A free unmaps the memory,
+/// so no work may still use it.
 template <streams_policy Streams>
 struct hold_for_all : Streams {
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept {
@@ -31,7 +31,7 @@ struct hold_for_all : Streams {
   bool operator==(const hold_for_all&) const = default;
 };
 
-/// Gives each block a segment of its own. Of `Recipe`, only the streams policy and the limit of growth count.
+/// Gives each block its own segment. Of `Recipe`, it uses only the streams policy and the limit of growth.
 template <typename Recipe>
 struct one_segment_each final {
   using rounding = round_to_multiple<min_alignment>;
@@ -57,8 +57,8 @@ using guarded_pool = locked<one_segment_each<Recipe>, detail::guard_pages<Provid
 /// Detects out-of-bounds writes and use-after-free in host-visible memory. Each block has its own pages
 /// between guard pages.
 ///
-/// Choose it to find memory errors: it has the template arguments and calls of `locked`, so a program changes
-/// one type.
+/// Choose it to find memory errors. It has the template arguments and calls of `locked`, so a program changes
+/// only one type.
 ///
 ///     #include <tessera/debug/fault_reports.hpp>
 ///     #include <tessera/provider/host_pinned.hpp>
@@ -71,19 +71,28 @@ using guarded_pool = locked<one_segment_each<Recipe>, detail::guard_pages<Provid
 ///
 /// * Accesses to a guard page or a freed block fault at once. fault_reports [tessera/debug/fault_reports.hpp]
 ///   names the block.
-/// * A block ends at a guard page, as far as min_alignment allows, and has a pattern around it. deallocate
-///   and check() find writes between a block and its guard pages.
-/// * Double, foreign and wrong-size frees abort and name the block.
+/// * A block ends at a guard page, or up to min_alignment - 1 bytes before it. The bytes around the block
+///   have a pattern. deallocate and check() find writes there.
+/// * Double and foreign frees abort and name the block. So do frees with a wrong size, if the size is passed.
 /// * New blocks hold the byte guard_shadow::fresh, not zeros.
-/// * A block is freed once its own stream and the recorded ones have completed; until then, accesses do not
-///   fault.
-/// * Of a recipe, only the streams policy and the limit of growth count.
+/// * A block's memory is freed once its own stream and the recorded streams have completed. Until then,
+///   accesses do not fault.
+/// * Of a recipe, only the streams policy and the limit of growth are used.
 ///
-///   Cost:  six provider calls and writing the whole block for each block; at least one page of memory, three
-///          pages of addresses, also in quarantine, and 128 bytes. A process has a limited number of mappings
-///          (/proc/sys/vm/max_map_count, usually 65,530): a live block takes up to three, one in quarantine
-///          takes one. guarding::max_mappings limits them; divide the number if there are several guarded
-///          allocators.
+///   Cost:  for each block:
+///
+/// | resource       | amount                                                     |
+/// |----------------|------------------------------------------------------------|
+/// | provider calls | six                                                        |
+/// | writes         | the whole block once                                       |
+/// | device memory  | at least one page while the block is live                  |
+/// | addresses      | at least three pages, also in quarantine                   |
+/// | host memory    | 128 bytes                                                  |
+/// | mappings       | up to three while the block is live; one in quarantine     |
+///
+/// A process has a limited number of mappings (/proc/sys/vm/max_map_count, usually 65,530).
+/// guarding::max_mappings limits the use of one allocator. Divide the number if there are several guarded
+/// allocators.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
                               detail::guarded_pool<Recipe, Provider, Observer, Counting>> {
@@ -126,7 +135,7 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
     expect_sound(memory_.book().give_back(h.data()), h.data());
     free(h);
   }
-  /// Aborts, too, if something was written around a live block.
+  /// Also aborts if a write around the block is found.
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
     const detail::guard_shadow::verdict found = memory_.book().give_back(p);
     if (!found.is_live) return false;
@@ -134,16 +143,16 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
     free(p);
     return true;
   }
-  /// Reuses no block, so that uses of the old one are found.
+  /// Never reuses a block, so that uses of the old block are found.
   [[nodiscard]] static constexpr bool reuse_in_place(void*, std::size_t, stream_id) noexcept { return false; }
 
-  /// Labels the blocks that any thread allocates from here on; empty: no label. The 4,096th label and all
-  /// later ones are one.
+  /// Labels the blocks that any thread allocates from now on; an empty text removes the label. At most 4,095
+  /// labels are distinct; later labels share one text.
   ///   Throws:  std::bad_alloc
   void label(std::string_view text) { memory_.book().label(text); }
-  /// The label of a live or freed block, by any address in it; empty if it has none.
+  /// Returns the label of a live or freed block from any address in it; empty if it has no label.
   [[nodiscard]] const char* label_of(const void* p) const noexcept { return book().label_of(p); }
-  /// Aborts if something was written around a live block.
+  /// Aborts if a write around a live block is found.
   ///   Cost:  reads less than a page before and 64 bytes after each block
   void check() const noexcept { detail::guard_memory<Provider>::end_if(book().find_damage(), "check"); }
   /// Returns the addresses of freed blocks to the device. Later accesses to these blocks are not detected.
@@ -151,7 +160,7 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   /// The shadow state of the blocks.
   [[nodiscard]] const detail::guard_shadow& book() const noexcept { return memory_.book(); }
 
-  /// Why the latest request for memory failed: the provider's last_error(), or the limit of mappings.
+  /// Returns why the latest request for memory failed: the provider's last_error(), or the limit of mappings.
   [[nodiscard]] std::string last_error() {
     if (const char* const own = memory_.failure_reason(); own != nullptr) return own;
     return with_device([](auto& device) {
@@ -178,7 +187,8 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   static void expect_sound(const detail::guard_shadow::verdict& found, const void* p) noexcept {
     detail::guard_memory<Provider>::end_if(found.wrong, "deallocate", p);
   }
-  /// Frees a block by its address or handle, after the work of its own stream if there may be some.
+  /// Frees a block by its address or handle. If its own stream may have unfinished work, the free waits for
+  /// that work.
   template <typename Block>
   void free(Block b) noexcept {
     if constexpr (has_stream_keys) {

@@ -19,13 +19,13 @@ namespace tessera {
 struct live_blocks {
   struct block {
     std::uintptr_t address = 0;
-    std::size_t bytes = 0;  ///< as requested
-    stream_id stream{};     ///< the key of its reuse
+    std::size_t bytes = 0;  ///< requested bytes
+    stream_id stream{};     ///< the stream that may reuse it
     std::string_view label{};
   };
   std::size_t count = 0;
-  std::size_t bytes = 0;         ///< requested bytes of all
-  std::array<block, 8> first{};  ///< those at the lowest addresses
+  std::size_t bytes = 0;         ///< requested bytes of all live blocks
+  std::array<block, 8> first{};  ///< the blocks at the lowest addresses
   [[nodiscard]] std::size_t shown() const noexcept { return count < first.size() ? count : first.size(); }
 
   void add(block b) noexcept {
@@ -42,14 +42,13 @@ struct live_blocks {
 };
 
 namespace detail {
-/// An observer that knows the label of each event, such as `history`.
+/// An observer that stores the label of each event, such as `history`.
 template <typename Observer>
 concept keeps_labels =
     requires(const Observer& observer, const typename Observer::entry& seen) { observer.label_of(seen); };
 }  // namespace detail
 
-/// Lists the live blocks of any allocator, with the labels that a history or a guarded allocator has for
-/// them.
+/// Lists the live blocks of any allocator. A history or a guarded allocator adds their labels.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> shared;
@@ -57,7 +56,7 @@ concept keeps_labels =
 ///     std::printf("%zu bytes are live\n", tessera::live_blocks_of(shared).bytes);
 ///     shared.deallocate(p);
 ///
-///   Cost:  linear in the blocks, and in the events that the history keeps
+///   Cost:  linear in the blocks, and in the stored events of the history
 template <typename Allocator>
 [[nodiscard]] live_blocks live_blocks_of(Allocator& pool) {
   live_blocks found;
@@ -103,10 +102,10 @@ struct print_live_blocks {
 };
 }  // namespace detail
 
-/// Reports the blocks of `Allocator`, of any kind, that are live when it is destroyed. Otherwise it is like
-/// `Allocator`.
+/// Reports the blocks that are live when the allocator is destroyed. Otherwise it behaves like `Allocator`,
+/// which may be of any kind.
 ///
-/// Choose it in tests, to find blocks that nobody frees. Their memory is released in any case.
+/// Choose it in tests, to find blocks that are never freed. Their memory is released in any case.
 ///
 ///     #include <tessera/observe/history.hpp>
 ///     using device = tessera::simulated_device;
@@ -116,9 +115,9 @@ struct print_live_blocks {
 ///     (void)checked.allocate(1000);
 ///     // prints at the end: "tessera: 1 live block of 1000 bytes when their allocator ended" ...
 ///
-/// `Report` is a function that takes live_blocks and does not throw. What they refer to ends with the
-/// allocator.
-///   Cost:  none until the end
+/// `Report` is a function that takes live_blocks and does not throw. The labels in live_blocks are valid
+/// until the allocator is destroyed.
+///   Cost:  none until the destructor
 template <typename Allocator, typename Report = detail::print_live_blocks>
 class leak_checked : public Allocator {
  public:

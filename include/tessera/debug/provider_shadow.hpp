@@ -17,15 +17,15 @@
 
 namespace tessera::detail {
 
-/// The shadow state of checked_provider: what a provider has given and not taken back. It aborts when an
-/// answer contradicts it. Thread-safe.
+/// The shadow state of checked_provider: the memory and addresses that a provider has given and not taken
+/// back. It aborts if an answer contradicts this state. Thread-safe.
 ///
-///   Cost:  logarithmic in what is given; some 100 bytes of host memory for each entry
+///   Cost:  logarithmic in the number of entries; about 100 bytes of host memory for each entry
 class provider_shadow {
  public:
   using extent = host_extents::extent;
   struct piece {
-    std::size_t bytes = 0;  ///< 0 if unknown, as for imported memory
+    std::size_t bytes = 0;  ///< 0 if unknown, for example for imported memory
     std::size_t step = 1;
   };
 
@@ -52,8 +52,8 @@ class provider_shadow {
     add(p, bytes, to, {bytes, range},
         "checked_provider: reserve gave a range that begins at no multiple of what was asked for");
   }
-  /// What is known of memory that is about to be given back. It is noted before the provider is called,
-  /// because another thread may get the same addresses before the call returns.
+  /// The entry of memory that is about to be given back. It is taken before the provider's call, because
+  /// another thread may get the same addresses before that call returns.
   struct leaving {
     extent what;
     std::uint64_t maps = 0;  ///< the number of maps at that time
@@ -64,7 +64,7 @@ class provider_shadow {
     if (going && going->what.note == segment) counted_ -= going->what.bytes;
     return going;
   }
-  /// Notes that the provider did not take it back.
+  /// Restores the entry, because the provider did not take the memory back.
   void stays(const void* p, const std::optional<leaving>& going) noexcept {
     const std::lock_guard lock(mutex_);
     put_back(given_, p, going);
@@ -74,11 +74,11 @@ class provider_shadow {
     const std::lock_guard lock(mutex_);
     if (!gone || gone->what.note != range)
       fatal("checked_provider: unreserve took back a range that was not given", p);
-    if (mapped_.overlaps(p, gone->what.bytes, gone->maps))  // later ones belong to the next owner
+    if (mapped_.overlaps(p, gone->what.bytes, gone->maps))  // later maps belong to the next owner
       fatal("checked_provider: unreserve took back a range in which something is mapped", p);
   }
 
-  /// Notes physical memory that was created, or with 0 bytes, imported.
+  /// Records physical memory that was created. 0 bytes means imported memory.
   void named(const std::string& name, const std::string& empty, std::size_t bytes,
              std::size_t step) noexcept {
     const std::lock_guard lock(mutex_);
@@ -90,7 +90,7 @@ class provider_shadow {
     if (!is_new) fatal("checked_provider: memory was given the name of other memory");
     count(bytes);
   }
-  /// What is known of a handle that is about to be destroyed.
+  /// Takes the entry of a handle that is about to be destroyed.
   [[nodiscard]] std::optional<piece> goes(const std::string& name) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = pieces_.find(name);
@@ -112,8 +112,8 @@ class provider_shadow {
     if (!gone) fatal("checked_provider: destroy let go of memory that was not created");
   }
 
-  /// Why such a map must fail, whatever is mapped there now; null if it may succeed. Called before the
-  /// provider.
+  /// The reason why a map must fail even if nothing else is mapped there; null if it may succeed. It is
+  /// called before the provider.
   [[nodiscard]] const char* why_no_map(const void* p, std::size_t bytes, const std::string& name) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = pieces_.find(name);
@@ -168,7 +168,7 @@ class provider_shadow {
     const std::lock_guard lock(mutex_);
     return ++ticks_;
   }
-  /// Notes that the work submitted to a stream before this tick is done.
+  /// Returns the latest tick before which all work submitted to a stream is done.
   [[nodiscard]] std::uint64_t done_before(stream_id stream) const noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = done_.find(stream);
@@ -214,7 +214,7 @@ class provider_shadow {
 
   std::size_t capacity_, step_;
   mutable std::mutex mutex_;
-  host_extents given_, mapped_, registered_;  // with their kind, the number of the map, or nothing
+  host_extents given_, mapped_, registered_;  // notes: the kind, the number of the map, unused
   std::map<std::string, piece> pieces_;       // by handle
   std::map<stream_id, std::uint64_t> done_;
   std::size_t counted_ = 0;  // bytes of segments and of created memory

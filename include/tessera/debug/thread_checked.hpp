@@ -17,15 +17,15 @@ namespace tessera {
 /// Aborts when a second thread uses a caching_allocator. The message names both threads by the numbers that
 /// debuggers show.
 ///
-/// Choose it to check the rule that one thread at a time uses an allocator. The first thread that uses the
-/// allocator owns it, until it detaches. Any thread may destroy it. Linux.
+/// Choose it to check that only one thread uses an allocator. The first thread that uses the allocator owns
+/// it until detach_from_thread(). Any thread may destroy it. Linux.
 ///
 ///     using pool_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
 ///     tessera::thread_checked<pool_type> mine;
 ///     mine.deallocate(mine.allocate(5_MiB));
 ///     mine.detach_from_thread();  // the next thread that uses it owns it
 ///
-/// The system may give a new thread the number of one that ended; it then passes for that one.
+/// The system may reuse the number of a thread that ended. The new thread then counts as the old thread.
 ///   Cost:  two loads for each call
 template <typename Allocator>
 class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
@@ -35,13 +35,13 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
     requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
   explicit thread_checked(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
 
-  /// Leaves the allocator to the next thread that uses it, which then sees all that was done here.
+  /// Ends the ownership. The next thread that uses the allocator owns it, and sees all changes made before.
   void detach_from_thread() noexcept {
     check();
     owner_.store(nobody, std::memory_order_release);
   }
-  /// Makes the calling thread the owner, whoever was, so that it may look at the allocator before it destroys
-  /// it.
+  /// Makes the calling thread the owner, even if another thread is the owner. Call it to inspect the
+  /// allocator before it is destroyed.
   void attach_to_thread() noexcept { owner_.store(my_number(), std::memory_order_relaxed); }
 
   /// The wrapped allocator, after the check.

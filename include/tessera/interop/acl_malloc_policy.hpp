@@ -11,14 +11,16 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/core/page.hpp>
 
-/// Converts ACL's aclrtMemMallocPolicy, as numbers or names, to a page_choice, and says which products support it.
+/// Converts ACL's aclrtMemMallocPolicy, as numbers or names, to a page_choice, and says which products
+/// support it.
 ///
-/// ACL's document, its translation and its code contradict each other in places. tessera decides as follows:
-///   - The names LOW and HIGH count. The descriptions under them are swapped.
+/// ACL's document, its translation and its code contradict each other in some points. tessera decides as
+/// follows:
+///   - The names LOW and HIGH are right. The descriptions under them are swapped.
 ///   - A bandwidth alone is legal and means huge first, though the document also calls it invalid.
-///   - Enumerators may be combined by `|`, and each one counts, as in aclrtMallocWithCfg. aclrtMalloc compares the whole
-///     number, so that it treats HUGE_ONLY | HIGH_BAND_WIDTH as the default policy.
-///   - A number that is no combination of enumerators is an error, never the default policy.
+///   - Enumerators may be combined by `|`, and each one counts, as in aclrtMallocWithCfg. aclrtMalloc
+///     compares the whole number, so that it treats HUGE_ONLY | HIGH_BAND_WIDTH as the default policy.
+///   - A number that is not a combination of enumerators is an error. It is never the default policy.
 /// page_choice documents which sizes are rounded up to 2 MiB and which are small.
 namespace tessera::config {
 
@@ -83,7 +85,8 @@ inline constexpr std::array<page_choice, 8> acl_page_choices{
 
 }  // namespace detail
 
-/// The number of aclrtMemMallocPolicy for a legal choice. For huge_1g_first, it is the number of its first page kind.
+/// The number of aclrtMemMallocPolicy for a legal choice. For huge_1g_first, it is the number of its first
+/// page kind.
 [[nodiscard]] constexpr std::uint32_t acl_value(const page_choice& choice) noexcept {
   std::uint32_t value = choice.speed == bandwidth::low    ? detail::acl_low
                         : choice.speed == bandwidth::high ? detail::acl_high
@@ -102,8 +105,8 @@ inline constexpr std::array<page_choice, 8> acl_page_choices{
 }
 
 /// Parses a number of aclrtMemMallocPolicy.
-///   Returns:  the choice, or an error. Its offset is the lowest unknown bit; if two enumerators exclude each other, the bit
-///             of the second one
+///   Returns:  the choice, or an error. Its offset is the lowest unknown bit; if two enumerators exclude each
+///             other, the bit of the second one
 [[nodiscard]] constexpr std::variant<page_choice, setting_error> parse_acl_malloc_policy(
     std::uint32_t value) noexcept {
   using namespace detail;
@@ -127,9 +130,9 @@ inline constexpr std::array<page_choice, 8> acl_page_choices{
   return choice;
 }
 
-/// Parses names of aclrtMemMallocPolicy joined by `|`, with or without blanks around them. Rejects two of the first eight
-/// names, even if the sum of their numbers is a third one.
-///   Returns:  the choice, or an error, whose offset is that of the name that causes it
+/// Parses names of aclrtMemMallocPolicy joined by `|`, with or without blanks around them. Rejects two of the
+/// first eight names, even if the sum of their numbers is the number of a third name.
+///   Returns:  the choice, or an error with the offset of the name that causes it
 ///   Cost:     linear in the length of `text`; usable in constant expressions
 [[nodiscard]] constexpr std::variant<page_choice, setting_error> parse_acl_malloc_policy(
     std::string_view text) noexcept {
@@ -163,17 +166,17 @@ inline constexpr std::array<page_choice, 8> acl_page_choices{
   }
 }
 
-/// What ACL's document says about a choice on a product.
+/// The statement of ACL's document about a choice on a product.
 struct acl_support_result {
   acl_support support;
-  std::string_view enumerator;  ///< the one that decides
+  std::string_view enumerator;  ///< the enumerator that decides
   std::string_view product;
   std::string_view rule;
   bool operator==(const acl_support_result&) const = default;
 };
 
-/// Whether a product supports a legal choice: `no` if it does not support one of the enumerators, `yes` if the document says
-/// that it supports all of them. For huge_1g_first, only the first page kind counts.
+/// Whether a product supports a legal choice: `no` if it does not support one of the enumerators, `yes` if
+/// the document says that it supports all of them. For huge_1g_first, only the first page kind counts.
 [[nodiscard]] constexpr acl_support_result check_acl_support(const page_choice& choice,
                                                              acl_product product) noexcept {
   using namespace detail;
@@ -226,13 +229,13 @@ constexpr page_choice acl_choice(auto policy) {
 
 }  // namespace detail
 
-/// Converts a number or names of aclrtMemMallocPolicy at compile time, as in back_with<acl_malloc_policy("...")>. Does not
-/// compile if they are rejected.
+/// Converts a number or names of aclrtMemMallocPolicy at compile time, as in
+/// back_with<acl_malloc_policy("...")>. Does not compile if they are rejected.
 ///
 ///     constexpr auto huge = tessera::config::acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY");
 ///     using recipe = tessera::with<tessera::torch_npu<>, tessera::back_with<huge>>;
 [[nodiscard]] consteval page_choice acl_malloc_policy(auto policy) { return detail::acl_choice(policy); }
-/// Also does not compile if `product` does not support the choice.
+/// It also does not compile if `product` does not support the choice.
 [[nodiscard]] consteval page_choice acl_malloc_policy(auto policy, acl_product product) {
   const page_choice choice = detail::acl_choice(policy);
   const bool refused = check_acl_support(choice, product).support == acl_support::no;

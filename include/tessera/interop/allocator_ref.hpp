@@ -14,15 +14,15 @@
 /// Handles of allocators, and the concepts that the headers of interop/ require of an allocator.
 namespace tessera {
 
-/// A copyable handle of an allocator: h.get() is the allocator, and equal handles have the same allocator. Front ends of
-/// interop/ accept a handle in place of an allocator and keep a copy of it.
+/// A copyable handle of an allocator: h.get() is the allocator, and equal handles have the same allocator.
+/// Front ends of interop/ accept a handle in place of an allocator and keep a copy of it.
 template <typename H>
 concept allocator_handle = std::copyable<H> && std::equality_comparable<H> && requires(const H& h) {
   { h.get() } noexcept;
   requires std::is_lvalue_reference_v<decltype(h.get())>;
 };
 
-/// Refers to an allocator that it does not own. A default constructed one refers to none.
+/// Refers to an allocator that it does not own. A default constructed allocator_ref refers to no allocator.
 ///   Requires:  the allocator outlives it and does not move
 template <typename A>
 class allocator_ref {
@@ -36,8 +36,8 @@ class allocator_ref {
   A* allocator_ = nullptr;
 };
 
-/// A handle of the allocator that `Function` returns. Choose it for libraries that default construct their allocators. It
-/// has no state.
+/// A handle of the allocator that `Function` returns. Choose it for libraries that default construct their
+/// allocators. It has no state.
 ///   Requires:  `Function` returns a reference to the same allocator at each call
 template <auto Function>
 struct allocator_from {
@@ -73,7 +73,8 @@ struct handle_traits<A> {
   using handle = A;
   using argument = const A&;
 };
-/// What is kept for `A`: a copy of a handle, which may own the allocator, or a reference to an allocator.
+/// The member that stores `A`: a copy of a handle, which may own the allocator, or a reference to an
+/// allocator.
 template <typename A>
 using handle_of = typename handle_traits<A>::handle;
 /// The constructor parameter for a handle_of<A>.

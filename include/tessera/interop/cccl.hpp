@@ -15,14 +15,16 @@
 #include <tessera/interop/allocator_ref.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// Memory resources for CCCL and RMM: stream_resource, and rethrowing for libraries with exceptions of their own.
+/// Memory resources for CCCL and RMM: stream_resource, and rethrowing for libraries with exceptions of their
+/// own.
 namespace tessera {
 
-/// Throws the exceptions of another library instead of tessera's. Choose it below a stream_resource or pmr_resource, for a
-/// library that catches its own type. All other calls are those of `Allocator`.
+/// Throws the exceptions of another library instead of tessera's. Choose it inside a stream_resource or
+/// pmr_resource, for a library that catches its own exception type. All other calls behave like the calls of
+/// `Allocator`.
 ///
-/// `Raise` is called with the exception that would be thrown, an out_of_memory or a wait_failed, and throws the other
-/// library's type. If it returns, the original exception is thrown.
+/// `Raise` is called with the exception that would be thrown, an out_of_memory or a wait_failed, and throws
+/// the other library's type. If it returns, the original exception is thrown.
 ///
 ///     #include <stdexcept>
 ///     #include <tessera/concurrent/locked.hpp>
@@ -47,7 +49,7 @@ class rethrowing : public facade<rethrowing<Allocator, Raise>, Allocator> {
   /// The wrapped allocator.
   [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
 
-  /// Throws `error` as this allocator throws its own errors.
+  /// Throws `error` in the same way as this allocator's own errors.
   template <typename Error>
   [[noreturn]] static void raise(const Error& error) {
     Raise{}(error);
@@ -74,9 +76,13 @@ class wait_failed final : public std::exception {
 
 namespace detail {
 
-/// A stream of any library: a stream_id, a pointer such as cudaStream_t, a type that converts to one such as
-/// rmm::cuda_stream_view, or a type whose get() returns one such as cuda::stream_ref. Other types need a conversion to
-/// stream_id. An integer is no stream, so that a size is never taken for one.
+/// A stream type of any library:
+///
+///   * stream_id, and types that convert to it
+///   * a pointer such as cudaStream_t, and types that convert to a pointer, such as rmm::cuda_stream_view
+///   * a type whose get() returns such a pointer, such as cuda::stream_ref
+///
+/// An integer is not a stream, so that a size is never mistaken for a stream.
 template <typename S>
 concept stream_like =
     std::convertible_to<const S&, stream_id> ||
@@ -96,26 +102,27 @@ template <stream_like S>
   }
 }
 
-/// A property of memory resources that has a value and is no mere tag.
+/// A property of memory resources that has a value.
 template <typename Property>
 concept property_with_value = requires { typename Property::value_type; };
 
 }  // namespace detail
 
-/// Adapts an allocator to the memory resources of CCCL 3.1 and newer: cuda::mr::resource and cuda::mr::synchronous_resource.
-/// It includes no header of CCCL. Copies are cheap and compare equal if they use the same allocator. With a
-/// shared_allocator for `A`, holders such as cuda::mr::any_resource keep the allocator alive.
+/// Adapts an allocator to the memory resources of CCCL 3.1 and newer: cuda::mr::resource and
+/// cuda::mr::synchronous_resource. It includes no header of CCCL. Copies are cheap and compare equal if they
+/// use the same allocator. With a shared_allocator for `A`, holders such as cuda::mr::any_resource keep the
+/// allocator alive.
 ///
-/// CCCL 2.x and 3.0, which is part of CUDA 13.0, call allocate(bytes, alignment) and allocate_async(bytes, alignment,
-/// stream). These calls do not compile here. Use a newer CCCL, or a pmr_resource for host memory.
+/// CCCL 2.x and 3.0, which is part of CUDA 13.0, call allocate(bytes, alignment) and allocate_async(bytes,
+/// alignment, stream). These calls do not compile here. Use a newer CCCL, or a pmr_resource for host memory.
 ///
 ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
 ///     tessera::stream_resource memory(pool);
 ///     void* p = memory.allocate(tessera::stream_id{1}, 1000, 256);
 ///     memory.deallocate(tessera::stream_id{1}, p, 1000, 256);
 ///
-/// `Properties` are tags without a value, such as cuda::mr::device_accessible, for which get_property(resource, tag) exists.
-/// It is as thread-safe as the allocator.
+/// `Properties` are tags without a value, such as cuda::mr::device_accessible, for which
+/// get_property(resource, tag) exists. It is as thread-safe as the allocator.
 ///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
 ///   Source:    libcudacxx/include/cuda/__memory_resource
 template <typename A, typename... Properties>
@@ -126,22 +133,23 @@ class stream_resource {
                 "has a value");
 
  public:
-  /// The same as in CCCL's pools.
+  /// The default alignment of CCCL's pools.
   static constexpr std::size_t default_alignment = 256;
 
-  /// Calls without a stream use `sync_stream`. Each of them waits for all work of that stream, so reserve it for them.
+  /// Calls without a stream use `sync_stream`, and wait for all work of that stream. Use that stream for
+  /// nothing else.
   explicit stream_resource(detail::handle_argument<A> allocator, stream_id sync_stream = {}) noexcept
       : allocator_(allocator), sync_stream_(sync_stream) {}
 
   /// Allocates memory for work that is submitted to `stream` from now on.
-  ///   Throws:  what the allocator's allocate throws
+  ///   Throws:  the exceptions of the allocator's allocate
   template <detail::stream_like Stream>
   [[nodiscard]] void* allocate(Stream stream, std::size_t bytes, std::size_t alignment = default_alignment) {
     return detail::aligned_request(bytes, alignment).allocate(allocator_.get(), detail::to_stream_id(stream));
   }
-  /// Frees memory once the work submitted to `stream` so far completes. If `stream` is not the stream of the allocation, an
-  /// event orders the two. If the device provides no such event, the memory stays allocated.
-  ///   Requires:  the same bytes and alignment as in the allocation; aborts where the mismatch is detected
+  /// Frees memory once the work submitted to `stream` so far completes. If `stream` is not the stream of the
+  /// allocation, deallocate records an event on `stream`. If the device fails to record it, the memory leaks.
+  ///   Requires:  the same bytes and alignment as in the allocation; aborts if the mismatch is detected
   ///   Cost:      one more look-up than the allocator's deallocate; an event if the streams differ
   template <detail::stream_like Stream>
   void deallocate(Stream stream, void* p, std::size_t bytes,
@@ -151,19 +159,20 @@ class stream_resource {
                            [this](stream_id s) { return wait_for(s); });
   }
 
-  /// The calls of CCCL 3.0, whose first argument would be taken for a stream.
+  /// Rejects the calls of CCCL 3.0, whose first argument could be mistaken for a stream.
   void* allocate(std::size_t bytes, std::size_t alignment) = delete;
   void deallocate(void* p, std::size_t bytes, std::size_t alignment) = delete;
 
   /// Allocates memory that every stream may use at once.
-  ///   Throws:  what the allocator's allocate throws, and wait_failed
+  ///   Throws:  the exceptions of the allocator's allocate, and wait_failed
   [[nodiscard]] void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
     void* const p = detail::aligned_request(bytes, alignment).allocate(allocator_.get(), sync_stream_);
     if (wait_for(sync_stream_)) return p;
     deallocate_sync(p, bytes, alignment);
     detail::allocator_of<A>::raise(wait_failed());
   }
-  ///   Requires:  all work that uses the memory has completed; the same bytes and alignment as in the allocation
+  ///   Requires:  all work that uses the memory has completed; the same bytes and alignment as in the
+  ///              allocation
   void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
     detail::aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
   }
@@ -178,7 +187,7 @@ class stream_resource {
   friend constexpr void get_property(const stream_resource&, Property) noexcept {}
 
  private:
-  /// Waits for the work of a stream. A device without events and streams runs nothing.
+  /// Waits for the work of a stream. Returns true at once if the device has no events and no streams.
   [[nodiscard]] bool wait_for(stream_id stream) noexcept {
     return allocator_.get().with_device([stream]<typename Device>(Device& device) {
       constexpr bool has_streams = event_provider<Device> || requires { device.synchronize(stream); };

@@ -12,7 +12,8 @@
 #include <tessera/detail/aligned_request.hpp>
 #include <tessera/interop/allocator_ref.hpp>
 
-/// Allocators for C++ containers over host memory: pmr_resource for std::pmr, typed_allocator as a template argument.
+/// Allocators for C++ containers in host memory: pmr_resource for std::pmr, and typed_allocator as a template
+/// argument.
 namespace tessera {
 
 /// Adapts an allocator to std::pmr::memory_resource. All requests use one stream.
@@ -22,8 +23,8 @@ namespace tessera {
 ///     tessera::pmr_resource memory(pool);
 ///     std::pmr::vector<float> batch(1000, &memory);
 ///
-/// A block has at least 512 bytes, or 4 KiB with the recipe `pinned`, which never splits. For many small objects, such as
-/// the nodes of a map, put a pool of the standard library in front:
+/// A block has at least 512 bytes, or 4 KiB with the recipe `pinned`, which never splits. For many small
+/// objects, such as the nodes of a map, use a pool of the standard library on top:
 ///
 ///     #include <map>
 ///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pinned;
@@ -31,9 +32,10 @@ namespace tessera {
 ///     std::pmr::unsynchronized_pool_resource nodes(&blocks);
 ///     std::pmr::map<int, float> by_number(&nodes);
 ///
-/// It supports every alignment. Resources over the same allocator compare equal. It is as thread-safe as the allocator.
+/// It supports every alignment. Resources over the same allocator compare equal. It is as thread-safe as the
+/// allocator.
 ///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
-///   Throws:    what the allocator's allocate throws
+///   Throws:    the exceptions of the allocator's allocate
 template <typename A>
 class pmr_resource final : public std::pmr::memory_resource {
   static_assert(detail::check_host_allocator<detail::allocator_of<A>>());
@@ -69,18 +71,20 @@ class pmr_resource final : public std::pmr::memory_resource {
 template <typename A>
 pmr_resource(A&&, stream_id = {}) -> pmr_resource<std::remove_cvref_t<A>>;
 
-/// Adapts an allocator to the C++ allocator requirements, for elements of type `T`. All requests use one stream.
+/// Adapts an allocator to the C++ allocator requirements, for elements of type `T`. All requests use one
+/// stream.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool;
 ///     using floats = tessera::typed_allocator<float, decltype(pool)>;
 ///     std::vector<float, floats> batch(1000, floats(pool));
 ///
-/// Moving or swapping a container also moves its allocator, so that no element is copied. Copy assignment keeps the
-/// allocator of the target. Two of them are equal if they use the same allocator, on any streams.
+/// Moving or swapping a container also moves its allocator, so that no element is copied. Copy assignment
+/// keeps the allocator of the target. Two typed_allocators are equal if they use the same allocator, on any
+/// streams.
 ///
-/// Some libraries default construct allocators of a template with one parameter, for example nlohmann::json and EnTT. They
-/// need an allocator that a function returns:
+/// Some libraries default construct allocators of a template with one parameter, for example nlohmann::json
+/// and EnTT. They need an allocator that a function returns:
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     namespace example {
@@ -120,7 +124,7 @@ class typed_allocator {
   typed_allocator(const typed_allocator<U, A>& other) noexcept
       : allocator_(other.allocator()), stream_(other.stream()) {}
 
-  ///   Throws:  std::bad_array_new_length above max_size(), and what the allocator's allocate throws
+  ///   Throws:  std::bad_array_new_length above max_size(), and the exceptions of the allocator's allocate
   [[nodiscard]] T* allocate(std::size_t count) {
     if (count > max_size()) raise(std::bad_array_new_length());
     return static_cast<T*>(

@@ -23,18 +23,19 @@ enum class pool_attribute : unsigned char {
   follow_event_dependencies = 1,    ///< 0 or 1
   allow_opportunistic = 2,          ///< 0 or 1
   allow_internal_dependencies = 3,  ///< 0 or 1
-  release_threshold = 4,            ///< bytes that stay reserved at a synchronization; `unlimited` for all
+  release_threshold = 4,            ///< bytes that stay reserved at a synchronization; `unlimited` keeps all
   reserved_current = 5,             ///< bytes
   reserved_high = 6,                ///< maximum bytes since it was set to 0
   used_current = 7,                 ///< bytes of live blocks and of pending blocks
   used_high = 8                     ///< maximum bytes since it was set to 0
 };
 
-/// A caching_allocator with the interface of CUDA's memory pools, for code written against cudaMallocAsync. Allocations and
-/// frees are ordered by streams. A synchronization releases what is reserved above a threshold. A free of an unknown
-/// address aborts, as with every allocator here.
+/// A caching_allocator with the interface of CUDA's memory pools, for code written against cudaMallocAsync.
+/// Allocations and frees are ordered by streams. A synchronization releases reserved memory above a
+/// threshold. A free of an unknown address aborts, as in every tessera allocator.
 ///
-/// One thread at a time may use it. The provider must know all waits between streams.
+///   Requires:  one thread at a time uses it
+///   Requires:  the provider knows all waits between streams
 ///
 ///     constexpr tessera::stream_id stream{1};
 ///     tessera::driver_pool<tessera::cuda_async, tessera::simulated_device> driver;
@@ -60,7 +61,7 @@ class driver_pool {
     if (p == nullptr && bytes != 0) raise(pool_.failure(bytes, stream));
     return p;
   }
-  /// As allocate_async, but returns null where that throws.
+  /// Allocates memory like allocate_async, but returns null if allocate_async would throw.
   [[nodiscard]] void* try_allocate_async(std::size_t bytes, stream_id stream) noexcept {
     void* const p = pool_.try_allocate(bytes, stream);
     const usage now = pool_.now();
@@ -69,8 +70,9 @@ class driver_pool {
     return p;
   }
 
-  /// Frees a block once the work submitted to `stream` so far completes. `stream` may differ from that of the allocation.
-  /// The caller orders it after all uses on other streams, except recorded ones. Null is ignored.
+  /// Frees a block once the work submitted to `stream` so far completes. `stream` may differ from the stream
+  /// of the allocation. The caller orders it after all uses on other streams, except recorded streams.
+  /// Ignores null.
   ///   Requires:  a live block of this pool and an existing stream; aborts otherwise
   void free_async(void* p, stream_id stream) noexcept {
     if (p == nullptr || try_free_async(p, stream)) return;
@@ -78,13 +80,13 @@ class driver_pool {
       fatal(fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(), p);
     refuse_address(pool_.introspect(), "free_async", p);
   }
-  /// As free_async, but returns false and changes nothing for an unknown address or stream.
+  /// Frees a block like free_async. Returns false and changes nothing if the address or stream is unknown.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
     return detail::has_stream(pool_.device(), stream) && pool_.try_deallocate_behind(p, stream);
   }
-  /// Records that `stream` also uses a block. The stream that frees the block then waits for `stream` and for the stream of
-  /// the allocation. Recording only the latter changes nothing.
-  ///   Source:  PyTorch's cudaMallocAsync backend joins these streams in the one on which it frees
+  /// Records that `stream` also uses a block. The stream that frees the block then waits for `stream` and for
+  /// the stream of the allocation. Recording only the latter changes nothing.
+  ///   Source:  PyTorch's cudaMallocAsync backend also makes the freeing stream wait for these streams
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     return pool_.record_stream(p, stream);
   }
@@ -113,7 +115,7 @@ class driver_pool {
     return 0;
   }
   /// Sets an attribute. Switches accept 0 and 1; maxima accept 0, which restarts them at the current value.
-  ///   Returns:  false, and nothing changed, for any other value and for the current values
+  ///   Returns:  false, without a change, for any other value and for the current values
   [[nodiscard]] bool set(pool_attribute attribute, std::uint64_t value) noexcept {
     policies<Recipe>& settings = pool_.settings();
     switch (attribute) {

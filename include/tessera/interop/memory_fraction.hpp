@@ -10,7 +10,7 @@
 /// PyTorch's set_per_process_memory_fraction, for every allocator whose growth has a limit.
 namespace tessera {
 
-/// Limits what an allocator with these policies may reserve, before the allocator exists.
+/// Sets a memory fraction in policies, before the allocator is made.
 ///   Returns:  false, and nothing changed, if `fraction` is not from 0 to 1
 template <typename Recipe>
 [[nodiscard]] constexpr bool set_memory_fraction(policies<Recipe>& settings, double fraction) noexcept {
@@ -28,8 +28,9 @@ template <typename Recipe>
   return true;
 }
 
-/// Limits what an allocator may reserve to a fraction of the device's memory, in addition to its limit in bytes. 1 allows
-/// all of it, 0 rejects every new segment. Reserved memory stays reserved, and cached blocks still serve requests.
+/// Limits what an allocator may reserve to a fraction of the device's memory, in addition to its limit in
+/// bytes. 1 allows all of the memory; 0 rejects every new segment. Reserved memory stays reserved, and cached
+/// blocks still serve requests.
 ///
 /// The recipes of PyTorch and torch_npu collect garbage only after this call; idle segments age from then on.
 ///
@@ -50,7 +51,7 @@ template <typename Allocator>
   return true;
 }
 
-/// The fraction that was set, to a billionth. For the allocator of one device.
+/// Returns the memory fraction of the allocator of one device, to a billionth.
 template <typename Allocator>
 [[nodiscard]] double memory_fraction(Allocator& pool) {
   double fraction = 1;

@@ -14,7 +14,8 @@
 /// Owners of blocks and of allocators: unique_block, block_deleter and shared_allocator.
 namespace tessera {
 
-/// Owns a block and deallocates it in its destructor. A default constructed or moved-from one owns no block.
+/// Owns a block and deallocates it in its destructor. A default constructed or moved-from unique_block owns
+/// no block.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool;
@@ -54,7 +55,7 @@ class unique_block {
   [[nodiscard]] stream_id stream() const noexcept { return stream_; }
 
   /// Records that `stream` uses the block, so that its memory is not reused before that use completes.
-  ///   Returns:  what the allocator's record_stream returns; false if there is no block
+  ///   Returns:  the result of the allocator's record_stream; false if there is no block
   [[nodiscard]] bool record_stream(stream_id stream) noexcept {
     return p_ != nullptr && allocator_.get().record_stream(p_, stream);
   }
@@ -85,7 +86,7 @@ template <typename A>
 unique_block(A&&, void*, std::size_t, stream_id = {}) -> unique_block<std::remove_cvref_t<A>>;
 
 /// Allocates a block of `bytes` on `stream`; none for 0 bytes.
-///   Throws:  what the allocator's allocate throws
+///   Throws:  the exceptions of the allocator's allocate
 template <typename A>
   requires(std::is_lvalue_reference_v<A> || allocator_handle<A>)
 [[nodiscard]] unique_block<std::remove_cvref_t<A>> make_block(A&& allocator, std::size_t bytes,
@@ -93,7 +94,7 @@ template <typename A>
   detail::handle_of<std::remove_cvref_t<A>> handle(allocator);
   return {allocator, handle.get().allocate(bytes, stream), bytes, stream};
 }
-/// As make_block, but returns no block where make_block throws.
+/// Allocates a block like make_block, but returns an empty unique_block if make_block would throw.
 template <typename A>
   requires(std::is_lvalue_reference_v<A> || allocator_handle<A>)
 [[nodiscard]] unique_block<std::remove_cvref_t<A>> try_make_block(A&& allocator, std::size_t bytes,
@@ -102,7 +103,8 @@ template <typename A>
   return {allocator, handle.get().try_allocate(bytes, stream), bytes, stream};
 }
 
-/// A deleter for std::unique_ptr and std::shared_ptr that returns the memory to an allocator. It calls no destructor.
+/// A deleter for std::unique_ptr and std::shared_ptr that returns the memory to an allocator. It calls no
+/// destructor.
 ///
 ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
 ///     using deleter = tessera::block_deleter<decltype(pool)>;
@@ -129,8 +131,9 @@ class block_deleter {
 template <typename A>
 block_deleter(A&&) -> block_deleter<std::remove_cvref_t<A>>;
 
-/// Shares the ownership of an allocator among its copies. The last copy destroys the allocator. Choose it if memory may
-/// outlive the scope that made the allocator. It has the common interface of allocators; `->` reaches the rest of `A`.
+/// Shares the ownership of an allocator among its copies. The last copy destroys the allocator. Choose it if
+/// memory may outlive the scope that made the allocator. It has the common interface of allocators; `->`
+/// reaches the rest of `A`.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     using pool_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
@@ -139,8 +142,9 @@ block_deleter(A&&) -> block_deleter<std::remove_cvref_t<A>>;
 ///     same.deallocate(pool.allocate(1000));
 ///     std::printf("%zu bytes reserved\n", pool->now().reserved);
 ///
-/// Threads may copy and destroy their own handles at any time; all else depends on `A`. A default constructed or moved-from
-/// handle owns nothing and may only be assigned to, compared and destroyed.
+/// Threads may copy and destroy their own handles at any time. `A` decides whether other calls are
+/// thread-safe. A default constructed or moved-from handle owns nothing and may only be assigned to, compared
+/// and destroyed.
 ///   Cost:  an atomic increment for a copy; one more load for a call
 template <typename A>
 class shared_allocator : public facade<shared_allocator<A>, A> {
@@ -169,7 +173,7 @@ class shared_allocator : public facade<shared_allocator<A>, A> {
 };
 
 /// Makes an allocator from `args` and returns its first handle.
-///   Throws:  std::bad_alloc if host memory is exhausted, and what the constructor of `A` throws
+///   Throws:  std::bad_alloc if host memory is exhausted, and the exceptions of the constructor of `A`
 template <typename A, typename... Args>
 [[nodiscard]] shared_allocator<A> make_shared_allocator(Args&&... args) {
   return shared_allocator<A>(std::make_shared<A>(std::forward<Args>(args)...));

@@ -25,7 +25,7 @@
 ///                                             paddle<>::configured(flags));
 ///     deferred_free_queue garbage(pool, deferred_free_options_of(flags));
 ///
-/// choose_collected takes memory_fraction_of_eager_deletion as it is.
+/// Pass memory_fraction_of_eager_deletion to choose_collected without conversion.
 namespace tessera {
 
 /// FLAGS_gpu_memory_limit_mb for `limiting`, in bytes; `unlimited` if there is no limit.
@@ -53,11 +53,13 @@ struct collectable {
   bool is_collected = false;
 };
 
-/// Chooses the variables of one device to free after their last use: the largest, until they hold a fraction of all bytes. A
-/// fraction of 1 chooses all; a fraction of less than a byte chooses none. Of equal sizes, earlier variables come first.
+/// Chooses the variables of one device to free after their last use: the largest, until they hold a fraction
+/// of all bytes. A fraction of 1 chooses all. A fraction that amounts to less than a byte chooses none. Among
+/// equal sizes, earlier variables come first.
 ///   Returns:  the number of chosen variables
 ///   Cost:     linear, 65 passes
-///   Source:   Paddle's memory_fraction_of_eager_deletion, for dense tensors; others are always freed
+///   Source:   Paddle's memory_fraction_of_eager_deletion, for dense tensors; other variables are always
+///             freed
 constexpr std::size_t choose_collected(std::span<collectable> all, fraction share) noexcept {
   const auto magnitude = [](const collectable& v) {
     const auto bits = static_cast<std::uint64_t>(v.bytes);
@@ -121,15 +123,17 @@ struct reuse_output {
   return input_allows && output_allows;
 }
 
-/// Allocates `bytes` in the block of `donor` if a request of this size would fit a free block like it exactly. Otherwise
-/// allocates, then deallocates the donor. `donor` is null afterwards. Choose it for an input that may_reuse permits.
+/// Allocates `bytes` in the block of `donor` if a request of this size would fit a free block like it
+/// exactly. Otherwise allocates, then deallocates the donor. `donor` is null afterwards. Choose it for an
+/// input that may_reuse permits.
 ///
 ///     void* input = pool.allocate(30_MiB);
 ///     void* output = tessera::allocate_in_place(pool, input, 30_MiB);  // at the same address; input is null
 ///     pool.deallocate(output);
 ///
-///   Requires:  `donor` is the address of a live block of `pool`, or null; work that uses it precedes the output's on `stream`
-///   Throws:    what allocate throws; `donor` is then unchanged
+///   Requires:  `donor` is the address of a live block of `pool`, or null
+///   Requires:  work that uses the donor precedes the output's work on `stream`
+///   Throws:    the exceptions of allocate; `donor` is then unchanged
 template <typename Allocator>
 [[nodiscard]] void* allocate_in_place(Allocator& pool, void*& donor, std::size_t bytes,
                                       stream_id stream = {}) {

@@ -31,8 +31,8 @@
 #include <tessera/provider/indexed.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// Builds a shared library that PyTorch's CUDAPluggableAllocator or torch_npu's NPUPluggableAllocator loads. Its source is
-/// one file:
+/// Builds a shared library that PyTorch's CUDAPluggableAllocator or torch_npu's NPUPluggableAllocator loads.
+/// Its source is one file:
 ///
 ///     #include <tessera/concurrent/per_stream.hpp>
 ///     #include <tessera/provider/host_pinned.hpp>
@@ -46,12 +46,12 @@
 ///     }  // namespace
 ///     TESSERA_TORCH_FUNCTIONS(demo, on_host);
 ///
-/// Build it with -shared -fPIC -fvisibility=hidden -Wl,-Bsymbolic,-z,nodelete, so that two such libraries in one program
-/// share no state and stay loaded. CUDAPluggableAllocator("libdemo.so", "demo_alloc", "demo_free") loads it; set the other
-/// functions on its allocator().
+/// Build it with -shared -fPIC -fvisibility=hidden -Wl,-Bsymbolic,-z,nodelete, so that two such libraries in
+/// one program share no state and stay loaded. CUDAPluggableAllocator("libdemo.so", "demo_alloc",
+/// "demo_free") loads it; set the other functions on its allocator().
 ///
-/// Graph capture needs separate memory pools, which are not supported. Set PREFIX_begin_allocate_to_pool, so that PyTorch
-/// reports an error if alloc throws.
+/// Graph capture needs separate memory pools, which are not supported. Set PREFIX_begin_allocate_to_pool, so
+/// that PyTorch reports an error if alloc throws.
 namespace tessera {
 
 /// Defines the allocators of a program. `D` has two static functions:
@@ -59,10 +59,10 @@ namespace tessera {
 ///   D::make_device(number)     returns a provider for the device, or throws a reason why there is none
 ///   D::make_allocator(device)  returns a thread-safe allocator over a movable provider
 ///
-/// Devices are made one at a time. These functions may use devices that exist already, and no others.
+/// Devices are made one at a time. These functions may use only devices that were made before.
 ///
-/// If D::throws_out_of_memory is true, alloc throws instead of returning null. Set it for a host in C++: PyTorch converts the
-/// exception to a RuntimeError, but takes null for the address of a tensor.
+/// If D::throws_out_of_memory is true, alloc throws instead of returning null. Set it for a host in C++:
+/// PyTorch converts the exception to a RuntimeError, but takes null for the address of a tensor.
 template <typename D>
 concept pluggable_definition = requires(int number) {
   { D::make_device(number) } -> device_provider;
@@ -118,8 +118,8 @@ template <typename DeviceStats>
 
 }  // namespace detail
 
-/// A stand-in for c10_npu::NPUCachingAllocator::DeviceStats of torch_npu 2.8, if its header is not available. The three
-/// counters of a group are for all pools, the small and the large pool.
+/// A stand-in for c10_npu::NPUCachingAllocator::DeviceStats of torch_npu 2.8, if its header is not available.
+/// A group has three counters: for all pools, for the small pool and for the large pool.
 struct npu_device_stats {
   using group = std::array<counter, 3>;
   group allocation, segment, active, inactive_split;
@@ -131,12 +131,12 @@ struct npu_device_stats {
 };
 static_assert(sizeof(npu_device_stats) == 952 && offsetof(npu_device_stats, num_alloc_retries) == 864);
 
-/// The allocators of a program's devices, behind functions that C can call. Makes each allocator when its device is first
-/// used. A device is a number; a stream is a pointer, and null is the default stream.
+/// The allocators of a program's devices, behind functions that C can call. The first use of a device makes
+/// its allocator. A device is a number; a stream is a pointer, and null is the default stream.
 ///
-/// Errors that a caller can handle are kept for last_error(), with the provider's own error if the provider is thread-safe.
-/// Standard error also shows the 1st, 2nd, 4th and every further power of two. An invalid free aborts, as with every
-/// allocator here.
+/// Errors that a caller can handle are kept for last_error(), with the provider's own error if the provider
+/// is thread-safe. Standard error also shows the 1st, 2nd, 4th, 8th error and so on. An invalid free aborts,
+/// as in every tessera allocator.
 template <pluggable_definition Definition>
 class pluggable {
  public:
@@ -152,8 +152,8 @@ class pluggable {
   }
 
   /// Allocates `bytes` on a device and stream.
-  ///   Returns:  null for 0 bytes and for an invalid device number; also null, unless it throws, if there is no such device
-  ///             or its memory is full
+  ///   Returns:  null for 0 bytes and for an invalid device number; also null, unless it throws, if there is
+  ///             no such device or its memory is full
   [[nodiscard]] void* alloc(std::size_t bytes, int device, void* stream) noexcept(!throws) {
     if (bytes == 0) return nullptr;
     void* result = nullptr;
@@ -198,8 +198,8 @@ class pluggable {
     });
   }
 
-  /// The address and the bytes of the segment that contains an address in a live block; null and 0 for any other address.
-  /// For an expandable segment, the contiguous mapped part.
+  /// The address and the bytes of the segment that contains an address in a live block; null and 0 for any
+  /// other address. For an expandable segment, it returns the contiguous mapped part.
   ///   Cost:  linear in the blocks of the device
   [[nodiscard]] void* base_alloc(void* p, std::size_t* bytes) noexcept {
     segment_view found{};
@@ -214,8 +214,8 @@ class pluggable {
     if (bytes != nullptr) *bytes = found.bytes;
     return reinterpret_cast<void*>(found.address);
   }
-  /// Reports that separate memory pools, which graph capture needs, are not supported. Throws if alloc throws. Without an
-  /// error, the memory of a captured graph would be reused.
+  /// Reports that separate memory pools, which graph capture needs, are not supported. Throws if alloc
+  /// throws. Without an error, the memory of a captured graph would be reused.
   void begin_allocate_to_pool() noexcept(!throws) {
     constexpr const char* text =
         "tessera: separate memory pools are not supported, so no graph can be captured";
@@ -225,14 +225,15 @@ class pluggable {
 #endif
   }
   /// Records that a stream uses a block. Ignores memory of other allocators, as PyTorch's allocator does.
-  ///   Requires:  if the address belongs to this library, a live block; aborts otherwise
+  ///   Requires:  an address that belongs to this library is a live block; aborts otherwise
   void record_stream(void* p, void* stream) noexcept {
     device_state* const state = owner_of(p);
     if (state != nullptr && !state->allocator.record_stream(p, to_stream(stream)))
       record_error("record_stream: the use of %p cannot be recorded", p);
   }
 
-  /// Writes the report of a device as JSON; an empty object for a device that is unused or keeps no statistics.
+  /// Writes the report of a device as JSON; an empty object for a device that is unused or keeps no
+  /// statistics.
   ///   Returns:  the length without the final 0; if it exceeds `size`, the text was truncated, as by snprintf
   ///   Cost:     linear in the blocks of the device
   std::size_t statistics(int device, char* out, std::size_t size) noexcept {
@@ -319,7 +320,7 @@ class pluggable {
     return static_cast<std::size_t>(std::snprintf(out, size, "%s", text));
   }
 
-  /// Calls f. Records what it throws, with the last error of the device `state` that f found.
+  /// Calls f. Records the exception that f throws, with the last error of the device `state` that f found.
   template <bool Rethrow, typename F>
   void catch_errors([[maybe_unused]] device_state* const& state, F f) noexcept(!Rethrow) {
 #if defined(__cpp_exceptions)
@@ -377,7 +378,8 @@ class pluggable {
 
 namespace detail {
 
-/// Holds a value that is never destroyed. A host frees tensors until the very end of the program, when devices may be gone.
+/// Holds a value that is never destroyed, because the host program may free tensors after static objects were
+/// destroyed.
 template <typename T>
 union never_destroyed {
   T value;
@@ -394,12 +396,13 @@ struct torch_pool_id {
 
 }  // namespace tessera
 
-// Templates cannot name functions as C does, so these are macros. Both systems pass a stream as a pointer and a size as a
-// size_t, whatever their documents say.
+// Templates cannot name functions as C does, so these are macros. Both systems pass a stream as a pointer and
+// a size as a size_t, whatever their documents say.
 
-/// Defines the functions that PyTorch's CUDAPluggableAllocator takes: PREFIX_alloc, _free, _init, _reset, _memory_fraction,
-/// _base_alloc, _record_stream and _begin_allocate_to_pool. Also defines _statistics, _reset_peak_statistics,
-/// _reset_accumulated_statistics and _last_error. They call a pluggable<definition> of their own.
+/// Defines the functions that PyTorch's CUDAPluggableAllocator takes: PREFIX_alloc, _free, _init, _reset,
+/// _memory_fraction, _base_alloc, _record_stream and _begin_allocate_to_pool. Also defines _statistics,
+/// _reset_peak_statistics, _reset_accumulated_statistics and _last_error. They call a pluggable<definition>
+/// of their own.
 #define TESSERA_TORCH_FUNCTIONS(prefix, definition)                                 \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                            \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset() { prefix##_instance().reset(); } \
@@ -413,8 +416,9 @@ struct torch_pool_id {
 
 /// Defines the same functions for torch_npu's NPUPluggableAllocator, and _erase_stream, _get_device_stats and
 /// _reset_peak_status. `stream_type` is void* if _record_stream of your torch_npu takes an aclrtStream, else
-/// c10_npu::NPUStream. `stats_type` is c10_npu::NPUCachingAllocator::DeviceStats, or tessera::npu_device_stats if its header
-/// is not available. _erase_stream does nothing: recorded uses are awaited, which is safe.
+/// c10_npu::NPUStream. `stats_type` is c10_npu::NPUCachingAllocator::DeviceStats, or
+/// tessera::npu_device_stats if its header is not available. _erase_stream does nothing: recorded uses are
+/// awaited, which is safe.
 #define TESSERA_TORCH_NPU_FUNCTIONS(prefix, definition, stream_type, stats_type)                         \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                                 \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset(bool) { prefix##_instance().reset(); }                  \

@@ -59,7 +59,7 @@ template <device_provider D>
   return found;
 }
 
-/// Writes to two mappings and reads them back, also after one of them moved.
+/// Writes to two mappings and reads them back, also after one mapping moved.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict visible_mappings(D& device) {
   constexpr auto is_there = "the host can read memory from end to end where it was mapped";
@@ -85,8 +85,8 @@ template <virtual_memory_provider D>
 }
 }  // namespace detail
 
-/// Checks that the host sees the provider's memory, with four times the granularity, and two pages of virtual
-/// memory. Linux.
+/// Checks that the host can read and write the provider's memory. It uses four times the granularity, and two
+/// pages of virtual memory. Linux.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::host_pinned device({.pin = tessera::host_pinned::pinning::never});

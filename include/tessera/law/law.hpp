@@ -6,7 +6,8 @@
 
 #include <tessera/core/bytes.hpp>
 
-/// What a policy must mean, beyond its shape, checked when compiling: static_assert(law::rounding(my_policy{})).
+/// The rules of policies that a concept cannot check. The compiler checks them:
+/// static_assert(law::rounding(my_policy{})).
 ///
 ///     #include <tessera/law/policies.hpp>
 ///     struct round_to_pages {
@@ -18,7 +19,7 @@
 ///     static_assert(tessera::law::rounding(round_to_pages{}));
 namespace tessera::law {
 
-/// Never defined: a law that reaches it in a constant expression stops the compiler, which then prints the words.
+/// Never defined. A call in a constant expression stops the compiler, which prints the text of the law.
 void broken(const char* law);
 
 constexpr void require(bool holds, const char* law) {
@@ -45,12 +46,12 @@ constexpr void require(bool holds, const char* law) {
   return sizes;
 }
 
-/// Which law is broken, in words, or null where all hold.
+/// Which law is broken, in words, or null if all hold.
 struct verdict {
   const char* broken = nullptr;
 
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == nullptr; }
-  /// Keeps the first law that does not hold.
+  /// Stores the first law that does not hold.
   constexpr void require(bool holds, const char* law) noexcept {
     if (!holds && broken == nullptr) broken = law;
   }

@@ -17,15 +17,15 @@
 #include <tessera/policy/split.hpp>
 #include <tessera/policy/streams.hpp>
 
-/// The laws of policies, one function for each axis. Each returns true, or stops the compiler and names the
-/// broken law.
+/// The laws of policies, as one function for each axis. Each function returns true, or stops the compiler and
+/// names the broken law.
 ///
 ///     static_assert(tessera::law::growth(tessera::grow_by_segments<4_MiB>{}));
 ///     static_assert(tessera::law::split(tessera::split_up_to<64_MiB>{}));
 namespace tessera::law {
 
 namespace detail {
-/// Bytes of each block that are not for the user: P::padding, or 0 without one.
+/// Bytes of each block that the user does not get: P::padding, or 0 if P has no padding.
 template <typename P>
 inline constexpr std::size_t padding_of = 0;
 template <typename P>

@@ -16,8 +16,8 @@
 
 namespace tessera::law {
 
-/// Checks an ordering_provider on two of its streams, which may be the same. The check is stronger for two
-/// streams. At the end the first stream waits for the second.
+/// Checks an ordering_provider on two of its streams, which may be equal. Different streams make the check
+/// stronger. After the check, the first stream waits for the second.
 ///
 ///     tessera::simulated_device device;
 ///     const auto found = tessera::law::ordering(device, tessera::stream_id{1}, tessera::stream_id{2});
@@ -81,7 +81,7 @@ template <registering_provider D>
   return found;
 }
 
-/// Checks of providers at run time, for your own providers and in any test framework.
+/// Checks providers at run time. Use these functions for your own providers, in any test framework.
 
 namespace detail {
 /// Acquires several segments and releases them, twice and in two orders.
@@ -129,7 +129,7 @@ template <device_provider D>
   return found;
 }
 
-/// Acquires and releases one large segment until a device that forgets released memory has none left.
+/// Acquires and releases one large segment until a device that leaks released memory has none left.
 template <device_provider D>
 [[nodiscard]] verdict one_segment_often(D& device, std::size_t at_once) {
   const std::size_t step = device.granularity();
@@ -215,11 +215,11 @@ template <paged_provider D>
   return {};
 }
 
-/// Checks all capabilities of one provider. law::sharing needs two providers, law::work running work, and
-/// law::host_visible host access.
+/// Checks all capabilities of one provider, except three: law::sharing needs two providers, law::work needs
+/// running work, and law::host_visible needs host access.
 ///
-/// It touches no memory, and gives back all that the device takes back. It holds at most `at_once` bytes,
-/// three pages of one kind or 7 times the granularity, whichever is largest. It finds a device that forgets
+/// It accesses no memory, and gives back all memory that the device accepts. It holds at most the largest of
+/// `at_once` bytes, three pages of one kind, and 7 times the granularity. It finds a device that leaks
 /// released memory if the capacity is at most 64 times `at_once`.
 ///
 ///     tessera::simulated_device device;
@@ -251,8 +251,8 @@ template <device_provider D>
 }
 
 /// Checks an event_provider while work runs. `begin()` submits work that ends by itself to `stream`;
-/// `ended()` says whether the work submitted last has ended. Longer work finds more faults. Ordering and
-/// virtual memory are checked too.
+/// `ended()` returns whether the latest submitted work has ended. Longer work finds more faults. Ordering and
+/// virtual memory are checked, too.
 ///
 ///     tessera::simulated_device device;
 ///     std::uint64_t end = 0;

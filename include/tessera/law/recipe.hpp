@@ -13,7 +13,7 @@
 namespace tessera::law {
 
 namespace detail {
-/// Requires that numbers which several policies have are equal.
+/// Requires that numbers which occur in several policies are equal.
 template <typename R>
 constexpr void require_agreement(const policies<R>& p) {
   if constexpr (requires { p.pools.boundary; }) {
@@ -33,7 +33,7 @@ constexpr void require_agreement(const policies<R>& p) {
 }
 }  // namespace detail
 
-/// Checks that a recipe's policies keep their own laws and fit together. Returns true, or stops the compiler
+/// Checks that a recipe's policies obey their own laws and fit together. Returns true, or stops the compiler
 /// and names the broken law.
 ///
 ///     using padded = tessera::with<tessera::pytorch<>, tessera::round_padded<64, tessera::round_to_multiple<256>>>;

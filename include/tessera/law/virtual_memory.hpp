@@ -15,7 +15,7 @@
 namespace tessera::law {
 
 namespace detail {
-/// The default for the bytes that a check holds at once.
+/// The default number of bytes that a check holds at once.
 inline constexpr std::size_t trial_bytes = 16_MiB;
 
 /// The page kinds that are tried. A device must have the first.
@@ -50,7 +50,7 @@ class trial_range {
     if (gone) begin_ = nullptr;
     return gone;
   }
-  /// Whether it shares no address with the `bytes` at `p`.
+  /// Whether the range shares no address with the `bytes` at `p`.
   [[nodiscard]] bool is_apart(std::uintptr_t p, std::size_t bytes) const noexcept {
     return p >= number() ? p - number() >= bytes_ : number() - p >= bytes;
   }
@@ -106,7 +106,7 @@ class trial_memory {
   std::size_t mapped_ = 0;
 };
 
-/// Reserves ranges and uses none.
+/// Reserves ranges without using them.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict addresses(D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind), segment = device.granularity();
@@ -124,7 +124,7 @@ template <virtual_memory_provider D>
   return {};
 }
 
-/// Tries impossible sizes, and calls without memory.
+/// Tries impossible sizes, and calls the device has no memory of this kind.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict impossible_memory(D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind);
@@ -132,7 +132,7 @@ template <virtual_memory_provider D>
   trial_memory<D> none(device), page(device);
   if (none.destroy() || none.map(range.at(0), step)) return {"what names no memory is refused"};
   for (const std::size_t bytes : {std::size_t{0}, step + step / 2}) {
-    const bool possible = bytes != 0 && bytes % step == 0;  // a page is one byte
+    const bool possible = bytes != 0 && bytes % step == 0;  // a size is valid if pages have one byte
     if (!possible && none.create(bytes, kind))
       return {"memory is a multiple of the page size long, and not empty"};
   }
@@ -182,7 +182,7 @@ template <virtual_memory_provider D>
   return {};
 }
 
-/// Creates, maps and destroys until a device that forgets destroyed memory has none left.
+/// Creates, maps and destroys memory until a device that leaks destroyed memory has none left.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict memory_often(D& device, page_kind kind, std::size_t at_once) {
   const std::size_t step = device.page_size(kind);
@@ -198,7 +198,7 @@ template <virtual_memory_provider D>
     }
     enough = 2 * std::min<std::size_t>(device.capacity() / bytes, 64) + 1;
     if (!memory.map(range.at(0), bytes)) return {"map puts memory where the range is free"};
-    // Both orders are tried, because a device may forget memory in one of them only.
+    // Tries both orders, because a device may leak memory in only one of them.
     const bool unmaps_first = i % 2 == 0;
     if (unmaps_first && !memory.unmap()) return {"unmap takes away what one map put there, once"};
     if (!memory.destroy()) return {"destroy lets go of memory"};
@@ -208,8 +208,8 @@ template <virtual_memory_provider D>
 }
 }  // namespace detail
 
-/// Checks a virtual_memory_provider with each page kind that the device has. It touches no memory, and gives
-/// back all that the device takes back.
+/// Checks a virtual_memory_provider with each page kind that the device has. It accesses no memory, and gives
+/// back all memory that the device accepts.
 ///
 /// It holds at most `at_once` bytes or three pages of one kind, whichever is larger.
 template <virtual_memory_provider D>
@@ -273,8 +273,8 @@ template <sharing_provider D>
 
 /// Checks a sharing_provider between two processes.
 ///
-/// It holds at most a page or `at_once` bytes. It finds devices that forget shared memory if the capacity is
-/// at most 64 times as much.
+/// It holds at most a page or `at_once` bytes, whichever is larger. It finds devices that leak shared memory
+/// if the capacity is at most 64 times as much.
 ///
 ///     tessera::simulated_device exporter;
 ///     tessera::simulated_device importer = exporter.another_process();

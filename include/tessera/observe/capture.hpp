@@ -127,7 +127,7 @@ class snapshot_builder {
     return to::other;
   }
 
-  /// Translates the policies to PyTorch's settings, as far as PyTorch has them.
+  /// Converts the policies to PyTorch's settings. Omits settings that PyTorch does not have.
   template <typename Recipe>
   void add_settings(const policies<Recipe>& chosen) {
     snapshot::settings& to = result_.configured;
@@ -150,12 +150,12 @@ class snapshot_builder {
 
 }  // namespace detail
 
-/// Takes a snapshot of any allocator: its segments and blocks, and the history that a `history` observer
-/// stores.
+/// Takes a snapshot of any allocator: its segments and blocks, and the history if it has a `history`
+/// observer.
 ///
-/// Adjacent mapped pages form one segment. The history ends at the state, so it can be replayed backward. The
-/// arenas of a per_stream are read one after the other; its snapshot is consistent only while no other thread
-/// uses it.
+/// Adjacent mapped pages form one segment. The history ends at the captured state, so memory_viz can replay
+/// it backward. The arenas of a per_stream are read one after the other. Its snapshot is consistent only if
+/// no other thread uses it meanwhile.
 ///
 ///     #include <tessera/observe/history.hpp>
 ///     #include <tessera/concurrent/locked.hpp>

@@ -23,7 +23,7 @@
 namespace tessera {
 namespace detail {
 
-/// Surveys why a request cannot be served, from the policies and a walk over all blocks.
+/// Finds out why a request cannot be served, from the policies and a walk over all blocks.
 template <typename Recipe, typename Introspection>
 class failure_survey {
   using provider = std::remove_cvref_t<decltype(std::declval<const Introspection&>().provider())>;
@@ -95,10 +95,10 @@ class failure_survey {
     report_.split_limit = settings_.split.oversize();
   }
 
-  /// Adds what is free and why it did not serve, and what live blocks have too much.
+  /// Adds the free blocks and why they could not serve, and the bytes that live blocks waste.
   void add_blocks() noexcept {
     blocks_.for_each_segment([this](const block& first, std::size_t) {
-      std::size_t usable = 0;  // adjacent bytes that are free once pending blocks are
+      std::size_t usable = 0;  // adjacent bytes that are free, or pending and free later
       for (const block *b = &first, *end = first.below; b != end; b = b->above) {
         if (b->is_free()) add_free(*b);
         const bool is_used = !b->is_unused() && b->tag.state != block::state::pending;
@@ -145,7 +145,7 @@ class failure_survey {
     return is_oversize ? reason::split_limit : reason::size_class;
   }
 
-  /// Adds what cannot be released, and because of which blocks.
+  /// Adds the segments or chunks that cannot be released, and the blocks that prevent it.
   void add_units() noexcept {
     blocks_.for_each_segment([this](const block& first, std::size_t bytes) {
       if constexpr (has_segments) {
@@ -164,7 +164,7 @@ class failure_survey {
       while (b != end && b->end() <= address) b = b->above;
     }
   }
-  /// Adds a segment or physical chunk: what is released as a whole or not at all.
+  /// Adds a segment or physical chunk, which can only be released as a whole.
   void add_unit(const block& lowest, std::uintptr_t begin, std::uintptr_t end) noexcept {
     oom_report::non_releasable_unit unit{.address = begin, .length = end - begin};
     std::size_t pending = 0;
@@ -196,7 +196,7 @@ class failure_survey {
     report_.non_releasable += unit.bytes;
     ++report_.non_releasable_units;
     report_.add_unit(unit);
-    // Pages would be acquired for the largest of these blocks, not for the one that is wanted now.
+    // Pages would be acquired for the largest of these blocks, not for the block that is wanted now.
     const std::size_t in_place = grow_in_place<>{}.page_size(largest);
     const std::size_t stitched = grow_by_stitching<>{}.page_size(largest);
     for_each_part(lowest, begin, end, [&](const block& b, std::size_t low, std::size_t high) {
@@ -306,7 +306,7 @@ class oom_advisor {
     add(missing > 0 && report_.rounding >= missing, hint::round_less, report_.rounding);
     const std::size_t live = saturating_add(report_.now.live, report_.block);
     const std::size_t reserved =
-        saturating_add(live, report_.non_releasable);  // remainders would scatter, too
+        saturating_add(live, report_.non_releasable);  // scattered remainders would not help
     add(live > allowed_ && reserved - report_.unsplit <= allowed_, hint::split_off_remainders,
         report_.unsplit);
   }
@@ -320,13 +320,23 @@ class oom_advisor {
   const std::size_t allowed_ = report_.allowed();
 };
 
-/// Sets the hints of a report from its numbers: only what is not done already and would have been enough, the
-/// surest first. If there is none, the hint is to free blocks, unless the device refused what it had.
+/// Sets the hints of a report from its numbers.
 ///
-/// On ten recorded programs and thirteen recipes, at capacities up to a tenth too small, the request was then
-/// served in 99 % of the cases where `stitch` was suggested, 92 % for `grow_in_place` and `round_less`, and
-/// 100 % for `grow_exactly`; the whole program completed in 83, 80, 81 and 54 %. Blocks of other streams or
-/// pools helped in a third of the cases, so they are suggested only where pages do not help.
+/// * Omits each change that is made already or would not have been enough.
+/// * Lists the surest hint first.
+/// * If there is no hint, the hint is to free blocks, unless the device refused although it had memory.
+///
+/// Measured on ten recorded programs and thirteen recipes, at capacities up to a tenth too small:
+///
+/// | hint          | the request succeeded | the program completed |
+/// |---------------|-----------------------|-----------------------|
+/// | stitch        | 99 %                  | 83 %                  |
+/// | grow_in_place | 92 %                  | 80 %                  |
+/// | round_less    | 92 %                  | 81 %                  |
+/// | grow_exactly  | 100 %                 | 54 %                  |
+///
+/// Blocks of other streams or pools helped in a third of the cases. So they are suggested only if pages do
+/// not help.
 inline void add_hints(oom_report& report) noexcept {
   oom_advisor advisor(report);
   if (!report.exceeds_max_request()) advisor.add_all();
@@ -365,7 +375,8 @@ inline void add_arena(oom_report& report, const oom_report& other) noexcept {
   for (const oom_report::non_releasable_unit& unit : other.units) report.add_unit(unit);
 }
 
-/// Returns the report of an allocator of arenas: that of the arena of `stream`, plus what the others hold.
+/// Returns the report of an allocator with arenas: the report of the arena of `stream`, plus the memory of
+/// the other arenas.
 template <typename Allocator>
 [[nodiscard]] oom_report survey_of_arenas(Allocator& pool, std::size_t bytes, stream_id stream) noexcept {
   oom_report report{.requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
@@ -377,11 +388,11 @@ template <typename Allocator>
   });
   report.available =
       oom_report::smaller_of(report.available, oom_report::above(report.capacity, report.now.reserved));
-  report.device_is_limited = false;  // the arenas' shared budget is growth's limit
+  report.device_is_limited = false;  // that limit is the arenas' shared budget, set by growth
   return report;
 }
 
-/// A function that does nothing with an allocator; nvcc takes no lambda where one is only tried.
+/// A function that does nothing with an allocator. nvcc accepts no lambda in a requires-expression.
 struct ignore_call {
   template <typename Allocator>
   void operator()(Allocator&) const noexcept {}
@@ -410,9 +421,9 @@ template <typename Allocator>
 
 }  // namespace detail
 
-/// Explains why a request of `bytes` on `stream` cannot be served now, and what would help.
+/// Explains why a request of `bytes` on `stream` cannot be served now, and suggests remedies.
 ///
-/// Call it when an allocation failed, before blocks are freed. The allocator may be of any kind; for a
+/// Call it after a failed allocation, before blocks are freed. The allocator may be of any kind. For a
 /// per_device, pass the front() of one device.
 ///
 ///     try {

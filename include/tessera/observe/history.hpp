@@ -29,8 +29,8 @@ struct wall_time {
 ///     watched.deallocate(watched.allocate(1000));
 ///     watched.observer().for_each([](const auto& entry) { std::printf("%zu bytes\n", entry.event.bytes); });
 ///
-/// `Time` is callable and returns microseconds. Like any observer, it must not use the allocator. A history
-/// that was moved from may only be assigned to and destroyed.
+/// `Time` is callable, returns microseconds, and must not use the allocator. A moved-from history may only be
+/// assigned to and destroyed.
 ///   Cost:  a call of `Time` and a store for each event; 64 bytes for each stored event
 template <typename Time>
 class history {
@@ -77,9 +77,9 @@ class history {
     ++total_;
   }
 
-  /// Labels the events from here on, of all threads; an empty text removes the label.
+  /// Labels all events from now on, in all threads. An empty text removes the label.
   ///
-  /// Stores at most 4,095 different labels; later ones all read "(more labels)".
+  /// Stores at most 4,095 different labels. Later labels all become "(more labels)".
   void label(std::string_view text) {
     label_ = 0;
     while (label_ < labels_.size() && labels_[label_] != text) ++label_;

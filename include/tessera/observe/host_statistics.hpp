@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-/// Statistics of pinned host memory under PyTorch's names. A timed provider has the times that PyTorch adds.
+/// Statistics of pinned host memory with PyTorch's names. PyTorch also reports times; a `timed` provider
+/// measures them.
 ///   Source:  torch.cuda.host_memory_stats()
 struct host_statistics {
   counter allocations{};  ///< segments acquired from the host
@@ -21,7 +22,7 @@ struct host_statistics {
   bool operator==(const host_statistics&) const = default;
 };
 
-/// Converts an allocator's statistics to those of host memory.
+/// Converts an allocator's statistics to host_statistics.
 ///
 /// If the recipe maps pages, `allocated_bytes` counts mapped bytes, and the counts of segments and blocks
 /// stay 0, as in torch_npu.

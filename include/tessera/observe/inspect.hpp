@@ -22,8 +22,9 @@ namespace detail {
 
 /// Calls f(const segment_view&, const block_view&) for each block of a caching_allocator.
 ///
-/// The blocks of a segment come in address order, the segments in no particular order. Segments that are
-/// being released are included. `f` must not use the allocator.
+/// The blocks of a segment are visited in address order; segments are visited in no particular order.
+/// Segments that are being released are included.
+///   Requires:  f does not use the allocator
 ///
 ///     std::size_t largest = 0;  // bytes of the largest free block
 ///     tessera::for_each_block(pool, [&](const tessera::segment_view&, const tessera::block_view& b) {
@@ -57,7 +58,7 @@ void for_each_block(Allocator& pool, F f) {
 ///     std::printf("%zu bytes serve %zu\n", block.bytes, block.requested);
 ///     pool.deallocate(p);
 ///
-///   Returns:  the block; one of 0 bytes if there is none
+///   Returns:  the block; a block of 0 bytes if there is none
 ///   Cost:     constant
 template <typename Allocator>
 [[nodiscard]] block_view live_block_at(Allocator& pool, const void* p) noexcept {
@@ -70,14 +71,15 @@ template <typename Allocator>
 
 /// The position of a live block in its segment.
 struct block_place {
-  segment_view segment;  ///< of 0 bytes if there is no such block
+  segment_view segment;  ///< has 0 bytes if there is no such block
   block_view block;
   std::size_t offset = 0;  ///< bytes from the start of the segment to the block
 };
 
 /// Finds the segment of the live block at an address, and the block's offset in it, in any allocator.
 ///
-/// Interprocess handles of CUDA and ACL refer to segments, so sharing a block needs both.
+/// Interprocess handles of CUDA and ACL refer to segments. To share a block, send its segment's handle and
+/// its offset.
 ///
 ///     void* const p = pool.allocate(1000);
 ///     const tessera::block_place place = tessera::place_of(pool, p);
@@ -105,7 +107,8 @@ template <typename Allocator>
   });
   return result;
 }
-/// Finds the block of an address that was allocated with an alignment, which may lie inside its block.
+/// Finds the block of an address that was allocated with an alignment. Such an address may lie inside its
+/// block.
 template <typename Allocator>
 [[nodiscard]] block_place place_of(Allocator& pool, void* p, std::size_t bytes,
                                    std::align_val_t alignment) noexcept {

@@ -25,8 +25,8 @@
 
 namespace tessera {
 
-/// The numbers behind a failed request: what was asked for, what there was, and what prevented it. Sizes are
-/// in bytes.
+/// The numbers of a failed request: its sizes, the state of the memory, and the obstacles. Sizes are in
+/// bytes.
 struct oom_report {
   /// Why a free block did not serve the request.
   enum class reason : unsigned char {
@@ -34,16 +34,16 @@ struct oom_report {
     too_small,
     pool,         ///< it belongs to another pool
     stream,       ///< it belongs to another stream, and blocks are not reused across streams
-    unfinished,   ///< the same, and they are, but the work before its free has not completed
-    split_limit,  ///< it is oversize, or the request is, so that it serves only requests of about its size
+    unfinished,   ///< it belongs to another stream, and the work before its free has not completed
+    split_limit,  ///< it or the request is oversize; it serves only requests of about its size
     size_class    ///< it serves only requests of its size
   };
-  /// What would have helped.
+  /// A change that would have helped.
   enum class hint : unsigned char {
-    raise_limit,           ///< growth's limit is below what the device has
-    raise_device_limit,    ///< the provider has a limit of its own, and refused
+    raise_limit,           ///< growth's limit is below the device's capacity
+    raise_device_limit,    ///< the provider refused because of its own limit
     empty_cache,           ///< idle memory could be released first
-    release_later,         ///< it should have been, but work has not completed, or the device failed
+    release_later,         ///< idle memory was not released, because of unfinished work or a device failure
     wait_for_streams,      ///< pending blocks could be waited for
     try_again,             ///< a pending block became free after the search
     try_later,             ///< streams were waited for, but still use pending blocks
@@ -51,22 +51,22 @@ struct oom_report {
     use_other_pages,       ///< the device may have pages of another kind
     use_normal_pages,      ///< less than a page is left
     reuse_across_streams,  ///< a block of another stream is large enough
-    insert_dependencies,   ///< the same, behind work that has not completed
+    insert_dependencies,   ///< such a block is large enough, but work that uses it has not completed
     share_pool,            ///< a block of another pool is large enough
     raise_split_limit,     ///< an oversize block is large enough
     split_blocks,          ///< a block reserved for its own size is large enough
     enlarge_range,         ///< no range of addresses is long enough
     grow_in_place,         ///< pages between live blocks could be released
     stitch,                ///< these pages could be used for the request
-    use_smaller_chunks,    ///< stitching moves physical chunks, and smaller ones would be idle
+    use_smaller_chunks,    ///< stitching moves idle physical chunks, and smaller chunks would be idle
     share_arenas,          ///< other arenas have free memory
-    round_less,            ///< rounding takes what is missing
-    split_off_remainders,  ///< the unused ends of whole blocks take it
+    round_less,            ///< rounding uses as many bytes as are missing
+    split_off_remainders,  ///< the unused ends of whole blocks use as many bytes as are missing
     free_memory            ///< nothing else is known to help: free blocks, or add memory
   };
   struct hint_for {
     hint what{};
-    std::size_t bytes = 0;  ///< the number in its sentence
+    std::size_t bytes = 0;  ///< the number in the text of the hint
   };
   struct free_block {
     std::uintptr_t address = 0;
@@ -74,17 +74,17 @@ struct oom_report {
     std::size_t pool = 0;
     stream_id stream{};
   };
-  /// A segment, or in ranges a physical chunk, that cannot be released, as live or pending blocks share it
-  /// with free bytes.
+  /// A segment, or in ranges a physical chunk, that has free bytes but cannot be released, because it also
+  /// has live or pending blocks.
   struct non_releasable_unit {
     std::size_t bytes = 0;           ///< free bytes
     std::size_t blocks = 0;          ///< live and pending blocks
     std::size_t used = 0;            ///< bytes of these blocks
-    std::uintptr_t first_block = 0;  ///< address of the lowest of them
+    std::uintptr_t first_block = 0;  ///< address of the lowest of these blocks
     std::uintptr_t address = 0;      ///< of the unit
     std::size_t length = 0;          ///< of the unit
 
-    /// Returns what freeing its blocks is worth: its free bytes, weighted by their share of the unit.
+    /// Returns the benefit of freeing its blocks: its free bytes, weighted by their share of the unit.
     [[nodiscard]] double worth() const noexcept {
       const auto gained = static_cast<double>(bytes);
       return bytes == 0 ? 0 : gained * (gained / (gained + static_cast<double>(used)));
@@ -95,47 +95,47 @@ struct oom_report {
   // The request.
   std::size_t requested = 0;
   stream_id stream{};
-  std::size_t block = 0;  ///< of the block that would serve it; 0 if the request exceeds max_request
+  std::size_t block = 0;  ///< size of the block that would serve it; 0 if the request exceeds max_request
   std::size_t pool = 0;
-  std::size_t segment = 0;  ///< that was needed for it
-  std::size_t wanted = 0;  ///< from the device at most: that segment or, in ranges, whole pages for the block
-  std::size_t exact_segment = 0;    ///< the smallest segment that would do
+  std::size_t segment = 0;        ///< size of the segment needed for it
+  std::size_t wanted = 0;         ///< maximum to get from the device: that segment, or in ranges, whole pages
+  std::size_t exact_segment = 0;  ///< the smallest segment that is large enough
   std::size_t unpaged_segment = 0;  ///< the segment in normal pages
   std::int64_t waited_ms = -1;      ///< how long a front end waited for other threads; negative if none did
 
   // The state of the memory.
   usage now{};
   std::size_t capacity = 0;           ///< of the device
-  std::size_t available = unlimited;  ///< that the device still has, if it knows
+  std::size_t available = unlimited;  ///< left on the device; `unlimited` if unknown
   std::size_t elsewhere = 0;          ///< cached in other arenas
 
   // The free blocks.
   free_block largest{};
   reason largest_is = reason::none;
   std::size_t largest_neighbours = 0;  ///< live and pending blocks that share the units of the largest
-  /// The largest free block that is large enough and fails for this reason only, by reason.
+  /// For each reason: the largest free block that is large enough and fails only for this reason.
   std::array<std::size_t, 7> but_for{};
   std::size_t after_pending = 0;  ///< largest run of usable bytes once pending blocks are free
 
   // What could be released.
   std::size_t non_releasable = 0;              ///< free bytes in units shared with live or pending blocks
   std::size_t non_releasable_units = 0;        ///< number of these units
-  std::array<non_releasable_unit, 3> units{};  ///< the most worthwhile ones
+  std::array<non_releasable_unit, 3> units{};  ///< the units with the highest worth()
   std::size_t pages_in_place = 0;              ///< non_releasable bytes in whole pages of grow_in_place
-  std::size_t page_in_place = 0;               ///< such a page
+  std::size_t page_in_place = 0;               ///< size of such a page
   std::size_t pages_stitched = 0;              ///< non_releasable bytes in whole pages of grow_by_stitching
   std::size_t idle = 0;                        ///< free bytes in units without live or pending blocks
-  std::size_t idle_later = 0;                  ///< more of them once pending blocks are free
-  std::size_t rounding = 0;  ///< bytes above multiples of 512, of live blocks and the one wanted
+  std::size_t idle_later = 0;                  ///< additional idle bytes once pending blocks are free
+  std::size_t rounding = 0;  ///< bytes above multiples of 512, in live blocks and the wanted block
   std::size_t unsplit = 0;   ///< bytes of live blocks above their rounded sizes
 
   // The policies and the provider.
   std::size_t pools = 1;
   bool has_segments = true;  ///< growth acquires segments; otherwise it maps pages into ranges
-  bool stitches = false;     ///< growth moves idle pages to where they are wanted
+  bool stitches = false;     ///< growth moves idle pages to the range that needs them
   bool reuses_across_streams = false;
   bool shares_streams = false;      ///< blocks are reused across streams, or all streams share them
-  bool empties_cache = false;       ///< before such a request fails
+  bool empties_cache = false;       ///< before such a request fails, the cache is emptied
   bool accepts_exact_size = false;  ///< exact_segment would have been tried
   bool device_has_order = false;
   bool device_has_ranges = false;
@@ -148,7 +148,7 @@ struct oom_report {
   std::array<hint_for, max_hints> hints{};
   std::size_t hint_count = 0;
 
-  /// Keeps a unit if it is among the most worthwhile.
+  /// Stores a unit if its worth() is among the highest.
   void add_unit(non_releasable_unit unit) noexcept {
     for (non_releasable_unit& other : units) {
       const bool is_first =
@@ -157,20 +157,20 @@ struct oom_report {
     }
   }
   [[nodiscard]] bool exceeds_max_request() const noexcept { return requested > max_request; }
-  /// Returns what could still be reserved within the limit.
+  /// Returns the bytes that could still be reserved within the limit.
   [[nodiscard]] std::size_t room() const noexcept {
     return smaller_of(above(now.limit, now.reserved), available);
   }
-  /// Returns what could still be reserved without the limit.
+  /// Returns the bytes that could still be reserved without the limit.
   [[nodiscard]] std::size_t device_room() const noexcept {
     return smaller_of(above(capacity, now.reserved), available);
   }
-  /// Returns what this allocator could reserve in total without the limit.
+  /// Returns the bytes that this allocator could reserve in total without the limit.
   [[nodiscard]] std::size_t all() const noexcept { return saturating_add(now.reserved, device_room()); }
-  /// Returns what this allocator could reserve in total within the limit.
+  /// Returns the bytes that this allocator could reserve in total within the limit.
   [[nodiscard]] std::size_t allowed() const noexcept { return saturating_add(now.reserved, room()); }
   [[nodiscard]] std::size_t missing() const noexcept { return above(wanted, room()); }
-  /// Returns what would be live with this request, in blocks of exactly the needed sizes.
+  /// Returns the bytes that would be live with this request if each block had exactly the needed size.
   [[nodiscard]] std::size_t needed() const noexcept {
     return above(saturating_add(now.live, block), saturating_add(rounding, unsplit));
   }
@@ -178,7 +178,7 @@ struct oom_report {
   [[nodiscard]] bool exceeds_device() const noexcept {
     return saturating_add(above(now.requested, now.pending), requested) > all();
   }
-  /// Whether the request would fail even if nothing were live.
+  /// Whether the request would fail even without any live block.
   [[nodiscard]] bool exceeds_device_alone() const noexcept { return align_up(requested, 512) > allowed(); }
 
   /// Returns a - b, or 0 if b is larger.
@@ -232,7 +232,7 @@ class oom_writer {
       used_ += oom_report::smaller_of(static_cast<std::size_t>(length), oom_text_bytes - used_ - 1);
   }
 
-  /// Writes small handles in decimal, and what looks like an address in hexadecimal.
+  /// Writes small handles in decimal, and large handles, which are addresses, in hexadecimal.
   void put_stream(stream_id stream) noexcept {
     if (stream.handle < 100'000) {
       put(" on stream %" PRIu64, stream.handle);
@@ -367,7 +367,7 @@ class oom_writer {
 
   struct hint_text {
     const char* sentence;  // %s stands for the number of bytes
-    const char* change;    // what to write; a policy's own words
+    const char* change;    // the change in code, with the policy's names
     const char* header;
   };
   static constexpr hint_text text_of[] = {

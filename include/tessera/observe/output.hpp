@@ -17,7 +17,7 @@
 
 namespace tessera::trace {
 
-/// An error in an input: its position, and the rule that is broken.
+/// An error in an input: its position and the broken rule.
 struct input_error {
   std::string where;  ///< "FILE:LINE" or "FILE: byte N"
   std::string rule;   ///< the broken rule, naming the offending value
@@ -45,8 +45,8 @@ struct text_output {
 
 namespace detail {
 
-/// Writes a file completely or not at all. The bytes go to a temporary file beside it, which finish()
-/// renames.
+/// Writes a file completely or not at all. The bytes go to a temporary file in the same folder, which
+/// finish() renames.
 ///
 /// Pipes and devices are written directly.
 class file_output {
@@ -113,7 +113,7 @@ class file_output {
 
 }  // namespace detail
 
-/// Saves to a file what `write(out)` writes. An error leaves the file as it was.
+/// Saves the output of `write(out)` to a file. An error leaves the file as it was.
 ///   Returns:  the error of `write` or of the file system, if there was one
 template <typename Write>
 [[nodiscard]] std::optional<input_error> save(const std::string& path, Write write) {
@@ -128,7 +128,7 @@ template <typename Write>
 
 namespace detail {
 
-/// The length in bytes of the first UTF-8 character of `text`, or 0 if there is no valid one.
+/// The length in bytes of the first UTF-8 character of `text`; 0 if that character is invalid.
 ///   Requires:  text is not empty
 [[nodiscard]] inline std::size_t utf8_length(std::string_view text) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -146,7 +146,7 @@ namespace detail {
   return length;
 }
 
-/// Makes valid UTF-8 of any bytes. An invalid byte becomes U+FFFD.
+/// Converts any bytes to valid UTF-8. An invalid byte becomes U+FFFD.
 [[nodiscard]] inline std::string utf8_text(std::string_view text) {
   std::string safe;
   while (!text.empty()) {
@@ -157,7 +157,7 @@ namespace detail {
   return safe;
 }
 
-/// Escapes any bytes for the inside of a JSON string.
+/// Escapes any bytes for use inside a JSON string.
 [[nodiscard]] inline std::string json_text(std::string_view text) {
   std::string safe;
   for (const char c : utf8_text(text)) {

@@ -22,8 +22,8 @@
 
 namespace tessera {
 
-/// All statistics of one allocator at one time. Counters have PyTorch's names and do not depend on the
-/// recipe.
+/// All statistics of one allocator at one time. Counters have PyTorch's names. Every recipe has the same
+/// counters.
 struct memory_report {
   struct count {
     const char* name;
@@ -39,7 +39,7 @@ struct memory_report {
   counter device_bytes{};
   std::array<count, std::size(event_counts<1>)> counts{};
   std::size_t max_split_size = unlimited;            ///< bytes
-  std::array<call_time, call_times::count> calls{};  ///< in microseconds; only of a `timed` provider
+  std::array<call_time, call_times::count> calls{};  ///< in microseconds; only with a `timed` provider
 
   [[nodiscard]] std::string pool_name(std::size_t number) const {
     if (pools.size() == 2) return number == 0 ? "small_pool" : "large_pool";

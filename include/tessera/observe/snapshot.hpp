@@ -36,7 +36,7 @@ class call_stacks {
     return number == 0 ? std::string_view{} : std::string_view(texts_[number - 1]);
   }
   [[nodiscard]] const frame& frame_at(std::uint32_t position) const noexcept { return frames_[position]; }
-  /// The positions of a stack's frames, innermost first.
+  /// Returns the positions of a stack's frames, innermost first.
   [[nodiscard]] std::span<const std::uint32_t> stack(std::uint32_t number) const noexcept {
     if (number == 0) return {};
     const std::size_t begin = number == 1 ? 0 : ends_[number - 2];
@@ -65,11 +65,11 @@ class call_stacks {
   std::vector<std::string> texts_;
   std::vector<frame> frames_;
   std::vector<std::uint32_t> calls_;  // the positions of all stacks' frames
-  std::vector<std::size_t> ends_;     // where each stack ends in calls_
+  std::vector<std::size_t> ends_;     // the end of each stack in calls_
 };
 
-/// A memory snapshot with the contents of PyTorch's: the state of an allocator, and the history that led to
-/// it.
+/// A memory snapshot with the contents of a PyTorch snapshot: the state of an allocator, and the history that
+/// led to it.
 ///   Source:  torch.cuda.memory._dump_snapshot
 struct snapshot {
   /// The number of a pool of segments; (0, 0) is the default pool.
@@ -85,7 +85,7 @@ struct snapshot {
     std::size_t size = 0;
     std::size_t requested = 0;
     state is = state::free;
-    std::uint32_t stack = 0;  ///< that allocated it, in `stacks`; 0 if unknown
+    std::uint32_t stack = 0;  ///< call stack of the allocation; 0 if unknown
 
     [[nodiscard]] bool active() const noexcept { return is != state::free; }
     bool operator==(const block&) const = default;
@@ -95,7 +95,7 @@ struct snapshot {
   struct byte_counts {
     std::size_t allocated = 0;  ///< in live blocks
     std::size_t active = 0;     ///< in live and pending blocks
-    std::size_t requested = 0;  ///< as users requested, of active blocks
+    std::size_t requested = 0;  ///< requested bytes of active blocks
   };
 
   /// Memory from one device allocation, or a run of mapped pages in an address range.
@@ -107,7 +107,7 @@ struct snapshot {
     bool large = false;
     pool_id pool{};
     bool expandable = false;
-    std::uint32_t stack = 0;  ///< that acquired it, in `stacks`
+    std::uint32_t stack = 0;  ///< call stack of the acquisition
     std::vector<block> blocks{};
 
     [[nodiscard]] byte_counts count_bytes() const noexcept {
@@ -123,7 +123,7 @@ struct snapshot {
     bool operator==(const segment&) const = default;
   };
 
-  /// PyTorch's trace actions, then those that only tessera records.
+  /// The trace actions of PyTorch, then the actions that only tessera records.
   enum class action : unsigned char {
     alloc,
     free_requested,
@@ -142,7 +142,7 @@ struct snapshot {
   };
   struct entry {
     action what = action::other;
-    std::uint32_t stack = 0;  ///< that caused it, in `stacks`; 0 if unknown
+    std::uint32_t stack = 0;  ///< number in `stacks` of the call that caused it; 0 if unknown
     std::uint64_t address = 0;
     std::size_t size = 0;   ///< bytes requested, acquired or mapped
     std::size_t block = 0;  ///< bytes of the block that serves a request; 0 if unknown
@@ -154,7 +154,7 @@ struct snapshot {
     bool operator==(const entry&) const = default;
   };
 
-  /// The begin or end of an interval that the user named, such as an optimizer step.
+  /// The beginning or end of an interval that the user named, such as an optimizer step.
   struct annotation {
     std::string name{};
     bool begins = false;  ///< false: ends
@@ -215,21 +215,21 @@ struct block_at_start {
   std::size_t size = 0;  ///< 0 if unknown
   stream_id stream{};
   bool live = true;         ///< false: pending
-  std::uint32_t stack = 0;  ///< that allocated it, in the snapshot's `stacks`
+  std::uint32_t stack = 0;  ///< call stack of the allocation, in the snapshot's `stacks`
 };
 
 /// Finds the blocks that are live or pending when the history of one device begins, by address.
 ///
-/// A history is bounded, so its oldest entries are lost. A block is active at its start if the history frees
-/// it without allocating it, or never mentions it although it is active at the end.
-///   Returns:  an error that names the entry or block which contradicts the history
+/// A history is bounded, so its oldest entries are lost. A block is active at the start in two cases: the
+/// history frees it without allocating it, or the block is active at the end and not in the history.
+///   Returns:  the blocks, or an error that names the entry or block that contradicts the history
 ///   Cost:     n log n in the length of the history
 [[nodiscard]] inline read_result<std::map<std::uint64_t, block_at_start>> blocks_at_start(
     const snapshot& source, std::size_t device) {
   using state = snapshot::block::state;
   using action = snapshot::action;
   std::map<std::uint64_t, block_at_start> result;
-  std::map<std::uint64_t, state> now;  // the state at each address that the history mentions
+  std::map<std::uint64_t, state> now;  // the state at each address in the history
   const auto error = [&](const char* subject, std::uint64_t number, const char* rule) {
     return input_error{source.name + ": device " + std::to_string(device),
                        subject + std::to_string(number) + rule};
@@ -296,8 +296,8 @@ struct block_at_start {
   return false;
 }
 
-/// The position of the stack's frame that says most about the user's program: the innermost Python frame
-/// outside PyTorch, else the innermost Python frame, else the innermost frame with a file.
+/// Returns the position of the frame that is most useful to the user: the innermost Python frame outside
+/// PyTorch, else the innermost Python frame, else the innermost frame with a file.
 ///   Requires:  the stack is not empty
 [[nodiscard]] inline std::uint32_t most_useful_frame(const call_stacks& table, std::uint32_t stack) {
   const std::span<const std::uint32_t> calls = table.stack(stack);
@@ -309,8 +309,8 @@ struct block_at_start {
   return found == calls.end() ? calls.front() : *found;
 }
 
-/// The source line that a call stack points to, such as "train.py:12 in forward". Empty for no stack. Long
-/// names are cut.
+/// Returns the source line of a call stack, such as "train.py:12 in forward"; empty if there is no stack.
+/// Long names are cut.
 [[nodiscard]] inline std::string call_site(const call_stacks& table, std::uint32_t stack) {
   if (table.stack(stack).empty()) return {};
   constexpr std::size_t max_file = 160, max_function = 80;    // bytes

@@ -62,7 +62,7 @@ class chrome_device {
     while (!open_.empty()) close(end, open_.begin()->first);
   }
 
-  /// Writes an instant event, which belongs to no block.
+  /// Writes an instant event that belongs to no block.
   void instant(std::uint64_t time, std::size_t thread, std::string_view name, const std::string& args) {
     event("i", thread, time, name, "\"s\":\"t\",\"args\":{" + args + "}");
   }
@@ -83,7 +83,7 @@ class chrome_device {
     return has_times_ && i < trace_.size() ? trace_[i].time_us : i;
   }
 
-  /// Sets the counters back to the start of the history. They wrap around if a file is inconsistent.
+  /// Resets the counters to the start of the history. They wrap around if a file is inconsistent.
   void rewind() noexcept {
     for (const snapshot::entry& e : trace_) {
       const auto [reserved, requested, live] = change(e);
@@ -173,7 +173,7 @@ class chrome_device {
     event("C", 0, time, name, "\"args\":{\"bytes\":" + std::to_string(bytes) + "}");
   }
 
-  /// The thread number that stands for a stream, from 1 in order of appearance. Thread 0 shows device calls.
+  /// Returns the thread number of a stream, from 1 in order of appearance. Thread 0 shows device calls.
   [[nodiscard]] std::size_t thread_of(stream_id stream) {
     const auto [found, is_new] = threads_.emplace(stream.handle, threads_.size() + 1);
     const std::size_t number = found->second;
@@ -220,8 +220,8 @@ class chrome_device {
 /// Writes a snapshot's history in Chrome's trace event format, for chrome://tracing and ui.perfetto.dev.
 ///
 /// Each device has counters of reserved and requested bytes, and of live bytes if all block sizes are known.
-/// Each block is a slice, named by its size and label. Each device call is an instant. Slices of blocks that
-/// are active before or after the history extend to its ends.
+/// Each block is a slice, named by its size and label. Each device call is an instant. If a block is active
+/// before or after the history, its slice extends to that end.
 ///
 ///     #include <tessera/observe/capture.hpp>
 ///     #include <tessera/observe/output.hpp>

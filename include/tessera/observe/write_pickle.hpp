@@ -44,7 +44,7 @@ class pickle_writer {
       code(0x8a).code(static_cast<unsigned char>(length)).little_endian(bits, length);
     }
   }
-  /// Writes an unsigned number; numbers above 63 bits, such as `unlimited`, become the largest of 63 bits.
+  /// Writes an unsigned number. Numbers above 2^63 - 1, such as `unlimited`, become 2^63 - 1.
   void natural(std::uint64_t value) {
     constexpr auto max = static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
     integer(static_cast<std::int64_t>((std::min)(value, max)));
@@ -73,7 +73,7 @@ class pickle_writer {
     text(ascii);
     if (count_ < literals_.size()) literals_[count_++] = {ascii, memoize()};
   }
-  /// Calls `write` if `memo` is 0, and sets `memo`; otherwise refers to the value written then.
+  /// If `memo` is 0, calls `write` and sets `memo`. Otherwise writes a reference to the earlier value.
   template <typename Write>
   void once(std::uint32_t& memo, Write write) {
     if (memo != 0) return repeat(memo);
@@ -118,7 +118,7 @@ class pickle_writer {
   void end() { code('.'); }
 
  private:
-  /// Stores the value written last in the unpickler's memo. Returns its index there plus 1.
+  /// Stores the latest value in the unpickler's memo. Returns its index in the memo plus 1.
   std::uint32_t memoize() {
     const std::uint32_t index = memo_size_++;
     const bool is_short = index < 256;
@@ -184,7 +184,7 @@ class snapshot_writer {
     to_.literal(key);
     to_.natural(value);
   }
-  /// Writes a call stack. Each stack, frame and text is written once and referred to after that.
+  /// Writes a call stack. Writes each stack, frame and text once, and references to it after that.
   void frames(std::uint32_t stack) {
     to_.literal("frames");
     if (stack == 0) return to_.empty_list();

@@ -17,8 +17,9 @@ namespace tessera::trace {
 
 /// Writes the history of one device in the format of RMM's logging_resource_adaptor.
 ///
-/// The blocks that are live at the start come first. A free is logged when the user frees, a failed
-/// allocation as "allocate failure". The log does not record which other streams use a block.
+/// The blocks that are live at the start come first. A free is logged at the time of the user's call. A
+/// failed allocation is logged as "allocate failure". The log does not record which other streams use a
+/// block.
 ///
 ///     #include <tessera/observe/capture.hpp>
 ///     #include <tessera/observe/output.hpp>

@@ -13,9 +13,9 @@
 
 namespace tessera {
 
-/// The calls of a provider that do something. Sizes and other constants are not among them.
+/// The calls of a provider that have an effect, and its queries. Calls that return constants are not listed.
 enum class provider_call : unsigned char {
-  // May take long: up to synchronize.
+  // The calls from here to synchronize may take long.
   acquire,
   release,
   reserve,
@@ -28,7 +28,7 @@ enum class provider_call : unsigned char {
   record,
   wait,
   synchronize,
-  // May fail: up to unregister_memory.
+  // The calls up to unregister_memory may fail.
   let_wait,
   reclaim,
   export_memory,
@@ -36,7 +36,7 @@ enum class provider_call : unsigned char {
   import_memory,
   register_memory,
   unregister_memory,
-  // Neither.
+  // The calls below neither take long nor fail.
   query,
   discard,
   has_stream,
@@ -73,7 +73,7 @@ enum class provider_call : unsigned char {
                                               "is_behind"};
   return names[static_cast<std::size_t>(call)];
 }
-/// Whether a call may take long, as one that the device's driver carries out.
+/// Whether a call may take long, because the device's driver executes it.
 [[nodiscard]] constexpr bool may_take_long(provider_call call) noexcept {
   return call <= provider_call::synchronize;
 }
@@ -84,7 +84,7 @@ enum class provider_call : unsigned char {
 
 namespace detail {
 
-/// Stands for a type that a provider does not have.
+/// Replaces a type that a provider does not have.
 struct absent {
   bool operator==(const absent&) const = default;
 };
@@ -142,13 +142,13 @@ concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acqu
 
 /// Wraps a provider, and has exactly its capabilities: events, virtual memory, sharing and so on.
 ///
-/// There are two ways to use it. A hook sees each call that does something, for logging, timing, locking or
-/// injected failures. A derived class hides the members that it changes, and reaches the wrapped provider by
-/// inner().
+/// There are two ways to use it. A hook sees each call in provider_call, for logging, timing, locking or
+/// injected failures. A derived class hides the members that it changes, and calls the wrapped provider
+/// through inner().
 ///
-/// The hook is called as hook(provider_call, f), where f() makes the call, and returns what f() returns: a
-/// `bool`, a pointer or a number. A failed call returns a value-initialised result. A call without a result
-/// returns true.
+/// The adaptor calls hook(provider_call, f). The hook calls f(), which makes the call, and returns the result
+/// of f(): a `bool`, a pointer or a number. f() returns a value-initialised result if the call fails. It
+/// returns true if the call has no result.
 ///
 ///     namespace logging {
 ///     struct log_failures {
@@ -163,10 +163,10 @@ concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acqu
 ///     static_assert(tessera::virtual_memory_provider<device> && tessera::event_provider<device>);
 ///     }
 ///
-/// It is thread-safe where the provider and the hook say so. A derived class without state of its own that
-/// changes says so itself.
+/// It is thread-safe if both the provider and the hook declare is_thread_safe. A derived class must set
+/// is_thread_safe itself if it has no mutable state.
 ///
-///   Requires:  Device is a device_provider, which need not be movable and outlives the adaptor
+///   Requires:  Device is a device_provider; it need not be movable, and must outlive the adaptor
 template <typename Device, typename Hook = detail::call_directly>
 class provider_adaptor : public detail::virtual_memory_names<Device> {
   using call = provider_call;

@@ -14,12 +14,12 @@
 
 namespace tessera::detail {
 
-/// The memory of one host_pinned: segments, which are mappings, and physical memory, which is in memory
-/// files. Functions that can fail return null or the reason.
+/// The memory of one host_pinned. Segments are mappings; physical memory is stored in memory files. Functions
+/// that can fail return null on success, else the reason.
 class host_memory {
  public:
   struct piece {
-    host_descriptor file;  ///< none once destroyed
+    host_descriptor file;  ///< empty after destroy()
     std::size_t bytes;
     page_kind kind;
     bool imported;
@@ -78,13 +78,13 @@ class host_memory {
     return add({std::move(file), bytes, kind, true}, number);
   }
 
-  /// Physical memory that was not destroyed, or null.
+  /// The physical memory with this number; null if it was destroyed.
   [[nodiscard]] piece* find(std::uint64_t number) noexcept {
     const auto found = pieces_.find(number);
     return found != pieces_.end() && found->second.file ? &found->second : nullptr;
   }
 
-  /// Destroys physical memory; it stays while it is mapped.
+  /// Destroys physical memory. Mapped memory stays until it is unmapped.
   [[nodiscard]] const char* destroy(std::uint64_t number) noexcept {
     piece* const leaving = find(number);
     if (leaving == nullptr) return no_piece;
@@ -93,7 +93,7 @@ class host_memory {
     return nullptr;
   }
 
-  ///   Requires:  it is mapped, or not destroyed
+  ///   Requires:  the memory is mapped, or was not destroyed
   void set_mapped(std::uint64_t number, bool mapped) noexcept {
     piece& is = pieces_.find(number)->second;
     is.mapped = mapped;
@@ -136,10 +136,12 @@ class host_memory {
   std::size_t created_ = 0, imported_ = 0;
 };
 
-/// The address ranges of one host_pinned and its mappings. Functions that can fail return null or the reason.
+/// The address ranges of one host_pinned and its mappings. Functions that can fail return null on success,
+/// else the reason.
 class host_ranges {
  public:
-  /// Maps memory of `memory`, which outlives it.
+  /// Maps physical memory of `memory`.
+  ///   Requires:  `memory` outlives it
   explicit host_ranges(host_memory& memory) noexcept : memory_(&memory) {}
   host_ranges(const host_ranges&) = delete;
   host_ranges& operator=(const host_ranges&) = delete;
@@ -209,7 +211,7 @@ class host_ranges {
     return nullptr;
   }
 
-  /// Mapped memory can be used at once.
+  /// Checks the arguments only, because mapped memory can be used at once.
   [[nodiscard]] const char* grant(void* p, std::size_t bytes) const noexcept {
     const host_extents::extent* const found = mappings_.find(p);
     return found != nullptr && found->bytes == bytes ? nullptr : "not what one map put there";
@@ -231,12 +233,12 @@ class host_ranges {
   }
 
   host_memory* memory_;
-  host_extents ranges_;    // with the number of mappings in it
-  host_extents mappings_;  // with the number of its physical memory
+  host_extents ranges_;    // note: the number of mappings in the range
+  host_extents mappings_;  // note: the number of its physical memory
 };
 
-/// The user's memory that one host_pinned has locked, in whole pages. Functions that can fail return null or
-/// the reason.
+/// The user's memory that one host_pinned has locked, in whole pages. Functions that can fail return null on
+/// success, else the reason.
 class host_registered {
  public:
   host_registered() = default;

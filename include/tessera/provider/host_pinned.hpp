@@ -26,15 +26,15 @@ namespace tessera {
 
 /// Provides page-locked memory of this machine. Linux.
 ///
-/// Streams are threads and events are real. So a program that misuses memory between streams fails here as on
-/// a device.
+/// Each stream is a thread, and events track its work. A program that misuses memory between streams fails
+/// here as on a device.
 ///
-/// Of a page kind, the page size and read_only count. The host has one memory, so bandwidth and peer access
-/// are always granted.
+/// Of a page kind, only the page size and read_only have an effect. Bandwidth and peer access are ignored,
+/// because the host has only one kind of memory.
 ///
-/// It is thread-safe. Calls about streams and events do not wait for calls about memory. A child made by
-/// fork() has none of the threads: it must not use or destroy an inherited provider, whose memory stays until
-/// the child ends or calls exec.
+/// It is thread-safe. Calls about streams and events do not wait for calls about memory. After fork(), the
+/// child process has none of the threads. It must not use or destroy an inherited provider. The memory stays
+/// until the child ends or calls exec.
 class host_pinned {
  public:
   static constexpr bool is_thread_safe = true, is_host_visible = true;
@@ -51,7 +51,7 @@ class host_pinned {
     stream_id stream{};
     std::uint64_t mark = 0;
   };
-  /// A handle of physical memory: a memory file with all its pages allocated.
+  /// A handle of physical memory. The memory is a memory file with all its pages allocated.
   struct physical {
     std::uint64_t number = 0;  ///< 0 if empty
     bool operator==(const physical&) const = default;
@@ -59,12 +59,12 @@ class host_pinned {
   using shareable = detail::host_shareable;
   /// Bytes in whole pages.
   struct holdings {
-    std::size_t acquired = 0, created = 0;  ///< of the capacity
+    std::size_t acquired = 0, created = 0;  ///< bytes that count against the capacity
     std::size_t imported = 0;
-    std::size_t reserved = 0;  ///< addresses
+    std::size_t reserved = 0;  ///< bytes of addresses
     std::size_t mapped = 0;
     std::size_t registered = 0;
-    std::size_t locked = 0;  ///< of what is acquired, mapped or registered
+    std::size_t locked = 0;  ///< locked bytes of acquired, mapped and registered memory
     bool operator==(const holdings&) const = default;
   };
 
@@ -94,14 +94,15 @@ class host_pinned {
             .locked = segments.locked() + mappings.locked() + registered.locked()};
   }
 
-  /// Null at the capacity or where the system refuses; last_error() says why and what helps.
+  /// Returns null at the capacity, or if the system refuses. last_error() then returns the reason and a
+  /// remedy.
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
     const std::lock_guard lock(state_->mutex);
     void* given = nullptr;
     (void)worked("acquire", nullptr, bytes, state_->memory.acquire(bytes, kind, given));
     return given;
   }
-  /// False where no segment of this size begins at `p`.
+  /// False if no segment of this size begins at `p`.
   bool release(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(state_->mutex);
     return worked("release", p, bytes, state_->memory.release(p, bytes));
@@ -126,7 +127,7 @@ class host_pinned {
     state_->exports.remove(leaving.number);
     return worked("destroy", nullptr, 0, state_->memory.destroy(leaving.number));
   }
-  /// Also locks the memory, as the options say.
+  /// Maps the memory and locks it, according to the options.
   bool map(void* p, std::size_t bytes, const physical& from) noexcept {
     const std::lock_guard lock(state_->mutex);
     return worked("map", p, bytes, state_->ranges.map(p, bytes, from.number));
@@ -140,9 +141,9 @@ class host_pinned {
     return worked("unmap", p, bytes, state_->ranges.unmap(p, bytes));
   }
 
-  /// The process id within its namespace.
+  /// The process id within its PID namespace.
   [[nodiscard]] std::int32_t process() const noexcept { return ::getpid(); }
-  /// Shares with processes of the same user or of root. A thread answers them from now on.
+  /// Exports to processes of the same user or of root. The first call starts a thread that answers importers.
   bool export_memory(const physical& made, importers who, shareable& given) noexcept {
     const std::lock_guard lock(state_->mutex);
     const detail::host_memory::piece* const piece = state_->memory.find(made.number);
@@ -163,16 +164,16 @@ class host_pinned {
   /// the capacity.
   bool import_memory(const shareable& given, physical& made) noexcept {
     detail::host_import asking(state_->import_timeout);
-    const char* fault = asking.ask(given);  // while other calls proceed
+    const char* fault = asking.ask(given);  // without the mutex, so that other calls proceed
     const std::lock_guard lock(state_->mutex);
     if (fault == nullptr)
       fault = state_->memory.adopt(std::move(asking.file), asking.bytes, asking.kind, made.number);
     return worked("import_memory", nullptr, 0, fault);
   }
 
-  /// Locks the user's memory as the options say, in whole pages and outside the capacity. unregister_memory
-  /// unlocks it, even if another caller locked it too, because the system does not count locks. Memory of
-  /// this provider is therefore refused.
+  /// Locks the user's memory in whole pages, according to the options. It does not count against the
+  /// capacity. unregister_memory unlocks the pages even if another caller locked them too, because the system
+  /// does not count locks. Memory of this provider is therefore refused.
   bool register_memory(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(state_->mutex);
     const bool own = bytes <= max_request && (state_->memory.segments().overlaps(p, bytes) ||
@@ -185,7 +186,7 @@ class host_pinned {
     return worked("unregister_memory", p, 0, state_->registered.remove(p));
   }
 
-  /// Why the latest call about memory failed, and what helps; empty if none failed.
+  /// Returns why the latest failed call about memory failed, and a remedy; empty if no call failed.
   [[nodiscard]] std::string last_error() const {
     const std::lock_guard lock(state_->mutex);
     return state_->latest.text();
@@ -194,18 +195,19 @@ class host_pinned {
   /// Creates a stream. The default stream, 0, always exists.
   [[nodiscard]] stream_id create_stream() { return state_->streams.create(); }
   [[nodiscard]] bool has_stream(stream_id stream) noexcept { return state_->streams.find(stream) != nullptr; }
-  /// Finishes a stream's work and ends its thread; false where there is no such stream.
+  /// Finishes a stream's work and ends its thread; false if there is no such stream.
   bool destroy_stream(stream_id stream) { return state_->streams.destroy(stream); }
-  /// Submits a callable, which must not throw; false where there is no such stream. It must not allocate this
-  /// memory, because an allocation may wait for it, and must not free it if the recipe maps pages into
-  /// ranges.
+  /// Submits a callable as work of a stream; false if there is no such stream.
+  ///   Requires:  the callable does not throw
+  ///   Requires:  it does not allocate from this provider, because an allocation may wait for the stream
+  ///   Requires:  if the recipe maps pages into ranges, it does not free memory of this provider either
   template <typename F>
   bool submit(stream_id stream, F work) {
     const auto on = state_->streams.find(stream);
     return on != nullptr && on->submit(std::move(work)) != 0;
   }
-  /// Waits until all work submitted to the stream is done; at once for a stream that has ended. Called from
-  /// that work itself, it returns false, as wait() does.
+  /// Waits until all work submitted to the stream is done. Returns at once if the stream has ended. Returns
+  /// false if that work itself calls it, as wait() does.
   bool synchronize(stream_id stream) noexcept {
     const auto on = state_->streams.find(stream);
     return on == nullptr || on->wait_for(on->mark());
@@ -238,7 +240,7 @@ class host_pinned {
   bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
     return state_->streams.let_wait(stream, of, at);
   }
-  /// Lets all further work of a stream wait for an event, as programs do to order their streams.
+  /// Makes all further work of a stream wait for an event, like cudaStreamWaitEvent.
   bool let_wait(stream_id stream, const event& mark) noexcept {
     return let_wait(stream, mark.stream, mark.mark);
   }
@@ -269,8 +271,8 @@ class host_pinned {
                  chosen.pin, token),
           import_timeout(chosen.import_timeout) {}
 
-    std::uint64_t token = random_number();  // of this provider; its physical memory is numbered from here
-    std::mutex mutex;                       // of all but the streams
+    std::uint64_t token = random_number();  // of this provider; the first number of its physical memory
+    std::mutex mutex;                       // guards all members except the streams
     detail::host_memory memory;
     detail::host_ranges ranges{memory};
     detail::host_registered registered;

@@ -10,14 +10,14 @@
 
 namespace tessera {
 
-/// Takes segments from one provider and registers them with another: ordinary host memory that a device can
-/// reach.
+/// Acquires segments from one provider and registers them with another. It makes ordinary host memory
+/// accessible to a device.
 ///
-/// Streams and events are those of the device. Mapped memory is not registered, so there is no virtual
+/// It has the streams and events of the device. Mapped memory is not registered, so there is no virtual
 /// memory.
 ///
-/// A segment that can be neither released nor registered again counts as released and stays with its
-/// provider. So no caller gets memory that the device cannot reach.
+/// If a segment can be neither released nor registered again, it counts as released, and its provider keeps
+/// it. So no caller gets memory that the device cannot access.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     using tessera::host_pinned;

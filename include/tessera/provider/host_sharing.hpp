@@ -28,9 +28,9 @@
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// Sends memory files between processes. The importer connects to a socket named by the exporter's token and
-/// gets the file or a reason, once for each connection. The socket is in the abstract namespace, so nothing
-/// remains on disk. Both processes must share one network and one process namespace.
+/// Sends memory files between processes. The importer connects to a socket named by the exporter's token. It
+/// receives the file or the reason of a refusal, once for each connection. The socket is in the abstract
+/// namespace, so nothing remains on disk. Both processes must share one network and one process namespace.
 namespace tessera::detail {
 
 /// The name of exported memory in other processes: plain bytes for a pipe or a file. Forged and outdated
@@ -61,7 +61,7 @@ struct host_reply {
   return static_cast<std::uint32_t>(kind.size) | static_cast<std::uint32_t>(kind.speed) << 2 |
          static_cast<std::uint32_t>(kind.peer_to_peer) << 4 | static_cast<std::uint32_t>(kind.read_only) << 5;
 }
-/// False for a code without a kind.
+/// Returns false if no kind has this code.
 [[nodiscard]] constexpr bool host_decode(std::uint32_t code, page_kind& kind) noexcept {
   if (code >= 64 || (code & 3) == 3 || (code >> 2 & 3) == 3) return false;
   kind = {.size = static_cast<page_size>(code & 3),
@@ -88,7 +88,7 @@ struct host_socket_name {
 [[nodiscard]] inline host_descriptor host_new_socket(int flags) noexcept {
   return host_descriptor{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0)};
 }
-/// The credentials of the peer when it connected; false if the system does not tell.
+/// Gets the credentials that the peer had when it connected; false if the system does not report them.
 [[nodiscard]] inline bool host_peer(int socket, ucred& peer) noexcept {
   socklen_t length = sizeof peer;
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && length == sizeof peer;
@@ -112,7 +112,7 @@ struct host_packet {
     header->cmsg_type = SCM_RIGHTS;
     std::memcpy(CMSG_DATA(header), &file, sizeof file);
   }
-  /// What a received packet carried.
+  /// The descriptor in a received packet; empty if there is none.
   [[nodiscard]] host_descriptor enclosed() noexcept {
     const cmsghdr* const header = CMSG_FIRSTHDR(&message);
     int file = -1;
@@ -134,7 +134,7 @@ class host_import {
       : until_(std::chrono::steady_clock::now() +
                std::min<std::chrono::milliseconds>(patience, std::chrono::hours(24))) {}
 
-  /// Null if it worked, or the reason.
+  /// Returns null on success, else the reason.
   [[nodiscard]] const char* ask(const host_shareable& what) noexcept {
     if (what.process == ::getpid()) return "memory is imported in another process than exports it";
     socket_ = host_new_socket(0);
@@ -185,7 +185,7 @@ class host_import {
   }
   static constexpr const char* nonsense = "the exporter's answer makes no sense";
 
-  /// Repeats a call that a signal interrupted; fails with EAGAIN after the timeout.
+  /// Repeats a call if a signal interrupts it. Fails with EAGAIN after the timeout.
   template <typename Call>
   [[nodiscard]] long in_time(Call call) const noexcept {
     while (true) {
@@ -205,9 +205,9 @@ class host_import {
 };
 
 /// The memory files that one host_pinned exports, and the thread that sends them. The thread starts with the
-/// first export. Functions that can fail return null or the reason.
+/// first export. Functions that can fail return null on success, else the reason.
 ///
-/// The thread waits for no client. A silent client is dropped after a second, or earlier if many connect.
+/// The thread never blocks on a client. It drops a silent client after a second, or earlier if many connect.
 class host_exports {
  public:
   explicit host_exports(std::uint64_t token) noexcept : token_(token) {}
@@ -305,7 +305,7 @@ class host_exports {
       open = let_in();
     }
   }
-  /// Milliseconds until a client is dropped or connections are accepted again; -1 for never.
+  /// Milliseconds until the thread drops a client or accepts connections again; -1 for never.
   [[nodiscard]] int time_left(bool open) const noexcept {
     if (!open) return static_cast<int>(pause.count());
     if (clients_.empty()) return -1;

@@ -25,8 +25,8 @@ class host_stream {
   host_stream& operator=(const host_stream&) = delete;
   ~host_stream() { finish(); }
 
-  /// Finishes all tasks and ends the thread; false at once if another call does or has done it.
-  ///   Requires:  it is not called from the stream's own work
+  /// Finishes all tasks and ends the thread. Returns false at once if another call has begun or done this.
+  ///   Requires:  the stream's own work does not call it
   bool finish() {
     {
       const std::lock_guard lock(progress_->mutex);
@@ -38,7 +38,7 @@ class host_stream {
   }
 
   /// Submits a callable that does not throw.
-  ///   Returns:  a mark after it; 0 if the stream has ended
+  ///   Returns:  a mark after the callable; 0 if the stream has ended
   template <typename F>
   std::uint64_t submit(F work) {
     auto queued = std::make_unique<task_of<F>>(std::move(work));
@@ -53,26 +53,27 @@ class host_stream {
     return mark;
   }
 
-  /// The number of submitted tasks: a mark after all of them.
+  /// The number of submitted tasks, which is a mark after all of them.
   [[nodiscard]] std::uint64_t mark() {
     const std::lock_guard lock(progress_->mutex);
     return submitted_;
   }
   [[nodiscard]] bool has_reached(std::uint64_t mark) const noexcept { return progress_->has_reached(mark); }
-  /// Waits for a mark. False at once if the stream's own work would wait for later work.
+  /// Waits for a mark. Returns false at once if the stream's own work would wait for itself or for later
+  /// work.
   [[nodiscard]] bool wait_for(std::uint64_t mark) {
     if (is_its_work() && !has_reached(mark)) return false;
     progress_->wait_for(mark);
     return true;
   }
-  /// Whether the caller is this stream's work.
+  /// Whether the calling thread runs this stream's work.
   [[nodiscard]] bool is_its_work() const noexcept { return std::this_thread::get_id() == id_; }
   /// Submits a wait for another stream's work up to a mark; returns a mark after the wait. The work exists
   /// already, so streams cannot wait for each other in a circle.
   std::uint64_t submit_wait(host_stream& other, std::uint64_t mark) {
     const std::uint64_t given = other.mark();
-    // Only the other stream's progress is kept alive: its thread must not be joined here, where its work may
-    // wait for this.
+    // Keeps only the other stream's progress alive. This thread must not join the other stream's thread,
+    // whose work may wait for this stream.
     return submit([of = other.progress_, until = mark < given ? mark : given] { of->wait_for(until); });
   }
 
@@ -88,7 +89,7 @@ class host_stream {
     F work;
   };
 
-  /// How far the stream has come; outlives it for waiting callers.
+  /// The progress of the stream. It outlives the stream for callers that wait.
   struct progress {
     std::mutex mutex;
     std::condition_variable changed;
@@ -145,13 +146,13 @@ class host_streams {
     return made;
   }
   /// Finishes a stream's work; false if there is no such stream.
-  ///   Requires:  it is not called from the stream's own work; else the program aborts
+  ///   Requires:  the stream's own work does not call it; aborts otherwise
   bool destroy(stream_id stream) {
     const std::shared_ptr<host_stream> ending = find(stream);
     if (ending != nullptr && ending->is_its_work())
       fatal("destroy_stream: work must not end the stream that it is on");
-    // Finished here because the work may own the stream, and before it is erased because an unknown stream
-    // has no work.
+    // The stream finishes here because its work may own the stream. It finishes before it is erased, because
+    // an unknown stream counts as having no work.
     if (ending == nullptr || !ending->finish()) return false;
     const std::lock_guard lock(mutex_);
     return streams_.erase(stream) == 1;
@@ -162,13 +163,13 @@ class host_streams {
     return found != streams_.end() ? found->second : nullptr;
   }
 
-  /// Whether all further work of `stream` runs after that of `of` up to a mark.
+  /// Whether all further work of `stream` runs after the work of `of` up to a mark.
   [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t mark) {
     const std::lock_guard lock(mutex_);
     return order_.is_behind(stream, of, mark);
   }
-  /// Lets `stream` wait; false if there is no such stream or host memory ran out. A stream that has ended
-  /// needs no wait.
+  /// Makes `stream` wait; false if there is no such stream or host memory ran out. No wait is needed if `of`
+  /// has ended.
   bool let_wait(stream_id stream, stream_id of, std::uint64_t mark) {
     const std::shared_ptr<host_stream> waiting = find(stream), other = find(of);
     if (waiting == nullptr || other == nullptr || waiting == other) return waiting != nullptr;

@@ -19,14 +19,14 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 
-/// The Linux calls of host_pinned. Functions that can fail return null, or the broken rule, or what the
-/// system lacks and how to get it.
+/// The Linux calls of host_pinned. Functions that can fail return null on success. Otherwise they return the
+/// broken rule, or a text that names the missing resource and a remedy.
 namespace tessera::detail {
 
-/// Whether memory is locked, so that it is never swapped out.
+/// Whether memory is locked. Locked memory is never swapped out.
 enum class host_pinning : unsigned char {
   required,       ///< fails if memory cannot be locked
-  where_allowed,  ///< uses it unlocked then
+  where_allowed,  ///< uses the memory unlocked if it cannot be locked
   never
 };
 
@@ -75,9 +75,9 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 [[nodiscard]] inline std::size_t host_page() noexcept {
   return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
-/// Whether the host may read the byte at `p`; asks the system without reading it.
+/// Whether the host may read the byte at `p`. It asks the system and does not read the byte.
 [[nodiscard]] inline bool host_can_read(const void* p) noexcept {
-  const std::uintptr_t word = host_address(p) & ~std::uintptr_t{7};  // does not cross a page
+  const std::uintptr_t word = host_address(p) & ~std::uintptr_t{7};  // eight aligned bytes never cross a page
   // The system reads the set of signals before it finds that the operation is invalid.
   constexpr int nothing_known = -1;
   const long answer = ::syscall(SYS_rt_sigprocmask, nothing_known, word, nullptr, std::size_t{8});
@@ -110,7 +110,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
   return "the system has too little memory left";
 }
 
-/// Bytes of normal pages available without swapping; `unlimited` if unknown. A control group may allow less.
+/// Bytes available in normal pages without swapping; `unlimited` if unknown. A control group may allow less.
 [[nodiscard]] inline std::size_t host_available() noexcept {
   const host_descriptor file{::open("/proc/meminfo", O_RDONLY | O_CLOEXEC)};
   char text[1024];
@@ -122,7 +122,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
                          : unlimited;
 }
 
-/// The system's limit of mappings for one process; `unlimited` if unknown.
+/// The maximum number of mappings of one process; `unlimited` if unknown.
 [[nodiscard]] inline std::size_t host_max_mappings() noexcept {
   const host_descriptor file{::open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC)};
   char text[32];
@@ -133,7 +133,8 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
   return most != 0 ? most : unlimited;
 }
 
-/// Locks memory and sets `locked` to whether that worked. Pages larger than normal are never swapped out.
+/// Locks memory, and sets `locked` to the result. Larger pages need no lock, because they are never swapped
+/// out.
 [[nodiscard]] inline const char* host_lock(void* p, std::size_t bytes, page_kind kind, host_pinning pin,
                                            bool& locked) noexcept {
   locked = false;
@@ -149,10 +150,10 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 /// Allocates all pages of a memory file, so that later accesses cannot fail.
 ///   Requires:  `bytes` is a multiple of host_page_size(kind)
 [[nodiscard]] inline const char* host_fill(int file, std::size_t bytes, page_kind kind) noexcept {
-  constexpr std::size_t at_once = 64_MiB;  // a signal undoes the current step only
+  constexpr std::size_t at_once = 64_MiB;  // a signal undoes only the current step
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t next = bytes - done < at_once ? bytes - done : at_once;
-    // The system would kill processes before it refused normal pages.
+    // For normal pages, the system kills processes rather than refusing the request.
     if (kind.size == page_size::normal && host_available() < bytes - done) return host_lacks_pages(kind);
     if (::fallocate(file, 0, static_cast<off_t>(done), static_cast<off_t>(next)) == 0)
       done += next;
@@ -199,7 +200,7 @@ class host_extents {
   };
 
   /// False if host memory ran out.
-  ///   Requires:  it overlaps no other
+  ///   Requires:  the extent overlaps no other extent
   [[nodiscard]] bool add(const void* p, const extent& made) noexcept {
     if (!host_remembers([&] { extents_.emplace(host_address(p), made); })) return false;
     bytes_ += made.bytes;
@@ -211,7 +212,7 @@ class host_extents {
     const auto found = extents_.find(host_address(p));
     return found != extents_.end() ? &found->second : nullptr;
   }
-  ///   Requires:  one begins at `p`
+  ///   Requires:  an extent begins at `p`
   extent remove(const void* p) noexcept {
     const auto found = extents_.find(host_address(p));
     const extent leaving = found->second;
@@ -221,7 +222,7 @@ class host_extents {
     return leaving;
   }
 
-  /// Whether an extent overlaps these addresses, of those whose note is at most `upto`.
+  /// Whether an extent with a note of at most `upto` overlaps these addresses.
   [[nodiscard]] bool overlaps(const void* p, std::size_t bytes,
                               std::uint64_t upto = ~std::uint64_t{0}) const noexcept {
     const std::uintptr_t begin = host_address(p);

@@ -12,7 +12,7 @@
 
 namespace tessera::detail {
 
-/// Enters a provider's segments and mappings in a pagemap, under one owner, while they exist.
+/// Registers a provider's segments and mappings in a pagemap under one owner while they exist.
 ///   Requires:  the provider and the pagemap outlive it
 template <device_provider Device>
 class indexed : public provider_adaptor<Device> {
@@ -50,7 +50,7 @@ class indexed : public provider_adaptor<Device> {
   }
 
  private:
-  /// Takes the entry out first: once the device has the memory, it may give the addresses to another owner.
+  /// Erases the entry before the call: afterwards the device may give the addresses to another owner.
   template <typename F>
   [[nodiscard]] bool take_out_while(void* p, F give_back) noexcept {
     pagemap::taken entry = map_->take_out(p);

@@ -16,10 +16,10 @@
 
 namespace tessera {
 
-/// Counts how many bytes several threads have taken from a device, and refuses more than a limit.
+/// Counts the bytes that several threads have taken from a device, and refuses to exceed a limit.
 ///
-/// The limit is exact. A request reserves its bytes while the device is asked. A request blocked only by such
-/// reservations waits for them to settle.
+/// The limit is exact. A request reserves its bytes during the device call. If only such reservations block a
+/// request, it waits until they settle.
 ///
 ///     tessera::byte_budget budget(1_GiB);
 ///     tessera::simulated_device device;
@@ -36,7 +36,7 @@ class byte_budget {
     const std::lock_guard lock(mutex_);
     return limit_;
   }
-  /// Sets the limit, which may lie below what is taken already.
+  /// Sets the limit, which may be below taken().
   void set_limit(std::size_t limit) noexcept {
     const std::lock_guard lock(mutex_);
     limit_ = limit;
@@ -69,10 +69,11 @@ class byte_budget {
     return !has_room(bytes);
   }
 
-  /// Takes `bytes` if ask() gets them from the device and they exceed the limit by at most `beyond` bytes.
+  /// Calls ask(), which gets `bytes` from the device, if taken() + bytes <= limit + beyond. Counts them if
+  /// ask() succeeds.
   ///
   /// No lock is held during ask(), which may call the other members.
-  ///   Returns:  the result of ask(); false where the limit refuses
+  ///   Returns:  the result of ask(); false if the limit would be exceeded
   template <typename F>
   [[nodiscard]] bool take(std::size_t bytes, std::size_t beyond, F ask) noexcept {
     std::size_t given_back_before = 0;
@@ -89,7 +90,7 @@ class byte_budget {
     in_flight_ -= bytes;
     if (given) {
       taken_ += bytes;
-      // The device may have given these bytes before it took back what was given back meanwhile.
+      // The device may have given these bytes before it took back the bytes that were given back meanwhile.
       const std::size_t highest = taken_ + (given_back_ - given_back_before);
       if (highest > peak_) peak_ = highest;
     }
@@ -119,7 +120,7 @@ class byte_budget {
 
 namespace detail {
 
-/// Physical memory of a device, and the bytes that it counts in a budget.
+/// Physical memory of a device, and the number of bytes that count against a budget.
 template <typename Device>
 struct budgeted_memory {};
 template <typename Device>
@@ -129,10 +130,10 @@ struct budgeted_memory<Device> {
   std::size_t bytes = 0;
 };
 
-/// Takes segments and physical memory out of a budget. Imported memory counts nothing.
+/// Counts segments and physical memory against a budget. Imported memory does not count.
 ///
-/// With `LastPageMayExceed`, create() may exceed the limit in part. The caller then asks over_limit() before,
-/// about the bytes that it needs of the page.
+/// With `LastPageMayExceed`, the last page of a create() may exceed the limit. The caller must then check
+/// over_limit(needed bytes) first.
 ///   Requires:  the provider and the budget outlive it; Base is a provider_adaptor of Device
 template <typename Device, typename Base = provider_adaptor<Device>, bool LastPageMayExceed = false>
 class within_budget : public Base {
@@ -215,9 +216,9 @@ struct budgeted_device {
 
 }  // namespace detail
 
-/// Owns a provider and caps the bytes taken from it, in segments and in pages. `unlimited` is no cap.
+/// Owns a provider and caps the bytes taken from it in segments and pages. `unlimited` means no cap.
 ///
-/// Several allocators share the cap by provider_ref. The capacity is at most the limit.
+/// Several allocators can share the cap through provider_ref. capacity() is at most the limit.
 ///
 ///     using device = tessera::limiting<tessera::simulated_device>;
 ///     using allocator = tessera::caching_allocator<tessera::pytorch<>, tessera::provider_ref<device>>;
@@ -225,8 +226,8 @@ struct budgeted_device {
 ///     allocator weights{tessera::provider_ref(half)};
 ///     allocator activations{tessera::provider_ref(half)};  // both together take at most 40 GiB
 ///
-///   Source:  Paddle's gpu_memory_limit_mb (0 for none), which counts what is reserved. There, several
-///            threads may exceed it together, and virtual memory is not counted.
+///   Source:  Paddle's gpu_memory_limit_mb (0 for none), which counts reserved bytes. In Paddle, concurrent
+///            threads may exceed it, and virtual memory does not count.
 template <device_provider Device>
 class limiting : public detail::within_budget<Device> {
  public:
@@ -244,7 +245,7 @@ class limiting : public detail::within_budget<Device> {
     return (std::min)(this->inner().available(), this->budget().left());
   }
   [[nodiscard]] std::size_t limit() const noexcept { return this->budget().limit(); }
-  /// Bytes that were taken and not given back.
+  /// Bytes taken and not given back.
   [[nodiscard]] std::size_t taken() const noexcept { return this->budget().taken(); }
 
  private:

@@ -14,8 +14,8 @@ namespace tessera {
 
 /// One large segment of a provider, from which smaller segments are cut one after another.
 ///
-/// It is acquired by the first take() and released by the destructor. The space after the last segment in use
-/// is free again. Thread-safe where the provider is.
+/// The first take() acquires it, and the destructor releases it. The space after the last segment in use is
+/// available again. It is thread-safe if the provider is.
 ///   Requires:  the provider outlives it
 template <device_provider Device>
 class preallocated_region {
@@ -29,8 +29,8 @@ class preallocated_region {
     if (begin_ != 0) (void)device_->release(reinterpret_cast<void*>(begin_), size_);
   }
 
-  /// Cuts a segment. The provider is asked for the region once.
-  ///   Returns:  null without room, or where the provider refused the region
+  /// Cuts a segment. The first call asks the provider for the region; no later call does.
+  ///   Returns:  null if there is no room, or if the provider refused the region
   [[nodiscard]] void* take(std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     if (!was_acquired_ && bytes <= size_) {
@@ -43,7 +43,7 @@ class preallocated_region {
     ++segments_;
     return segment;
   }
-  ///   Returns:  false for a segment of another origin
+  ///   Returns:  false if the segment is not from this region
   [[nodiscard]] bool put_back(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     const auto address = reinterpret_cast<std::uintptr_t>(p);
@@ -67,8 +67,8 @@ class preallocated_region {
   std::size_t segments_ = 0;  // in use
 };
 
-/// Serves segments of normal pages from a preallocated region while it has room, so that many segments cost
-/// one call of the device.
+/// Serves segments of normal pages from a preallocated region while it has room. So many segments cost one
+/// device call.
 ///
 ///     tessera::simulated_device device;
 ///     tessera::preallocated_region region(device, 1_GiB);
@@ -76,12 +76,12 @@ class preallocated_region {
 ///     tessera::caching_allocator<tessera::pytorch<>, device_type> pool_over_region{device_type(region)};
 ///     for (int i = 0; i < 3; ++i) (void)pool_over_region.allocate(20_MiB);  // one call of the device
 ///
-/// A segment that is put back is cut again without a call of the device, which therefore cannot wait for
-/// work. So the allocator waits before it releases. With `OnlyRecordedStreams` it does not: work then uses
-/// memory only on recorded streams, as with recipes for pinned memory.
+/// Releasing a segment makes no device call, so the device cannot wait for running work. The allocator
+/// therefore waits before it releases a segment. With `OnlyRecordedStreams` it does not wait. Choose that
+/// only if work uses memory on recorded streams only, as with the recipes for pinned memory.
 ///
 ///   Requires:  the region outlives it
-///   Source:  PyTorch's pinned_reserve_segment_size_mb, which never reuses a segment that was put back
+///   Source:  PyTorch's pinned_reserve_segment_size_mb, which never reuses a released segment
 template <device_provider Device, bool OnlyRecordedStreams = false>
 class preallocating : public provider_adaptor<Device> {
  public:

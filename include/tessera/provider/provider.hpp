@@ -11,8 +11,8 @@
 
 /// The concepts of a provider: the interface between an allocator and a device.
 ///
-/// Only device_provider is required. Each further capability is a concept of its own, and a recipe requires
-/// only those that it uses.
+/// Only device_provider is required. Each further capability is a separate concept. A recipe requires only
+/// the concepts that it uses.
 ///
 /// | concept                 | capability                                   |
 /// |-------------------------|----------------------------------------------|
@@ -25,7 +25,7 @@
 /// | sharing_provider        | shares physical memory between processes     |
 /// | registering_provider    | registers the user's memory for transfers    |
 /// | measured_provider       | reports its free memory                      |
-/// | limited_provider        | has a limit of its own                       |
+/// | limited_provider        | has its own limit                            |
 /// | reclaiming_provider     | can ask others to give memory back           |
 ///
 /// Rules for all of them:
@@ -34,27 +34,27 @@
 ///   Errors:  no member throws; a member that fails returns false or null and changes nothing
 ///   Threads: one call at a time, unless the provider declares is_thread_safe
 ///
-/// Examples to start from: examples/03_write_a_provider.cpp is the smallest. host_pinned
-/// [provider/host_pinned.hpp] uses the memory of this machine, simulated_device
-/// [provider/simulated_device.hpp] none, and gpu [examples/cuda_driver/device.hpp] CUDA's driver.
+/// The smallest example is examples/03_write_a_provider.cpp. host_pinned [provider/host_pinned.hpp] provides
+/// host memory. simulated_device [provider/simulated_device.hpp] provides addresses without memory. gpu
+/// [examples/cuda_driver/device.hpp] uses CUDA's driver.
 ///
-/// Allocators never misuse a provider. Each concept lists the misuse that a provider must refuse all the
-/// same. The laws try exactly these cases, and report in the same words.
+/// Allocators never misuse a provider, but a provider must still refuse misuse. Each concept lists the misuse
+/// to refuse. The laws try these cases.
 namespace tessera {
 
 /// Acquires and releases segments of device memory.
 ///
 /// | expression          | returns     | effect                                                             |
 /// |---------------------|-------------|--------------------------------------------------------------------|
-/// | d.acquire(bytes)    | void*       | a new segment that overlaps no other; null where the device        |
+/// | d.acquire(bytes)    | void*       | a new segment that overlaps no other; null if the device        |
 /// |                     |             | refuses                                                            |
 /// | d.release(p, bytes) | bool        | takes a whole segment back; false: the caller still has it         |
 /// | c.capacity()        | std::size_t | bytes of the device in all; constant                               |
 /// | c.granularity()     | std::size_t | sizes and addresses of segments are multiples of it; a power of    |
 /// |                     |             | two, at least min_alignment; constant                              |
 ///
-/// What it must refuse, with nothing lost:
-///   acquire refuses what goes beyond the capacity
+/// Misuse that a provider must refuse without losing memory:
+///   acquire refuses a segment that exceeds the capacity
 ///
 /// Checked by law::provider [tessera/law/provider.hpp].
 template <typename D>
@@ -65,14 +65,14 @@ concept device_provider = std::movable<D> && requires(D& d, const D& c, void* p,
   { c.granularity() } noexcept -> std::same_as<std::size_t>;
 };
 
-/// Records events, which tell how far the work of a stream has come.
+/// Records events, which report the progress of a stream's work.
 ///
 /// | expression     | returns | effect                                                               |
 /// |----------------|---------|----------------------------------------------------------------------|
 /// | D::event       |         | an event; empty when default-constructed; copies name the same event |
-/// | d.record(s, e) | bool    | sets `e` to an event behind all work submitted to `s` so far         |
+/// | d.record(s, e) | bool    | sets `e` to an event after all work submitted to `s` so far          |
 /// | d.query(e)     | bool    | whether the work before the event is done; stays true; never waits   |
-/// | d.wait(e)      | bool    | waits until that work is done; false where waiting failed            |
+/// | d.wait(e)      | bool    | waits until that work is done; false if waiting failed            |
 /// | d.discard(e)   |         | ends a recorded event                                                |
 template <typename D>
 concept event_provider = device_provider<D> && std::semiregular<typename D::event> &&
@@ -91,14 +91,14 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
 /// |----------------------|---------------|-----------------------------------------------------------------|
 /// | d.position(s)        | std::uint64_t | how much work has been submitted to `s`                         |
 /// | d.is_done(s, n)      | bool          | whether the work of `s` up to position `n` is done; never waits |
-/// | d.is_behind(s, t, n) | bool          | whether all further work of `s` runs after that of `t` up to    |
-/// |                      |               | `n`, by waits that were submitted, directly or through other    |
+/// | d.is_behind(s, t, n) | bool          | whether all further work of `s` runs after work `n` of `t`      |
+/// |                      |               | because of submitted waits, directly or through other           |
 /// |                      |               | streams                                                         |
 /// | d.let_wait(s, t, n)  | bool          | submits such a wait to `s`; does not wait itself                |
 ///
-/// Waits are for work submitted before, so streams cannot wait for each other in a circle. The work of a
-/// stream that no longer exists counts as done. stream_order [provider/stream_order.hpp] implements is_behind
-/// for devices without it. Checked by law::provider [tessera/law/provider.hpp].
+/// A wait is always for work submitted earlier, so streams never wait in a cycle. The work of a stream that
+/// no longer exists counts as done. stream_order [provider/stream_order.hpp] implements is_behind for devices
+/// without it. Checked by law::provider [tessera/law/provider.hpp].
 template <typename D>
 concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std::uint64_t position) {
   { d.position(s) } noexcept -> std::same_as<std::uint64_t>;
@@ -107,7 +107,7 @@ concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std
   { d.let_wait(s, s, position) } noexcept -> std::same_as<bool>;
 };
 
-/// Knows which streams exist: d.has_stream(s). Without it, all streams count as existing.
+/// Reports which streams exist: d.has_stream(s). Without this concept, every stream counts as existing.
 template <typename D>
 concept stream_listing_provider = device_provider<D> && requires(D& d, stream_id s) {
   { d.has_stream(s) } noexcept -> std::same_as<bool>;
@@ -116,8 +116,8 @@ concept stream_listing_provider = device_provider<D> && requires(D& d, stream_id
 /// Whether several threads may call a provider at once: its `static constexpr bool is_thread_safe`; false by
 /// default.
 ///
-/// Otherwise locked allocators let in one call at a time. It must be true if several of them share the
-/// provider by provider_ref.
+/// If it is false, locked allocators make one call at a time. It must be true if several locked allocators
+/// share the provider through provider_ref.
 template <typename D>
 inline constexpr bool is_thread_safe = false;
 template <typename D>
@@ -135,7 +135,7 @@ inline constexpr bool is_host_visible<D> = D::is_host_visible;
 /// Whether release() waits for running work that uses the segment: its `static constexpr bool release_waits`;
 /// true by default.
 ///
-/// cudaFree waits, aclrtFree does not. Memory that work uses only on recorded streams needs no declaration.
+/// cudaFree waits; aclrtFree does not. It has no effect if work uses memory only on recorded streams.
 template <typename D>
 inline constexpr bool release_waits = true;
 template <typename D>
@@ -145,38 +145,40 @@ inline constexpr bool release_waits<D> = D::release_waits;
 /// Whether query() and is_done() may report finished work as unfinished: its `static constexpr bool
 /// may_see_late`; false by default.
 ///
-/// Declare it where asking the device can fail. Memory then only stays pending longer.
+/// Set it if a query to the device can fail. The only effect of a late answer is that memory stays pending
+/// longer.
 template <typename D>
 inline constexpr bool may_see_late = false;
 template <typename D>
   requires std::convertible_to<decltype(D::may_see_late), bool>
 inline constexpr bool may_see_late<D> = D::may_see_late;
 
-/// Has a limit of its own, such as one that several allocators share. d.over_limit(bytes) says whether
-/// `bytes` more would exceed it, so that a failure for the limit is told from one for lack of memory.
+/// Has its own limit, which several allocators may share. d.over_limit(bytes) returns whether `bytes` more
+/// would exceed it. The allocator uses it to tell a limit failure from a full device.
 template <typename D>
 concept limited_provider = device_provider<D> && requires(const D& d, std::size_t bytes) {
   { d.over_limit(bytes) } noexcept -> std::same_as<bool>;
 };
 
-/// Can ask other users of the device to give idle memory back: d.reclaim(), which returns whether any was.
+/// Can ask other users of the device to release idle memory: d.reclaim(). It returns whether any was
+/// released.
 ///
-/// An allocator calls it when the device refused and its own cache is empty, and then asks the device again.
-/// A locked allocator calls it only if the provider is thread-safe.
+/// An allocator calls it if the device refused and its own cache is empty. Then it calls acquire again. A
+/// locked allocator calls it only if the provider is thread-safe.
 template <typename D>
 concept reclaiming_provider = device_provider<D> && requires(D& d) {
   { d.reclaim() } noexcept -> std::same_as<bool>;
 };
 
-/// Reports its free memory: d.available(), in bytes, whoever uses the rest. Without it, all that the
+/// Reports the free memory of the device: d.available(), in bytes. Without this concept, all memory that the
 /// allocator itself has not taken counts as free.
 template <typename D>
 concept measured_provider = device_provider<D> && requires(const D& d) {
   { d.available() } noexcept -> std::same_as<std::size_t>;
 };
 
-/// Serves segments in pages of a kind: d.acquire(bytes, kind), null without such pages. Portable callers pass
-/// a multiple of kind.granularity().
+/// Serves segments in pages of a kind: d.acquire(bytes, kind). It returns null if no such pages are left.
+/// Portable callers pass a multiple of kind.granularity().
 template <typename D>
 concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes, page_kind kind) {
   { d.acquire(bytes, kind) } noexcept -> std::same_as<void*>;
@@ -184,7 +186,7 @@ concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes,
 
 /// Maps physical memory into reserved ranges of addresses.
 ///
-/// Physical memory is mapped whole, and in one place at a time.
+/// A map() maps all of the physical memory. Physical memory is mapped at one address at a time.
 ///
 /// | expression                  | returns     | effect                                                     |
 /// |-----------------------------|-------------|------------------------------------------------------------|
@@ -193,36 +195,36 @@ concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes,
 /// | D::map_grants_access        | bool        | whether mapped memory can be used without grant            |
 /// | D::unmap_wants_size         | bool        | whether unmap checks `bytes`; portable callers pass the    |
 /// |                             |             | mapped size                                                |
-/// | c.page_size(kind)           | std::size_t | physical memory of `kind` is a multiple of it, and mapped  |
-/// |                             |             | at one; a power of two                                     |
+/// | c.page_size(kind)           | std::size_t | sizes and addresses of mappings of `kind` are multiples of |
+/// |                             |             | it; a power of two                                         |
 /// | d.reserve(bytes, alignment) | void*       | a range of addresses; `alignment` is a power of two        |
-/// | d.unreserve(p, bytes)       | bool        | gives a whole range back, in which nothing is mapped       |
+/// | d.unreserve(p, bytes)       | bool        | returns a whole range; nothing may be mapped in it         |
 /// | d.create(bytes, kind, m)    | bool        | sets `m` to new physical memory                            |
-/// | d.destroy(m)                | bool        | drops the handle; the memory goes once it is mapped        |
+/// | d.destroy(m)                | bool        | drops the handle; memory is freed once it is mapped        |
 /// |                             |             | nowhere and no importer holds it                           |
 /// | d.map(p, bytes, m)          | bool        | maps all of `m` at `p`                                     |
-/// | d.grant(p, bytes)           | bool        | lets the device access what one map put at `p`             |
-/// | d.unmap(p, bytes)           | bool        | removes what one map put at `p`; no running work may use   |
+/// | d.grant(p, bytes)           | bool        | lets the device access the mapping at `p`                  |
+/// | d.unmap(p, bytes)           | bool        | removes the mapping at `p`; no running work may use        |
 /// |                             |             | it                                                         |
 /// | d.synchronize(s)            | bool        | waits until all work submitted to `s` is done; at once for |
 /// |                             |             | a stream that does not exist                               |
 ///
-/// The order that every device accepts is: reserve, create, map, grant, use, synchronize, unmap, destroy,
+/// Every device accepts this order of calls: reserve, create, map, grant, use, synchronize, unmap, destroy,
 /// unreserve.
 ///
 /// What it must refuse:
-///   what names no memory is refused: by destroy and map, of an empty D::physical
-///   memory is a multiple of the page size long, and not empty
-///   create refuses what goes beyond the capacity
+///   destroy and map refuse an empty D::physical
+///   create refuses 0 bytes, and sizes that are not a multiple of the page size
+///   create refuses memory that exceeds the capacity
 ///   map refuses addresses that are not reserved
-///   map refuses addresses at which something is mapped
-///   memory is mapped at a multiple of the page size
-///   no more is mapped than there is of the memory
+///   map refuses addresses at which memory is mapped
+///   map refuses an address that is not a multiple of the page size
+///   map refuses more bytes than the physical memory has
 ///   grant refuses addresses at which nothing is mapped
 ///   unmap refuses addresses at which nothing is mapped
-///   unmap refuses a part of what one map put there: where D::unmap_wants_size
-///   unmap takes away what one map put there, once
-///   a range goes back only when nothing is mapped in it
+///   unmap refuses a part of a mapping if D::unmap_wants_size is true
+///   unmap removes one mapping, and refuses to remove it twice
+///   unreserve refuses a range in which memory is mapped
 ///
 /// Checked by law::provider [tessera/law/provider.hpp].
 ///   Source:  the common part of CUDA's cuMem* and ACL's aclrt*Mem* functions
@@ -244,20 +246,20 @@ concept virtual_memory_provider =
       { d.synchronize(s) } noexcept -> std::same_as<bool>;
     };
 
-/// Which processes may import exported memory.
+/// The processes that may import exported memory.
 enum class importers : unsigned char {
-  listed,  ///< those listed with allow()
+  listed,  ///< the processes listed with allow()
   any
 };
 
-/// Shares physical memory between processes. Each process has a handle of its own, and destroys its own.
+/// Shares physical memory between processes. Each process has its own handle, and destroys it.
 ///
 /// | expression                 | returns      | effect                                                     |
 /// |----------------------------|--------------|------------------------------------------------------------|
 /// | D::shareable               |              | a name of exported memory, valid in all processes;         |
 /// |                            |              | trivially copyable                                         |
-/// | c.process()                | std::int32_t | the number by which other processes list this one; may     |
-/// |                            |              | hold in one namespace only                                 |
+/// | c.process()                | std::int32_t | the number by which other processes list this process; may |
+/// |                            |              | be valid only inside one PID namespace                     |
 /// | d.export_memory(m, who, s) | bool         | sets `s` to a name of `m`, which was created here; once    |
 /// |                            |              | for each `m`                                               |
 /// | d.allow(s, process)        | bool         | lists an importer of memory that was exported here to      |
@@ -266,13 +268,13 @@ enum class importers : unsigned char {
 /// |                            |              | holds; may wait for that process, for a bounded time       |
 ///
 /// What it must refuse:
-///   memory is exported once
-///   imported memory is not exported
-///   a process that is not listed cannot import
-///   the exporter alone lists importers
-///   importers are not listed for what any may import
-///   memory is not imported where it was exported
-///   what the exporter destroyed is not imported
+///   export_memory refuses memory that was exported before
+///   export_memory refuses imported memory
+///   import_memory refuses a process that is not listed
+///   allow refuses every caller but the exporter
+///   allow refuses memory that any process may import
+///   import_memory refuses memory that the same process exported
+///   import_memory refuses memory that the exporter destroyed
 ///
 /// Checked by law::sharing [tessera/law/virtual_memory.hpp].
 template <typename D>
@@ -287,19 +289,19 @@ concept sharing_provider =
       { d.import_memory(exported, m) } noexcept -> std::same_as<bool>;
     };
 
-/// Registers the user's own host memory, so that transfers use it like the provider's.
+/// Registers the user's host memory. Transfers then use it like the provider's memory.
 ///
 /// | expression                  | returns | effect                                                         |
 /// |-----------------------------|---------|----------------------------------------------------------------|
-/// | d.register_memory(p, bytes) | bool    | false where `p` is no multiple of the host's page, or a part   |
+/// | d.register_memory(p, bytes) | bool    | false if `p` is no multiple of the host's page, or a part   |
 /// |                             |         | is registered or the provider's already                        |
-/// | d.unregister_memory(p)      | bool    | false where no registered memory begins at `p`                 |
+/// | d.unregister_memory(p)      | bool    | false if no registered memory begins at `p`                 |
 ///
 /// What it must refuse:
-///   memory is registered once
-///   memory is unregistered where it begins
-///   memory is unregistered once
-///   what is registered begins at a multiple of the page
+///   register_memory refuses registered memory
+///   unregister_memory refuses an address inside registered memory
+///   unregister_memory refuses memory that is not registered
+///   register_memory refuses an address that is not a multiple of the page
 ///
 /// Checked by law::provider [tessera/law/provider.hpp].
 template <typename D>
@@ -310,14 +312,14 @@ concept registering_provider = device_provider<D> && requires(D& d, void* p, std
 
 namespace detail {
 
-/// Whether a stream exists, as far as the device knows.
+/// Whether a stream exists; true if the device cannot tell.
 template <device_provider D>
 [[nodiscard]] bool has_stream(D& device, stream_id stream) noexcept {
   if constexpr (stream_listing_provider<D>) return device.has_stream(stream);
   return true;
 }
 
-/// Waits until the work submitted to a stream is done. Returns false where this cannot be known.
+/// Waits until the work submitted to a stream is done. Returns false if this cannot be known.
 template <device_provider D>
 bool finish_work(D& device, stream_id stream) noexcept {
   if constexpr (event_provider<D>) {
@@ -333,14 +335,14 @@ bool finish_work(D& device, stream_id stream) noexcept {
   return false;
 }
 
-/// Calls finish_work where release() does not wait itself.
+/// Calls finish_work if release() does not wait itself.
 template <device_provider D>
 bool wait_before_release(D& device, stream_id stream) noexcept {
   if constexpr (!release_waits<D> && event_provider<D>) return finish_work(device, stream);
   return true;
 }
 
-/// Bytes that a device could give now to an allocator that has `taken` so many.
+/// Bytes that the device can still give to an allocator that has taken `taken` bytes.
 template <device_provider D>
 [[nodiscard]] std::size_t left_on(const D& device, std::size_t taken) noexcept {
   if constexpr (measured_provider<D>) {

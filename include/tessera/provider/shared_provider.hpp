@@ -11,7 +11,7 @@
 
 namespace tessera::detail {
 
-/// The hook of shared_provider: lets in one call at a time, unless the provider is thread-safe.
+/// The hook of shared_provider. It allows one call at a time, unless the provider is thread-safe.
 template <typename Provider>
 class one_at_a_time {
  public:
@@ -35,9 +35,9 @@ class one_at_a_time {
 
 /// Owns a provider and lets several threads call it.
 ///
-/// A provider that is not thread-safe gets one call at a time, and the others wait. Only query, which a cache
-/// hit may need, does not wait: while another call is under way it answers "not ready", and blocks stay
-/// pending longer. A provider with slow calls should be thread-safe if streams are recorded over it.
+/// If the provider is not thread-safe, it receives one call at a time, and other calls wait. Only query never
+/// waits, because a cache hit may need it. It answers "not ready" during another call, so blocks stay pending
+/// longer. If streams are recorded, make a provider with slow calls thread-safe.
 template <device_provider Provider>
 class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider>> {
   using base = provider_adaptor<Provider, one_at_a_time<Provider>>;
@@ -51,20 +51,20 @@ class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider
   explicit shared_provider(Provider device)
       : shared_provider(std::make_unique<guarded_device>(std::move(device))) {}
 
-  /// Only without a lock: a caller that waited here would keep other threads from cached blocks.
+  /// Exists only if no lock is needed: a caller that waited here would keep other threads from cached blocks.
   [[nodiscard]] std::size_t available() const noexcept
     requires(measured_provider<Provider> && !locks)
   {
     return this->inner().available();
   }
-  /// Only without a lock: two providers that reclaim from each other would deadlock.
+  /// Exists only if no lock is needed: two providers that reclaim from each other would deadlock.
   bool reclaim() noexcept
     requires(reclaiming_provider<Provider> && !locks)
   {
     return this->inner().reclaim();
   }
 
-  /// Also discards a ready event: the engine's discard, which follows at once, must neither wait nor get
+  /// Also discards a ready event. The engine calls discard next, and that call must neither wait nor get
   /// lost.
   [[nodiscard]] bool query(event& mark) noexcept
     requires event_provider<Provider>
@@ -76,7 +76,7 @@ class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider
     }
     return discard_if(this->inner().query(mark), mark);
   }
-  /// Also discards the event, as query does.
+  /// Also discards the event, like query.
   bool wait(event& mark) noexcept
     requires event_provider<Provider>
   {
@@ -86,7 +86,7 @@ class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider
     requires event_provider<Provider>
   {}
 
-  /// Calls f(provider) as one of the calls that are let in one at a time.
+  /// Calls f(provider), and prevents concurrent calls unless the provider is thread-safe.
   template <typename F>
   decltype(auto) with_device(F&& f) {
     return this->hook()(provider_call::acquire,

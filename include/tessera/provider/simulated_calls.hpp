@@ -18,13 +18,13 @@ namespace tessera::detail {
 
 /// The result of a call on a simulated device.
 struct simulated_outcome {
-  const char* broken = nullptr;     ///< why the call failed: the rule that it broke; null if it worked
+  const char* broken = nullptr;     ///< the rule that a failed call broke; null if it worked
   bool for_want_of_memory = false;  ///< whether the call failed for lack of memory or addresses
-  std::uintptr_t given = 0;         ///< the address that was returned
+  std::uintptr_t given = 0;         ///< the returned address
   std::size_t units = 0;            ///< MiB or page-table entries, for the cost of the call
 };
 
-/// Counts, logs and times the calls of a simulated device, and makes chosen calls fail.
+/// Counts, logs and times the calls of a simulated device. It can make chosen calls fail.
 class simulated_calls {
  public:
   /// The cost of each call in nanoseconds of virtual time. Costs per MiB count whole MiB; costs per entry
@@ -92,24 +92,24 @@ class simulated_calls {
     std::uintptr_t address = 0;
     std::size_t bytes = 0;
     stream_id stream{};
-    bool ok = true;             ///< of a query: ready
-    std::uint64_t time_ns = 0;  ///< when the call returned
+    bool ok = true;             ///< for a query: whether the event was ready
+    std::uint64_t time_ns = 0;  ///< virtual time at which the call returned
   };
 
   void advance(std::uint64_t nanoseconds) noexcept { now_ns_ = saturating_add(now_ns_, nanoseconds); }
   [[nodiscard]] std::uint64_t now_ns() const noexcept { return now_ns_; }
 
-  /// Makes every k-th call fail, counted from now, query and discard aside. 0 stops it.
+  /// Makes every k-th call fail, counted from now. Query and discard do not count. 0 stops it.
   void fail_every(std::uint64_t k) noexcept { fail_every_ = k, since_failure_ = 0; }
-  /// Makes the n-th call from now fail, once, query and discard aside. 0 cancels it.
+  /// Makes the n-th call from now fail once. Query and discard do not count. 0 cancels it.
   void fail_call(std::uint64_t n) noexcept { fail_in_ = n; }
 
   [[nodiscard]] const counts& calls() const noexcept { return counts_; }
   /// The latest calls, oldest first.
   [[nodiscard]] const std::deque<logged>& log() const noexcept { return log_; }
 
-  /// Names the latest failed call, its address and the rule that it broke; empty if none failed. Valid until
-  /// the next call of last_error().
+  /// Names the latest failed call, its address and the broken rule; empty if no call failed. The text is
+  /// valid until the next call of last_error().
   [[nodiscard]] const char* last_error() const noexcept {
     if (failure_.rule == nullptr) return "";
     constexpr std::array names = {
@@ -134,7 +134,7 @@ class simulated_calls {
 
   /// The outcome of a call that was made to fail.
   static constexpr simulated_outcome injected_failure{.broken = "the call is made to fail"};
-  /// Counts a call that can fail. Returns whether it is made to fail.
+  /// Counts a call that can fail. Returns whether this call must fail.
   [[nodiscard]] bool take_failure() noexcept {
     const bool every = fail_every_ != 0 && ++since_failure_ == fail_every_;
     const bool once = fail_in_ != 0 && --fail_in_ == 0;
@@ -218,7 +218,7 @@ class simulated_streams : public simulated_calls {
     ++counts_.discard;
     note({.kind = call::discard, .time_ns = now_ns()});
   }
-  /// Waits until all work submitted to the stream is done; at once for a stream without work.
+  /// Waits until all work submitted to the stream is done. Returns at once if the stream has no work.
   bool synchronize(stream_id stream) noexcept {
     const bool works = !take_failure();
     if (works) wait_until(end_of_work(stream)), note_wait(stream, {marks_, position(stream) + 1});
@@ -246,7 +246,7 @@ class simulated_streams : public simulated_calls {
     return finish_stream_call(counts_.let_wait, {.kind = call::let_wait, .stream = stream}, works,
                               costs_.let_wait);
   }
-  /// Lets all further work of a stream wait for an event, as programs do to order their streams.
+  /// Makes all further work of a stream wait for an event, like cudaStreamWaitEvent.
   bool let_wait(stream_id stream, const event& mark) noexcept {
     return let_wait(stream, mark.stream, mark.position);
   }
@@ -256,7 +256,7 @@ class simulated_streams : public simulated_calls {
   void submit(stream_id stream, std::uint64_t duration) {
     queue(stream, saturating_add(end_of_work(stream), duration));
   }
-  /// While held, events and positions count as done only if somebody waited for them, whatever the time.
+  /// While events are held, an event or position counts as done only after a wait for it, whatever the time.
   /// Waits still end.
   void hold_events(bool held) noexcept { held_ = held; }
 
@@ -264,7 +264,7 @@ class simulated_streams : public simulated_calls {
   using simulated_calls::simulated_calls;
 
  private:
-  /// How far somebody has waited for a stream: a serial of its events, and a count of positions.
+  /// The latest event serial and position of a stream for which a caller has waited.
   struct waited {
     std::uint64_t serial = 0;
     std::uint64_t positions = 0;
@@ -279,13 +279,13 @@ class simulated_streams : public simulated_calls {
     reached.positions = (std::max)(reached.positions, so_far.positions);
   }
 
-  /// When the work of a stream up to a position ends, or now if that is later.
+  /// The time at which the work of a stream up to a position ends, or now if that is later.
   [[nodiscard]] std::uint64_t end_of_work(stream_id stream, std::uint64_t at = unlimited) const noexcept {
     const auto behind = ends_ns_.upper_bound({stream.handle, at});
     if (behind == ends_ns_.begin() || std::prev(behind)->first.first != stream.handle) return now_ns();
     return (std::max)(std::prev(behind)->second, now_ns());
   }
-  /// Submits a task that ends at this time, and forgets tasks that have ended, except the last, which holds
+  /// Submits a task that ends at this time. Erases tasks that have ended, except the last one, which stores
   /// the position.
   void queue(stream_id stream, std::uint64_t ends_ns) {
     const stream_pair task{stream.handle, position(stream) + 1};
@@ -299,7 +299,7 @@ class simulated_streams : public simulated_calls {
     return finish(count, logged_call, works ? simulated_outcome{} : injected_failure, cost);
   }
 
-  std::map<stream_pair, std::uint64_t> ends_ns_;  // when tasks end, by stream and position
+  std::map<stream_pair, std::uint64_t> ends_ns_;  // end times of tasks, by stream and position
   std::map<stream_id, waited> waited_;
   std::uint64_t marks_ = 0;
   stream_order order_;

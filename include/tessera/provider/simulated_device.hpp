@@ -15,14 +15,15 @@
 
 namespace tessera {
 
-/// Simulates a device: it hands out addresses without memory. For replays, tests and benchmarks on any
-/// machine.
+/// Simulates a device: it provides addresses without memory. Choose it for replays, tests and benchmarks on
+/// any machine.
 ///
 /// It is deterministic. Addresses only grow and are never reused. Virtual time passes only in calls and in
 /// advance(). A call that breaks a rule fails and changes nothing, and last_error() names the rule. Virtual
 /// memory follows CUDA: mapped memory needs grant(), and unmap() checks the size.
 ///
-/// It moves and does not copy, because a copy would hand out the same addresses; provider_ref shares one.
+/// It can be moved but not copied, because a copy would provide the same addresses. Share it through
+/// provider_ref.
 ///
 ///     tessera::simulated_device device({.capacity = 16_GiB, .log_calls = 100});
 ///     device.fail_call(1);
@@ -44,7 +45,7 @@ class simulated_device : public detail::simulated_streams {
     std::size_t giant_budget = unlimited;   ///< bytes available in pages of 1 GiB
     std::size_t peer_to_peer_budget = unlimited;    ///< bytes available for copies between two devices
     std::size_t low_bandwidth_budget = unlimited;   ///< bytes of low-bandwidth memory
-    std::size_t high_bandwidth_budget = unlimited;  ///< bytes of high-bandwidth memory, which is used first
+    std::size_t high_bandwidth_budget = unlimited;  ///< bytes of high-bandwidth memory; used first
     std::uint64_t fail_every = 0;                   ///< makes every k-th call fail; 0 for none
     std::size_t log_calls = 0;                      ///< length of the log
     call_costs costs{};
@@ -63,7 +64,7 @@ class simulated_device : public detail::simulated_streams {
   /// What a process holds, in bytes except for counts.
   struct holdings {
     std::size_t handles = 0;      ///< count
-    std::size_t named = 0;        ///< physical memory behind the handles
+    std::size_t named = 0;        ///< bytes of physical memory that the handles refer to
     std::size_t reserved = 0;     ///< reserved addresses
     std::size_t mapped = 0;       ///< reserved addresses with mapped memory
     std::size_t not_granted = 0;  ///< mapped addresses without access
@@ -79,13 +80,13 @@ class simulated_device : public detail::simulated_streams {
   simulated_device(simulated_device&&) = default;
   simulated_device& operator=(simulated_device&&) = default;
 
-  /// Another process on this device: it shares the memory and copies the options and the time.
+  /// Creates another process on this device. It shares the memory, and copies the options and the time.
   ///
-  /// Only one thread at a time may use the processes and devices of a machine.
+  ///   Requires:  one thread at a time uses the processes and devices of a machine
   [[nodiscard]] simulated_device another_process() const {
     return simulated_device(options_, process_->machine(), process_->memory(), now_ns());
   }
-  /// Another device of this machine, with a process of its own.
+  /// Creates another device of this machine, with its own process.
   ///   Requires:  the machine has no device of that number yet
   [[nodiscard]] simulated_device another_device(const options& settings) const {
     return simulated_device(settings, process_->machine(), now_ns());
@@ -95,8 +96,8 @@ class simulated_device : public detail::simulated_streams {
   [[nodiscard]] std::size_t available() const noexcept { return options_.capacity - used(); }
   [[nodiscard]] std::size_t granularity() const noexcept { return options_.granularity; }
 
-  /// Segments start at a multiple of 2 MiB and of the page size. Null also where `bytes` is 0, or no multiple
-  /// of the granularity and of the page size of pages of 2 MiB or 1 GiB.
+  /// Segments start at a multiple of 2 MiB and of the page size. Also returns null if `bytes` is 0 or not a
+  /// multiple of the granularity. Pages of 2 MiB and 1 GiB need a multiple of the page size, too.
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
     const auto outcome =
         take_failure() ? injected_failure : process_->addresses().acquire(bytes, kind, options_.granularity);
@@ -104,7 +105,7 @@ class simulated_device : public detail::simulated_streams {
            costs_.acquire_per_mib);
     return reinterpret_cast<void*>(outcome.given);
   }
-  /// False where no segment of this size begins at `p`.
+  /// False if no segment of this size begins at `p`.
   bool release(void* p, std::size_t bytes) noexcept {
     const auto outcome =
         take_failure() ? injected_failure : process_->addresses().release(address_of(p), bytes);
@@ -116,8 +117,8 @@ class simulated_device : public detail::simulated_streams {
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept {
     return process_->memory()->page_size(kind);
   }
-  /// Ranges start at a multiple of 2 MiB and do not count against the capacity. Null also where `bytes` is no
-  /// multiple of 4 KiB.
+  /// Ranges start at a multiple of 2 MiB and do not count against the capacity. Also returns null if `bytes`
+  /// is not a multiple of 4 KiB.
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
     const auto outcome = take_failure() ? injected_failure : process_->addresses().reserve(bytes, to);
     finish(counts_.reserve, {.kind = call::reserve, .bytes = bytes}, outcome, costs_.reserve);
@@ -149,20 +150,20 @@ class simulated_device : public detail::simulated_streams {
   }
   bool unmap(void* p, std::size_t bytes) noexcept { return unmap(p, bytes, !unmap_wants_size); }
 
-  /// The number by which other processes of the machine list this one.
+  /// The number by which other processes of the machine list this process.
   [[nodiscard]] std::int32_t process() const noexcept { return process_->number(); }
   bool export_memory(const physical& memory, importers who, shareable& name) noexcept {
     const auto outcome = take_failure() ? injected_failure : process_->export_memory(memory.number, who);
     if (outcome.broken == nullptr) name = {process(), memory};
     return finish(counts_.export_memory, {.kind = call::export_memory}, outcome, costs_.export_memory);
   }
-  /// False also where 65,535 processes are listed already.
+  /// Also returns false if 65,535 processes are listed already.
   bool allow(const shareable& name, std::int32_t importer) noexcept {
     const auto outcome =
         take_failure() ? injected_failure : process_->allow(name.process, name.memory.number, importer);
     return finish(counts_.allow, {.kind = call::allow}, outcome, costs_.allow);
   }
-  /// Memory of another device needs enable_peer_access() before.
+  ///   Requires:  enable_peer_access() was called if the memory is on another device
   bool import_memory(const shareable& name, physical& memory) noexcept {
     const auto outcome = take_failure()
                              ? injected_failure
@@ -170,7 +171,8 @@ class simulated_device : public detail::simulated_streams {
     return finish(counts_.import_memory, {.kind = call::import_memory}, outcome, costs_.import_memory);
   }
   /// Lets this process import memory of another device of the machine. A second call changes nothing.
-  ///   Source:  CANN's acl.rt.mem_export_to_shareable_handle wants device_enable_peer_access across devices
+  ///   Source:  CANN's acl.rt.mem_export_to_shareable_handle requires device_enable_peer_access across
+  ///            devices
   bool enable_peer_access(unsigned device) noexcept {
     const auto outcome = take_failure() ? injected_failure : process_->enable_peer_access(device);
     return finish(counts_.enable_peer_access, {.kind = call::enable_peer_access}, outcome,
@@ -181,7 +183,7 @@ class simulated_device : public detail::simulated_streams {
   [[nodiscard]] bool can_use(const void* p, std::size_t bytes) const noexcept {
     return process_->addresses().can_use(address_of(p), bytes);
   }
-  /// What this process holds now.
+  /// The memory and addresses that this process holds now.
   [[nodiscard]] holdings held() const noexcept {
     const detail::simulated_ranges& addresses = process_->addresses();
     return {process_->handles(), process_->held_bytes(),  addresses.reserved(),

@@ -19,7 +19,7 @@
 
 namespace tessera::detail {
 
-/// The memory of a simulated device, in bytes: in all and of each kind.
+/// The memory of a simulated device in bytes: the total, and the limit of each kind.
 struct simulated_budgets {
   std::size_t capacity;
   std::size_t normal, huge, giant;
@@ -33,8 +33,8 @@ class simulated_memory {
   simulated_memory(unsigned device, const simulated_budgets& all, std::size_t page_granularity)
       : device_(device), all_(all), left_(all), page_granularity_(page_granularity) {}
 
-  /// Takes memory out of each budget that it counts against. If any bandwidth will do, it sets that of
-  /// `kind`: high where all of it fits, else low.
+  /// Subtracts memory from each budget that it counts against. If `kind` allows any bandwidth, it sets the
+  /// bandwidth: high if all of the memory fits there, else low.
   [[nodiscard]] simulated_outcome take(std::size_t bytes, page_kind& kind) noexcept {
     page_kind taken = kind;
     if (taken.speed == bandwidth::any)
@@ -52,7 +52,7 @@ class simulated_memory {
     kind = taken;
     return {};
   }
-  ///   Requires:  `kind` as take() set it
+  ///   Requires:  `kind` is the value that take() set
   void give_back(std::size_t bytes, page_kind kind) noexcept {
     left_.capacity += bytes;
     pages_left(kind) += bytes;
@@ -89,7 +89,7 @@ class simulated_memory {
   std::size_t peak_ = 0;
 };
 
-/// Physical memory without an address. It goes back once no handle and no mapping refers to it.
+/// Physical memory without an address. It is given back once no handle and no mapping refers to it.
 class simulated_piece {
  public:
   ///   Requires:  `bytes` of `kind` were taken from `from`
@@ -101,7 +101,7 @@ class simulated_piece {
 
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] unsigned device() const noexcept { return from_->device(); }
-  /// Bytes of each of its pages; it is mapped at a multiple of them.
+  /// Bytes of each of its pages. It is mapped at a multiple of the page size.
   [[nodiscard]] std::size_t page_size() const noexcept { return from_->page_size(kind_); }
 
  private:
@@ -118,7 +118,7 @@ class simulated_piece {
 class simulated_ranges {
  public:
   static constexpr std::size_t alignment = 2_MiB;
-  /// Ranges are a multiple of a host page long.
+  /// The size of a range is a multiple of this.
   static constexpr std::size_t min_page = 4_KiB;
 
   ///   Requires:  `first` and `room` are multiples of the alignment; their sum does not wrap
@@ -223,7 +223,7 @@ class simulated_ranges {
     while (m != placed_.end() && m->second.granted && at - m->first < m->second.bytes) {
       const std::size_t here = m->second.bytes - (at - m->first);
       if (bytes <= here) return true;
-      if (m->second.is_segment()) return false;  // another segment may begin here
+      if (m->second.is_segment()) return false;  // the next bytes may belong to another segment
       at += here;
       bytes -= here;
       ++m;
@@ -263,7 +263,7 @@ class simulated_ranges {
     room_ -= taken;
     return given;
   }
-  /// The last entry that begins at `address` or below it, or end().
+  /// The last entry that begins at or below `address`, or end().
   template <typename Map>
   [[nodiscard]] static auto last_at_or_below(Map& map, std::uintptr_t at) noexcept -> decltype(map.begin()) {
     const auto above = map.upper_bound(at);
@@ -290,16 +290,16 @@ class simulated_process;
 /// The devices and processes of a simulated machine.
 struct simulated_machine {
   static constexpr std::size_t max_devices = 255;
-  /// How many processes one export may list.
+  /// The maximum number of processes that one export may list.
   ///   Source:  aclrtMemSetPidToShareableHandle takes at most 65,535
   static constexpr std::size_t max_listed = 65'535;
 
   std::array<bool, max_devices> devices{};    ///< whether a device has this number
-  std::vector<simulated_process*> processes;  ///< by number, from 1; null for those that have ended
+  std::vector<simulated_process*> processes;  ///< by number, from 1; null if the process has ended
 };
 
 /// A process on one device of a simulated machine: its addresses and its handles of physical memory. The
-/// destructor gives up all of them, as the end of a process does.
+/// destructor gives back all of them, as the end of a process does.
 ///   Source:  the rules of sharing follow CANN's acl.rt.mem_export_to_shareable_handle: memory is exported
 ///            once, and imported by other processes before the exporter destroys it
 class simulated_process {
@@ -419,7 +419,7 @@ class simulated_process {
                                                       "nothing is exported under this name, or not any more"};
   /// Far above the addresses of a real process.
   static constexpr std::uintptr_t device_span = std::uintptr_t{1} << 56;
-  /// The last addresses are never used, so that no end wraps.
+  /// The last addresses are never used, so that the end of a range never wraps.
   static constexpr std::size_t max_addresses = device_span - simulated_ranges::alignment;
 
   [[nodiscard]] std::int32_t next_number() const noexcept {
@@ -436,7 +436,7 @@ class simulated_process {
   [[nodiscard]] std::uintptr_t first_of_device() const noexcept {
     return (std::uintptr_t{memory_->device()} + 1) * device_span;
   }
-  /// Processes begin at different addresses, so that a foreign address is recognised; 1,024 differ.
+  /// Each of 1,024 processes begins at a different address, so that a foreign address is recognised.
   [[nodiscard]] std::size_t first_of_process() const noexcept {
     return static_cast<std::size_t>((number_ - 1) % 1024) << 40;
   }
@@ -453,7 +453,7 @@ class simulated_process {
   std::map<std::uint64_t, held> handles_;
   std::uint64_t last_handle_ = 0;
   std::size_t held_bytes_ = 0;
-  std::array<bool, simulated_machine::max_devices> peers_{};  // devices to which this one has access
+  std::array<bool, simulated_machine::max_devices> peers_{};  // devices to which this process has access
 };
 
 }  // namespace tessera::detail

@@ -23,11 +23,10 @@ struct stream_pair {
   }
 };
 
-/// Records which streams wait for which work of others, and answers is_behind(), also for waits through other
-/// streams.
+/// Records the waits between streams and implements is_behind(), including waits through other streams.
 ///
-/// Use it in a provider whose device cannot answer is_behind(). Call reserve() before the device is told to
-/// wait, so that each wait of the device can be recorded:
+/// Use it in a provider whose device cannot answer is_behind(). Call reserve() before the device's wait call,
+/// so that add() can always record the wait:
 ///
 ///     tessera::stream_order order;
 ///     const tessera::stream_id copies{1}, compute{2};
@@ -36,25 +35,26 @@ struct stream_pair {
 ///     (void)order.add(compute, 5, copies, 3);
 ///     std::printf("%d\n", order.is_behind(compute, copies, 2));
 ///
-/// It keeps the latest 32 waits of each pair of streams. is_behind() may answer false if only an older wait
-/// says otherwise.
+/// It keeps the latest 32 waits of each pair of streams. is_behind() may return false if only an older wait
+/// orders the streams.
 ///
 ///   Cost:  logarithmic in the pairs of streams that ever waited; 0.5 KiB of host memory for each
 class stream_order {
  public:
-  /// Allocates what add() needs to record a wait of `stream` for `other`; false where host memory ran out.
+  /// Allocates the host memory that add() needs to record a wait of `stream` for `other`; false if host
+  /// memory ran out.
   [[nodiscard]] bool reserve(stream_id stream, stream_id other) noexcept {
     if (stream == other) return true;
     if (!create({stream.handle, other.handle})) return false;
     for (std::size_t i = first_of(other); i < count_ && pairs_[i]->key.first == other.handle; ++i) {
       const stream_pair onward = pairs_[i]->key;
       if (onward.second != stream.handle && !create({stream.handle, onward.second})) return false;
-      i = lower_bound(onward);  // it may have moved
+      i = lower_bound(onward);  // the index may have changed
     }
     return true;
   }
   /// Records that the task of `stream` at `position` waits for `other` up to `other_position`.
-  ///   Returns:  false where host memory ran out and nothing was recorded; never after reserve()
+  ///   Returns:  false if host memory ran out and nothing was recorded; never false after reserve()
   bool add(stream_id stream, std::uint64_t position, stream_id other, std::uint64_t other_position) noexcept {
     if (is_behind(stream, other, other_position)) return true;
     if (!reserve(stream, other)) return false;
@@ -66,7 +66,7 @@ class stream_order {
     }
     return true;
   }
-  /// Whether all further work of `stream` runs after that of `other` up to `position`.
+  /// Whether all further work of `stream` runs after the work of `other` up to `position`.
   [[nodiscard]] bool is_behind(stream_id stream, stream_id other, std::uint64_t position) const noexcept {
     if (stream == other || position == 0) return true;
     const history* const found = find({stream.handle, other.handle});
@@ -76,9 +76,9 @@ class stream_order {
  private:
   struct wait {
     std::uint64_t position;  ///< of the waiting stream
-    std::uint64_t at;        ///< of the stream that it waits for
+    std::uint64_t at;        ///< of the awaited stream
   };
-  /// The waits of one stream for another, each for a later position than those before.
+  /// The waits of one stream for another stream, by ascending awaited position.
   class history {
    public:
     void add(wait next) noexcept {
@@ -90,7 +90,7 @@ class stream_order {
     }
     /// The position of the other stream that further work waits for; 0 without a wait.
     [[nodiscard]] std::uint64_t latest() const noexcept { return count_ > 0 ? waits_[count_ - 1].at : 0; }
-    /// The position of the other stream that the work at `position` waits for; 0 where that is unknown.
+    /// The position of the other stream that the work at `position` waits for; 0 if that is unknown.
     [[nodiscard]] std::uint64_t reached_at(std::uint64_t position) const noexcept {
       std::size_t last = count_;
       while (last > 0 && waits_[last - 1].position > position) --last;
@@ -101,14 +101,14 @@ class stream_order {
     std::array<wait, 32> waits_;
     std::size_t count_ = 0;
   };
-  /// The waiting stream and the one that it waits for.
+  /// The waiting stream and the awaited stream.
   struct pair {
     stream_pair key;
     history waits;
   };
   using pair_list = std::unique_ptr<std::unique_ptr<pair>[]>;
 
-  /// The index of a key, or where it belongs.
+  /// The index of a key, or the index at which to insert it.
   [[nodiscard]] std::size_t lower_bound(stream_pair key) const noexcept {
     const auto* const begin = pairs_.get();
     const auto is_below = [](const std::unique_ptr<pair>& p, const stream_pair& k) { return p->key < k; };
@@ -121,7 +121,7 @@ class stream_order {
     const std::size_t at = lower_bound(key);
     return at < count_ && pairs_[at]->key == key ? &pairs_[at]->waits : nullptr;
   }
-  /// Makes a pair without waits, unless it exists; false where host memory ran out.
+  /// Makes a pair without waits, unless it exists; false if host memory ran out.
   [[nodiscard]] bool create(stream_pair key) noexcept {
     if (find(key) != nullptr) return true;
     std::unique_ptr<pair> created(new (std::nothrow) pair{key, {}});

@@ -15,14 +15,14 @@ namespace tessera {
 /// The streams that a program has destroyed. Thread-safe.
 class ended_streams {
  public:
-  /// Notes that a stream has ended: all of its work is done.
+  /// Records that a stream has ended. All of its work must be done.
   ///   Throws:  std::bad_alloc
   ///   Cost:    host memory for each stream, until begin() is called with the same handle
   void end(stream_id stream) {
     const std::lock_guard lock(mutex_);
     ended_.insert(stream);
   }
-  /// Notes that a new stream has this handle.
+  /// Records that a new stream has this handle.
   void begin(stream_id stream) noexcept {
     const std::lock_guard lock(mutex_);
     ended_.erase(stream);
@@ -39,8 +39,8 @@ class ended_streams {
 
 /// Tells an allocator which streams have ended, for devices that do not know.
 ///
-/// The device is asked nothing about an ended stream. Its work counts as done, so that pending blocks become
-/// free, and recording it for a block fails.
+/// The device receives no calls for an ended stream. The stream's work counts as done, so pending blocks
+/// become free. record_stream fails for an ended stream.
 ///
 ///     tessera::simulated_device device;
 ///     tessera::ended_streams ended;

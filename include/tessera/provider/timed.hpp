@@ -17,7 +17,7 @@ struct call_time {
   std::uint64_t count = 0;
   std::uint64_t total = 0;
   std::uint64_t max = 0;
-  std::uint64_t min = 0;  ///< 0 without a call
+  std::uint64_t min = 0;  ///< 0 if there was no call
 
   [[nodiscard]] constexpr double average() const noexcept {
     return count > 0 ? static_cast<double>(total) / static_cast<double>(count) : 0.0;
@@ -31,7 +31,8 @@ struct call_time {
   bool operator==(const call_time&) const = default;
 };
 
-/// Collects the durations of a provider's successful calls, for each call that may take long. Thread-safe.
+/// Collects the durations of a provider's successful calls, for each kind of call that may take long.
+/// Thread-safe.
 ///   Source:  acquire and release are PyTorch's host_alloc_time and host_free_time
 class call_times {
  public:

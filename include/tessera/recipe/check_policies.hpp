@@ -20,11 +20,11 @@
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-/// Checks the policies of a recipe against their laws: at sample points when compiling, and at run time what
-/// they answer.
+/// Checks the policies of a recipe against their laws. The compiler checks sample points; at run time, each
+/// result of a policy is checked.
 namespace tessera::detail {
 
-/// Asks a policy of any axis once each question of its law.
+/// Calls each member that the law of a policy's axis uses once.
 template <typename P>
 constexpr int ask_once(const P& p) {
   if constexpr (rounding_policy<P>) (void)p.block_size(1);
@@ -56,7 +56,7 @@ constexpr int ask_once(const P& p) {
   if constexpr (recovery_policy<P>) (void)p.steps(failure_reason::by_device);
   return 0;
 }
-/// Whether a policy answers in constant expressions. Others are checked at run time only.
+/// Whether a policy works in constant expressions. Other policies are checked only at run time.
 template <typename P, int = ask_once(P{})>
 constexpr bool answers_in_constants(int) {
   return true;
@@ -78,14 +78,14 @@ constexpr bool keeps_law(const P& p) {
   if constexpr (eviction_policy<P>) return law::eviction(p);
   if constexpr (recovery_policy<P>) return law::recovery(p);
 }
-/// Stops the compiler where a policy with its initial numbers breaks its law.
+/// Stops the compiler if a policy with its initial numbers breaks its law.
 template <typename P>
 inline constexpr bool is_lawful = true;
 template <typename P>
   requires(answers_in_constants<P>(0))
 inline constexpr bool is_lawful<P> = keeps_law(P{});
 
-/// Stops the compiler with the alias of a recipe that is wrong, or the law that its policy breaks.
+/// Stops the compiler, and names the wrong alias of a recipe or the law that a policy breaks.
 template <typename Recipe>
 consteval bool check_policies() {
   if constexpr (recipe<Recipe>) {
@@ -125,15 +125,15 @@ template <typename Manager, typename Growth>
   return manager.usage_under(growth.limit.on(manager.provider().capacity()));
 }
 
-/// Bytes to ask the device for, so that a block of `size` bytes fits: what growth wants, or exactly that, in
-/// whole pages.
+/// Bytes to request from the device for a block of `size` bytes: the size that growth chooses, or exactly
+/// `size`, in whole pages.
 template <typename Recipe, typename Manager>
 [[nodiscard]] std::size_t segment_size_for(const Manager& manager, const policies<Recipe>& p,
                                            std::size_t size, bool exactly = false) noexcept {
   usage now = usage_of(manager, p.growth);
   const std::size_t max = saturating_add(now.reserved, left_on(manager.provider(), now.reserved));
   if (max < now.limit) now.limit = max;
-  if (now.limit > unlimited / 2) now.limit = unlimited / 2;  // so that a share of it is a size, on any device
+  if (now.limit > unlimited / 2) now.limit = unlimited / 2;  // so that a share of the limit never overflows
   const std::size_t wanted = exactly ? size : p.growth.segment_size(size, now);
   if (wanted < size || wanted > unlimited / 2)
     refuse_answer("growth: segment_size", size, wanted,
@@ -141,7 +141,7 @@ template <typename Recipe, typename Manager>
   return in_whole_pages(p.pages, align_up(wanted, manager.provider().granularity()));
 }
 
-/// The reason for which a segment will be refused without asking the device; by_device where it may be asked.
+/// The reason why a segment is refused without a device call; by_device if the device may be called.
 template <typename Recipe, typename Manager>
 [[nodiscard]] failure_reason predict_failure(const Manager& manager, const policies<Recipe>& p,
                                              std::size_t segment) noexcept {

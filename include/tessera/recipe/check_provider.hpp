@@ -20,7 +20,7 @@ concept has_memory_for = Recipe::growth::backend::template accepts_provider<Prov
 
 }  // namespace detail
 
-/// Whether a provider has all that a recipe needs.
+/// Whether a provider has all capabilities that a recipe needs.
 ///
 ///     static_assert(tessera::provider_for<tessera::simulated_device, tessera::stitched>);
 template <typename Provider, typename Recipe>
@@ -29,7 +29,7 @@ concept provider_for = detail::has_events_for<Provider, Recipe> && detail::has_o
 
 namespace detail {
 
-/// Stops the compiler with what a recipe needs of a provider that it does not have.
+/// Stops the compiler, and names the capability that a recipe needs and the provider lacks.
 template <typename Recipe, typename Provider>
 consteval bool check_provider() {
   static_assert(has_events_for<Provider, Recipe>,

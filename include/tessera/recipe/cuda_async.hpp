@@ -8,13 +8,13 @@
 
 namespace tessera {
 
-/// Behaves as CUDA's memory pools behind cudaMallocAsync: frees are ordered by stream, and blocks are reused
+/// Behaves like the memory pools of cudaMallocAsync: frees are ordered by stream, and blocks are reused
 /// across streams.
 ///
 /// Choose it for programs with many streams; driver_pool gives it the calls of CUDA's pools. Its settings are
 /// `streams.follow_dependencies`, `streams.opportunistic` and `streams.insert_dependencies`, all on, and
-/// `eviction.threshold`, 0 bytes. Sizes and the choice of a block are tessera's, as the driver does not
-/// document its own.
+/// `eviction.threshold`, 0 bytes. tessera chooses sizes and blocks by its own rules, because the driver's
+/// rules are not documented.
 struct cuda_async final {
   using rounding = round_to_multiple<512>;
   using pools = pool_together;
@@ -28,8 +28,8 @@ struct cuda_async final {
   [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
     return settings.async_backend;
   }
-  /// Returns the policies for settings that it serves. Nothing is released by itself; keys of the native
-  /// backend are ignored.
+  /// Returns the policies for settings that it serves. Ignores keys of the native backend. By default,
+  /// nothing is released automatically.
   [[nodiscard]] static constexpr policies<cuda_async> configured(
       const config::pytorch_settings& settings) noexcept;
 };

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// The recipes of one system. Settings choose the first one for which R::serves(settings), with the policies
+/// The recipes of one system. Settings choose the first recipe R with R::serves(settings), and the policies
 /// R::configured(settings).
 ///
 ///     constexpr tessera::config::pytorch_settings said{.max_split_size = 128_MiB, .expandable_segments = true};
@@ -39,7 +39,7 @@ struct family {
   template <settings Given>
   using under =
       std::conditional_t<Given == settings{}, chosen<Given>, detail::preset<chosen<Given>, settings{Given}>>;
-  /// The recipe for a configuration string; an invalid one does not compile.
+  /// The recipe for a configuration string; an invalid string does not compile.
   template <auto Text>
   using from = under<config::detail::settings_in<Grammar, Text>()>;
 };

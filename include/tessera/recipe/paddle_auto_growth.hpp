@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-/// Decides as PaddlePaddle's auto_growth allocator, its default: acquires a chunk if nothing fits, and splits
-/// it from the high end.
+/// Makes the decisions of auto_growth, PaddlePaddle's default allocator. It acquires a chunk if no free block
+/// fits, and splits it from the high end.
 ///
 /// Settings, off by default:
 ///   * `growth.large`: auto_growth_chunk_size_in_mb
@@ -20,7 +20,8 @@ namespace tessera {
 ///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
 ///   * `recovery.accepts_exact_size`: not Paddle's
 ///
-/// A recorded stream delays reuse from the free on; in Paddle, from record_stream on.
+/// A recorded stream delays reuse for the work submitted before the free. In Paddle, it counts the work
+/// submitted before record_stream.
 struct paddle_auto_growth final {
   using rounding = round_to_multiple<256>;
   using pools = pool_small_and_large<tunable(std::size_t{0})>;
@@ -43,7 +44,7 @@ static_assert(recipe<paddle_auto_growth>);
 constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
     const config::paddle_settings& settings) noexcept {
   if (!serves(settings)) fatal("paddle_auto_growth::configured: settings for another recipe");
-  const bool two_pools = settings.small_pool_size > 0;  // whose chunk sizes then override the general one
+  const bool two_pools = settings.small_pool_size > 0;  // then their chunk sizes override the general size
   const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;
   const std::size_t limit = settings.gpu_memory_limit;
   return {

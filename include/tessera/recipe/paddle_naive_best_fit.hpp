@@ -10,12 +10,12 @@
 
 namespace tessera {
 
-/// Decides as PaddlePaddle's naive_best_fit allocator: acquires most of the device's memory as its first
-/// chunk, and splits it.
+/// Makes the decisions of PaddlePaddle's naive_best_fit allocator. It acquires most of the device's memory as
+/// its first chunk, and splits it.
 ///
-/// A request larger than a chunk has a segment of its own, which is released at its free. Each block has 64
-/// bytes of padding. There is no recovery. All streams share free blocks at once, as Paddle uses one stream;
-/// a recorded stream delays reuse.
+/// A request larger than a chunk has its own segment, which is released when the block is freed. Each block
+/// has 64 bytes of padding. There is no recovery. All streams share free blocks at once, because Paddle uses
+/// one stream. A recorded stream delays reuse.
 ///
 /// Settings:
 ///   * `growth.plan` and `eviction.plan`, which must be equal

@@ -5,8 +5,7 @@
 
 namespace tessera {
 
-/// Acquires memory from the device at each request and releases it at each free: no cache, the most device
-/// calls.
+/// Acquires memory from the device at each request, and releases it at each free. It has no cache.
 ///
 /// Choose it as a baseline, or to find use-after-free with the device's own tools.
 struct passthrough final {

@@ -13,11 +13,11 @@
 
 namespace tessera {
 
-/// Decides as PyTorch's cache of pinned host memory: whole blocks in size classes of powers of two, reused on
-/// any stream once the events of recorded streams complete.
+/// Makes the decisions of PyTorch's cache of pinned host memory. It keeps whole blocks in size classes of
+/// powers of two. Any stream reuses a block once the events of recorded streams complete.
 ///
 /// Settings, off by default: `rounding.threshold` (pinned_max_round_threshold_mb) and `eviction.threshold`
-/// (pinned_max_cached_size_mb). Blocks are at least 4 KiB, as pinning takes whole pages.
+/// (pinned_max_cached_size_mb). Blocks have at least 4 KiB, because whole pages are pinned.
 struct pinned final {
   using rounding = round_to_power_of_two<4_KiB, tunable(unlimited)>;
   using pools = pool_together;
@@ -32,7 +32,7 @@ struct pinned final {
   [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
     return !settings.pin_memory_expandable_segments;
   }
-  /// Returns the policies for settings that it serves. Only keys for pinned memory count.
+  /// Returns the policies for settings that it serves. Uses only keys for pinned memory.
   [[nodiscard]] static constexpr policies<pinned> configured(
       const config::pytorch_settings& settings) noexcept;
   [[nodiscard]] static constexpr policies<pinned> configured(
@@ -40,8 +40,8 @@ struct pinned final {
 };
 static_assert(recipe<pinned>);
 
-/// Decides as torch_npu's cache of pinned host memory with pin_memory_expandable_segments: maps pages of 20
-/// MiB into one range of addresses that blocks of all sizes share.
+/// Makes the decisions of torch_npu's cache of pinned host memory with pin_memory_expandable_segments. It
+/// maps pages of 20 MiB into one range of addresses, which blocks of all sizes share.
 struct pinned_expandable final {
   using rounding = round_padded<32, round_to_multiple<512>>;
   using pools = pool_together;
@@ -60,12 +60,18 @@ struct pinned_expandable final {
 };
 static_assert(recipe<pinned_expandable>);
 
-/// Pins little host memory: splits segments into blocks of any size and coalesces free ones; otherwise like
-/// pinned.
+/// Pins little host memory: it splits segments into blocks of any size and coalesces free blocks. Otherwise
+/// it is like `pinned`.
 ///
-/// Choose it unless you need PyTorch's decisions: 5 GiB pin 5 GiB, not 8. On recorded programs, peak reserved
-/// over peak requested and device calls were 1.56 and 706; pinned had 2.07 and 10,449, pinned_expandable,
-/// which needs virtual memory, 1.13 and 1,130. Blocks that are neither rounded to classes nor split had 23.6.
+/// Choose it unless you need PyTorch's decisions: a request of 5 GiB pins 5 GiB, not 8 GiB. On recorded
+/// programs:
+///
+/// | recipe                                    | peak reserved / peak requested | device calls |
+/// |-------------------------------------------|--------------------------------|--------------|
+/// | pinned_packed                             | 1.56                           | 706          |
+/// | pinned                                    | 2.07                           | 10,449       |
+/// | pinned_expandable (needs virtual memory)  | 1.13                           | 1,130        |
+/// | whole blocks without size classes         | 23.6                           | -            |
 struct pinned_packed final {
   using rounding = round_to_multiple<512>;
   using pools = pool_together;
@@ -79,7 +85,7 @@ struct pinned_packed final {
 static_assert(recipe<pinned_packed>);
 
 namespace detail {
-/// Returns the policies for two settings. A size that is never cached is not rounded either.
+/// Returns the policies for two settings. A size that is never cached is not rounded.
 template <typename Recipe>
 [[nodiscard]] constexpr policies<Recipe> with_pinned_settings(std::size_t max_round,
                                                               std::size_t max_cached) noexcept {

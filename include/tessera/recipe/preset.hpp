@@ -6,7 +6,7 @@
 namespace tessera {
 namespace detail {
 
-/// The aliases of a recipe, and nothing else of it.
+/// The eight aliases of a recipe, without its other members.
 template <typename Recipe>
 struct aliases_of {
   using rounding = typename Recipe::rounding;

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// Decides as the native CUDA caching allocator of PyTorch 2.6.
+/// Makes the decisions of the native CUDA caching allocator of PyTorch 2.6.
 ///
 /// Settings, off by default:
 ///   * `rounding.table`: roundup_power2_divisions
@@ -37,12 +37,12 @@ struct pytorch_native final {
 };
 static_assert(recipe<pytorch_native>);
 
-/// Decides as that allocator with expandable_segments: maps pages into ranges of addresses, which blocks of
-/// any size share.
+/// Makes the decisions of PyTorch 2.6 with expandable_segments. It maps pages into ranges of addresses, which
+/// blocks of any size share.
 ///
-/// Choose it if the device has virtual memory and sizes vary. `split.max` only keeps small requests out of
-/// large free blocks. garbage_collection_threshold is ignored, as in PyTorch; an `eviction.threshold` set
-/// here does release idle pages.
+/// Choose it if the device has virtual memory and sizes vary. `split.max` has one effect: small requests do
+/// not use large free blocks. The key garbage_collection_threshold is ignored, as in PyTorch. But if you set
+/// `eviction.threshold` directly, idle pages are released.
 struct pytorch_expandable final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;
@@ -72,7 +72,7 @@ template <typename Recipe>
   chosen.split.slack = settings.max_non_split_rounding;
   chosen.growth.large = settings.large_segment_size;
   chosen.growth.limit = settings.memory_fraction;
-  // PyTorch accepts the key, but releases no pages for it.
+  // With expandable_segments, PyTorch accepts the key but releases no pages.
   if (!settings.expandable_segments) chosen.eviction.threshold = settings.garbage_collection_threshold;
   chosen.recovery.fails_fast = settings.throw_on_oom;
   return chosen;

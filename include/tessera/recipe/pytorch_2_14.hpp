@@ -15,15 +15,15 @@
 
 namespace tessera {
 
-/// Decides as the native allocator of PyTorch 2.14. It differs from 2.6 in these rules:
+/// Makes the decisions of the native allocator of PyTorch 2.14. It differs from 2.6 in these rules:
 ///
-///   * Among free blocks of equal size, one in the oldest segment serves.
+///   * Among free blocks of equal size, a block in the oldest segment serves.
 ///   * A memory fraction is rounded to the nearest byte. A fraction of 1 is no limit, so garbage collection
 ///     needs a lower one.
-///   * With throw_on_cudamalloc_oom, a request that exceeds the device fails at once; one that exceeds a
-///     lower fraction is tried again.
+///   * With throw_on_cudamalloc_oom, a request that exceeds the device fails at once; a request that exceeds
+///     a lower fraction is tried again.
 ///
-/// Its settings are those of pytorch_native.
+/// It has the settings of pytorch_native.
 ///   Source:  CUDACachingAllocator.cpp of mid-2026 (BlockComparatorSizeCounterAddress, setMemoryFraction,
 ///            alloc_block)
 struct pytorch_2_14_native final {
@@ -46,7 +46,8 @@ struct pytorch_2_14_native final {
 };
 static_assert(recipe<pytorch_2_14_native>);
 
-/// Decides as that allocator with expandable_segments; it differs from 2.6 in the same rules.
+/// Makes the decisions of PyTorch 2.14 with expandable_segments. It differs from pytorch_expandable in the
+/// rules of pytorch_2_14_native.
 struct pytorch_2_14_expandable final {
   using rounding = pytorch_expandable::rounding;
   using pools = pytorch_expandable::pools;
@@ -66,8 +67,8 @@ struct pytorch_2_14_expandable final {
 };
 static_assert(recipe<pytorch_2_14_expandable>);
 
-/// Decides as PyTorch 2.14's cache of pinned host memory: like pinned, but of a size class, the block freed
-/// last that is large enough serves.
+/// Makes the decisions of PyTorch 2.14's cache of pinned host memory. It is like `pinned`, except for one
+/// rule: the most recently freed block of the size class that is large enough serves.
 ///   Source:  CachingHostAllocator.h of mid-2026
 struct pinned_2_14 final {
   using rounding = pinned::rounding;
@@ -107,7 +108,8 @@ using pytorch_2_14_family =
     family<config::pytorch_2_14, pytorch_2_14_native, pytorch_2_14_expandable, cuda_async>;
 using pytorch_2_14_pinned_family = family<config::pytorch_2_14, pinned_2_14>;
 
-/// The recipe for such a string, for example pytorch_2_14<"expandable_segments:True">.
+/// The recipe for a PYTORCH_CUDA_ALLOC_CONF in PyTorch 2.14, for example
+/// pytorch_2_14<"expandable_segments:True">.
 ///
 ///     tessera::caching_allocator<tessera::pytorch_2_14<>, tessera::simulated_device> pool;
 template <config::fixed_string Conf = "">

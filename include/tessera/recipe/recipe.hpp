@@ -10,7 +10,7 @@
 #include <tessera/policy/split.hpp>
 #include <tessera/policy/streams.hpp>
 
-/// A recipe is a struct of eight aliases, one policy for each axis; all are written, none is defaulted.
+/// A recipe is a struct of eight aliases, one policy for each axis. None of them has a default.
 namespace tessera {
 
 template <typename R>
@@ -31,17 +31,18 @@ concept has_pages = requires { typename R::pages; } && pages_policy<typename R::
 template <typename R>
 concept has_growth = requires { typename R::growth; } && growth_policy<typename R::growth>;
 
-/// The growth policy answers the questions of its backend.
+/// The growth policy has the members that its backend requires.
 template <typename R>
 concept has_backend_answers =
     has_growth<R> && R::growth::backend::template accepts_growth<typename R::growth>;
 
-/// Streams share free blocks only where the backend supports it.
+/// If streams share free blocks, the backend must support it.
 template <typename R>
 concept has_sharing_backend = !has_streams<R> || !has_growth<R> || !bool(R::streams::reuses_across_streams) ||
                               R::growth::backend::shares_streams;
 
-/// The backend supports the order of free blocks; streams that share them need that by address.
+/// The backend must support the order of free blocks. With reuse across streams, the order must be
+/// lowest_address.
 template <typename R>
 concept has_supported_order =
     !has_split<R> || detail::free_order_of<typename R::split> == free_order::lowest_address ||
@@ -59,7 +60,7 @@ concept recipe = has_rounding<R> && has_pools<R> && has_streams<R> && has_split<
                  has_backend_answers<R> && has_sharing_backend<R> && has_supported_order<R> &&
                  has_eviction<R> && has_recovery<R>;
 
-/// The policies of one allocator, by value: where numbers are set at run time, by name.
+/// The policies of one allocator, as values. Set their numbers by name at run time.
 ///
 ///     tessera::policies<tessera::pytorch<>> chosen;
 ///     chosen.split.max = 128_MiB;
@@ -79,7 +80,8 @@ struct policies {
   bool operator==(const policies&) const = default;
 };
 
-/// Says in one sentence each which alias of a recipe is wrong, and where to read what it must be.
+/// Stops the compiler if an alias of a recipe is wrong. The message names the alias and the header with its
+/// requirements.
 template <typename Recipe>
 consteval bool check_recipe() {
   static_assert(

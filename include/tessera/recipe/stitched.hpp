@@ -6,10 +6,11 @@
 
 namespace tessera {
 
-/// Reserves the least memory: idle physical chunks of any pool and stream move to where memory is wanted.
+/// Reserves little memory: it moves idle physical chunks of any pool and stream to the range that needs
+/// memory.
 ///
-/// Choose it if the device has virtual memory and memory is scarce. `growth.pieces` trades memory for device
-/// calls.
+/// Choose it if the device has virtual memory and memory is scarce. A higher `growth.pieces` reserves less
+/// memory and makes more device calls.
 ///
 ///     tessera::caching_allocator<tessera::stitched, tessera::simulated_device> dense;
 ///     dense.settings().growth.pieces = 32;  // instead of 64: fewer device calls, slightly more memory

@@ -13,15 +13,15 @@
 
 namespace tessera {
 
-/// Decides as the caching allocator of torch_npu 2.12.
+/// Makes the decisions of the caching allocator of torch_npu 2.12.
 ///
 /// It differs from pytorch_native in three rules:
 ///   * 32 bytes are added to each request before rounding, so a request of 1 MiB is in the large pool.
-///   * A block's own stream delays reuse, too, once it is recorded.
+///   * If a block's own stream is recorded, it also delays reuse.
 ///   * Memory has 2 MiB pages.
 ///
-/// Settings: those of pytorch_native, with `rounding.inner.table`; `pages.choice` (page_size); `streams.threshold`
-/// (multi_stream_lazy_reclaim).
+/// It has the settings of pytorch_native, but `rounding.inner.table` instead of `rounding.table`. It also has
+/// `pages.choice` (page_size) and `streams.threshold` (multi_stream_lazy_reclaim).
 struct torch_npu_native final {
   using rounding = round_padded<32, round_to_divisions<512>>;
   using pools = pool_small_and_large<1_MiB>;
@@ -41,7 +41,7 @@ struct torch_npu_native final {
 };
 static_assert(recipe<torch_npu_native>);
 
-/// Decides as that allocator with expandable_segments. Large blocks then start at multiples of
+/// Makes the decisions of torch_npu with expandable_segments. Large blocks then start at multiples of
 /// `growth.alignment` (base_addr_aligned_kb), and large pages have `growth.large` bytes
 /// (large_segment_size_mb, segment_size_mb).
 struct torch_npu_expandable final {
@@ -73,7 +73,7 @@ template <typename Recipe>
           .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
           .pages = {.choice = page_choice{.pages = settings.huge_1g_pages ? page_plan::huge_1g_first
                                                                           : page_plan::huge_first}},
-          // With 1 GiB pages, segments are rounded up to whole pages, whatever the key says.
+          // With 1 GiB pages, segments are rounded up to whole pages, so the key has no effect.
           .growth = {.large = settings.huge_1g_pages ? 20_MiB : settings.large_segment_size,
                      .limit = settings.memory_fraction},
           .eviction = {.threshold = settings.garbage_collection_threshold},

@@ -14,7 +14,7 @@ namespace detail {
 
 enum class axis : unsigned char { none, rounding, pools, streams, split, pages, growth, eviction, recovery };
 
-/// The axis of a policy, or none; functions differ from axis to axis, so there is at most one.
+/// The axis of a policy, or none. A policy has at most one axis, because the axes have different members.
 template <typename P>
 inline constexpr axis axis_of = rounding_policy<P>   ? axis::rounding
                                 : pools_policy<P>    ? axis::pools
@@ -26,8 +26,8 @@ inline constexpr axis axis_of = rounding_policy<P>   ? axis::rounding
                                 : recovery_policy<P> ? axis::recovery
                                                      : axis::none;
 
-// One concept a line: clang-format does not understand a sum of requires-expressions.
-// clang-format off
+// One concept on each line, because clang-format cannot format a sum of requires-expressions. clang-format
+// off
 template <typename P>
 concept names_block_size = requires { &P::block_size; };
 template <typename P>
@@ -74,7 +74,7 @@ template <typename P>
 concept names_backend = requires { typename P::backend; };
 // clang-format on
 
-/// The axis of whose policies a type has most members by name; none if it has none of any.
+/// The axis with which the type shares most member names, or none.
 template <typename P>
 [[nodiscard]] consteval axis nearest_axis() {
   const int members[] = {0,
@@ -108,7 +108,7 @@ struct replaced {
   using recovery = std::conditional_t<Axis == axis::recovery, P, typename Base::recovery>;
 };
 
-/// Stops the compiler if a type is a policy of no axis, and says what the nearest axis requires.
+/// Stops the compiler if a type is not a policy of any axis. The message says what the nearest axis requires.
 template <typename Base, typename P>
 consteval bool check_policy() {
   if constexpr (axis_of<P> == axis::none) {
@@ -145,7 +145,7 @@ consteval bool check_distinct() {
     }
     return true;
   }();
-  // Not in `with` itself: clang would then take it for no recipe, and say so for each axis.
+  // This check is not in `with` itself, because clang would then report each axis instead.
   static_assert(are_distinct, "with<Base, Policy...>: two policies for one axis");
   return true;
 }
@@ -154,8 +154,8 @@ consteval bool check_distinct() {
 
 /// A recipe that differs from `Base` in the given policies, in any order.
 ///
-/// Policies that stay keep the values that a configuration string gave them. A type that is a policy of no
-/// axis does not compile; the error says what the nearest axis requires.
+/// The other policies keep their values from a configuration string. A type that is not a policy of any axis
+/// does not compile. The error says what the nearest axis requires.
 ///
 ///     using base = tessera::pytorch<"garbage_collection_threshold:0.8">;
 ///     using less_waste =
@@ -184,7 +184,7 @@ struct with final {
 };
 
 namespace detail {
-/// Whether a recipe's policies have the values of a configuration string.
+/// Whether a recipe's policies start with the values of a configuration string.
 template <typename Recipe>
 inline constexpr bool is_configured = false;
 template <typename Base, auto Settings>

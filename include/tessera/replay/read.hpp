@@ -28,13 +28,13 @@ namespace tessera::trace {
 
 namespace detail {
 
-/// The largest file that read_file accepts, in bytes. Also stops it on endless pipes.
+/// The largest file that read_file accepts, in bytes. It also limits endless pipes.
 inline constexpr std::size_t max_file_bytes = operator""_GiB(2);
 
 }  // namespace detail
 
-/// Reads a file. `check(beginning)` sees the first bytes, at most 64 KiB, and may return an error, which ends
-/// reading.
+/// Reads a file. `check(beginning)` receives the first bytes, at most 64 KiB. If it returns an error, reading
+/// ends.
 ///   Cost:  host memory of the file's size, or three times that if the system does not report the size
 template <typename Check>
 [[nodiscard]] read_result<std::string> read_file(const std::string& path, Check check) {
@@ -42,7 +42,7 @@ template <typename Check>
   if (file == nullptr) return input_error{path, std::string("cannot be opened: ") + std::strerror(errno)};
   const auto close = [](std::FILE* open) { std::fclose(open); };
   const std::unique_ptr<std::FILE, decltype(close)> closer(file, close);
-  std::error_code unknown;  // the size of a pipe is
+  std::error_code unknown;  // pipes report no size
   const auto size = std::filesystem::file_size(path, unknown);
   std::string bytes;
   if (!unknown && size <= detail::max_file_bytes) bytes.reserve(static_cast<std::size_t>(size));
@@ -101,7 +101,7 @@ class field_reader {
   [[nodiscard]] std::string_view operator[](std::size_t i) const noexcept { return fields_[i]; }
 
   /// Reads field `i` as an integer below 2^64.
-  ///   Returns:  whether it is one
+  ///   Returns:  whether it is a valid integer
   [[nodiscard]] bool read_integer(std::size_t i, std::uint64_t& value) const noexcept {
     const std::string_view field = fields_[i];
     const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
@@ -145,7 +145,7 @@ inline constexpr std::string_view csv_header = "op,id,bytes,stream,t_us";
 ///   Cost:  constant for ids below `dense`, else logarithmic; hostile ids make it neither slow nor large
 class lifetime_checker {
  public:
-  /// `dense` is about the number of allocations; most programs number them from 0.
+  /// `dense` is the approximate number of allocations. Most programs number their allocations from 0.
   explicit lifetime_checker(std::size_t dense) : max_dense_(dense) {}
 
   /// Checks one event. Sets `keep` to false if it belongs to a request of 0 bytes.
@@ -236,8 +236,8 @@ class lifetime_checker {
 /// Reads a program recorded as CSV with the header `op,id,bytes,stream,t_us`, one event per line.
 ///
 /// The operations: `a` allocates, `f` frees, `r` records a use on `stream`, `c` empties the cache. `e` sets
-/// what event queries answer from here on: ready if `bytes` is 1, not ready if 0. For `f` and `r`, `bytes` is
-/// the size or 0; unused columns are 0.
+/// the result of all later event queries: ready if `bytes` is 1, not ready if 0. For `f` and `r`, `bytes` is
+/// the size or 0. Unused columns are 0.
 ///
 ///     using namespace tessera::trace;
 ///     const auto read = read_csv("op,id,bytes,stream,t_us\na,0,1000,0,0\nf,0,1000,0,12\n", "a pair");
@@ -264,8 +264,8 @@ class lifetime_checker {
   return read;
 }
 
-/// Writes a recording in the format of read_csv. The time of an event is its index, since a recording stores
-/// no times.
+/// Writes a recording in the format of read_csv. The time of an event is its index, because a recording
+/// stores no times.
 template <detail::byte_output Out>
 void write_csv(const recording& source, Out& out) {
   out.write(std::string(detail::csv_header) + '\n');
@@ -323,7 +323,7 @@ class rmm_reader {
   }
 
   [[nodiscard]] error_text allocate(std::uint64_t pointer, std::uint64_t bytes, stream_id stream) {
-    if (bytes == 0) return {};  // its address may be that of a live block
+    if (bytes == 0) return {};  // a live block may have the same address
     if (pointer == 0) return "an allocation without an address";
     if (bytes > max_live - live_) return "more than 2^62 bytes would live at once";
     if (!live_blocks_.emplace(pointer, allocation{next_id_, bytes}).second)
@@ -356,13 +356,14 @@ class rmm_reader {
   [[nodiscard]] static bool is_prefixed(std::string_view field) noexcept {
     return field.starts_with("0x") || field.starts_with("0X");
   }
-  /// Reads a hexadecimal address, with or without 0x. Null is empty or "(nil)", as glibc prints it.
+  /// Reads a hexadecimal address, with or without 0x. An empty field or "(nil)", which glibc prints, means
+  /// null.
   [[nodiscard]] static bool read_pointer(std::string_view field, std::uint64_t& value) noexcept {
     value = 0;
     if (field.empty() || field == "(nil)") return true;
     return parse(is_prefixed(field) ? field.substr(2) : field, 16, value);
   }
-  /// Reads a stream: hexadecimal with 0x, or decimal as older versions of RMM wrote it.
+  /// Reads a stream: hexadecimal with 0x, or decimal, which older versions of RMM write.
   [[nodiscard]] static bool read_stream(std::string_view field, std::uint64_t& value) noexcept {
     return is_prefixed(field) ? parse(field.substr(2), 16, value) : parse(field, 10, value);
   }

@@ -40,7 +40,7 @@ struct recording {
   std::vector<event> events;  ///< without requests of 0 bytes
   std::size_t capacity = 0;   ///< bytes of the recorded device; 0 if unknown
   call_stacks stacks{};
-  std::vector<origin> origins{};  ///< of the allocations, by id; empty if unknown
+  std::vector<origin> origins{};  ///< origins of the allocations, by id; empty if unknown
 
   [[nodiscard]] origin origin_of(std::uint64_t id) const noexcept {
     return id < origins.size() ? origins[static_cast<std::size_t>(id)] : origin{};
@@ -55,7 +55,7 @@ inline void append_failed_request(recording& to, std::uint64_t id, std::size_t b
   to.events.push_back({event::kind::free, id, bytes, stream});
 }
 
-/// The maximum of a recording's live bytes. Sums of a few such numbers do not overflow.
+/// The maximum live bytes of a recording. Sums of a few such numbers do not overflow.
 inline constexpr std::size_t max_live = std::size_t{1} << 62;
 
 /// The error text for a request above max_request.
@@ -96,7 +96,7 @@ class program {
   /// The number of the allocation that event `i` makes, frees or records, from 0.
   [[nodiscard]] std::size_t slot(std::size_t i) const noexcept { return slot_[i]; }
   [[nodiscard]] std::size_t slots() const noexcept { return slots_; }
-  /// The maximum of live requested bytes. No allocator can reserve less.
+  /// The maximum of live requested bytes. Every allocator must reserve at least that much.
   [[nodiscard]] std::size_t peak_live() const noexcept { return peak_live_; }
 
  private:
@@ -108,8 +108,8 @@ class program {
 
 /// Replays a program on an allocator over a simulated device.
 ///
-/// Calls `before(i)` before each event, and `after(i, p)` after it with the address concerned, or null. Frees
-/// of failed allocations are skipped.
+/// Calls `before(i)` before each event and `after(i, p)` after it; `p` is the address of the event's block,
+/// or null. Skips frees of failed allocations.
 ///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
