@@ -39,7 +39,7 @@
 /// [examples/cuda_driver/device.hpp] uses CUDA's driver.
 ///
 /// Allocators never misuse a provider, but a provider must still refuse misuse. Each concept lists the misuse
-/// to refuse. The laws try these cases.
+/// to refuse. The laws try these cases. The quoted text is the message of the law.
 namespace tessera {
 
 /// Acquires and releases segments of device memory.
@@ -54,7 +54,7 @@ namespace tessera {
 /// |                     |             | two, at least min_alignment; constant                              |
 ///
 /// Misuse that a provider must refuse without losing memory:
-///   acquire refuses a segment that exceeds the capacity
+///   acquire refuses a segment that exceeds the capacity: "acquire refuses what goes beyond the capacity"
 ///
 /// Checked by law::provider [tessera/law/provider.hpp].
 template <typename D>
@@ -213,18 +213,23 @@ concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes,
 /// unreserve.
 ///
 /// What it must refuse:
-///   destroy and map refuse an empty D::physical
-///   create refuses 0 bytes, and sizes that are not a multiple of the page size
-///   create refuses memory that exceeds the capacity
+///   destroy and map refuse an empty D::physical: "what names no memory is refused"
+///   create refuses 0 bytes, and sizes that are not a multiple of the page size:
+///   "memory is a multiple of the page size long, and not empty"
+///   create refuses memory that exceeds the capacity: "create refuses what goes beyond the capacity"
 ///   map refuses addresses that are not reserved
-///   map refuses addresses at which memory is mapped
-///   map refuses an address that is not a multiple of the page size
-///   map refuses more bytes than the physical memory has
+///   map refuses addresses at which memory is mapped: "map refuses addresses at which something is mapped"
+///   map refuses an address that is not a multiple of the page size:
+///   "memory is mapped at a multiple of the page size"
+///   map refuses more bytes than the physical memory has: "no more is mapped than there is of the memory"
 ///   grant refuses addresses at which nothing is mapped
 ///   unmap refuses addresses at which nothing is mapped
-///   unmap refuses a part of a mapping if D::unmap_wants_size is true
-///   unmap removes one mapping, and refuses to remove it twice
-///   unreserve refuses a range in which memory is mapped
+///   unmap refuses a part of a mapping if D::unmap_wants_size is true:
+///   "unmap refuses a part of what one map put there"
+///   unmap removes one mapping, and refuses to remove it twice:
+///   "unmap takes away what one map put there, once"
+///   unreserve refuses a range in which memory is mapped:
+///   "a range goes back only when nothing is mapped in it"
 ///
 /// Checked by law::provider [tessera/law/provider.hpp].
 ///   Source:  the common part of CUDA's cuMem* and ACL's aclrt*Mem* functions
@@ -268,13 +273,14 @@ enum class importers : unsigned char {
 /// |                            |              | holds; may wait for that process, for a bounded time       |
 ///
 /// What it must refuse:
-///   export_memory refuses memory that was exported before
-///   export_memory refuses imported memory
-///   import_memory refuses a process that is not listed
-///   allow refuses every caller but the exporter
-///   allow refuses memory that any process may import
-///   import_memory refuses memory that the same process exported
-///   import_memory refuses memory that the exporter destroyed
+///   export_memory refuses memory that was exported before: "memory is exported once"
+///   export_memory refuses imported memory: "imported memory is not exported"
+///   import_memory refuses a process that is not listed: "a process that is not listed cannot import"
+///   allow refuses every caller but the exporter: "the exporter alone lists importers"
+///   allow refuses memory that any process may import: "importers are not listed for what any may import"
+///   import_memory refuses memory that the same process exported:
+///   "memory is not imported where it was exported"
+///   import_memory refuses memory that the exporter destroyed: "what the exporter destroyed is not imported"
 ///
 /// Checked by law::sharing [tessera/law/virtual_memory.hpp].
 template <typename D>
@@ -298,10 +304,11 @@ concept sharing_provider =
 /// | d.unregister_memory(p)      | bool    | false if no registered memory begins at `p`                 |
 ///
 /// What it must refuse:
-///   register_memory refuses registered memory
-///   unregister_memory refuses an address inside registered memory
-///   unregister_memory refuses memory that is not registered
-///   register_memory refuses an address that is not a multiple of the page
+///   register_memory refuses registered memory: "memory is registered once"
+///   unregister_memory refuses an address inside registered memory: "memory is unregistered where it begins"
+///   unregister_memory refuses memory that is not registered: "memory is unregistered once"
+///   register_memory refuses an address that is not a multiple of the page:
+///   "what is registered begins at a multiple of the page"
 ///
 /// Checked by law::provider [tessera/law/provider.hpp].
 template <typename D>
