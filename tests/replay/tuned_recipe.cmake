@@ -14,7 +14,7 @@ function(run code result)
 endfunction()
 function(compile recipe)
   file(WRITE ${SCRATCH}/tuned.hpp "${recipe}")
-  run(0 out ${COMPILER} -std=c++20 -Wall -Wextra -Wconversion -Werror -I ${INCLUDE} -I ${SCRATCH} ${here}/tuned_recipe.cpp ${ARGN})
+  run(0 out ${COMPILER} -std=c++20 -Wall -Wextra -Wconversion -Werror -I ${INCLUDE} -I ${INCLUDE}/../examples -I ${SCRATCH} ${here}/tuned_recipe.cpp ${ARGN})
 endfunction()
 
 foreach(name IN ITEMS resnet50_sgd gnn_sage_streams)
