@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 /// A device with streams and segments, and nothing else.
