@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints one table from the JSON files that Google Benchmark wrote into a folder: the times of tessera, and those of the
-// reference implementation and malloc relative to them.
+// Prints one table from the JSON files that Google Benchmark wrote into a folder. It shows the times of tessera, and how many
+// times longer the reference implementation and malloc take.
 
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
@@ -72,22 +73,23 @@ std::optional<double> find(const results& all, const std::string& benchmark, con
   return is_zero ? 0 : std::exp(logarithms / count);
 }
 
-/// A front end of tessera, and the reference implementation for as many threads.
+/// A front end of tessera, its benchmark subject, and that of the reference implementation for as many threads.
 struct front_end {
   const char* name;
   const char* subject;
   const char* reference;
 };
-constexpr front_end thread_checked{"caching_allocator", "tessera_pytorch", "reference"};
-constexpr front_end with_mutex{"locked", "tessera_locked", "reference_with_mutex"};
-constexpr front_end arenas{"per_stream", "tessera_per_stream", "reference_with_mutex"};
-constexpr front_end no_statistics_no_streams{"caching_allocator", "stripped", ""};
+constexpr front_end unlocked{"caching_allocator", "tessera_pytorch", "reference"};
+constexpr front_end locked{"locked", "tessera_locked", "reference_with_mutex"};
+constexpr front_end per_stream{"per_stream", "tessera_per_stream", "reference_with_mutex"};
+constexpr front_end without_statistics_and_streams{"caching_allocator", "stripped", ""};
 constexpr front_end by_handle{"caching_allocator", "by_handle", ""};
 constexpr const char* host_heap = "host_heap";
 
+/// One line of the table for each front end. A "pair" is an allocation and a free.
 struct row {
   const char* title;
-  front_end tessera;
+  std::array<const front_end*, 2> front_ends;
   const char* benchmark;
   const char* argument;
   const char* counter = "cpu_time";
@@ -96,51 +98,42 @@ struct row {
   bool in_lookups = false;         ///< divides the growth by that of `memory_alone` over the same arguments
 };
 constexpr row rows[] = {
-    {"operation of a recorded program", thread_checked, "replay", "*", "ns_per_operation"},
-    {"operation of a recorded program", with_mutex, "replay", "*", "ns_per_operation"},
-    {"pair among 1000 live, mixed sizes", thread_checked, "mixed_sizes", ""},
-    {"pair among 1000 live, mixed sizes", with_mutex, "mixed_sizes", ""},
-    {"pair, freed after seven more", thread_checked, "freed_later", ""},
-    {"pair, freed after seven more", with_mutex, "freed_later", ""},
-    {"the same without statistics, streams", no_statistics_no_streams, "freed_later", ""},
-    {"the same by handle", by_handle, "freed_later", ""},
-    {"pair of 1 thread on its stream", arenas, "own_streams", "/1", "real_time"},
-    {"pair of each of 4, on own streams", arenas, "own_streams", "/4", "real_time"},
-    {"pair of each of 4, on own streams", with_mutex, "own_streams", "/4", "real_time"},
-    {"allocated and freed by two threads", arenas, "producer_and_consumer", "", "real_time"},
-    {"allocated and freed by two threads", with_mutex, "producer_and_consumer", "", "real_time"},
-    {"pair among 10^2 live", thread_checked, "live", "/100"},
-    {"pair among 10^4 live", thread_checked, "live", "/10000"},
-    {"pair among 10^6 live", thread_checked, "live", "/1000000"},
-    {"pair among 10^2 fragments", thread_checked, "cached", "/100"},
-    {"pair among 10^4 fragments", thread_checked, "cached", "/10000"},
-    {"pair among 10^6 fragments", thread_checked, "cached", "/1000000"},
-    {"pair on 1 stream", thread_checked, "streams", "/1"},
-    {"pair on 256 streams in turn", thread_checked, "streams", "/256"},
-    {"pair, freed at once, 1 KiB", thread_checked, "hot_pair", "/1024"},
-    {"pair, freed at once, 1 KiB", with_mutex, "hot_pair", "/1024"},
-    {"pair, freed at once, 5 MiB", thread_checked, "hot_pair", "/5242880"},
-    {"pair, freed at once, 5 MiB", with_mutex, "hot_pair", "/5242880"},
-    {"heap requests per hit, 10^4 live", thread_checked, "metadata", "/10000", "requests_per_hit", ""},
-    {"host bytes per live block, 10^2", thread_checked, "metadata", "/100", "per_live", " B"},
-    {"host bytes per live block, 10^4", thread_checked, "metadata", "/10000", "per_live", " B"},
-    {"host bytes per live block, 10^6", thread_checked, "metadata", "/1000000", "per_live", " B"},
-    {"the same per block, half of them free", thread_checked, "metadata", "/1000000", "per_block_half_free",
-     " B"},
-    {"share kept with 1 of 100 live", thread_checked, "metadata", "/1000000", "kept_with_1_of_100", ""},
-    {"footprint() over counted bytes", thread_checked, "metadata", "/10000", "footprint_of_counted", ""},
-    {"growth, 10^2 to 10^6 live", thread_checked, "live", "/1000000", "cpu_time", "-fold", "/100"},
-    {"growth, the same, in look-ups", thread_checked, "live", "/1000000", "cpu_time", "", "/100", true},
-    {"growth, 10^2 to 10^6 live, warm", thread_checked, "live_warm", "/1000000", "cpu_time", "-fold", "/100"},
-    {"growth, 10^2 to 10^6 fragments", thread_checked, "cached", "/1000000", "cpu_time", "-fold", "/100"},
-    {"growth, the same, in look-ups", thread_checked, "cached", "/1000000", "cpu_time", "", "/100", true},
-    {"growth, 10^2 to 10^6 fragments, warm", thread_checked, "cached_warm", "/1000000", "cpu_time", "-fold",
-     "/100"},
-    {"growth, 1 to 256 streams", thread_checked, "streams", "/256", "cpu_time", "-fold", "/1"},
-    {"growth, 1 to 4 threads, own streams", arenas, "own_streams", "/4", "real_time", "-fold", "/1"},
+    {"operation of a recorded program", {&unlocked, &locked}, "replay", "*", "ns_per_operation"},
+    {"pair among 1000 live, mixed sizes", {&unlocked, &locked}, "mixed_sizes", ""},
+    {"pair, freed after seven more", {&unlocked, &locked}, "freed_later", ""},
+    {"the same without statistics, streams", {&without_statistics_and_streams}, "freed_later", ""},
+    {"the same by handle", {&by_handle}, "freed_later", ""},
+    {"pair of 1 thread on its stream", {&per_stream}, "own_streams", "/1", "real_time"},
+    {"pair of each of 4, on own streams", {&per_stream, &locked}, "own_streams", "/4", "real_time"},
+    {"allocated and freed by two threads", {&per_stream, &locked}, "producer_and_consumer", "", "real_time"},
+    {"pair among 10^2 live", {&unlocked}, "live", "/100"},
+    {"pair among 10^4 live", {&unlocked}, "live", "/10000"},
+    {"pair among 10^6 live", {&unlocked}, "live", "/1000000"},
+    {"pair among 10^2 fragments", {&unlocked}, "cached", "/100"},
+    {"pair among 10^4 fragments", {&unlocked}, "cached", "/10000"},
+    {"pair among 10^6 fragments", {&unlocked}, "cached", "/1000000"},
+    {"pair on 1 stream", {&unlocked}, "streams", "/1"},
+    {"pair on 256 streams in turn", {&unlocked}, "streams", "/256"},
+    {"pair, freed at once, 1 KiB", {&unlocked, &locked}, "hot_pair", "/1024"},
+    {"pair, freed at once, 5 MiB", {&unlocked, &locked}, "hot_pair", "/5242880"},
+    {"heap requests per hit, 10^4 live", {&unlocked}, "metadata", "/10000", "requests_per_hit", ""},
+    {"host bytes per live block, 10^2", {&unlocked}, "metadata", "/100", "per_live", " B"},
+    {"host bytes per live block, 10^4", {&unlocked}, "metadata", "/10000", "per_live", " B"},
+    {"host bytes per live block, 10^6", {&unlocked}, "metadata", "/1000000", "per_live", " B"},
+    {"the same per block, half free", {&unlocked}, "metadata", "/1000000", "per_block_half_free", " B"},
+    {"share kept with 1 of 100 live", {&unlocked}, "metadata", "/1000000", "kept_with_1_of_100", ""},
+    {"footprint() over counted bytes", {&unlocked}, "metadata", "/10000", "footprint_of_counted", ""},
+    {"growth, 10^2 to 10^6 live", {&unlocked}, "live", "/1000000", "cpu_time", "-fold", "/100"},
+    {"growth, the same, in look-ups", {&unlocked}, "live", "/1000000", "cpu_time", "", "/100", true},
+    {"growth, 10^2 to 10^6 live, warm", {&unlocked}, "live_warm", "/1000000", "cpu_time", "-fold", "/100"},
+    {"growth, 10^2 to 10^6 fragments", {&unlocked}, "cached", "/1000000", "cpu_time", "-fold", "/100"},
+    {"growth, the same, in look-ups", {&unlocked}, "cached", "/1000000", "cpu_time", "", "/100", true},
+    {"growth, to 10^6 fragments, warm", {&unlocked}, "cached_warm", "/1000000", "cpu_time", "-fold", "/100"},
+    {"growth, 1 to 256 streams", {&unlocked}, "streams", "/256", "cpu_time", "-fold", "/1"},
+    {"growth, 1 to 4 threads, own streams", {&per_stream}, "own_streams", "/4", "real_time", "-fold", "/1"},
 };
 
-/// Returns what a row shows of one subject.
+/// Returns the value of a row for one subject.
 std::optional<double> value_of(const results& all, const row& r, const char* subject) {
   const std::string name = std::string(r.benchmark) + "<" + subject + ">";
   const auto value = find(all, name, r.argument, r.counter);
@@ -157,6 +150,22 @@ std::string with_unit(double value, const char* unit) {
   char text[32];
   std::snprintf(text, sizeof text, value < 1000 ? "%.3g%s" : "%.0f%s", value, unit);
   return text;
+}
+
+/// Prints the line of a front end. Returns false if it was not measured.
+bool print(const results& all, const row& r, const front_end& front) {
+  const auto tessera = value_of(all, r, front.subject);
+  std::printf("| %-37s | %-17s | %10s |", r.title, front.name,
+              tessera ? with_unit(*tessera, r.unit).c_str() : "");
+  const bool is_ratio = r.baseline == nullptr && r.unit[0] != '\0';
+  for (const char* subject : {front.reference, host_heap}) {
+    std::string cell;
+    if (const auto value = value_of(all, r, subject); value && (tessera || !is_ratio))
+      cell = is_ratio ? with_unit(*value / *tessera, "x") : with_unit(*value, r.unit);
+    std::printf(" %9s |", cell.c_str());
+  }
+  std::puts("");
+  return tessera.has_value();
 }
 
 }  // namespace
@@ -178,18 +187,9 @@ int main(int argc, char** argv) {
       "|---------------------------------------|-------------------|-----------:|----------:|----------:|");
   bool complete = true;
   for (const row& r : rows) {
-    const auto tessera = value_of(all, r, r.tessera.subject);
-    complete &= tessera.has_value();
-    std::printf("| %-37s | %-17s | %10s |", r.title, r.tessera.name,
-                tessera ? with_unit(*tessera, r.unit).c_str() : "");
-    const bool is_ratio = r.baseline == nullptr && r.unit[0] != '\0';
-    for (const char* subject : {r.tessera.reference, host_heap}) {
-      std::string cell;
-      if (const auto value = value_of(all, r, subject); value && (tessera || !is_ratio))
-        cell = is_ratio ? with_unit(*value / *tessera, "x") : with_unit(*value, r.unit);
-      std::printf(" %9s |", cell.c_str());
+    for (const front_end* front : r.front_ends) {
+      if (front != nullptr) complete &= print(all, r, *front);
     }
-    std::puts("");
   }
   const auto first = find(all, "memory_alone", "/100", "cpu_time");
   const auto last = find(all, "memory_alone", "/1000000", "cpu_time");

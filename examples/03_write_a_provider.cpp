@@ -19,7 +19,7 @@
 using namespace tessera::literals;
 
 /// A device with 64 pages of 1 MiB of host memory.
-class arena {
+class host_pages {
  public:
   void* acquire(std::size_t bytes) noexcept {
     for (std::size_t i = 0, run = 0; memory_ != nullptr && i < pages; ++i) {
@@ -55,13 +55,13 @@ int report(const char* broken_rule) {
 }
 
 int main() {
-  arena device;
+  host_pages device;
   if (const tessera::law::verdict found = tessera::law::provider(device); !found) return report(found.broken);
-  std::puts("the arena obeys the law of providers");
+  std::puts("the provider obeys the law of providers");
 
-  // The arena has no events, so the streams policy must not need any. Otherwise this does not compile.
+  // The provider has no events, so the streams policy must not need any. Otherwise this does not compile.
   using recipe = tessera::with<tessera::pytorch<>, tessera::reuse_ignoring_streams>;
-  tessera::caching_allocator<recipe, arena> pool{std::move(device)};
+  tessera::caching_allocator<recipe, host_pages> pool{std::move(device)};
   auto* numbers = static_cast<int*>(pool.allocate(1000 * sizeof(int)));
   numbers[999] = 42;
   std::printf("%d, in %zu bytes reserved\n", numbers[999], pool.now().reserved);

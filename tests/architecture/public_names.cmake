@@ -1,6 +1,7 @@
 # Compares the public names of the headers with those that include/tessera/NAMES.md lists, both ways. Public is what a
 # header declares in namespace tessera or in a namespace inside it, except namespaces named detail, and every macro whose
 # name does not contain _DETAIL_. The headers are formatted by clang-format: a declaration begins in the first column.
+# Programs need public names only: the README, the examples (except tessera-replay) and the consumer use no namespace detail.
 #   cmake -D ROOT=checkout [-D PRINT=ON] -P public_names.cmake
 cmake_minimum_required(VERSION 3.24)
 set(page_name include/tessera/NAMES.md)
@@ -130,8 +131,29 @@ foreach(name IN LISTS declared)
     list(APPEND faults "${name} is declared in ${header_of_${name}} and not listed in ${page_name}: list it, or move it to detail")
   endif()
 endforeach()
+
+# The code of programs, without the documents of the headers.
+set(programs README.md examples/README.md)
+foreach(folder IN ITEMS examples tests/consumer)
+  file(GLOB_RECURSE found RELATIVE ${ROOT} ${ROOT}/${folder}/*.hpp ${ROOT}/${folder}/*.cpp)
+  list(APPEND programs ${found})
+endforeach()
+list(FILTER programs EXCLUDE REGEX "^examples/tessera_replay/")
+foreach(program IN LISTS programs)
+  set(uses "")
+  if(EXISTS ${ROOT}/${program})
+    file(STRINGS ${ROOT}/${program} uses REGEX "(^|[^a-z_])detail(::|/[a-z_]+[.]hpp>)")
+  endif()
+  if(uses)
+    list(GET uses 0 line)
+    string(REPLACE ";" "" line "${line}")
+    string(STRIP "${line}" line)
+    list(APPEND faults "${program} uses a name of detail: ${line}")
+  endif()
+endforeach()
 if(faults)
   list(JOIN faults "\n  " faults)
   message(FATAL_ERROR "public names:\n  ${faults}\n")
 endif()
-message(STATUS "${count} public names are listed")
+list(LENGTH headers header_count)
+message(STATUS "${count} public names in ${header_count} headers are listed")

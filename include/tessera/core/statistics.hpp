@@ -26,7 +26,7 @@ struct usage {
 struct growth_state {
   std::size_t reserved = 0;       ///< reserved now
   std::size_t limit = 0;          ///< bytes that may be reserved
-  std::size_t peak_live = 0;      ///< peak live at the times of growth; includes the wanted block
+  std::size_t peak_active = 0;    ///< peak of live, pending and wanted bytes, at times of growth
   std::size_t peak_reserved = 0;  ///< peak reserved; only shrink() with nothing reserved resets the peaks
 };
 

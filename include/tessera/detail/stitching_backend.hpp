@@ -114,7 +114,7 @@ struct stitching_backend : range_backend_defaults {
         if (range.first().is_unmapped() && !range.first().is_split()) ranges_.unreserve_range(range.first());
       });
       ranges_.shrink();
-      if (manager_.counters().reserved() == 0) peak_live_ = peak_reserved_ = 0;
+      if (manager_.counters().reserved() == 0) peak_active_ = peak_reserved_ = 0;
     }
     [[nodiscard]] std::size_t footprint() const noexcept { return ranges_.footprint(); }
     [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
@@ -128,8 +128,8 @@ struct stitching_backend : range_backend_defaults {
     [[nodiscard]] growth_state state_with(std::size_t size, std::size_t limit) noexcept {
       const usage now = manager_.usage_under(limit);
       const std::size_t live = now.live + now.pending + size;
-      if (live > peak_live_) peak_live_ = live;
-      return {now.reserved, now.limit, peak_live_, peak_reserved_};
+      if (live > peak_active_) peak_active_ = live;
+      return {now.reserved, now.limit, peak_active_, peak_reserved_};
     }
     /// Returns the bytes of whole free pages that a request of `size` bytes would break in a free block.
     [[nodiscard]] static std::size_t pages_broken(const block& free, std::size_t size,
@@ -380,7 +380,7 @@ struct stitching_backend : range_backend_defaults {
     mapped_ranges<Manager> ranges_;
     chunk* detached_ = nullptr;
     std::uintptr_t next_begin_ = 0;  // start address of the next block, or 0
-    std::size_t peak_live_ = 0;
+    std::size_t peak_active_ = 0;
     std::size_t peak_reserved_ = 0;
   };
 };

@@ -134,7 +134,7 @@ constexpr bool growth(const P& p) {
       require(p.range_size(size) >= size, "growth reserves what can be mapped: range_size(c) >= c");
     }
     if constexpr (stitching_growth_policy<P>) {
-      const growth_state full{.reserved = n, .limit = n, .peak_live = n, .peak_reserved = n};
+      const growth_state full{.reserved = n, .limit = n, .peak_active = n, .peak_reserved = n};
       require(p.take_freely(full) <= n, "growth takes freely at most its limit: take_freely(s) <= s.limit");
       require(p.largest_piece(full) > 0, "growth maps physical chunks: largest_piece(s) > 0");
       require(p.largest_piece(full) <= unlimited / 2, "growth stays in range: largest_piece(s) < 2^63");

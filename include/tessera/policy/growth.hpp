@@ -214,10 +214,10 @@ struct grow_in_place {
 };
 
 /// Maps memory into ranges of addresses. Idle memory of any pool and stream moves to the address that needs
-/// it. Choose it if memory is scarce: reserved memory stays within `slack` of peak live memory.
+/// it. Choose it if memory is scarce: reserved memory stays within `slack` of peak active memory.
 ///
 /// Memory moves in chunks that are mapped whole. A chunk with a block in use does not move. New memory is
-/// taken only up to `slack` above peak live memory. A trim() that leaves nothing reserved resets the peaks;
+/// taken only up to `slack` above peak active memory. A trim() that leaves nothing reserved resets the peaks;
 /// resetting statistics does not.
 ///
 /// A chunk is at most peak_reserved / `pieces` bytes, but may always be 16 MiB. More pieces waste less and
@@ -237,7 +237,8 @@ struct grow_by_stitching {
   static constexpr const char* hint = "grow_by_stitching";  ///< what explain() suggests
   using backend = stitching_backend;
   [[no_unique_address]] parameter<Pieces> pieces{};
-  [[no_unique_address]] parameter<Slack> slack{};  ///< fraction of peak live that may be reserved on top
+  [[no_unique_address]] parameter<Slack>
+      slack{};  ///< fraction of peak active bytes that may be reserved on top
   [[no_unique_address]] detail::growth_limit<Limit> limit{};
   [[no_unique_address]] parameter<LastPieces> last_pieces{};
   [[no_unique_address]] parameter<Alignment> alignment{};
@@ -253,12 +254,13 @@ struct grow_by_stitching {
     return block >= page && alignment > 0 ? alignment.get() : 1;
   }
   [[nodiscard]] constexpr std::size_t take_freely(const growth_state& state) const noexcept {
-    const std::size_t above = state.peak_live + slack.get().of(state.peak_live);
+    const std::size_t above = state.peak_active + slack.get().of(state.peak_active);
     const std::size_t peak = above > state.peak_reserved ? above / page * page : state.peak_reserved;
     return peak < state.limit ? peak : state.limit;
   }
   [[nodiscard]] constexpr std::size_t largest_piece(const growth_state& state) const noexcept {
-    const std::size_t peak = state.peak_reserved > state.peak_live ? state.peak_reserved : state.peak_live;
+    const std::size_t peak =
+        state.peak_reserved > state.peak_active ? state.peak_reserved : state.peak_active;
     const std::size_t left = state.limit > state.reserved ? state.limit - state.reserved : 0;
     const std::size_t usual = share(peak, pieces) / page * page;
     const std::size_t max_left = share(left, last_pieces) / page * page;

@@ -199,10 +199,10 @@ TEST_F(stitching, finds_the_first_block_of_a_placement_that_is_mapped) {
 
 TEST_F(stitching, remembers_the_peaks) {
   void* const p = use(40_MiB);
-  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_live, 50_MiB);
+  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_active, 50_MiB);
   ASSERT_EQ(manager.deallocate(p), free_result::free);
   const growth_state now = backend.state_with(1_MiB, 100_MiB);
-  EXPECT_EQ(now.peak_live, 50_MiB);
+  EXPECT_EQ(now.peak_active, 50_MiB);
   EXPECT_EQ(now.peak_reserved, 40_MiB);
   EXPECT_EQ(now.reserved, 40_MiB);
   EXPECT_EQ(now.limit, 100_MiB);
@@ -214,18 +214,18 @@ TEST_F(stitching, remembers_the_peaks) {
 TEST_F(stitching, forgets_the_peaks_once_nothing_is_reserved) {
   void* const p = use(40_MiB);
   void* const small = use(2_MiB);
-  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_live, 52_MiB);
+  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_active, 52_MiB);
   ASSERT_EQ(manager.deallocate(p), free_result::free);
   EXPECT_EQ(take(40_MiB), 40_MiB);
   backend.shrink();
-  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_live, 52_MiB) << "something lives";
+  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_active, 52_MiB) << "something lives";
   EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_reserved, 42_MiB);
   ASSERT_EQ(manager.deallocate(small), free_result::free);
   backend.shrink();
-  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_live, 52_MiB) << "something is cached";
+  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_active, 52_MiB) << "something is cached";
   EXPECT_EQ(take(2_MiB), 2_MiB);
   backend.shrink();
-  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_live, 1_MiB);
+  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_active, 1_MiB);
   EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_reserved, 0u);
 }
 
@@ -234,7 +234,7 @@ TEST_F(stitching, counts_pending_blocks_as_live) {
   ASSERT_TRUE(manager.record_stream(*manager.find_live(p), stream_id{1}));
   manager.provider().hold_events(true);
   ASSERT_EQ(manager.deallocate(p), free_result::pending);
-  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_live, 50_MiB);
+  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_active, 50_MiB);
   manager.provider().hold_events(false);
 }
 

@@ -184,37 +184,37 @@ TEST(grow_by_stitching, maps_multiples_of_two_mebibytes) {
 
 TEST(grow_by_stitching, takes_freely_what_lived_at_most_and_some_slack) {
   constexpr grow_by_stitching<std::size_t{64}, percent(10)> growth{};
-  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_live = 100_MiB}), 110_MiB);
-  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_live = 111_MiB}), 122_MiB);  // 122.1
-  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_live = 100_MiB, .peak_reserved = 109_MiB}), 110_MiB);
-  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_live = 100_MiB, .peak_reserved = 111_MiB}), 111_MiB);
-  EXPECT_EQ(growth.take_freely({.limit = 108_MiB, .peak_live = 100_MiB}), 108_MiB);
-  EXPECT_EQ(growth.take_freely({.limit = 110_MiB, .peak_live = 100_MiB}), 110_MiB);
+  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_active = 100_MiB}), 110_MiB);
+  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_active = 111_MiB}), 122_MiB);  // 122.1
+  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_active = 100_MiB, .peak_reserved = 109_MiB}), 110_MiB);
+  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_active = 100_MiB, .peak_reserved = 111_MiB}), 111_MiB);
+  EXPECT_EQ(growth.take_freely({.limit = 108_MiB, .peak_active = 100_MiB}), 108_MiB);
+  EXPECT_EQ(growth.take_freely({.limit = 110_MiB, .peak_active = 100_MiB}), 110_MiB);
 }
 
 TEST(grow_by_stitching, maps_a_part_of_the_peak_as_one_and_less_near_the_limit) {
   constexpr grow_by_stitching<std::size_t{64}, percent(4), memory_limit{}, std::size_t{16}> growth{};
   const auto largest = [&](growth_state state) { return growth.largest_piece(state); };
   EXPECT_EQ(largest({.limit = 8_GiB}), 16_MiB);
-  EXPECT_EQ(largest({.limit = 8_GiB, .peak_live = 2_GiB}), 32_MiB);
-  EXPECT_EQ(largest({.limit = 8_GiB, .peak_live = 2_GiB, .peak_reserved = 3_GiB}), 48_MiB);
-  EXPECT_EQ(largest({.limit = 8_GiB, .peak_live = 3_GiB, .peak_reserved = 2_GiB}), 48_MiB);
-  EXPECT_EQ(largest({.limit = 8_GiB, .peak_live = 2_GiB + 65_MiB}), 32_MiB);
-  EXPECT_EQ(largest({.reserved = 8_GiB - 320_MiB, .limit = 8_GiB, .peak_live = 2_GiB}), 20_MiB);
-  EXPECT_EQ(largest({.reserved = 8_GiB - 330_MiB, .limit = 8_GiB, .peak_live = 2_GiB}), 20_MiB);
-  EXPECT_EQ(largest({.reserved = 8_GiB - 63_MiB, .limit = 8_GiB, .peak_live = 2_GiB}), 2_MiB);
-  EXPECT_EQ(largest({.reserved = 8_GiB - 64_MiB, .limit = 8_GiB, .peak_live = 2_GiB}), 4_MiB);
-  EXPECT_EQ(largest({.reserved = 8_GiB, .limit = 8_GiB, .peak_live = 2_GiB}), 2_MiB);
-  EXPECT_EQ(largest({.reserved = 9_GiB, .limit = 8_GiB, .peak_live = 2_GiB}), 2_MiB);
+  EXPECT_EQ(largest({.limit = 8_GiB, .peak_active = 2_GiB}), 32_MiB);
+  EXPECT_EQ(largest({.limit = 8_GiB, .peak_active = 2_GiB, .peak_reserved = 3_GiB}), 48_MiB);
+  EXPECT_EQ(largest({.limit = 8_GiB, .peak_active = 3_GiB, .peak_reserved = 2_GiB}), 48_MiB);
+  EXPECT_EQ(largest({.limit = 8_GiB, .peak_active = 2_GiB + 65_MiB}), 32_MiB);
+  EXPECT_EQ(largest({.reserved = 8_GiB - 320_MiB, .limit = 8_GiB, .peak_active = 2_GiB}), 20_MiB);
+  EXPECT_EQ(largest({.reserved = 8_GiB - 330_MiB, .limit = 8_GiB, .peak_active = 2_GiB}), 20_MiB);
+  EXPECT_EQ(largest({.reserved = 8_GiB - 63_MiB, .limit = 8_GiB, .peak_active = 2_GiB}), 2_MiB);
+  EXPECT_EQ(largest({.reserved = 8_GiB - 64_MiB, .limit = 8_GiB, .peak_active = 2_GiB}), 4_MiB);
+  EXPECT_EQ(largest({.reserved = 8_GiB, .limit = 8_GiB, .peak_active = 2_GiB}), 2_MiB);
+  EXPECT_EQ(largest({.reserved = 9_GiB, .limit = 8_GiB, .peak_active = 2_GiB}), 2_MiB);
 }
 
 TEST(grow_by_stitching, takes_no_parts_for_one) {
   for (const std::size_t parts : {0u, 1u}) {
     const grow_by_stitching<> growth{.pieces = parts, .last_pieces = parts};
-    EXPECT_EQ(growth.largest_piece({.limit = 8_GiB, .peak_live = 2_GiB}), 2_GiB);
+    EXPECT_EQ(growth.largest_piece({.limit = 8_GiB, .peak_active = 2_GiB}), 2_GiB);
   }
   const grow_by_stitching<> halves{.pieces = 2, .last_pieces = 1};
-  EXPECT_EQ(halves.largest_piece({.limit = 8_GiB, .peak_live = 2_GiB}), 1_GiB);
+  EXPECT_EQ(halves.largest_piece({.limit = 8_GiB, .peak_active = 2_GiB}), 1_GiB);
 }
 
 TEST(grow_by_stitching, stretches_pieces_for_larger_blocks_only) {
