@@ -17,7 +17,7 @@ int main() {
   pool.deallocate(batch);
   pool.deallocate(weights);  // pending until the work of stream 1 so far completes
 
-  const tessera::usage now = pool.now();
+  const tessera::usage now = pool.current_usage();
   std::printf("reserved %zu MiB, of it cached %zu and pending %zu\n", now.reserved >> 20, now.cached >> 20,
               now.pending >> 20);
   return pool.audit() == nullptr ? 0 : 1;

@@ -39,10 +39,10 @@ struct inference_server final {
 int main() {
   tessera::caching_allocator<variation, tessera::simulated_device> first;
   tessera::caching_allocator<inference_server, tessera::simulated_device> second;
-  second.settings().split.slack = 8_MiB;  // parameters can be set at run time
+  second.policies().split.slack = 8_MiB;  // parameters can be set at run time
   void* p = first.allocate(3_MiB + 1);
   void* q = second.allocate(3_MiB + 1);
-  std::printf("live: %zu and %zu bytes\n", first.now().live, second.now().live);
+  std::printf("live: %zu and %zu bytes\n", first.current_usage().live, second.current_usage().live);
   first.deallocate(p);
   second.deallocate(q);
   return 0;

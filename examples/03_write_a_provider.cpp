@@ -64,6 +64,6 @@ int main() {
   tessera::caching_allocator<recipe, host_pages> pool{std::move(device)};
   auto* numbers = static_cast<int*>(pool.allocate(1000 * sizeof(int)));
   numbers[999] = 42;
-  std::printf("%d, in %zu bytes reserved\n", numbers[999], pool.now().reserved);
+  std::printf("%d, in %zu bytes reserved\n", numbers[999], pool.current_usage().reserved);
   pool.deallocate(numbers);
 }

@@ -28,8 +28,8 @@ bool serve_four_threads(Pool& pool) {
   }
   for (std::thread& t : threads) t.join();
   for (void* p : results) pool.deallocate(p);
-  std::printf("reserved %zu MiB, live %zu\n", pool.now().reserved >> 20, pool.now().live);
-  return pool.audit() == nullptr && pool.now().live == 0;
+  std::printf("reserved %zu MiB, live %zu\n", pool.current_usage().reserved >> 20, pool.current_usage().live);
+  return pool.audit() == nullptr && pool.current_usage().live == 0;
 }
 
 /// Two devices, each with its own allocator. deallocate finds the device of a block.

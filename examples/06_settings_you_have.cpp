@@ -17,7 +17,7 @@ int main() try {
   tessera::caching_allocator<npu, tessera::simulated_device> tuned;
   tuned.deallocate(tuned.allocate(40_MiB));
   tuned.deallocate(tuned.allocate(5_MiB));  // a block of at least 32 MiB is never split
-  std::printf("torch_npu, tuned:       %3zu MiB reserved\n", tuned.now().reserved >> 20);
+  std::printf("torch_npu, tuned:       %3zu MiB reserved\n", tuned.current_usage().reserved >> 20);
 
   // Reads the user's environment at run time. A string that breaks a rule is an exception.
   auto configured = tessera::from_environment<tessera::torch_npu_family, tessera::simulated_device>(
@@ -35,8 +35,8 @@ int main() try {
   void* input = pool.allocate(30_MiB);
   void* const output = tessera::allocate_in_place(pool, input, 30_MiB);
   garbage.push(output, 30_MiB);  // stays live until the queue holds 64 MiB
-  std::printf("paddle, naive_best_fit: %3zu MiB reserved, of it live %zu\n", pool.now().reserved >> 20,
-              pool.now().live >> 20);
+  std::printf("paddle, naive_best_fit: %3zu MiB reserved, of it live %zu\n",
+              pool.current_usage().reserved >> 20, pool.current_usage().live >> 20);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;

@@ -51,7 +51,7 @@ int main() {
   device.synchronize(stream);
 
   const float sum = std::accumulate(result.begin(), result.end(), 0.0f);
-  std::printf("sum %.0f, live %zu bytes of %zu reserved\n", static_cast<double>(sum), pool.now().live,
-              pool.now().reserved);
+  std::printf("sum %.0f, live %zu bytes of %zu reserved\n", static_cast<double>(sum),
+              pool.current_usage().live, pool.current_usage().reserved);
   return sum == 2000 && pool.audit() == nullptr ? 0 : 1;
 }

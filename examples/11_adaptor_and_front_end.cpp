@@ -69,8 +69,8 @@ int main() {
   work();
   other.join();
 
-  std::printf("%zu MiB reserved, %d failed calls\n", pool.now().reserved >> 20, failures);
+  std::printf("%zu MiB reserved, %d failed calls\n", pool.current_usage().reserved >> 20, failures);
   void* const too_large = pool.try_allocate(200_MiB);
-  std::printf("%zu MiB reserved, %d failed calls\n", pool.now().reserved >> 20, failures);
+  std::printf("%zu MiB reserved, %d failed calls\n", pool.current_usage().reserved >> 20, failures);
   return too_large == nullptr && failures > 0 && pool.audit() == nullptr ? 0 : 1;
 }

@@ -37,10 +37,10 @@ bool serves(cuda_driver::gpu& device, const char* recipe) {
     blocks.push_back(p);
     if (i % 2 == 1) pool.deallocate(blocks[i / 2]);
   }
-  const std::size_t reserved = pool.now().reserved;
+  const std::size_t reserved = pool.current_usage().reserved;
   for (std::size_t i = 32; i < 64; ++i) pool.deallocate(blocks[i]);
   pool.trim();
-  const bool released = pool.audit() == nullptr && pool.now().reserved == 0;
+  const bool released = pool.audit() == nullptr && pool.current_usage().reserved == 0;
   std::printf("  %s: reserved %zu MiB, %s\n", recipe, reserved >> 20,
               released ? "all released" : "not released");
   return released;

@@ -75,12 +75,13 @@ class gpu {
   [[nodiscard]] bool is_done(tessera::stream_id stream, std::uint64_t at) noexcept {
     return state_->positions.is_done(stream, at);
   }
-  /// Knows only the waits that let_wait inserted.
-  [[nodiscard]] bool is_behind(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
-    return state_->positions.is_behind(stream, of, at);
+  /// Knows only the waits that make_wait inserted.
+  [[nodiscard]] bool is_ordered_after(tessera::stream_id stream, tessera::stream_id of,
+                                      std::uint64_t at) noexcept {
+    return state_->positions.is_ordered_after(stream, of, at);
   }
-  bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
-    return state_->positions.let_wait(stream, of, at);
+  bool make_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
+    return state_->positions.make_wait(stream, of, at);
   }
 
   [[nodiscard]] std::size_t page_size(tessera::page_kind kind) const noexcept {

@@ -58,11 +58,12 @@ class stream_positions {
     const std::lock_guard lock(mutex_);
     return poll(streams_[stream]) >= at;
   }
-  [[nodiscard]] bool is_behind(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) const {
+  [[nodiscard]] bool is_ordered_after(tessera::stream_id stream, tessera::stream_id of,
+                                      std::uint64_t at) const {
     const std::lock_guard lock(mutex_);
-    return order_.is_behind(stream, of, at);
+    return order_.is_ordered_after(stream, of, at);
   }
-  [[nodiscard]] bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) {
+  [[nodiscard]] bool make_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) {
     if (stream == of) return true;
     const std::lock_guard lock(mutex_);
     stream_state& other = streams_[of];

@@ -38,7 +38,7 @@ replay::recipe_result measure(const std::string& name, const tessera::trace::pro
     time = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
     const auto& counted = pool.statistics();
     found.peak_reserved = pool.device().peak_used();
-    found.cached_at_end = pool.now().cached;
+    found.cached_at_end = pool.current_usage().cached;
     found.calls = pool.device().calls();
     found.retries = counted.num_alloc_retries;
   }

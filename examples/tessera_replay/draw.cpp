@@ -77,7 +77,7 @@ replay::recipe_run run(const std::string& name, const tessera::trace::recording&
         } else if (events[i].what == kind::free) {
           alive -= mine;
         }
-        tessera::usage now = pool.now();
+        tessera::usage now = pool.current_usage();
         now.requested =
             alive;  // as the program sees it, including failed requests; the lower bound counts the same
         found.over.note(now);

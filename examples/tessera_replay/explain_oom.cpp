@@ -138,10 +138,10 @@ std::string setting_for(oom_report::hint_for advised, const oom_report& report,
   }
   const bool is_npu = recipe.starts_with("torch_npu");
   if (recipe == "pinned")
-    return advised.what == hint::grow_in_place ? "pin_memory_expandable_segments:True" : "";
+    return advised.what == hint::grow_by_pages ? "pin_memory_expandable_segments:True" : "";
   if (!is_npu && !recipe.starts_with("pytorch") && recipe != "cuda_async") return "";
   switch (advised.what) {
-    case hint::grow_in_place:
+    case hint::grow_by_pages:
       if (is_npu && is_set("garbage_collection_threshold"))
         return "expandable_segments:True, no garbage_collection_threshold";
       return report.reuses_across_streams ? "backend:native,expandable_segments:True"

@@ -262,7 +262,7 @@ class recorded_pool {
   }
 
   [[nodiscard]] recorded_device& device() noexcept { return allocator_.device(); }
-  [[nodiscard]] usage now() const noexcept { return allocator_.now(); }
+  [[nodiscard]] usage current_usage() const noexcept { return allocator_.current_usage(); }
 
  private:
   static constexpr bool maps = Recipe::growth::backend::has_ranges;
@@ -281,7 +281,7 @@ class recorded_pool {
   [[nodiscard]] static segment_view place_of(const segment& part, bool large, stream_id stream) noexcept {
     return {part.address, part.bytes, stream, large ? std::size_t{1} : 0, maps};
   }
-  [[nodiscard]] policies<recipe>& chosen() noexcept { return allocator_.settings(); }
+  [[nodiscard]] policies<recipe>& chosen() noexcept { return allocator_.policies(); }
 
   allocator allocator_;
   std::size_t strays_ = 0;

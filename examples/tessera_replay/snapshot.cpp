@@ -58,7 +58,7 @@ capture_point find_capture_point(const program& trace, const tessera::policies<R
   tessera::trace::replay(
       trace, pool, [](std::size_t) {},
       [&](std::size_t i, void*) {
-        const std::size_t reserved = pool.now().reserved;
+        const std::size_t reserved = pool.current_usage().reserved;
         if (at_peak && reserved <= peak) return;
         peak = std::max(peak, reserved);
         found = {i, events};

@@ -125,8 +125,8 @@ struct any_split : split_choices {
   [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block) const noexcept {
     return ask([=](const auto& p) { return p.should_split(wanted, block); });
   }
-  [[nodiscard]] block_end used_end() const noexcept {
-    return ask([](const auto& p) { return p.used_end(); });
+  [[nodiscard]] block_end allocated_end() const noexcept {
+    return ask([](const auto& p) { return p.allocated_end(); });
   }
   [[nodiscard]] std::size_t oversize() const noexcept {
     return ask([](const auto& p) { return p.oversize(); });
@@ -165,22 +165,22 @@ struct any_segments : segments_choices {
   bool operator==(const any_segments&) const = default;
 };
 
-using in_place_of_20 = grow_in_place<20_MiB>;
-using in_place_choices = one_of<grow_in_place<>, in_place_of_20>;
+using in_place_of_20 = grow_by_pages<20_MiB>;
+using in_place_choices = one_of<grow_by_pages<>, in_place_of_20>;
 /// Growth in place.
 struct any_in_place : in_place_choices {
   using backend = expandable_backend;
   tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
   any_in_place() = default;
   template <auto Large, auto Alignment>
-  any_in_place(const grow_in_place<2_MiB, Large, tunable(memory_limit{}), Alignment>& p)
-      : in_place_choices{grow_in_place<>{.large = p.large.get(),
+  any_in_place(const grow_by_pages<2_MiB, Large, tunable(memory_limit{}), Alignment>& p)
+      : in_place_choices{grow_by_pages<>{.large = p.large.get(),
                                          .limit = p.limit.get(),
                                          .alignment = p.alignment.get(),
                                          .reserve = p.reserve}},
         limit(p.limit.get()) {}
   template <auto Large>
-  any_in_place(const grow_in_place<20_MiB, Large>& p)
+  any_in_place(const grow_by_pages<20_MiB, Large>& p)
       : in_place_choices{in_place_of_20{
             .large = p.large.get(), .limit = p.limit.get(), .reserve = p.reserve}},
         limit(p.limit.get()) {}
@@ -213,7 +213,7 @@ struct any_growth : growth_choices {
   template <auto Pieces>
   any_growth(const grow_by_stitching<Pieces>& p)
       : growth_choices{
-            grow_by_stitching<>{p.pieces.get(), p.slack, p.limit.get(), p.last_pieces, p.alignment}} {}
+            grow_by_stitching<>{p.peak_parts.get(), p.slack, p.limit.get(), p.rest_parts, p.alignment}} {}
 
   /// Whether it maps memory into ranges of addresses.
   [[nodiscard]] bool has_ranges() const noexcept {

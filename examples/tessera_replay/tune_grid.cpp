@@ -64,13 +64,13 @@ std::vector<any_growth> growths_to_try(const any_growth& now, const program_trai
       all.push_back(
           grow_by_plan<>{.plan = chunk_plan{align_up(of.peak_live / 100 * percent, 2_MiB), further}});
   for (std::size_t large : {2_MiB, 4_MiB, 8_MiB, 16_MiB, 20_MiB, 32_MiB, 64_MiB, 128_MiB})
-    all.push_back(grow_in_place<>{.large = large});
+    all.push_back(grow_by_pages<>{.large = large});
   all.push_back(in_place_of_20{});
   const auto* held = std::get_if<grow_by_stitching<>>(&now.chosen);
   const grow_by_stitching<> from = held != nullptr ? *held : grow_by_stitching<>{};
-  for (std::size_t pieces : {4u, 8u, 16u, 32u, 64u, 128u, 256u}) {
+  for (std::size_t peak_parts : {4u, 8u, 16u, 32u, 64u, 128u, 256u}) {
     auto g = from;
-    g.pieces = pieces;
+    g.peak_parts = peak_parts;
     all.push_back(g);
   }
   for (std::uint64_t slack : {0u, 1u, 2u, 4u, 8u, 16u}) {
@@ -80,7 +80,7 @@ std::vector<any_growth> growths_to_try(const any_growth& now, const program_trai
   }
   for (std::size_t last : {64u, 256u, 1024u, 4096u}) {
     auto g = from;
-    g.last_pieces = last;
+    g.rest_parts = last;
     if (of.has_capacity) all.push_back(g);
   }
   return all;

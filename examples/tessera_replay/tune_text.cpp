@@ -143,17 +143,17 @@ std::string cpp(const grow_by_plan<>& p) {
   return named("grow_by_plan", {set(p.plan.get(), chunk_plan{}), limit(p.limit.get())});
 }
 template <std::size_t Small>
-std::string cpp(const grow_in_place<Small>& p) {
-  return named("grow_in_place", {{plain(Small).words, Small == 2_MiB},
+std::string cpp(const grow_by_pages<Small>& p) {
+  return named("grow_by_pages", {{plain(Small).words, Small == 2_MiB},
                                  set(p.large.get(), 20_MiB),
                                  limit(p.limit.get()),
                                  set(p.alignment.get(), std::size_t{1}),
                                  set(p.reserve.get(), memory_limit{fraction{1'125'000'000}})});
 }
 std::string cpp(const grow_by_stitching<>& p) {
-  return named("grow_by_stitching",
-               {set(p.pieces.get(), std::size_t{64}), set(p.slack.get(), percent(4)), limit(p.limit.get()),
-                set(p.last_pieces.get(), std::size_t{1024}), set(p.alignment.get(), std::size_t{1})});
+  return named("grow_by_stitching", {set(p.peak_parts.get(), std::size_t{64}), set(p.slack.get(), percent(4)),
+                                     limit(p.limit.get()), set(p.rest_parts.get(), std::size_t{1024}),
+                                     set(p.alignment.get(), std::size_t{1})});
 }
 
 std::string cpp(const evict_idle_above<>& p) {

@@ -308,7 +308,7 @@ class recorded_replay {
         result_.calls.destroy += made.destroy;
         result_.calls.map += made.map;
         result_.calls.unmap += made.unmap;
-        result_.cached_at_end += all.now().cached;
+        result_.cached_at_end += all.current_usage().cached;
       });
     }
   }
@@ -320,9 +320,9 @@ class recorded_replay {
   template <typename Action>
   void change(pool& in, Action act) {
     in.visit([&](auto& all) {
-      const std::size_t before = all.now().reserved;
+      const std::size_t before = all.current_usage().reserved;
       act(all);
-      here_ += all.now().reserved - before;
+      here_ += all.current_usage().reserved - before;
     });
   }
   void peak() {

@@ -14,12 +14,12 @@
 #include <tessera/detail/block_manager.hpp>
 #include <tessera/detail/callbacks.hpp>
 #include <tessera/detail/caller_mistake.hpp>
+#include <tessera/detail/common_calls.hpp>
 #include <tessera/detail/counters.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/detail/introspection.hpp>
 #include <tessera/detail/stream_sharing.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/check_policies.hpp>
@@ -92,10 +92,10 @@ class caching_allocator
 
  public:
   caching_allocator() : caching_allocator(Provider{}) {}
-  explicit caching_allocator(Provider device, policies<Recipe> settings = {}, Observer observer = {})
-      : policies_(std::move(settings)), manager_(std::move(device), std::move(observer)) {}
+  explicit caching_allocator(Provider device, tessera::policies<Recipe> policies = {}, Observer observer = {})
+      : policies_(std::move(policies)), manager_(std::move(device), std::move(observer)) {}
 
-  // facade.hpp adds allocate and the calls that take an alignment.
+  // common_calls adds allocate and the calls that take an alignment.
   using calls::try_allocate, calls::deallocate, calls::record_stream;
   /// Serves a request of `bytes` on `stream`.
   ///   Returns:  null for 0 bytes, and if allocate would throw
@@ -134,10 +134,10 @@ class caching_allocator
   /// Frees a block in order after the work of `stream`, which may reuse it at once. `stream` waits for the
   /// other recorded streams.
   ///   Returns:  false if no live block begins at `p`; then nothing changes
-  [[nodiscard]] bool try_deallocate_behind(void* p, stream_id stream) noexcept
+  [[nodiscard]] bool try_deallocate_after(void* p, stream_id stream) noexcept
     requires(Recipe::streams::reuses_across_streams)
   {
-    return finish_free(sharing_.deallocate_behind(p, stream));
+    return finish_free(sharing_.deallocate_after(p, stream));
   }
   /// Serves a request with a live block, as if the block were freed and allocated again. Only its own stream
   /// may use it. Statistics and events count a free and an allocation.
@@ -216,10 +216,10 @@ class caching_allocator
   }
   /// Makes the error that allocate would throw.
   ///   Cost:  linear in the blocks
-  [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) const noexcept {
+  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
     return out_of_memory(detail::numbers_of(introspect(), policies_, bytes, stream));
   }
-  [[nodiscard]] usage now() const noexcept { return detail::usage_of(manager_, policies_.growth); }
+  [[nodiscard]] usage current_usage() const noexcept { return detail::usage_of(manager_, policies_.growth); }
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {
@@ -240,10 +240,10 @@ class caching_allocator
   /// Checks every invariant.
   ///   Returns:  null, or the first broken invariant as text
   ///   Cost:     linear in the blocks
-  [[nodiscard]] const char* audit() const noexcept { return detail::audit(manager_, now()); }
+  [[nodiscard]] const char* audit() const noexcept { return detail::audit(manager_, current_usage()); }
 
   /// The numbers of the policies; they may be changed at any time.
-  [[nodiscard]] policies<Recipe>& settings() noexcept { return policies_; }
+  [[nodiscard]] tessera::policies<Recipe>& policies() noexcept { return policies_; }
   [[nodiscard]] Provider& device() noexcept { return manager_.provider(); }
   [[nodiscard]] Observer& observer() noexcept { return manager_.observer(); }
   /// Whether streams are recorded for any block, live or pending.
@@ -308,7 +308,7 @@ class caching_allocator
     const std::size_t gap = backend_.offset_in(found, want.size, policies_);
     const std::size_t room = found.size - gap;
     const std::size_t size = policies_.split.should_split(want.size, room) ? want.size : room;
-    const std::size_t offset = policies_.split.used_end() == block_end::low ? gap : found.size - size;
+    const std::size_t offset = policies_.split.allocated_end() == block_end::low ? gap : found.size - size;
     const bool oversize = size >= policies_.split.oversize();
     return manager_.template allocate<ByHandle>(found, want.bytes, size, offset, oversize, want.stream);
   }
@@ -412,7 +412,7 @@ class caching_allocator
     backend_.shrink();
   }
   [[gnu::always_inline]] void evict(eviction_trigger when) noexcept {
-    const usage current = now();
+    const usage current = current_usage();
     const std::size_t wanted = policies_.eviction.bytes_to_evict(when, current);
     if (wanted > 0) evict_bytes(current, wanted);
   }
@@ -445,7 +445,7 @@ class caching_allocator
     }
   }
 
-  policies<Recipe> policies_;
+  tessera::policies<Recipe> policies_;
   // The members below are destroyed before the manager: the backend's destructor releases memory through it.
   manager manager_;
   [[no_unique_address]] detail::stream_sharing<manager> sharing_{manager_};

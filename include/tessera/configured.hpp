@@ -207,7 +207,7 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
       }
     }
     if (refused || !same_recipe) return refused;
-    in.pool.with_settings([&](auto& policies) { policies = recipe::configured(wanted); });
+    in.pool.with_policies([&](auto& policies) { policies = recipe::configured(wanted); });
     settings_ = wanted;
     return {};
   }

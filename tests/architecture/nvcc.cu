@@ -28,7 +28,7 @@ bool serves(const char* name, Pool&& pool) {
   (void)pool.record_stream(blocks.front(), other);
   for (void* block : blocks) pool.deallocate(block);
   pool.trim();
-  const bool good = pool.now().live == 0 && pool.audit() == nullptr;
+  const bool good = pool.current_usage().live == 0 && pool.audit() == nullptr;
   if (!good) std::printf("%s does not free all blocks\n", name);
   return good;
 }
@@ -107,7 +107,7 @@ bool serves_other_libraries() {
     resource.deallocate_sync(resource.allocate_sync(1000, 4096), 1000, 4096);
     if (copy.back() != 3 || !block) return false;
   }
-  return pool.now().live == 0;
+  return pool.current_usage().live == 0;
 }
 
 /// The provider over CUDA's driver, if there is a device.

@@ -38,15 +38,16 @@ class any_device {
     virtual std::size_t capacity() const noexcept = 0;
     virtual std::size_t available() const noexcept = 0;
     virtual std::size_t granularity() const noexcept = 0;
-    virtual bool over_limit(std::size_t bytes) const noexcept = 0;
+    virtual bool would_exceed_limit(std::size_t bytes) const noexcept = 0;
     virtual bool record(tessera::stream_id stream, some& mark) noexcept = 0;
     virtual bool query(some& mark) noexcept = 0;
     virtual bool wait(some& mark) noexcept = 0;
     virtual void discard(some& mark) noexcept = 0;
     virtual std::uint64_t position(tessera::stream_id stream) noexcept = 0;
     virtual bool is_done(tessera::stream_id stream, std::uint64_t at) noexcept = 0;
-    virtual bool is_behind(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept = 0;
-    virtual bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept = 0;
+    virtual bool is_ordered_after(tessera::stream_id stream, tessera::stream_id of,
+                                  std::uint64_t at) noexcept = 0;
+    virtual bool make_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept = 0;
     virtual std::size_t page_size(tessera::page_kind kind) const noexcept = 0;
     virtual void* reserve(std::size_t bytes, std::size_t to) noexcept = 0;
     virtual bool unreserve(void* p, std::size_t bytes) noexcept = 0;
@@ -68,7 +69,9 @@ class any_device {
   [[nodiscard]] std::size_t capacity() const noexcept { return to_->capacity(); }
   [[nodiscard]] std::size_t available() const noexcept { return to_->available(); }
   [[nodiscard]] std::size_t granularity() const noexcept { return to_->granularity(); }
-  [[nodiscard]] bool over_limit(std::size_t bytes) const noexcept { return to_->over_limit(bytes); }
+  [[nodiscard]] bool would_exceed_limit(std::size_t bytes) const noexcept {
+    return to_->would_exceed_limit(bytes);
+  }
   bool record(tessera::stream_id stream, event& mark) noexcept { return to_->record(stream, mark); }
   [[nodiscard]] bool query(event& mark) noexcept { return to_->query(mark); }
   bool wait(event& mark) noexcept { return to_->wait(mark); }
@@ -77,11 +80,12 @@ class any_device {
   [[nodiscard]] bool is_done(tessera::stream_id stream, std::uint64_t at) noexcept {
     return to_->is_done(stream, at);
   }
-  [[nodiscard]] bool is_behind(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
-    return to_->is_behind(stream, of, at);
+  [[nodiscard]] bool is_ordered_after(tessera::stream_id stream, tessera::stream_id of,
+                                      std::uint64_t at) noexcept {
+    return to_->is_ordered_after(stream, of, at);
   }
-  bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
-    return to_->let_wait(stream, of, at);
+  bool make_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
+    return to_->make_wait(stream, of, at);
   }
   [[nodiscard]] std::size_t page_size(tessera::page_kind kind) const noexcept { return to_->page_size(kind); }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept { return to_->reserve(bytes, to); }
@@ -118,8 +122,8 @@ class calls_of final : public any_device::calls {
   std::size_t capacity() const noexcept override { return device.capacity(); }
   std::size_t available() const noexcept override { return tessera::detail::left_on(device, 0); }
   std::size_t granularity() const noexcept override { return device.granularity(); }
-  bool over_limit(std::size_t bytes) const noexcept override {
-    if constexpr (tessera::limited_provider<Device>) return device.over_limit(bytes);
+  bool would_exceed_limit(std::size_t bytes) const noexcept override {
+    if constexpr (tessera::limited_provider<Device>) return device.would_exceed_limit(bytes);
     return false;
   }
   bool record(tessera::stream_id stream, some& mark) noexcept override {
@@ -147,11 +151,12 @@ class calls_of final : public any_device::calls {
   bool is_done(tessera::stream_id stream, std::uint64_t at) noexcept override {
     return device.is_done(stream, at);
   }
-  bool is_behind(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept override {
-    return device.is_behind(stream, of, at);
+  bool is_ordered_after(tessera::stream_id stream, tessera::stream_id of,
+                        std::uint64_t at) noexcept override {
+    return device.is_ordered_after(stream, of, at);
   }
-  bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept override {
-    return device.let_wait(stream, of, at);
+  bool make_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept override {
+    return device.make_wait(stream, of, at);
   }
   std::size_t page_size(tessera::page_kind kind) const noexcept override {
     if constexpr (has_ranges) return device.page_size(kind);

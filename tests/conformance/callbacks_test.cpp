@@ -103,12 +103,12 @@ struct all_that_is_allowed {
     pool.deallocate(large);
     pool.deallocate(small);
     EXPECT_STREQ(pool.audit(), nullptr);
-    const usage now = pool.now();
+    const usage now = pool.current_usage();
     EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
     (void)pool.statistics();
     pool.reset_peak_statistics();
     EXPECT_GT(explain(pool, 1_GiB).report().wanted, 0u);
-    pool.with_settings([](auto& settings) { settings.growth.limit = unlimited; });
+    pool.with_policies([](auto& settings) { settings.growth.limit = unlimited; });
     pool.with_device([](auto& device) { EXPECT_GT(device.capacity(), 0u); });
     EXPECT_TRUE(self.calls++ > 0 || pool.on_pressure(&second, context));
     self.calls % 2 == 0 ? pool.trim() : pool.trim(40_MiB);
@@ -139,9 +139,9 @@ TYPED_TEST(callbacks_in_threads, use_the_allocator_under_pressure) {
   for (auto& t : running) t.join();
   EXPECT_GT(above.calls, 0);
   EXPECT_GT(above.second_calls, 0);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -195,7 +195,7 @@ TEST(callbacks_in_threads, a_function_given_a_device_for_many_threads_uses_the_a
 }
 
 TEST(callbacks_in_threads, a_function_under_one_lock_takes_those_behind_it) {
-  const watchdog guard("with_device within with_settings");
+  const watchdog guard("with_device within with_policies");
   const auto use = [](auto&& pool) {
     std::size_t seen = 0;
     pool.for_each_allocator([&](auto& inner) { inner.trim(), ++seen; });  // which calls the device
@@ -205,7 +205,7 @@ TEST(callbacks_in_threads, a_function_under_one_lock_takes_those_behind_it) {
       inner.trim();
     });
     EXPECT_GE(seen, 20_MiB);
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
   };
   use(locked<pytorch<>, device_type>{of(room)});
 }
@@ -225,7 +225,7 @@ void free_from_work_on_a_stream() {
     pool.deallocate(read);
     pool.trim();  // which waits for that work
   }
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 TEST(callbacks_in_threads, work_on_a_stream_frees_what_lies_in_segments) {
   free_from_work_on_a_stream<locked<pytorch<>, provider_ref<host_pinned>>>();
@@ -277,10 +277,11 @@ TEST_F(callbacks_in_threads_death, no_sink_uses_its_allocator) {
   expect_that_no_sink_uses<caching_allocator<pytorch<>, device_type, meddling>>();
   expect_that_no_sink_uses<locked<pytorch<>, device_type, meddling>>();
   expect_that_no_sink_uses<per_stream<pytorch<>, device_type, meddling>>();
-  EXPECT_DEATH((meddle<background_reclaiming<pytorch<>, device_type, meddling>>([](void* p) {
-                 (void)static_cast<background_reclaiming<pytorch<>, device_type, meddling>*>(p)->now();
-               })),
-               "an observer must not use the allocator that calls it");
+  EXPECT_DEATH(
+      (meddle<background_reclaiming<pytorch<>, device_type, meddling>>([](void* p) {
+        (void)static_cast<background_reclaiming<pytorch<>, device_type, meddling>*>(p)->current_usage();
+      })),
+      "an observer must not use the allocator that calls it");
 }
 
 /// Something that asks an allocator that is made later.
@@ -312,7 +313,7 @@ TEST_F(callbacks_in_threads_death, no_clock_of_a_history_uses_the_allocator) {
 
 template <typename Pool>
 void expect_rules_of(auto expect) {
-  expect([](Pool& pool, auto f) { pool.with_settings(f); }, "with_settings: the function must not use");
+  expect([](Pool& pool, auto f) { pool.with_policies(f); }, "with_policies: the function must not use");
   expect([](Pool& pool, auto f) { pool.with_observer(f); }, "with_observer: the function must not use");
   expect([](Pool& pool, auto f) { pool.with_device(f); }, "with_device: .* must not use");
   expect([](Pool& pool, auto f) { pool.for_each_allocator(f); },

@@ -72,7 +72,7 @@ void carry_out(const conformance::operation& o, Pool& pool, simulated_device& de
       if (at != live.end()) (void)pool.record_stream(at->second, o.stream);
       break;
     case kind::hold: device.hold_events(o.amount != 0); break;
-    case kind::trim: pool.trim(pool.now().reserved / 100 * o.amount); break;
+    case kind::trim: pool.trim(pool.current_usage().reserved / 100 * o.amount); break;
     case kind::retune: break;
   }
 }

@@ -77,7 +77,7 @@ struct driver {
       in.trim_to(keep);
     }
     const char* audit() { return in.audit(); }
-    usage now() { return in.now(); }
+    usage current_usage() { return in.current_usage(); }
   } pool;
 };
 
@@ -102,10 +102,11 @@ class faults_under : public testing::Test {
       device.advance(1'000'000'000);
       over.pool.trim();
       over.pool.trim();
-      if (wrong == "at the end: something is lost" && over.pool.now().live + over.pool.now().pending == 0)
+      if (wrong == "at the end: something is lost" &&
+          over.pool.current_usage().live + over.pool.current_usage().pending == 0)
         wrong.clear();
       if (wrong.empty()) wrong = misbehaviour(over.pool, plan{seed, 100, 32_MiB, 40, 1}, streams);
-      if (wrong.empty() && over.pool.now().reserved != 0)
+      if (wrong.empty() && over.pool.current_usage().reserved != 0)
         wrong = "memory is kept though nothing fails any more";
     }
     if (!wrong.empty()) return wrong;
@@ -181,7 +182,7 @@ TEST(faults_of_registering, are_survived) {
         using over = host_registering<watched_device, with_registers>;
         caching_allocator<pinned_packed, over> pool{over(memory, device)};
         ASSERT_EQ(misbehaviour(pool, plan{1, 200, 8_MiB, 30, 1}, {stream_id{0}, stream_id{1}}), "") << k;
-        ASSERT_EQ(pool.now().reserved, 0u) << k;
+        ASSERT_EQ(pool.current_usage().reserved, 0u) << k;
         std::size_t bytes = 0;
         for (const auto& [p, size] : device.registered) bytes += size;
         ASSERT_EQ(bytes, 0u) << k;

@@ -50,7 +50,7 @@ class faults : public testing::Test {
   }
 };
 
-using mixed_pages = grow_in_place<256_KiB, 6_MiB>;
+using mixed_pages = grow_by_pages<256_KiB, 6_MiB>;
 constexpr chunk_plan small_chunks{.first = 20_MiB, .further = 3_MiB};
 using cases = testing::Types<
     under<pytorch<>>, under<passthrough>, under<power_of_two>,
@@ -70,11 +70,11 @@ using cases = testing::Types<
     under<with<pytorch_expandable, split_if_remainder_at_least<512, block_end::high>, pool_together,
                mixed_pages>>,
     under<with<pytorch_expandable, reuse_ignoring_streams, evict_at_free>>,
-    under<with<pytorch_expandable, evict_at_free, grow_in_place<2_MiB, 10_MiB>>>,
+    under<with<pytorch_expandable, evict_at_free, grow_by_pages<2_MiB, 10_MiB>>>,
     under<with<pytorch_expandable, back_with_huge_pages_first, pool_together, mixed_pages>>,
     under<with<pytorch_expandable, recover_by_emptying_cache,
-               grow_in_place<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>,
-    under<with<pytorch_expandable, back_with_huge_1g_pages_first, grow_in_place<2_MiB, 1_GiB>>, 40>,
+               grow_by_pages<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>,
+    under<with<pytorch_expandable, back_with_huge_1g_pages_first, grow_by_pages<2_MiB, 1_GiB>>, 40>,
     under<stitched>, under<with<stitched, pool_together, evict_idle_above<percent(60)>>>,
     under<with<stitched, reuse_ignoring_streams, back_with_huge_pages_first>>>;
 TYPED_TEST_SUITE(faults, cases);

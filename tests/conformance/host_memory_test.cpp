@@ -95,9 +95,9 @@ TYPED_TEST(host_memory, that_has_run_out_fails_requests_and_loses_nothing) {
   asked = 0;
   fails_at = 1;
   fails_for = ~std::uint64_t{0} - 1;
-  const auto before = pool.now();
+  const auto before = pool.current_usage();
   EXPECT_EQ(pool.try_allocate(3_MiB, stream_id{77}), nullptr);
-  EXPECT_EQ(pool.now(), before);
+  EXPECT_EQ(pool.current_usage(), before);
   int served = 0;
   for (void* p = nullptr; (p = pool.try_allocate(2_MiB)) != nullptr && served < 200; ++served)
     live.push_back(p);
@@ -119,7 +119,7 @@ TEST(host_memory_for_uses, that_has_run_out_leaves_blocks_as_they_are) {
   EXPECT_FALSE(pool.record_stream(p, stream_id{9}));
   fails_at = 0;
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -182,14 +182,14 @@ TEST(host_memory_for_stream_order, that_runs_out_anywhere_notes_nothing) {
     fails_at = 0;
     EXPECT_EQ(noted, asked < k);
     for (std::uint64_t other = 1; other <= 10; ++other)
-      EXPECT_EQ(order.is_behind(stream_id{50}, stream_id{other}, 5), noted);
-    EXPECT_EQ(order.is_behind(stream_id{50}, stream_id{100}, 10), noted);
+      EXPECT_EQ(order.is_ordered_after(stream_id{50}, stream_id{other}, 5), noted);
+    EXPECT_EQ(order.is_ordered_after(stream_id{50}, stream_id{100}, 10), noted);
     if (noted) {
       EXPECT_GT(k, 10u) << "a pair is made for each stream that the other one waits for";
       return;
     }
     EXPECT_TRUE(order.add(stream_id{50}, 2, stream_id{100}, 10)) << "once there is some again";
-    EXPECT_TRUE(order.is_behind(stream_id{50}, stream_id{7}, 5));
+    EXPECT_TRUE(order.is_ordered_after(stream_id{50}, stream_id{7}, 5));
   }
   ADD_FAILURE() << "it asks too often";
 }
@@ -199,12 +199,12 @@ TEST(host_memory_for_stream_order, that_has_run_out_lets_no_stream_wait) {
   asked = 0;
   fails_at = 1;
   fails_for = ~std::uint64_t{0} - 1;
-  EXPECT_FALSE(device.let_wait(stream_id{2}, stream_id{1}, 1));
+  EXPECT_FALSE(device.make_wait(stream_id{2}, stream_id{1}, 1));
   fails_at = 0;
-  EXPECT_FALSE(device.is_behind(stream_id{2}, stream_id{1}, 1));
+  EXPECT_FALSE(device.is_ordered_after(stream_id{2}, stream_id{1}, 1));
   EXPECT_EQ(device.position(stream_id{2}), 0u);
-  EXPECT_TRUE(device.let_wait(stream_id{2}, stream_id{1}, 1));
-  EXPECT_TRUE(device.is_behind(stream_id{2}, stream_id{1}, 1));
+  EXPECT_TRUE(device.make_wait(stream_id{2}, stream_id{1}, 1));
+  EXPECT_TRUE(device.is_ordered_after(stream_id{2}, stream_id{1}, 1));
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ std::size_t number_in(const char* file, const std::string& name) {
   return 0;
 }
 
-/// On which of the system's books and the allocator's, as its events and now() give them, do not agree; or nothing. All
+/// On which of the system's books and the allocator's, as its events and current_usage() give them, do not agree; or nothing. All
 /// memory has been touched, or was resident before.
 ///
 /// Exact: which addresses are mapped, with which rights; which pages are in memory (mincore); and of ranges, what is
@@ -164,7 +164,7 @@ class host_pages : public testing::Test {
     return host_pinned{host_pinned::options{.capacity = capacity, .pin = pin}};
   }
 };
-using small_pages = grow_in_place<2_MiB, tunable(4_MiB)>;
+using small_pages = grow_by_pages<2_MiB, tunable(4_MiB)>;
 using recipes = testing::Types<pytorch<>, passthrough,
                                with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(50)>>,
                                with<pytorch_expandable, small_pages>,
@@ -191,7 +191,7 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
     };
     const auto deallocate = [&](std::size_t slot) { pool.deallocate(std::exchange(live[slot].at, nullptr)); };
     const auto agree = [&](const char* when) {
-      EXPECT_EQ(discrepancy(books, pool.now(), this->has_ranges), "") << when;
+      EXPECT_EQ(discrepancy(books, pool.current_usage(), this->has_ranges), "") << when;
       EXPECT_STREQ(pool.audit(), nullptr) << when;
       for (std::size_t slot = 0; slot < live.size(); ++slot) {
         if (live[slot].at != nullptr) {
@@ -210,15 +210,15 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
     const std::size_t shrunk = books.shrunk;
     for (const std::size_t slot : {1u, 2u, 4u, 7u}) deallocate(slot);
     agree("with some of it cached");  // and not touched again
-    const std::size_t cached = pool.now().cached;
+    const std::size_t cached = pool.current_usage().cached;
 
     const std::size_t resident = number_in("/proc/self/smaps_rollup", "Rss");
-    const std::size_t reserved = pool.now().reserved;
+    const std::size_t reserved = pool.current_usage().reserved;
     const told::extents before = books.memory;
     pool.trim();
     agree("after trim");
     EXPECT_GT(books.shrunk, shrunk) << "something was idle";
-    const std::size_t released = reserved - pool.now().reserved;
+    const std::size_t released = reserved - pool.current_usage().reserved;
     EXPECT_LE(released, cached);
     // The process has some memory of its own, which comes and goes meanwhile.
     EXPECT_NEAR(
@@ -253,7 +253,7 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
     }
     pool.trim();
     agree("with nothing left");
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
     EXPECT_TRUE(books.memory.empty());
     // The range that the refused block would have had stays for the next one: addresses, and nothing else.
     EXPECT_EQ(pool.device().held(), host_pinned::holdings{.reserved = told::bytes(books.ranges)});
@@ -276,18 +276,19 @@ TYPED_TEST(host_pages, are_locked_where_that_is_required) {
   };
   std::vector<void*> live;
   for (int i = 0; i < 3; ++i) live.push_back(pool.allocate(900_KiB));  // of the 8 MiB that everybody may lock
-  EXPECT_GE(pool.now().reserved, 2700_KiB);
-  EXPECT_EQ(number_in("/proc/self/status", "VmLck") - before, pool.now().reserved);
-  EXPECT_EQ(pool.device().held().locked, pool.now().reserved);
+  EXPECT_GE(pool.current_usage().reserved, 2700_KiB);
+  EXPECT_EQ(number_in("/proc/self/status", "VmLck") - before, pool.current_usage().reserved);
+  EXPECT_EQ(pool.device().held().locked, pool.current_usage().reserved);
   if (this->has_ranges) {
-    EXPECT_EQ(locked(), pool.now().reserved);
+    EXPECT_EQ(locked(), pool.current_usage().reserved);
   }
-  EXPECT_EQ(discrepancy(books, pool.now(), this->has_ranges), "") << "what is locked needs no touch";
+  EXPECT_EQ(discrepancy(books, pool.current_usage(), this->has_ranges), "")
+      << "what is locked needs no touch";
   pool.deallocate(live[1]);
   pool.deallocate(live[2]);
-  EXPECT_EQ(number_in("/proc/self/status", "VmLck") - before, pool.now().reserved);
+  EXPECT_EQ(number_in("/proc/self/status", "VmLck") - before, pool.current_usage().reserved);
   pool.trim();
-  EXPECT_EQ(number_in("/proc/self/status", "VmLck") - before, pool.now().reserved);
+  EXPECT_EQ(number_in("/proc/self/status", "VmLck") - before, pool.current_usage().reserved);
   pool.deallocate(live[0]);
   pool.trim();
   EXPECT_EQ(number_in("/proc/self/status", "VmLck"), before);
@@ -347,8 +348,8 @@ TYPED_TEST(host_pages, keep_what_streams_put_there) {
       pool.deallocate(b.at);
       live.pop_back();
     }
-    if (pick(25) == 0) pool.trim(pick(2) * pool.now().reserved / 2);
-    ASSERT_EQ(told::bytes(books.memory), pool.now().reserved);
+    if (pick(25) == 0) pool.trim(pick(2) * pool.current_usage().reserved / 2);
+    ASSERT_EQ(told::bytes(books.memory), pool.current_usage().reserved);
   }
   for (const block& b : live) check_on(b, b.stream);
   for (const stream_id stream : streams) pool.device().synchronize(stream);
@@ -358,7 +359,7 @@ TYPED_TEST(host_pages, keep_what_streams_put_there) {
   EXPECT_STREQ(pool.audit(), nullptr);
   for (const block& b : live) pool.deallocate(b.at);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 }  // namespace

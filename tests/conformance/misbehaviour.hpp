@@ -33,7 +33,7 @@ class borrowed final : public subject {
     return pool_->record_stream(b.address, stream);
   }
   void trim(std::size_t keep) override { pool_->trim(keep); }
-  tessera::usage now() override { return pool_->now(); }
+  tessera::usage current_usage() override { return pool_->current_usage(); }
   tessera::pool_statistics counted() override { return {}; }
   const char* audit() override { return pool_->audit(); }
   void retune(unsigned) override {}

@@ -86,7 +86,7 @@ const char* judge::carry_out(const operation& o) {
       of_->hold_events(holding_);
       if (!holding_) withheld_.clear();
       break;
-    case kind::trim: of_->trim(of_->now().reserved / 100 * o.amount); break;
+    case kind::trim: of_->trim(of_->current_usage().reserved / 100 * o.amount); break;
     case kind::retune: of_->retune(o.amount); break;
   }
   return wrong != nullptr ? wrong : look();
@@ -152,7 +152,7 @@ bool judge::is_withheld(const subject::block& b, std::size_t bytes, stream_id by
 }
 
 const char* judge::look() {
-  const usage now = of_->now();
+  const usage now = of_->current_usage();
   if (now.live + now.pending + now.cached != now.reserved) return "usage does not add up";
   if (now.requested < owned_.bytes() || now.live < owned_.bytes()) return "less is live than is held";
   if (kept_.counts_at_once && now.pending == 0 && now.requested != owned_.bytes())
@@ -163,7 +163,7 @@ const char* judge::look() {
 }
 
 const char* judge::count() {
-  const usage now = of_->now();
+  const usage now = of_->current_usage();
   const tessera::pool_statistics told = of_->counted();
   for (const tessera::pool_counter& c : tessera::pool_counters) {
     if (!is_sound(told.*c.of)) return "a counter is not what came less what went";
@@ -190,7 +190,7 @@ std::string judge::finish() {
     failing->fail_every(0), failing->fail_call(0);
   of_->trim(0);  // makes up for what failed in the first
   if (const char* const wrong = look()) return wrong;
-  const usage now = of_->now();
+  const usage now = of_->current_usage();
   if (now.live != 0 || now.pending != 0) return "at the end: something is lost";
   const bool all_work = kept_.no_calls_fail || of_->calls() != nullptr;
   if (now.reserved != 0 && all_work) return "at the end: memory is kept";

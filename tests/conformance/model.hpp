@@ -88,7 +88,7 @@ class subject {
   virtual void free_sized(const block& b, std::size_t bytes) = 0;
   [[nodiscard]] virtual bool record(const block& b, tessera::stream_id stream) = 0;
   virtual void trim(std::size_t keep) = 0;
-  [[nodiscard]] virtual tessera::usage now() = 0;
+  [[nodiscard]] virtual tessera::usage current_usage() = 0;
   [[nodiscard]] virtual tessera::pool_statistics counted() = 0;
   [[nodiscard]] virtual const char* audit() = 0;
   /// Takes other settings over, of those of `number`.

@@ -74,8 +74,8 @@ struct misplacing : sound {
 struct miscounting : sound {
   using sound::sound;
   void trim(std::size_t keep = 0) { sound::trim(keep), ++trims; }
-  usage now() const {
-    usage told = sound::now();
+  usage current_usage() const {
+    usage told = sound::current_usage();
     told.cached += trims > 0 && told.live > 0 ? 1 : 0;
     return told;
   }

@@ -41,7 +41,7 @@ class ordered_device : public simulated_device {
  public:
   using simulated_device::simulated_device;
   using clock = std::array<std::uint64_t, streams>;  // tasks of each stream
-  enum class lie { none, is_behind, is_done, waits };
+  enum class lie { none, is_ordered_after, is_done, waits };
 
   /// Gives a stream a task that uses these addresses.
   void use(const void* p, std::size_t bytes, stream_id stream, std::uint64_t duration) {
@@ -65,9 +65,9 @@ class ordered_device : public simulated_device {
     }
     return simulated_device::release(p, bytes);
   }
-  bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
+  bool make_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
     if (lie_ == lie::waits) return true;
-    if (!simulated_device::let_wait(stream, of, at)) return false;
+    if (!simulated_device::make_wait(stream, of, at)) return false;
     if (stream == of) return true;
     const std::size_t s = stream.handle;
     const task& before = past_[of.handle][at];
@@ -76,8 +76,8 @@ class ordered_device : public simulated_device {
     push(s, behind, std::max({last(s).ends_ns, before.ends_ns, now_ns()}));
     return true;
   }
-  bool is_behind(stream_id s, stream_id of, std::uint64_t at) const noexcept {
-    return lie_ == lie::is_behind || simulated_device::is_behind(s, of, at);
+  bool is_ordered_after(stream_id s, stream_id of, std::uint64_t at) const noexcept {
+    return lie_ == lie::is_ordered_after || simulated_device::is_ordered_after(s, of, at);
   }
   bool is_done(stream_id s, std::uint64_t at) const noexcept {
     return lie_ == lie::is_done || simulated_device::is_done(s, at);
@@ -156,7 +156,7 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
   const auto any_stream = [&] { return stream_id{pick(streams)}; };
   const auto put_behind = [&](stream_id later, stream_id earlier) {
     simulated_device::event mark;
-    return device.record(earlier, mark) && device.let_wait(later, mark.stream, mark.position);
+    return device.record(earlier, mark) && device.make_wait(later, mark.stream, mark.position);
   };
   for (int i = 0; i < operations; ++i) {
     device.fail_every(i % 64 == 0 ? fail_every : 0);
@@ -191,7 +191,7 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
     } else if (what < 97) {
       device.advance(pick(1'000'000));
     } else if (what == 97) {
-      pool.trim_to(pick(2) == 0 ? 0 : pool.now().reserved / 2);
+      pool.trim_to(pick(2) == 0 ? 0 : pool.current_usage().reserved / 2);
     } else if (what == 98) {
       (void)pool.synchronize(any_stream());
     } else {
@@ -205,7 +205,7 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
   for (const held& h : live) pool.free_async(h.p, h.on);
   pool.pool().trim();
   if (const char* broken = pool.audit()) return {broken, 0};
-  if (pool.now().reserved != 0 || device.used() != 0) return {"something is lost", 0};
+  if (pool.current_usage().reserved != 0 || device.used() != 0) return {"something is lost", 0};
   return {device.broken(), device.crossed()};
 }
 
@@ -240,7 +240,7 @@ TEST(order, holds_with_other_policies_on_the_other_axes) {
 }
 TEST(order, is_seen_to_break_where_the_device_lies) {
   using lie = ordered_device::lie;
-  EXPECT_NE(after_random_program<cuda_async>(1, with_rules(1), 0, lie::is_behind).broken, "");
+  EXPECT_NE(after_random_program<cuda_async>(1, with_rules(1), 0, lie::is_ordered_after).broken, "");
   EXPECT_NE(after_random_program<cuda_async>(1, with_rules(2), 0, lie::is_done).broken, "");
   EXPECT_NE(after_random_program<cuda_async>(1, with_rules(4), 0, lie::waits).broken, "");
 }
@@ -277,7 +277,7 @@ bool is_corrupted() {
 }
 struct thinks_all_is_behind : host_pinned {
   using host_pinned::host_pinned;
-  static bool is_behind(stream_id, stream_id, std::uint64_t) noexcept { return true; }
+  static bool is_ordered_after(stream_id, stream_id, std::uint64_t) noexcept { return true; }
 };
 TEST(order, keeps_data_apart) {
   EXPECT_FALSE(is_corrupted<host_pinned>());
@@ -321,7 +321,7 @@ TEST(order, keeps_data_apart_in_a_random_program) {
       if (pick(16) == 0) {
         host_pinned::event mark;
         EXPECT_TRUE(pool.device().record(on[pick(streams)], mark));
-        EXPECT_TRUE(pool.device().let_wait(on[pick(streams)], mark));
+        EXPECT_TRUE(pool.device().make_wait(on[pick(streams)], mark));
       }
       if (pick(200) == 0) pool.trim_to(0);
       if (pick(400) == 0) (void)pool.synchronize(on[pick(streams)]);
@@ -330,7 +330,7 @@ TEST(order, keeps_data_apart_in_a_random_program) {
     for (const stream_id stream : on) EXPECT_TRUE(pool.synchronize(stream));
     EXPECT_EQ(corrupted, 0) << "rules " << rules;
     EXPECT_STREQ(pool.audit(), nullptr);
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
   }
 }
 

@@ -136,7 +136,7 @@ class patient {
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (const std::string wrong = carry_out(all[i]); !wrong.empty())
         return "operation " + std::to_string(i) + ": " + wrong;
-      standing.push_back(pool_->now());
+      standing.push_back(pool_->current_usage());
     }
     return {};
   }
@@ -149,7 +149,7 @@ class patient {
     device_.hold_events(false);
     device_.advance(1'000'000'000'000);
     if (const std::string wrong = carry_out({operation::kind::trim}); !wrong.empty()) return wrong;
-    return pool_->now().reserved != 0 ? "memory is kept" : holds_no_memory();
+    return pool_->current_usage().reserved != 0 ? "memory is kept" : holds_no_memory();
   }
   /// Ends the allocator, whatever it has.
   void end() { pool_.reset(); }
@@ -176,7 +176,7 @@ class patient {
 
   std::string carry_out(const operation& o) {
     held& h = held_[o.slot];
-    const usage before = pool_->now();
+    const usage before = pool_->current_usage();
     const std::uint64_t failed = device_.calls().failed;
     const std::uint64_t refused = device_.calls().refused;
     const std::size_t grown = told_.grown;
@@ -223,7 +223,7 @@ class patient {
   /// What a failed allocation changed that it may not: recovery gives back what is cached, and waits for what is pending.
   /// A range keeps what it got, free, where the device refused only a part.
   [[nodiscard]] const char* changed_by_failure(const usage& before) const {
-    const usage now = pool_->now();
+    const usage now = pool_->current_usage();
     if (now.live != before.live) return "a failed allocation changes what is live";
     if (now.requested > before.requested || now.pending > before.pending)
       return "a failed allocation adds to what is in use";
@@ -234,7 +234,7 @@ class patient {
   /// The first thing on which the allocator, its events and the device do not agree, or nothing. `retried` says that what
   /// was stray has been given back.
   std::string first_discrepancy(bool retried) {
-    const usage now = pool_->now();
+    const usage now = pool_->current_usage();
     if (const char* const broken = pool_->audit()) return broken;
     if (now.live + now.pending + now.cached != now.reserved) return "usage does not add up";
     if (now.requested < owned_.bytes() || now.live < owned_.bytes()) return "less is live than is held";

@@ -60,11 +60,11 @@ parts parts_of(Pool& pool) {
 
 TEST(peers_umpire, the_first_request_takes_the_first_chunk) {
   primary pool;
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   pool.deallocate(pool.allocate(100));
-  EXPECT_EQ(pool.now().reserved, 16_KiB);
+  EXPECT_EQ(pool.current_usage().reserved, 16_KiB);
   pool.deallocate(pool.allocate(512 * sizeof(double)));
-  EXPECT_EQ(pool.now().reserved, 16_KiB);
+  EXPECT_EQ(pool.current_usage().reserved, 16_KiB);
 }
 
 TEST(peers_umpire, parts_split_and_become_one_again) {
@@ -90,7 +90,7 @@ TEST(peers_umpire, tells_sizes_and_how_high_they_went) {
   EXPECT_EQ(pool.statistics().all.requested_bytes.peak, static_cast<std::int64_t>(size));
   void* const second = pool.allocate(16_KiB);
   pool.deallocate(first);
-  EXPECT_EQ(pool.now().live, 16_KiB);
+  EXPECT_EQ(pool.current_usage().live, 16_KiB);
   EXPECT_EQ(pool.statistics().all.requested_bytes.peak, static_cast<std::int64_t>(size + 16_KiB));
   EXPECT_EQ(pool.statistics().all.reserved_bytes.peak, static_cast<std::int64_t>(32_KiB));
   EXPECT_EQ(live_block_at(pool, second).bytes, 16_KiB);
@@ -120,13 +120,13 @@ TEST(peers_umpire, what_lives_keeps_its_chunk_when_the_rest_goes) {
   primary pool;
   void* const one = pool.allocate(62);
   pool.deallocate(pool.allocate(16_KiB));
-  EXPECT_EQ(pool.now().live, 64u);
-  EXPECT_EQ(pool.now().reserved, 32_KiB);
+  EXPECT_EQ(pool.current_usage().live, 64u);
+  EXPECT_EQ(pool.current_usage().reserved, 32_KiB);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 16_KiB);
+  EXPECT_EQ(pool.current_usage().reserved, 16_KiB);
   pool.deallocate(one);
   pool.trim();
-  EXPECT_EQ(pool.now().live + pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().live + pool.current_usage().reserved, 0u);
 }
 
 TEST(peers_umpire, a_pool_over_a_limit_makes_room_for_what_grows_a_little) {
@@ -163,12 +163,12 @@ TEST(peers_umf, memory_that_could_not_go_back_goes_later) {
     void* const p = pool.allocate(1024);
     reluctant::refuses = true;
     pool.deallocate(p);
-    EXPECT_EQ(pool.now().live, 0u);
-    EXPECT_EQ(pool.now().reserved, 1024u) << "and so it is still counted";
+    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 1024u) << "and so it is still counted";
     EXPECT_EQ(pool.audit(), nullptr);
     reluctant::refuses = false;
     pool.trim();
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
   }
   EXPECT_EQ(device.used(), 0u);
 }
@@ -181,7 +181,7 @@ TEST(peers_umf, trims_to_as_much_as_is_to_be_kept) {
   for (const std::size_t kept : {4u, 3u, 1u, 0u}) {
     pool.trim(kept * 4_KiB);
     EXPECT_EQ(parts_of(pool).free, kept);
-    EXPECT_EQ(pool.now().reserved, kept * 4_KiB);
+    EXPECT_EQ(pool.current_usage().reserved, kept * 4_KiB);
   }
 }
 
@@ -222,7 +222,7 @@ TEST(peers_mimalloc, serves_every_size_at_every_alignment) {
       serve_aligned(pool, bytes, to, to <= 4_KiB ? 3 : 1);
   for (std::size_t bytes = 1; bytes <= 1024; bytes += 31)
     for (std::size_t to = 1; to <= bytes; to *= 2) serve_aligned(pool, bytes, to, 4);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_EQ(pool.audit(), nullptr);
 }
 
@@ -271,7 +271,7 @@ TEST(peers_mimalloc, a_block_that_grows_step_by_step_does_not_spread) {
       void* const larger = pool.allocate(i * 64);
       pool.deallocate(std::exchange(shared, larger));
     }
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   pool.deallocate(shared);
   EXPECT_EQ(parts_of(pool).free, 1u);
 }
@@ -286,7 +286,7 @@ TEST(peers_snmalloc, what_one_page_kept_alive_holds_is_bounded) {
     for (void* p : garbage) pool.deallocate(p);
     garbage.clear();
   }
-  EXPECT_LE(pool.now().reserved, 4_MiB);
+  EXPECT_LE(pool.current_usage().reserved, 4_MiB);
   for (void* p : kept) pool.deallocate(p);
 }
 
@@ -325,7 +325,7 @@ TEST(peers_snmalloc, what_describes_the_blocks_goes_back_too) {
     EXPECT_GT(full, before + 200'000);
     for (void* p : live) pool.deallocate(p);
     pool.trim();
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
     EXPECT_LT(pool.footprint(), before + 50'000) << "of " << full;
   };
   fill_and_empty(in_pages), fill_and_empty(in_segments);
@@ -346,8 +346,8 @@ TEST(peers_d3d12ma, a_block_of_16_mib_serves_8_and_4_and_another_8_once_the_4_ar
   ASSERT_NE(third, nullptr);
   EXPECT_TRUE(third + 8_MiB <= first || first + 8_MiB <= third);
   EXPECT_EQ(parts_of(block).used, 2u);
-  EXPECT_EQ(block.now().live, 16_MiB);
-  EXPECT_EQ(block.now().cached, 0u);
+  EXPECT_EQ(block.current_usage().live, 16_MiB);
+  EXPECT_EQ(block.current_usage().cached, 0u);
   block.deallocate(first);
   std::array<void*, 10> small{};
   for (std::size_t i = 0; i < small.size(); ++i)
@@ -383,7 +383,7 @@ TEST(peers_pmr, nothing_is_lost_where_an_element_throws) {
     objects.delete_object(one);
     EXPECT_THROW((void)objects.allocate_object<costly>(unlimited / 2), std::bad_array_new_length);
   }
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 TEST(peers_pmr, the_standard_resources_return_to_it_what_they_took) {
@@ -410,10 +410,10 @@ TEST(peers_pmr, the_standard_resources_return_to_it_what_they_took) {
     use(memory, 32_KiB), use(monotonic, 32_KiB);
     use(plain, 8), use(synchronized, 8);  // more, libstdc++ 12 does not align in its pools
     plain.release(), synchronized.release(), monotonic.release();
-    EXPECT_EQ(pool.now().live, 0u);
+    EXPECT_EQ(pool.current_usage().live, 0u);
     use(monotonic, 4_KiB);
   }
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_EQ(pool.audit(), nullptr);
 }
 

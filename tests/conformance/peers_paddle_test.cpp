@@ -42,15 +42,15 @@ TEST(peers_paddle_buddy, allocates_from_what_others_left) {
     ahead pool(std::move(device), paddle_naive_best_fit::configured(
                                       {.naive_best_fit = true, .fraction_of_gpu_memory = c.share}));
     for (const std::size_t bytes : c.requests) {
-      const std::size_t used = pool.now().live;
+      const std::size_t used = pool.current_usage().live;
       void* const p = pool.try_allocate(bytes);
       ASSERT_NE(p, nullptr) << bytes << " of " << c.all << " less " << c.of_others;
-      EXPECT_GE(pool.now().live, used + bytes);
+      EXPECT_GE(pool.current_usage().live, used + bytes);
       pool.deallocate(p);
-      EXPECT_EQ(pool.now().live, used);
+      EXPECT_EQ(pool.current_usage().live, used);
     }
     pool.trim();
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
   }
 }
 
@@ -79,11 +79,11 @@ TEST(peers_paddle_facade, serves_small_and_huge_requests_side_by_side) {
                                                                     .initial_gpu_memory = 512_MiB,
                                                                     .reallocate_gpu_memory = 4_MiB}));
   void* const small = pool.allocate(1024);
-  EXPECT_EQ(pool.now().reserved, 512_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 512_MiB);
   void* const huge = pool.allocate(2_GiB);
-  EXPECT_GE(pool.now().live, 2_GiB + 1024);
+  EXPECT_GE(pool.current_usage().live, 2_GiB + 1024);
   pool.deallocate(huge);
-  EXPECT_EQ(pool.now().reserved, 512_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 512_MiB);
   pool.deallocate(small);
 }
 
@@ -113,7 +113,7 @@ TEST(peers_paddle_streams, what_one_thread_freed_serves_another_on_another_strea
   EXPECT_NE(p, nullptr);
   pool.deallocate(p);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 /// Each stream adds its own workspace and its neighbour's to its result, while both may be freed at once.
@@ -161,7 +161,7 @@ void add_up_neighbours(bool in_threads) {
     pool.deallocate(results[i]);
   }
   pool.trim();
-  EXPECT_EQ(pool.now().live + pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().live + pool.current_usage().reserved, 0u);
 }
 
 TEST(peers_paddle_streams, keep_a_workspace_until_the_neighbours_work_is_done) {
@@ -181,10 +181,10 @@ TEST(peers_paddle_thread_local, blocks_outlive_threads_that_gave_back_what_they_
       pool.trim();
     });
   for (std::thread& t : threads) t.join();
-  EXPECT_EQ(pool.now().requested, 50u);
+  EXPECT_EQ(pool.current_usage().requested, 50u);
   for (void* p : blocks) pool.deallocate(p);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.audit(), nullptr);
 }
 

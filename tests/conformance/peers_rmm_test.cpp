@@ -71,7 +71,7 @@ TYPED_TEST(peers_rmm, serves_any_size_on_any_stream_and_says_what_is_too_much) {
     this->memory.deallocate(stream, a, 8, cuda_alignment);
     this->memory.deallocate(stream, b, 8, cuda_alignment);
   }
-  EXPECT_EQ(this->owned->now().live, 0u);
+  EXPECT_EQ(this->owned->current_usage().live, 0u);
   EXPECT_EQ(this->owned->audit(), nullptr);
 }
 
@@ -96,7 +96,7 @@ TYPED_TEST(peers_rmm, serves_a_hundred_of_random_sizes_and_takes_them_back_in_an
       live.pop_back();
     }
   }
-  EXPECT_EQ(this->owned->now().live, 0u);
+  EXPECT_EQ(this->owned->current_usage().live, 0u);
 }
 
 /// A pool that other pools take their memory from: what RMM calls an upstream.
@@ -120,12 +120,12 @@ TEST(peers_rmm_pool, may_have_a_pool_for_its_upstream) {
     caching_allocator<recipe, upstream<decltype(outer)>> inner{upstream(outer)};
     inner.deallocate(inner.allocate(1024));
     void* const kept = inner.allocate(3000);
-    EXPECT_EQ(inner.now().reserved, outer.now().live);
+    EXPECT_EQ(inner.current_usage().reserved, outer.current_usage().live);
     inner.trim();
-    EXPECT_EQ(inner.now().reserved, 3072u);
+    EXPECT_EQ(inner.current_usage().reserved, 3072u);
     inner.deallocate(kept);
   }
-  EXPECT_EQ(outer.now().live, 0u) << "what the inner one had has gone back with it";
+  EXPECT_EQ(outer.current_usage().live, 0u) << "what the inner one had has gone back with it";
 }
 
 TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
@@ -136,7 +136,7 @@ TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
   (void)pool.allocate(4000);
   (void)pool.allocate(500);
   EXPECT_THROW((void)pool.allocate(2000), out_of_memory);
-  EXPECT_EQ(pool.device().taken(), pool.now().reserved);
+  EXPECT_EQ(pool.device().taken(), pool.current_usage().reserved);
 
   // A pool whose first chunk is as large as its limit serves from it, and grows no more.
   policies<paddle_auto_growth> whole;
@@ -145,7 +145,7 @@ TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
   caching_allocator<paddle_auto_growth, simulated_device> filled{{}, whole};
   (void)filled.allocate(1000);
   (void)filled.allocate(900'000);
-  EXPECT_EQ(filled.now().reserved, 1'000'448u);
+  EXPECT_EQ(filled.current_usage().reserved, 1'000'448u);
   EXPECT_EQ(filled.try_allocate(100'000), nullptr);
   EXPECT_EQ(filled.device().calls().acquire, 1u);
 }
@@ -225,7 +225,7 @@ TEST(peers_rmm_tracking, tells_what_is_outstanding) {
   });
   EXPECT_EQ(outstanding, 5u);
   EXPECT_EQ(requested, 5 * (10_MiB + 100));
-  EXPECT_EQ(requested, pool.now().requested);
+  EXPECT_EQ(requested, pool.current_usage().requested);
   for (std::size_t i = 1; i < live.size(); i += 2) pool.deallocate(live[i]);
 }
 

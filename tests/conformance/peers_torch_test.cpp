@@ -111,14 +111,14 @@ TYPED_TEST(peers_torch, statistics_are_those_of_the_snapshot_after_each_step) {
     const counter bytes = pool.statistics().all.allocated_bytes;
     EXPECT_GE(bytes.peak, peak);
     EXPECT_EQ(bytes.allocated - bytes.freed, bytes.current);
-    EXPECT_EQ(static_cast<std::size_t>(bytes.current), pool.now().live);
+    EXPECT_EQ(static_cast<std::size_t>(bytes.current), pool.current_usage().live);
     peak = bytes.peak;
   }
   pool.reset_peak_statistics();
   EXPECT_EQ(pool.statistics().all.allocated_bytes.peak, pool.statistics().all.allocated_bytes.current);
   for (void* p : live) pool.deallocate(p);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.audit(), nullptr);
 }
 
@@ -136,7 +136,7 @@ TYPED_TEST(peers_torch, what_another_stream_holds_back_is_there_when_memory_runs
   }
   pool.deallocate(y);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TYPED_TEST(peers_torch, a_failure_leaves_all_as_it_was_and_a_retry_is_counted) {
@@ -169,9 +169,9 @@ TEST(peers_torch_npu, garbage_is_collected_above_a_tenth_of_the_device) {
   constexpr std::size_t one = std::size_t{10} * 800 * 1200 * 3 * sizeof(float);
   for (int i = 0; i < 9; ++i) blocks.push_back(pool.allocate(one));
   for (void* p : blocks) pool.deallocate(p);
-  ASSERT_GT(pool.now().reserved, 1_GiB / 2);
+  ASSERT_GT(pool.current_usage().reserved, 1_GiB / 2);
   void* const x = pool.allocate(5 * one);
-  EXPECT_EQ(pool.now().reserved, align_up(5 * one, 2_MiB));
+  EXPECT_EQ(pool.current_usage().reserved, align_up(5 * one, 2_MiB));
   pool.deallocate(x);
 }
 
@@ -247,9 +247,9 @@ TEST(peers_torch_settings, change_while_the_program_runs_and_refuse_what_is_wron
   // Divisions of powers of two are set, and unset, between requests of 83 MiB.
   configured<pytorch_family, simulated_device> pool{config::pytorch_settings{}};
   const auto block_of = [&pool](std::size_t bytes) {
-    const std::size_t before = pool.now().live;
+    const std::size_t before = pool.current_usage().live;
     void* const p = pool.allocate(bytes);
-    const std::size_t size = pool.now().live - before;
+    const std::size_t size = pool.current_usage().live - before;
     pool.deallocate(p);
     pool.trim();
     return size;

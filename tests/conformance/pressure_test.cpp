@@ -152,7 +152,7 @@ TEST(pressure_threads, on_lanes_lets_hardly_a_request_fail_that_has_room) {
   EXPECT_GT(pool.statistics().num_alloc_retries, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ TEST(totals, are_those_of_the_statistics) {
       bare.deallocate(live.back());
       live.pop_back();
     }
-    ASSERT_EQ(full.now(), bare.now());
+    ASSERT_EQ(full.current_usage(), bare.current_usage());
   }
   ASSERT_STREQ(bare.audit(), nullptr);
   static_assert(sizeof(bare) + 500 < sizeof(full));

@@ -159,7 +159,7 @@ using best_fit_from = caching_allocator<with<passthrough, split_if_remainder_at_
 /// Pages of one word that go back at once, so that all that is free is unmapped, and mapped again at the lowest place.
 using first_fit =
     caching_allocator<with<pytorch_expandable, round_to_multiple<4_KiB>, pool_together,
-                           split_if_remainder_at_least<4_KiB>, grow_in_place<4_KiB, 4_KiB>, evict_at_free>,
+                           split_if_remainder_at_least<4_KiB>, grow_by_pages<4_KiB, 4_KiB>, evict_at_free>,
                       simulated_device>;
 
 /// One attack on an arena, and how far it got.
@@ -245,7 +245,7 @@ double reserved_under(const composition& of, std::size_t word, attack by, size s
   const placement anywhere{[&](std::size_t words) {
                              void* const p = pool->allocate(words * word, {}, false).address;
                              EXPECT_NE(p, nullptr);
-                             most = std::max(most, pool->now().reserved);
+                             most = std::max(most, pool->current_usage().reserved);
                              return piece{reinterpret_cast<std::uintptr_t>(p) / word, words, p};
                            },
                            [&](const piece& p) { pool->free({p.address, {}}); }};

@@ -50,11 +50,11 @@ using expandable = listened<tessera::pytorch_expandable>;
 [[nodiscard]] inline std::uintptr_t at(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 template <typename Pool>
 [[nodiscard]] std::size_t live(const Pool& pool) {
-  return pool.now().live;
+  return pool.current_usage().live;
 }
 template <typename Pool>
 [[nodiscard]] std::size_t reserved(const Pool& pool) {
-  return pool.now().reserved;
+  return pool.current_usage().reserved;
 }
 template <typename Pool>
 [[nodiscard]] std::size_t segments(const Pool& pool) {

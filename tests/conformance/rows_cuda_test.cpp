@@ -140,7 +140,7 @@ bool crosses(driver& pool, bool waits) {
   if (waits) {
     simulated_device::event freed;
     EXPECT_TRUE(pool.device().record(a, freed));
-    EXPECT_TRUE(pool.device().let_wait(b, freed));
+    EXPECT_TRUE(pool.device().make_wait(b, freed));
   }
   const auto before = pool.device().now_ns();
   void* const q = pool.allocate_async(2_MiB, b);

@@ -47,7 +47,7 @@ TEST(torch_row, n059_a_memory_fraction_out_of_range_is_an_error_that_changes_not
                              std::nextafter(1.0, 2.0)}) {
     EXPECT_FALSE(set_memory_fraction(pool, share)) << share;
     EXPECT_EQ(memory_fraction(pool), 0.25);
-    EXPECT_EQ(pool.now().limit, 256_MiB);
+    EXPECT_EQ(pool.current_usage().limit, 256_MiB);
   }
 }
 
@@ -79,13 +79,13 @@ TEST(torch_row, n063_where_one_streams_blocks_are_not_enough_everything_is_flush
   ASSERT_TRUE(set_memory_fraction(pool, 0.25));
   std::vector<void*> held{pool.allocate(40_MiB), pool.allocate(40_MiB, stream_id{1}), pool.allocate(40_MiB)};
   EXPECT_EQ(pool.try_allocate(40_MiB), nullptr);
-  EXPECT_EQ(pool.now().reserved, 120_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 120_MiB);
   for (void* p : held) pool.deallocate(p);
   pool.reset_accumulated_statistics();
   EXPECT_NE(pool.try_allocate(120_MiB), nullptr);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 1u) << "80 MiB of the stream were not enough";
   EXPECT_EQ(pool.statistics().num_device_free, 3u);
-  EXPECT_EQ(pool.now().reserved, 120_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 120_MiB);
 }
 
 // The row has the first 40M in an ordinary segment; here they are in the range of another stream.
@@ -97,9 +97,9 @@ TEST(torch_row, n064_collection_leaves_the_young_pages_and_the_range_grows_besid
   void* const young_one = pool.allocate(40_MiB);
   pool.deallocate(young_one);
   for (int i = 0; i < 4; ++i) pool.deallocate(pool.allocate(40_MiB));
-  ASSERT_EQ(pool.now().reserved, 80_MiB) << "20 MiB above the threshold";
+  ASSERT_EQ(pool.current_usage().reserved, 80_MiB) << "20 MiB above the threshold";
   EXPECT_EQ(pool.try_allocate(80_MiB), young_one);
-  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u) << "collecting was enough";
 }
 
@@ -110,7 +110,7 @@ TEST(torch_row, n069_npu_a_request_above_the_fraction_is_rejected_at_once) {
   EXPECT_THROW((void)pool.allocate(1_GiB), out_of_memory);
   EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u) << "what is cached stays";
-  EXPECT_EQ(pool.now().cached, 22_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 22_MiB);
   EXPECT_NE(pool.try_allocate(1_MiB), nullptr);
   EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
 }
@@ -136,7 +136,7 @@ TEST(torch_row, n123_a_fraction_of_0_refuses_new_segments_and_lets_the_cache_ser
   pool.deallocate(cached);
   ASSERT_TRUE(set_memory_fraction(pool, 0));
   EXPECT_EQ(pool.try_allocate(1), nullptr) << "small blocks have segments of their own";
-  EXPECT_EQ(pool.now().reserved, 0u) << "the miss had everything cached given back";
+  EXPECT_EQ(pool.current_usage().reserved, 0u) << "the miss had everything cached given back";
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   void* const again = pool.allocate(40_MiB);
   pool.deallocate(again);

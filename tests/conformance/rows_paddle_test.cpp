@@ -42,11 +42,11 @@ naive preallocating(paddle_settings settings, std::size_t capacity = 16_GiB) {
 ///   Returns:  whether the memory stayed
 template <typename Pool>
 bool is_pooled(Pool& pool, std::size_t bytes) {
-  const std::size_t before = pool.now().reserved;
+  const std::size_t before = pool.current_usage().reserved;
   const std::uint64_t calls = pool.device().calls().release;
   pool.deallocate(pool.allocate(bytes));
   const bool stayed = pool.device().calls().release == calls;
-  EXPECT_TRUE(stayed || pool.now().reserved == before);
+  EXPECT_TRUE(stayed || pool.current_usage().reserved == before);
   return stayed;
 }
 
@@ -60,9 +60,9 @@ growing auto_growth(const paddle_settings& settings, std::size_t capacity = 16_G
 TEST(paddle_row, n01_a_request_of_192_takes_256_and_one_of_193_takes_512) {
   auto pool = preallocating({.initial_gpu_memory = 1_MiB});
   void* const first = pool.allocate(192);
-  EXPECT_EQ(pool.now().live, 256u);
+  EXPECT_EQ(pool.current_usage().live, 256u);
   void* const second = pool.allocate(193);
-  EXPECT_EQ(pool.now().live, 256u + 512u);
+  EXPECT_EQ(pool.current_usage().live, 256u + 512u);
   // The user's bytes begin with the block, where Paddle puts them 64 bytes behind that.
   EXPECT_EQ(number(second) - number(first), 256u);
   pool.deallocate(first), pool.deallocate(second);
@@ -71,20 +71,20 @@ TEST(paddle_row, n01_a_request_of_192_takes_256_and_one_of_193_takes_512) {
 TEST(paddle_row, n02_the_first_chunk_is_92_percent_of_what_is_free_less_a_twentieth) {
   auto pool = preallocating({}, 1000_MiB);
   pool.deallocate(pool.allocate(1));
-  EXPECT_EQ(pool.now().reserved, 874_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 874_MiB);
   auto odd = preallocating({}, 1_GiB);
   odd.deallocate(odd.allocate(1));
   const std::size_t available = 1_GiB - 1_GiB / 20;
-  EXPECT_EQ(odd.now().reserved,
+  EXPECT_EQ(odd.current_usage().reserved,
             align_up(static_cast<std::size_t>(0.92 * static_cast<double>(available)), 256));
 }
 
 TEST(paddle_row, n03_of_chunks_of_100_and_50_the_larger_one_is_the_threshold_before_and_after) {
   auto pool = preallocating({.initial_gpu_memory = 100_MiB, .reallocate_gpu_memory = 50_MiB});
   void* const kept = pool.allocate(10_MiB);
-  EXPECT_EQ(pool.now().reserved, 100_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
   EXPECT_TRUE(is_pooled(pool, 80_MiB));
-  EXPECT_EQ(pool.now().reserved, 100_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
   EXPECT_TRUE(is_pooled(pool, 99_MiB));
   EXPECT_FALSE(is_pooled(pool, 101_MiB));
   EXPECT_FALSE(is_pooled(pool, 1_GiB));
@@ -109,13 +109,13 @@ TEST(paddle_row, n05_of_chunks_of_5_and_10_the_larger_one_is_the_threshold) {
 TEST(paddle_row, n06_a_direct_block_is_one_call_of_the_device_each_way) {
   auto pool = preallocating({.initial_gpu_memory = 10_MiB, .reallocate_gpu_memory = 10_MiB});
   void* const pooled = pool.allocate(1_MiB);
-  const usage before = pool.now();
+  const usage before = pool.current_usage();
   void* const direct = pool.allocate(20_MiB);
   EXPECT_EQ(pool.device().calls().acquire, 2u);
-  EXPECT_EQ(pool.now().cached, before.cached);
+  EXPECT_EQ(pool.current_usage().cached, before.cached);
   pool.deallocate(direct);
   EXPECT_EQ(pool.device().calls().release, 1u);
-  EXPECT_EQ(pool.now(), before);
+  EXPECT_EQ(pool.current_usage(), before);
   pool.deallocate(pooled);
 }
 
@@ -124,15 +124,15 @@ TEST(paddle_row, n07_with_a_fraction_of_0_every_request_goes_to_the_device_and_b
   std::vector<void*> blocks;
   for (std::size_t i = 1; i <= 10; ++i) {
     blocks.push_back(pool.allocate(i * 1000));
-    EXPECT_EQ(pool.now().cached, 0u);
+    EXPECT_EQ(pool.current_usage().cached, 0u);
   }
   EXPECT_EQ(pool.device().calls().acquire, 10u);
   for (void* p : blocks) {
     pool.deallocate(p);
-    EXPECT_EQ(pool.now().cached, 0u);
+    EXPECT_EQ(pool.current_usage().cached, 0u);
   }
   EXPECT_EQ(pool.device().calls().release, 10u);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(paddle_row, n08_a_first_chunk_larger_than_the_device_fails_a_request_of_1_byte) {
@@ -153,14 +153,14 @@ TEST(paddle_row, n09_a_chunk_goes_back_when_told_so_as_a_whole_and_the_next_one_
   pool.deallocate(p);
   EXPECT_EQ(pool.device().calls().release, 0u);
   pool.trim();  // a block lives in the chunk
-  EXPECT_EQ(pool.now().reserved, 10_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   pool.deallocate(other);
   EXPECT_EQ(pool.device().calls().release, 0u);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.device().calls().release, 1u);
   p = pool.allocate(1);
-  EXPECT_EQ(pool.now().reserved, 10_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   pool.deallocate(p);
 }
 
@@ -168,13 +168,13 @@ TEST(paddle_row, n10_a_miss_takes_a_further_chunk_or_what_the_block_needs_if_tha
   auto pool = preallocating({.initial_gpu_memory = 10_MiB, .reallocate_gpu_memory = 2_MiB});
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(pool.allocate(1_MiB));
-  EXPECT_EQ(pool.now().reserved, 10_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   blocks.push_back(pool.allocate(3_MiB));
-  EXPECT_EQ(pool.now().reserved, 13_MiB + 256);
+  EXPECT_EQ(pool.current_usage().reserved, 13_MiB + 256);
   blocks.push_back(pool.allocate(2_MiB - 8 * 256 - 64));  // what is left of the first chunk
-  EXPECT_EQ(pool.now().cached, 0u);
+  EXPECT_EQ(pool.current_usage().cached, 0u);
   blocks.push_back(pool.allocate(1_MiB));
-  EXPECT_EQ(pool.now().reserved, 15_MiB + 256);
+  EXPECT_EQ(pool.current_usage().reserved, 15_MiB + 256);
   for (void* p : blocks) pool.deallocate(p);
   EXPECT_EQ(pool.device().calls().release, 0u);
 }
@@ -201,11 +201,11 @@ TEST(paddle_row, n12_after_an_uncut_block_came_back_nothing_is_used_where_paddle
                  {.naive_best_fit = true, .initial_gpu_memory = 512 + 64, .reallocate_gpu_memory = 512}));
   void* const first = pool.allocate(100);
   void* const second = pool.allocate(100);
-  EXPECT_EQ(pool.now().reserved, 576u);
-  EXPECT_EQ(pool.now().live, 576u);
+  EXPECT_EQ(pool.current_usage().reserved, 576u);
+  EXPECT_EQ(pool.current_usage().live, 576u);
   pool.deallocate(first), pool.deallocate(second);
-  EXPECT_EQ(pool.now().live, 0u);
-  EXPECT_EQ(pool.now().cached, 576u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().cached, 576u);
 }
 
 // The limit.
@@ -225,7 +225,7 @@ TEST(paddle_row, n14_the_limit_itself_may_be_reached) {
   limited_pool pool(limited_device(device_of(16_GiB), 100_MiB));
   void* const first = pool.allocate(60_MiB);
   void* const second = pool.allocate(40_MiB);
-  EXPECT_EQ(pool.now().reserved, 100_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
   EXPECT_EQ(pool.try_allocate(1), nullptr);
   pool.deallocate(first), pool.deallocate(second);
   // The same by the recipe's own limit.
@@ -240,9 +240,9 @@ TEST(paddle_row, n15_idle_chunks_count_and_go_back_for_a_request_that_the_limit_
   void* const first = pool.allocate(30_MiB);
   void* const second = pool.allocate(30_MiB);
   pool.deallocate(first), pool.deallocate(second);
-  EXPECT_EQ(pool.now().cached, 60_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 60_MiB);
   void* const p = pool.allocate(50_MiB);
-  EXPECT_EQ(pool.now().reserved, 50_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 50_MiB);
   EXPECT_EQ(pool.device().taken(), 50_MiB);
   EXPECT_EQ(pool.device().inner().calls().release, 2u);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
@@ -300,7 +300,7 @@ TEST(paddle_row, n18_threads_that_race_never_exceed_the_limit_which_they_may_in_
 TEST(paddle_row, n19_without_a_chunk_size_a_request_of_1000_takes_1024) {
   auto pool = auto_growth({});
   void* const p = pool.allocate(1000);
-  EXPECT_EQ(pool.now().live, 1024u);
+  EXPECT_EQ(pool.current_usage().live, 1024u);
   EXPECT_EQ(pool.device().used(), 1024u);
   pool.deallocate(p);
 }
@@ -308,9 +308,9 @@ TEST(paddle_row, n19_without_a_chunk_size_a_request_of_1000_takes_1024) {
 TEST(paddle_row, n20_chunks_of_10_mib_serve_half_a_mib_and_then_10) {
   auto pool = auto_growth({.auto_growth_chunk_size = 10_MiB});
   void* const small = pool.allocate(512_KiB);
-  EXPECT_EQ(pool.now().reserved, 10_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   void* const large = pool.allocate(10_MiB);
-  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
   pool.deallocate(small), pool.deallocate(large);
 }
 
@@ -325,11 +325,11 @@ TEST(paddle_row, n21_a_request_of_1_mib_gets_the_high_end_of_a_chunk) {
 TEST(paddle_row, n22_a_chunk_that_is_refused_fails_a_request_unless_it_settles_for_less) {
   auto strict = auto_growth({.auto_growth_chunk_size = 10_MiB}, 8_MiB);
   EXPECT_EQ(strict.try_allocate(1_MiB), nullptr);
-  growing content(device_of(8_MiB), strict.settings());
-  content.settings().recovery.accepts_exact_size = true;
+  growing content(device_of(8_MiB), strict.policies());
+  content.policies().recovery.accepts_exact_size = true;
   void* const p = content.try_allocate(1_MiB);
   EXPECT_NE(p, nullptr);
-  EXPECT_EQ(content.now().reserved, 1_MiB);
+  EXPECT_EQ(content.current_usage().reserved, 1_MiB);
   content.deallocate(p);
 }
 
@@ -343,7 +343,7 @@ TEST(paddle_row, n23_idle_chunks_go_before_growth_or_when_memory_runs_out) {
     std::vector<std::size_t> reserved;
     for (const std::size_t bytes : {4096u, 4608u, 5120u}) {
       pool.deallocate(pool.allocate(bytes));
-      reserved.push_back(pool.now().reserved);
+      reserved.push_back(pool.current_usage().reserved);
     }
     EXPECT_EQ(reserved, (std::vector<std::size_t>{4352, before_growth ? 4864u : 9216u, 5376}));
   }
@@ -355,9 +355,9 @@ TEST(paddle_row, n24_a_request_of_8192_with_4096_to_align_it_takes_12288_and_no_
   chosen.eviction.at_free = true;
   caching_allocator<padded, simulated_device> pool(device_of(1_MiB), chosen);
   void* const p = pool.allocate(8192);
-  EXPECT_EQ(pool.now().reserved, 12288u);
+  EXPECT_EQ(pool.current_usage().reserved, 12288u);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 constexpr paddle_settings two_pools{.auto_growth_chunk_size = 10_MiB,  // which two pools override
@@ -369,25 +369,25 @@ TEST(paddle_row, n25_small_and_large_pools_grow_by_chunks_of_their_own) {
   auto pool = auto_growth(two_pools);
   // What each pool has from the start is a chunk that is idle.
   pool.deallocate(pool.allocate(2_MiB - 1_MiB));
-  pool.settings().growth.large = 20_MiB;
+  pool.policies().growth.large = 20_MiB;
   pool.deallocate(pool.allocate(20_MiB));
-  pool.settings().growth.large = 16_MiB;
-  EXPECT_EQ(pool.now().reserved, 22_MiB);
+  pool.policies().growth.large = 16_MiB;
+  EXPECT_EQ(pool.current_usage().reserved, 22_MiB);
   std::vector<void*> blocks;
   for (int i = 0; i < 7; ++i) blocks.push_back(pool.allocate(512_KiB));
-  EXPECT_EQ(pool.now().live, 3_MiB + 512_KiB);
-  EXPECT_EQ(pool.now().reserved, 24_MiB);
+  EXPECT_EQ(pool.current_usage().live, 3_MiB + 512_KiB);
+  EXPECT_EQ(pool.current_usage().reserved, 24_MiB);
   for (void* p : blocks) pool.deallocate(p);
 }
 
 TEST(paddle_row, n26_a_large_pool_of_6_mib_grows_by_16_for_8) {
   auto pool = auto_growth(two_pools);
-  pool.settings().growth.large = 6_MiB;
+  pool.policies().growth.large = 6_MiB;
   pool.deallocate(pool.allocate(6_MiB));
-  EXPECT_EQ(pool.now().reserved, 6_MiB);
-  pool.settings().growth.large = 16_MiB;
+  EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
+  pool.policies().growth.large = 16_MiB;
   void* const p = pool.allocate(8_MiB);
-  EXPECT_EQ(pool.now().reserved, 22_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 22_MiB);
   pool.deallocate(p);
 }
 
@@ -396,10 +396,10 @@ TEST(paddle_row, n27_a_sweep_frees_nothing_of_a_chunk_with_a_live_block) {
   void* const lives = pool.allocate(1_MiB);
   pool.deallocate(pool.allocate(9_MiB));
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 10_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   EXPECT_EQ(pool.device().calls().release, 0u);
   pool.deallocate(lives);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(paddle_row, n28_a_request_of_0_bytes_gives_null_without_a_call_and_null_may_be_freed) {
@@ -408,7 +408,7 @@ TEST(paddle_row, n28_a_request_of_0_bytes_gives_null_without_a_call_and_null_may
   EXPECT_EQ(nothing, nullptr);
   EXPECT_EQ(pool.device().calls().acquire, 0u);
   pool.deallocate(nothing);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 // What is put around them.
@@ -472,17 +472,17 @@ TEST(paddle_row, n33_a_recorded_stream_holds_a_block_back_and_its_own_stream_doe
   EXPECT_TRUE(pool.record_stream(p, stream_id{1}));
   pool.device().submit(stream_id{1}, 1'000'000'000);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 
   p = pool.allocate(1_MiB, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
   pool.device().submit(stream_id{2}, 5'000'000'000);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 1_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 1_MiB);
   EXPECT_EQ(pool.device().calls().release, 1u);
   pool.device().advance(5'000'000'000);
   void* const next = pool.allocate(512_KiB, stream_id{3});
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   EXPECT_EQ(pool.device().calls().release, 2u);
   pool.deallocate(next);
 }
@@ -493,11 +493,11 @@ TEST(paddle_row, n34_what_another_stream_is_done_with_serves_where_memory_ran_ou
   EXPECT_TRUE(pool.record_stream(other, stream_id{3}));
   pool.device().submit(stream_id{3}, 1'000'000);
   pool.deallocate(other);
-  EXPECT_EQ(pool.now().pending, 8_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 8_MiB);
   pool.device().advance(1'000'000);
   void* const p = pool.try_allocate(8_MiB, stream_id{1});
   EXPECT_NE(p, nullptr);
-  EXPECT_EQ(pool.now().reserved, 8_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 8_MiB);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
   pool.deallocate(p);
 }
@@ -510,27 +510,27 @@ TEST(paddle_row, n35_a_block_outlives_the_thread_that_asked_for_it_and_goes_back
     EXPECT_TRUE(pool.try_deallocate(p));
     EXPECT_FALSE(pool.try_deallocate(p));
   }).join();
-  EXPECT_EQ(pool.now().live, 0u);
-  EXPECT_EQ(pool.now().cached, 1_MiB);
+  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().cached, 1_MiB);
 }
 
 // Growth in place takes no more than the pages that a block needs, where Paddle backs 2 MiB with 4.
 TEST(paddle_row, n36_growth_in_place_asks_for_what_is_missing_behind_a_free_block_alone) {
-  using in_pages = with<paddle_auto_growth, grow_in_place<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
+  using in_pages = with<paddle_auto_growth, grow_by_pages<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   caching_allocator<in_pages, simulated_device> pool(simulated_device({.page_granularity = 1_MiB}));
   void* const first = pool.allocate(2_MiB);
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   void* const tail = pool.allocate(4_MiB);
   pool.deallocate(tail);
-  EXPECT_EQ(pool.now().reserved, 6_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
   void* const large = pool.allocate(8_MiB);
   EXPECT_EQ(large, tail);
-  EXPECT_EQ(pool.now().reserved, 10_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   pool.deallocate(first), pool.deallocate(large);
 }
 
 TEST(paddle_row, n38_addresses_do_not_run_out_as_in_paddle_while_memory_comes_and_goes) {
-  using in_pages = with<paddle_auto_growth, grow_in_place<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
+  using in_pages = with<paddle_auto_growth, grow_by_pages<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   constexpr std::size_t total = 64_MiB, size = 8_MiB;
   caching_allocator<in_pages, simulated_device> pool(simulated_device({.capacity = total}));
   for (std::size_t i = 0; i < 10 * (total / size + 1); ++i) {
@@ -538,7 +538,7 @@ TEST(paddle_row, n38_addresses_do_not_run_out_as_in_paddle_while_memory_comes_an
     ASSERT_NE(p, nullptr) << i;
     pool.deallocate(p);
     pool.trim();
-    ASSERT_EQ(pool.now().reserved, 0u);
+    ASSERT_EQ(pool.current_usage().reserved, 0u);
   }
 }
 
@@ -574,19 +574,19 @@ TEST(paddle_row, n42_garbage_is_freed_together_at_a_threshold_at_once_or_never) 
   {
     deferred_free_queue garbage(pool, {.threshold = 1_GiB});
     garbage.push(pool.allocate(most), most);
-    EXPECT_EQ(pool.now().requested, most);
+    EXPECT_EQ(pool.current_usage().requested, most);
     garbage.push(pool.allocate(rest), rest);
-    EXPECT_EQ(pool.now().requested, 0u);
+    EXPECT_EQ(pool.current_usage().requested, 0u);
     EXPECT_EQ(garbage.queued_bytes(), 0u);
   }
   deferred_free_queue at_once(pool, {.threshold = paddle_settings{}.garbage_threshold});
   for (int i = 0; i < 3; ++i) {
     at_once.push(pool.allocate(1), 1);
-    EXPECT_EQ(pool.now().live, 0u);
+    EXPECT_EQ(pool.current_usage().live, 0u);
   }
   deferred_free_queue never(pool, {.threshold = unlimited});
   never.push(pool.allocate(2_GiB), 2_GiB);
-  EXPECT_EQ(pool.now().requested, 2_GiB);
+  EXPECT_EQ(pool.current_usage().requested, 2_GiB);
 }
 
 TEST(paddle_row, n43_an_input_gives_its_memory_to_one_output_that_fits_which_paddle_does_not_check) {
@@ -609,14 +609,14 @@ TEST(paddle_row, n43_an_input_gives_its_memory_to_one_output_that_fits_which_pad
   void* b = allocate_in_place(pool, first, 1_MiB);
   void* c = allocate_in_place(pool, b, 1_MiB);
   EXPECT_EQ(c, at);
-  EXPECT_EQ(pool.now().live, 1_MiB);
+  EXPECT_EQ(pool.current_usage().live, 1_MiB);
 
   void* larger = allocate_in_place(pool, c, 2_MiB);
   EXPECT_NE(larger, at);
   void* const larger_at = larger;
   void* const smaller = allocate_in_place(pool, larger, 512_KiB);
   EXPECT_NE(smaller, larger_at);
-  EXPECT_EQ(pool.now().live, 512_KiB);
+  EXPECT_EQ(pool.current_usage().live, 512_KiB);
   pool.deallocate(smaller);
 }
 

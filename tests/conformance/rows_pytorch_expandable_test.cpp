@@ -56,7 +56,7 @@ TEST(torch_row, n071_what_fits_the_reserve_takes_range_after_range) {
   expandable pool = reserving(percent(5), 80_GiB);
   void* const first = pool.allocate(3_GiB);
   EXPECT_THROW((void)pool.allocate(5_GiB), out_of_memory) << "a range beside the first would hold 4 GiB";
-  EXPECT_EQ(pool.now().live, 3_GiB);
+  EXPECT_EQ(pool.current_usage().live, 3_GiB);
   EXPECT_NE(pool.allocate(4_GiB), nullptr);
   EXPECT_EQ(pool.observer().count(action::range_reserve), 2u);
   EXPECT_EQ(pool.allocate(512_MiB), static_cast<char*>(first) + 3_GiB) << "the first has room for that";
@@ -68,7 +68,7 @@ TEST(torch_row, n094_the_first_5M_map_a_page_of_20M_and_no_segment) {
   expandable pool;
   EXPECT_EQ(first(5_MiB, pool), (service{5_MiB, 20_MiB, false}));
   EXPECT_EQ(segments(pool), 0u);
-  EXPECT_EQ(pool.now().cached, 15_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 15_MiB);
   EXPECT_EQ(split_off(pool), parts{}) << "what ranges hold is not counted as split off";
   EXPECT_EQ(pool.observer().count(action::segment_map), 1u);
 }
@@ -78,7 +78,7 @@ TEST(torch_row, n095_30M_more_begin_in_the_rest_and_map_one_page_more) {
   void* const high = pool.allocate(30_MiB);
   EXPECT_EQ(at(high), at(low) + 5_MiB);
   EXPECT_EQ(reserved(pool), 40_MiB);
-  EXPECT_EQ(pool.now().cached, 5_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 5_MiB);
   EXPECT_EQ(pool.observer().count(action::segment_map), 2u);
 }
 TEST(torch_row, n096_the_first_byte_maps_a_page_of_2M) {
@@ -98,7 +98,7 @@ TEST(torch_row, n100_only_whole_free_pages_are_unmapped) {
   ASSERT_EQ(pool.observer().actions(), std::vector{action::segment_unmap});
   EXPECT_EQ(pool.observer().events[0].address, at(kept) + 20_MiB);
   EXPECT_EQ(reserved(pool), 20_MiB);
-  EXPECT_EQ(pool.now().cached, 15_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 15_MiB);
   EXPECT_EQ(pool.allocate(15_MiB), rest);
   EXPECT_EQ(reserved(pool), 20_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);

@@ -45,7 +45,7 @@ TEST(torch_row, n062_a_second_half_is_served_from_the_first_once_that_is_freed) 
 
 TEST(torch_row, n063_a_limit_with_max_split_holds_in_ranges_alone) {
   expandable pool = expandable_under({.max_split_size = 40_MiB}, 1_GiB);
-  pool.settings().growth.limit = 120_MiB;
+  pool.policies().growth.limit = 120_MiB;
   std::vector<void*> held;
   for (std::uint64_t i = 0; i < 3; ++i) held.push_back(pool.allocate(40_MiB, stream_id{i}));
   EXPECT_EQ(pool.try_allocate(40_MiB), nullptr);
@@ -104,7 +104,7 @@ TEST(torch_row, n067_all_blocks_as_old_as_the_average_go_in_one_pass_though_the_
   a.search(3);
   a.pool.deallocate(blocks[2]);
   a.search(1);  // the miss is one search more: the ages are 5, 5 and 2
-  a.pool.settings().growth.limit = 300_MiB;
+  a.pool.policies().growth.limit = 300_MiB;
   ASSERT_EQ(reserved(a.pool), 176_MiB);
   EXPECT_EQ(a.miss(60_MiB), (std::vector<std::size_t>{50_MiB, 52_MiB})) << "26 MiB were wanted";
 }
@@ -113,7 +113,7 @@ TEST(torch_row, n068_blocks_of_one_age_all_go_in_the_first_pass) {
   std::array<void*, 3> blocks{};
   for (std::size_t i = 0; i < 3; ++i) blocks[i] = a.pool.allocate((50 + 2 * i) * 1_MiB);
   for (void* p : blocks) a.pool.deallocate(p);
-  a.pool.settings().growth.limit = 300_MiB;
+  a.pool.policies().growth.limit = 300_MiB;
   EXPECT_EQ(a.miss(60_MiB), (std::vector<std::size_t>{50_MiB, 52_MiB, 54_MiB}));
 }
 
@@ -125,7 +125,7 @@ TEST(torch_row, n069_a_request_above_the_limit_is_rejected_without_trying_to_rec
   EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
   EXPECT_EQ(pool.statistics().num_ooms, 1u) << "here a rejection is one of them, in PyTorch it is none";
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
-  EXPECT_EQ(pool.now().cached, 100_MiB) << "the cache is whole";
+  EXPECT_EQ(pool.current_usage().cached, 100_MiB) << "the cache is whole";
   EXPECT_NE(pool.allocate(1_KiB), nullptr);
   EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
 }

@@ -73,7 +73,7 @@ TEST(torch_row, n012_cuda_three_times_1M_take_1_1_and_2_segments) {
 TEST(torch_row, n013_cuda_request_5M_leaves_15M) {
   native pool;
   EXPECT_EQ(first(5_MiB, pool), (service{5_MiB, 20_MiB, large}));
-  EXPECT_EQ(pool.now().cached, 15_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 15_MiB);
   EXPECT_EQ(split_off(pool), (parts{1, 15_MiB}));
 }
 TEST(torch_row, n014_cuda_512_bytes_below_10M_reserve_20M) {
@@ -178,7 +178,7 @@ TEST(torch_row, n029_84M_in_eighths_are_88M) { EXPECT_EQ(block(by_list, 84_MiB),
 TEST(torch_row, n030_400M_in_halves_are_512M) { EXPECT_EQ(block(by_list, 400_MiB), 512_MiB); }
 TEST(torch_row, n031_settings_read_again_without_the_key_round_no_more) {
   native pool{simulated_device{}, pytorch_native::configured(said(by_4))};
-  pool.settings() = pytorch_native::configured(said("max_split_size_mb:1024"));
+  pool.policies() = pytorch_native::configured(said("max_split_size_mb:1024"));
   EXPECT_EQ(first(84_MiB, pool), (service{84_MiB, 84_MiB, large}));
 }
 TEST(torch_row, n032_a_list_fills_16_slots) {

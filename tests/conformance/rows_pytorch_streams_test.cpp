@@ -59,7 +59,7 @@ TEST(torch_row, n074_a_block_that_a_busy_stream_uses_is_freed_and_stays_active) 
   EXPECT_EQ(h.pool.statistics().all.active.current, 1);
   EXPECT_EQ(h.pool.statistics().all.allocated_bytes.current, 0);
   EXPECT_EQ(h.pool.statistics().all.requested_bytes.current, 1024);
-  EXPECT_EQ(h.pool.now().pending, 1_KiB);
+  EXPECT_EQ(h.pool.current_usage().pending, 1_KiB);
   EXPECT_EQ(h.pool.observer().events.back().what, action::free_requested);
   EXPECT_NE(h.pool.allocate(1_KiB, a), h.p);
 }
@@ -70,7 +70,7 @@ TEST(torch_row, n075_the_next_request_completes_the_free_and_reuses_the_block) {
   EXPECT_EQ(h.pool.allocate(1_KiB, a), h.p);
   EXPECT_EQ(h.pool.observer().actions(), (std::vector{action::free_completed, action::alloc}));
   EXPECT_EQ(h.pool.observer().events[0].address, at(h.p));
-  EXPECT_EQ(h.pool.now().pending, 0u);
+  EXPECT_EQ(h.pool.current_usage().pending, 0u);
 }
 TEST(torch_row, n076_cuda_its_own_stream_holds_no_block_back) {
   native pool;
@@ -88,10 +88,10 @@ TEST(torch_row, n078_the_next_request_reaps_513_events_before_it_searches) {
   for (void* p : blocks) (void)pool.record_stream(p, b);
   pool.device().submit(b, second);
   for (void* p : blocks) pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 513u * 512);
+  EXPECT_EQ(pool.current_usage().pending, 513u * 512);
   pool.device().advance(second);
   EXPECT_EQ(pool.allocate(512), blocks[0]);
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   EXPECT_EQ(pool.device().calls().acquire, 1u);
 }
 

@@ -31,9 +31,9 @@ void expect_first(std::size_t bytes, std::size_t block, std::size_t reserved,
                   const torch_npu_settings& settings = {}) {
   native pool{simulated_npu{}, torch_npu_native::configured(settings)};
   ASSERT_NE(pool.try_allocate(bytes), nullptr);
-  EXPECT_EQ(pool.now().live, block) << bytes;
-  EXPECT_EQ(pool.now().reserved, reserved) << bytes;
-  EXPECT_EQ(pool.now().requested, bytes);
+  EXPECT_EQ(pool.current_usage().live, block) << bytes;
+  EXPECT_EQ(pool.current_usage().reserved, reserved) << bytes;
+  EXPECT_EQ(pool.current_usage().requested, bytes);
   EXPECT_EQ(pool.statistics().pool[reserved == 2_MiB ? 0 : 1].segment.current, 1) << bytes;
   EXPECT_EQ(pool.statistics().all.inactive_split.current, block < reserved ? 1 : 0) << bytes;
   EXPECT_EQ(pool.statistics().all.inactive_split_bytes.current, std::int64_t(reserved - block)) << bytes;
@@ -96,17 +96,17 @@ TEST(torch_row, n021_npu_40M_floats_are_cut_off_162M) { expect_first(160_MiB, 16
 TEST(torch_row, n022_npu_64M_leave_66M_from_which_63_5M_are_cut_off) {
   native pool;
   void* const p = pool.allocate(64_MiB);
-  EXPECT_EQ(pool.now().live, 64_MiB + 512);
-  EXPECT_EQ(pool.now().reserved, 66_MiB);
+  EXPECT_EQ(pool.current_usage().live, 64_MiB + 512);
+  EXPECT_EQ(pool.current_usage().reserved, 66_MiB);
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(63_MiB + 512_KiB), p);
-  EXPECT_EQ(pool.now().live, 63_MiB + 512_KiB + 512);
-  EXPECT_EQ(pool.now().reserved, 66_MiB);
+  EXPECT_EQ(pool.current_usage().live, 63_MiB + 512_KiB + 512);
+  EXPECT_EQ(pool.current_usage().reserved, 66_MiB);
 }
 TEST(torch_row, n023_npu_a_freed_5M_block_merges_with_its_rest) {
   native pool;
   pool.deallocate(pool.allocate(5_MiB));
-  EXPECT_EQ(pool.now().cached, 20_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 20_MiB);
   EXPECT_EQ(pool.statistics().all.inactive_split.current, 0);
   EXPECT_EQ(pool.statistics().all.inactive_split_bytes.current, 0);
 }
@@ -115,7 +115,7 @@ TEST(torch_row, n024_npu_emptying_the_cache_ends_with_segment_free) {
   caching_allocator<torch_npu_native, simulated_npu, events> pool{{}, {}, {&seen}};
   pool.deallocate(pool.allocate(5_MiB));
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(seen.back().what, allocator_event::action::segment_free);
   EXPECT_EQ(seen.back().bytes, 20_MiB);
 }
@@ -124,7 +124,7 @@ TEST(torch_row, n025_npu_a_live_small_block_keeps_its_segment) {
   void* const p = pool.allocate(1);
   pool.deallocate(pool.allocate(5_MiB));
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   pool.deallocate(p);
 }
 TEST(torch_row, n026_npu_800000000_GiB_are_too_much) {
@@ -180,7 +180,7 @@ TEST(torch_row, n076_npu_its_own_stream_recorded_holds_a_block_back) {
   ASSERT_TRUE(pool.record_stream(p, stream_id{3}));
   pool.device().submit(stream_id{3}, 1'000'000'000);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 5_MiB + 512);
+  EXPECT_EQ(pool.current_usage().pending, 5_MiB + 512);
   EXPECT_NE(pool.allocate(5_MiB, stream_id{3}), p);
   pool.device().advance(1'000'000'000);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{3}), p);
@@ -218,14 +218,14 @@ TEST(torch_row, n097_npu_segment_size_mb_128_maps_128M) {
   expandable pool{simulated_npu{},
                   torch_npu_expandable::configured({.expandable_segments = true, .segment_size = 128_MiB})};
   ASSERT_NE(pool.try_allocate(8_MiB), nullptr);
-  EXPECT_EQ(pool.now().reserved, 128_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 128_MiB);
 }
 TEST(torch_row, n098_npu_large_segment_size_mb_counts_before_segment_size_mb) {
   expandable pool{simulated_npu{},
                   torch_npu_expandable::configured(
                       {.large_segment_size = 100_MiB, .expandable_segments = true, .segment_size = 50_MiB})};
   ASSERT_NE(pool.try_allocate(5_MiB), nullptr);
-  EXPECT_EQ(pool.now().reserved, 100_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
 }
 TEST(torch_row, n099_npu_large_segment_size_mb_50) {
   expect_first(5_MiB, 5_MiB + 512, 50_MiB, {.large_segment_size = 50_MiB});
@@ -235,13 +235,13 @@ TEST(torch_row, n100_npu_only_whole_free_pages_go_back) {
   void* const kept = pool.allocate(5_MiB - 512);
   void* const rest = pool.allocate(35_MiB - 512);
   ASSERT_EQ(at(rest), at(kept) + 5_MiB);
-  EXPECT_EQ(pool.now().reserved, 40_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 40_MiB);
   pool.deallocate(rest);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 20_MiB);
-  EXPECT_EQ(pool.now().cached, 15_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 15_MiB);
   EXPECT_EQ(pool.allocate(15_MiB - 512), rest);
-  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
 }
 TEST(torch_row, n101_npu_pages_of_a_huge_block_go_back_and_none_stays_behind_the_books) {
   expandable pool;
@@ -249,12 +249,12 @@ TEST(torch_row, n101_npu_pages_of_a_huge_block_go_back_and_none_stays_behind_the
   const std::int64_t peak = pool.statistics().all.reserved_bytes.current;
   pool.deallocate(p);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.device().used(), 0u) << "torch_npu keeps the physical memory here and books it as gone";
   EXPECT_EQ(pool.statistics().all.reserved_bytes.peak, peak);
   pool.deallocate(pool.allocate(10_GiB));
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 TEST(torch_row, n103_npu_what_cannot_grow_is_taken_first) {
@@ -264,7 +264,7 @@ TEST(torch_row, n103_npu_what_cannot_grow_is_taken_first) {
   void* const last = pool.allocate(10_MiB - 512);
   pool.deallocate(low);
   ASSERT_EQ(at(last), at(wall) + 8_MiB) << "behind it are 10 MiB free, and then no memory";
-  EXPECT_EQ(pool.now().cached, 22_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 22_MiB);
   EXPECT_EQ(pool.allocate(8_MiB - 512), low);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -275,7 +275,7 @@ TEST(torch_row, n104_npu_a_large_block_begins_at_the_next_multiple_of_16K) {
   ASSERT_EQ(at(first) % 16384, 0u);
   void* const second = pool.allocate(2_MiB);
   EXPECT_EQ(at(second), at(first) + 4_MiB + 16_KiB) << "4 MiB and 512 B are taken, 15872 B stay free";
-  EXPECT_EQ(pool.now().live, 512 + 4_MiB + 512 + 2_MiB + 512);
+  EXPECT_EQ(pool.current_usage().live, 512 + 4_MiB + 512 + 2_MiB + 512);
   void* const gap = pool.allocate(1_MiB);  // below 2 MiB: anywhere, but it does not fit in there
   EXPECT_EQ(at(gap), at(second) + 2_MiB + 512);
   for (void* p : {low, first, second, gap}) pool.deallocate(p);

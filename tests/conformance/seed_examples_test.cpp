@@ -31,13 +31,13 @@ TYPED_TEST(seed_examples, npu_1_blocks_above_32_mb_are_not_cut) {
   pool.deallocate(large);
   EXPECT_NE(pool.allocate(5_MiB), large);
   EXPECT_EQ(pool.allocate(45_MiB), large);
-  EXPECT_EQ(pool.now().live, 62_MiB + 5_MiB + 512) << "the 62 MiB serve whole";
+  EXPECT_EQ(pool.current_usage().live, 62_MiB + 5_MiB + 512) << "the 62 MiB serve whole";
   place.finish();
 }
 TYPED_TEST(seed_examples, npu_1_what_is_long_idle_goes_before_more_than_0_6_of_the_limit_is_passed) {
   TypeParam place;
   on<npu_1, TypeParam> pool{provider_ref(place.device)};
-  pool.settings().growth.limit = 100_MiB;
+  pool.policies().growth.limit = 100_MiB;
   void* const used = pool.allocate(34_MiB);
   void* const idle = pool.allocate(36_MiB);
   pool.deallocate(idle);

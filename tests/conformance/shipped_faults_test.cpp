@@ -71,7 +71,7 @@ TYPED_TEST(shipped_faults, of_all_calls_of_a_kind_are_survived) {
                                              {call::grant},
                                              {call::unmap},
                                              {call::synchronize},
-                                             {call::let_wait},
+                                             {call::make_wait},
                                              {call::unmap, call::destroy, call::unreserve},
                                              {call::record, call::synchronize}};
   for (std::size_t i = 0; i < kinds.size(); ++i)
@@ -126,7 +126,7 @@ TYPED_TEST(shipped_faults, of_streams_that_never_come_past_keep_what_they_use) {
       device.submit(stream_id{1}, 1'000'000);
       ASSERT_TRUE(pool.record_stream(used, stream_id{1}));
       pool.deallocate(used);
-      const usage before = pool.now();
+      const usage before = pool.current_usage();
       EXPECT_GE(before.pending, 40_MiB);
       for (int i = 0; i < 3; ++i) {
         EXPECT_EQ(pool.try_allocate(40_MiB), nullptr);
@@ -139,7 +139,7 @@ TYPED_TEST(shipped_faults, of_streams_that_never_come_past_keep_what_they_use) {
           EXPECT_EQ(refused.at_failure().live, 0u);
         }
         pool.trim();
-        EXPECT_EQ(pool.now().pending, before.pending);
+        EXPECT_EQ(pool.current_usage().pending, before.pending);
         EXPECT_STREQ(pool.audit(), nullptr);
         device.advance(10'000'000'000);
       }
@@ -150,7 +150,7 @@ TYPED_TEST(shipped_faults, of_streams_that_never_come_past_keep_what_they_use) {
       void* const again = pool.allocate(40_MiB);
       pool.deallocate(again);
       pool.trim();
-      const usage after = pool.now();
+      const usage after = pool.current_usage();
       EXPECT_EQ(after, (usage{.limit = after.limit, .has_limit = after.has_limit}));
     }
     EXPECT_EQ(device.used(), 0u);

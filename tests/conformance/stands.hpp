@@ -45,7 +45,7 @@ class simulated_stand final : public stand {
   void hold_events(bool held) override { device.hold_events(held); }
   std::uint64_t waits() override {
     const auto& made = device.calls();
-    return made.wait + made.synchronize + made.let_wait + made.failed;
+    return made.wait + made.synchronize + made.make_wait + made.failed;
   }
   std::string left() override {
     const auto held = device.held();

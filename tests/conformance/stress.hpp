@@ -90,7 +90,8 @@ tessera::pool_statistics books_of(Pool& pool) {
 template <typename Pool>
 tessera::usage usage_of_all(Pool& pool) {
   tessera::usage sum;
-  pool.for_each_device([&sum](auto& front, std::size_t) { tessera::detail::add_to(sum, front.now()); });
+  pool.for_each_device(
+      [&sum](auto& front, std::size_t) { tessera::detail::add_to(sum, front.current_usage()); });
   return sum;
 }
 
@@ -166,7 +167,7 @@ struct stressed : subject {
 
   void set(std::uint64_t random) {
     const std::size_t chosen = random / 16 % 4;
-    pool.with_settings([chosen](auto& settings) {
+    pool.with_policies([chosen](auto& settings) {
       if constexpr (requires { settings.split.max = chosen; }) settings.split.max = (4 + chosen) << 20;
       settings.growth.limit = chosen == 0 ? (std::size_t{24} << 20) : tessera::unlimited;
     });

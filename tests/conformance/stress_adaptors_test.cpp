@@ -167,12 +167,12 @@ void begin_and_end_threads(const char* what, int threads) {
     if (t % 500 == 498) pool.trim();
     if (t == threads / 2 - 2) described = pool.footprint();
   }
-  EXPECT_EQ(pool.now().live, 1024u) << "that of the last thread";
+  EXPECT_EQ(pool.current_usage().live, 1024u) << "that of the last thread";
   EXPECT_EQ(pool.statistics().all.allocation.allocated, 2 * threads);
   EXPECT_EQ(pool.statistics().all.allocation.freed, 2 * threads - 1);
   pool.deallocate(left);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_LE(pool.footprint(), described + 64_KiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }

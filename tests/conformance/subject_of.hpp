@@ -79,7 +79,7 @@ class subject_of final : public subject {
     return pool_->record_stream(b.address, stream);
   }
   void trim(std::size_t keep) override { pool_->trim(keep); }
-  tessera::usage now() override { return front().now(); }
+  tessera::usage current_usage() override { return front().current_usage(); }
   tessera::pool_statistics counted() override {
     const auto told = front().statistics();
     if constexpr (requires { told.all; }) {
@@ -93,7 +93,7 @@ class subject_of final : public subject {
     if constexpr (requires { reached().change(texts[number]); }) {
       (void)reached().change(texts[number]);
     } else {
-      reached().with_settings([number](auto& s) { tune(s, number); });
+      reached().with_policies([number](auto& s) { tune(s, number); });
     }
   }
   std::string end() override {

@@ -34,7 +34,7 @@ compositions variations() {
       "high_end_in_ranges"});
   add(named<with<pytorch_expandable, reuse_ignoring_streams, evict_at_free>>{"evicting_in_ranges"});
   add(named<with<pytorch_expandable, back_with_huge_pages_first,
-                 grow_in_place<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>{"aligned_in_ranges"});
+                 grow_by_pages<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>{"aligned_in_ranges"});
   add(named<with<stitched, pool_together, evict_idle_above<percent(60)>>>{"stitched_together"});
   add(named<with<stitched, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, reuse_ignoring_streams>>{"stitched_up_to"});
   add(named<with<cuda_async, pool_small_and_large<1_MiB>, evict_idle_above<percent(60)>>>{"crossing_pools"});

@@ -48,7 +48,7 @@ TYPED_TEST(uses, allocators_begin_as_members_and_elements) {
   std::array<TypeParam, 2> elements{};
   for (TypeParam* pool : {&aggregate.pool, &array[1], &elements[1]}) {
     void* const p = pool->allocate(1000);
-    EXPECT_EQ(pool->now().live, 1024u);
+    EXPECT_EQ(pool->current_usage().live, 1024u);
     pool->deallocate(p);
   }
   static_assert(!std::is_copy_constructible_v<TypeParam> && !std::is_move_constructible_v<TypeParam>);
@@ -57,7 +57,7 @@ TYPED_TEST(uses, allocators_begin_as_members_and_elements) {
 TEST(uses, a_driver_pool_begins_as_a_member) {
   owner<driver_pool<cuda_async, simulated_device>> aggregate{};
   aggregate.pool.free_async(aggregate.pool.allocate_async(1000, stream_id{1}), stream_id{1});
-  EXPECT_EQ(aggregate.pool.now().live, 0u);
+  EXPECT_EQ(aggregate.pool.current_usage().live, 0u);
 }
 
 TEST(uses, allocators_stay_where_containers_put_them) {
@@ -75,7 +75,7 @@ TEST(uses, allocators_stay_where_containers_put_them) {
   for (plain* pool : {&row[1], &by_number[7], &*maybe, owned[0].get(), &fixed[2]})
     pool->deallocate(pool->allocate(5_MiB));
   chosen.deallocate(chosen.allocate(5_MiB));
-  EXPECT_EQ(chosen.now().reserved, 20_MiB);
+  EXPECT_EQ(chosen.current_usage().reserved, 20_MiB);
 }
 
 template <typename Count>
@@ -90,9 +90,9 @@ TEST(uses, limits_are_written_as_any_whole_number) {
   const int bytes = 1 << 22;
   chosen.growth.limit = bytes;
   plain small{{}, chosen};
-  EXPECT_EQ(small.now().limit, 4_MiB);
+  EXPECT_EQ(small.current_usage().limit, 4_MiB);
   static_assert(memory_limit(grow_exactly<4_MiB>().limit.get()) == memory_limit(4_MiB));
-  small.settings().growth.limit = 0;
+  small.policies().growth.limit = 0;
   EXPECT_EQ(small.try_allocate(1), nullptr);
 }
 
@@ -116,7 +116,7 @@ TEST(uses, classes_that_own_an_allocator_and_its_blocks_move) {
   model last = std::move(models[0]);
   models.clear();
   EXPECT_EQ(last.size(), 8_MiB);
-  EXPECT_EQ(last.pool().now().live, 8_MiB);
+  EXPECT_EQ(last.pool().current_usage().live, 8_MiB);
   EXPECT_EQ(last.pool().audit(), nullptr);
 }
 
@@ -133,10 +133,10 @@ TEST(uses, blocks_live_in_containers_and_lambdas) {
   std::map<int, block> named;
   named[3] = make_block(pool, 5);
   named.insert_or_assign(3, make_block(pool, 6));
-  EXPECT_EQ(pool.now().requested, 6u + (100 * 99 / 2 - (3 + 49) * 47 / 2) * 100);
+  EXPECT_EQ(pool.current_usage().requested, 6u + (100 * 99 / 2 - (3 + 49) * 47 / 2) * 100);
   const auto keeps = [kept = std::move(row[5])] { return kept.size(); };
   row.clear(), named.clear();
-  EXPECT_EQ(pool.now().requested, keeps());
+  EXPECT_EQ(pool.current_usage().requested, keeps());
 }
 
 TEST(uses, several_recipes_share_one_device_through_layers) {

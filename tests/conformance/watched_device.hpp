@@ -126,8 +126,8 @@ class watched_device : public tessera::simulated_device {
   [[nodiscard]] bool is_done(tessera::stream_id stream, std::uint64_t at) const noexcept {
     return at == 0 || (!stuck_ && simulated_device::is_done(stream, at));
   }
-  bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
-    return tried(call::let_wait, [&] { return simulated_device::let_wait(stream, of, at); });
+  bool make_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
+    return tried(call::make_wait, [&] { return simulated_device::make_wait(stream, of, at); });
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
     return tried(call::reserve, [&] { return simulated_device::reserve(bytes, to); });

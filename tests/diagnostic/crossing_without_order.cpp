@@ -4,7 +4,7 @@
 #include <tessera/tessera.hpp>
 
 struct only_events : tessera::simulated_device {
-  void is_behind() const noexcept {}
+  void is_ordered_after() const noexcept {}
 };
 
 int main() { tessera::caching_allocator<tessera::cuda_async, only_events> pool; }

@@ -88,7 +88,7 @@ void set_extreme(Policies& chosen, fuzz::input& in) {
       if constexpr (requires { chosen.growth.small = taken; }) chosen.growth.small = taken;
       break;
     default:
-      if constexpr (requires { chosen.growth.pieces = bytes; }) chosen.growth.pieces = bytes;
+      if constexpr (requires { chosen.growth.peak_parts = bytes; }) chosen.growth.peak_parts = bytes;
   }
 }
 
@@ -103,7 +103,7 @@ class user {
   void run() {
     for (std::size_t steps = 0; !in_.at_end() && steps < 2000; ++steps) {
       step(in_.below(32));
-      const usage now = pool_.now();
+      const usage now = pool_.current_usage();
       expect(now.live >= owned_.bytes() && now.requested >= owned_.bytes(), "what is held is live");
       expect(now.live + now.pending + now.cached == now.reserved,
              "what is reserved is live, pending or cached");
@@ -113,7 +113,8 @@ class user {
     while (!held_.empty()) give_back(held_.size() - 1, false);
     pool_.trim();
     check();
-    expect(pool_.now().live == 0 && pool_.now().pending == 0, "what is given back is free");
+    expect(pool_.current_usage().live == 0 && pool_.current_usage().pending == 0,
+           "what is given back is free");
   }
 
  private:
@@ -181,7 +182,7 @@ class user {
   void explain() {
     const std::size_t bytes = size_in(in_);
     const stream_id stream = stream_in(in_);
-    expect(!std::string_view(pool_.failure(bytes, stream).what()).empty(), "a failure has a text");
+    expect(!std::string_view(pool_.make_out_of_memory(bytes, stream).what()).empty(), "a failure has a text");
     expect(!std::string_view(tessera::explain(pool_, bytes, stream).text()).empty(),
            "so has its explanation");
   }
@@ -189,10 +190,10 @@ class user {
     if constexpr (requires { pool_.change(std::string_view()); }) {
       const std::size_t length = in_.below(64);
       (void)pool_.change(in_.text(length));
-    } else if constexpr (requires { pool_.settings(); }) {
-      set_extreme(pool_.settings(), in_);
+    } else if constexpr (requires { pool_.policies(); }) {
+      set_extreme(pool_.policies(), in_);
     } else {
-      pool_.with_settings([this](auto& chosen) { set_extreme(chosen, in_); });
+      pool_.with_policies([this](auto& chosen) { set_extreme(chosen, in_); });
     }
   }
   /// Called where nothing cached fits: gives one block back.

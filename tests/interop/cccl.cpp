@@ -31,14 +31,15 @@ cuda::stream_ref stream(std::uintptr_t number) { return {reinterpret_cast<cudaSt
 template <typename Resource>
 bool serves(Resource& memory, pool_type& pool) {
   void* const p = memory.allocate(stream(0x10000), 1'000'000, 4096);
-  if (pool.now().live < 1'000'000) return std::puts("the bytes are not those that were asked for"), false;
+  if (pool.current_usage().live < 1'000'000)
+    return std::puts("the bytes are not those that were asked for"), false;
   if (reinterpret_cast<std::uintptr_t>(p) % 4096 != 0) return std::puts("the alignment is not kept"), false;
   memory.deallocate(stream(0x10000), p, 1'000'000, 4096);
   void* const on_other = memory.allocate(stream(0x20000), 1'000'000, 4096);
   if (on_other == p) return std::puts("streams are not told apart"), false;
   memory.deallocate(stream(0x20000), on_other, 1'000'000, 4096);
   memory.deallocate_sync(memory.allocate_sync(1000, 256), 1000, 256);
-  return pool.now().live == 0 && pool.audit() == nullptr;
+  return pool.current_usage().live == 0 && pool.audit() == nullptr;
 }
 
 int use() {

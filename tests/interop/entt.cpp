@@ -35,7 +35,7 @@ bool use() {
   double sum = 0;
   for (auto [which, at, number] : world.view<position, int>().each()) sum += at.x - number;
   auto moved = std::move(world);
-  const std::size_t live = registry_pool().now().live;
+  const std::size_t live = registry_pool().current_usage().live;
   return sum == 0 && moved.storage<position>().size() == 10'000 && live > 10'000 * sizeof(position);
 }
 
@@ -43,7 +43,7 @@ bool use() {
 
 int main() {
   const bool is_right = use();
-  const std::size_t left = registry_pool().now().live;
+  const std::size_t left = registry_pool().current_usage().live;
   std::printf("%zu bytes are left\n", left);
   return is_right && left == 0 && registry_pool().audit() == nullptr ? 0 : 1;
 }

@@ -47,18 +47,20 @@ struct never_done : simulated_device {
   static bool is_done(stream_id, std::uint64_t at) noexcept { return at == 0; }
 };
 struct never_behind : simulated_device {
-  static bool is_behind(stream_id, stream_id, std::uint64_t at) noexcept { return at == 0; }
+  static bool is_ordered_after(stream_id, stream_id, std::uint64_t at) noexcept { return at == 0; }
 };
 struct behind_itself_only : simulated_device {
-  static bool is_behind(stream_id s, stream_id of, std::uint64_t at) noexcept { return s == of || at == 0; }
+  static bool is_ordered_after(stream_id s, stream_id of, std::uint64_t at) noexcept {
+    return s == of || at == 0;
+  }
 };
 struct waits_for_nobody : simulated_device {
-  static bool let_wait(stream_id, stream_id, std::uint64_t) noexcept { return false; }
+  static bool make_wait(stream_id, stream_id, std::uint64_t) noexcept { return false; }
 };
 struct counts_no_waits : simulated_device {
-  bool let_wait(stream_id s, stream_id of, std::uint64_t at) noexcept {
+  bool make_wait(stream_id s, stream_id of, std::uint64_t at) noexcept {
     const std::uint64_t before = position(s);
-    return simulated_device::let_wait(s, of, at) && (s != b || (kept = before, true));
+    return simulated_device::make_wait(s, of, at) && (s != b || (kept = before, true));
   }
   std::uint64_t position(stream_id s) noexcept {
     return s == b && kept != 0 ? kept : simulated_device::position(s);
@@ -66,8 +68,8 @@ struct counts_no_waits : simulated_device {
   std::uint64_t kept = 0;
 };
 struct waits_one_way : simulated_device {
-  bool let_wait(stream_id s, stream_id of, std::uint64_t at) noexcept {
-    return s == b && simulated_device::let_wait(s, of, at);
+  bool make_wait(stream_id s, stream_id of, std::uint64_t at) noexcept {
+    return s == b && simulated_device::make_wait(s, of, at);
   }
 };
 struct falls_back : simulated_device {

@@ -124,7 +124,7 @@ struct splits {
   [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block) const noexcept {
     return cuts(wanted, block);
   }
-  [[nodiscard]] static block_end used_end() noexcept { return block_end::low; }
+  [[nodiscard]] static block_end allocated_end() noexcept { return block_end::low; }
   [[nodiscard]] std::size_t oversize() const noexcept { return whole_from; }
   bool operator==(const splits&) const = default;
 };
@@ -178,10 +178,10 @@ struct grows {
   [[nodiscard]] std::size_t page_size(std::size_t n) const noexcept { return page(n); }
   [[nodiscard]] std::size_t range_size(std::size_t capacity) const noexcept { return range(capacity); }
   [[nodiscard]] std::size_t base_alignment(std::size_t n) const noexcept { return alignment(n); }
-  [[nodiscard]] std::size_t take_freely(const growth_state& s) const noexcept { return freely(s.limit); }
-  [[nodiscard]] std::size_t largest_piece(const growth_state& s) const noexcept { return piece(s.limit); }
-  [[nodiscard]] static std::size_t min_growth(std::size_t) noexcept { return 0; }
-  [[nodiscard]] static bool saves_pages(std::size_t, std::size_t) noexcept { return false; }
+  [[nodiscard]] std::size_t move_threshold(const growth_state& s) const noexcept { return freely(s.limit); }
+  [[nodiscard]] std::size_t max_chunk(const growth_state& s) const noexcept { return piece(s.limit); }
+  [[nodiscard]] static std::size_t min_chunk(std::size_t) noexcept { return 0; }
+  [[nodiscard]] static bool should_save_pages(std::size_t, std::size_t) noexcept { return false; }
   bool operator==(const grows&) const = default;
 };
 static_assert(stitching_growth_policy<grows>);
@@ -200,10 +200,11 @@ TEST(policies_law, growth_must) {
   EXPECT_EQ(growth({.alignment = [](std::size_t) { return std::size_t{32}; }}),
             "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
   EXPECT_EQ(growth({.range = too_little}), "growth reserves what can be mapped: range_size(c) >= c");
-  EXPECT_EQ(growth({.freely = too_much}), "growth takes freely at most its limit: take_freely(s) <= s.limit");
+  EXPECT_EQ(growth({.freely = too_much}),
+            "growth takes freely at most its limit: move_threshold(s) <= s.limit");
   EXPECT_EQ(growth({.piece = [](std::size_t) { return std::size_t{0}; }}),
-            "growth maps physical chunks: largest_piece(s) > 0");
-  EXPECT_EQ(growth({.piece = too_much}), "growth stays in range: largest_piece(s) < 2^63");
+            "growth maps physical chunks: max_chunk(s) > 0");
+  EXPECT_EQ(growth({.piece = too_much}), "growth stays in range: max_chunk(s) < 2^63");
 }
 
 struct evicts {

@@ -58,7 +58,7 @@ static_assert(law::pages(back_with<page_choice{.speed = bandwidth::high, .read_o
 static_assert(law::growth(grow_exactly<>{}) && law::growth(grow_by_segments<2_MiB, 20_MiB>{}));
 static_assert(law::growth(grow_by_chunks<>{}) && law::growth(grow_by_chunks<2_MiB, 16_MiB, 1_MiB>{}));
 static_assert(law::growth(grow_by_plan<>{}) && law::growth(grow_by_plan<chunk_plan{100_MiB, 50_MiB}>{}));
-static_assert(law::growth(grow_in_place<>{}) && law::growth(grow_by_stitching<>{}));
+static_assert(law::growth(grow_by_pages<>{}) && law::growth(grow_by_stitching<>{}));
 static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free{}));
 static_assert(law::eviction(evict_idle_segments<>{}) && law::eviction(evict_idle_segments<true, true>{}));
 static_assert(law::eviction(evict_at_free_above_plan<>{}) &&

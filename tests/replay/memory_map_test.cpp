@@ -115,7 +115,7 @@ void compare_with_the_allocator(const program& source, std::size_t at) {
   const recording until{"", {events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at) + 1}};
   caching_allocator<Recipe, simulated_device> pool;
   tessera::trace::replay(program(until), pool);
-  const usage now = pool.now();
+  const usage now = pool.current_usage();
   memory_map map = map_after<Recipe>(source, at, simulated_device{}, policies<Recipe>{});
   EXPECT_EQ(map.sums.reserved, now.reserved);
   EXPECT_EQ(map.sums.live, now.live);

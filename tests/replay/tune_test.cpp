@@ -116,8 +116,8 @@ static_assert(law::growth(segments_below<64_MiB>{.large = 64_MiB}));
 static_assert(law::growth(segments_below<256_MiB>{.large = 512_MiB}));
 static_assert(law::growth(grow_by_chunks<>{.small = 2_MiB, .large = 1_GiB}));
 static_assert(law::growth(grow_by_plan<>{.plan = chunk_plan{2_MiB, 16_MiB}}));
-static_assert(law::growth(grow_in_place<>{.large = 128_MiB}));
-static_assert(law::growth(grow_by_stitching<>{.pieces = 4, .slack = percent(0)}));
+static_assert(law::growth(grow_by_pages<>{.large = 128_MiB}));
+static_assert(law::growth(grow_by_stitching<>{.peak_parts = 4, .slack = percent(0)}));
 static_assert(law::rounding(multiple<64>{}) && law::rounding(multiple<2_MiB>{}));
 static_assert(law::rounding(round_to_power_of_two<512, tunable(unlimited)>{.threshold = 1_MiB}));
 static_assert(law::split(split_up_to<>{.max = 2_MiB, .slack = 128_MiB}));
@@ -130,7 +130,7 @@ TEST(tune_text, names_a_recipe_by_how_it_differs_from_pytorch) {
   composition c;
   c.rounding = round_to_divisions<512>{.table = divisions::all(4)};
   c.split = split_up_to<>{.max = 32_MiB};
-  c.growth = grow_by_stitching<>{.pieces = 32};
+  c.growth = grow_by_stitching<>{.peak_parts = 32};
   c.eviction = evict_at_free_above<>{.threshold = 5};
   EXPECT_EQ(as_variation(c),
             "with<pytorch<>, round_to_divisions<512, divisions::all(4)>, split_up_to<32_MiB>, "

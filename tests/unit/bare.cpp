@@ -22,7 +22,7 @@ bool serve_other_libraries(tessera::shared_allocator<Pool> pool) {
     resource.deallocate_sync(resource.allocate_sync(1000, 4096), 1000, 4096);
     if (copy.back() != 3 || !memory.is_equal(memory) || !block) return false;
   }
-  return pool.now().live == 0;
+  return pool.current_usage().live == 0;
 }
 
 int main() {
@@ -44,7 +44,7 @@ int main() {
       tessera::make_shared_allocator<tessera::locked<tessera::pinned_packed, tessera::host_pinned>>(
           tessera::host_pinned{tessera::host_pinned::options{.pin = tessera::host_pinned::pinning::never}}));
   return serves && is_one_program && safe.audit() == nullptr && simple.audit() == nullptr && refuses &&
-                 pool.audit() == nullptr && pool.now().reserved == 0
+                 pool.audit() == nullptr && pool.current_usage().reserved == 0
              ? 0
              : 1;
 }

@@ -7,5 +7,5 @@
 std::size_t layout_by_the_other_standard() { return layout(); }
 bool other_standard_frees(tessera::locked<tessera::pytorch<>, tessera::simulated_device>& pool, void* p) {
   pool.deallocate(p);
-  return pool.audit() == nullptr && pool.now().live == 0;
+  return pool.audit() == nullptr && pool.current_usage().live == 0;
 }

@@ -53,7 +53,7 @@ TEST(bump_growth, hands_out_neighbouring_addresses_and_reuses_none) {
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(r);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.device().used(), 0u);
 }
 
@@ -91,11 +91,11 @@ TEST(bump_growth, runs_a_random_program_with_streams) {
     }
   }
   ASSERT_STREQ(pool.audit(), nullptr);
-  const usage now = pool.now();
+  const usage now = pool.current_usage();
   EXPECT_EQ(now.reserved, now.live + now.pending + now.cached);
   for (const held& h : live) pool.deallocate(h.address);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.statistics().all.inactive_split_bytes.current, 0);
   EXPECT_EQ(pool.device().used(), 0u);
 }

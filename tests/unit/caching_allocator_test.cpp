@@ -34,7 +34,7 @@ TEST(caching_allocator, explains_out_of_memory) {
     EXPECT_EQ(error.segment(), 26_MiB);
     EXPECT_EQ(error.at_failure().live, 5_MiB);
     EXPECT_EQ(error.at_failure().cached, 15_MiB);
-    EXPECT_EQ(error.numbers().now, pool.now());
+    EXPECT_EQ(error.numbers().now, pool.current_usage());
     EXPECT_TRUE(std::string(error.what())
                     .starts_with("tessera: out of memory: 25.00 MiB (26214400 bytes) requested on stream 0; "
                                  "needs a block of 25.00 MiB\n"))
@@ -111,9 +111,9 @@ TEST(caching_allocator, trims_to_what_is_to_be_kept) {
   for (int i = 0; i < 4; ++i) blocks.push_back(pool.allocate(30_MiB));
   for (void* p : blocks) pool.deallocate(p);
   pool.trim(70_MiB);
-  EXPECT_EQ(pool.now().reserved, 60_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 60_MiB);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 struct caches_above {
@@ -135,9 +135,9 @@ TEST(caching_allocator, asks_caches_above_it_before_growing) {
       },
       &above));
   (void)pool.allocate(30_MiB);
-  EXPECT_EQ(pool.now().reserved, 30_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 30_MiB);
   (void)pool.allocate(30_MiB);
-  EXPECT_EQ(pool.now().reserved, 60_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 60_MiB);
   EXPECT_EQ(above.calls, 2);
 }
 
@@ -157,14 +157,14 @@ TEST(caching_allocator, lets_caches_above_it_use_it_while_they_are_asked) {
   void* p = pool.allocate(30_MiB, stream_id{5});
   EXPECT_NE(p, nullptr);
   EXPECT_EQ(calls, 1);
-  EXPECT_EQ(pool.now().reserved, 30_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 30_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 TEST(caching_allocator, counts_oversize_by_the_setting_of_their_time) {
   torch pool{simulated_device{}, {.split = {.max = 30_MiB}}};
   void* p = pool.allocate(40_MiB);
-  pool.settings().split.max = unlimited;
+  pool.policies().split.max = unlimited;
   pool.deallocate(p);
   pool.trim();
   EXPECT_EQ(pool.statistics().oversize_allocations, (counter{0, 1, 1, 1}));
@@ -228,23 +228,23 @@ TEST(caching_allocator, falls_back_from_huge_pages) {
 TEST(caching_allocator, passes_through) {
   caching_allocator<passthrough, simulated_device> pool;
   void* p = pool.allocate(1000);
-  EXPECT_EQ(pool.now().reserved, 1024u);
+  EXPECT_EQ(pool.current_usage().reserved, 1024u);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   void* q = pool.allocate(1000);
   (void)pool.record_stream(q, stream_id{1});
   pool.device().submit(stream_id{1}, 1000);
   pool.deallocate(q);
-  EXPECT_EQ(pool.now().pending, 1024u);
+  EXPECT_EQ(pool.current_usage().pending, 1024u);
   pool.device().advance(1'000'000);
   (void)pool.allocate(10);
-  EXPECT_EQ(pool.now().reserved, 512u);
+  EXPECT_EQ(pool.current_usage().reserved, 512u);
 }
 
 TEST(caching_allocator, serves_powers_of_two_from_their_class_only) {
   caching_allocator<power_of_two, simulated_device> pool;
   void* big = pool.allocate(100'000);
-  EXPECT_EQ(pool.now().live, 131'072u);
+  EXPECT_EQ(pool.current_usage().live, 131'072u);
   pool.deallocate(big);
   EXPECT_NE(pool.allocate(50'000), big);
   EXPECT_EQ(pool.allocate(70'000), big);
@@ -267,7 +267,7 @@ TEST(caching_allocator, reuses_whole_blocks_where_the_device_is_coarser_than_the
   caching_allocator<power_of_two, simulated_device> pool{
       simulated_device{simulated_device::options{.granularity = 64_KiB}}};
   void* const first = pool.allocate(100);
-  EXPECT_EQ(pool.now().live, 64_KiB);
+  EXPECT_EQ(pool.current_usage().live, 64_KiB);
   pool.deallocate(first);
   EXPECT_EQ(pool.allocate(100), first);
   pool.deallocate(first);
@@ -275,7 +275,7 @@ TEST(caching_allocator, reuses_whole_blocks_where_the_device_is_coarser_than_the
   pool.deallocate(pool.allocate(128_KiB));
   EXPECT_NE(pool.allocate(100), nullptr);
   EXPECT_EQ(pool.statistics().num_device_alloc, 3u);
-  EXPECT_EQ(pool.now().live, 128_KiB);
+  EXPECT_EQ(pool.current_usage().live, 128_KiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -296,17 +296,17 @@ TEST(caching_allocator, holds_blocks_of_a_group_for_other_groups_only) {
   void* p = pool.allocate(5_MiB, stream_id{3});
   (void)pool.record_stream(p, stream_id{1});
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{1}), p);
   (void)pool.record_stream(p, stream_id{2});
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
 }
 
 TEST(caching_allocator, keeps_little_for_streams_that_came_and_went) {
   caching_allocator<passthrough, simulated_device> pool;
   for (std::uint64_t s = 1; s <= 5000; ++s) pool.deallocate(pool.allocate(100, stream_id{s}));
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_LT(pool.footprint(), 1_MiB);
 }
 
@@ -334,16 +334,16 @@ TEST(caching_allocator, describes_blocks_in_128_bytes_and_gives_those_back) {
 TEST(caching_allocator, takes_over_a_segment_in_pieces) {
   for (const bool oversize : {true, false}) {
     torch pool;
-    if (oversize) pool.settings().split.max = 20_MiB;
+    if (oversize) pool.policies().split.max = 20_MiB;
     const std::vector<block_view> blocks{{.bytes = 12_MiB, .requested = 11_MiB}, {.bytes = 18_MiB}};
     ASSERT_TRUE(pool.restore({.bytes = 30_MiB, .pool = 1}, 12_MiB, blocks));
     void* segment = nullptr;
     pool.introspect().for_each_segment(
         [&](const detail::block& first, std::size_t) { segment = reinterpret_cast<void*>(first.address); });
     EXPECT_EQ(pool.statistics().oversize_segments.current, oversize ? 1 : 0);
-    EXPECT_EQ(pool.now().requested, 11_MiB);
-    EXPECT_EQ(pool.now().live, 12_MiB);
-    EXPECT_EQ(pool.now().cached, 18_MiB);
+    EXPECT_EQ(pool.current_usage().requested, 11_MiB);
+    EXPECT_EQ(pool.current_usage().live, 12_MiB);
+    EXPECT_EQ(pool.current_usage().cached, 18_MiB);
     EXPECT_STREQ(pool.audit(), nullptr);
     pool.deallocate(segment);
     pool.trim();

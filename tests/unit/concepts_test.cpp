@@ -63,7 +63,7 @@ static_assert(streams_policy<reuse_ignoring_streams> && !streams_policy<streams_
 struct split_without_oversize {
   bool may_serve(std::size_t, std::size_t) const noexcept { return true; }
   bool should_split(std::size_t, std::size_t) const noexcept { return true; }
-  block_end used_end() const noexcept { return block_end::low; }
+  block_end allocated_end() const noexcept { return block_end::low; }
   bool operator==(const split_without_oversize&) const = default;
 };
 static_assert(split_policy<split_never> && !split_policy<split_without_oversize>);
@@ -154,7 +154,7 @@ struct orders_and_may_throw : simulated_device {
   std::uint64_t position(stream_id) { return 0; }
 };
 struct waits_for_all : simulated_device {
-  bool let_wait(stream_id) noexcept { return true; }
+  bool make_wait(stream_id) noexcept { return true; }
 };
 static_assert(ordering_provider<simulated_device> && ordering_provider<host_pinned> &&
               ordering_provider<provider_ref<simulated_device>>);

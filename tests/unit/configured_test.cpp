@@ -34,12 +34,12 @@ TEST(configured, chooses_the_recipe_that_serves_the_settings) {
     chosen pool({.expandable_segments = expandable});
     EXPECT_EQ(pool.visit([]<typename Pool>(Pool&) { return is_expandable<Pool>; }), expandable);
     void* const p = pool.allocate(30_MiB);
-    EXPECT_EQ(pool.now().reserved, expandable ? 40_MiB : 30_MiB);
+    EXPECT_EQ(pool.current_usage().reserved, expandable ? 40_MiB : 30_MiB);
     EXPECT_EQ(pool.statistics().allocation.current, 1);
     EXPECT_STREQ(pool.audit(), nullptr);
     pool.deallocate(p, 30_MiB);
     pool.trim();
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
   }
 }
 
@@ -48,11 +48,11 @@ TEST(configured, changes_what_its_policies_read) {
   EXPECT_FALSE(pool.change("max_split_size_mb:64,throw_on_cudamalloc_oom:True"));
   pool.deallocate(pool.allocate(64_MiB));
   pool.deallocate(pool.allocate(5_MiB));
-  EXPECT_EQ(pool.now().reserved, 84_MiB);  // the oversize block is not cut
+  EXPECT_EQ(pool.current_usage().reserved, 84_MiB);  // the oversize block is not cut
   EXPECT_FALSE(pool.change(""));
   EXPECT_EQ(pool.settings(), config::pytorch_settings{});
   void* const p = pool.allocate(30_MiB);
-  EXPECT_EQ(pool.now().reserved, 84_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 84_MiB);
   pool.deallocate(p);
 }
 
@@ -69,8 +69,8 @@ TEST(configured, refuses_a_change_that_it_cannot_make_and_says_of_which_key) {
   EXPECT_EQ(broken->offset, 18u);
   EXPECT_EQ(pool.settings().max_split_size, 64_MiB);
   pool.visit([]<typename Pool>(Pool& in) {
-    if constexpr (requires { in.settings().split.max; }) {
-      EXPECT_EQ(in.settings().split.max.get(), 64_MiB);
+    if constexpr (requires { in.policies().split.max; }) {
+      EXPECT_EQ(in.policies().split.max.get(), 64_MiB);
     }
   });
 }
@@ -111,7 +111,7 @@ TEST(configured, serves_threads) {
   configured<pytorch_family, simulated_device, locked_front> shared({.expandable_segments = true});
   EXPECT_FALSE(shared.change("expandable_segments:True,max_split_size_mb:64"));
   shared.visit([](auto& pool) {
-    pool.with_settings([](auto& s) {
+    pool.with_policies([](auto& s) {
       if constexpr (requires { s.split.max; }) {
         EXPECT_EQ(s.split.max.get(), 64_MiB);
       }
@@ -176,7 +176,7 @@ TEST(configured, goes_with_what_serves_other_allocators) {
     deferred_free_queue garbage(pool, deferred_free_options_of(pool.settings()));
     garbage.push(output, 10_MiB);
   }
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 TEST(preset, keeps_its_numbers_under_policies_put_over_it) {
@@ -188,7 +188,7 @@ TEST(preset, keeps_its_numbers_under_policies_put_over_it) {
   caching_allocator<with<base, back_with_normal_pages>, simulated_device> pool;
   pool.deallocate(pool.allocate(100_MiB));
   void* const p = pool.allocate(5_MiB);
-  EXPECT_EQ(pool.now().reserved, 122_MiB);  // the oversize block was not cut
+  EXPECT_EQ(pool.current_usage().reserved, 122_MiB);  // the oversize block was not cut
   pool.deallocate(p);
 }
 

@@ -42,19 +42,19 @@ void* freed_behind_work(auto& pool, std::size_t bytes, stream_id stream) {
 TEST(cuda_async, rounds_to_512_bytes_and_grows_in_multiples_of_2_mib) {
   async pool;
   (void)pool.allocate(1, a);
-  EXPECT_EQ(pool.now().live, 512u);
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().live, 512u);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   (void)pool.allocate(3_MiB, a);
-  EXPECT_EQ(pool.now().reserved, 6_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
 }
 
 TEST(cuda_async, begins_as_pytorch_sets_it_up) {
   const config::pytorch_settings settings{.async_backend = true, .memory_fraction = percent(50)};
   caching_allocator<cuda_async, simulated_device> pool{device_of(64_MiB), cuda_async::configured(settings)};
-  EXPECT_EQ(pool.settings().eviction.threshold.get(), unlimited);
-  EXPECT_TRUE(pool.settings().streams.follow_dependencies && pool.settings().streams.opportunistic &&
-              pool.settings().streams.insert_dependencies);
-  EXPECT_EQ(pool.now().limit, 32_MiB);
+  EXPECT_EQ(pool.policies().eviction.threshold.get(), unlimited);
+  EXPECT_TRUE(pool.policies().streams.follow_dependencies && pool.policies().streams.opportunistic &&
+              pool.policies().streams.insert_dependencies);
+  EXPECT_EQ(pool.current_usage().limit, 32_MiB);
   EXPECT_DEATH((void)cuda_async::configured({}), "cuda_async::configured: settings for another recipe");
 }
 
@@ -72,7 +72,7 @@ TEST(cuda_async, takes_the_unused_rest_of_a_segment_though_its_stream_is_busy) {
   pool.device().submit(a, long_time);
   void* const p = pool.allocate(1_MiB, a);
   EXPECT_EQ(pool.allocate(1_MiB, b), at(p) + 1_MiB);
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
 }
 
 TEST(cuda_async, takes_nothing_over_that_may_not_serve) {
@@ -90,7 +90,7 @@ TEST(cuda_async, waits_for_the_default_stream_too) {
   async pool;
   (void)freed_behind_work(pool, 2_MiB, stream_id{});
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(cuda_async, discards_each_event_that_it_waited_for) {
@@ -106,8 +106,8 @@ TEST(cuda_async, follows_a_wait_that_was_passed_on) {
   async pool{simulated_device{}, only(true, false, false)};
   void* const p = freed_behind_work(pool, 2_MiB, a);
   simulated_device::event mark;
-  ASSERT_TRUE(pool.device().record(a, mark) && pool.device().let_wait(b, mark));
-  ASSERT_TRUE(pool.device().record(b, mark) && pool.device().let_wait(c, mark));
+  ASSERT_TRUE(pool.device().record(a, mark) && pool.device().make_wait(b, mark));
+  ASSERT_TRUE(pool.device().record(b, mark) && pool.device().make_wait(c, mark));
   EXPECT_EQ(pool.allocate(2_MiB, c), p);
 }
 
@@ -119,7 +119,7 @@ TEST(cuda_async, does_not_follow_a_wait_for_what_was_before) {
   ASSERT_TRUE(pool.device().record(a, early));
   pool.device().submit(a, long_time);
   pool.deallocate(p);
-  ASSERT_TRUE(pool.device().let_wait(b, early));
+  ASSERT_TRUE(pool.device().make_wait(b, early));
   EXPECT_NE(pool.allocate(2_MiB, b), p);
 }
 
@@ -127,8 +127,8 @@ TEST(cuda_async, inserts_a_wait_where_nothing_else_helps) {
   async pool{simulated_device{}, only(false, false, true)};
   void* const p = freed_behind_work(pool, 2_MiB, a);
   EXPECT_EQ(pool.allocate(2_MiB, b), p);
-  EXPECT_EQ(pool.device().calls().let_wait, 1u);
-  EXPECT_TRUE(pool.device().is_behind(b, a, pool.device().position(a)));
+  EXPECT_EQ(pool.device().calls().make_wait, 1u);
+  EXPECT_TRUE(pool.device().is_ordered_after(b, a, pool.device().position(a)));
 }
 
 TEST(cuda_async, asks_the_device_where_a_wait_cannot_be_inserted) {
@@ -137,7 +137,7 @@ TEST(cuda_async, asks_the_device_where_a_wait_cannot_be_inserted) {
   pool.device().fail_call(1);
   void* const q = pool.allocate(2_MiB, b);
   EXPECT_NE(q, p);
-  EXPECT_EQ(pool.now().reserved, 4_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
   EXPECT_EQ(pool.allocate(2_MiB, a), p);
   EXPECT_TRUE(is_whole(pool));
 }
@@ -157,12 +157,12 @@ TEST(cuda_async, prefers_following_to_luck_and_luck_to_waiting) {
     pool.deallocate(done);
     pool.deallocate(busy);
     constexpr stream_id d{4};
-    ASSERT_TRUE(!waits || pool.device().let_wait(d, a, pool.device().position(a)));
+    ASSERT_TRUE(!waits || pool.device().make_wait(d, a, pool.device().position(a)));
     EXPECT_EQ(pool.allocate(4_MiB, d), waits ? followed : done);
-    const auto inserted = pool.device().calls().let_wait;
+    const auto inserted = pool.device().calls().make_wait;
     EXPECT_EQ(pool.allocate(2_MiB, d), waits ? static_cast<void*>(at(followed) + 4_MiB) : at(done) + 4_MiB);
     EXPECT_EQ(pool.allocate(6_MiB, d), waits ? done : followed);
-    EXPECT_EQ(pool.device().calls().let_wait, inserted + (waits ? 0 : 1));
+    EXPECT_EQ(pool.device().calls().make_wait, inserted + (waits ? 0 : 1));
     EXPECT_TRUE(is_whole(pool));
   }
 }
@@ -172,8 +172,8 @@ TEST(cuda_async, takes_over_only_the_part_it_needs) {
   void* const p = freed_behind_work(pool, 8_MiB, a);
   EXPECT_EQ(pool.allocate(1_MiB, b), p);
   EXPECT_EQ(pool.allocate(7_MiB, a), at(p) + 1_MiB);  // at once, as the rest never left its stream
-  EXPECT_EQ(pool.device().calls().let_wait, 1u);
-  EXPECT_EQ(pool.now().reserved, 8_MiB);
+  EXPECT_EQ(pool.device().calls().make_wait, 1u);
+  EXPECT_EQ(pool.current_usage().reserved, 8_MiB);
   EXPECT_TRUE(is_whole(pool));
 }
 
@@ -188,7 +188,7 @@ TEST(cuda_async, puts_free_neighbours_of_several_streams_together) {
   EXPECT_EQ(split.current, 2);  // 1 MiB of b's, 3 MiB of a's
   EXPECT_EQ(pool.allocate(4_MiB, c), low);
   EXPECT_EQ(pool.statistics().all.inactive_split.current, 0);
-  EXPECT_EQ(pool.now().reserved, 4_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
   EXPECT_TRUE(is_whole(pool));
 }
 
@@ -208,7 +208,7 @@ TEST(cuda_async, merges_what_it_takes_over_with_what_it_has) {
     pool.deallocate(both);
     EXPECT_TRUE(is_whole(pool)) << bytes;
     EXPECT_EQ(pool.allocate(1_MiB + 512_KiB, b), low);
-    EXPECT_EQ(pool.now().reserved, 2_MiB);
+    EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
     pool.deallocate(high);
     EXPECT_TRUE(is_whole(pool));
   }
@@ -221,7 +221,7 @@ TEST(cuda_async, gives_a_segment_back_whose_parts_wait_on_several_streams) {
   pool.deallocate(pool.allocate(1_MiB, b));
   pool.device().submit(b, long_time);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.device().used(), 0u);
   EXPECT_TRUE(is_whole(pool));
 }
@@ -232,7 +232,7 @@ TEST(cuda_async, waits_for_streams_when_everything_is_to_go) {
   const auto before = pool.device().now_ns();
   pool.trim();
   EXPECT_GE(pool.device().now_ns(), before + long_time);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 // A full device: a's memory is waited for, and then serves b, though its segment stays.
@@ -260,7 +260,7 @@ TEST(cuda_async, holds_what_was_recorded_until_its_event_and_frees_it_behind_its
   ASSERT_TRUE(pool.record_stream(p, b));
   pool.device().submit(b, 1'000'000);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 2_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 2_MiB);
   pool.device().advance(1'000'000);
   EXPECT_EQ(pool.allocate(2_MiB, a), p);
 }
@@ -268,11 +268,11 @@ TEST(cuda_async, holds_what_was_recorded_until_its_event_and_frees_it_behind_its
 TEST(cuda_async, gives_nothing_back_that_a_stream_still_uses) {
   caching_allocator<with<cuda_async, evict_at_free>, simulated_device> pool;
   (void)freed_behind_work(pool, 2_MiB, a);
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   EXPECT_EQ(pool.device().calls().release, 0u);
   pool.device().advance(long_time);
   pool.deallocate(pool.allocate(4_MiB, b));
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 /// A device whose streams have been given 2^32 - 3 tasks before.
@@ -282,11 +282,11 @@ struct old_device : simulated_device {
   bool is_done(stream_id s, std::uint64_t upto) const noexcept {
     return simulated_device::is_done(s, upto > before ? upto - before : 0);
   }
-  bool is_behind(stream_id s, stream_id of, std::uint64_t upto) const noexcept {
-    return simulated_device::is_behind(s, of, upto > before ? upto - before : 0);
+  bool is_ordered_after(stream_id s, stream_id of, std::uint64_t upto) const noexcept {
+    return simulated_device::is_ordered_after(s, of, upto > before ? upto - before : 0);
   }
-  bool let_wait(stream_id s, stream_id of, std::uint64_t upto) noexcept {
-    return simulated_device::let_wait(s, of, upto > before ? upto - before : 0);
+  bool make_wait(stream_id s, stream_id of, std::uint64_t upto) noexcept {
+    return simulated_device::make_wait(s, of, upto > before ? upto - before : 0);
   }
 };
 TEST(cuda_async, knows_the_order_when_32_bits_have_run_over) {
@@ -310,7 +310,7 @@ TEST(cuda_async, works_behind_the_adaptors_for_threads) {
   EXPECT_EQ(one.audit(), nullptr);
   one.deallocate(p);
   one.trim();
-  EXPECT_EQ(one.now().reserved, 0u);
+  EXPECT_EQ(one.current_usage().reserved, 0u);
   per_stream<cuda_async, simulated_device> arenas;
   void* const q = arenas.allocate(2_MiB, a);
   arenas.deallocate(q);
@@ -321,9 +321,9 @@ TEST(cuda_async, what_was_waited_for_goes_back_also_while_events_are_held) {
   caching_allocator<cuda_async, simulated_device> pool;
   pool.device().hold_events(true);
   pool.deallocate(pool.allocate(60_MiB, stream_id{3}));
-  EXPECT_EQ(pool.now().cached, pool.now().reserved);
+  EXPECT_EQ(pool.current_usage().cached, pool.current_usage().reserved);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 }  // namespace

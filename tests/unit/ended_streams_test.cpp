@@ -55,8 +55,8 @@ TYPED_TEST(ended_streams, hold_nothing_back_on_host_pinned) {
   EXPECT_TRUE(pool.record_stream(p, user));
   end_stream(pool, user);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 0u);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -68,7 +68,7 @@ TYPED_TEST(ended_streams, are_not_recorded_any_more_on_host_pinned) {
   EXPECT_FALSE(pool.record_stream(p, user));
   EXPECT_FALSE(pool.record_stream(p, stream_id{12345}));  // which never was
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
 }
 
 TYPED_TEST(ended_streams, leave_others_waiting_on_host_pinned) {
@@ -81,11 +81,11 @@ TYPED_TEST(ended_streams, leave_others_waiting_on_host_pinned) {
   keep_busy(pool, staying, go);
   end_stream(pool, ending);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
   go = true;
   pool.trim();
-  EXPECT_EQ(pool.now().pending, 0u);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TYPED_TEST(ended_streams, whose_events_were_recorded_are_past_them_on_host_pinned) {
@@ -96,11 +96,11 @@ TYPED_TEST(ended_streams, whose_events_were_recorded_are_past_them_on_host_pinne
   std::atomic<bool> go{false};
   keep_busy(pool, user, go);
   pool.deallocate(p);
-  EXPECT_GT(pool.now().pending, 0u);
+  EXPECT_GT(pool.current_usage().pending, 0u);
   go = true;
   end_stream(pool, user);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TYPED_TEST(ended_streams, own_blocks_that_come_back_as_others_do_on_host_pinned) {
@@ -109,9 +109,9 @@ TYPED_TEST(ended_streams, own_blocks_that_come_back_as_others_do_on_host_pinned)
   void* const p = pool.allocate(5_MiB, own);
   end_stream(pool, own);
   pool.deallocate(p, 5_MiB);
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -147,11 +147,11 @@ TEST(ended_streams_host_pinned, also_if_their_events_could_not_be_recorded_befor
     EXPECT_TRUE(pool.record_stream(p, user));
     forgetful::fails = true;
     pool.deallocate(p);
-    EXPECT_EQ(pool.now().pending, 5_MiB);
+    EXPECT_EQ(pool.current_usage().pending, 5_MiB);
     EXPECT_FALSE(pool.process_events());
     device.destroy_stream(user);
     waits ? pool.trim() : void(pool.process_events());
-    EXPECT_EQ(pool.now().pending, 0u);
+    EXPECT_EQ(pool.current_usage().pending, 0u);
     forgetful::fails = false;
     EXPECT_STREQ(pool.audit(), nullptr);
   }
@@ -164,10 +164,10 @@ TEST(ended_streams_host_pinned, are_refused_by_a_driver_pool) {
   ASSERT_TRUE(pool.device().destroy_stream(stream));
   EXPECT_FALSE(pool.try_free_async(p, stream));
   EXPECT_FALSE(pool.record_stream(p, stream_id{stream.handle + 1}));
-  EXPECT_EQ(pool.now().live, 5_MiB);
+  EXPECT_EQ(pool.current_usage().live, 5_MiB);
   EXPECT_DEATH(pool.free_async(p, stream), "free_async: there is no stream 1 .pointer 0x");
   pool.free_async(p, stream_id{});
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 }  // namespace

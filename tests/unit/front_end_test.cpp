@@ -72,7 +72,7 @@ TEST(front_end, enters_for_every_call) {
   EXPECT_FALSE(pool.try_deallocate(p));
   pool.trim();
   EXPECT_EQ(pool.calls, 5u);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.statistics().all.allocation.allocated, 1);
   EXPECT_STREQ(pool.audit(), nullptr);
   EXPECT_EQ(pool.calls, 5u) << "queries are const";
@@ -90,7 +90,7 @@ TEST(front_end, serves_what_follows_from_its_calls) {
   EXPECT_EQ(output, address);
   EXPECT_EQ(live_block_at(pool, output).requested, 30_MiB);
   pool.deallocate(output);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 TEST(front_end, throws_through_its_own_try_allocate) {
@@ -107,7 +107,7 @@ TEST(front_end, may_wrap_another) {
   std::size_t devices = 0, arenas = 0;
   pool.for_each_device([&](auto&, std::size_t) { ++devices; });
   pool.for_each_allocator([&](auto&) { ++arenas; });
-  pool.with_settings([](auto& settings) { settings.split.max = 16_MiB; });
+  pool.with_policies([](auto& settings) { settings.split.max = 16_MiB; });
   EXPECT_EQ(devices, 1u);
   EXPECT_EQ(arenas, 1u);
 }

@@ -53,11 +53,11 @@ std::size_t live_in(const totals_only& pool);
 
 namespace {
 
-std::size_t live_in(const plain& pool) { return pool.now().live; }
-std::size_t live_in(const with_mutex& pool) { return pool.now().live; }
-std::size_t live_in(const totals_only& pool) { return pool.now().live; }
+std::size_t live_in(const plain& pool) { return pool.current_usage().live; }
+std::size_t live_in(const with_mutex& pool) { return pool.current_usage().live; }
+std::size_t live_in(const totals_only& pool) { return pool.current_usage().live; }
 std::size_t device_of(const for_devices& pools, const void* p) { return pools.device_of(p); }
-tessera::usage usage_in(const plain& pool) { return pool.now(); }
+tessera::usage usage_in(const plain& pool) { return pool.current_usage(); }
 template <typename Pool>
 tessera::unique_block<Pool> block_of(Pool& pool, std::size_t bytes) {
   return tessera::make_block(pool, bytes);

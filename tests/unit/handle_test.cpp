@@ -19,12 +19,12 @@ TEST(handle, stands_for_a_block_that_no_address_finds) {
   const handle h = pool.allocate_by_handle(5_MiB);
   ASSERT_TRUE(h);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(h.data()) % min_alignment, 0u);
-  EXPECT_EQ(pool.now().live, 5_MiB);
+  EXPECT_EQ(pool.current_usage().live, 5_MiB);
   EXPECT_FALSE(pool.try_deallocate(h.data()));
   EXPECT_FALSE(pool.try_record_stream(h.data(), stream_id{1}));
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(h);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_EQ(pool.statistics().all.allocation.freed, 1);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -54,7 +54,7 @@ TEST(handle, goes_through_a_pointer_of_c) {
   EXPECT_EQ(handle::from_pointer(nullptr), handle());
   EXPECT_TRUE(pool.record_stream(handle::from_pointer(kept.context), stream_id{}));
   pool.deallocate(handle::from_pointer(kept.context));
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 TEST(handle_death, is_not_taken_from_any_pointer) {
   pool_type pool;
@@ -85,17 +85,17 @@ TEST(handle, is_held_back_for_recorded_streams) {
   EXPECT_TRUE(pool.record_stream(h, stream_id{4}));
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(h);
-  EXPECT_EQ(pool.now().pending, 1_KiB);
+  EXPECT_EQ(pool.current_usage().pending, 1_KiB);
   EXPECT_EQ(pool.device().calls().record, 1u);
   pool.device().hold_events(false);
   void* const p = pool.allocate(1_KiB);
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   pool.deallocate(p);
 }
 
 TEST(handle, counts_oversize_blocks) {
   pool_type pool;
-  pool.settings().split.max = 32_MiB;
+  pool.policies().split.max = 32_MiB;
   const handle h = pool.allocate_by_handle(64_MiB);
   EXPECT_TRUE(pool.record_stream(h, stream_id{1}));
   EXPECT_EQ(pool.statistics().oversize_allocations.current, 1);
@@ -140,7 +140,7 @@ TEST(handle, decides_as_an_address_does) {
       addresses.erase(addresses.begin() + static_cast<std::ptrdiff_t>(at));
       handles.erase(handles.begin() + static_cast<std::ptrdiff_t>(at));
     }
-    ASSERT_EQ(by_address.now(), by_handle.now());
+    ASSERT_EQ(by_address.current_usage(), by_handle.current_usage());
   }
   ASSERT_STREQ(by_handle.audit(), nullptr);
   for (void* p : addresses) by_address.deallocate(p);
@@ -151,8 +151,8 @@ TEST(block_freed_at_once, is_counted_and_found_in_between) {
   pool_type pool;
   void* const kept = pool.allocate(1_MiB);
   void* const p = pool.allocate(300);
-  EXPECT_EQ(pool.now().live, 1_MiB + 512);
-  EXPECT_EQ(pool.now().requested, 1_MiB + 300);
+  EXPECT_EQ(pool.current_usage().live, 1_MiB + 512);
+  EXPECT_EQ(pool.current_usage().requested, 1_MiB + 300);
   pool.deallocate(p, 300);
   void* const q = pool.allocate(300);
   EXPECT_EQ(q, p);
@@ -164,7 +164,7 @@ TEST(block_freed_at_once, is_counted_and_found_in_between) {
   void* const r = pool.allocate(300);
   EXPECT_TRUE(pool.record_stream(r, stream_id{2}));
   pool.trim();
-  EXPECT_EQ(pool.now().live, 1_MiB + 512);
+  EXPECT_EQ(pool.current_usage().live, 1_MiB + 512);
   pool.deallocate(r);
   pool.deallocate(kept);
 }
@@ -202,7 +202,7 @@ TEST(block_freed_at_once, is_reported_in_order) {
 TEST(block_freed_at_once, is_released_where_the_recipe_evicts_at_free) {
   caching_allocator<passthrough, simulated_device> pool;
   pool.deallocate(pool.allocate(1_MiB));
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.device().used(), 0u);
 }
 TEST(trim, evicts_what_was_pending_where_the_recipe_says_so) {
@@ -211,9 +211,9 @@ TEST(trim, evicts_what_was_pending_where_the_recipe_says_so) {
   (void)pool.record_stream(p, stream_id{1});
   pool.device().hold_events(true);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
   pool.trim(1_GiB);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 }  // namespace

@@ -60,10 +60,10 @@ TEST(paddle_death, settings_and_recipe_must_fit) {
 TEST(paddle_with, begins_with_its_settings) {
   caching_allocator<paddle_family::under<preset_growth>, simulated_device> growing;
   growing.deallocate(growing.allocate(1));
-  EXPECT_EQ(growing.now().reserved, 10_MiB);
+  EXPECT_EQ(growing.current_usage().reserved, 10_MiB);
   caching_allocator<paddle_family::under<preset_naive>, simulated_device> other;
   other.deallocate(other.allocate(1));
-  EXPECT_EQ(other.now().reserved, 10_MiB);
+  EXPECT_EQ(other.current_usage().reserved, 10_MiB);
 }
 
 TEST(paddle_auto_growth, takes_its_numbers_from_the_settings) {
@@ -84,13 +84,13 @@ TEST(paddle_auto_growth, two_pools_have_chunk_sizes_of_their_own_and_none_means_
   auto pool =
       growing({.auto_growth_chunk_size = 10_MiB, .small_pool_size = 1_MiB, .small_pool_chunk_size = 2_MiB});
   void* const small = pool.allocate(1_MiB);
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   void* const large = pool.allocate(1_MiB + 1);
-  EXPECT_EQ(pool.now().reserved, 3_MiB + 256);
+  EXPECT_EQ(pool.current_usage().reserved, 3_MiB + 256);
   EXPECT_EQ(pool.statistics().pool[0].allocation.current, 1);
   EXPECT_EQ(pool.statistics().pool[1].allocation.current, 1);
   void* const second = pool.allocate(1_MiB);
-  EXPECT_EQ(pool.now().reserved, 3_MiB + 256);
+  EXPECT_EQ(pool.current_usage().reserved, 3_MiB + 256);
   for (void* p : {small, large, second}) pool.deallocate(p);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -99,7 +99,7 @@ TEST(paddle_auto_growth, the_chunk_of_a_pool_counts_only_where_there_are_two) {
   auto pool = growing(
       {.auto_growth_chunk_size = 4_MiB, .small_pool_chunk_size = 2_MiB, .large_pool_chunk_size = 16_MiB});
   pool.deallocate(pool.allocate(1));
-  EXPECT_EQ(pool.now().reserved, 4_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
 }
 
 TEST(paddle_auto_growth, hands_out_the_high_end_of_whatever_is_cut) {
@@ -117,11 +117,11 @@ TEST(paddle_auto_growth, sweeps_idle_chunks_after_every_free_where_told_so) {
   void* const b = pool.allocate(512_KiB);
   void* const c = pool.allocate(256);
   pool.deallocate(a);
-  EXPECT_EQ(pool.now().reserved, 1_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 1_MiB);
   pool.deallocate(b);
-  EXPECT_EQ(pool.now().reserved, 1_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 1_MiB);
   pool.deallocate(c);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.device().calls().release, 2u);
 }
 
@@ -132,14 +132,14 @@ TEST(paddle_auto_growth, settles_for_just_the_block_where_told_so_and_only_after
   void* const first = pool.allocate(6_MiB);
   pool.deallocate(first);
   void* const large = pool.allocate(11_MiB);  // gives the idle chunk back, and takes what it needs
-  EXPECT_EQ(pool.now().reserved, 11_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 11_MiB);
   void* const small = pool.allocate(1_MiB);
   EXPECT_NE(small, nullptr);
-  EXPECT_EQ(pool.now().reserved, 12_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 12_MiB);
   EXPECT_EQ(pool.try_allocate(7_MiB), nullptr);
   for (void* p : {large, small}) pool.deallocate(p);
   void* const chunk = pool.allocate(12_MiB);
-  EXPECT_EQ(pool.now().reserved, 12_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 12_MiB);
   pool.deallocate(chunk);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -152,7 +152,7 @@ TEST(paddle_auto_growth, settles_within_its_limit_alone) {
   auto_growth content({}, chosen);
   EXPECT_NE(content.try_allocate(8_MiB), nullptr);
   EXPECT_EQ(content.try_allocate(1), nullptr);
-  EXPECT_EQ(content.now().reserved, 8_MiB);
+  EXPECT_EQ(content.current_usage().reserved, 8_MiB);
 }
 
 TEST(chunk_plan, leaves_a_twentieth_and_what_is_too_little) {
@@ -193,10 +193,10 @@ TEST(paddle_naive_best_fit, takes_its_numbers_from_the_settings) {
 TEST(paddle_naive_best_fit, further_chunks_are_a_share_of_what_is_left) {
   auto pool = preallocating({.fraction_of_gpu_memory = percent(50)}, 1000_MiB);
   void* const first = pool.allocate(475_MiB - 64);
-  EXPECT_EQ(pool.now().reserved, 475_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 475_MiB);
   void* const second = pool.allocate(1);
   const std::size_t available = chunk_plan::available(525_MiB);
-  EXPECT_EQ(pool.now().reserved, 475_MiB + align_up(available / 2, 256));
+  EXPECT_EQ(pool.current_usage().reserved, 475_MiB + align_up(available / 2, 256));
   for (void* p : {first, second}) pool.deallocate(p);
   EXPECT_EQ(pool.device().calls().release, 0u);
 }
@@ -208,7 +208,7 @@ TEST(paddle_naive_best_fit, a_chunk_that_cannot_be_had_fails_a_request_that_need
   pool.deallocate(first);
   void* const again = pool.allocate(1);
   EXPECT_EQ(again, first);
-  EXPECT_EQ(pool.now().reserved, 700_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 700_MiB);
 }
 
 TEST(paddle_naive_best_fit, refuses_everything_where_its_chunks_can_never_be_had) {
@@ -217,13 +217,13 @@ TEST(paddle_naive_best_fit, refuses_everything_where_its_chunks_can_never_be_had
   EXPECT_EQ(pool.try_allocate(990_MiB), nullptr);
   auto other = preallocating({.initial_gpu_memory = 1_MiB, .reallocate_gpu_memory = 980_MiB}, 1000_MiB);
   EXPECT_EQ(other.try_allocate(1), nullptr);
-  EXPECT_EQ(other.now().reserved, 0u);
+  EXPECT_EQ(other.current_usage().reserved, 0u);
 }
 
 TEST(paddle_naive_best_fit, its_limit_stands_for_the_memory_of_the_device) {
   auto pool = preallocating({.gpu_memory_limit = 1000_MiB}, 16_GiB);
   pool.deallocate(pool.allocate(1));
-  EXPECT_EQ(pool.now().reserved, 874_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 874_MiB);
 }
 
 TEST(paddle_naive_best_fit, direct_memory_held_by_a_stream_goes_back_when_that_is_done) {
@@ -233,10 +233,10 @@ TEST(paddle_naive_best_fit, direct_memory_held_by_a_stream_goes_back_when_that_i
   ASSERT_TRUE(pool.record_stream(direct, stream_id{3}));
   pool.device().submit(stream_id{3}, 1'000'000'000);
   pool.deallocate(direct);
-  EXPECT_EQ(pool.now().reserved, 30_MiB + 256);
+  EXPECT_EQ(pool.current_usage().reserved, 30_MiB + 256);
   pool.device().advance(1'000'000'000);
   pool.deallocate(pool.allocate(1));
-  EXPECT_EQ(pool.now().reserved, 10_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   pool.deallocate(kept);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -248,9 +248,9 @@ TEST(paddle_naive_best_fit, keeps_chunks_that_a_coarse_device_rounds_up) {
              paddle_naive_best_fit::configured(settings));
   std::vector<void*> blocks;
   for (int i = 0; i < 6; ++i) blocks.push_back(pool.allocate(100_MiB));
-  const std::size_t before = pool.now().reserved;
+  const std::size_t before = pool.current_usage().reserved;
   for (void* p : blocks) pool.deallocate(p);
-  EXPECT_EQ(pool.now().reserved, before);
+  EXPECT_EQ(pool.current_usage().reserved, before);
   EXPECT_EQ(pool.device().calls().release, 0u);
 }
 
@@ -258,10 +258,10 @@ TEST(paddle_naive_best_fit, serves_all_streams_from_one_chunk) {
   caching_allocator<paddle_naive_best_fit, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 10_GiB}}};
   void* const small = pool.allocate(1_KiB);
-  const std::size_t reserved = pool.now().reserved;
+  const std::size_t reserved = pool.current_usage().reserved;
   void* const large = pool.try_allocate(2_GiB, stream_id{1});
   ASSERT_NE(large, nullptr);
-  EXPECT_EQ(pool.now().reserved, reserved);
+  EXPECT_EQ(pool.current_usage().reserved, reserved);
   pool.deallocate(small);
   pool.deallocate(large);
 }
@@ -273,8 +273,8 @@ TEST(paddle_naive_best_fit, takes_its_share_of_what_others_leave) {
   caching_allocator<paddle_naive_best_fit, provider_ref<simulated_device>> pool{provider_ref(one)};
   void* const p = pool.try_allocate(1_KiB);
   ASSERT_NE(p, nullptr);
-  EXPECT_LT(pool.now().reserved, 5_GiB);
-  EXPECT_GT(pool.now().reserved, 4_GiB);
+  EXPECT_LT(pool.current_usage().reserved, 5_GiB);
+  EXPECT_GT(pool.current_usage().reserved, 4_GiB);
   pool.deallocate(p);
   EXPECT_TRUE(other.release(theirs, 5_GiB));
 }

@@ -34,13 +34,13 @@ TYPED_TEST(pinned_recipes, hold_a_block_back_for_the_stream_it_was_allocated_on_
     ASSERT_TRUE(pool.record_stream(p, stream));
     pool.device().submit(stream, 1'000'000'000);
     pool.deallocate(p);
-    EXPECT_GE(pool.now().pending, 1_MiB);
+    EXPECT_GE(pool.current_usage().pending, 1_MiB);
     void* const other = pool.allocate(1_MiB, stream);
     EXPECT_NE(other, p);
     pool.deallocate(other);
     pool.device().advance(1'000'000'000);
     pool.deallocate(pool.allocate(1_MiB, stream));
-    EXPECT_EQ(pool.now().pending, 0u);
+    EXPECT_EQ(pool.current_usage().pending, 0u);
     EXPECT_STREQ(pool.audit(), nullptr);
   }
 }
@@ -51,7 +51,7 @@ TEST(pinned, keeps_sizes_of_different_classes_apart) {
   pool.deallocate(large);
   EXPECT_NE(pool.allocate(2_MiB), large);
   EXPECT_EQ(pool.allocate(2_MiB + 1), large);
-  EXPECT_EQ(pool.now().live, 6_MiB);
+  EXPECT_EQ(pool.current_usage().live, 6_MiB);
 }
 
 TEST(pinned, takes_and_reuses_whole_pages_of_the_host) {
@@ -60,7 +60,7 @@ TEST(pinned, takes_and_reuses_whole_pages_of_the_host) {
   void* const p = pool.allocate(8);
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(8), p);
-  EXPECT_EQ(pool.now().reserved, 64_KiB);
+  EXPECT_EQ(pool.current_usage().reserved, 64_KiB);
 }
 
 TEST(pinned, asks_the_device_again_once_the_cache_is_emptied) {
@@ -70,7 +70,7 @@ TEST(pinned, asks_the_device_again_once_the_cache_is_emptied) {
   EXPECT_NE(pool.allocate(2_MiB), nullptr);
   EXPECT_NE(pool.allocate(1_MiB), nullptr);
   EXPECT_EQ(pool.try_allocate(4_MiB), nullptr);
-  EXPECT_EQ(pool.now().reserved, 3_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 3_MiB);
 }
 
 TEST(pinned, gives_a_large_block_back_once_streams_have_come_past_it) {
@@ -80,11 +80,11 @@ TEST(pinned, gives_a_large_block_back_once_streams_have_come_past_it) {
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
   pool.device().submit(stream_id{1}, 1'000'000'000);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().reserved, 64_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 64_MiB);
   EXPECT_FALSE(pool.process_events());
   pool.device().advance(1'000'000'000);
   EXPECT_TRUE(pool.process_events());
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(pinned, is_what_a_text_for_the_device_chooses_for_the_host) {
@@ -92,14 +92,14 @@ TEST(pinned, is_what_a_text_for_the_device_chooses_for_the_host) {
   caching_allocator<pytorch_pinned<"max_split_size_mb:64,pinned_max_round_threshold_mb:64">, simulated_device>
       cuda;
   (void)cuda.allocate(80_MiB);
-  EXPECT_EQ(cuda.now().reserved, 80_MiB);
+  EXPECT_EQ(cuda.current_usage().reserved, 80_MiB);
   caching_allocator<torch_npu_pinned<"pinned_max_cached_size_mb:32">, simulated_device> npu;
   npu.deallocate(npu.allocate(64_MiB));
-  EXPECT_EQ(npu.now().reserved, 0u);
+  EXPECT_EQ(npu.current_usage().reserved, 0u);
   caching_allocator<torch_npu_pinned<"pin_memory_expandable_segments:True">, simulated_device> ranges;
   (void)ranges.allocate(1);
-  EXPECT_EQ(ranges.now().reserved, 20_MiB);
-  EXPECT_EQ(ranges.now().live, 512u);
+  EXPECT_EQ(ranges.current_usage().reserved, 20_MiB);
+  EXPECT_EQ(ranges.current_usage().live, 512u);
 }
 
 TEST(pinned, is_chosen_when_the_program_runs) {
@@ -107,7 +107,7 @@ TEST(pinned, is_chosen_when_the_program_runs) {
     configured<torch_npu_pinned_family, simulated_device> pool(
         config::torch_npu_settings{.pin_memory_expandable_segments = expandable});
     EXPECT_NE(pool.allocate(40_MiB), nullptr);
-    EXPECT_EQ(pool.now().reserved, expandable ? 60_MiB : 64_MiB);
+    EXPECT_EQ(pool.current_usage().reserved, expandable ? 60_MiB : 64_MiB);
   }
 }
 
@@ -123,10 +123,10 @@ TEST(pinned_packed, pins_what_is_asked_for_where_classes_pin_the_next_power_of_t
   caching_allocator<pinned_packed, simulated_device> packed;
   (void)classes.allocate(5_GiB);
   (void)packed.allocate(5_GiB);
-  EXPECT_EQ(classes.now().reserved, 8_GiB);
-  EXPECT_EQ(packed.now().reserved, 5_GiB);
+  EXPECT_EQ(classes.current_usage().reserved, 8_GiB);
+  EXPECT_EQ(packed.current_usage().reserved, 5_GiB);
   (void)packed.allocate(129_MiB + 512_KiB);
-  EXPECT_EQ(packed.now().reserved, 5_GiB + 130_MiB);
+  EXPECT_EQ(packed.current_usage().reserved, 5_GiB + 130_MiB);
 }
 
 TEST(pinned_packed, lets_sizes_that_differ_share_memory) {
@@ -135,7 +135,7 @@ TEST(pinned_packed, lets_sizes_that_differ_share_memory) {
   pool.deallocate(whole);
   EXPECT_EQ(pool.allocate(40_MiB), whole);
   EXPECT_NE(pool.allocate(24_MiB), nullptr);
-  EXPECT_EQ(pool.now().reserved, 64_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 64_MiB);
 }
 
 }  // namespace

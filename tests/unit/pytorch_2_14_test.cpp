@@ -106,7 +106,7 @@ class falling_ranges : public simulated_device {
 };
 TEST(pytorch_2_14, of_equal_blocks_in_ranges_that_of_the_oldest_range_serves) {
   const auto which = [](auto&& pool) {
-    pool.settings().growth.reserve = 40_MiB;
+    pool.policies().growth.reserve = 40_MiB;
     void* const x = pool.allocate(40_MiB);
     void* const y = pool.allocate(40_MiB);
     EXPECT_LT(y, x);
@@ -124,16 +124,16 @@ TEST(pytorch_2_14, a_memory_fraction_is_rounded_to_the_nearest_byte) {
   on_device<pytorch_2_14<>> now{device_of(1001)};
   on_device<pytorch<>> before{device_of(1001)};
   ASSERT_TRUE(set_memory_fraction(now, 0.7) && set_memory_fraction(before, 0.7));  // of which 700.7 bytes are
-  EXPECT_EQ(now.now().limit, 701u);
-  EXPECT_EQ(before.now().limit, 700u);
+  EXPECT_EQ(now.current_usage().limit, 701u);
+  EXPECT_EQ(before.current_usage().limit, 700u);
   ASSERT_TRUE(set_memory_fraction(now, 0.4));  // 400.4
-  EXPECT_EQ(now.now().limit, 400u);
+  EXPECT_EQ(now.current_usage().limit, 400u);
 }
 
 TEST(pytorch_2_14, a_memory_fraction_of_1_is_no_limit) {
   on_device<pytorch_2_14<>> pool{device_of(100_MiB)};
   ASSERT_TRUE(set_memory_fraction(pool, 1));
-  EXPECT_FALSE(pool.now().has_limit);
+  EXPECT_FALSE(pool.current_usage().has_limit);
   EXPECT_EQ(pool.try_allocate(120_MiB), nullptr);
   EXPECT_EQ(pool.device().calls().refused, 2u)
       << "the device was asked, and again after everything went back";
@@ -212,7 +212,7 @@ TEST(pinned_2_14, the_newest_block_serves_that_is_large_enough) {
   EXPECT_NE(pool.allocate(16_MiB), small) << "of another class";
   pool.deallocate(large);
   pool.trim();
-  EXPECT_EQ(pool.now().cached, 0u);
+  EXPECT_EQ(pool.current_usage().cached, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 TEST(pinned_2_14, sizes_are_rounded_within_both_limits) {
@@ -221,7 +221,7 @@ TEST(pinned_2_14, sizes_are_rounded_within_both_limits) {
         simulated_device{},
         pinned_2_14::configured({.pinned_max_round_threshold = 16_MiB, .pinned_max_cached_size = 8_MiB})};
     (void)pool.allocate(bytes);
-    return pool.now().reserved;
+    return pool.current_usage().reserved;
   };
   EXPECT_EQ(held(5_MiB), 8_MiB);
   EXPECT_EQ(held(8_MiB), 8_MiB);

@@ -31,9 +31,9 @@ simulated_device small_device(std::size_t capacity) {
 
 TEST(pytorch_expandable, row_97_the_size_of_pages_can_be_set) {
   expandable<> pool;
-  pool.settings().growth.large = 128_MiB;
+  pool.policies().growth.large = 128_MiB;
   (void)pool.allocate(8_MiB);
-  EXPECT_EQ(pool.now().reserved, 128_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 128_MiB);
 }
 
 TEST(pytorch_expandable, row_103_a_block_that_cannot_grow_is_taken_before_one_that_can) {
@@ -60,14 +60,14 @@ TEST(pytorch_expandable, row_103_a_block_that_cannot_grow_is_taken_before_one_th
 
 TEST(pytorch_expandable, row_104_large_blocks_can_begin_at_aligned_addresses) {
   expandable<> pool;
-  pool.settings().growth.alignment = 16_KiB;
+  pool.policies().growth.alignment = 16_KiB;
   void* const first = pool.allocate(3_MiB + 512);
   void* const second = pool.allocate(2_MiB);
   EXPECT_EQ(at(second) % 16_KiB, 0u);
   EXPECT_EQ(at(second), at(first) + 3_MiB + 16_KiB);
   EXPECT_STREQ(pool.audit(), nullptr);
-  EXPECT_EQ(pool.now().live, 5_MiB + 512);
-  EXPECT_EQ(pool.now().cached, 15_MiB - 512) << "what was left out is free";
+  EXPECT_EQ(pool.current_usage().live, 5_MiB + 512);
+  EXPECT_EQ(pool.current_usage().cached, 15_MiB - 512) << "what was left out is free";
   void* const below_2_MiB = pool.allocate(2_MiB - 512);
   EXPECT_EQ(at(below_2_MiB), at(second) + 2_MiB) << "smaller blocks begin anywhere";
   pool.deallocate(second);
@@ -79,7 +79,7 @@ TEST(pytorch_expandable, row_104_large_blocks_can_begin_at_aligned_addresses) {
 
 TEST(pytorch_expandable, an_aligned_block_that_comes_back_at_once_leaves_no_trace) {
   expandable<> pool;
-  pool.settings().growth.alignment = 16_KiB;
+  pool.policies().growth.alignment = 16_KiB;
   void* const first = pool.allocate(3_MiB + 512);
   void* const second = pool.allocate(2_MiB);
   pool.deallocate(second);
@@ -93,10 +93,10 @@ TEST(pytorch_expandable, an_aligned_block_that_comes_back_at_once_leaves_no_trac
 TEST(pytorch_expandable, a_map_that_fails_half_way_leaves_nothing) {
   expandable<> pool{small_device(50_MiB)};
   EXPECT_EQ(pool.try_allocate(60_MiB), nullptr);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.device().used(), 0u);
   EXPECT_NE(pool.try_allocate(40_MiB), nullptr);
-  EXPECT_EQ(pool.now().reserved, 40_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 40_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -105,7 +105,7 @@ TEST(pytorch_expandable, idle_pages_of_one_pool_make_room_for_the_other) {
   void* const large = pool.allocate(40_MiB);
   pool.deallocate(large);
   EXPECT_NE(pool.try_allocate(1), nullptr);
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
 }
 
 TEST(pytorch_expandable, a_range_goes_back_with_its_last_page) {
@@ -131,7 +131,7 @@ TEST(pytorch_expandable, pages_are_not_taken_from_under_a_stream) {
   const auto before = pool.device().now_ns();
   pool.trim();
   EXPECT_GE(pool.device().now_ns(), before + 7'000'000);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(pytorch_expandable, a_request_larger_than_a_range_is_refused) {
@@ -155,7 +155,7 @@ TEST(pytorch_expandable, pages_of_several_sizes_share_a_range_where_pools_do) {
 }
 
 TEST(pytorch_expandable, a_page_goes_only_where_it_can_lie) {
-  expandable<pool_together, back_with_huge_pages_first, grow_in_place<256_KiB, 6_MiB>, recover_never> pool{
+  expandable<pool_together, back_with_huge_pages_first, grow_by_pages<256_KiB, 6_MiB>, recover_never> pool{
       simulated_device{simulated_device::options{.capacity = 64_MiB, .page_granularity = 64_KiB}}};
   std::vector<void*> small;
   for (int i = 0; i < 8; ++i) small.push_back(pool.allocate(128_KiB));
@@ -170,14 +170,14 @@ TEST(pytorch_expandable, a_page_goes_only_where_it_can_lie) {
 
 TEST(pytorch_expandable, a_page_is_cut_short_where_another_begins) {
   expandable<> pool;
-  pool.settings().growth.large = 10_MiB;
+  pool.policies().growth.large = 10_MiB;
   void* const low = pool.allocate(10_MiB);
   void* const high = pool.allocate(10_MiB);
   pool.deallocate(low);
   pool.trim();
-  pool.settings().growth.large = 20_MiB;
+  pool.policies().growth.large = 20_MiB;
   EXPECT_EQ(pool.try_allocate(8_MiB), low);
-  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
   EXPECT_STREQ(pool.device().last_error(), "");
   pool.deallocate(high);
   EXPECT_STREQ(pool.audit(), nullptr);
@@ -185,12 +185,12 @@ TEST(pytorch_expandable, a_page_is_cut_short_where_another_begins) {
 
 TEST(pytorch_expandable_death, settings_that_no_range_can_have_end_the_program_in_words) {
   expandable<> pool;
-  pool.settings().growth.large = 0;
+  pool.policies().growth.large = 0;
   EXPECT_DEATH((void)pool.try_allocate(5_MiB), "page_size is a multiple of min_alignment");
-  pool.settings().growth.large = 20_MiB;
-  pool.settings().growth.alignment = 96;
+  pool.policies().growth.large = 20_MiB;
+  pool.policies().growth.alignment = 96;
   EXPECT_DEATH((void)pool.try_allocate(5_MiB), "base_alignment is 1 or a multiple of min_alignment");
-  pool.settings().growth.alignment = 0;
+  pool.policies().growth.alignment = 0;
   EXPECT_NE(pool.try_allocate(5_MiB), nullptr) << "0 stands for none";
 }
 
@@ -210,11 +210,11 @@ TEST(pytorch_expandable, a_block_beside_a_hole_serves_that_became_free_in_recove
 }
 TEST(pytorch_expandable, a_block_beside_a_hole_serves_although_it_is_kept_for_larger_requests) {
   expandable<> pool;
-  pool.settings().split.max = 32_MiB;
+  pool.policies().split.max = 32_MiB;
   void* const large = pool.allocate(60_MiB);
   pool.deallocate(large);
   EXPECT_EQ(pool.allocate(5_MiB), large) << "as what is mapped comes first in growth";
-  EXPECT_EQ(pool.now().reserved, 60_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 60_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -224,7 +224,7 @@ TEST(pytorch_expandable, large_blocks_are_cut_and_stay_until_all_goes_back) {
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   pool.deallocate(pool.allocate(70_MiB));
   EXPECT_NE(pool.allocate(65_MiB), nullptr);
-  EXPECT_EQ(pool.now().live, 65_MiB) << "what is oversize is cut";
+  EXPECT_EQ(pool.current_usage().live, 65_MiB) << "what is oversize is cut";
   void* const other = pool.allocate(20_MiB, stream_id{1});
   pool.deallocate(other);
   EXPECT_EQ(pool.device().calls().unmap, 0u) << "nothing was collected above the threshold";
@@ -234,14 +234,14 @@ TEST(pytorch_expandable, large_blocks_are_cut_and_stay_until_all_goes_back) {
 
 // Neither PyTorch nor torch_npu can combine these with expandable segments.
 TEST(pytorch_expandable, idle_pages_above_a_threshold_go_back) {
-  expandable<evict_idle_above<percent(50)>, grow_in_place<2_MiB, tunable(20_MiB), 100_MiB>> pool{
+  expandable<evict_idle_above<percent(50)>, grow_by_pages<2_MiB, tunable(20_MiB), 100_MiB>> pool{
       small_device(1_GiB)};
   pool.deallocate(pool.allocate(1_MiB));
   void* const old = pool.allocate(40_MiB);
   void* const used = pool.allocate(20_MiB);
   pool.deallocate(old);
   for (int i = 0; i < 10; ++i) pool.deallocate(pool.allocate(1_MiB));
-  EXPECT_EQ(pool.now().reserved, 62_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 62_MiB);
   EXPECT_NE(pool.try_allocate(45_MiB), nullptr);
   EXPECT_EQ(pool.device().calls().unmap, 2u) << "before growing past half of the limit, the idle pages went";
   EXPECT_STREQ(pool.audit(), nullptr);
@@ -249,7 +249,7 @@ TEST(pytorch_expandable, idle_pages_above_a_threshold_go_back) {
 }
 TEST(pytorch_expandable, large_free_blocks_are_kept_for_large_requests) {
   expandable<> pool;
-  pool.settings().split.max = 32_MiB;
+  pool.policies().split.max = 32_MiB;
   void* const large = pool.allocate(60_MiB);
   void* const wall = pool.allocate(20_MiB);
   pool.deallocate(large);

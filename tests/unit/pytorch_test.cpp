@@ -17,8 +17,8 @@ simulated_device device_of(std::size_t capacity) {
   return simulated_device{simulated_device::options{.capacity = capacity}};
 }
 
-std::size_t live(const torch& pool) { return pool.now().live; }
-std::size_t reserved(const torch& pool) { return pool.now().reserved; }
+std::size_t live(const torch& pool) { return pool.current_usage().live; }
+std::size_t reserved(const torch& pool) { return pool.current_usage().reserved; }
 
 struct size_case {
   std::size_t requested, block, reserved;
@@ -30,7 +30,7 @@ TEST_P(sizes, of_block_and_segment) {
   void* p = pool.allocate(GetParam().requested);
   EXPECT_EQ(live(pool), GetParam().block);
   EXPECT_EQ(reserved(pool), GetParam().reserved);
-  EXPECT_EQ(pool.now().requested, GetParam().requested);
+  EXPECT_EQ(pool.current_usage().requested, GetParam().requested);
   pool.deallocate(p);
   EXPECT_EQ(live(pool), 0u);
   EXPECT_EQ(pool.statistics().all.inactive_split.current, 0);
@@ -70,8 +70,8 @@ TEST(pytorch, holds_a_block_until_the_recorded_stream_has_come_past) {
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
   pool.device().submit(stream_id{1}, 1'000'000'000);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 1_KiB);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 1_KiB);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_EQ(pool.statistics().all.active_bytes.current, std::int64_t{1_KiB});
   EXPECT_EQ(pool.statistics().all.allocated_bytes.current, 0);
   EXPECT_EQ(pool.device().calls().record, 1u);
@@ -79,7 +79,7 @@ TEST(pytorch, holds_a_block_until_the_recorded_stream_has_come_past) {
   EXPECT_NE(q, p);
   pool.device().advance(1'000'000'000);
   EXPECT_EQ(pool.allocate(1_KiB), p);
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -150,8 +150,8 @@ TEST(pytorch, respects_a_limit_below_the_device) {
   EXPECT_NE(pool.try_allocate(30_MiB), nullptr);
   EXPECT_EQ(pool.try_allocate(20_MiB), nullptr);
   EXPECT_EQ(pool.device().calls().refused, 0u);
-  EXPECT_EQ(pool.now().limit, 40_MiB);
-  pool.settings().growth.limit = unlimited;
+  EXPECT_EQ(pool.current_usage().limit, 40_MiB);
+  pool.policies().growth.limit = unlimited;
   EXPECT_NE(pool.try_allocate(20_MiB), nullptr);
 }
 
@@ -163,7 +163,7 @@ TEST(pytorch, rejects_at_once_where_the_limit_refused) {
   EXPECT_EQ(pool.try_allocate(36_MiB), nullptr);
   EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
-  EXPECT_EQ(pool.now().cached, 30_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 30_MiB);
 }
 
 }  // namespace

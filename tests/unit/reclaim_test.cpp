@@ -30,13 +30,13 @@ TEST(trim, stops_once_no_more_than_what_is_kept_is_reserved) {
   for (int i = 0; i < 4; ++i) used.push_back(pool.allocate(1_MiB));
   for (void* p : used) pool.deallocate(p);
   pool.trim(3_MiB);
-  EXPECT_EQ(pool.now().reserved, 3_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 3_MiB);
   pool.trim(2_MiB + 1);
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   pool.trim(2_MiB);
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 // Four idle segments, of which the older half is at least as old as the average.
@@ -44,15 +44,15 @@ TEST(evict_idle, goes_no_further_than_is_wanted) {
   using recipe = with<passthrough, split_never_and_fit_exactly, evict_idle_above<percent(50)>>;
   caching_allocator<recipe, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 100_MiB}}};
-  pool.settings().growth.limit = 40_MiB;
+  pool.policies().growth.limit = 40_MiB;
   std::vector<void*> used;
   for (int i = 0; i < 4; ++i) used.push_back(pool.allocate(5_MiB));
   for (void* p : used) pool.deallocate(p);
-  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
   (void)pool.allocate(6_MiB);  // up to the threshold and not above it: nothing goes
-  EXPECT_EQ(pool.now().reserved, 26_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 26_MiB);
   (void)pool.allocate(7_MiB);
-  EXPECT_LT(pool.now().reserved, 33_MiB);
+  EXPECT_LT(pool.current_usage().reserved, 33_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -67,7 +67,7 @@ TEST(recovery, releases_oversize_blocks_that_are_enough_and_nothing_else) {
   pool.deallocate(first);
   pool.deallocate(second);
   EXPECT_NE(pool.try_allocate(40_MiB), nullptr);
-  EXPECT_EQ(pool.now().reserved, 42_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 42_MiB);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u) << "the cache was not emptied";
   EXPECT_EQ(pool.statistics().oversize_segments.current, 1);
   EXPECT_EQ(pool.statistics().oversize_allocations.current, 1);
@@ -85,7 +85,7 @@ TEST(footprint, shrinks_once_streams_and_blocks_are_gone) {
   EXPECT_LT(most, of_blocks + 1_MiB);
   for (void* p : used) pool.deallocate(p);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_LT(pool.footprint(), most / 10);
 }
 TEST(footprint, counts_blocks_and_segments) {
@@ -108,19 +108,19 @@ TYPED_TEST(footprint_of, nothing_is_that_of_empty_tables) {
   }
   EXPECT_GT(pool.footprint(), 4_KiB);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_LT(pool.footprint(), 4_KiB) << "less than the first chunk of anything";
 }
 
 TEST(footprint, shrinks_once_pages_are_gone) {
   caching_allocator<stitched, simulated_device> pool;
-  pool.settings().growth.last_pieces = 1'000'000;
+  pool.policies().growth.rest_parts = 1'000'000;
   void* const p = pool.allocate(20_GiB);
   const std::size_t most = pool.footprint();
   EXPECT_GT(most, 10'000 * 6 * sizeof(void*)) << "each page is described, and in a table";
   pool.deallocate(p);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_LT(pool.footprint(), most / 10);
 }
 

@@ -26,9 +26,9 @@ bool is_whole(const auto& pool) { return pool.audit() == nullptr; }
 TEST(stitched, takes_what_is_wanted_and_little_more) {
   pool_of<> pool;
   void* const p = pool.allocate(100_MiB);
-  EXPECT_EQ(pool.now().reserved, 100_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
   (void)pool.allocate(1);
-  EXPECT_EQ(pool.now().reserved, 102_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 102_MiB);
   pool.deallocate(p);
   EXPECT_TRUE(is_whole(pool));
 }
@@ -43,7 +43,7 @@ TEST(stitched, puts_idle_pages_side_by_side) {
   pool.deallocate(low);
   pool.deallocate(high);
   ASSERT_NE(pool.try_allocate(70_MiB), nullptr);
-  EXPECT_LE(pool.now().reserved, 110_MiB);
+  EXPECT_LE(pool.current_usage().reserved, 110_MiB);
   EXPECT_GT(pool.device().calls().unmap, 0u);
   EXPECT_TRUE(is_whole(pool));
   EXPECT_TRUE(pool.device().can_use(used, 20_MiB));
@@ -80,22 +80,22 @@ TEST(stitched, leaves_pages_where_they_are_as_long_as_little_is_reserved) {
   // Of what was needed at most, 128 MiB, there are 4 % more to be had: 66 MiB here move what is idle instead.
   (void)pool.allocate(66_MiB);
   EXPECT_GT(pool.device().calls().unmap, 0u);
-  EXPECT_LE(pool.now().reserved, 136_MiB);
+  EXPECT_LE(pool.current_usage().reserved, 136_MiB);
   EXPECT_TRUE(is_whole(pool));
 }
 
 TEST(stitched, keeps_its_limit_to_the_byte) {
   pool_of<> pool;
-  pool.settings().growth.limit = 50_MiB;
+  pool.policies().growth.limit = 50_MiB;
   EXPECT_EQ(pool.try_allocate(51_MiB), nullptr);
   void* const a = pool.try_allocate(30_MiB);
   void* const b = pool.try_allocate(20_MiB);
   ASSERT_TRUE(a != nullptr && b != nullptr);
-  EXPECT_EQ(pool.now().reserved, 50_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 50_MiB);
   EXPECT_EQ(pool.try_allocate(1), nullptr);
   pool.deallocate(a);
   EXPECT_NE(pool.try_allocate(1), nullptr);
-  EXPECT_LE(pool.now().reserved, 50_MiB);
+  EXPECT_LE(pool.current_usage().reserved, 50_MiB);
   EXPECT_EQ(pool.try_allocate(29_MiB), nullptr);
   EXPECT_NE(pool.try_allocate(28_MiB), nullptr);
   EXPECT_TRUE(is_whole(pool));
@@ -124,19 +124,19 @@ TEST(stitched, gives_back_ranges_whose_pages_moved_away) {
   pool.trim();
   EXPECT_EQ(pool.device().held().reserved, 0u);
   EXPECT_EQ(pool.device().used(), 0u);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(stitched, takes_more_than_is_wanted_only_where_more_has_lived) {
   pool_of<> pool;
   (void)pool.allocate(1_MiB);
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   pool.deallocate(pool.allocate(100_MiB));
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   (void)pool.allocate(3_MiB);
-  EXPECT_GE(pool.now().reserved, 16_MiB);
-  EXPECT_LE(pool.now().reserved, 20_MiB);
+  EXPECT_GE(pool.current_usage().reserved, 16_MiB);
+  EXPECT_LE(pool.current_usage().reserved, 20_MiB);
   EXPECT_TRUE(is_whole(pool));
 }
 
@@ -165,13 +165,13 @@ TEST(stitched, costs_as_much_again_once_all_is_given_back) {
   const std::uint64_t first = calls_of_a_run(pool);
   const std::size_t peak = pool.device().peak_used();
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(calls_of_a_run(pool), first);
   EXPECT_EQ(pool.device().peak_used(), peak);
   pool.trim();
   pool.reset_peak_statistics();
   void* const kept = pool.allocate(1_MiB);
-  EXPECT_EQ(pool.now().reserved, 2_MiB) << "nothing more, as nothing has lived";
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB) << "nothing more, as nothing has lived";
   pool.deallocate(kept);
 }
 TEST(stitched, costs_less_again_while_something_is_reserved) {
@@ -179,7 +179,7 @@ TEST(stitched, costs_less_again_while_something_is_reserved) {
   const std::uint64_t first = calls_of_a_run(pool);
   void* const kept = pool.allocate(1_MiB);
   pool.trim();
-  EXPECT_GT(pool.now().reserved, 0u);
+  EXPECT_GT(pool.current_usage().reserved, 0u);
   EXPECT_LT(calls_of_a_run(pool), first) << "what was needed at most is known";
   pool.deallocate(kept);
 }
@@ -197,9 +197,9 @@ TEST(stitched, saves_whole_pages_only_where_more_than_half_is_reserved) {
 }
 
 TEST(stitched, trades_memory_for_calls_at_one_knob) {
-  const auto run = [](std::size_t pieces) {
+  const auto run = [](std::size_t peak_parts) {
     pool_of<> pool;
-    pool.settings().growth.pieces = pieces;
+    pool.policies().growth.peak_parts = peak_parts;
     std::uint64_t random = 1;
     std::vector<std::pair<void*, std::size_t>> live;
     for (int i = 0; i < 4000; ++i) {
@@ -225,8 +225,8 @@ TEST(stitched, trades_memory_for_calls_at_one_knob) {
 
 TEST(stitched, takes_0_for_its_knobs_as_1) {
   pool_of<> pool{device_of(1_GiB)};
-  pool.settings().growth.pieces = 0;
-  pool.settings().growth.last_pieces = 0;
+  pool.policies().growth.peak_parts = 0;
+  pool.policies().growth.rest_parts = 0;
   (void)pool.allocate(300_MiB);
   EXPECT_NE(pool.try_allocate(300_MiB), nullptr);
   EXPECT_EQ(pool.device().calls().map, 2u) << "all at once";
@@ -234,13 +234,11 @@ TEST(stitched, takes_0_for_its_knobs_as_1) {
 }
 
 struct one_piece_each : grow_by_stitching<> {
-  [[nodiscard]] static constexpr std::size_t largest_piece(const growth_state&) noexcept {
-    return unlimited / 2;
-  }
+  [[nodiscard]] static constexpr std::size_t max_chunk(const growth_state&) noexcept { return unlimited / 2; }
   bool operator==(const one_piece_each&) const = default;
 };
 struct least_pieces : grow_by_stitching<> {
-  [[nodiscard]] static constexpr std::size_t largest_piece(const growth_state&) noexcept { return 1; }
+  [[nodiscard]] static constexpr std::size_t max_chunk(const growth_state&) noexcept { return 1; }
   bool operator==(const least_pieces&) const = default;
 };
 TEST(stitched, makes_pieces_of_any_size_that_a_policy_names) {
@@ -254,7 +252,7 @@ TEST(stitched, makes_pieces_of_any_size_that_a_policy_names) {
 
 TEST(stitched, aligns_the_base_of_large_blocks_where_there_is_room) {
   pool_of<> pool;
-  pool.settings().growth.alignment = 16_KiB;
+  pool.policies().growth.alignment = 16_KiB;
   (void)pool.allocate(3_MiB + 512);
   for (int i = 0; i < 20; ++i) (void)pool.allocate(2_MiB + 512);
   EXPECT_TRUE(is_whole(pool));
@@ -285,7 +283,7 @@ TEST(stitched, moves_pages_of_every_kind) {
   huge.deallocate(b);
   pool_of<back_with_huge_1g_pages_only> giant{device_of(4_GiB)};
   void* const c = giant.allocate(1_GiB + 1);
-  EXPECT_EQ(giant.now().reserved, 2_GiB);
+  EXPECT_EQ(giant.current_usage().reserved, 2_GiB);
   giant.deallocate(c);
   EXPECT_NE(giant.try_allocate(3_GiB), nullptr);
   EXPECT_TRUE(is_whole(giant));

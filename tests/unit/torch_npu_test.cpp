@@ -81,34 +81,34 @@ TEST(torch_npu, segments_are_in_pages_of_2_MiB_as_long_as_there_are_any) {
 TEST(torch_npu, a_segment_size_that_is_odd_is_booked_as_the_pages_that_it_takes) {
   auto pool = made<native>({.large_segment_size = 21_MiB});
   (void)pool.allocate(5_MiB);
-  EXPECT_EQ(pool.now().reserved, 22_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 22_MiB);
   EXPECT_EQ(pool.device().used(), 22_MiB);
 }
 
 TEST(torch_npu, page_size_1g_rounds_large_segments_to_1_GiB) {
   auto pool = made<native>({.huge_1g_pages = true});
   (void)pool.allocate(5_MiB);
-  EXPECT_EQ(pool.now().reserved, 1_GiB);
+  EXPECT_EQ(pool.current_usage().reserved, 1_GiB);
   EXPECT_EQ(pool.device().held().page_table_entries, 1u);
   (void)pool.allocate(1_GiB);  // and 32 bytes
-  EXPECT_EQ(pool.now().reserved, 3_GiB);
+  EXPECT_EQ(pool.current_usage().reserved, 3_GiB);
   EXPECT_EQ(pool.device().held().page_table_entries, 3u);
 }
 
 TEST(torch_npu, page_size_1g_leaves_small_requests_alone) {
   auto pool = made<native>({.huge_1g_pages = true});
   (void)pool.allocate(1_MiB - 32);
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   EXPECT_EQ(pool.device().held().page_table_entries, 1u) << "one page of 2 MiB";
   (void)pool.allocate(1_MiB - 31);
-  EXPECT_EQ(pool.now().reserved, 2_MiB + 1_GiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB + 1_GiB);
 }
 
 TEST(torch_npu, page_size_1g_takes_smaller_pages_where_1_GiB_ones_are_not_to_be_had) {
   auto pool = made<native>({.huge_1g_pages = true}, {.giant_budget = 1_GiB});
   (void)pool.allocate(5_MiB);
   (void)pool.allocate(1020_MiB);
-  EXPECT_EQ(pool.now().reserved, 2_GiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_GiB);
   EXPECT_EQ(pool.device().held().page_table_entries, 1u + 512u);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u) << "which is no want of memory";
 }
@@ -116,21 +116,21 @@ TEST(torch_npu, page_size_1g_takes_smaller_pages_where_1_GiB_ones_are_not_to_be_
 TEST(torch_npu, page_size_1g_wins_over_other_segment_sizes) {
   auto pool = made<native>({.large_segment_size = 3_GiB, .huge_1g_pages = true});
   (void)pool.allocate(5_MiB);
-  EXPECT_EQ(pool.now().reserved, 1_GiB);
+  EXPECT_EQ(pool.current_usage().reserved, 1_GiB);
   auto ranges = made<expandable>({.large_segment_size = 100_MiB,
                                   .expandable_segments = true,
                                   .huge_1g_pages = true,
                                   .segment_size = 40_MiB});
   (void)ranges.allocate(5_MiB);
-  EXPECT_EQ(ranges.now().reserved, 1_GiB);
+  EXPECT_EQ(ranges.current_usage().reserved, 1_GiB);
 }
 
 TEST(torch_npu, page_size_1g_is_the_page_of_large_ranges_alone) {
   auto pool = made<expandable>({.expandable_segments = true, .huge_1g_pages = true}, {.giant_budget = 1_GiB});
   (void)pool.allocate(1);
-  EXPECT_EQ(pool.now().reserved, 2_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   void* const first = pool.allocate(1000_MiB);
-  EXPECT_EQ(pool.now().reserved, 2_MiB + 1_GiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB + 1_GiB);
   EXPECT_EQ(pool.device().held().page_table_entries, 2u);
   void* const second = pool.allocate(100_MiB);
   EXPECT_EQ(at(second), at(first) + 1000_MiB + 16_KiB);
@@ -142,7 +142,7 @@ TEST(torch_npu, pages_of_large_ranges_have_the_size_that_is_said) {
   const auto page = [](const torch_npu_settings& settings) {
     auto pool = made<expandable>(settings);
     (void)pool.allocate(2_MiB);
-    return pool.now().reserved;
+    return pool.current_usage().reserved;
   };
   EXPECT_EQ(page({.expandable_segments = true}), 20_MiB);
   EXPECT_EQ(page({.expandable_segments = true, .segment_size = 40_MiB}), 40_MiB);
@@ -163,7 +163,7 @@ TEST(torch_npu, large_blocks_begin_at_multiples_of_what_is_said_and_of_512_other
     for (void* p : held) pool.deallocate(p);
     EXPECT_STREQ(pool.audit(), nullptr);
     pool.trim();
-    EXPECT_EQ(pool.now().reserved, 0u) << "what was left out has merged again";
+    EXPECT_EQ(pool.current_usage().reserved, 0u) << "what was left out has merged again";
   }
 }
 TEST(torch_npu, a_block_begins_anywhere_where_there_is_no_room_to_align_it) {
@@ -173,7 +173,7 @@ TEST(torch_npu, a_block_begins_anywhere_where_there_is_no_room_to_align_it) {
   void* const third = pool.allocate(3_MiB - 1024);  // what is left, to the byte
   EXPECT_EQ(at(second) % 16_KiB, 0u);
   EXPECT_EQ(at(third), at(second) + 2_MiB + 512);
-  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
   for (void* p : {first, second, third}) pool.deallocate(p);
 }
 
@@ -193,7 +193,7 @@ TEST(torch_npu, lazy_reclaim_looks_at_events_before_it_asks_the_device) {
     EXPECT_EQ(pool.allocate(40_MiB), p);
     EXPECT_EQ(pool.device().calls().query, lazy ? 2u : 3u);
     EXPECT_EQ(pool.device().calls().acquire, 2u);
-    EXPECT_EQ(pool.now().pending, 0u);
+    EXPECT_EQ(pool.current_usage().pending, 0u);
   }
 }
 
@@ -201,13 +201,13 @@ TEST(torch_npu, lazy_reclaim_serves_from_what_comes_free_in_one_search_more) {
   auto pool = made<native>({.multi_stream_lazy_reclaim = true});
   std::vector<void*> held;
   for (int i = 0; i < 600; ++i) held.push_back(pool.allocate(1_MiB));
-  const std::size_t before = pool.now().reserved;
+  const std::size_t before = pool.current_usage().reserved;
   for (void* p : held) {
     ASSERT_TRUE(pool.record_stream(p, stream_id{2}));
     pool.deallocate(p);
   }
   for (void*& p : held) p = pool.allocate(1_MiB);
-  EXPECT_EQ(pool.now().reserved, before);
+  EXPECT_EQ(pool.current_usage().reserved, before);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -215,19 +215,19 @@ TEST(torch_npu, collects_above_the_threshold_of_its_share_of_the_device) {
   constexpr torch_npu_settings settings{.garbage_collection_threshold = percent(60),
                                         .memory_fraction = percent(50)};
   auto pool = made<native>(settings, {.capacity = 400_MiB});
-  EXPECT_EQ(pool.now().limit, 200_MiB);
+  EXPECT_EQ(pool.current_usage().limit, 200_MiB);
   void* const old_one = pool.allocate(60_MiB - 512);
   void* const young_one = pool.allocate(42_MiB - 512);
   pool.deallocate(old_one);
   (void)pool.allocate(16_MiB - 512, stream_id{1});
-  EXPECT_EQ(pool.now().reserved, 118_MiB) << "not above 120 MiB";
+  EXPECT_EQ(pool.current_usage().reserved, 118_MiB) << "not above 120 MiB";
   pool.deallocate(young_one);
   (void)pool.allocate(50_MiB - 512, stream_id{1});
   EXPECT_EQ(pool.statistics().num_device_free, 0u);
-  EXPECT_EQ(pool.now().reserved, 168_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 168_MiB);
   (void)pool.allocate(66_MiB - 512);
   EXPECT_EQ(pool.statistics().num_device_free, 1u) << "60 MiB went, which were older than the average";
-  EXPECT_EQ(pool.now().cached, 42_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 42_MiB);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
 }
 
@@ -261,7 +261,7 @@ void waits_before_a_segment_goes_back() {
     pool.deallocate(p);
     pool.trim();
     EXPECT_GE(npu.now_ns(), 7'000'000'000u);
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
     pool.deallocate(pool.allocate(40_MiB, stream_id{5}));
     npu.submit(stream_id{5}, 7'000'000'000);
   }
@@ -280,16 +280,16 @@ TEST(torch_npu, a_segment_stays_where_its_stream_cannot_be_waited_for) {
   for (const std::uint64_t failing : {2u, 3u}) {  // wait and release
     pool.device().fail_call(failing);
     pool.trim();
-    EXPECT_EQ(pool.now().reserved, 42_MiB) << failing;
+    EXPECT_EQ(pool.current_usage().reserved, 42_MiB) << failing;
     EXPECT_STREQ(pool.audit(), nullptr);
   }
   pool.device().fail_every(1);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 42_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 42_MiB);
   pool.device().fail_every(0);
   pool.device().fail_call(1);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u) << "a stream that takes no mark is synchronized";
+  EXPECT_EQ(pool.current_usage().reserved, 0u) << "a stream that takes no mark is synchronized";
   EXPECT_EQ(pool.device().calls().synchronize, 2u);
 }
 
@@ -297,7 +297,7 @@ TEST(torch_npu, a_preset_begins_with_its_settings) {
   constexpr torch_npu_settings settings{.expandable_segments = true, .segment_size = 128_MiB};
   caching_allocator<torch_npu_family::under<settings>, simulated_npu> pool;
   (void)pool.allocate(8_MiB);
-  EXPECT_EQ(pool.now().reserved, 128_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 128_MiB);
   caching_allocator<torch_npu<>, simulated_npu> plain;
   (void)plain.allocate(8_MiB);
   EXPECT_EQ(plain.statistics().all.segment.current, 1);

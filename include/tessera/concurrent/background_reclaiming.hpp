@@ -210,7 +210,7 @@ class background_reclaiming
   static bool run_round(void* self) noexcept {
     auto& pool = *static_cast<background_reclaiming*>(self);
     (void)pool.process_events();
-    return pool.now().pending > 0;
+    return pool.current_usage().pending > 0;
   }
 
   Provider device_;

@@ -20,7 +20,7 @@ using locked_pool =
 }  // namespace detail
 
 /// A caching_allocator with a mutex, for several threads. It has the same template arguments and makes the
-/// same decisions. Instead of settings(), observer() and device(), call with_settings, with_observer and
+/// same decisions. Instead of settings(), observer() and device(), call with_policies, with_observer and
 /// with_device. Call for_each_allocator for introspect, restore and synchronize.
 ///
 /// Choose it by default if threads share an allocator. per_stream scales better if each thread has its own
@@ -29,7 +29,7 @@ using locked_pool =
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> shared;
 ///     void* p = shared.allocate(5_MiB);  // by any thread
 ///     shared.deallocate(p);              // by any other
-///     shared.with_settings([](auto& settings) { settings.split.max = 128_MiB; });
+///     shared.with_policies([](auto& settings) { settings.split.max = 128_MiB; });
 ///
 /// The mutex is unlocked while the device acquires or releases segments or waits for events. So a cache hit
 /// never waits for another thread's miss.
@@ -47,7 +47,7 @@ using locked_pool =
 ///
 /// * Callbacks of on_pressure run without the mutex. They may use the allocator, but must not destroy it.
 ///   While they run, requests of other threads skip them.
-/// * The observer and the functions passed to with_settings, with_observer and for_each_allocator run with
+/// * The observer and the functions passed to with_policies, with_observer and for_each_allocator run with
 ///   the mutex held. The program aborts if they use the allocator.
 /// * A provider that is not thread-safe receives calls from one thread at a time. Then neither the provider
 ///   nor a function passed to with_device may use the allocator.
@@ -72,9 +72,9 @@ class locked : public facade<locked<Recipe, Provider, Observer, Counting>,
   }
 
   template <typename F>
-  decltype(auto) with_settings(F f) {
-    return pool_.enter_for_user("with_settings: the function must not use the allocator",
-                                [&f](auto& pool) -> decltype(auto) { return f(pool.settings()); });
+  decltype(auto) with_policies(F f) {
+    return pool_.enter_for_user("with_policies: the function must not use the allocator",
+                                [&f](auto& pool) -> decltype(auto) { return f(pool.policies()); });
   }
   template <typename F>
   decltype(auto) with_observer(F f) {

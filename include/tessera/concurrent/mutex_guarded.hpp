@@ -335,9 +335,9 @@ class mutex_guarded {
     check();
     std::unique_lock lock(mutex_.mutex);
     mutex_.wait_for_calls(lock);
-    const std::size_t before = allocator_.now().reserved;
+    const std::size_t before = allocator_.current_usage().reserved;
     allocator_.trim();
-    return allocator_.now().reserved < before;
+    return allocator_.current_usage().reserved < before;
   }
 
   using callback = bool (*)(void* context) noexcept;

@@ -75,7 +75,7 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
   using facade_type::trim;
   /// Calls f for each device.
   using facade_type::with_owner;
-  using facade_type::with_settings, facade_type::with_observer, facade_type::for_each_allocator;
+  using facade_type::with_policies, facade_type::with_observer, facade_type::for_each_allocator;
   template <typename F>
   void for_each_device(F f) {
     for (std::size_t d = 0; d < devices(); ++d) f(front(d), d);
@@ -124,7 +124,7 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
 ///     tessera::per_device<tessera::pytorch<>, tessera::simulated_device> all(std::move(devices));
 ///     void* p = all.allocate(5_MiB, 1);  // on the second device
 ///     all.deallocate(p);
-///     std::printf("%zu bytes reserved there\n", all.front(1).now().reserved);
+///     std::printf("%zu bytes reserved there\n", all.front(1).current_usage().reserved);
 ///
 ///   Requires:  the devices' addresses do not overlap
 template <typename Recipe, device_provider Provider,

@@ -44,7 +44,7 @@ using arena_of = arena<Recipe, detail::shared_provider<Provider>, Observer, Coun
 ///
 /// * At most 256 arenas are created on demand, and never destroyed. Further streams share them.
 /// * A free by another thread is queued. The next call that enters the arena processes it and detects a wrong
-///   address. now() and statistics() also enter each arena, so they may release segments.
+///   address. current_usage() and statistics() also enter each arena, so they may release segments.
 /// * The limit of growth holds for all arenas together. If the recipe recovers by emptying the cache, all
 ///   arenas empty their caches. Another thread may take the released memory. The allocator retries up to
 ///   eight times.
@@ -107,7 +107,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   /// Trims one arena after the other.
   void trim(std::size_t keep = 0) noexcept {
     look_at_each([&](allocator& in) {
-      const std::size_t here = in.now().reserved;
+      const std::size_t here = in.current_usage().reserved;
       const std::size_t all = budget_.taken();
       const std::size_t elsewhere = all > here ? all - here : 0;
       in.trim(keep > elsewhere ? keep - elsewhere : 0);
@@ -121,16 +121,17 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
 
   /// Returns the exception that allocate would throw. It has the numbers of the stream's arena and the usage
   /// of all arenas.
-  [[nodiscard]] out_of_memory failure(std::size_t bytes, stream_id stream = {}) noexcept {
+  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
     oom_numbers numbers{.requested = bytes, .block = bytes, .segment = bytes, .stream = stream};
-    (void)with_arena(stream, [&](allocator& in) { numbers = in.failure(bytes, stream).numbers(); });
-    numbers.now = now();
+    (void)with_arena(stream,
+                     [&](allocator& in) { numbers = in.make_out_of_memory(bytes, stream).numbers(); });
+    numbers.now = current_usage();
     return out_of_memory(numbers);
   }
   /// Adds up the arenas, one after the other.
-  [[nodiscard]] usage now() const noexcept {
+  [[nodiscard]] usage current_usage() const noexcept {
     usage sum;
-    look_at_each([&](allocator& in) { detail::add_to(sum, in.now()); });
+    look_at_each([&](allocator& in) { detail::add_to(sum, in.current_usage()); });
     const std::size_t limit = budget_.limit();
     sum.limit = limit < device_.capacity() ? limit : device_.capacity();
     sum.has_limit = limit != unlimited;
@@ -174,11 +175,11 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   /// Calls f(policies), then copies the policies to all arenas, one after the other. The streams policy does
   /// not change.
   template <typename F>
-  void with_settings(F f) {
-    call_for_user("with_settings: the function must not use the allocator", [&] { f(settings_); });
+  void with_policies(F f) {
+    call_for_user("with_policies: the function must not use the allocator", [&] { f(settings_); });
     const std::lock_guard lock(mutex_);
     budget_.set_limit(settings_.growth.limit.on(device_.capacity()));
-    for_each_arena([&](arena& a) { a.enter([&](allocator& in) { in.settings() = settings_; }); });
+    for_each_arena([&](arena& a) { a.enter([&](allocator& in) { in.policies() = settings_; }); });
   }
   template <typename F>
   decltype(auto) with_device(F f) {

@@ -90,20 +90,20 @@ class checked_events : public provider_adaptor<Device> {
     if (!done && at == 0) fatal("checked_provider: is_done says that the position 0 is not done");
     return done;
   }
-  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) noexcept
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t at) noexcept
     requires ordering_provider<Device>
   {
-    const bool behind = this->inner().is_behind(stream, of, at);
+    const bool behind = this->inner().is_ordered_after(stream, of, at);
     if (!behind && (at == 0 || stream == of))
-      fatal("checked_provider: is_behind says that a stream is not behind its own work, or none");
+      fatal("checked_provider: is_ordered_after says that a stream is not behind its own work, or none");
     return behind;
   }
-  bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept
+  bool make_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept
     requires ordering_provider<Device>
   {
-    const bool waits = this->inner().let_wait(stream, of, at);
-    if (waits && !this->inner().is_behind(stream, of, at) && !this->inner().is_done(of, at))
-      fatal("checked_provider: let_wait says that a stream waits, which is not behind");
+    const bool waits = this->inner().make_wait(stream, of, at);
+    if (waits && !this->inner().is_ordered_after(stream, of, at) && !this->inner().is_done(of, at))
+      fatal("checked_provider: make_wait says that a stream waits, which is not behind");
     return waits;
   }
 

@@ -49,7 +49,7 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
     check();
     return allocator_;
   }
-  [[nodiscard]] auto& settings() noexcept { return inner().settings(); }
+  [[nodiscard]] auto& policies() noexcept { return inner().policies(); }
   [[nodiscard]] auto& device() noexcept { return inner().device(); }
   [[nodiscard]] auto& observer() noexcept { return inner().observer(); }
 

@@ -89,7 +89,7 @@ struct aligned_request {
   /// Frees like deallocate, after the work on `stream` before this call. The block stays live if that use can
   /// be neither recorded nor waited for by `finish(stream)`.
   template <typename A, typename Finish>
-  void deallocate_behind(A& pool, void* p, stream_id stream, Finish finish) const noexcept {
+  void deallocate_after(A& pool, void* p, stream_id stream, Finish finish) const noexcept {
     if (p == nullptr) return;
     if (alignment <= tried_alignment && pool.try_record_stream(p, stream)) return deallocate(pool, p);
     const block found = require(pool, "deallocate", p);

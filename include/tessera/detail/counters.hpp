@@ -89,7 +89,7 @@ class full_counters {
 
   [[nodiscard]] std::size_t reserved() const noexcept { return as_bytes(current(all, reserved_bytes)); }
   /// Returns the current bytes, without the limit, which is not known here.
-  [[nodiscard]] usage now() const noexcept {
+  [[nodiscard]] usage current_usage() const noexcept {
     const std::int64_t live = current(all, block_bytes);
     const std::int64_t pending = pending_[all].bytes;
     return {.requested = as_bytes(current(all, requested_bytes)),
@@ -279,7 +279,7 @@ class usage_counters {
   void unmapped(std::size_t, std::size_t bytes) noexcept { now_.reserved -= bytes; }
 
   [[nodiscard]] std::size_t reserved() const noexcept { return now_.reserved; }
-  [[nodiscard]] usage now() const noexcept {
+  [[nodiscard]] usage current_usage() const noexcept {
     usage result = now_;
     result.cached = now_.reserved - now_.live - now_.pending;
     return result;
@@ -297,14 +297,14 @@ struct count_everything {
   template <std::size_t Pools>
   using counters = detail::full_counters<Pools>;
 };
-/// Counts only the bytes that now() returns. Choose it, as the fourth argument of an allocator, if
+/// Counts only the bytes that current_usage() returns. Choose it, as the fourth argument of an allocator, if
 /// statistics() is not read. statistics() does not exist then, and resetting peaks does nothing.
 ///
 ///     using lean_pool = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::ignore_events,
 ///                                                  tessera::count_totals>;
 ///     lean_pool lean;
 ///     lean.deallocate(lean.allocate(1000));
-///     std::printf("%zu bytes reserved\n", lean.now().reserved);
+///     std::printf("%zu bytes reserved\n", lean.current_usage().reserved);
 ///
 ///   Cost:  two additions for each call
 struct count_totals {

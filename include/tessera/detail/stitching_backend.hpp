@@ -22,10 +22,10 @@ namespace tessera::detail {
 template <typename P>
 concept answers_stitching_questions =
     answers_range_questions<P> && requires(const P& p, const growth_state& state, std::size_t bytes) {
-      { p.take_freely(state) } noexcept -> std::same_as<std::size_t>;
-      { p.largest_piece(state) } noexcept -> std::same_as<std::size_t>;
-      { p.min_growth(bytes) } noexcept -> std::same_as<std::size_t>;
-      { p.saves_pages(bytes, bytes) } noexcept -> std::same_as<bool>;
+      { p.move_threshold(state) } noexcept -> std::same_as<std::size_t>;
+      { p.max_chunk(state) } noexcept -> std::same_as<std::size_t>;
+      { p.min_chunk(bytes) } noexcept -> std::same_as<std::size_t>;
+      { p.should_save_pages(bytes, bytes) } noexcept -> std::same_as<bool>;
     };
 
 /// Maps chunks of any size into ranges. Idle chunks of any pool and stream move to the address that needs
@@ -65,7 +65,7 @@ struct stitching_backend : range_backend_defaults {
       block* const fit = manager_.best_fit(list, size);
       if (fit == nullptr) return nullptr;
       const usage now = manager_.usage_under(limit(p));
-      return p.growth.saves_pages(now.reserved, now.limit) ? save_pages(list, size, *fit, p) : fit;
+      return p.growth.should_save_pages(now.reserved, now.limit) ? save_pages(list, size, *fit, p) : fit;
     }
     /// Returns the start of the placement if one was mapped for the block; otherwise as in any range.
     template <typename Policies>
@@ -83,9 +83,9 @@ struct stitching_backend : range_backend_defaults {
       const chunk_pages pages = pages_for(size, p);
       const placement at =
           find_placement(list, size, pages.page, p.growth.range_size(manager_.provider().capacity()),
-                         p.growth.saves_pages(now.reserved, now.limit));
+                         p.growth.should_save_pages(now.reserved, now.limit));
       if (at.first == nullptr) return nullptr;
-      if (block* const found = fill(list, size, at, pages, p.growth.take_freely(now), p)) return found;
+      if (block* const found = fill(list, size, at, pages, p.growth.move_threshold(now), p)) return found;
       // The device may give less than it has, because other programs use it, too. Idle memory then replaces
       // all new memory.
       return fill(list, size, at, pages, state_with(size, limit(p)).reserved, p);
@@ -139,13 +139,13 @@ struct stitching_backend : range_backend_defaults {
     /// Finds the best placement of `size` bytes. If no range has room, reserves a new range of `range` bytes,
     /// unless that is 0. Returns none if the device refuses.
     [[nodiscard]] placement find_placement(free_list& list, std::size_t size, std::size_t page,
-                                           std::size_t range, bool saves_pages) noexcept {
+                                           std::size_t range, bool should_save_pages) noexcept {
       ranges_.note_page(page);
       ranges_.chunks().retry_orphaned(manager_.provider());
-      const placement found = placement_search(size, page, saves_pages).best(list);
+      const placement found = placement_search(size, page, should_save_pages).best(list);
       if (found.first != nullptr || range == 0) return found;
       (void)ranges_.reserve_range(list, size, {page, range, {}});
-      return placement_search(size, page, saves_pages).best(list);
+      return placement_search(size, page, should_save_pages).best(list);
     }
     /// Detaches idle chunks outside a placement from their addresses, few rather than many. Detaches `wanted`
     /// bytes if there are enough, at least `needed` bytes, or nothing. They stay detached until
@@ -171,11 +171,11 @@ struct stitching_backend : range_backend_defaults {
     /// Detached chunks that do not fit go back before new chunks are created. Therefore, the device never
     /// holds more than is reserved before or after the call.
     ///
-    /// The last chunk is stretched to `min_growth` bytes on two conditions. The addresses after the placement
+    /// The last chunk is stretched to `min_chunk` bytes on two conditions. The addresses after the placement
     /// are unmapped, and at most `room` bytes are mapped.
     template <typename Largest>
     [[nodiscard]] block* map(placement at, free_list& list, const page_order& kinds, std::size_t page,
-                             std::size_t min_growth, std::size_t room, Largest largest) noexcept {
+                             std::size_t min_chunk, std::size_t room, Largest largest) noexcept {
       find_first_block(at, list);
       chunk* made = nullptr;
       chunk** last = &made;
@@ -187,7 +187,7 @@ struct stitching_backend : range_backend_defaults {
         ++holes;
         const auto [begin, needed_end] = needed_part(at, *b, page);
         std::uintptr_t end = needed_end;
-        const std::uintptr_t stretched = begin + min_growth < b->end() ? begin + min_growth : b->end();
+        const std::uintptr_t stretched = begin + min_chunk < b->end() ? begin + min_chunk : b->end();
         if (end >= at.end && stretched > end && bytes + (stretched - begin) <= room) end = stretched;
         for (std::uintptr_t next = begin; works && next < end;) {
           const std::size_t max = largest(manager_.counters().reserved() + bytes);
@@ -254,11 +254,11 @@ struct stitching_backend : range_backend_defaults {
       block* found = nullptr;
       if (detached >= needed) {
         const std::size_t left = now.reserved - detached;
-        found = map(at, list, pages.kinds, pages.page, p.growth.min_growth(size),
+        found = map(at, list, pages.kinds, pages.page, p.growth.min_chunk(size),
                     freely > left ? freely - left : 0, [&](std::size_t reserved) {
                       growth_state then = now;
                       then.reserved = reserved;
-                      const std::size_t count = p.growth.largest_piece(then) / pages.page;
+                      const std::size_t count = p.growth.max_chunk(then) / pages.page;
                       return count > 0 ? count * pages.page : pages.page;
                     });
       }
@@ -274,7 +274,7 @@ struct stitching_backend : range_backend_defaults {
       if (broken == 0) return &fit;
       const placement at = find_placement(list, size, pages.page, 0, true);
       if (at.first == nullptr || at.pages_consumed >= broken) return &fit;
-      const std::size_t freely = p.growth.take_freely(state_with(size, limit(p)));
+      const std::size_t freely = p.growth.move_threshold(state_with(size, limit(p)));
       block* const found = fill(list, size, at, pages, freely, p);
       if (found == nullptr) return manager_.best_fit(list, size);
       place_next_at(at);

@@ -26,7 +26,7 @@ class stream_sharing {
   /// Frees the block at an address after the work of a stream, which may reuse it at once. That stream waits
   /// for the other recorded streams and for the block's own stream. If it cannot wait, the block is pending
   /// until those streams have reached the free.
-  [[nodiscard]] free_result deallocate_behind(const void* p, stream_id behind) noexcept {
+  [[nodiscard]] free_result deallocate_after(const void* p, stream_id behind) noexcept {
     block* const live = p != nullptr ? manager_.take_live(p) : nullptr;
     if (live == nullptr) return free_result::unknown;
     const stream_id own = live->list->key();
@@ -34,9 +34,9 @@ class stream_sharing {
     if (free_list* const list = manager_.find_or_create_list(live->list->pool(), behind))
       manager_.move_to(*live, *list);
     const stream_id to = live->list->key();  // equals `behind`, unless host memory ran out
-    manager_.pending().drop_uses_if(*live, [&](stream_id user) { return make_wait(to, user); });
-    if (to != behind && !make_wait(to, behind)) (void)wait_for(behind);
-    if (has_uses && to != own && !make_wait(to, own)) (void)wait_for(own);
+    manager_.pending().drop_uses_if(*live, [&](stream_id user) { return wait_for_submitted(to, user); });
+    if (to != behind && !wait_for_submitted(to, behind)) (void)wait_for(behind);
+    if (has_uses && to != own && !wait_for_submitted(to, own)) (void)wait_for(own);
     return manager_.end(*live);
   }
 
@@ -148,14 +148,14 @@ class stream_sharing {
  private:
   using order = typename Manager::order;
 
-  [[nodiscard]] bool make_wait(stream_id stream, stream_id user) noexcept {
+  [[nodiscard]] bool wait_for_submitted(stream_id stream, stream_id user) noexcept {
     auto& provider = manager_.provider();
-    return provider.let_wait(stream, user, provider.position(user));
+    return provider.make_wait(stream, user, provider.position(user));
   }
   [[nodiscard]] bool may_serve_now(const block& free, stream_id to,
                                    const cross_stream_reuse& rules) noexcept {
     return (rules.follow_dependencies &&
-            manager_.provider().is_behind(to, free.list->key(), manager_.position_of(free))) ||
+            manager_.provider().is_ordered_after(to, free.list->key(), manager_.position_of(free))) ||
            (rules.opportunistic && manager_.is_done(free));
   }
   /// Moves a run to a list, except for `surplus` bytes at its high end.
@@ -163,7 +163,7 @@ class stream_sharing {
                    const cross_stream_reuse& rules) noexcept {
     for (block* b = found.first; b != found.end; b = b->above) {
       if (b->list != &list && !may_serve_now(*b, list.key(), rules) &&
-          !manager_.provider().let_wait(list.key(), b->list->key(), manager_.position_of(*b)))
+          !manager_.provider().make_wait(list.key(), b->list->key(), manager_.position_of(*b)))
         return nullptr;
     }
     if (surplus > 0) {
@@ -211,7 +211,7 @@ class stream_sharing<Manager, false> {
   static constexpr void coalesce_idle() noexcept {}
   static constexpr void wait_for_free() noexcept {}
   // clang 14 instantiates the callers in an explicit instantiation, although their constraints do not hold.
-  static constexpr free_result deallocate_behind(const void*, stream_id) noexcept {
+  static constexpr free_result deallocate_after(const void*, stream_id) noexcept {
     return free_result::unknown;
   }
   static constexpr bool wait_for(stream_id) noexcept { return true; }

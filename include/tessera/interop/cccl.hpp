@@ -155,8 +155,8 @@ class stream_resource {
   void deallocate(Stream stream, void* p, std::size_t bytes,
                   std::size_t alignment = default_alignment) noexcept {
     detail::aligned_request(bytes, alignment)
-        .deallocate_behind(allocator_.get(), p, detail::to_stream_id(stream),
-                           [this](stream_id s) { return wait_for(s); });
+        .deallocate_after(allocator_.get(), p, detail::to_stream_id(stream),
+                          [this](stream_id s) { return wait_for(s); });
   }
 
   /// Rejects the calls of CCCL 3.0, whose first argument could be mistaken for a stream.

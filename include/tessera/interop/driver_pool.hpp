@@ -58,13 +58,13 @@ class driver_pool {
   ///   Throws:   out_of_memory
   [[nodiscard]] void* allocate_async(std::size_t bytes, stream_id stream) {
     void* const p = try_allocate_async(bytes, stream);
-    if (p == nullptr && bytes != 0) raise(pool_.failure(bytes, stream));
+    if (p == nullptr && bytes != 0) raise(pool_.make_out_of_memory(bytes, stream));
     return p;
   }
   /// Allocates memory like allocate_async, but returns null if allocate_async would throw.
   [[nodiscard]] void* try_allocate_async(std::size_t bytes, stream_id stream) noexcept {
     void* const p = pool_.try_allocate(bytes, stream);
-    const usage now = pool_.now();
+    const usage now = pool_.current_usage();
     if (now.reserved > reserved_high_) reserved_high_ = now.reserved;
     if (used(now) > used_high_) used_high_ = used(now);
     return p;
@@ -82,7 +82,7 @@ class driver_pool {
   }
   /// Frees a block like free_async. Returns false and changes nothing if the address or stream is unknown.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
-    return detail::has_stream(pool_.device(), stream) && pool_.try_deallocate_behind(p, stream);
+    return detail::has_stream(pool_.device(), stream) && pool_.try_deallocate_after(p, stream);
   }
   /// Records that `stream` also uses a block. The stream that frees the block then waits for `stream` and for
   /// the stream of the allocation. Recording only the latter changes nothing.
@@ -101,15 +101,15 @@ class driver_pool {
   void trim_to(std::size_t keep) noexcept { pool_.trim_without_waiting(keep); }
 
   [[nodiscard]] std::uint64_t get(pool_attribute attribute) noexcept {
-    const policies<Recipe>& settings = pool_.settings();
+    const policies<Recipe>& settings = pool_.policies();
     switch (attribute) {
       case pool_attribute::follow_event_dependencies: return settings.streams.follow_dependencies ? 1 : 0;
       case pool_attribute::allow_opportunistic: return settings.streams.opportunistic ? 1 : 0;
       case pool_attribute::allow_internal_dependencies: return settings.streams.insert_dependencies ? 1 : 0;
       case pool_attribute::release_threshold: return settings.eviction.threshold;
-      case pool_attribute::reserved_current: return pool_.now().reserved;
+      case pool_attribute::reserved_current: return pool_.current_usage().reserved;
       case pool_attribute::reserved_high: return reserved_high_;
-      case pool_attribute::used_current: return used(pool_.now());
+      case pool_attribute::used_current: return used(pool_.current_usage());
       case pool_attribute::used_high: return used_high_;
     }
     return 0;
@@ -117,7 +117,7 @@ class driver_pool {
   /// Sets an attribute. Switches accept 0 and 1; maxima accept 0, which restarts them at the current value.
   ///   Returns:  false, without a change, for any other value and for the current values
   [[nodiscard]] bool set(pool_attribute attribute, std::uint64_t value) noexcept {
-    policies<Recipe>& settings = pool_.settings();
+    policies<Recipe>& settings = pool_.policies();
     switch (attribute) {
       case pool_attribute::follow_event_dependencies:
         return set_switch(settings.streams.follow_dependencies, value);
@@ -125,8 +125,9 @@ class driver_pool {
       case pool_attribute::allow_internal_dependencies:
         return set_switch(settings.streams.insert_dependencies, value);
       case pool_attribute::release_threshold: settings.eviction.threshold = value; return true;
-      case pool_attribute::reserved_high: return restart(reserved_high_, pool_.now().reserved, value);
-      case pool_attribute::used_high: return restart(used_high_, used(pool_.now()), value);
+      case pool_attribute::reserved_high:
+        return restart(reserved_high_, pool_.current_usage().reserved, value);
+      case pool_attribute::used_high: return restart(used_high_, used(pool_.current_usage()), value);
       case pool_attribute::reserved_current:
       case pool_attribute::used_current: return false;
     }
@@ -136,7 +137,7 @@ class driver_pool {
   /// The underlying allocator.
   [[nodiscard]] caching_allocator<Recipe, Provider, Observer, Counting>& pool() noexcept { return pool_; }
   [[nodiscard]] Provider& device() noexcept { return pool_.device(); }
-  [[nodiscard]] usage now() const noexcept { return pool_.now(); }
+  [[nodiscard]] usage current_usage() const noexcept { return pool_.current_usage(); }
   [[nodiscard]] const char* audit() const noexcept { return pool_.audit(); }
 
  private:

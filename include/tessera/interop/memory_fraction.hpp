@@ -34,7 +34,7 @@ template <typename Recipe>
 ///
 /// The recipes of PyTorch and torch_npu collect garbage only after this call; idle segments age from then on.
 ///
-///     if (tessera::set_memory_fraction(pool, 0.25)) std::printf("%zu bytes at most\n", pool.now().limit);
+///     if (tessera::set_memory_fraction(pool, 0.25)) std::printf("%zu bytes at most\n", pool.current_usage().limit);
 ///
 ///   Returns:  false, and nothing changed, if `fraction` is not from 0 to 1
 template <typename Allocator>
@@ -42,7 +42,7 @@ template <typename Allocator>
   if (!(fraction >= 0 && fraction <= 1)) return false;
   pool.for_each_device([fraction](auto& front, std::size_t) {
     bool had_limit = false;
-    front.with_settings([fraction, &had_limit](auto& settings) {
+    front.with_policies([fraction, &had_limit](auto& settings) {
       had_limit = memory_limit(settings.growth.limit) != memory_limit{};
       (void)set_memory_fraction(settings, fraction);
     });
@@ -55,7 +55,7 @@ template <typename Allocator>
 template <typename Allocator>
 [[nodiscard]] double memory_fraction(Allocator& pool) {
   double fraction = 1;
-  pool.with_settings(
+  pool.with_policies(
       [&fraction](const auto& settings) { fraction = memory_limit(settings.growth.limit).share.value(); });
   return fraction;
 }

@@ -140,7 +140,7 @@ block_deleter(A&&) -> block_deleter<std::remove_cvref_t<A>>;
 ///     auto pool = tessera::make_shared_allocator<pool_type>();
 ///     auto same = pool;
 ///     same.deallocate(pool.allocate(1000));
-///     std::printf("%zu bytes reserved\n", pool->now().reserved);
+///     std::printf("%zu bytes reserved\n", pool->current_usage().reserved);
 ///
 /// Threads may copy and destroy their own handles at any time. `A` decides whether other calls are
 /// thread-safe. A default constructed or moved-from handle owns nothing and may only be assigned to, compared

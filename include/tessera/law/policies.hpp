@@ -135,9 +135,10 @@ constexpr bool growth(const P& p) {
     }
     if constexpr (stitching_growth_policy<P>) {
       const growth_state full{.reserved = n, .limit = n, .peak_active = n, .peak_reserved = n};
-      require(p.take_freely(full) <= n, "growth takes freely at most its limit: take_freely(s) <= s.limit");
-      require(p.largest_piece(full) > 0, "growth maps physical chunks: largest_piece(s) > 0");
-      require(p.largest_piece(full) <= unlimited / 2, "growth stays in range: largest_piece(s) < 2^63");
+      require(p.move_threshold(full) <= n,
+              "growth takes freely at most its limit: move_threshold(s) <= s.limit");
+      require(p.max_chunk(full) > 0, "growth maps physical chunks: max_chunk(s) > 0");
+      require(p.max_chunk(full) <= unlimited / 2, "growth stays in range: max_chunk(s) < 2^63");
     }
   }
   return true;

@@ -34,19 +34,19 @@ template <ordering_provider D>
     device.discard(mark);
   };
   const std::uint64_t before = device.position(first);
-  found.require(device.is_done(first, 0) && device.is_behind(second, first, 0),
+  found.require(device.is_done(first, 0) && device.is_ordered_after(second, first, 0),
                 "the position 0 lies before all work");
-  found.require(device.is_behind(first, first, before), "a stream comes behind its own work");
+  found.require(device.is_ordered_after(first, first, before), "a stream comes behind its own work");
   finish(first);
   found.require(device.is_done(first, before), "what was waited for is done");
 
   const std::uint64_t given = device.position(second);
-  found.require(device.let_wait(second, first, before), "a stream can be told to wait for another one");
-  found.require(device.is_behind(second, first, before), "a stream comes behind what it waits for");
+  found.require(device.make_wait(second, first, before), "a stream can be told to wait for another one");
+  found.require(device.is_ordered_after(second, first, before), "a stream comes behind what it waits for");
   const std::uint64_t with_wait = device.position(second);
   found.require(first == second || with_wait > given, "a wait counts as work");
-  found.require(device.let_wait(first, second, with_wait), "streams may wait for each other's earlier work");
-  found.require(device.is_behind(first, second, with_wait), "a stream comes behind what it waits for");
+  found.require(device.make_wait(first, second, with_wait), "streams may wait for each other's earlier work");
+  found.require(device.is_ordered_after(first, second, with_wait), "a stream comes behind what it waits for");
   finish(first);
   found.require(device.is_done(second, with_wait), "what a finished stream waited for is done");
   found.require(device.position(first) >= before && device.position(second) >= with_wait,

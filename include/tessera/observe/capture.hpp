@@ -41,7 +41,7 @@ class snapshot_builder {
  public:
   template <typename Allocator>
   void add_allocator(Allocator& pool, std::size_t device) {
-    const bool one_pool = number_of_pools(pool.settings()) == 1;
+    const bool one_pool = number_of_pools(pool.policies()) == 1;
     for_each_block(pool, [&](const segment_view& s, const block_view& b) {
       if (result_.segments.empty() || result_.segments.back().address != s.address ||
           result_.segments.back().device != device) {
@@ -54,7 +54,7 @@ class snapshot_builder {
       }
       result_.segments.back().blocks.push_back({b.address, b.bytes, b.requested, state_of(b.is)});
     });
-    if (result_.configured.recipe.empty()) add_settings(pool.settings());
+    if (result_.configured.recipe.empty()) add_settings(pool.policies());
     if constexpr (event_store<std::remove_cvref_t<decltype(pool.observer())>>)
       add_history(pool.observer(), device);
   }

@@ -57,7 +57,7 @@ class failure_survey {
     report_.wanted = report_.segment;
     if constexpr (!has_segments) report_.wanted = align_up(size, settings_.growth.page_size(size));
     report_.exact_segment = has_segments ? segment_size_for(blocks_, settings_, size, true) : report_.wanted;
-    report_.page_in_place = grow_in_place<>{}.page_size(size);
+    report_.page_in_place = grow_by_pages<>{}.page_size(size);
     report_.rounding = oom_report::above(size, align_up(report_.requested, 512));
     const std::size_t unpaged =
         align_up(settings_.growth.segment_size(size, report_.now), blocks_.provider().granularity());
@@ -83,7 +83,7 @@ class failure_survey {
     report_.device_has_order = ordering_provider<provider>;
     report_.device_has_ranges = virtual_memory_provider<provider>;
     if constexpr (limited_provider<provider>)
-      report_.device_is_limited = blocks_.provider().over_limit(report_.segment);
+      report_.device_is_limited = blocks_.provider().would_exceed_limit(report_.segment);
     std::size_t backed = report_.segment;
     if constexpr (!has_segments) {
       backed = settings_.growth.page_size(report_.block);
@@ -197,7 +197,7 @@ class failure_survey {
     ++report_.non_releasable_units;
     report_.add_unit(unit);
     // Pages would be acquired for the largest of these blocks, not for the block that is wanted now.
-    const std::size_t in_place = grow_in_place<>{}.page_size(largest);
+    const std::size_t in_place = grow_by_pages<>{}.page_size(largest);
     const std::size_t stitched = grow_by_stitching<>{}.page_size(largest);
     for_each_part(lowest, begin, end, [&](const block& b, std::size_t low, std::size_t high) {
       if (b.is_free()) report_.pages_in_place += whole_pages(low, high, in_place);
@@ -288,8 +288,8 @@ class oom_advisor {
     };
     const bool has_segments = report_.has_segments;
     const bool can_stitch = is_enough(report_.pages_stitched, 0);
-    // With grow_in_place, part of the last page stays unused.
-    add(has_segments && is_enough(report_.pages_in_place, report_.page_in_place), hint::grow_in_place,
+    // With grow_by_pages, part of the last page stays unused.
+    add(has_segments && is_enough(report_.pages_in_place, report_.page_in_place), hint::grow_by_pages,
         report_.pages_in_place);
     add(can_stitch && !report_.stitches, hint::stitch, report_.pages_stitched);
     add(can_stitch && report_.stitches, hint::use_smaller_chunks, report_.pages_stitched);
@@ -331,7 +331,7 @@ class oom_advisor {
 /// | hint          | the request succeeded | the program completed |
 /// |---------------|-----------------------|-----------------------|
 /// | stitch        | 99 %                  | 83 %                  |
-/// | grow_in_place | 92 %                  | 80 %                  |
+/// | grow_by_pages | 92 %                  | 80 %                  |
 /// | round_less    | 92 %                  | 81 %                  |
 /// | grow_exactly  | 100 %                 | 54 %                  |
 ///
@@ -351,7 +351,7 @@ template <typename Allocator>
     return failure_survey<Recipe, std::remove_const_t<decltype(blocks)>>(blocks, settings, bytes, stream)
         .report();
   };
-  return survey(pool.settings());
+  return survey(pool.policies());
 }
 
 /// Adds the report of another arena of the same allocator.

@@ -56,7 +56,7 @@ struct oom_report {
     raise_split_limit,     ///< an oversize block is large enough
     split_blocks,          ///< a block reserved for its own size is large enough
     enlarge_range,         ///< no range of addresses is long enough
-    grow_in_place,         ///< pages between live blocks could be released
+    grow_by_pages,         ///< pages between live blocks could be released
     stitch,                ///< these pages could be used for the request
     use_smaller_chunks,    ///< stitching moves idle physical chunks, and smaller chunks would be idle
     share_arenas,          ///< other arenas have free memory
@@ -121,7 +121,7 @@ struct oom_report {
   std::size_t non_releasable = 0;              ///< free bytes in units shared with live or pending blocks
   std::size_t non_releasable_units = 0;        ///< number of these units
   std::array<non_releasable_unit, 3> units{};  ///< the units with the highest worth()
-  std::size_t pages_in_place = 0;              ///< non_releasable bytes in whole pages of grow_in_place
+  std::size_t pages_in_place = 0;              ///< non_releasable bytes in whole pages of grow_by_pages
   std::size_t page_in_place = 0;               ///< size of such a page
   std::size_t pages_stitched = 0;              ///< non_releasable bytes in whole pages of grow_by_stitching
   std::size_t idle = 0;                        ///< free bytes in units without live or pending blocks
@@ -329,7 +329,7 @@ class oom_writer {
     } else {
       put("%.*s%s%s", static_cast<int>(gap - text.sentence), text.sentence, amount.text(), gap + 2);
     }
-    const bool maps_pages = what == hint::grow_in_place || what == hint::stitch;
+    const bool maps_pages = what == hint::grow_by_pages || what == hint::stitch;
     put(": %s", text.change);
     if (maps_pages && report_.split_limit != unlimited) put(", with no split limit");
     if (maps_pages && report_.reuses_across_streams) put(", with reuse_on_same_stream");
@@ -389,7 +389,7 @@ class oom_writer {
       {"raise the split limit above %s, the size of a free block", split_up_to<>::hint, "policy/split"},
       {"split larger free blocks, of up to %s", split_if_remainder_at_least<1>::hint, "policy/split"},
       {"no more than %s of addresses are reserved at once", "a larger growth.reserve", "policy/growth"},
-      {"map pages, of which %s between live blocks could be released", grow_in_place<>::hint,
+      {"map pages, of which %s between live blocks could be released", grow_by_pages<>::hint,
        "policy/growth"},
       {"map pages, of which %s could move to this request", grow_by_stitching<>::hint, "policy/growth"},
       {"move smaller physical chunks, as %s are whole free pages", "a larger growth.pieces", "policy/growth"},

@@ -58,7 +58,7 @@ template <typename Allocator>
       !requires { pool.devices(); }, "report_of: call it for each device's allocator of a per_device");
   memory_report report;
   pool.for_each_device([&report, times](auto& front, std::size_t) {
-    report.now = front.now();
+    report.now = front.current_usage();
     report.footprint = front.footprint();
     front.for_each_allocator([&report](auto& one) { report.non_releasable += non_releasable_bytes(one); });
     const auto counts = front.statistics();

@@ -50,11 +50,11 @@ concept range_growth_policy = growth_policy<P> && detail::answers_range_question
 /// | question                   |                                                                   |
 /// |----------------------------|-------------------------------------------------------------------|
 /// | p.page_size(block)         | granularity of mapped memory, in bytes                            |
-/// | p.take_freely(state)       | reserved bytes up to which new memory is taken; above it,         |
+/// | p.move_threshold(state)       | reserved bytes up to which new memory is taken; above it,         |
 /// |                            | idle memory moves first                                           |
-/// | p.largest_piece(state)     | largest size of a chunk, below 2^63 bytes                         |
-/// | p.min_growth(block)        | smallest size of a new chunk, if addresses allow it               |
-/// | p.saves_pages(now, limit)  | whether a request maps new memory to keep whole free pages        |
+/// | p.max_chunk(state)     | largest size of a chunk, below 2^63 bytes                         |
+/// | p.min_chunk(block)        | smallest size of a new chunk, if addresses allow it               |
+/// | p.should_save_pages(now, limit)  | whether a request maps new memory to keep whole free pages        |
 template <typename P>
 concept stitching_growth_policy = range_growth_policy<P> && detail::answers_stitching_questions<P>;
 
@@ -181,12 +181,12 @@ template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
           auto Limit = tunable<memory_limit>{no_limit}, auto Alignment = tunable<std::size_t>{1},
           auto Reserve = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},
           share_rounding Rule = share_rounding::truncate>
-struct grow_in_place {
-  static constexpr const char* hint = "grow_in_place";  ///< what explain() suggests
+struct grow_by_pages {
+  static constexpr const char* hint = "grow_by_pages";  ///< what explain() suggests
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
-                "grow_in_place<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
+                "grow_by_pages<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
   static_assert(detail::initial_bytes<Large>() >= Small,
-                "grow_in_place<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
+                "grow_by_pages<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
   using backend = expandable_backend;
   static constexpr std::size_t max_small_block = Small / 2;
   [[no_unique_address]] parameter<Large> large{};
@@ -210,7 +210,7 @@ struct grow_in_place {
   [[nodiscard]] constexpr std::size_t base_alignment(std::size_t block) const noexcept {
     return block >= 2_MiB && alignment > 0 ? alignment.get() : 1;
   }
-  bool operator==(const grow_in_place&) const = default;
+  bool operator==(const grow_by_pages&) const = default;
 };
 
 /// Maps memory into ranges of addresses. Idle memory of any pool and stream moves to the address that needs
@@ -220,27 +220,27 @@ struct grow_in_place {
 /// taken only up to `slack` above peak active memory. A trim() that leaves nothing reserved resets the peaks;
 /// resetting statistics does not.
 ///
-/// A chunk is at most peak_reserved / `pieces` bytes, but may always be 16 MiB. More pieces waste less and
-/// cost more device calls. On recorded programs, 64 pieces reserved 4.0 % above peak live, with 1.9 times the
-/// device calls of grow_in_place. 32 pieces reserved 4.1 %, with 1.5 times the calls.
+/// A chunk is at most peak_reserved / `peak_parts` bytes, but may always be 16 MiB. More parts waste less and
+/// cost more device calls. On recorded programs, 64 parts reserved 4.0 % above peak live, with 1.9 times the
+/// device calls of grow_by_pages. 32 parts reserved 4.1 %, with 1.5 times the calls.
 ///
-/// A chunk is also at most (limit - reserved) / `last_pieces` bytes. This leaves little memory unused below
+/// A chunk is also at most (limit - reserved) / `rest_parts` bytes. This leaves little memory unused below
 /// the limit. For both parameters, 0 means 1.
 ///
 /// Chunks are multiples of 2 MiB. Therefore, back_with_huge_1g_pages_first uses no page of 1 GiB, and
 /// back_with_huge_1g_pages_only uses only pages of 1 GiB.
 ///   Source:  GMLake (arXiv 2401.08156) for the idea; replays of recorded programs for the numbers
-template <auto Pieces = tunable<std::size_t>{64}, auto Slack = tunable<fraction>{percent(4)},
-          auto Limit = tunable<memory_limit>{no_limit}, auto LastPieces = tunable<std::size_t>{1024},
+template <auto PeakParts = tunable<std::size_t>{64}, auto Slack = tunable<fraction>{percent(4)},
+          auto Limit = tunable<memory_limit>{no_limit}, auto RestParts = tunable<std::size_t>{1024},
           auto Alignment = tunable<std::size_t>{1}>
 struct grow_by_stitching {
   static constexpr const char* hint = "grow_by_stitching";  ///< what explain() suggests
   using backend = stitching_backend;
-  [[no_unique_address]] parameter<Pieces> pieces{};
+  [[no_unique_address]] parameter<PeakParts> peak_parts{};
   [[no_unique_address]] parameter<Slack>
       slack{};  ///< fraction of peak active bytes that may be reserved on top
   [[no_unique_address]] detail::growth_limit<Limit> limit{};
-  [[no_unique_address]] parameter<LastPieces> last_pieces{};
+  [[no_unique_address]] parameter<RestParts> rest_parts{};
   [[no_unique_address]] parameter<Alignment> alignment{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
@@ -253,24 +253,24 @@ struct grow_by_stitching {
   [[nodiscard]] constexpr std::size_t base_alignment(std::size_t block) const noexcept {
     return block >= page && alignment > 0 ? alignment.get() : 1;
   }
-  [[nodiscard]] constexpr std::size_t take_freely(const growth_state& state) const noexcept {
+  [[nodiscard]] constexpr std::size_t move_threshold(const growth_state& state) const noexcept {
     const std::size_t above = state.peak_active + slack.get().of(state.peak_active);
     const std::size_t peak = above > state.peak_reserved ? above / page * page : state.peak_reserved;
     return peak < state.limit ? peak : state.limit;
   }
-  [[nodiscard]] constexpr std::size_t largest_piece(const growth_state& state) const noexcept {
+  [[nodiscard]] constexpr std::size_t max_chunk(const growth_state& state) const noexcept {
     const std::size_t peak =
         state.peak_reserved > state.peak_active ? state.peak_reserved : state.peak_active;
     const std::size_t left = state.limit > state.reserved ? state.limit - state.reserved : 0;
-    const std::size_t usual = share(peak, pieces) / page * page;
-    const std::size_t max_left = share(left, last_pieces) / page * page;
+    const std::size_t usual = share(peak, peak_parts) / page * page;
+    const std::size_t max_left = share(left, rest_parts) / page * page;
     const std::size_t largest = usual > min_usual ? usual : min_usual;
     return max_left > page ? (largest < max_left ? largest : max_left) : page;
   }
-  [[nodiscard]] static constexpr std::size_t min_growth(std::size_t block) noexcept {
+  [[nodiscard]] static constexpr std::size_t min_chunk(std::size_t block) noexcept {
     return block > small ? 16_MiB : 0;
   }
-  [[nodiscard]] static constexpr bool saves_pages(std::size_t reserved, std::size_t limit) noexcept {
+  [[nodiscard]] static constexpr bool should_save_pages(std::size_t reserved, std::size_t limit) noexcept {
     return reserved > limit / 2;
   }
   bool operator==(const grow_by_stitching&) const = default;

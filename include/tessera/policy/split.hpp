@@ -19,7 +19,7 @@ enum class block_end : unsigned char { low, high };
 ///   p.may_serve(wanted, block)      whether a free block of `block` bytes serves; if not, larger blocks are
 ///                                   not tried, and the request is a miss
 ///   p.should_split(wanted, block)   whether the block is split at `wanted` bytes; if not, it serves whole
-///   p.used_end()                    the end that serves when a block is split
+///   p.allocated_end()                    the end that serves when a block is split
 ///   p.oversize()                    size in bytes from which a block is oversize; an oversize block is split
 ///                                   only if the policy has `splits_oversize`; `unlimited` for none
 ///
@@ -31,7 +31,7 @@ template <typename P>
 concept split_policy = regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
   { p.may_serve(wanted, block) } noexcept -> std::same_as<bool>;
   { p.should_split(wanted, block) } noexcept -> std::same_as<bool>;
-  { p.used_end() } noexcept -> std::same_as<block_end>;
+  { p.allocated_end() } noexcept -> std::same_as<block_end>;
   { p.oversize() } noexcept -> std::same_as<std::size_t>;
 };
 
@@ -42,7 +42,7 @@ concept split_policy = regular<P> && requires(const P& p, std::size_t wanted, st
 struct split_never {
   [[nodiscard]] static constexpr bool may_serve(std::size_t, std::size_t) noexcept { return true; }
   [[nodiscard]] static constexpr bool should_split(std::size_t, std::size_t) noexcept { return false; }
-  [[nodiscard]] static constexpr block_end used_end() noexcept { return block_end::low; }
+  [[nodiscard]] static constexpr block_end allocated_end() noexcept { return block_end::low; }
   [[nodiscard]] static constexpr std::size_t oversize() noexcept { return unlimited; }
   bool operator==(const split_never&) const = default;
 };
@@ -79,7 +79,7 @@ struct split_if_remainder_at_least : split_never {
   [[nodiscard]] static constexpr bool should_split(std::size_t wanted, std::size_t block) noexcept {
     return block - wanted >= Remainder;
   }
-  [[nodiscard]] static constexpr block_end used_end() noexcept { return End; }
+  [[nodiscard]] static constexpr block_end allocated_end() noexcept { return End; }
   bool operator==(const split_if_remainder_at_least&) const = default;
 };
 
@@ -121,7 +121,7 @@ struct split_up_to {
     const std::size_t max_waste = splits_any ? 0 : wanted < max ? Waste : unlimited;
     return block - wanted > max_waste;
   }
-  [[nodiscard]] static constexpr block_end used_end() noexcept { return block_end::low; }
+  [[nodiscard]] static constexpr block_end allocated_end() noexcept { return block_end::low; }
   [[nodiscard]] constexpr std::size_t oversize() const noexcept { return max; }
   bool operator==(const split_up_to&) const = default;
 };

@@ -29,7 +29,7 @@ enum class provider_call : unsigned char {
   wait,
   synchronize,
   // The calls up to unregister_memory may fail.
-  let_wait,
+  make_wait,
   reclaim,
   export_memory,
   allow,
@@ -42,7 +42,7 @@ enum class provider_call : unsigned char {
   has_stream,
   position,
   is_done,
-  is_behind
+  is_ordered_after
 };
 
 [[nodiscard]] constexpr const char* name_of(provider_call call) noexcept {
@@ -58,7 +58,7 @@ enum class provider_call : unsigned char {
                                               "record",
                                               "wait",
                                               "synchronize",
-                                              "let_wait",
+                                              "make_wait",
                                               "reclaim",
                                               "export_memory",
                                               "allow",
@@ -70,7 +70,7 @@ enum class provider_call : unsigned char {
                                               "has_stream",
                                               "position",
                                               "is_done",
-                                              "is_behind"};
+                                              "is_ordered_after"};
   return names[static_cast<std::size_t>(call)];
 }
 /// Whether a call may take long, because the device's driver executes it.
@@ -201,10 +201,10 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   {
     return inner_->available();
   }
-  [[nodiscard]] bool over_limit(std::size_t bytes) const noexcept
-    requires requires(const Device& d) { d.over_limit(bytes); }
+  [[nodiscard]] bool would_exceed_limit(std::size_t bytes) const noexcept
+    requires requires(const Device& d) { d.would_exceed_limit(bytes); }
   {
-    return inner_->over_limit(bytes);
+    return inner_->would_exceed_limit(bytes);
   }
   bool reclaim() noexcept
     requires requires(Device& d) { d.reclaim(); }
@@ -251,15 +251,16 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   {
     return hook_(call::is_done, [&, this] { return inner_->is_done(stream, position); });
   }
-  [[nodiscard]] bool is_behind(stream_id stream, stream_id other, std::uint64_t position) noexcept
-    requires requires(Device& d) { d.is_behind(stream, other, position); }
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other, std::uint64_t position) noexcept
+    requires requires(Device& d) { d.is_ordered_after(stream, other, position); }
   {
-    return hook_(call::is_behind, [&, this] { return inner_->is_behind(stream, other, position); });
+    return hook_(call::is_ordered_after,
+                 [&, this] { return inner_->is_ordered_after(stream, other, position); });
   }
-  bool let_wait(stream_id stream, stream_id other, std::uint64_t position) noexcept
-    requires requires(Device& d) { d.let_wait(stream, other, position); }
+  bool make_wait(stream_id stream, stream_id other, std::uint64_t position) noexcept
+    requires requires(Device& d) { d.make_wait(stream, other, position); }
   {
-    return hook_(call::let_wait, [&, this] { return inner_->let_wait(stream, other, position); });
+    return hook_(call::make_wait, [&, this] { return inner_->make_wait(stream, other, position); });
   }
 
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept

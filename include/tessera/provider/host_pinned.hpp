@@ -234,15 +234,15 @@ class host_pinned {
     const auto on = state_->streams.find(stream);
     return on == nullptr || on->has_reached(at);
   }
-  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t at) noexcept {
-    return state_->streams.is_behind(stream, of, at);
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t at) noexcept {
+    return state_->streams.is_ordered_after(stream, of, at);
   }
-  bool let_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
-    return state_->streams.let_wait(stream, of, at);
+  bool make_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
+    return state_->streams.make_wait(stream, of, at);
   }
   /// Makes all further work of a stream wait for an event, like cudaStreamWaitEvent.
-  bool let_wait(stream_id stream, const event& mark) noexcept {
-    return let_wait(stream, mark.stream, mark.mark);
+  bool make_wait(stream_id stream, const event& mark) noexcept {
+    return make_wait(stream, mark.stream, mark.mark);
   }
 
  private:

@@ -55,10 +55,10 @@ class host_registering : public provider_adaptor<Device> {
   {
     return memory_->available();
   }
-  [[nodiscard]] bool over_limit(std::size_t bytes) const noexcept
+  [[nodiscard]] bool would_exceed_limit(std::size_t bytes) const noexcept
     requires limited_provider<Memory>
   {
-    return memory_->over_limit(bytes);
+    return memory_->would_exceed_limit(bytes);
   }
   void reserve(std::size_t bytes, std::size_t alignment) = delete;
 

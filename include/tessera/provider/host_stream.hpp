@@ -164,13 +164,13 @@ class host_streams {
   }
 
   /// Whether all further work of `stream` runs after the work of `of` up to a mark.
-  [[nodiscard]] bool is_behind(stream_id stream, stream_id of, std::uint64_t mark) {
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t mark) {
     const std::lock_guard lock(mutex_);
-    return order_.is_behind(stream, of, mark);
+    return order_.is_ordered_after(stream, of, mark);
   }
   /// Makes `stream` wait; false if there is no such stream or host memory ran out. No wait is needed if `of`
   /// has ended.
-  bool let_wait(stream_id stream, stream_id of, std::uint64_t mark) {
+  bool make_wait(stream_id stream, stream_id of, std::uint64_t mark) {
     const std::shared_ptr<host_stream> waiting = find(stream), other = find(of);
     if (waiting == nullptr || other == nullptr || waiting == other) return waiting != nullptr;
     const std::lock_guard lock(mutex_);

@@ -133,7 +133,7 @@ struct budgeted_memory<Device> {
 /// Counts segments and physical memory against a budget. Imported memory does not count.
 ///
 /// With `LastPageMayExceed`, the last page of a create() may exceed the limit. The caller must then check
-/// over_limit(needed bytes) first.
+/// would_exceed_limit(needed bytes) first.
 ///   Requires:  the provider and the budget outlive it; Base is a provider_adaptor of Device
 template <typename Device, typename Base = provider_adaptor<Device>, bool LastPageMayExceed = false>
 class within_budget : public Base {
@@ -160,9 +160,9 @@ class within_budget : public Base {
     if (released) budget_->give_back(bytes);
     return released;
   }
-  [[nodiscard]] bool over_limit(std::size_t bytes) const noexcept {
+  [[nodiscard]] bool would_exceed_limit(std::size_t bytes) const noexcept {
     if constexpr (limited_provider<Device>) {
-      if (this->inner().over_limit(bytes)) return true;
+      if (this->inner().would_exceed_limit(bytes)) return true;
     }
     return budget_->would_exceed(bytes);
   }

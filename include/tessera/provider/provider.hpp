@@ -91,20 +91,20 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
 /// |----------------------|---------------|-----------------------------------------------------------------|
 /// | d.position(s)        | std::uint64_t | how much work has been submitted to `s`                         |
 /// | d.is_done(s, n)      | bool          | whether the work of `s` up to position `n` is done; never waits |
-/// | d.is_behind(s, t, n) | bool          | whether all further work of `s` runs after work `n` of `t`      |
+/// | d.is_ordered_after(s, t, n) | bool          | whether all further work of `s` runs after work `n` of `t`      |
 /// |                      |               | because of submitted waits, directly or through other           |
 /// |                      |               | streams                                                         |
-/// | d.let_wait(s, t, n)  | bool          | submits such a wait to `s`; does not wait itself                |
+/// | d.make_wait(s, t, n)  | bool          | submits such a wait to `s`; does not wait itself                |
 ///
 /// A wait is always for work submitted earlier, so streams never wait in a cycle. The work of a stream that
-/// no longer exists counts as done. stream_order [provider/stream_order.hpp] implements is_behind for devices
+/// no longer exists counts as done. stream_order [provider/stream_order.hpp] implements is_ordered_after for devices
 /// without it. Checked by law::provider [tessera/law/provider.hpp].
 template <typename D>
 concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std::uint64_t position) {
   { d.position(s) } noexcept -> std::same_as<std::uint64_t>;
   { d.is_done(s, position) } noexcept -> std::same_as<bool>;
-  { d.is_behind(s, s, position) } noexcept -> std::same_as<bool>;
-  { d.let_wait(s, s, position) } noexcept -> std::same_as<bool>;
+  { d.is_ordered_after(s, s, position) } noexcept -> std::same_as<bool>;
+  { d.make_wait(s, s, position) } noexcept -> std::same_as<bool>;
 };
 
 /// Reports which streams exist: d.has_stream(s). Without this concept, every stream counts as existing.
@@ -153,11 +153,11 @@ template <typename D>
   requires std::convertible_to<decltype(D::may_see_late), bool>
 inline constexpr bool may_see_late<D> = D::may_see_late;
 
-/// Has its own limit, which several allocators may share. d.over_limit(bytes) returns whether `bytes` more
+/// Has its own limit, which several allocators may share. d.would_exceed_limit(bytes) returns whether `bytes` more
 /// would exceed it. The allocator uses it to tell a limit failure from a full device.
 template <typename D>
 concept limited_provider = device_provider<D> && requires(const D& d, std::size_t bytes) {
-  { d.over_limit(bytes) } noexcept -> std::same_as<bool>;
+  { d.would_exceed_limit(bytes) } noexcept -> std::same_as<bool>;
 };
 
 /// Can ask other users of the device to release idle memory: d.reclaim(). It returns whether any was

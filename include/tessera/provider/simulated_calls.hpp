@@ -56,7 +56,7 @@ class simulated_calls {
     std::uint64_t allow = 5'000;
     std::uint64_t import_memory = 30'000;
     std::uint64_t enable_peer_access = 100'000;
-    std::uint64_t let_wait = 1'000;
+    std::uint64_t make_wait = 1'000;
   };
   enum class call : unsigned char {
     acquire,
@@ -77,13 +77,13 @@ class simulated_calls {
     allow,
     import_memory,
     enable_peer_access,
-    let_wait
+    make_wait
   };
   struct counts {
     std::uint64_t acquire = 0, release = 0, record = 0, query = 0, wait = 0, discard = 0;
     std::uint64_t reserve = 0, unreserve = 0, create = 0, destroy = 0;
     std::uint64_t map = 0, grant = 0, unmap = 0, synchronize = 0;
-    std::uint64_t export_memory = 0, allow = 0, import_memory = 0, enable_peer_access = 0, let_wait = 0;
+    std::uint64_t export_memory = 0, allow = 0, import_memory = 0, enable_peer_access = 0, make_wait = 0;
     std::uint64_t refused = 0;  ///< calls that failed for lack of memory or addresses
     std::uint64_t failed = 0;   ///< calls that were made to fail
   };
@@ -113,10 +113,10 @@ class simulated_calls {
   [[nodiscard]] const char* last_error() const noexcept {
     if (failure_.rule == nullptr) return "";
     constexpr std::array names = {
-        "acquire", "release",     "record",        "query",   "wait",          "discard",
-        "reserve", "unreserve",   "create",        "destroy", "map",           "grant",
-        "unmap",   "synchronize", "export_memory", "allow",   "import_memory", "enable_peer_access",
-        "let_wait"};
+        "acquire",  "release",     "record",        "query",   "wait",          "discard",
+        "reserve",  "unreserve",   "create",        "destroy", "map",           "grant",
+        "unmap",    "synchronize", "export_memory", "allow",   "import_memory", "enable_peer_access",
+        "make_wait"};
     const char* const name = names[static_cast<std::size_t>(failure_.kind)];
     if (failure_.address != 0)
       std::snprintf(text_.data(), text_.size(), "%s at %p, %zu bytes: %s", name,
@@ -234,21 +234,21 @@ class simulated_streams : public simulated_calls {
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) const noexcept {
     return (!held_ || at < waited_for(stream).positions) && end_of_work(stream, at) <= now_ns();
   }
-  [[nodiscard]] bool is_behind(stream_id stream, stream_id other, std::uint64_t at) const noexcept {
-    return order_.is_behind(stream, other, at);
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other, std::uint64_t at) const noexcept {
+    return order_.is_ordered_after(stream, other, at);
   }
-  bool let_wait(stream_id stream, stream_id other, std::uint64_t at) noexcept {
+  bool make_wait(stream_id stream, stream_id other, std::uint64_t at) noexcept {
     const bool works = !take_failure() && order_.reserve(stream, other);
     if (works && stream != other) {
       queue(stream, (std::max)(end_of_work(stream), end_of_work(other, at)));
       (void)order_.add(stream, position(stream), other, at);
     }
-    return finish_stream_call(counts_.let_wait, {.kind = call::let_wait, .stream = stream}, works,
-                              costs_.let_wait);
+    return finish_stream_call(counts_.make_wait, {.kind = call::make_wait, .stream = stream}, works,
+                              costs_.make_wait);
   }
   /// Makes all further work of a stream wait for an event, like cudaStreamWaitEvent.
-  bool let_wait(stream_id stream, const event& mark) noexcept {
-    return let_wait(stream, mark.stream, mark.position);
+  bool make_wait(stream_id stream, const event& mark) noexcept {
+    return make_wait(stream, mark.stream, mark.position);
   }
 
   /// Submits work of `duration` nanoseconds, which starts after the stream's earlier work.

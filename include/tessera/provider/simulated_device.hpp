@@ -29,7 +29,7 @@ namespace tessera {
 ///     device.fail_call(1);
 ///     if (device.acquire(2_MiB) == nullptr) std::puts(device.last_error());
 ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> small{std::move(device)};
-///     std::printf("the limit is %zu bytes\n", small.now().limit);
+///     std::printf("the limit is %zu bytes\n", small.current_usage().limit);
 class simulated_device : public detail::simulated_streams {
  public:
   static constexpr bool map_grants_access = false;

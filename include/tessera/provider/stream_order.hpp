@@ -23,19 +23,19 @@ struct stream_pair {
   }
 };
 
-/// Records the waits between streams and implements is_behind(), including waits through other streams.
+/// Records the waits between streams and implements is_ordered_after(), including waits through other streams.
 ///
-/// Use it in a provider whose device cannot answer is_behind(). Call reserve() before the device's wait call,
+/// Use it in a provider whose device cannot answer is_ordered_after(). Call reserve() before the device's wait call,
 /// so that add() can always record the wait:
 ///
 ///     tessera::stream_order order;
 ///     const tessera::stream_id copies{1}, compute{2};
-///     if (!order.reserve(compute, copies)) return;  // let_wait gives false
+///     if (!order.reserve(compute, copies)) return;  // make_wait gives false
 ///     // the wait is the fifth task of compute, and waits for the first three tasks of copies
 ///     (void)order.add(compute, 5, copies, 3);
-///     std::printf("%d\n", order.is_behind(compute, copies, 2));
+///     std::printf("%d\n", order.is_ordered_after(compute, copies, 2));
 ///
-/// It keeps the latest 32 waits of each pair of streams. is_behind() may return false if only an older wait
+/// It keeps the latest 32 waits of each pair of streams. is_ordered_after() may return false if only an older wait
 /// orders the streams.
 ///
 ///   Cost:  logarithmic in the pairs of streams that ever waited; 0.5 KiB of host memory for each
@@ -56,18 +56,20 @@ class stream_order {
   /// Records that the task of `stream` at `position` waits for `other` up to `other_position`.
   ///   Returns:  false if host memory ran out and nothing was recorded; never false after reserve()
   bool add(stream_id stream, std::uint64_t position, stream_id other, std::uint64_t other_position) noexcept {
-    if (is_behind(stream, other, other_position)) return true;
+    if (is_ordered_after(stream, other, other_position)) return true;
     if (!reserve(stream, other)) return false;
     find({stream.handle, other.handle})->add({position, other_position});
     for (std::size_t i = first_of(other); i < count_ && pairs_[i]->key.first == other.handle; ++i) {
       const std::uint64_t reached = pairs_[i]->waits.reached_at(other_position);
       const stream_id third{pairs_[i]->key.second};
-      if (!is_behind(stream, third, reached)) find({stream.handle, third.handle})->add({position, reached});
+      if (!is_ordered_after(stream, third, reached))
+        find({stream.handle, third.handle})->add({position, reached});
     }
     return true;
   }
   /// Whether all further work of `stream` runs after the work of `other` up to `position`.
-  [[nodiscard]] bool is_behind(stream_id stream, stream_id other, std::uint64_t position) const noexcept {
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other,
+                                      std::uint64_t position) const noexcept {
     if (stream == other || position == 0) return true;
     const history* const found = find({stream.handle, other.handle});
     return found != nullptr && found->latest() >= position;

@@ -83,15 +83,15 @@ class stream_registry : public provider_adaptor<Device> {
   {
     return ended_->has(stream) || this->inner().is_done(stream, position);
   }
-  [[nodiscard]] bool is_behind(stream_id stream, stream_id other, std::uint64_t position) noexcept
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other, std::uint64_t position) noexcept
     requires ordering_provider<Device>
   {
-    return ended_->has(other) || this->inner().is_behind(stream, other, position);
+    return ended_->has(other) || this->inner().is_ordered_after(stream, other, position);
   }
-  bool let_wait(stream_id stream, stream_id other, std::uint64_t position) noexcept
+  bool make_wait(stream_id stream, stream_id other, std::uint64_t position) noexcept
     requires ordering_provider<Device>
   {
-    return !ended_->has(stream) && (ended_->has(other) || this->inner().let_wait(stream, other, position));
+    return !ended_->has(stream) && (ended_->has(other) || this->inner().make_wait(stream, other, position));
   }
 
  private:

@@ -46,8 +46,8 @@ constexpr int ask_once(const P& p) {
     (void)p.range_size(min_alignment);
   }
   if constexpr (stitching_growth_policy<P>) {
-    (void)p.take_freely(growth_state{});
-    (void)p.largest_piece(growth_state{});
+    (void)p.move_threshold(growth_state{});
+    (void)p.max_chunk(growth_state{});
   }
   if constexpr (eviction_policy<P>) {
     (void)p.bytes_to_evict(eviction_trigger::before_growth, usage{});

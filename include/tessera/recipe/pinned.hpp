@@ -48,7 +48,7 @@ struct pinned_expandable final {
   using streams = reuse_after_recorded_streams;
   using split = split_if_remainder_at_least<512>;
   using pages = back_with_normal_pages;
-  using growth = grow_in_place<20_MiB, 20_MiB>;
+  using growth = grow_by_pages<20_MiB, 20_MiB>;
   using eviction = evict_never;
   using recovery = recover_by_emptying_cache;
 

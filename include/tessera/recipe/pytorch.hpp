@@ -49,7 +49,7 @@ struct pytorch_expandable final {
   using streams = reuse_on_same_stream;
   using split = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
   using pages = back_with_normal_pages;
-  using growth = grow_in_place<>;
+  using growth = grow_by_pages<>;
   using eviction = evict_idle_above_if_limited<>;
   using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
 
@@ -97,7 +97,7 @@ using pytorch_family = family<config::pytorch, pytorch_native, pytorch_expandabl
 /// The recipe for a PYTORCH_CUDA_ALLOC_CONF, for example pytorch<"max_split_size_mb:128">.
 ///
 ///     tessera::caching_allocator<tessera::pytorch<"max_split_size_mb:128">, tessera::simulated_device> tuned;
-///     tuned.settings().split.slack = 64_MiB;  // changed while the program runs
+///     tuned.policies().split.slack = 64_MiB;  // changed while the program runs
 template <config::fixed_string Conf = "">
 using pytorch = pytorch_family::from<Conf>;
 

@@ -54,7 +54,7 @@ struct pytorch_2_14_expandable final {
   using streams = pytorch_expandable::streams;
   using split = oldest_segment_first<pytorch_expandable::split>;
   using pages = pytorch_expandable::pages;
-  using growth = grow_in_place<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
+  using growth = grow_by_pages<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
                                tunable(memory_limit{fraction{1'125'000'000}}), share_rounding::nearest>;
   using eviction = pytorch_expandable::eviction;
   using recovery = recover_unless_over_capacity<tunable(false), false>;

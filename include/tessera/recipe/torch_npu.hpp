@@ -50,7 +50,7 @@ struct torch_npu_expandable final {
   using streams = torch_npu_native::streams;
   using split = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
   using pages = torch_npu_native::pages;
-  using growth = grow_in_place<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
+  using growth = grow_by_pages<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
   using eviction = evict_idle_above_if_limited<>;
   using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
 

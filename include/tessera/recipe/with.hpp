@@ -51,7 +51,7 @@ concept names_may_serve = requires { &P::may_serve; };
 template <typename P>
 concept names_should_split = requires { &P::should_split; };
 template <typename P>
-concept names_used_end = requires { &P::used_end; };
+concept names_allocated_end = requires { &P::allocated_end; };
 template <typename P>
 concept names_oversize = requires { &P::oversize; };
 template <typename P>
@@ -77,17 +77,17 @@ concept names_backend = requires { typename P::backend; };
 /// The axis with which the type shares most member names, or none.
 template <typename P>
 [[nodiscard]] consteval axis nearest_axis() {
-  const int members[] = {0,
-                         names_block_size<P>,
-                         names_count<P> + names_select<P>,
-                         names_uses_events<P> + names_reuse_key<P> + names_needs_event<P> +
-                             names_reuses_across_streams<P> + names_reuse_rules<P> +
-                             names_should_poll_events<P>,
-                         names_may_serve<P> + names_should_split<P> + names_used_end<P> + names_oversize<P>,
-                         names_uses_page_kinds<P> + names_backing<P>,
-                         names_backend<P> + names_segment_size<P> + names_limit<P>,
-                         names_bytes_to_evict<P> + names_is_candidate<P> + names_should_evict<P>,
-                         names_steps<P>};
+  const int members[] = {
+      0,
+      names_block_size<P>,
+      names_count<P> + names_select<P>,
+      names_uses_events<P> + names_reuse_key<P> + names_needs_event<P> + names_reuses_across_streams<P> +
+          names_reuse_rules<P> + names_should_poll_events<P>,
+      names_may_serve<P> + names_should_split<P> + names_allocated_end<P> + names_oversize<P>,
+      names_uses_page_kinds<P> + names_backing<P>,
+      names_backend<P> + names_segment_size<P> + names_limit<P>,
+      names_bytes_to_evict<P> + names_is_candidate<P> + names_should_evict<P>,
+      names_steps<P>};
   std::size_t nearest = 0;
   for (std::size_t i = 1; i < std::size(members); ++i) {
     if (members[i] > members[nearest]) nearest = i;

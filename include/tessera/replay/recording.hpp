@@ -115,7 +115,7 @@ class program {
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
 ///     const program source(made);
 ///     const std::size_t failures = replay(source, pool);
-///     std::printf("%zu failed, %zu bytes reserved for %zu\n", failures, pool.now().reserved, source.peak_live());
+///     std::printf("%zu failed, %zu bytes reserved for %zu\n", failures, pool.current_usage().reserved, source.peak_live());
 ///
 ///   Returns:  the number of failed allocations
 template <typename Allocator, typename Before, typename After>

@@ -16,5 +16,5 @@ int main() {
   tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
   void* p = pool.allocate(1000);
   pool.deallocate(p);
-  return pool.now().reserved == reserved_elsewhere() ? 0 : 1;
+  return pool.current_usage().reserved == reserved_elsewhere() ? 0 : 1;
 }

@@ -12,5 +12,5 @@ std::size_t reserved_elsewhere() {
   tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
   void* p = pool.allocate(1000);
   pool.deallocate(p);
-  return pool.now().reserved;
+  return pool.current_usage().reserved;
 }

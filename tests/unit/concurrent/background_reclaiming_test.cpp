@@ -50,7 +50,7 @@ void free_in_use(Pool& pool, void* p, stream_id stream, const std::atomic<bool>&
   pool.deallocate(p);
 }
 void await_reclaiming(const auto& pool) {
-  while (pool.now().pending > 0) std::this_thread::yield();
+  while (pool.current_usage().pending > 0) std::this_thread::yield();
 }
 
 /// What a worker has done, and how many rounds it is to make in a row.
@@ -103,7 +103,7 @@ TEST(background_reclaiming, frees_blocks_while_nobody_calls) {
     std::atomic<bool> done = false;
     void* const p = pool.allocate(64_KiB);
     free_in_use(pool, p, stream, done);
-    EXPECT_EQ(pool.now().pending, 64_KiB);
+    EXPECT_EQ(pool.current_usage().pending, 64_KiB);
     done = true;
     await_reclaiming(pool);
     void* const again = pool.allocate(64_KiB);
@@ -138,7 +138,7 @@ TEST_F(background_queries, come_from_the_caller_where_no_thread_is_wanted) {
   EXPECT_FALSE(pool.has_worker());
   done = true;
   pool.with_device([&](auto& device) { device.synchronize(stream); });
-  EXPECT_EQ(pool.now().pending, 64_KiB);
+  EXPECT_EQ(pool.current_usage().pending, 64_KiB);
   EXPECT_EQ(pool.allocate(64_KiB), p);
   EXPECT_EQ(counted_queries::by_others, 0);
   EXPECT_GT(counted_queries::by_maker, 0);
@@ -174,7 +174,7 @@ TEST(background_reclaiming, ends_while_blocks_are_held_back) {
   {
     background_reclaiming<pinned, host_pinned> pool{host_pinned{unlocked()}};
     for (int i = 0; i < 10; ++i) free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
-    EXPECT_GT(pool.now().pending, 0u);
+    EXPECT_GT(pool.current_usage().pending, 0u);
     later = std::thread([&done] { done = true; });
   }
   later.join();
@@ -187,14 +187,14 @@ TEST(background_reclaiming, trims_with_and_without_waiting) {
   free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
   pool.deallocate(pool.allocate(128_KiB));
   pool.trim_without_waiting();
-  EXPECT_EQ(pool.now().reserved, 64_KiB);
+  EXPECT_EQ(pool.current_usage().reserved, 64_KiB);
   done = true;
   pool.with_device([&](auto& device) { device.synchronize(stream_id{}); });
   pool.trim_without_waiting();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 template <typename Recipe>
@@ -226,7 +226,7 @@ void stress() {
   EXPECT_EQ(overwritten, 0);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(background_reclaiming, gives_no_block_away_that_a_stream_still_reads) {

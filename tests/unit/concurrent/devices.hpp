@@ -89,13 +89,13 @@ class gated_device {
     const std::lock_guard lock(mutex_);
     return device_.is_done(stream, at);
   }
-  bool is_behind(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
+  bool is_ordered_after(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
     const std::lock_guard lock(mutex_);
-    return device_.is_behind(stream, of, at);
+    return device_.is_ordered_after(stream, of, at);
   }
-  bool let_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
+  bool make_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
     const std::lock_guard lock(mutex_);
-    return device_.let_wait(stream, of, at);
+    return device_.make_wait(stream, of, at);
   }
   std::size_t page_size(tessera::page_kind kind) const noexcept { return device_.page_size(kind); }
   void* reserve(std::size_t bytes, std::size_t to) noexcept {

@@ -55,7 +55,7 @@ void decide_alone_as_without_a_lock() {
         chosen = live.back();
         live.pop_back();
       } else if (what == 99) {
-        const std::size_t keep = plain.now().reserved / 2;
+        const std::size_t keep = plain.current_usage().reserved / 2;
         plain.trim(keep);
         safe.trim(keep);
         plain.reset_peak_statistics();
@@ -64,7 +64,7 @@ void decide_alone_as_without_a_lock() {
         plain.reset_accumulated_statistics();
         safe.reset_accumulated_statistics();
       }
-      ASSERT_EQ(plain.now(), safe.now()) << "operation " << i;
+      ASSERT_EQ(plain.current_usage(), safe.current_usage()) << "operation " << i;
     }
     EXPECT_STREQ(safe.audit(), nullptr);
     const auto told = plain.statistics(), told_safe = safe.statistics();
@@ -159,13 +159,13 @@ TEST(locked_threads, find_cached_blocks_while_another_waits_for_the_device) {
   std::thread growing([&] { large = pool.allocate(100_MiB); });
   shared.acquires.await(1);
   for (int i = 0; i < 100; ++i) pool.deallocate(pool.allocate(5_MiB));
-  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.trim();  // drops the home of the block that is on its way
   shared.acquires.open();
   growing.join();
   EXPECT_NE(large, nullptr);
-  EXPECT_EQ(pool.now().reserved, 100_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(large);
 }
@@ -211,13 +211,13 @@ struct release_under_way {
 TEST(locked_threads, do_not_hand_out_what_is_being_given_back) {
   release_under_way now;
   auto& pool = now.pool;
-  EXPECT_EQ(pool.now().reserved, 100_MiB);  // the device has not taken it back yet
+  EXPECT_EQ(pool.current_usage().reserved, 100_MiB);  // the device has not taken it back yet
   EXPECT_STREQ(pool.audit(), nullptr);
   void* const fresh = pool.allocate(100_MiB);
   EXPECT_NE(fresh, now.cached);
   pool.trim();
   now.go_on();
-  EXPECT_EQ(pool.now().reserved, 100_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(fresh);
 }
@@ -227,7 +227,7 @@ TEST(locked_threads, keep_what_the_device_fails_to_take_back) {
   auto& pool = now.pool;
   now.shared.with([](auto& d) { d.fail_call(1); });
   now.go_on();
-  EXPECT_EQ(pool.now().cached, 100_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 100_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
   EXPECT_EQ(pool.allocate(100_MiB), now.cached);
   pool.deallocate(now.cached);
@@ -261,7 +261,7 @@ TEST(locked_threads, retire_a_use_once_while_others_wait_for_it) {
   std::thread one([&] { pool.trim(); });
   std::thread two([&] { pool.trim(); });
   shared.waits.await(2);
-  EXPECT_EQ(pool.now().pending, 60_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 60_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(blocks[2]);  // into a queue of which all is being waited for
   pool.deallocate(blocks[3]);
@@ -273,7 +273,7 @@ TEST(locked_threads, retire_a_use_once_while_others_wait_for_it) {
   one.join();
   two.join();
   pool.trim();
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
   EXPECT_EQ(shared.with([](auto& d) { return d.calls().discard; }), 8u);
   pool.deallocate(p);
@@ -316,7 +316,7 @@ TEST(locked_threads, end_a_walk_though_others_fill_the_cache) {
   EXPECT_STREQ(pool.audit(), nullptr);
   refill = {};
   pool.trim();
-  EXPECT_EQ(pool.now().cached, 0u);
+  EXPECT_EQ(pool.current_usage().cached, 0u);
 }
 
 TEST(locked_threads, may_use_the_allocator_in_callbacks_under_pressure) {
@@ -328,7 +328,7 @@ TEST(locked_threads, reach_settings_and_device_safely) {
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}}};
   const stream_id side = pool.with_device([](auto& d) { return d.create_stream(); });
   std::thread setting([&] {
-    for (std::size_t i = 0; i < 100; ++i) pool.with_settings([](auto& s) { s.growth.limit = 64_MiB; });
+    for (std::size_t i = 0; i < 100; ++i) pool.with_policies([](auto& s) { s.growth.limit = 64_MiB; });
   });
   for (int i = 0; i < 200; ++i) {
     void* const p = pool.allocate(1_MiB);
@@ -338,8 +338,8 @@ TEST(locked_threads, reach_settings_and_device_safely) {
   }
   setting.join();
   pool.trim();
-  EXPECT_EQ(pool.now().limit, 64_MiB);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().limit, 64_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(locked, retires_and_trims_without_waiting) {
@@ -358,16 +358,16 @@ TEST(locked, retires_and_trims_without_waiting) {
   EXPECT_FALSE(pool.process_events());
   finish();
   EXPECT_TRUE(pool.process_events());
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   free_in_use();
   pool.trim_without_waiting();
-  EXPECT_EQ(pool.now().pending, 5_MiB);
-  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
   finish();
   pool.trim_without_waiting(20_MiB);
-  EXPECT_EQ(pool.now().cached, 20_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 20_MiB);
   pool.trim_without_waiting();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.statistics().num_sync_all_streams, 0u);
 }
 
@@ -380,7 +380,7 @@ TEST(locked_threads, explain_out_of_memory_of_a_stream) {
   EXPECT_EQ(told.largest_is, oom_report::reason::stream);
   EXPECT_EQ(told.non_releasable, 15_MiB);
   EXPECT_TRUE(told.device_has_ranges && told.device_has_order) << "of the provider itself";
-  EXPECT_EQ(told.now, pool.now());
+  EXPECT_EQ(told.now, pool.current_usage());
   try {
     (void)pool.allocate(12_MiB, stream_id{9});
     FAIL();

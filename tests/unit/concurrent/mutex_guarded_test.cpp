@@ -76,7 +76,7 @@ void fill_and_empty(asked& calls) {
   (void)pool.record_stream(p, stream_id{3});
   pool.deallocate(p);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 using strings = std::set<std::string>;

@@ -36,8 +36,8 @@ void finds_the_device_of_a_block() {
   EXPECT_EQ(all.device_of(p), 0u);
   EXPECT_EQ(all.device_of(static_cast<char*>(q) + 29_MiB), 2u);
   EXPECT_EQ(all.device_of(&all), all.devices());
-  EXPECT_EQ(all.front(1).now().live, 0u);
-  EXPECT_EQ(all.front(2).now().live, 30_MiB);
+  EXPECT_EQ(all.front(1).current_usage().live, 0u);
+  EXPECT_EQ(all.front(2).current_usage().live, 30_MiB);
   EXPECT_TRUE(all.record_stream(q, stream_id{5}));
   EXPECT_FALSE(all.try_record_stream(&all, stream_id{5}));
   all.deallocate(q, 30_MiB);
@@ -108,7 +108,7 @@ void pass_blocks_around() {
       });
     }
     EXPECT_STREQ(all.audit(), nullptr);
-    EXPECT_EQ(all.front(0).now().live + all.front(1).now().live, 0u);
+    EXPECT_EQ(all.front(0).current_usage().live + all.front(1).current_usage().live, 0u);
   }
   EXPECT_EQ(adaptor_tests::outstanding(first) + adaptor_tests::outstanding(second), 0u);
 }
@@ -126,7 +126,7 @@ TEST(per_device_threads, serves_one_thread_with_plain_allocators) {
     void* const p = pool.allocate(1_KiB, 1);
     EXPECT_EQ(pool.device_of(p), 1u);
     pool.deallocate(p);
-    EXPECT_EQ(pool.front(1).now().cached, 2_MiB);
+    EXPECT_EQ(pool.front(1).current_usage().cached, 2_MiB);
   };
   serves(all);
   serves(ranges);

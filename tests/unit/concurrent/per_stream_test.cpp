@@ -42,9 +42,9 @@ TEST(per_stream_threads, serve_as_one_allocator) {
   EXPECT_TRUE(pool.record_stream(weights, stream_id{1}));
   pool.deallocate(batch, 5_MiB);
   pool.deallocate(weights);
-  EXPECT_EQ(pool.now().reserved, 320_MiB);
-  EXPECT_EQ(pool.now().live, 0u);
-  EXPECT_EQ(pool.now().limit, 80_GiB);
+  EXPECT_EQ(pool.current_usage().reserved, 320_MiB);
+  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().limit, 80_GiB);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{1}), batch);
   EXPECT_EQ(pool.statistics().all.segment.current, 2);
   EXPECT_EQ(pool.statistics().all.allocation.allocated, 3);
@@ -59,9 +59,9 @@ TEST(per_stream_threads, serve_as_one_allocator) {
   EXPECT_FALSE(pool.try_record_stream(&pool, stream_id{1}));
   pool.deallocate(nullptr);
   pool.trim(250_MiB);
-  EXPECT_LE(pool.now().reserved, 250_MiB);
+  EXPECT_LE(pool.current_usage().reserved, 250_MiB);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -82,7 +82,7 @@ TEST(per_stream_threads_death, find_a_double_free) {
   EXPECT_DEATH(
       {
         std::thread([&] { pool.deallocate(p, 1000); }).join();
-        (void)pool.now();
+        (void)pool.current_usage();
       },
       "deallocate: not the requested size");
   pool.deallocate(p);
@@ -138,7 +138,7 @@ void decide_alone_on_one_stream_as_without_lanes(std::size_t capacity, std::size
         live.pop_back();
       }
     }
-    EXPECT_EQ(arenas.now(), plain.now());
+    EXPECT_EQ(arenas.current_usage(), plain.current_usage());
     const auto counted = arenas.statistics();
     const auto right = plain.statistics();
     static_assert(std::has_unique_object_representations_v<decltype(counted)>);
@@ -200,8 +200,8 @@ TEST(per_stream_threads, pass_blocks_from_producer_to_consumer) {
       std::this_thread::yield();
   }
   consuming.join();
-  EXPECT_EQ(pool.now().live, 0u);
-  EXPECT_LE(pool.now().reserved, 60_MiB);  // what was handed over was used again
+  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_LE(pool.current_usage().reserved, 60_MiB);  // what was handed over was used again
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -217,7 +217,7 @@ TEST(per_stream_threads, free_more_at_once_than_can_be_handed_over) {
     });
   }
   for (auto& t : freeing) t.join();
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_EQ(pool.statistics().all.allocation.freed, 5000);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -233,7 +233,7 @@ TEST(per_stream_threads, record_the_event_of_a_stream_that_ends_after_the_free) 
     pool.with_device([&](auto& d) { d.destroy_stream(side); });
   }).join();
   void* const q = pool.allocate(1_KiB);
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   pool.deallocate(q);
 }
 
@@ -266,7 +266,7 @@ TEST(per_stream_threads, find_cached_blocks_while_another_stream_maps_pages) {
   shared.maps.open();
   growing.join();
   EXPECT_NE(large, nullptr);
-  EXPECT_EQ(pool.now().reserved, 120_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 120_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(large);
 }
@@ -289,13 +289,13 @@ TEST(per_stream_threads, ask_for_events_without_waiting_for_a_turn_and_record_th
   std::thread growing([&] { large = pool.allocate(100_MiB, stream_id{2}); });
   shared.acquires.await(1);
   pool.deallocate(pool.allocate(5_MiB, stream_id{1}));  // the event cannot be asked for now
-  EXPECT_EQ(pool.now().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
   std::thread freeing([&] { pool.deallocate(later); });  // and then stream 3 may end
   shared.acquires.open();
   growing.join();
   freeing.join();
   pool.deallocate(pool.allocate(5_MiB, stream_id{1}));
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   EXPECT_EQ(shared.with([](auto& d) { return d.calls().discard; }), 2u);
   pool.deallocate(large);
 }
@@ -313,8 +313,8 @@ std::size_t keep_one_limit_together() {
   }
   for (auto& t : running) t.join();
   const std::size_t peak = shared.with([](auto& d) { return d.peak_used(); });
-  EXPECT_EQ(pool.now().limit, 150_MiB);
-  pool.with_settings([](auto& s) { s.growth.limit = 40_MiB; });
+  EXPECT_EQ(pool.current_usage().limit, 150_MiB);
+  pool.with_policies([](auto& s) { s.growth.limit = 40_MiB; });
   pool.trim();
   EXPECT_EQ(pool.try_allocate(50_MiB), nullptr);
   void* const p = pool.allocate(30_MiB);
@@ -351,19 +351,19 @@ TEST(per_stream_threads, count_pages_against_the_limit_as_long_as_they_are_there
   gated_device shared;
   expandable pool{gated_ref(shared), {.growth = {.limit = 50_MiB}}};
   void* const first = pool.allocate(30_MiB, stream_id{1});
-  EXPECT_EQ(pool.now().reserved, 40_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 40_MiB);
   EXPECT_EQ(pool.try_allocate(5_MiB, stream_id{2}), nullptr);
-  EXPECT_EQ(pool.now().reserved, 40_MiB) << "what is live keeps its pages";
+  EXPECT_EQ(pool.current_usage().reserved, 40_MiB) << "what is live keeps its pages";
   void* const second = pool.allocate(10_MiB, stream_id{2});
-  EXPECT_EQ(pool.now().reserved, 60_MiB) << "the last page passes the limit in part";
+  EXPECT_EQ(pool.current_usage().reserved, 60_MiB) << "the last page passes the limit in part";
   EXPECT_EQ(pool.try_allocate(1, stream_id{3}), nullptr);
   pool.deallocate(first);
   void* const third = pool.allocate(20_MiB, stream_id{3});
   EXPECT_NE(third, nullptr) << "the first arena gave its pages back";
-  EXPECT_EQ(pool.now().reserved, 40_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 40_MiB);
   shared.with([](auto& d) { d.fail_call(3); });  // after reserve and create
   EXPECT_NE(pool.try_allocate(1, stream_id{4}), nullptr) << "the second try serves it";
-  EXPECT_EQ(pool.now().reserved, 42_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 42_MiB);
   EXPECT_EQ(shared.used(), 42_MiB);
   pool.deallocate(second);
   pool.deallocate(third);
@@ -376,7 +376,7 @@ TEST(per_stream_threads, keep_pages_within_their_lane) {
   expandable pool{gated_ref(shared)};
   pool.deallocate(pool.allocate(40_MiB, stream_id{1}));
   pool.deallocate(pool.allocate(40_MiB, stream_id{2}));
-  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
   EXPECT_EQ(shared.with([](auto& d) { return d.held().reserved; }), 2 * 1160_MiB);
   pool.trim();
   EXPECT_EQ(adaptor_tests::outstanding(shared), 0u);
@@ -389,7 +389,7 @@ void get_what_other_lanes_cache() {
   for (std::uint64_t s = 0; s < 4; ++s) pool.deallocate(pool.allocate(20_MiB, stream_id{s}));
   void* const handed = pool.allocate(2_MiB, stream_id{1});
   std::thread([&] { pool.deallocate(handed); }).join();  // so that it waits to be freed
-  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
   void* const p = pool.allocate(90_MiB, stream_id{9});
   EXPECT_NE(p, nullptr);
   pool.deallocate(p);
@@ -410,7 +410,7 @@ TEST(per_stream_threads, share_lanes_where_streams_are_many) {
   EXPECT_LE(pool.arenas(), pool.max_arenas);
   EXPECT_GT(pool.arenas(), 200u);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   const std::size_t before = pool.footprint();
   for (std::uint64_t s = 0; s < 10'000; ++s) {
     pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64 + 1'000'000}));
@@ -474,10 +474,10 @@ TEST(per_stream_threads, explain_out_of_memory_with_what_all_lanes_hold) {
   } catch (const out_of_memory& error) {
     const oom_explanation explanation = explain(pool, error.requested(), error.stream());
     const oom_report& told = explanation.report();
-    EXPECT_EQ(error.numbers().now, pool.now());
+    EXPECT_EQ(error.numbers().now, pool.current_usage());
     EXPECT_EQ(told.stream, stream_id{3});
     EXPECT_EQ(told.segment, 18_MiB);
-    EXPECT_EQ(told.now, pool.now());
+    EXPECT_EQ(told.now, pool.current_usage());
     EXPECT_EQ(told.now.reserved, 52_MiB);
     EXPECT_EQ(told.room(), 12_MiB);
     EXPECT_EQ(told.elsewhere, 33_MiB);

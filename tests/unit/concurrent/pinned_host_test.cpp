@@ -46,19 +46,19 @@ TYPED_TEST_SUITE(pinned_host_of, families);
 TYPED_TEST(pinned_host_of, rounds_and_keeps_blocks_up_to_the_sizes_that_are_set) {
   pinned_host<TypeParam, simulated_device> plain({}, simulated_device{});
   plain.deallocate(plain.allocate(80_MiB));
-  EXPECT_EQ(plain.now().reserved, 128_MiB);
+  EXPECT_EQ(plain.current_usage().reserved, 128_MiB);
   pinned_host<TypeParam, simulated_device> pool(
       said<TypeParam>("pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:100"), simulated_device{});
   pool.deallocate(pool.allocate(80_MiB), 80_MiB);
-  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
   void* const large = pool.allocate(101_MiB);
-  EXPECT_EQ(pool.now().reserved, 181_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 181_MiB);
   EXPECT_TRUE(pool.try_deallocate(large));
   EXPECT_FALSE(pool.try_deallocate(large));
-  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.try_allocate(100_GiB), nullptr);
   EXPECT_THROW((void)pool.allocate(100_GiB), out_of_memory);
 }
@@ -85,7 +85,7 @@ TYPED_TEST(pinned_host_of, holds_a_block_back_for_the_streams_that_were_recorded
   pool.with_host([](simulated_device& host) { host.submit(stream_id{1}, 1'000'000'000); });
   pool.deallocate(p);
   EXPECT_FALSE(has_worker(pool));
-  EXPECT_EQ(pool.now().pending, 1_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 1_MiB);
   EXPECT_EQ(pool.statistics().active_requests, (counter{1, 1, 1, 0}));
   pool.with_host([](simulated_device& host) { host.advance(1'000'000'000); });
   EXPECT_EQ(pool.allocate(1_MiB), p);
@@ -101,7 +101,7 @@ TYPED_TEST(pinned_host_of, has_a_thread_retire_blocks_where_that_is_wanted) {
     pool.deallocate(p);
     EXPECT_EQ(has_worker(pool), settings.pinned_use_background_threads);
     if (!settings.pinned_use_background_threads) pool.trim();
-    while (pool.now().pending > 0) std::this_thread::yield();
+    while (pool.current_usage().pending > 0) std::this_thread::yield();
   }
 }
 
@@ -148,7 +148,7 @@ TYPED_TEST(pinned_host_of, waits_for_the_streams_of_the_device_that_memory_is_re
   EXPECT_NE(next, p);
   std::memset(next, 2, 64_KiB);
   may_read = true;
-  while (pool.now().pending > 0) std::this_thread::yield();
+  while (pool.current_usage().pending > 0) std::this_thread::yield();
   EXPECT_EQ(read, 1);
   EXPECT_EQ(pool.allocate(64_KiB), p);
 }
@@ -169,7 +169,7 @@ TYPED_TEST(pinned_host_of, changes_the_numbers_that_its_recipe_reads_and_nothing
   pinned_host<TypeParam, simulated_device> pool({}, simulated_device{});
   EXPECT_FALSE(pool.change(said<TypeParam>("pinned_max_cached_size_mb:32")));
   pool.deallocate(pool.allocate(64_MiB));
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   const auto refused = pool.change(said<TypeParam>("pinned_use_background_threads:True"));
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->key, "pinned_use_background_threads");
@@ -192,7 +192,7 @@ constexpr config::torch_npu_settings in_ranges{.pin_memory_expandable_segments =
 TEST(pinned_host, maps_pages_and_reserves_nothing_where_segments_are_expandable) {
   pinned_host<npu, simulated_device> pool(in_ranges, simulated_device{});
   void* const p = pool.allocate(64_MiB);
-  EXPECT_EQ(pool.now().reserved, 80_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
   pool.with_host([](simulated_device& host) {
     EXPECT_EQ(host.used(), 80_MiB);
     EXPECT_EQ(host.calls().acquire, 0u);

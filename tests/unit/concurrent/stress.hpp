@@ -40,9 +40,9 @@ void run_threads(Pool& pool, int threads, int rounds, std::size_t largest) {
           mine.pop_back();
           if (other != nullptr) mine.push_back(other);
         } else if (random() % 32 == 0) {
-          pool.trim(random() % 2 == 0 ? 0 : pool.now().reserved / 2);
+          pool.trim(random() % 2 == 0 ? 0 : pool.current_usage().reserved / 2);
         } else {
-          const tessera::usage now = pool.now();
+          const tessera::usage now = pool.current_usage();
           EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
           EXPECT_GE(pool.statistics().all.allocation.current, 0);
           EXPECT_STREQ(pool.audit(), nullptr);
@@ -63,8 +63,8 @@ void run_threads_and_give_back(Ref shared, int threads, int rounds, std::size_t 
     run_threads(pool, threads, rounds, largest);
     pool.trim();
     EXPECT_STREQ(pool.audit(), nullptr);
-    EXPECT_EQ(pool.now().live, 0u);
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
   }
   EXPECT_EQ(outstanding(shared.inner()), 0u);
 }
@@ -112,7 +112,7 @@ void run_streams_in_host_memory(int threads, int rounds) {
     pool.deallocate(given.load());
     pool.trim();
     EXPECT_STREQ(pool.audit(), nullptr);
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
   }
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(outstanding(device), 0u);
@@ -131,8 +131,8 @@ void run_threads_with_failing_calls() {
       shared.with([](auto& d) { d.fail_every(0); });
       pool.trim();
       EXPECT_STREQ(pool.audit(), nullptr);
-      EXPECT_EQ(pool.now().live, 0u);
-      EXPECT_EQ(pool.now().reserved, 0u);
+      EXPECT_EQ(pool.current_usage().live, 0u);
+      EXPECT_EQ(pool.current_usage().reserved, 0u);
     }
     EXPECT_EQ(outstanding(shared), 0u) << "with every call " << k << " failing";
   }
@@ -168,7 +168,7 @@ void use_the_allocator_under_pressure() {
   for (auto& t : running) t.join();
   EXPECT_GT(above.calls, 0);
   EXPECT_STREQ(pool.audit(), nullptr);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 }  // namespace adaptor_tests

@@ -99,7 +99,7 @@ TYPED_TEST(waiting_test, loses_no_wake_up) {
     });
   }
   for (std::thread& t : threads) t.join();
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 

@@ -200,7 +200,7 @@ TEST(checked_host_provider, lets_a_stream_wait_for_one_that_has_ended) {
   device.inner().submit(ended, [] {});
   const std::uint64_t position = device.position(ended);
   ASSERT_TRUE(device.inner().destroy_stream(ended));
-  EXPECT_TRUE(device.let_wait({}, ended, position));
+  EXPECT_TRUE(device.make_wait({}, ended, position));
 }
 
 /// A range, memory, a segment, the user's memory and a stream, over and over: the system gives each thread the addresses that
@@ -223,7 +223,7 @@ TEST(checked_host_provider, hears_no_word_where_threads_share_it) {
       checked::event mark{};
       device.inner().submit(own, [] {});
       const stream_id other{latest.exchange(own.handle)};
-      const bool in_order = device.let_wait(own, other, device.position(other)) && device.record(own, mark);
+      const bool in_order = device.make_wait(own, other, device.position(other)) && device.record(own, mark);
       (void)device.query(mark);
       if (made && in_order && segment != nullptr && device.wait(mark) && device.query(mark)) ++rounds;
       (void)device.release(segment, device.granularity());

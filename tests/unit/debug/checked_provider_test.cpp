@@ -183,12 +183,12 @@ struct liar : simulated_device {
   bool is_done(stream_id stream, std::uint64_t upto) const noexcept {
     return !(is(lie::position_0_is_not_done) && upto == 0) && simulated_device::is_done(stream, upto);
   }
-  bool is_behind(stream_id stream, stream_id of, std::uint64_t upto) const noexcept {
+  bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t upto) const noexcept {
     return !(is(lie::stream_is_not_behind_itself) && stream == of) &&
-           simulated_device::is_behind(stream, of, upto);
+           simulated_device::is_ordered_after(stream, of, upto);
   }
-  bool let_wait(stream_id stream, stream_id of, std::uint64_t upto) noexcept {
-    return is(lie::let_wait_does_nothing) || simulated_device::let_wait(stream, of, upto);
+  bool make_wait(stream_id stream, stream_id of, std::uint64_t upto) noexcept {
+    return is(lie::let_wait_does_nothing) || simulated_device::make_wait(stream, of, upto);
   }
 };
 static_assert(ordering_provider<liar> && paged_provider<liar> && virtual_memory_provider<liar> &&
@@ -222,7 +222,7 @@ void allocate(checked& device) {
       }
       pool.deallocate(held[held.size() - 2]);
       held.erase(held.end() - 2);
-      (void)pool.failure(1_MiB);
+      (void)pool.make_out_of_memory(1_MiB);
       if (i == 3) pool.trim();
     }
     for (void* const p : held) pool.deallocate(p);
@@ -271,9 +271,9 @@ void call_carelessly(checked& device) {
   (void)device.record({}, early), (void)device.record({}, late);
   (void)device.query(late), (void)device.query(early);
   (void)device.wait(late), (void)device.query(late), (void)device.query(early), (void)device.query(late);
-  (void)device.is_done({}, 0), (void)device.is_behind({}, {}, 1);
+  (void)device.is_done({}, 0), (void)device.is_ordered_after({}, {}, 1);
   device.inner().submit({}, 1'000'000);
-  (void)device.let_wait(stream_id{1}, {}, device.position({}));
+  (void)device.make_wait(stream_id{1}, {}, device.position({}));
   (void)device.synchronize({});
   (void)device.capacity(), (void)device.granularity(), (void)device.available();
 }
@@ -369,9 +369,9 @@ const row rows[] = {
     {lie::position_0_is_not_done, "the position 0 lies before all work",
      "is_done says that the position 0 is not done"},
     {lie::stream_is_not_behind_itself, "the position 0 lies before all work",
-     "is_behind says that a stream is not behind its own work, or none"},
+     "is_ordered_after says that a stream is not behind its own work, or none"},
     {lie::let_wait_does_nothing, "a stream comes behind what it waits for",
-     "let_wait says that a stream waits, which is not behind"},
+     "make_wait says that a stream waits, which is not behind"},
 };
 
 TEST(checked_provider, an_honest_device_hears_no_word) {

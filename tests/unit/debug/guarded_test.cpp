@@ -54,7 +54,7 @@ TEST(guarded_host_pinned, gives_blocks_at_the_end_of_pages_of_their_own_filled_w
     pool.deallocate(p, bytes);
   }
   EXPECT_STREQ(pool.audit(), nullptr);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(guarded_host_pinned, returns_nothing_for_0_bytes_and_throws_above_the_maximum) {
@@ -133,11 +133,11 @@ TEST(guarded_host_pinned, waits_for_the_work_of_a_block_s_own_and_recorded_strea
       });
     });
     pool.deallocate(p);
-    EXPECT_EQ(pool.now().pending, 1024u);
+    EXPECT_EQ(pool.current_usage().pending, 1024u);
     go = true;
     pool.with_device([&](host_pinned& d) { d.synchronize(busy); });
     EXPECT_TRUE(pool.process_events());
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
   }
 }
 
@@ -148,7 +148,7 @@ TEST(guarded_host_pinned, gives_and_takes_handles) {
   EXPECT_EQ(bytes_of(h.data())[999], detail::guard_shadow::fresh);
   pool.deallocate(h);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(guarded_host_pinned, passes_no_block_on) {
@@ -158,7 +158,7 @@ TEST(guarded_host_pinned, passes_no_block_on) {
   void* const output = allocate_in_place(pool, input, 1000);
   EXPECT_NE(output, was);
   pool.deallocate(output);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 TEST(guarded_host_pinned, serves_the_shapes_of_other_libraries) {
@@ -173,9 +173,9 @@ TEST(guarded_host_pinned, serves_the_shapes_of_other_libraries) {
     using floats = typed_allocator<float, pool_type>;
     std::vector<float, floats> row(1000, floats(pool));
     const unique_block block = make_block(pool, 100);
-    EXPECT_EQ(pool.now().live, 4032u + 4032u + 128u);
+    EXPECT_EQ(pool.current_usage().live, 4032u + 4032u + 128u);
   }
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 TEST(guarded_host_pinned, stands_before_each_of_several_devices) {
@@ -222,7 +222,7 @@ TEST(guarded_host_pinned, threads_free_each_other_s_blocks) {
   }
   for (std::thread& t : threads) t.join();
   for (auto& p : shared) pool.deallocate(p.load());
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -272,7 +272,7 @@ TEST(guarded_host_pinned, loses_nothing_when_the_device_fails) {
         for (void* p : live) pool.deallocate(p);
         failing::every = 0;
         pool.trim();
-        EXPECT_EQ(pool.now().reserved, 0u);
+        EXPECT_EQ(pool.current_usage().reserved, 0u);
       }
       EXPECT_EQ(device.held(), host_pinned::holdings{});
     }
@@ -378,7 +378,7 @@ TEST(guarded_host_pinned, spares_mappings_so_that_frees_go_on_and_then_serves_ag
         EXPECT_NE(pool.last_error().find("/proc/sys/vm/max_map_count"), std::string::npos);
         EXPECT_EQ(pool.book().mappings(), 300u);
         for (void* p : live) pool.deallocate(p);
-        EXPECT_EQ(pool.now().reserved, 0u);
+        EXPECT_EQ(pool.current_usage().reserved, 0u);
         EXPECT_EQ(pool.book().quarantined(), 100 * 12_KiB);
         EXPECT_EQ(pool.book().mappings(), frees_pages ? 100u : 300u);
         EXPECT_STREQ(pool.audit(), nullptr);
@@ -413,7 +413,7 @@ TEST(guarded_host_pinned, frees_that_the_device_cannot_carry_out_are_not_all_tri
     stubborn::refuses = true, stubborn::asked = 0;
     for (void* p : live) pool.deallocate(p);
     EXPECT_LE(stubborn::asked, 400u);
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
     EXPECT_EQ(device.held().mapped, 200 * 4_KiB);
     EXPECT_DEATH(pool.deallocate(live[0]), "a double free of a freed block of 100 bytes");
     stubborn::refuses = false;

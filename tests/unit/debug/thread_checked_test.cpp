@@ -29,7 +29,7 @@ TEST(thread_checked_threads, serves_its_thread_as_the_allocator_does) {
   checked pool(simulated_device({.capacity = 1_GiB}));
   void* const p = pool.allocate(5_MiB, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
-  EXPECT_EQ(pool.now().live, 5_MiB);
+  EXPECT_EQ(pool.current_usage().live, 5_MiB);
   pool.deallocate(p, 5_MiB);
   const handle h = pool.allocate_by_handle(5_MiB);
   EXPECT_TRUE(pool.record_stream(h, stream_id{2}));
@@ -44,12 +44,12 @@ TEST(thread_checked_threads, serves_its_thread_as_the_allocator_does) {
   EXPECT_GT(pool.footprint(), 0u);
   EXPECT_TRUE(pool.on_pressure([](void*) noexcept { return false; }, nullptr));
   EXPECT_EQ(pool.device().capacity(), 1_GiB);
-  pool.settings().split.max = 64_MiB;
+  pool.policies().split.max = 64_MiB;
   {
     const unique_block block = make_block(pool, 1000);
   }
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -60,7 +60,7 @@ TEST(thread_checked_threads, belongs_to_the_first_that_uses_it_and_then_to_whom_
   pool.deallocate(p);
   pool.detach_from_thread();
   elsewhere([&] { p = pool.allocate(5_MiB), pool.deallocate(p), pool.detach_from_thread(); });
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 TEST(thread_checked_threads, may_end_anywhere) {
@@ -126,7 +126,7 @@ TEST(thread_checked_death, names_both_threads) {
     (void)allocate_in_place(c, donor, 5_MiB);
   });
   dies([](checked& c) { c.trim(); });
-  dies([](checked& c) { (void)c.now(); });
+  dies([](checked& c) { (void)c.current_usage(); });
   dies([](checked& c) { (void)c.device(); });
   dies([](checked& c) { c.detach_from_thread(); });  // which is for the other one to say
   pool.deallocate(p), pool.deallocate(h);

@@ -41,7 +41,7 @@ TEST(aligned_request, takes_just_the_bytes_where_they_happen_to_be_aligned) {
   EXPECT_EQ(pool.statistics().all.requested_bytes.current, 1000);
   EXPECT_EQ(pool.statistics().all.allocation.allocated, 1);
   request.deallocate(pool, p);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 TEST(aligned_request, takes_a_larger_block_where_they_are_not) {
@@ -56,7 +56,7 @@ TEST(aligned_request, takes_a_larger_block_where_they_are_not) {
   request.deallocate(pool, p);
   pool.deallocate(first);
   pool.deallocate(behind);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -71,7 +71,7 @@ TEST(aligned_request, of_no_bytes_has_an_address_of_its_own) {
   nothing.deallocate(pool, b);
   nothing.deallocate(pool, nullptr);
   aligned_request(0, 4096).deallocate(pool, nullptr);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 TEST(aligned_request, that_cannot_be_served_throws_what_allocate_does) {
@@ -79,7 +79,7 @@ TEST(aligned_request, that_cannot_be_served_throws_what_allocate_does) {
   EXPECT_THROW((void)aligned_request(1, 128_MiB).allocate(pool, {}), out_of_memory);
   EXPECT_THROW((void)aligned_request(unlimited, 4096).allocate(pool, {}), out_of_memory);
   EXPECT_THROW((void)aligned_request(max_request, 128).allocate(pool, {}), out_of_memory);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 struct served {
@@ -111,7 +111,7 @@ void serve_at_random(Pool& pool, std::size_t most_alignment) {
   }
   for (const served& s : live) s.request.deallocate(pool, s.at);
   EXPECT_STREQ(pool.audit(), nullptr);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 TEST(aligned_request, is_served_by_every_adaptor) {
@@ -156,16 +156,16 @@ TEST(aligned_request, is_reused_behind_the_stream_it_is_freed_on) {
     const auto never = [](stream_id) { return false; };
     void* const p = request.allocate(pool, stream_id{1});
     pool.device().submit(stream_id{2}, 1000);
-    request.deallocate_behind(pool, p, stream_id{2}, never);
-    EXPECT_GT(pool.now().pending, 0u) << alignment;
+    request.deallocate_after(pool, p, stream_id{2}, never);
+    EXPECT_GT(pool.current_usage().pending, 0u) << alignment;
     pool.device().advance(2000);
     pool.trim();
-    EXPECT_EQ(pool.now().reserved, 0u);
-    request.deallocate_behind(pool, nullptr, stream_id{2}, never);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
+    request.deallocate_after(pool, nullptr, stream_id{2}, never);
 
     void* const same = request.allocate(pool, stream_id{1});
-    request.deallocate_behind(pool, same, stream_id{1}, never);
-    EXPECT_EQ(pool.now().pending, 0u);
+    request.deallocate_after(pool, same, stream_id{1}, never);
+    EXPECT_EQ(pool.current_usage().pending, 0u);
   }
 }
 
@@ -179,13 +179,13 @@ TEST(aligned_request, stays_live_where_no_stream_can_be_noted_or_waited_for) {
   for (const std::size_t alignment : {std::size_t{64}, std::size_t{128}, std::size_t{1024}}) {
     const aligned_request request(100, alignment);
     void* const p = request.allocate(pool, {});
-    const std::size_t live = pool.now().live;
-    request.deallocate_behind(pool, p, stream_id{2}, [](stream_id) { return false; });
-    EXPECT_EQ(pool.now().live, live);
+    const std::size_t live = pool.current_usage().live;
+    request.deallocate_after(pool, p, stream_id{2}, [](stream_id) { return false; });
+    EXPECT_EQ(pool.current_usage().live, live);
     stream_id waited_for;
-    request.deallocate_behind(pool, p, stream_id{2}, [&](stream_id s) { return waited_for = s, true; });
+    request.deallocate_after(pool, p, stream_id{2}, [&](stream_id s) { return waited_for = s, true; });
     EXPECT_EQ(waited_for, stream_id{2});
-    EXPECT_EQ(pool.now().live, 0u);
+    EXPECT_EQ(pool.current_usage().live, 0u);
   }
 }
 

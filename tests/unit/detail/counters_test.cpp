@@ -190,7 +190,7 @@ TEST(full_counters, keeps_what_counting_every_change_gives) {
       for (std::size_t p = 0; p < pools; ++p)
         ASSERT_NO_FATAL_FAILURE(expect_same(report.pool[p], plain.of[p], step));
       ASSERT_NO_FATAL_FAILURE(expect_same(report.all, plain.of[pools], step));
-      const usage now = counters.now();
+      const usage now = counters.current_usage();
       const pool_statistics& all = plain.of[pools];
       ASSERT_EQ(number(now.live), all.allocated_bytes.current);
       ASSERT_EQ(number(now.pending), all.active_bytes.current - all.allocated_bytes.current);
@@ -198,7 +198,7 @@ TEST(full_counters, keeps_what_counting_every_change_gives) {
       ASSERT_EQ(number(now.reserved), all.reserved_bytes.current);
       ASSERT_EQ(number(counters.reserved()), all.reserved_bytes.current);
       ASSERT_EQ(number(now.cached), all.reserved_bytes.current - all.active_bytes.current);
-      ASSERT_EQ(sums.now(), now);
+      ASSERT_EQ(sums.current_usage(), now);
       ASSERT_EQ(sums.reserved(), now.reserved);
     }
   }

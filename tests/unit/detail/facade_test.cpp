@@ -90,7 +90,7 @@ TYPED_TEST(facade_of, serve_any_alignment) {
     }
   }
   for (const block& b : live) pool.deallocate(b.p, b.bytes, b.alignment);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_EQ(pool.allocate(0, std::align_val_t{4096}), nullptr);
   EXPECT_EQ(pool.try_allocate(0, std::align_val_t{4096}), nullptr);
   EXPECT_EQ(pool.try_allocate(max_request, std::align_val_t{4096}), nullptr);
@@ -112,11 +112,11 @@ TEST(facade, hold_back_for_the_streams_that_are_recorded) {
   void* const p = pool.allocate(1000, std::align_val_t{4096}, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, 1000, std::align_val_t{4096}, stream_id{2}));
   pool.deallocate(p, 1000, std::align_val_t{4096});
-  EXPECT_GE(pool.now().pending, 1000u);
+  EXPECT_GE(pool.current_usage().pending, 1000u);
   pool.device().hold_events(false);
   pool.deallocate(shift);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(facade, serve_each_of_several_devices) {

@@ -66,7 +66,7 @@ TEST(physical_chunks, are_tried_again_where_neither_map_nor_unmap_worked) {
     expandable pool{stubborn(device, left)};
     EXPECT_EQ(pool.try_allocate(5_MiB), nullptr);  // the recovery fails to unmap it, too
     EXPECT_EQ(device.held().mapped, 20_MiB);
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
     void* const p = pool.try_allocate(5_MiB);
     EXPECT_NE(p, nullptr);
     EXPECT_EQ(device.held().mapped, 20_MiB);
@@ -85,10 +85,10 @@ TEST(physical_chunks, that_stay_are_not_counted_as_given_back) {
   pool.deallocate(pool.allocate(20_MiB));
   left.unmaps = 1;
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 20_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
   EXPECT_EQ(pool.statistics().num_device_free, 0u);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.statistics().num_device_free, 1u);
 }
 

@@ -55,8 +55,8 @@ class placements : public testing::Test {
     ASSERT_NE(from, nullptr);
     (void)manager.allocate(*from, bytes, bytes, base + begin - from->address, false, {});
   }
-  placement best(std::size_t size, bool saves_pages = false) {
-    return placement_search(size, 2_MiB, saves_pages).best(*list);
+  placement best(std::size_t size, bool should_save_pages = false) {
+    return placement_search(size, 2_MiB, should_save_pages).best(*list);
   }
 
   static constexpr std::uintptr_t base = 1_GiB;

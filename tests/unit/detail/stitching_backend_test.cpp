@@ -70,7 +70,7 @@ class stitching : public testing::Test {
     backend.release_detached();
     return taken;
   }
-  std::size_t reserved() { return manager.counters().now().reserved; }
+  std::size_t reserved() { return manager.counters().current_usage().reserved; }
 
   std::vector<allocator_event> events;
   manager_type manager{simulated_device{simulated_device::options{.capacity = 200_MiB}},

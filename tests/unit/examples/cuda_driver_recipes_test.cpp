@@ -74,7 +74,7 @@ void run(const std::vector<operation>& program, Pool& pool, const fake_cuda& cud
         break;
       case kind::work: cuda.submit(number, handle_of(o.stream)); break;
       case kind::finish: cuda.finish(number, handle_of(o.stream)); break;
-      case kind::trim: pool.trim(o.slot % 2 == 0 ? 0 : pool.now().reserved / 2); break;
+      case kind::trim: pool.trim(o.slot % 2 == 0 ? 0 : pool.current_usage().reserved / 2); break;
     }
     ASSERT_STREQ(pool.audit(), nullptr);
     for (const auto& [q, size] : held) ASSERT_TRUE(q == nullptr || cuda.is_usable(number, q, size));
@@ -96,7 +96,7 @@ TYPED_TEST(cuda_driver_recipes, serve) {
     run(program, pool, this->cuda, 1);
     EXPECT_GT(pool.statistics().all.allocation.allocated, 200);
     pool.trim();
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
     EXPECT_EQ(this->cuda.used(1), 0u);
     EXPECT_EQ(this->cuda.used(0), 0u);
   }
@@ -114,7 +114,7 @@ TYPED_TEST(cuda_driver_recipes, serve_in_checked_mode) {
     this->cuda.fail(0, 0, 0);
     this->cuda.hold(0);
     pool.trim();
-    EXPECT_EQ(pool.now().reserved, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
     EXPECT_EQ(this->cuda.used(1), 0u);
   }
 }
@@ -137,7 +137,7 @@ TYPED_TEST(cuda_driver_recipes, serve_while_any_call_fails) {
         this->cuda.hold(0);
         pool.trim();
         EXPECT_STREQ(pool.audit(), nullptr);
-        EXPECT_EQ(pool.now().reserved, 0u);
+        EXPECT_EQ(pool.current_usage().reserved, 0u);
         EXPECT_EQ(this->cuda.used(0), 0u);
       }
       ASSERT_STREQ(this->cuda.misuse(), "");

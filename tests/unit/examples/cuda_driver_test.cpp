@@ -167,19 +167,19 @@ TEST_F(cuda_driver_test, orders_streams_by_waits) {
   const std::uint64_t second = device.position(a);
   EXPECT_LT(first, second);
   EXPECT_FALSE(device.is_done(a, first));
-  EXPECT_FALSE(device.is_behind(b, a, first));
-  EXPECT_TRUE(device.let_wait(b, a, first));
+  EXPECT_FALSE(device.is_ordered_after(b, a, first));
+  EXPECT_TRUE(device.make_wait(b, a, first));
   EXPECT_EQ(cuda.count("cuStreamWaitEvent"), 1);
-  EXPECT_TRUE(device.is_behind(b, a, first));
-  EXPECT_FALSE(device.is_behind(b, a, second));
+  EXPECT_TRUE(device.is_ordered_after(b, a, first));
+  EXPECT_FALSE(device.is_ordered_after(b, a, second));
   const std::uint64_t behind = device.position(b);
   EXPECT_FALSE(device.is_done(b, behind));
   cuda.finish(0, handle_of(a));
   EXPECT_TRUE(device.is_done(a, second));
   EXPECT_TRUE(device.is_done(b, behind));
-  EXPECT_TRUE(device.let_wait(b, a, second)) << "what is done needs no wait";
+  EXPECT_TRUE(device.make_wait(b, a, second)) << "what is done needs no wait";
   EXPECT_EQ(cuda.count("cuStreamWaitEvent"), 1);
-  EXPECT_TRUE(device.is_behind(b, a, second));
+  EXPECT_TRUE(device.is_ordered_after(b, a, second));
 }
 TEST_F(cuda_driver_test, waits_for_no_less_than_it_was_told) {
   gpu device(load(), 0);
@@ -188,7 +188,7 @@ TEST_F(cuda_driver_test, waits_for_no_less_than_it_was_told) {
   const std::uint64_t first = device.position(a);
   cuda.submit(0, handle_of(a));
   const std::uint64_t second = device.position(a);
-  EXPECT_TRUE(device.let_wait(b, a, second));
+  EXPECT_TRUE(device.make_wait(b, a, second));
   const std::uint64_t behind = device.position(b);
   cuda.finish_one(0, handle_of(a));
   EXPECT_TRUE(device.is_done(a, first));
@@ -227,8 +227,8 @@ TEST_F(cuda_driver_test, keeps_few_marks_of_a_stream_that_is_far_behind) {
     EXPECT_LE(cuda.outstanding() - before, 65u);
   }
   EXPECT_FALSE(device.is_done(a, at[0]));
-  EXPECT_TRUE(device.let_wait(b, a, at[250]));
-  EXPECT_TRUE(device.is_behind(b, a, at[250]));
+  EXPECT_TRUE(device.make_wait(b, a, at[250]));
+  EXPECT_TRUE(device.is_ordered_after(b, a, at[250]));
   cuda.finish(0, handle_of(a));
   EXPECT_TRUE(device.is_done(a, at[499]));
   EXPECT_EQ(cuda.outstanding(), before + 1) << "but the wait's";
@@ -238,7 +238,7 @@ TEST_F(cuda_driver_test, a_position_that_cannot_be_marked_is_done_with_a_later_o
   cuda.fail(1, 1000, 700);
   const std::uint64_t unmarked = device.position(a);
   EXPECT_FALSE(device.is_done(a, unmarked));
-  EXPECT_FALSE(device.let_wait(b, a, unmarked));
+  EXPECT_FALSE(device.make_wait(b, a, unmarked));
   cuda.fail(0, 0, 0);
   EXPECT_FALSE(device.is_done(a, unmarked));
   EXPECT_GT(device.position(a), unmarked);

@@ -56,10 +56,10 @@ TEST(driver_pool, lets_the_stream_that_frees_wait_for_those_that_were_recorded) 
   pool.device().submit(a, long_time);
   pool.device().submit(b, 2 * long_time);
   pool.free_async(p, c);
-  EXPECT_EQ(pool.now().pending, 0u);
-  EXPECT_TRUE(pool.device().is_behind(c, b, 1));
-  EXPECT_TRUE(pool.device().is_behind(c, a, 1));
-  EXPECT_FALSE(pool.device().is_behind(a, b, 1));  // the stream that allocated goes on
+  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_TRUE(pool.device().is_ordered_after(c, b, 1));
+  EXPECT_TRUE(pool.device().is_ordered_after(c, a, 1));
+  EXPECT_FALSE(pool.device().is_ordered_after(a, b, 1));  // the stream that allocated goes on
   EXPECT_EQ(pool.allocate_async(2_MiB, c), p);
   EXPECT_EQ(pool.device().calls().record, 0u);
   pool.free_async(p, c);
@@ -73,7 +73,7 @@ TEST(driver_pool, holds_a_block_where_the_join_fails) {
   pool.device().submit(b, long_time);
   pool.device().fail_call(1);
   pool.free_async(p, c);
-  EXPECT_EQ(pool.now().pending, 2_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 2_MiB);
   EXPECT_EQ(pool.get(pool_attribute::used_current), 2_MiB);
   EXPECT_TRUE(is_whole(pool));
   pool.device().advance(long_time);

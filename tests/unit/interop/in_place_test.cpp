@@ -58,7 +58,7 @@ TEST(in_place, a_chain_works_in_one_buffer) {
   void* b = allocate_in_place(pool, a, 10_MiB);
   void* c = allocate_in_place(pool, b, 10_MiB);
   EXPECT_EQ(c, at);
-  EXPECT_EQ(pool.now().live, 10_MiB);
+  EXPECT_EQ(pool.current_usage().live, 10_MiB);
   EXPECT_EQ(pool.statistics().all.allocated_bytes.peak, std::int64_t{10_MiB});
   pool.deallocate(c);
 }
@@ -68,11 +68,11 @@ TEST(in_place, counts_as_an_allocation_and_a_free_do) {
   caching_allocator<pytorch<>, simulated_device, told> pool(simulated_device{}, {}, told{&events});
   void* donor = pool.allocate(1000);
   const auto address = reinterpret_cast<std::uintptr_t>(donor);
-  (void)pool.now();
+  (void)pool.current_usage();
   events.clear();
   void* const output = allocate_in_place(pool, donor, 700, stream_id{});
   const auto all = pool.statistics().all;
-  EXPECT_EQ(pool.now().requested, 700u);
+  EXPECT_EQ(pool.current_usage().requested, 700u);
   EXPECT_EQ(all.requested_bytes, (counter{700, 1000, 1700, 1000}));
   EXPECT_EQ(all.allocation, (counter{1, 1, 2, 1}));
   EXPECT_EQ(all.allocated_bytes, (counter{1024, 1024, 2048, 1024}));
@@ -88,7 +88,7 @@ TEST(in_place, counts_as_an_allocation_and_a_free_do) {
     EXPECT_EQ(e.block, 1024u);
   }
   pool.deallocate(output, 700);
-  EXPECT_EQ(pool.now().requested, 0u);
+  EXPECT_EQ(pool.current_usage().requested, 0u);
 }
 
 TEST(in_place, counts_oversize_blocks_too) {
@@ -119,7 +119,7 @@ TEST(in_place, what_does_not_fit_is_allocated_and_then_the_donor_is_freed) {
   EXPECT_TRUE(goes_elsewhere(4_MiB, 4_MiB, stream_id{7}));  // is shared by another stream
   EXPECT_FALSE(goes_elsewhere(4_MiB, 3_MiB));
   EXPECT_FALSE(goes_elsewhere(1, 512));
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -149,7 +149,7 @@ TEST(in_place, what_another_stream_uses_is_not_written_over) {
   pool.device().submit(stream_id{5}, 1'000'000'000);
   void* const output = allocate_in_place(pool, donor, 1_MiB);
   EXPECT_NE(output, at);
-  EXPECT_EQ(pool.now().pending, 1_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 1_MiB);
   pool.deallocate(output);
 }
 
@@ -161,7 +161,7 @@ TEST(in_place, without_a_donor_or_without_bytes_it_is_as_allocate_and_free) {
   void* donor = output;
   EXPECT_EQ(allocate_in_place(pool, donor, 0), nullptr);
   EXPECT_EQ(donor, nullptr);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 TEST(in_place, a_failure_leaves_the_donor_as_it_was) {
@@ -205,7 +205,7 @@ TEST(in_place, works_behind_locks_and_in_lanes) {
   void* const elsewhere = allocate_in_place(arenas, donor, 3_MiB, stream_id{2});
   EXPECT_NE(elsewhere, at);
   arenas.deallocate(elsewhere);
-  EXPECT_EQ(arenas.now().live, 0u);
+  EXPECT_EQ(arenas.current_usage().live, 0u);
 }
 
 /// All current statistics equal those of an allocator that allocates and frees instead.
@@ -233,7 +233,7 @@ TEST(in_place, what_is_counted_is_as_after_allocate_and_free) {
   }
   ASSERT_STREQ(in_place.audit(), nullptr);
   for (auto& [p, q] : live) in_place.deallocate(p), plain.deallocate(q);
-  EXPECT_EQ(in_place.now().live, 0u);
+  EXPECT_EQ(in_place.current_usage().live, 0u);
 }
 
 }  // namespace

@@ -27,15 +27,15 @@ void keeps_to_its_share(Allocator& pool) {
   EXPECT_EQ(memory_fraction(pool), 1.0);
   ASSERT_TRUE(set_memory_fraction(pool, 0.25));
   EXPECT_EQ(memory_fraction(pool), 0.25);
-  EXPECT_EQ(pool.now().limit, 100_MiB);
+  EXPECT_EQ(pool.current_usage().limit, 100_MiB);
   void* const most = pool.try_allocate(80_MiB);
   EXPECT_NE(most, nullptr);
   EXPECT_EQ(pool.try_allocate(40_MiB, stream_id{1}), nullptr);
   EXPECT_FALSE(set_memory_fraction(pool, 1.5));
-  EXPECT_EQ(pool.now().limit, 100_MiB);
+  EXPECT_EQ(pool.current_usage().limit, 100_MiB);
   ASSERT_TRUE(set_memory_fraction(pool, 0));
   EXPECT_EQ(pool.try_allocate(2_MiB, stream_id{1}), nullptr);
-  EXPECT_EQ(pool.now().reserved, 80_MiB) << "what lives stays";
+  EXPECT_EQ(pool.current_usage().reserved, 80_MiB) << "what lives stays";
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   void* const more = pool.try_allocate(200_MiB, stream_id{1});
   EXPECT_NE(more, nullptr);
@@ -67,12 +67,12 @@ void sets_it_for_each_device() {
   devices.push_back(device_of(1_GiB, 1));
   Allocator all{std::move(devices)};
   ASSERT_TRUE(set_memory_fraction(all, 0.25));
-  EXPECT_EQ(all.front(0).now().limit, 100_MiB);
-  EXPECT_EQ(all.front(1).now().limit, 256_MiB);
+  EXPECT_EQ(all.front(0).current_usage().limit, 100_MiB);
+  EXPECT_EQ(all.front(1).current_usage().limit, 256_MiB);
   EXPECT_FALSE(set_memory_fraction(all, -1));
   ASSERT_TRUE(set_memory_fraction(all.front(1), 0.5));
   EXPECT_EQ(memory_fraction(all.front(0)), 0.25);
-  EXPECT_EQ(all.front(1).now().limit, 512_MiB);
+  EXPECT_EQ(all.front(1).current_usage().limit, 512_MiB);
   EXPECT_EQ(all.try_allocate(120_MiB, 0), nullptr);
   void* const p = all.try_allocate(300_MiB, 1);
   EXPECT_NE(p, nullptr);
@@ -86,21 +86,21 @@ TEST(memory_fraction_threads, is_of_each_device) {
 TEST(memory_fraction, leaves_a_limit_in_bytes_alone) {
   caching_allocator<pytorch_native, simulated_device> pool{device_of(1_GiB), {.growth = {.limit = 100_MiB}}};
   ASSERT_TRUE(set_memory_fraction(pool, 0.5));
-  EXPECT_EQ(pool.now().limit, 100_MiB);
+  EXPECT_EQ(pool.current_usage().limit, 100_MiB);
   ASSERT_TRUE(set_memory_fraction(pool, 0.05));
-  EXPECT_LT(pool.now().limit, 52_MiB);
+  EXPECT_LT(pool.current_usage().limit, 52_MiB);
   ASSERT_TRUE(set_memory_fraction(pool, 1));
-  EXPECT_EQ(pool.now().limit, 100_MiB);
+  EXPECT_EQ(pool.current_usage().limit, 100_MiB);
 }
 
 TEST(memory_fraction, of_1_is_a_limit_that_refuses_before_the_device_is_asked) {
   caching_allocator<pytorch_native, simulated_device> pool{device_of(100_MiB)};
-  EXPECT_FALSE(pool.now().has_limit);
+  EXPECT_FALSE(pool.current_usage().has_limit);
   EXPECT_EQ(pool.try_allocate(120_MiB), nullptr);
   EXPECT_EQ(pool.device().calls().refused, 2u);
   ASSERT_TRUE(set_memory_fraction(pool, 1));
-  EXPECT_TRUE(pool.now().has_limit);
-  EXPECT_EQ(pool.now().limit, 100_MiB);
+  EXPECT_TRUE(pool.current_usage().has_limit);
+  EXPECT_EQ(pool.current_usage().limit, 100_MiB);
   EXPECT_EQ(pool.try_allocate(120_MiB), nullptr);
   EXPECT_EQ(pool.device().calls().refused, 2u);
 }
@@ -143,15 +143,15 @@ TEST(memory_fraction, begins_with_the_policies) {
   EXPECT_FALSE(set_memory_fraction(chosen, 1.25));
   ASSERT_TRUE(set_memory_fraction(chosen, 0.25));
   caching_allocator<pytorch_native, simulated_device> pool{device_of(400_MiB), chosen};
-  EXPECT_EQ(pool.now().limit, 100_MiB);
+  EXPECT_EQ(pool.current_usage().limit, 100_MiB);
   EXPECT_EQ(memory_fraction(pool), 0.25);
 }
 
 TEST(memory_fraction, just_below_1_is_still_a_limit) {
   caching_allocator<pytorch_native, simulated_device> pool{device_of(64_GiB)};
   ASSERT_TRUE(set_memory_fraction(pool, 0.99999999999));
-  EXPECT_LT(pool.now().limit, 64_GiB);
-  EXPECT_GT(pool.now().limit, 64_GiB - 100);
+  EXPECT_LT(pool.current_usage().limit, 64_GiB);
+  EXPECT_GT(pool.current_usage().limit, 64_GiB - 100);
 }
 
 }  // namespace

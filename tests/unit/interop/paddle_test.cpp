@@ -120,10 +120,10 @@ TEST(paddle_adaptors, do_what_the_flags_say) {
   garbage.push(at[2], 500'000);
   EXPECT_EQ(garbage.queued_bytes(), 0u);
   EXPECT_TRUE(garbage.has_pending());
-  EXPECT_GT(pool.now().live, 1'500'000u) << "work that uses them is under way";
+  EXPECT_GT(pool.current_usage().live, 1'500'000u) << "work that uses them is under way";
   pool.with_device([](bounded& device) { device.inner().advance(long_time); });
   garbage.poll();
-  EXPECT_LT(pool.now().live, 400'000u);
+  EXPECT_LT(pool.current_usage().live, 400'000u);
 
   void* const most = pool.allocate(90_MiB);
   const std::uint64_t refused_before = refusals(pool);
@@ -131,7 +131,7 @@ TEST(paddle_adaptors, do_what_the_flags_say) {
   EXPECT_EQ(pool.try_allocate(20_MiB), nullptr) << "over the limit";
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 50ms);
   EXPECT_EQ(refusals(pool) - refused_before, 3u) << "at once, before it waits, and in the end";
-  EXPECT_LE(pool.now().reserved, 100_MiB);
+  EXPECT_LE(pool.current_usage().reserved, 100_MiB);
   pool.deallocate(most);
   for (const std::size_t rest : {std::size_t{1}, std::size_t{3}}) pool.deallocate(at[rest]);
   EXPECT_STREQ(pool.audit(), nullptr);
@@ -145,7 +145,7 @@ TEST(paddle_adaptors, change_nothing_where_the_flags_say_so) {
   EXPECT_EQ(pool.try_allocate(1_MiB), nullptr);
   EXPECT_EQ(refusals(pool), 1u);
   garbage.push(all, 1_MiB);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 }  // namespace

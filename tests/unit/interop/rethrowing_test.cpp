@@ -64,7 +64,7 @@ void throws_theirs() {
   void* const p = pool.allocate(1_MiB, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
   pool.deallocate(p, 1_MiB);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 TEST(rethrowing, throws_what_another_library_catches) {
   throws_theirs<caching_allocator<pytorch<>, simulated_device>>();
@@ -90,7 +90,7 @@ TEST(rethrowing, throws_so_through_every_shape) {
   EXPECT_EQ(thrown_by([&] { std::pmr::vector<char> large(1024_GiB, &memory); }).rfind(words, 0), 0u);
   using chars = typed_allocator<char, shared_allocator<pool_type>>;
   EXPECT_EQ(thrown_by([&] { std::vector<char, chars> large(1024_GiB, chars(pool)); }).rfind(words, 0), 0u);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 /// A device that fails to wait for streams.
@@ -103,7 +103,7 @@ TEST(rethrowing, throws_so_where_the_device_cannot_wait) {
   stream_resource resource(pool);
   EXPECT_EQ(
       thrown_by([&] { (void)resource.allocate_sync(1000); }).rfind("theirs: tessera: allocate_sync:", 0), 0u);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ TEST(shared_allocator, lives_as_long_as_its_last_copy) {
   first = {};
   EXPECT_EQ(device.used(), 20_MiB);
   second.deallocate(p, 5_MiB);
-  EXPECT_EQ(second->now().cached, 20_MiB);
+  EXPECT_EQ(second->current_usage().cached, 20_MiB);
   auto moved = std::move(second);
   EXPECT_EQ(device.used(), 20_MiB);
   second = moved;
@@ -78,9 +78,9 @@ TEST(shared_allocator, has_the_calls_of_any_allocator) {
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
   EXPECT_EQ(pool.statistics().all.allocation.current, 1);
   pool.deallocate(p, 1000);
-  EXPECT_EQ(pool.now().pending, 512u * 2);
+  EXPECT_EQ(pool.current_usage().pending, 512u * 2);
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_FALSE(pool.try_deallocate(p));
   EXPECT_EQ(pool.try_allocate(0), nullptr);
   EXPECT_THROW((void)pool.allocate(max_request + 1), out_of_memory);
@@ -95,11 +95,11 @@ TEST(shared_allocator, is_reached_by_tools) {
   auto pool = make_shared_allocator<locked<pytorch<>, simulated_device>>();
   void* const p = pool.allocate(100);
   std::size_t live = 0;
-  pool.for_each_allocator([&](auto& in) { live += in.now().live; });
+  pool.for_each_allocator([&](auto& in) { live += in.current_usage().live; });
   EXPECT_EQ(live, 512u);
   EXPECT_EQ(pool.with_device([](auto& d) { return d.used(); }), 2_MiB);
   std::size_t settings = 0;
-  pool.with_settings([&](auto&) { ++settings; });
+  pool.with_policies([&](auto&) { ++settings; });
   EXPECT_EQ(settings, 1u);
   pool.deallocate(p);
 }
@@ -121,8 +121,8 @@ TEST(shared_allocator, does_what_its_comment_shows) {
   auto pool = tessera::make_shared_allocator<pool_type>();
   auto same = pool;
   same.deallocate(pool.allocate(1000));
-  std::printf("%zu bytes reserved\n", pool->now().reserved);
-  EXPECT_EQ(pool->now().cached, 2_MiB);
+  std::printf("%zu bytes reserved\n", pool->current_usage().reserved);
+  EXPECT_EQ(pool->current_usage().cached, 2_MiB);
 }
 
 TEST(shared_allocator_death, made_of_nothing_ends_the_program) {
@@ -162,7 +162,7 @@ TEST(shared_allocator_threads, end_it_with_the_last_of_them) {
 TEST(shared_allocator_threads, keep_every_promise) {
   auto pool = make_shared_allocator<locked<pytorch<>, simulated_device>>();
   adaptor_tests::run_threads(pool, 4, 2000, 1_MiB);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ TEST(stream_resource, allocates_and_frees_in_the_order_of_a_stream) {
   memory.deallocate(stream(1), p, 1000, 256);
   EXPECT_EQ(memory.allocate(stream(1), 1000, 256), p);
   EXPECT_NE(memory.allocate(stream(2), 1000), p);
-  EXPECT_EQ(pool.now().live, 2048u);
+  EXPECT_EQ(pool.current_usage().live, 2048u);
 }
 
 TEST(stream_resource, reuses_behind_the_stream_it_was_freed_on) {
@@ -117,7 +117,7 @@ TEST(stream_resource, reuses_behind_the_stream_it_was_freed_on) {
   void* const p = memory.allocate(stream(1), 1000);
   pool.device().submit(stream_id{2}, 1'000'000);
   memory.deallocate(stream(2), p, 1000);
-  EXPECT_EQ(pool.now().pending, 1024u);
+  EXPECT_EQ(pool.current_usage().pending, 1024u);
   void* const other = memory.allocate(stream(1), 1000);
   EXPECT_NE(other, p);
   pool.device().advance(2'000'000);
@@ -134,7 +134,7 @@ TEST(stream_resource, waits_where_memory_is_for_any_stream_at_once) {
   EXPECT_EQ(memory.allocate_sync(1000), p);
   EXPECT_GE(pool.device().now_ns(), before + 1'000'000);
   memory.deallocate_sync(p, 1000);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 /// A device whose streams cannot be synchronized.
@@ -149,7 +149,7 @@ TEST(stream_resource, says_that_the_device_could_not_wait) {
   stream_resource memory(pool);
   pool.device().broken = true;
   EXPECT_THROW((void)memory.allocate_sync(1000), wait_failed);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 /// Has only the required functions.
@@ -166,8 +166,8 @@ TEST(stream_resource, serves_where_there_are_no_streams) {
   void* const p = memory.allocate_sync(1000);
   memory.deallocate_sync(p, 1000);
   memory.deallocate(stream(5), memory.allocate(stream(4), 1000), 1000);
-  EXPECT_EQ(pool.now().live, 0u);
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
 }
 
 TEST(stream_resource, serves_any_alignment_and_no_bytes) {
@@ -188,7 +188,7 @@ TEST(stream_resource, serves_any_alignment_and_no_bytes) {
       memory.deallocate_sync(given[i].first, 0, given[i].second);
     }
   }
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 TEST(stream_resource, is_equal_to_what_gives_from_the_same_allocator) {
@@ -213,7 +213,7 @@ TEST(stream_resource, is_kept_by_what_keeps_any_resource) {
   on_device memory(pool);
   cccl_stand_ins::resource_ref<device_accessible> ref(memory);
   ref.deallocate(stream(2), ref.allocate(stream(2), 100, 8), 100, 8);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -255,7 +255,7 @@ TEST(stream_resource_threads, share_one_allocator_by_copies) {
     });
   }
   for (std::thread& t : running) t.join();
-  EXPECT_EQ(memory.allocator()->now().live, 0u);
+  EXPECT_EQ(memory.allocator()->current_usage().live, 0u);
 }
 
 TEST(stream_resource, does_what_its_comment_shows) {
@@ -263,7 +263,7 @@ TEST(stream_resource, does_what_its_comment_shows) {
   tessera::stream_resource memory(pool);
   void* p = memory.allocate(tessera::stream_id{1}, 1000, 256);
   memory.deallocate(tessera::stream_id{1}, p, 1000, 256);
-  EXPECT_EQ(pool.now().live, 0u);
+  EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ oom_report refused(Allocator& pool, std::size_t bytes, stream_id stream = {}) {
   const oom_report told = explain(pool, bytes, stream).report();
   EXPECT_EQ(told.requested, bytes);
   EXPECT_EQ(told.stream, stream);
-  EXPECT_EQ(told.now, pool.now());
+  EXPECT_EQ(told.now, pool.current_usage());
   EXPECT_EQ(told.non_releasable, non_releasable_bytes(pool));
   return told;
 }

@@ -227,7 +227,7 @@ TEST(inspect, shows_segments_that_are_being_released) {
       EXPECT_EQ(part.blocks[0].is, state::free);
       reserved += part.segment.bytes;
     }
-    EXPECT_EQ(reserved, pool.now().reserved);
+    EXPECT_EQ(reserved, pool.current_usage().reserved);
     seen.push_back(reserved);
   };
   pool.device().works = false;
@@ -270,12 +270,12 @@ void non_releasable_is_what_trim_keeps() {
       ASSERT_EQ(at - address, part.segment.bytes);
       reserved += part.segment.bytes;
     }
-    ASSERT_EQ(reserved, pool.now().reserved);
+    ASSERT_EQ(reserved, pool.current_usage().reserved);
     if (i % 300 == 299) {
       const std::size_t pinned = non_releasable_bytes(pool);
-      ASSERT_LE(pinned, pool.now().cached);
+      ASSERT_LE(pinned, pool.current_usage().cached);
       pool.trim();
-      ASSERT_EQ(pool.now().cached, pinned);
+      ASSERT_EQ(pool.current_usage().cached, pinned);
       ASSERT_EQ(non_releasable_bytes(pool), pinned);
     }
   }

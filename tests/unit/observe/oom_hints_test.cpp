@@ -54,7 +54,7 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
                        empties_the_cache(chosen, failure_reason::by_limit);
   std::array<bool, static_cast<std::size_t>(oom_report::hint::free_memory)> on{};
   const auto is_on = [&on](oom_report::hint what) -> bool& { return on[static_cast<std::size_t>(what)]; };
-  is_on(oom_report::hint::grow_in_place) = growth::backend::has_ranges;
+  is_on(oom_report::hint::grow_by_pages) = growth::backend::has_ranges;
   is_on(oom_report::hint::stitch) = growth::backend::moves_memory;
   is_on(oom_report::hint::use_smaller_chunks) = !growth::backend::moves_memory;
   is_on(oom_report::hint::empty_cache) = is_on(oom_report::hint::wait_for_streams) = empties;
@@ -101,7 +101,7 @@ std::string fault_of(const oom_explanation& error) {
 /// What a report says of the blocks that is not so, or nothing.
 template <typename Allocator>
 std::string fault_of(const oom_report& told, Allocator& pool) {
-  const usage now = pool.now();
+  const usage now = pool.current_usage();
   if (told.now != now) return "usage";
   if (told.non_releasable != non_releasable_bytes(pool)) return "pinned bytes";
   if (told.idle + told.non_releasable != now.cached) return "all that is cached is idle or pinned";
@@ -159,7 +159,7 @@ TYPED_TEST(advice, never_names_what_is_on_and_fits_twelve_lines) {
       }
       ++failures;
       const oom_explanation error = explain(pool, bytes, stream);
-      ASSERT_EQ(contradiction<TypeParam>(error.report(), pool.settings()), -1) << error.text();
+      ASSERT_EQ(contradiction<TypeParam>(error.report(), pool.policies()), -1) << error.text();
       ASSERT_EQ(fault_of(error), "") << error.text();
       ASSERT_EQ(fault_of(error.report(), pool), "") << error.text();
       ASSERT_STREQ(pool.audit(), nullptr);

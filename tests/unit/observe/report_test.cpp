@@ -35,7 +35,7 @@ TEST(report, has_the_statistics_of_each_pool) {
   pool.deallocate(pool.allocate(5_MiB));
   (void)pool.allocate(100);
   const memory_report report = report_of(pool);
-  EXPECT_EQ(report.now, pool.now());
+  EXPECT_EQ(report.now, pool.current_usage());
   EXPECT_EQ(report.non_releasable, 2_MiB - 512);
   EXPECT_EQ(report.footprint, pool.footprint());
   ASSERT_EQ(report.pools.size(), 2u);

@@ -20,18 +20,18 @@ TEST(evict_at_free_above, gives_larger_segments_back_at_once_and_keeps_the_other
   void* const first = pool.allocate(1_MiB + 1);
   void* const second = pool.allocate(4_MiB);
   pool.deallocate(first);
-  EXPECT_EQ(pool.now().reserved, 5_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 5_MiB);
   pool.deallocate(kept);
-  EXPECT_EQ(pool.now().reserved, 5_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 5_MiB);
   pool.deallocate(second);
-  EXPECT_EQ(pool.now().reserved, 1_MiB);
-  EXPECT_EQ(pool.now().cached, 1_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 1_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 1_MiB);
 }
 
 TEST(evict_at_free_above, keeps_everything_where_no_size_is_given) {
   pool_with<evict_at_free_above<>> pool;
   pool.deallocate(pool.allocate(1_GiB));
-  EXPECT_EQ(pool.now().cached, 1_GiB);
+  EXPECT_EQ(pool.current_usage().cached, 1_GiB);
 }
 
 TEST(evict_at_free_above, gives_a_segment_back_once_the_last_stream_is_done_with_it) {
@@ -40,10 +40,10 @@ TEST(evict_at_free_above, gives_a_segment_back_once_the_last_stream_is_done_with
   ASSERT_TRUE(pool.record_stream(used, stream_id{7}));
   pool.device().submit(stream_id{7}, 1'000'000'000);
   pool.deallocate(used);
-  EXPECT_EQ(pool.now().pending, 4_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 4_MiB);
   pool.device().advance(1'000'000'000);
   pool.deallocate(pool.allocate(512));
-  EXPECT_EQ(pool.now().reserved, 512u);
+  EXPECT_EQ(pool.current_usage().reserved, 512u);
 }
 TEST(evict_never, wants_and_considers_nothing) {
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};

@@ -129,31 +129,31 @@ TEST(grow_by_plan, is_refused_for_any_block_where_the_plan_is_larger_than_the_de
   EXPECT_EQ(just_too_large.segment_size(step, now), 1_GiB + 1);
 }
 
-TEST(grow_in_place, holds_the_limit_against_the_segment_of_grow_by_segments) {
-  constexpr grow_in_place<> growth{};
+TEST(grow_by_pages, holds_the_limit_against_the_segment_of_grow_by_segments) {
+  constexpr grow_by_pages<> growth{};
   EXPECT_EQ(growth.segment_size(1_MiB, {}), 2_MiB);
   EXPECT_EQ(growth.segment_size(1_MiB + step, {}), 20_MiB);
   EXPECT_EQ(growth.segment_size(10_MiB - step, {}), 20_MiB);
   EXPECT_EQ(growth.segment_size(10_MiB, {}), 10_MiB);
   EXPECT_EQ(growth.segment_size(11_MiB, {}), 12_MiB);
-  constexpr grow_in_place<> little{.large = 6_MiB};
+  constexpr grow_by_pages<> little{.large = 6_MiB};
   EXPECT_EQ(little.segment_size(6_MiB, {}), 6_MiB);
   EXPECT_EQ(little.segment_size(7_MiB, {}), 8_MiB);
-  EXPECT_EQ((grow_in_place<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
+  EXPECT_EQ((grow_by_pages<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
 }
 
-TEST(grow_in_place, has_small_pages_for_small_blocks) {
-  constexpr grow_in_place<2_MiB, 6_MiB> growth{};
+TEST(grow_by_pages, has_small_pages_for_small_blocks) {
+  constexpr grow_by_pages<2_MiB, 6_MiB> growth{};
   EXPECT_EQ(growth.page_size(1_MiB), 2_MiB);
   EXPECT_EQ(growth.page_size(1_MiB + step), 6_MiB);
 }
 
-TEST(grow_in_place, reserves_as_many_addresses_as_are_said_up_to_nine_eighths_of_the_device) {
-  EXPECT_EQ(grow_in_place<>{}.range_size(8_GiB), 9_GiB);
-  EXPECT_EQ((grow_in_place<>{.reserve = 3_GiB}.range_size(8_GiB)), 3_GiB);
-  EXPECT_EQ((grow_in_place<>{.reserve = percent(50)}.range_size(8_GiB)), 4_GiB);
-  EXPECT_EQ((grow_in_place<>{.reserve = 30_GiB}.range_size(8_GiB)), 9_GiB);
-  EXPECT_EQ((grow_in_place<>{.reserve = fraction{3'000'000'000}}.range_size(8_GiB)), 9_GiB);
+TEST(grow_by_pages, reserves_as_many_addresses_as_are_said_up_to_nine_eighths_of_the_device) {
+  EXPECT_EQ(grow_by_pages<>{}.range_size(8_GiB), 9_GiB);
+  EXPECT_EQ((grow_by_pages<>{.reserve = 3_GiB}.range_size(8_GiB)), 3_GiB);
+  EXPECT_EQ((grow_by_pages<>{.reserve = percent(50)}.range_size(8_GiB)), 4_GiB);
+  EXPECT_EQ((grow_by_pages<>{.reserve = 30_GiB}.range_size(8_GiB)), 9_GiB);
+  EXPECT_EQ((grow_by_pages<>{.reserve = fraction{3'000'000'000}}.range_size(8_GiB)), 9_GiB);
 }
 
 template <typename Growth>
@@ -166,8 +166,8 @@ void expect_aligned_from_two_mebibytes_on() {
   growth.alignment = 0;
   EXPECT_EQ(growth.base_alignment(2_MiB), 1u);
 }
-TEST(grow_in_place, aligns_blocks_from_two_mebibytes_on) {
-  expect_aligned_from_two_mebibytes_on<grow_in_place<>>();
+TEST(grow_by_pages, aligns_blocks_from_two_mebibytes_on) {
+  expect_aligned_from_two_mebibytes_on<grow_by_pages<>>();
 }
 TEST(grow_by_stitching, aligns_blocks_from_two_mebibytes_on) {
   expect_aligned_from_two_mebibytes_on<grow_by_stitching<>>();
@@ -184,17 +184,19 @@ TEST(grow_by_stitching, maps_multiples_of_two_mebibytes) {
 
 TEST(grow_by_stitching, takes_freely_what_lived_at_most_and_some_slack) {
   constexpr grow_by_stitching<std::size_t{64}, percent(10)> growth{};
-  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_active = 100_MiB}), 110_MiB);
-  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_active = 111_MiB}), 122_MiB);  // 122.1
-  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_active = 100_MiB, .peak_reserved = 109_MiB}), 110_MiB);
-  EXPECT_EQ(growth.take_freely({.limit = 8_GiB, .peak_active = 100_MiB, .peak_reserved = 111_MiB}), 111_MiB);
-  EXPECT_EQ(growth.take_freely({.limit = 108_MiB, .peak_active = 100_MiB}), 108_MiB);
-  EXPECT_EQ(growth.take_freely({.limit = 110_MiB, .peak_active = 100_MiB}), 110_MiB);
+  EXPECT_EQ(growth.move_threshold({.limit = 8_GiB, .peak_active = 100_MiB}), 110_MiB);
+  EXPECT_EQ(growth.move_threshold({.limit = 8_GiB, .peak_active = 111_MiB}), 122_MiB);  // 122.1
+  EXPECT_EQ(growth.move_threshold({.limit = 8_GiB, .peak_active = 100_MiB, .peak_reserved = 109_MiB}),
+            110_MiB);
+  EXPECT_EQ(growth.move_threshold({.limit = 8_GiB, .peak_active = 100_MiB, .peak_reserved = 111_MiB}),
+            111_MiB);
+  EXPECT_EQ(growth.move_threshold({.limit = 108_MiB, .peak_active = 100_MiB}), 108_MiB);
+  EXPECT_EQ(growth.move_threshold({.limit = 110_MiB, .peak_active = 100_MiB}), 110_MiB);
 }
 
 TEST(grow_by_stitching, maps_a_part_of_the_peak_as_one_and_less_near_the_limit) {
   constexpr grow_by_stitching<std::size_t{64}, percent(4), memory_limit{}, std::size_t{16}> growth{};
-  const auto largest = [&](growth_state state) { return growth.largest_piece(state); };
+  const auto largest = [&](growth_state state) { return growth.max_chunk(state); };
   EXPECT_EQ(largest({.limit = 8_GiB}), 16_MiB);
   EXPECT_EQ(largest({.limit = 8_GiB, .peak_active = 2_GiB}), 32_MiB);
   EXPECT_EQ(largest({.limit = 8_GiB, .peak_active = 2_GiB, .peak_reserved = 3_GiB}), 48_MiB);
@@ -210,21 +212,21 @@ TEST(grow_by_stitching, maps_a_part_of_the_peak_as_one_and_less_near_the_limit) 
 
 TEST(grow_by_stitching, takes_no_parts_for_one) {
   for (const std::size_t parts : {0u, 1u}) {
-    const grow_by_stitching<> growth{.pieces = parts, .last_pieces = parts};
-    EXPECT_EQ(growth.largest_piece({.limit = 8_GiB, .peak_active = 2_GiB}), 2_GiB);
+    const grow_by_stitching<> growth{.peak_parts = parts, .rest_parts = parts};
+    EXPECT_EQ(growth.max_chunk({.limit = 8_GiB, .peak_active = 2_GiB}), 2_GiB);
   }
-  const grow_by_stitching<> halves{.pieces = 2, .last_pieces = 1};
-  EXPECT_EQ(halves.largest_piece({.limit = 8_GiB, .peak_active = 2_GiB}), 1_GiB);
+  const grow_by_stitching<> halves{.peak_parts = 2, .rest_parts = 1};
+  EXPECT_EQ(halves.max_chunk({.limit = 8_GiB, .peak_active = 2_GiB}), 1_GiB);
 }
 
 TEST(grow_by_stitching, stretches_pieces_for_larger_blocks_only) {
-  EXPECT_EQ(grow_by_stitching<>::min_growth(512_KiB), 0u);
-  EXPECT_EQ(grow_by_stitching<>::min_growth(512_KiB + step), 16_MiB);
+  EXPECT_EQ(grow_by_stitching<>::min_chunk(512_KiB), 0u);
+  EXPECT_EQ(grow_by_stitching<>::min_chunk(512_KiB + step), 16_MiB);
 }
 
 TEST(grow_by_stitching, saves_pages_above_half_of_the_limit) {
-  EXPECT_FALSE(grow_by_stitching<>::saves_pages(4_GiB, 8_GiB));
-  EXPECT_TRUE(grow_by_stitching<>::saves_pages(4_GiB + step, 8_GiB));
+  EXPECT_FALSE(grow_by_stitching<>::should_save_pages(4_GiB, 8_GiB));
+  EXPECT_TRUE(grow_by_stitching<>::should_save_pages(4_GiB + step, 8_GiB));
 }
 
 }  // namespace

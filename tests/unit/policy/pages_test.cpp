@@ -176,7 +176,7 @@ TEST(pages, allocator_asks_for_huge_pages_then_normal_ones) {
                                       {2_MiB, huge_pages},
                                       {4_MiB, huge_pages},
                                       {4_MiB, normal_pages}}));
-  EXPECT_EQ(pool.now().reserved, 1_MiB + 2_MiB + 2_MiB + 4_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 1_MiB + 2_MiB + 2_MiB + 4_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -201,7 +201,7 @@ TEST(pages, allocator_has_no_fallback_from_giant_only) {
   pool.device().budget[page_size::huge_1g] = 3_GiB;
   pool.device().budget[page_size::huge] = 64_GiB;
   (void)pool.allocate(19 * 1_GiB / 10);
-  EXPECT_EQ(pool.now().reserved, 2_GiB);
+  EXPECT_EQ(pool.current_usage().reserved, 2_GiB);
   EXPECT_EQ(pool.try_allocate(1_GiB + 1), nullptr);
   EXPECT_NE(pool.try_allocate(1), nullptr);
   for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, huge_1g_pages);
@@ -232,10 +232,10 @@ TEST(pages, allocator_falls_back_from_giant_pages_twice) {
 TEST(pages, allocator_asks_for_what_is_chosen_at_run_time) {
   direct<back_with<>> pool;
   pool.device().budget[page_size::huge_1g] = 1_GiB;
-  pool.settings().pages.choice =
+  pool.policies().pages.choice =
       page_choice{.pages = page_plan::huge_1g_only, .peer_to_peer = true, .read_only = true};
   (void)pool.allocate(1);
-  pool.settings().pages.choice = page_choice{.pages = page_plan::normal_only, .speed = bandwidth::low};
+  pool.policies().pages.choice = page_choice{.pages = page_plan::normal_only, .speed = bandwidth::low};
   (void)pool.allocate(1);
   ASSERT_EQ(pool.device().log.size(), 2u);
   EXPECT_EQ(pool.device().log[0],
@@ -245,7 +245,7 @@ TEST(pages, allocator_asks_for_what_is_chosen_at_run_time) {
 
 TEST(pages_death, a_choice_at_run_time_that_breaks_a_rule_ends_the_program) {
   direct<back_with<>> pool;
-  pool.settings().pages.choice = page_choice{.speed = bandwidth::low, .peer_to_peer = true};
+  pool.policies().pages.choice = page_choice{.speed = bandwidth::low, .peer_to_peer = true};
   EXPECT_DEATH((void)pool.try_allocate(1), "low or high bandwidth does not go with peer-to-peer memory");
 }
 

@@ -37,8 +37,8 @@ TEST(split_if_remainder_at_least, cuts_where_just_so_much_remains) {
   constexpr split_if_remainder_at_least<128> more{};
   EXPECT_TRUE(more.should_split(1_MiB, 1_MiB + 128));
   EXPECT_FALSE(more.should_split(1_MiB, 1_MiB + 64));
-  EXPECT_EQ(split.used_end(), block_end::high);
-  EXPECT_EQ(more.used_end(), block_end::low);
+  EXPECT_EQ(split.allocated_end(), block_end::high);
+  EXPECT_EQ(more.allocated_end(), block_end::low);
   EXPECT_EQ(split.oversize(), unlimited);
 }
 
@@ -62,7 +62,7 @@ TEST(split_up_to, cuts_small_blocks_anywhere_and_larger_ones_where_enough_remain
   EXPECT_TRUE(split.should_split(1_MiB + 64, 1_MiB + 128 + 256_KiB));
   EXPECT_TRUE(split.should_split(32_MiB - 64, 33_MiB));
   EXPECT_FALSE(split.should_split(32_MiB, 51_MiB));
-  EXPECT_EQ(split.used_end(), block_end::low);
+  EXPECT_EQ(split.allocated_end(), block_end::low);
 }
 
 static_assert(std::is_empty_v<split_never_and_fit_within_power_of_two>);

@@ -26,7 +26,7 @@ TEST(reuse_on_same_stream_after_recorded, holds_a_block_back_for_its_own_stream_
   EXPECT_EQ(pool.allocate(10_MiB, own), p);
   ASSERT_TRUE(pool.record_stream(p, own));
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 10_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 10_MiB);
   EXPECT_NE(pool.allocate(10_MiB, own), p);
   pool.device().hold_events(false);
   EXPECT_NE(pool.allocate(10_MiB, other), p);

@@ -99,8 +99,8 @@ TEST(provider_adaptor, names_each_call) {
   EXPECT_STREQ(name_of(provider_call::acquire), "acquire");
   EXPECT_STREQ(name_of(provider_call::synchronize), "synchronize");
   EXPECT_STREQ(name_of(provider_call::unregister_memory), "unregister_memory");
-  EXPECT_STREQ(name_of(provider_call::is_behind), "is_behind");
-  EXPECT_TRUE(may_take_long(provider_call::synchronize) && !may_take_long(provider_call::let_wait));
+  EXPECT_STREQ(name_of(provider_call::is_ordered_after), "is_ordered_after");
+  EXPECT_TRUE(may_take_long(provider_call::synchronize) && !may_take_long(provider_call::make_wait));
   EXPECT_TRUE(may_fail(provider_call::unregister_memory) && !may_fail(provider_call::query));
 }
 

@@ -96,7 +96,7 @@ TEST(host_registering, gives_memory_back_that_cannot_be_registered) {
   void* const p = pool.allocate(1_MiB);
   EXPECT_EQ(pool.try_allocate(1_MiB), nullptr);
   EXPECT_EQ(memory.used(), 1_MiB);
-  EXPECT_EQ(pool.now().reserved, 1_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 1_MiB);
   pool.deallocate(p);
   EXPECT_NE(pool.allocate(2_MiB), nullptr);  // the cache was emptied for it
   EXPECT_EQ(device.count, 1);
@@ -128,7 +128,7 @@ TEST(host_registering, hands_nobody_memory_that_is_not_registered) {
   memory.refuses = true;
   device.most = 0;
   pool.trim();
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
   device.most = 1;
   EXPECT_NE(pool.allocate(1_MiB), p);
   memory.refuses = false;

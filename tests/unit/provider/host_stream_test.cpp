@@ -55,7 +55,7 @@ TEST(host_stream_threads, a_stream_that_ends_has_its_work_until_that_is_done) {
   EXPECT_FALSE(device.query(behind));
   EXPECT_FALSE(device.is_done(ending, behind.mark));
   EXPECT_FALSE(device.destroy_stream(ending)) << "another call does that";
-  EXPECT_FALSE(device.let_wait(ending, stream_id{}, 0)) << "nothing comes behind its work";
+  EXPECT_FALSE(device.make_wait(ending, stream_id{}, 0)) << "nothing comes behind its work";
   go_on = true;
   EXPECT_TRUE(device.wait(behind));
   destroying.join();

@@ -49,10 +49,10 @@ TEST(limiting, refuses_where_the_device_has_room) {
   EXPECT_EQ(device.limit(), 100_MiB);
   EXPECT_EQ(device.capacity(), 100_MiB);
   void* const first = device.acquire(60_MiB);
-  EXPECT_TRUE(device.over_limit(50_MiB));
+  EXPECT_TRUE(device.would_exceed_limit(50_MiB));
   EXPECT_EQ(device.acquire(50_MiB), nullptr);
   EXPECT_EQ(device.inner().calls().acquire, 1u);
-  EXPECT_FALSE(device.over_limit(40_MiB));
+  EXPECT_FALSE(device.would_exceed_limit(40_MiB));
   void* const second = device.acquire(40_MiB, huge_pages);
   EXPECT_NE(second, nullptr);
   EXPECT_EQ(device.acquire(512), nullptr);
@@ -76,7 +76,7 @@ TEST(limiting, says_what_is_available_under_the_limit) {
 
   caching_allocator<paddle_naive_best_fit, provider_ref<decltype(device)>> pool{provider_ref(device)};
   void* const small = pool.allocate(1_MiB);  // of a chunk that is a share of what is available
-  EXPECT_GT(pool.now().reserved, 80_MiB);
+  EXPECT_GT(pool.current_usage().reserved, 80_MiB);
   pool.deallocate(small);
 }
 
@@ -126,14 +126,14 @@ TEST(limiting, moves_with_what_it_holds) {
   void* const p = device.acquire(8_MiB);
   limited_simulated moved = std::move(device);
   EXPECT_EQ(moved.taken(), 8_MiB);
-  EXPECT_TRUE(moved.over_limit(3_MiB));
+  EXPECT_TRUE(moved.would_exceed_limit(3_MiB));
   EXPECT_TRUE(moved.release(p, 8_MiB));
 }
 
 TEST(limiting, the_lower_of_two_limits_counts) {
   limiting<limited_simulated> device(limited_simulated(simulated_device{}, 10_MiB), 20_MiB);
   EXPECT_EQ(device.capacity(), 10_MiB);
-  EXPECT_TRUE(device.over_limit(11_MiB));
+  EXPECT_TRUE(device.would_exceed_limit(11_MiB));
   EXPECT_EQ(device.acquire(11_MiB), nullptr);
   EXPECT_EQ(device.taken(), 0u);
   limiting<limited_simulated>::physical made;
@@ -147,9 +147,9 @@ TEST(limiting, holds_for_pages_too) {
         limited_simulated(simulated_device{}, limit));
     std::vector<void*> blocks;
     while (void* const p = pool.try_allocate(3_MiB)) blocks.push_back(p);
-    EXPECT_LE(pool.now().reserved, limit);
-    EXPECT_GT(pool.now().reserved + 20_MiB, limit);
-    EXPECT_EQ(pool.device().taken(), pool.now().reserved);
+    EXPECT_LE(pool.current_usage().reserved, limit);
+    EXPECT_GT(pool.current_usage().reserved + 20_MiB, limit);
+    EXPECT_EQ(pool.device().taken(), pool.current_usage().reserved);
     for (void* p : blocks) pool.deallocate(p);
     pool.trim();
     EXPECT_EQ(pool.device().taken(), 0u);
@@ -165,7 +165,7 @@ TEST(limiting, holds_where_pages_are_stitched) {
   blocks.assign(1, pool.allocate(60_MiB));
   EXPECT_LE(pool.device().taken(), 64_MiB);
   EXPECT_EQ(pool.try_allocate(8_MiB), nullptr);
-  EXPECT_EQ(pool.device().taken(), pool.now().reserved);
+  EXPECT_EQ(pool.device().taken(), pool.current_usage().reserved);
   pool.deallocate(blocks.front());
 }
 
@@ -175,7 +175,7 @@ TEST(limiting, a_refusal_for_the_limit_is_told_from_one_for_want_of_memory) {
   pool.deallocate(pool.allocate(30_MiB));
   EXPECT_EQ(pool.try_allocate(35_MiB), nullptr);
   EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
-  EXPECT_EQ(pool.now().cached, 30_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 30_MiB);
 }
 
 TEST(limiting, several_allocators_on_a_device_share_it) {

@@ -18,16 +18,16 @@ constexpr stream_id a{1}, b{2}, c{3};
 
 TEST(stream_order, knows_waits_and_what_those_waited_for) {
   stream_order order;
-  EXPECT_FALSE(order.is_behind(b, a, 1));
-  EXPECT_TRUE(order.is_behind(b, a, 0));
-  EXPECT_TRUE(order.is_behind(b, b, 7));
+  EXPECT_FALSE(order.is_ordered_after(b, a, 1));
+  EXPECT_TRUE(order.is_ordered_after(b, a, 0));
+  EXPECT_TRUE(order.is_ordered_after(b, b, 7));
   order.add(b, 5, a, 3);
-  EXPECT_TRUE(order.is_behind(b, a, 3));
-  EXPECT_FALSE(order.is_behind(b, a, 4));
-  EXPECT_FALSE(order.is_behind(a, b, 1));
+  EXPECT_TRUE(order.is_ordered_after(b, a, 3));
+  EXPECT_FALSE(order.is_ordered_after(b, a, 4));
+  EXPECT_FALSE(order.is_ordered_after(a, b, 1));
   order.add(c, 1, b, 5);
-  EXPECT_TRUE(order.is_behind(c, a, 3));
-  EXPECT_FALSE(order.is_behind(c, a, 4));
+  EXPECT_TRUE(order.is_ordered_after(c, a, 3));
+  EXPECT_FALSE(order.is_ordered_after(c, a, 4));
 }
 
 TEST(stream_order, passes_on_only_what_came_before_the_mark) {
@@ -35,22 +35,22 @@ TEST(stream_order, passes_on_only_what_came_before_the_mark) {
   order.add(b, 5, a, 3);
   order.add(b, 9, a, 8);
   order.add(c, 1, b, 8);  // behind the first wait of b, before the second one
-  EXPECT_TRUE(order.is_behind(c, a, 3));
-  EXPECT_FALSE(order.is_behind(c, a, 4));
+  EXPECT_TRUE(order.is_ordered_after(c, a, 3));
+  EXPECT_FALSE(order.is_ordered_after(c, a, 4));
   order.add(c, 2, b, 4);  // changes nothing
-  EXPECT_TRUE(order.is_behind(c, b, 8));
+  EXPECT_TRUE(order.is_ordered_after(c, b, 8));
   order.add(c, 3, b, 9);
-  EXPECT_TRUE(order.is_behind(c, a, 8));
+  EXPECT_TRUE(order.is_ordered_after(c, a, 8));
 }
 
 TEST(stream_order, forgets_old_waits_to_the_safe_side) {
   stream_order order;
   for (std::uint64_t i = 1; i <= 1000; ++i) order.add(b, i, a, i);
-  EXPECT_TRUE(order.is_behind(b, a, 1000));
+  EXPECT_TRUE(order.is_ordered_after(b, a, 1000));
   order.add(c, 1, b, 10);
-  EXPECT_FALSE(order.is_behind(c, a, 11));
+  EXPECT_FALSE(order.is_ordered_after(c, a, 11));
   order.add(c, 2, b, 1000);
-  EXPECT_TRUE(order.is_behind(c, a, 1000));
+  EXPECT_TRUE(order.is_ordered_after(c, a, 1000));
 }
 
 TEST(simulated_device, puts_streams_in_order) {
@@ -68,14 +68,14 @@ TEST(simulated_device, puts_streams_in_order) {
   EXPECT_FALSE(device.is_done(a, 1));
   device.hold_events(false);
 
-  EXPECT_FALSE(device.is_behind(b, a, 2));
-  ASSERT_TRUE(device.let_wait(b, a, 2));
-  EXPECT_TRUE(device.is_behind(b, a, 2));
+  EXPECT_FALSE(device.is_ordered_after(b, a, 2));
+  ASSERT_TRUE(device.make_wait(b, a, 2));
+  EXPECT_TRUE(device.is_ordered_after(b, a, 2));
   EXPECT_EQ(device.position(b), 1u);
   EXPECT_FALSE(device.is_done(b, 1));
   EXPECT_TRUE(device.synchronize(b));
   EXPECT_TRUE(device.is_done(a, 2) && device.is_done(b, 1));
-  EXPECT_EQ(device.calls().let_wait, 1u);
+  EXPECT_EQ(device.calls().make_wait, 1u);
 }
 
 TEST(simulated_device, lets_a_stream_wait_as_long_as_the_other_one_works) {
@@ -84,26 +84,26 @@ TEST(simulated_device, lets_a_stream_wait_as_long_as_the_other_one_works) {
   simulated_device::event early, late;
   ASSERT_TRUE(device.record(a, early));
   device.submit(a, 1'000'000'000);
-  ASSERT_TRUE(device.let_wait(b, early));
+  ASSERT_TRUE(device.make_wait(b, early));
   device.submit(b, 1'000'000);
   ASSERT_TRUE(device.record(b, late));
   const std::uint64_t before = device.now_ns();
   EXPECT_TRUE(device.wait(late));
   EXPECT_GE(device.now_ns(), before + 1'900'000);
   EXPECT_LT(device.now_ns(), before + 1'000'000'000);
-  EXPECT_TRUE(device.is_behind(b, a, 1));
-  EXPECT_FALSE(device.is_behind(b, a, 2));
+  EXPECT_TRUE(device.is_ordered_after(b, a, 1));
+  EXPECT_FALSE(device.is_ordered_after(b, a, 2));
 }
 
 TEST(simulated_device, leaves_the_order_where_a_wait_fails) {
   simulated_device device;
   device.submit(a, 1000);
   device.fail_call(1);
-  EXPECT_FALSE(device.let_wait(b, a, 1));
-  EXPECT_STREQ(device.last_error(), "let_wait: the call is made to fail");
-  EXPECT_FALSE(device.is_behind(b, a, 1));
+  EXPECT_FALSE(device.make_wait(b, a, 1));
+  EXPECT_STREQ(device.last_error(), "make_wait: the call is made to fail");
+  EXPECT_FALSE(device.is_ordered_after(b, a, 1));
   EXPECT_EQ(device.position(b), 0u);
-  EXPECT_TRUE(device.let_wait(a, a, 1));
+  EXPECT_TRUE(device.make_wait(a, a, 1));
   EXPECT_EQ(device.position(a), 1u);
 }
 
@@ -123,8 +123,8 @@ TEST(host_pinned, puts_streams_in_order) {
   EXPECT_FALSE(device.is_done(first, 1));
   host_pinned::event mark;
   ASSERT_TRUE(device.record(first, mark));
-  ASSERT_TRUE(device.let_wait(second, mark));
-  EXPECT_TRUE(device.is_behind(second, first, 1));
+  ASSERT_TRUE(device.make_wait(second, mark));
+  EXPECT_TRUE(device.is_ordered_after(second, first, 1));
   device.submit(second, [&] { seen = ended.load(); });
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_FALSE(device.is_done(second, 1));
@@ -138,8 +138,8 @@ TEST(host_pinned, waits_for_no_more_than_was_submitted) {
   host_pinned device = small_host();
   const stream_id first = device.create_stream(), second = device.create_stream();
   device.submit(first, [] {});
-  EXPECT_TRUE(device.let_wait(second, first, 1000));
-  EXPECT_TRUE(device.let_wait(first, second, 1000));
+  EXPECT_TRUE(device.make_wait(second, first, 1000));
+  EXPECT_TRUE(device.make_wait(first, second, 1000));
   EXPECT_TRUE(device.synchronize(first) && device.synchronize(second));
 }
 
@@ -152,8 +152,8 @@ TEST(host_pinned, ends_streams_that_wait_for_each_other) {
     device.submit(first, [&] {
       while (!may_end) std::this_thread::yield();
     });
-    ASSERT_TRUE(device.let_wait(second, first, device.position(first)));
-    ASSERT_TRUE(device.let_wait(first, second, device.position(second)));
+    ASSERT_TRUE(device.make_wait(second, first, device.position(first)));
+    ASSERT_TRUE(device.make_wait(first, second, device.position(second)));
     std::thread later([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
       may_end = true;
@@ -163,8 +163,8 @@ TEST(host_pinned, ends_streams_that_wait_for_each_other) {
     const stream_id gone = first_one ? first : second;
     EXPECT_TRUE(device.is_done(gone, 1000));
     EXPECT_EQ(device.position(gone), 0u);
-    EXPECT_FALSE(device.let_wait(gone, {}, 1));
-    EXPECT_TRUE(device.let_wait({}, gone, 1));
+    EXPECT_FALSE(device.make_wait(gone, {}, 1));
+    EXPECT_TRUE(device.make_wait({}, gone, 1));
   }
 }
 

@@ -28,7 +28,7 @@ TEST(stream_registry, lets_blocks_come_back_that_only_wait_for_streams_that_have
   ended.end(one);
   const std::uint64_t records = device.calls().record;
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
   EXPECT_EQ(device.calls().record, records);  // the device is not asked about what is not there
   void* const q = pool.allocate(5_MiB);
   EXPECT_EQ(q, p);
@@ -36,7 +36,7 @@ TEST(stream_registry, lets_blocks_come_back_that_only_wait_for_streams_that_have
   EXPECT_TRUE(pool.record_stream(q, two));
   device.submit(two, long_ns);
   pool.deallocate(q);
-  EXPECT_EQ(pool.now().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -51,7 +51,7 @@ TEST(stream_registry, are_there_again_once_they_begin) {
   EXPECT_TRUE(pool.record_stream(p, one));
   device.submit(one, long_ns);
   pool.deallocate(p);
-  EXPECT_EQ(pool.now().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
 }
 
 TEST(stream_registry, have_done_all_their_work) {
@@ -61,19 +61,19 @@ TEST(stream_registry, have_done_all_their_work) {
   device.submit(one, long_ns);
   EXPECT_EQ(seen.position(one), 1u);
   EXPECT_FALSE(seen.is_done(one, 1));
-  EXPECT_FALSE(seen.is_behind(two, one, 1));
+  EXPECT_FALSE(seen.is_ordered_after(two, one, 1));
   ended.end(one);
   EXPECT_FALSE(seen.has_stream(one));
   EXPECT_TRUE(seen.has_stream(two));
   EXPECT_EQ(seen.position(one), 0u);
   EXPECT_TRUE(seen.is_done(one, 1));
-  EXPECT_TRUE(seen.is_behind(two, one, 1));
-  const std::uint64_t waits = device.calls().let_wait;
-  EXPECT_TRUE(seen.let_wait(two, one, 1));
-  EXPECT_FALSE(seen.let_wait(one, two, 0));
-  EXPECT_EQ(device.calls().let_wait, waits);
-  EXPECT_TRUE(seen.let_wait(two, stream_id{3}, 0));
-  EXPECT_EQ(device.calls().let_wait, waits + 1);
+  EXPECT_TRUE(seen.is_ordered_after(two, one, 1));
+  const std::uint64_t waits = device.calls().make_wait;
+  EXPECT_TRUE(seen.make_wait(two, one, 1));
+  EXPECT_FALSE(seen.make_wait(one, two, 0));
+  EXPECT_EQ(device.calls().make_wait, waits);
+  EXPECT_TRUE(seen.make_wait(two, stream_id{3}, 0));
+  EXPECT_EQ(device.calls().make_wait, waits + 1);
   told::event mark;
   EXPECT_FALSE(seen.record(one, mark));
   EXPECT_TRUE(seen.record(two, mark));
@@ -92,7 +92,7 @@ TEST(stream_registry, leave_their_blocks_to_others_that_may_cross) {
   pool.deallocate(p);
   ended.end(one);
   EXPECT_EQ(pool.allocate(5_MiB, two), p);
-  EXPECT_EQ(device.calls().let_wait, 0u);
+  EXPECT_EQ(device.calls().make_wait, 0u);
 }
 
 }  // namespace

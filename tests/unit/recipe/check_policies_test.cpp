@@ -56,7 +56,7 @@ TEST(check_policies_death, a_block_of_another_size_than_can_be_ends_the_program)
 TEST(check_policies, a_policy_that_answers_when_the_program_runs_serves) {
   pool_with<rounds<next_512>> pool;
   void* const p = pool.allocate(1000);
-  EXPECT_EQ(pool.now().live, 1024u);
+  EXPECT_EQ(pool.current_usage().live, 1024u);
   pool.deallocate(p);
   EXPECT_EQ(pool.audit(), nullptr);
 }
@@ -106,7 +106,7 @@ struct maps : Base {
 TEST(check_policies_death, a_page_that_cannot_be_ends_the_program) {
   pool_with<maps<grow_by_stitching<>, 0>> none;
   EXPECT_DEATH((void)none.try_allocate(2_MiB), "Recipe::growth: page_size\\(2097152\\) is 0; ");
-  pool_with<maps<grow_in_place<>, 100>> uneven;
+  pool_with<maps<grow_by_pages<>, 100>> uneven;
   EXPECT_DEATH((void)uneven.try_allocate(2_MiB), "page_size is a multiple of min_alignment");
 }
 
@@ -139,7 +139,7 @@ struct splits_anything {
     return wanted < block;
   }
   [[nodiscard]] static bool should_split(std::size_t, std::size_t) noexcept { return true; }
-  [[nodiscard]] static block_end used_end() noexcept { return block_end{7}; }
+  [[nodiscard]] static block_end allocated_end() noexcept { return block_end{7}; }
   [[nodiscard]] static std::size_t oversize() noexcept { return 0; }
   bool operator==(const splits_anything&) const = default;
 };
@@ -154,7 +154,7 @@ TEST(check_policies, a_split_without_sense_does_no_harm) {
   pool.deallocate(other);
   pool.trim();
   EXPECT_EQ(pool.audit(), nullptr);
-  EXPECT_EQ(pool.now().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 // Paddle's first chunk is nearly all of the device: more than 2^63 bytes, where its capacity is not bounded.
