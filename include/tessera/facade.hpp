@@ -66,6 +66,13 @@ using device_of =
 template <typename Self, typename Inner = detail::shared_calls_only>
 class facade : public detail::common_calls<Self> {
   using common = detail::common_calls<Self>;
+  struct no_handle {
+    no_handle() = delete;
+  };
+  // A type instead of a requires-clause: a front end's own overload hides an unconstrained function, but loses
+  // overload resolution against a constrained one that a using-declaration brings in.
+  using handle_if_supported =
+      std::conditional_t<requires(Inner& in) { in.allocate_by_handle(0); }, handle, no_handle>;
 
  public:
   using common::try_allocate, common::deallocate, common::record_stream;
@@ -100,15 +107,11 @@ class facade : public detail::common_calls<Self> {
   {
     return inside([=](auto& in) { return in.allocate_by_handle(bytes, stream); });
   }
-  void deallocate(handle h) noexcept
-    requires requires(Inner& in) { in.deallocate(h); }
-  {
+  void deallocate(handle_if_supported h) noexcept {
     inside([=](auto& in) { in.deallocate(h); });
     freed();
   }
-  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept
-    requires requires(Inner& in) { in.record_stream(h, stream); }
-  {
+  [[nodiscard]] bool record_stream(handle_if_supported h, stream_id stream) noexcept {
     return inside([=](auto& in) { return in.record_stream(h, stream); });
   }
 

@@ -63,6 +63,42 @@ concept gives_handles = requires(Pool& pool) {
 };
 static_assert(gives_handles<counted<shared>> && !gives_handles<counted<streamed>>);
 
+// Changes the calls of a handle; all others come from the facade.
+class counts_handles : public facade<counts_handles, plain> {
+  using facade_type = facade<counts_handles, plain>;
+
+ public:
+  int handles_freed = 0, handles_recorded = 0;
+
+  using facade_type::deallocate, facade_type::record_stream;
+  void deallocate(handle h) noexcept {
+    ++handles_freed;
+    facade_type::deallocate(h);
+  }
+  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept {
+    ++handles_recorded;
+    return facade_type::record_stream(h, stream);
+  }
+
+ private:
+  friend facade_type;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F f) {
+    return f(me.allocator_);
+  }
+  plain allocator_;
+};
+
+TEST(front_end, changes_the_calls_of_a_handle) {
+  counts_handles pool;
+  const handle h = pool.allocate_by_handle(1_MiB);
+  EXPECT_TRUE(pool.record_stream(h, stream_id{2}));
+  pool.deallocate(h);
+  pool.deallocate(pool.allocate(1_MiB));
+  EXPECT_EQ(pool.handles_recorded, 1);
+  EXPECT_EQ(pool.handles_freed, 1);
+}
+
 TEST(front_end, enters_for_every_call) {
   counted<shared> pool;
   void* p = pool.allocate(1_MiB);
