@@ -14,10 +14,10 @@
 
 namespace conformance {
 
-/// A device whose type is not known, so that an allocator over it is compiled once for all of them.
+/// A device of unknown type. An allocator over it is compiled once for all devices.
 class any_device {
  public:
-  /// A mark or a handle of whatever device.
+  /// An event or a handle of any device.
   struct some {
     std::array<std::uint64_t, 4> raw{};
     bool operator==(const some&) const = default;
@@ -26,9 +26,9 @@ class any_device {
   using physical = some;
   static constexpr bool map_grants_access = false;
   static constexpr bool unmap_wants_size = true;
-  static constexpr bool release_waits = false;  // as not each of them does
+  static constexpr bool release_waits = false;  // not every device has it
 
-  /// The calls, made on the device that it is.
+  /// The calls, forwarded to the real device.
   class calls {
    public:
     virtual ~calls() = default;
@@ -104,7 +104,7 @@ class any_device {
 };
 static_assert(tessera::ordering_provider<any_device> && tessera::virtual_memory_provider<any_device>);
 
-/// The calls of a device of this type, which it owns or refers to. One that has no virtual memory refuses it.
+/// The calls of a device of this type, which it owns or refers to. Without virtual memory, these calls fail.
 template <typename Device>
 class calls_of final : public any_device::calls {
   using some = any_device::some;

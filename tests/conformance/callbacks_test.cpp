@@ -31,7 +31,7 @@
 
 #include "watchdog.hpp"
 
-/// What functions of the user may do that an allocator calls, and what is said of those that do more.
+/// The rules for user functions that an allocator calls, and the message if a function breaks a rule.
 namespace {
 
 using namespace tessera;
@@ -88,7 +88,7 @@ using pools = testing::Types<
     patient<per_stream<pytorch<>, device_type>>, under_settings, for_the_host, in_a_copy>;
 TYPED_TEST_SUITE(callbacks_in_threads, pools);
 
-/// Does under pressure all that a user may do with an allocator.
+/// Does everything that a function given to on_pressure may do with its allocator.
 template <typename Pool>
 struct all_that_is_allowed {
   Pool& pool;
@@ -198,7 +198,7 @@ TEST(callbacks_in_threads, a_function_under_one_lock_takes_those_behind_it) {
   const watchdog guard("with_device within with_policies");
   const auto use = [](auto&& pool) {
     std::size_t seen = 0;
-    pool.for_each_allocator([&](auto& inner) { inner.trim(), ++seen; });  // which calls the device
+    pool.for_each_allocator([&](auto& inner) { inner.trim(), ++seen; });  // this calls the device
     pool.deallocate(pool.allocate(5_MiB));
     pool.for_each_allocator([&](auto& inner) {
       pool.with_device([&](auto& device) { seen += device.used(); });
@@ -210,7 +210,7 @@ TEST(callbacks_in_threads, a_function_under_one_lock_takes_those_behind_it) {
   use(locked<pytorch<>, device_type>{of(room)});
 }
 
-/// Work on a stream of the host, whose events a thread waits for meanwhile.
+/// Work on a stream of the host. A thread waits for its events meanwhile.
 template <typename Pool>
 void free_from_work_on_a_stream() {
   const watchdog guard("work on a stream frees");
@@ -223,7 +223,7 @@ void free_from_work_on_a_stream() {
     EXPECT_TRUE(pool.record_stream(read, side));
     memory.submit(side, [&pool, freed] { pool.deallocate(freed); });
     pool.deallocate(read);
-    pool.trim();  // which waits for that work
+    pool.trim();  // this waits for that work
   }
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
@@ -232,7 +232,7 @@ TEST(callbacks_in_threads, work_on_a_stream_frees_what_lies_in_segments) {
   free_from_work_on_a_stream<per_stream<pytorch<>, provider_ref<host_pinned>>>();
 }
 
-/// A sink that uses what it is told to.
+/// An observer that uses the allocator that it is given.
 struct meddling {
   void (*use)(void* pool) = nullptr;
   void* pool = nullptr;
@@ -284,7 +284,7 @@ TEST_F(callbacks_in_threads_death, no_sink_uses_its_allocator) {
       "an observer must not use the allocator that calls it");
 }
 
-/// Something that asks an allocator that is made later.
+/// Uses an allocator that is made later.
 struct question {
   void* (*ask)(void* pool) = nullptr;
   void* pool = nullptr;
@@ -329,7 +329,7 @@ TEST_F(callbacks_in_threads_death, no_function_uses_the_allocator_that_is_locked
                                       "with_device: .* must not use");
 }
 
-/// Asks the allocator that asks it for memory that is not there.
+/// Requests more memory than there is from the allocator that calls it.
 class asking_back : public provider_adaptor<device_type> {
  public:
   static constexpr bool is_thread_safe = true;
@@ -352,7 +352,7 @@ TEST_F(callbacks_in_threads_death, no_provider_uses_the_allocator_that_calls_it)
   EXPECT_DEATH(let_a_provider_ask(), "a provider must not use the allocator that calls it");
 }
 
-/// Has the user give a block back where memory is short.
+/// Lets the user free a block if memory is short.
 class giving_back : public provider_ref<device_type> {
  public:
   static constexpr bool is_thread_safe = true;  // the test has one thread

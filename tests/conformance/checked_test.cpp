@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An allocator in checked mode decides as it does otherwise, whatever its recipe, and honest devices hear no word.
+// checked_provider changes no decision of an allocator, whatever its recipe, and reports nothing about
+// correct providers.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -31,7 +32,7 @@ TYPED_TEST_SUITE(checked, recipes);
 constexpr plan small{3, 6'000, 32_MiB, 100, 97};
 const std::vector<stream_id> streams{stream_id{0}, stream_id{1}, stream_id{2}};
 
-/// Whether a program goes the same way over both devices, call by call.
+/// Whether a program makes the same calls with the same results over both devices.
 template <typename Recipe, typename Device>
 void goes_the_same_way() {
   const simulated_device::options how{.capacity = 700_MiB, .page_granularity = 64_KiB, .log_calls = 100'000};
@@ -92,7 +93,7 @@ TYPED_TEST(checked, refusals_hear_no_word) {
   }
 }
 
-/// Checked mode keeps the laws, as it keeps what a provider answers.
+/// A checked provider keeps the laws and the properties of the provider.
 TEST(checked_devices, keep_the_laws) {
   checked_provider<simulated_device> simulated;
   EXPECT_STREQ(law::provider(simulated).broken, nullptr);
@@ -100,7 +101,7 @@ TEST(checked_devices, keep_the_laws) {
   EXPECT_STREQ(law::provider(npu).broken, nullptr);
 }
 
-/// A provider that wraps another one can be checked, and can be made over a checked one.
+/// A provider adaptor can be checked, and can wrap a checked provider.
 TEST(checked_devices, stack) {
   using under = checked_provider<simulated_device>;
   checked_provider device{limiting(under{}, 300_MiB)};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an allocator counts is what the device has given: after every call, now and at most.
+// The counters of an allocator equal the bytes that the device gave, after every call and at the peak.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -25,13 +25,14 @@ using conformance::named;
 
 std::int64_t number(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
 
-/// What is wrong with what one allocator counts, or nothing.
+/// The first wrong counter of one allocator, or nothing.
 template <typename Recipe, typename Pool>
 std::string misstatement(Pool& pool, const simulated_device& device) {
   const auto told = pool.statistics();
   if (told.device_bytes.current != number(device.used())) return "not all that the device gave is counted";
   if (told.device_bytes.peak != number(device.peak_used())) return "the device once gave more or less";
-  // Where a range grows page by page, as PyTorch's do, what came in vain is not counted as reserved.
+  // A range that grows page by page, as PyTorch's do, does not count the pages of a failed growth as
+  // reserved.
   if (Recipe::growth::backend::has_ranges && !Recipe::growth::backend::moves_memory &&
       device.calls().refused > 0)
     return {};
@@ -41,7 +42,7 @@ std::string misstatement(Pool& pool, const simulated_device& device) {
     return "more was given than reserved at most";
   return {};
 }
-/// The same of an allocator that is several.
+/// The first wrong counter of a front end with several allocators, or nothing.
 template <typename Recipe, typename Pool>
 std::string misstatement_of_several(Pool& pool, const simulated_device& device) {
   const auto told = pool.statistics();
@@ -55,7 +56,7 @@ std::string misstatement_of_several(Pool& pool, const simulated_device& device) 
   return {};
 }
 
-/// Carries out an operation of the model.
+/// Executes an operation of the model.
 template <typename Pool>
 void carry_out(const conformance::operation& o, Pool& pool, simulated_device& device,
                std::map<std::uint64_t, void*>& live) {
@@ -77,7 +78,8 @@ void carry_out(const conformance::operation& o, Pool& pool, simulated_device& de
   }
 }
 
-/// Random programs on a device that is often full: the first thing that is wrong after any call, or nothing.
+/// Runs random programs on a device that is often full. Returns the first wrong counter after any call, or
+/// nothing.
 template <typename Pool, typename Check>
 std::string over_random_programs(Check wrong, std::uint64_t fail_every = 0) {
   for (const std::size_t capacity : {200_MiB, 600_MiB, 4_GiB}) {
@@ -97,7 +99,7 @@ std::string over_random_programs(Check wrong, std::uint64_t fail_every = 0) {
   return {};
 }
 
-/// The same on a recorded program: with all memory, and with so little that it flushes and fails.
+/// Runs a recorded program with all memory, and with so little that it flushes and fails.
 template <typename Pool, typename Check>
 std::string over_recorded_program(const trace::program& source, Check wrong) {
   for (const std::size_t capacity : {80_GiB, source.peak_live() / 20 * 21}) {
@@ -162,7 +164,8 @@ TEST(device_bytes, are_counted_by_lanes_together) {
   });
 }
 
-// Others use the device too: of five pages three come, which go back as the fourth is refused.
+// Others use the device too. Three of five pages are granted; they are returned because the fourth is
+// refused.
 TEST(device_bytes, have_the_peak_of_what_came_in_vain) {
   simulated_device device{simulated_device::options{.capacity = 200_MiB}};
   void* const others = device.acquire(130_MiB);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What wraps a provider, and a driver's pool: whichever call of the device under it fails, or however many do, every promise
-// to the user is kept and the device has everything back.
+// Provider adaptors and driver_pool, over a device of which any call fails, or several do. The model's rules
+// hold, and the device gets all memory back.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +35,7 @@ using conformance::plan;
 using conformance::watched_device;
 using shared = provider_ref<watched_device>;
 
-/// A limit that is reached before the device's capacity.
+/// A limit below the device's capacity.
 struct under_a_limit {
   explicit under_a_limit(watched_device& device) : pool(limiting<shared>(shared(device), 120_MiB)) {}
   caching_allocator<pytorch<>, limiting<shared>> pool;
@@ -44,7 +44,7 @@ struct ranges_under_a_limit {
   explicit ranges_under_a_limit(watched_device& device) : pool(limiting<shared>(shared(device), 120_MiB)) {}
   caching_allocator<pytorch_expandable, limiting<shared>> pool;
 };
-/// A region that holds most of what is asked for.
+/// A region that holds most of the requests.
 template <typename Recipe>
 struct cut_off_a_region {
   explicit cut_off_a_region(watched_device& device) : region(device, 150_MiB), pool(preallocating(region)) {}
@@ -61,7 +61,7 @@ struct without_patience {
   explicit without_patience(watched_device& device) : pool(std::chrono::milliseconds(0), shared(device)) {}
   waiting<locked<paddle_auto_growth, shared>> pool;
 };
-/// The calls of a driver's pool, where the stream that frees is another one now and then.
+/// The calls of a driver_pool. Some frees are on another stream.
 struct driver {
   explicit driver(watched_device& device) : pool(device) {}
   struct front {
@@ -84,8 +84,8 @@ struct driver {
 template <typename Stack>
 class faults_under : public testing::Test {
  public:
-  static inline std::uint64_t made = 0;  // calls that could have failed, in the latest program
-  /// Runs a program over a device that was harmed; once it is healed, nothing is lost.
+  static inline std::uint64_t made = 0;  // calls in the latest program that could have failed
+  /// Runs a program over a device that fails. After the device is repaired, nothing is lost.
   template <typename Harm>
   static std::string consequences(std::uint64_t seed, Harm harm) {
     watched_device device{simulated_device::options{.capacity = 200_MiB}};
@@ -155,7 +155,7 @@ TYPED_TEST(faults_under, streams_that_never_come_past_are_survived) {
         << "seed " << seed;
 }
 
-/// Whichever call fails, of the memory or of the device that it is registered with, nothing stays registered or taken.
+/// Whichever call of the memory or of the registering device fails, nothing stays registered or acquired.
 TEST(faults_of_registering, are_survived) {
   struct with_registers : watched_device {
     using watched_device::watched_device;

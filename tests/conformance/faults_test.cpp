@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any call of the device may fail, alone or with others. Whichever does, the allocator's books and the device's agree after
-// every operation, no live block suffers, and once calls work again all is as if none had failed.
+// Any call of the device fails, alone or with others. After every operation, the allocator and the device
+// agree, and live blocks keep their contents. Once calls work again, the allocator works as if none had
+// failed.
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -24,7 +25,7 @@ using conformance::faults::under;
 template <typename Case>
 class faults : public testing::Test {
  public:
-  /// How the program goes when nothing fails, and how many calls it makes that can.
+  /// The result of the program without failures, and the number of its calls that can fail.
   static inline std::vector<usage> undisturbed;
   static inline std::string wrong_at_best;
   static inline std::uint64_t calls = 0;
@@ -62,7 +63,7 @@ using cases = testing::Types<
                evict_idle_segments<true, true>, recover_with_exact_size<true>>>,
     under<with<paddle_naive_best_fit, grow_by_plan<small_chunks>, evict_at_free_above_plan<small_chunks>,
                recover_by_emptying_cache>>,
-    // By the other rules a block crosses to a stream that comes behind, which the watch takes for a fault.
+    // With the other rules, a block may go to a stream that waits. The device would report that as an error.
     under<with<cuda_async, reuse_across_streams<false, true, false>>>,
     under<with<cuda_async, reuse_across_streams<false, true, false>, split_up_to<32_MiB>, evict_at_free>>,
     under<pytorch_expandable>,
@@ -79,7 +80,7 @@ using cases = testing::Types<
     under<with<stitched, reuse_ignoring_streams, back_with_huge_pages_first>>>;
 TYPED_TEST_SUITE(faults, cases);
 
-// Where sanitizers make all slow, it is every fifth call, burst and length of a program.
+// Sanitizers make the test slow. Then it tries every fifth call, burst and length of a program.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define TESSERA_IS_SLOW
@@ -115,7 +116,7 @@ TYPED_TEST(faults, of_every_call_from_one_on_are_survived) {
     ASSERT_EQ(this->consequences({{first, ~std::uint64_t{0}}}), "") << "from call " << first << " on";
 }
 
-// An allocator that ends tries each piece of memory twice, segments and ranges once, and cannot do more.
+// The destructor of an allocator tries each chunk twice, and each segment and range once.
 TYPED_TEST(faults, at_the_end_cost_no_more_than_what_failed) {
   for (std::size_t length = 20; length <= this->plan().size(); length += 25 * every) {
     const program part(this->plan().begin(), this->plan().begin() + static_cast<std::ptrdiff_t>(length));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's memory runs out, at any place where an allocator asks for some; and nothing of it is kept in the end.
+// Host memory runs out at any place where an allocator needs some. No host memory leaks.
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -21,7 +21,7 @@
 #endif
 
 namespace {
-thread_local std::uint64_t asked = 0;     // how often, of what may fail
+thread_local std::uint64_t asked = 0;     // the number of allocations of each kind that can fail
 thread_local std::uint64_t fails_at = 0;  // 0 for never
 thread_local std::uint64_t fails_for = 0;
 
@@ -86,7 +86,7 @@ TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_promise) {
   }
 }
 
-// As long as there is none, what needs some fails, and all that was there before stays as it was.
+// Without host memory, calls that need some fail, and everything else stays as it was.
 TYPED_TEST(host_memory, that_has_run_out_fails_requests_and_loses_nothing) {
   caching_allocator<TypeParam, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 600_MiB}}};
@@ -123,7 +123,7 @@ TEST(host_memory_for_uses, that_has_run_out_leaves_blocks_as_they_are) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-/// Whether all that the device refused, or gave in vain, was told without an address.
+/// Whether every event of a failed device call is without an address.
 struct refusals {
   std::size_t told = 0;
   bool have_address = false;
@@ -168,7 +168,7 @@ TYPED_TEST(host_memory, is_given_back_in_the_end) {
 }
 #endif
 
-// A stream's waits are noted whole or not at all, and none is put into a stream that could not be noted.
+// stream_order records a wait completely or not at all. A failed wait inserts nothing into a stream.
 TEST(host_memory_for_stream_order, that_runs_out_anywhere_notes_nothing) {
   static_assert(noexcept(std::declval<stream_order&>().add({}, 1, {}, 1)));
   for (std::uint64_t k = 1; k <= 40; ++k) {

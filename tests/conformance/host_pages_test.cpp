@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an allocator over host_pinned says that it has, the system says too; and what users keep in it stays as it is.
+// The system agrees with an allocator over host_pinned about its memory, and blocks keep their contents.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -60,7 +60,7 @@ std::size_t overlap(const mapping& m, std::uintptr_t at, std::size_t bytes) {
   return begin < end ? end - begin : 0;
 }
 
-/// The memory files that this process has open: how many, and the bytes that the system keeps for them.
+/// The memory files that this process has open: their number, and the bytes that the system stores for them.
 struct memory_files {
   std::size_t count = 0;
   std::size_t bytes = 0;
@@ -81,7 +81,7 @@ memory_files open_memory_files() {
   if (folder != nullptr) ::closedir(folder);
   return sum;
 }
-/// A number of KiB that a file of the system gives, in bytes.
+/// A number of KiB from a file of the system, in bytes.
 std::size_t number_in(const char* file, const std::string& name) {
   std::ifstream from(file);
   for (std::string line; std::getline(from, line);) {
@@ -90,12 +90,12 @@ std::size_t number_in(const char* file, const std::string& name) {
   return 0;
 }
 
-/// On which of the system's books and the allocator's, as its events and current_usage() give them, do not agree; or nothing. All
-/// memory has been touched, or was resident before.
+/// The first difference between the system and the allocator's events and current_usage(), or nothing. All
+/// memory was touched or was resident before.
 ///
-/// Exact: which addresses are mapped, with which rights; which pages are in memory (mincore); and of ranges, what is
-/// resident and what the memory files hold. A segment is anonymous memory, which the system may show as one mapping with
-/// memory of somebody else beside it; what is resident there is then exact but for what that may be.
+/// Exact: It compares the mapped addresses and their rights, the resident pages (mincore), and for ranges the
+///        bytes of the memory files. A segment is anonymous memory. The system may merge it with other memory
+///        next to it into one mapping, so its resident bytes may be too large by that memory.
 std::string discrepancy(const told& books, const usage& now, bool has_ranges) {
   if (!books.broken.empty()) return books.broken;
   const std::size_t reserved = told::bytes(books.memory);
@@ -132,7 +132,7 @@ std::string discrepancy(const told& books, const usage& now, bool has_ranges) {
   return {};
 }
 
-/// The byte of a block's contents at a place.
+/// The expected byte of a block at an offset.
 unsigned char pattern(std::size_t seed, std::size_t i) {
   return static_cast<unsigned char>(seed + i * 7 + (i >> 9));
 }
@@ -145,7 +145,7 @@ bool is_intact(const unsigned char* p, std::size_t bytes, std::size_t seed) {
   return wrong == 0;
 }
 
-/// Writes to every page, and changes nothing.
+/// Writes to every page without changing its contents.
 void touch(const told::extents& memory) {
   for (const auto& [at, bytes] : memory) {
     for (std::size_t i = 0; i < bytes; i += 4_KiB) {
@@ -209,7 +209,7 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
 
     const std::size_t shrunk = books.shrunk;
     for (const std::size_t slot : {1u, 2u, 4u, 7u}) deallocate(slot);
-    agree("with some of it cached");  // and not touched again
+    agree("with some of it cached");  // not touched again
     const std::size_t cached = pool.current_usage().cached;
 
     const std::size_t resident = number_in("/proc/self/smaps_rollup", "Rss");
@@ -220,7 +220,7 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
     EXPECT_GT(books.shrunk, shrunk) << "something was idle";
     const std::size_t released = reserved - pool.current_usage().reserved;
     EXPECT_LE(released, cached);
-    // The process has some memory of its own, which comes and goes meanwhile.
+    // The process also uses memory of its own meanwhile.
     EXPECT_NEAR(
         static_cast<double>(resident) - static_cast<double>(number_in("/proc/self/smaps_rollup", "Rss")),
         static_cast<double>(released), 1_MiB);
@@ -255,7 +255,7 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
     agree("with nothing left");
     EXPECT_EQ(pool.current_usage().reserved, 0u);
     EXPECT_TRUE(books.memory.empty());
-    // The range that the refused block would have had stays for the next one: addresses, and nothing else.
+    // The range reserved for the refused block stays for the next one. It holds only addresses.
     EXPECT_EQ(pool.device().held(), host_pinned::holdings{.reserved = told::bytes(books.ranges)});
     EXPECT_LE(books.ranges.size(), 1u);
   }
@@ -275,7 +275,8 @@ TYPED_TEST(host_pages, are_locked_where_that_is_required) {
     return sum;
   };
   std::vector<void*> live;
-  for (int i = 0; i < 3; ++i) live.push_back(pool.allocate(900_KiB));  // of the 8 MiB that everybody may lock
+  // of the 8 MiB that every process may lock
+  for (int i = 0; i < 3; ++i) live.push_back(pool.allocate(900_KiB));
   EXPECT_GE(pool.current_usage().reserved, 2700_KiB);
   EXPECT_EQ(number_in("/proc/self/status", "VmLck") - before, pool.current_usage().reserved);
   EXPECT_EQ(pool.device().held().locked, pool.current_usage().reserved);
@@ -294,8 +295,8 @@ TYPED_TEST(host_pages, are_locked_where_that_is_required) {
   EXPECT_EQ(number_in("/proc/self/status", "VmLck"), before);
 }
 
-// Streams write and read while blocks come and go, so that memory that moves, goes or is reused too early shows in what
-// they read.
+// Streams write and read while blocks are allocated and freed. If memory moves or is reused too early, a read
+// finds wrong data.
 TYPED_TEST(host_pages, keep_what_streams_put_there) {
   told books;
   host_pinned made = this->device(pinning::never);
@@ -343,7 +344,7 @@ TYPED_TEST(host_pages, keep_what_streams_put_there) {
       }
       check_on(b, b.stream);
       if (pick(4) == 0) continue;
-      // A segment goes without a wait for the stream that it is reused on.
+      // A segment is released without a wait for the stream that reuses it.
       if (!this->has_ranges) pool.device().synchronize(b.stream);
       pool.deallocate(b.at);
       live.pop_back();

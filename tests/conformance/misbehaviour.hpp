@@ -10,7 +10,7 @@
 
 namespace conformance {
 
-/// What is run on an allocator that somebody else made and goes on to use.
+/// Tests for an allocator that the caller made and continues to use.
 struct plan {
   std::uint64_t seed;
   std::size_t operations;
@@ -19,7 +19,7 @@ struct plan {
   std::size_t audit_every;  // operations
 };
 
-/// Such an allocator, of which less is asked.
+/// Settings for an allocator that supports less.
 template <typename Allocator>
 class borrowed final : public subject {
  public:
@@ -46,7 +46,7 @@ class borrowed final : public subject {
   Allocator* pool_;
 };
 
-/// Runs random operations on it, and gives all back; says the first promise that was broken, or nothing.
+/// Runs random operations on it and frees all blocks. Returns the first broken rule, or nothing.
 template <typename Allocator>
 [[nodiscard]] std::string misbehaviour(Allocator& pool, const plan& p,
                                        const std::vector<tessera::stream_id>& streams) {

@@ -52,7 +52,7 @@ operation author::free_any() {
 
 namespace {
 
-/// A few places of a block, at its ends and between.
+/// A few places of a block: its ends and some between.
 constexpr std::size_t places = 3;
 unsigned char* place(void* p, std::size_t bytes, std::size_t number) {
   return static_cast<unsigned char*>(p) + (bytes - 1) * number / (places - 1);
@@ -141,7 +141,7 @@ bool judge::is_withheld(const subject::block& b, std::size_t bytes, stream_id by
   auto at = withheld_.upper_bound(begin);
   if (at != withheld_.begin() && std::prev(at)->first + std::prev(at)->second.bytes > begin) --at;
   while (at != withheld_.end() && at->first < begin + bytes) {
-    // Who waited may have waited for this.
+    // A call that waited may have waited for this work.
     const bool in_use =
         at->second.waits == of_->waits() && std::any_of(at->second.users.begin(), at->second.users.end(),
                                                         [by](stream_id user) { return user != by; });
@@ -188,7 +188,7 @@ std::string judge::finish() {
   if (const char* const broken = of_->audit()) return broken;
   if (tessera::detail::simulated_calls* const failing = of_->calls())
     failing->fail_every(0), failing->fail_call(0);
-  of_->trim(0);  // makes up for what failed in the first
+  of_->trim(0);  // repeats the part that failed in the first run
   if (const char* const wrong = look()) return wrong;
   const usage now = of_->current_usage();
   if (now.live != 0 || now.pending != 0) return "at the end: something is lost";

@@ -18,15 +18,15 @@
 
 #include "ownership.hpp"
 
-/// What any caching allocator must keep, written down without knowing how one works.
+/// The rules for any caching allocator, independent of its implementation.
 namespace conformance {
 
-/// What a user does, one thing at a time.
+/// One operation of a user.
 struct operation {
   enum class kind : unsigned char { allocate, free, record, hold, trim, retune };
   kind what = kind::allocate;
-  bool by_handle = false;  // how an allocation is known to the allocator
-  bool sized = false;      // whether a free says the size
+  bool by_handle = false;  // how the allocation is named
+  bool sized = false;      // whether a free passes the size
   unsigned amount = 0;   // whether events are held; the percentage that a trim keeps; the number of settings
   std::uint64_t id = 0;  // of the allocation
   std::size_t bytes = 0;
@@ -35,17 +35,17 @@ struct operation {
 };
 using program = std::vector<operation>;
 
-/// What programs are made of.
+/// The parameters of random programs.
 struct habits {
   std::uint64_t seed = 1;
   std::size_t largest = std::size_t{32} << 20;  // bytes of the largest request
   std::size_t most_live = 200;                  // blocks
   std::vector<tessera::stream_id> streams{tessera::stream_id{0}};
   bool holds_events = true;
-  unsigned settings = 0;  // how many an allocator can be told
+  unsigned settings = 0;  // the number of settings that an allocator has
 };
 
-/// Writes a program without end, which the habits determine.
+/// Writes an endless program, determined by the parameters.
 class author {
  public:
   explicit author(const habits& of) : of_(of), random_(of.seed) {}
@@ -65,22 +65,24 @@ class author {
   std::uint64_t made_ = 0;
 };
 
-/// What is promised of an allocator besides what all keep to.
+/// The rules that an allocator keeps in addition to the general ones.
 struct promises {
-  bool holds_recorded = true;  // a block that a stream was recorded for is nobody else's until that is done
-  bool holds_own = true;       // also where that is its own stream
-  bool keeps_apart = true;     // what was free on one stream serves another one only behind its work
-  bool counts_at_once = true;  // what is freed is so when the call returns, and nobody else changes numbers
-  bool host_visible = false;   // blocks can be written and read
-  bool no_calls_fail = true;   // the device refuses only for want of memory
+  bool holds_recorded = true;  // a block is not reused while a recorded stream uses it
+  bool holds_own = true;       // also if the stream is its own
+  // a block that was free on one stream serves another stream only after its work
+  bool keeps_apart = true;
+  // a free has its effect when the call returns, and no other thread changes the counters
+  bool counts_at_once = true;
+  bool host_visible = false;  // blocks can be written and read
+  bool no_calls_fail = true;  // the device refuses only if memory is short
 };
 
-/// An allocator and where its memory comes from, as the model sees them.
+/// An allocator and its source of memory, as the model sees them.
 class subject {
  public:
   struct block {
     void* address = nullptr;
-    tessera::handle known;  // empty where it is known by its address
+    tessera::handle known;  // empty if the block is named by its address
   };
   virtual ~subject() = default;
   [[nodiscard]] virtual block allocate(std::size_t bytes, tessera::stream_id stream, bool by_handle) = 0;
@@ -91,37 +93,38 @@ class subject {
   [[nodiscard]] virtual tessera::usage current_usage() = 0;
   [[nodiscard]] virtual tessera::pool_statistics counted() = 0;
   [[nodiscard]] virtual const char* audit() = 0;
-  /// Takes other settings over, of those of `number`.
+  /// Changes to other settings, one of `number`.
   virtual void retune(unsigned number) = 0;
-  /// Ends the allocator, and says what the device still holds; empty for nothing.
+  /// Destroys the allocator. Returns what the device still holds, or an empty text.
   [[nodiscard]] virtual std::string end() = 0;
 
   [[nodiscard]] virtual bool can_use(const void* p, std::size_t bytes) = 0;
-  /// From here on event queries answer not ready, or what is so.
+  /// From now on, event queries report unfinished, or the truth.
   virtual void hold_events(bool held) = 0;
-  /// Calls so far that waited for work.
+  /// The number of calls so far that waited for work.
   [[nodiscard]] virtual std::uint64_t waits() = 0;
-  /// What makes calls fail, where that can be; else null.
+  /// Makes calls fail, if the device supports it; else null.
   [[nodiscard]] virtual tessera::detail::simulated_calls* calls() { return nullptr; }
 };
 
-/// What is wrong, and from which operation on; nothing is where it says nothing.
+/// The broken rule, and the operation that broke it. No rule is broken if the text is empty.
 struct fault {
   std::string what;
   std::size_t at = 0;
   explicit operator bool() const { return !what.empty(); }
 };
 
-/// Carries out a program and says what an allocator did that it may not.
-///   Cost:  logarithmic in what is live, for each operation; every so many operations a walk over all
+/// Executes a program and returns the first rule that the allocator breaks.
+///   Cost:  logarithmic in the live blocks for each operation; a walk over all blocks at intervals
 class judge {
  public:
   judge(subject& of, const promises& kept, std::size_t audit_every)
       : of_(&of), kept_(kept), audit_every_(audit_every) {}
 
-  /// The promise that is broken then, or null. What concerns no live allocation does nothing.
+  /// Executes one operation. Returns the broken rule, or null. An operation on a block that is not live does
+  /// nothing.
   [[nodiscard]] const char* carry_out(const operation& o);
-  /// Gives all back and ends the allocator.
+  /// Frees all blocks and destroys the allocator.
   [[nodiscard]] std::string finish();
 
  private:
@@ -154,31 +157,31 @@ class judge {
   std::size_t done_ = 0;
 };
 
-/// A fresh subject, each time the same.
+/// A new subject, each time the same.
 struct composition {
   std::string name;
   std::function<std::unique_ptr<subject>()> make;
   promises kept;
   habits used;
-  double share = 1;  // of the operations that are asked for
+  double share = 1;  // of the requested operations
 };
 
 [[nodiscard]] fault first_fault(subject& of, const promises& kept, const program& all,
                                 std::size_t audit_every = 1);
 
-/// Runs so many operations on a fresh subject; says the first promise that was broken, with the shortest program that
-/// breaks it and where that was written, or nothing.
+/// Runs operations on a new subject. Returns the first broken rule, the shortest program that breaks it and
+/// its file, or nothing.
 [[nodiscard]] std::string misbehaviour(const composition& of, std::size_t operations,
                                        std::size_t audit_every = 997);
 
-/// The same on a subject that somebody else made, of which calls may fail and nothing is known but what all keep to.
+/// Runs operations on a subject that the caller made. Its calls may fail, and only the general rules apply.
 [[nodiscard]] std::string misbehaviour(subject& of, const habits& used, std::size_t operations,
                                        std::size_t audit_every);
 
 /// Whether this is a build without optimization or with sanitizers.
 [[nodiscard]] bool is_slow();
-/// So many as TESSERA_OPERATIONS says, else a million, or few where the build is slow; and the seed in TESSERA_SEED, else
-/// the given one.
+/// The number of operations: TESSERA_OPERATIONS, else a million, or few in a slow build. The seed:
+/// TESSERA_SEED, else the argument.
 [[nodiscard]] std::size_t operations_asked_for();
 [[nodiscard]] std::uint64_t seed_asked_for(std::uint64_t otherwise);
 

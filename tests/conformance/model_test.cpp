@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model finds what is wrong, and says it with the shortest program that does it.
+// The model detects planted errors and reports the shortest program that shows each.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -30,7 +30,7 @@ using trace::event;
 using ref = provider_ref<simulated_device>;
 using sound = caching_allocator<pytorch<>, ref>;
 
-/// From the third free of a size on, hands out what is in use.
+/// From the third free of a size on, allocates memory that is in use.
 struct overlapping : sound {
   using sound::sound;
   void* try_allocate(std::size_t bytes, stream_id stream = {}) {
@@ -46,7 +46,7 @@ struct overlapping : sound {
   }
   void deallocate(void* p, std::size_t) { deallocate(p); }
   handle allocate_by_handle(std::size_t, stream_id) = delete;
-  simulated_device& device() { return sound::device().inner(); }  // as trace::replay needs it
+  simulated_device& device() { return sound::device().inner(); }  // required by trace::replay
   std::map<std::size_t, int> freed;
   std::map<void*, std::size_t> sizes;
   void* last = nullptr;
@@ -57,7 +57,7 @@ struct forgetful : sound {
   bool record_stream(void*, stream_id) { return true; }
   bool record_stream(handle, stream_id) { return true; }
 };
-/// Hands large blocks out below their beginning.
+/// Returns large blocks with an address below their beginning.
 struct misplacing : sound {
   using sound::sound;
   void* try_allocate(std::size_t bytes, stream_id stream = {}) {
@@ -70,7 +70,7 @@ struct misplacing : sound {
   void deallocate(void* p, std::size_t) { deallocate(p); }
   handle allocate_by_handle(std::size_t, stream_id) = delete;
 };
-/// Says that more is cached than is, once anything was trimmed.
+/// Counts too much cached memory after the first trim.
 struct miscounting : sound {
   using sound::sound;
   void trim(std::size_t keep = 0) { sound::trim(keep), ++trims; }
@@ -81,7 +81,7 @@ struct miscounting : sound {
   }
   int trims = 0;
 };
-/// Loses what is freed by its size.
+/// Leaks blocks that are freed with their size.
 struct leaking : sound {
   using sound::deallocate;
   using sound::sound;
@@ -104,7 +104,7 @@ composition planted(const char* name) {
   return {name, make, {}, used};
 }
 
-/// What is written about the first fault that random operations find.
+/// The text about the first error that random operations find.
 struct found {
   fault first;
   std::string said;
@@ -121,7 +121,7 @@ found run(const composition& of) {
   return result;
 }
 
-/// The file that a message names, as the reader of traces gives it.
+/// Reads the file that a message names.
 trace::recording named_in(const std::string& said) {
   const std::size_t from = said.find("also in ") + 8;
   const std::string path = said.substr(from, said.find(":\n", from) - from);
@@ -131,7 +131,7 @@ trace::recording named_in(const std::string& said) {
   return std::get<trace::recording>(std::move(read));
 }
 
-/// Finds a planted fault, and expects it in a program of so many operations that a trace tells.
+/// Finds a planted error, and expects a program of this many operations in the trace.
 template <typename Pool>
 trace::recording expect(const char* name, const std::string& what, std::size_t operations) {
   const composition of = planted<Pool>(name);
@@ -141,7 +141,7 @@ trace::recording expect(const char* name, const std::string& what, std::size_t o
   EXPECT_NE(it.said.find(what), std::string::npos) << it.said;
   EXPECT_NE(it.said.find("TESSERA_SEED=1 "), std::string::npos);
   const trace::recording read = named_in(it.said);
-  // Replayed, it fails in the same way; and on an allocator that is sound, not at all.
+  // A replay of the file fails in the same way. On a correct allocator it succeeds.
   const program again = conformance::program_of(read);
   EXPECT_EQ(again.size(), operations);
   EXPECT_EQ(conformance::first_fault(*of.make(), of.kept, again).what, what);
@@ -159,7 +159,7 @@ TEST(model, shows_overlapping_blocks_in_three_frees_and_two_allocations_more) {
   EXPECT_EQ(read.events.back().what, event::kind::allocate);
 }
 TEST(model, shows_a_forgotten_stream_by_who_is_given_its_block) {
-  // Events are held; a block is allocated, recorded for another stream, freed, and allocated again.
+  // Events are held. A block is allocated, recorded for another stream, freed, and allocated again.
   const trace::recording read =
       expect<forgetful>("forgetful", "a block is reused that another stream still uses", 5);
   EXPECT_EQ(read.events[2].what, event::kind::record_stream);
@@ -177,7 +177,7 @@ TEST(model, shows_a_lost_block_by_an_allocation_and_a_free) {
   (void)expect<leaking>("leaking", "more is requested than is held", 2);
 }
 
-// What tessera-replay does with the file of a message.
+// Does the same with the file as tessera-replay.
 TEST(model, writes_what_can_be_replayed) {
   const trace::recording read = expect<overlapping>("overlapping_again", "a block overlaps one in use", 8);
   const trace::program source(read);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that crosses from stream to stream is never used by two of them at once. A model that keeps every stream's whole
-// past says so on a simulated device, and data says so where streams are threads.
+// Two streams never use the same memory at the same time. A model with the complete history of every stream
+// checks it on a simulated device. Data checks it if the streams are threads.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -36,7 +36,7 @@ constexpr int rounds = 1'000;
 
 constexpr std::size_t streams = 4;
 
-/// A simulated device that knows for each task what it is behind and when it ends, and which addresses it uses.
+/// A simulated device that records for each task which tasks come before it, when it ends, and its addresses.
 class ordered_device : public simulated_device {
  public:
   using simulated_device::simulated_device;
@@ -84,14 +84,14 @@ class ordered_device : public simulated_device {
   }
   void tell_lies(lie which) { lie_ = which; }
 
-  /// The first rule that was broken, or nothing.
+  /// The first broken rule, or nothing.
   [[nodiscard]] const std::string& broken() const { return broken_; }
-  /// How often a stream used what another one had not done with.
+  /// How often a stream used memory while another one still used it.
   [[nodiscard]] std::size_t crossed() const { return crossed_; }
 
  private:
   struct task {
-    clock behind{};  // itself included
+    clock behind{};  // including itself
     std::uint64_t ends_ns = 0;
   };
   struct usage_of {
@@ -117,7 +117,7 @@ class ordered_device : public simulated_device {
   lie lie_ = lie::none;
 };
 
-/// Whether the statistics count the free blocks that share a segment with others, and their bytes.
+/// Whether the statistics are right about free blocks that share a segment with others, and their bytes.
 template <typename Pool>
 bool counts_split_blocks(Pool& pool) {
   std::int64_t count = 0, bytes = 0;
@@ -137,7 +137,7 @@ struct outcome {
   std::size_t crossed = 0;
 };
 
-/// A random program that keeps the rules: who uses a block on a second stream, or frees it there, puts that in order.
+/// A random program that keeps the rules: it orders each use and each free on a second stream.
 template <typename Recipe>
 outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::uint64_t fail_every = 0,
                              ordered_device::lie lie = {}) {
@@ -222,7 +222,8 @@ TEST(order, holds_under_each_choice_of_rules) {
     for (const std::uint64_t seed : {1u, 2u, 3u}) {
       const outcome came = after_random_program<cuda_async>(seed, with_rules(rules));
       ASSERT_EQ(came.broken, "") << "rules " << rules << ", seed " << seed;
-      // The second streams of the program itself cross in any case; by following or waiting, blocks do too.
+      // The second streams of the program always share blocks. With the options to follow or to wait, other
+      // blocks do too.
       const outcome alone = after_random_program<cuda_async>(seed, with_rules(0));
       EXPECT_TRUE((rules & 5) == 0 || came.crossed > alone.crossed);
     }
@@ -245,7 +246,7 @@ TEST(order, is_seen_to_break_where_the_device_lies) {
   EXPECT_NE(after_random_program<cuda_async>(1, with_rules(4), 0, lie::waits).broken, "");
 }
 
-/// Whether stream B wrote into what A was still to read, after the block crossed.
+/// Whether stream B wrote to memory that A had still to read, after B got the block.
 template <typename Device>
 bool is_corrupted() {
   Device device{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}};
@@ -281,12 +282,12 @@ struct thinks_all_is_behind : host_pinned {
 };
 TEST(order, keeps_data_apart) {
   EXPECT_FALSE(is_corrupted<host_pinned>());
-#if !defined(__SANITIZE_THREAD__)  // a race by design
+#if !defined(__SANITIZE_THREAD__)  // a data race by design
   EXPECT_TRUE(is_corrupted<thinks_all_is_behind>());
 #endif
 }
 
-// Each block is filled and read back on its stream, again and again, while other streams do the same.
+// Each block is filled and read on its stream, again and again, while other streams do the same.
 TEST(order, keeps_data_apart_in_a_random_program) {
   for (unsigned rules = 1; rules < 8; ++rules) {
     host_pinned device{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}};

@@ -8,7 +8,7 @@
 
 namespace conformance {
 
-/// The blocks a user holds: they never overlap.
+/// The blocks of a user. They never overlap.
 class ownership {
  public:
   [[nodiscard]] bool claim(void* p, std::size_t bytes) {

@@ -19,7 +19,7 @@
 #include "told.hpp"
 #include "watched_device.hpp"
 
-/// Programs, and an allocator that carries them out under all books on it: for devices that fail.
+/// Programs, and an allocator that executes them and compares all its counters: for devices that fail.
 namespace conformance::faults {
 
 using namespace tessera;
@@ -27,12 +27,13 @@ using namespace tessera;
 struct operation {
   enum class kind { allocate, deallocate, record, work, pass, hold, trim } what;
   std::size_t slot = 0;
-  std::size_t amount = 0;  // bytes, or nanoseconds; of a trim, the percentage to keep; of a hold, whether
+  // bytes, or nanoseconds; for a trim the percentage to keep; for a hold whether events are held
+  std::size_t amount = 0;
   stream_id stream{};
 };
 using program = std::vector<operation>;
 
-/// Writes programs down, with all sizes multiplied.
+/// Writes programs, with all sizes multiplied by `scale`.
 class author {
  public:
   explicit author(std::size_t scale, program begun = {}) : scale_(scale), written_(std::move(begun)) {}
@@ -67,16 +68,16 @@ inline program workload(std::size_t scale) {
   a.allocate(5, 600_KiB, 2).allocate(6, 7_MiB, 1);
   // Partial reuse.
   a.deallocate(2).allocate(2, 2_MiB).deallocate(1).allocate(1, 300_KiB).allocate(7, 1500_KiB);
-  // Streams: blocks that other streams use come back late, one of them when somebody waits.
+  // Streams: blocks that other streams use become free late, one of them because of a wait.
   a.work(1, 9'000'000).work(0, 9'000'000).record(3, 1).record(2, 1).record(2, 2).deallocate(3).deallocate(2);
   a.allocate(8, 12_MiB).hold(true).pass(20'000'000).allocate(9, 2_MiB).hold(false).allocate(10, 9_MiB);
   a.work(2, 30'000'000).record(8, 2).deallocate(8).deallocate(4).work(1, 40'000'000).deallocate(6).trim(50);
   a.allocate(3, 11_MiB).trim();
-  // Every other block goes, and what is left between must be filled.
+  // Every other block is freed, and requests must fill the gaps.
   for (std::size_t i = 12; i < 20; ++i) a.allocate(i, 6_MiB + (i % 3) * 512_KiB);
   for (std::size_t i = 12; i < 20; i += 2) a.deallocate(i);
   a.trim().allocate(12, 15_MiB).allocate(14, 1_MiB).allocate(16, 6_MiB);
-  // More than there is, where work is under way on what is idle; then eviction and what fits after all.
+  // Requests more than there is while streams use idle memory; then evicts and requests what fits.
   a.work(0, 50'000'000)
       .deallocate(13)
       .deallocate(15)
@@ -88,7 +89,7 @@ inline program workload(std::size_t scale) {
   return a.done();
 }
 
-/// The same, and anything behind it.
+/// The same, and another program after it.
 inline program long_workload(std::size_t scale) {
   author a(scale, workload(scale));
   std::mt19937_64 random(5);
@@ -117,20 +118,20 @@ struct under {
   }
 };
 
-/// An allocator and all books on it.
+/// An allocator with checks of all its counters.
 template <typename Case>
 class patient {
  public:
   patient() {
     using streams = typename Case::recipe::streams;
     if constexpr (std::is_same_v<decltype(streams{}.reuse_key({})), any_stream>) device_.ignore_owners();
-    // A block that crosses to a stream which comes behind, or waits, is taken by the watch for a fault.
+    // The device would report a block that moves to a stream that is ordered after, or that waits.
     constexpr cross_stream_reuse by = streams{}.reuse_rules();
     if (!streams::uses_events || by.follow_dependencies || by.insert_dependencies) device_.ignore_streams();
   }
 
-  /// Runs a program, and checks everything after each operation; says what is wrong, or nothing. `standing` is where
-  /// memory stood each time.
+  /// Runs a program and checks everything after each operation. Returns the first error, or nothing. Appends
+  /// the reserved bytes to `standing`.
   std::string run(const program& all, std::vector<usage>& standing) {
     standing.clear();
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -140,7 +141,7 @@ class patient {
     }
     return {};
   }
-  /// Gives all memory back; says what is left. A range in which nothing could be mapped may stay until the end.
+  /// Frees all memory. Returns what is left. A range without mapped memory may stay until the end.
   std::string empty() {
     for (std::size_t slot = 0; slot < slots; ++slot) {
       if (const std::string wrong = carry_out({operation::kind::deallocate, slot}); !wrong.empty())
@@ -151,9 +152,9 @@ class patient {
     if (const std::string wrong = carry_out({operation::kind::trim}); !wrong.empty()) return wrong;
     return pool_->current_usage().reserved != 0 ? "memory is kept" : holds_no_memory();
   }
-  /// Ends the allocator, whatever it has.
+  /// Destroys the allocator.
   void end() { pool_.reset(); }
-  /// Says what the device still holds.
+  /// Returns what the device still holds.
   [[nodiscard]] std::string holds_nothing() const {
     return device_.held().reserved != 0 ? "the device has ranges" : holds_no_memory();
   }
@@ -186,7 +187,7 @@ class patient {
         if (h.address != nullptr) break;
         h = {pool_->try_allocate(o.amount, o.stream), o.amount, o.stream, {}};
         if (h.address == nullptr) {
-          // A backend that moves memory knows what there is, and does not ask for more.
+          // A backend that moves memory knows the available memory and requests no more.
           if (!Case::recipe::growth::backend::moves_memory && h.bytes <= device_.capacity() &&
               device_.calls().failed + device_.calls().refused == failed + refused)
             return "an allocation fails though the device refused nothing";
@@ -220,8 +221,8 @@ class patient {
     return first_discrepancy(retries);
   }
 
-  /// What a failed allocation changed that it may not: recovery gives back what is cached, and waits for what is pending.
-  /// A range keeps what it got, free, where the device refused only a part.
+  /// The first forbidden change by a failed allocation, or nothing. Recovery may release cached memory and
+  /// wait for pending blocks. A range keeps the part that the device granted, as free memory.
   [[nodiscard]] const char* changed_by_failure(const usage& before) const {
     const usage now = pool_->current_usage();
     if (now.live != before.live) return "a failed allocation changes what is live";
@@ -231,8 +232,8 @@ class patient {
     return nullptr;
   }
 
-  /// The first thing on which the allocator, its events and the device do not agree, or nothing. `retried` says that what
-  /// was stray has been given back.
+  /// The first difference between the allocator, its events and the device, or nothing. With `retried`,
+  /// memory whose release had failed was released again.
   std::string first_discrepancy(bool retried) {
     const usage now = pool_->current_usage();
     if (const char* const broken = pool_->audit()) return broken;
@@ -285,8 +286,8 @@ class patient {
   ownership owned_;
 };
 
-/// What goes wrong when `harm(device)` is done before a program, `heal(device)` behind it, and all of it once more; nothing if
-/// all is well. `undisturbed` is where memory stands each time when nothing fails.
+/// Calls `harm(device)` before a program, `heal(device)` after it, and runs the program again. Returns the
+/// first error, or nothing. `undisturbed` has the reserved bytes of a run without failures.
 template <typename Case, typename Harm, typename Heal>
 std::string consequences(const program& plan, const std::vector<usage>& undisturbed, Harm harm, Heal heal) {
   patient<Case> p;

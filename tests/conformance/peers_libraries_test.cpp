@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of memory libraries (Umpire, UMF, mimalloc, snmalloc, D3D12MA, std::pmr in libc++) ask, asked of ours.
+// Requirements from the tests of other memory libraries (Umpire, UMF, mimalloc, snmalloc, D3D12MA, std::pmr
+// in libc++), applied to tessera.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,7 @@ namespace {
 using namespace tessera;
 using detail::aligned_request;
 
-/// A pool as Umpire's: 16 KiB at first and for more, sizes in multiples of 64 bytes, of which any rest is kept.
+/// A pool like Umpire's: chunks of 16 KiB, sizes in multiples of 64 bytes; every rest is kept.
 struct primary_pool final {
   using rounding = round_to_multiple<64>;
   using pools = pool_together;
@@ -130,7 +131,7 @@ TEST(peers_umpire, what_lives_keeps_its_chunk_when_the_rest_goes) {
 }
 
 TEST(peers_umpire, a_pool_over_a_limit_makes_room_for_what_grows_a_little) {
-  // 4 MiB in all, of which a part of the first chunk stays in use; each request is 1 KiB larger than all before.
+  // 4 MiB of memory. A part of the first chunk stays in use. Each request is 1 KiB larger than all before.
   caching_allocator<primary_pool, limiting<simulated_device>> pool{limiting<simulated_device>({}, 4_MiB)};
   pool.deallocate(pool.allocate(100));
   void* const first = pool.allocate(1024);
@@ -148,7 +149,7 @@ TEST(peers_umpire, a_pool_over_a_limit_makes_room_for_what_grows_a_little) {
   EXPECT_EQ(pool.audit(), nullptr);
 }
 
-/// A device that can refuse to take memory back.
+/// A device that can refuse to release memory.
 class reluctant : public provider_adaptor<simulated_device> {
  public:
   using provider_adaptor::provider_adaptor;
@@ -202,7 +203,7 @@ TEST(peers_umf, two_pools_share_a_limit_and_give_all_back_at_their_end) {
   EXPECT_EQ(common.taken(), 0u);
 }
 
-/// Serves a request at a multiple of `to`, and looks at the address.
+/// Serves a request at a multiple of `to`, and checks the address.
 template <typename Pool>
 void serve_aligned(Pool& pool, std::size_t bytes, std::size_t to, int times) {
   std::vector<void*> given;
@@ -263,7 +264,7 @@ TEST(peers_mimalloc, many_heaps_live_on_one_device_and_leave_nothing) {
 }
 
 TEST(peers_mimalloc, a_block_that_grows_step_by_step_does_not_spread) {
-  // As realloc would: each time 64 bytes more, and the old one freed.
+  // Like realloc: each time 64 bytes more, then the old block is freed.
   caching_allocator<pytorch_native, simulated_device> pool;
   void* shared = nullptr;
   for (int round = 0; round < 16; ++round)
@@ -277,7 +278,7 @@ TEST(peers_mimalloc, a_block_that_grows_step_by_step_does_not_spread) {
 }
 
 TEST(peers_snmalloc, what_one_page_kept_alive_holds_is_bounded) {
-  // Thousands of blocks come and go, one of each round stays.
+  // Thousands of blocks are allocated and freed; one of each round stays live.
   caching_allocator<pytorch_native, simulated_device> pool;
   std::vector<void*> garbage, kept;
   for (int round = 0; round < 12; ++round) {
@@ -299,7 +300,8 @@ TEST(peers_snmalloc, addresses_are_new_and_allocators_strangers) {
     for (int i = 0; i < 2000; ++i) of_a.insert(a.allocate(20)), of_b.insert(b.allocate(20));
     all.insert(of_a.begin(), of_a.end()), all.insert(of_b.begin(), of_b.end());
     EXPECT_EQ(all.size(), 4000u);
-    // There, one heap takes back what another gave; here it says that it does not know it.
+    // In snmalloc, one heap accepts the blocks of another. Here the allocator reports that it does not know
+    // the block.
     for (void* p : of_a) EXPECT_FALSE(b.try_deallocate(p));
     for (void* p : of_a) EXPECT_TRUE(a.try_deallocate(p));
     for (void* p : of_b) EXPECT_TRUE(b.try_deallocate(p));
@@ -357,7 +359,7 @@ TEST(peers_d3d12ma, a_block_of_16_mib_serves_8_and_4_and_another_8_once_the_4_ar
   EXPECT_EQ(parts_of(block).free, 1u);
 }
 
-/// An element whose third copy cannot be made.
+/// An element whose third copy throws.
 struct costly {
   explicit costly(int given) : value(given) {
     if (given == 3) throw std::runtime_error("the third one");
@@ -408,7 +410,7 @@ TEST(peers_pmr, the_standard_resources_return_to_it_what_they_took) {
     std::pmr::synchronized_pool_resource synchronized(&memory);
     std::pmr::monotonic_buffer_resource monotonic(64, &memory);
     use(memory, 32_KiB), use(monotonic, 32_KiB);
-    use(plain, 8), use(synchronized, 8);  // more, libstdc++ 12 does not align in its pools
+    use(plain, 8), use(synchronized, 8);  // libstdc++ 12 does not support larger alignments in its pools
     plain.release(), synchronized.release(), monotonic.release();
     EXPECT_EQ(pool.current_usage().live, 0u);
     use(monotonic, 4_KiB);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Paddle's tests ask of its allocators, beyond the rows of facts, asked of ours.
+// Requirements from the tests of Paddle's allocators, beyond the compatibility matrix.
 #include <algorithm>
 #include <cstddef>
 #include <thread>
@@ -21,7 +21,7 @@ namespace {
 using namespace tessera;
 using ahead = caching_allocator<paddle_naive_best_fit, simulated_device>;
 
-/// The buddy allocator's: what it takes of a device of which others have some already.
+/// The buddy allocator's chunks on a device whose memory others partly use.
 struct of_a_device {
   std::size_t all, of_others;
   fraction share;
@@ -73,7 +73,7 @@ TEST(peers_paddle_buddy, refills_by_the_same_share_of_what_is_left) {
 }
 
 TEST(peers_paddle_facade, serves_small_and_huge_requests_side_by_side) {
-  // 512 MiB at first, 4 MiB each time more, and 2 GiB at once.
+  // 512 MiB at first, 4 MiB for each further chunk, and 2 GiB at once.
   ahead pool(simulated_device{}, paddle_naive_best_fit::configured({.naive_best_fit = true,
                                                                     .fraction_of_gpu_memory = percent(0),
                                                                     .initial_gpu_memory = 512_MiB,
@@ -97,14 +97,14 @@ TEST(peers_paddle_streams, nothing_has_no_stream_and_a_block_knows_its_own) {
     EXPECT_EQ(block.stream(), stream);
     EXPECT_GE(block.size(), 256u);
   }
-  // The default stream is that of who names none.
+  // A call without a stream uses the default stream.
   void* const p = pool.allocate(256);
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(256, stream_id{}), p);
 }
 
 TEST(peers_paddle_streams, what_one_thread_freed_serves_another_on_another_stream) {
-  // Three quarters of the device, freed but kept for one stream, and then wanted on another.
+  // Three quarters of the device are freed but cached for one stream. Another stream then requests them.
   locked<paddle_auto_growth, simulated_device> pool{
       simulated_device(simulated_device::options{.capacity = 1_GiB})};
   pool.deallocate(pool.allocate(768_MiB, stream_id{1}));
@@ -116,7 +116,7 @@ TEST(peers_paddle_streams, what_one_thread_freed_serves_another_on_another_strea
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-/// Each stream adds its own workspace and its neighbour's to its result, while both may be freed at once.
+/// Each stream adds its own workspace and its neighbour's to its result. Both may be freed meanwhile.
 template <typename Pool>
 void add_up_neighbours(bool in_threads) {
   constexpr std::size_t streams = 6, count = 4096;
@@ -148,7 +148,8 @@ void add_up_neighbours(bool in_threads) {
     for (std::thread& t : threads) t.join();
     for (int* p : workspaces) pool.deallocate(p);
   } else {
-    // Backwards, so that a neighbour's work is there before a workspace goes; what comes next would spoil it.
+    // Backwards, so that a neighbour's work is submitted before a workspace is freed. Later work would
+    // overwrite it.
     for (std::size_t i = streams; i-- > 0;) {
       run(i);
       pool.deallocate(workspaces[i]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of RMM, and of the CUDA memory pools behind it, ask of a memory resource, asked of ours.
+// Requirements from the tests of RMM and of CUDA's memory pools, applied to tessera.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,7 +26,8 @@ using namespace tessera;
 
 constexpr std::size_t cuda_alignment = 256;  // CUDA_ALLOCATION_ALIGNMENT
 
-/// RMM runs the same checks over each of its resources; so here, over what does as that one does.
+/// RMM runs the same checks over each of its resources. Here they run over the corresponding recipe or front
+/// end.
 template <typename Pool>
 struct peers_rmm : ::testing::Test {
   std::unique_ptr<Pool> owned = std::make_unique<Pool>();
@@ -64,7 +65,7 @@ TYPED_TEST(peers_rmm, serves_any_size_on_any_stream_and_says_what_is_too_much) {
       EXPECT_NE(std::string(error.what()).find("out of memory"), std::string::npos) << error.what();
     }
     EXPECT_EQ(p, nullptr);
-    // Two at once lie apart, however small.
+    // Two live blocks never overlap, however small.
     void* const a = this->memory.allocate(stream, 8, cuda_alignment);
     void* const b = this->memory.allocate(stream, 8, cuda_alignment);
     EXPECT_NE(a, b);
@@ -99,7 +100,7 @@ TYPED_TEST(peers_rmm, serves_a_hundred_of_random_sizes_and_takes_them_back_in_an
   EXPECT_EQ(this->owned->current_usage().live, 0u);
 }
 
-/// A pool that other pools take their memory from: what RMM calls an upstream.
+/// A pool from which other pools get their memory. RMM calls it an upstream.
 template <typename Pool>
 class upstream {
  public:
@@ -129,7 +130,7 @@ TEST(peers_rmm_pool, may_have_a_pool_for_its_upstream) {
 }
 
 TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
-  // 6,000 bytes there, where a segment is a multiple of 256; here of 512.
+  // 6,000 bytes in RMM, whose segments are multiples of 256; here of 512.
   using few = limiting<simulated_device>;
   caching_allocator<paddle_auto_growth, few> pool{few({}, 6144)};
   (void)pool.allocate(1000);
@@ -138,7 +139,7 @@ TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
   EXPECT_THROW((void)pool.allocate(2000), out_of_memory);
   EXPECT_EQ(pool.device().taken(), pool.current_usage().reserved);
 
-  // A pool whose first chunk is as large as its limit serves from it, and grows no more.
+  // A pool whose first chunk is as large as its limit serves from that chunk and does not grow.
   policies<paddle_auto_growth> whole;
   whole.growth.large = 1'000'448;
   whole.growth.limit = 1'000'448;
@@ -155,7 +156,7 @@ TEST(peers_rmm_pool, outlives_the_streams_it_served) {
   void* const on_it = pool.allocate(10'000, stream_id{1});
   pool.device().submit(stream_id{1}, 1000);
   pool.deallocate(on_it);
-  pool.device().synchronize(stream_id{1});  // and the stream is not used any more
+  pool.device().synchronize(stream_id{1});  // the stream is not used any more
   EXPECT_NE(pool.allocate(10'000), nullptr);
   pool.trim();
   EXPECT_EQ(pool.audit(), nullptr);
@@ -177,7 +178,7 @@ TEST(peers_rmm_limiting, counts_what_is_taken_and_refuses_what_passes_it) {
   EXPECT_EQ(pool.device().taken(), 0u);
   EXPECT_THROW((void)pool.allocate(10_MiB + 1), out_of_memory);
 
-  // Of two limits, one around the other, the lesser holds.
+  // Of two nested limits, the smaller one applies.
   caching_allocator<passthrough, limiting<inner>> both{limiting<inner>(inner({}, 2_MiB), 5_MiB)};
   EXPECT_THROW((void)both.allocate(4_MiB), out_of_memory);
   both.deallocate(both.allocate(2_MiB));
@@ -205,7 +206,7 @@ TEST(peers_rmm_statistics, know_value_peak_and_total) {
   EXPECT_EQ(bytes(), (counter{0, mib(150), mib(200), mib(200)}));
   EXPECT_EQ(pieces(), (counter{0, 15, 20, 20}));
 
-  // What a part of the program allocated: RMM pushes and pops counters, here they begin anew.
+  // Counts the allocations of a part of the program. RMM pushes and pops counters; here they are reset.
   void* const before = pool.allocate(10_MiB);
   pool.reset_peak_statistics(), pool.reset_accumulated_statistics();
   pool.deallocate(pool.allocate(10_MiB));
@@ -229,7 +230,7 @@ TEST(peers_rmm_tracking, tells_what_is_outstanding) {
   for (std::size_t i = 1; i < live.size(); i += 2) pool.deallocate(live[i]);
 }
 
-/// A handler of failures as RMM's, which says whether to try again.
+/// A failure handler like RMM's, which returns whether to try again.
 struct once {
   int calls = 0;
   void* hoarded = nullptr;
@@ -255,7 +256,8 @@ TEST(peers_rmm_failure_callback, is_called_and_the_request_tried_again) {
 }
 
 TEST(peers_rmm_arena, merges_with_the_neighbours_on_either_side) {
-  // Three neighbours are freed in every order; then all their bytes serve one request, at the first one's address.
+  // Three neighbours are freed in every order. Then their memory serves one request, at the address of the
+  // first.
   constexpr std::size_t orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
   const auto merge = [&]<typename Recipe>(Recipe) {
     for (const auto& order : orders) {

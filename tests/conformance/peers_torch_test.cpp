@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of PyTorch and torch_npu ask of their caching allocators, beyond the rows of facts, asked of ours.
+// Requirements from the tests of PyTorch's and torch_npu's caching allocators, beyond the compatibility
+// matrix.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +32,7 @@ simulated_device device_of(std::size_t capacity) {
   return simulated_device{simulated_device::options{.capacity = capacity}};
 }
 
-/// What statistics must say, added up from what a walk over the blocks shows.
+/// The expected statistics, computed from a walk over the blocks.
 template <typename Pool>
 void expect_statistics_of_the_snapshot(Pool& pool) {
   constexpr std::size_t pools = 2;
@@ -75,7 +76,8 @@ void expect_statistics_of_the_snapshot(Pool& pool) {
     sums said{t.segment.current,         t.reserved_bytes.current, t.allocation.current,
               t.allocated_bytes.current, t.active.current,         t.active_bytes.current,
               t.requested_bytes.current, t.inactive_split.current, t.inactive_split_bytes.current};
-    // A range is one segment to who counts, and as many as are mapped apart to who looks; its parts are always split.
+    // A range is one segment in the statistics. In a walk, each mapped part is one. Its blocks are always
+    // split.
     if (in_ranges)
       said.segment = seen[i].segment, said.split = seen[i].split, said.split_bytes = seen[i].split_bytes;
     ASSERT_EQ(said, seen[i]) << "pool " << i;
@@ -88,7 +90,8 @@ using devices_recipes = ::testing::Types<pytorch_native, pytorch_expandable, tor
 TYPED_TEST_SUITE(peers_torch, devices_recipes);
 
 TYPED_TEST(peers_torch, statistics_are_those_of_the_snapshot_after_each_step) {
-  // Up, down, up again in sizes that grow; peaks never fall, and what was allocated and not freed is there.
+  // The live bytes grow, shrink and grow again. Peaks never fall, and the current value is allocated minus
+  // freed.
   caching_allocator<TypeParam, simulated_device> pool;
   std::mt19937_64 random(19219);
   std::vector<void*> live;
@@ -123,7 +126,7 @@ TYPED_TEST(peers_torch, statistics_are_those_of_the_snapshot_after_each_step) {
 }
 
 TYPED_TEST(peers_torch, what_another_stream_holds_back_is_there_when_memory_runs_out) {
-  // A hundred times 160 MiB on a device of 1 GiB, each held back by work of another stream.
+  // A hundred times 160 MiB on a device of 1 GiB. Each block stays pending because of work on another stream.
   caching_allocator<TypeParam, simulated_device> pool(device_of(1_GiB));
   constexpr stream_id other{9};
   void* const y = pool.allocate(160_MiB, other);
@@ -146,7 +149,8 @@ TYPED_TEST(peers_torch, a_failure_leaves_all_as_it_was_and_a_retry_is_counted) {
   EXPECT_THROW((void)pool.allocate(std::size_t{800'000'000} << 30), out_of_memory);
   EXPECT_EQ(pool.statistics().all.allocated_bytes, before.all.allocated_bytes);
   EXPECT_EQ(pool.statistics().num_ooms, 1u);
-  // Half the device, freed, then two thirds: the cache is emptied once, which is a retry.
+  // Half of the device is allocated and freed, then two thirds requested. The cache is emptied once, which is
+  // a retry.
   pool.reset_accumulated_statistics();
   pool.deallocate(pool.allocate(500_MiB));
   void* const more = pool.try_allocate(700_MiB);
@@ -160,8 +164,8 @@ TYPED_TEST(peers_torch, a_failure_leaves_all_as_it_was_and_a_retry_is_counted) {
 }
 
 TEST(peers_torch_npu, garbage_is_collected_above_a_tenth_of_the_device) {
-  // A hundred arrays of 10 x 800 x 1200 x 3 floats, one after the other, then one five times as large, which is all that
-  // is reserved in the end. On 1 GiB, so that the first is above the threshold.
+  // A hundred arrays of 10 x 800 x 1200 x 3 floats, one after the other, then one five times as large. At the
+  // end, only that one is reserved. The device has 1 GiB, so that the first is above the threshold.
   using recipe = torch_npu<"garbage_collection_threshold:0.1">;
   caching_allocator<recipe, simulated_device> pool(device_of(1_GiB));
   ASSERT_TRUE(set_memory_fraction(pool, 1.0));
@@ -213,7 +217,7 @@ TEST(peers_torch_host, a_block_in_a_running_copy_is_not_reused) {
 }
 
 TEST(peers_torch_host, statistics_count_what_comes_and_goes) {
-  // Three arrays of 10, 20 and 30 KiB floats take 64, 128 and 128 KiB; then the first two go.
+  // Three arrays of 10, 20 and 30 KiB floats take 64, 128 and 128 KiB. Then the first two are freed.
   caching_allocator<pinned, simulated_device> pool;
   const auto books = [&pool] { return host_statistics_of<pinned>(pool.statistics()); };
   EXPECT_EQ(books(), host_statistics{});
@@ -244,7 +248,7 @@ TEST(peers_torch_host, statistics_count_what_comes_and_goes) {
 }
 
 TEST(peers_torch_settings, change_while_the_program_runs_and_refuse_what_is_wrong) {
-  // Divisions of powers of two are set, and unset, between requests of 83 MiB.
+  // Divisions of powers of two are set and reset between requests of 83 MiB.
   configured<pytorch_family, simulated_device> pool{config::pytorch_settings{}};
   const auto block_of = [&pool](std::size_t bytes) {
     const std::size_t before = pool.current_usage().live;

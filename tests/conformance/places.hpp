@@ -15,11 +15,11 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-/// Where a program runs that writes to its blocks and reads them on streams: a device, two of its streams, and what is in the
-/// blocks. The contents of a block are a number.
+/// A device, two of its streams, and the contents of blocks, for a program that writes and reads blocks on
+/// streams. The contents of a block are a number.
 namespace conformance {
 
-/// A simulated device, and books of what its memory would hold.
+/// A simulated device, and the contents that its memory would have.
 class simulated_place {
  public:
   using device_type = tessera::simulated_device;
@@ -40,19 +40,19 @@ class simulated_place {
     else
       check(p, {bytes, number});
   }
-  /// Lets the work of the stream `copies` wait from now on.
+  /// Makes the work of the stream `copies` wait from now on.
   void hold() {
     is_held_ = true;
     device.submit(copies, hour);
   }
-  /// Ends that, and waits until all is done.
+  /// Ends that, and waits until all work is done.
   void let_go() {
     for (const auto& [p, expected] : std::exchange(waiting_, {})) check(p, expected);
     is_held_ = false;
     finish();
   }
   void finish() { (void)device.synchronize(compute), (void)device.synchronize(copies); }
-  /// Whether all blocks held what was written to them.
+  /// Whether all blocks kept their contents.
   [[nodiscard]] bool is_good() const { return is_good_; }
 
   device_type device;
@@ -77,7 +77,7 @@ class simulated_place {
   bool is_good_ = true;
 };
 
-/// Memory of this machine, and threads that write to it and read it.
+/// Host memory, and threads that write and read it.
 class host_place {
  public:
   using device_type = tessera::host_pinned;
@@ -92,7 +92,7 @@ class host_place {
   void read(tessera::stream_id on, void* p, std::size_t bytes, unsigned number) {
     device.submit(on, [this, p, bytes, number] {
       const auto* const begin = static_cast<const unsigned char*>(p);
-      // All bytes are equal where each is equal to the next.
+      // All bytes are equal if each is equal to the next.
       if (*begin != byte_of(number) || std::memcmp(begin, begin + 1, bytes - 1) != 0) is_good_ = false;
     });
   }
@@ -100,7 +100,7 @@ class host_place {
     device.submit(copies, [this] { gate_.acquire(); });
   }
   void let_go() {
-    (void)device.synchronize(compute);  // what is written meanwhile is written before
+    (void)device.synchronize(compute);  // writes until then come before
     gate_.release();
     finish();
   }

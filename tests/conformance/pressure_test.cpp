@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes on a device that is nearly full: what one allocator serves, they serve, and ask the device no more often.
+// Arenas on a device that is nearly full. They serve the requests that one allocator serves, with as few
+// device calls.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -60,7 +61,7 @@ TYPED_TEST(pressure, is_met_by_lanes_as_by_one_allocator) {
   EXPECT_GT(refused, 0u);
 }
 
-// An arena looks at events later, so that what it caches may differ until all caches are emptied.
+// An arena polls events later, so its cache may differ until all caches are emptied.
 TYPED_TEST(pressure, is_met_by_lanes_whose_blocks_other_streams_use) {
   const trace::recording recording = conformance::recorded("gnn_sage_streams");
   const trace::program source(recording);
@@ -73,7 +74,7 @@ TYPED_TEST(pressure, is_met_by_lanes_whose_blocks_other_streams_use) {
   }
 }
 
-// Where it stitches, no arena knows what idle pages others have; it gets them when all caches are emptied.
+// With stitching, an arena does not know the idle pages of others. It gets them when all caches are emptied.
 TEST(pressure_on_pages, is_met_by_lanes_that_stitch) {
   for (const char* const name : {"gnn_sage", "gnn_sage_streams"}) {
     const trace::recording recording = conformance::recorded(name);
@@ -86,7 +87,7 @@ TEST(pressure_on_pages, is_met_by_lanes_that_stitch) {
   }
 }
 
-/// A device that another allocator caches memory of, in one segment of 60 MiB. The tests here use it in one thread.
+/// A device of which another allocator caches one segment of 60 MiB. The tests here use it in one thread.
 class shared_with_another : public provider_ref<simulated_device> {
  public:
   static constexpr bool is_thread_safe = true;
@@ -129,7 +130,8 @@ TEST(pressure_on_shared_devices, asks_nobody_where_the_recipe_does_not_empty_its
   EXPECT_EQ(device.used(), 60_MiB);
 }
 
-// Each thread has one block of at most 32 MiB, so there is room for all; all of it is in use most of the time.
+// Each thread has one block of at most 32 MiB, so there is room for all. Most of the time all blocks are in
+// use.
 TEST(pressure_threads, on_lanes_lets_hardly_a_request_fail_that_has_room) {
   constexpr unsigned threads = 4, requests = 2000;
   simulated_device::options options{.capacity = threads * 32_MiB};

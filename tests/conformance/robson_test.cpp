@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory a program can be made to need at worst, by how blocks are placed. M is what lives at most and n the largest
-// request, in words, of which no request is less than one.
+// The worst-case memory of a placement strategy. M is the peak live memory and n the largest request, in
+// words. Each request has at least one word.
 //
-//   any placement      M (1 + log2(n) / 2) - n + 1 words at least, which one of powers of two can do with
+//   any placement      at least M (1 + log2(n) / 2) - n + 1 words; enough for one strategy if requests are
+//   powers of two
 //                      [J. M. Robson, Bounds for some functions concerning dynamic storage allocation, J. ACM 21 (1974)]
 //   first fit          M H(n) / ln 2 at most, H(n) = 1 + 1/2 + ... + 1/n
 //   best fit           M n - O(M + n^2) at least; M n is the most for whoever grows only where nothing fits
@@ -34,18 +35,18 @@ namespace {
 
 using namespace tessera;
 
-/// A block, in words from the end that fills first.
+/// A block, in words from the end that is filled first.
 struct piece {
   std::size_t at, words;
   void* address;
 };
-/// How blocks are placed.
+/// The placement strategy.
 struct placement {
   std::function<piece(std::size_t words)> put;
   std::function<void(const piece& p)> take;
 };
 
-/// A placement under attack, and its books.
+/// A placement strategy under attack, and its counters.
 class field {
  public:
   explicit field(placement of) : of_(std::move(of)) {}
@@ -62,7 +63,7 @@ class field {
   }
   [[nodiscard]] std::size_t live() const { return live_; }
   [[nodiscard]] std::size_t most_live() const { return most_live_; }
-  /// Words up to the last that was ever used.
+  /// Words up to the highest one that was ever used.
   [[nodiscard]] std::size_t extent() const { return extent_; }
 
  private:
@@ -75,8 +76,8 @@ struct size {
 };
 using attack = void (*)(field&, size);
 
-/// Robson's program of 1974 against anybody: ever larger powers of two, each time keeping the blocks that lie across words
-/// of one residue, chosen so that most is left unusable around them.
+/// Robson's program of 1974, for any placement: requests of ever larger powers of two. It keeps the blocks
+/// that cover words of one residue, chosen so that most memory around them is unusable.
 void attack_any(field& of, size s) {
   std::vector<piece> live;
   for (std::size_t i = 0; i < s.live; ++i) live.push_back(of.put(1));
@@ -96,14 +97,15 @@ void attack_any(field& of, size s) {
   }
 }
 
-/// Robson's program of 1977 against best fit: behind one block of n - 2 words lie gaps of n - 3 words between single ones,
-/// and it makes one more of them at a time, by moving a larger gap past all others.
+/// Robson's program of 1977, for best fit. Behind one block of n - 2 words lie gaps of n - 3 words between
+/// single words. It makes one more gap at a time by moving a larger gap past all others.
 void attack_best_fit(field& of, size s) {
   const std::size_t n = s.largest;
   piece first = of.put(n - 2), last = of.put(n - 2), spare = of.put(n - 2);
-  std::vector<piece> pins;  // behind each gap
+  std::vector<piece> pins;  // after each gap
   while (pins.size() + 5 * n <= s.live) {
-    // The last pin and the block behind it give way to a gap of n words, a block of n - 5 and a pin.
+    // Replaces the last separating word and the block after it by a gap of n words, a block of n - 5 and a
+    // word.
     if (pins.empty()) {
       of.take(first);
     } else {
@@ -130,7 +132,7 @@ void attack_best_fit(field& of, size s) {
   }
 }
 
-/// Fills and empties one class after the other.
+/// Fills and empties one size class after the other.
 void attack_classes(field& of, size s) {
   for (std::size_t words = 1; words <= s.largest; words *= 2) {
     std::vector<piece> live;
@@ -139,7 +141,8 @@ void attack_classes(field& of, size s) {
   }
 }
 
-/// Blocks of one allocator, in words from the lowest one, which is the first; or from the end of an arena down.
+/// Blocks of one allocator, in words from the lowest address, which is that of the first block; or downwards
+/// from the end.
 template <typename Pool>
 placement of_pool(Pool& pool, std::size_t word, std::uintptr_t end = 0) {
   return {[&pool, word, end, first = std::uintptr_t{0}](std::size_t words) mutable {
@@ -156,13 +159,14 @@ template <block_end End>
 using best_fit_from = caching_allocator<with<passthrough, split_if_remainder_at_least<512, End>, evict_never,
                                              grow_by_chunks<std::size_t{0}, std::size_t{arena}>>,
                                         simulated_device>;
-/// Pages of one word that go back at once, so that all that is free is unmapped, and mapped again at the lowest place.
+/// Pages of one word that are unmapped at once. So all free memory is unmapped and mapped again at the lowest
+/// place.
 using first_fit =
     caching_allocator<with<pytorch_expandable, round_to_multiple<4_KiB>, pool_together,
                            split_if_remainder_at_least<4_KiB>, grow_by_pages<4_KiB, 4_KiB>, evict_at_free>,
                       simulated_device>;
 
-/// One attack on an arena, and how far it got.
+/// One attack on a placement, and its result.
 template <block_end End>
 double best_fit_under(attack by, size s) {
   best_fit_from<End> pool{simulated_device{simulated_device::options{.capacity = arena}}};
@@ -195,7 +199,7 @@ double bound_of_first_fit(size s) {
 }
 double bound_of_best_fit(size s) { return static_cast<double>(s.live * s.largest); }
 
-/// A line of the table: what theory says and what came, as multiples of what lives.
+/// A line of the table: the bound and the result, as multiples of the live memory.
 void tell(const char* what, const char* program, size s, double least, double measured, double most) {
   const auto m = static_cast<double>(s.live);
   std::printf("| %s | %s | %zu | %zu | %.2f | %.2f | %.2f |\n", what, program, s.live, s.largest, least / m,
@@ -221,7 +225,7 @@ TEST(robson, no_placement_escapes_the_program_against_any) {
 
 TEST(robson, best_fit_comes_near_its_worst_case_and_first_fit_does_not) {
   const size s = is_slow() ? size{200, 16} : size{400, 32};
-  // What the program reaches: a gap and a pin for each word but those that it works with.
+  // The result of the program: a gap and a separating word for each word except the ones that it works with.
   const auto least = static_cast<double>((s.live - 5 * s.largest) * (s.largest - 2));
   const double low = best_fit_under<block_end::low>(&attack_best_fit, s);
   const double high = best_fit_under<block_end::high>(&attack_best_fit, s);
@@ -238,7 +242,7 @@ TEST(robson, best_fit_comes_near_its_worst_case_and_first_fit_does_not) {
        bound_of_first_fit(fewer));
 }
 
-/// What a recipe that comes with the library reserves at most under an attack, in words.
+/// The most that a recipe of the library reserves under an attack, in words.
 double reserved_under(const composition& of, std::size_t word, attack by, size s) {
   const std::unique_ptr<subject> pool = of.make();
   std::size_t most = 0;
@@ -287,9 +291,9 @@ TEST(robson, who_gives_back_at_each_free_keeps_nothing) {
   tell("passthrough", "any", s, static_cast<double>(s.live), came, static_cast<double>(s.live));
 }
 
-// Segments and pools besides: what each recipe reserves as it is, where at most 16 MiB live, in requests of up to 1 MiB; less
-// where the build is slow.
-// Blocks of segments of their own have no neighbours, so the worse of two programs counts.
+// Also with segments and pools: the most that each recipe reserves. At most 16 MiB are live, in requests of
+// up to 1 MiB; less in a slow build. Blocks with segments of their own have no neighbours, so the worse of
+// two programs counts.
 TEST(robson, no_recipe_that_keeps_memory_escapes) {
   const size s = is_slow() ? size{8192, 512} : size{32768, 2048};
   for (const composition& c : shipped_on_simulated_devices()) {

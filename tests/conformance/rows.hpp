@@ -13,10 +13,10 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-/// What the tests of the rows of the tables of facts have in common.
+/// Helpers for the tests of the compatibility matrix.
 namespace conformance {
 
-/// A sink that keeps all it hears.
+/// An observer that keeps all events.
 struct heard {
   using action = tessera::allocator_event::action;
   std::vector<tessera::allocator_event> events;
@@ -42,7 +42,7 @@ using expandable = listened<tessera::pytorch_expandable>;
 [[nodiscard]] inline tessera::simulated_device device_of(std::size_t capacity) {
   return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};
 }
-/// What a valid text says.
+/// The settings of a valid text.
 [[nodiscard]] constexpr tessera::config::pytorch_settings said(std::string_view text) {
   return std::get<tessera::config::pytorch_settings>(tessera::config::parse<tessera::config::pytorch>(text));
 }
@@ -61,7 +61,7 @@ template <typename Pool>
   return static_cast<std::size_t>(pool.statistics().all.segment.current);
 }
 
-/// Free blocks that share their segment: how many, and their bytes.
+/// Free blocks that share their segment: their number and their bytes.
 struct parts {
   std::int64_t count = 0;
   std::size_t bytes = 0;
@@ -76,7 +76,7 @@ template <typename Pool>
   return {all.inactive_split.current, static_cast<std::size_t>(all.inactive_split_bytes.current)};
 }
 
-/// How the first request that an allocator sees is served.
+/// The block and segment of the first request of an allocator.
 struct service {
   std::size_t block = 0, reserved = 0;
   bool is_small = false;  // from the pool of small blocks

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ACL's rows of the table of facts, as far as a provider and the pages axis have what they speak of.
+// The rows of the compatibility matrix about ACL, as far as a provider or the pages axis has such functions.
 #include <cstddef>
 #include <cstdint>
 #include <variant>
@@ -32,7 +32,7 @@ TEST(paddle_row, n45_nothing_null_and_too_much_are_errors_that_change_nothing) {
 
 TEST(paddle_row, n46_huge_first_takes_normal_pages_up_to_1M_and_huge_only_2M_for_1K) {
   const auto used = []<typename Pages>(Pages, std::size_t bytes) {
-    // Pages of one of the sizes are all that the device has.
+    // The device has pages of one size only.
     caching_allocator<with<passthrough, Pages>, simulated_npu> pool{
         simulated_npu{simulated_device::options{.huge_budget = bytes <= 1_MiB ? 0 : unlimited}}};
     return pool.try_allocate(bytes) != nullptr ? pool.device().used() : 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows 43 to 57: which configuration strings PyTorch and torch_npu take.
+// Rows 43 to 57: the configuration strings that PyTorch and torch_npu accept.
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -78,7 +78,7 @@ TEST(torch_row, n049_cuda_a_smaller_large_segment_makes_smaller_sizes_legal) {
   EXPECT_EQ(all.max_split_size, 20_MiB);
   EXPECT_EQ(all.max_non_split_rounding, 40_MiB);
 }
-// torch_npu's document has its own bound for the key, whatever the size of segments.
+// torch_npu's document has another bound for the key, whatever the size of segments.
 TEST(torch_row, n049_npu_a_max_split_size_is_above_20_all_the_same) {
   expect_refused<torch_npu>("large_segment_size_mb:15,max_split_size_mb:20,max_non_split_rounding_mb:40",
                             error_code::out_of_range, "max_split_size_mb", "20");
@@ -124,7 +124,7 @@ TEST(torch_row, n056_npu_expandable_segments_exclude_max_split_size) {
   expect_refused<torch_npu>("expandable_segments:True,max_split_size_mb:40", error_code::excluded_by,
                             "max_split_size_mb", "");
 }
-// PyTorch checks no delimiter, and so takes this one; the released torch_npu does not.
+// PyTorch checks no delimiter, so it accepts this string. The released torch_npu does not.
 TEST(torch_row, n057_a_wrong_delimiter_is_an_error_unlike_in_pytorch) {
   expect_refused_by_both("max_split_size_mb,40", error_code::missing_value, "max_split_size_mb", ",");
 }

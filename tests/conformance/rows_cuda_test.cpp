@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's virtual memory calls and memory pools, row by row of the reference's conformance facts. What is the driver's own
-// bookkeeping, such as error codes, is a call here that fails and changes nothing.
+// CUDA's virtual memory calls and memory pools, row by row of the compatibility matrix. An error code of the
+// driver is a call here that fails and changes nothing.
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -26,7 +26,7 @@ TEST(paddle_row, n52_memory_is_created_in_whole_granules_and_mapped_from_its_sta
   EXPECT_FALSE(device.create(3_MiB, normal_pages, memory));
   ASSERT_TRUE(device.create(4_MiB, normal_pages, memory));
   void* const range = device.reserve(8_MiB, 2_MiB);
-  // There is no offset: what is mapped is all of the memory, so a part that an offset would leave is refused.
+  // There is no offset: a mapping covers all of the memory. A smaller mapping is refused.
   EXPECT_FALSE(device.map(range, 2_MiB, memory));
   EXPECT_EQ(device.held().mapped, 0u);
   EXPECT_TRUE(device.map(range, 4_MiB, memory));
@@ -82,7 +82,7 @@ TEST(paddle_row, n55_data_is_intact_where_memory_is_real) {
   EXPECT_TRUE(device.unmap(range, 2_MiB));
 }
 
-// What is never exported stands for a handle of type NONE: its name means nothing to others.
+// Memory that is never exported stands for a handle of type NONE, which other processes cannot use.
 TEST(paddle_row, n56_what_was_exported_is_imported_and_let_go_without_the_exporter_losing_it) {
   simulated_device device, other = device.another_process();
   simulated_device::physical memory, imported;
@@ -123,7 +123,7 @@ TEST(paddle_row, n58_trim_to_takes_no_less_than_the_minimum_and_not_what_is_outs
   pool.device().submit(a, 1'000'000'000);
   pool.free_async(p, a);
   const auto before = pool.device().now_ns();
-  pool.trim_to(0);  // what was freed before is done; this free is not seen to be
+  pool.trim_to(0);  // the work before an earlier free is done; the work before this free is not known to be
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 2_MiB);
   EXPECT_LT(pool.device().now_ns(), before + 1'000'000'000);
   pool.device().advance(1'000'000'000);
@@ -131,8 +131,8 @@ TEST(paddle_row, n58_trim_to_takes_no_less_than_the_minimum_and_not_what_is_outs
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 0u);
 }
 
-/// Frees a block on stream A behind long work, lets B wait for an event of A if told to, and says whether a block of the
-/// same size on B is the same.
+/// Frees a block on stream A after long work. Optionally, B waits for an event of A. Returns whether B gets
+/// the same block.
 bool crosses(driver& pool, bool waits) {
   void* const p = pool.allocate_async(2_MiB, a);
   pool.device().submit(a, 1'000'000'000);
@@ -144,7 +144,7 @@ bool crosses(driver& pool, bool waits) {
   }
   const auto before = pool.device().now_ns();
   void* const q = pool.allocate_async(2_MiB, b);
-  EXPECT_LT(pool.device().now_ns(), before + 1'000'000'000);  // nobody waited on the host
+  EXPECT_LT(pool.device().now_ns(), before + 1'000'000'000);  // no wait on the host
   pool.free_async(q, b);
   EXPECT_STREQ(pool.audit(), nullptr);
   return q == p;
@@ -172,7 +172,7 @@ TEST(paddle_row, n59_with_all_three_rules_off_only_the_same_stream_reuses) {
   EXPECT_EQ(pool.allocate_async(2_MiB, a), p);
 }
 
-// There is no default pool to destroy and no imported one; of the row, the attributes remain.
+// There is no default pool to destroy and no imported pool. Of the row, the attributes remain.
 TEST(paddle_row, n60_what_was_highest_is_reset_to_zero_only) {
   driver pool;
   void* const p = pool.allocate_async(3_MiB, a);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of the table of facts that are about a share of the device's memory.
+// The rows of the compatibility matrix about a fraction of the device's memory.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -72,8 +72,8 @@ TEST(torch_row, n061_npu_a_fifth_is_too_much_for_a_tenth) {
   EXPECT_NE(pool.try_allocate(64_GiB / 20), nullptr);
 }
 
-// The row has one of the 40M in an expandable segment, which release_available passes over; here one is on another stream,
-// which it passes over too.
+// In the row, one of the 40M is in an expandable segment, which release_available ignores. Here one is on
+// another stream, which it ignores too.
 TEST(torch_row, n063_where_one_streams_blocks_are_not_enough_everything_is_flushed) {
   cuda pool{of_capacity(480_MiB), {.split = {.max = 40_MiB}}};
   ASSERT_TRUE(set_memory_fraction(pool, 0.25));
@@ -88,7 +88,7 @@ TEST(torch_row, n063_where_one_streams_blocks_are_not_enough_everything_is_flush
   EXPECT_EQ(pool.current_usage().reserved, 120_MiB);
 }
 
-// The row has the first 40M in an ordinary segment; here they are in the range of another stream.
+// In the row, the first 40M are in an ordinary segment. Here they are in the range of another stream.
 TEST(torch_row, n064_collection_leaves_the_young_pages_and_the_range_grows_beside_them) {
   caching_allocator<pytorch_expandable, simulated_device> pool{of_capacity(480_MiB),
                                                                {.eviction = {.threshold = percent(50)}}};

@@ -21,7 +21,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-/// What Paddle's allocators are known to do, row by row.
+/// The rows of the compatibility matrix about Paddle's allocators.
 namespace {
 
 using namespace tessera;
@@ -38,8 +38,8 @@ naive preallocating(paddle_settings settings, std::size_t capacity = 16_GiB) {
   settings.naive_best_fit = true;
   return naive(device_of(capacity), paddle_naive_best_fit::configured(settings));
 }
-/// Asks for so much, and gives it back.
-///   Returns:  whether the memory stayed
+/// Requests this many bytes and frees them.
+///   Returns:  whether the memory stayed reserved
 template <typename Pool>
 bool is_pooled(Pool& pool, std::size_t bytes) {
   const std::size_t before = pool.current_usage().reserved;
@@ -63,7 +63,7 @@ TEST(paddle_row, n01_a_request_of_192_takes_256_and_one_of_193_takes_512) {
   EXPECT_EQ(pool.current_usage().live, 256u);
   void* const second = pool.allocate(193);
   EXPECT_EQ(pool.current_usage().live, 256u + 512u);
-  // The user's bytes begin with the block, where Paddle puts them 64 bytes behind that.
+  // The user's bytes begin with the block. In Paddle, they begin 64 bytes after that.
   EXPECT_EQ(number(second) - number(first), 256u);
   pool.deallocate(first), pool.deallocate(second);
 }
@@ -152,7 +152,7 @@ TEST(paddle_row, n09_a_chunk_goes_back_when_told_so_as_a_whole_and_the_next_one_
   void* const other = pool.allocate(1_MiB);
   pool.deallocate(p);
   EXPECT_EQ(pool.device().calls().release, 0u);
-  pool.trim();  // a block lives in the chunk
+  pool.trim();  // a block of the chunk is live
   EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   pool.deallocate(other);
   EXPECT_EQ(pool.device().calls().release, 0u);
@@ -171,7 +171,7 @@ TEST(paddle_row, n10_a_miss_takes_a_further_chunk_or_what_the_block_needs_if_tha
   EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   blocks.push_back(pool.allocate(3_MiB));
   EXPECT_EQ(pool.current_usage().reserved, 13_MiB + 256);
-  blocks.push_back(pool.allocate(2_MiB - 8 * 256 - 64));  // what is left of the first chunk
+  blocks.push_back(pool.allocate(2_MiB - 8 * 256 - 64));  // the rest of the first chunk
   EXPECT_EQ(pool.current_usage().cached, 0u);
   blocks.push_back(pool.allocate(1_MiB));
   EXPECT_EQ(pool.current_usage().reserved, 15_MiB + 256);
@@ -195,7 +195,7 @@ TEST(paddle_row, n11_neighbours_merge_in_either_order_and_a_second_free_is_found
 }
 
 TEST(paddle_row, n12_after_an_uncut_block_came_back_nothing_is_used_where_paddle_counts_below_zero) {
-  // 64 bytes more than two blocks, so that the second one is handed out whole.
+  // 64 bytes more than two blocks, so that the second request gets its block whole.
   naive pool(simulated_device({.capacity = 1_GiB, .granularity = 64}),
              paddle_naive_best_fit::configured(
                  {.naive_best_fit = true, .initial_gpu_memory = 512 + 64, .reallocate_gpu_memory = 512}));
@@ -228,7 +228,7 @@ TEST(paddle_row, n14_the_limit_itself_may_be_reached) {
   EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
   EXPECT_EQ(pool.try_allocate(1), nullptr);
   pool.deallocate(first), pool.deallocate(second);
-  // The same by the recipe's own limit.
+  // The same with the limit of the recipe.
   auto own = auto_growth({.gpu_memory_limit = 100_MiB});
   void* const all = own.allocate(100_MiB);
   EXPECT_EQ(own.try_allocate(1), nullptr);
@@ -360,14 +360,14 @@ TEST(paddle_row, n24_a_request_of_8192_with_4096_to_align_it_takes_12288_and_no_
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-constexpr paddle_settings two_pools{.auto_growth_chunk_size = 10_MiB,  // which two pools override
+constexpr paddle_settings two_pools{.auto_growth_chunk_size = 10_MiB,  // two pools override it
                                     .small_pool_size = 1_MiB,
                                     .small_pool_chunk_size = 2_MiB,
                                     .large_pool_chunk_size = 16_MiB};
 
 TEST(paddle_row, n25_small_and_large_pools_grow_by_chunks_of_their_own) {
   auto pool = auto_growth(two_pools);
-  // What each pool has from the start is a chunk that is idle.
+  // Each pool begins with an idle chunk.
   pool.deallocate(pool.allocate(2_MiB - 1_MiB));
   pool.policies().growth.large = 20_MiB;
   pool.deallocate(pool.allocate(20_MiB));
@@ -411,7 +411,7 @@ TEST(paddle_row, n28_a_request_of_0_bytes_gives_null_without_a_call_and_null_may
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-// What is put around them.
+// Front ends and adaptors for Paddle.
 
 TEST(paddle_row, n30_best_fit_in_one_region_cuts_from_the_low_end_and_merges_all) {
   using low_end = with<paddle_auto_growth, round_to_multiple<64>, split_if_remainder_at_least<64>>;
@@ -514,7 +514,7 @@ TEST(paddle_row, n35_a_block_outlives_the_thread_that_asked_for_it_and_goes_back
   EXPECT_EQ(pool.current_usage().cached, 1_MiB);
 }
 
-// Growth in place takes no more than the pages that a block needs, where Paddle backs 2 MiB with 4.
+// Growth in place takes only the pages that a block needs. Paddle backs 2 MiB with 4.
 TEST(paddle_row, n36_growth_in_place_asks_for_what_is_missing_behind_a_free_block_alone) {
   using in_pages = with<paddle_auto_growth, grow_by_pages<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   caching_allocator<in_pages, simulated_device> pool(simulated_device({.page_granularity = 1_MiB}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is stated of the pinned-memory caches of PyTorch and torch_npu, row by row.
+// The rows of the compatibility matrix about the pinned-memory caches of PyTorch and torch_npu.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -82,7 +82,7 @@ TEST(torch_row, n110_round_256M_cached_128M_request_130M_is_exact_and_goes_back)
   EXPECT_EQ(allocated_bytes(pool), 0);
 }
 
-// PyTorch files sizes that are not rounded in buckets of powers of two, and takes any block of the bucket.
+// PyTorch puts sizes that are not rounded into buckets of powers of two, and takes any block of the bucket.
 TEST(torch_row, n110_a_too_small_block_of_the_same_bucket_is_never_handed_out) {
   cache pool = configured({.pinned_max_round_threshold = 64_MiB});
   void* const small = pool.allocate(70_MiB);
@@ -144,7 +144,7 @@ TEST(torch_row, n113_npu_expandable_a_block_in_a_pending_copy_stays_until_that_i
   EXPECT_EQ(allocated_bytes(pool), 0);
 }
 
-/// What a running copy reads of a block that was freed, while others write to what they are given.
+/// The data that a running copy reads from a freed block, while others write to their blocks.
 template <typename Recipe>
 void copy_of_a_freed_block_is_whole() {
   caching_allocator<Recipe, host_pinned> pool{

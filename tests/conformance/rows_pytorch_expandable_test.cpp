@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows 94 to 103 of the facts about PyTorch's allocator, expandable segments; and what rows 58 and 71 say of addresses.
+// Rows 94 to 103 about PyTorch's expandable segments, and the parts of rows 58 and 71 about addresses.
 #include <cstddef>
 #include <cstdint>
 
@@ -15,7 +15,7 @@ using namespace tessera;
 using namespace conformance;
 using action = allocator_event::action;
 
-/// An allocator that reserves so many addresses at once.
+/// An allocator that reserves this many addresses at once.
 expandable reserving(memory_limit reserve, std::size_t capacity) {
   return expandable{
       device_of(capacity),
@@ -114,7 +114,7 @@ TEST(torch_row, n102_two_streams_have_two_ranges) {
 TEST(torch_row, n103_a_larger_block_that_cannot_grow_is_taken_before_one_that_can) {
   expandable pool;
   void* const low = pool.allocate(12_MiB);
-  (void)pool.allocate(18_MiB);  // up to 30 MiB; 10 MiB are left and then nothing is mapped
+  (void)pool.allocate(18_MiB);  // up to 30 MiB; 10 MiB are left, followed by unmapped addresses
   ASSERT_EQ(reserved(pool), 40_MiB);
   pool.deallocate(low);
   EXPECT_EQ(pool.allocate(8_MiB), low);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows 60 to 71 and 121 to 124 of the facts about PyTorch's allocator: limits, recovery, collecting, oversize blocks.
+// Rows 60 to 71 and 121 to 124 about PyTorch's allocator: limits, recovery, garbage collection, oversize
+// blocks.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -75,16 +76,16 @@ TEST(torch_row, n066_oversize_blocks_serve_what_wastes_less_than_the_slack) {
   EXPECT_EQ(reserved(pool), 100_MiB);
 }
 
-/// An allocator that collects, and what lets time pass for its idle blocks.
+/// An allocator that collects garbage, and a way to age its idle blocks.
 struct aging {
   native pool = under({.garbage_collection_threshold = percent(50)}, 1_GiB);
-  void* kept = pool.allocate(5_MiB, stream_id{9});  // so that its segment is split, and never a candidate
+  void* kept = pool.allocate(5_MiB, stream_id{9});  // the segment is split, so it is never a candidate
 
-  /// Lets the pool be searched so often.
+  /// Searches the pool this many times.
   void search(int times) {
     for (int i = 0; i < times; ++i) pool.deallocate(pool.allocate(2_MiB, stream_id{9}));
   }
-  /// Collects what lies above half of the limit, because of a miss, and returns the sizes that went.
+  /// Causes a miss that collects memory above half of the limit. Returns the sizes of the released segments.
   std::vector<std::size_t> miss(std::size_t bytes) {
     pool.observer().events.clear();
     (void)pool.allocate(bytes, stream_id{9});
@@ -103,7 +104,7 @@ TEST(torch_row, n067_all_blocks_as_old_as_the_average_go_in_one_pass_though_the_
   a.pool.deallocate(blocks[1]);
   a.search(3);
   a.pool.deallocate(blocks[2]);
-  a.search(1);  // the miss is one search more: the ages are 5, 5 and 2
+  a.search(1);  // the miss is one more search: the ages are 5, 5 and 2
   a.pool.policies().growth.limit = 300_MiB;
   ASSERT_EQ(reserved(a.pool), 176_MiB);
   EXPECT_EQ(a.miss(60_MiB), (std::vector<std::size_t>{50_MiB, 52_MiB})) << "26 MiB were wanted";
@@ -147,7 +148,7 @@ TEST(torch_row, n121_a_max_split_of_20M_keeps_5M_out_of_the_20M_that_they_took_b
   EXPECT_NE(pool.allocate(5_MiB), p);
   EXPECT_EQ(reserved(pool), 40_MiB);
 }
-/// Of two segments of a size, the one given later lies lower.
+/// Of two segments of the same size, the later one has the lower address.
 class falling_device : public simulated_device {
  public:
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {

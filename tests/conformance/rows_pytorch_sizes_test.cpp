@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows 1 to 42 of the facts about PyTorch's allocator: how large blocks and segments are. The names give their numbers.
+// Rows 1 to 42 about PyTorch's allocator: the sizes of blocks and segments. The names of the tests have the
+// numbers of the rows.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -161,7 +162,7 @@ TEST(torch_row, n027_1_EiB_and_more_are_refused_before_the_device_is_asked) {
   EXPECT_EQ(pool.statistics().num_ooms, 0u);
 }
 
-/// The block that serves a request under a setting, and the bytes that this reserves.
+/// The block that serves a request under a setting, and the reserved bytes.
 service under(std::string_view setting, std::size_t bytes) {
   return first(bytes, native{simulated_device{}, pytorch_native::configured(said(setting))});
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows 72 to 76 and 78 of the facts about PyTorch's allocator, streams and events; rows 115 and 116, what a trace holds;
-// rows 84 to 93, where an allocator of its own is the pool.
+// Rows about PyTorch's allocator. Rows 72 to 76 and 78: streams and events. Rows 115 and 116: the contents of
+// a trace. Rows 84 to 93: private pools, here separate allocators.
 #include <cstddef>
 #include <cstdint>
 #include <thread>
@@ -42,7 +42,7 @@ TEST(torch_row, n073_another_stream_never_reuses) {
   EXPECT_EQ(pool.allocate(1_KiB, a), p);
 }
 
-/// A block of 1 KiB of stream a, freed while stream b uses it for a second.
+/// A block of 1 KiB of stream a is freed while stream b uses it for a second.
 struct held_by_b {
   native pool;
   void* p = pool.allocate(1_KiB, a);
@@ -95,7 +95,7 @@ TEST(torch_row, n078_the_next_request_reaps_513_events_before_it_searches) {
   EXPECT_EQ(pool.device().calls().acquire, 1u);
 }
 
-// A pool of their own is an allocator of its own.
+// A private pool is a separate allocator.
 using sharing = listened<pytorch_native, provider_ref<simulated_device>>;
 TEST(torch_row, n084_emptying_one_cache_leaves_another_pools_segment) {
   simulated_device device;
@@ -133,7 +133,7 @@ TEST(torch_row, n088_a_pool_empties_another_ones_cache_where_the_device_is_full)
   EXPECT_NE(pool.try_allocate(60_MiB), nullptr);
   EXPECT_EQ(reserved(ordinary), 0u);
 }
-/// Three blocks of 20 MiB at a time, ten times, in a thread of their own.
+/// Three blocks of 20 MiB at a time, ten times, in another thread.
 template <typename Pool>
 void three_blocks_ten_times(Pool& pool) {
   std::thread([&pool] {

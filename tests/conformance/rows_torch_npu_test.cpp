@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch_npu's column of the table of facts, row by row.
+// torch_npu's column of the compatibility matrix, row by row.
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -26,7 +26,7 @@ struct events {
 
 std::uintptr_t at(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
-/// What the first request of a fresh allocator leads to: the block is cut off, or the segment is handed out whole.
+/// The first request of a new allocator: whether its segment is split, or serves whole.
 void expect_first(std::size_t bytes, std::size_t block, std::size_t reserved,
                   const torch_npu_settings& settings = {}) {
   native pool{simulated_npu{}, torch_npu_native::configured(settings)};
@@ -197,7 +197,7 @@ TEST(torch_row, n077_npu_a_recorded_block_is_reused_once_the_device_has_come_pas
 TEST(torch_row, n078_npu_lazy_reclaim_looks_first_once_513_events_wait) {
   for (const std::size_t waiting : {512u, 513u}) {
     native pool{simulated_npu{}, torch_npu_native::configured({.multi_stream_lazy_reclaim = true})};
-    void* const room = pool.allocate(3_MiB);  // 17 MiB beside it stay free
+    void* const room = pool.allocate(3_MiB);  // 17 MiB next to it stay free
     void* const p = pool.allocate(2_MiB);
     std::vector<void*> others;
     for (std::size_t i = 1; i < waiting; ++i) others.push_back(pool.allocate(1_KiB));
@@ -276,13 +276,14 @@ TEST(torch_row, n104_npu_a_large_block_begins_at_the_next_multiple_of_16K) {
   void* const second = pool.allocate(2_MiB);
   EXPECT_EQ(at(second), at(first) + 4_MiB + 16_KiB) << "4 MiB and 512 B are taken, 15872 B stay free";
   EXPECT_EQ(pool.current_usage().live, 512 + 4_MiB + 512 + 2_MiB + 512);
-  void* const gap = pool.allocate(1_MiB);  // below 2 MiB: anywhere, but it does not fit in there
+  // below 2 MiB any address is allowed, but the block does not fit in there
+  void* const gap = pool.allocate(1_MiB);
   EXPECT_EQ(at(gap), at(second) + 2_MiB + 512);
   for (void* p : {low, first, second, gap}) pool.deallocate(p);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-/// Gives two segments at once, the higher first.
+/// Gives two segments at once, the higher address first.
 class downwards : public simulated_npu {
  public:
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each setting does that the documents of other systems show as an example, on a simulated device and in the memory of
-// this machine.
+// The effect of each setting that the documents of other systems show as an example, on a simulated device
+// and in host memory.
 #include <cstddef>
 #include <vector>
 
@@ -22,7 +22,7 @@ class seed_examples : public testing::Test {};
 using places = testing::Types<simulated_place, host_place>;
 TYPED_TEST_SUITE(seed_examples, places);
 
-// torch_npu adds 32 bytes to each request, so that its blocks are 512 bytes larger than what is asked for here.
+// torch_npu adds 32 bytes to each request. So its blocks are 512 bytes larger than the requests here.
 TYPED_TEST(seed_examples, npu_1_blocks_above_32_mb_are_not_cut) {
   TypeParam place;
   on<npu_1, TypeParam> pool{provider_ref(place.device)};
@@ -62,7 +62,7 @@ TYPED_TEST(seed_examples, npu_2_large_blocks_begin_at_multiples_of_16_kb) {
   place.finish();
   EXPECT_TRUE(place.is_good());
 }
-// 1 MiB itself is 512 bytes above 1 MiB with torch_npu's 32 bytes: the document leaves them out.
+// With torch_npu's 32 bytes, a request of 1 MiB is 512 bytes above 1 MiB. The document ignores these bytes.
 TYPED_TEST(seed_examples, npu_3_giant_pages_leave_requests_up_to_1_mb_alone) {
   TypeParam place;
   on<npu_3, TypeParam> pool{provider_ref(place.device)};
@@ -97,7 +97,8 @@ TYPED_TEST(seed_examples, npu_5_sizes_that_are_much_alike_share_a_block) {
   EXPECT_EQ(taken(pool), 1u);
   place.finish();
 }
-// The document has a key's number count below its size; what is read, and what PyTorch does, is from there on (row 30).
+// According to the document, the number of a key applies below its size. PyTorch applies it from that size on
+// (row 30).
 TYPED_TEST(seed_examples, npu_5_a_list_rounds_large_sizes_alone) {
   const policies<npu_5_list> chosen;
   EXPECT_EQ(chosen.rounding.block_size(300_MiB), 300_MiB + 512);

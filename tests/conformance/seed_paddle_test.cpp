@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each flag does that Paddle's document shows, on a simulated device and in the memory of this machine.
+// The effect of each flag in Paddle's document, on a simulated device and in host memory.
 #include <array>
 #include <cstddef>
 
@@ -87,7 +87,7 @@ TYPED_TEST(seed_paddle, a_limit_is_an_error_though_the_device_has_room_whichever
   EXPECT_LT(place.device.used(), place.device.capacity());
 }
 
-/// What becomes of garbage under the flags.
+/// When garbage is freed under the flags.
 template <typename Pool>
 deferred_free_queue<Pool> collecting(Pool& pool, const paddle_settings& said, stream_id stream = {}) {
   return deferred_free_queue<Pool>(pool, deferred_free_options_of(said, stream));
@@ -95,7 +95,7 @@ deferred_free_queue<Pool> collecting(Pool& pool, const paddle_settings& said, st
 TYPED_TEST(seed_paddle, garbage_is_freed_at_once_or_a_gibibyte_at_a_time_or_never) {
   TypeParam place;
   on<paddle_growing, TypeParam> pool{provider_ref(place.device)};
-  constexpr std::size_t half = 512_MiB;  // what a variable counts as
+  constexpr std::size_t half = 512_MiB;  // the size that a variable counts
   {
     auto at_once = collecting(pool, paddle_flags<"FLAGS_eager_delete_tensor_gb=0">);
     at_once.push(pool.allocate(1_MiB), 1);

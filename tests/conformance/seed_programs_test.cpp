@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every setting that the documents of other systems show as an example runs a program that learns, on a simulated device and
-// in the memory of this machine.
+// Every setting in the examples of other systems' documents runs a training program, on a simulated device
+// and in host memory.
 #include <cstddef>
 #include <vector>
 
@@ -18,8 +18,9 @@ using namespace tessera;
 using namespace conformance;
 using config::acl_malloc_policy;
 
-/// A step of a program that learns: it makes blocks, lets another stream copy every second one out, frees them while that
-/// waits, and makes as many again, which must not be those. Whether each block held what was written to it.
+/// A training step. It allocates blocks, lets another stream copy every second one, and frees them while that
+/// stream waits. Then it allocates as many again, which must be other memory. Returns whether each block kept
+/// its contents.
 template <typename Pool, typename Place>
 bool step(Pool& pool, Place& place) {
   struct made {
@@ -59,7 +60,7 @@ bool step(Pool& pool, Place& place) {
   return place.is_good();
 }
 
-/// A setting and where its program runs.
+/// A setting, and the device for its program.
 template <typename Recipe, typename Place>
 struct run {
   using recipe = Recipe;
@@ -80,7 +81,7 @@ using everywhere =
              backed<acl_malloc_policy("ACL_MEM_MALLOC_NORMAL_ONLY_P2P")>,
              backed<acl_malloc_policy("ACL_MEM_TYPE_LOW_BAND_WIDTH")>,
              backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST | ACL_MEM_TYPE_HIGH_BAND_WIDTH")>>::on_both;
-// A machine need not have huge pages, and may not write where it may only read.
+// A machine may lack huge pages, and must not write to read-only memory.
 using where_pages_are = settings<npu_3, backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY")>,
                                  backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY_P2P")>,
                                  backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE1G_ONLY")>,
@@ -117,7 +118,7 @@ class seed_programs_on_special_pages : public testing::Test {};
 TYPED_TEST_SUITE(seed_programs_on_special_pages, where_pages_are);
 TYPED_TEST(seed_programs_on_special_pages, learn_and_leave_nothing) { learn_and_leave_nothing<TypeParam>(); }
 
-// The device of these is used by several threads, or registers memory, which the simulated one is not and does not.
+// These tests use the device from several threads, or register memory. The simulated device supports neither.
 TEST(seed_programs_of_pinned_memory, npu_6_a_thread_retires_what_streams_have_come_past) {
   host_place place;
   {

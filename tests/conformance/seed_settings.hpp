@@ -15,21 +15,21 @@
 #include "places.hpp"
 #include "rows.hpp"
 
-/// The settings that the documents of the systems whose settings we speak show as examples.
+/// The settings in the examples of other systems' documents.
 namespace conformance {
 
-/// An allocator on a place, whose device outlives it.
+/// An allocator over a device that outlives it.
 template <typename Recipe, typename Place>
 using on = tessera::caching_allocator<Recipe, tessera::provider_ref<typename Place::device_type>, heard>;
 
-/// How often memory came from the device.
+/// How often the device gave memory.
 template <typename Pool>
 std::size_t taken(Pool& pool) {
   return pool.observer().count(heard::action::segment_alloc) +
          pool.observer().count(heard::action::segment_map);
 }
 
-/// PyTorch's, backed as an aclrtMemMallocPolicy says.
+/// PyTorch's recipe, with pages as an aclrtMemMallocPolicy says.
 template <tessera::page_choice Choice>
 using backed = tessera::with<tessera::pytorch_native, tessera::back_with<Choice>>;
 
@@ -40,12 +40,12 @@ using npu_3 = tessera::torch_npu<"page_size:1g">;
 using npu_4 = tessera::torch_npu<"expandable_segments:True,segment_size_mb:40">;
 using npu_5_number = tessera::torch_npu<"roundup_power2_divisions:4">;
 using npu_5_list = tessera::torch_npu<"roundup_power2_divisions:[256:1,512:2,1024:4,>:8]">;
-// And those that are of pinned memory.
+// The settings of pinned memory.
 using npu_6 = tessera::torch_npu_pinned<"pinned_use_background_threads:True">;
 using npu_7 = tessera::torch_npu_pinned<"pin_memory_expandable_segments:True">;
 using npu_8 = tessera::torch_npu_pinned<"pinned_mem_register:True">;
 
-/// What Paddle's FLAGS_* say.
+/// Paddle's FLAGS_*.
 template <tessera::config::fixed_string Flags>
 inline constexpr tessera::config::paddle_settings paddle_flags =
     tessera::config::detail::settings_in<tessera::config::paddle, Flags>();

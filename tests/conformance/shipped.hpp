@@ -19,7 +19,7 @@ struct named {
   const char* name;
 };
 
-/// Calls f(named<Recipe>) for every recipe that comes with the library. architecture/shipped.cmake sees to it that none is
+/// Calls f(named<Recipe>) for every recipe of the library. architecture/shipped.cmake checks that none is
 /// missing.
 template <typename F>
 constexpr void for_each_shipped(F f) {

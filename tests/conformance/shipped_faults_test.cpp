@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recipe that ships, over a device that fails each of its calls, all calls of one kind, or whose events never come.
+// Every recipe of the library, over a device that fails each of its calls, all calls of one kind, or whose
+// events never complete.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -50,7 +51,7 @@ TYPED_TEST_SUITE(shipped_faults, recipes);
 
 TYPED_TEST(shipped_faults, of_any_call_are_survived) {
   ASSERT_GT(this->calls, 5u);
-  // Who stitches makes many calls, and is tried with each of them in faults_test.cpp.
+  // Stitching makes many calls. faults_test.cpp tries each of them.
   const std::uint64_t step = TypeParam::growth::backend::moves_memory ? 29 : 1;
   const auto heal = [](watched_device& device) { device.fail({}); };
   for (std::uint64_t k = 1; k <= this->calls; k += step)
@@ -81,7 +82,7 @@ TYPED_TEST(shipped_faults, of_all_calls_of_a_kind_are_survived) {
         << "with the calls of row " << i << " failing";
 }
 
-/// Whenever that begins, and until the end of the program.
+/// From any operation on, until the end of the program.
 TYPED_TEST(shipped_faults, of_streams_that_never_come_past_are_survived) {
   const auto heal = [](watched_device& device) { device.stick(false); };
   for (std::size_t begin = 0; begin < this->plan().size(); begin += 5) {
@@ -101,7 +102,7 @@ TYPED_TEST(shipped_faults, of_streams_that_never_come_past_are_survived) {
   ASSERT_EQ(this->after([](watched_device& device) { device.stick(true); }, heal), "");
 }
 
-/// An allocator ends, whatever its streams do, and gives back what the device takes.
+/// The destructor of an allocator releases what the device accepts, whatever its streams do.
 TYPED_TEST(shipped_faults, of_streams_that_never_come_past_end_with_the_allocator) {
   for (std::size_t length = 20; length <= this->plan().size(); length += 10) {
     patient<typename TestFixture::kept> p;
@@ -114,8 +115,8 @@ TYPED_TEST(shipped_faults, of_streams_that_never_come_past_end_with_the_allocato
   }
 }
 
-/// What streams use that never come past is nobody's until they do; the request that it would have served is refused for
-/// that reason, and served once they have.
+/// Blocks of streams that never complete are not reused. A request that needs them fails for that reason, and
+/// succeeds once the streams complete.
 TYPED_TEST(shipped_faults, of_streams_that_never_come_past_keep_what_they_use) {
   if constexpr (TypeParam::streams::uses_events) {
     watched_device device{simulated_device::options{.capacity = 72_MiB, .page_granularity = 64_KiB}};

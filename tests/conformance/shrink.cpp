@@ -24,7 +24,7 @@ class trial {
   trial(const composition& of, std::string what, std::size_t audit_every, std::size_t most_run)
       : of_(&of), what_(std::move(what)), audit_every_(audit_every), left_(most_run) {}
 
-  /// Whether a program breaks the same promise; then `best` is it, up to where it does.
+  /// Whether a program breaks the same rule. If so, `best` becomes its part up to that operation.
   bool takes(program tried, program& best) {
     if (tried.size() > left_) return false;
     left_ -= tried.size();
@@ -44,7 +44,7 @@ class trial {
   std::size_t left_;
 };
 
-/// Leaves out as much as it can, in ever smaller pieces.
+/// Removes as many operations as possible, in ever smaller parts.
 bool leave_out(trial& with, program& best) {
   bool better = false;
   for (std::size_t piece = best.size() / 2; piece > 0;) {
@@ -67,12 +67,12 @@ bool leave_out(trial& with, program& best) {
   return better;
 }
 
-/// Whether it is done with an allocation, or makes it.
+/// Whether it frees or makes an allocation.
 bool concerns(const operation& o, std::uint64_t id) {
   return o.id == id && (o.what == kind::allocate || o.what == kind::free || o.what == kind::record);
 }
 
-/// Leaves out an allocation together with all that is done with it; or lets that be done with another one.
+/// Removes an allocation with all operations on it, or moves these operations to another allocation.
 bool leave_out_allocations(trial& with, program& best) {
   const std::size_t before = best.size();
   for (std::size_t at = 0; at < best.size(); ++at) {
@@ -96,7 +96,7 @@ bool leave_out_allocations(trial& with, program& best) {
   return best.size() < before;
 }
 
-/// Puts the size of an allocation, wherever it is said.
+/// Sets the size of an allocation in all its operations.
 program resized(program all, std::uint64_t id, std::size_t bytes) {
   for (operation& o : all) {
     if (o.id == id && o.bytes != 0) o.bytes = bytes;
@@ -104,7 +104,7 @@ program resized(program all, std::uint64_t id, std::size_t bytes) {
   return all;
 }
 
-/// Makes each operation as plain as it can be.
+/// Makes each operation as simple as possible.
 bool simplify(trial& with, program& best) {
   const program before = best;
   for (std::size_t at = 0; at < best.size(); ++at) {
@@ -139,7 +139,7 @@ bool simplify(trial& with, program& best) {
 program shrunk(const composition& of, program failing, const std::string& what, std::size_t audit_every,
                std::size_t most_run) {
   trial with(of, what, audit_every, most_run);
-  // Each audit may find what the next operation would hide.
+  // Each audit may detect an error that the next operation would hide.
   trial closely(of, what, 1, most_run);
   if (!closely.takes(failing, failing) && !with.takes(failing, failing)) return failing;
   trial& chosen = audit_every == 1 || closely.takes(failing, failing) ? closely : with;

@@ -18,7 +18,7 @@
 
 #include "any_device.hpp"
 
-/// What the allocators of the model stand on: devices, alone or behind what wraps them.
+/// The providers under the allocators of the model: devices, alone or in adaptors.
 namespace conformance {
 
 using namespace tessera::literals;
@@ -29,9 +29,9 @@ class stand {
   [[nodiscard]] virtual bool can_use(const void*, std::size_t) { return true; }
   virtual void hold_events(bool) {}
   [[nodiscard]] virtual std::uint64_t waits() { return 0; }
-  /// What is still held, in words, once no allocator is left.
+  /// A text about what is still held after the last allocator is destroyed.
   [[nodiscard]] virtual std::string left() = 0;
-  /// What makes calls fail, where that can be; else null.
+  /// Makes calls fail, if the device supports it; else null.
   [[nodiscard]] virtual tessera::detail::simulated_calls* calls() { return nullptr; }
   [[nodiscard]] virtual any_device::calls& any() = 0;
 };
@@ -61,7 +61,7 @@ class simulated_stand final : public stand {
   calls_of<tessera::provider_ref<Device>> any_{device};
 };
 
-/// Memory of this machine, and a stream besides the first.
+/// Host memory, and one more stream.
 class host_stand final : public stand {
  public:
   static constexpr tessera::stream_id side{1};
@@ -80,7 +80,7 @@ class host_stand final : public stand {
   calls_of<tessera::provider_ref<tessera::host_pinned>> any_{device};
 };
 
-/// A provider that wraps the device of another stand, which so ends later.
+/// A provider that wraps the device of another stand, which is destroyed later.
 template <typename Stand, template <typename> typename Wrapping>
 class wrapped_stand final : public stand {
  public:
@@ -118,7 +118,7 @@ struct in_time {
   tessera::call_times times;
   calls_of<tessera::timed<Device>> calls;
 };
-/// Memory of a device that another one is told of.
+/// Host memory that is registered with another device.
 template <typename Device>
 struct in_registry {
   explicit in_registry(Device& memory) : calls(memory, told) { (void)told.create_stream(); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stream that still reads a block must never see it overwritten; and a recipe that ignores streams lets it happen, so
-// that this test can fail.
+// A block is never overwritten while a stream still reads it. A recipe that ignores streams breaks this rule,
+// so this test can fail.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -20,7 +20,7 @@ using namespace tessera;
 
 constexpr std::size_t block_bytes = 64_KiB;
 
-/// How many rounds saw the block that a side stream was still to read overwritten by its next owner.
+/// The number of rounds in which the next owner of a block overwrote it before a side stream had read it.
 template <typename Recipe>
 int corrupted_rounds(int rounds) {
   host_pinned device{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}};
@@ -40,7 +40,7 @@ int corrupted_rounds(int rounds) {
       }
     });
     pool.deallocate(p);
-    // The next owner writes in order with stream 0, which knows nothing of the side stream.
+    // The next owner writes in order with stream 0, which is not ordered with the side stream.
     auto* const q = static_cast<unsigned char*>(pool.allocate(block_bytes));
     pool.device().submit(stream_id{}, [q] { std::memset(q, 2, block_bytes); });
     pool.device().synchronize(stream_id{});

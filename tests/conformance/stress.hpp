@@ -26,10 +26,10 @@
 
 #include "watchdog.hpp"
 
-/// Threads that begin and end all the time, and do to one allocator all that threads may do at once.
+/// Threads that start and end all the time, and use all thread-safe functions of an allocator at once.
 namespace conformance::crowds {
 
-// Clang says which sanitizer it is that makes all take many times as long.
+// Clang names the sanitizer. Some sanitizers make the tests many times slower.
 #if defined(__has_feature)
 inline constexpr bool is_slow = __has_feature(thread_sanitizer);
 inline constexpr bool is_instrumented = is_slow || __has_feature(address_sanitizer);
@@ -38,14 +38,15 @@ inline constexpr bool is_slow = false;
 inline constexpr bool is_instrumented = false;
 #endif
 
-/// How many operations a stress has: TESSERA_OPERATIONS, or few.
+/// The number of operations: TESSERA_OPERATIONS, or few.
 inline std::size_t operations(std::size_t usual) {
   const char* const said = std::getenv("TESSERA_OPERATIONS");
   if (said != nullptr) return std::strtoull(said, nullptr, 10);
   return is_slow ? usual / 4 : usual;
 }
 
-/// A block whose first, second and last word say whose it is: who gets what another one has spoils them.
+/// A block whose first, second and last words name its owner. If another owner gets the same memory, it
+/// overwrites them.
 struct held {
   std::uint64_t* words;
   std::size_t bytes;
@@ -63,19 +64,19 @@ struct held {
   [[nodiscard]] std::size_t last() const noexcept { return bytes / sizeof(std::uint64_t) - 1; }
 };
 
-/// What is stressed: an allocator of any kind of memory that the host writes.
+/// The allocator under stress, over any memory that the host can write.
 struct subject {
   virtual ~subject() = default;
   virtual void* allocate(std::size_t bytes, tessera::stream_id stream) = 0;
   virtual void deallocate(const held& freed, std::uint64_t random) = 0;
   virtual bool record(void* p, tessera::stream_id stream) = 0;
-  /// Whether the block serves a request of as many bytes again, as a free and an allocation.
+  /// Whether the block serves another request of this size, as a free and an allocation would.
   virtual bool reuse_in_place(const held& given, tessera::stream_id stream) = 0;
-  /// Trims, looks and sets.
+  /// Trims, queries and changes settings.
   virtual void look(std::uint64_t random) = 0;
   virtual bool on_pressure(bool (*call)(void* context) noexcept, void* context) = 0;
   virtual tessera::pool_statistics books() = 0;
-  /// What is left once all is freed and trimmed.
+  /// The reserved bytes after all blocks are freed and the cache is trimmed.
   virtual tessera::usage left() = 0;
   virtual const char* audit() = 0;
 };
@@ -95,7 +96,7 @@ tessera::usage usage_of_all(Pool& pool) {
   return sum;
 }
 
-/// What is costly to compile is left out of an allocator whose parts have it, too.
+/// Functions that are slow to compile are omitted for an allocator whose inner allocator has them.
 template <typename Pool, bool IsCaptured = true>
 struct stressed : subject {
   explicit stressed(Pool& given) : pool(given) {}
@@ -191,12 +192,12 @@ struct stressed : subject {
   }
 };
 
-/// Threads that come and go, and what they hand to each other.
+/// The threads, and the blocks that they pass to each other.
 class crowd {
  public:
   crowd(subject& stressed, tessera::host_pinned& device) : stressed_(stressed), device_(device) {}
 
-  /// Each thread ends after some sixty operations, and another one begins in its place.
+  /// Each thread ends after about sixty operations, and another one starts.
   void run(std::size_t operations, std::size_t at_a_time) {
     ASSERT_TRUE(stressed_.on_pressure(&crowd::under_pressure, this));
     constexpr std::size_t of_a_life = 64;
@@ -225,7 +226,7 @@ class crowd {
     std::mt19937_64 random(seed);
     std::vector<std::unique_ptr<held>> mine;
     std::unique_ptr<own_stream> own;
-    // That of requests: no work is on it, so that the host may write what is freed there.
+    // The stream of requests. No work is on it, so the host may write to freed memory.
     const tessera::stream_id stream{1'000'000 + (seed % 4 == 0 ? seed : seed % 5)};
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint64_t what = random() % 32;
@@ -234,14 +235,14 @@ class crowd {
       } else if (what < 20) {
         give_back(std::move(mine.back()));
         mine.pop_back();
-      } else if (what < 26) {  // to whoever comes by
+      } else if (what < 26) {  // to any other thread
         mine.back().reset(table_[random() % table_.size()].exchange(mine.back().release()));
         if (mine.back() == nullptr) mine.pop_back();
       } else if (what < 28) {
         if (own == nullptr) own = std::make_unique<own_stream>(device_);
         read_and_free(std::move(mine.back()), own->id);
         mine.pop_back();
-        if (random() % 2 == 0) own.reset();  // the stream ends behind the free
+        if (random() % 2 == 0) own.reset();  // the stream ends after the free
       } else if (what < 29) {
         renew(*mine.back(), random(), stream);
       } else {
@@ -296,7 +297,7 @@ class crowd {
     return ++self.pressed_ % 2 == 0;
   }
 
-  /// No block was two threads', and nothing is lost of what was counted.
+  /// No block had two owners, and no counter is wrong.
   void settle() {
     EXPECT_EQ(wrong_, 0);
     const tessera::usage left = stressed_.left();
@@ -331,7 +332,7 @@ inline tessera::host_pinned unlocked(std::size_t capacity = std::size_t{128} << 
   return tessera::host_pinned({.capacity = capacity, .pin = tessera::host_pinned::pinning::never});
 }
 
-/// Keeps books for one thread at a time, so that the thread sanitizer sees who tells it something else.
+/// An observer that counts for one thread at a time, so that the thread sanitizer detects simultaneous calls.
 struct books {
   std::int64_t handed_out = 0, asked_back = 0, free = 0, segments = 0;
   void on(const tessera::allocator_event& e) noexcept {
@@ -348,7 +349,7 @@ void stress(Pool& pool, tessera::host_pinned& device, std::size_t count = usual)
   stressed<Pool, IsCaptured> stressing(pool);
   crowd(stressing, device).run(crowds::operations(count), 4);
 }
-/// The same, and the sink has seen as much as was counted.
+/// The same; the observer also saw everything that the allocator counted.
 template <typename Pool>
 void stress_and_compare_books(Pool& pool, tessera::host_pinned& device, std::size_t count = usual) {
   stress(pool, device, count);

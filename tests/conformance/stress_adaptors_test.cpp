@@ -145,8 +145,8 @@ TEST(stress_threads, allocators_that_share_a_budget) {
   }
 }
 
-/// A thread has nothing of its own in an allocator: what it freed lies with the arena that gave it, which outlives it, and
-/// streams that have no arena to themselves share those there are.
+/// An allocator has no thread-local state. A freed block belongs to its arena, which outlives the thread. If
+/// all arenas are taken, streams share them.
 template <typename Pool>
 void begin_and_end_threads(const char* what, int threads) {
   const watchdog guard(what);

@@ -36,7 +36,7 @@ TEST(stress_threads, per_stream_over_ranges) {
   stress_with_books<per_stream<pytorch_expandable, memory, books>>("per_stream, expandable", 256_MiB);
 }
 
-/// Host memory that says nothing of threads, so that calls take turns.
+/// Host memory that is not declared thread-safe, so that calls are made one at a time.
 class one_at_a_time : public memory {
  public:
   using memory::memory;

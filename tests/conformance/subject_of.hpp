@@ -20,7 +20,7 @@
 
 namespace conformance {
 
-/// Puts numbers of policies, where a recipe lets them change.
+/// Sets numbers of policies, if the recipe makes them tunable.
 template <typename Settings>
 void tune(Settings& s, unsigned number) {
   const auto put = [](auto& to, auto value) {
@@ -43,11 +43,11 @@ void tune(Settings& s, unsigned number) {
 }
 inline constexpr unsigned tunings = 4;
 
-/// Settings as texts, of which each system refuses those of others.
+/// Settings as texts. Each system rejects those of other systems.
 inline constexpr std::string_view texts[tunings] = {
     "", "max_split_size_mb:32", "garbage_collection_threshold:0.6", "FLAGS_free_idle_chunk=1"};
 
-/// An allocator of this type on its stand. One that another one wraps is reached by inner().
+/// An allocator of this type on its stand. inner() returns the wrapped allocator.
 template <typename Pool>
 class subject_of final : public subject {
  public:
@@ -126,7 +126,7 @@ class subject_of final : public subject {
       return reached();
     }
   }
-  /// As long as nobody else uses the device.
+  /// Only while no other thread uses the device.
   template <typename F>
   decltype(auto) on_device(F f) {
     return front().with_device([&f](auto&) -> decltype(auto) { return f(); });
@@ -136,7 +136,7 @@ class subject_of final : public subject {
   std::unique_ptr<Pool> pool_;
 };
 
-/// What one allocator of a recipe promises.
+/// The additional rules that one allocator of a recipe keeps.
 template <typename Recipe>
 constexpr promises promises_of() {
   using streams = typename Recipe::streams;

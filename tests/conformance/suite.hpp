@@ -17,21 +17,21 @@
 #include "stands.hpp"
 #include "subject_of.hpp"
 
-/// The one suite: what is expected of every composition of a recipe, what it stands on and what wraps it. Each file lists
-/// compositions; what is expected is written and compiled once.
+/// The suite for every composition of a recipe, a provider and front ends. Each file lists compositions. The
+/// tests are written and compiled once.
 namespace conformance {
 
 inline std::ostream& operator<<(std::ostream& out, const composition& c) { return out << c.name; }
 using compositions = std::vector<composition>;
 
-/// For each composition: programs of random operations; and where calls of the device can fail, each of them failing in
-/// turn, and every so many.
+/// For each composition: random programs. If calls of the device can fail, also with each call failing in
+/// turn, and with failures at intervals.
 class suite : public testing::TestWithParam<composition> {};
 class suite_of_failures : public testing::TestWithParam<composition> {};
 
 inline std::string name_of(const testing::TestParamInfo<composition>& info) { return info.param.name; }
 
-/// What is used over simulated memory, and over memory of the host.
+/// Functions for simulated memory, and for host memory.
 [[nodiscard]] inline habits simulated_habits() {
   return {.seed = seed_asked_for(1),
           .largest = 32_MiB,
@@ -48,7 +48,7 @@ inline std::string name_of(const testing::TestParamInfo<composition>& info) { re
           .holds_events = false,
           .settings = tunings};
 }
-/// Where pages come and go one by one, the system clears each.
+/// If pages are mapped one by one, the system clears each page.
 template <typename Recipe>
 inline constexpr double host_share = !Recipe::growth::backend::has_ranges ? 0.1 : 0.005;
 
@@ -63,7 +63,7 @@ template <typename Recipe, typename Stand>
       std::move(on), [&d] { return std::make_unique<pool>(tessera::provider_ref<device>(d)); });
 }
 
-/// An allocator of whatever is around one, on a device whose type it does not know.
+/// A front end of any type, on a device of unknown type.
 template <typename Pool, typename Stand, typename... First>
 [[nodiscard]] std::unique_ptr<subject> over(const First&... first) {
   auto on = std::make_unique<Stand>();
@@ -72,7 +72,7 @@ template <typename Pool, typename Stand, typename... First>
                                             [&] { return std::make_unique<Pool>(first..., std::move(d)); });
 }
 
-/// Every recipe that comes with the library, alone on a simulated device.
+/// Every recipe of the library, alone on a simulated device.
 [[nodiscard]] compositions shipped_on_simulated_devices();
 
 using simulated = simulated_stand<tessera::simulated_device>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recipe with a thread that looks after events; all that settings say of pinned memory; a driver's pool.
+// Every recipe with a thread that polls events; all settings of pinned memory; driver_pool.
 #include <cstddef>
 #include <map>
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace tessera;
 
-/// A driver's pool, where each block is freed on the stream it was allocated on.
+/// A driver_pool in which each block is freed on the stream of its allocation.
 class in_order_of_streams {
  public:
   using device = provider_ref<simulated_device>;
@@ -50,7 +50,7 @@ std::unique_ptr<subject> driver() {
       std::move(on), [&d] { return std::make_unique<in_order_of_streams>(d); });
 }
 
-/// The thread changes what is pending at any time.
+/// The thread may change the pending bytes at any time.
 compositions with_a_thread() {
   compositions all;
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recipe behind one mutex, on what wraps a device, and within what wraps such an allocator.
+// Every recipe in `locked`, over provider adaptors and inside other front ends.
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -19,13 +19,13 @@ namespace {
 
 using namespace tessera;
 
-/// An allocator whose blocks all go through a deferred_free_queue.
+/// An allocator whose frees all go through a deferred_free_queue.
 template <typename Allocator>
 class collected {
  public:
   explicit collected(any_device device) : pool_(std::move(device)) {}
   void* try_allocate(std::size_t bytes, stream_id stream) {
-    // Who finds nothing frees what was gathered.
+    // A request that finds no memory executes the deferred frees.
     void* const p = pool_.try_allocate(bytes, stream);
     return p != nullptr ? p : (garbage_.finish(), pool_.try_allocate(bytes, stream));
   }
@@ -41,7 +41,7 @@ class collected {
   deferred_free_queue<Allocator> garbage_{pool_, {.threshold = 64_MiB, .waits = true}};
 };
 
-/// A waiting allocator that does not wait long for frees that nobody makes.
+/// A `waiting` that waits only a short time for frees.
 template <typename Recipe>
 [[nodiscard]] std::unique_ptr<subject> patient() {
   return over<waiting<locked<Recipe, any_device>>, simulated>(std::chrono::milliseconds(1));
@@ -51,7 +51,7 @@ template <typename Recipe>
   return over<collected<locked<Recipe, any_device>>, simulated>();
 }
 
-/// On the device, and on what wraps it.
+/// Over the device and over adaptors.
 compositions behind_a_mutex() {
   compositions all;
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
@@ -69,7 +69,7 @@ compositions behind_a_mutex() {
   return all;
 }
 
-/// Of those, each recipe once, and each wrapper with a recipe of segments and one of ranges.
+/// Each recipe once, and each adaptor with a recipe of segments and one of ranges.
 compositions with_failures() {
   compositions all = behind_a_mutex();
   std::erase_if(all, [](const composition& c) {
@@ -80,7 +80,7 @@ compositions with_failures() {
   return all;
 }
 
-/// Within what wraps an allocator. What is gathered is not free yet.
+/// Inside front ends. Deferred frees are not executed yet.
 compositions wrapped() {
   compositions all;
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
@@ -108,7 +108,7 @@ compositions of_host_memory() {
         {name + "_limited", &over<pool, wrapped_stand<host_stand, in_limit>>, kept, host_habits(), share});
     all.push_back(
         {name + "_reserving", &over<pool, wrapped_stand<host_stand, in_region>>, kept, host_habits(), share});
-    // What is mapped is not registered, so this is for segments.
+    // Mapped memory is not registered, so this is for segments only.
     if constexpr (!Recipe::growth::backend::has_ranges)
       all.push_back({name + "_registering", &over<pool, wrapped_stand<host_stand, in_registry>>, kept,
                      host_habits(), share});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recipe with an arena for each stream, and as one of several devices.
+// Every recipe with an arena for each stream, and on one of several devices.
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace tessera;
 
-/// The first of several devices, of which there is one.
+/// A list of devices that has one device.
 template <typename PerDevice>
 class first_of {
  public:

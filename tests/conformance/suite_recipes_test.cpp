@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recipe that comes with the library, alone on each provider.
+// Every recipe of the library, alone on each provider.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,7 +30,7 @@ compositions in_host_memory() {
   return all;
 }
 
-/// The recipes of what runs on one, one of each way of growth, and one that releases at each free.
+/// The recipes that an NPU supports, one for each way to grow, and one that releases at each free.
 compositions on_simulated_npus() {
   compositions all;
   const auto add = [&all]<typename Recipe>(named<Recipe> r) {
@@ -44,7 +44,7 @@ compositions on_simulated_npus() {
   return all;
 }
 
-/// Where segments are cut off a region, which is called by its own type, as that says who waits.
+/// Segments that are cut from a region. The provider keeps its own type, which states release_waits.
 compositions on_a_region() {
   using device = tessera::preallocating<tessera::simulated_device>;
   using pool = tessera::caching_allocator<tessera::passthrough, device>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every allocator keeps to, whatever it is made of; the files named suite_*_test.cpp say what that is.
+// The suite for all compositions; the files named suite_*_test.cpp list them.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ TEST_P(suite, keeps_every_promise) {
 
 namespace {
 
-/// The same with calls of its device failing.
+/// The same while calls of the device fail.
 composition with_failing(const composition& c, void (*fail)(tessera::detail::simulated_calls&, std::uint64_t),
                          std::uint64_t number) {
   composition failing = c;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recipes that differ from those that come with the library in policies which none of these has.
+// Recipes with policies that no recipe of the library has.
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>

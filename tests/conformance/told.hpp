@@ -10,14 +10,14 @@
 
 namespace conformance {
 
-/// What an allocator says that it has of the device: an event sink's books.
+/// The memory of the device according to an allocator's events.
 struct told {
   using extents = std::map<std::uintptr_t, std::size_t>;  // bytes by address
-  extents memory;                                         // segments, or what is mapped
+  extents memory;                                         // segments, or mapped memory
   extents ranges;
-  std::size_t grown = 0;   // how often memory came
-  std::size_t shrunk = 0;  // how often memory went
-  std::string broken;      // the first event that does not fit those before
+  std::size_t grown = 0;   // how often memory was acquired
+  std::size_t shrunk = 0;  // how often memory was released
+  std::string broken;      // the first event that contradicts those before
 
   void note(const tessera::allocator_event& e) {
     using action = tessera::allocator_event::action;
@@ -36,7 +36,7 @@ struct told {
     for (const auto& [at, bytes] : of) sum += bytes;
     return sum;
   }
-  /// Whether one of the extents holds all these addresses.
+  /// Whether one of the extents contains all these addresses.
   [[nodiscard]] static bool holds(const extents& in, std::uintptr_t at, std::size_t bytes) {
     auto found = in.upper_bound(at);
     if (found == in.begin()) return false;
@@ -58,7 +58,7 @@ struct told {
   }
 };
 
-/// The sink that keeps them.
+/// An observer that records them.
 struct tell {
   told* books;
   void on(const tessera::allocator_event& e) const noexcept { books->note(e); }

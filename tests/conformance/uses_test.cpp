@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where programs keep allocators and what these give: arrays, members, containers, classes that move.
+// Allocators and blocks as array elements, members, elements of containers, and parts of classes that move.
 #include <array>
 #include <cstddef>
 #include <deque>
@@ -82,7 +82,7 @@ template <typename Count>
 concept counts_percent = requires(Count count) { percent(count); };
 
 TEST(uses, limits_are_written_as_any_whole_number) {
-  // 0.5 would be no bytes, and not half the device.
+  // 0.5 would be 0 bytes, not half of the device.
   static_assert(!std::is_convertible_v<double, memory_limit>);
   static_assert(!std::is_assignable_v<decltype(policies<pytorch_native>::growth.limit)&, double>);
   static_assert(counts_percent<int> && counts_percent<unsigned> && !counts_percent<double>);
@@ -96,7 +96,7 @@ TEST(uses, limits_are_written_as_any_whole_number) {
   EXPECT_EQ(small.try_allocate(1), nullptr);
 }
 
-/// A class that moves, and owns its memory whole.
+/// A class that moves and owns all its memory.
 class model {
  public:
   explicit model(std::size_t bytes) : weights_(make_block(pool_, bytes)) {}

@@ -10,7 +10,7 @@
 
 namespace conformance {
 
-/// Ends the program in words if it lives too long: what it guards waits for itself.
+/// Ends the program with a message if it lives too long, because of a deadlock.
 class watchdog {
  public:
   explicit watchdog(const char* guarded, std::chrono::seconds patience = std::chrono::seconds(120))

@@ -15,8 +15,8 @@
 
 namespace conformance {
 
-/// A simulated device that fails the calls it is told to, knows which stream uses what, and keeps books of its own on each
-/// piece of memory.
+/// A simulated device that fails selected calls. It records which stream uses which memory, and all its
+/// memory.
 class watched_device : public tessera::simulated_device {
  public:
   using simulated_calls::call;
@@ -26,40 +26,40 @@ class watched_device : public tessera::simulated_device {
   struct piece {
     std::size_t bytes;
     std::uintptr_t at = 0;     // where it is mapped
-    bool granted = false;      // whether it can be used there
-    bool wanted_back = false;  // whether taking it back, or away from where it is mapped, has failed
+    bool granted = false;      // whether it is accessible there
+    bool wanted_back = false;  // whether a release or an unmap of it has failed
   };
   /// Work that uses addresses.
   struct use {
     std::uintptr_t begin, end;
     tessera::stream_id stream;
     std::uint64_t until_ns;
-    bool owns;  // whether it is the stream on which the block was allocated
+    bool owns;  // whether it is the stream of the allocation
   };
 
-  /// Lets the calls in these intervals fail, of those that can, counted from now.
+  /// Makes calls in these intervals fail, if they can. The intervals count from now.
   void fail(std::vector<interval> which) {
     failing_ = std::move(which);
     made_ = 0;
     segments_refused_ = ranges_refused_ = 0;
   }
-  /// Lets every call of these kinds fail from now on.
+  /// Makes every call of these kinds fail from now on.
   void fail_kinds(std::vector<call> which) { failing_kinds_ = std::move(which); }
-  /// From now on no event is seen to be ready, no work to be done, and nobody can wait for either; or all that ends.
+  /// From now on, no event completes and nobody can wait for one; or events complete again.
   void stick(bool stuck) {
     stuck_ = stuck;
     fail_kinds(stuck ? std::vector{call::wait, call::synchronize} : std::vector<call>{});
   }
-  /// Calls so far that can fail, since then.
+  /// Calls since then that can fail.
   [[nodiscard]] std::uint64_t made() const { return made_; }
-  /// The first rule that was broken, or nothing.
+  /// The first broken rule, or nothing.
   [[nodiscard]] const std::string& broken() const { return broken_; }
   [[nodiscard]] const std::map<std::uint64_t, piece>& pieces() const { return pieces_; }
   [[nodiscard]] std::size_t in_segments() const { return in_segments_; }
-  /// Bytes of segments and of ranges that were not taken back since fail().
+  /// Bytes of segments and ranges whose release failed since fail().
   [[nodiscard]] std::size_t segments_refused() const { return segments_refused_; }
   [[nodiscard]] std::size_t ranges_refused() const { return ranges_refused_; }
-  /// Bytes of pieces that the allocator could not give back, as far as `kept` says which ones it has.
+  /// Bytes of memory that the allocator could not release; `kept` tells which memory it knows.
   template <typename F>
   [[nodiscard]] std::size_t stray(F kept) {
     std::size_t bytes = 0;
@@ -78,20 +78,20 @@ class watched_device : public tessera::simulated_device {
     submit(stream, duration);
     ends_[stream] = std::max(ends_[stream], now_ns()) + duration;
   }
-  /// What a stream has to do so far uses these addresses.
+  /// The work of a stream so far uses these addresses.
   void is_used(const void* p, std::size_t bytes, tessera::stream_id by, bool owns) {
     std::erase_if(uses_, [this](const use& u) { return u.until_ns <= now_ns(); });
     const auto begin = reinterpret_cast<std::uintptr_t>(p);
     uses_.push_back({begin, begin + bytes, by, ends_[by], owns});
   }
-  /// A stream's next work may use these addresses at once.
+  /// The next work of a stream may use these addresses at once.
   void is_reused(const void* p, std::size_t bytes, tessera::stream_id by) {
     check(reinterpret_cast<std::uintptr_t>(p), bytes, "a block is reused that another stream still uses",
           [by](const use& u) { return u.stream != by; });
   }
-  /// For recipes under which nobody looks after streams.
+  /// For recipes that ignore streams.
   void ignore_streams() { watches_ = false; }
-  /// For recipes under which only recorded streams hold a block back.
+  /// For recipes under which only recorded streams delay reuse.
   void ignore_owners() { watches_owners_ = false; }
 
   [[nodiscard]] void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::normal_pages) noexcept {
@@ -181,8 +181,8 @@ class watched_device : public tessera::simulated_device {
   void breaks(const char* rule) {
     if (broken_.empty()) broken_ = rule;
   }
-  /// Makes a call that can fail. Where it does, it was told to or there was too little memory; or memory that could not be
-  /// taken away is in the way.
+  /// Makes a call that can fail. It fails if the test demands it, if memory is short, or if memory that could
+  /// not be unmapped is in the way.
   template <typename F>
   std::invoke_result_t<F> tried(call kind, F make) {
     ++made_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ACL's malloc policy as a number and as names: both ways there and back.
+// ACL's malloc policy as a number and as names, converted both ways.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 using namespace tessera;
 using namespace tessera::config;
 
-/// The names that a number is made of.
+/// The names that make up a number.
 std::string names_of(std::uint32_t value) {
   std::string names;
   for (const config::detail::acl_enumerator& each : config::detail::acl_enumerators) {

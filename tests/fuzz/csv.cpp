@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text formats: what is refused is refused in words; what is accepted is read again as it was written, and any
-// allocator can be put through it.
+// The text formats. A rejected input has an error text. An accepted input is the same after it is written and
+// read again, and any allocator can run it.
 #include <cstddef>
 #include <cstdint>
 #include <string>

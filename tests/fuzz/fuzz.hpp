@@ -10,33 +10,33 @@
 
 #include <tessera/replay/recording.hpp>
 
-/// What a fuzzing engine calls with each input; replay_files.cpp calls it with files.
+/// The function that a fuzzing engine calls with each input. replay_files.cpp calls it with files.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace fuzz {
 
-/// Ends the program, so that the engine keeps the input, unless the promise holds.
+/// Ends the program unless the condition holds, so that the engine keeps the input.
 inline void expect(bool holds, const char* promise) {
   if (holds) return;
   std::fprintf(stderr, "broken: %s\n", promise);
   std::abort();
 }
 
-/// An error says where and which rule, in words that any terminal can show.
+/// An error names its position and the rule, in characters that any terminal can show.
 inline void expect_sound(const tessera::trace::input_error& error, std::string_view file) {
   expect(error.where.starts_with(file) && error.where.size() > file.size(), "an error says where");
   expect(!error.rule.empty() && error.rule.size() < 400, "an error says which rule, shortly");
   for (const char c : error.text()) expect(c >= ' ' && c <= '~', "an error has no control characters");
 }
 
-/// What was read, or null where it was refused by an error that is in order.
+/// The value that was read, or null after a valid error.
 template <typename T>
 const T* accepted(const tessera::trace::read_result<T>& read, std::string_view file) {
   if (const auto* const error = std::get_if<tessera::trace::input_error>(&read)) expect_sound(*error, file);
   return std::get_if<T>(&read);
 }
 
-/// An input as numbers; behind its end all are 0.
+/// An input as numbers; all are 0 after its end.
 class input {
  public:
   input(const std::uint8_t* data, std::size_t size) : rest_(reinterpret_cast<const char*>(data), size) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on an allocator: the first bytes choose recipe, adaptor and device, each further one an operation, with sizes
-// and settings at their extremes among them. What a user may expect is kept by a model.
+// Operations on an allocator, with extreme sizes and settings. The first bytes choose recipe, adaptor and
+// device; each further byte is an operation. A model checks the results.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -28,7 +28,7 @@ namespace {
 using namespace tessera;
 using fuzz::expect;
 
-/// A number of bytes: small, of usual sizes, or next to where something overflows.
+/// A number of bytes: small, usual, or close to an overflow.
 std::size_t size_in(fuzz::input& in) {
   constexpr std::array<std::size_t, 12> extremes{0,
                                                  1_MiB,
@@ -55,8 +55,8 @@ stream_id stream_in(fuzz::input& in) {
   return stream_id{handles[in.below(handles.size())]};
 }
 
-/// Sets a number of a policy, where it has it, to what it may be at its extremes: what memory is taken in is a multiple of
-/// min_alignment that can be requested.
+/// Sets a number of a policy, if the policy has it, to an extreme value. Sizes of device memory are multiples
+/// of min_alignment that can be requested.
 template <typename Policies>
 void set_extreme(Policies& chosen, fuzz::input& in) {
   const std::size_t bytes = size_in(in);
@@ -92,7 +92,7 @@ void set_extreme(Policies& chosen, fuzz::input& in) {
   }
 }
 
-/// An allocator, and what its user knows of it.
+/// An allocator, and the blocks of its user.
 template <typename Pool>
 class user {
  public:
@@ -166,7 +166,7 @@ class user {
     owned_.drop(b.address);
     sized ? pool_.deallocate(b.address, b.bytes) : pool_.deallocate(b.address);
   }
-  /// Null, foreign and interior pointers, and blocks that were given back.
+  /// Null, foreign and interior pointers, and freed blocks.
   void give_back_what_is_not_held() {
     std::uintptr_t address = static_cast<std::uintptr_t>(in_.number(8));
     const std::size_t offset = in_.below(200);
@@ -196,7 +196,7 @@ class user {
       pool_.with_policies([this](auto& chosen) { set_extreme(chosen, in_); });
     }
   }
-  /// Called where nothing cached fits: gives one block back.
+  /// Called if no cached block fits. Frees one block.
   static bool relieve(void* context) noexcept {
     user& self = *static_cast<user*>(context);
     if (self.held_.empty()) return false;

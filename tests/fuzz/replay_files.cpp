@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a fuzz target over files, and the files in folders: the corpus is a test wherever there is no fuzzing engine.
+// Runs a fuzz target over files and folders of files. The corpus is a test if no fuzzing engine is there.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -30,9 +30,9 @@ int main(int count, char** paths) {
     const auto read = tessera::trace::read_file(file);
     const auto* const bytes = std::get_if<std::string>(&read);
     if (bytes == nullptr) return std::fprintf(stderr, "%s: cannot be read\n", file.c_str()), 2;
-    // A copy of just the size, so that a sanitizer sees what reads on behind the end.
+    // A copy of exactly this size, so that a sanitizer detects reads past its end.
     const std::vector<std::uint8_t> exact(bytes->begin(), bytes->end());
-    std::fprintf(stderr, "%s\n", file.c_str());  // the last one said is the one that fails
+    std::fprintf(stderr, "%s\n", file.c_str());  // the last printed name is the file that fails
     (void)LLVMFuzzerTestOneInput(exact.data(), exact.size());
   }
   std::printf("%zu inputs\n", files.size());

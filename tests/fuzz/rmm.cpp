@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMM's logs: what is accepted is the same program when it is written as RMM logs it and read again.
+// RMM's logs. An accepted program is the same after it is written as RMM's log and read again.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace tessera;
 
-/// A history in which each block has an address of its own, and what lives at the end a segment.
+/// A history in which each block has its own address, and the blocks that are live at the end have a segment.
 trace::snapshot snapshot_of(const trace::recording& made) {
   trace::snapshot as;
   as.name = "rmm";
@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     all = saturating_add(all, e.bytes);
     fuzz::expect(e.bytes > 0 && e.bytes <= max_request, "sizes are legal");
   }
-  if (all > trace::detail::max_live) return 0;  // no room for an address each
+  if (all > trace::detail::max_live) return 0;  // not enough room for one address each
 
   trace::text_output written;
   const auto wrong = trace::write_rmm(snapshot_of(*made), 0, written);

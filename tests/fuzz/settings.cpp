@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings in the dialect that the first byte chooses: answered by settings in range or by an error in the text's own words;
-// settings that are written down as their keys say are read again as the same, and an allocator runs under them.
+// Settings in the grammar that the first byte chooses. The parser returns settings in range, or an error that
+// points into the text. Settings that are written as text are the same after they are read again, and an
+// allocator accepts them.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -25,13 +26,13 @@ std::string decimal(std::uint64_t billionths) {
   const std::string places = std::to_string(1'000'000'000 + billionths % 1'000'000'000);
   return std::to_string(billionths / 1'000'000'000) + "." + places.substr(1);
 }
-/// The least number of billionths of a GiB that amounts to so many bytes.
+/// The smallest number of billionths of a GiB that is at least this many bytes.
 std::string gibibytes(std::size_t bytes) {
   const std::uint64_t rest = bytes & (1_GiB - 1);
   return decimal((bytes >> 30) * 1'000'000'000 + (rest * 1'000'000'000 + 1_GiB - 1) / 1_GiB);
 }
 
-/// A value as its key wants it written; empty where it cannot be.
+/// A value in the format of its key; empty if it cannot be written.
 template <typename Key>
 std::string words_of(const Key& k, bool on) {
   if (k.format == config::detail::value_format::single_choice) return std::string(k.allowed);
@@ -69,7 +70,7 @@ std::string words_of(const Key& k, const divisions& table) {
   return list + "]";
 }
 
-/// Whether a key counts as written or not, whatever it is set to.
+/// Whether a key counts as written, whatever its value.
 template <typename Grammar>
 bool is_noted(std::size_t index) {
   for (const auto& least : Grammar::min_sizes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pickles and the snapshots in them: what is accepted is the same when it is written and read again, and everything that
-// takes a snapshot takes it.
+// Pickles and snapshots. An accepted snapshot is the same after it is written and read again, and everything
+// that accepts a snapshot accepts it.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@ using replay::pickle;
 using replay::pickled;
 using trace::snapshot;
 
-/// Whatever refers to a value refers to one that is there.
+/// Every reference is to an existing value.
 void walk(const pickle& plain, std::size_t bytes) {
   std::vector<const pickled*> open{&plain.root()};
   std::vector<const pickled*> seen;
@@ -71,7 +71,7 @@ void use(const snapshot& source, std::size_t device) {
   } else {
     const auto read = trace::read_rmm(rmm.text, "rmm");
     (void)fuzz::accepted(read,
-                         "rmm");  // what PyTorch tells may be no log: sizes need not be the same at the free
+                         "rmm");  // PyTorch's history may not be a valid log: the size at a free may differ
   }
 }
 

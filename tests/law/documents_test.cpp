@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each misuse that a law tries is listed where a provider's author reads what the functions mean, in the law's words.
+// The comments of the provider concepts list each misuse that a law tries, with the text of the law.
 #include <array>
 #include <cstddef>
 #include <fstream>
@@ -16,12 +16,12 @@ std::string header(const std::string& name) {
   std::ifstream file(std::string(TESSERA_TESTS_DIR) + "/../include/tessera/" + name);
   return {std::istreambuf_iterator<char>(file), {}};
 }
-/// The sentences of a law that say what a device refuses.
+/// The rules of a law that name what a device refuses.
 std::set<std::string> refusals(const std::string& law) {
   const std::string text = header("law/" + law);
   const std::regex sentence("\"([^\"\\n]+)\""),
       refuses("refuse|once$|only when|no more is mapped|alone|multiple of|not |begins");
-  // What begins with these words says what a device does, not what it must not take.
+  // A rule that begins with these words states what a device does, not what it refuses.
   const std::regex does(
       "^(segments|a range begins|a ready|the page size|a refused|granularity|unregister ends|what was|each "
       "|discarding|pages of a kind)");

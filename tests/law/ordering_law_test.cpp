@@ -13,7 +13,7 @@ namespace {
 using namespace tessera;
 constexpr stream_id a{1}, b{2};
 
-/// Each test breaks one law by overriding what this has right.
+/// A device that obeys the law. Each test breaks one rule by overriding a function.
 template <typename D>
 const char* broken_by(D device) {
   device.submit(a, 1000);

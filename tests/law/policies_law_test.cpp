@@ -16,14 +16,14 @@ struct unlawful {
 };
 }  // namespace
 
-// A compiler stops here; a program that runs is told.
+// In a constant expression, the compiler stops here. At run time, the rule is recorded.
 void tessera::law::broken(const char* law) { throw unlawful{law}; }
 
 namespace {
 
 using namespace tessera;
 
-/// Which law a policy breaks, in words.
+/// The rule that a policy breaks, as text.
 template <typename F>
 std::string words(F check) {
   try {
@@ -251,7 +251,7 @@ struct grows_by_segments {
   bool operator==(const grows_by_segments&) const = default;
 };
 
-// Each policy is lawful, and the two do not fit.
+// Each policy obeys its law, but the two do not fit together.
 TEST(policies_law, policies_of_a_recipe_must_fit) {
   using recipe = with<pytorch<>, grows_by_segments>;
   const auto with_segments = [](size_to_size segment) {

@@ -13,7 +13,8 @@ namespace {
 
 using namespace tessera;
 
-/// Keeps every law: eight or more granules of addresses, first fit. Each test breaks one by overriding.
+/// Obeys every law: eight or more granules of addresses, first fit. Each test breaks one rule by overriding a
+/// function.
 struct honest {
   static constexpr std::size_t granules = 16, step = 4096;
   static constexpr std::uintptr_t base = 1u << 20;
@@ -146,7 +147,7 @@ TEST(provider_law, alignment) {
   EXPECT_EQ(device.in_use(), 0u);
 }
 
-/// Counts bytes well but gives the same addresses again.
+/// Counts bytes correctly but gives the same addresses again.
 struct repeating : honest {
   void* acquire(std::size_t bytes) noexcept {
     if (bytes > (granules - taken) * step) return nullptr;
@@ -156,7 +157,7 @@ struct repeating : honest {
   bool release(void*, std::size_t bytes) noexcept { return taken -= bytes / step, true; }
   std::size_t taken = 0;
 };
-/// Sets each segment one granule behind the start of the last, as if all were one granule long.
+/// Puts each segment one granule after the start of the last, as if all were one granule long.
 struct creeping : repeating {
   void* acquire(std::size_t bytes) noexcept {
     void* const p = repeating::acquire(bytes);
@@ -164,7 +165,7 @@ struct creeping : repeating {
   }
   std::size_t position = 0;
 };
-/// The same downwards: a segment's end runs into the one before.
+/// The same downwards: the end of a segment overlaps the one before.
 struct creeping_down : repeating {
   void* acquire(std::size_t bytes) noexcept {
     void* const p = repeating::acquire(bytes);
@@ -188,7 +189,7 @@ struct generous : honest {
   bool release(void*, std::size_t bytes) noexcept { return released += bytes, true; }
   std::size_t next = 0, released = 0;
 };
-/// Adds before it compares, so that the sum wraps.
+/// Adds before it compares, so that the sum overflows.
 struct wrapping : generous {
   void* acquire(std::size_t bytes) noexcept {
     if (next - released + bytes > capacity()) return nullptr;
@@ -205,7 +206,7 @@ TEST(provider_law, failure_reason) {
   EXPECT_EQ(sum.next, sum.released);
 }
 
-/// Books a request before it looks whether it can be served.
+/// Counts a request before it checks whether it can be served.
 struct hasty : honest {
   void* acquire(std::size_t bytes) noexcept {
     void* const p = exhausted ? nullptr : honest::acquire(bytes);
@@ -223,7 +224,7 @@ TEST(provider_law, refusal_loses_nothing) {
 struct keeping : honest {
   bool release(void*, std::size_t) noexcept { return false; }
 };
-/// A stack: only the latest segment can go.
+/// A stack: only the latest segment can be released.
 struct stacked : honest {
   bool release(void* p, std::size_t bytes) noexcept {
     const std::size_t end = (reinterpret_cast<std::uintptr_t>(p) - base + bytes) / step;
@@ -240,7 +241,7 @@ TEST(provider_law, release) {
 struct forgetful : honest {
   bool release(void*, std::size_t) noexcept { return true; }
 };
-/// Gives addresses out and never again, on a device far larger than a few small segments.
+/// Gives addresses and never reuses them, on a device far larger than a few small segments.
 struct bump : honest {
   static constexpr std::size_t size = 1_GiB;
   void* acquire(std::size_t bytes) noexcept {
@@ -265,13 +266,13 @@ struct forgets_large : honest {
     return bytes > 2 * step ? true : honest::release(p, bytes);
   }
 };
-/// Keeps a large segment where it was told to release it.
+/// Keeps a large segment although release was called.
 struct keeps_large : honest {
   bool release(void* p, std::size_t bytes) noexcept {
     return bytes > 2 * step ? false : honest::release(p, bytes);
   }
 };
-/// Has less to give than its capacity, as devices do that need some memory themselves.
+/// Can give less than its capacity, like devices that need some memory themselves.
 struct with_overhead : honest {
   void* acquire(std::size_t bytes) noexcept { return bytes > 9 * step ? nullptr : honest::acquire(bytes); }
 };
@@ -281,7 +282,7 @@ TEST(provider_law, large_segments) {
   EXPECT_STREQ(broken_by(with_overhead{}), nullptr);
 }
 
-/// Events over a device without work: a mark is ready once it was recorded.
+/// Events over a device without work: an event completes when it is recorded.
 struct eventful : honest {
   struct event {
     int number = 0;
@@ -306,16 +307,16 @@ struct cannot_wait : eventful {
 struct never_ready : eventful {
   bool query(event&) noexcept { return false; }
 };
-/// Marks the event itself as waited for, which copies do not see.
+/// Changes only the event object when it waits, so copies of the event do not change.
 struct ready_by_hand : eventful {
   bool query(event& e) noexcept { return e.number < 0; }
   bool wait(event& e) noexcept { return e.number = -e.number, true; }
 };
-/// Knows the latest mark only.
+/// Knows the latest event only.
 struct latest_only : eventful {
   bool query(event& e) noexcept { return e.number == recorded; }
 };
-/// Discards whatever is there.
+/// Discards any event.
 struct discards_all : eventful {
   bool query(event& e) noexcept { return discarded == 0 && e.number != 0; }
 };
@@ -354,7 +355,7 @@ struct huge_only : honest {
     return kind == normal_pages ? nullptr : honest::acquire(bytes);
   }
 };
-/// Gives huge pages that it does not take back.
+/// Gives huge pages that it does not release.
 struct keeps_huge : honest {
   using honest::acquire;
   void* acquire(std::size_t bytes, page_kind kind) noexcept {

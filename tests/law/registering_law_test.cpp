@@ -12,7 +12,7 @@ namespace {
 
 using namespace tessera;
 
-/// Keeps every law; each test breaks one by overriding.
+/// Obeys every law. Each test breaks one rule by overriding a function.
 struct honest : simulated_device {
   bool register_memory(void* p, std::size_t bytes) noexcept {
     const auto at = reinterpret_cast<std::uintptr_t>(p);
@@ -50,7 +50,7 @@ struct registers_twice : honest {
            (registered[reinterpret_cast<std::uintptr_t>(p)] = bytes) != 0;
   }
 };
-/// Compares beginnings alone.
+/// Compares only the begins of ranges.
 struct registers_parts : honest {
   bool register_memory(void* p, std::size_t bytes) noexcept {
     const auto at = reinterpret_cast<std::uintptr_t>(p);

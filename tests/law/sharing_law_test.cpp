@@ -50,7 +50,8 @@ TYPED_TEST(sharing_law, holds_between_devices_that_may_reach_each_other) {
   EXPECT_TRUE(is_empty(first) && is_empty(second));
 }
 
-/// Wherever a call fails for once, what can be given back is; what fails at giving back is not tried again.
+/// A call fails once, at any place. The law then returns what it can, and does not retry a failed call that
+/// returns memory.
 TYPED_TEST(sharing_law, gives_everything_back_after_it_is_broken) {
   using call = simulated_device::call;
   for (const bool exporter_fails : {true, false}) {
@@ -73,7 +74,7 @@ TYPED_TEST(sharing_law, gives_everything_back_after_it_is_broken) {
   }
 }
 
-/// Keeps every law; each test breaks one by overriding.
+/// Obeys every law. Each test breaks one rule by overriding a function.
 struct lawful : simulated_device {
   lawful() : simulated_device(options{.capacity = 64_MiB}) {}
   explicit lawful(simulated_device&& made) : simulated_device(std::move(made)) {}
@@ -129,7 +130,7 @@ TEST(sharing_laws, exports) {
   EXPECT_STREQ(broken_by<exports_what_it_imported>(), "imported memory is not exported");
 }
 
-/// Exports to any whatever it is told, as it does where processes are not checked.
+/// Exports to any process, whatever the importers, as if processes were not checked.
 struct open_to_all : lawful {
   bool export_memory(const physical& m, importers, shareable& s) noexcept {
     return lawful::export_memory(m, importers::any, s);
@@ -148,7 +149,7 @@ struct lists_for_any : lawful {
     return lawful::allow(s, p) || process() == s.process;
   }
 };
-/// Forgets whom it listed.
+/// Forgets the listed processes.
 struct forgets_the_list : lawful {
   bool allow(const shareable& s, std::int32_t) noexcept { return process() == s.process; }
 };
@@ -160,7 +161,7 @@ TEST(sharing_laws, lists) {
   EXPECT_STREQ(broken_by<lists_for_any>(), "importers are not listed for what any may import");
 }
 
-/// Imports at home what it exported, under a handle of nothing else.
+/// In the exporting process, imports its own memory under a handle of other memory.
 struct imports_at_home : lawful {
   bool import_memory(const shareable& s, physical& m) noexcept {
     if (process() == s.process) return lawful::create(2_MiB, normal_pages, m);
@@ -172,7 +173,7 @@ struct imports_from_the_list_alone : lawful {
     return calls().map == 0 && lawful::import_memory(s, m);
   }
 };
-/// Imports what is gone, too.
+/// Imports memory that is destroyed, too.
 struct imports_ghosts : lawful {
   bool import_memory(const shareable& s, physical& m) noexcept {
     return lawful::import_memory(s, m) ||
@@ -204,7 +205,7 @@ struct cannot_use_imports : lawful {
   bool grant(void* p, std::size_t bytes) noexcept { return Step != 1 && lawful::grant(p, bytes); }
   bool unmap(void* p, std::size_t bytes) noexcept { return Step != 2 && lawful::unmap(p, bytes); }
 };
-/// Has as much less when its exporter destroys what was exported.
+/// Loses the memory when its exporter destroys it.
 struct forgets : lawful {
   bool destroy(const physical& m) noexcept {
     physical lost;

@@ -87,7 +87,7 @@ static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
 static_assert(law::recipe<with<pytorch<>, back_with_huge_pages_first>>() &&
               law::recipe<with<pytorch<>, back_with_huge_1g_pages_first>>());
 
-// A number given as a template argument takes no room and no time; one set at run time is a member.
+// A number that is a template argument takes no memory and no time. A number set at run time is a member.
 static_assert(std::is_empty_v<split_up_to<32_MiB, 20_MiB>> && std::is_empty_v<evict_idle_above<percent(60)>>);
 static_assert(std::is_empty_v<grow_by_segments<2_MiB, 20_MiB, 10_MiB, unlimited>>);
 static_assert(std::is_empty_v<reuse_across_streams<true, false, true>> &&
@@ -95,7 +95,7 @@ static_assert(std::is_empty_v<reuse_across_streams<true, false, true>> &&
               std::is_empty_v<evict_at_synchronize_above<std::size_t{0}>>);
 static_assert(sizeof(split_up_to<>) == 2 * sizeof(std::size_t));
 
-// No type answers for two axes.
+// No type answers the questions of two axes.
 static_assert(tessera::detail::axis_of<split_up_to<>> == tessera::detail::axis::split &&
               tessera::detail::axis_of<evict_never> == tessera::detail::axis::eviction &&
               tessera::detail::axis_of<int> == tessera::detail::axis::none);

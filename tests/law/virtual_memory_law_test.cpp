@@ -21,7 +21,7 @@ bool is_empty(const D& d) {
   return handles + named + reserved + mapped + not_granted + entries + d.used() == 0;
 }
 
-/// Which law a simulated device breaks in which each test changes one thing.
+/// The rule that a simulated device breaks. Each test changes one thing in it.
 template <typename D>
 const char* broken_by(D device = D{}) {
   return law::virtual_memory(device).broken;
@@ -74,7 +74,8 @@ TYPED_TEST(virtual_memory_law, is_one_of_the_laws_of_providers) {
   EXPECT_TRUE(is_empty(device));
 }
 
-/// Wherever a call fails for once, what can be given back is; what fails at giving back is not tried again.
+/// A call fails once, at any place. The law then returns what it can, and does not retry a failed call that
+/// returns memory.
 TYPED_TEST(virtual_memory_law, gives_everything_back_after_it_is_broken) {
   using call = simulated_device::call;
   TypeParam lawful{options{.capacity = 64_MiB, .log_calls = 10'000}};
@@ -151,7 +152,7 @@ struct creeping : simulated_device {
   }
   void* first = nullptr;
 };
-/// Gives segments that begin in one of two ranges, or end in it.
+/// Gives segments that begin or end inside a reserved range.
 template <int Range, std::size_t Below>
 struct segments_in_ranges : simulated_device {
   segments_in_ranges() : simulated_device(options{.granularity = 4_MiB}) {}
@@ -196,7 +197,7 @@ struct generous : simulated_device {
   generous() : simulated_device(options{.capacity = unlimited}) {}
   std::size_t capacity() const noexcept { return 80_GiB; }
 };
-/// Adds before it compares, so that the sum wraps.
+/// Adds before it compares, so that the sum overflows.
 struct wrapping : simulated_device {
   bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
     return simulated_device::create(used() + bytes + 4_MiB < bytes ? page_size(kind) : bytes, kind, m);
@@ -219,7 +220,7 @@ TEST(virtual_memory_laws, impossible_memory) {
   EXPECT_STREQ(broken_by<maps_nothing>(), "what names no memory is refused");
 }
 
-/// A step of one byte, as a device of bytes would have, is a step like others.
+/// A page size of one byte is valid.
 struct of_bytes : simulated_device {
   std::size_t page_size(page_kind kind) const noexcept { return kind.granularity(); }
   void* reserve(std::size_t bytes, std::size_t to) noexcept {
@@ -233,7 +234,7 @@ TEST(virtual_memory_laws, normal_pages_of_any_size) {
   EXPECT_STREQ(broken_by<of_bytes>(), "create gives normal pages while there is capacity");
 }
 
-/// Says of one call that it refuses that it works.
+/// Reports success of one call that it refuses.
 template <int Nth>
 struct map_that_accepts : simulated_device {
   bool map(void* p, std::size_t bytes, const physical& m) noexcept {
@@ -259,7 +260,7 @@ struct maps_once : simulated_device {
   std::uint64_t last = 0;
 };
 TEST(virtual_memory_laws, map) {
-  // The first refusal is that of a handle that names nothing.
+  // The first refused call has an invalid handle.
   EXPECT_STREQ(broken_by<map_that_accepts<1>>(), "what names no memory is refused");
   EXPECT_STREQ(broken_by<map_that_accepts<2>>(), "map refuses addresses that are not reserved");
   EXPECT_STREQ(broken_by<map_that_accepts<3>>(), "memory is mapped at a multiple of the page size");
@@ -298,7 +299,7 @@ struct unmaps_air : simulated_device {
     return simulated_device::unmap(p, bytes) || held().mapped != 0;
   }
 };
-/// Says that it looks at sizes, and does not.
+/// Declares that it checks sizes, but does not.
 struct unmaps_parts : simulated_npu {
   static constexpr bool unmap_wants_size = true;
 };
@@ -325,11 +326,11 @@ TEST(virtual_memory_laws, unmap_and_synchronize) {
   EXPECT_STREQ(broken_by<never_done>(), "synchronize returns once the work is done");
 }
 
-/// Refuses to destroy what is mapped, as early versions of ACL did.
+/// Refuses to destroy mapped memory, as early versions of ACL did.
 struct clings : simulated_device {
   bool destroy(const physical& m) noexcept { return held().mapped == 0 && simulated_device::destroy(m); }
 };
-/// Unmaps what is destroyed.
+/// Unmaps destroyed memory.
 struct tears_down : simulated_device {
   bool map(void* p, std::size_t bytes, const physical& m) noexcept {
     const bool there = simulated_device::map(p, bytes, m);
@@ -347,14 +348,14 @@ struct tears_down : simulated_device {
 struct keeps_handles : simulated_device {
   bool destroy(const physical&) noexcept { return held().mapped != 0; }
 };
-/// Has little, so that it is soon noticed when something is forgotten.
+/// Has little memory, so that a leak is soon noticed.
 struct small : simulated_device {
   small() : simulated_device(options{.capacity = 64_MiB}) {}
 };
 struct forgets_destroyed : small {
   bool destroy(const physical& m) noexcept { return m.number != 0; }
 };
-/// Forget what is large, in one of the two orders.
+/// Leak large memory, in one of the two orders.
 struct notes_size : small {
   bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
     return small::create(latest = bytes, kind, m);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory while a file is read: at most so many bytes for each byte of the file, as the readers say, and 64 KiB besides,
-// whatever the file holds. What would take many steps for each byte would not end before the test's time is up.
+// Host memory while a file is read. The readers promise a maximum for each byte of the file, and 64 KiB in
+// addition, whatever the file contains. A file that needs too many steps per byte would exceed the test's
+// time limit.
 #include <malloc.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@
 
 namespace {
 
-// Of one thread, as these tests have but one.
+// For one thread, because these tests have only one.
 std::size_t in_use = 0;
 std::size_t most_in_use = 0;
 
@@ -74,7 +75,8 @@ std::size_t peak_of(F f) {
   return most_in_use - before;
 }
 
-/// Expects of a reader that it takes at most `each` bytes for each of the file; says whether it accepted the file.
+/// Expects that a reader uses at most `each` bytes for each byte of the file. Returns whether it accepted the
+/// file.
 template <typename Read>
 bool keeps_to(std::size_t each, const std::string& file, Read read) {
   bool accepted = false;
@@ -109,7 +111,7 @@ std::string repeated(std::string_view piece, std::size_t times) {
   while (times-- > 0) all += piece;
   return all;
 }
-/// `times` lines, of which each is made of its number.
+/// `times` lines, each made from its number.
 template <typename Line>
 std::string lines(std::string_view header, std::size_t times, Line line) {
   std::string all(header);
@@ -139,7 +141,7 @@ TEST(memory, of_csv) {
   EXPECT_TRUE(as_csv(lines(header, 2 * many, [](std::size_t) { return "c,0,0,0,0"s; })));
   EXPECT_TRUE(as_csv(lines(
       header, many, [](std::size_t i) { return (i % 2 == 0 ? "a," : "f,") + number(i / 2) + ",1,0,0"; })));
-  // The last id that is kept in a row.
+  // The last id that is stored in an array.
   const std::string one = header + "\na," + number(100'000) + ",1,0,0" + std::string(800'000, '\n');
   EXPECT_TRUE(as_csv(one));
   EXPECT_TRUE(as_csv(header + std::string(1'000'000, '\n')));
@@ -196,7 +198,7 @@ TEST(memory, of_pickles) {
   EXPECT_TRUE(as_pickle(protocol + "}(" + repeated("K\x01K\x02", many) + "u."));
 }
 TEST(memory, of_pickles_that_refer_to_themselves) {
-  // Each list holds the one before it twice: written out, they would be 2^200000 values.
+  // Each list contains the one before it twice. Expanded, they would be 2^200000 values.
   EXPECT_TRUE(as_pickle(protocol + "]" + repeated("2\x86", many) + "."));
   EXPECT_TRUE(as_pickle(protocol + "]\x94" + repeated("h\0a"s, many) + "."));
 }
@@ -216,7 +218,7 @@ std::string snapshot_in(const std::string& segments, const std::string& traces,
 std::string word(std::string_view text) {
   return "\x8c" + std::string(1, static_cast<char>(text.size())) + std::string(text);
 }
-/// A dict of what is given: keys and values by turns.
+/// A dict of these keys and values in turn.
 std::string dict(const std::string& entries) { return "}(" + entries + "u"; }
 std::string integer(std::uint32_t n) {
   std::string bytes = "J";
@@ -234,7 +236,7 @@ std::string entry(const std::string& label) {
   return dict(word("action") + word("alloc") + word("addr") + "K\1" + word("size") + "K\1" + word("stream") +
               "K\1" + word("user_metadata") + label);
 }
-/// A list of `times` references to one thing, which stands in the first of them and in memo 0.
+/// A list of `times` references to one value, which is its first element and memo 0.
 std::string list_of(const std::string& thing, std::size_t times) {
   return "](" + thing + "\x94" + repeated("h\0"s, times - 1) + "e";
 }
@@ -251,17 +253,17 @@ TEST(memory, of_snapshots) {
 TEST(memory, of_snapshots_that_refer_to_the_same_things_again_and_again) {
   constexpr std::size_t times = 50'000;
   const std::string few = list_of(block(1), times);
-  // As many segments as blocks, which all stand for as many blocks.
+  // As many segments as blocks. All refer to one segment and one list of blocks.
   EXPECT_FALSE(
       as_snapshot(snapshot_in("](" + segment(0, times, few) + "\x94" + repeated("h\1"s, times) + "e", "]")));
-  // As many devices as entries, which all stand for as many entries.
+  // As many devices as entries. All refer to the same entries.
   const std::string history = list_of(entry(word("")), times);
   EXPECT_FALSE(as_snapshot(snapshot_in("]", "](" + history + "\x94" + repeated("h\1"s, times) + "e")));
   EXPECT_FALSE(as_recording(snapshot_in("]", "](" + history + "\x94" + repeated("h\1"s, times) + "e")));
-  // A label of 1 MiB at every entry.
+  // A label of 1 MiB in every entry.
   const std::string label = "X" + integer(1u << 20).substr(1) + std::string(1 << 20, 'x');
   EXPECT_FALSE(as_snapshot(snapshot_in("]", "](" + list_of(entry(label), times) + "e")));
-  // The same of an annotation, and a dict of so many keys that to look through it often takes forever.
+  // The same with an annotation, and with a dict of so many keys that repeated searches would never end.
   const std::string mark = dict(word("name") + label + word("stage") + word("START"));
   EXPECT_FALSE(as_snapshot(snapshot_in("]", "]", list_of(mark, times))));
   const std::string wide = dict(repeated("K\0K\0"s, times) + word("action") + word("other"));
@@ -276,17 +278,17 @@ std::string entry_at(const std::string& frames) {
 }
 TEST(memory, of_stacks_of_calls) {
   constexpr std::uint32_t times = 20'000;
-  // Each entry has a stack of its own, of frames of its own; then of frames that are there.
+  // Each entry has a stack of its own, first with frames of its own, then with shared frames.
   std::string apart = "](", frames = "](";
   for (std::uint32_t i = 0; i < times; ++i) {
     apart += entry_at("](" + frame("a.py", i) + frame(number(i), 1) + "e");
     frames += frame("", i);
   }
   EXPECT_TRUE(as_snapshot(snapshot_in("]", "](" + apart + "ee")));
-  // One entry has a deep stack, and many refer to it.
+  // One entry has a deep stack, and many entries refer to it.
   const std::string deep = entry_at(frames + "e");
   EXPECT_TRUE(as_snapshot(snapshot_in("]", "](" + list_of(deep, times) + "e")));
-  // Many stacks of the same two frames in another order, as short as they can be.
+  // Many short stacks of the same two frames in other orders.
   std::string orders = "](" + entry_at("](" + frame("a", 1) + "\x94" + frame("b", 2) + "\x94" + "e");
   for (std::uint32_t i = 0; i < times; ++i) {
     std::string order;
@@ -295,12 +297,12 @@ TEST(memory, of_stacks_of_calls) {
   }
   EXPECT_TRUE(as_snapshot(snapshot_in("]", "](" + orders + "ee")));
   EXPECT_TRUE(as_recording(snapshot_in("]", "](" + orders + "ee")));
-  // Stacks that differ in their last call only, and texts that do.
+  // Stacks that differ in their last call only, and texts that differ at their end only.
   std::string tails = "](" + entry_at("](" + frame("a", 1) + "\x94" + frame("b", 2) + "\x94" + "e");
   for (std::uint32_t i = 0; i < 1000; ++i)
     tails += entry_at("](" + repeated("h\0"s, 1000) + repeated("h\1"s, 1 + i) + "e");
   EXPECT_TRUE(as_snapshot(snapshot_in("]", "](" + tails + "ee")));
-  // A text of 1 MiB in as many frames as there can be.
+  // A text of 1 MiB, in as many frames as possible.
   const std::string text = "X" + integer(1u << 20).substr(1) + std::string(1 << 20, 'x');
   std::string long_texts = "](" + dict(word("filename") + text + "\x94") + "\x94";
   for (std::uint32_t i = 0; i < times; ++i)
@@ -330,7 +332,7 @@ TEST(memory, of_a_file) {
   const std::string path = TESSERA_EXAMPLES_DIR "/traces/gnn_sage.csv";
   const std::size_t size = std::filesystem::file_size(path);
   EXPECT_LE(peak_of([&] { (void)trace::read_file(path); }), size + 80_KiB);
-  // What never ends is given up after its beginning, or after max_file_bytes.
+  // An endless input is rejected after its beginning, or after max_file_bytes.
   const std::size_t peak = peak_of([] {
     const auto read = trace::read_file(
         "/dev/zero", [](std::string_view begins) { return replay::check_text_trace(begins, "zero"); });

@@ -15,7 +15,7 @@
 #include <tessera/tessera.hpp>
 #include "tessera_replay/lifetimes.hpp"
 
-// What a report advises is tried out: the same program, on the same device, with the recipe changed as it says.
+// Tests the advice of a report: runs the same program on the same device with the changed recipe.
 namespace {
 
 using namespace tessera;
@@ -25,7 +25,7 @@ struct failure {
   oom_report told;
 };
 
-/// The first failure of a program; nothing where it completes.
+/// The first failure of a program, or nothing.
 template <typename Recipe>
 std::optional<failure> first_failure(const trace::program& source, std::size_t capacity) {
   caching_allocator<Recipe, simulated_device> pool{

@@ -102,7 +102,7 @@ TEST(call_site, is_short_and_for_a_terminal) {
   EXPECT_NE(line.find("x/a.py:7 in fff"), std::string::npos);
 }
 
-/// A pickle of one device's history, of which each entry has what `frames` writes under that key.
+/// A pickle of one device's history. Each entry has the value that `frames` writes under that key.
 template <typename Frames>
 snapshot history_of(std::size_t entries, Frames frames) {
   text_output out;

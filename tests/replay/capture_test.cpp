@@ -44,7 +44,7 @@ using trace::snapshot;
 using state = snapshot::block::state;
 using action = snapshot::action;
 
-/// Each event comes a microsecond after the one before.
+/// Each event is a microsecond after the one before.
 struct ticks {
   std::uint64_t operator()() noexcept { return ++asked; }
   std::uint64_t asked = 0;
@@ -136,7 +136,7 @@ TEST(capture, has_the_history_with_times_and_labels) {
   EXPECT_EQ(trace[4].size, 25_MiB);
   EXPECT_EQ(trace[4].device_free, 10_MiB);
   EXPECT_EQ(trace[1].label, "");
-  // The look itself is seen by the next one.
+  // The next call sees the polling of this one.
   const auto after = capture(pool);
   ASSERT_EQ(after.traces[0].size(), trace.size() + 1);
   EXPECT_EQ(after.traces[0].back().what, action::snapshot);
@@ -239,7 +239,7 @@ TEST(capture, reaches_every_front_end) {
   EXPECT_EQ(live(host), found(11, 1));
 }
 
-/// Something that a program does again and again, without need for memory that the device does not have.
+/// A program that repeats the same operations, and needs no more memory than the device has.
 template <typename Recipe>
 class random_program {
  public:

@@ -166,7 +166,7 @@ INSTANTIATE_TEST_SUITE_P(
         refused{csv("c,0,0,4,1\n"), "2: c takes 0 as stream, not 4"}));
 
 TEST(read_csv, no_choice_of_ids_is_slow) {
-  // Multiples of bucket counts that hash tables like; and far apart, so that no table may span them.
+  // Multiples of the usual bucket counts of hash tables; and far apart, so that no array may span them.
   for (const std::uint64_t step : {172933u, 65536u, 1u << 31}) {
     std::string body;
     for (std::uint64_t i = 1; i <= 100'000; ++i) body += "a," + std::to_string(i * step) + ",1,0,1\n";
@@ -178,7 +178,7 @@ TEST(field_reader, blank_lines_cost_no_more_than_others) {
   const std::string text = std::string(2'000'000, '\n') + "x\r\n" + std::string(1'000'000, '\r') + "\n\r\n";
   tessera::trace::detail::field_reader reader(text, "file");
   std::size_t lines = 0;
-  while (reader.next_line()) ++lines;  // to look ahead at each would take 10^12 steps
+  while (reader.next_line()) ++lines;  // looking ahead at each would take 10^12 steps
   EXPECT_EQ(lines, 2'000'001u);
   EXPECT_EQ(reader.text(), "x");
   EXPECT_EQ(reader.error("wrong").where, "file:2000001");
@@ -250,7 +250,7 @@ TEST(read_text_trace, an_unknown_header_names_all) {
   EXPECT_EQ(error_of(read_text_trace("\x80\x02}q\x01", "T")), rule + "'??}q?'");
 }
 
-/// Replays what was read against a model of its own: every reference is to a live allocation of that size.
+/// Checks the result against a model: every reference is to a live allocation of that size.
 void expect_sound(const read_result<recording>& read) {
   if (const auto* error = std::get_if<input_error>(&read)) {
     ASSERT_TRUE(error->where.starts_with("T:")) << error->text();
@@ -279,7 +279,7 @@ const std::string small_lifetimes = "id,lower,upper,size,offset\n0,5,9,100,0\n1,
 TEST(text_traces, any_beginning_is_answered) {
   for (const std::string& whole : {small_csv, small_lifetimes}) {
     for (std::size_t n = 0; n <= whole.size(); ++n) {
-      // A copy of exactly n characters, so that a sanitizer sees any read behind them.
+      // A copy of exactly n characters, so that a sanitizer detects any read after them.
       const std::vector<char> part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n));
       const std::string_view text(part.data(), n);
       expect_sound(read_text_trace(text, "T"));
@@ -307,7 +307,7 @@ TEST(text_traces, any_mutation_is_answered) {
   for (int i = 0; i < 40'000; ++i) {
     std::string text = i % 2 == 0 ? small_csv : small_lifetimes;
     for (auto changes = random() % 3 + 1; changes > 0; --changes) {
-      // Mostly behind the header, where more is decided.
+      // Mostly after the header, where most decisions are.
       const std::size_t from = random() % 8 == 0 ? 0 : text.find('\n') + 1;
       const std::size_t at = from + random() % (text.size() - from);
       const char c = letters[random() % letters.size()];
@@ -323,7 +323,7 @@ TEST(text_traces, any_mutation_is_answered) {
     expect_sound(read);
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(accepted, 1000);  // else the mutations test only the header
+  EXPECT_GT(accepted, 1000);  // otherwise the mutations test only the header
 }
 
 TEST(text_traces, recorded_programs_are_read_whole) {
@@ -333,7 +333,7 @@ TEST(text_traces, recorded_programs_are_read_whole) {
     const std::string& bytes = std::get<std::string>(text);
     const auto read = read_csv(bytes, "T");
     ASSERT_TRUE(std::holds_alternative<recording>(read)) << error_of(read);
-    // No request in them is of 0 bytes, so written out again they are the file, times aside.
+    // No request in the files has 0 bytes. So written again they are the file, except for times.
     std::size_t at = bytes.find('\n') + 1;
     for (const auto& [op, id, size, stream] : lines(read)) {
       const std::string again = std::string(1, op) + "," + std::to_string(id) + "," + std::to_string(size) +

@@ -18,14 +18,15 @@
 
 namespace golden {
 
-/// FNV-1a of 64 bits: tells logs apart without carrying them.
+/// FNV-1a of 64 bits. It identifies a log without storing it.
 inline std::uint64_t digest(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return hash;
 }
 
-/// The decision lines of the recipe that PyTorch is under a configuration, on a trace, or why there are none.
+/// The decision lines of PyTorch's recipe under a configuration, on a trace; or the reason why there are
+/// none.
 inline std::string decisions(const std::string& trace, const std::string& conf, std::size_t capacity) {
   namespace t = tessera::trace;
   const auto text = t::read_file(trace);

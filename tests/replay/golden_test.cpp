@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decisions of PyTorch 2.6 on recorded programs. Each log has a digest here; where the logs themselves lie beside
-// the checkout, they are compared line by line.
+// The decisions of PyTorch 2.6 on recorded programs. Each log has a digest here. If the logs are in a folder
+// next to the checkout, they are compared line by line.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +29,7 @@ std::string whole(const fs::path& path) {
   return text.str();
 }
 
-/// What follows `key=` in a log's header, without quotes.
+/// The text after `key=` in a log's header, without quotes.
 std::string said(const std::string& header, const std::string& key) {
   const std::size_t at = header.find(key + "=") + key.size() + 1;
   const bool quoted = header[at] == '"';

@@ -24,7 +24,7 @@ struct json {
   }
 };
 
-/// Reads JSON as strictly as its grammar is; nothing where a text is none.
+/// Parses strict JSON. Returns nothing if the text is invalid.
 class json_reader {
  public:
   [[nodiscard]] static std::optional<json> read(std::string_view text) {

@@ -73,7 +73,7 @@ TEST(memory_map, distinguishes_non_releasable_from_releasable) {
   EXPECT_EQ(map.largest_free, 12_MiB);  // before the event
 }
 
-// In a range whole pages of a free block could go back, and the rest shares pages with its neighbours.
+// In a range, whole pages of a free block could be released. The rest shares pages with its neighbours.
 TEST(memory_map, splits_free_blocks_at_releasable_pages) {
   const memory_map map = map_of<pytorch_expandable>({{kind::allocate, 0, 10_MiB},
                                                      {kind::allocate, 1, 50_MiB},
@@ -107,8 +107,8 @@ TEST(memory_map, shows_what_a_stream_still_uses) {
   EXPECT_EQ(map.segments[1].live_blocks, 0u);
 }
 
-// Over a recorded program: the map is all that is reserved, what is pinned is what inspect.hpp says, and coarser maps
-// have the same sums.
+// On a recorded program: the map covers all reserved memory, its non-releasable bytes are those of
+// inspect.hpp, and coarser maps have the same sums.
 template <typename Recipe>
 void compare_with_the_allocator(const program& source, std::size_t at) {
   const auto& events = source.events();
@@ -164,7 +164,7 @@ TEST(memory_map, joins_small_neighbours_first) {
   events.push_back({kind::allocate, 100, 8_MiB});
   events.push_back({kind::free, 50});
   memory_map map = map_of<pytorch<>>(events, events.size() - 1);
-  ASSERT_EQ(map.cells.size(), 103u);  // behind the small ones and the large one lies a free one
+  ASSERT_EQ(map.cells.size(), 103u);  // a free block lies after the small ones and the large one
   map.coarsen(103);
   EXPECT_EQ(map.cells.size(), 103u);
   map.coarsen(60);
@@ -188,7 +188,7 @@ TEST(memory_map, shows_the_largest_free_block_before_a_failure) {
   simulated_device small{simulated_device::options{.capacity = 60_MiB}};
   const memory_map map = map_after<pytorch<>>(program(made), 3, std::move(small), policies<pytorch<>>{});
   EXPECT_EQ(map.largest_free, 30_MiB);
-  EXPECT_EQ(map.sums.reserved, 30_MiB);  // the free segment went back, which was not enough
+  EXPECT_EQ(map.sums.reserved, 30_MiB);  // the free segment was released, which was not enough
   EXPECT_EQ(map.sums.non_releasable, 0u);
 }
 

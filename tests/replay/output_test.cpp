@@ -19,7 +19,7 @@ using tessera::trace::input_error;
 using tessera::trace::read_file;
 using tessera::trace::save;
 
-/// A folder of the test's own.
+/// A folder for one test.
 class file_output : public testing::Test {
  protected:
   file_output() {
@@ -62,7 +62,7 @@ TEST_F(file_output, is_rejected_by_its_beginning_or_size) {
   EXPECT_EQ(std::get<input_error>(read_file(at(""), refused)).text(),
             at("") + ": cannot be read: Is a directory");
 
-  fs::resize_file(at("a"), tessera::trace::detail::max_file_bytes + 1);  // with a hole, that takes no room
+  fs::resize_file(at("a"), tessera::trace::detail::max_file_bytes + 1);  // with a hole that takes no space
   EXPECT_EQ(std::get<input_error>(read_file(at("a"))).text(),
             at("a") + ": is larger than the limit of 2147483648 bytes");
 }

@@ -133,7 +133,7 @@ TEST(pickle, takes_integers_of_any_length) {
     return std::holds_alternative<pickle>(read) ? std::get<pickle>(read).root() : pickled{};
   };
   const pickled largest =
-      root("\xff\xff\xff\xff\xff\xff\xff\xff\x00"s);  // 2^64 - 1, as a frame without a line has it
+      root("\xff\xff\xff\xff\xff\xff\xff\xff\x00"s);  // 2^64 - 1, as PyTorch writes a frame without a line
   EXPECT_EQ(largest.is, pickled::kind::integer);
   EXPECT_TRUE(largest.is_wide);
   EXPECT_EQ(static_cast<std::uint64_t>(largest.integer), ~std::uint64_t{0});

@@ -230,7 +230,7 @@ TEST(write_rmm, begins_with_the_blocks_live_at_the_start) {
             (std::vector<line>{{'a', 0, 100, 0}, {'a', 1, 200, 0}, {'f', 1, 200, 0}, {'a', 2, 300, 0}}));
 }
 
-/// Numbers allocations in the order of the recording, so that recordings from several formats can be compared.
+/// Numbers allocations in the order of the recording. Then recordings from several formats can be compared.
 std::vector<line> in_order(const recording& source) {
   std::map<std::uint64_t, std::uint64_t> number;
   std::vector<line> all;
@@ -258,7 +258,7 @@ void goes_round() {
   }
   snapshot seen = capture(pool);
   seen.name = "T";
-  // What its user had freed before the history begins is for a log over, for a recording not yet.
+  // A block that was freed before the history begins is over for a log, but not yet for a recording.
   if (seen.traces[0].front().what == snapshot::action::free_completed)
     seen.traces[0].erase(seen.traces[0].begin());
   ASSERT_NE(seen.traces[0].front().what, snapshot::action::free_completed);
@@ -278,7 +278,7 @@ void goes_round() {
 
 TEST(write_rmm, is_read_as_the_same_program) {
   goes_round<pytorch_native>();
-  goes_round<pytorch_expandable>();  // the start of whose history is found too
+  goes_round<pytorch_expandable>();  // the start of its history is found too
 }
 
 TEST(write_csv, writes_every_event) {

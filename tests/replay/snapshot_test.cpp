@@ -104,7 +104,7 @@ TEST(snapshot, reads_segments_and_traces) {
 }
 
 TEST(snapshot, accepts_any_number_where_no_decision_depends_on_it) {
-  // A frame without a line has line 2^64 - 1, and so may what versions to come add.
+  // A frame without a line has line 2^64 - 1. Future versions may add such keys.
   std::string bytes =
       snapshot_of(base, 2 * mib, "small", {{2_MiB, "inactive"}}, {{"segment_alloc", base, 2 * mib}});
   const std::string before =
@@ -152,7 +152,7 @@ TEST(snapshot, knows_the_capacity_of_its_device) {
   snapshot s;
   s.segments = {{.address = 0, .size = 20_MiB}, {.device = 1, .address = 0, .size = 7_MiB}};
   EXPECT_EQ(recorded_capacity(s, 0), 0u) << "nothing ran out";
-  // At the start 30 MiB are reserved, of which 10 are given back; then memory runs out twice.
+  // At the start 30 MiB are reserved, of which 10 are released. Then memory runs out twice.
   s.traces = {{{.what = action::segment_free, .size = 10_MiB},
                {.what = action::segment_map, .size = 2_MiB},
                {.what = action::oom, .size = 50_MiB, .device_free = 3_MiB},
@@ -193,7 +193,8 @@ std::string start_refused(const snapshot& s) {
 }
 
 TEST(start_state, undoes_the_history) {
-  // At the end the first 5 MiB are live, allocated in the window; before it, 6 MiB at offset 5 MiB lived and were freed.
+  // At the end, the first 5 MiB are live, allocated in the history. Before it, 6 MiB at offset 5 MiB were
+  // live; they are freed in it.
   const auto found = start_of(accepted(snapshot_of(base, 20 * mib, "large",
                                                    {{5_MiB, "active_allocated", 5_MiB}, {15_MiB, "inactive"}},
                                                    {{"free_requested", base + 5 * mib, 6 * mib},
@@ -262,7 +263,7 @@ TEST(verify, reports_the_first_difference) {
   EXPECT_EQ(same.allocations, 1u);
   EXPECT_EQ(same.segments, 1u);
   EXPECT_EQ(same.peak_recorded, 20_MiB);
-  // A device that gave 22 MiB for the same request, and one that put it in the middle.
+  // A device that gave 22 MiB for the same request, and one that gave an address in the middle.
   const auto larger = verified(snapshot_of(base, 22 * mib, "large",
                                            {{5_MiB, "active_allocated", 5_MiB}, {17_MiB, "inactive"}},
                                            {{"segment_alloc", base, 22 * mib}, {"alloc", base, 5 * mib}}));
@@ -303,7 +304,7 @@ TEST(recorded_device, never_returns_memory_twice) {
   EXPECT_EQ(device.strays(), 1u);
   EXPECT_TRUE(device.release(reinterpret_cast<void*>(base), 2_MiB));
   EXPECT_EQ(device.acquire(4_MiB), reinterpret_cast<void*>(base + mib));
-  // What it was not expected to give it gives until addresses run out.
+  // Unexpected requests are served until addresses run out.
   std::set<void*> strays;
   while (void* const p = device.acquire(max_request / 4_MiB * 4_MiB)) EXPECT_TRUE(strays.insert(p).second);
   EXPECT_GT(strays.size(), 2u);
@@ -352,7 +353,7 @@ TEST(snapshot_recording, empties_the_cache_when_the_program_did) {
                    {"free_completed", base, 2 * mib}}),
             (std::vector<kind>{kind::empty_cache, kind::allocate, kind::free}));
   EXPECT_EQ(kinds({{"segment_free", 2 * base, 2 * mib}}), std::vector<kind>{kind::empty_cache});
-  // Here the allocator may have given back what was idle, so that the segment could be had.
+  // Here the allocator may have released idle memory to get the segment.
   EXPECT_EQ(kinds({{"segment_free", 2 * base, 2 * mib},
                    {"segment_alloc", base, 20 * mib},
                    {"alloc", base, 2 * mib},

@@ -60,7 +60,7 @@ std::size_t count(std::string_view text, std::string_view part) {
   for (std::size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++n;
   return n;
 }
-/// What is in the element whose opening tag begins so.
+/// The content of the element whose opening tag begins with this text.
 std::string element(const std::string& text, const std::string& tag) {
   const std::size_t from = text.find(tag);
   return from == text.npos ? "none" : text.substr(from, text.find("/>", from) - from);
@@ -79,7 +79,7 @@ TEST(svg, draws_each_line_and_names_it) {
   EXPECT_EQ(count(text, "second<"), 0u);
   EXPECT_EQ(count(text, ">40.00 MiB, 2.00 \u00d7<"), 1u);
   EXPECT_EQ(count(text, ">20.00 MiB, 1.00 \u00d7<"), 1u);
-  EXPECT_EQ(count(text, ">A &amp; B<"), 2u);  // its title, and to be seen
+  EXPECT_EQ(count(text, ">A &amp; B<"), 2u);  // its title, and visible
   EXPECT_NE(
       text.find("of a trace. at least: 20.00 MiB; first: peak reserved 40.00 MiB, 2.00 \u00d7; second&lt;"),
       text.npos);
@@ -87,7 +87,8 @@ TEST(svg, draws_each_line_and_names_it) {
   EXPECT_EQ(count(text, "<script"), 0u);
 }
 
-// The plot is from 76 to 564 across and from 364 up to 82, where 42 MiB is; four events, a bucket each.
+// The plot is from 76 to 564 in x and from 364 up to 82 in y, where 42 MiB is. It has four events, each in
+// its own bucket.
 TEST(svg, lines_are_where_the_bytes_are) {
   const timeline over = steps({0, 21_MiB, 21_MiB, 40_MiB});
   const std::string text = svg_writer::write({"", "", "", 10_MiB, {{"one", &over}}});
@@ -103,7 +104,7 @@ TEST(svg, a_bucket_shows_its_minimum_and_maximum) {
   for (const std::size_t bytes : {0u, 0u, 0u, 20u, 5u, 5u, 5u, 5u}) over.note({.reserved = bytes});
   ASSERT_EQ(over.width(), 4u);
   const std::string text = svg_writer::write({"", "", "", 20, {{"one", &over}}});
-  // 21 bytes are at the top; up to the 20, as the line begins at the 0, and down to the 5.
+  // The line begins at 0, goes up to 21 at the top, and down to 5.
   EXPECT_EQ(element(text, "<path class=\"line c0\""),
             "<path class=\"line c0\" d=\"M76 364V95.5H320V296.9H564\"");
 }
@@ -132,7 +133,7 @@ TEST(svg, is_as_wide_as_its_texts) {
     return std::stod(text.substr(at, 8));
   };
   EXPECT_EQ(width("", ""), 760);
-  EXPECT_EQ(width("", std::string(40, 'x')), 760);  // the plot gives way
+  EXPECT_EQ(width("", std::string(40, 'x')), 760);  // the plot becomes narrower
   EXPECT_GT(width("", std::string(60, 'x')), 860);
   EXPECT_GT(width(std::string(100, 'x'), ""), 1000);
 }

@@ -49,7 +49,7 @@ TEST(timeline, stores_the_first_event_at_peak_reserved) {
   EXPECT_EQ(over.worst().live, 4u);
 }
 
-// Whatever came before, each bucket says the least and the most of the events that it stands for.
+// Each bucket has the minimum and maximum of its events, whatever came before.
 TEST(timeline, is_exact_for_any_number_of_events) {
   std::mt19937 random(7);
   for (const std::size_t max : {2u, 4u, 6u, 16u}) {

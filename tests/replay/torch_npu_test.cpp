@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recipe that a PYTORCH_NPU_ALLOC_CONF chooses, and the same written by hand, decide the same on recorded programs.
+// A PYTORCH_NPU_ALLOC_CONF string, and the equal recipe written by hand, decide the same on recorded
+// programs.
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +21,7 @@ namespace {
 
 using namespace tessera;
 
-/// The decision lines of a recipe with its own numbers, on a trace of the examples.
+/// The decision lines of a recipe with its settings, on a trace of the examples.
 template <typename Recipe>
 std::string decisions(const char* trace, std::size_t capacity) {
   const std::string path = std::string(TESSERA_EXAMPLES_DIR "/traces/") + trace;
@@ -41,7 +42,7 @@ std::string decisions(const char* trace, std::size_t capacity) {
 
 bool has(const std::string& lines, const char* word) { return lines.find(word) != std::string::npos; }
 
-/// Compares two recipes on every trace, on devices with much and with little memory, where all `words` are to be met.
+/// Compares two recipes on every trace, on devices with much and with little memory. All `words` must occur.
 template <typename A, typename B>
 void expect_the_same(std::initializer_list<const char*> words) {
   std::string all;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tessera-replay tune is made of: policies that are chosen while the program runs, what is tried, and what is advised.
+// The parts of tessera-replay tune: policies that are chosen at run time, the compositions, and the advice.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -61,7 +61,7 @@ trace::recording read(const std::string& name) {
   return std::get<trace::recording>(std::move(recording));
 }
 
-/// What an allocator did on a program: a digest of the addresses, and what the device was asked for.
+/// The result of a program: a digest of the addresses, and the calls of the device.
 struct deeds {
   std::uint64_t addresses = 0;
   std::size_t failures = 0;
@@ -107,10 +107,10 @@ TEST(tune_policies, decide_as_the_shipped_recipes_that_they_hold) {
     }
   }
   EXPECT_EQ(held, 28);
-  EXPECT_GT(failing, 0);  // so what is tried where memory runs out is compared, too
+  EXPECT_GT(failing, 0);  // so recovery is compared, too
 }
 
-// What is tried, and no shipped recipe has, is lawful with its numbers, too.
+// Compositions that no shipped recipe has obey the laws, too.
 static_assert(law::growth(segments_below<0>{.large = 512_MiB}));
 static_assert(law::growth(segments_below<64_MiB>{.large = 64_MiB}));
 static_assert(law::growth(segments_below<256_MiB>{.large = 512_MiB}));
@@ -203,9 +203,9 @@ timed_candidate costing(std::size_t memory, std::uint64_t device_ns, double host
 
 TEST(tune_front, keeps_what_none_surpasses) {
   const std::vector<timed_candidate> front =
-      front_of({costing(1000, 1000, 30), costing(1000, 2000, 40),   // more of two: goes
-                costing(2000, 500, 40), costing(3000, 600, 20),     // less of one: stay
-                costing(1000, 1000, 30), costing(1001, 1001, 30)},  // the same: goes
+      front_of({costing(1000, 1000, 30), costing(1000, 2000, 40),   // worse in two: removed
+                costing(2000, 500, 40), costing(3000, 600, 20),     // better in one: kept
+                costing(1000, 1000, 30), costing(1001, 1001, 30)},  // equal: removed
                0.01);
   ASSERT_EQ(front.size(), 4u);
   EXPECT_EQ(front[0].what.memory, 1000u);
@@ -240,7 +240,7 @@ class recorder {
   std::uint64_t next_ = 0;
 };
 
-/// Blocks of 60 MiB that stay are each cut from a segment of 100 MiB that is idle at that moment.
+/// Blocks of 60 MiB that stay live are each cut from a segment of 100 MiB that is idle at that moment.
 trace::recording pinning() {
   recorder r;
   for (int i = 0; i < 8; ++i) {
@@ -337,7 +337,7 @@ TEST(tune, searches_on_where_nothing_completes_that_caches) {
   EXPECT_GT(given.tried, 500u);
   EXPECT_LT(given.winner.what.device_ns, asking / 2);
   EXPECT_EQ(replay_once(program, given.winner.what.made, capacity).failures, 0u);
-  EXPECT_FALSE(given.shipped.what.completes);  // and it is what comes nearest
+  EXPECT_FALSE(given.shipped.what.completes);  // and it is the closest
   EXPECT_LE(given.shipped.what.memory, given.pytorch.what.memory);
 }
 
@@ -349,7 +349,8 @@ TEST(tune, keeps_the_limit_of_host_time_where_none_keeps_that_of_device_time) {
   const advice given =
       advise_on(recording, {.capacity = capacity, .has_capacity = true, .max_ns = 1'000'000});
   EXPECT_GT(given.winner.what.device_ns, given.device_limit_ns);
-  EXPECT_LT(given.winner.what.device_ns, 200 * given.device_limit_ns / 2);  // half of asking for each block
+  // half the cost of requesting each block
+  EXPECT_LT(given.winner.what.device_ns, 200 * given.device_limit_ns / 2);
   EXPECT_TRUE(given.keeps_max_ns);
   EXPECT_EQ(given.why, reason::least_device_time);
 }

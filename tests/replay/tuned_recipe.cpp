@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the recipe that tune printed, which lies in tuned.hpp, does with a trace and a capacity: its peak of reserved bytes,
-// the device's time in nanoseconds, and how many allocations failed.
+// Runs the recipe that tune printed, in tuned.hpp, on a trace with a capacity. Prints its peak of reserved
+// bytes, the device's time in nanoseconds, and the number of failed allocations.
 #include "tuned.hpp"
 
 #include <cstdint>

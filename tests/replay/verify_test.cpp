@@ -27,7 +27,7 @@ using state = snapshot::block::state;
 constexpr std::uint64_t small_range = std::uint64_t{1} << 40;
 constexpr std::uint64_t large_range = std::uint64_t{1} << 41;
 
-/// A part of a segment at the end: of a block that is live, or that is free where nothing was requested.
+/// A part of a segment at the end: a live block, or a free one if nothing was requested.
 struct part {
   std::size_t size;
   std::size_t requested;
@@ -88,7 +88,7 @@ TEST(verify, follows_the_pages_of_expandable_segments) {
   EXPECT_EQ(found.peak_here, 62_MiB);
 }
 
-// Two free segments are equally large, and the older one lies above the other.
+// Two free segments have the same size. The older one has the higher address.
 TEST(verify, finds_the_release_whose_rules_match) {
   const std::uint64_t older = large_range + 40_MiB;
   const std::uint64_t newer = large_range;
@@ -112,7 +112,7 @@ TEST(verify, finds_the_release_whose_rules_match) {
 }
 
 TEST(verify, begins_in_the_middle_of_what_was_mapped) {
-  // At the start [0, 20) and [40, 60) MiB are mapped; what is in the hole comes, and what lies above it goes.
+  // At the start [0, 20) and [40, 60) MiB are mapped. The hole is then mapped, and the upper part unmapped.
   const snapshot source =
       recorded({segment_at(large_range, true, true, {{15_MiB, 15_MiB}, {20_MiB, 20_MiB}, {5_MiB, 0}})},
                {entry(action::free_completed, large_range + 41_MiB, 3_MiB),
@@ -143,8 +143,8 @@ TEST(verify, reports_pages_mapped_elsewhere) {
 }
 
 TEST(verify, repeats_a_failed_request_that_mapped_some_pages) {
-  // Below a free page and above it pages are missing; the device filled the lower hole and had no more. So what was idle
-  // went back, which did not help either.
+  // Pages are missing below and above a free page. The device filled the lower hole and had no more. So idle
+  // memory was released, which did not help either.
   const snapshot source =
       recorded({segment_at(large_range, true, true, {{20_MiB, 20_MiB}})},
                {entry(action::segment_map, large_range + 20_MiB, 20_MiB),
@@ -158,7 +158,8 @@ TEST(verify, repeats_a_failed_request_that_mapped_some_pages) {
 }
 
 TEST(verify, infers_the_range_size_if_decisions_depend_on_it) {
-  // Two free blocks would do. A block that can grow less is taken, so the hole at the range's end is the smaller one.
+  // Two free blocks would serve. A block with less room to grow is preferred, so the hole at the range's end
+  // is the smaller one.
   const snapshot source =
       recorded({segment_at(large_range, true, true, {{8_MiB, 8_MiB}, {12_MiB, 0}}),
                 segment_at(large_range + 60_MiB, true, true, {{5_MiB, 5_MiB}, {10_MiB, 10_MiB}, {5_MiB, 0}})},
@@ -188,7 +189,7 @@ TEST(verify, refuses_recordings_of_the_drivers_pools_and_impossible_pages) {
 }
 
 TEST(verify, names_the_recipe_that_decided_where_it_is_not_PyTorchs) {
-  // PyTorch takes a segment of 20 MiB for a request of 5.
+  // PyTorch acquires a segment of 20 MiB for a request of 5.
   snapshot source =
       recorded({segment_at(large_range, true, false, {{5_MiB, 5_MiB}})},
                {entry(action::segment_alloc, large_range, 5_MiB), entry(action::alloc, large_range, 5_MiB)});
@@ -203,7 +204,7 @@ TEST(verify, names_the_recipe_that_decided_where_it_is_not_PyTorchs) {
 }
 
 TEST(verify, maps_no_more_than_recorded) {
-  // Else a request in a file of a few bytes would take as many pages here as it says.
+  // Otherwise a file of a few bytes could demand as many pages here as it claims.
   const verification found = verified(recorded(
       {segment_at(large_range, true, true, {{20_MiB, 20_MiB}})},
       {entry(action::segment_map, large_range, 20_MiB), entry(action::alloc, large_range, max_request)}));
@@ -216,7 +217,7 @@ TEST(verify, has_nothing_to_compare_without_a_history) {
 }
 
 TEST(start_state, infers_sizes_from_allocations_after_live_blocks) {
-  // A block of 11 MiB was given away whole for 10.5 MiB; the rest of its segment was cut off and is free.
+  // A block of 11 MiB served 10.5 MiB whole. The rest of its segment was split off and is free.
   const auto blocks_with = [](std::vector<snapshot::entry> entries) {
     auto found =
         start_finder(recorded({segment_at(large_range, true, false, {{30_MiB, 0}})}, std::move(entries)), 0)
@@ -230,12 +231,12 @@ TEST(start_state, infers_sizes_from_allocations_after_live_blocks) {
   ASSERT_EQ(known.size(), 2u);
   EXPECT_EQ(known[0].size, 11_MiB);
   EXPECT_EQ(known[1].size, 19_MiB);
-  // Where it lies too far away, PyTorch would have cut the rest off; so something else was there.
+  // If the rest were larger, PyTorch would have split it off. So another live block was there.
   const auto far = blocks_with({entry(action::alloc, large_range + 13_MiB, 2_MiB),
                                 entry(action::free_completed, large_range, asked),
                                 entry(action::free_completed, large_range + 13_MiB, 2_MiB)});
   EXPECT_EQ(far[0].size, asked);
-  // What comes after the block is freed says nothing of it.
+  // Later use of the memory shows nothing about the block.
   const auto late = blocks_with({entry(action::free_completed, large_range, asked),
                                  entry(action::alloc, large_range + 11_MiB, 2_MiB),
                                  entry(action::free_completed, large_range + 11_MiB, 2_MiB)});

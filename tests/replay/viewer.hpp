@@ -12,12 +12,13 @@
 
 #include <tessera/observe/snapshot.hpp>
 
-/// What the viewer at pytorch.org/memory_viz asks of a snapshot, somewhat stricter.
+/// The requirements of the viewer at pytorch.org/memory_viz for a snapshot, somewhat stricter.
 namespace viewer {
 
 using tessera::trace::snapshot;
 
-/// Goes through a pickle as the viewer's unpickler does, which knows these opcodes only; what it would not take, or nothing.
+/// Executes a pickle as the viewer's unpickler does, which knows only these opcodes. Returns the first error,
+/// or nothing.
 ///   Source:  torch/utils/viz/MemoryViz.js
 inline std::string refuses(std::string_view bytes) {
   std::size_t at = 0;
@@ -74,7 +75,7 @@ inline std::string refuses(std::string_view bytes) {
       case 't':
       case 'd': {
         if (marks.empty()) return "a mark is missing";
-        // What is appended becomes the arguments of one call, of which an engine takes some ten thousands.
+        // Appended values become the arguments of one call. Browsers allow some ten thousand arguments.
         if (op == 'e' && depth - marks.back() > 10'000) return "too many values in one portion";
         depth = marks.back() + (op == 'e' || op == 'u' ? 0 : 1);
         marks.pop_back();
@@ -89,7 +90,7 @@ inline std::string refuses(std::string_view bytes) {
   return "there is no end";
 }
 
-/// Bytes from one address to another, none touching.
+/// Intervals of bytes that do not touch.
 class intervals {
  public:
   [[nodiscard]] bool covers(std::uint64_t from, std::uint64_t to) const {
@@ -112,7 +113,7 @@ class intervals {
       begin_[from] = to;
     }
   }
-  /// From an interval that covers it.
+  /// Takes from an interval that covers it.
   void remove(std::uint64_t from, std::uint64_t to) {
     const auto around = std::prev(begin_.upper_bound(from));
     const std::uint64_t end = around->second;
@@ -147,9 +148,9 @@ class backward {
     }
   }
 
-  /// What is impossible, or nothing.
+  /// The first impossible event, or nothing.
   [[nodiscard]] const std::string& rule() const { return rule_; }
-  /// Whether there was nothing when the history began.
+  /// Whether no memory was allocated when the history began.
   [[nodiscard]] bool began_empty() const { return blocks_.empty() && segments_.empty() && mapped_.empty(); }
 
  private:

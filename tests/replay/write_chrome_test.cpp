@@ -45,10 +45,10 @@ std::string refused(const snapshot& source) {
   return error ? error->text() : "accepted";
 }
 
-/// What a viewer shows at the end of a trace.
+/// The state that a viewer shows at the end of a trace.
 struct shown {
   std::map<std::string, double> counters;             // by name, of device 0
-  std::map<std::string, std::vector<double>> levels;  // that each went through
+  std::map<std::string, std::vector<double>> levels;  // the values of each
   std::set<std::string> names;                        // of slices
   std::vector<std::string> instants;
   std::map<std::size_t, std::string> threads;
@@ -56,7 +56,7 @@ struct shown {
   std::size_t open_at_begin = 0;
 };
 
-/// Goes through a trace as a viewer does and checks what must hold of its parts.
+/// Reads a trace as a viewer does, and checks its parts.
 shown show(const std::string& text) {
   shown found;
   const auto read = json_reader::read(text);
@@ -155,7 +155,7 @@ TEST(write_chrome, shows_blocks_counters_and_calls) {
       << "the freed block is still used";
   EXPECT_EQ(found.levels.at("reserved"), (std::vector<double>{0, 20_MiB, 22_MiB}));
   pool.device().hold_events(false);
-  // Freed and used by another stream: its slice goes on, with a mark.
+  // Freed while another stream uses it: its slice continues, with a mark.
   EXPECT_NE(text.find("{\"ph\":\"n\""), std::string::npos);
   EXPECT_NE(text.find("\"device_free\":10485760"), std::string::npos);
 }

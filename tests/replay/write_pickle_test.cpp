@@ -131,7 +131,7 @@ TEST(pickle_writer, literals_are_written_once) {
   EXPECT_EQ(out.text.find("word 7"), out.text.rfind("word 7\x71")) << "the second time it is named by number";
 }
 
-/// Something in every field.
+/// A snapshot with a value in every field.
 snapshot full() {
   snapshot s;
   call_stack_builder table(s.stacks);
@@ -196,7 +196,7 @@ TEST(write_pickle, writes_each_stack_once) {
   EXPECT_LT(pickled_text(s).size() - once, 1000 * 80u);
   EXPECT_EQ(viewer::refuses(pickled_text(s)), "");
   EXPECT_EQ(read_back(pickled_text(s)), s);
-  // Of more stacks than one byte can number.
+  // More stacks than one byte can number.
   snapshot many;
   many.traces.resize(1);
   call_stack_builder table(many.stacks);
@@ -357,7 +357,7 @@ TEST(read_snapshot, reads_what_version_differs_in) {
     changed.replace(at, from.size(), to);
     return changed;
   };
-  // The documents say awaiting, PyTorch pending.
+  // PyTorch's documents write awaiting, PyTorch writes pending.
   EXPECT_EQ(read_back(replaced("\x8c\x13"
                                "active_pending_free",
                                "\x8c\x14"
@@ -425,7 +425,7 @@ TEST(read_snapshot, refuses_a_device_number_that_would_make_a_long_list) {
   snapshot s = full();
   s.segments[1].device = 65535;
   EXPECT_EQ(read_back(pickled_text(s)).segments[1].device, 65535u);
-  // The number stands behind the second "device", which is a number of the memo there.
+  // The number follows the second "device", which is a reference to the memo there.
   std::string bytes = pickled_text(full());
   const std::size_t at = bytes.find(std::string("K\x02h", 3));
   ASSERT_NE(at, std::string::npos);

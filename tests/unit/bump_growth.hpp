@@ -13,9 +13,10 @@
 #include <tessera/detail/free_list.hpp>
 #include <tessera/policy/growth.hpp>
 
-// A fifth way to grow, which no header of the library knows: its backend and its policy.
+// A fifth way to grow, in files of its own: its backend and its policy.
 
-/// Bumps a pointer through segments. What is freed is never reused; a segment goes back once all of it is free.
+/// Allocates by increasing an address in each segment. Freed memory is not reused; a segment is released once
+/// all of it is free.
 struct bump_backend : tessera::detail::backend_defaults {
   static constexpr bool places_blocks = true;
 
@@ -65,21 +66,21 @@ struct bump_backend : tessera::detail::backend_defaults {
     }
     template <typename Policies>
     [[nodiscard]] static block* restore(const tessera::segment_view&, std::size_t, const Policies&) noexcept {
-      return nullptr;  // it is not recorded where the pointer was
+      return nullptr;  // the address is not recorded
     }
     static std::size_t release_idle_at(std::uintptr_t, std::size_t) noexcept { return 0; }
     void shrink() noexcept { manager_.shrink(); }
     [[nodiscard]] std::size_t footprint() const noexcept { return arenas_.size() * sizeof(arena); }
 
    private:
-    /// The segment that a pointer is bumped through, and the pointer.
+    /// A segment, and the address of the next block in it.
     struct arena {
       std::uintptr_t begin = 0, next = 0, end = 0;
     };
     static std::pair<std::size_t, std::uint64_t> key_of(const free_list& list) noexcept {
       return {list.pool(), list.key().handle};
     }
-    /// The free block in which the pointer lies.
+    /// The free block that contains the next address.
     [[nodiscard]] block* block_at(const arena& current) const noexcept {
       block* found = nullptr;
       manager_.for_each_segment([&](block& first, std::size_t) {

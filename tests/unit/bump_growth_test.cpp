@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A way to grow is added by a policy and a backend, in files of their own.
+// A policy and a backend add a way to grow, in files of their own.
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -26,7 +26,7 @@ static_assert(provider_for<simulated_device, recipe>);
 
 std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
-/// Intervals of addresses that overlap none of each other.
+/// Intervals of addresses that do not overlap.
 class intervals {
  public:
   [[nodiscard]] bool add(std::uintptr_t begin, std::size_t bytes) {
@@ -84,7 +84,7 @@ TEST(bump_growth, runs_a_random_program_with_streams) {
     if (i % 50 == 0) {
       ASSERT_STREQ(pool.audit(), nullptr) << i;
     }
-    if (i % 1000 == 999) {  // segments that go back may come again
+    if (i % 1000 == 999) {  // an address may return after its segment is released
       pool.trim();
       given = {};
       for (const held& h : live) ASSERT_TRUE(given.add(number(h.address), h.bytes));

@@ -48,7 +48,7 @@ TEST(caching_allocator, refuses_absurd_sizes) {
   EXPECT_THROW((void)pool.allocate(~std::size_t{0}), out_of_memory);
   EXPECT_EQ(pool.try_allocate(max_request), nullptr);
   EXPECT_EQ(pool.device().calls().acquire,
-            2u);  // the last one alone is asked for, before and after emptying the cache
+            2u);  // only the last one is requested, before and after the cache is emptied
 }
 
 TEST(caching_allocator, leaves_foreign_addresses_alone) {
@@ -262,7 +262,7 @@ TEST(caching_allocator, names_the_segment_that_the_device_was_asked_for) {
   }
 }
 
-// A class of 512 bytes comes as a segment of 64 KiB then, which is what the same request gets again.
+// Then a block of 512 bytes gets a segment of 64 KiB, which the same request reuses.
 TEST(caching_allocator, reuses_whole_blocks_where_the_device_is_coarser_than_their_classes) {
   caching_allocator<power_of_two, simulated_device> pool{
       simulated_device{simulated_device::options{.granularity = 64_KiB}}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each concept refuses a type that lacks one thing. Nothing runs here: compiling is passing.
+// Each concept rejects a type that lacks one member. Nothing runs here: the test passes if it compiles.
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -117,7 +117,7 @@ static_assert(!virtual_memory_provider<provider_ref<plain_device>> &&
 static_assert(!is_thread_safe<plain_device> && !is_thread_safe<provider_ref<plain_device>>);
 static_assert(is_thread_safe<host_pinned> && is_thread_safe<provider_ref<host_pinned>>);
 
-/// Each lacks one thing that a device with virtual memory has.
+/// Each type lacks one function of virtual memory.
 struct silent_about_access : simulated_device {
  private:
   using simulated_device::map_grants_access;
@@ -168,7 +168,7 @@ struct brings_memory_in : plain_device {
 static_assert(!registering_provider<plain_device> && registering_provider<brings_memory_in> &&
               registering_provider<provider_ref<brings_memory_in>>);
 
-// Variations: order does not matter, and what is not named stays.
+// Variations: the order does not matter, and axes that are not named stay.
 using one = with<pytorch<>, split_never, evict_never>;
 using other = with<pytorch<>, evict_never, split_never>;
 static_assert(std::is_same_v<one::split, other::split> && std::is_same_v<one::eviction, other::eviction>);

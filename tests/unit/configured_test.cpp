@@ -48,7 +48,7 @@ TEST(configured, changes_what_its_policies_read) {
   EXPECT_FALSE(pool.change("max_split_size_mb:64,throw_on_cudamalloc_oom:True"));
   pool.deallocate(pool.allocate(64_MiB));
   pool.deallocate(pool.allocate(5_MiB));
-  EXPECT_EQ(pool.current_usage().reserved, 84_MiB);  // the oversize block is not cut
+  EXPECT_EQ(pool.current_usage().reserved, 84_MiB);  // the oversize block is not split
   EXPECT_FALSE(pool.change(""));
   EXPECT_EQ(pool.settings(), config::pytorch_settings{});
   void* const p = pool.allocate(30_MiB);
@@ -188,7 +188,7 @@ TEST(preset, keeps_its_numbers_under_policies_put_over_it) {
   caching_allocator<with<base, back_with_normal_pages>, simulated_device> pool;
   pool.deallocate(pool.allocate(100_MiB));
   void* const p = pool.allocate(5_MiB);
-  EXPECT_EQ(pool.current_usage().reserved, 122_MiB);  // the oversize block was not cut
+  EXPECT_EQ(pool.current_usage().reserved, 122_MiB);  // the oversize block was not split
   pool.deallocate(p);
 }
 

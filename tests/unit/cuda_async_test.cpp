@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks that cross from stream to stream: which, by which rule, and what becomes of their segments.
+// Blocks that move between streams: which blocks, by which rule, and what happens to their segments.
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -31,7 +31,7 @@ policies<cuda_async> only(bool follows, bool opportunistic, bool inserts) {
 char* at(void* p) { return static_cast<char*>(p); }
 bool is_whole(const auto& pool) { return pool.audit() == nullptr; }
 
-/// Frees a block of `bytes` on a stream that will be busy for long.
+/// Frees a block of `bytes` on a stream that is busy for a long time.
 void* freed_behind_work(auto& pool, std::size_t bytes, stream_id stream) {
   void* const p = pool.allocate(bytes, stream);
   pool.device().submit(stream, long_time);
@@ -142,7 +142,7 @@ TEST(cuda_async, asks_the_device_where_a_wait_cannot_be_inserted) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-// What needs no wait comes before what fits better; and waits are inserted last.
+// A block without a wait is preferred to a better fit. Waits are inserted last.
 TEST(cuda_async, prefers_following_to_luck_and_luck_to_waiting) {
   for (const bool waits : {true, false}) {
     async pool;
@@ -171,7 +171,7 @@ TEST(cuda_async, takes_over_only_the_part_it_needs) {
   async pool;
   void* const p = freed_behind_work(pool, 8_MiB, a);
   EXPECT_EQ(pool.allocate(1_MiB, b), p);
-  EXPECT_EQ(pool.allocate(7_MiB, a), at(p) + 1_MiB);  // at once, as the rest never left its stream
+  EXPECT_EQ(pool.allocate(7_MiB, a), at(p) + 1_MiB);  // at once, because the rest never left its stream
   EXPECT_EQ(pool.device().calls().make_wait, 1u);
   EXPECT_EQ(pool.current_usage().reserved, 8_MiB);
   EXPECT_TRUE(is_whole(pool));
@@ -185,14 +185,15 @@ TEST(cuda_async, puts_free_neighbours_of_several_streams_together) {
   ASSERT_EQ(part, low);
   pool.deallocate(part);
   const auto split = pool.statistics().all.inactive_split;
-  EXPECT_EQ(split.current, 2);  // 1 MiB of b's, 3 MiB of a's
+  EXPECT_EQ(split.current, 2);  // 1 MiB of b and 3 MiB of a
   EXPECT_EQ(pool.allocate(4_MiB, c), low);
   EXPECT_EQ(pool.statistics().all.inactive_split.current, 0);
   EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
   EXPECT_TRUE(is_whole(pool));
 }
 
-// What is taken over lies beside what the stream has already: they are one block, whatever becomes of the request.
+// A block from another stream lies next to one of the requesting stream. They are coalesced, even if the
+// request then fails.
 TEST(cuda_async, merges_what_it_takes_over_with_what_it_has) {
   for (const std::size_t bytes : {1_MiB, 1_MiB + 512, 1_MiB + 512_KiB}) {
     async pool{simulated_device{}, only(false, true, false)};
@@ -201,7 +202,7 @@ TEST(cuda_async, merges_what_it_takes_over_with_what_it_has) {
     void* const high = pool.allocate(512_KiB, a);
     pool.deallocate(middle);
     ASSERT_EQ(pool.allocate(512_KiB, b), middle);
-    pool.deallocate(middle);  // it is b's now
+    pool.deallocate(middle);  // it belongs to b now
     pool.deallocate(low);
     void* const both = pool.allocate(bytes, b);
     EXPECT_EQ(both, low);
@@ -235,7 +236,7 @@ TEST(cuda_async, waits_for_streams_when_everything_is_to_go) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-// A full device: a's memory is waited for, and then serves b, though its segment stays.
+// A full device: the request waits for a's memory. It then serves b, though its segment stays.
 TEST(cuda_async, waits_before_it_gives_up) {
   async pool{device_of(8_MiB), only(true, true, false)};
   void* const low = pool.allocate(6_MiB, a);
@@ -275,7 +276,7 @@ TEST(cuda_async, gives_nothing_back_that_a_stream_still_uses) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-/// A device whose streams have been given 2^32 - 3 tasks before.
+/// A device whose streams have already had 2^32 - 3 tasks.
 struct old_device : simulated_device {
   static constexpr std::uint64_t before = (std::uint64_t{1} << 32) - 3;
   std::uint64_t position(stream_id s) const noexcept { return before + simulated_device::position(s); }

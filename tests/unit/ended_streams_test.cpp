@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stream that has ended has done its work: nothing waits for it any more, and nothing more can be noted for it.
+// A stream that has ended has completed its work. Nothing waits for it any more, and it cannot be recorded
+// any more.
 #include <atomic>
 #include <cstddef>
 #include <thread>
@@ -31,7 +32,7 @@ template <typename Pool>
 void end_stream(Pool& pool, stream_id stream) {
   pool.with_device([stream](auto& d) { EXPECT_TRUE(d.destroy_stream(stream)); });
 }
-/// Until `go`, the stream is busy.
+/// The stream is busy until `go` is set.
 template <typename Pool>
 void keep_busy(Pool& pool, stream_id stream, std::atomic<bool>& go) {
   pool.with_device([&go, stream](auto& d) {
@@ -66,7 +67,7 @@ TYPED_TEST(ended_streams, are_not_recorded_any_more_on_host_pinned) {
   end_stream(pool, user);
   void* const p = pool.allocate(5_MiB);
   EXPECT_FALSE(pool.record_stream(p, user));
-  EXPECT_FALSE(pool.record_stream(p, stream_id{12345}));  // which never was
+  EXPECT_FALSE(pool.record_stream(p, stream_id{12345}));  // which never existed
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending, 0u);
 }
@@ -128,7 +129,7 @@ TEST(ended_streams_host_pinned, are_forgotten_once_nothing_is_noted_for_them) {
   EXPECT_FALSE(pool.has_recorded_streams());
 }
 
-/// Fails to record while it is told to.
+/// Fails to record when the test says so.
 class forgetful : public provider_adaptor<host_pinned> {
  public:
   using provider_adaptor<host_pinned>::provider_adaptor;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sink is told, word for word, and that statistics agree with it and with a walk.
+// The exact events of an observer. Statistics agree with them, and with a walk over all blocks.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -80,7 +80,7 @@ TEST(events, tell_of_pages_and_ranges) {
   expect_event(*refused, action::refused, nullptr, 20_MiB, 20_MiB, own);
 }
 
-// A block that comes back before anything else is asked is counted as any other.
+// A block that is allocated again at once is counted like any other.
 TEST(statistics, do_not_depend_on_when_somebody_looks) {
   caching_allocator<with<pytorch<>, split_up_to<16_MiB>>, simulated_device> watched, left_alone;
   std::mt19937_64 random(11);
@@ -123,7 +123,7 @@ TEST(statistics, count_no_call_that_gave_nothing_back) {
   EXPECT_EQ(pool.statistics().num_sync_all_streams, 1u);
 }
 
-/// Takes part in a random program and keeps count of what it sees, without knowing how the allocator counts.
+/// Observes a random program and counts, independently of the allocator.
 template <typename Recipe>
 class statistics_of : public testing::Test {};
 using recipes = testing::Types<pytorch<>, with<pytorch<>, split_up_to<4_MiB, 1_MiB>>, paddle_auto_growth,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A front end of a user's own, over `facade`, with all calls of an allocator.
+// A user's front end over `facade`, with all functions of an allocator.
 #include <atomic>
 #include <concepts>
 #include <cstddef>

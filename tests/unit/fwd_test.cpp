@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything before the second group of includes sees the declarations alone.
+// The code before the second group of includes sees only the declarations.
 #include <cstddef>
 #include <new>
 #include <type_traits>

@@ -38,7 +38,7 @@ TEST(handle, is_empty_where_nothing_was_allocated) {
   EXPECT_FALSE(pool.record_stream(handle(), stream_id{1}));
 }
 
-/// A caller in C, who carries a context for each block.
+/// A caller in C that keeps a context for each block.
 struct c_block {
   void* data;
   void* context;

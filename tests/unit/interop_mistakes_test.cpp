@@ -45,12 +45,12 @@ template <std::size_t Alignment>
 class as_pmr : public shaped {
  public:
   void* take(std::size_t bytes) override { return memory_.allocate(bytes, Alignment); }
-  /// Null is not for a memory resource.
+  /// A memory resource does not accept null.
   void give(void* p) override {
     if (p != nullptr) memory_.deallocate(p, large, Alignment);
   }
   bool give(void* p, std::size_t bytes) override {
-    if (Alignment > 64) return false;  // as other bytes may go unnoticed
+    if (Alignment > 64) return false;  // another number of bytes may not be detected
     if (p != nullptr) memory_.deallocate(p, bytes, Alignment);
     return true;
   }
@@ -107,7 +107,7 @@ class as_stream_resource : public shaped {
   void* take(std::size_t bytes) override { return memory_.allocate(stream_id{}, bytes, Alignment); }
   void give(void* p) override { memory_.deallocate(stream_id{}, p, large, Alignment); }
   bool give(void* p, std::size_t bytes) override {
-    if (Alignment > 64) return false;  // as other bytes may go unnoticed
+    if (Alignment > 64) return false;  // another number of bytes may not be detected
     return memory_.deallocate_sync(p, bytes, Alignment), true;
   }
   bool serves_nothing() const override { return true; }

@@ -18,7 +18,8 @@ template <typename... Types>
   ((sum = (sum * 31 + sizeof(Types)) * 31 + alignof(Types)), ...);
   return sum;
 }
-/// A number that differs between two standards which give types that cross boundaries different sizes.
+/// A number that depends on the layout of the types that libraries exchange. It differs between standards if
+/// a layout differs.
 [[nodiscard]] constexpr std::size_t layout() {
   return layout_of<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>,
                    tessera::locked<tessera::pytorch<>, tessera::simulated_device>,

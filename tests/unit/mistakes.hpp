@@ -20,23 +20,23 @@ namespace mistakes {
 
 using tessera::operator""_MiB;
 
-/// Something that gives blocks and takes them back, whichever words it has for that.
+/// An interface to any type that allocates and frees blocks, whatever its function names.
 class stack {
  public:
   virtual ~stack() = default;
   /// A block; throws out_of_memory.
   virtual void* take(std::size_t bytes) = 0;
   virtual void give(void* p) = 0;
-  /// Where it is told the size too.
+  /// Frees with the size, if supported.
   virtual bool give(void*, std::size_t) { return false; }
-  /// Where it can be asked whether a block was its own.
+  /// Asks whether a block belongs to it, if supported.
   virtual std::optional<bool> try_give(void*) { return {}; }
-  /// Where a stream can be noted for a block.
+  /// Records a stream for a block, if supported.
   virtual std::optional<bool> note(void*) { return {}; }
   virtual std::optional<bool> try_note(void*) { return {}; }
   virtual void trim() {}
   virtual const char* audit() { return nullptr; }
-  /// Whether it serves 0 bytes with an address, as C++ asks of it.
+  /// Whether a request of 0 bytes returns an address, as C++ requires.
   virtual bool serves_nothing() const { return false; }
 };
 
@@ -60,17 +60,17 @@ class stack_of : public stack {
 
 struct row {
   const char* name;
-  /// Two of a kind give no address twice, so they are numbered.
+  /// Two allocators of a kind never give the same address, because they are numbered.
   std::function<std::unique_ptr<stack>(unsigned number)> make;
-  bool names_block = true;  ///< where a bare address is known to lie
+  bool names_block = true;  ///< if the position of a bare address is known
 };
 
 inline void* moved(void* p, std::ptrdiff_t by) { return static_cast<std::byte*>(p) + by; }
 
-/// An address that is no live block's: a mistake to give back.
+/// An address of no live block. Freeing it is a mistake.
 struct address {
   const char* what;
-  const char* words;  ///< where the block is named
+  const char* words;  ///< the block is named
   std::function<void*(stack& of, stack& another)> make;
 };
 
@@ -140,7 +140,7 @@ inline void run(const std::vector<row>& stacks) {
       std::snprintf(pointer, sizeof pointer, "pointer %p", p);
       const std::string words = r.names_block ? std::string("(") + a.words + ").*" : std::string();
       EXPECT_DEATH(of->give(p), std::string("tessera: .*") + rule + ".*" + words + pointer);
-      // Nor may a stream be said to use it; null, which the last one may be, is ignored.
+      // Recording a stream for it is a mistake, too. Null is ignored; the last address may be null.
       if (p != nullptr && of->note(nullptr).has_value()) {
         EXPECT_DEATH((void)of->note(p),
                      std::string("tessera: record_stream: ") + rule + ".*" + words + pointer);
@@ -148,7 +148,7 @@ inline void run(const std::vector<row>& stacks) {
     }
     SCOPED_TRACE(r.name);
     const std::unique_ptr<stack> of = r.make(0);
-    // Of a size that is not what was requested.
+    // With a size that differs from the request.
     void* const p = of->take(large);
     if (of->give(nullptr, large)) {
       const std::string words =
@@ -164,7 +164,7 @@ inline void run(const std::vector<row>& stacks) {
     of->give(nullptr);
     EXPECT_FALSE(of->try_give(nullptr).value_or(false));
     EXPECT_FALSE(of->note(nullptr).value_or(false));
-    // Of no size, and of too large a one.
+    // With an impossible size, and with a too large one.
     void* const nothing = of->take(0);
     EXPECT_EQ(nothing != nullptr, of->serves_nothing());
     for (const std::size_t bytes : {tessera::max_request, tessera::max_request + 1, tessera::unlimited})

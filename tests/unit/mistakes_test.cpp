@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a caller does wrong is said in words by every adaptor, before anything is touched.
+// Every front end reports a mistake of its caller with a message, before it changes anything.
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -87,7 +87,7 @@ class driver : public stack {
   driver_pool<cuda_async, simulated_device> pool_;
 };
 
-/// Frees what it is told of at once.
+/// Frees the reported block at once.
 class collected : public stack_of<alone<pytorch<>>> {
  public:
   explicit collected(unsigned number) : stack_of(device(number)), garbage_(pool) {}
@@ -97,14 +97,14 @@ class collected : public stack_of<alone<pytorch<>>> {
   deferred_free_queue<alone<pytorch<>>> garbage_;
 };
 
-/// Gives a block back by making an output of it, which has then no room in it.
+/// Frees a block by making it an output, which does not fit in it.
 class donated : public stack_of<alone<pytorch<>>> {
  public:
   explicit donated(unsigned number) : stack_of(device(number)) {}
   void give(void* p) override { pool.deallocate(allocate_in_place(pool, p, 300_MiB)); }
 };
 
-/// Providers that stand before others.
+/// Provider adaptors.
 struct measured {
   explicit measured(unsigned number) : to(device(number)) {}
   simulated_device to;

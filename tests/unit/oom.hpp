@@ -7,7 +7,7 @@
 
 #include <tessera/observe/oom_report.hpp>
 
-/// What tests ask of a report of failure.
+/// Helpers for tests of out-of-memory reports.
 namespace oom_tests {
 
 inline std::vector<tessera::oom_report::hint> hints_of(const tessera::oom_report& told) {

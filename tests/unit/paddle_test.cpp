@@ -131,7 +131,7 @@ TEST(paddle_auto_growth, settles_for_just_the_block_where_told_so_and_only_after
   auto_growth pool(of(18_MiB), chosen);
   void* const first = pool.allocate(6_MiB);
   pool.deallocate(first);
-  void* const large = pool.allocate(11_MiB);  // gives the idle chunk back, and takes what it needs
+  void* const large = pool.allocate(11_MiB);  // releases the idle chunk, and takes the bytes that it needs
   EXPECT_EQ(pool.current_usage().reserved, 11_MiB);
   void* const small = pool.allocate(1_MiB);
   EXPECT_NE(small, nullptr);
@@ -241,7 +241,7 @@ TEST(paddle_naive_best_fit, direct_memory_held_by_a_stream_goes_back_when_that_i
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-/// Chunks that a device takes for multiples of its granule are none of the direct segments.
+/// Chunks whose sizes the device rounds to multiples of its granule do not count as direct segments.
 TEST(paddle_naive_best_fit, keeps_chunks_that_a_coarse_device_rounds_up) {
   paddle_settings settings{.naive_best_fit = true, .fraction_of_gpu_memory = percent(33)};
   naive pool(simulated_device({.capacity = 1000_MiB, .granularity = 1_MiB}),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules in which PyTorch 2.14 differs from 2.6, each beside what 2.6 does.
+// The rules in which PyTorch 2.14 differs from 2.6, each next to the behaviour of 2.6.
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -26,7 +26,7 @@ simulated_device device_of(std::size_t capacity) {
 template <typename Recipe>
 using on_device = caching_allocator<Recipe, simulated_device>;
 
-/// A device whose addresses fall for each four segments.
+/// A device whose addresses decrease with each of four segments.
 class falling_device : public simulated_device {
  public:
   using simulated_device::simulated_device;
@@ -69,7 +69,7 @@ TEST(pytorch_2_14, in_one_segment_the_lower_address_serves) {
   EXPECT_EQ(pool.allocate(1_KiB), blocks[4]);
 }
 
-// So many that the index is no list any more.
+// So many that the bin is not a list any more.
 TEST(pytorch_2_14, many_equal_blocks_serve_from_the_oldest_segment_on) {
   caching_allocator<pytorch_2_14_native, falling_device> pool;
   std::vector<void*> by_age;
@@ -79,7 +79,7 @@ TEST(pytorch_2_14, many_equal_blocks_serve_from_the_oldest_segment_on) {
   for (void* const expected : by_age) ASSERT_EQ(pool.allocate(20_MiB), expected);
 }
 
-// What is noted of a live block must not change which segment it is of.
+// The flags of a live block do not change the order of its segment.
 TEST(pytorch_2_14, recorded_streams_do_not_change_the_order) {
   caching_allocator<pytorch_2_14_native, falling_device> pool;
   std::vector<void*> by_age;
@@ -90,7 +90,7 @@ TEST(pytorch_2_14, recorded_streams_do_not_change_the_order) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-/// A device whose ranges have falling addresses.
+/// A device whose ranges have decreasing addresses.
 class falling_ranges : public simulated_device {
  public:
   using simulated_device::simulated_device;
@@ -139,7 +139,8 @@ TEST(pytorch_2_14, a_memory_fraction_of_1_is_no_limit) {
       << "the device was asked, and again after everything went back";
 }
 
-/// The segments that went under a threshold of half of 100 MiB when 60 MiB are idle and 20 are wanted.
+/// The segments that are released under a threshold of half of 100 MiB, if 60 MiB are idle and 20 are
+/// requested.
 template <typename Recipe>
 std::size_t collected(double share) {
   on_device<Recipe> pool{device_of(100_MiB),
@@ -155,7 +156,7 @@ TEST(pytorch_2_14, garbage_is_collected_only_with_a_fraction_below_1) {
   EXPECT_EQ(collected<pytorch_native>(1), 1u);
 }
 
-/// What was tried for 80 MiB on a device of 100 MiB, of which 40 are idle on another stream.
+/// The recovery steps for 80 MiB on a device of 100 MiB, with 40 idle on another stream.
 template <typename Recipe>
 statistics<2> tried(double share) {
   const bool expandable = !Recipe::serves({});
@@ -200,7 +201,7 @@ TEST(pinned_2_14, the_newest_block_serves_that_is_large_enough) {
   pool.deallocate(older);
   EXPECT_EQ(pool.allocate(4_MiB), older) << "which came free last; both are 4 MiB";
   EXPECT_EQ(pool.allocate(4_MiB), newer);
-  // Above the threshold sizes are as asked for, and share a class.
+  // Above the threshold sizes are those of the request, and share a bucket.
   void* const large = pool.allocate(30_MiB);
   void* const small = pool.allocate(20_MiB);
   pool.deallocate(large);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What PyTorch's expandable segments do, and what ours do besides. The numbers are of the rows of the table of facts.
+// The behaviour of PyTorch's expandable segments, and additions of the library. The numbers are rows of the
+// compatibility matrix.
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -40,17 +41,16 @@ TEST(pytorch_expandable, row_103_a_block_that_cannot_grow_is_taken_before_one_th
   expandable<> pool;
   void* const low = pool.allocate(12_MiB);
   (void)pool.allocate(8_MiB);
-  void* const high =
-      pool.allocate(10_MiB);  // its right neighbours are 10 MiB free and then unmapped addresses
+  void* const high = pool.allocate(10_MiB);  // after it come 10 MiB free and then unmapped addresses
   pool.deallocate(low);
   pool.deallocate(high);
-  // 12 MiB that cannot grow lie beside 20 MiB that can; both would do, and the first is the better fit here,
+  // 12 MiB that cannot grow, and 20 MiB that can. Both would serve, and the first is the better fit here,
   EXPECT_EQ(pool.allocate(8_MiB), low);
   pool.deallocate(low);
   void* const rest = pool.allocate(11_MiB, stream_id{0});
   EXPECT_EQ(rest, low);
   pool.deallocate(rest);
-  // and also where the one that can grow is the smaller one.
+  // and also if the one that can grow is smaller.
   (void)pool.allocate(10_MiB);  // in the 12 MiB
   (void)pool.allocate(2_MiB);
   void* const tail = pool.allocate(10_MiB);
@@ -89,7 +89,7 @@ TEST(pytorch_expandable, an_aligned_block_that_comes_back_at_once_leaves_no_trac
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-// All or nothing: a map of which the last page does not fit takes none.
+// A map whose last page does not fit maps nothing.
 TEST(pytorch_expandable, a_map_that_fails_half_way_leaves_nothing) {
   expandable<> pool{small_device(50_MiB)};
   EXPECT_EQ(pool.try_allocate(60_MiB), nullptr);
@@ -161,7 +161,7 @@ TEST(pytorch_expandable, a_page_goes_only_where_it_can_lie) {
   for (int i = 0; i < 8; ++i) small.push_back(pool.allocate(128_KiB));
   pool.deallocate(small[0]);
   pool.deallocate(small[1]);
-  pool.trim();  // 256 KiB at a multiple of 2 MiB are unmapped, and all from 1 MiB behind it on
+  pool.trim();  // 256 KiB at a multiple of 2 MiB are unmapped, and everything from 1 MiB after it on
   for (std::size_t i = 2; i < 8; ++i) pool.deallocate(small[i]);
   EXPECT_NE(pool.try_allocate(5_MiB), nullptr) << pool.device().last_error();
   EXPECT_STREQ(pool.device().last_error(), "");
@@ -194,7 +194,7 @@ TEST(pytorch_expandable_death, settings_that_no_range_can_have_end_the_program_i
   EXPECT_NE(pool.try_allocate(5_MiB), nullptr) << "0 stands for none";
 }
 
-// 20 MiB are all that the device has, and 4 MiB of them came free when the allocator waited for the other stream.
+// The device has 20 MiB in all, of which 4 MiB became free when the allocator waited for the other stream.
 TEST(pytorch_expandable, a_block_beside_a_hole_serves_that_became_free_in_recovery) {
   expandable<> pool{small_device(20_MiB)};
   (void)pool.allocate(16_MiB);

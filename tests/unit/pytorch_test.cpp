@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pytorch recipe against facts stated for PyTorch's native allocator.
+// The pytorch recipe against facts about PyTorch's native allocator.
 #include <cstddef>
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(
                     size_case{1_MiB + 1, 1_MiB + 512, 20_MiB}, size_case{5_MiB, 5_MiB, 20_MiB},
                     size_case{10_MiB - 512, 10_MiB - 512, 20_MiB}, size_case{10_MiB, 10_MiB, 10_MiB},
                     size_case{10_MiB + 1, 10_MiB + 512, 12_MiB},
-                    size_case{19_MiB, 20_MiB, 20_MiB},  // 1 MiB of rest is not cut off
+                    size_case{19_MiB, 20_MiB, 20_MiB},  // 1 MiB of rest is not split off
                     size_case{18_MiB + 512_KiB, 18_MiB + 512_KiB, 20_MiB}, size_case{33_MiB, 34_MiB, 34_MiB},
                     size_case{160_MiB, 160_MiB, 160_MiB}));
 
@@ -103,19 +103,19 @@ TEST(pytorch, gives_back_one_fitting_oversize_block_before_everything) {
   pool.deallocate(a);
   pool.deallocate(b);
   pool.deallocate(c);
-  ASSERT_NE(pool.try_allocate(62_MiB), nullptr);  // 40 MiB are not enough, so the ladder goes on to the end
+  ASSERT_NE(pool.try_allocate(62_MiB), nullptr);  // 40 MiB are not enough, so recovery tries all steps
   EXPECT_EQ(reserved(pool), 62_MiB);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
   pool.trim();
   void* d = pool.allocate(40_MiB, stream_id{2});
   pool.deallocate(d);
   ASSERT_NE(pool.try_allocate(20_MiB, stream_id{3}),
-            nullptr);  // the device was full; stream 3 has nothing to give
+            nullptr);  // the device was full; stream 3 has nothing to release
   EXPECT_EQ(pool.statistics().num_alloc_retries, 2u);
 }
 
 TEST(pytorch, has_no_blocks_above_a_limit_that_no_block_reaches) {
-  // The most MiB that are not "no bound": 1 MiB below 2^64 bytes.
+  // The largest number of MiB that does not mean "no bound": 1 MiB below 2^64 bytes.
   using nearly_unlimited = pytorch<"max_split_size_mb:17592186044415">;
   caching_allocator<nearly_unlimited, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}};
@@ -133,12 +133,12 @@ TEST(pytorch, collects_what_is_older_than_average_above_the_threshold) {
   void* young_one = pool.allocate(22_MiB);
   pool.deallocate(old_one);
   for (int i = 0; i < 6; ++i)
-    pool.deallocate(pool.allocate(18_MiB));  // ages the pool, reusing the old one each time
+    pool.deallocate(pool.allocate(18_MiB));  // ages the pool; the oldest block is reused each time
   pool.deallocate(young_one);
   EXPECT_EQ(reserved(pool), 42_MiB);
   (void)pool.allocate(30_MiB);  // a miss, but not above the threshold yet
   EXPECT_EQ(reserved(pool), 72_MiB);
-  (void)pool.allocate(24_MiB);  // a miss above it: both are idle and 22 MiB have to go
+  (void)pool.allocate(24_MiB);  // a miss above the threshold: both are idle and 22 MiB must be released
   EXPECT_LE(reserved(pool), 100_MiB);
   EXPECT_EQ(pool.statistics().num_ooms, 0u);
   EXPECT_GT(pool.statistics().num_device_free, 0u);

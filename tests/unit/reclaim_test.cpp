@@ -39,7 +39,7 @@ TEST(trim, stops_once_no_more_than_what_is_kept_is_reserved) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-// Four idle segments, of which the older half is at least as old as the average.
+// Four idle segments, of which the older two are at least as old as the average.
 TEST(evict_idle, goes_no_further_than_is_wanted) {
   using recipe = with<passthrough, split_never_and_fit_exactly, evict_idle_above<percent(50)>>;
   caching_allocator<recipe, simulated_device> pool{
@@ -49,14 +49,14 @@ TEST(evict_idle, goes_no_further_than_is_wanted) {
   for (int i = 0; i < 4; ++i) used.push_back(pool.allocate(5_MiB));
   for (void* p : used) pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
-  (void)pool.allocate(6_MiB);  // up to the threshold and not above it: nothing goes
+  (void)pool.allocate(6_MiB);  // up to the threshold and not above it: nothing is released
   EXPECT_EQ(pool.current_usage().reserved, 26_MiB);
   (void)pool.allocate(7_MiB);
   EXPECT_LT(pool.current_usage().reserved, 33_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-// Two oversize blocks are just enough together; what is small stays.
+// Two oversize blocks are just enough together; small blocks stay.
 TEST(recovery, releases_oversize_blocks_that_are_enough_and_nothing_else) {
   caching_allocator<with<pytorch<>, split_up_to<16_MiB, 1_MiB>>, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 62_MiB}}};

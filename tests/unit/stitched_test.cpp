@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Growth by stitching: idle pages move to where memory is wanted.
+// Growth by stitching: idle pages move to the addresses that need memory.
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -33,7 +33,7 @@ TEST(stitched, takes_what_is_wanted_and_little_more) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-// 40 + 40 idle MiB that lie apart, with 20 in use between them, hold 70 MiB.
+// Two idle parts of 40 MiB, with 20 in use between them, serve 70 MiB.
 TEST(stitched, puts_idle_pages_side_by_side) {
   pool_of<> pool{device_of(110_MiB)};
   void* const low = pool.allocate(40_MiB);
@@ -77,7 +77,7 @@ TEST(stitched, leaves_pages_where_they_are_as_long_as_little_is_reserved) {
   void* const first = pool.allocate(64_MiB);
   (void)pool.allocate(64_MiB);
   pool.deallocate(first);
-  // Of what was needed at most, 128 MiB, there are 4 % more to be had: 66 MiB here move what is idle instead.
+  // The peak is 128 MiB, and 4 % more may be reserved. So a request of 66 MiB moves idle memory instead.
   (void)pool.allocate(66_MiB);
   EXPECT_GT(pool.device().calls().unmap, 0u);
   EXPECT_LE(pool.current_usage().reserved, 136_MiB);
@@ -101,7 +101,7 @@ TEST(stitched, keeps_its_limit_to_the_byte) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-// Others use the device too: what it has is not what is left for us.
+// Others use the device too, so the allocator cannot reserve all of its memory.
 TEST(stitched, gets_along_with_less_than_the_device_has) {
   simulated_device shared = device_of(200_MiB);
   void* const others = shared.acquire(100_MiB);
@@ -140,7 +140,8 @@ TEST(stitched, takes_more_than_is_wanted_only_where_more_has_lived) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-/// Calls that map and unmap during a program of requests between 2 and 102 MiB, all of which go in the end.
+/// Counts the calls that map and unmap during a program of requests between 2 and 102 MiB, which are all
+/// freed at the end.
 std::uint64_t calls_of_a_run(auto& pool) {
   const auto before = pool.device().calls();
   std::uint64_t random = 1;
@@ -184,7 +185,7 @@ TEST(stitched, costs_less_again_while_something_is_reserved) {
   pool.deallocate(kept);
 }
 
-// 5 MiB would break three whole pages, or take two new ones behind a rest of 1 MiB.
+// 5 MiB would break three whole pages, or map two new ones after a rest of 1 MiB.
 TEST(stitched, saves_whole_pages_only_where_more_than_half_is_reserved) {
   for (const bool is_tight : {false, true}) {
     pool_of<> pool{device_of(is_tight ? 60_MiB : 600_MiB)};
@@ -271,7 +272,7 @@ TEST(stitched, serves_by_handle_too) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-// Each page kind in turn, and what each asks of the device.
+// Each page kind in turn, and its requests to the device.
 TEST(stitched, moves_pages_of_every_kind) {
   pool_of<back_with_huge_pages_first> huge{simulated_device{
       simulated_device::options{.capacity = 200_MiB, .page_granularity = 64_KiB, .huge_budget = 50_MiB}}};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What torch_npu's settings make of its recipes; its rows of the table of facts are in conformance/rows_torch_npu_test.cpp.
+// The recipes that torch_npu's settings select. The rows of the compatibility matrix are in
+// conformance/rows_torch_npu_test.cpp.
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -170,7 +171,7 @@ TEST(torch_npu, a_block_begins_anywhere_where_there_is_no_room_to_align_it) {
   auto pool = made<expandable>({.expandable_segments = true});
   void* const first = pool.allocate(15_MiB - 512);
   void* const second = pool.allocate(2_MiB);
-  void* const third = pool.allocate(3_MiB - 1024);  // what is left, to the byte
+  void* const third = pool.allocate(3_MiB - 1024);  // the rest, to the byte
   EXPECT_EQ(at(second) % 16_KiB, 0u);
   EXPECT_EQ(at(third), at(second) + 2_MiB + 512);
   EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
@@ -231,8 +232,8 @@ TEST(torch_npu, collects_above_the_threshold_of_its_share_of_the_device) {
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
 }
 
-// aclrtFree does not wait, so that torch_npu waits for the whole device before it gives a segment back; here each segment
-// waits for the stream that may still use it.
+// aclrtFree does not wait, so torch_npu waits for the whole device before it releases a segment. Here each
+// segment waits only for the streams that may still use it.
 TEST(torch_npu, segments_go_back_once_the_work_of_their_stream_is_done) {
   const auto waited = [](auto give_back) {
     auto pool = made<native>({}, {.capacity = 100_MiB});

@@ -18,7 +18,7 @@ using namespace tessera;
 
 host_pinned::options unlocked() { return {.capacity = 64_MiB, .pin = host_pinned::pinning::never}; }
 
-/// Host memory that counts who asks about events.
+/// Host memory that counts event queries.
 class counted_queries : public host_pinned {
  public:
   counted_queries() : host_pinned(unlocked()) {}
@@ -38,7 +38,7 @@ class background_queries : public testing::Test {
   }
 };
 
-/// Frees a block while a stream that ends when `done` is set uses it.
+/// Frees a block while a stream uses it. The work of the stream ends when `done` is set.
 template <typename Pool>
 void free_in_use(Pool& pool, void* p, stream_id stream, const std::atomic<bool>& done) {
   ASSERT_TRUE(pool.record_stream(p, stream));
@@ -53,7 +53,7 @@ void await_reclaiming(const auto& pool) {
   while (pool.current_usage().pending > 0) std::this_thread::yield();
 }
 
-/// What a worker has done, and how many rounds it is to make in a row.
+/// The rounds of a worker so far, and the rounds that it must make in a row.
 struct rounds {
   std::atomic<int> made{0};
   std::atomic<int> wanted{1};
@@ -121,7 +121,7 @@ TEST_F(background_queries, come_from_the_thread_alone) {
   void* const other = pool.allocate(4_KiB);
   pool.deallocate(other);
   free_in_use(pool, pool.allocate(64_KiB), stream, done);
-  const int before = counted_queries::by_maker;  // the miss may have asked
+  const int before = counted_queries::by_maker;  // the miss may have queried
   for (int hit = 0; hit < 1000; ++hit) pool.deallocate(pool.allocate(4_KiB));
   done = true;
   await_reclaiming(pool);
@@ -154,7 +154,7 @@ TEST(background_reclaiming, begins_its_thread_when_a_block_is_first_held_back) {
   EXPECT_TRUE(pool.has_worker());
 }
 
-// Its thread rests for an hour, so what is free by then is found by who is in need.
+// Its thread sleeps for an hour, so a request that needs memory finds completed events itself.
 TEST(background_reclaiming, serves_a_miss_from_what_streams_have_come_past) {
   background_reclaiming<pinned, host_pinned> pool{
       host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};

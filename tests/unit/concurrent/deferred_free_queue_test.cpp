@@ -162,7 +162,7 @@ TEST(deferred_free_queue, waits_for_the_oldest_where_too_many_wait) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-/// A device that has no events, but lets one wait.
+/// A device without events on which one can wait for a stream.
 class synchronous : public simulated_device {
  public:
   int waits = 0;

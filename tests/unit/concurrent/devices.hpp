@@ -11,10 +11,10 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-/// Devices for the tests of adaptors.
+/// Devices for the tests of adaptors and front ends.
 namespace adaptor_tests {
 
-/// Stops whoever passes while it is shut.
+/// While it is closed, threads that pass stop.
 class gate {
  public:
   void shut() { shut_ = true; }
@@ -24,7 +24,7 @@ class gate {
     while (shut_) std::this_thread::yield();
     --inside_;
   }
-  /// Returns once so many stand before it.
+  /// Returns once this many threads wait at it.
   void await(int count) const {
     while (inside_ < count) std::this_thread::yield();
   }
@@ -34,7 +34,7 @@ class gate {
   std::atomic<int> inside_{0};
 };
 
-/// A simulated device for several threads, of which each kind of long call can be held up.
+/// A simulated device for several threads. A gate can stop each kind of long call.
 class gated_device {
  public:
   using event = tessera::simulated_device::event;
@@ -136,7 +136,7 @@ class gated_device {
   tessera::simulated_device device_;
 };
 
-/// Refers to one; what the allocators take.
+/// A reference to a device, which the allocators take.
 class gated_ref : public tessera::provider_adaptor<gated_device> {
  public:
   static constexpr bool is_thread_safe = true;
@@ -146,7 +146,7 @@ static_assert(tessera::event_provider<gated_ref> && tessera::is_thread_safe<gate
 static_assert(tessera::virtual_memory_provider<gated_ref>);
 static_assert(!tessera::is_thread_safe<tessera::simulated_device>);
 
-/// What a device has given and not been given back, of whatever kind; 0 for none.
+/// Bytes of a kind that a device gave and that were not returned; 0 for none.
 inline std::size_t outstanding(const tessera::simulated_device& d) {
   return d.used() + d.held().handles + d.held().reserved + d.held().mapped;
 }

@@ -82,7 +82,7 @@ TEST(locked_threads, decide_alone_as_without_a_lock) {
   decide_alone_as_without_a_lock<with<pytorch_expandable, evict_idle_above<percent(50)>>>();
 }
 
-/// Offers no more than it must.
+/// Has only the required functions.
 struct plain_device {
   void* acquire(std::size_t) noexcept { return nullptr; }
   bool release(void*, std::size_t) noexcept { return true; }
@@ -161,7 +161,7 @@ TEST(locked_threads, find_cached_blocks_while_another_waits_for_the_device) {
   for (int i = 0; i < 100; ++i) pool.deallocate(pool.allocate(5_MiB));
   EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
-  pool.trim();  // drops the home of the block that is on its way
+  pool.trim();  // erases the free list of the block that is being acquired
   shared.acquires.open();
   growing.join();
   EXPECT_NE(large, nullptr);
@@ -189,7 +189,7 @@ TEST(locked_threads, never_pass_the_limit_together) {
   pool.deallocate(first);
 }
 
-/// A segment of 100 MiB that the device is asked to take back, and does not answer until go_on().
+/// A segment of 100 MiB whose release does not return until go_on() is called.
 struct release_under_way {
   explicit release_under_way(std::size_t capacity = 1_GiB) : shared(capacity) {
     pool.deallocate(cached);
@@ -211,7 +211,7 @@ struct release_under_way {
 TEST(locked_threads, do_not_hand_out_what_is_being_given_back) {
   release_under_way now;
   auto& pool = now.pool;
-  EXPECT_EQ(pool.current_usage().reserved, 100_MiB);  // the device has not taken it back yet
+  EXPECT_EQ(pool.current_usage().reserved, 100_MiB);  // the device has not released it yet
   EXPECT_STREQ(pool.audit(), nullptr);
   void* const fresh = pool.allocate(100_MiB);
   EXPECT_NE(fresh, now.cached);
@@ -263,10 +263,11 @@ TEST(locked_threads, retire_a_use_once_while_others_wait_for_it) {
   shared.waits.await(2);
   EXPECT_EQ(pool.current_usage().pending, 60_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
-  pool.deallocate(blocks[2]);  // into a queue of which all is being waited for
+  pool.deallocate(blocks[2]);  // into a queue whose blocks are all being waited for
   pool.deallocate(blocks[3]);
   shared.with([](auto& d) { d.hold_events(false), d.advance(1); });
-  void* const p = pool.allocate(1_KiB);  // retires what has completed, but not what is being waited for
+  // processes complete events, but not the ones that are being waited for
+  void* const p = pool.allocate(1_KiB);
   EXPECT_STREQ(pool.audit(), nullptr);
   shared.with([](auto& d) { d.fail_call(1); });
   shared.waits.open();
@@ -279,7 +280,7 @@ TEST(locked_threads, retire_a_use_once_while_others_wait_for_it) {
   pool.deallocate(p);
 }
 
-/// Somebody fills the cache again while the device takes a segment back.
+/// Another thread fills the cache again while the device releases a segment.
 class refilling_device : public gated_ref {
  public:
   struct refill {
@@ -389,7 +390,7 @@ TEST(locked_threads, explain_out_of_memory_of_a_stream) {
   }
 }
 
-// The report is made with the mutex held, so that its numbers fit together whatever other threads do.
+// The report is made with the mutex held. So its numbers are consistent whatever other threads do.
 TEST(locked_threads, explain_out_of_memory_while_others_work) {
   locked<pytorch<>, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 60_MiB}}};
   std::atomic<bool> stop{false};

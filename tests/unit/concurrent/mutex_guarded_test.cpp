@@ -17,7 +17,7 @@ namespace {
 using namespace tessera;
 using detail::unlocking_provider, detail::unlockable_mutex;
 
-/// What a device was asked while nobody else could take the mutex, and while somebody could.
+/// Counts the device calls that were made with the mutex held, and without it.
 struct asked {
   unlockable_mutex inside;
   std::set<std::string> with_mutex, without;

@@ -201,7 +201,7 @@ TEST(per_stream_threads, pass_blocks_from_producer_to_consumer) {
   }
   consuming.join();
   EXPECT_EQ(pool.current_usage().live, 0u);
-  EXPECT_LE(pool.current_usage().reserved, 60_MiB);  // what was handed over was used again
+  EXPECT_LE(pool.current_usage().reserved, 60_MiB);  // the queued block was reused
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -288,7 +288,7 @@ TEST(per_stream_threads, ask_for_events_without_waiting_for_a_turn_and_record_th
   void* large = nullptr;
   std::thread growing([&] { large = pool.allocate(100_MiB, stream_id{2}); });
   shared.acquires.await(1);
-  pool.deallocate(pool.allocate(5_MiB, stream_id{1}));  // the event cannot be asked for now
+  pool.deallocate(pool.allocate(5_MiB, stream_id{1}));  // the event cannot be queried now
   EXPECT_EQ(pool.current_usage().pending, 5_MiB);
   std::thread freeing([&] { pool.deallocate(later); });  // and then stream 3 may end
   shared.acquires.open();
@@ -300,7 +300,7 @@ TEST(per_stream_threads, ask_for_events_without_waiting_for_a_turn_and_record_th
   pool.deallocate(large);
 }
 
-/// Returns how much of the device was used at most.
+/// Returns the peak bytes of the device.
 template <typename Pool>
 std::size_t keep_one_limit_together() {
   gated_device shared;
@@ -388,7 +388,7 @@ void get_what_other_lanes_cache() {
   per_stream<recipe, gated_ref> pool{gated_ref(shared)};
   for (std::uint64_t s = 0; s < 4; ++s) pool.deallocate(pool.allocate(20_MiB, stream_id{s}));
   void* const handed = pool.allocate(2_MiB, stream_id{1});
-  std::thread([&] { pool.deallocate(handed); }).join();  // so that it waits to be freed
+  std::thread([&] { pool.deallocate(handed); }).join();  // so that it waits for the free
   EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
   void* const p = pool.allocate(90_MiB, stream_id{9});
   EXPECT_NE(p, nullptr);

@@ -219,7 +219,7 @@ TEST(pinned_host, refuses_expandable_segments_without_virtual_memory_or_where_it
   EXPECT_THROW((pinned_host<npu, host_pinned, host_pinned>(both, unlocked(), device)), config::bad_setting);
 }
 
-/// Threads write what streams read later.
+/// Threads write data that streams read later.
 template <typename Pool>
 void stress(Pool& pool, host_pinned& device) {
   std::atomic<int> overwritten = 0;
@@ -246,7 +246,7 @@ void stress(Pool& pool, host_pinned& device) {
   EXPECT_EQ(overwritten, 0);
   EXPECT_STREQ(pool.audit(), nullptr);
   EXPECT_TRUE(has_worker(pool));
-  // Ends while blocks may still be held back.
+  // The allocator is destroyed while blocks may still be pending.
 }
 TYPED_TEST(pinned_host_of, gives_no_block_away_that_a_stream_still_reads) {
   host_pinned device({.pin = host_pinned::pinning::where_allowed});

@@ -17,7 +17,7 @@
 
 namespace adaptor_tests {
 
-/// Each thread on a stream of its own, with blocks that it also gives to the next one.
+/// Each thread uses its own stream. It also passes blocks to the next thread.
 template <typename Pool>
 void run_threads(Pool& pool, int threads, int rounds, std::size_t largest) {
   std::vector<std::atomic<void*>> given(static_cast<std::size_t>(threads));
@@ -55,7 +55,7 @@ void run_threads(Pool& pool, int threads, int rounds, std::size_t largest) {
   for (auto& g : given) pool.deallocate(g.load());
 }
 
-/// The same on a pool over a device of somebody else, which then has everything back.
+/// The same with a pool over the device of another pool. At the end, that device has all memory back.
 template <typename Pool, typename Ref>
 void run_threads_and_give_back(Ref shared, int threads, int rounds, std::size_t largest) {
   {
@@ -69,8 +69,8 @@ void run_threads_and_give_back(Ref shared, int threads, int rounds, std::size_t 
   EXPECT_EQ(outstanding(shared.inner()), 0u);
 }
 
-/// Each thread has its stream write into blocks that it frees at once, or that it gives to the next thread, whose stream
-/// then reads them.
+/// Each thread has its stream write to blocks. It frees them at once, or passes them to the next thread,
+/// whose stream then reads them.
 template <typename Pool>
 void run_streams_in_host_memory(int threads, int rounds) {
   using tessera::host_pinned;
@@ -143,7 +143,7 @@ struct cache_above {
   Pool* pool;
   std::atomic<int> calls{0};
 };
-/// A callback may use the allocator that calls it for want of memory, whoever else does meanwhile.
+/// A callback may use the allocator that calls it, whatever other threads do.
 template <typename Pool>
 void use_the_allocator_under_pressure() {
   using namespace tessera;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time is a number here, and what happens while somebody waits is written down: to the nanosecond, nothing waits past its
-// deadline.
+// Time is simulated, and a script lists the events during waits. No wait exceeds its deadline, to the
+// nanosecond.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace {
 using namespace tessera;
 using namespace std::chrono_literals;
 
-/// Passes only where a test says so.
+/// A clock that advances only when a test says so.
 struct still_clock {
   using duration = std::chrono::nanoseconds;
   using rep = duration::rep;
@@ -34,14 +34,14 @@ struct still_clock {
   static time_point now() noexcept { return time; }
 };
 
-/// What is to happen during waits: each wait is woken at the time of the next happening, or at its deadline if that is
+/// The events during waits. Each wait ends at the time of the next event, or at its deadline if that is
 /// sooner.
 struct happening {
   std::chrono::nanoseconds after;  // the beginning of the test
-  std::function<void()> what;      // nothing: a wake-up without a reason
+  std::function<void()> what;      // nothing: a spurious wake-up
 };
 
-/// A condition variable in a program whose other threads do what the script says.
+/// A condition variable in a program whose other threads follow the script.
 class scripted {
  public:
   static inline std::vector<happening> script;
@@ -94,7 +94,7 @@ TEST(waiting_deadline, is_kept_to_the_nanosecond_where_nobody_frees) {
   pool.deallocate(held);
 }
 
-/// Each free is a reason to try again, and none to wait longer.
+/// After each free, it tries again, but its deadline stays.
 TEST(waiting_deadline, is_kept_however_often_others_free_too_little) {
   patient pool(7ms, of(2_MiB));
   void* const held = pool.allocate(1_MiB);
@@ -116,7 +116,7 @@ TEST(waiting_deadline, is_kept_however_often_others_free_too_little) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-/// As where each try, or the way back from a wait, takes longer than what is left.
+/// As if each try, or the return from a wait, took longer than the time left.
 TEST(waiting_deadline, is_kept_where_time_passes_while_it_is_woken) {
   patient pool(7ms, of(2_MiB));
   void* const held = pool.allocate(1_MiB);
@@ -189,7 +189,7 @@ TEST(waiting_deadline, of_zero_or_less_is_no_wait) {
   }
 }
 
-/// A year at most, so that no clock that runs today overflows.
+/// A year at most, so that no clock overflows.
 TEST(waiting_deadline, of_any_length_lies_ahead) {
   for (const auto timeout : {std::chrono::milliseconds::max(), std::chrono::milliseconds(10'000h * 1'000)}) {
     patient pool(timeout, of(1_MiB));
@@ -222,7 +222,7 @@ TEST(waiting_deadline, holds_for_handles) {
   pool.deallocate(held);
 }
 
-/// The report says how long was waited, and of what can never be that nobody waited.
+/// The report states the time of the wait. For an impossible request, it states that there was no wait.
 TEST(waiting_deadline, is_what_the_failure_tells) {
   patient pool(7ms, of(1_MiB));
   void* const held = pool.allocate(1_MiB);

@@ -89,7 +89,7 @@ TYPED_TEST(waiting_test, a_free_that_is_not_enough_leaves_it_waiting) {
   pool.deallocate(got);
 }
 
-/// Were a wake-up lost, a thread would wait for ever.
+/// If a wake-up were lost, a thread would wait forever.
 TYPED_TEST(waiting_test, loses_no_wake_up) {
   TypeParam pool(for_ever, of(2_MiB));
   std::vector<std::thread> threads;
@@ -103,8 +103,8 @@ TYPED_TEST(waiting_test, loses_no_wake_up) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-/// What a callback has freed, the try that called it has found: a thread that waited for that would never give up, and
-/// one that tried again for it would do nothing else.
+/// A callback frees memory during the request that calls it. So that request finds it: the thread must
+/// neither wait for that free nor try again because of it.
 template <typename Pool>
 struct frees_under_pressure {
   Pool& pool;

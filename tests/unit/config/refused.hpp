@@ -41,7 +41,7 @@ void expect_refusal(const Parsed& parsed, const tessera::config::setting_error& 
   EXPECT_EQ(error_found->other_key, why.other_key);
 }
 
-/// Whether a text is legal in a grammar, its settings, and its error.
+/// Expects that a text has these settings in a grammar, or this error.
 template <typename Grammar>
 constexpr bool is_legal(std::string_view text) {
   return tessera::config::parse<Grammar>(text).index() == 0;

@@ -8,7 +8,7 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/core/bytes.hpp>
 
-/// Checks whatever a parser of settings may return for any text.
+/// Checks the result of a settings parser for any text.
 namespace config_test {
 
 using namespace tessera::config;
@@ -55,7 +55,7 @@ bool is_in_range(const Key&, const memory_limit& most) {
   return most.bytes > 0 && most.share != fraction{};
 }
 
-/// Describes what is wrong with the result, or returns null.
+/// Returns a description of the error in the result, or null.
 template <typename Grammar>
 const char* flaw_of(const typename Grammar::settings& got) {
   using settings = typename Grammar::settings;

@@ -54,7 +54,7 @@ static_assert(next_division(3, 2) == 3);
 static_assert(next_division(std::size_t{1} << 63, 4) == std::size_t{1} << 63);
 static_assert(next_division(tessera::max_request, 4) == std::size_t{1} << 60);
 
-// Each slot holds exactly the sizes with one power of two for a floor.
+// Each slot contains exactly the sizes with one power of two as floor.
 TEST(divisions, slots_meet_without_gap) {
   for (std::size_t slot = 1; slot < divisions::slots; ++slot) {
     const std::size_t first = std::size_t{1} << (20 + slot);
@@ -63,7 +63,7 @@ TEST(divisions, slots_meet_without_gap) {
   }
 }
 
-// The rule in its own words: the least multiple of the step that covers n, searched for.
+// The definition: the smallest multiple of the step that covers n, found by search.
 std::size_t searched(std::size_t n, std::size_t parts) {
   const std::size_t step = std::bit_floor(n) / parts;
   std::size_t at = std::bit_floor(n);

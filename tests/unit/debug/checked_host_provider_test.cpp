@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lies about memory that the host sees, and about streams that are threads: what a law says, and what ends a program in
-// checked mode.
+// Contract violations about host-visible memory, and about streams that are threads: the rule of the law, and
+// the message of the checked provider.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -136,7 +136,7 @@ void misuse(lie told) {
 struct row {
   lie told;
   const char* law;
-  const char* checked;  // null where the contents alone would show it
+  const char* checked;  // null if only the contents would show it
 };
 const row rows[] = {
     {lie::segment_is_short, "the host can read a segment from end to end",
@@ -169,7 +169,7 @@ TEST(checked_host_provider, each_lie_is_found_by_a_law) {
   for (const row& r : rows) EXPECT_STREQ(broken_law(r.told), r.law) << "lie " << static_cast<int>(r.told);
 }
 
-/// Each kind of growth, and blocks that cross.
+/// Each kind of growth, and blocks that change streams.
 template <typename Recipe>
 class checked_host : public testing::Test {};
 using kinds = testing::Types<pinned_packed, pinned_expandable, stitched, cuda_async>;
@@ -203,8 +203,8 @@ TEST(checked_host_provider, lets_a_stream_wait_for_one_that_has_ended) {
   EXPECT_TRUE(device.make_wait({}, ended, position));
 }
 
-/// A range, memory, a segment, the user's memory and a stream, over and over: the system gives each thread the addresses that
-/// another one has just given back.
+/// Threads use a range, physical memory, a segment, user memory and a stream, repeatedly. The system gives
+/// each thread the addresses that another one has just returned.
 TEST(checked_host_provider, hears_no_word_where_threads_share_it) {
   checked device{liar()};
   alignas(64_KiB) static std::array<char, 64_KiB> users;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every lie that a provider can tell, with the sentence of the law that finds it and the one that ends a program in checked
-// mode. A lie that one of the two cannot find has the reason in its place.
+// Every contract violation of a provider, with the rule of the law that detects it and the message of the
+// checked provider. If one of the two cannot detect it, the reason is stated.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -74,7 +74,7 @@ enum class lie : unsigned char {
   let_wait_does_nothing,
 };
 
-/// A simulated device that tells one lie from some call on.
+/// A simulated device that violates one rule from some call on.
 struct liar : simulated_device {
   explicit liar(lie tell = lie::none)
       : simulated_device(options{.capacity = 256_MiB, .granularity = 2_MiB, .page_granularity = 2_MiB}),
@@ -194,7 +194,7 @@ struct liar : simulated_device {
 static_assert(ordering_provider<liar> && paged_provider<liar> && virtual_memory_provider<liar> &&
               measured_provider<liar>);
 
-/// The laws that a device is tried by, all of them.
+/// All laws of a device.
 const char* broken_law(lie told) {
   liar device(told);
   if (const auto found = law::provider(device); !found) return found.broken;
@@ -208,7 +208,7 @@ const char* broken_law(lie told) {
 
 using checked = checked_provider<liar>;
 
-/// Allocators of one kind after the other over the same device.
+/// Allocators of one kind, one after the other, over the same device.
 void allocate(checked& device) {
   const auto use = [&device]<typename Recipe>(Recipe) {
     caching_allocator<Recipe, provider_ref<checked>> pool{provider_ref(device)};
@@ -234,7 +234,7 @@ void allocate(checked& device) {
   use(stitched{});
 }
 
-/// Calls in an order that no allocator of ours makes them in, nor is asked to make them.
+/// Calls in an order that no allocator of the library uses.
 void call_carelessly(checked& device) {
   const std::size_t step = 2_MiB;
   const auto behind = [](void* p, std::size_t offset) { return liar::at(p, offset); };
@@ -261,7 +261,7 @@ void call_carelessly(checked& device) {
   (void)device.map(behind(range, step), step, two);
   (void)device.unmap(behind(range, 6 * step), step);
   (void)device.unreserve(range, 8 * step);
-  // What is left goes, so far as it can.
+  // Returns the remaining memory, if possible.
   (void)device.unmap(range, 2 * step);
   (void)device.destroy(one), (void)device.destroy(two);
   (void)device.unreserve(range, 8 * step);
@@ -286,10 +286,10 @@ void misuse(lie told) {
 
 struct row {
   lie told;
-  const char* law;      // what law::provider, law::work or law::ordering says
-  const char* checked;  // what the program ends with
+  const char* law;      // the text of law::provider, law::work or law::ordering
+  const char* checked;  // the message that ends the program
 };
-constexpr auto not_seen = "";  // by the calls alone; the memory would have to be touched
+constexpr auto not_seen = "";  // not detectable by the calls alone; the memory would have to be accessed
 
 const row rows[] = {
     {lie::granularity_is_zero, "granularity is a power of two, at least min_alignment",
@@ -389,7 +389,7 @@ TEST(checked_provider, each_lie_is_found_by_a_law) {
   for (const row& r : rows) EXPECT_STREQ(broken_law(r.told), r.law) << "lie " << static_cast<int>(r.told);
 }
 
-/// A device that may not know in time what is done contradicts itself in good faith.
+/// A device that learns late which work is done contradicts itself without being wrong.
 struct doubtful : liar {
   using liar::liar;
   static constexpr bool may_see_late = true;
@@ -407,8 +407,9 @@ TEST(checked_provider, draws_no_conclusions_from_what_is_seen_late) {
   }
 }
 
-/// An honest device of one segment, one range and one piece of memory, whose calls are slow to come back: what other threads
-/// do before one does, and are told is done, is done in its midst. It tells one kind of lie: that a call worked.
+/// A correct device of one segment, one range and one chunk of memory, whose calls return slowly. Other
+/// threads can act before a call returns. It violates one kind of rule: it reports success of a call that
+/// failed.
 struct slow_device {
   struct physical {
     std::uint64_t number = 0;

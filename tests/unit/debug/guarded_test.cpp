@@ -37,7 +37,7 @@ using pool_type = guarded<pytorch_pinned<>, host_pinned>;
 using streamed = guarded<pytorch<>, host_pinned>;
 
 unsigned char* bytes_of(void* p) { return static_cast<unsigned char*>(p); }
-/// An access that no compiler leaves out or complains of.
+/// An access that no compiler removes or warns of.
 void write_at(void* p, std::ptrdiff_t offset) {
   reinterpret_cast<volatile unsigned char*>(reinterpret_cast<std::intptr_t>(p) + offset)[0] = 1;
 }
@@ -129,7 +129,7 @@ TEST(guarded_host_pinned, waits_for_the_work_of_a_block_s_own_and_recorded_strea
     pool.with_device([&](host_pinned& d) {
       d.submit(busy, [&go, p] {
         while (!go) std::this_thread::yield();
-        p[0] = 1;  // faults if its memory has gone
+        p[0] = 1;  // faults if its memory is unmapped
       });
     });
     pool.deallocate(p);
@@ -226,7 +226,7 @@ TEST(guarded_host_pinned, threads_free_each_other_s_blocks) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-/// Every k-th call fails that can.
+/// Every k-th call that can fail fails.
 class failing : public provider_adaptor<host_pinned> {
  public:
   using provider_adaptor<host_pinned>::provider_adaptor;
@@ -279,7 +279,8 @@ TEST(guarded_host_pinned, loses_nothing_when_the_device_fails) {
   }
 }
 
-// What is found when a block is freed. As a forked process shares the memory, each has blocks of its own.
+// Errors that are detected when a block is freed. A forked process shares the memory, so each process has
+// blocks of its own.
 TEST(guarded_death, names_what_was_written_past_the_end_and_before_the_begin) {
   pool_type pool(host_memory());
   pool.label("batch");
@@ -374,7 +375,7 @@ TEST(guarded_host_pinned, spares_mappings_so_that_frees_go_on_and_then_serves_ag
       for (int round = 0; round < 3; ++round) {
         std::vector<void*> live;
         while (void* const p = pool.try_allocate(100)) live.push_back(p);
-        EXPECT_EQ(live.size(), 100u);  // of three each; what was in quarantine has gone
+        EXPECT_EQ(live.size(), 100u);  // of three each; the quarantined blocks were released
         EXPECT_NE(pool.last_error().find("/proc/sys/vm/max_map_count"), std::string::npos);
         EXPECT_EQ(pool.book().mappings(), 300u);
         for (void* p : live) pool.deallocate(p);
@@ -396,7 +397,7 @@ TEST(guarded_host_pinned, says_what_the_device_refuses_where_mappings_are_left) 
   EXPECT_NE(pool.last_error().find("capacity"), std::string::npos) << pool.last_error();
 }
 
-/// A device that unmaps nothing for a while, and counts how often it was asked to.
+/// A device that does not unmap for a while, and counts these calls.
 class stubborn : public provider_adaptor<host_pinned> {
  public:
   using provider_adaptor<host_pinned>::provider_adaptor;
@@ -426,7 +427,7 @@ TEST(guarded_host_pinned, frees_that_the_device_cannot_carry_out_are_not_all_tri
   EXPECT_EQ(device.held(), host_pinned::holdings{});
 }
 
-// What is found at the access.
+// Errors that are detected at the access.
 TEST(guarded_death, reports_the_access_by_name) {
   pool_type pool(host_memory());
   const fault_reports reports(pool);
@@ -451,7 +452,7 @@ void handle_before(int) {
   siglongjmp(back, 1);
 }
 
-/// What is said when `offset` bytes from p are written to.
+/// The message if `offset` bytes from p are written.
 std::string said_at(void* p, std::ptrdiff_t offset) {
   testing::internal::CaptureStderr();
   if (sigsetjmp(back, 1) == 0) write_at(p, offset);
@@ -469,7 +470,7 @@ TEST(guarded_host_pinned, hands_a_fault_on_to_the_handler_before_it_and_puts_tha
     {
       const fault_reports one(other), two(pool);
       EXPECT_NE(said_at(p, 64).find("guarded: an access at"), std::string::npos);
-      EXPECT_EQ(said_at(nullptr, 16), "");  // near no block
+      EXPECT_EQ(said_at(nullptr, 16), "");  // close to no block
       std::string said_in_thread;
       std::thread([&] { said_in_thread = said_at(p, 64); }).join();
       EXPECT_NE(said_in_thread.find("1 byte past the end of a live block of 64 bytes"), std::string::npos);
@@ -477,7 +478,7 @@ TEST(guarded_host_pinned, hands_a_fault_on_to_the_handler_before_it_and_puts_tha
     }
     ::sigaction(SIGSEGV, nullptr, &found);
     EXPECT_EQ(found.sa_handler, &handle_before);
-    EXPECT_EQ(said_at(p, 64), "");  // nobody reports
+    EXPECT_EQ(said_at(p, 64), "");  // without any report
     EXPECT_EQ(handled, 4);
     pool.deallocate(p);
   }

@@ -23,7 +23,7 @@ namespace {
 using namespace tessera;
 using device_ref = provider_ref<simulated_device>;
 
-/// Keeps what it is told.
+/// Stores the reported text.
 struct keep {
   live_blocks* at = nullptr;
   std::vector<std::string>* labels = nullptr;
@@ -34,7 +34,7 @@ struct keep {
   }
 };
 
-/// What ends with live blocks, one of them by handle, and others that are pending and cached.
+/// Is destroyed with live blocks, one of them by handle, and with pending and cached blocks.
 template <typename Pool>
 live_blocks leave(simulated_device& device) {
   live_blocks told;
@@ -102,7 +102,7 @@ TEST(leak_checked, says_it_on_standard_error_unless_told_otherwise) {
     pool.deallocate(pool.allocate(1000, stream_id{3}));
     pool.deallocate(other);
     pool.observer().label("batch");
-    (void)pool.allocate(2000, stream_id{3});  // at the address of what was labelled otherwise
+    (void)pool.allocate(2000, stream_id{3});  // at the address of a block that had another label
     pool.observer().label("");
     for (int i = 0; i < 9; ++i) (void)pool.allocate(1000, stream_id{3});
   }

@@ -54,7 +54,7 @@ TEST(thread_checked_threads, serves_its_thread_as_the_allocator_does) {
 }
 
 TEST(thread_checked_threads, belongs_to_the_first_that_uses_it_and_then_to_whom_it_is_handed) {
-  checked pool;  // made here, used there
+  checked pool;  // created here, used there
   void* p = nullptr;
   elsewhere([&] { p = pool.allocate(5_MiB), pool.detach_from_thread(); });
   pool.deallocate(p);
@@ -70,7 +70,7 @@ TEST(thread_checked_threads, may_end_anywhere) {
   SUCCEED();
 }
 
-/// Counts the blocks that it is told of.
+/// Counts the blocks that are reported to it.
 struct count_live {
   std::size_t* live = nullptr;
   void operator()(const live_blocks& left) const { *live += left.count; }
@@ -102,7 +102,7 @@ TEST(thread_checked_threads, passes_a_block_on) {
   pool.deallocate(at);
 }
 
-// Each call that touches the allocator.
+// Each call that uses the allocator.
 TEST(thread_checked_death, names_both_threads) {
   checked pool;
   void* const p = pool.allocate(5_MiB);
@@ -128,7 +128,7 @@ TEST(thread_checked_death, names_both_threads) {
   dies([](checked& c) { c.trim(); });
   dies([](checked& c) { (void)c.current_usage(); });
   dies([](checked& c) { (void)c.device(); });
-  dies([](checked& c) { c.detach_from_thread(); });  // which is for the other one to say
+  dies([](checked& c) { c.detach_from_thread(); });  // which the other one must report
   pool.deallocate(p), pool.deallocate(h);
 }
 

@@ -26,7 +26,7 @@ using shape_tests::is_aligned;
 using shape_tests::packed_tightly;
 using tight = caching_allocator<packed_tightly, simulated_device>;
 
-/// Makes the next block of a few bytes begin at an odd multiple of 64 bytes.
+/// Makes the next small block begin at an odd multiple of 64 bytes.
 void* shift_by_64(tight& pool) {
   void* const first = pool.allocate(64);
   EXPECT_TRUE(is_aligned(first, 128));
@@ -86,7 +86,7 @@ struct served {
   aligned_request request;
   void* at;
 };
-/// All alignments and sizes, with live neighbours, over an allocator whose calls `pool` has.
+/// All alignments and sizes, with live neighbours, over an allocator with the calls of `pool`.
 template <typename Pool>
 void serve_at_random(Pool& pool, std::size_t most_alignment) {
   std::mt19937_64 random(7);
@@ -169,7 +169,7 @@ TEST(aligned_request, is_reused_behind_the_stream_it_is_freed_on) {
   }
 }
 
-/// Whose host memory ran out for streams.
+/// An allocator without host memory for streams.
 struct forgetful : tight {
   bool record_stream(void*, stream_id) noexcept { return false; }
   bool try_record_stream(void*, stream_id) noexcept { return false; }

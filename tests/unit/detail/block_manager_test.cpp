@@ -49,7 +49,7 @@ TEST(free_list_map, erases_lists_without_segments_before_their_number_doubles) {
   EXPECT_EQ(lists.find_or_create(0, stream_id{1'000'000}), owner);
 }
 
-/// Segments of some sizes in one free list, and which of them are released.
+/// Segments of some sizes in one free list, and the ones that are released.
 struct oversize_blocks {
   manager_type manager{simulated_device{}, {}};
   free_list* list = manager.find_or_create_list(0, stream_id{});

@@ -18,7 +18,7 @@ using tessera::detail::usage_counters;
 
 constexpr std::size_t pools = 2;
 
-/// Counts each quantity where it changes, for the pool and for all.
+/// Counts each quantity when it changes, for the pool and for all.
 struct plain_counters {
   std::array<pool_statistics, pools + 1> of{};
 
@@ -111,7 +111,7 @@ TEST(full_counters, keeps_what_counting_every_change_gives) {
         }
         break;
       case 3:
-        if (live.empty() || step % 5000 < 2500) break;  // for long, nothing is held
+        if (live.empty() || step % 5000 < 2500) break;  // for a long time nothing is reserved
         {
           const held b = take_any(live, random);
           counters.free_deferred(b.in, b.block);
@@ -145,7 +145,7 @@ TEST(full_counters, keeps_what_counting_every_change_gives) {
         break;
       case 7:
         if (splits[in] < 512) break;
-        counters.split_grew(in, -1, 512);  // fewer, of more bytes: two became one
+        counters.split_grew(in, -1, 512);  // fewer blocks, with more bytes: two were coalesced
         plain.split(in, -1, 512);
         splits[in] += 512;
         break;
@@ -204,7 +204,7 @@ TEST(full_counters, keeps_what_counting_every_change_gives) {
   }
 }
 
-// What comes and goes in between may be a peak in number without being one in bytes, and the other way round.
+// Temporary changes may set a peak of the number without one of the bytes, and vice versa.
 TEST(full_counters, raises_a_peak_of_either_quantity) {
   full_counters<1> counters;
   counters.split_grew(0, 2, 4096);
@@ -226,7 +226,7 @@ TEST(full_counters, raises_a_peak_of_either_quantity) {
   EXPECT_EQ(counters.report(0).all.allocated_bytes, (counter{0, 4096, 4608, 4608}));
 }
 
-// What comes to ranges and goes again is counted by who creates and destroys it.
+// Memory that is mapped and unmapped is counted when it is created and destroyed.
 TEST(full_counters, counts_what_the_device_has_given) {
   full_counters<1> counters;
   counters.segment_acquired(0, 2048);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls that all allocators share.
+// The functions that all allocators share.
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -100,7 +100,7 @@ TYPED_TEST(facade_of, serve_any_alignment) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-// No number can be taken for an alignment, nor for a stream or a device.
+// A number is never an alignment, a stream or a device.
 template <typename Pool>
 concept aligns_by_a_number = requires(Pool& pool) { pool.allocate(1000, std::size_t{4096}); };
 static_assert(!aligns_by_a_number<tight> && !aligns_by_a_number<tight_locked>);
@@ -150,7 +150,7 @@ TEST(facade_death, name_the_rule_that_is_broken) {
   EXPECT_DEATH(arenas.deallocate(p, 1000, std::align_val_t{4096}), "it lies in no segment of this allocator");
 }
 
-/// Live bytes of each device, as a walk over all blocks finds them, an entry for each allocator.
+/// Live bytes of each device, from a walk over all blocks, with an entry for each allocator.
 template <typename Pool>
 std::vector<std::size_t> live_of(Pool& pool) {
   std::vector<std::size_t> live;

@@ -39,7 +39,7 @@ block* last_before(const ordered& reference, std::size_t size, std::uintptr_t ad
   const auto found = reference.lower_bound(&wanted);
   return found == reference.begin() ? nullptr : *std::prev(found);
 }
-// Any of them, and which one does not depend on where they lie in memory.
+// Any of them; which one does not depend on their addresses in host memory.
 block* one_of(const ordered& reference, std::mt19937_64& random) {
   block* const found = first_not_before(reference, std::size_t{1} << (random() % 42), 0);
   return found != nullptr ? found : *reference.begin();
@@ -59,7 +59,7 @@ std::size_t any_size(std::mt19937_64& random) {
   return ((std::size_t{1} << (random() % 42)) + random() % 4096) / 64 * 64 + 64;
 }
 
-// Both forms of a bin: few blocks stay a circular list, many in no particular order become a treap.
+// Both forms of a bin: a few blocks are a circular list, many in random order become a treap.
 TEST(bin, answers_as_an_ordered_set_does) {
   for (const std::size_t most : {1u, 3u, 20u, 400u}) {
     std::mt19937_64 random(most);
@@ -79,7 +79,7 @@ TEST(bin, answers_as_an_ordered_set_does) {
         tested.insert(b);
         reference.insert(&b);
       }
-      if (i % 4000 > 3000) {  // now and then all go
+      if (i % 4000 > 3000) {  // sometimes all are removed
         while (!reference.empty()) {
           tested.erase(**reference.begin());
           reference.erase(reference.begin());
@@ -99,7 +99,8 @@ TEST(bin, answers_as_an_ordered_set_does) {
   }
 }
 
-// Sizes that only grow, inserted into the middle of a circular list, so that it is long before it is a treap.
+// Increasing sizes, inserted into the middle of a circular list, so that it is long before it becomes a
+// treap.
 TEST(bin, finds_a_block_in_a_treap_in_few_steps) {
   constexpr std::size_t count = 4096;
   std::vector<block> storage(count);

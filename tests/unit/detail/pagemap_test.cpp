@@ -129,7 +129,7 @@ TEST(directory_threads, agree_with_a_map) {
   EXPECT_GT(truth.size(), 10u);
 }
 
-// More threads than processors, so that some are interrupted in the middle of reading a table.
+// More threads than processors, so that some are interrupted while they read a table.
 TEST(directory_threads, read_while_others_write) {
   pagemap where;
   for (std::uint64_t i = 0; i < 4; ++i)  // two owners in each frame

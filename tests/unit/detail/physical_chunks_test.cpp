@@ -17,7 +17,7 @@ struct failures {
   int grants = 0, unmaps = 0;  // how many calls are still to fail
 };
 
-/// A device that fails to grant and to unmap when it is told to.
+/// A device on which map and unmap fail when the test says so.
 class stubborn : public provider_ref<simulated_device> {
  public:
   stubborn(simulated_device& to, failures& left) noexcept : provider_ref(to), left_(&left) {}
@@ -64,7 +64,7 @@ TEST(physical_chunks, are_tried_again_where_neither_map_nor_unmap_worked) {
   failures left{.grants = 1, .unmaps = 3};
   {
     expandable pool{stubborn(device, left)};
-    EXPECT_EQ(pool.try_allocate(5_MiB), nullptr);  // the recovery fails to unmap it, too
+    EXPECT_EQ(pool.try_allocate(5_MiB), nullptr);  // the recovery cannot unmap it either
     EXPECT_EQ(device.held().mapped, 20_MiB);
     EXPECT_EQ(pool.current_usage().reserved, 0u);
     void* const p = pool.try_allocate(5_MiB);

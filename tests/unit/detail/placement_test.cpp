@@ -27,7 +27,7 @@ struct traits : manager_traits {
 };
 using manager_type = block_manager<simulated_device, ignore_events, count_everything, traits>;
 
-/// A range at 1 GiB, 100 MiB long, of which parts are mapped and parts in use.
+/// A range at 1 GiB, 100 MiB long. Parts of it are mapped, and parts are in use.
 class placements : public testing::Test {
  protected:
   void SetUp() override {
@@ -35,7 +35,7 @@ class placements : public testing::Test {
     ASSERT_NE(list, nullptr);
     ASSERT_NE(ranges.insert_range(*list, base, 100_MiB), nullptr);
   }
-  /// Maps [begin, end) and hands out the parts of it that are to be in use.
+  /// Maps [begin, end) and allocates the parts of it that must be in use.
   void map(std::size_t begin, std::size_t end) {
     ASSERT_TRUE(manager.reserve_blocks(8));
     block* at = nullptr;
@@ -100,7 +100,7 @@ TEST_F(placements, bridge_what_is_unmapped_between_free_blocks) {
 }
 TEST_F(placements, that_save_pages_leave_whole_ones_alone) {
   map(0, 20_MiB);       // whole free pages
-  map(40_MiB, 42_MiB);  // and a rest of 1 MiB beside one in use
+  map(40_MiB, 42_MiB);  // and a rest of 1 MiB next to a block in use
   use(40_MiB, 1_MiB);
   EXPECT_EQ(best(21_MiB).begin, base) << "it misses least there";
   const placement saving = best(5_MiB, true);
@@ -109,7 +109,7 @@ TEST_F(placements, that_save_pages_leave_whole_ones_alone) {
   EXPECT_EQ(saving.pages_consumed, 4_MiB);
 }
 
-/// What a placement costs, page by page and block by block.
+/// The cost of a placement, computed page by page and block by block.
 struct price {
   std::size_t pages_consumed = 0, unmapped_bytes = 0, free_bytes = 0;
 };
@@ -131,7 +131,7 @@ price price_of(const std::vector<const block*>& row, std::uintptr_t begin, std::
   return sum;
 }
 
-// All places where a placement may begin or end are tried, in ranges that were mapped and used at random.
+// Tries all begins and ends of a placement, in ranges that were mapped and used at random.
 TEST(placements_at_random, are_the_cheapest_of_all_that_begin_or_end_with_what_is_free) {
   constexpr std::size_t page = 4_KiB, unit = 1_KiB;
   std::mt19937_64 random(17);

@@ -32,7 +32,7 @@ struct traits : manager_traits {
 using manager_type = block_manager<simulated_device, keep_events, count_everything, traits>;
 using backend_type = stitching_backend::instance<manager_type>;
 
-/// The policies of which offset_in asks.
+/// The policies that offset_in asks.
 struct aligned_to {
   struct {
     std::size_t alignment;
@@ -43,7 +43,7 @@ constexpr page_order normal{{normal_pages}, 1};
 
 void* address_of(const block& b) { return reinterpret_cast<void*>(b.address); }
 
-/// Takes the steps of growth one by one, in pages of 2 MiB.
+/// Executes the steps of growth one by one, in pages of 2 MiB.
 class stitching : public testing::Test {
  protected:
   void SetUp() override { ASSERT_NE(list, nullptr); }
@@ -89,7 +89,7 @@ TEST_F(stitching, detaches_the_smallest_chunk_that_is_enough) {
 }
 TEST_F(stitching, detaches_the_largest_chunks_first_where_none_is_enough) {
   make_idle({2_MiB, 10_MiB, 4_MiB, 20_MiB, 6_MiB, 8_MiB});
-  EXPECT_EQ(take(33_MiB), 34_MiB);  // 20, 10, and of the rest what is enough
+  EXPECT_EQ(take(33_MiB), 34_MiB);  // 20, 10, and enough of the rest
   EXPECT_EQ(reserved(), 16_MiB);    // 2, 6 and 8
   EXPECT_EQ(take(15_MiB), 16_MiB);
   EXPECT_EQ(reserved(), 0u);
@@ -179,7 +179,7 @@ TEST_F(stitching, knows_how_many_bytes_of_whole_pages_a_block_breaks) {
   EXPECT_EQ(backend.pages_broken(free, 20_MiB, 2_MiB), 20_MiB);
 }
 
-// Where pages are to be saved, a placement may lie in a free block above an unmapped one: nothing is mapped then.
+// To save pages, a placement may lie in a free block above an unmapped one. Then nothing is mapped.
 TEST_F(stitching, finds_the_first_block_of_a_placement_that_is_mapped) {
   void* const low = use(4_MiB);
   void* const high = use(8_MiB);
@@ -238,7 +238,8 @@ TEST_F(stitching, counts_pending_blocks_as_live) {
   manager.provider().hold_events(false);
 }
 
-// In several ranges, behind parts in use, the first block of a placement is found after chunks around it went.
+// In several ranges, after parts in use, the first block of a placement is found after chunks around it were
+// unmapped.
 TEST_F(stitching, maps_a_placement_in_any_range) {
   manager_type small{simulated_device{simulated_device::options{.capacity = 200_MiB}}, keep_events{&events}};
   backend_type of_small{small};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allocators over CUDA's driver: what they hand out can be used, and whatever call fails, the driver has everything back.
+// Allocators over CUDA's driver: their blocks can be used, and whatever call fails, the driver gets all
+// memory back.
 #include <array>
 #include <cstddef>
 #include <random>
@@ -48,7 +49,7 @@ std::vector<operation> any_program(std::size_t length, std::size_t largest) {
   return made;
 }
 
-/// Runs a program on an allocator over a device; in its end nothing is live.
+/// Runs a program on an allocator over a device. At its end no block is live.
 template <typename Pool>
 void run(const std::vector<operation>& program, Pool& pool, const fake_cuda& cuda, int number) {
   using kind = operation::kind;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The provider over CUDA's driver, with a library in the driver's place that has no device and keeps books.
+// The provider over CUDA's driver, with a library in place of the driver. The library has no device and
+// checks all calls.
 #include "cuda_driver/device.hpp"
 
 #include <cstddef>
@@ -129,7 +130,7 @@ TEST_F(cuda_driver_test, leaves_a_thread_in_its_context) {
 }
 TEST_F(cuda_driver_test, does_nothing_in_another_context) {
   gpu device(load(), 0);
-  for (const unsigned long long call : {1u, 2u}) {  // to ask for the context, and to change it
+  for (const unsigned long long call : {1u, 2u}) {  // to get the context, and to change it
     cuda.fail(call, call, cuda_driver::invalid_context);
     EXPECT_EQ(device.acquire(1_MiB), nullptr);
     cuda.fail(call, call, cuda_driver::invalid_context);
@@ -245,7 +246,7 @@ TEST_F(cuda_driver_test, a_position_that_cannot_be_marked_is_done_with_a_later_o
   EXPECT_TRUE(device.is_done(a, unmarked));
 }
 
-/// examples/cuda_driver/cuda_pytorch.cpp, which looks for a driver by its name and finds the one that is loaded already.
+/// examples/cuda_driver/cuda_pytorch.cpp, which finds the driver by its name if it is already loaded.
 class cuda_pytorch_library : public with_fake_cuda {
  protected:
   /// Loads it as a program does that has not loaded it yet.
@@ -253,7 +254,7 @@ class cuda_pytorch_library : public with_fake_cuda {
     const loaded_library library(loaded_library::copy_of("cuda_pytorch"));
     return {library, "tessera"};
   }
-  /// Contexts stay, as the library does.
+  /// Contexts stay, like the library.
   void end_with_contexts(std::size_t count) {
     EXPECT_EQ(cuda.used(0) + cuda.used(1), 0u);
     EXPECT_EQ(cuda.outstanding(), count);

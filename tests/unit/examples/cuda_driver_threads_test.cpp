@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads in contexts of their own share two devices of CUDA's driver.
+// Threads in different contexts share two devices of CUDA's driver.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +28,7 @@ void serve_threads(Pool& pool, const fake_cuda& cuda) {
   std::vector<std::thread> threads;
   for (std::uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
-      // Two threads are in a context of their own, as a program may be.
+      // Two threads have a context of their own, as in a real program.
       void* const own = t % 2 == 0 ? cuda.other_context(0) : nullptr;
       EXPECT_EQ(cuda.set_current(own), 0);
       const std::size_t number = t % 2;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library with the functions of CUDA's driver, without a device: it keeps books on memory, contexts, streams and events,
-// refuses what the driver refuses, and remembers what must never be done. What begins with fake_ is for tests alone.
+// A library with the functions of CUDA's driver, without a device. It records memory, contexts, streams and
+// events, refuses the calls that the driver refuses, and records forbidden calls. Functions whose names begin
+// with fake_ are for tests only.
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -13,7 +14,7 @@
 
 namespace {
 
-// Their numbers are cuda.h's.
+// The values are those of cuda.h.
 enum : int {
   success = 0,
   invalid_value = 1,
@@ -49,7 +50,7 @@ struct mapping {
   address handle;
   bool granted = false;
 };
-/// A task of a stream: work until it is told to be finished, or a wait for another stream.
+/// A task of a stream: work that a test finishes, or a wait for another stream.
 struct task {
   bool is_wait = false;
   std::pair<int, void*> of{};
@@ -101,7 +102,7 @@ int misused(const std::string& what, int with = invalid_value) {
   if (all().misuse.empty()) all().misuse = what;
   return with;
 }
-/// Counts a call that can fail; what it returns where it is told to, else 0.
+/// Counts a call that can fail. Returns the planned error, else 0.
 int begin(const char* name, bool needs_context = true) {
   driver& d = all();
   ++d.counts[name];
@@ -128,13 +129,13 @@ void advance(driver& d) {
     }
   }
 }
-/// Lets a stream do its work up to a mark, and what that waits for.
+/// Completes the work of a stream up to a position, and the work that it waits for.
 void finish(driver& d, std::pair<int, void*> stream, std::uint64_t until) {
   queue& q = d.streams[stream];
   while (q.completed < until && !q.tasks.empty()) {
     const task t = q.tasks.front();
     if (t.is_wait && d.streams[t.of].completed < t.until) {
-      finish(d, t.of, t.until);  // which may end more of this one
+      finish(d, t.of, t.until);  // which may complete more of this one
       continue;
     }
     q.tasks.pop_front();
@@ -182,7 +183,7 @@ struct access {
   location where;
   int flags;
 };
-/// Whether properties ask for memory of a device and nothing else.
+/// Whether properties request memory of a device and nothing else.
 bool are_plain(const driver& d, const properties* wanted) {
   return wanted->type == 1 && wanted->handle_types == 0 && wanted->where.type == 1 && wanted->where.id >= 0 &&
          wanted->where.id < d.devices && wanted->win32_metadata == nullptr && wanted->compression == 0 &&
@@ -251,7 +252,8 @@ int cuCtxGetCurrent(void** now) {
 }
 int cuCtxSetCurrent(void* wanted) {
   const lock held(all().mutex);
-  // To go back to where a thread was must work, or whoever called is left in another context.
+  // The call that restores the thread's context must succeed; otherwise the caller is left in another
+  // context.
   if (const int failed = begin("cuCtxSetCurrent", false); failed != success && current == nullptr)
     return failed;
   return current = static_cast<context*>(wanted), success;
@@ -305,7 +307,7 @@ int cuEventCreate(void** made, unsigned flags) {
 int cuEventDestroy_v2(void* e) {
   driver& d = all();
   const lock held(d.mutex);
-  const int failed = begin("cuEventDestroy", false);  // of earlier work; the event is gone
+  const int failed = begin("cuEventDestroy", false);  // of earlier work; the event is destroyed
   if (d.events.erase(e) == 0) return misused("cuEventDestroy of what is no event", invalid_handle);
   return failed;
 }
@@ -451,7 +453,7 @@ int cuMemSetAccess(address p, std::size_t bytes, const access* wanted, std::size
 
 // For tests.
 
-/// Begins anew, not initialized, with so many devices of so much memory.
+/// Starts again, not initialized, with this many devices and this much memory.
 void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
   driver& d = all();
   const lock held(d.mutex);
@@ -473,7 +475,7 @@ void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
   d.misuse.clear(), d.counts.clear();
   current = nullptr;
 }
-/// Lets the calls from one number to another fail, counted from now.
+/// Makes the calls between two numbers fail, counted from now.
 void fake_fail(unsigned long long first, unsigned long long last, int with) {
   driver& d = all();
   const lock held(d.mutex);
@@ -488,7 +490,7 @@ int fake_count(const char* name) {
   const lock held(all().mutex);
   return all().counts[name];
 }
-/// Gives a stream work that stays until it is finished, where work is held, or until somebody waits for it.
+/// Gives a stream work. If work is held, it stays until a test finishes it or a thread waits for it.
 void fake_hold(int holds) {
   const lock held(all().mutex);
   all().holds = holds != 0;
@@ -505,7 +507,7 @@ void fake_finish(int device, void* stream) {
   const lock held(all().mutex);
   finish(all(), {device, stream}, all().streams[{device, stream}].given);
 }
-/// Ends the next task of a stream alone.
+/// Completes only the next task of a stream.
 void fake_finish_one(int device, void* stream) {
   const lock held(all().mutex);
   finish(all(), {device, stream}, all().streams[{device, stream}].completed + 1);
@@ -518,7 +520,7 @@ void fake_end_stream(int device, void* stream) {
 void* fake_other_context(int device) { return &all().other[static_cast<std::size_t>(device)]; }
 /// The context of the calling thread.
 void* fake_current() { return current; }
-/// Whether work of a device may use all bytes from an address on.
+/// Whether work of a device may use all bytes from this address on.
 int fake_usable(int device, address p, std::size_t bytes) {
   driver& d = all();
   const lock held(d.mutex);
@@ -542,7 +544,7 @@ std::size_t fake_used(int device) {
   const lock held(all().mutex);
   return all().used[static_cast<std::size_t>(device)];
 }
-/// How many things are not given back.
+/// The number of objects that were not returned.
 std::size_t fake_outstanding() {
   driver& d = all();
   const lock held(d.mutex);
@@ -551,7 +553,7 @@ std::size_t fake_outstanding() {
   for (const context& c : d.primary) count += static_cast<std::size_t>(c.retained);
   return count;
 }
-/// What was done first that must never be done; empty if nothing was.
+/// The first forbidden call, or an empty text.
 const char* fake_misuse() {
   const lock held(all().mutex);
   return all().misuse.c_str();

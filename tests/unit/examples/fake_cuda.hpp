@@ -14,7 +14,7 @@
 #include "cuda_driver/driver.hpp"
 #include "loaded_library.hpp"
 
-/// What tests say to the library that stands for CUDA's driver.
+/// Declares the functions by which tests control the library in place of CUDA's driver.
 struct fake_cuda : loaded_library {
   fake_cuda() : loaded_library(path_of("fake_cuda")) {}
 
@@ -46,7 +46,7 @@ inline void* handle_of(tessera::stream_id stream) {
   return reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream.handle));
 }
 
-/// A test in whose end the driver has everything back, and nothing was done that must never be done.
+/// A test that checks at its end that the driver has all memory back and saw no forbidden call.
 class with_fake_cuda : public testing::Test {
  protected:
   with_fake_cuda() { begin(); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library in C++, whose pool goes to whoever loads it. It is built twice: by two standards, and so that other libraries see
-// its names or do not.
+// A C++ library whose pool its users get. It is built twice: as two C++ standards, and with visible and
+// hidden names.
 #include "library_pool.hpp"
 
 #include "../layout.hpp"

@@ -7,6 +7,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-/// The pool that library_pool.cpp makes, and that other libraries and the program use.
+/// The pool that library_pool.cpp makes. Other libraries and the program use it.
 using shared_pool = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
 using allocate_function = void*(shared_pool* pool, std::size_t bytes);

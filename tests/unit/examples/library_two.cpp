@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library whose functions and types have the names of those in library_one.cpp, and do other things.
+// A library with the same function and type names as library_one.cpp, and other definitions.
 #include <utility>
 
 #include <tessera/concurrent/locked.hpp>

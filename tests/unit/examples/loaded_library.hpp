@@ -10,7 +10,8 @@
 
 #include <gtest/gtest.h>
 
-/// What a program knows of a library that it loads: its path, the names of its functions and their types.
+/// The knowledge of a program about a library that it loads: its path, the names of its functions and their
+/// types.
 class loaded_library {
  public:
   explicit loaded_library(const std::string& path, int mode = RTLD_LOCAL)
@@ -20,7 +21,7 @@ class loaded_library {
   [[nodiscard]] static std::string path_of(const char* name) {
     return std::string(TESSERA_LOADED_DIR "/lib") + name + ".so";
   }
-  /// A library that is nothing to those that are loaded already: a copy, whose file goes when the process has ended.
+  /// A copy of a library, unrelated to loaded ones. Its file is removed when the process ends.
   [[nodiscard]] static std::string copy_of(const char* name) {
     static const struct scratch {
       std::filesystem::path folder =
@@ -46,7 +47,7 @@ class loaded_library {
   void* handle_;
 };
 
-/// The functions that TESSERA_TORCH_FUNCTIONS gives a library, as the system whose allocator it becomes declares them.
+/// The functions that TESSERA_TORCH_FUNCTIONS defines, as their caller declares them.
 struct torch_functions {
   torch_functions(const loaded_library& in, const std::string& prefix)
       : alloc(in.find<void*(std::size_t, int, void*)>(prefix + "_alloc")),
@@ -78,7 +79,7 @@ struct torch_functions {
     last_error(text.data(), text.size() + 1);
     return text;
   }
-  /// What the library counts under a key of torch.cuda.memory_stats(); -1 where it has no such key.
+  /// The library's counter under a key of torch.cuda.memory_stats(); -1 if it has no such key.
   [[nodiscard]] long count(const std::string& key, int device = 0) const {
     std::string text(statistics(device, nullptr, 0), '\0');
     statistics(device, text.data(), text.size() + 1);

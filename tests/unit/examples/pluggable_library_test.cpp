@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library is loaded by programs that know the names and types of its functions, and nothing else.
+// Programs load a library and know only the names and types of its functions.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -88,7 +88,7 @@ TEST(pluggable_library, tells_why_it_gives_null) {
   (void)testing::internal::GetCapturedStderr();
 }
 
-/// Lets the work of a stream wait.
+/// Makes the work of a stream wait.
 void wait_for_it(void* gate) {
   while (!static_cast<std::atomic<bool>*>(gate)->load()) std::this_thread::yield();
 }
@@ -122,7 +122,7 @@ TEST(pluggable_library_death, ends_a_program_that_frees_on_the_wrong_device) {
   library.free(p, 1000, 0, nullptr);
 }
 
-/// What a thread's stream writes into its tensor, and looks for later.
+/// The data that a thread's stream writes to its tensor and checks later.
 struct tensor {
   std::uint64_t* words;
   std::size_t bytes;
@@ -147,7 +147,7 @@ TEST(pluggable_library_threads, work_on_streams_of_two_devices) {
       const int device = static_cast<int>(t % 2);
       void* const own = library.create_stream(device);
       void* const other = library.create_stream(device);
-      std::vector<tensor> used(rounds);  // by work that is under way
+      std::vector<tensor> used(rounds);  // by work that is running
       for (std::size_t i = 0; i < rounds; ++i) {
         tensor& made = used[i];
         made.bytes = 8 * (1 + i * 997 % 200'000);
@@ -158,7 +158,7 @@ TEST(pluggable_library_threads, work_on_streams_of_two_devices) {
         library.submit(device, own, fill, &made);
         library.submit(device, own, check, &made);
         if (i % 3 == 0) {
-          library.synchronize(device, own);  // for what it wrote
+          library.synchronize(device, own);  // for the work that wrote it
           library.submit(device, other, check, &made);
           library.record_stream(made.words, other);
         }
@@ -187,7 +187,7 @@ TEST(pluggable_library, is_the_same_each_time_it_is_loaded) {
   const pinned_library second;
   EXPECT_EQ(second.handle(), first.handle());
   EXPECT_EQ(second.count("requested_bytes.all.current"), 3 << 20);
-  // A host that closes it may still hold tensors.
+  // A host that closes the library may still hold tensors.
   EXPECT_EQ(dlclose(first.handle()), 0);
   EXPECT_EQ(dlclose(second.handle()), 0);
   std::memset(p, 1, 3_MiB);
@@ -198,7 +198,7 @@ TEST(pluggable_library, is_the_same_each_time_it_is_loaded) {
   EXPECT_EQ(third.count("reserved_bytes.all.current"), 0);
 }
 
-/// Two libraries of the same names, and a copy of each, which stays what it is whatever else is there.
+/// Two libraries with the same names, and a copy of each. Each keeps its behaviour whatever else is loaded.
 void share_nothing(int mode) {
   const auto load = [mode](const char* library) {
     return torch_functions(loaded_library(loaded_library::copy_of(library), mode), "same");
@@ -206,7 +206,7 @@ void share_nothing(int mode) {
   const torch_functions caching = load("one"), direct = load("two");
   const torch_functions caching_too = load("one"), direct_too = load("two");
 
-  // Simulated devices give all four the same addresses; each must tell its own.
+  // Simulated devices give all four the same addresses. Each library must recognize its own.
   void* const p = caching.alloc(1000, 0, nullptr);
   void* const q = direct.alloc(1000, 0, nullptr);
   EXPECT_EQ(caching.count("reserved_bytes.all.current"), 2 << 20);

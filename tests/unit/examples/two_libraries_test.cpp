@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Libraries in C++ that were built by other standards and know nothing of each other share pools and exceptions.
+// C++ libraries that were built as other standards, independently of each other, share pools and exceptions.
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -35,7 +35,7 @@ struct pool_library : loaded_library {
   std::size_t (*caught)(shared_pool*, std::size_t, allocate_function*);
 };
 
-/// Two libraries in the order in which they are loaded, and whether others see their names.
+/// Two libraries in the order of loading, and whether their names are visible to others.
 struct two_libraries : testing::TestWithParam<std::pair<int, std::vector<const char*>>> {
   pool_library first{GetParam().second[0], GetParam().first};
   pool_library second{GetParam().second[1], GetParam().first};

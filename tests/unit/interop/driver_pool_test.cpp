@@ -59,7 +59,7 @@ TEST(driver_pool, lets_the_stream_that_frees_wait_for_those_that_were_recorded) 
   EXPECT_EQ(pool.current_usage().pending, 0u);
   EXPECT_TRUE(pool.device().is_ordered_after(c, b, 1));
   EXPECT_TRUE(pool.device().is_ordered_after(c, a, 1));
-  EXPECT_FALSE(pool.device().is_ordered_after(a, b, 1));  // the stream that allocated goes on
+  EXPECT_FALSE(pool.device().is_ordered_after(a, b, 1));  // the stream of the allocation continues
   EXPECT_EQ(pool.allocate_async(2_MiB, c), p);
   EXPECT_EQ(pool.device().calls().record, 0u);
   pool.free_async(p, c);
@@ -92,7 +92,7 @@ TEST(driver_pool, gives_back_only_what_is_above_the_threshold_and_idle) {
   pool.device().submit(b, long_time);
   pool.free_async(busy, b);
   EXPECT_TRUE(pool.synchronize(a));
-  EXPECT_EQ(pool.get(pool_attribute::reserved_current), 6_MiB);  // what b was given is not done
+  EXPECT_EQ(pool.get(pool_attribute::reserved_current), 6_MiB);  // the work of b is not done
   EXPECT_TRUE(pool.synchronize(b));
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 0u);
 }

@@ -253,7 +253,7 @@ class text_list {
 TEST(typed_allocator, is_made_by_libraries_from_a_template_of_one_parameter) {
   static_assert(std::is_nothrow_default_constructible_v<in_static_pool<int>>);
   static_assert(std::allocator_traits<in_static_pool<int>>::is_always_equal::value);
-  static_assert(!std::is_default_constructible_v<in_pool<int>>);  // it would give from nowhere
+  static_assert(!std::is_default_constructible_v<in_pool<int>>);  // it would use an unknown allocator
   static_assert(!std::is_default_constructible_v<typed_allocator<int, shared_pool>>);
   static_assert(!std::is_convertible_v<in_static_pool<int>, in_other_static_pool<int>>);
   EXPECT_EQ(in_static_pool<int>(), in_static_pool<long>());

@@ -37,7 +37,7 @@ template <typename A>
 concept makes_blocks = requires { make_block(std::declval<A>(), 1); };
 static_assert(makes_blocks<torch&> && makes_blocks<shared_torch&> && makes_blocks<shared_torch> &&
               makes_blocks<const shared_torch&>);
-static_assert(!makes_blocks<torch>);  // which would end before its block
+static_assert(!makes_blocks<torch>);  // which would be destroyed before its block
 
 TEST(unique_block, gives_its_block_back_when_it_ends) {
   torch pool;

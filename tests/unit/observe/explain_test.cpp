@@ -29,7 +29,7 @@ simulated_device of(std::size_t capacity) {
   return simulated_device{simulated_device::options{.capacity = capacity}};
 }
 
-/// What an allocator says of a request that must fail.
+/// The report of an allocator about a request that must fail.
 template <typename Allocator>
 oom_report refused(Allocator& pool, std::size_t bytes, stream_id stream = {}) {
   EXPECT_EQ(pool.try_allocate(bytes, stream), nullptr);
@@ -41,7 +41,7 @@ oom_report refused(Allocator& pool, std::size_t bytes, stream_id stream = {}) {
   return told;
 }
 
-/// A device that only gives segments, and knows events.
+/// A device with only segments and events.
 class segments_alone {
  public:
   using event = simulated_device::event;
@@ -95,7 +95,8 @@ TEST(explain, a_block_that_is_too_small_lacks_so_much_and_shares_its_segment) {
 
 TEST(explain, sets_rank_by_what_freeing_them_is_worth) {
   over<pytorch<>> pool{of(84_MiB)};
-  // Of four segments of 20 MiB, live blocks take 19, 2 and 10 MiB, and two of the last together 4.
+  // Live blocks take 19, 2 and 10 MiB of three of the four segments of 20 MiB. Two blocks of the last one
+  // take 4 MiB together.
   std::vector<void*> spare;
   const auto segment = [&](std::initializer_list<std::size_t> kept) {
     std::size_t rest = 20_MiB;
@@ -125,7 +126,7 @@ TEST(explain, pages_between_live_blocks_could_go_back_or_move) {
   over<pytorch<>> pool{of(60_MiB)};
   void* const large = pool.allocate(50_MiB);
   pool.deallocate(large);
-  void* const low = pool.allocate(5_MiB);  // cut from the segment of 50 MiB
+  void* const low = pool.allocate(5_MiB);  // split from the segment of 50 MiB
   EXPECT_EQ(low, large);
   const oom_report told = refused(pool, 46_MiB);
   EXPECT_EQ(told.pages_in_place, 20_MiB) << "of pages of 20 MiB, one is whole";
@@ -208,7 +209,7 @@ TEST(explain, a_block_behind_work_waits_for_that_where_no_stream_is_made_to_wait
   const auto prepare = [&](auto& pool) {
     pool.device().submit(one, 1'000'000'000);
     pool.deallocate(pool.allocate(10_MiB, one));
-    (void)pool.allocate(1_MiB, one);  // cut from those
+    (void)pool.allocate(1_MiB, one);  // split from those
   };
   over<never_waits> pool{of(11_MiB)};
   prepare(pool);
@@ -349,7 +350,7 @@ TEST(explain, a_range_of_addresses_may_be_too_short) {
 TEST(explain, in_ranges_pieces_are_pinned) {
   over<pytorch_expandable> pool{of(40_MiB)};
   void* const low = pool.allocate(18_MiB);
-  void* const middle = pool.allocate(4_MiB);  // the last 2 MiB of one piece, the first of the other
+  void* const middle = pool.allocate(4_MiB);  // the last 2 MiB of one chunk, the first of the other
   pool.deallocate(low);
   const oom_report told = refused(pool, 30_MiB);
   EXPECT_EQ(told.now.reserved, 40_MiB);
@@ -414,7 +415,7 @@ TEST(explain, what_streams_let_go_of_after_the_search_serves_the_next_try) {
   pool.device().hold_events(true);
   pool.deallocate(p);
   const oom_report told =
-      refused(pool, 7_MiB);  // which waited for the stream, and then asked the device alone
+      refused(pool, 7_MiB);  // which waited for the stream, and then asked only the device
   EXPECT_EQ(told.largest_is, oom_report::reason::none);
   EXPECT_EQ(hints_of(told).front(), oom_report::hint::try_again);
   EXPECT_NE(pool.try_allocate(7_MiB), nullptr) << "the advice is true";

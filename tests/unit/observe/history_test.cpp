@@ -19,7 +19,7 @@ namespace {
 using namespace tessera;
 using action = allocator_event::action;
 
-/// Tells how often it was asked.
+/// Counts the calls.
 struct ticks {
   std::uint64_t operator()() noexcept { return ++asked; }
   std::uint64_t asked = 0;

@@ -70,7 +70,7 @@ TEST(inspect, a_block_is_found_by_its_own_address_where_an_alignment_moved_the_u
   EXPECT_EQ(place.offset, 1024u);
 }
 
-/// Every live block lies where a walk over all blocks finds it.
+/// A walk over all blocks finds every live block at the same place.
 template <typename Pool, typename Blocks>
 void expect_places(Pool& pool, Blocks& all_blocks) {
   std::vector<void*> live;
@@ -116,7 +116,8 @@ TEST(inspect, finds_the_segment_and_offset_of_a_block) {
 template <typename Pool>
 void expect_places_in(Pool& pool) {
   const auto blocks = [&pool](auto f) { pool.for_each_allocator(f); };
-  // Places are asked for while the walk holds the mutex, which a caller must not do: copies are compared.
+  // The walk holds the mutex, so its function must not ask for places. It copies the blocks, and places are
+  // compared later.
   std::map<std::uintptr_t, std::uintptr_t> segment_of;
   std::vector<void*> live;
   for (std::size_t i = 0; i < 60; ++i) live.push_back(pool.allocate(1 + i * 7919, stream_id{i % 3}));
@@ -202,7 +203,7 @@ TEST(inspect, shows_adjacent_mapped_pages_as_one_segment) {
   pool.deallocate(small);
 }
 
-/// A device that looks at the allocator while it is asked to take a segment back.
+/// A device that inspects the allocator while it releases a segment.
 class looking_device : public provider_adaptor<simulated_device> {
  public:
   using provider_adaptor::provider_adaptor;
@@ -243,7 +244,7 @@ TEST(inspect, shows_segments_that_are_being_released) {
   EXPECT_TRUE(look_at(pool).empty());
 }
 
-/// What is free and not pinned is what trim gives back.
+/// Free memory that is releasable is what trim releases.
 template <typename Recipe>
 void non_releasable_is_what_trim_keeps() {
   caching_allocator<Recipe, simulated_device> pool;

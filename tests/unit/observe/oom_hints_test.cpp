@@ -17,8 +17,8 @@
 
 #include "../oom.hpp"
 
-// Every shipped recipe is driven into failures by random programs: what is said of each must fit the allocator, and no advice
-// may name what the recipe does already.
+// Random programs make every shipped recipe fail. Each report must agree with the allocator. No hint names
+// what the recipe already does.
 namespace {
 
 using namespace tessera;
@@ -46,7 +46,7 @@ bool rounds_little(const policies<Recipe>& chosen) {
   return true;
 }
 
-/// The advice that contradicts the recipe, or -1.
+/// The hint that contradicts the recipe, or -1.
 template <typename Recipe>
 int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   using growth = typename Recipe::growth;
@@ -60,7 +60,7 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   is_on(oom_report::hint::empty_cache) = is_on(oom_report::hint::wait_for_streams) = empties;
   is_on(oom_report::hint::try_later) = !empties;
   is_on(oom_report::hint::release_later) =
-      !Recipe::streams::reuses_across_streams;  // no other leaves idle memory where it is
+      !Recipe::streams::reuses_across_streams;  // no other recipe leaves idle memory at its address
   is_on(oom_report::hint::grow_exactly) = grows_exactly(chosen);
   is_on(oom_report::hint::share_pool) = Recipe::pools::count == 1;
   is_on(oom_report::hint::reuse_across_streams) =
@@ -82,7 +82,7 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   return -1;
 }
 
-/// What is wrong with the words of an error, or nothing.
+/// The first error in the text of an exception, or nothing.
 std::string fault_of(const oom_explanation& error) {
   const std::string_view text = error.text();
   if (text.size() + 1 >= tessera::detail::oom_text_bytes) return "the text is cut short";
@@ -98,7 +98,7 @@ std::string fault_of(const oom_explanation& error) {
   return lines + 1 <= 12 ? "" : "too many lines";
 }
 
-/// What a report says of the blocks that is not so, or nothing.
+/// The first wrong statement of a report about blocks, or nothing.
 template <typename Allocator>
 std::string fault_of(const oom_report& told, Allocator& pool) {
   const usage now = pool.current_usage();

@@ -22,7 +22,7 @@ std::string words(const oom_report& told) {
   return text;
 }
 
-/// A report in which every number takes as many characters as any could.
+/// A report in which every number has as many characters as possible.
 oom_report of_wide_numbers() {
   constexpr std::uint64_t handle = std::numeric_limits<std::uint64_t>::max();
   constexpr std::size_t wide = 1_GiB - 1;  // 1024.00 MiB
@@ -57,7 +57,7 @@ TEST(oom_report, holds_the_widest_numbers_in_any_case) {
         told.has_segments = has_segments;
         told.hint_count = oom_report::max_hints;
         const bool is_last = what == static_cast<std::size_t>(oom_report::hint::free_memory);
-        for (std::size_t i = 0; i < told.hints.size(); ++i)  // which are never the same twice
+        for (std::size_t i = 0; i < told.hints.size(); ++i)  // these never repeat
           told.hints[i] = {static_cast<oom_report::hint>(is_last ? what : (what + i) % kinds), 1_GiB - 1};
         if (is_last) told.hint_count = 1;
         const std::string text = words(told);
@@ -93,7 +93,7 @@ TEST(oom_report, is_whole_where_it_is_short) {
             "  no policy is known to help: nothing is free; add 1.00 MiB of memory");
 }
 
-/// The last line about a request that nothing is known to help, without what all such lines begin with.
+/// The last line about a request that no hint helps, without the common beginning of such lines.
 std::string last_line(oom_report told) {
   tessera::detail::add_hints(told);
   EXPECT_EQ(told.hint_count, 1u);
@@ -101,7 +101,7 @@ std::string last_line(oom_report told) {
   const std::string text = words(told);
   return text.substr(text.rfind('\n') + 3);
 }
-/// A device of 100 MiB, of which `live` bytes live and `free` bytes are pinned, in parts of 1 MiB.
+/// A device of 100 MiB, with `live` bytes live and `free` non-releasable bytes, in parts of 1 MiB.
 oom_report of_device(std::size_t requested, std::size_t live, std::size_t free = 0) {
   oom_report told;
   told.requested = told.block = told.segment = told.wanted = told.exact_segment = told.unpaged_segment =
@@ -121,12 +121,12 @@ TEST(oom_report, says_no_policy_only_where_more_is_asked_for_than_the_device_has
   EXPECT_EQ(last_line(of_device(30_MiB, 60_MiB, 20_MiB)),
             "no policy is known to help: all free blocks are too small; free some of the blocks above, or "
             "add 10.00 MiB of memory");
-  oom_report rounded = of_device(50_MiB, 60_MiB);  // which asked for less
+  oom_report rounded = of_device(50_MiB, 60_MiB);  // which requested less
   rounded.now.requested = 50_MiB;
   EXPECT_EQ(last_line(rounded),
             "no policy is known to help: live blocks and this request need 110.00 MiB: free 10.00 MiB, or "
             "enlarge the device");
-  oom_report pending = of_device(50_MiB, 40_MiB);  // what is freed is asked for no longer
+  oom_report pending = of_device(50_MiB, 40_MiB);  // the freed block is not requested any more
   pending.now.pending = 15_MiB;
   pending.now.requested = 55_MiB;
   pending.now.reserved = 55_MiB;
@@ -153,7 +153,7 @@ TEST(oom_report, never_asks_for_more_to_be_freed_than_lives) {
   provider.device_is_limited = true;
   EXPECT_EQ(last_line(provider),
             "no policy would help: the request alone exceeds the provider's limit, 100.00 MiB");
-  oom_report by_limit = of_device(75_MiB, 20_MiB, 10_MiB);  // the cache would have to go back, too
+  oom_report by_limit = of_device(75_MiB, 20_MiB, 10_MiB);  // the cache would have to be released, too
   by_limit.now.limit = 30_MiB;
   EXPECT_EQ(last_line(by_limit),
             "no policy is known to help: the request alone exceeds the limit, 30.00 MiB");
@@ -216,7 +216,7 @@ TEST(out_of_memory, holds_the_widest_numbers) {
                   .ends_with("no request above 1152921504606846975 bytes is served"));
 }
 
-// What arenas and waits add to a report, and what an allocator alone cannot bring about.
+// The parts that arenas and waits add to a report, which one allocator alone cannot cause.
 oom_report short_of(std::size_t reserved, std::size_t limit) {
   oom_report told;
   told.requested = told.block = told.segment = told.wanted = told.exact_segment = told.unpaged_segment =

@@ -13,7 +13,7 @@ namespace {
 
 using namespace tessera;
 
-constexpr std::size_t step = 512;  // what blocks are multiples of here
+constexpr std::size_t step = 512;  // the blocks here are multiples of it
 
 TEST(memory_limit, is_the_lesser_of_bytes_and_share) {
   EXPECT_EQ(memory_limit{}.on(10_GiB), unlimited);
@@ -110,7 +110,7 @@ TEST(grow_by_plan, takes_the_first_chunk_where_nothing_is_reserved_and_further_o
   EXPECT_EQ(growth.segment_size(6_MiB, now), 6_MiB);
   EXPECT_EQ(growth.segment_size(40_MiB, now), 40_MiB);
   EXPECT_EQ(growth.segment_size(40_MiB + step, now), 40_MiB + step);
-  now.reserved = 1_GiB - 5_MiB;  // of these, a twentieth has to stay
+  now.reserved = 1_GiB - 5_MiB;  // of these, a twentieth must remain
   EXPECT_GT(growth.segment_size(step, now), 5_MiB);
   now.reserved = 2_GiB;
   EXPECT_GT(growth.segment_size(step, now), 0u);

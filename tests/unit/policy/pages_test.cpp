@@ -36,7 +36,7 @@ std::vector<page_choice> all_choices() {
   return all;
 }
 
-/// Gives addresses from a budget for each page size, and remembers what it was asked for.
+/// Gives addresses from a budget for each page size, and records its requests.
 class recording_device {
  public:
   struct asked {
@@ -84,7 +84,8 @@ TEST(pages, normal_only_asks_for_nothing_else) {
   EXPECT_EQ(in_whole_pages(back_with_normal_pages{}, 3_MiB + 512), 3_MiB + 512);
 }
 
-// ACL's document has huge-first memory rounded to 2 MiB, and in the next paragraph up to 1 MiB in normal pages.
+// According to ACL's document, huge-first memory is rounded to 2 MiB, and in the next paragraph up to 1 MiB
+// in normal pages.
 TEST(pages, huge_first_rounds_only_what_is_above_one_mebibyte) {
   constexpr back_with_huge_pages_first pages;
   EXPECT_TRUE(pages.backing(1) == just(normal_pages));
@@ -142,7 +143,8 @@ TEST(pages, every_kind_carries_the_whole_choice) {
       }
     }
   }
-  // Five plans, for peers or not; three of them for low and high bandwidth; each writable or read-only.
+  // Five plans, for peers or not. Three of them also for low and high bandwidth. Each is writable or
+  // read-only.
   EXPECT_EQ(legal, (5 * 2 + 3 * 2) * 2);
 }
 
@@ -207,7 +209,8 @@ TEST(pages, allocator_has_no_fallback_from_giant_only) {
   for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, huge_1g_pages);
 }
 
-// torch_npu under page_size:1g: a small pool in 2 MiB segments, and any failure of 1 GiB pages ends at smaller ones.
+// torch_npu under page_size:1g: a small pool in segments of 2 MiB. If 1 GiB pages fail, smaller ones are
+// tried.
 TEST(pages, allocator_falls_back_from_giant_pages_twice) {
   using recipe = with<pytorch<>, reuse_ignoring_streams, back_with_huge_1g_pages_first>;
   caching_allocator<recipe, recording_device> pool;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A provider adaptor has exactly the capabilities of its provider, shows its hook each call, and takes a few lines to write.
+// A provider adaptor has exactly the capabilities of its provider, passes each call to its hook, and takes a
+// few lines to write.
 #include <tessera/provider/adaptor.hpp>
 
 #include <cstddef>
@@ -43,7 +44,7 @@ static_assert(keeps_capabilities<simulated_device> && keeps_capabilities<simulat
 static_assert(keeps_capabilities<host_pinned> && capabilities<host_pinned> != capabilities<simulated_device>);
 static_assert(keeps_capabilities<limiting<simulated_device>> && limited_provider<limiting<simulated_device>>);
 
-/// Logs each call and lets every n-th one that may fail do so.
+/// Logs each call, and makes every n-th call fail that can.
 struct log_and_fail {
   std::vector<std::string>* log;
   unsigned period;

@@ -81,8 +81,8 @@ TEST(byte_budget, a_lower_limit_takes_nothing_back) {
   EXPECT_TRUE(budget.take(50, 0, given));
 }
 
-/// Asks for 60 of 100 and meanwhile, in another thread, for `other`, which comes before the first call has ended or after.
-///   Returns:  whether the other one got it
+/// Requests 60 of 100, and in another thread `other`, which returns before the first call has ended or after.
+///   Returns:  whether the other request succeeded
 bool got_beside_60(byte_budget& budget, std::size_t other, bool first_is_given) {
   std::thread second;
   bool got = false;
@@ -122,7 +122,7 @@ TEST(byte_budget, nobody_waits_where_it_does_not_matter) {
   byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, [&] {
     EXPECT_FALSE(budget.would_exceed(100));
-    EXPECT_TRUE(budget.take(40, 0, given));   // fits beside it
+    EXPECT_TRUE(budget.take(40, 0, given));   // fits in addition
     EXPECT_FALSE(budget.take(61, 0, given));  // does not fit without it either
     return true;
   }));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the system says of this process: the other set of books in the tests of host_pinned.
+// The system's own data about this process, for the tests of host_pinned.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace host_process {
 
-/// Bytes of the mappings that lie in a range of addresses, as /proc/self/smaps counts them.
+/// Bytes of the mappings in a range of addresses, as /proc/self/smaps counts them.
 struct extent {
   std::size_t size = 0;
   std::size_t resident = 0;
@@ -49,7 +49,7 @@ inline extent smaps(const void* p, std::size_t bytes) {
   return sum;
 }
 
-/// Whether some MiB can be locked: it may not be allowed, and under a sanitizer mlock only says that it does it.
+/// Whether some MiB can be locked. The limit may forbid it, and under a sanitizer mlock does nothing.
 inline bool locks() {
   constexpr std::size_t bytes = std::size_t{6} << 20;
   void* const p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -58,7 +58,7 @@ inline bool locks() {
   return real;
 }
 
-/// Bytes of a mapped range that mincore says are in memory.
+/// Bytes of a mapped range that mincore reports as resident.
 inline std::size_t in_core(void* p, std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> pages(bytes / page);
@@ -68,7 +68,7 @@ inline std::size_t in_core(void* p, std::size_t bytes) {
   return sum;
 }
 
-/// What this process has open, by number.
+/// The open files of this process, by number.
 inline std::size_t open_files() {
   std::size_t count = 0;
   if (DIR* const folder = ::opendir("/proc/self/fd")) {
@@ -91,7 +91,7 @@ inline std::size_t memory_files_mapped() {
   return sum;
 }
 
-/// A way between two processes, made before they part; each keeps one end. Whoever waits half a minute gives up.
+/// A channel between two processes, made before they fork. Each keeps one end. A wait of half a minute fails.
 class channel {
  public:
   channel() {
@@ -103,7 +103,7 @@ class channel {
     for (const int end : ends_)
       if (end >= 0) ::close(end);
   }
-  /// The other end is the other process's.
+  /// The other end belongs to the other process.
   void keep(int which) {
     ::close(ends_[1 - which]);
     ends_[1 - which] = -1;
@@ -119,13 +119,13 @@ class channel {
     return ::poll(&watched, 1, milliseconds) == 1 &&
            ::recv(ends_[mine_], &value, sizeof value, MSG_WAITALL) == ssize_t{sizeof value};
   }
-  /// Forgets what has arrived.
+  /// Discards all received data.
   void drain() const {
     char some[256];
     while (::recv(ends_[mine_], some, sizeof some, MSG_DONTWAIT) > 0) {
     }
   }
-  /// Tells the other process to go on, or waits until it does.
+  /// Signals the other process, or waits for its signal.
   bool pass() const { return send('.'); }
   bool wait() const {
     char dot = 0;
@@ -137,7 +137,7 @@ class channel {
   int mine_ = 0;
 };
 
-/// Runs a part of a test in a process of its own, which has no thread yet; what it returns is its exit code.
+/// Runs a part of a test in a new process without threads. Its return value is the exit code.
 template <typename F>
 ::pid_t start(F part) {
   std::fflush(nullptr);
@@ -145,14 +145,14 @@ template <typename F>
   if (child == 0) ::_exit(part());
   return child;
 }
-/// The same with a way to the child, which holds end 1 of it.
+/// The same with a channel to the child, which has end 1.
 template <typename F>
 ::pid_t start(channel& way, F part) {
   const ::pid_t child = start([&] { return way.keep(1), part(); });
   way.keep(0);
   return child;
 }
-/// The exit code of a child; 128 and more where a signal ended it.
+/// The exit code of a child; 128 and more if a signal ended it.
 inline int end_of(::pid_t child) {
   int status = 0;
   if (::waitpid(child, &status, 0) != child) return -1;

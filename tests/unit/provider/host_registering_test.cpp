@@ -17,7 +17,7 @@ namespace {
 
 using namespace tessera;
 
-/// Memory that can refuse to be released.
+/// Memory that can refuse a release.
 struct plain_memory : simulated_device {
   using simulated_device::simulated_device;
   bool release(void* p, std::size_t bytes) noexcept {
@@ -25,7 +25,7 @@ struct plain_memory : simulated_device {
   }
   bool refuses = false;
 };
-/// A device that notes what is registered, at most so many segments.
+/// A device that records the registered segments, up to a maximum number.
 struct noting_device : simulated_device {
   bool register_memory(void* p, std::size_t bytes) noexcept {
     if (count == most) return false;

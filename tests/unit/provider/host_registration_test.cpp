@@ -18,7 +18,7 @@ using options = host_pinned::options;
 using pinning = host_pinned::pinning;
 using holdings = host_pinned::holdings;
 
-/// Pages of the user, of which none is in memory yet.
+/// Pages of the user, none of which is resident yet.
 class users_memory {
  public:
   explicit users_memory(std::size_t bytes)
@@ -43,7 +43,7 @@ TEST(host_pinned_registering, locks_what_the_user_brought_until_it_is_unregister
   EXPECT_EQ(mine.smaps().locked, 512_KiB);
   EXPECT_EQ(mine.smaps().resident, 512_KiB);
   EXPECT_EQ(device.held(), (holdings{.registered = 512_KiB, .locked = 512_KiB}));
-  EXPECT_EQ(device.used(), 0u);  // the capacity is for memory of the provider's own
+  EXPECT_EQ(device.used(), 0u);  // the capacity is for the provider's own memory
   EXPECT_TRUE(device.unregister_memory(mine.data()));
   EXPECT_EQ(mine.smaps().locked, 0u);
   EXPECT_EQ(device.held(), holdings{});
@@ -61,7 +61,7 @@ TEST(host_pinned_registering, ends_with_the_provider) {
     EXPECT_EQ(mine.smaps().locked, device.held().locked);
   }
   EXPECT_EQ(mine.smaps().locked, 0u);
-  mine.data()[0] = std::byte{1};  // it is still the user's
+  mine.data()[0] = std::byte{1};  // it still belongs to the user
 }
 
 TEST(host_pinned_registering, refuses_misuse_and_changes_nothing) {
@@ -98,11 +98,11 @@ TEST(host_pinned_registering, refuses_misuse_and_changes_nothing) {
   EXPECT_TRUE(device.unregister_memory(mine.data() + 4 * page));
 }
 
-/// In a process that may lock 64 KiB and no more.
+/// In a process that may lock at most 64 KiB.
 int register_beyond_the_lock_limit() {
   const rlimit little{64_KiB, 64_KiB};
   if (::setrlimit(RLIMIT_MEMLOCK, &little) != 0) return 1;
-  if (::getuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) return 2;  // the right to lock goes with it
+  if (::getuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) return 2;  // this removes the right to lock
   const users_memory mine(1_MiB);
   host_pinned strict{options{.capacity = 64_KiB}};
   if (strict.register_memory(mine.data(), 1_MiB) || strict.held() != holdings{}) return 3;

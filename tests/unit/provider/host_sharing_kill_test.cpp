@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of two processes that share memory is killed, at every step and at any time; the other goes on and loses nothing.
-// TESSERA_KILL_ROUNDS in the environment says how often.
+// One of two processes that share memory is killed, at every step and at any time. The other continues and
+// loses nothing. TESSERA_KILL_ROUNDS in the environment sets the number of rounds.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -44,15 +44,15 @@ bool give_back(host_pinned& device, std::byte* p, const physical& memory) {
   return device.unmap(p, size) && device.unreserve(p, size) && device.destroy(memory);
 }
 
-/// What a victim tells: how far it is, and what it shares.
+/// The message of a victim: its step, and the memory that it shares.
 struct progress {
   int step = 0;
   shareable shared{};
 };
-constexpr int never = -1;     // the victim does its work once, and ends
-constexpr int any_time = -2;  // it does its work again and again
+constexpr int never = -1;     // the victim does its work once and ends
+constexpr int any_time = -2;  // it repeats its work
 
-/// A process that is to be killed; it waits for that at one of its steps.
+/// A process that will be killed. It waits for that at one of its steps.
 class victim {
  public:
   victim(const channel& way, int until) : way_(&way), until_(until) {}
@@ -80,7 +80,7 @@ int import_once(const victim& self, const shareable& shared) {
     self.reach(3);
     const detail::host_request request{.number = shared.number};
     if (::send(socket.get(), &request, sizeof request, MSG_NOSIGNAL) != sizeof request) return 2;
-    self.reach(4);  // the answer is there or comes, and nobody takes it
+    self.reach(4);  // nobody reads the answer
   }
   physical memory;
   if (!device.import_memory(shared, memory)) return 3;
@@ -107,7 +107,7 @@ int importer(const victim& self) {
 }
 
 constexpr int steps_of_exporter = 8;
-constexpr int exported = 3;  // what a survivor may import, if it is told of it
+constexpr int exported = 3;  // the memory that a survivor may import, if it is announced
 int export_once(const victim& self) {
   shareable shared;
   {
@@ -142,8 +142,8 @@ int exporter(const victim& self) {
   return code;
 }
 
-/// Makes victims, and ends them. It is a process without threads, made before any is, so that its children may use
-/// everything; the survivor only orders.
+/// Makes victims and kills them. It is a process without threads, forked before any thread starts, so that
+/// its children may call everything. The survivor only sends orders.
 class nursery {
  public:
   explicit nursery(int (*work)(const victim&)) {
@@ -159,7 +159,7 @@ class nursery {
   }
   const channel& way() const { return way_; }
   ::pid_t begin(int until) {
-    way_.drain();  // what the one before has left
+    way_.drain();  // the leftovers of the one before
     return answer({'b', until});
   }
   void stop() { EXPECT_TRUE(WIFSTOPPED(answer({'s', 0}))); }
@@ -201,7 +201,7 @@ class nursery {
 bool was_killed(int state) { return WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL; }
 bool has_ended_well(int state) { return WIFEXITED(state) && WEXITSTATUS(state) == 0; }
 
-/// Whether it comes true within some seconds; what is counted is put right by other threads and processes.
+/// Whether the condition becomes true within some seconds. Other threads and processes correct the counts.
 template <typename F>
 bool soon(F is_true) {
   for (int i = 0; i < 1000 && !is_true(); ++i) std::this_thread::sleep_for(10ms);
@@ -218,11 +218,11 @@ std::size_t shared_memory_of_the_system() {
 class host_pinned_sharing_kill : public testing::Test {
  protected:
   void SetUp() override {
-    ::alarm(static_cast<unsigned>(60 + rounds() / 2));  // ends the test where anything hangs
+    ::alarm(static_cast<unsigned>(60 + rounds() / 2));  // ends the test if anything hangs
     shared_before_ = shared_memory_of_the_system();
   }
   void TearDown() override {
-    // A piece lost in every round would be far above what other tests share meanwhile.
+    // A leak in every round would be far more than the other tests share meanwhile.
     const std::size_t lost = static_cast<std::size_t>(rounds()) * size / 2;
     EXPECT_TRUE(soon([&] { return shared_memory_of_the_system() < shared_before_ + lost; }));
     ::alarm(0);
@@ -230,7 +230,8 @@ class host_pinned_sharing_kill : public testing::Test {
   void wait_some_time() {
     std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution(0, 4000)(random_)));
   }
-  /// Waits until a victim has come to a step, or for some time; what it shared on the way there is in the answer.
+  /// Waits until a victim has reached a step, or for some time. The answer names the memory that it has
+  /// shared so far.
   progress wait_for(const channel& way, int step) {
     progress seen{never, {}}, latest;
     if (step == any_time) wait_some_time();
@@ -292,7 +293,7 @@ TEST_F(host_pinned_sharing_kill, of_the_exporter_costs_the_importer_nothing) {
     const int step = round % 2 == 0 ? any_time : round / 2 % steps_of_exporter;
     victims.begin(step);
     physical memory;
-    if (step == any_time) {  // imports go on while the exporter dies
+    if (step == any_time) {  // imports continue while the exporter dies
       std::atomic<bool> ended = false;
       progress seen;
       ASSERT_TRUE(round % 8 == 0 || victims.way().receive(seen));
@@ -310,14 +311,14 @@ TEST_F(host_pinned_sharing_kill, of_the_exporter_costs_the_importer_nothing) {
       }
       killer.join();
     } else {
-      // It goes past what it exported only when it is told to.
+      // It continues after its export only when the test says so.
       ASSERT_TRUE(step <= exported || victims.way().pass());
       const progress seen = wait_for(victims.way(), step);
       ASSERT_EQ(seen.step, step);
       const bool can = step == exported || step == 4 || step == 5;
       ASSERT_EQ(device.import_memory(seen.shared, memory), can) << step << device.last_error();
       physical late;
-      if (round % 4 == 1 && can) {  // the answer is waited for when the exporter dies
+      if (round % 4 == 1 && can) {  // the answer is awaited when the exporter dies
         victims.stop();
         std::thread waiting([&] { EXPECT_FALSE(device.import_memory(seen.shared, late)); });
         std::this_thread::sleep_for(2ms);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory shared between processes. Each process makes its provider after the fork, which takes no threads along.
+// Memory shared between processes. Each process makes its provider after the fork, because threads do not
+// survive a fork.
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -41,7 +42,7 @@ bool says(const host_pinned& device, const char* words) {
   return device.last_error().find(words) != std::string::npos;
 }
 
-/// Exports what it creates and maps, to any process, and stays until told to end.
+/// Exports the memory that it creates and maps, to any process, and stays until it is told to end.
 int export_to_any(const channel& way) {
   host_pinned device{loose};
   physical memory;
@@ -62,7 +63,7 @@ TEST(host_pinned_sharing, lets_two_processes_use_the_same_memory) {
     physical memory;
     if (!way.send(device.process()) || !way.receive(shared)) return 1;
     if (!device.import_memory(shared, memory)) return 2;
-    if (device.held() != holdings{.imported = size}) return 3;  // none of it is of the capacity
+    if (device.held() != holdings{.imported = size}) return 3;  // none of it counts against the capacity
     std::byte* const p = map_somewhere(device, memory);
     if (p == nullptr || p[5] != std::byte{55}) return 4;
     p[size - 1] = std::byte{99};
@@ -86,7 +87,7 @@ TEST(host_pinned_sharing, lets_two_processes_use_the_same_memory) {
   p[6] = std::byte{66};
   EXPECT_TRUE(way.pass());
   EXPECT_EQ(host_process::end_of(importer), 0);
-  p[7] = std::byte{1};  // the importer, which has ended, took nothing along
+  p[7] = std::byte{1};  // the importer has ended and released nothing of it
   EXPECT_TRUE(device.destroy(memory) && device.unmap(p, size) && device.unreserve(p, size));
   EXPECT_EQ(device.held(), holdings{});
 }
@@ -107,7 +108,7 @@ TEST(host_pinned_sharing, outlives_the_exporter) {
   EXPECT_EQ(host_process::end_of(exporter), 0);
   EXPECT_EQ(p[0], std::byte{7});
   p[1] = std::byte{1};
-  EXPECT_EQ(q[1], std::byte{1});  // both are the same memory, under two addresses
+  EXPECT_EQ(q[1], std::byte{1});  // both are the same memory at two addresses
   EXPECT_FALSE(device.import_memory(shared, late));
   EXPECT_TRUE(says(device, "its exporter has ended")) << device.last_error();
   EXPECT_EQ(late, physical{});
@@ -238,7 +239,7 @@ TEST(host_pinned_sharing, waits_no_longer_than_it_is_told_to) {
   int status = 0;
   ASSERT_EQ(::waitpid(exporter, &status, WUNTRACED), exporter);
   const std::size_t files = host_process::open_files();
-  for (int i = 0; i < 80; ++i) {  // more than may queue, so that connecting is what takes too long
+  for (int i = 0; i < 80; ++i) {  // more than the queue holds, so that connecting takes too long
     ASSERT_FALSE(device.import_memory(shared, memory));
     ASSERT_TRUE(says(device, "does not answer in time")) << device.last_error();
   }
@@ -277,7 +278,7 @@ TEST(host_pinned_sharing, bears_clients_of_every_sort) {
   std::vector<char> garbage(100'000, 'x');
   const detail::host_request request{.number = shared.number};
   std::memcpy(garbage.data(), &request, sizeof request);  // begins well
-  // One that comes when all places are taken has the place of the one that said nothing longest.
+  // If all connections are taken, a new one replaces the one that was silent longest.
   std::this_thread::sleep_for(20ms);
   ASSERT_EQ(::send(slow.get(), &request, sizeof request, MSG_NOSIGNAL), ssize_t{sizeof request});
   detail::host_reply reply;
@@ -289,9 +290,9 @@ TEST(host_pinned_sharing, bears_clients_of_every_sort) {
     ASSERT_TRUE(client);
     (void)::send(client.get(), garbage.data(), bytes, MSG_NOSIGNAL);
     char answer = 0;
-    EXPECT_LE(::recv(client.get(), &answer, 1, 0), 0) << bytes;  // hung up
+    EXPECT_LE(::recv(client.get(), &answer, 1, 0), 0) << bytes;  // disconnected
   }
-  for (int i = 0; i < 100; ++i) {  // ask, and do not wait for the answer
+  for (int i = 0; i < 100; ++i) {  // send requests, and do not wait for the answers
     const detail::host_descriptor client = connected(shared);
     ASSERT_TRUE(client);
     (void)::send(client.get(), &request, sizeof request, MSG_NOSIGNAL);
@@ -316,10 +317,10 @@ TEST(host_pinned_sharing, drops_a_client_that_says_nothing) {
   char answer = 0;
   EXPECT_EQ(::recv(silent.get(), &answer, 1, 0), 0);
   EXPECT_TRUE(way.pass());
-  EXPECT_EQ(host_process::end_of(exporter), 4);  // nobody wrote there
+  EXPECT_EQ(host_process::end_of(exporter), 4);  // this part was not written
 }
 
-/// What an exporter may do wrong.
+/// The mistakes of an exporter.
 enum class lie : int {
   none,
   no_file,
@@ -338,7 +339,7 @@ enum class lie : int {
   end
 };
 
-/// Answers one request after the other as an exporter might that is wrong or means ill.
+/// Answers one request after the other like a faulty or hostile exporter.
 int tell_lies(const channel& way) {
   const std::uint64_t token = 0x7465737365726121 ^ static_cast<std::uint64_t>(::getpid());
   const detail::host_socket_name name(token);
@@ -397,7 +398,7 @@ TEST(host_pinned_sharing, believes_no_exporter) {
     const std::size_t files = host_process::open_files();
     physical memory;
     const bool worked = device.import_memory(shared, memory);
-    // Of two files one is taken and the other never arrives.
+    // One of two files is taken and the other never arrives.
     EXPECT_EQ(worked, lie{next} == lie::none || lie{next} == lie::two_files) << next << device.last_error();
     EXPECT_EQ(host_process::open_files(), files + worked) << next;
     EXPECT_EQ(device.destroy(memory), worked) << next;
@@ -417,7 +418,8 @@ TEST(host_pinned_sharing, leaves_nothing_to_programs_that_are_started_and_nothin
     shareable shared;
     ASSERT_TRUE(device.create(size, normal_pages, memory));
     ASSERT_TRUE(device.export_memory(memory, importers::any, shared));
-    EXPECT_EQ(host_process::open_files(), files + 3);  // the memory, the socket, and what ends the thread
+    // the memory, the socket, and the object that ends the thread
+    EXPECT_EQ(host_process::open_files(), files + 3);
     for (int file = 3; file < 64; ++file) {
       if (inherited[static_cast<std::size_t>(file)]) continue;
       const int flags = ::fcntl(file, F_GETFD);

@@ -51,7 +51,7 @@ TEST(host_stream_threads, a_stream_that_ends_has_its_work_until_that_is_done) {
   ASSERT_TRUE(device.record(ending, behind));
   await(begun);
   std::thread destroying([&] { EXPECT_TRUE(device.destroy_stream(ending)); });
-  while (device.submit(ending, [] {})) std::this_thread::yield();  // until it takes no more
+  while (device.submit(ending, [] {})) std::this_thread::yield();  // until it accepts no more
   EXPECT_FALSE(device.query(behind));
   EXPECT_FALSE(device.is_done(ending, behind.mark));
   EXPECT_FALSE(device.destroy_stream(ending)) << "another call does that";
@@ -64,7 +64,7 @@ TEST(host_stream_threads, a_stream_that_ends_has_its_work_until_that_is_done) {
   EXPECT_FALSE(device.destroy_stream(ending));
 }
 
-// The thread of a stream must not be the one that ends it, as it would wait for itself.
+// The thread of a stream must not destroy it, because it would wait for itself.
 TEST(host_stream_threads, a_stream_ends_though_its_work_asks_for_it) {
   host_pinned device = unlocked();
   for (int round = 0; round < 100; ++round) {

@@ -180,7 +180,7 @@ TEST(host_pinned_virtual_memory, counts_what_is_acquired_and_created_against_the
   EXPECT_TRUE(device.create(1_MiB, normal_pages, more));
 }
 
-/// In a process that the system ends before a file of it takes much, should more be asked for than there is.
+/// In a process that the system kills if a file takes too much memory.
 int create_more_than_there_is() {
   const rlimit little{64_MiB, 64_MiB};
   if (::setrlimit(RLIMIT_FSIZE, &little) != 0) return 1;
@@ -208,11 +208,11 @@ TEST(host_pinned_virtual_memory, is_refused_where_too_many_files_are_open) {
             0);
 }
 
-/// In a process that may lock 64 KiB and no more.
+/// In a process that may lock at most 64 KiB.
 int map_beyond_the_lock_limit() {
   const rlimit little{64_KiB, 64_KiB};
   if (::setrlimit(RLIMIT_MEMLOCK, &little) != 0) return 1;
-  if (::getuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) return 2;  // the right to lock goes with it
+  if (::getuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) return 2;  // this removes the right to lock
   for (const pinning pin : {pinning::required, pinning::where_allowed}) {
     host_pinned device{options{.capacity = 64_MiB, .pin = pin}};
     std::byte* const p = reserved(device, 2_MiB);
@@ -224,7 +224,7 @@ int map_beyond_the_lock_limit() {
     if (worked == told) return 5;
     const holdings now = device.held();
     if (now.locked != 0 || now.mapped != (worked ? 1_MiB : 0)) return 6;
-    // What failed has left the range as it was.
+    // A failed call leaves the range unchanged.
     if (!worked && host_process::smaps(p, 2_MiB).resident != 0) return 7;
     if (!worked && host_process::memory_files_mapped() != 0) return 8;
     if (!worked && device.unmap(p, 1_MiB)) return 9;
@@ -237,7 +237,7 @@ TEST(host_pinned_virtual_memory, says_how_to_lock_more_and_unmaps_what_it_cannot
   EXPECT_EQ(host_process::end_of(host_process::start(map_beyond_the_lock_limit)), 0);
 }
 
-/// Writes where it must not, once it has read what is there.
+/// Reads the memory, then writes to it although that is forbidden.
 void write_to_read_only_memory(bool mapped) {
   host_pinned device{loose};
   std::byte* p = nullptr;
@@ -259,7 +259,7 @@ TEST(host_pinned_virtual_memory, cannot_be_written_where_it_is_read_only) {
   EXPECT_DEATH(write_to_read_only_memory(false), "read");
 }
 
-/// A setting of the system, put back at the end.
+/// A setting of the system, restored at the end.
 class system_setting {
  public:
   explicit system_setting(std::string name) : name_(std::move(name)) { std::ifstream(name_) >> before_; }
@@ -282,7 +282,7 @@ class system_setting {
   bool changed_ = false;
 };
 
-/// Creates, maps and writes one page of a kind, or is told which file the administrator writes.
+/// Creates, maps and writes one page of a kind; or reports the file that the administrator must write.
 constexpr int there_are_none = 77;
 int try_pages(page_kind kind, const std::string& folder) {
   host_pinned device{options{.capacity = 2_GiB, .pin = pinning::required}};
@@ -305,7 +305,7 @@ int try_pages(page_kind kind, const std::string& folder) {
   *segment = std::byte{1};
   return device.release(segment, 1) && device.used() == 0 ? 0 : 8;
 }
-/// Has one page more while another process tries, whatever becomes of that.
+/// Has one page more while another process tries, whatever the result.
 void try_pages_with_one_more(page_kind kind, const std::string& folder) {
   system_setting pages("/sys/kernel/mm/hugepages/" + folder + "/nr_hugepages");
   (void)pages.raise_by(1);

@@ -40,7 +40,7 @@ TEST(indexed, keeps_what_is_mapped_in_the_directory) {
   EXPECT_EQ(where.owner_of(range), 7u);
 }
 
-// As an allocator may try whose device could not take away what it had put there.
+// An allocator may try this if its device could not unmap earlier memory.
 TEST(indexed, refuses_to_map_where_something_is) {
   simulated_device device;
   pagemap where;

@@ -62,7 +62,7 @@ TEST(limiting, refuses_where_the_device_has_room) {
   EXPECT_EQ(device.taken(), 0u);
 }
 
-/// Of the device's memory or of the limit, whichever is less.
+/// The smaller of the device's memory and the limit.
 TEST(limiting, says_what_is_available_under_the_limit) {
   simulated_device under({.capacity = 1_GiB});
   limiting<provider_ref<simulated_device>> device(provider_ref<simulated_device>(under), 100_MiB);
@@ -75,7 +75,7 @@ TEST(limiting, says_what_is_available_under_the_limit) {
   EXPECT_EQ(device.available(), 100_MiB);
 
   caching_allocator<paddle_naive_best_fit, provider_ref<decltype(device)>> pool{provider_ref(device)};
-  void* const small = pool.allocate(1_MiB);  // of a chunk that is a share of what is available
+  void* const small = pool.allocate(1_MiB);  // of a chunk that is a share of the available memory
   EXPECT_GT(pool.current_usage().reserved, 80_MiB);
   pool.deallocate(small);
 }
@@ -99,7 +99,7 @@ TEST(limiting, a_failing_call_leaves_the_allowance_as_it_was) {
   EXPECT_EQ(device.taken(), 0u);
   ASSERT_TRUE(device.create(100_MiB, normal_pages, made));
   EXPECT_FALSE(device.create(2_MiB, normal_pages, made));
-  EXPECT_TRUE(device.inner().create(2_MiB, normal_pages, plain));  // past it, there is room
+  EXPECT_TRUE(device.inner().create(2_MiB, normal_pages, plain));  // above it, there is room
   device.inner().fail_call(1);
   EXPECT_FALSE(device.destroy(made));
   EXPECT_EQ(device.taken(), 100_MiB);

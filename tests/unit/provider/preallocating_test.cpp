@@ -65,7 +65,7 @@ TEST(preallocating, uses_again_what_was_given_back_behind_the_last_segment) {
   EXPECT_EQ(device.used(), 1_MiB);
 }
 
-// A device waits for work before it takes memory back; a region does not, and would hand it to another stream.
+// A device waits for work before it releases memory. A region does not, and would give it to another stream.
 TEST(preallocating, lets_no_stream_have_what_another_one_still_works_on) {
   constexpr stream_id first{1}, second{2};
   simulated_device device;

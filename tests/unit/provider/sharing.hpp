@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of sharing between processes share.
+// Helpers for the tests of memory shared between processes.
 #pragma once
 
 #include <cstddef>

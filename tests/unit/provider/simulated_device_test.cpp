@@ -227,7 +227,7 @@ TEST(simulated_device, synchronizes_with_one_stream) {
   EXPECT_EQ(device.log()[0].kind, call::synchronize);
   EXPECT_EQ(device.log()[0].stream, stream_id{1});
   EXPECT_TRUE(device.synchronize({1}));
-  EXPECT_TRUE(device.synchronize({7}));  // on which there is nothing
+  EXPECT_TRUE(device.synchronize({7}));  // there is no work on it
   EXPECT_EQ(device.now_ns(), 109u);
   device.fail_call(1);
   EXPECT_FALSE(device.synchronize({2}));
@@ -257,7 +257,7 @@ TEST(simulated_device, lets_every_kth_call_fail) {
   EXPECT_FALSE(device.wait(mark));
   device.fail_every(2);
   EXPECT_TRUE(device.wait(mark));
-  device.fail_every(2);  // counts anew
+  device.fail_every(2);  // starts counting at 0
   EXPECT_TRUE(device.wait(mark));
   device.fail_every(0);
   EXPECT_TRUE(device.wait(mark));
@@ -286,7 +286,7 @@ TEST(simulated_device, charges_for_calls) {
                                             .wait = 2}}};
   void* const p = device.acquire(3_MiB);
   EXPECT_EQ(device.now_ns(), 130u);
-  (void)device.acquire(100_GiB);  // nothing was given
+  (void)device.acquire(100_GiB);  // nothing was acquired
   EXPECT_EQ(device.now_ns(), 230u);
   EXPECT_FALSE(device.release(p, 4_MiB));
   EXPECT_EQ(device.now_ns(), 280u);
@@ -327,7 +327,7 @@ TEST(simulated_device, orders_work_within_a_stream) {
   EXPECT_TRUE(device.wait(after));
   EXPECT_EQ(device.now_ns(), 150u);
   EXPECT_TRUE(device.query(after));
-  EXPECT_TRUE(device.wait(before));  // no step back
+  EXPECT_TRUE(device.wait(before));  // time does not go backward
   EXPECT_EQ(device.now_ns(), 150u);
 }
 

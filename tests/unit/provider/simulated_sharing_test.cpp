@@ -30,7 +30,7 @@ shareable exported(D& d, physical memory, importers who) {
   EXPECT_TRUE(d.export_memory(memory, who, name)) << d.last_error();
   return name;
 }
-/// The rule that the latest failure broke.
+/// The rule that the latest failed call broke.
 template <typename D>
 std::string rule(const D& d) {
   const std::string words = d.last_error();
@@ -92,7 +92,7 @@ TYPED_TEST(sharing, lets_listed_processes_use_the_memory_until_all_let_go) {
   EXPECT_FALSE(third.import_memory(name, other));
   ASSERT_TRUE(second.import_memory(name, other));
   EXPECT_EQ(second.held().named, 4_MiB);
-  EXPECT_EQ(first.used(), 4_MiB);  // it is there once
+  EXPECT_EQ(first.used(), 4_MiB);  // it exists once
 
   void* const here = first.reserve(4_MiB, 2_MiB);
   void* const there = second.reserve(4_MiB, 2_MiB);
@@ -105,7 +105,7 @@ TYPED_TEST(sharing, lets_listed_processes_use_the_memory_until_all_let_go) {
   EXPECT_EQ(first.used(), 4_MiB);
   EXPECT_TRUE(second.can_use(there, 4_MiB));
   EXPECT_TRUE(second.destroy(other));
-  EXPECT_EQ(second.used(), 4_MiB);  // it is mapped still
+  EXPECT_EQ(second.used(), 4_MiB);  // it is still mapped
   EXPECT_TRUE(second.unmap(there, 4_MiB));
   EXPECT_EQ(first.used(), 0u);
 }
@@ -118,7 +118,7 @@ TYPED_TEST(sharing, lets_any_process_import_what_is_exported_to_any) {
   EXPECT_EQ(rule(first), "every process may import this");
   physical one, two;
   EXPECT_TRUE(second.import_memory(name, one) && second.import_memory(name, two));
-  EXPECT_NE(one, two);  // each has to be destroyed
+  EXPECT_NE(one, two);  // each must be destroyed
   EXPECT_TRUE(second.destroy(one));
   EXPECT_FALSE(second.destroy(one));
   EXPECT_EQ(second.held().named, 2_MiB);
@@ -158,7 +158,7 @@ TYPED_TEST(sharing, lets_the_exporter_alone_list_importers) {
   TypeParam second = first.another_process();
   const physical memory = created(first, 2_MiB), unexported = created(first, 2_MiB);
   const physical same_number = created(second, 2_MiB);
-  ASSERT_EQ(memory, same_number);  // a handle means something in its own process alone
+  ASSERT_EQ(memory, same_number);  // a handle is valid only in its own process
   const shareable name = exported(first, memory, importers::listed);
   EXPECT_FALSE(second.allow(name, second.process()));
   EXPECT_EQ(rule(second), "nothing is exported under this name, or not any more");
@@ -182,7 +182,7 @@ TYPED_TEST(sharing, lists_at_most_65535_processes) {
   EXPECT_EQ(listed, 65'535);
   EXPECT_FALSE(first.allow(name, 1));
   EXPECT_EQ(rule(first), "65535 processes are listed already");
-  EXPECT_TRUE(first.allow(name, 70'000));  // as it is
+  EXPECT_TRUE(first.allow(name, 70'000));  // unchanged
 }
 
 TYPED_TEST(sharing, knows_no_names_that_are_stale_or_made_up) {
@@ -219,7 +219,7 @@ TYPED_TEST(sharing, lets_go_of_everything_when_a_process_ends) {
     EXPECT_TRUE(killed.map(range, 8_MiB, hidden) && killed.destroy(hidden));
     EXPECT_EQ(first.used(), 14_MiB);
   }
-  EXPECT_EQ(first.used(), 4_MiB);  // what was imported stays
+  EXPECT_EQ(first.used(), 4_MiB);  // the imported memory stays
   physical none;
   EXPECT_FALSE(first.import_memory(name, none));
   void* const range = first.reserve(4_MiB, 2_MiB);
@@ -237,7 +237,7 @@ TYPED_TEST(sharing, outlives_the_first_process) {
   EXPECT_NE(processes[0].acquire(4_MiB), nullptr);
   TypeParam third = processes[0].another_process();
   EXPECT_EQ(third.process(), processes[0].process() + 1);
-  third = TypeParam{};  // which ends the process that it was
+  third = TypeParam{};  // which ends its own process
   EXPECT_EQ(third.used(), 0u);
   EXPECT_EQ(processes[0].used(), 4_MiB);
 }
@@ -256,7 +256,7 @@ TYPED_TEST(sharing, wants_peer_access_across_devices) {
   EXPECT_EQ(rule(second), "a device is no peer of itself");
   for (const unsigned none : {1u, 254u, 255u, 100'000u}) EXPECT_FALSE(second.enable_peer_access(none));
   EXPECT_EQ(rule(second), "there is no such device on this machine");
-  EXPECT_TRUE(first.enable_peer_access(7));  // the other way round, which does not help
+  EXPECT_TRUE(first.enable_peer_access(7));  // the other order, which does not help
   EXPECT_FALSE(second.import_memory(name, imported));
   EXPECT_TRUE(second.enable_peer_access(0));
   EXPECT_TRUE(second.enable_peer_access(0));
@@ -264,7 +264,7 @@ TYPED_TEST(sharing, wants_peer_access_across_devices) {
   EXPECT_EQ(second.used(), 0u);  // it lies on the other device
   void* const range = second.reserve(8_MiB, 2_MiB);
   void* const within = static_cast<char*>(range) + 64_KiB;
-  EXPECT_FALSE(second.map(within, 4_MiB, imported));  // the pages are those of the other device
+  EXPECT_FALSE(second.map(within, 4_MiB, imported));  // the pages belong to the other device
   EXPECT_TRUE(second.map(range, 4_MiB, imported));
   EXPECT_EQ(second.held().page_table_entries, 2u);
   EXPECT_TRUE(first.destroy(memory));

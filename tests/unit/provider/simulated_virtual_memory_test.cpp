@@ -39,7 +39,7 @@ physical created(D& d, std::size_t bytes, page_kind kind = normal_pages) {
   return memory;
 }
 
-/// What holds for devices of both habits.
+/// Holds for devices of both kinds.
 template <typename D>
 class virtual_memory : public testing::Test {};
 using both = testing::Types<simulated_device, simulated_npu>;
@@ -263,7 +263,7 @@ TYPED_TEST(virtual_memory, maps_only_whole_memory_to_free_addresses_of_one_range
   EXPECT_EQ(device.held().mapped, 4_MiB);
   EXPECT_EQ(device.held().page_table_entries, 4u);
   EXPECT_TRUE(device.unmap(up(range, 2_MiB), 4_MiB));
-  EXPECT_TRUE(device.map(range, 4_MiB, four));  // each range may be filled to its ends
+  EXPECT_TRUE(device.map(range, 4_MiB, four));  // each range may be filled completely
   EXPECT_TRUE(device.map(up(range, 4_MiB), 4_MiB, other));
 }
 
@@ -283,7 +283,7 @@ TYPED_TEST(virtual_memory, grants_access_to_whole_mappings) {
   EXPECT_FALSE(device.grant(nullptr, 4_MiB));
   EXPECT_EQ(device.held().not_granted, before);
   EXPECT_TRUE(device.grant(range, 4_MiB));
-  EXPECT_TRUE(device.grant(range, 4_MiB));  // again changes nothing
+  EXPECT_TRUE(device.grant(range, 4_MiB));  // a second call changes nothing
   EXPECT_EQ(device.held().not_granted, TypeParam::map_grants_access ? 0 : 2_MiB);
 }
 
@@ -320,7 +320,7 @@ TYPED_TEST(virtual_memory, unmaps_what_one_map_put_there) {
     EXPECT_EQ(device.held().mapped, 6_MiB);
     EXPECT_TRUE(device.unmap(range, 4_MiB));
   } else {
-    EXPECT_TRUE(device.unmap(range, 6_MiB));  // the size is not looked at: one mapping goes
+    EXPECT_TRUE(device.unmap(range, 6_MiB));  // the size is ignored: one mapping is removed
   }
   EXPECT_EQ(device.held().mapped, 2_MiB);
   EXPECT_FALSE(device.unmap(range, 4_MiB));
@@ -444,7 +444,7 @@ TYPED_TEST(virtual_memory, charges_for_calls_by_their_work) {
   const physical memory = created(device, 6_MiB);
   EXPECT_EQ(took(), 610u);
   physical none;
-  EXPECT_FALSE(device.create(100_GiB, normal_pages, none));  // of which nothing came
+  EXPECT_FALSE(device.create(100_GiB, normal_pages, none));  // of which no part was mapped
   EXPECT_EQ(took(), 10u);
   EXPECT_TRUE(device.map(range, 6_MiB, memory));
   EXPECT_EQ(took(), 1009u);
@@ -500,7 +500,7 @@ TYPED_TEST(virtual_memory, moves_with_everything_it_holds) {
   EXPECT_TRUE(is_empty(moved));
 }
 
-/// The same random calls, legal and not, against a naive model of pages.
+/// The same random calls, legal and illegal, against a naive model of pages.
 TYPED_TEST(virtual_memory, agrees_with_a_model_over_random_calls) {
   constexpr std::size_t step = 2_MiB, pages = 16, ranges = 3;
   TypeParam device{options{.capacity = 24 * step}};
@@ -508,12 +508,12 @@ TYPED_TEST(virtual_memory, agrees_with_a_model_over_random_calls) {
     physical handle;
     std::size_t length;  // in pages
     bool destroyed = false;
-    std::size_t at = pages * ranges + 1;  // page at which it is mapped
+    std::size_t at = pages * ranges + 1;  // page of its mapping
   };
   std::array<void*, ranges> base{};
   for (void*& b : base) b = device.reserve(pages * step, step);
   std::vector<piece> pieces;
-  std::array<std::size_t, pages * ranges> shown{};  // number of the piece, from 1
+  std::array<std::size_t, pages * ranges> shown{};  // number of the chunk, from 1
   std::uint64_t state = 7;
   const auto dice = [&](std::size_t sides) {
     state = state * 6364136223846793005u + 1442695040888963407u;

@@ -34,7 +34,7 @@ TEST(stream_order, passes_on_only_what_came_before_the_mark) {
   stream_order order;
   order.add(b, 5, a, 3);
   order.add(b, 9, a, 8);
-  order.add(c, 1, b, 8);  // behind the first wait of b, before the second one
+  order.add(c, 1, b, 8);  // after the first wait of b, before the second one
   EXPECT_TRUE(order.is_ordered_after(c, a, 3));
   EXPECT_FALSE(order.is_ordered_after(c, a, 4));
   order.add(c, 2, b, 4);  // changes nothing
@@ -143,7 +143,8 @@ TEST(host_pinned, waits_for_no_more_than_was_submitted) {
   EXPECT_TRUE(device.synchronize(first) && device.synchronize(second));
 }
 
-// Streams that wait for each other's earlier work end in any order, and none is ended by another's thread.
+// Streams that wait for each other's earlier work end in any order. No stream is ended by the thread of
+// another.
 TEST(host_pinned, ends_streams_that_wait_for_each_other) {
   for (const bool first_one : {true, false}) {
     host_pinned device = small_host();

@@ -29,7 +29,7 @@ TEST(stream_registry, lets_blocks_come_back_that_only_wait_for_streams_that_have
   const std::uint64_t records = device.calls().record;
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending, 0u);
-  EXPECT_EQ(device.calls().record, records);  // the device is not asked about what is not there
+  EXPECT_EQ(device.calls().record, records);  // the device is not asked about streams that do not exist
   void* const q = pool.allocate(5_MiB);
   EXPECT_EQ(q, p);
   EXPECT_FALSE(pool.record_stream(q, one));

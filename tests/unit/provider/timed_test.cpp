@@ -12,7 +12,7 @@ namespace {
 
 using namespace tessera;
 
-/// A clock that the device's calls move on, as the simulation books them.
+/// A clock that advances with the device's calls, as the simulation counts them.
 struct device_clock {
   using duration = std::chrono::nanoseconds;
   using rep = duration::rep;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Policies that answer only when the program runs, and break their laws then. What constant expressions can ask is refused
-// by the compiler (tests/diagnostic/recipe_*.cpp).
+// Policies that answer only at run time and break their laws then. The compiler rejects errors in constant
+// expressions (tests/diagnostic/recipe_*.cpp).
 #include <cstddef>
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ using namespace tessera;
 template <typename Policy, typename Base = pytorch<>>
 using pool_with = caching_allocator<with<Base, Policy>, simulated_device>;
 
-/// Answers for sizes of 512 bytes and more what it is told to, and is lawful below.
+/// Answers as the test says for sizes of at least 512 bytes, and correctly below.
 template <std::size_t (*Answer)(std::size_t)>
 struct rounds {
   [[nodiscard]] static std::size_t block_size(std::size_t n) noexcept { return n <= 512 ? 512 : Answer(n); }
@@ -31,7 +31,7 @@ std::size_t next_512(std::size_t n) { return align_up(n, 512); }
 
 constexpr const char* rounding_rule = "a block holds the request, and is a multiple of min_alignment";
 
-/// Ends when a request of 1000 bytes misses, and also when it could hit a free block.
+/// Aborts when a request of 1000 bytes misses, and also when it could hit a free block.
 template <typename Pool>
 void expect_death_of_request(const char* words) {
   Pool pool;
@@ -61,7 +61,7 @@ TEST(check_policies, a_policy_that_answers_when_the_program_runs_serves) {
   EXPECT_EQ(pool.audit(), nullptr);
 }
 
-/// A policy whose base needs no look when the program runs, but which does itself.
+/// A policy that needs a check at run time, with a base that does not.
 struct derived : round_to_multiple<512> {
   [[nodiscard]] static std::size_t block_size(std::size_t n) noexcept { return n == 1000 ? 999 : 512; }
   bool operator==(const derived&) const = default;
@@ -133,7 +133,7 @@ TEST(check_policies_death, steps_that_are_not_there_end_the_program) {
                "Recipe::recovery: steps\\(\\) returns at most two steps");
 }
 
-/// Keeps a rest of nothing, refuses what fits exactly, and hands blocks out at an end that there is not.
+/// Keeps an empty rest, rejects an exact fit, and places blocks at an end that does not exist.
 struct splits_anything {
   [[nodiscard]] static bool may_serve(std::size_t wanted, std::size_t block) noexcept {
     return wanted < block;
@@ -157,7 +157,7 @@ TEST(check_policies, a_split_without_sense_does_no_harm) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-// Paddle's first chunk is nearly all of the device: more than 2^63 bytes, where its capacity is not bounded.
+// Paddle's first chunk is nearly all of the device: more than 2^63 bytes, if its capacity is unlimited.
 TEST(check_policies, a_share_of_a_device_without_bound_is_a_size) {
   caching_allocator<paddle_naive_best_fit, simulated_device> pool{simulated_device({.capacity = unlimited})};
   (void)pool.try_allocate(std::size_t{1'000'000'000'000'000});
