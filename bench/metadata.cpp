@@ -48,7 +48,7 @@ class uncounted_device : public tessera::simulated_device {
   uncounted_device() : simulated_device(after_pausing({.capacity = tessera::max_request})) {
     host.paused = false;
   }
-  void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::normal_pages) noexcept {
+  void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::page_kind::normal) noexcept {
     host.paused = true;
     void* const segment = simulated_device::acquire(bytes, kind);
     host.paused = false;

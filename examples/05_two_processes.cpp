@@ -59,7 +59,7 @@ int main() {
   shared_chunks shared;
   std::array<device_type::physical, 4> chunks;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
-    if (!device.create(chunk, tessera::normal_pages, chunks[i]) ||
+    if (!device.create(chunk, tessera::page_kind::normal, chunks[i]) ||
         !device.export_memory(chunks[i], tessera::importers::listed, shared[i]) ||
         !device.allow(shared[i], child))
       return fail(device);

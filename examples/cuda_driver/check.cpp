@@ -61,7 +61,7 @@ int main(int count, char** arguments) {
       cuda_driver::gpu device(library, number);
       const tessera::law::verdict found = tessera::law::provider(device);
       std::printf("device %d: %zu of %zu MiB free, pages of %zu KiB; %s\n", number, device.available() >> 20,
-                  device.capacity() >> 20, device.page_size(tessera::normal_pages) >> 10,
+                  device.capacity() >> 20, device.page_size(tessera::page_kind::normal) >> 10,
                   found ? "obeys the laws of providers" : found.broken);
       if (!found) std::printf("  its latest error: %s\n", device.last_error().c_str());
       good = good && found;

@@ -50,7 +50,8 @@ class gpu {
     return call("cuMemGetInfo", [&](auto& cu) { return cu.memory_get_info(&free, &total); }) ? free : 0;
   }
 
-  [[nodiscard]] void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::normal_pages) noexcept {
+  [[nodiscard]] void* acquire(std::size_t bytes,
+                              tessera::page_kind kind = tessera::page_kind::normal) noexcept {
     device_address address = 0;
     const auto ask = [&](auto& cu) { return cu.memory_allocate(&address, bytes); };
     return has(kind) && call("cuMemAlloc", ask) ? pointer(address) : nullptr;
@@ -162,7 +163,7 @@ class gpu {
     return guard && state_->context.succeeded(name, f(state_->context.calls()));
   }
   [[nodiscard]] static bool has(tessera::page_kind kind) noexcept {
-    return kind == tessera::normal_pages || kind == tessera::huge_pages;
+    return kind == tessera::page_kind::normal || kind == tessera::page_kind::huge;
   }
   [[nodiscard]] static void* pointer(device_address at) noexcept {
     return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at));

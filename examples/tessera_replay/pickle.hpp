@@ -423,7 +423,7 @@ class pickled_fields {
   static constexpr std::size_t max_per_byte = 28;  // an empty trace takes 24, and the index of a value 4
 
   const pickle& source_;
-  std::size_t left_ = saturating_add(operator""_KiB(64), source_.bytes() * max_per_byte);
+  std::size_t left_ = tessera::detail::saturating_add(operator""_KiB(64), source_.bytes() * max_per_byte);
   std::size_t at_ = 0;
   std::string rule_;
 };

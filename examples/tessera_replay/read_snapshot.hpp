@@ -418,7 +418,7 @@ class snapshot_reader {
       for (std::size_t slot = 0; slot < 16; ++slot) {
         const std::uint64_t parts = in_.natural(
             in_.optional(*table, std::to_string(1u << slot), kind::integer), "roundup_power2_divisions");
-        const bool legal = parts <= 1u << 20 && (parts == 0 || is_power_of_two(parts));
+        const bool legal = parts <= 1u << 20 && (parts == 0 || std::has_single_bit(parts));
         if (!legal) return in_.fail(*table, "'roundup_power2_divisions' holds other than powers of two");
         to.roundup_power2_divisions[slot] = static_cast<std::uint32_t>(parts);
       }

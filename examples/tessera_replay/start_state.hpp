@@ -194,7 +194,7 @@ class start_finder {
       const std::uint64_t below = has_last ? e.address - std::prev(next)->first.second : ~std::uint64_t{0};
       const bool by_next = has_next && (above < e.size || above <= below);
       unmaps_large_[i] = by_next ? next->second : has_last ? std::prev(next)->second : e.size > small_segment;
-      large.erase(next, large.lower_bound({e.stream, saturating_add(e.address, e.size)}));
+      large.erase(next, large.lower_bound({e.stream, tessera::detail::saturating_add(e.address, e.size)}));
     }
   }
   /// The owner of memory that an entry releases, which the entry does not record.

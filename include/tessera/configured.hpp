@@ -177,12 +177,12 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
     if constexpr (provider_for<Provider, recipe>) {
       pool_.template emplace<Index + 1>(std::move(device), settings_, std::move(observer));
     } else {
-      raise(config::bad_setting(grammar::name, {{},
-                                                {},
-                                                "it does not support these settings",
-                                                0,
-                                                config::error_code::excluded_by,
-                                                "the provider"}));
+      detail::raise(config::bad_setting(grammar::name, {{},
+                                                        {},
+                                                        "it does not support these settings",
+                                                        0,
+                                                        config::error_code::excluded_by,
+                                                        "the provider"}));
     }
     return true;
   }
@@ -225,7 +225,7 @@ template <typename Family, std::same_as<const char*>... Variable>
   const auto read = config::read_environment<typename Family::grammar>(variable...);
   if (const auto* const error = std::get_if<config::setting_error>(&read)) {
     const std::string_view names[] = {variable..., Family::grammar::name};
-    raise(config::bad_setting(names[0], *error));
+    detail::raise(config::bad_setting(names[0], *error));
   }
   return std::get<typename Family::settings>(read);
 }

@@ -188,7 +188,7 @@ class facade : public detail::common_calls<Self> {
   template <typename Error>
   [[noreturn]] static void raise(const Error& error) {
     if constexpr (requires { Inner::raise(error); }) Inner::raise(error);
-    tessera::raise(error);
+    tessera::detail::raise(error);
   }
 
  protected:

@@ -22,7 +22,6 @@ namespace tessera {
 class out_of_memory;
 struct block_view;
 struct counter;
-struct oom_numbers;
 struct pool_statistics;
 struct segment_view;
 struct usage;

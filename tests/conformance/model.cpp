@@ -165,7 +165,7 @@ const char* judge::look() {
 const char* judge::count() {
   const usage now = of_->current_usage();
   const tessera::pool_statistics told = of_->counted();
-  for (const tessera::pool_counter& c : tessera::pool_counters) {
+  for (const tessera::detail::pool_counter& c : tessera::detail::pool_counters) {
     if (!is_sound(told.*c.of)) return "a counter is not what came less what went";
   }
   if (!kept_.counts_at_once) return nullptr;

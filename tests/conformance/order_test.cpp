@@ -153,7 +153,7 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
                                            chosen};
   ordered_device& device = pool.device();
   device.tell_lies(lie);
-  const auto any_stream = [&] { return stream_id{pick(streams)}; };
+  const auto some_stream = [&] { return stream_id{pick(streams)}; };
   const auto put_behind = [&](stream_id later, stream_id earlier) {
     simulated_device::event mark;
     return device.record(earlier, mark) && device.make_wait(later, mark.stream, mark.position);
@@ -162,14 +162,14 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
     device.fail_every(i % 64 == 0 ? fail_every : 0);
     const std::size_t what = pick(100);
     if (what < 40 && live.size() < 60) {
-      const held got{nullptr, 1 + pick(std::size_t{1} << (8 + pick(14))), any_stream()};
+      const held got{nullptr, 1 + pick(std::size_t{1} << (8 + pick(14))), some_stream()};
       if (void* const p = pool.try_allocate_async(got.bytes, got.on)) {
         device.use(p, got.bytes, got.on, pick(3'000'000));
         live.push_back({p, got.bytes, got.on});
       }
     } else if (what < 80 && !live.empty()) {
       held& h = live[pick(live.size())];
-      const stream_id other = any_stream();
+      const stream_id other = some_stream();
       bool freed = false;
       switch (pick(4)) {
         case 0:  // on another stream
@@ -187,13 +187,13 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
       h = live.back();
       live.pop_back();
     } else if (what < 88) {
-      (void)put_behind(any_stream(), any_stream());
+      (void)put_behind(some_stream(), some_stream());
     } else if (what < 97) {
       device.advance(pick(1'000'000));
     } else if (what == 97) {
       pool.trim_to(pick(2) == 0 ? 0 : pool.current_usage().reserved / 2);
     } else if (what == 98) {
-      (void)pool.synchronize(any_stream());
+      (void)pool.synchronize(some_stream());
     } else {
       (void)pool.set(pool_attribute::release_threshold, pick(2) == 0 ? pick(32_MiB) : unlimited);
     }

@@ -124,7 +124,7 @@ class patient {
  public:
   patient() {
     using streams = typename Case::recipe::streams;
-    if constexpr (std::is_same_v<decltype(streams{}.reuse_key({})), any_stream>) device_.ignore_owners();
+    if constexpr (std::is_same_v<decltype(streams{}.reuse_key({})), stream_id::any>) device_.ignore_owners();
     // The device would report a block that moves to a stream that is ordered after, or that waits.
     constexpr cross_stream_reuse by = streams{}.reuse_rules();
     if (!streams::uses_events || by.follow_dependencies || by.insert_dependencies) device_.ignore_streams();

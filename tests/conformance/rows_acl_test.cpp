@@ -25,7 +25,7 @@ TEST(paddle_row, n45_nothing_null_and_too_much_are_errors_that_change_nothing) {
   EXPECT_FALSE(device.release(nullptr, 2_MiB));
   for (const std::size_t bytes : {unlimited, unlimited - 31, unlimited / 2_MiB * 2_MiB}) {
     EXPECT_EQ(device.acquire(bytes), nullptr) << bytes;
-    EXPECT_EQ(device.acquire(bytes, huge_pages), nullptr) << bytes;
+    EXPECT_EQ(device.acquire(bytes, page_kind::huge), nullptr) << bytes;
   }
   EXPECT_EQ(device.used(), 0u);
 }
@@ -50,7 +50,7 @@ TEST(paddle_row, n47_policy_0x1001_is_strict_huge_with_high_bandwidth_and_never_
   const auto read = config::parse_acl_malloc_policy(0x1001);
   ASSERT_TRUE(std::holds_alternative<page_choice>(read));
   EXPECT_EQ(std::get<page_choice>(read),
-            (page_choice{.pages = page_plan::huge_only, .speed = bandwidth::high}));
+            (page_choice{.pages = page_plan::huge_only, .speed = page_kind::bandwidth::high}));
   caching_allocator<with<passthrough, back_with<>>, simulated_npu> pool{
       simulated_npu{simulated_device::options{.huge_budget = 0}},
       {.pages = {.choice = std::get<page_choice>(read)}}};
@@ -60,7 +60,7 @@ TEST(paddle_row, n47_policy_0x1001_is_strict_huge_with_high_bandwidth_and_never_
 TEST(paddle_row, n49_virtual_memory_and_sharing_refuse_what_breaks_their_order) {
   simulated_npu device, other = device.another_process();
   simulated_npu::physical memory;
-  ASSERT_TRUE(device.create(4_MiB, huge_pages, memory));
+  ASSERT_TRUE(device.create(4_MiB, page_kind::huge, memory));
   void* const range = device.reserve(8_MiB, 2_MiB);
   ASSERT_NE(range, nullptr);
   EXPECT_FALSE(device.map(range, 2_MiB, memory)) << "its size is 4 MiB";

@@ -23,8 +23,8 @@ char* bytes_at(void* p) { return static_cast<char*>(p); }
 TEST(paddle_row, n52_memory_is_created_in_whole_granules_and_mapped_from_its_start) {
   simulated_device device;
   simulated_device::physical memory;
-  EXPECT_FALSE(device.create(3_MiB, normal_pages, memory));
-  ASSERT_TRUE(device.create(4_MiB, normal_pages, memory));
+  EXPECT_FALSE(device.create(3_MiB, page_kind::normal, memory));
+  ASSERT_TRUE(device.create(4_MiB, page_kind::normal, memory));
   void* const range = device.reserve(8_MiB, 2_MiB);
   // There is no offset: a mapping covers all of the memory. A smaller mapping is refused.
   EXPECT_FALSE(device.map(range, 2_MiB, memory));
@@ -35,7 +35,8 @@ TEST(paddle_row, n52_memory_is_created_in_whole_granules_and_mapped_from_its_sta
 TEST(paddle_row, n53_mapping_over_a_mapping_fails_and_access_must_be_granted) {
   simulated_device device;
   simulated_device::physical first, second;
-  ASSERT_TRUE(device.create(2_MiB, normal_pages, first) && device.create(2_MiB, normal_pages, second));
+  ASSERT_TRUE(device.create(2_MiB, page_kind::normal, first) &&
+              device.create(2_MiB, page_kind::normal, second));
   void* const range = device.reserve(4_MiB, 2_MiB);
   ASSERT_TRUE(device.map(range, 2_MiB, first));
   EXPECT_FALSE(device.map(range, 2_MiB, second));
@@ -48,7 +49,7 @@ TEST(paddle_row, n54_mappings_and_ranges_go_whole) {
   simulated_device device;
   simulated_device::physical memory;
   void* const range = device.reserve(8_MiB, 2_MiB);
-  ASSERT_TRUE(device.create(4_MiB, normal_pages, memory) && device.map(range, 4_MiB, memory));
+  ASSERT_TRUE(device.create(4_MiB, page_kind::normal, memory) && device.map(range, 4_MiB, memory));
   EXPECT_FALSE(device.unmap(range, 2_MiB));
   EXPECT_FALSE(device.unmap(bytes_at(range) + 2_MiB, 2_MiB));
   EXPECT_EQ(device.held().mapped, 4_MiB);
@@ -62,7 +63,7 @@ TEST(paddle_row, n55_memory_without_a_name_stays_until_it_is_unmapped) {
   simulated_device device;
   simulated_device::physical memory;
   void* const range = device.reserve(2_MiB, 2_MiB);
-  ASSERT_TRUE(device.create(2_MiB, normal_pages, memory) && device.map(range, 2_MiB, memory) &&
+  ASSERT_TRUE(device.create(2_MiB, page_kind::normal, memory) && device.map(range, 2_MiB, memory) &&
               device.grant(range, 2_MiB));
   ASSERT_TRUE(device.destroy(memory));
   EXPECT_TRUE(device.can_use(range, 2_MiB));
@@ -75,7 +76,7 @@ TEST(paddle_row, n55_data_is_intact_where_memory_is_real) {
   host_pinned device{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}};
   host_pinned::physical memory;
   auto* const range = static_cast<char*>(device.reserve(2_MiB, 2_MiB));
-  ASSERT_TRUE(device.create(2_MiB, normal_pages, memory) && device.map(range, 2_MiB, memory));
+  ASSERT_TRUE(device.create(2_MiB, page_kind::normal, memory) && device.map(range, 2_MiB, memory));
   range[12345] = 42;
   ASSERT_TRUE(device.destroy(memory));
   EXPECT_EQ(range[12345], 42);
@@ -88,7 +89,7 @@ TEST(paddle_row, n56_what_was_exported_is_imported_and_let_go_without_the_export
   simulated_device::physical memory, imported;
   simulated_device::shareable name;
   EXPECT_FALSE(other.import_memory(name, imported));
-  ASSERT_TRUE(device.create(2_MiB, normal_pages, memory));
+  ASSERT_TRUE(device.create(2_MiB, page_kind::normal, memory));
   ASSERT_TRUE(device.export_memory(memory, importers::any, name));
   ASSERT_TRUE(other.import_memory(name, imported));
   ASSERT_TRUE(other.destroy(imported));

@@ -151,7 +151,7 @@ TEST(torch_row, n121_a_max_split_of_20M_keeps_5M_out_of_the_20M_that_they_took_b
 /// Of two segments of the same size, the later one has the lower address.
 class falling_device : public simulated_device {
  public:
-  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
+  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     if (void* const low = kept_; low != nullptr) return kept_ = nullptr, low;
     kept_ = simulated_device::acquire(bytes, kind);
     return simulated_device::acquire(bytes, kind);

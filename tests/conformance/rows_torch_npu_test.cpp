@@ -286,7 +286,7 @@ TEST(torch_row, n104_npu_a_large_block_begins_at_the_next_multiple_of_16K) {
 /// Gives two segments at once, the higher address first.
 class downwards : public simulated_npu {
  public:
-  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
+  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     if (lower_ != nullptr) return std::exchange(lower_, nullptr);
     lower_ = simulated_npu::acquire(bytes, kind);
     return simulated_npu::acquire(bytes, kind);

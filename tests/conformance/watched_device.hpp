@@ -94,7 +94,8 @@ class watched_device : public tessera::simulated_device {
   /// For recipes under which only recorded streams delay reuse.
   void ignore_owners() { watches_owners_ = false; }
 
-  [[nodiscard]] void* acquire(std::size_t bytes, tessera::page_kind kind = tessera::normal_pages) noexcept {
+  [[nodiscard]] void* acquire(std::size_t bytes,
+                              tessera::page_kind kind = tessera::page_kind::normal) noexcept {
     void* const given = tried(call::acquire, [&] { return simulated_device::acquire(bytes, kind); });
     if (given != nullptr) in_segments_ += bytes;
     return given;

@@ -4,7 +4,7 @@
 
 struct my_recipe final : complete {
   using pages = tessera::back_with<tessera::tunable(
-      tessera::page_choice{.speed = tessera::bandwidth::low, .peer_to_peer = true})>;
+      tessera::page_choice{.speed = tessera::page_kind::bandwidth::low, .peer_to_peer = true})>;
 };
 
 int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }

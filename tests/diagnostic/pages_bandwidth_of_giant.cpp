@@ -4,7 +4,7 @@
 
 struct my_recipe final : complete {
   using pages = tessera::back_with<tessera::page_choice{.pages = tessera::page_plan::huge_1g_only,
-                                                        .speed = tessera::bandwidth::high}>;
+                                                        .speed = tessera::page_kind::bandwidth::high}>;
 };
 
 int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }

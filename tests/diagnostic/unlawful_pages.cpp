@@ -7,7 +7,7 @@
 struct huge_for_small_ones {
   static constexpr bool uses_page_kinds = true;
   static constexpr tessera::page_order backing(std::size_t segment) noexcept {
-    return {{segment < 1024 ? tessera::huge_pages : tessera::normal_pages}, 1};
+    return {{segment < 1024 ? tessera::page_kind::huge : tessera::page_kind::normal}, 1};
   }
   bool operator==(const huge_for_small_ones&) const = default;
 };

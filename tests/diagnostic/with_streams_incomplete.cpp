@@ -5,7 +5,7 @@
 
 struct reuse_at_once {
   static constexpr bool uses_events = false;
-  static constexpr tessera::any_stream reuse_key(tessera::stream_id) noexcept { return {}; }
+  static constexpr tessera::stream_id::any reuse_key(tessera::stream_id) noexcept { return {}; }
   static constexpr bool needs_event(tessera::stream_id, tessera::stream_id) noexcept { return false; }
   static constexpr tessera::cross_stream_reuse reuse_rules() noexcept { return {}; }
   static constexpr bool should_poll_events(std::size_t) noexcept { return true; }

@@ -55,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (made == nullptr) return 0;
   std::uint64_t all = 0;
   for (const trace::event& e : made->events) {
-    all = saturating_add(all, e.bytes);
+    all = detail::saturating_add(all, e.bytes);
     fuzz::expect(e.bytes > 0 && e.bytes <= max_request, "sizes are legal");
   }
   if (all > trace::detail::max_live) return 0;  // not enough room for one address each

@@ -145,7 +145,7 @@ TEST(policies_law, split_must) {
 template <bool UsesPageKinds>
 struct backs {
   static constexpr bool uses_page_kinds = UsesPageKinds;
-  page_order (*by)(std::size_t) = [](std::size_t) { return page_order{{normal_pages}, 1}; };
+  page_order (*by)(std::size_t) = [](std::size_t) { return page_order{{page_kind::normal}, 1}; };
   [[nodiscard]] page_order backing(std::size_t n) const noexcept { return by(n); }
   bool operator==(const backs&) const = default;
 };
@@ -155,15 +155,17 @@ std::string pages(page_order (*by)(std::size_t)) {
 }
 
 TEST(policies_law, pages_must) {
-  EXPECT_EQ(pages([](std::size_t) { return page_order{{huge_pages, normal_pages}, 2}; }), "holds");
+  EXPECT_EQ(pages([](std::size_t) { return page_order{{page_kind::huge, page_kind::normal}, 2}; }), "holds");
   EXPECT_EQ(pages([](std::size_t) { return page_order{}; }), "pages: backing() names one to three kinds");
-  EXPECT_EQ(pages([](std::size_t) { return page_order{{huge_pages, huge_pages}, 2}; }),
+  EXPECT_EQ(pages([](std::size_t) { return page_order{{page_kind::huge, page_kind::huge}, 2}; }),
             "pages: backing() names each kind once");
-  EXPECT_EQ(pages([](std::size_t n) { return page_order{{n > 1_MiB ? huge_1g_pages : huge_pages}, 1}; }),
-            "pages are stable: a segment in whole pages stays as it is");
-  EXPECT_EQ(pages([](std::size_t n) { return page_order{{n < 1_KiB ? huge_pages : normal_pages}, 1}; }),
-            "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
-  EXPECT_EQ(pages<false>([](std::size_t) { return page_order{{huge_pages}, 1}; }),
+  EXPECT_EQ(
+      pages([](std::size_t n) { return page_order{{n > 1_MiB ? page_kind::huge_1g : page_kind::huge}, 1}; }),
+      "pages are stable: a segment in whole pages stays as it is");
+  EXPECT_EQ(
+      pages([](std::size_t n) { return page_order{{n < 1_KiB ? page_kind::huge : page_kind::normal}, 1}; }),
+      "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
+  EXPECT_EQ(pages<false>([](std::size_t) { return page_order{{page_kind::huge}, 1}; }),
             "pages: without uses_page_kinds, backing() is normal pages only");
 }
 

@@ -352,14 +352,14 @@ static_assert(paged_provider<paged>);
 struct huge_only : honest {
   using honest::acquire;
   void* acquire(std::size_t bytes, page_kind kind) noexcept {
-    return kind == normal_pages ? nullptr : honest::acquire(bytes);
+    return kind == page_kind::normal ? nullptr : honest::acquire(bytes);
   }
 };
 /// Gives huge pages that it does not release.
 struct keeps_huge : honest {
   using honest::acquire;
   void* acquire(std::size_t bytes, page_kind kind) noexcept {
-    return kind == normal_pages ? honest::acquire(bytes) : reinterpret_cast<void*>(2_MiB);
+    return kind == page_kind::normal ? honest::acquire(bytes) : reinterpret_cast<void*>(2_MiB);
   }
   bool release(void* p, std::size_t bytes) noexcept { return bytes < 2_MiB && honest::release(p, bytes); }
 };
@@ -367,7 +367,7 @@ struct misaligned_huge : keeps_huge {
   void* acquire(std::size_t bytes) noexcept { return keeps_huge::acquire(bytes); }
   void* acquire(std::size_t bytes, page_kind kind) noexcept {
     void* const p = keeps_huge::acquire(bytes, kind);
-    return kind == normal_pages ? p : static_cast<char*>(p) + 64;
+    return kind == page_kind::normal ? p : static_cast<char*>(p) + 64;
   }
   bool release(void* p, std::size_t bytes) noexcept { return bytes >= 2_MiB || honest::release(p, bytes); }
 };

@@ -164,7 +164,7 @@ TEST(sharing_laws, lists) {
 /// In the exporting process, imports its own memory under a handle of other memory.
 struct imports_at_home : lawful {
   bool import_memory(const shareable& s, physical& m) noexcept {
-    if (process() == s.process) return lawful::create(2_MiB, normal_pages, m);
+    if (process() == s.process) return lawful::create(2_MiB, page_kind::normal, m);
     return lawful::import_memory(s, m);
   }
 };
@@ -177,7 +177,7 @@ struct imports_from_the_list_alone : lawful {
 struct imports_ghosts : lawful {
   bool import_memory(const shareable& s, physical& m) noexcept {
     return lawful::import_memory(s, m) ||
-           (held().handles != 0 && calls().import_memory > 2 && lawful::create(2_MiB, normal_pages, m));
+           (held().handles != 0 && calls().import_memory > 2 && lawful::create(2_MiB, page_kind::normal, m));
   }
 };
 TEST(sharing_laws, imports) {
@@ -209,7 +209,8 @@ struct cannot_use_imports : lawful {
 struct forgets : lawful {
   bool destroy(const physical& m) noexcept {
     physical lost;
-    return lawful::destroy(m) && (calls().export_memory == 0 || lawful::create(16_MiB, normal_pages, lost));
+    return lawful::destroy(m) &&
+           (calls().export_memory == 0 || lawful::create(16_MiB, page_kind::normal, lost));
   }
 };
 TEST(sharing_laws, letting_go) {

@@ -53,7 +53,7 @@ static_assert(law::pages(back_with_normal_pages{}) && law::pages(back_with_huge_
 static_assert(law::pages(back_with_huge_1g_pages_first{}) && law::pages(back_with_huge_1g_pages_only{}));
 static_assert(law::pages(back_with<>{}) &&
               law::pages(back_with<>{.choice = page_choice{.pages = page_plan::huge_1g_first}}));
-static_assert(law::pages(back_with<page_choice{.speed = bandwidth::high, .read_only = true}>{}) &&
+static_assert(law::pages(back_with<page_choice{.speed = page_kind::bandwidth::high, .read_only = true}>{}) &&
               law::pages(back_with<page_choice{.peer_to_peer = true}>{}));
 static_assert(law::growth(grow_exactly<>{}) && law::growth(grow_by_segments<2_MiB, 20_MiB>{}));
 static_assert(law::growth(grow_by_chunks<>{}) && law::growth(grow_by_chunks<2_MiB, 16_MiB, 1_MiB>{}));

@@ -104,7 +104,7 @@ TEST(statistics, do_not_depend_on_when_somebody_looks) {
     }
     if (step % 100 == 50) watched.reset_peak_statistics(), left_alone.reset_peak_statistics();
     const auto seen = watched.statistics(), found = left_alone.statistics();
-    for (const pool_counter& c : pool_counters) {
+    for (const detail::pool_counter& c : detail::pool_counters) {
       ASSERT_EQ(found.all.*c.of, seen.all.*c.of) << c.name << ", step " << step;
       for (std::size_t in = 0; in < 2; ++in)
         ASSERT_EQ(found.pool[in].*c.of, seen.pool[in].*c.of) << c.name << ", step " << step;

@@ -42,7 +42,7 @@ class deferred_free_queue {
   explicit deferred_free_queue(Allocator& pool, deferred_free_options options = {}) noexcept
       : pool_(&pool), options_(options) {
     if constexpr (!event_provider<device> && !can_synchronize) {
-      if (options.waits) fatal("deferred_free_queue: to wait, the device must be an event_provider");
+      if (options.waits) detail::fatal("deferred_free_queue: to wait, the device must be an event_provider");
     }
   }
   deferred_free_queue(const deferred_free_queue&) = delete;
@@ -56,7 +56,7 @@ class deferred_free_queue {
     item* const added = new (std::nothrow) item{p, queued_};
     if (added == nullptr) return free_now(p);
     queued_ = added;
-    bytes_ = saturating_add(bytes_, bytes);
+    bytes_ = detail::saturating_add(bytes_, bytes);
     const bool is_full = bytes_ >= options_.threshold && options_.threshold != unlimited;
     if (options_.threshold <= 1 || is_full) flush();
   }

@@ -88,7 +88,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   }
   void deallocate(void* p) noexcept { free({p, unlimited}); }
   void deallocate(void* p, std::size_t bytes) noexcept {
-    if (p != nullptr && bytes > max_request) fatal("deallocate: not the requested size", p);
+    if (p != nullptr && bytes > max_request) detail::fatal("deallocate: not the requested size", p);
     free({p, bytes});
   }
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
@@ -122,7 +122,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   /// Returns the exception that allocate would throw. It has the numbers of the stream's arena and the usage
   /// of all arenas.
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
-    oom_numbers numbers{.requested = bytes, .block = bytes, .segment = bytes, .stream = stream};
+    detail::oom_numbers numbers{.requested = bytes, .block = bytes, .segment = bytes, .stream = stream};
     (void)with_arena(stream,
                      [&](allocator& in) { numbers = in.make_out_of_memory(bytes, stream).numbers(); });
     numbers.now = current_usage();

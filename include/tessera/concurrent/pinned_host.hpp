@@ -92,8 +92,9 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
     } else if constexpr (sizeof...(Device) > 0) {
       pool_.template emplace<2>(settings, host_, device...);
     } else {
-      raise(config::bad_setting(Family::grammar::name, {key, "True", "there is no device to register with", 0,
-                                                        config::error_code::excluded_by, "the provider"}));
+      detail::raise(
+          config::bad_setting(Family::grammar::name, {key, "True", "there is no device to register with", 0,
+                                                      config::error_code::excluded_by, "the provider"}));
     }
   }
   pinned_host(const pinned_host&) = delete;

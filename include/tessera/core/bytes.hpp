@@ -29,23 +29,30 @@ inline constexpr std::size_t max_request = (std::size_t{1} << 60) - 1;
 /// The alignment of every block; its size is a multiple of this, too.
 inline constexpr std::size_t min_alignment = 64;
 
-[[nodiscard]] constexpr bool is_power_of_two(std::size_t n) noexcept { return std::has_single_bit(n); }
-
-/// Whether n is 0 or large enough for a block.
-[[nodiscard]] constexpr bool is_block_size_or_0(std::size_t n) noexcept {
-  return n == 0 || n >= min_alignment;
-}
-
 /// Rounds n up to a multiple of `step`.
 ///   Requires:  step > 0; n + step does not overflow
 [[nodiscard]] constexpr std::size_t align_up(std::size_t n, std::size_t step) noexcept {
   return (n + step - 1) / step * step;
 }
 
+namespace detail {
+/// Whether n is 0 or large enough for a block.
+[[nodiscard]] constexpr bool is_block_size_or_0(std::size_t n) noexcept {
+  return n == 0 || n >= min_alignment;
+}
+
 /// Returns a + b, or `unlimited` if the sum overflows.
 [[nodiscard]] constexpr std::size_t saturating_add(std::size_t a, std::size_t b) noexcept {
   return a > unlimited - b ? unlimited : a + b;
 }
+
+/// Rounds n up to the next of `parts` equal steps between the powers of two around it; a power of two stays.
+///   Requires:  1 <= n <= 2^63; parts is a power of two and at most n
+[[nodiscard]] constexpr std::size_t next_division(std::size_t n, std::size_t parts) noexcept {
+  const std::size_t step = std::bit_floor(n) >> std::countr_zero(parts);
+  return (n + step - 1) & ~(step - 1);
+}
+}  // namespace detail
 
 /// A fraction in billionths, so that it can be a template argument.
 struct fraction {
@@ -72,18 +79,12 @@ struct fraction {
 /// Returns a fraction of `count` percent.
 ///   Requires:  count <= 100; write a larger fraction as fraction{...}
 [[nodiscard]] constexpr fraction percent(std::uint64_t count) noexcept {
-  if (count > 100) fatal("percent: the count is at most 100");
+  if (count > 100) detail::fatal("percent: the count is at most 100");
   return {count * 10'000'000};
 }
 /// Integers only: percent(0.8) would mean 0 percent.
 template <std::floating_point Count>
 constexpr fraction percent(Count) = delete;
-
-/// How a fraction of the device becomes a limit in bytes.
-enum class share_rounding : unsigned char {
-  truncate,  ///< rounded down; 100 percent may be a limit, too
-  nearest    ///< rounded to the nearest byte; 100 percent is no limit
-};
 
 /// Limits reserved memory to a number of bytes, a fraction of the device's capacity, or the smaller of both.
 ///
@@ -92,6 +93,13 @@ enum class share_rounding : unsigned char {
 ///     constexpr tessera::memory_limit half_but_at_most(64_GiB, tessera::percent(50));
 ///     static_assert(half_but_at_most.on(80_GiB) == 40_GiB);
 struct memory_limit {
+  /// How a fraction of the device becomes a number of bytes.
+  enum class rounding : unsigned char {
+    truncate,  ///< rounded down; 100 percent may be a limit, too
+    nearest    ///< rounded to the nearest byte; 100 percent is no limit
+  };
+  static const memory_limit none;
+
   std::size_t bytes = unlimited;
   fraction share = percent(100);
   bool limits_at_100_percent = false;  ///< whether 100 percent limits to the capacity
@@ -109,15 +117,15 @@ struct memory_limit {
 
   /// Returns the limit in bytes on a device of `capacity` bytes; `unlimited` if there is none.
   [[nodiscard]] constexpr std::size_t on(std::size_t capacity,
-                                         share_rounding rounding = share_rounding::truncate) const noexcept {
-    const bool is_nearest = rounding == share_rounding::nearest;
+                                         rounding mode = rounding::truncate) const noexcept {
+    const bool is_nearest = mode == rounding::nearest;
     if (share == percent(100) && (!limits_at_100_percent || is_nearest)) return bytes;
     const std::size_t part = is_nearest ? share.nearest_of(capacity) : share.of(capacity);
     return part < bytes ? part : bytes;
   }
   bool operator==(const memory_limit&) const = default;
 };
-inline constexpr memory_limit no_limit{};
+inline constexpr memory_limit memory_limit::none{};
 
 /// Numbers of equal steps between two powers of two, by size. 0 and 1 mean no steps; other numbers must be
 /// powers of two.
@@ -149,15 +157,6 @@ struct divisions {
   }
   bool operator==(const divisions&) const = default;
 };
-
-namespace detail {
-/// Rounds n up to the next of `parts` equal steps between the powers of two around it; a power of two stays.
-///   Requires:  1 <= n <= 2^63; parts is a power of two and at most n
-[[nodiscard]] constexpr std::size_t next_division(std::size_t n, std::size_t parts) noexcept {
-  const std::size_t step = std::bit_floor(n) >> std::countr_zero(parts);
-  return (n + step - 1) & ~(step - 1);
-}
-}  // namespace detail
 
 /// Sizes of the chunks that a pool is split from: a number of bytes. If that is 0, a fraction of the
 /// available memory.

@@ -14,7 +14,7 @@
 #include <tessera/core/text.hpp>
 
 namespace tessera {
-
+namespace detail {
 /// The numbers of a failed request; sizes are in bytes.
 struct oom_numbers {
   std::size_t requested = 0;
@@ -27,6 +27,7 @@ struct oom_numbers {
   std::size_t largest_free = 0;       ///< size of the largest free block
   std::int64_t waited_ms = -1;        ///< wait of a front end for other threads; negative if none
 };
+}  // namespace detail
 
 /// Thrown if the device is full and recovery failed. Carries the numbers, and a text of at most three lines.
 /// explain() [tessera/observe/explain.hpp] says why the request failed, and suggests settings.
@@ -38,10 +39,10 @@ struct oom_numbers {
 ///     }
 class out_of_memory final : public std::bad_alloc {
  public:
-  explicit out_of_memory(const oom_numbers& numbers) noexcept : numbers_(numbers) { write(); }
+  explicit out_of_memory(const detail::oom_numbers& numbers) noexcept : numbers_(numbers) { write(); }
 
   [[nodiscard]] const char* what() const noexcept override { return text_; }
-  [[nodiscard]] const oom_numbers& numbers() const noexcept { return numbers_; }
+  [[nodiscard]] const detail::oom_numbers& numbers() const noexcept { return numbers_; }
   [[nodiscard]] std::size_t requested() const noexcept { return numbers_.requested; }
   [[nodiscard]] std::size_t segment() const noexcept { return numbers_.segment; }
   [[nodiscard]] stream_id stream() const noexcept { return numbers_.stream; }
@@ -49,7 +50,7 @@ class out_of_memory final : public std::bad_alloc {
 
  private:
   void write() noexcept {
-    const oom_numbers& n = numbers_;
+    const detail::oom_numbers& n = numbers_;
     char stream[20];
     if (n.stream.handle < 100'000) {
       std::snprintf(stream, sizeof stream, "%" PRIu64, n.stream.handle);
@@ -77,10 +78,11 @@ class out_of_memory final : public std::bad_alloc {
         format_bytes(n.now.cached).text(), format_bytes(n.largest_free).text());
   }
 
-  oom_numbers numbers_;
+  detail::oom_numbers numbers_;
   char text_[512];
 };
 
+namespace detail {
 /// Throws `error`; without exceptions, prints it and aborts the program.
 template <typename Error = out_of_memory>
 [[noreturn]] inline void raise(const Error& error) {
@@ -91,5 +93,6 @@ template <typename Error = out_of_memory>
   std::abort();
 #endif
 }
+}  // namespace detail
 
 }  // namespace tessera

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace tessera {
+namespace tessera::detail {
 
 /// Prints the broken rule and aborts the program. For mistakes of the caller that cannot be reported
 /// otherwise.
@@ -17,4 +17,4 @@ namespace tessera {
   std::abort();
 }
 
-}  // namespace tessera
+}  // namespace tessera::detail

@@ -9,33 +9,34 @@
 
 namespace tessera {
 
-/// Page sizes that may back memory.
-enum class page_size : unsigned char {
-  normal,  ///< the device's default
-  huge,    ///< 2 MiB
-  huge_1g  ///< 1 GiB
-};
-
-/// Selects one of a device's physical memories.
-enum class bandwidth : unsigned char { any, low, high };
-
 /// A kind of page: its size and the permitted uses of its memory.
 struct page_kind {
-  page_size size = page_size::normal;
-  bandwidth speed = bandwidth::any;
+  enum class page_size : unsigned char {
+    normal,  ///< the device's default
+    huge,    ///< 2 MiB
+    huge_1g  ///< 1 GiB
+  };
+  /// Selects one of a device's physical memories.
+  enum class bandwidth : unsigned char { any, low, high };
+  static const page_kind normal;
+  static const page_kind huge;
+  static const page_kind huge_1g;
+
+  page_size size = page_kind::page_size::normal;
+  bandwidth speed = page_kind::bandwidth::any;
   bool peer_to_peer = false;  ///< for copies between two devices
   bool read_only = false;     ///< the host may read but not write it
 
   /// Returns the granularity of memory of this kind, in bytes; 1 if the device alone decides.
   [[nodiscard]] constexpr std::size_t granularity() const noexcept {
-    return size == page_size::huge_1g ? 1_GiB : size == page_size::huge ? 2_MiB : 1;
+    return size == page_kind::page_size::huge_1g ? 1_GiB : size == page_kind::page_size::huge ? 2_MiB : 1;
   }
   bool operator==(const page_kind&) const = default;
 };
 
-inline constexpr page_kind normal_pages{};
-inline constexpr page_kind huge_pages{.size = page_size::huge};
-inline constexpr page_kind huge_1g_pages{.size = page_size::huge_1g};
+inline constexpr page_kind page_kind::normal{};
+inline constexpr page_kind page_kind::huge{.size = page_kind::page_size::huge};
+inline constexpr page_kind page_kind::huge_1g{.size = page_kind::page_size::huge_1g};
 
 /// The kinds of pages to ask the device for, first choice first.
 struct page_order {
@@ -45,7 +46,7 @@ struct page_order {
   [[nodiscard]] constexpr const page_kind* begin() const noexcept { return kinds.data(); }
   [[nodiscard]] constexpr const page_kind* end() const noexcept {
     if (count == 0 || count > kinds.size())
-      fatal("Recipe::pages: backing() returns one to three kinds of pages");
+      detail::fatal("Recipe::pages: backing() returns one to three kinds of pages");
     return kinds.data() + count;
   }
   /// Returns the granularity of a request in bytes, whichever kind serves it.
@@ -56,11 +57,13 @@ struct page_order {
   }
 };
 
+namespace detail {
 /// Rounds `bytes` up to whole pages of every kind that a pages_policy asks for.
 template <typename Pages>
 [[nodiscard]] constexpr std::size_t in_whole_pages(const Pages& pages, std::size_t bytes) noexcept {
   return align_up(bytes, pages.backing(bytes).granularity());
 }
+}  // namespace detail
 
 /// Page sizes that may back a segment.
 enum class page_plan : unsigned char {
@@ -75,7 +78,7 @@ enum class page_plan : unsigned char {
 ///   Source:  ACL's aclrtMemMallocPolicy; huge_1g_first is torch_npu's page_size:1g
 struct page_choice {
   page_plan pages = page_plan::huge_first;
-  bandwidth speed = bandwidth::any;
+  page_kind::bandwidth speed = page_kind::bandwidth::any;
   bool peer_to_peer = false;  ///< for copies between two devices
   bool read_only = false;     ///< the host may read but not write it; allowed with every other member
 
@@ -84,7 +87,7 @@ struct page_choice {
   }
   /// Returns the rule that the choice breaks, as text, or null.
   [[nodiscard]] constexpr const char* broken_rule() const noexcept {
-    if (speed == bandwidth::any) return nullptr;
+    if (speed == page_kind::bandwidth::any) return nullptr;
     if (is_huge_1g()) return "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages";
     return peer_to_peer ? "low or high bandwidth does not go with peer-to-peer memory" : nullptr;
   }
@@ -96,9 +99,9 @@ struct page_choice {
   /// takes normal pages. Both hold if only larger requests are rounded. The second sentence covers plain
   /// huge-first only; ACL applies it to peers, too.
   [[nodiscard]] constexpr page_order order(std::size_t segment) const noexcept {
-    const page_kind normal{page_size::normal, speed, peer_to_peer, read_only};
-    const page_kind huge{page_size::huge, speed, peer_to_peer, read_only};
-    const page_kind huge_1g{page_size::huge_1g, speed, peer_to_peer, read_only};
+    const page_kind normal{page_kind::page_size::normal, speed, peer_to_peer, read_only};
+    const page_kind huge{page_kind::page_size::huge, speed, peer_to_peer, read_only};
+    const page_kind huge_1g{page_kind::page_size::huge_1g, speed, peer_to_peer, read_only};
     if (pages == page_plan::huge_only) return {{huge}, 1};
     if (pages == page_plan::huge_1g_only) return {{huge_1g}, 1};
     if (pages == page_plan::normal_only || segment <= huge.granularity() / 2) return {{normal}, 1};
@@ -108,9 +111,9 @@ struct page_choice {
 
   /// Returns the choice of only this kind.
   [[nodiscard]] static constexpr page_choice only(const page_kind& kind) noexcept {
-    const page_plan plan = kind.size == page_size::huge_1g ? page_plan::huge_1g_only
-                           : kind.size == page_size::huge  ? page_plan::huge_only
-                                                           : page_plan::normal_only;
+    const page_plan plan = kind.size == page_kind::page_size::huge_1g ? page_plan::huge_1g_only
+                           : kind.size == page_kind::page_size::huge  ? page_plan::huge_only
+                                                                      : page_plan::normal_only;
     return {plan, kind.speed, kind.peer_to_peer, kind.read_only};
   }
   bool operator==(const page_choice&) const = default;

@@ -10,6 +10,7 @@
 /// template serves both.
 namespace tessera {
 
+namespace detail {
 /// A regular type, like std::regular; it compiles in a tenth of the time.
 template <typename T>
 concept regular =
@@ -17,6 +18,7 @@ concept regular =
     std::is_destructible_v<T> && requires(const T& a, const T& b) {
       { a == b } -> std::convertible_to<bool>;
     };
+}  // namespace detail
 
 /// Marks a template argument as the initial value of a parameter that each allocator object may set.
 ///

@@ -64,6 +64,8 @@ struct pool_statistics {
   counter inactive_split;  ///< free blocks that share their segment
   counter inactive_split_bytes;
 };
+
+namespace detail {
 /// A counter of pool_statistics and its name.
 struct pool_counter {
   const char* name;
@@ -80,6 +82,7 @@ inline constexpr pool_counter pool_counters[] = {
     {"inactive_split", &pool_statistics::inactive_split},
     {"inactive_split_bytes", &pool_statistics::inactive_split_bytes},
 };
+}  // namespace detail
 
 /// An allocator's statistics; `num_` values count since the start or the last reset_accumulated_statistics().
 template <std::size_t Pools>
@@ -99,6 +102,8 @@ struct statistics {
   std::uint64_t num_device_free = 0;       ///< segments released
   std::size_t max_split_size = unlimited;  ///< bytes from which a block or segment is oversize
 };
+
+namespace detail {
 /// A `num_` value of statistics and its name.
 template <std::size_t Pools>
 struct event_count {
@@ -114,6 +119,7 @@ inline constexpr event_count<Pools> event_counts[] = {
     {"num_device_alloc", &statistics<Pools>::num_device_alloc},
     {"num_device_free", &statistics<Pools>::num_device_free},
 };
+}  // namespace detail
 
 /// A contiguous part of an allocator's memory, for tools. It is a segment, or adjacent mapped pages of a
 /// range of addresses.

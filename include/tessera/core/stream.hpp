@@ -9,15 +9,15 @@ namespace tessera {
 /// Identifies a queue of device work by the value of its handle. Work on one stream runs in order. The
 /// default value is the device's default stream.
 struct stream_id {
+  /// The key of every stream if all streams share free blocks; such keys need no comparison. It converts to
+  /// the default stream.
+  struct any {
+    constexpr operator stream_id() const noexcept { return {}; }
+    bool operator==(const any&) const = default;
+  };
+
   std::uint64_t handle = 0;
   constexpr auto operator<=>(const stream_id&) const = default;
-};
-
-/// The key of every stream if all streams share free blocks; such keys need no comparison. It converts to the
-/// default stream.
-struct any_stream {
-  constexpr operator stream_id() const noexcept { return {}; }
-  bool operator==(const any_stream&) const = default;
 };
 
 /// Rules by which a block freed on one stream may serve another.

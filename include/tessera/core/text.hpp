@@ -6,11 +6,12 @@
 #include <cstdio>
 
 namespace tessera {
+namespace detail {
 
 /// A string of fixed capacity. It is async-signal-safe, never allocates, and drops text beyond its capacity.
 ///
 ///     const std::size_t bytes = 1000;
-///     std::puts(tessera::fixed_text().add("no room for ").add(bytes).add(" bytes").c_str());
+///     std::puts(tessera::detail::fixed_text().add("no room for ").add(bytes).add(" bytes").c_str());
 class fixed_text {
  public:
   static constexpr std::size_t capacity = 511;  ///< characters
@@ -41,6 +42,8 @@ class fixed_text {
   char text_[capacity + 1] = {};
   std::size_t length_ = 0;
 };
+
+}  // namespace detail
 
 /// Formats a size for people, for example "1.50 GiB".
 class format_bytes {

@@ -226,8 +226,9 @@ class checked_provider : public detail::checked_events<Device> {
     requires virtual_memory_provider<Device>
   {
     const std::size_t result = this->inner().page_size(kind);
-    if (!is_power_of_two(result) || result % kind.granularity() != 0)
-      fatal("checked_provider: page_size is no power of two, or no multiple of the kind's granularity");
+    if (!std::has_single_bit(result) || result % kind.granularity() != 0)
+      detail::fatal(
+          "checked_provider: page_size is no power of two, or no multiple of the kind's granularity");
     return result;
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept
@@ -281,7 +282,7 @@ class checked_provider : public detail::checked_events<Device> {
     const char* no_map = nullptr;
     if constexpr (knows_names) no_map = this->shadow().why_no_map(p, bytes, name_of(memory));
     if (!this->inner().map(p, bytes, memory)) return false;
-    if (no_map != nullptr) fatal(no_map, p);
+    if (no_map != nullptr) detail::fatal(no_map, p);
     if constexpr (knows_names) this->shadow().mapped(p, bytes);
     if constexpr (Device::map_grants_access)
       require_readable(p, bytes, "checked_provider: map put memory where the host cannot read it");
@@ -292,7 +293,7 @@ class checked_provider : public detail::checked_events<Device> {
   {
     const bool is_there = !knows_names || this->shadow().is_mapped(p);
     if (!this->inner().grant(p, bytes)) return false;
-    if (!is_there) fatal("checked_provider: grant gave access where nothing is mapped", p);
+    if (!is_there) detail::fatal("checked_provider: grant gave access where nothing is mapped", p);
     require_readable(p, bytes, "checked_provider: grant gave the host no access");
     return true;
   }
@@ -353,7 +354,7 @@ class checked_provider : public detail::checked_events<Device> {
   static void require_readable(const void* p, std::size_t bytes, const char* violation) noexcept {
     if constexpr (tessera::is_host_visible<Device>) {
       if (!detail::host_can_read(p) || !detail::host_can_read(static_cast<const char*>(p) + bytes - 1))
-        fatal(violation, p);
+        detail::fatal(violation, p);
     }
   }
 

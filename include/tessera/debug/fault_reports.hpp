@@ -36,7 +36,7 @@ class fault_reports {
       if (++count == 1) install();
       return;
     }
-    fatal("fault_reports: more than 64 at a time");
+    detail::fatal("fault_reports: more than 64 at a time");
   }
   fault_reports(const fault_reports&) = delete;
   fault_reports& operator=(const fault_reports&) = delete;
@@ -70,9 +70,10 @@ class fault_reports {
     const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
     for (const auto& slot : shadows) {
       const detail::guard_shadow* const blocks = slot.load();
-      const fixed_text text = blocks != nullptr ? blocks->explain(address) : fixed_text();
+      const detail::fixed_text text = blocks != nullptr ? blocks->explain(address) : detail::fixed_text();
       if (text.empty()) continue;
-      const fixed_text line = fixed_text().add("tessera: guarded: ").add(text.c_str()).add("\n");
+      const detail::fixed_text line =
+          detail::fixed_text().add("tessera: guarded: ").add(text.c_str()).add("\n");
       (void)!::write(STDERR_FILENO, line.c_str(), line.size());
       break;
     }

@@ -387,7 +387,7 @@ class guard_memory {
 
  private:
   [[nodiscard]] void* try_acquire(std::size_t bytes, bool& quarantine_may_help) noexcept {
-    const std::size_t step = device_->page_size(normal_pages);
+    const std::size_t step = device_->page_size(page_kind::normal);
     const std::size_t page_bytes = align_up(bytes, step);
     const std::size_t guard = align_up(how_.guard, step);
     const std::size_t all = page_bytes + 2 * guard;
@@ -411,7 +411,7 @@ class guard_memory {
   /// Creates and maps physical memory, which is freed when it is unmapped.
   [[nodiscard]] bool map(void* at, std::size_t bytes) noexcept {
     typename Device::physical memory{};
-    if (!device_->create(bytes, normal_pages, memory)) return false;
+    if (!device_->create(bytes, page_kind::normal, memory)) return false;
     const bool mapped = device_->map(at, bytes, memory);
     const bool granted = mapped && (Device::map_grants_access || device_->grant(at, bytes));
     if (device_->destroy(memory) && granted) return true;

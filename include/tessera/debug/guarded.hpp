@@ -182,7 +182,8 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   }
 
   static constexpr bool has_stream_keys =
-      !std::is_same_v<decltype(std::declval<const typename Recipe::streams&>().reuse_key({})), any_stream>;
+      !std::is_same_v<decltype(std::declval<const typename Recipe::streams&>().reuse_key({})),
+                      stream_id::any>;
 
   static void expect_sound(const detail::guard_shadow::verdict& found, const void* p) noexcept {
     detail::guard_memory<Provider>::end_if(found.wrong, "deallocate", p);

@@ -30,7 +30,7 @@ class provider_shadow {
   };
 
   provider_shadow(std::size_t capacity, std::size_t granularity) : capacity_(capacity), step_(granularity) {
-    if (!is_power_of_two(step_) || step_ < min_alignment)
+    if (!std::has_single_bit(step_) || step_ < min_alignment)
       fatal("checked_provider: the granularity is no power of two, or below min_alignment");
   }
   void require_constant(std::size_t capacity, std::size_t granularity) const noexcept {

@@ -76,12 +76,12 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
     refuse(me, owner);
   }
   [[noreturn, gnu::noinline, gnu::cold]] static void refuse(thread_number me, thread_number owner) noexcept {
-    fixed_text text;
+    detail::fixed_text text;
     text.add("thread_checked: thread ")
         .add(static_cast<std::uint64_t>(me))
         .add(" uses an allocator of thread ");
     text.add(static_cast<std::uint64_t>(owner)).add(", which has not detached from it");
-    fatal(text.c_str());
+    detail::fatal(text.c_str());
   }
 
   Allocator allocator_;

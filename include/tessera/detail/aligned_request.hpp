@@ -27,7 +27,7 @@ struct aligned_request {
 
   aligned_request(std::size_t requested, std::size_t to) noexcept
       : bytes(requested != 0 ? requested : 1), alignment(to) {
-    if (!is_power_of_two(to)) fatal("aligned_request: an alignment is a power of two");
+    if (!std::has_single_bit(to)) fatal("aligned_request: an alignment is a power of two");
   }
   aligned_request(std::size_t requested, std::align_val_t to) noexcept
       : aligned_request(requested, static_cast<std::size_t>(to)) {}

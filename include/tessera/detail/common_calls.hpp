@@ -92,7 +92,7 @@ class common_calls {
   /// Throws `error`; a front end may throw another library's type instead.
   template <typename Error>
   [[noreturn]] static void raise(const Error& error) {
-    tessera::raise(error);
+    tessera::detail::raise(error);
   }
 
  protected:

@@ -26,7 +26,7 @@ class free_list_map {
   [[nodiscard]] free_list* find_or_create(std::size_t pool, stream_id key) noexcept {
     return recent_ != nullptr && recent_->key() == key ? recent_ : look_up_or_create(pool, key);
   }
-  [[nodiscard]] free_list* find_or_create(std::size_t pool, any_stream key) noexcept {
+  [[nodiscard]] free_list* find_or_create(std::size_t pool, stream_id::any key) noexcept {
     return recent_ != nullptr ? recent_ : look_up_or_create(pool, key);
   }
   /// The first free list in the order of streams, or null. free_list::next leads to the others.

@@ -41,7 +41,7 @@ class handle {
   [[nodiscard]] static handle from_pointer(void* p) noexcept {
     if (p == nullptr) return {};
     if (number(p) % alignof(detail::block) != mark)
-      fatal("handle::from_pointer: not a pointer that to_pointer gave", p);
+      detail::fatal("handle::from_pointer: not a pointer that to_pointer gave", p);
     return handle(reinterpret_cast<detail::block*>(number(p) - mark));
   }
   [[nodiscard]] explicit operator bool() const noexcept { return block_ != nullptr; }

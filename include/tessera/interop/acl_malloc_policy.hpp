@@ -88,9 +88,9 @@ inline constexpr std::array<page_choice, 8> acl_page_choices{
 /// The number of aclrtMemMallocPolicy for a legal choice. For huge_1g_first, it is the number of its first
 /// page kind.
 [[nodiscard]] constexpr std::uint32_t acl_value(const page_choice& choice) noexcept {
-  std::uint32_t value = choice.speed == bandwidth::low    ? detail::acl_low
-                        : choice.speed == bandwidth::high ? detail::acl_high
-                                                          : 0;
+  std::uint32_t value = choice.speed == page_kind::bandwidth::low    ? detail::acl_low
+                        : choice.speed == page_kind::bandwidth::high ? detail::acl_high
+                                                                     : 0;
   if (choice.read_only) value |= detail::acl_read_only;
   const page_plan plan = choice.is_huge_1g() ? page_plan::huge_1g_only : choice.pages;
   for (std::uint32_t i = 0; i < detail::acl_page_choices.size(); ++i) {
@@ -121,7 +121,9 @@ inline constexpr std::array<page_choice, 8> acl_page_choices{
   const std::string_view high_name = acl_enumerators[9].name;
   if (low && high) return setting_error{low_name, high_name, "low and high bandwidth exclude each other", 12};
   page_choice choice = acl_page_choices[value & acl_page_mask];
-  choice.speed = low ? bandwidth::low : high ? bandwidth::high : bandwidth::any;
+  choice.speed = low    ? page_kind::bandwidth::low
+                 : high ? page_kind::bandwidth::high
+                        : page_kind::bandwidth::any;
   choice.read_only = (value & acl_read_only) != 0;
   if (const char* const rule = choice.broken_rule()) {
     return setting_error{acl_enumerators[value & acl_page_mask].name, low ? low_name : high_name, rule,

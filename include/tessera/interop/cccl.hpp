@@ -53,7 +53,7 @@ class rethrowing : public facade<rethrowing<Allocator, Raise>, Allocator> {
   template <typename Error>
   [[noreturn]] static void raise(const Error& error) {
     Raise{}(error);
-    tessera::raise(error);
+    tessera::detail::raise(error);
   }
 
  private:

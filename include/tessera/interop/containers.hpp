@@ -126,7 +126,7 @@ class typed_allocator {
 
   ///   Throws:  std::bad_array_new_length above max_size(), and the exceptions of the allocator's allocate
   [[nodiscard]] T* allocate(std::size_t count) {
-    if (count > max_size()) raise(std::bad_array_new_length());
+    if (count > max_size()) detail::raise(std::bad_array_new_length());
     return static_cast<T*>(
         detail::aligned_request(count * sizeof(T), alignof(T)).allocate(allocator_.get(), stream_));
   }

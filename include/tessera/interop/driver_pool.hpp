@@ -77,7 +77,8 @@ class driver_pool {
   void free_async(void* p, stream_id stream) noexcept {
     if (p == nullptr || try_free_async(p, stream)) return;
     if (!detail::has_stream(pool_.device(), stream))
-      fatal(fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(), p);
+      detail::fatal(detail::fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(),
+                    p);
     refuse_address(pool_.introspect(), "free_async", p);
   }
   /// Frees a block like free_async. Returns false and changes nothing if the address or stream is unknown.

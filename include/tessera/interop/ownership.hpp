@@ -152,7 +152,7 @@ class shared_allocator : public facade<shared_allocator<A>, A> {
   shared_allocator() = default;
   ///   Requires:  not null; aborts otherwise
   explicit shared_allocator(std::shared_ptr<A> allocator) noexcept : allocator_(std::move(allocator)) {
-    if (allocator_ == nullptr) fatal("shared_allocator: the pointer is null");
+    if (allocator_ == nullptr) detail::fatal("shared_allocator: the pointer is null");
   }
 
   [[nodiscard]] A& get() const noexcept { return *allocator_; }

@@ -67,7 +67,8 @@ constexpr std::size_t choose_collected(std::span<collectable> all, fraction shar
   };
   const auto sum_from = [&](std::size_t min_size) {
     std::size_t sum = 0;
-    for (const collectable& v : all) sum = magnitude(v) >= min_size ? saturating_add(sum, magnitude(v)) : sum;
+    for (const collectable& v : all)
+      sum = magnitude(v) >= min_size ? detail::saturating_add(sum, magnitude(v)) : sum;
     return sum;
   };
   const bool takes_all = share.billionths >= percent(100).billionths;
@@ -81,7 +82,7 @@ constexpr std::size_t choose_collected(std::span<collectable> all, fraction shar
   std::size_t count = 0;
   for (collectable& v : all) {
     const bool is_last = magnitude(v) == min_size && chosen < target;
-    if (is_last) chosen = saturating_add(chosen, min_size);
+    if (is_last) chosen = detail::saturating_add(chosen, min_size);
     v.is_collected = takes_all || (target > 0 && (magnitude(v) > min_size || is_last));
     count += v.is_collected;
   }
@@ -139,7 +140,8 @@ template <typename Allocator>
                                       stream_id stream = {}) {
   if (donor != nullptr && pool.reuse_in_place(donor, bytes, stream)) return std::exchange(donor, nullptr);
   void* const output = pool.allocate(bytes, stream);
-  if (output != nullptr && output == donor) fatal("allocate_in_place: the donor is not a live block", donor);
+  if (output != nullptr && output == donor)
+    detail::fatal("allocate_in_place: the donor is not a live block", donor);
   pool.deallocate(std::exchange(donor, nullptr));
   return output;
 }

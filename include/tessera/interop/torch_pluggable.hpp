@@ -177,7 +177,7 @@ class pluggable {
     if (p == nullptr) return;
     const pagemap::owner_number owner = pagemap_.owner_of(p);
     if (owner == pagemap::no_owner) detail::refuse_stranger("free", p);
-    if (static_cast<int>(owner) != device) fatal("free: the block is on another device", p);
+    if (static_cast<int>(owner) != device) detail::fatal("free: the block is on another device", p);
     find(device)->allocator.deallocate(p, bytes);
   }
 

@@ -63,10 +63,11 @@ template <device_provider D>
 template <virtual_memory_provider D>
 [[nodiscard]] verdict visible_mappings(D& device) {
   constexpr auto is_there = "the host can read memory from end to end where it was mapped";
-  const std::size_t step = device.page_size(normal_pages);
+  const std::size_t step = device.page_size(page_kind::normal);
   trial_range<D> range(device, 3 * step, step);
   trial_memory<D> one(device), two(device);
-  if (range.number() == 0 || !one.create(step, normal_pages) || !two.create(step, normal_pages)) return {};
+  if (range.number() == 0 || !one.create(step, page_kind::normal) || !two.create(step, page_kind::normal))
+    return {};
   const trial_contents first(range.at(0), step, 1), second(range.at(step), step, 2);
   const trial_contents moved(range.at(2 * step), step, 1);
   if (!one.map(range.at(0), step) || !two.map(range.at(step), step))

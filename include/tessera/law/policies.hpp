@@ -108,12 +108,12 @@ constexpr bool pages(const P& p) {
       for (std::size_t j = 0; j < i; ++j)
         require(order.kinds[i] != order.kinds[j], "pages: backing() names each kind once");
     }
-    const std::size_t segment = in_whole_pages(p, n);
-    require(in_whole_pages(p, segment) == segment,
+    const std::size_t segment = tessera::detail::in_whole_pages(p, n);
+    require(tessera::detail::in_whole_pages(p, segment) == segment,
             "pages are stable: a segment in whole pages stays as it is");
     require(segment >= before, "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
     before = segment;
-    require(P::uses_page_kinds || (order.count == 1 && order.kinds[0] == normal_pages),
+    require(P::uses_page_kinds || (order.count == 1 && order.kinds[0] == page_kind::normal),
             "pages: without uses_page_kinds, backing() is normal pages only");
   }
   return true;

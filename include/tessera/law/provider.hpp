@@ -151,7 +151,7 @@ template <device_provider D>
 template <device_provider D>
 [[nodiscard]] verdict memory(D& device, std::size_t at_once = detail::trial_bytes) {
   const std::size_t step = device.granularity();
-  if (!is_power_of_two(step) || step < min_alignment)
+  if (!std::has_single_bit(step) || step < min_alignment)
     return {"granularity is a power of two, at least min_alignment"};
   if (device.capacity() / 8 < step) return {"capacity holds a few segments"};
   if (const verdict found = detail::several_segments(device); !found) return found;
@@ -208,7 +208,8 @@ template <paged_provider D>
     void* const p = device.acquire(bytes, kind);
     const bool aligned = p != nullptr && reinterpret_cast<std::uintptr_t>(p) % step == 0;
     const bool goes = p != nullptr && device.release(p, bytes);
-    if (kind == normal_pages && !(aligned && goes)) return {"normal pages come and go as unasked ones do"};
+    if (kind == page_kind::normal && !(aligned && goes))
+      return {"normal pages come and go as unasked ones do"};
     if (p != nullptr && !(aligned && goes))
       return {"pages of a kind are refused, or come and go as others do"};
   }

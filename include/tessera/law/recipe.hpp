@@ -44,7 +44,8 @@ constexpr bool recipe(const policies<R>& p = {}) {
                pages(p.pages) && growth(p.growth) && eviction(p.eviction) && recovery(p.recovery);
   for (std::size_t n : telling_sizes()) {
     const std::size_t size = p.rounding.block_size(n);
-    const std::size_t segment = in_whole_pages(p.pages, p.growth.segment_size(size, usage{}));
+    const std::size_t segment =
+        tessera::detail::in_whole_pages(p.pages, p.growth.segment_size(size, usage{}));
     require(segment >= size, "growth covers every block: segment_size(block_size(n)) >= block_size(n)");
     require(segment % min_alignment == 0, "segments are a multiple of min_alignment long");
   }

@@ -20,12 +20,12 @@ inline constexpr std::size_t trial_bytes = 16_MiB;
 
 /// The page kinds that are tried. A device must have the first.
 inline constexpr page_kind trial_kinds[] = {
-    normal_pages,
-    huge_pages,
-    huge_1g_pages,
+    page_kind::normal,
+    page_kind::huge,
+    page_kind::huge_1g,
     {.peer_to_peer = true},
-    {.speed = bandwidth::low},
-    {.speed = bandwidth::high},
+    {.speed = page_kind::bandwidth::low},
+    {.speed = page_kind::bandwidth::high},
     {.read_only = true},
 };
 
@@ -216,9 +216,9 @@ template <virtual_memory_provider D>
 [[nodiscard]] verdict virtual_memory(D& device, std::size_t at_once = detail::trial_bytes) {
   for (const page_kind kind : detail::trial_kinds) {
     const std::size_t step = device.page_size(kind);
-    if (!is_power_of_two(step) || step % kind.granularity() != 0)
+    if (!std::has_single_bit(step) || step % kind.granularity() != 0)
       return {"the page size is a power of two, and a multiple of the kind's granularity"};
-    if (kind == normal_pages) {
+    if (kind == page_kind::normal) {
       detail::trial_memory<D> memory(device);
       if (!memory.create(step, kind)) return {"create gives normal pages while there is capacity"};
     }
@@ -236,11 +236,11 @@ namespace detail {
 /// handle.
 template <sharing_provider D>
 [[nodiscard]] verdict listed_importers(D& exporter, D& importer, std::size_t bytes) {
-  const std::size_t step = importer.page_size(normal_pages);
+  const std::size_t step = importer.page_size(page_kind::normal);
   trial_range<D> range(importer, align_up(bytes, step), step);
   trial_memory<D> memory(exporter), shared(importer), refused(importer), at_home(exporter);
   typename D::shareable name{}, again{};
-  if (!memory.create(bytes, normal_pages)) return {"create gives normal pages while there is capacity"};
+  if (!memory.create(bytes, page_kind::normal)) return {"create gives normal pages while there is capacity"};
   if (!exporter.export_memory(memory.name, importers::listed, name))
     return {"created memory can be exported"};
   if (exporter.export_memory(memory.name, importers::listed, again)) return {"memory is exported once"};
@@ -262,7 +262,7 @@ template <sharing_provider D>
 [[nodiscard]] verdict any_importer(D& exporter, D& importer, std::size_t bytes) {
   trial_memory<D> memory(exporter), shared(importer);
   typename D::shareable name{};
-  if (!memory.create(bytes, normal_pages)) return {"create gives normal pages while there is capacity"};
+  if (!memory.create(bytes, page_kind::normal)) return {"create gives normal pages while there is capacity"};
   if (!exporter.export_memory(memory.name, importers::any, name)) return {"created memory can be exported"};
   if (exporter.allow(name, importer.process())) return {"importers are not listed for what any may import"};
   if (!shared.import_from(name)) return {"any process can import what is exported to any"};
@@ -284,7 +284,7 @@ template <sharing_provider D>
 template <sharing_provider D>
 [[nodiscard]] verdict sharing(D& exporter, D& importer, std::size_t at_once = detail::trial_bytes) {
   if (exporter.process() == importer.process()) return {"each process has a number of its own"};
-  const std::size_t step = exporter.page_size(normal_pages);
+  const std::size_t step = exporter.page_size(page_kind::normal);
   const std::size_t bytes = (std::max)((std::min)(at_once, exporter.capacity()) / step * step, step);
   const std::size_t enough = std::min<std::size_t>(exporter.capacity() / bytes, 64) + 1;
   for (std::size_t i = 0; i < enough; ++i) {

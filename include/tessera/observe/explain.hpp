@@ -91,7 +91,7 @@ class failure_survey {
       report_.range = align_up(oom_report::smaller_of(range, max_request), backed);
     }
     for (const page_kind& kind : settings_.pages.backing(backed))
-      report_.pages_fall_back = kind.size == page_size::normal;
+      report_.pages_fall_back = kind.size == page_kind::page_size::normal;
     report_.split_limit = settings_.split.oversize();
   }
 

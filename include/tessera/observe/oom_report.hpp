@@ -166,17 +166,19 @@ struct oom_report {
     return smaller_of(above(capacity, now.reserved), available);
   }
   /// Returns the bytes that this allocator could reserve in total without the limit.
-  [[nodiscard]] std::size_t all() const noexcept { return saturating_add(now.reserved, device_room()); }
+  [[nodiscard]] std::size_t all() const noexcept {
+    return detail::saturating_add(now.reserved, device_room());
+  }
   /// Returns the bytes that this allocator could reserve in total within the limit.
-  [[nodiscard]] std::size_t allowed() const noexcept { return saturating_add(now.reserved, room()); }
+  [[nodiscard]] std::size_t allowed() const noexcept { return detail::saturating_add(now.reserved, room()); }
   [[nodiscard]] std::size_t missing() const noexcept { return above(wanted, room()); }
   /// Returns the bytes that would be live with this request if each block had exactly the needed size.
   [[nodiscard]] std::size_t needed() const noexcept {
-    return above(saturating_add(now.live, block), saturating_add(rounding, unsplit));
+    return above(detail::saturating_add(now.live, block), detail::saturating_add(rounding, unsplit));
   }
   /// Whether the requested bytes of live blocks and this request exceed the device, without any rounding.
   [[nodiscard]] bool exceeds_device() const noexcept {
-    return saturating_add(above(now.requested, now.pending), requested) > all();
+    return detail::saturating_add(above(now.requested, now.pending), requested) > all();
   }
   /// Whether the request would fail even without any live block.
   [[nodiscard]] bool exceeds_device_alone() const noexcept { return align_up(requested, 512) > allowed(); }

@@ -37,7 +37,7 @@ struct memory_report {
   counter oversize_allocations{};
   counter oversize_segments{};
   counter device_bytes{};
-  std::array<count, std::size(event_counts<1>)> counts{};
+  std::array<count, std::size(detail::event_counts<1>)> counts{};
   std::size_t max_split_size = unlimited;            ///< bytes
   std::array<call_time, call_times::count> calls{};  ///< in microseconds; only with a `timed` provider
 
@@ -69,7 +69,7 @@ template <typename Allocator>
     report.oversize_segments = counts.oversize_segments;
     report.device_bytes = counts.device_bytes;
     for (std::size_t i = 0; i < report.counts.size(); ++i)
-      report.counts[i] = {event_counts<pools>[i].name, counts.*event_counts<pools>[i].of};
+      report.counts[i] = {detail::event_counts<pools>[i].name, counts.*detail::event_counts<pools>[i].of};
     report.max_split_size = counts.max_split_size;
     for (std::size_t i = 0; times != nullptr && i < report.calls.size(); ++i)
       report.calls[i] = times->of(static_cast<provider_call>(i));

@@ -42,8 +42,8 @@ struct idle_survey {
 /// candidate, every larger size is too.
 template <typename P>
 concept eviction_policy =
-    regular<P> && requires(const P& p, eviction_trigger trigger, const usage& now, std::size_t bytes,
-                           const idle_segment& segment, const idle_survey& survey) {
+    detail::regular<P> && requires(const P& p, eviction_trigger trigger, const usage& now, std::size_t bytes,
+                                   const idle_segment& segment, const idle_survey& survey) {
       { p.bytes_to_evict(trigger, now) } noexcept -> std::same_as<std::size_t>;
       { p.is_candidate(bytes, now) } noexcept -> std::same_as<bool>;
       { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;

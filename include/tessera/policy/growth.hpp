@@ -28,7 +28,7 @@ using detail::stitching_backend;
 ///
 /// A memory_limit may be the `limit`. Law, checked by law::growth: segment_size(n, now) >= n.
 template <typename P>
-concept growth_policy = regular<P> && requires(const P& p, std::size_t block, const usage& now) {
+concept growth_policy = detail::regular<P> && requires(const P& p, std::size_t block, const usage& now) {
   typename P::backend;
   { p.segment_size(block, now) } noexcept -> std::same_as<std::size_t>;
   { p.limit.on(block) } noexcept -> std::same_as<std::size_t>;
@@ -60,7 +60,7 @@ concept stitching_growth_policy = range_growth_policy<P> && detail::answers_stit
 
 namespace detail {
 /// The limit of a growth policy: bytes, or a share of the device. A `tunable` limit may be assigned.
-template <auto Limit, share_rounding Rule = share_rounding::truncate>
+template <auto Limit, memory_limit::rounding Rule = memory_limit::rounding::truncate>
 struct growth_limit : parameter<Limit> {
   using parameter<Limit>::parameter;
   constexpr growth_limit() noexcept = default;
@@ -73,7 +73,7 @@ struct growth_limit : parameter<Limit> {
 }  // namespace detail
 
 /// Takes a segment of exactly the block's size.
-template <auto Limit = tunable<memory_limit>{no_limit}>
+template <auto Limit = tunable<memory_limit>{memory_limit::none}>
 struct grow_exactly {
   using backend = segment_backend;
   [[no_unique_address]] detail::growth_limit<Limit> limit{};
@@ -96,7 +96,8 @@ struct grow_exactly {
 ///   Source:  PyTorch, with 2, 20 and 10 MiB. Its large_segment_size_mb sets `large`. PyTorch 2.6 truncates a
 ///            share of the device; 2.14 rounds it to the nearest byte.
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB}, std::size_t Own = 10_MiB,
-          auto Limit = tunable<memory_limit>{no_limit}, share_rounding Rule = share_rounding::truncate>
+          auto Limit = tunable<memory_limit>{memory_limit::none},
+          memory_limit::rounding Rule = memory_limit::rounding::truncate>
 struct grow_by_segments {
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
                 "grow_by_segments<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
@@ -122,11 +123,11 @@ struct grow_by_segments {
 /// chunk of at least `large` bytes. 0 means the block's size.
 ///   Source:  Paddle's auto_growth. With one pool, its auto_growth_chunk_size_in_mb is `large`.
 template <auto Small = tunable<std::size_t>{0}, auto Large = tunable<std::size_t>{0},
-          auto Boundary = tunable<std::size_t>{0}, auto Limit = tunable<memory_limit>{no_limit}>
+          auto Boundary = tunable<std::size_t>{0}, auto Limit = tunable<memory_limit>{memory_limit::none}>
 struct grow_by_chunks {
-  static_assert(is_block_size_or_0(detail::initial_bytes<Small>()) &&
-                    is_block_size_or_0(detail::initial_bytes<Large>()) &&
-                    is_block_size_or_0(detail::initial_bytes<Boundary>()),
+  static_assert(detail::is_block_size_or_0(detail::initial_bytes<Small>()) &&
+                    detail::is_block_size_or_0(detail::initial_bytes<Large>()) &&
+                    detail::is_block_size_or_0(detail::initial_bytes<Boundary>()),
                 "grow_by_chunks<Small, Large, Boundary>: each is in bytes, at least min_alignment, or 0; 2 "
                 "MiB are 2_MiB");
   using backend = segment_backend;
@@ -146,7 +147,8 @@ struct grow_by_chunks {
 /// chunk gets a segment of its size. If the device lacks the next chunk, growth fails, even for a small
 /// block.
 ///   Source:  Paddle's naive_best_fit; here segments of a block's size count as chunks
-template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, auto Limit = tunable<memory_limit>{no_limit}>
+template <auto Plan = tunable<chunk_plan>{chunk_plan{}},
+          auto Limit = tunable<memory_limit>{memory_limit::none}>
 struct grow_by_plan {
   using backend = segment_backend;
   [[no_unique_address]] parameter<Plan> plan{};
@@ -178,9 +180,9 @@ struct grow_by_plan {
 ///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB; torch_npu's segment_size_mb (20 to 512)
 ///            and base_addr_aligned_kb (0 to 16)
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
-          auto Limit = tunable<memory_limit>{no_limit}, auto Alignment = tunable<std::size_t>{1},
+          auto Limit = tunable<memory_limit>{memory_limit::none}, auto Alignment = tunable<std::size_t>{1},
           auto Reserve = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},
-          share_rounding Rule = share_rounding::truncate>
+          memory_limit::rounding Rule = memory_limit::rounding::truncate>
 struct grow_by_pages {
   static constexpr const char* hint = "grow_by_pages";  ///< what explain() suggests
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
@@ -202,7 +204,7 @@ struct grow_by_pages {
     return block <= Small / 2 ? Small : large.get();
   }
   [[nodiscard]] constexpr std::size_t range_size(std::size_t capacity) const noexcept {
-    const std::size_t all = saturating_add(capacity, capacity / 8);
+    const std::size_t all = detail::saturating_add(capacity, capacity / 8);
     const memory_limit setting(reserve.get());
     const std::size_t wanted = setting.bytes != unlimited ? setting.bytes : setting.share.of(capacity);
     return wanted < all ? wanted : all;
@@ -231,7 +233,7 @@ struct grow_by_pages {
 /// back_with_huge_1g_pages_only uses only pages of 1 GiB.
 ///   Source:  GMLake (arXiv 2401.08156) for the idea; replays of recorded programs for the numbers
 template <auto PeakParts = tunable<std::size_t>{64}, auto Slack = tunable<fraction>{percent(4)},
-          auto Limit = tunable<memory_limit>{no_limit}, auto RestParts = tunable<std::size_t>{1024},
+          auto Limit = tunable<memory_limit>{memory_limit::none}, auto RestParts = tunable<std::size_t>{1024},
           auto Alignment = tunable<std::size_t>{1}>
 struct grow_by_stitching {
   static constexpr const char* hint = "grow_by_stitching";  ///< what explain() suggests
@@ -248,7 +250,7 @@ struct grow_by_stitching {
   }
   [[nodiscard]] static constexpr std::size_t page_size(std::size_t) noexcept { return page; }
   [[nodiscard]] static constexpr std::size_t range_size(std::size_t capacity) noexcept {
-    return saturating_add(capacity, capacity / 8);
+    return detail::saturating_add(capacity, capacity / 8);
   }
   [[nodiscard]] constexpr std::size_t base_alignment(std::size_t block) const noexcept {
     return block >= page && alignment > 0 ? alignment.get() : 1;

@@ -21,7 +21,7 @@ namespace tessera {
 ///   stable      a segment in whole pages stays as it is
 ///   monotonic   a <= b  implies  in_whole_pages(p, a) <= in_whole_pages(p, b)
 template <typename P>
-concept pages_policy = regular<P> && requires(const P& p, std::size_t segment) {
+concept pages_policy = detail::regular<P> && requires(const P& p, std::size_t segment) {
   { P::uses_page_kinds } -> std::convertible_to<bool>;
   { p.backing(segment) } noexcept -> std::same_as<page_order>;
 };
@@ -44,9 +44,9 @@ struct back_with {
   static constexpr page_choice initial = parameter<Choice>{}.get();
   static constexpr const char* hint =  ///< what explain() suggests
       initial.pages == page_plan::normal_only ? "back_with_normal_pages" : "back_with_huge_pages_first";
-  static_assert(initial.speed == bandwidth::any || !initial.is_huge_1g(),
+  static_assert(initial.speed == page_kind::bandwidth::any || !initial.is_huge_1g(),
                 "pages: low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages");
-  static_assert(initial.speed == bandwidth::any || !initial.peer_to_peer,
+  static_assert(initial.speed == page_kind::bandwidth::any || !initial.peer_to_peer,
                 "pages: low or high bandwidth does not go with peer-to-peer memory");
   static_assert(initial.broken_rule() == nullptr, "pages: the choice breaks a rule of page_choice");
 
@@ -59,7 +59,7 @@ struct back_with {
   [[nodiscard]] constexpr page_order backing(std::size_t segment) const noexcept {
     const page_choice current = choice.get();
     if constexpr (!is_fixed) {
-      if (const char* const rule = current.broken_rule()) fatal(rule);
+      if (const char* const rule = current.broken_rule()) detail::fatal(rule);
     }
     return current.order(segment);
   }

@@ -14,7 +14,7 @@ namespace tessera {
 ///   P::count          number of pools
 ///   p.select(block)   pool of a block of `block` bytes, below count
 template <typename P>
-concept pools_policy = regular<P> && requires(const P& p, std::size_t block) {
+concept pools_policy = detail::regular<P> && requires(const P& p, std::size_t block) {
   { P::count } -> std::convertible_to<std::size_t>;
   { p.select(block) } noexcept -> std::same_as<std::size_t>;
 };
@@ -38,7 +38,7 @@ struct pool_together {
 template <auto Boundary>
 struct pool_small_and_large {
   static_assert(
-      is_block_size_or_0(detail::initial_bytes<Boundary>()),
+      detail::is_block_size_or_0(detail::initial_bytes<Boundary>()),
       "pool_small_and_large<Boundary>: Boundary is in bytes, at least min_alignment, or 0; write 1_MiB for "
       "1 MiB");
   static constexpr std::size_t count = 2;

@@ -32,7 +32,7 @@ struct recovery_steps {
 
   [[nodiscard]] constexpr const recovery_step* begin() const noexcept { return steps.data(); }
   [[nodiscard]] constexpr const recovery_step* end() const noexcept {
-    if (count > steps.size()) fatal("Recipe::recovery: steps() returns at most two steps");
+    if (count > steps.size()) detail::fatal("Recipe::recovery: steps() returns at most two steps");
     return steps.data() + count;
   }
 };
@@ -41,7 +41,7 @@ struct recovery_steps {
 ///
 ///   p.steps(reason)   the steps; with none, the allocation fails at once
 template <typename P>
-concept recovery_policy = regular<P> && requires(const P& p, failure_reason reason) {
+concept recovery_policy = detail::regular<P> && requires(const P& p, failure_reason reason) {
   { p.steps(reason) } noexcept -> std::same_as<recovery_steps>;
 };
 

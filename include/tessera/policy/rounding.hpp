@@ -21,7 +21,7 @@ namespace tessera {
 ///               no padding
 ///   monotonic   a <= b  implies  block_size(a) <= block_size(b)
 template <typename P>
-concept rounding_policy = regular<P> && requires(const P& p, std::size_t requested) {
+concept rounding_policy = detail::regular<P> && requires(const P& p, std::size_t requested) {
   { p.block_size(requested) } noexcept -> std::same_as<std::size_t>;
 };
 
@@ -54,7 +54,7 @@ inline constexpr bool detail::is_verified_rounding<round_to_multiple<Step>> = tr
 /// rounded above the threshold.
 ///   Source:  PyTorch's pinned_max_round_threshold_mb
 template <std::size_t Min, auto Threshold = unlimited>
-  requires(is_power_of_two(Min) && Min >= min_alignment)
+  requires(std::has_single_bit(Min) && Min >= min_alignment)
 struct round_to_power_of_two {
   static_assert(
       detail::initial_bytes<Threshold>() == 0 || detail::initial_bytes<Threshold>() >= Min,
@@ -83,7 +83,7 @@ inline constexpr bool detail::is_verified_rounding<round_to_power_of_two<Min, Th
 ///
 ///   Source:  PyTorch's roundup_power2_divisions
 template <std::size_t Step, auto Table = tunable<divisions>{divisions{}}>
-  requires(is_power_of_two(Step) && Step >= min_alignment)
+  requires(std::has_single_bit(Step) && Step >= min_alignment)
 struct round_to_divisions {
   static_assert(parameter<Table>{}.get().are_powers_of_two(),
                 "round_to_divisions<Step, Table>: each number of divisions is 0, 1 or another power of two");

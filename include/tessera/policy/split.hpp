@@ -28,7 +28,7 @@ enum class block_end : unsigned char { low, high };
 ///
 /// Law, checked by law::split: a block of exactly the wanted size serves and is not split.
 template <typename P>
-concept split_policy = regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
+concept split_policy = detail::regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
   { p.may_serve(wanted, block) } noexcept -> std::same_as<bool>;
   { p.should_split(wanted, block) } noexcept -> std::same_as<bool>;
   { p.allocated_end() } noexcept -> std::same_as<block_end>;
@@ -114,7 +114,7 @@ struct split_up_to {
   [[no_unique_address]] parameter<Slack> slack{};
 
   [[nodiscard]] constexpr bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
-    return wanted < max ? block < max : block < saturating_add(wanted, slack);
+    return wanted < max ? block < max : block < detail::saturating_add(wanted, slack);
   }
   [[nodiscard]] constexpr bool should_split(std::size_t wanted, std::size_t block) const noexcept {
     const bool splits_any = wanted <= SmallLimit || splits_oversize;

@@ -12,7 +12,7 @@ namespace tessera {
 /// Decides which streams may reuse a freed block, and when.
 ///
 ///   P::uses_events                  whether the device must be an event_provider
-///   p.reuse_key(stream)             key of a stream: a stream_id, or any_stream if all streams have the same
+///   p.reuse_key(stream)             key of a stream: a stream_id, or stream_id::any if all have the same
 ///                                   key; streams with equal keys share free blocks at once, so their work
 ///                                   must be ordered
 ///   p.needs_event(key, user)        whether a freed block of `key` stays pending after a use by stream
@@ -27,7 +27,7 @@ namespace tessera {
 ///   * Streams of one key need no events for each other, unless every stream needs events.
 ///   * With reuses_across_streams, each stream is its own key. Without it, reuse_rules() is empty.
 template <typename P>
-concept streams_policy = regular<P> && requires(const P& p, stream_id stream, std::size_t pending) {
+concept streams_policy = detail::regular<P> && requires(const P& p, stream_id stream, std::size_t pending) {
   { P::uses_events } -> std::convertible_to<bool>;
   { p.reuse_key(stream) } noexcept -> std::convertible_to<stream_id>;
   { p.needs_event(stream, stream) } noexcept -> std::same_as<bool>;
@@ -92,7 +92,7 @@ struct poll_events_lazily : Streams {
 ///   Source:  PyTorch's pinned host memory
 struct reuse_after_recorded_streams : detail::no_reuse_across_streams {
   static constexpr bool uses_events = true;
-  [[nodiscard]] static constexpr any_stream reuse_key(stream_id) noexcept { return {}; }
+  [[nodiscard]] static constexpr stream_id::any reuse_key(stream_id) noexcept { return {}; }
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept { return true; }
   bool operator==(const reuse_after_recorded_streams&) const = default;
 };
@@ -102,7 +102,7 @@ struct reuse_after_recorded_streams : detail::no_reuse_across_streams {
 /// Choose it for one stream, or if the program synchronizes before every free.
 struct reuse_ignoring_streams : detail::no_reuse_across_streams {
   static constexpr bool uses_events = false;
-  [[nodiscard]] static constexpr any_stream reuse_key(stream_id) noexcept { return {}; }
+  [[nodiscard]] static constexpr stream_id::any reuse_key(stream_id) noexcept { return {}; }
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept { return false; }
   bool operator==(const reuse_ignoring_streams&) const = default;
 };

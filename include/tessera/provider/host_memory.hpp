@@ -39,7 +39,7 @@ class host_memory {
     if (bytes == 0 || bytes > max_request) return not_possible;
     const std::size_t whole = align_up(bytes, host_page_size(kind));
     if (whole > capacity_ - used()) return at_capacity;
-    if (kind.size == page_size::normal && pin_ != host_pinning::never && whole > host_available())
+    if (kind.size == page_kind::page_size::normal && pin_ != host_pinning::never && whole > host_available())
       return host_lacks_pages(kind);
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | static_cast<int>(host_page_flags(kind, MAP_HUGETLB));
     void* const p = ::mmap(nullptr, whole, host_protection(kind), flags, -1, 0);
@@ -152,7 +152,7 @@ class host_ranges {
   [[nodiscard]] const char* reserve(std::size_t bytes, std::size_t to, void*& given) noexcept {
     if (bytes == 0 || bytes > max_request || bytes % host_page() != 0)
       return "a range is a multiple of the page long";
-    if (!is_power_of_two(to) || to > max_request) return "the alignment is a power of two";
+    if (!std::has_single_bit(to) || to > max_request) return "the alignment is a power of two";
     const std::size_t slack = to > host_page() ? to - host_page() : 0;
     void* const p = ::mmap(nullptr, bytes + slack, PROT_NONE, nothing, -1, 0);
     if (p == MAP_FAILED) return no_addresses;
@@ -253,7 +253,7 @@ class host_registered {
     host_extents::extent made{align_up(bytes, host_page()), 0};
     if (extents_.overlaps(p, made.bytes)) return "a part is registered already";
     if (::msync(p, made.bytes, MS_ASYNC) != 0) return "a part of it is no memory of this process";
-    if (const char* const fault = host_lock(p, made.bytes, normal_pages, pin, made.locked)) return fault;
+    if (const char* const fault = host_lock(p, made.bytes, page_kind::normal, pin, made.locked)) return fault;
     if (extents_.add(p, made)) return nullptr;
     unlock(p, made);
     return host_cannot_remember;

@@ -96,7 +96,7 @@ class host_pinned {
 
   /// Returns null at the capacity, or if the system refuses. last_error() then returns the reason and a
   /// remedy.
-  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
+  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     const std::lock_guard lock(state_->mutex);
     void* given = nullptr;
     (void)worked("acquire", nullptr, bytes, state_->memory.acquire(bytes, kind, given));

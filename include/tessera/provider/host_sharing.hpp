@@ -64,8 +64,8 @@ struct host_reply {
 /// Returns false if no kind has this code.
 [[nodiscard]] constexpr bool host_decode(std::uint32_t code, page_kind& kind) noexcept {
   if (code >= 64 || (code & 3) == 3 || (code >> 2 & 3) == 3) return false;
-  kind = {.size = static_cast<page_size>(code & 3),
-          .speed = static_cast<bandwidth>(code >> 2 & 3),
+  kind = {.size = static_cast<page_kind::page_size>(code & 3),
+          .speed = static_cast<page_kind::bandwidth>(code >> 2 & 3),
           .peer_to_peer = (code & 16) != 0,
           .read_only = (code & 32) != 0};
   return true;

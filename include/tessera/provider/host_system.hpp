@@ -85,27 +85,27 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 }
 /// Bytes of one page of a kind.
 [[nodiscard]] inline std::size_t host_page_size(page_kind kind) noexcept {
-  return kind.size == page_size::normal ? host_page() : kind.granularity();
+  return kind.size == page_kind::page_size::normal ? host_page() : kind.granularity();
 }
 [[nodiscard]] inline int host_protection(page_kind kind) noexcept {
   return kind.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
 }
 /// The page-size flags of mmap and memfd_create for a kind: the size is in bits 26 to 31.
 [[nodiscard]] inline unsigned host_page_flags(page_kind kind, unsigned hugetlb) noexcept {
-  return kind.size == page_size::huge_1g ? hugetlb | (30u << 26)
-         : kind.size == page_size::huge  ? hugetlb | (21u << 26)
-                                         : 0;
+  return kind.size == page_kind::page_size::huge_1g ? hugetlb | (30u << 26)
+         : kind.size == page_kind::page_size::huge  ? hugetlb | (21u << 26)
+                                                    : 0;
 }
 
 [[nodiscard]] inline const char* host_lacks_pages(page_kind kind) noexcept {
   switch (kind.size) {
-    case page_size::huge_1g:
+    case page_kind::page_size::huge_1g:
       return "no 1 GiB page is free; the system administrator raises "
              "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";
-    case page_size::huge:
+    case page_kind::page_size::huge:
       return "no 2 MiB page is free; the system administrator raises "
              "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-    case page_size::normal: break;
+    case page_kind::page_size::normal: break;
   }
   return "the system has too little memory left";
 }
@@ -138,7 +138,7 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 [[nodiscard]] inline const char* host_lock(void* p, std::size_t bytes, page_kind kind, host_pinning pin,
                                            bool& locked) noexcept {
   locked = false;
-  if (pin == host_pinning::never || kind.size != page_size::normal) return nullptr;
+  if (pin == host_pinning::never || kind.size != page_kind::page_size::normal) return nullptr;
   locked = ::mlock(p, bytes) == 0;
   if (locked || pin == host_pinning::where_allowed) return nullptr;
   return errno == ENOMEM || errno == EPERM
@@ -154,7 +154,8 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t next = bytes - done < at_once ? bytes - done : at_once;
     // For normal pages, the system kills processes rather than refusing the request.
-    if (kind.size == page_size::normal && host_available() < bytes - done) return host_lacks_pages(kind);
+    if (kind.size == page_kind::page_size::normal && host_available() < bytes - done)
+      return host_lacks_pages(kind);
     if (::fallocate(file, 0, static_cast<off_t>(done), static_cast<off_t>(next)) == 0)
       done += next;
     else if (errno != EINTR)

@@ -80,7 +80,8 @@ class byte_budget {
     {
       const std::size_t within = bytes - beyond;
       std::unique_lock lock(mutex_);
-      settled_.wait(lock, [&] { return !has_room(within) || has_room(saturating_add(in_flight_, within)); });
+      settled_.wait(
+          lock, [&] { return !has_room(within) || has_room(detail::saturating_add(in_flight_, within)); });
       if (!has_room(within)) return false;
       in_flight_ += bytes;
       given_back_before = given_back_;
@@ -106,7 +107,7 @@ class byte_budget {
 
  private:
   [[nodiscard]] bool has_room(std::size_t bytes) const noexcept {
-    return saturating_add(taken_, bytes) <= limit_;
+    return detail::saturating_add(taken_, bytes) <= limit_;
   }
 
   mutable std::mutex mutex_;

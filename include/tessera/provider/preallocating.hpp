@@ -98,7 +98,7 @@ class preallocating : public provider_adaptor<Device> {
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind) noexcept
     requires paged_provider<Device>
   {
-    return kind == normal_pages ? acquire(bytes) : this->inner().acquire(bytes, kind);
+    return kind == page_kind::normal ? acquire(bytes) : this->inner().acquire(bytes, kind);
   }
   bool release(void* p, std::size_t bytes) noexcept {
     return region_->put_back(p, bytes) || this->inner().release(p, bytes);

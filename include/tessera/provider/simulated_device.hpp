@@ -98,7 +98,7 @@ class simulated_device : public detail::simulated_streams {
 
   /// Segments start at a multiple of 2 MiB and of the page size. Also returns null if `bytes` is 0 or not a
   /// multiple of the granularity. Pages of 2 MiB and 1 GiB need a multiple of the page size, too.
-  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
+  [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     const auto outcome =
         take_failure() ? injected_failure : process_->addresses().acquire(bytes, kind, options_.granularity);
     finish(counts_.acquire, {.kind = call::acquire, .bytes = bytes}, outcome, costs_.acquire,
@@ -223,14 +223,14 @@ class simulated_device : public detail::simulated_streams {
   }
 
   [[nodiscard]] static options checked(const options& o, const detail::simulated_machine& machine) {
-    if (!is_power_of_two(o.granularity) || o.granularity < min_alignment || o.granularity > 1_GiB)
-      fatal("simulated_device: options.granularity is a power of two from 64 B to 1 GiB");
-    if (!is_power_of_two(o.page_granularity) || o.page_granularity < detail::simulated_ranges::min_page ||
+    if (!std::has_single_bit(o.granularity) || o.granularity < min_alignment || o.granularity > 1_GiB)
+      detail::fatal("simulated_device: options.granularity is a power of two from 64 B to 1 GiB");
+    if (!std::has_single_bit(o.page_granularity) || o.page_granularity < detail::simulated_ranges::min_page ||
         o.page_granularity > 1_GiB)
-      fatal("simulated_device: options.page_granularity is a power of two from 4 KiB to 1 GiB");
+      detail::fatal("simulated_device: options.page_granularity is a power of two from 4 KiB to 1 GiB");
     if (o.device >= detail::simulated_machine::max_devices)
-      fatal("simulated_device: options.device is below 255");
-    if (machine.devices[o.device]) fatal("simulated_device: a machine has one device of a number");
+      detail::fatal("simulated_device: options.device is below 255");
+    if (machine.devices[o.device]) detail::fatal("simulated_device: a machine has one device of a number");
     return o;
   }
   [[nodiscard]] static detail::simulated_budgets budgets_of(const options& o) noexcept {

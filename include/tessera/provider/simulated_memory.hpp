@@ -37,8 +37,8 @@ class simulated_memory {
   /// bandwidth: high if all of the memory fits there, else low.
   [[nodiscard]] simulated_outcome take(std::size_t bytes, page_kind& kind) noexcept {
     page_kind taken = kind;
-    if (taken.speed == bandwidth::any)
-      taken.speed = bytes <= left_.high_bandwidth ? bandwidth::high : bandwidth::low;
+    if (taken.speed == page_kind::bandwidth::any)
+      taken.speed = bytes <= left_.high_bandwidth ? page_kind::bandwidth::high : page_kind::bandwidth::low;
     if (bytes > left_.capacity) return lacks("the capacity is reached");
     if (bytes > pages_left(taken)) return lacks("there are no more pages of this size");
     if (bytes > bandwidth_left(taken)) return lacks("there is no more memory of this bandwidth");
@@ -64,7 +64,7 @@ class simulated_memory {
   [[nodiscard]] unsigned device() const noexcept { return device_; }
   /// Bytes of a page.
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept {
-    return kind.size == page_size::normal ? page_granularity_ : kind.granularity();
+    return kind.size == page_kind::page_size::normal ? page_granularity_ : kind.granularity();
   }
   [[nodiscard]] std::size_t used() const noexcept { return all_.capacity - left_.capacity; }
   [[nodiscard]] std::size_t peak_used() const noexcept { return peak_; }
@@ -74,12 +74,12 @@ class simulated_memory {
     return {.broken = why, .for_want_of_memory = true};
   }
   [[nodiscard]] std::size_t& pages_left(page_kind kind) noexcept {
-    return kind.size == page_size::huge_1g ? left_.giant
-           : kind.size == page_size::huge  ? left_.huge
-                                           : left_.normal;
+    return kind.size == page_kind::page_size::huge_1g ? left_.giant
+           : kind.size == page_kind::page_size::huge  ? left_.huge
+                                                      : left_.normal;
   }
   [[nodiscard]] std::size_t& bandwidth_left(page_kind kind) noexcept {
-    return kind.speed == bandwidth::low ? left_.low_bandwidth : left_.high_bandwidth;
+    return kind.speed == page_kind::bandwidth::low ? left_.low_bandwidth : left_.high_bandwidth;
   }
 
   unsigned device_;
@@ -158,7 +158,7 @@ class simulated_ranges {
 
   [[nodiscard]] simulated_outcome reserve(std::size_t bytes, std::size_t to) {
     if (bytes == 0 || bytes % min_page != 0) return {"a range is a multiple of 4 KiB long, and not empty"};
-    if (!is_power_of_two(to)) return {"an alignment is a power of two"};
+    if (!std::has_single_bit(to)) return {"an alignment is a power of two"};
     if (!has_room(bytes, to)) return {"there are no addresses left", true};
     const std::uintptr_t given = take(bytes, to);
     ranges_.emplace(given, bytes);

@@ -36,7 +36,7 @@ struct cuda_async final {
 static_assert(recipe<cuda_async>);
 
 constexpr policies<cuda_async> cuda_async::configured(const config::pytorch_settings& settings) noexcept {
-  if (!serves(settings)) fatal("cuda_async::configured: settings for another recipe");
+  if (!serves(settings)) detail::fatal("cuda_async::configured: settings for another recipe");
   return {.growth = {.limit = settings.memory_fraction}, .eviction = {.threshold = unlimited}};
 }
 

@@ -43,7 +43,7 @@ static_assert(recipe<paddle_auto_growth>);
 
 constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
     const config::paddle_settings& settings) noexcept {
-  if (!serves(settings)) fatal("paddle_auto_growth::configured: settings for another recipe");
+  if (!serves(settings)) detail::fatal("paddle_auto_growth::configured: settings for another recipe");
   const bool two_pools = settings.small_pool_size > 0;  // then their chunk sizes override the general size
   const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;
   const std::size_t limit = settings.gpu_memory_limit;

@@ -41,7 +41,7 @@ static_assert(recipe<paddle_naive_best_fit>);
 
 constexpr policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
     const config::paddle_settings& settings) noexcept {
-  if (!serves(settings)) fatal("paddle_naive_best_fit::configured: settings for another recipe");
+  if (!serves(settings)) detail::fatal("paddle_naive_best_fit::configured: settings for another recipe");
   const chunk_plan plan{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
                         settings.fraction_of_gpu_memory};
   const std::size_t limit = settings.gpu_memory_limit;

@@ -99,13 +99,13 @@ constexpr policies<pinned> pinned::configured(const config::pytorch_settings& se
                                               settings.pinned_max_cached_size);
 }
 constexpr policies<pinned> pinned::configured(const config::torch_npu_settings& settings) noexcept {
-  if (!serves(settings)) fatal("pinned::configured: settings for another recipe");
+  if (!serves(settings)) detail::fatal("pinned::configured: settings for another recipe");
   return detail::with_pinned_settings<pinned>(settings.pinned_max_round_threshold,
                                               settings.pinned_max_cached_size);
 }
 constexpr policies<pinned_expandable> pinned_expandable::configured(
     const config::torch_npu_settings& settings) noexcept {
-  if (!serves(settings)) fatal("pinned_expandable::configured: settings for another recipe");
+  if (!serves(settings)) detail::fatal("pinned_expandable::configured: settings for another recipe");
   return {};
 }
 

@@ -80,12 +80,12 @@ template <typename Recipe>
 }  // namespace detail
 constexpr policies<pytorch_native> pytorch_native::configured(
     const config::pytorch_settings& settings) noexcept {
-  if (!serves(settings)) fatal("pytorch_native::configured: settings for another recipe");
+  if (!serves(settings)) detail::fatal("pytorch_native::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_native>(settings);
 }
 constexpr policies<pytorch_expandable> pytorch_expandable::configured(
     const config::pytorch_settings& settings) noexcept {
-  if (!serves(settings)) fatal("pytorch_expandable::configured: settings for another recipe");
+  if (!serves(settings)) detail::fatal("pytorch_expandable::configured: settings for another recipe");
   auto chosen = detail::with_pytorch_settings<pytorch_expandable>(settings);
   chosen.growth.reserve = settings.expandable_segments_reserve;
   return chosen;

@@ -32,8 +32,8 @@ struct pytorch_2_14_native final {
   using streams = pytorch_native::streams;
   using split = oldest_segment_first<pytorch_native::split>;
   using pages = pytorch_native::pages;
-  using growth =
-      grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}), share_rounding::nearest>;
+  using growth = grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}),
+                                  memory_limit::rounding::nearest>;
   using eviction = pytorch_native::eviction;
   using recovery = recover_unless_over_capacity<>;
 
@@ -54,8 +54,9 @@ struct pytorch_2_14_expandable final {
   using streams = pytorch_expandable::streams;
   using split = oldest_segment_first<pytorch_expandable::split>;
   using pages = pytorch_expandable::pages;
-  using growth = grow_by_pages<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
-                               tunable(memory_limit{fraction{1'125'000'000}}), share_rounding::nearest>;
+  using growth =
+      grow_by_pages<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
+                    tunable(memory_limit{fraction{1'125'000'000}}), memory_limit::rounding::nearest>;
   using eviction = pytorch_expandable::eviction;
   using recovery = recover_unless_over_capacity<tunable(false), false>;
 
@@ -90,12 +91,12 @@ static_assert(recipe<pinned_2_14>);
 
 constexpr policies<pytorch_2_14_native> pytorch_2_14_native::configured(
     const config::pytorch_settings& settings) noexcept {
-  if (!serves(settings)) fatal("pytorch_2_14_native::configured: settings for another recipe");
+  if (!serves(settings)) detail::fatal("pytorch_2_14_native::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_2_14_native>(settings);
 }
 constexpr policies<pytorch_2_14_expandable> pytorch_2_14_expandable::configured(
     const config::pytorch_settings& settings) noexcept {
-  if (!serves(settings)) fatal("pytorch_2_14_expandable::configured: settings for another recipe");
+  if (!serves(settings)) detail::fatal("pytorch_2_14_expandable::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_2_14_expandable>(settings);
 }
 constexpr policies<pinned_2_14> pinned_2_14::configured(const config::pytorch_settings& settings) noexcept {

@@ -82,12 +82,12 @@ template <typename Recipe>
 }  // namespace detail
 constexpr policies<torch_npu_native> torch_npu_native::configured(
     const config::torch_npu_settings& settings) noexcept {
-  if (!serves(settings)) fatal("torch_npu_native::configured: settings for another recipe");
+  if (!serves(settings)) detail::fatal("torch_npu_native::configured: settings for another recipe");
   return detail::with_torch_npu_settings<torch_npu_native>(settings);
 }
 constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
     const config::torch_npu_settings& settings) noexcept {
-  if (!serves(settings)) fatal("torch_npu_expandable::configured: settings for another recipe");
+  if (!serves(settings)) detail::fatal("torch_npu_expandable::configured: settings for another recipe");
   auto chosen = detail::with_torch_npu_settings<torch_npu_expandable>(settings);
   chosen.growth.alignment = settings.base_addr_aligned;
   if (settings.huge_1g_pages) {

@@ -68,8 +68,8 @@ void decide_alone_as_without_a_lock() {
     }
     EXPECT_STREQ(safe.audit(), nullptr);
     const auto told = plain.statistics(), told_safe = safe.statistics();
-    for (const auto& [name, of] : pool_counters) EXPECT_EQ(told.all.*of, told_safe.all.*of) << name;
-    for (const auto& [name, of] : event_counts<2>) EXPECT_EQ(told.*of, told_safe.*of) << name;
+    for (const auto& [name, of] : detail::pool_counters) EXPECT_EQ(told.all.*of, told_safe.all.*of) << name;
+    for (const auto& [name, of] : detail::event_counts<2>) EXPECT_EQ(told.*of, told_safe.*of) << name;
     const auto calls = safe.with_device([](auto& d) { return d.calls(); });
     EXPECT_EQ(plain.device().calls().query, calls.query);
     EXPECT_EQ(plain.device().calls().discard, calls.discard);

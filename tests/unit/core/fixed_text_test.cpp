@@ -9,7 +9,7 @@
 
 namespace {
 
-using tessera::fixed_text;
+using tessera::detail::fixed_text;
 
 TEST(fixed_text, joins_words_numbers_and_addresses) {
   fixed_text text;

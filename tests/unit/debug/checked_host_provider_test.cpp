@@ -53,11 +53,11 @@ struct liar : host_pinned {
 
   static void* at(void* p, std::size_t offset) { return static_cast<char*>(p) + offset; }
 
-  void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
+  void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     void* const given = host_pinned::acquire(bytes, kind);
     if (given == nullptr) return nullptr;
     if (told == lie::segment_is_short) (void)::mprotect(at(given, bytes / 2), bytes / 2, PROT_NONE);
-    if (told == lie::segments_share_memory && kind == normal_pages) {
+    if (told == lie::segments_share_memory && kind == page_kind::normal) {
       if (!shared) (void)detail::host_make_file(32_MiB, kind, shared);
       (void)::mmap(given, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, shared.get(), 0);
     }
@@ -211,12 +211,12 @@ TEST(checked_host_provider, hears_no_word_where_threads_share_it) {
   std::atomic<std::uint64_t> latest{0};
   std::atomic<int> rounds{0};
   const auto work = [&] {
-    const std::size_t bytes = device.page_size(normal_pages);
+    const std::size_t bytes = device.page_size(page_kind::normal);
     const stream_id own = device.inner().create_stream();
     for (int i = 0; i < 150; ++i) {
       checked::physical memory{};
       void* const range = device.reserve(2 * bytes, bytes);
-      const bool made = device.create(bytes, normal_pages, memory) && device.map(range, bytes, memory);
+      const bool made = device.create(bytes, page_kind::normal, memory) && device.map(range, bytes, memory);
       if (made) *static_cast<volatile char*>(range) = 1;
       const bool mine = device.register_memory(users.data(), users.size());
       void* const segment = device.acquire(device.granularity());

@@ -108,7 +108,7 @@ struct liar : simulated_device {
     return is(lie::step_is_no_power_of_two) ? 3_MiB : simulated_device::page_size(kind);
   }
 
-  void* acquire(std::size_t bytes, page_kind kind = normal_pages) noexcept {
+  void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     if (is(lie::more_than_the_capacity) && bytes <= 512_MiB)
       return reinterpret_cast<void*>(std::uintptr_t{1} << 40 | ((asked += 512_MiB) - 512_MiB));
     if (is(lie::takes_back_what_it_says_it_kept) && first != nullptr) return first;
@@ -241,8 +241,8 @@ void call_carelessly(checked& device) {
   checked::physical one{}, two{};
   void* const range = device.reserve(8 * step, step);
   if (void* const segment = device.acquire(step)) (void)device.release(segment, step);
-  (void)device.create(2 * step, normal_pages, one);
-  (void)device.create(step, normal_pages, two);
+  (void)device.create(2 * step, page_kind::normal, one);
+  (void)device.create(step, page_kind::normal, two);
   switch (device.inner().told) {
     case lie::range_that_was_not_there_goes: (void)device.unreserve(behind(range, step), step); break;
     case lie::unknown_memory_goes: (void)device.destroy(checked::physical{77}); break;
@@ -251,7 +251,9 @@ void call_carelessly(checked& device) {
     case lie::maps_more_than_there_is: (void)device.map(range, 4 * step, one); break;
     case lie::maps_at_no_multiple_of_the_step: (void)device.map(behind(range, 4_KiB), 2 * step, one); break;
     case lie::more_than_the_capacity: (void)device.acquire(512_MiB); break;
-    case lie::memory_is_no_multiple_of_the_step: (void)device.create(step + 4_KiB, normal_pages, two); break;
+    case lie::memory_is_no_multiple_of_the_step:
+      (void)device.create(step + 4_KiB, page_kind::normal, two);
+      break;
     default: break;
   }
   (void)device.map(range, 2 * step, one);
@@ -449,7 +451,7 @@ struct checked_slow_device : testing::Test {
 
   void meanwhile(std::function<void()> others) { device.inner().meanwhile = std::move(others); }
   void reserve() { ASSERT_EQ(device.reserve(4_MiB, 2_MiB), range); }
-  void create() { ASSERT_TRUE(device.create(4_MiB, normal_pages, memory)); }
+  void create() { ASSERT_TRUE(device.create(4_MiB, page_kind::normal, memory)); }
   void map() { ASSERT_TRUE(device.map(range, 4_MiB, memory)); }
   void unmap() { ASSERT_TRUE(device.unmap(range, 4_MiB)); }
 };

@@ -25,7 +25,7 @@ using namespace tessera::detail;
 template <typename Traits>
 using manager_of = block_manager<simulated_device, ignore_events, count_everything, Traits>;
 using manager_type = manager_of<manager_traits>;
-constexpr page_order normal{{normal_pages}, 1};
+constexpr page_order normal{{page_kind::normal}, 1};
 using sizes = std::vector<std::size_t>;
 
 TEST(free_list_map, erases_lists_without_segments_before_their_number_doubles) {

@@ -51,16 +51,16 @@ struct plain_counters {
   }
   void reset_peak() {
     for (pool_statistics& s : of)
-      for (const pool_counter& c : pool_counters) (s.*c.of).peak = (s.*c.of).current;
+      for (const detail::pool_counter& c : detail::pool_counters) (s.*c.of).peak = (s.*c.of).current;
   }
   void reset_accumulated() {
     for (pool_statistics& s : of)
-      for (const pool_counter& c : pool_counters) (s.*c.of).allocated = (s.*c.of).freed = 0;
+      for (const detail::pool_counter& c : detail::pool_counters) (s.*c.of).allocated = (s.*c.of).freed = 0;
   }
 };
 
 void expect_same(const pool_statistics& found, const pool_statistics& expected, int step) {
-  for (const pool_counter& c : pool_counters) {
+  for (const detail::pool_counter& c : detail::pool_counters) {
     const counter &a = found.*c.of, &b = expected.*c.of;
     ASSERT_EQ(a.current, b.current) << c.name << ", step " << step;
     ASSERT_EQ(a.peak, b.peak) << c.name << ", step " << step;

@@ -102,7 +102,7 @@ TEST(physical_chunks, are_found_no_more_once_they_are_to_go) {
   detail::physical_chunks<stubborn> all(given);
   auto* const made = all.plan(begin, 20_MiB);
   ASSERT_NE(made, nullptr);
-  ASSERT_TRUE(all.create(asked, *made, {{normal_pages}, 1}));
+  ASSERT_TRUE(all.create(asked, *made, {{page_kind::normal}, 1}));
   ASSERT_TRUE(all.map(asked, *made));
   EXPECT_EQ(in_range(all), made);
   all.destroy(asked, *made);

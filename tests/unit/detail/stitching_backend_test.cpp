@@ -39,7 +39,7 @@ struct aligned_to {
     [[nodiscard]] std::size_t base_alignment(std::size_t) const noexcept { return alignment; }
   } growth;
 };
-constexpr page_order normal{{normal_pages}, 1};
+constexpr page_order normal{{page_kind::normal}, 1};
 
 void* address_of(const block& b) { return reinterpret_cast<void*>(b.address); }
 

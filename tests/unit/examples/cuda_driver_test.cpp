@@ -93,7 +93,7 @@ TEST_F(cuda_driver_test, serves_segments_on_a_device_without_virtual_memory) {
   EXPECT_STREQ(law::memory(device).broken, nullptr);
   EXPECT_STREQ(law::events(device).broken, nullptr);
   gpu::physical memory;
-  EXPECT_FALSE(device.create(2_MiB, normal_pages, memory));
+  EXPECT_FALSE(device.create(2_MiB, page_kind::normal, memory));
   EXPECT_EQ(device.last_error(), "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED");
 }
 
@@ -103,7 +103,7 @@ TEST_F(cuda_driver_test, says_what_failed) {
   EXPECT_EQ(device.acquire(1_GiB), nullptr);
   EXPECT_EQ(device.last_error(), "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
   for (const page_kind kind :
-       {huge_1g_pages, page_kind{.read_only = true}, page_kind{.speed = bandwidth::high}})
+       {page_kind::huge_1g, page_kind{.read_only = true}, page_kind{.speed = page_kind::bandwidth::high}})
     EXPECT_EQ(device.acquire(1_MiB, kind), nullptr);
   cuda.fail(1, 100, 700);
   EXPECT_EQ(device.available(), 0u);

@@ -44,7 +44,8 @@ static_assert(choice(0) == page_choice{} && choice("ACL_MEM_MALLOC_HUGE_FIRST") 
 static_assert(acl_malloc_policy("ACL_MEM_MALLOC_HUGE1G_ONLY", acl_product::atlas_a3) ==
               acl_malloc_policy(6u));
 using fast = back_with<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_TYPE_HIGH_BAND_WIDTH")>;
-static_assert(pages_policy<fast> && fast::initial == page_choice{page_plan::huge_only, bandwidth::high});
+static_assert(pages_policy<fast> &&
+              fast::initial == page_choice{page_plan::huge_only, page_kind::bandwidth::high});
 
 TEST(acl_malloc_policy, numbers) {
   EXPECT_EQ(choice(0), (page_choice{.pages = page_plan::huge_first}));
@@ -55,9 +56,11 @@ TEST(acl_malloc_policy, numbers) {
   EXPECT_EQ(choice(5), (page_choice{.pages = page_plan::normal_only, .peer_to_peer = true}));
   EXPECT_EQ(choice(6), (page_choice{.pages = page_plan::huge_1g_only}));
   EXPECT_EQ(choice(7), (page_choice{.pages = page_plan::huge_1g_only, .peer_to_peer = true}));
-  EXPECT_EQ(choice(0x102), (page_choice{.pages = page_plan::normal_only, .speed = bandwidth::low}));
-  EXPECT_EQ(choice(0x101001),
-            (page_choice{.pages = page_plan::huge_only, .speed = bandwidth::high, .read_only = true}));
+  EXPECT_EQ(choice(0x102),
+            (page_choice{.pages = page_plan::normal_only, .speed = page_kind::bandwidth::low}));
+  EXPECT_EQ(
+      choice(0x101001),
+      (page_choice{.pages = page_plan::huge_only, .speed = page_kind::bandwidth::high, .read_only = true}));
   EXPECT_EQ(choice(0x100007),
             (page_choice{.pages = page_plan::huge_1g_only, .peer_to_peer = true, .read_only = true}));
 }
@@ -89,23 +92,24 @@ TEST(acl_malloc_policy, legal_numbers_round_trip) {
 }
 
 TEST(acl_malloc_policy, a_page_kind_has_a_strict_number) {
-  EXPECT_EQ(acl_value(normal_pages), 2u);
-  EXPECT_EQ(acl_value(huge_pages), 1u);
-  EXPECT_EQ(acl_value(huge_1g_pages), 6u);
-  EXPECT_EQ(acl_value(page_kind{page_size::huge, bandwidth::low, false, true}), 0x100101u);
-  EXPECT_EQ(acl_value(page_kind{page_size::normal, bandwidth::any, true}), 5u);
+  EXPECT_EQ(acl_value(page_kind::normal), 2u);
+  EXPECT_EQ(acl_value(page_kind::huge), 1u);
+  EXPECT_EQ(acl_value(page_kind::huge_1g), 6u);
+  EXPECT_EQ(acl_value(page_kind{page_kind::page_size::huge, page_kind::bandwidth::low, false, true}),
+            0x100101u);
+  EXPECT_EQ(acl_value(page_kind{page_kind::page_size::normal, page_kind::bandwidth::any, true}), 5u);
   EXPECT_EQ(acl_value(page_choice{.pages = page_plan::huge_1g_first}), 6u);
 }
 
 // The document describes LOW as memory "with high bandwidth" and HIGH as memory "with low bandwidth".
 TEST(acl_malloc_policy, names_count_rather_than_descriptions) {
-  EXPECT_EQ(choice("ACL_MEM_TYPE_LOW_BAND_WIDTH").speed, bandwidth::low);
-  EXPECT_EQ(choice("ACL_MEM_TYPE_HIGH_BAND_WIDTH").speed, bandwidth::high);
+  EXPECT_EQ(choice("ACL_MEM_TYPE_LOW_BAND_WIDTH").speed, page_kind::bandwidth::low);
+  EXPECT_EQ(choice("ACL_MEM_TYPE_HIGH_BAND_WIDTH").speed, page_kind::bandwidth::high);
 }
 
 // The document says that huge first is used then. Under the item, it says that this "is invalid".
 TEST(acl_malloc_policy, bandwidth_alone_means_huge_first) {
-  EXPECT_EQ(choice(0x100), (page_choice{.pages = page_plan::huge_first, .speed = bandwidth::low}));
+  EXPECT_EQ(choice(0x100), (page_choice{.pages = page_plan::huge_first, .speed = page_kind::bandwidth::low}));
   EXPECT_EQ(choice("ACL_MEM_TYPE_HIGH_BAND_WIDTH"),
             choice("ACL_MEM_MALLOC_HUGE_FIRST|ACL_MEM_TYPE_HIGH_BAND_WIDTH"));
 }
@@ -122,7 +126,7 @@ TEST(acl_malloc_policy, enumerators_may_be_combined) {
 TEST(acl_malloc_policy, strict_huge_stays_strict_with_bandwidth) {
   const page_order order = choice(0x1001).order(4_MiB);
   ASSERT_EQ(order.count, 1u);
-  EXPECT_EQ(order.kinds[0], (page_kind{page_size::huge, bandwidth::high}));
+  EXPECT_EQ(order.kinds[0], (page_kind{page_kind::page_size::huge, page_kind::bandwidth::high}));
 }
 
 // In the documents, an unknown number means huge pages from 2 MiB on; in the code, the default policy.

@@ -59,7 +59,7 @@ static_assert(cccl_stand_ins::resource<cccl_stand_ins::any_resource<device_acces
 
 static_assert(detail::stream_like<stream_id> && detail::stream_like<stream_ref> &&
               detail::stream_like<cccl_stand_ins::stream_handle>);
-static_assert(detail::stream_like<any_stream>);
+static_assert(detail::stream_like<stream_id::any>);
 static_assert(!detail::stream_like<double> && !detail::stream_like<int> && !detail::stream_like<torch>);
 static_assert(!detail::stream_like<std::size_t> && !detail::stream_like<bool> &&
               !detail::stream_like<std::nullptr_t>);

@@ -171,7 +171,7 @@ TEST(oom_report, never_asks_for_more_to_be_freed_than_lives) {
 
 TEST(out_of_memory, is_a_bad_alloc_of_three_lines_with_a_text_of_its_own) {
   static_assert(sizeof(out_of_memory) <= 700);
-  oom_numbers numbers;
+  detail::oom_numbers numbers;
   numbers.requested = 3_MiB;
   numbers.block = 3_MiB;
   numbers.segment = 20_MiB;
@@ -202,15 +202,15 @@ TEST(out_of_memory, is_a_bad_alloc_of_three_lines_with_a_text_of_its_own) {
 TEST(out_of_memory, holds_the_widest_numbers) {
   constexpr auto widest = std::numeric_limits<std::uint64_t>::max();
   constexpr std::size_t wide = 1_GiB - 1;  // 1024.00 MiB
-  const oom_numbers numbers{.requested = max_request,
-                            .block = wide,
-                            .segment = widest,
-                            .stream = stream_id{widest},
-                            .now = {wide, wide, wide, wide, wide, wide},
-                            .capacity = wide,
-                            .available = widest,
-                            .largest_free = wide,
-                            .waited_ms = std::numeric_limits<std::int64_t>::max()};
+  const detail::oom_numbers numbers{.requested = max_request,
+                                    .block = wide,
+                                    .segment = widest,
+                                    .stream = stream_id{widest},
+                                    .now = {wide, wide, wide, wide, wide, wide},
+                                    .capacity = wide,
+                                    .available = widest,
+                                    .largest_free = wide,
+                                    .waited_ms = std::numeric_limits<std::int64_t>::max()};
   EXPECT_TRUE(std::string_view(out_of_memory(numbers).what()).ends_with("explain.hpp]"));
   EXPECT_TRUE(std::string_view(out_of_memory({.requested = widest}).what())
                   .ends_with("no request above 1152921504606846975 bytes is served"));

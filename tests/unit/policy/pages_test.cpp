@@ -16,7 +16,7 @@ namespace {
 using namespace tessera;
 
 constexpr page_kind normal_for_peers{.peer_to_peer = true};
-constexpr page_kind huge_for_peers{.size = page_size::huge, .peer_to_peer = true};
+constexpr page_kind huge_for_peers{.size = page_kind::page_size::huge, .peer_to_peer = true};
 
 constexpr page_order just(page_kind kind) { return {{kind}, 1}; }
 constexpr page_order both(page_kind first, page_kind then) { return {{first, then}, 2}; }
@@ -27,7 +27,7 @@ std::vector<page_choice> all_choices() {
   std::vector<page_choice> all;
   for (auto plan : {page_plan::normal_only, page_plan::huge_first, page_plan::huge_only,
                     page_plan::huge_1g_first, page_plan::huge_1g_only}) {
-    for (auto speed : {bandwidth::any, bandwidth::low, bandwidth::high}) {
+    for (auto speed : {page_kind::bandwidth::any, page_kind::bandwidth::low, page_kind::bandwidth::high}) {
       for (bool peers : {false, true}) {
         for (bool read_only : {false, true}) all.push_back({plan, speed, peers, read_only});
       }
@@ -44,10 +44,10 @@ class recording_device {
     page_kind kind;
     bool operator==(const asked&) const = default;
   };
-  std::map<page_size, std::size_t> budget{{page_size::normal, 64_GiB}};
+  std::map<page_kind::page_size, std::size_t> budget{{page_kind::page_size::normal, 64_GiB}};
   std::vector<asked> log;
 
-  [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return acquire(bytes, normal_pages); }
+  [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return acquire(bytes, page_kind::normal); }
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind) noexcept {
     log.push_back({bytes, kind});
     if (bytes > budget[kind.size] || bytes % kind.granularity() != 0) return nullptr;
@@ -64,7 +64,7 @@ class recording_device {
 
  private:
   std::uintptr_t next_ = std::uintptr_t{1} << 40;
-  std::map<std::uintptr_t, page_size> given_;
+  std::map<std::uintptr_t, page_kind::page_size> given_;
 };
 static_assert(paged_provider<recording_device>);
 
@@ -73,29 +73,30 @@ template <typename Pages>
 using direct = caching_allocator<with<passthrough, reuse_ignoring_streams, Pages>, recording_device>;
 
 static_assert(!back_with_normal_pages::uses_page_kinds && back_with_huge_pages_first::uses_page_kinds);
-static_assert(back_with<page_choice{page_plan::normal_only, bandwidth::any, true}>::uses_page_kinds &&
-              back_with<tunable(page_choice{page_plan::normal_only})>::uses_page_kinds);
+static_assert(
+    back_with<page_choice{page_plan::normal_only, page_kind::bandwidth::any, true}>::uses_page_kinds &&
+    back_with<tunable(page_choice{page_plan::normal_only})>::uses_page_kinds);
 static_assert(std::is_empty_v<back_with_huge_1g_pages_only> && !std::is_empty_v<back_with<>>);
 static_assert(back_with<>{}.choice.get() == page_choice{.pages = page_plan::huge_first});
 
 TEST(pages, normal_only_asks_for_nothing_else) {
   for (std::size_t bytes : {std::size_t{1}, 1_MiB, 2_MiB, 5_GiB})
-    EXPECT_TRUE(back_with_normal_pages{}.backing(bytes) == just(normal_pages)) << bytes;
-  EXPECT_EQ(in_whole_pages(back_with_normal_pages{}, 3_MiB + 512), 3_MiB + 512);
+    EXPECT_TRUE(back_with_normal_pages{}.backing(bytes) == just(page_kind::normal)) << bytes;
+  EXPECT_EQ(detail::in_whole_pages(back_with_normal_pages{}, 3_MiB + 512), 3_MiB + 512);
 }
 
 // According to ACL's document, huge-first memory is rounded to 2 MiB, and in the next paragraph up to 1 MiB
 // in normal pages.
 TEST(pages, huge_first_rounds_only_what_is_above_one_mebibyte) {
   constexpr back_with_huge_pages_first pages;
-  EXPECT_TRUE(pages.backing(1) == just(normal_pages));
-  EXPECT_TRUE(pages.backing(1_MiB) == just(normal_pages));
-  EXPECT_TRUE(pages.backing(1_MiB + 1) == both(huge_pages, normal_pages));
-  EXPECT_EQ(in_whole_pages(pages, 1_MiB - 512), 1_MiB - 512);
-  EXPECT_EQ(in_whole_pages(pages, 1_MiB), 1_MiB);
-  EXPECT_EQ(in_whole_pages(pages, 1_MiB + 1), 2_MiB);
-  EXPECT_EQ(in_whole_pages(pages, 2_MiB), 2_MiB);
-  EXPECT_EQ(in_whole_pages(pages, 2_MiB + 1), 4_MiB);
+  EXPECT_TRUE(pages.backing(1) == just(page_kind::normal));
+  EXPECT_TRUE(pages.backing(1_MiB) == just(page_kind::normal));
+  EXPECT_TRUE(pages.backing(1_MiB + 1) == both(page_kind::huge, page_kind::normal));
+  EXPECT_EQ(detail::in_whole_pages(pages, 1_MiB - 512), 1_MiB - 512);
+  EXPECT_EQ(detail::in_whole_pages(pages, 1_MiB), 1_MiB);
+  EXPECT_EQ(detail::in_whole_pages(pages, 1_MiB + 1), 2_MiB);
+  EXPECT_EQ(detail::in_whole_pages(pages, 2_MiB), 2_MiB);
+  EXPECT_EQ(detail::in_whole_pages(pages, 2_MiB + 1), 4_MiB);
 }
 
 TEST(pages, huge_first_for_peers_has_the_small_rule_too) {
@@ -106,27 +107,28 @@ TEST(pages, huge_first_for_peers_has_the_small_rule_too) {
 
 TEST(pages, huge_only_takes_a_huge_page_for_the_smallest_segment) {
   constexpr back_with_huge_pages_only pages;
-  EXPECT_TRUE(pages.backing(1_KiB) == just(huge_pages));
-  EXPECT_EQ(in_whole_pages(pages, 1_KiB), 2_MiB);
-  EXPECT_EQ(in_whole_pages(pages, 1_MiB), 2_MiB);
-  EXPECT_EQ(in_whole_pages(pages, 3_MiB), 4_MiB);
+  EXPECT_TRUE(pages.backing(1_KiB) == just(page_kind::huge));
+  EXPECT_EQ(detail::in_whole_pages(pages, 1_KiB), 2_MiB);
+  EXPECT_EQ(detail::in_whole_pages(pages, 1_MiB), 2_MiB);
+  EXPECT_EQ(detail::in_whole_pages(pages, 3_MiB), 4_MiB);
 }
 
 TEST(pages, giant_only_rounds_to_gibibytes) {
   constexpr back_with_huge_1g_pages_only pages;
-  EXPECT_TRUE(pages.backing(1_GiB) == just(huge_1g_pages));
-  EXPECT_EQ(in_whole_pages(pages, 1), 1_GiB);
-  EXPECT_EQ(in_whole_pages(pages, 1_GiB), 1_GiB);
-  EXPECT_EQ(in_whole_pages(pages, 19 * 1_GiB / 10), 2_GiB);
+  EXPECT_TRUE(pages.backing(1_GiB) == just(page_kind::huge_1g));
+  EXPECT_EQ(detail::in_whole_pages(pages, 1), 1_GiB);
+  EXPECT_EQ(detail::in_whole_pages(pages, 1_GiB), 1_GiB);
+  EXPECT_EQ(detail::in_whole_pages(pages, 19 * 1_GiB / 10), 2_GiB);
 }
 
 TEST(pages, giant_first_leaves_what_one_huge_page_holds_to_smaller_pages) {
   constexpr back_with_huge_1g_pages_first pages;
-  EXPECT_TRUE(pages.backing(1_MiB) == just(normal_pages));
-  EXPECT_TRUE(pages.backing(2_MiB) == both(huge_pages, normal_pages));
-  EXPECT_TRUE((pages.backing(2_MiB + 1) == page_order{{huge_1g_pages, huge_pages, normal_pages}, 3}));
-  EXPECT_EQ(in_whole_pages(pages, 2_MiB), 2_MiB);
-  EXPECT_EQ(in_whole_pages(pages, 20_MiB), 1_GiB);
+  EXPECT_TRUE(pages.backing(1_MiB) == just(page_kind::normal));
+  EXPECT_TRUE(pages.backing(2_MiB) == both(page_kind::huge, page_kind::normal));
+  EXPECT_TRUE(
+      (pages.backing(2_MiB + 1) == page_order{{page_kind::huge_1g, page_kind::huge, page_kind::normal}, 3}));
+  EXPECT_EQ(detail::in_whole_pages(pages, 2_MiB), 2_MiB);
+  EXPECT_EQ(detail::in_whole_pages(pages, 20_MiB), 1_GiB);
 }
 
 TEST(pages, every_kind_carries_the_whole_choice) {
@@ -151,14 +153,15 @@ TEST(pages, every_kind_carries_the_whole_choice) {
 TEST(pages, bandwidth_goes_with_three_plans_and_no_peers) {
   for (const page_choice& choice : all_choices()) {
     const bool giant = choice.pages == page_plan::huge_1g_first || choice.pages == page_plan::huge_1g_only;
-    const bool legal = choice.speed == bandwidth::any || (!giant && !choice.peer_to_peer);
+    const bool legal = choice.speed == page_kind::bandwidth::any || (!giant && !choice.peer_to_peer);
     EXPECT_EQ(choice.broken_rule() == nullptr, legal);
   }
 }
 
 TEST(pages, the_choice_of_one_kind_asks_for_it_alone) {
-  for (page_size size : {page_size::normal, page_size::huge, page_size::huge_1g}) {
-    const page_kind kind{size, bandwidth::high, true, true};
+  for (page_kind::page_size size :
+       {page_kind::page_size::normal, page_kind::page_size::huge, page_kind::page_size::huge_1g}) {
+    const page_kind kind{size, page_kind::bandwidth::high, true, true};
     for (std::size_t bytes : {std::size_t{1}, 1_MiB, 5_GiB})
       EXPECT_TRUE(page_choice::only(kind).order(bytes) == just(kind));
   }
@@ -166,25 +169,25 @@ TEST(pages, the_choice_of_one_kind_asks_for_it_alone) {
 
 TEST(pages, allocator_asks_for_huge_pages_then_normal_ones) {
   direct<back_with_huge_pages_first> pool;
-  pool.device().budget[page_size::huge] = 4_MiB;
+  pool.device().budget[page_kind::page_size::huge] = 4_MiB;
   using asked = std::vector<recording_device::asked>;
   (void)pool.allocate(1_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_MiB, normal_pages}}));
+  EXPECT_EQ(pool.device().log, (asked{{1_MiB, page_kind::normal}}));
   (void)pool.allocate(1_MiB + 1);
   (void)pool.allocate(2_MiB);
   (void)pool.allocate(3_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_MiB, normal_pages},
-                                      {2_MiB, huge_pages},
-                                      {2_MiB, huge_pages},
-                                      {4_MiB, huge_pages},
-                                      {4_MiB, normal_pages}}));
+  EXPECT_EQ(pool.device().log, (asked{{1_MiB, page_kind::normal},
+                                      {2_MiB, page_kind::huge},
+                                      {2_MiB, page_kind::huge},
+                                      {4_MiB, page_kind::huge},
+                                      {4_MiB, page_kind::normal}}));
   EXPECT_EQ(pool.current_usage().reserved, 1_MiB + 2_MiB + 2_MiB + 4_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 TEST(pages, allocator_has_no_fallback_from_huge_only) {
   direct<back_with_huge_pages_only> pool;
-  pool.device().budget[page_size::huge] = 4_MiB;
+  pool.device().budget[page_kind::page_size::huge] = 4_MiB;
   void* small = pool.allocate(1_KiB);
   (void)pool.allocate(2_MiB);
   try {
@@ -193,20 +196,20 @@ TEST(pages, allocator_has_no_fallback_from_huge_only) {
   } catch (const out_of_memory& full) {
     EXPECT_EQ(full.segment(), 2_MiB);
   }
-  for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, huge_pages);
+  for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, page_kind::huge);
   pool.deallocate(small);
   EXPECT_NE(pool.try_allocate(1_KiB), nullptr);
 }
 
 TEST(pages, allocator_has_no_fallback_from_giant_only) {
   direct<back_with_huge_1g_pages_only> pool;
-  pool.device().budget[page_size::huge_1g] = 3_GiB;
-  pool.device().budget[page_size::huge] = 64_GiB;
+  pool.device().budget[page_kind::page_size::huge_1g] = 3_GiB;
+  pool.device().budget[page_kind::page_size::huge] = 64_GiB;
   (void)pool.allocate(19 * 1_GiB / 10);
   EXPECT_EQ(pool.current_usage().reserved, 2_GiB);
   EXPECT_EQ(pool.try_allocate(1_GiB + 1), nullptr);
   EXPECT_NE(pool.try_allocate(1), nullptr);
-  for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, huge_1g_pages);
+  for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, page_kind::huge_1g);
 }
 
 // torch_npu under page_size:1g: a small pool in segments of 2 MiB. If 1 GiB pages fail, smaller ones are
@@ -214,41 +217,45 @@ TEST(pages, allocator_has_no_fallback_from_giant_only) {
 TEST(pages, allocator_falls_back_from_giant_pages_twice) {
   using recipe = with<pytorch<>, reuse_ignoring_streams, back_with_huge_1g_pages_first>;
   caching_allocator<recipe, recording_device> pool;
-  pool.device().budget[page_size::huge_1g] = 1_GiB;
-  pool.device().budget[page_size::huge] = 1_GiB + 2_MiB;
+  pool.device().budget[page_kind::page_size::huge_1g] = 1_GiB;
+  pool.device().budget[page_kind::page_size::huge] = 1_GiB + 2_MiB;
   using asked = std::vector<recording_device::asked>;
   (void)pool.allocate(512);
-  EXPECT_EQ(pool.device().log, (asked{{2_MiB, huge_pages}}));
+  EXPECT_EQ(pool.device().log, (asked{{2_MiB, page_kind::huge}}));
   pool.device().log.clear();
   (void)pool.allocate(2_MiB);
   (void)pool.allocate(900_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_GiB, huge_1g_pages}}));
+  EXPECT_EQ(pool.device().log, (asked{{1_GiB, page_kind::huge_1g}}));
   pool.device().log.clear();
   (void)pool.allocate(900_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_GiB, huge_1g_pages}, {1_GiB, huge_pages}}));
+  EXPECT_EQ(pool.device().log, (asked{{1_GiB, page_kind::huge_1g}, {1_GiB, page_kind::huge}}));
   pool.device().log.clear();
   (void)pool.allocate(900_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_GiB, huge_1g_pages}, {1_GiB, huge_pages}, {1_GiB, normal_pages}}));
+  EXPECT_EQ(pool.device().log,
+            (asked{{1_GiB, page_kind::huge_1g}, {1_GiB, page_kind::huge}, {1_GiB, page_kind::normal}}));
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 TEST(pages, allocator_asks_for_what_is_chosen_at_run_time) {
   direct<back_with<>> pool;
-  pool.device().budget[page_size::huge_1g] = 1_GiB;
+  pool.device().budget[page_kind::page_size::huge_1g] = 1_GiB;
   pool.policies().pages.choice =
       page_choice{.pages = page_plan::huge_1g_only, .peer_to_peer = true, .read_only = true};
   (void)pool.allocate(1);
-  pool.policies().pages.choice = page_choice{.pages = page_plan::normal_only, .speed = bandwidth::low};
+  pool.policies().pages.choice =
+      page_choice{.pages = page_plan::normal_only, .speed = page_kind::bandwidth::low};
   (void)pool.allocate(1);
   ASSERT_EQ(pool.device().log.size(), 2u);
   EXPECT_EQ(pool.device().log[0],
-            (recording_device::asked{1_GiB, {page_size::huge_1g, bandwidth::any, true, true}}));
-  EXPECT_EQ(pool.device().log[1], (recording_device::asked{512, {page_size::normal, bandwidth::low}}));
+            (recording_device::asked{
+                1_GiB, {page_kind::page_size::huge_1g, page_kind::bandwidth::any, true, true}}));
+  EXPECT_EQ(pool.device().log[1],
+            (recording_device::asked{512, {page_kind::page_size::normal, page_kind::bandwidth::low}}));
 }
 
 TEST(pages_death, a_choice_at_run_time_that_breaks_a_rule_ends_the_program) {
   direct<back_with<>> pool;
-  pool.policies().pages.choice = page_choice{.speed = bandwidth::low, .peer_to_peer = true};
+  pool.policies().pages.choice = page_choice{.speed = page_kind::bandwidth::low, .peer_to_peer = true};
   EXPECT_DEATH((void)pool.try_allocate(1), "low or high bandwidth does not go with peer-to-peer memory");
 }
 

@@ -43,7 +43,7 @@ TEST(host_pinned, says_what_hinders_it) {
 
 TEST(host_pinned, gives_huge_pages_or_says_how_to_get_them) {
   host_pinned device{options{.capacity = 16_MiB, .pin = pinning::never}};
-  void* p = device.acquire(4096, huge_pages);
+  void* p = device.acquire(4096, page_kind::huge);
   if (p == nullptr) {
     EXPECT_NE(device.last_error().find("nr_hugepages"), std::string::npos);
   } else {

@@ -114,7 +114,7 @@ int export_once(const victim& self) {
     host_pinned device{loose};
     self.reach(1);
     physical memory;
-    if (!device.create(size, normal_pages, memory)) return 1;
+    if (!device.create(size, page_kind::normal, memory)) return 1;
     std::byte* const p = map_somewhere(device, memory);
     if (p == nullptr) return 2;
     p[0] = std::byte{1};
@@ -251,7 +251,7 @@ TEST_F(host_pinned_sharing_kill, of_the_importer_costs_the_exporter_nothing) {
   host_pinned device{loose};
   physical memory;
   shareable shared;
-  ASSERT_TRUE(device.create(size, normal_pages, memory));
+  ASSERT_TRUE(device.create(size, page_kind::normal, memory));
   std::byte* const p = map_somewhere(device, memory);
   ASSERT_TRUE(p != nullptr && device.export_memory(memory, importers::listed, shared));
   p[0] = std::byte{1};

@@ -47,7 +47,7 @@ int export_to_any(const channel& way) {
   host_pinned device{loose};
   physical memory;
   shareable shared;
-  if (!device.create(size, normal_pages, memory)) return 1;
+  if (!device.create(size, page_kind::normal, memory)) return 1;
   std::byte* const p = map_somewhere(device, memory);
   if (p == nullptr || !device.export_memory(memory, importers::any, shared)) return 2;
   p[0] = std::byte{7};
@@ -73,7 +73,7 @@ TEST(host_pinned_sharing, lets_two_processes_use_the_same_memory) {
   host_pinned device{loose};
   physical memory;
   shareable shared;
-  ASSERT_TRUE(device.create(size, normal_pages, memory));
+  ASSERT_TRUE(device.create(size, page_kind::normal, memory));
   std::byte* const p = map_somewhere(device, memory);
   ASSERT_NE(p, nullptr);
   p[5] = std::byte{55};
@@ -143,7 +143,7 @@ TEST(host_pinned_sharing, obeys_its_rules) {
 
     if (!device.import_memory(listed, memory)) return 8;
     if (device.export_memory(memory, importers::any, made_up) || !says(device, "imported memory")) return 9;
-    if (!device.create(size, normal_pages, own)) return 10;
+    if (!device.create(size, page_kind::normal, own)) return 10;
     if (!device.export_memory(own, importers::any, made_up)) return 11;
     if (device.export_memory(own, importers::listed, made_up) || !says(device, "once")) return 12;
     if (device.import_memory(made_up, own) || !says(device, "another process")) return 13;
@@ -153,7 +153,7 @@ TEST(host_pinned_sharing, obeys_its_rules) {
   host_pinned device{loose};
   physical one, two;
   shareable listed, destroyed;
-  ASSERT_TRUE(device.create(size, normal_pages, one) && device.create(size, normal_pages, two));
+  ASSERT_TRUE(device.create(size, page_kind::normal, one) && device.create(size, page_kind::normal, two));
   ASSERT_TRUE(device.export_memory(one, importers::listed, listed));
   ASSERT_TRUE(device.export_memory(two, importers::any, destroyed) && device.destroy(two));
   EXPECT_FALSE(device.export_memory(two, importers::any, destroyed));
@@ -174,7 +174,7 @@ TEST(host_pinned_sharing, lists_at_most_65535_processes) {
   host_pinned device{loose};
   physical memory;
   shareable shared;
-  ASSERT_TRUE(device.create(size, normal_pages, memory));
+  ASSERT_TRUE(device.create(size, page_kind::normal, memory));
   ASSERT_TRUE(device.export_memory(memory, importers::listed, shared));
   for (std::int32_t process = 65'535; process > 0; --process) ASSERT_TRUE(device.allow(shared, process));
   EXPECT_TRUE(device.allow(shared, 1));  // is listed
@@ -196,7 +196,7 @@ TEST(host_pinned_sharing, is_for_processes_of_one_user) {
   host_pinned device{loose};
   physical memory;
   shareable shared;
-  ASSERT_TRUE(device.create(size, normal_pages, memory));
+  ASSERT_TRUE(device.create(size, page_kind::normal, memory));
   ASSERT_TRUE(device.export_memory(memory, importers::any, shared) && way.send(shared));
   EXPECT_EQ(host_process::end_of(importer), 0);
 }
@@ -217,9 +217,9 @@ TEST(host_pinned_sharing, keeps_its_page_kind) {
   ASSERT_TRUE(device.create(size, page_kind{.read_only = true}, memory));
   ASSERT_TRUE(device.export_memory(memory, importers::any, shared) && way.send(shared));
   EXPECT_EQ(host_process::end_of(importer), 0);
-  for (const page_kind kind :
-       {normal_pages, huge_pages, huge_1g_pages, page_kind{page_size::huge, bandwidth::high, true, true},
-        page_kind{.speed = bandwidth::low}}) {
+  for (const page_kind kind : {page_kind::normal, page_kind::huge, page_kind::huge_1g,
+                               page_kind{page_kind::page_size::huge, page_kind::bandwidth::high, true, true},
+                               page_kind{.speed = page_kind::bandwidth::low}}) {
     page_kind decoded;
     EXPECT_TRUE(detail::host_decode(detail::host_encode(kind), decoded));
     EXPECT_EQ(decoded, kind);
@@ -353,7 +353,7 @@ int tell_lies(const channel& way) {
     if (::recv(client.get(), &request, sizeof request, 0) != sizeof request) return 3;
     detail::host_descriptor file;
     const std::size_t bytes = told == lie::too_short ? size / 2 : told == lie::too_long ? 2 * size : size;
-    if (detail::host_make_file(bytes, normal_pages, file) != nullptr) return 4;
+    if (detail::host_make_file(bytes, page_kind::normal, file) != nullptr) return 4;
     if (told == lie::unsealed) {
       file = detail::host_descriptor{::memfd_create("tessera", MFD_CLOEXEC)};
       if (::ftruncate(file.get(), size) != 0) return 5;
@@ -362,10 +362,11 @@ int tell_lies(const channel& way) {
     struct {
       detail::host_reply reply;
       char more = 0;
-    } sent{
-        {.bytes = size, .answer = detail::host_answer::granted, .kind = detail::host_encode(normal_pages)}};
+    } sent{{.bytes = size,
+            .answer = detail::host_answer::granted,
+            .kind = detail::host_encode(page_kind::normal)}};
     if (told == lie::kind_unknown) sent.reply.kind = 3;
-    if (told == lie::step_wrong) sent.reply.kind = detail::host_encode(huge_pages);
+    if (told == lie::step_wrong) sent.reply.kind = detail::host_encode(page_kind::huge);
     if (told == lie::answer_unknown) sent.reply.answer = static_cast<detail::host_answer>(77);
     if (told == lie::other_protocol) ++sent.reply.protocol;
     detail::host_packet packet(&sent, told == lie::packet_short  ? sizeof sent.reply - 1
@@ -416,7 +417,7 @@ TEST(host_pinned_sharing, leaves_nothing_to_programs_that_are_started_and_nothin
     host_pinned device{loose};
     physical memory;
     shareable shared;
-    ASSERT_TRUE(device.create(size, normal_pages, memory));
+    ASSERT_TRUE(device.create(size, page_kind::normal, memory));
     ASSERT_TRUE(device.export_memory(memory, importers::any, shared));
     // the memory, the socket, and the object that ends the thread
     EXPECT_EQ(host_process::open_files(), files + 3);
@@ -459,12 +460,12 @@ TEST(host_pinned_sharing, takes_calls_from_several_threads) {
   host_pinned device{loose};
   physical memory;
   shareable shared;
-  ASSERT_TRUE(device.create(size, normal_pages, memory));
+  ASSERT_TRUE(device.create(size, page_kind::normal, memory));
   ASSERT_TRUE(device.export_memory(memory, importers::any, shared) && way.send(shared));
   for (int i = 0; i < 100; ++i) {  // while others import
     physical more;
     shareable too;
-    EXPECT_TRUE(device.create(4_KiB, normal_pages, more) &&
+    EXPECT_TRUE(device.create(4_KiB, page_kind::normal, more) &&
                 device.export_memory(more, importers::listed, too) && device.allow(too, importer) &&
                 device.destroy(more));
   }

@@ -35,12 +35,13 @@ TEST(host_pinned_virtual_memory, keeps_addresses_and_memory_apart) {
   const std::size_t files = host_process::open_files();
   {
     host_pinned device{loose};
-    const std::size_t page = device.page_size(normal_pages);
+    const std::size_t page = device.page_size(page_kind::normal);
     std::byte* const p = reserved(device, 64 * page);
     ASSERT_NE(p, nullptr);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 2_MiB, 0u);
     physical one, two;
-    ASSERT_TRUE(device.create(16 * page, normal_pages, one) && device.create(8 * page, normal_pages, two));
+    ASSERT_TRUE(device.create(16 * page, page_kind::normal, one) &&
+                device.create(8 * page, page_kind::normal, two));
     EXPECT_NE(one, two);
     EXPECT_EQ(device.held(), (holdings{.created = 24 * page, .reserved = 64 * page}));
     EXPECT_EQ(host_process::open_files(), files + 2);
@@ -69,7 +70,7 @@ TEST(host_pinned_virtual_memory, is_in_memory_and_locked_as_the_books_say) {
   host_pinned device{options{.capacity = 64_MiB}};
   std::byte* const p = reserved(device, 8_MiB);
   physical memory;
-  ASSERT_TRUE(device.create(4_MiB, normal_pages, memory));
+  ASSERT_TRUE(device.create(4_MiB, page_kind::normal, memory));
   EXPECT_EQ(host_process::smaps(p, 8_MiB).rights, "---p ");
   ASSERT_TRUE(device.map(p, 4_MiB, memory)) << device.last_error();
 
@@ -95,7 +96,7 @@ TEST(host_pinned_virtual_memory, is_in_memory_though_nothing_locks_it) {
   host_pinned device{loose};
   std::byte* const p = reserved(device, 4_MiB);
   physical memory;
-  ASSERT_TRUE(device.create(4_MiB, normal_pages, memory) && device.map(p, 4_MiB, memory));
+  ASSERT_TRUE(device.create(4_MiB, page_kind::normal, memory) && device.map(p, 4_MiB, memory));
   EXPECT_EQ(host_process::smaps(p, 4_MiB).resident, 4_MiB);
   EXPECT_EQ(host_process::smaps(p, 4_MiB).locked, 0u);
   EXPECT_EQ(device.held().locked, 0u);
@@ -105,7 +106,7 @@ TEST(host_pinned_virtual_memory, lives_until_it_is_mapped_no_more) {
   host_pinned device{loose};
   std::byte* const p = reserved(device, 4_MiB);
   physical memory;
-  ASSERT_TRUE(device.create(1_MiB, normal_pages, memory) && device.map(p, 1_MiB, memory));
+  ASSERT_TRUE(device.create(1_MiB, page_kind::normal, memory) && device.map(p, 1_MiB, memory));
   p[0] = std::byte{7};
   EXPECT_TRUE(device.destroy(memory));
   EXPECT_EQ(p[0], std::byte{7});
@@ -118,12 +119,13 @@ TEST(host_pinned_virtual_memory, lives_until_it_is_mapped_no_more) {
 
 TEST(host_pinned_virtual_memory, refuses_misuse_and_changes_nothing) {
   host_pinned device{loose}, other{loose};
-  const std::size_t page = device.page_size(normal_pages);
+  const std::size_t page = device.page_size(page_kind::normal);
   std::byte* const p = reserved(device, 16 * page);
   std::byte* const apart = reserved(device, 4 * page);
   physical mapped, free, foreign, untouched;
-  ASSERT_TRUE(device.create(4 * page, normal_pages, mapped) && device.create(2 * page, normal_pages, free));
-  ASSERT_TRUE(other.create(2 * page, normal_pages, foreign) && device.map(p, 4 * page, mapped));
+  ASSERT_TRUE(device.create(4 * page, page_kind::normal, mapped) &&
+              device.create(2 * page, page_kind::normal, free));
+  ASSERT_TRUE(other.create(2 * page, page_kind::normal, foreign) && device.map(p, 4 * page, mapped));
   const holdings before = device.held();
   const auto refused = [&](bool worked, const std::string& call, const std::string& rule) {
     EXPECT_FALSE(worked) << call;
@@ -143,11 +145,11 @@ TEST(host_pinned_virtual_memory, refuses_misuse_and_changes_nothing) {
   refused(device.unreserve(apart, 2 * page), "unreserve", "not all of it");
   refused(device.unreserve(apart + page, 3 * page), "unreserve", "not a range");
   refused(device.unreserve(nullptr, page), "unreserve", "not a range");
-  refused(device.create(0, normal_pages, untouched), "create", "number of bytes");
-  refused(device.create(unlimited, normal_pages, untouched), "create", "number of bytes");
-  refused(device.create(page / 2, normal_pages, untouched), "create", "page_size(kind)");
-  refused(device.create(1_MiB, huge_pages, untouched), "create", "page_size(kind)");
-  refused(device.create(128_MiB, normal_pages, untouched), "create", "capacity");
+  refused(device.create(0, page_kind::normal, untouched), "create", "number of bytes");
+  refused(device.create(unlimited, page_kind::normal, untouched), "create", "number of bytes");
+  refused(device.create(page / 2, page_kind::normal, untouched), "create", "page_size(kind)");
+  refused(device.create(1_MiB, page_kind::huge, untouched), "create", "page_size(kind)");
+  refused(device.create(128_MiB, page_kind::normal, untouched), "create", "capacity");
   refused(device.destroy(untouched), "destroy", "no physical memory");
   refused(device.destroy(foreign), "destroy", "no physical memory");
   refused(device.map(p + 4 * page, 2 * page, foreign), "map", "no physical memory");
@@ -172,12 +174,12 @@ TEST(host_pinned_virtual_memory, counts_what_is_acquired_and_created_against_the
   host_pinned device{options{.capacity = 4_MiB, .pin = pinning::never}};
   physical memory, more;
   void* const segment = device.acquire(1_MiB);
-  ASSERT_TRUE(segment != nullptr && device.create(3_MiB, normal_pages, memory));
+  ASSERT_TRUE(segment != nullptr && device.create(3_MiB, page_kind::normal, memory));
   EXPECT_EQ(device.used(), 4_MiB);
   EXPECT_EQ(device.acquire(1), nullptr);
-  EXPECT_FALSE(device.create(device.page_size(normal_pages), normal_pages, more));
+  EXPECT_FALSE(device.create(device.page_size(page_kind::normal), page_kind::normal, more));
   ASSERT_TRUE(device.release(segment, 1_MiB));
-  EXPECT_TRUE(device.create(1_MiB, normal_pages, more));
+  EXPECT_TRUE(device.create(1_MiB, page_kind::normal, more));
 }
 
 /// In a process that the system kills if a file takes too much memory.
@@ -187,7 +189,7 @@ int create_more_than_there_is() {
   host_pinned device{options{.capacity = max_request, .pin = pinning::never}};
   const std::size_t files = host_process::open_files();
   physical memory;
-  if (device.create(std::size_t{1} << 50, normal_pages, memory)) return 2;
+  if (device.create(std::size_t{1} << 50, page_kind::normal, memory)) return 2;
   if (device.last_error().find("too little memory") == std::string::npos) return 3;
   return device.held() == holdings{} && host_process::open_files() == files ? 0 : 4;
 }
@@ -201,7 +203,7 @@ TEST(host_pinned_virtual_memory, is_refused_where_too_many_files_are_open) {
               const rlimit few{16, 16};
               if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return 1;
               physical memory;
-              for (int i = 0; i < 16 && device.create(4096, normal_pages, memory); ++i) {
+              for (int i = 0; i < 16 && device.create(4096, page_kind::normal, memory); ++i) {
               }
               return device.last_error().find("ulimit -n") != std::string::npos ? 0 : 2;
             })),
@@ -217,7 +219,7 @@ int map_beyond_the_lock_limit() {
     host_pinned device{options{.capacity = 64_MiB, .pin = pin}};
     std::byte* const p = reserved(device, 2_MiB);
     physical memory;
-    if (!device.create(1_MiB, normal_pages, memory)) return 3;
+    if (!device.create(1_MiB, page_kind::normal, memory)) return 3;
     const bool worked = device.map(p, 1_MiB, memory);
     if (worked != (pin == pinning::where_allowed)) return 4;
     const bool told = device.last_error().find("ulimit -l") != std::string::npos;
@@ -314,16 +316,16 @@ void try_pages_with_one_more(page_kind kind, const std::string& folder) {
   EXPECT_EQ(code, 0);
 }
 TEST(host_pinned_virtual_memory, comes_in_huge_pages_or_says_how_to_get_them) {
-  try_pages_with_one_more(huge_pages, "hugepages-2048kB");
+  try_pages_with_one_more(page_kind::huge, "hugepages-2048kB");
 }
 TEST(host_pinned_virtual_memory, comes_in_giant_pages_or_says_how_to_get_them) {
-  try_pages_with_one_more(huge_1g_pages, "hugepages-1048576kB");
+  try_pages_with_one_more(page_kind::huge_1g, "hugepages-1048576kB");
 }
 
 TEST(host_pinned_virtual_memory, says_how_to_get_larger_pages_where_there_are_none) {
   host_pinned device{options{.capacity = 3_GiB, .pin = pinning::never}};
   for (const auto& [kind, folder] :
-       {std::pair{huge_pages, "2048kB"}, std::pair{huge_1g_pages, "1048576kB"}}) {
+       {std::pair{page_kind::huge, "2048kB"}, std::pair{page_kind::huge_1g, "1048576kB"}}) {
     std::vector<physical> all(1);
     while (device.create(kind.granularity(), kind, all.back())) all.emplace_back();
     EXPECT_NE(device.last_error().find(folder), std::string::npos) << device.last_error();
@@ -340,7 +342,7 @@ TEST(host_pinned_virtual_memory, takes_calls_from_several_threads) {
       for (int i = 0; i < 100; ++i) {
         std::byte* const p = reserved(device, 64_KiB);
         physical memory;
-        EXPECT_TRUE(p != nullptr && device.create(64_KiB, normal_pages, memory) &&
+        EXPECT_TRUE(p != nullptr && device.create(64_KiB, page_kind::normal, memory) &&
                     device.map(p, 64_KiB, memory));
         std::memset(p, t, 64_KiB);
         EXPECT_FALSE(device.unmap(p, 4_KiB));

@@ -19,7 +19,8 @@ TEST(indexed, keeps_what_is_mapped_in_the_directory) {
   static_assert(virtual_memory_provider<detail::indexed<simulated_device>>);
   auto* const range = static_cast<char*>(as_seven.reserve(10_MiB, 2_MiB));
   simulated_device::physical low, high;
-  ASSERT_TRUE(as_seven.create(2_MiB, normal_pages, low) && as_seven.create(4_MiB, normal_pages, high));
+  ASSERT_TRUE(as_seven.create(2_MiB, page_kind::normal, low) &&
+              as_seven.create(4_MiB, page_kind::normal, high));
   EXPECT_EQ(where.owner_of(range), no_owner);
 
   device.fail_call(1);
@@ -47,7 +48,8 @@ TEST(indexed, refuses_to_map_where_something_is) {
   detail::indexed<simulated_device> as_seven(device, where, 7);
   auto* const range = static_cast<char*>(as_seven.reserve(4_MiB, 2_MiB));
   simulated_device::physical all, half;
-  ASSERT_TRUE(as_seven.create(4_MiB, normal_pages, all) && as_seven.create(2_MiB, normal_pages, half));
+  ASSERT_TRUE(as_seven.create(4_MiB, page_kind::normal, all) &&
+              as_seven.create(2_MiB, page_kind::normal, half));
   ASSERT_TRUE(as_seven.map(range, 4_MiB, all));
   EXPECT_FALSE(as_seven.map(range, 2_MiB, half));
   EXPECT_EQ(where.owner_of(range), 7u);

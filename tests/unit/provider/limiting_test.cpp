@@ -53,7 +53,7 @@ TEST(limiting, refuses_where_the_device_has_room) {
   EXPECT_EQ(device.acquire(50_MiB), nullptr);
   EXPECT_EQ(device.inner().calls().acquire, 1u);
   EXPECT_FALSE(device.would_exceed_limit(40_MiB));
-  void* const second = device.acquire(40_MiB, huge_pages);
+  void* const second = device.acquire(40_MiB, page_kind::huge);
   EXPECT_NE(second, nullptr);
   EXPECT_EQ(device.acquire(512), nullptr);
   EXPECT_TRUE(device.release(first, 60_MiB));
@@ -95,11 +95,11 @@ TEST(limiting, a_failing_call_leaves_the_allowance_as_it_was) {
   simulated_device::physical plain;
   limited_simulated::physical made;
   device.inner().fail_call(1);
-  EXPECT_FALSE(device.create(100_MiB, normal_pages, made));
+  EXPECT_FALSE(device.create(100_MiB, page_kind::normal, made));
   EXPECT_EQ(device.taken(), 0u);
-  ASSERT_TRUE(device.create(100_MiB, normal_pages, made));
-  EXPECT_FALSE(device.create(2_MiB, normal_pages, made));
-  EXPECT_TRUE(device.inner().create(2_MiB, normal_pages, plain));  // above it, there is room
+  ASSERT_TRUE(device.create(100_MiB, page_kind::normal, made));
+  EXPECT_FALSE(device.create(2_MiB, page_kind::normal, made));
+  EXPECT_TRUE(device.inner().create(2_MiB, page_kind::normal, plain));  // above it, there is room
   device.inner().fail_call(1);
   EXPECT_FALSE(device.destroy(made));
   EXPECT_EQ(device.taken(), 100_MiB);
@@ -112,7 +112,7 @@ TEST(limiting, what_another_process_made_counts_there) {
   limiting<simulated_device> other(device.inner().another_process(), 2_MiB);
   limited_simulated::physical made, imported;
   limited_simulated::shareable name;
-  ASSERT_TRUE(device.create(10_MiB, normal_pages, made));
+  ASSERT_TRUE(device.create(10_MiB, page_kind::normal, made));
   ASSERT_TRUE(device.export_memory(made, importers::any, name));
   ASSERT_TRUE(other.import_memory(name, imported));
   EXPECT_EQ(other.taken(), 0u);
@@ -137,7 +137,7 @@ TEST(limiting, the_lower_of_two_limits_counts) {
   EXPECT_EQ(device.acquire(11_MiB), nullptr);
   EXPECT_EQ(device.taken(), 0u);
   limiting<limited_simulated>::physical made;
-  EXPECT_TRUE(device.create(10_MiB, normal_pages, made));
+  EXPECT_TRUE(device.create(10_MiB, page_kind::normal, made));
   EXPECT_TRUE(device.destroy(made));
 }
 

@@ -109,7 +109,7 @@ TEST(preallocating, leaves_pages_of_other_kinds_to_the_device) {
   simulated_device device;
   region reserved(device, 4_MiB);
   provider from(reserved);
-  void* const huge = from.acquire(2_MiB, page_kind{.size = page_size::huge});
+  void* const huge = from.acquire(2_MiB, page_kind{.size = page_kind::page_size::huge});
   EXPECT_EQ(device.used(), 2_MiB);
   EXPECT_TRUE(from.release(huge, 2_MiB));
   EXPECT_EQ(device.used(), 0u);

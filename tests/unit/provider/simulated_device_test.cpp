@@ -135,13 +135,13 @@ TEST(simulated_device, takes_back_only_what_it_gave) {
 
 TEST(simulated_device, draws_huge_pages_from_their_budget) {
   simulated_device device{options{.capacity = 10_MiB, .huge_budget = 4_MiB}};
-  void* const p = device.acquire(4_MiB, huge_pages);
+  void* const p = device.acquire(4_MiB, page_kind::huge);
   ASSERT_NE(p, nullptr);
-  EXPECT_EQ(device.acquire(2_MiB, huge_pages), nullptr);
-  EXPECT_NE(device.acquire(2_MiB, normal_pages), nullptr);
+  EXPECT_EQ(device.acquire(2_MiB, page_kind::huge), nullptr);
+  EXPECT_NE(device.acquire(2_MiB, page_kind::normal), nullptr);
   EXPECT_TRUE(device.release(p, 4_MiB));
-  EXPECT_NE(device.acquire(2_MiB, huge_pages), nullptr);
-  EXPECT_EQ(device.acquire(4_MiB, huge_pages), nullptr);
+  EXPECT_NE(device.acquire(2_MiB, page_kind::huge), nullptr);
+  EXPECT_EQ(device.acquire(4_MiB, page_kind::huge), nullptr);
   EXPECT_EQ(device.calls().refused, 2u);
 }
 
@@ -153,36 +153,36 @@ TEST(simulated_device, counts_each_kind_of_memory_against_its_budget) {
     if (p == nullptr || device.acquire(2_MiB, kind) != nullptr) return false;
     return device.release(p, 2_MiB) && device.acquire(2_MiB, kind) != nullptr;
   };
-  EXPECT_TRUE(room_for_2_mib({.normal_budget = 2_MiB}, normal_pages));
-  EXPECT_TRUE(room_for_2_mib({.huge_budget = 2_MiB}, huge_pages));
+  EXPECT_TRUE(room_for_2_mib({.normal_budget = 2_MiB}, page_kind::normal));
+  EXPECT_TRUE(room_for_2_mib({.huge_budget = 2_MiB}, page_kind::huge));
   EXPECT_TRUE(room_for_2_mib({.peer_to_peer_budget = 2_MiB}, {.peer_to_peer = true}));
-  EXPECT_TRUE(room_for_2_mib({.low_bandwidth_budget = 2_MiB}, {.speed = bandwidth::low}));
-  EXPECT_TRUE(room_for_2_mib({.high_bandwidth_budget = 2_MiB}, {.speed = bandwidth::high}));
-  EXPECT_TRUE(
-      room_for_2_mib({.high_bandwidth_budget = 2_MiB}, {page_size::huge, bandwidth::high, true, true}));
+  EXPECT_TRUE(room_for_2_mib({.low_bandwidth_budget = 2_MiB}, {.speed = page_kind::bandwidth::low}));
+  EXPECT_TRUE(room_for_2_mib({.high_bandwidth_budget = 2_MiB}, {.speed = page_kind::bandwidth::high}));
+  EXPECT_TRUE(room_for_2_mib({.high_bandwidth_budget = 2_MiB},
+                             {page_kind::page_size::huge, page_kind::bandwidth::high, true, true}));
 
   simulated_device device{options{.capacity = 8_GiB, .giant_budget = 1_GiB}};
-  void* const p = device.acquire(1_GiB, huge_1g_pages);
+  void* const p = device.acquire(1_GiB, page_kind::huge_1g);
   EXPECT_EQ(number(p) % 1_GiB, 0u);
-  EXPECT_EQ(device.acquire(1_GiB, huge_1g_pages), nullptr);
-  EXPECT_NE(device.acquire(1_GiB, huge_pages), nullptr);
+  EXPECT_EQ(device.acquire(1_GiB, page_kind::huge_1g), nullptr);
+  EXPECT_NE(device.acquire(1_GiB, page_kind::huge), nullptr);
   EXPECT_TRUE(device.release(p, 1_GiB));
-  EXPECT_NE(device.acquire(1_GiB, huge_1g_pages), nullptr);
+  EXPECT_NE(device.acquire(1_GiB, page_kind::huge_1g), nullptr);
 }
 
 TEST(simulated_device, takes_whole_pages_of_the_larger_kinds) {
   simulated_device device;
-  EXPECT_EQ(device.acquire(512, huge_pages), nullptr);
-  EXPECT_EQ(device.acquire(3_MiB, huge_pages), nullptr);
-  EXPECT_EQ(device.acquire(512_MiB, huge_1g_pages), nullptr);
+  EXPECT_EQ(device.acquire(512, page_kind::huge), nullptr);
+  EXPECT_EQ(device.acquire(3_MiB, page_kind::huge), nullptr);
+  EXPECT_EQ(device.acquire(512_MiB, page_kind::huge_1g), nullptr);
   EXPECT_EQ(device.calls().refused, 0u);
-  EXPECT_NE(device.acquire(2_MiB, huge_pages), nullptr);
-  EXPECT_EQ(number(device.acquire(1_GiB, huge_1g_pages)) % 1_GiB, 0u);
+  EXPECT_NE(device.acquire(2_MiB, page_kind::huge), nullptr);
+  EXPECT_EQ(number(device.acquire(1_GiB, page_kind::huge_1g)) % 1_GiB, 0u);
   EXPECT_EQ(device.used(), 1_GiB + 2_MiB);
 }
 
 TEST(simulated_device, takes_any_bandwidth_from_the_high_one_first) {
-  const page_kind low{.speed = bandwidth::low}, high{.speed = bandwidth::high};
+  const page_kind low{.speed = page_kind::bandwidth::low}, high{.speed = page_kind::bandwidth::high};
   simulated_device device{options{.low_bandwidth_budget = 4_MiB, .high_bandwidth_budget = 4_MiB}};
   void* const first = device.acquire(2_MiB);  // high
   EXPECT_EQ(device.acquire(4_MiB, high), nullptr);
@@ -204,7 +204,7 @@ TEST(simulated_device, says_why_it_failed) {
   EXPECT_STREQ(device.last_error(), "");
   EXPECT_EQ(device.acquire(4_MiB), nullptr);
   EXPECT_STREQ(device.last_error(), "acquire, 4194304 bytes: the capacity is reached");
-  EXPECT_EQ(device.acquire(2_MiB, huge_pages), nullptr);
+  EXPECT_EQ(device.acquire(2_MiB, page_kind::huge), nullptr);
   EXPECT_STREQ(device.last_error(), "acquire, 2097152 bytes: there are no more pages of this size");
   EXPECT_FALSE(device.release(p, 512));
   EXPECT_STREQ(device.last_error(), "release at 0x100000000000000, 512 bytes: a segment is released whole");
@@ -444,7 +444,7 @@ TEST(simulated_device, is_shared_by_reference) {
   void* const p = one.acquire(4_MiB);
   EXPECT_EQ(two.acquire(512), nullptr);
   EXPECT_TRUE(two.release(p, 4_MiB));
-  EXPECT_EQ(two.acquire(2_MiB, huge_pages), nullptr);
+  EXPECT_EQ(two.acquire(2_MiB, page_kind::huge), nullptr);
   EXPECT_EQ(one.capacity(), 4_MiB);
   EXPECT_EQ(one.granularity(), 512u);
   simulated_device::event mark;

@@ -21,7 +21,7 @@ using shareable = simulated_device::shareable;
 template <typename D>
 physical created(D& d, std::size_t bytes) {
   physical memory;
-  EXPECT_TRUE(d.create(bytes, normal_pages, memory)) << d.last_error();
+  EXPECT_TRUE(d.create(bytes, page_kind::normal, memory)) << d.last_error();
   return memory;
 }
 template <typename D>
@@ -47,9 +47,9 @@ TYPED_TEST(sharing, gives_processes_one_memory_and_addresses_of_their_own) {
   TypeParam second = first.another_process();
   EXPECT_NE(first.process(), second.process());
   EXPECT_EQ(second.capacity(), 10_MiB);
-  EXPECT_NE(first.acquire(4_MiB, huge_pages), nullptr);
+  EXPECT_NE(first.acquire(4_MiB, page_kind::huge), nullptr);
   EXPECT_EQ(second.used(), 4_MiB);
-  EXPECT_EQ(second.acquire(2_MiB, huge_pages), nullptr);
+  EXPECT_EQ(second.acquire(2_MiB, page_kind::huge), nullptr);
   void* const p = second.acquire(4_MiB);
   EXPECT_EQ(first.used(), 8_MiB);
   EXPECT_EQ(first.peak_used(), 8_MiB);
@@ -211,7 +211,7 @@ TYPED_TEST(sharing, lets_go_of_everything_when_a_process_ends) {
   physical imported;
   {
     TypeParam killed = first.another_process();
-    EXPECT_NE(killed.acquire(2_MiB, huge_pages), nullptr);
+    EXPECT_NE(killed.acquire(2_MiB, page_kind::huge), nullptr);
     const physical memory = created(killed, 4_MiB), hidden = created(killed, 8_MiB);
     name = exported(killed, memory, importers::any);
     ASSERT_TRUE(first.import_memory(name, imported));
@@ -324,12 +324,12 @@ TYPED_TEST(sharing, and_virtual_memory_work_by_reference) {
   TypeParam first;
   TypeParam second = first.another_process();
   ref one(first), other(second);
-  EXPECT_EQ(one.page_size(huge_1g_pages), 1_GiB);
+  EXPECT_EQ(one.page_size(page_kind::huge_1g), 1_GiB);
   EXPECT_EQ(other.process(), second.process());
   physical memory, imported;
   shareable name;
   void* const range = one.reserve(4_MiB, 2_MiB);
-  EXPECT_TRUE(one.create(4_MiB, huge_pages, memory) && one.map(range, 4_MiB, memory));
+  EXPECT_TRUE(one.create(4_MiB, page_kind::huge, memory) && one.map(range, 4_MiB, memory));
   EXPECT_EQ(first.can_use(range, 4_MiB), TypeParam::map_grants_access);
   EXPECT_TRUE(one.grant(range, 4_MiB));
   EXPECT_TRUE(first.can_use(range, 4_MiB));

@@ -22,7 +22,7 @@ static_assert(!simulated_device::map_grants_access && simulated_device::unmap_wa
 static_assert(simulated_npu::map_grants_access && !simulated_npu::unmap_wants_size);
 static_assert(event_provider<simulated_npu> && paged_provider<simulated_npu>);
 
-constexpr page_kind every_kind[] = {normal_pages, huge_pages, huge_1g_pages};
+constexpr page_kind every_kind[] = {page_kind::normal, page_kind::huge, page_kind::huge_1g};
 
 std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 void* up(void* p, std::size_t bytes) { return reinterpret_cast<void*>(number(p) + bytes); }
@@ -33,7 +33,7 @@ bool is_empty(const D& d) {
   return handles + named + reserved + mapped + not_granted + entries + d.used() == 0;
 }
 template <typename D>
-physical created(D& d, std::size_t bytes, page_kind kind = normal_pages) {
+physical created(D& d, std::size_t bytes, page_kind kind = page_kind::normal) {
   physical memory;
   EXPECT_TRUE(d.create(bytes, kind, memory)) << d.last_error();
   return memory;
@@ -80,13 +80,13 @@ TYPED_TEST(virtual_memory, comes_and_goes_in_the_order_that_every_device_takes) 
 
 TYPED_TEST(virtual_memory, has_pages_of_three_sizes) {
   const TypeParam device;
-  EXPECT_EQ(device.page_size(normal_pages), 2_MiB);
-  EXPECT_EQ(device.page_size(huge_pages), 2_MiB);
-  EXPECT_EQ(device.page_size(huge_1g_pages), 1_GiB);
+  EXPECT_EQ(device.page_size(page_kind::normal), 2_MiB);
+  EXPECT_EQ(device.page_size(page_kind::huge), 2_MiB);
+  EXPECT_EQ(device.page_size(page_kind::huge_1g), 1_GiB);
   TypeParam small{options{.page_granularity = 64_KiB}};
-  EXPECT_EQ(small.page_size(normal_pages), 64_KiB);
+  EXPECT_EQ(small.page_size(page_kind::normal), 64_KiB);
   EXPECT_EQ(small.page_size({.peer_to_peer = true}), 64_KiB);
-  EXPECT_EQ(small.page_size(huge_pages), 2_MiB);
+  EXPECT_EQ(small.page_size(page_kind::huge), 2_MiB);
   void* const range = small.reserve(1_MiB, 64_KiB);
   const physical memory = created(small, 192_KiB);
   EXPECT_FALSE(small.map(up(range, 32_KiB), 192_KiB, memory));
@@ -97,7 +97,7 @@ TYPED_TEST(virtual_memory, has_pages_of_three_sizes) {
 TYPED_TEST(virtual_memory, needs_512_entries_for_a_gibibyte_and_one_for_a_giant_page) {
   for (const page_kind kind : every_kind) {
     TypeParam each;
-    const std::size_t expected = kind == huge_1g_pages ? 1 : 512;
+    const std::size_t expected = kind == page_kind::huge_1g ? 1 : 512;
     void* const range = each.reserve(1_GiB, 1_GiB);
     EXPECT_TRUE(each.map(range, 1_GiB, created(each, 1_GiB, kind)));
     EXPECT_EQ(each.held().page_table_entries, expected);
@@ -181,12 +181,12 @@ TYPED_TEST(virtual_memory, gives_ranges_back_whole_and_empty) {
 TYPED_TEST(virtual_memory, creates_only_what_there_can_be) {
   TypeParam device{options{.capacity = 2_GiB}};
   physical memory{77};
-  EXPECT_FALSE(device.create(0, normal_pages, memory));
-  EXPECT_FALSE(device.create(1_MiB, normal_pages, memory));
-  EXPECT_FALSE(device.create(1_GiB + 2_MiB, huge_1g_pages, memory));
+  EXPECT_FALSE(device.create(0, page_kind::normal, memory));
+  EXPECT_FALSE(device.create(1_MiB, page_kind::normal, memory));
+  EXPECT_FALSE(device.create(1_GiB + 2_MiB, page_kind::huge_1g, memory));
   EXPECT_STREQ(device.last_error(),
                "create, 1075838976 bytes: memory is a multiple of its page's size long, and not empty");
-  EXPECT_FALSE(device.create(unlimited, normal_pages, memory));
+  EXPECT_FALSE(device.create(unlimited, page_kind::normal, memory));
   EXPECT_EQ(device.calls().refused, 0u);
   for (const page_kind kind : every_kind) {
     const std::size_t step = device.page_size(kind);
@@ -201,16 +201,16 @@ TYPED_TEST(virtual_memory, creates_only_what_there_can_be) {
 
 TYPED_TEST(virtual_memory, shares_the_capacity_and_the_budgets_with_segments) {
   TypeParam device{options{.capacity = 10_MiB, .huge_budget = 4_MiB}};
-  void* const p = device.acquire(2_MiB, huge_pages);
-  const physical memory = created(device, 2_MiB, huge_pages);
+  void* const p = device.acquire(2_MiB, page_kind::huge);
+  const physical memory = created(device, 2_MiB, page_kind::huge);
   physical none;
-  EXPECT_FALSE(device.create(2_MiB, huge_pages, none));
-  EXPECT_EQ(device.acquire(2_MiB, huge_pages), nullptr);
+  EXPECT_FALSE(device.create(2_MiB, page_kind::huge, none));
+  EXPECT_EQ(device.acquire(2_MiB, page_kind::huge), nullptr);
   EXPECT_TRUE(device.release(p, 2_MiB));
   EXPECT_NE(device.acquire(8_MiB), nullptr);
-  EXPECT_FALSE(device.create(2_MiB, huge_pages, none));
+  EXPECT_FALSE(device.create(2_MiB, page_kind::huge, none));
   EXPECT_TRUE(device.destroy(memory));
-  EXPECT_TRUE(device.create(2_MiB, huge_pages, none));
+  EXPECT_TRUE(device.create(2_MiB, page_kind::huge, none));
   EXPECT_EQ(device.used(), 10_MiB);
   EXPECT_EQ(device.peak_used(), 10_MiB);
 }
@@ -223,16 +223,16 @@ TYPED_TEST(virtual_memory, counts_each_kind_of_memory_against_its_budget) {
            !device.create(2_MiB, kind, second) && device.calls().refused == 2 && device.destroy(first) &&
            device.create(2_MiB, kind, second);
   };
-  EXPECT_TRUE(has_room_for_2_mib({.normal_budget = 2_MiB}, normal_pages));
-  EXPECT_TRUE(has_room_for_2_mib({.huge_budget = 2_MiB}, huge_pages));
+  EXPECT_TRUE(has_room_for_2_mib({.normal_budget = 2_MiB}, page_kind::normal));
+  EXPECT_TRUE(has_room_for_2_mib({.huge_budget = 2_MiB}, page_kind::huge));
   EXPECT_TRUE(has_room_for_2_mib({.peer_to_peer_budget = 2_MiB}, {.peer_to_peer = true}));
-  EXPECT_TRUE(has_room_for_2_mib({.low_bandwidth_budget = 2_MiB}, {.speed = bandwidth::low}));
-  EXPECT_TRUE(has_room_for_2_mib({.high_bandwidth_budget = 2_MiB}, {.speed = bandwidth::high}));
+  EXPECT_TRUE(has_room_for_2_mib({.low_bandwidth_budget = 2_MiB}, {.speed = page_kind::bandwidth::low}));
+  EXPECT_TRUE(has_room_for_2_mib({.high_bandwidth_budget = 2_MiB}, {.speed = page_kind::bandwidth::high}));
   TypeParam device{options{.giant_budget = 1_GiB}};
   physical first, second;
-  EXPECT_FALSE(device.create(2_GiB, huge_1g_pages, first));
-  EXPECT_TRUE(device.create(1_GiB, huge_1g_pages, first));
-  EXPECT_FALSE(device.create(1_GiB, huge_1g_pages, second));
+  EXPECT_FALSE(device.create(2_GiB, page_kind::huge_1g, first));
+  EXPECT_TRUE(device.create(1_GiB, page_kind::huge_1g, first));
+  EXPECT_FALSE(device.create(1_GiB, page_kind::huge_1g, second));
 }
 
 TYPED_TEST(virtual_memory, maps_only_whole_memory_to_free_addresses_of_one_range) {
@@ -406,7 +406,7 @@ TYPED_TEST(virtual_memory, changes_nothing_where_a_call_is_made_to_fail) {
   EXPECT_TRUE(fails([&] { return device.reserve(4_MiB, 2_MiB) != nullptr; }));
   void* const range = device.reserve(4_MiB, 2_MiB);
   physical memory;
-  EXPECT_TRUE(fails([&] { return device.create(4_MiB, normal_pages, memory); }));
+  EXPECT_TRUE(fails([&] { return device.create(4_MiB, page_kind::normal, memory); }));
   EXPECT_EQ(memory, physical{});
   memory = created(device, 4_MiB);
   EXPECT_TRUE(fails([&] { return device.map(range, 4_MiB, memory); }));
@@ -444,7 +444,7 @@ TYPED_TEST(virtual_memory, charges_for_calls_by_their_work) {
   const physical memory = created(device, 6_MiB);
   EXPECT_EQ(took(), 610u);
   physical none;
-  EXPECT_FALSE(device.create(100_GiB, normal_pages, none));  // of which no part was mapped
+  EXPECT_FALSE(device.create(100_GiB, page_kind::normal, none));  // of which no part was mapped
   EXPECT_EQ(took(), 10u);
   EXPECT_TRUE(device.map(range, 6_MiB, memory));
   EXPECT_EQ(took(), 1009u);
@@ -528,7 +528,7 @@ TYPED_TEST(virtual_memory, agrees_with_a_model_over_random_calls) {
     if (action == 0) {
       piece made{{}, 1 + dice(4)};
       const bool expected = (used + made.length) * step <= device.capacity();
-      ASSERT_EQ(device.create(made.length * step, huge_pages, made.handle), expected);
+      ASSERT_EQ(device.create(made.length * step, page_kind::huge, made.handle), expected);
       if (!expected) continue;
       used += made.length;
       pieces.push_back(made);
