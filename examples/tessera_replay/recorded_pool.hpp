@@ -224,8 +224,9 @@ class recorded_pool {
   }
   void deallocate(void* p) { allocator_.deallocate(p); }
 
-  /// Finds out whether a limited range size explains why a block was served at `there`, at the start of the
-  /// free memory at its end, and not at `here`, in front of a smaller hole.
+  /// Finds out whether a limited range size explains the address of a block. The block was served at `there`,
+  /// at the start of the free memory at the end of the range. Here it would be at `here`, in front of a
+  /// smaller hole.
   ///   Returns:  that size, or 0
   [[nodiscard]] std::size_t range_limit(std::uint64_t there, const void* here, bool large, stream_id stream) {
     const tessera::detail::block* const chosen_here = allocator_.introspect().find_live(here);

@@ -85,7 +85,7 @@ void print_knobs(const report& r) {
   }
 }
 
-/// What a composition needs from the provider beyond acquire and release.
+/// The functions that a composition needs from the provider beyond acquire and release.
 std::string needs_of(const composition& c) {
   std::string needs;
   const auto add = [&](const char* what) { needs += (needs.empty() ? "" : ", ") + std::string(what); };

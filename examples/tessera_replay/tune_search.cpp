@@ -264,8 +264,8 @@ bool search::is_cheap(const candidate& c) const noexcept {
          c.device_ns <= device_reach_ns_ && c.host_share <= options_.max_host;
 }
 
-/// The best candidates not yet expanded, overall and without virtual memory: those with the least device time
-/// for their memory, and those with about the least memory.
+/// The best candidates not yet expanded, overall and without virtual memory. These have the least device time
+/// for their memory, or about the least memory.
 std::vector<std::size_t> search::worth_expanding() const {
   using costs = std::tuple<std::size_t, std::uint64_t, std::uint64_t>;
   const auto costs_of = [](const candidate& c) { return costs(c.memory, c.device_ns, c.calls); };

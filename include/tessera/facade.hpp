@@ -69,8 +69,8 @@ class facade : public detail::common_calls<Self> {
   struct no_handle {
     no_handle() = delete;
   };
-  // A type instead of a requires-clause: a front end's own overload hides an unconstrained function, but loses
-  // overload resolution against a constrained one that a using-declaration brings in.
+  // A type instead of a requires-clause. A front end's own overload hides an unconstrained function. Against
+  // a constrained one from a using-declaration, it would lose overload resolution.
   using handle_if_supported =
       std::conditional_t<requires(Inner& in) { in.allocate_by_handle(0); }, handle, no_handle>;
 

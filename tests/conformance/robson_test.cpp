@@ -2,15 +2,14 @@
 // The worst-case memory of a placement strategy. M is the peak live memory and n the largest request, in
 // words. Each request has at least one word.
 //
-//   any placement      at least M (1 + log2(n) / 2) - n + 1 words; enough for one strategy if requests are
-//   powers of two
-//                      [J. M. Robson, Bounds for some functions concerning dynamic storage allocation, J. ACM 21 (1974)]
-//   first fit          M H(n) / ln 2 at most, H(n) = 1 + 1/2 + ... + 1/n
-//   best fit           M n - O(M + n^2) at least; M n is the most for whoever grows only where nothing fits
-//                      [J. M. Robson, Worst case fragmentation of first fit and best fit storage allocation strategies,
-//                      Computer Journal 20 (1977); both as in D. E. Knuth, The Art of Computer Programming, 2.5]
-//   classes of powers of two, each with memory of its own: M (log2(n) + 1), and no less at worst
-//   pages that move: M, for blocks of whole pages
+// * Any placement: at least M (1 + log2(n) / 2) - n + 1 words. If requests are powers of two, one strategy needs no more.
+//   Source: J. M. Robson, Bounds for some functions concerning dynamic storage allocation, J. ACM 21 (1974)
+// * First fit: at most M H(n) / ln 2, with H(n) = 1 + 1/2 + ... + 1/n.
+// * Best fit: at least M n - O(M + n^2). If memory grows only when nothing fits, M n is the maximum.
+//   Source of both: J. M. Robson, Worst case fragmentation of first fit and best fit storage allocation strategies, Computer
+//   Journal 20 (1977); also in D. E. Knuth, The Art of Computer Programming, 2.5
+// * Size classes of powers of two, each with its own memory: M (log2(n) + 1) in the worst case.
+// * Pages that move: M, for blocks of whole pages.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -157,11 +157,13 @@ namespace tessera {
 ///     tessera::caching_allocator<tessera::pytorch<>, checked> pool_over_checked;
 ///     pool_over_checked.deallocate(pool_over_checked.allocate(5_MiB));
 ///
-/// It checks: - segments and ranges: alignment, overlap, capacity, the end of the address space -
-/// host-visible memory: the host can read both ends - physical memory: empty or reused handles; maps outside
-/// of ranges or over other maps - calls that report success although they had no effect - events: ready too
-/// early, after a later event, or no longer ready; not checked if the provider declares may_see_late -
-/// capacity, granularity and page size: constant and valid
+/// It checks:
+/// * segments and ranges: alignment, overlap, capacity, the end of the address space
+/// * host-visible memory: the host can read both ends
+/// * physical memory: empty or reused handles; maps outside of ranges or over other maps
+/// * calls that report success although they had no effect
+/// * events: ready too early, after a later event, or no longer ready; not if the provider declares may_see_late
+/// * capacity, granularity and page size: constant and valid
 ///
 /// A failed call is always valid, and the failure is returned. Some errors do not show in a single answer:
 /// memory that is mapped elsewhere or too short, and memory that never becomes reusable. The laws

@@ -48,9 +48,9 @@ class pagemap {
   pagemap(const pagemap&) = delete;
   pagemap& operator=(const pagemap&) = delete;
 
-  /// Adds an owner, below most_owners, for `bytes` from `begin`. Returns false, and changes nothing, in three
-  /// cases: the frames would exceed 128 TiB at a time, host memory ran out, or an added range begins at
-  /// `begin`.
+  /// Adds an owner, below most_owners, for `bytes` from `begin`. Returns false and changes nothing if host
+  /// memory ran out or an added range begins at `begin`. So it does if the frames would exceed 128 TiB at a
+  /// time.
   ///   Requires:  bytes > 0
   ///   Requires:  no added range overlaps, unless it is taken out next
   [[nodiscard]] bool add(const void* begin, std::size_t bytes, owner_number owner) noexcept {

@@ -177,8 +177,8 @@ struct acl_support_result {
   bool operator==(const acl_support_result&) const = default;
 };
 
-/// Whether a product supports a legal choice: `no` if it does not support one of the enumerators, `yes` if
-/// the document says that it supports all of them. For huge_1g_first, only the first page kind counts.
+/// Whether a product supports a legal choice. Returns `no` if it does not support one of the enumerators, and
+/// `yes` if the document states support for all of them. For huge_1g_first, only the first page kind counts.
 [[nodiscard]] constexpr acl_support_result check_acl_support(const page_choice& choice,
                                                              acl_product product) noexcept {
   using namespace detail;

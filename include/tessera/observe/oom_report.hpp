@@ -117,7 +117,7 @@ struct oom_report {
   std::array<std::size_t, 7> but_for{};
   std::size_t after_pending = 0;  ///< largest run of usable bytes once pending blocks are free
 
-  // What could be released.
+  // The memory that could be released.
   std::size_t non_releasable = 0;              ///< free bytes in units shared with live or pending blocks
   std::size_t non_releasable_units = 0;        ///< number of these units
   std::array<non_releasable_unit, 3> units{};  ///< the units with the highest worth()

@@ -61,7 +61,7 @@ class simulated_device : public detail::simulated_streams {
     physical memory;           // its handle
     bool operator==(const shareable&) const = default;
   };
-  /// What a process holds, in bytes except for counts.
+  /// The resources of a process, in bytes except for counts.
   struct holdings {
     std::size_t handles = 0;      ///< count
     std::size_t named = 0;        ///< bytes of physical memory that the handles refer to
