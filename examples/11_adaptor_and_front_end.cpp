@@ -20,7 +20,7 @@ struct count_failures {
   template <typename F>
   auto operator()(tessera::provider_call call, F make_call) noexcept {
     const auto result = make_call();
-    if (!result && tessera::may_fail(call)) ++*failures;
+    if (!result && call.may_fail()) ++*failures;
     return result;
   }
 };

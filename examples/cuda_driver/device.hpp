@@ -175,6 +175,6 @@ class gpu {
   std::unique_ptr<state> state_;
 };
 static_assert(tessera::ordering_provider<gpu> && tessera::virtual_memory_provider<gpu> &&
-              tessera::paged_provider<gpu> && tessera::measured_provider<gpu>);
+              tessera::paged_provider<gpu>);
 
 }  // namespace cuda_driver

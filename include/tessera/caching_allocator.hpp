@@ -375,7 +375,7 @@ class caching_allocator
     if (step == recovery_step::grow_exactly) return true;
     if (step == recovery_step::evict_all) {
       empty_cache(0);
-      if constexpr (reclaiming_provider<Provider>) (void)device().reclaim();
+      if constexpr (detail::reclaiming_provider<Provider>) (void)device().reclaim();
       ++manager_.counters().num_alloc_retries;
       evict(eviction_trigger::after_free);
       return true;

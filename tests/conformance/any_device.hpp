@@ -123,7 +123,7 @@ class calls_of final : public any_device::calls {
   std::size_t available() const noexcept override { return tessera::detail::left_on(device, 0); }
   std::size_t granularity() const noexcept override { return device.granularity(); }
   bool would_exceed_limit(std::size_t bytes) const noexcept override {
-    if constexpr (tessera::limited_provider<Device>) return device.would_exceed_limit(bytes);
+    if constexpr (tessera::detail::limited_provider<Device>) return device.would_exceed_limit(bytes);
     return false;
   }
   bool record(tessera::stream_id stream, some& mark) noexcept override {

@@ -106,7 +106,7 @@ TEST(checked_devices, stack) {
   using under = checked_provider<simulated_device>;
   checked_provider device{limiting(under{}, 300_MiB)};
   EXPECT_STREQ(law::provider(device).broken, nullptr);
-  preallocated_region region(device, 100_MiB);
+  preallocating<decltype(device)>::region region(device, 100_MiB);
   using cut = preallocating<decltype(device)>;
   caching_allocator<pytorch<>, checked_provider<cut>> pool{checked_provider(cut(region))};
   EXPECT_EQ(misbehaviour(pool, small, streams), "");

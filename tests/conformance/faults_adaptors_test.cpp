@@ -48,7 +48,7 @@ struct ranges_under_a_limit {
 template <typename Recipe>
 struct cut_off_a_region {
   explicit cut_off_a_region(watched_device& device) : region(device, 150_MiB), pool(preallocating(region)) {}
-  preallocated_region<watched_device> region;
+  preallocating<watched_device>::region region;
   caching_allocator<Recipe, preallocating<watched_device>> pool;
 };
 struct checked_and_timed {

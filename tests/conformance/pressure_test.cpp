@@ -101,8 +101,8 @@ class shared_with_another : public provider_ref<simulated_device> {
  private:
   void* cached_;
 };
-static_assert(reclaiming_provider<shared_with_another>);
-static_assert(!reclaiming_provider<provider_ref<simulated_device>>);
+static_assert(detail::reclaiming_provider<shared_with_another>);
+static_assert(!detail::reclaiming_provider<provider_ref<simulated_device>>);
 
 template <typename Pool>
 void have_others_give_back_what_they_cache() {

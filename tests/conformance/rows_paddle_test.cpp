@@ -270,7 +270,7 @@ TEST(paddle_row, n17_the_limit_holds_for_virtual_memory_which_paddle_does_not_ho
 
 TEST(paddle_row, n18_threads_that_race_never_exceed_the_limit_which_they_may_in_paddle) {
   using shared = limiting<host_pinned>;
-  static_assert(is_thread_safe<shared>);
+  static_assert(detail::is_thread_safe<shared>);
   shared device(
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::where_allowed}},
       10_MiB);

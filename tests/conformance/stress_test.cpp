@@ -43,7 +43,7 @@ class one_at_a_time : public memory {
   static constexpr bool is_thread_safe = false;
 };
 TEST(stress_threads, a_provider_for_one_thread) {
-  static_assert(!is_thread_safe<one_at_a_time> && is_thread_safe<memory>);
+  static_assert(!detail::is_thread_safe<one_at_a_time> && detail::is_thread_safe<memory>);
   const watchdog guard("a provider for one thread");
   host_pinned device = unlocked();
   {

@@ -57,8 +57,8 @@ compositions on_a_region() {
       tessera::detail::simulated_calls* calls() override { return below.calls(); }
       any_device::calls& any() override { return below.any(); }
       simulated below;
-      std::unique_ptr<tessera::preallocated_region<tessera::simulated_device>> region =
-          std::make_unique<tessera::preallocated_region<tessera::simulated_device>>(below.device, 64_MiB);
+      std::unique_ptr<tessera::preallocating<tessera::simulated_device>::region> region =
+          std::make_unique<tessera::preallocating<tessera::simulated_device>::region>(below.device, 64_MiB);
     };
     auto on = std::make_unique<region_stand>();
     auto& region = *on->region;

@@ -17,7 +17,7 @@ struct unlawful {
 }  // namespace
 
 // In a constant expression, the compiler stops here. At run time, the rule is recorded.
-void tessera::law::broken(const char* law) { throw unlawful{law}; }
+void tessera::law::detail::broken(const char* law) { throw unlawful{law}; }
 
 namespace {
 

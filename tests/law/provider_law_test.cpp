@@ -94,7 +94,7 @@ struct steps : honest {
   std::size_t granularity() const noexcept { return Step; }
 };
 TEST(provider_law, granularity) {
-  constexpr auto law = "granularity is a power of two, at least min_alignment";
+  constexpr auto law = "the granularity is a power of two, at least min_alignment";
   EXPECT_STREQ(broken_by(steps<0>{}), law);
   EXPECT_STREQ(broken_by(steps<32>{}), law);
   EXPECT_STREQ(broken_by(steps<96>{}), law);
@@ -105,10 +105,10 @@ struct holds : honest {
   std::size_t capacity() const noexcept { return Bytes; }
 };
 TEST(provider_law, capacity) {
-  EXPECT_STREQ(broken_by(holds<0>{}), "capacity holds a few segments");
-  EXPECT_STREQ(broken_by(holds<8 * honest::step - 1>{}), "capacity holds a few segments");
-  EXPECT_STREQ(broken_by(holds<8 * honest::step>{}), "acquire refuses what goes beyond the capacity");
-  EXPECT_STREQ(broken_by(steps<std::size_t{1} << 63>{}), "capacity holds a few segments");
+  EXPECT_STREQ(broken_by(holds<0>{}), "the capacity is at least 8 times the granularity");
+  EXPECT_STREQ(broken_by(holds<8 * honest::step - 1>{}), "the capacity is at least 8 times the granularity");
+  EXPECT_STREQ(broken_by(holds<8 * honest::step>{}), "acquire refuses more than the capacity");
+  EXPECT_STREQ(broken_by(steps<std::size_t{1} << 63>{}), "the capacity is at least 8 times the granularity");
 }
 
 struct shrinking : honest {
@@ -131,8 +131,8 @@ struct one_at_a_time : honest {
   void* acquire(std::size_t bytes) noexcept { return in_use() == 0 ? honest::acquire(bytes) : nullptr; }
 };
 TEST(provider_law, acquire_gives) {
-  EXPECT_STREQ(broken_by(empty_handed{}), "acquire gives memory while there is capacity");
-  EXPECT_STREQ(broken_by(one_at_a_time{}), "acquire gives memory while there is capacity");
+  EXPECT_STREQ(broken_by(empty_handed{}), "acquire succeeds below the capacity");
+  EXPECT_STREQ(broken_by(one_at_a_time{}), "acquire succeeds below the capacity");
 }
 
 struct misaligned : honest {
@@ -199,10 +199,10 @@ struct wrapping : generous {
 };
 TEST(provider_law, failure_reason) {
   generous device;
-  EXPECT_STREQ(law::provider(device).broken, "acquire refuses what goes beyond the capacity");
+  EXPECT_STREQ(law::provider(device).broken, "acquire refuses more than the capacity");
   EXPECT_EQ(device.next, device.released);
   wrapping sum;
-  EXPECT_STREQ(law::provider(sum).broken, "acquire refuses what goes beyond the capacity");
+  EXPECT_STREQ(law::provider(sum).broken, "acquire refuses more than the capacity");
   EXPECT_EQ(sum.next, sum.released);
 }
 
@@ -217,7 +217,7 @@ struct hasty : honest {
 };
 TEST(provider_law, refusal_loses_nothing) {
   hasty device;
-  EXPECT_STREQ(law::provider(device).broken, "a refused acquire loses nothing");
+  EXPECT_STREQ(law::provider(device).broken, "a refused acquire changes nothing");
   EXPECT_EQ(device.in_use(), 0u);
 }
 
@@ -234,8 +234,8 @@ struct stacked : honest {
   }
 };
 TEST(provider_law, release) {
-  EXPECT_STREQ(broken_by(keeping{}), "release takes back what was acquired");
-  EXPECT_STREQ(broken_by(stacked{}), "release takes back what was acquired");
+  EXPECT_STREQ(broken_by(keeping{}), "release accepts an acquired segment");
+  EXPECT_STREQ(broken_by(stacked{}), "release accepts an acquired segment");
 }
 
 struct forgetful : honest {
@@ -278,7 +278,7 @@ struct with_overhead : honest {
 };
 TEST(provider_law, large_segments) {
   EXPECT_STREQ(broken_by(forgets_large{}), "released memory can be acquired again");
-  EXPECT_STREQ(broken_by(keeps_large{}), "release takes back what was acquired");
+  EXPECT_STREQ(broken_by(keeps_large{}), "release accepts an acquired segment");
   EXPECT_STREQ(broken_by(with_overhead{}), nullptr);
 }
 
@@ -325,13 +325,13 @@ TEST(provider_law, events) {
   EXPECT_STREQ(law::provider(device).broken, nullptr);
   EXPECT_EQ(device.recorded, 2);
   EXPECT_EQ(device.discarded, 2);
-  EXPECT_STREQ(broken_by(cannot_record{}), "record marks the default stream");
-  EXPECT_STREQ(broken_by(records_once{}), "a stream can be marked again");
-  EXPECT_STREQ(broken_by(cannot_wait{}), "wait returns once the work is done");
-  EXPECT_STREQ(broken_by(never_ready{}), "an event that was waited for is ready");
-  EXPECT_STREQ(broken_by(ready_by_hand{}), "copies of an event agree");
-  EXPECT_STREQ(broken_by(latest_only{}), "a ready event stays ready when its stream goes on");
-  EXPECT_STREQ(broken_by(discards_all{}), "discarding one event leaves others alone");
+  EXPECT_STREQ(broken_by(cannot_record{}), "record succeeds on the default stream");
+  EXPECT_STREQ(broken_by(records_once{}), "record succeeds again on the same stream");
+  EXPECT_STREQ(broken_by(cannot_wait{}), "wait returns after the work is done");
+  EXPECT_STREQ(broken_by(never_ready{}), "an event is ready after a wait for it");
+  EXPECT_STREQ(broken_by(ready_by_hand{}), "copies of an event are ready at the same time");
+  EXPECT_STREQ(broken_by(latest_only{}), "a ready event stays ready");
+  EXPECT_STREQ(broken_by(discards_all{}), "discard changes no other event");
 }
 
 TEST(provider_law, discards_the_events_of_a_broken_provider) {
@@ -375,9 +375,9 @@ TEST(provider_law, pages) {
   paged device;
   EXPECT_STREQ(law::provider(device).broken, nullptr);
   EXPECT_EQ(device.in_use(), 0u);
-  EXPECT_STREQ(broken_by(huge_only{}), "normal pages come and go as unasked ones do");
-  EXPECT_STREQ(broken_by(keeps_huge{}), "pages of a kind are refused, or come and go as others do");
-  EXPECT_STREQ(broken_by(misaligned_huge{}), "pages of a kind are refused, or come and go as others do");
+  EXPECT_STREQ(broken_by(huge_only{}), "normal pages can be acquired and released");
+  EXPECT_STREQ(broken_by(keeps_huge{}), "other pages are unavailable, or can be acquired and released");
+  EXPECT_STREQ(broken_by(misaligned_huge{}), "other pages are unavailable, or can be acquired and released");
 }
 
 }  // namespace

@@ -89,15 +89,16 @@ TEST(registering_laws, hold) {
 }
 TEST(registering_laws, register_memory) {
   EXPECT_STREQ(broken_by<refuses>(), "the user's memory can be registered");
-  EXPECT_STREQ(broken_by<registers_once>(), "what was unregistered can be registered again");
-  EXPECT_STREQ(broken_by<registers_twice>(), "memory is registered once");
-  EXPECT_STREQ(broken_by<registers_parts>(), "memory is registered once");
-  EXPECT_STREQ(broken_by<registers_anywhere>(), "what is registered begins at a multiple of the page");
+  EXPECT_STREQ(broken_by<registers_once>(), "unregistered memory can be registered again");
+  EXPECT_STREQ(broken_by<registers_twice>(), "register_memory refuses registered memory");
+  EXPECT_STREQ(broken_by<registers_parts>(), "register_memory refuses registered memory");
+  EXPECT_STREQ(broken_by<registers_anywhere>(), "register_memory refuses an address inside a page");
 }
 TEST(registering_laws, unregister_memory) {
-  EXPECT_STREQ(broken_by<unregisters_from_within>(), "memory is unregistered where it begins");
-  EXPECT_STREQ(broken_by<keeps>(), "unregister ends what register did");
-  EXPECT_STREQ(broken_by<unregisters_twice>(), "memory is unregistered once");
+  EXPECT_STREQ(broken_by<unregisters_from_within>(),
+               "unregister_memory refuses an address inside registered memory");
+  EXPECT_STREQ(broken_by<keeps>(), "unregister_memory accepts registered memory");
+  EXPECT_STREQ(broken_by<unregisters_twice>(), "unregister_memory refuses memory that is not registered");
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include <tessera/law/virtual_memory.hpp>
+#include <tessera/law/provider.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
@@ -100,9 +100,9 @@ struct poor_the_second_time : lawful {
 };
 TEST(sharing_laws, numbers_and_memory) {
   EXPECT_STREQ(broken_by<lawful>(), nullptr);
-  EXPECT_STREQ(broken_by<nameless>(), "each process has a number of its own");
-  EXPECT_STREQ(broken_by<poor>(), "create gives normal pages while there is capacity");
-  EXPECT_STREQ(broken_by<poor_the_second_time>(), "create gives normal pages while there is capacity");
+  EXPECT_STREQ(broken_by<nameless>(), "processes have different numbers");
+  EXPECT_STREQ(broken_by<poor>(), "create succeeds for normal pages below the capacity");
+  EXPECT_STREQ(broken_by<poor_the_second_time>(), "create succeeds for normal pages below the capacity");
 }
 
 struct keeps_to_itself : lawful {
@@ -126,8 +126,8 @@ struct exports_what_it_imported : lawful {
 TEST(sharing_laws, exports) {
   EXPECT_STREQ(broken_by<keeps_to_itself>(), "created memory can be exported");
   EXPECT_STREQ(broken_by<exports_to_listed>(), "created memory can be exported");
-  EXPECT_STREQ(broken_by<exports_often>(), "memory is exported once");
-  EXPECT_STREQ(broken_by<exports_what_it_imported>(), "imported memory is not exported");
+  EXPECT_STREQ(broken_by<exports_often>(), "export_memory refuses exported memory");
+  EXPECT_STREQ(broken_by<exports_what_it_imported>(), "export_memory refuses imported memory");
 }
 
 /// Exports to any process, whatever the importers, as if processes were not checked.
@@ -154,11 +154,11 @@ struct forgets_the_list : lawful {
   bool allow(const shareable& s, std::int32_t) noexcept { return process() == s.process; }
 };
 TEST(sharing_laws, lists) {
-  EXPECT_STREQ(broken_by<open_to_all>(), "a process that is not listed cannot import");
-  EXPECT_STREQ(broken_by<lets_importers_list>(), "the exporter alone lists importers");
+  EXPECT_STREQ(broken_by<open_to_all>(), "import_memory refuses a process that is not listed");
+  EXPECT_STREQ(broken_by<lets_importers_list>(), "allow refuses every process except the exporter");
   EXPECT_STREQ(broken_by<lists_nobody>(), "the exporter can list a process");
   EXPECT_STREQ(broken_by<forgets_the_list>(), "a listed process can import");
-  EXPECT_STREQ(broken_by<lists_for_any>(), "importers are not listed for what any may import");
+  EXPECT_STREQ(broken_by<lists_for_any>(), "allow refuses memory that any process may import");
 }
 
 /// In the exporting process, imports its own memory under a handle of other memory.
@@ -181,9 +181,10 @@ struct imports_ghosts : lawful {
   }
 };
 TEST(sharing_laws, imports) {
-  EXPECT_STREQ(broken_by<imports_at_home>(), "memory is not imported where it was exported");
-  EXPECT_STREQ(broken_by<imports_from_the_list_alone>(), "any process can import what is exported to any");
-  EXPECT_STREQ(broken_by<imports_ghosts>(), "what the exporter destroyed is not imported");
+  EXPECT_STREQ(broken_by<imports_at_home>(), "import_memory refuses memory of the same process");
+  EXPECT_STREQ(broken_by<imports_from_the_list_alone>(),
+               "any process can import memory that is exported to any");
+  EXPECT_STREQ(broken_by<imports_ghosts>(), "import_memory refuses memory that the exporter destroyed");
 }
 
 struct keeps_exports : lawful {
@@ -214,15 +215,14 @@ struct forgets : lawful {
   }
 };
 TEST(sharing_laws, letting_go) {
-  constexpr auto as_any_other =
-      "imported memory is mapped, and goes, as any other, whatever the exporter did";
+  constexpr auto as_any_other = "imported memory can be used after the exporter destroyed its handle";
   EXPECT_STREQ(broken_by<keeps_exports>(), "exported memory can be destroyed");
   EXPECT_STREQ(broken_by<keeps_imports>(), as_any_other);
   EXPECT_STREQ(broken_by<cannot_use_imports<0>>(), as_any_other);
   EXPECT_STREQ(broken_by<cannot_use_imports<1>>(), as_any_other);
   EXPECT_STREQ(broken_by<cannot_use_imports<2>>(), as_any_other);
-  EXPECT_STREQ(broken_by<keeps_imports_of_any>(), "each process destroys its own");
-  EXPECT_STREQ(broken_by<forgets>(), "memory goes once all processes have let go of it");
+  EXPECT_STREQ(broken_by<keeps_imports_of_any>(), "each process can destroy its own handle");
+  EXPECT_STREQ(broken_by<forgets>(), "memory is freed after all processes have destroyed it");
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <tessera/law/policies.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/law/recipe.hpp>
-#include <tessera/law/virtual_memory.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -113,8 +112,8 @@ TEST(law, holds_for_the_providers) {
   EXPECT_STREQ(law::sharing(npu, other).broken, nullptr);
   host_pinned pinned{host_pinned::options{.capacity = 1_MiB, .pin = host_pinned::pinning::where_allowed}};
   EXPECT_STREQ(law::provider(pinned).broken, nullptr);
-  EXPECT_STREQ(law::ordering(simulated, stream_id{1}, stream_id{2}).broken, nullptr);
-  EXPECT_STREQ(law::ordering(pinned, stream_id{}, pinned.create_stream()).broken, nullptr);
+  EXPECT_STREQ(law::detail::ordering(simulated, stream_id{1}, stream_id{2}).broken, nullptr);
+  EXPECT_STREQ(law::detail::ordering(pinned, stream_id{}, pinned.create_stream()).broken, nullptr);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include <tessera/law/provider.hpp>
-#include <tessera/law/virtual_memory.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
@@ -24,7 +23,7 @@ bool is_empty(const D& d) {
 /// The rule that a simulated device breaks. Each test changes one thing in it.
 template <typename D>
 const char* broken_by(D device = D{}) {
-  return law::virtual_memory(device).broken;
+  return law::detail::virtual_memory(device).broken;
 }
 
 template <typename D>
@@ -36,8 +35,8 @@ TYPED_TEST(virtual_memory_law, holds_and_leaves_the_device_as_it_was) {
   for (const std::size_t capacity : {4_GiB, 80_GiB, 1'000'000_GiB, unlimited}) {
     for (const std::size_t page : {4_KiB, 64_KiB, 2_MiB, 1_GiB}) {
       TypeParam device{options{.capacity = capacity, .page_granularity = page}};
-      EXPECT_STREQ(law::virtual_memory(device).broken, nullptr) << device.last_error();
-      EXPECT_STREQ(law::virtual_memory(device, 3_GiB).broken, nullptr) << device.last_error();
+      EXPECT_STREQ(law::detail::virtual_memory(device).broken, nullptr) << device.last_error();
+      EXPECT_STREQ(law::detail::virtual_memory(device, 3_GiB).broken, nullptr) << device.last_error();
       EXPECT_TRUE(is_empty(device));
       EXPECT_EQ(device.calls().failed, 0u);
     }
@@ -46,7 +45,7 @@ TYPED_TEST(virtual_memory_law, holds_and_leaves_the_device_as_it_was) {
 
 TYPED_TEST(virtual_memory_law, is_tried_with_every_kind_of_page) {
   TypeParam device{options{.log_calls = 100'000}};
-  EXPECT_STREQ(law::virtual_memory(device).broken, nullptr);
+  EXPECT_STREQ(law::detail::virtual_memory(device).broken, nullptr);
   for (const page_kind kind : law::detail::trial_kinds) {
     std::size_t mapped = 0;
     for (const auto& c : device.log())
@@ -61,7 +60,7 @@ TYPED_TEST(virtual_memory_law, allows_that_a_kind_of_page_is_refused) {
                                  options{.peer_to_peer_budget = 0}, options{.low_bandwidth_budget = 0},
                                  options{.high_bandwidth_budget = 0}, options{.capacity = 64_MiB}}) {
     TypeParam device{without};
-    EXPECT_STREQ(law::virtual_memory(device).broken, nullptr) << device.last_error();
+    EXPECT_STREQ(law::detail::virtual_memory(device).broken, nullptr) << device.last_error();
   }
 }
 
@@ -79,12 +78,12 @@ TYPED_TEST(virtual_memory_law, is_one_of_the_laws_of_providers) {
 TYPED_TEST(virtual_memory_law, gives_everything_back_after_it_is_broken) {
   using call = simulated_device::call;
   TypeParam lawful{options{.capacity = 64_MiB, .log_calls = 10'000}};
-  EXPECT_STREQ(law::virtual_memory(lawful).broken, nullptr);
+  EXPECT_STREQ(law::detail::virtual_memory(lawful).broken, nullptr);
   std::size_t broken = 0;
   for (std::size_t n = 0; n < lawful.log().size(); ++n) {
     TypeParam device{options{.capacity = 64_MiB}};
     device.fail_call(n + 1);
-    broken += law::virtual_memory(device) ? 0 : 1;
+    broken += law::detail::virtual_memory(device) ? 0 : 1;
     const call failing = lawful.log()[n].kind;
     const bool gives_back = failing == call::release || failing == call::unmap || failing == call::destroy ||
                             failing == call::unreserve;
@@ -110,11 +109,10 @@ struct poor : simulated_device {
 };
 TEST(virtual_memory_laws, steps_and_normal_pages) {
   EXPECT_STREQ(broken_by<coarse>(),
-               "the page size is a power of two, and a multiple of the kind's granularity");
-  EXPECT_STREQ(broken_by<fine>(),
-               "the page size is a power of two, and a multiple of the kind's granularity");
+               "the page size is a power of two and a multiple of the kind's granularity");
+  EXPECT_STREQ(broken_by<fine>(), "the page size is a power of two and a multiple of the kind's granularity");
   EXPECT_STREQ(broken_by<wavering>(), "the page size is constant");
-  EXPECT_STREQ(broken_by<poor>(), "create gives normal pages while there is capacity");
+  EXPECT_STREQ(broken_by<poor>(), "create succeeds for normal pages below the capacity");
 }
 
 struct without_addresses : simulated_device {
@@ -169,17 +167,17 @@ struct keeps_ranges : simulated_device {
   bool unreserve(void*, std::size_t) noexcept { return false; }
 };
 TEST(virtual_memory_laws, addresses) {
-  EXPECT_STREQ(broken_by<without_addresses>(), "reserve gives addresses");
-  EXPECT_STREQ(broken_by<one_range_at_a_time>(), "reserve gives addresses");
-  EXPECT_STREQ(broken_by<reserves_anywhere>(), "a range begins at a multiple of what was asked for");
-  EXPECT_STREQ(broken_by<aligns_to_2_mib>(), "a range begins at a multiple of what was asked for");
-  EXPECT_STREQ(broken_by<repeating>(), "a range overlaps nothing given");
-  EXPECT_STREQ(broken_by<creeping>(), "a range overlaps nothing given");
-  EXPECT_STREQ((broken_by<segments_in_ranges<1, 0>>()), "a range overlaps nothing given");
-  EXPECT_STREQ((broken_by<segments_in_ranges<2, 0>>()), "a range overlaps nothing given");
-  EXPECT_STREQ((broken_by<segments_in_ranges<1, 2_MiB>>()), "a range overlaps nothing given");
-  EXPECT_STREQ((broken_by<segments_in_ranges<2, 2_MiB>>()), "a range overlaps nothing given");
-  EXPECT_STREQ(broken_by<keeps_ranges>(), "unreserve takes back what was reserved");
+  EXPECT_STREQ(broken_by<without_addresses>(), "reserve succeeds");
+  EXPECT_STREQ(broken_by<one_range_at_a_time>(), "reserve succeeds");
+  EXPECT_STREQ(broken_by<reserves_anywhere>(), "a range begins at a multiple of the alignment");
+  EXPECT_STREQ(broken_by<aligns_to_2_mib>(), "a range begins at a multiple of the alignment");
+  EXPECT_STREQ(broken_by<repeating>(), "ranges overlap no other range and no segment");
+  EXPECT_STREQ(broken_by<creeping>(), "ranges overlap no other range and no segment");
+  EXPECT_STREQ((broken_by<segments_in_ranges<1, 0>>()), "ranges overlap no other range and no segment");
+  EXPECT_STREQ((broken_by<segments_in_ranges<2, 0>>()), "ranges overlap no other range and no segment");
+  EXPECT_STREQ((broken_by<segments_in_ranges<1, 2_MiB>>()), "ranges overlap no other range and no segment");
+  EXPECT_STREQ((broken_by<segments_in_ranges<2, 2_MiB>>()), "ranges overlap no other range and no segment");
+  EXPECT_STREQ(broken_by<keeps_ranges>(), "unreserve accepts a reserved range");
 }
 
 struct rounds_up : simulated_device {
@@ -212,12 +210,12 @@ struct maps_nothing : simulated_device {
   }
 };
 TEST(virtual_memory_laws, impossible_memory) {
-  EXPECT_STREQ(broken_by<rounds_up>(), "memory is a multiple of the page size long, and not empty");
-  EXPECT_STREQ(broken_by<creates_nothing>(), "memory is a multiple of the page size long, and not empty");
-  EXPECT_STREQ(broken_by<generous>(), "create refuses what goes beyond the capacity");
-  EXPECT_STREQ(broken_by<wrapping>(), "create refuses what goes beyond the capacity");
-  EXPECT_STREQ(broken_by<destroys_nothing>(), "what names no memory is refused");
-  EXPECT_STREQ(broken_by<maps_nothing>(), "what names no memory is refused");
+  EXPECT_STREQ(broken_by<rounds_up>(), "create refuses 0 bytes and parts of pages");
+  EXPECT_STREQ(broken_by<creates_nothing>(), "create refuses 0 bytes and parts of pages");
+  EXPECT_STREQ(broken_by<generous>(), "create refuses more than the capacity");
+  EXPECT_STREQ(broken_by<wrapping>(), "create refuses more than the capacity");
+  EXPECT_STREQ(broken_by<destroys_nothing>(), "destroy and map refuse an empty handle");
+  EXPECT_STREQ(broken_by<maps_nothing>(), "destroy and map refuse an empty handle");
 }
 
 /// A page size of one byte is valid.
@@ -231,7 +229,7 @@ struct of_bytes : simulated_device {
   }
 };
 TEST(virtual_memory_laws, normal_pages_of_any_size) {
-  EXPECT_STREQ(broken_by<of_bytes>(), "create gives normal pages while there is capacity");
+  EXPECT_STREQ(broken_by<of_bytes>(), "create succeeds for normal pages below the capacity");
 }
 
 /// Reports success of one call that it refuses.
@@ -260,16 +258,16 @@ struct maps_once : simulated_device {
   std::uint64_t last = 0;
 };
 TEST(virtual_memory_laws, map) {
-  // The first refused call has an invalid handle.
-  EXPECT_STREQ(broken_by<map_that_accepts<1>>(), "what names no memory is refused");
+  // The first refusal is that of a handle that names nothing.
+  EXPECT_STREQ(broken_by<map_that_accepts<1>>(), "destroy and map refuse an empty handle");
   EXPECT_STREQ(broken_by<map_that_accepts<2>>(), "map refuses addresses that are not reserved");
-  EXPECT_STREQ(broken_by<map_that_accepts<3>>(), "memory is mapped at a multiple of the page size");
-  EXPECT_STREQ(broken_by<map_that_accepts<4>>(), "no more is mapped than there is of the memory");
-  EXPECT_STREQ(broken_by<map_that_accepts<5>>(), "map refuses addresses at which something is mapped");
-  EXPECT_STREQ(broken_by<map_that_accepts<6>>(), "map refuses addresses at which something is mapped");
-  EXPECT_STREQ(broken_by<maps_nowhere>(), "map puts memory where the range is free");
+  EXPECT_STREQ(broken_by<map_that_accepts<3>>(), "map refuses an address inside a page");
+  EXPECT_STREQ(broken_by<map_that_accepts<4>>(), "map refuses more bytes than the memory has");
+  EXPECT_STREQ(broken_by<map_that_accepts<5>>(), "map refuses addresses with mapped memory");
+  EXPECT_STREQ(broken_by<map_that_accepts<6>>(), "map refuses addresses with mapped memory");
+  EXPECT_STREQ(broken_by<maps_nowhere>(), "map succeeds at free addresses of a range");
   EXPECT_STREQ(broken_by<forgets_after_refusing>(), "a refused map changes nothing");
-  EXPECT_STREQ(broken_by<maps_once>(), "memory that was unmapped can be mapped elsewhere");
+  EXPECT_STREQ(broken_by<maps_once>(), "unmapped memory can be mapped elsewhere");
 }
 
 struct grants_never : simulated_device {
@@ -284,9 +282,9 @@ struct grants_always : simulated_device {
   bool grant(void* p, std::size_t bytes) noexcept { return (void)simulated_device::grant(p, bytes), true; }
 };
 TEST(virtual_memory_laws, grant) {
-  EXPECT_STREQ(broken_by<grants_never>(), "grant gives access to what one map put there");
-  EXPECT_STREQ(broken_by<grants_once>(), "grant gives access to what one map put there");
-  EXPECT_STREQ(broken_by<grants_always>(), "grant refuses addresses at which nothing is mapped");
+  EXPECT_STREQ(broken_by<grants_never>(), "grant accepts a mapping");
+  EXPECT_STREQ(broken_by<grants_once>(), "grant accepts a mapping");
+  EXPECT_STREQ(broken_by<grants_always>(), "grant refuses addresses without mapped memory");
 }
 
 struct drops_ranges : simulated_device {
@@ -318,12 +316,12 @@ struct never_done : simulated_device {
   bool synchronize(stream_id) noexcept { return false; }
 };
 TEST(virtual_memory_laws, unmap_and_synchronize) {
-  EXPECT_STREQ(broken_by<drops_ranges>(), "a range goes back only when nothing is mapped in it");
-  EXPECT_STREQ(broken_by<unmaps_air>(), "unmap refuses addresses at which nothing is mapped");
-  EXPECT_STREQ(broken_by<unmaps_parts>(), "unmap refuses a part of what one map put there");
-  EXPECT_STREQ(broken_by<unmaps_twice>(), "unmap takes away what one map put there, once");
-  EXPECT_STREQ(broken_by<unmaps_never>(), "unmap takes away what one map put there, once");
-  EXPECT_STREQ(broken_by<never_done>(), "synchronize returns once the work is done");
+  EXPECT_STREQ(broken_by<drops_ranges>(), "unreserve refuses a range with mapped memory");
+  EXPECT_STREQ(broken_by<unmaps_air>(), "unmap refuses addresses without mapped memory");
+  EXPECT_STREQ(broken_by<unmaps_parts>(), "unmap refuses a part of a mapping");
+  EXPECT_STREQ(broken_by<unmaps_twice>(), "unmap removes a mapping, and refuses to remove it twice");
+  EXPECT_STREQ(broken_by<unmaps_never>(), "unmap removes a mapping, and refuses to remove it twice");
+  EXPECT_STREQ(broken_by<never_done>(), "synchronize returns after the work is done");
 }
 
 /// Refuses to destroy mapped memory, as early versions of ACL did.
@@ -379,9 +377,9 @@ struct creates_much_once : small {
   int large = 0;
 };
 TEST(virtual_memory_laws, destroy) {
-  EXPECT_STREQ(broken_by<clings>(), "memory that is destroyed stays until it is unmapped");
-  EXPECT_STREQ(broken_by<tears_down>(), "memory that is destroyed stays until it is unmapped");
-  EXPECT_STREQ(broken_by<keeps_handles>(), "destroy lets go of memory");
+  EXPECT_STREQ(broken_by<clings>(), "destroyed memory stays mapped until unmap");
+  EXPECT_STREQ(broken_by<tears_down>(), "destroyed memory stays mapped until unmap");
+  EXPECT_STREQ(broken_by<keeps_handles>(), "destroy accepts created memory");
   EXPECT_STREQ(broken_by<forgets_destroyed>(), "destroyed memory can be created again");
   EXPECT_STREQ(broken_by<forgets_what_is_mapped>(), "destroyed memory can be created again");
   EXPECT_STREQ(broken_by<forgets_what_is_not_mapped>(), "destroyed memory can be created again");

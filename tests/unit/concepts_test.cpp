@@ -114,8 +114,8 @@ static_assert(!event_provider<provider_ref<plain_device>> && !paged_provider<pro
 static_assert(!virtual_memory_provider<provider_ref<plain_device>> &&
               !sharing_provider<provider_ref<plain_device>> &&
               !registering_provider<provider_ref<plain_device>>);
-static_assert(!is_thread_safe<plain_device> && !is_thread_safe<provider_ref<plain_device>>);
-static_assert(is_thread_safe<host_pinned> && is_thread_safe<provider_ref<host_pinned>>);
+static_assert(!detail::is_thread_safe<plain_device> && !detail::is_thread_safe<provider_ref<plain_device>>);
+static_assert(detail::is_thread_safe<host_pinned> && detail::is_thread_safe<provider_ref<host_pinned>>);
 
 /// Each type lacks one function of virtual memory.
 struct silent_about_access : simulated_device {

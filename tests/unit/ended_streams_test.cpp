@@ -140,7 +140,8 @@ class forgetful : public provider_adaptor<host_pinned> {
 TEST(ended_streams_host_pinned, also_if_their_events_could_not_be_recorded_before) {
   host_pinned device = host();
   using limited_device = detail::within_budget<host_pinned>;
-  static_assert(stream_listing_provider<limited_device> && stream_listing_provider<forgetful>);
+  static_assert(detail::stream_listing_provider<limited_device> &&
+                detail::stream_listing_provider<forgetful>);
   for (const bool waits : {false, true}) {
     caching_allocator<pytorch<>, forgetful> pool{forgetful(device)};
     const stream_id user = device.create_stream();

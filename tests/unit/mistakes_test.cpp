@@ -114,7 +114,7 @@ struct measured {
 struct cut_off_one_region {
   explicit cut_off_one_region(unsigned number) : to(device(number)) {}
   simulated_device to;
-  preallocated_region<simulated_device> region{to, 512_MiB};
+  preallocating<simulated_device>::region region{to, 512_MiB};
   preallocating<simulated_device> provider{region};
 };
 struct registered_with_a_device {

@@ -95,7 +95,7 @@ class round_worker {
 template <typename Device>
 class background_events : public provider_adaptor<Device> {
  public:
-  static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
+  static constexpr bool is_thread_safe = tessera::detail::is_thread_safe<Device>;
   using typename provider_adaptor<Device>::event;
 
   /// State that the allocator shares with its provider.

@@ -84,7 +84,7 @@ class locked : public facade<locked<Recipe, Provider, Observer, Counting>,
   }
   template <typename F>
   decltype(auto) with_device(F f) {
-    if constexpr (is_thread_safe<Provider>) {
+    if constexpr (detail::is_thread_safe<Provider>) {
       return pool_.device().with_device(f);
     } else {
       using guard = detail::reentrancy_guard;

@@ -370,7 +370,7 @@ class mutex_guarded {
       mutex_.wait_for_calls(held);
       p = allocator_.try_allocate(bytes, stream);
     }
-    if constexpr (reclaiming_provider<unlocking_provider<Device>>) {
+    if constexpr (detail::reclaiming_provider<unlocking_provider<Device>>) {
       const bool may_help = before.reclaims != mutex_.counted().reclaims;
       for (int i = 0; p == nullptr && may_help && i < max_tries && allocator_.device().reclaim(); ++i)
         p = allocator_.try_allocate(bytes, stream);

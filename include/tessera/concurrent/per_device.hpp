@@ -33,9 +33,9 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
   explicit device_fronts(std::vector<Provider> devices, const Settings& settings = {},
                          const Observer& observer = {})
       : devices_(std::move(devices)) {
-    if (devices_.size() > pagemap::most_owners) fatal("per_device: too many devices");
+    if (devices_.size() > detail::pagemap::max_owners) fatal("per_device: too many devices");
     for (Provider& device : devices_) {
-      const auto number = static_cast<pagemap::owner_number>(fronts_.size());
+      const auto number = static_cast<detail::pagemap::owner_number>(fronts_.size());
       fronts_.emplace_back(detail::indexed<Provider>(device, map_, number), settings, observer);
     }
   }
@@ -65,8 +65,8 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
   ///   Requires:  `p` is the address of a live block; for other addresses the result is any device, or
   ///              devices()
   [[nodiscard]] std::size_t device_of(const void* p) const noexcept {
-    const pagemap::owner_number owner = map_.owner_of(p);
-    return owner != pagemap::no_owner ? owner : fronts_.size();
+    const detail::pagemap::owner_number owner = map_.owner_of(p);
+    return owner != detail::pagemap::no_owner ? owner : fronts_.size();
   }
 
   using facade_type::deallocate, facade_type::try_deallocate, facade_type::record_stream,
@@ -106,7 +106,7 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
   }
 
   std::vector<Provider> devices_;
-  pagemap map_;
+  detail::pagemap map_;
   std::deque<front_type> fronts_;
 };
 

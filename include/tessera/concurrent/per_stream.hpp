@@ -184,7 +184,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   template <typename F>
   decltype(auto) with_device(F f) {
     const auto call = [&]() -> decltype(auto) { return device_.with_device(f); };
-    if constexpr (is_thread_safe<Provider>) {
+    if constexpr (detail::is_thread_safe<Provider>) {
       return call();
     } else {
       return call_for_user("with_device: the function must not use the allocator", call);
@@ -268,7 +268,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
       arena* const found = arenas_[number].load(std::memory_order_acquire);
       if (found != nullptr && found->key() == key) return found;
       if (found != nullptr) continue;
-      const auto owner = static_cast<pagemap::owner_number>(number);
+      const auto owner = static_cast<detail::pagemap::owner_number>(number);
       auto* const created = new (std::nothrow)
           arena(key, guard_, {budget_, device_, map_, owner, &empty_others, this}, settings_,
                 detail::shared_observer<Observer>(observer_, observer_mutex_, guard_));
@@ -290,8 +290,8 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   /// Returns the arena whose segments contain an address, or null. If `call` is not null and no arena
   /// contains a non-null address, aborts instead.
   [[nodiscard]] arena* owner_of(const void* p, const char* call = nullptr) const noexcept {
-    const pagemap::owner_number owner = map_.owner_of(p);
-    if (owner != pagemap::no_owner) return arenas_[owner].load(std::memory_order_acquire);
+    const detail::pagemap::owner_number owner = map_.owner_of(p);
+    if (owner != detail::pagemap::no_owner) return arenas_[owner].load(std::memory_order_acquire);
     if (call != nullptr && p != nullptr) detail::refuse_stranger(call, p);
     return nullptr;
   }
@@ -307,7 +307,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   }
 
   /// An arena that can get no memory calls this without its mutex.
-  static bool empty_others(void* self, pagemap::owner_number except) noexcept {
+  static bool empty_others(void* self, detail::pagemap::owner_number except) noexcept {
     bool any = false;
     auto& arenas = static_cast<per_stream*>(self)->arenas_;
     for (std::size_t i = 0; i < max_arenas; ++i) {
@@ -318,12 +318,12 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   }
 
   detail::shared_provider<Provider> device_;
-  pagemap map_;
+  detail::pagemap map_;
   policies<Recipe> settings_;
   const typename Recipe::streams streams_;
   Observer observer_;
   std::mutex observer_mutex_;
-  byte_budget budget_;
+  detail::byte_budget budget_;
   std::mutex mutex_;  // guards the creation of arenas, the settings and the callbacks
   detail::shared_callbacks callbacks_;
   detail::reentrancy_guard guard_;

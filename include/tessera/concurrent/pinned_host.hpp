@@ -47,7 +47,7 @@ struct background_front {
 template <typename Family, device_provider Memory>
 struct pinned_pool {
   Memory memory;
-  preallocated_region<Memory> region;
+  detail::preallocated_region<Memory> region;
   configured<Family, preallocating<Memory, true>, background_front> pool;
 
   pinned_pool(const typename Family::settings& settings, auto&... from)
@@ -80,7 +80,7 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
 
  public:
   using settings_type = typename Family::settings;
-  static constexpr bool is_host_visible = tessera::is_host_visible<Host>;
+  static constexpr bool is_host_visible = tessera::detail::is_host_visible<Host>;
 
   ///   Requires:  the device outlives it
   ///   Throws:    config::bad_setting if the settings register memory and there is no device, or need virtual

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -62,12 +63,12 @@ class checked_events : public provider_adaptor<Device> {
       require_ready(
           made,
           "checked_provider: query says of an event that it is ready before the work before it is done");
-    } else if (tessera::may_see_late<Device>) {
+    } else if (detail::may_see_late<Device>) {
       return false;
     } else if (made.was_ready) {
-      fatal("checked_provider: query says of an event that was ready that it is not");
+      detail::fatal("checked_provider: query says of an event that was ready that it is not");
     } else if (made.ended != 0 && made.ended < done) {
-      fatal("checked_provider: query says of an event that it is not ready where a later one was");
+      detail::fatal("checked_provider: query says of an event that it is not ready where a later one was");
     }
     return ready;
   }
@@ -87,7 +88,7 @@ class checked_events : public provider_adaptor<Device> {
     requires ordering_provider<Device>
   {
     const bool done = this->inner().is_done(stream, at);
-    if (!done && at == 0) fatal("checked_provider: is_done says that the position 0 is not done");
+    if (!done && at == 0) detail::fatal("checked_provider: is_done says that the position 0 is not done");
     return done;
   }
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t at) noexcept
@@ -95,7 +96,8 @@ class checked_events : public provider_adaptor<Device> {
   {
     const bool behind = this->inner().is_ordered_after(stream, of, at);
     if (!behind && (at == 0 || stream == of))
-      fatal("checked_provider: is_ordered_after says that a stream is not behind its own work, or none");
+      detail::fatal(
+          "checked_provider: is_ordered_after says that a stream is not behind its own work, or none");
     return behind;
   }
   bool make_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept
@@ -103,7 +105,7 @@ class checked_events : public provider_adaptor<Device> {
   {
     const bool waits = this->inner().make_wait(stream, of, at);
     if (waits && !this->inner().is_ordered_after(stream, of, at) && !this->inner().is_done(of, at))
-      fatal("checked_provider: make_wait says that a stream waits, which is not behind");
+      detail::fatal("checked_provider: make_wait says that a stream waits, which is not behind");
     return waits;
   }
 
@@ -122,7 +124,7 @@ class checked_events : public provider_adaptor<Device> {
   [[nodiscard]] provider_shadow& shadow() const noexcept { return *shadow_; }
 
  private:
-  static constexpr bool knows_order = ordering_provider<Device> && !tessera::may_see_late<Device>;
+  static constexpr bool knows_order = ordering_provider<Device> && !detail::may_see_late<Device>;
 
   [[nodiscard]] std::uint64_t position_of(stream_id stream) noexcept {
     if constexpr (knows_order) return this->inner().position(stream);
@@ -133,7 +135,7 @@ class checked_events : public provider_adaptor<Device> {
   void require_past(stream_id stream, std::uint64_t position, const char* violation) noexcept {
     if constexpr (knows_order) {
       if (!this->inner().is_done(stream, position) && this->inner().position(stream) >= position)
-        fatal(violation);
+        detail::fatal(violation);
     }
   }
   void require_ready(event& made, const char* violation) noexcept {
@@ -185,7 +187,7 @@ class checked_provider : public detail::checked_events<Device> {
  public:
   using typename provider_adaptor<Device>::physical;
   using typename provider_adaptor<Device>::shareable;
-  static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
+  static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
 
   checked_provider() : checked_provider(Device{}) {}
   explicit checked_provider(Device device)
@@ -217,7 +219,7 @@ class checked_provider : public detail::checked_events<Device> {
     return result;
   }
   [[nodiscard]] std::size_t available() const noexcept
-    requires measured_provider<Device>
+    requires detail::measured_provider<Device>
   {
     const std::size_t result = this->inner().available();
     this->shadow().require_plausible(result);
@@ -354,7 +356,7 @@ class checked_provider : public detail::checked_events<Device> {
     return name;
   }
   static void require_readable(const void* p, std::size_t bytes, const char* violation) noexcept {
-    if constexpr (tessera::is_host_visible<Device>) {
+    if constexpr (detail::is_host_visible<Device>) {
       if (!detail::host_can_read(p) || !detail::host_can_read(static_cast<const char*>(p) + bytes - 1))
         detail::fatal(violation, p);
     }

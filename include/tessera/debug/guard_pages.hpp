@@ -326,7 +326,7 @@ class guard_shadow {
 ///   Requires:  the provider outlives it
 template <virtual_memory_provider Device>
 class guard_memory {
-  static_assert(is_host_visible<Device>,
+  static_assert(detail::is_host_visible<Device>,
                 "guarded: the provider must say is_host_visible, as patterns are written around blocks "
                 "[tessera/provider/provider.hpp]");
 
@@ -459,7 +459,7 @@ class guard_memory {
 template <virtual_memory_provider Device>
 class guard_pages : public provider_adaptor<Device> {
  public:
-  static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
+  static constexpr bool is_thread_safe = tessera::detail::is_thread_safe<Device>;
 
   explicit guard_pages(guard_memory<Device>& memory) noexcept
       : provider_adaptor<Device>(memory.device()), memory_(&memory) {}

@@ -510,7 +510,7 @@ class block_manager {
   [[nodiscard]] bool would_exceed(std::size_t limit, std::size_t bytes) const noexcept {
     if (saturating_add(saturating_add(counters_.reserved(), requested_from_device_), bytes) > limit)
       return true;
-    if constexpr (limited_provider<Provider>) return provider_.would_exceed_limit(bytes);
+    if constexpr (detail::limited_provider<Provider>) return provider_.would_exceed_limit(bytes);
     return false;
   }
   /// Frees the host memory of unused metadata, including streams without segments.

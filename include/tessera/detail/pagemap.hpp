@@ -14,7 +14,7 @@
 #include <new>
 #include <utility>
 
-namespace tessera {
+namespace tessera::detail {
 
 /// Finds the owner of the segment that contains an address. It is written when segments are added or removed.
 /// Any thread reads it at every free, without a lock and without writing.
@@ -31,7 +31,7 @@ class pagemap {
  public:
   using owner_number = std::uint32_t;
   static constexpr owner_number no_owner = ~owner_number{0};
-  static constexpr owner_number most_owners = 1u << 20;
+  static constexpr owner_number max_owners = 1u << 20;
 
  private:
   struct range {
@@ -48,7 +48,7 @@ class pagemap {
   pagemap(const pagemap&) = delete;
   pagemap& operator=(const pagemap&) = delete;
 
-  /// Adds an owner, below most_owners, for `bytes` from `begin`. Returns false and changes nothing if host
+  /// Adds an owner, below max_owners, for `bytes` from `begin`. Returns false and changes nothing if host
   /// memory ran out or an added range begins at `begin`. So it does if the frames would exceed 128 TiB at a
   /// time.
   ///   Requires:  bytes > 0
@@ -250,4 +250,4 @@ class pagemap {
   std::array<std::array<std::unique_ptr<table>, 2>, 64> tables_;  // by log2 of their capacity
 };
 
-}  // namespace tessera
+}  // namespace tessera::detail

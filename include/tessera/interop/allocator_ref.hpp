@@ -86,7 +86,7 @@ using allocator_of = std::remove_reference_t<decltype(std::declval<const handle_
 
 /// Provides memory in which the host may construct objects.
 template <typename A>
-concept host_allocator = is_host_visible<A> || is_host_visible<detail::device_of<A>>;
+concept host_allocator = detail::is_host_visible<A> || detail::is_host_visible<detail::device_of<A>>;
 
 /// Explains in one sentence which requirement an allocator does not meet.
 template <typename A>

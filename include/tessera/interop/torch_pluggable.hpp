@@ -175,8 +175,8 @@ class pluggable {
   ///   Requires:  the address, bytes and device of a live block; aborts otherwise
   void free(void* p, std::size_t bytes, int device, void*) noexcept {
     if (p == nullptr) return;
-    const pagemap::owner_number owner = pagemap_.owner_of(p);
-    if (owner == pagemap::no_owner) detail::refuse_stranger("free", p);
+    const detail::pagemap::owner_number owner = pagemap_.owner_of(p);
+    if (owner == detail::pagemap::no_owner) detail::refuse_stranger("free", p);
     if (static_cast<int>(owner) != device) detail::fatal("free: the block is on another device", p);
     find(device)->allocator.deallocate(p, bytes);
   }
@@ -266,10 +266,10 @@ class pluggable {
  private:
   using registered_provider = detail::indexed<provider>;
   struct device_state {
-    device_state(pagemap& map, int number)
+    device_state(detail::pagemap& map, int number)
         : device(Definition::make_device(number)),
           allocator(Definition::make_allocator(
-              registered_provider(device, map, static_cast<pagemap::owner_number>(number)))) {}
+              registered_provider(device, map, static_cast<detail::pagemap::owner_number>(number)))) {}
     provider device;
     decltype(Definition::make_allocator(std::declval<registered_provider>())) allocator;
   };
@@ -284,8 +284,8 @@ class pluggable {
     return devices_[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
   }
   [[nodiscard]] device_state* owner_of(const void* p) const noexcept {
-    const pagemap::owner_number owner = pagemap_.owner_of(p);
-    return owner != pagemap::no_owner ? find(static_cast<int>(owner)) : nullptr;
+    const detail::pagemap::owner_number owner = pagemap_.owner_of(p);
+    return owner != detail::pagemap::no_owner ? find(static_cast<int>(owner)) : nullptr;
   }
   [[nodiscard]] device_state* find_or_make(int device) {
     if (device_state* const state = find(device)) return state;
@@ -343,7 +343,7 @@ class pluggable {
 #endif
   }
   void record_error_of([[maybe_unused]] const device_state* state, const char* text) {
-    if constexpr (is_thread_safe<provider> && requires { state->device.last_error(); }) {
+    if constexpr (detail::is_thread_safe<provider> && requires { state->device.last_error(); }) {
       if (state != nullptr) {
         const auto reason = state->device.last_error();
         const char* reason_text = nullptr;
@@ -367,7 +367,7 @@ class pluggable {
     if (std::has_single_bit(++errors_)) std::fprintf(stderr, "%s\n", error_.data());
   }
 
-  pagemap pagemap_;
+  detail::pagemap pagemap_;
   std::array<std::atomic<device_state*>, max_devices> devices_{};
   detail::reentrancy_guard calls_;
   std::mutex make_mutex_;

@@ -7,7 +7,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/law/law.hpp>
-#include <tessera/law/virtual_memory.hpp>
+#include <tessera/law/provider.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -48,9 +48,9 @@ template <device_provider D>
     const trial_contents first(one, bytes, 1), second(two, bytes, 2);
     found.require(first.is_there() && second.is_there(), "the host can read a segment from end to end");
     if (found) {
-      first.write(), second.write();
-      found.require(first.is_kept() && second.is_kept(),
-                    "what the host writes to a segment stays there alone");
+      first.write();
+      second.write();
+      found.require(first.is_kept() && second.is_kept(), "a host write changes one segment, which keeps it");
     }
   }
   for (void* const p : {one, two}) {
@@ -62,7 +62,7 @@ template <device_provider D>
 /// Writes to two mappings and reads them back, also after one mapping moved.
 template <virtual_memory_provider D>
 [[nodiscard]] verdict visible_mappings(D& device) {
-  constexpr auto is_there = "the host can read memory from end to end where it was mapped";
+  constexpr auto is_there = "the host can read a mapping from end to end";
   const std::size_t step = device.page_size(page_kind::normal);
   trial_range<D> range(device, 3 * step, step);
   trial_memory<D> one(device), two(device);
@@ -71,17 +71,16 @@ template <virtual_memory_provider D>
   const trial_contents first(range.at(0), step, 1), second(range.at(step), step, 2);
   const trial_contents moved(range.at(2 * step), step, 1);
   if (!one.map(range.at(0), step) || !two.map(range.at(step), step))
-    return {"map puts memory where the range is free"};
-  if (!one.grant() || !two.grant()) return {"grant gives access to what one map put there"};
+    return {"map succeeds at free addresses of a range"};
+  if (!one.grant() || !two.grant()) return {"grant accepts a mapping"};
   if (!first.is_there() || !second.is_there()) return {is_there};
-  first.write(), second.write();
-  if (!first.is_kept() || !second.is_kept())
-    return {"what the host writes to mapped memory stays there alone"};
+  first.write();
+  second.write();
+  if (!first.is_kept() || !second.is_kept()) return {"a host write changes one mapping, which keeps it"};
   if (!one.unmap() || !one.map(range.at(2 * step), step) || !one.grant())
-    return {"memory that was unmapped can be mapped elsewhere"};
+    return {"unmapped memory can be mapped elsewhere"};
   if (!moved.is_there()) return {is_there};
-  if (!moved.is_kept() || !second.is_kept())
-    return {"memory keeps what was written to it wherever it is mapped"};
+  if (!moved.is_kept() || !second.is_kept()) return {"memory keeps its contents when it is mapped elsewhere"};
   return {};
 }
 }  // namespace detail
@@ -93,7 +92,7 @@ template <virtual_memory_provider D>
 ///     tessera::host_pinned device({.pin = tessera::host_pinned::pinning::never});
 ///     if (const auto found = tessera::law::host_visible(device); !found) std::puts(found.broken);
 template <device_provider D>
-  requires tessera::is_host_visible<D>
+  requires tessera::detail::is_host_visible<D>
 [[nodiscard]] verdict host_visible(D& device) {
   verdict found = detail::visible_segments(device);
   if constexpr (virtual_memory_provider<D>) {

@@ -19,6 +19,8 @@
 ///     static_assert(tessera::law::rounding(round_to_pages{}));
 namespace tessera::law {
 
+namespace detail {
+
 /// Never defined. A call in a constant expression stops the compiler, which prints the text of the law.
 void broken(const char* law);
 
@@ -27,7 +29,7 @@ constexpr void require(bool holds, const char* law) {
 }
 
 /// Sizes at which policies tend to go wrong: around powers of two, and the extremes.
-[[nodiscard]] constexpr auto telling_sizes() {
+[[nodiscard]] constexpr auto edge_sizes() {
   std::array<std::size_t, 3 * 40 + 6> sizes{};
   std::size_t count = 0;
   for (std::size_t bits = 0; bits < 40; ++bits) {
@@ -46,7 +48,9 @@ constexpr void require(bool holds, const char* law) {
   return sizes;
 }
 
-/// Which law is broken, in words, or null if all hold.
+}  // namespace detail
+
+/// The text of the first broken law; null if all hold.
 struct verdict {
   const char* broken = nullptr;
 

@@ -43,14 +43,16 @@ inline constexpr bool splits_oversize<P> = P::splits_oversize;
 template <rounding_policy P>
 constexpr bool rounding(const P& p) {
   std::size_t before = 0;
-  for (std::size_t n : telling_sizes()) {
+  for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = p.block_size(n);
-    require(size >= n, "rounding covers: block_size(n) >= n");
-    require(size % min_alignment == 0, "rounding is aligned: block_size(n) is a multiple of min_alignment");
-    require(size >= n + detail::padding_of<P>, "rounding covers the padding: block_size(n) >= n + padding");
-    require(p.block_size(size - detail::padding_of<P>) == size,
-            "rounding is idempotent: block_size(block_size(n) - padding) == block_size(n)");
-    require(size >= before, "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
+    detail::require(size >= n, "rounding covers: block_size(n) >= n");
+    detail::require(size % min_alignment == 0,
+                    "rounding is aligned: block_size(n) is a multiple of min_alignment");
+    detail::require(size >= n + detail::padding_of<P>,
+                    "rounding covers the padding: block_size(n) >= n + padding");
+    detail::require(p.block_size(size - detail::padding_of<P>) == size,
+                    "rounding is idempotent: block_size(block_size(n) - padding) == block_size(n)");
+    detail::require(size >= before, "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
     before = size;
   }
   return true;
@@ -58,9 +60,9 @@ constexpr bool rounding(const P& p) {
 
 template <pools_policy P>
 constexpr bool pools(const P& p) {
-  require(P::count > 0, "pools exist: count > 0");
-  for (std::size_t n : telling_sizes())
-    require(p.select(n) < P::count, "pools are in range: select(n) < count");
+  detail::require(P::count > 0, "pools exist: count > 0");
+  for (std::size_t n : detail::edge_sizes())
+    detail::require(p.select(n) < P::count, "pools are in range: select(n) < count");
   return true;
 }
 
@@ -69,17 +71,17 @@ constexpr bool streams(const P& p) {
   constexpr stream_id some[] = {stream_id{0}, stream_id{1}, stream_id{7}, stream_id{~std::uint64_t{0}}};
   for (stream_id s : some) {
     const stream_id key = p.reuse_key(s);
-    require(p.reuse_key(key) == key,
-            "streams: a key is its own key: reuse_key(reuse_key(s)) == reuse_key(s)");
-    require(!P::reuses_across_streams || key == s,
-            "streams: with reuses_across_streams, each stream is its own key");
-    require(P::reuses_across_streams || p.reuse_rules() == cross_stream_reuse{},
-            "streams: without reuses_across_streams, reuse_rules() is empty");
+    detail::require(p.reuse_key(key) == key,
+                    "streams: a key is its own key: reuse_key(reuse_key(s)) == reuse_key(s)");
+    detail::require(!P::reuses_across_streams || key == s,
+                    "streams: with reuses_across_streams, each stream is its own key");
+    detail::require(P::reuses_across_streams || p.reuse_rules() == cross_stream_reuse{},
+                    "streams: without reuses_across_streams, reuse_rules() is empty");
     for (stream_id user : some) {
-      require(P::uses_events || !p.needs_event(key, user),
-              "streams: needs_event is false without uses_events");
-      require(!p.needs_event(key, s) || p.needs_event(key, user),
-              "streams of one key need no events for each other, unless every stream needs them");
+      detail::require(P::uses_events || !p.needs_event(key, user),
+                      "streams: needs_event is false without uses_events");
+      detail::require(!p.needs_event(key, s) || p.needs_event(key, user),
+                      "streams of one key need no events for each other, unless every stream needs them");
     }
   }
   return true;
@@ -87,12 +89,13 @@ constexpr bool streams(const P& p) {
 
 template <split_policy P>
 constexpr bool split(const P& p) {
-  for (std::size_t n : telling_sizes()) {
+  for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = align_up(n, min_alignment);
-    require(!p.should_split(size, size), "split leaves no empty remainder: should_split(n, n) is false");
-    require(p.may_serve(size, size), "split lets a block of the wanted size serve: may_serve(n, n)");
-    require(detail::splits_oversize<P> || size < p.oversize() || !p.should_split(size, 2 * size),
-            "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize() on");
+    detail::require(!p.should_split(size, size),
+                    "split leaves no empty remainder: should_split(n, n) is false");
+    detail::require(p.may_serve(size, size), "split lets a block of the wanted size serve: may_serve(n, n)");
+    detail::require(detail::splits_oversize<P> || size < p.oversize() || !p.should_split(size, 2 * size),
+                    "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize() on");
   }
   return true;
 }
@@ -100,45 +103,47 @@ constexpr bool split(const P& p) {
 template <pages_policy P>
 constexpr bool pages(const P& p) {
   std::size_t before = 0;
-  for (std::size_t n : telling_sizes()) {
+  for (std::size_t n : detail::edge_sizes()) {
     const page_order order = p.backing(n);
-    require(order.count > 0 && order.count <= order.kinds.size(),
-            "pages: backing() names one to three kinds");
+    detail::require(order.count > 0 && order.count <= order.kinds.size(),
+                    "pages: backing() names one to three kinds");
     for (std::size_t i = 1; i < order.count; ++i) {
       for (std::size_t j = 0; j < i; ++j)
-        require(order.kinds[i] != order.kinds[j], "pages: backing() names each kind once");
+        detail::require(order.kinds[i] != order.kinds[j], "pages: backing() names each kind once");
     }
     const std::size_t segment = tessera::detail::in_whole_pages(p, n);
-    require(tessera::detail::in_whole_pages(p, segment) == segment,
-            "pages are stable: a segment in whole pages stays as it is");
-    require(segment >= before, "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
+    detail::require(tessera::detail::in_whole_pages(p, segment) == segment,
+                    "pages are stable: a segment in whole pages stays as it is");
+    detail::require(segment >= before,
+                    "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
     before = segment;
-    require(P::uses_page_kinds || (order.count == 1 && order.kinds[0] == page_kind::normal),
-            "pages: without uses_page_kinds, backing() is normal pages only");
+    detail::require(P::uses_page_kinds || (order.count == 1 && order.kinds[0] == page_kind::normal),
+                    "pages: without uses_page_kinds, backing() is normal pages only");
   }
   return true;
 }
 
 template <growth_policy P>
 constexpr bool growth(const P& p) {
-  for (std::size_t n : telling_sizes()) {
+  for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = align_up(n, min_alignment);
-    require(p.segment_size(size, usage{}) >= size, "growth covers: segment_size(n) >= n");
-    require(p.segment_size(size, usage{}) <= unlimited / 2, "growth stays in range: segment_size(n) < 2^63");
+    detail::require(p.segment_size(size, usage{}) >= size, "growth covers: segment_size(n) >= n");
+    detail::require(p.segment_size(size, usage{}) <= unlimited / 2,
+                    "growth stays in range: segment_size(n) < 2^63");
     if constexpr (range_growth_policy<P>) {
-      require(p.page_size(size) > 0 && p.page_size(size) % min_alignment == 0,
-              "growth maps pages: page_size(n) is a multiple of min_alignment");
+      detail::require(p.page_size(size) > 0 && p.page_size(size) % min_alignment == 0,
+                      "growth maps pages: page_size(n) is a multiple of min_alignment");
       const std::size_t to = p.base_alignment(size);
-      require(to == 1 || (to > 0 && to % min_alignment == 0),
-              "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
-      require(p.range_size(size) >= size, "growth reserves what can be mapped: range_size(c) >= c");
+      detail::require(to == 1 || (to > 0 && to % min_alignment == 0),
+                      "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
+      detail::require(p.range_size(size) >= size, "growth reserves what can be mapped: range_size(c) >= c");
     }
     if constexpr (stitching_growth_policy<P>) {
       const growth_state full{.reserved = n, .limit = n, .peak_active = n, .peak_reserved = n};
-      require(p.move_threshold(full) <= n,
-              "growth takes freely at most its limit: move_threshold(s) <= s.limit");
-      require(p.max_chunk(full) > 0, "growth maps physical chunks: max_chunk(s) > 0");
-      require(p.max_chunk(full) <= unlimited / 2, "growth stays in range: max_chunk(s) < 2^63");
+      detail::require(p.move_threshold(full) <= n,
+                      "growth takes freely at most its limit: move_threshold(s) <= s.limit");
+      detail::require(p.max_chunk(full) > 0, "growth maps physical chunks: max_chunk(s) > 0");
+      detail::require(p.max_chunk(full) <= unlimited / 2, "growth stays in range: max_chunk(s) < 2^63");
     }
   }
   return true;
@@ -149,12 +154,14 @@ constexpr bool eviction(const P& p) {
   const usage unused{.limit = 1_GiB};
   for (eviction_trigger when :
        {eviction_trigger::before_growth, eviction_trigger::after_free, eviction_trigger::after_synchronize}) {
-    require(p.bytes_to_evict(when, unused) == 0, "eviction evicts nothing if nothing is reserved");
+    detail::require(p.bytes_to_evict(when, unused) == 0, "eviction evicts nothing if nothing is reserved");
     const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
-    require(p.bytes_to_evict(when, full) <= full.reserved, "eviction evicts at most what is reserved");
+    detail::require(p.bytes_to_evict(when, full) <= full.reserved,
+                    "eviction evicts at most what is reserved");
     bool before = false;
-    for (std::size_t n : telling_sizes()) {
-      require(!before || p.is_candidate(n, full), "eviction: what is larger than a candidate is a candidate");
+    for (std::size_t n : detail::edge_sizes()) {
+      detail::require(!before || p.is_candidate(n, full),
+                      "eviction: what is larger than a candidate is a candidate");
       before = p.is_candidate(n, full);
     }
   }
@@ -165,7 +172,8 @@ template <recovery_policy P>
 constexpr bool recovery(const P& p) {
   for (failure_reason why :
        {failure_reason::by_limit, failure_reason::by_device, failure_reason::by_capacity}) {
-    require(p.steps(why).count <= p.steps(why).steps.size(), "recovery: steps() returns at most two steps");
+    detail::require(p.steps(why).count <= p.steps(why).steps.size(),
+                    "recovery: steps() returns at most two steps");
   }
   return true;
 }

@@ -82,7 +82,7 @@ class failure_survey {
     report_.shares_streams = report_.reuses_across_streams || key_of(1) == key_of(2);
     report_.device_has_order = ordering_provider<provider>;
     report_.device_has_ranges = virtual_memory_provider<provider>;
-    if constexpr (limited_provider<provider>)
+    if constexpr (detail::limited_provider<provider>)
       report_.device_is_limited = blocks_.provider().would_exceed_limit(report_.segment);
     std::size_t backed = report_.segment;
     if constexpr (!has_segments) {

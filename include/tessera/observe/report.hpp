@@ -38,8 +38,9 @@ struct memory_report {
   counter oversize_segments{};
   counter device_bytes{};
   std::array<count, std::size(detail::event_counts<1>)> counts{};
-  std::size_t max_split_size = unlimited;            ///< bytes
-  std::array<call_time, call_times::count> calls{};  ///< in microseconds; only with a `timed` provider
+  std::size_t max_split_size = unlimited;  ///< bytes
+  std::array<call_times::summary, call_times::count>
+      calls{};  ///< in microseconds; only with a `timed` provider
 
   [[nodiscard]] std::string pool_name(std::size_t number) const {
     if (pools.size() == 2) return number == 0 ? "small_pool" : "large_pool";
@@ -72,7 +73,7 @@ template <typename Allocator>
       report.counts[i] = {detail::event_counts<pools>[i].name, counts.*detail::event_counts<pools>[i].of};
     report.max_split_size = counts.max_split_size;
     for (std::size_t i = 0; times != nullptr && i < report.calls.size(); ++i)
-      report.calls[i] = times->of(static_cast<provider_call>(i));
+      report.calls[i] = times->of(static_cast<provider_call::kind>(i));
   });
   return report;
 }
@@ -135,9 +136,10 @@ class report_formatter {
         is_limited ? static_cast<std::int64_t>(report_.max_split_size) : -1);
     add(",\n \"device_calls\": {");
     for (std::size_t i = 0; i < report_.calls.size(); ++i) {
-      const call_time& t = report_.calls[i];
+      const call_times::summary& t = report_.calls[i];
       add("%s\"%s\": {\"count\": %" PRIu64 ", \"total_us\": %" PRIu64 ", \"max_us\": %" PRIu64 "}",
-          i > 0 ? ", " : "", name_of(static_cast<provider_call>(i)), t.count, t.total, t.max);
+          i > 0 ? ", " : "", provider_call(static_cast<provider_call::kind>(i)).name(), t.count, t.total,
+          t.max);
     }
     add("}}");
     return std::move(text_);
@@ -173,13 +175,13 @@ class report_formatter {
   void call_rows() {
     bool any = false;
     for (std::size_t i = 0; i < report_.calls.size(); ++i) {
-      const call_time& t = report_.calls[i];
+      const call_times::summary& t = report_.calls[i];
       if (t.count == 0) continue;
       if (!any)
         add("\n%-26s%14s%14s%14s%14s\n", "device calls", "calls", "total us", "mean us", "longest us");
       any = true;
-      add("  %-24s%14" PRIu64 "%14" PRIu64 "%14.1f%14" PRIu64 "\n", name_of(static_cast<provider_call>(i)),
-          t.count, t.total, t.average(), t.max);
+      add("  %-24s%14" PRIu64 "%14" PRIu64 "%14.1f%14" PRIu64 "\n",
+          provider_call(static_cast<provider_call::kind>(i)).name(), t.count, t.total, t.average(), t.max);
     }
   }
 

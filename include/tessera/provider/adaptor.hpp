@@ -13,74 +13,79 @@
 
 namespace tessera {
 
-/// The calls of a provider that have an effect, and its queries. Calls that return constants are not listed.
-enum class provider_call : unsigned char {
-  // The calls from here to synchronize may take long.
-  acquire,
-  release,
-  reserve,
-  unreserve,
-  create,
-  destroy,
-  map,
-  grant,
-  unmap,
-  record,
-  wait,
-  synchronize,
-  // The calls up to unregister_memory may fail.
-  make_wait,
-  reclaim,
-  export_memory,
-  allow,
-  import_memory,
-  register_memory,
-  unregister_memory,
-  // The calls below neither take long nor fail.
-  query,
-  discard,
-  has_stream,
-  position,
-  is_done,
-  is_ordered_after
-};
+/// A call of a provider that has an effect, or a query. Calls that return constants are not listed.
+class provider_call {
+ public:
+  enum kind : unsigned char {
+    // The calls from here to synchronize may take long.
+    acquire,
+    release,
+    reserve,
+    unreserve,
+    create,
+    destroy,
+    map,
+    grant,
+    unmap,
+    record,
+    wait,
+    synchronize,
+    // The calls up to unregister_memory may fail.
+    make_wait,
+    reclaim,
+    export_memory,
+    allow,
+    import_memory,
+    register_memory,
+    unregister_memory,
+    // The calls below neither take long nor fail.
+    query,
+    discard,
+    has_stream,
+    position,
+    is_done,
+    is_ordered_after
+  };
 
-[[nodiscard]] constexpr const char* name_of(provider_call call) noexcept {
-  constexpr std::array<const char*, 25> names{"acquire",
-                                              "release",
-                                              "reserve",
-                                              "unreserve",
-                                              "create",
-                                              "destroy",
-                                              "map",
-                                              "grant",
-                                              "unmap",
-                                              "record",
-                                              "wait",
-                                              "synchronize",
-                                              "make_wait",
-                                              "reclaim",
-                                              "export_memory",
-                                              "allow",
-                                              "import_memory",
-                                              "register_memory",
-                                              "unregister_memory",
-                                              "query",
-                                              "discard",
-                                              "has_stream",
-                                              "position",
-                                              "is_done",
-                                              "is_ordered_after"};
-  return names[static_cast<std::size_t>(call)];
-}
-/// Whether a call may take long, because the device's driver executes it.
-[[nodiscard]] constexpr bool may_take_long(provider_call call) noexcept {
-  return call <= provider_call::synchronize;
-}
-/// Whether the contract of a provider allows the call to fail. A failed call returns false or null.
-[[nodiscard]] constexpr bool may_fail(provider_call call) noexcept {
-  return call <= provider_call::unregister_memory;
-}
+  constexpr provider_call(kind value) noexcept : kind_(value) {}
+  constexpr operator kind() const noexcept { return kind_; }
+
+  [[nodiscard]] constexpr const char* name() const noexcept {
+    constexpr std::array names = {"acquire",
+                                  "release",
+                                  "reserve",
+                                  "unreserve",
+                                  "create",
+                                  "destroy",
+                                  "map",
+                                  "grant",
+                                  "unmap",
+                                  "record",
+                                  "wait",
+                                  "synchronize",
+                                  "make_wait",
+                                  "reclaim",
+                                  "export_memory",
+                                  "allow",
+                                  "import_memory",
+                                  "register_memory",
+                                  "unregister_memory",
+                                  "query",
+                                  "discard",
+                                  "has_stream",
+                                  "position",
+                                  "is_done",
+                                  "is_ordered_after"};
+    return names[kind_];
+  }
+  /// Whether the call may take long, because the device's driver executes it.
+  [[nodiscard]] constexpr bool may_take_long() const noexcept { return kind_ <= synchronize; }
+  /// Whether the contract of a provider allows the call to fail. A failed call returns false or null.
+  [[nodiscard]] constexpr bool may_fail() const noexcept { return kind_ <= unregister_memory; }
+
+ private:
+  kind kind_;
+};
 
 namespace detail {
 
@@ -134,11 +139,11 @@ struct call_directly {
   }
 };
 
-}  // namespace detail
-
 /// Whether a provider has acquire(bytes) or, with `page_kind` for Kind, acquire(bytes, kind).
 template <typename D, typename... Kind>
 concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); };
+
+}  // namespace detail
 
 /// Wraps a provider, and has exactly its capabilities: events, virtual memory, sharing and so on.
 ///
@@ -155,7 +160,7 @@ concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acqu
 ///       template <typename F>
 ///       auto operator()(tessera::provider_call call, F f) noexcept {
 ///         const auto result = f();
-///         if (!result && tessera::may_fail(call)) std::printf("%s failed\n", tessera::name_of(call));
+///         if (!result && call.may_fail()) std::printf("%s failed\n", call.name());
 ///         return result;
 ///       }
 ///     };
@@ -163,8 +168,8 @@ concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acqu
 ///     static_assert(tessera::virtual_memory_provider<device> && tessera::event_provider<device>);
 ///     }
 ///
-/// It is thread-safe if both the provider and the hook declare is_thread_safe. A derived class must set
-/// is_thread_safe itself if it has no mutable state.
+/// It is thread-safe if both the provider and the hook declare is_thread_safe. A derived class without
+/// mutable state declares it again, equal to inner_is_thread_safe.
 ///
 ///   Requires:  Device is a device_provider; it need not be movable, and must outlive the adaptor
 template <typename Device, typename Hook = detail::call_directly>
@@ -175,10 +180,11 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   using event = typename detail::event_of<Device>::type;
   using typename detail::virtual_memory_names<Device>::physical;
   using shareable = typename detail::shareable_of<Device>::type;
-  static constexpr bool is_thread_safe = tessera::is_thread_safe<Device> && tessera::is_thread_safe<Hook>;
-  static constexpr bool is_host_visible = tessera::is_host_visible<Device>;
-  static constexpr bool release_waits = tessera::release_waits<Device>;
-  static constexpr bool may_see_late = tessera::may_see_late<Device>;
+  static constexpr bool inner_is_thread_safe = detail::is_thread_safe<Device>;
+  static constexpr bool is_thread_safe = inner_is_thread_safe && detail::is_thread_safe<Hook>;
+  static constexpr bool is_host_visible = detail::is_host_visible<Device>;
+  static constexpr bool release_waits = detail::release_waits<Device>;
+  static constexpr bool may_see_late = detail::may_see_late<Device>;
 
   explicit provider_adaptor(Device& inner, Hook hook = Hook()) noexcept
       : inner_(&inner), hook_(std::move(hook)) {}
@@ -188,7 +194,7 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   [[nodiscard]] std::size_t capacity() const noexcept { return inner_->capacity(); }
   [[nodiscard]] std::size_t granularity() const noexcept { return inner_->granularity(); }
   template <std::same_as<page_kind>... Kind>
-    requires acquires_with<Device, Kind...>
+    requires detail::acquires_with<Device, Kind...>
   [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
     return hook_(call::acquire, [&, this] { return inner_->acquire(bytes, kind...); });
   }

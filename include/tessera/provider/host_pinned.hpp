@@ -296,7 +296,7 @@ class host_pinned {
 
   std::unique_ptr<state> state_;
 };
-static_assert(ordering_provider<host_pinned> && stream_listing_provider<host_pinned> &&
+static_assert(ordering_provider<host_pinned> && detail::stream_listing_provider<host_pinned> &&
               paged_provider<host_pinned> && virtual_memory_provider<host_pinned>);
 
 }  // namespace tessera

@@ -30,14 +30,14 @@ namespace tessera {
 template <device_provider Memory, registering_provider Device>
 class host_registering : public provider_adaptor<Device> {
  public:
-  static constexpr bool is_thread_safe = tessera::is_thread_safe<Memory> && tessera::is_thread_safe<Device>;
-  static constexpr bool is_host_visible = tessera::is_host_visible<Memory>;
+  static constexpr bool is_thread_safe = detail::is_thread_safe<Memory> && detail::is_thread_safe<Device>;
+  static constexpr bool is_host_visible = detail::is_host_visible<Memory>;
 
   host_registering(Memory& memory, Device& device) noexcept
       : provider_adaptor<Device>(device), memory_(&memory) {}
 
   template <std::same_as<page_kind>... Kind>
-    requires acquires_with<Memory, Kind...>
+    requires detail::acquires_with<Memory, Kind...>
   [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
     void* const segment = memory_->acquire(bytes, kind...);
     if (segment == nullptr || this->inner().register_memory(segment, bytes)) return segment;
@@ -51,12 +51,12 @@ class host_registering : public provider_adaptor<Device> {
   [[nodiscard]] std::size_t capacity() const noexcept { return memory_->capacity(); }
   [[nodiscard]] std::size_t granularity() const noexcept { return memory_->granularity(); }
   [[nodiscard]] std::size_t available() const noexcept
-    requires measured_provider<Memory>
+    requires detail::measured_provider<Memory>
   {
     return memory_->available();
   }
   [[nodiscard]] bool would_exceed_limit(std::size_t bytes) const noexcept
-    requires limited_provider<Memory>
+    requires detail::limited_provider<Memory>
   {
     return memory_->would_exceed_limit(bytes);
   }

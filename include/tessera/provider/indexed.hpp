@@ -18,7 +18,7 @@ template <device_provider Device>
 class indexed : public provider_adaptor<Device> {
  public:
   using typename provider_adaptor<Device>::physical;
-  static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
+  static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
 
   indexed(Device& device, pagemap& map, pagemap::owner_number owner) noexcept
       : provider_adaptor<Device>(device), map_(&map), owner_(owner) {}

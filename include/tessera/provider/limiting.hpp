@@ -15,17 +15,12 @@
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
+namespace detail {
 
 /// Counts the bytes that several threads have taken from a device, and refuses to exceed a limit.
 ///
 /// The limit is exact. A request reserves its bytes during the device call. If only such reservations block a
 /// request, it waits until they settle.
-///
-///     tessera::byte_budget budget(1_GiB);
-///     tessera::simulated_device device;
-///     void* p = nullptr;
-///     const auto acquire = [&] { return (p = device.acquire(2_MiB)) != nullptr; };
-///     if (budget.take(2_MiB, 0, acquire) && device.release(p, 2_MiB)) budget.give_back(2_MiB);
 class byte_budget {
  public:
   explicit byte_budget(std::size_t limit) noexcept : limit_(limit) {}
@@ -119,8 +114,6 @@ class byte_budget {
   std::size_t in_flight_ = 0;   // reserved by calls of take() that have not returned
 };
 
-namespace detail {
-
 /// Physical memory of a device, and the number of bytes that count against a budget.
 template <typename Device>
 struct budgeted_memory {};
@@ -147,7 +140,7 @@ class within_budget : public Base {
       : Base(device, std::forward<Rest>(rest)...), budget_(&budget) {}
 
   template <std::same_as<page_kind>... Kind>
-    requires acquires_with<Device, Kind...>
+    requires detail::acquires_with<Device, Kind...>
   [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
     void* segment = nullptr;
     const auto ask = [&] {
@@ -162,7 +155,7 @@ class within_budget : public Base {
     return released;
   }
   [[nodiscard]] bool would_exceed_limit(std::size_t bytes) const noexcept {
-    if constexpr (limited_provider<Device>) {
+    if constexpr (detail::limited_provider<Device>) {
       if (this->inner().would_exceed_limit(bytes)) return true;
     }
     return budget_->would_exceed(bytes);
@@ -232,7 +225,7 @@ struct budgeted_device {
 template <device_provider Device>
 class limiting : public detail::within_budget<Device> {
  public:
-  static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
+  static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
 
   limiting(Device device, std::size_t limit)
       : limiting(std::make_unique<detail::budgeted_device<Device>>(std::move(device), limit)) {}
@@ -241,7 +234,7 @@ class limiting : public detail::within_budget<Device> {
     return (std::min)(limit(), this->inner().capacity());
   }
   [[nodiscard]] std::size_t available() const noexcept
-    requires measured_provider<Device>
+    requires detail::measured_provider<Device>
   {
     return (std::min)(this->inner().available(), this->budget().left());
   }

@@ -11,6 +11,7 @@
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
+namespace detail {
 
 /// One large segment of a provider, from which smaller segments are cut one after another.
 ///
@@ -67,13 +68,15 @@ class preallocated_region {
   std::size_t segments_ = 0;  // in use
 };
 
+}  // namespace detail
+
 /// Serves segments of normal pages from a preallocated region while it has room. So many segments cost one
 /// device call.
 ///
 ///     tessera::simulated_device device;
-///     tessera::preallocated_region region(device, 1_GiB);
-///     using device_type = tessera::preallocating<tessera::simulated_device>;
-///     tessera::caching_allocator<tessera::pytorch<>, device_type> pool_over_region{device_type(region)};
+///     using preallocating = tessera::preallocating<tessera::simulated_device>;
+///     preallocating::region region(device, 1_GiB);
+///     tessera::caching_allocator<tessera::pytorch<>, preallocating> pool_over_region{preallocating(region)};
 ///     for (int i = 0; i < 3; ++i) (void)pool_over_region.allocate(20_MiB);  // one call of the device
 ///
 /// Releasing a segment makes no device call, so the device cannot wait for running work. The allocator
@@ -85,11 +88,12 @@ class preallocated_region {
 template <device_provider Device, bool OnlyRecordedStreams = false>
 class preallocating : public provider_adaptor<Device> {
  public:
-  static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
-  static constexpr bool release_waits = OnlyRecordedStreams && tessera::release_waits<Device>;
+  using region = detail::preallocated_region<Device>;
+  static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
+  static constexpr bool release_waits = OnlyRecordedStreams && detail::release_waits<Device>;
 
-  explicit preallocating(preallocated_region<Device>& region) noexcept
-      : provider_adaptor<Device>(region.device()), region_(&region) {}
+  explicit preallocating(detail::preallocated_region<Device>& from) noexcept
+      : provider_adaptor<Device>(from.device()), region_(&from) {}
 
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept {
     void* const segment = region_->take(bytes);
@@ -105,7 +109,7 @@ class preallocating : public provider_adaptor<Device> {
   }
 
  private:
-  preallocated_region<Device>* region_;
+  region* region_;
 };
 
 }  // namespace tessera

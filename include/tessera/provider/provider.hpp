@@ -19,14 +19,38 @@
 /// | device_provider         | acquires and releases segments               |
 /// | event_provider          | records events on streams                    |
 /// | ordering_provider       | knows the order of streams, lets one wait    |
-/// | stream_listing_provider | knows which streams exist                    |
 /// | paged_provider          | serves segments in pages of a kind           |
 /// | virtual_memory_provider | maps physical memory into reserved addresses |
 /// | sharing_provider        | shares physical memory between processes     |
 /// | registering_provider    | registers the user's memory for transfers    |
-/// | measured_provider       | reports its free memory                      |
-/// | limited_provider        | has its own limit                            |
-/// | reclaiming_provider     | can ask others to give memory back           |
+///
+/// Any provider may have these functions, too:
+///
+/// | expression          | returns     | effect                                                             |
+/// |---------------------|-------------|--------------------------------------------------------------------|
+/// | c.available()       | std::size_t | bytes of free memory. Without it, all memory that the allocator    |
+/// |                     |             | has not taken counts as free                                       |
+/// | c.would_exceed_limit(bytes) | bool        | whether `bytes` more exceed a limit of the provider, which several |
+/// |                     |             | allocators may share                                               |
+/// | d.reclaim()         | bool        | asks others to release idle memory, and returns whether they did.  |
+/// |                     |             | An allocator calls it if the device refused and its own cache is   |
+/// |                     |             | empty. A locked allocator calls only a thread-safe provider        |
+/// | d.has_stream(s)     | bool        | whether a stream exists. Without it, every stream exists           |
+///
+/// Any provider may declare these constants, as `static constexpr bool`:
+///
+/// | constant        | default | meaning                                                                  |
+/// |-----------------|---------|--------------------------------------------------------------------------|
+/// | is_thread_safe  | false   | Several threads may call it at once. If false, locked allocators make    |
+/// |                 |         | one call at a time. Must be true if several locked allocators share the  |
+/// |                 |         | provider through provider_ref                                            |
+/// | is_host_visible | false   | The host can read and write the memory at its addresses. Containers need |
+/// |                 |         | it                                                                       |
+/// | release_waits   | true    | release() waits for running work that uses the segment. cudaFree waits;  |
+/// |                 |         | aclrtFree does not. No effect if work uses memory on recorded streams    |
+/// |                 |         | only                                                                     |
+/// | may_see_late    | false   | query() and is_done() may report finished work as unfinished, because a  |
+/// |                 |         | query to the device can fail. Memory then only stays pending longer      |
 ///
 /// Rules for all of them:
 ///
@@ -39,7 +63,8 @@
 /// [examples/cuda_driver/device.hpp] uses CUDA's driver.
 ///
 /// Allocators never misuse a provider, but a provider must still refuse misuse. Each concept lists the misuse
-/// to refuse. The laws try these cases. The quoted text is the message of the law.
+/// to refuse. law::provider [law/provider.hpp] tries it, and law::sharing tries the misuse of a
+/// sharing_provider. The quoted text is the message of the law.
 namespace tessera {
 
 /// Acquires and releases segments of device memory.
@@ -53,10 +78,7 @@ namespace tessera {
 /// | c.granularity()     | std::size_t | sizes and addresses of segments are multiples of it; a power of    |
 /// |                     |             | two, at least min_alignment; constant                              |
 ///
-/// Misuse that a provider must refuse without losing memory:
-///   acquire refuses a segment that exceeds the capacity: "acquire refuses what goes beyond the capacity"
-///
-/// Checked by law::provider [tessera/law/provider.hpp].
+/// What it must refuse: "acquire refuses more than the capacity"
 template <typename D>
 concept device_provider = std::movable<D> && requires(D& d, const D& c, void* p, std::size_t bytes) {
   { d.acquire(bytes) } noexcept -> std::same_as<void*>;
@@ -98,83 +120,13 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
 ///
 /// A wait is always for work submitted earlier, so streams never wait in a cycle. The work of a stream that
 /// no longer exists counts as done. stream_order [provider/stream_order.hpp] implements is_ordered_after for devices
-/// without it. Checked by law::provider [tessera/law/provider.hpp].
+/// without it.
 template <typename D>
 concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std::uint64_t position) {
   { d.position(s) } noexcept -> std::same_as<std::uint64_t>;
   { d.is_done(s, position) } noexcept -> std::same_as<bool>;
   { d.is_ordered_after(s, s, position) } noexcept -> std::same_as<bool>;
   { d.make_wait(s, s, position) } noexcept -> std::same_as<bool>;
-};
-
-/// Reports which streams exist: d.has_stream(s). Without this concept, every stream counts as existing.
-template <typename D>
-concept stream_listing_provider = device_provider<D> && requires(D& d, stream_id s) {
-  { d.has_stream(s) } noexcept -> std::same_as<bool>;
-};
-
-/// Whether several threads may call a provider at once: its `static constexpr bool is_thread_safe`; false by
-/// default.
-///
-/// If it is false, locked allocators make one call at a time. It must be true if several locked allocators
-/// share the provider through provider_ref.
-template <typename D>
-inline constexpr bool is_thread_safe = false;
-template <typename D>
-  requires std::convertible_to<decltype(D::is_thread_safe), bool>
-inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
-
-/// Whether the host can read and write the provider's memory at its addresses: its `static constexpr bool
-/// is_host_visible`; false by default. Containers need it.
-template <typename D>
-inline constexpr bool is_host_visible = false;
-template <typename D>
-  requires std::convertible_to<decltype(D::is_host_visible), bool>
-inline constexpr bool is_host_visible<D> = D::is_host_visible;
-
-/// Whether release() waits for running work that uses the segment: its `static constexpr bool release_waits`;
-/// true by default.
-///
-/// cudaFree waits; aclrtFree does not. It has no effect if work uses memory only on recorded streams.
-template <typename D>
-inline constexpr bool release_waits = true;
-template <typename D>
-  requires std::convertible_to<decltype(D::release_waits), bool>
-inline constexpr bool release_waits<D> = D::release_waits;
-
-/// Whether query() and is_done() may report finished work as unfinished: its `static constexpr bool
-/// may_see_late`; false by default.
-///
-/// Set it if a query to the device can fail. The only effect of a late answer is that memory stays pending
-/// longer.
-template <typename D>
-inline constexpr bool may_see_late = false;
-template <typename D>
-  requires std::convertible_to<decltype(D::may_see_late), bool>
-inline constexpr bool may_see_late<D> = D::may_see_late;
-
-/// Has its own limit, which several allocators may share. d.would_exceed_limit(bytes) returns whether `bytes` more
-/// would exceed it. The allocator uses it to tell a limit failure from a full device.
-template <typename D>
-concept limited_provider = device_provider<D> && requires(const D& d, std::size_t bytes) {
-  { d.would_exceed_limit(bytes) } noexcept -> std::same_as<bool>;
-};
-
-/// Can ask other users of the device to release idle memory: d.reclaim(). It returns whether any was
-/// released.
-///
-/// An allocator calls it if the device refused and its own cache is empty. Then it calls acquire again. A
-/// locked allocator calls it only if the provider is thread-safe.
-template <typename D>
-concept reclaiming_provider = device_provider<D> && requires(D& d) {
-  { d.reclaim() } noexcept -> std::same_as<bool>;
-};
-
-/// Reports the free memory of the device: d.available(), in bytes. Without this concept, all memory that the
-/// allocator itself has not taken counts as free.
-template <typename D>
-concept measured_provider = device_provider<D> && requires(const D& d) {
-  { d.available() } noexcept -> std::same_as<std::size_t>;
 };
 
 /// Serves segments in pages of a kind: d.acquire(bytes, kind). It returns null if no such pages are left.
@@ -213,25 +165,19 @@ concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes,
 /// unreserve.
 ///
 /// What it must refuse:
-///   destroy and map refuse an empty D::physical: "what names no memory is refused"
-///   create refuses 0 bytes, and sizes that are not a multiple of the page size:
-///   "memory is a multiple of the page size long, and not empty"
-///   create refuses memory that exceeds the capacity: "create refuses what goes beyond the capacity"
-///   map refuses addresses that are not reserved
-///   map refuses addresses at which memory is mapped: "map refuses addresses at which something is mapped"
-///   map refuses an address that is not a multiple of the page size:
-///   "memory is mapped at a multiple of the page size"
-///   map refuses more bytes than the physical memory has: "no more is mapped than there is of the memory"
-///   grant refuses addresses at which nothing is mapped
-///   unmap refuses addresses at which nothing is mapped
-///   unmap refuses a part of a mapping if D::unmap_wants_size is true:
-///   "unmap refuses a part of what one map put there"
-///   unmap removes one mapping, and refuses to remove it twice:
-///   "unmap takes away what one map put there, once"
-///   unreserve refuses a range in which memory is mapped:
-///   "a range goes back only when nothing is mapped in it"
+///   "create refuses 0 bytes and parts of pages"
+///   "create refuses more than the capacity"
+///   "destroy and map refuse an empty handle"
+///   "map refuses addresses that are not reserved"
+///   "map refuses addresses with mapped memory"
+///   "map refuses an address inside a page"
+///   "map refuses more bytes than the memory has"
+///   "grant refuses addresses without mapped memory"
+///   "unmap refuses addresses without mapped memory"
+///   "unmap refuses a part of a mapping", if D::unmap_wants_size is true
+///   "unmap removes a mapping, and refuses to remove it twice"
+///   "unreserve refuses a range with mapped memory"
 ///
-/// Checked by law::provider [tessera/law/provider.hpp].
 ///   Source:  the common part of CUDA's cuMem* and ACL's aclrt*Mem* functions
 template <typename D>
 concept virtual_memory_provider =
@@ -273,16 +219,13 @@ enum class importers : unsigned char {
 /// |                            |              | holds; may wait for that process, for a bounded time       |
 ///
 /// What it must refuse:
-///   export_memory refuses memory that was exported before: "memory is exported once"
-///   export_memory refuses imported memory: "imported memory is not exported"
-///   import_memory refuses a process that is not listed: "a process that is not listed cannot import"
-///   allow refuses every caller but the exporter: "the exporter alone lists importers"
-///   allow refuses memory that any process may import: "importers are not listed for what any may import"
-///   import_memory refuses memory that the same process exported:
-///   "memory is not imported where it was exported"
-///   import_memory refuses memory that the exporter destroyed: "what the exporter destroyed is not imported"
-///
-/// Checked by law::sharing [tessera/law/virtual_memory.hpp].
+///   "export_memory refuses exported memory"
+///   "export_memory refuses imported memory"
+///   "allow refuses every process except the exporter"
+///   "allow refuses memory that any process may import"
+///   "import_memory refuses a process that is not listed"
+///   "import_memory refuses memory of the same process"
+///   "import_memory refuses memory that the exporter destroyed"
 template <typename D>
 concept sharing_provider =
     virtual_memory_provider<D> && std::is_trivially_copyable_v<typename D::shareable> &&
@@ -304,13 +247,10 @@ concept sharing_provider =
 /// | d.unregister_memory(p)      | bool    | false if no registered memory begins at `p`                 |
 ///
 /// What it must refuse:
-///   register_memory refuses registered memory: "memory is registered once"
-///   unregister_memory refuses an address inside registered memory: "memory is unregistered where it begins"
-///   unregister_memory refuses memory that is not registered: "memory is unregistered once"
-///   register_memory refuses an address that is not a multiple of the page:
-///   "what is registered begins at a multiple of the page"
-///
-/// Checked by law::provider [tessera/law/provider.hpp].
+///   "register_memory refuses registered memory"
+///   "register_memory refuses an address inside a page"
+///   "unregister_memory refuses an address inside registered memory"
+///   "unregister_memory refuses memory that is not registered"
 template <typename D>
 concept registering_provider = device_provider<D> && requires(D& d, void* p, std::size_t bytes) {
   { d.register_memory(p, bytes) } noexcept -> std::same_as<bool>;
@@ -318,6 +258,48 @@ concept registering_provider = device_provider<D> && requires(D& d, void* p, std
 };
 
 namespace detail {
+
+template <typename D>
+concept limited_provider = device_provider<D> && requires(const D& d, std::size_t bytes) {
+  { d.would_exceed_limit(bytes) } noexcept -> std::same_as<bool>;
+};
+template <typename D>
+concept reclaiming_provider = device_provider<D> && requires(D& d) {
+  { d.reclaim() } noexcept -> std::same_as<bool>;
+};
+template <typename D>
+concept measured_provider = device_provider<D> && requires(const D& d) {
+  { d.available() } noexcept -> std::same_as<std::size_t>;
+};
+template <typename D>
+concept stream_listing_provider = device_provider<D> && requires(D& d, stream_id s) {
+  { d.has_stream(s) } noexcept -> std::same_as<bool>;
+};
+
+// The constants that a provider declares, or their defaults.
+template <typename D>
+inline constexpr bool is_thread_safe = false;
+template <typename D>
+  requires requires { D::is_thread_safe; }
+inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
+
+template <typename D>
+inline constexpr bool is_host_visible = false;
+template <typename D>
+  requires requires { D::is_host_visible; }
+inline constexpr bool is_host_visible<D> = D::is_host_visible;
+
+template <typename D>
+inline constexpr bool release_waits = true;
+template <typename D>
+  requires requires { D::release_waits; }
+inline constexpr bool release_waits<D> = D::release_waits;
+
+template <typename D>
+inline constexpr bool may_see_late = false;
+template <typename D>
+  requires requires { D::may_see_late; }
+inline constexpr bool may_see_late<D> = D::may_see_late;
 
 /// Whether a stream exists; true if the device cannot tell.
 template <device_provider D>

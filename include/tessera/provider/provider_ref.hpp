@@ -17,7 +17,7 @@ namespace tessera {
 template <device_provider Provider>
 class provider_ref : public provider_adaptor<Provider> {
  public:
-  static constexpr bool is_thread_safe = tessera::is_thread_safe<Provider>;
+  static constexpr bool is_thread_safe = detail::is_thread_safe<Provider>;
   using provider_adaptor<Provider>::provider_adaptor;
 };
 template <device_provider Provider>

@@ -21,7 +21,7 @@ class one_at_a_time {
 
   template <typename F>
   decltype(auto) operator()(provider_call, F&& f) {
-    if constexpr (tessera::is_thread_safe<Provider>) {
+    if constexpr (detail::is_thread_safe<Provider>) {
       return std::forward<F>(f)();
     } else {
       const std::lock_guard lock(*mutex_);
@@ -41,25 +41,25 @@ class one_at_a_time {
 template <device_provider Provider>
 class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider>> {
   using base = provider_adaptor<Provider, one_at_a_time<Provider>>;
-  static constexpr bool locks = !tessera::is_thread_safe<Provider>;
+  static constexpr bool locks = !detail::is_thread_safe<Provider>;
 
  public:
   using typename base::event;
   static constexpr bool is_thread_safe = true;
-  static constexpr bool may_see_late = locks || tessera::may_see_late<Provider>;
+  static constexpr bool may_see_late = locks || detail::may_see_late<Provider>;
 
   explicit shared_provider(Provider device)
       : shared_provider(std::make_unique<guarded_device>(std::move(device))) {}
 
   /// Exists only if no lock is needed: a caller that waited here would keep other threads from cached blocks.
   [[nodiscard]] std::size_t available() const noexcept
-    requires(measured_provider<Provider> && !locks)
+    requires(detail::measured_provider<Provider> && !locks)
   {
     return this->inner().available();
   }
   /// Exists only if no lock is needed: two providers that reclaim from each other would deadlock.
   bool reclaim() noexcept
-    requires(reclaiming_provider<Provider> && !locks)
+    requires(detail::reclaiming_provider<Provider> && !locks)
   {
     return this->inner().reclaim();
   }

@@ -9,19 +9,23 @@
 #include <deque>
 #include <iterator>
 #include <map>
+#include <utility>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/provider/range_map.hpp>
 #include <tessera/provider/stream_order.hpp>
 
 namespace tessera::detail {
 
 /// The result of a call on a simulated device.
 struct simulated_outcome {
-  const char* broken = nullptr;     ///< the rule that a failed call broke; null if it worked
-  bool for_want_of_memory = false;  ///< whether the call failed for lack of memory or addresses
-  std::uintptr_t given = 0;         ///< the returned address
-  std::size_t units = 0;            ///< MiB or page-table entries, for the cost of the call
+  const char* broken_rule = nullptr;  ///< the rule that a failed call broke; null if it worked
+  bool out_of_memory = false;         ///< whether the call failed for lack of memory or addresses
+  void* address = nullptr;            ///< the returned address
+  std::size_t units = 0;              ///< MiB or page-table entries, for the cost of the call
+
+  [[nodiscard]] bool works() const noexcept { return broken_rule == nullptr; }
 };
 
 /// Counts, logs and times the calls of a simulated device. It can make chosen calls fail.
@@ -100,7 +104,10 @@ class simulated_calls {
   [[nodiscard]] std::uint64_t now_ns() const noexcept { return now_ns_; }
 
   /// Makes every k-th call fail, counted from now. Query and discard do not count. 0 stops it.
-  void fail_every(std::uint64_t k) noexcept { fail_every_ = k, since_failure_ = 0; }
+  void fail_every(std::uint64_t k) noexcept {
+    fail_every_ = k;
+    since_failure_ = 0;
+  }
   /// Makes the n-th call from now fail once. Query and discard do not count. 0 cancels it.
   void fail_call(std::uint64_t n) noexcept { fail_in_ = n; }
 
@@ -112,12 +119,7 @@ class simulated_calls {
   /// valid until the next call of last_error().
   [[nodiscard]] const char* last_error() const noexcept {
     if (failure_.rule == nullptr) return "";
-    constexpr std::array names = {
-        "acquire",  "release",     "record",        "query",   "wait",          "discard",
-        "reserve",  "unreserve",   "create",        "destroy", "map",           "grant",
-        "unmap",    "synchronize", "export_memory", "allow",   "import_memory", "enable_peer_access",
-        "make_wait"};
-    const char* const name = names[static_cast<std::size_t>(failure_.kind)];
+    const char* const name = row_of(failure_.kind).name;
     if (failure_.address != 0)
       std::snprintf(text_.data(), text_.size(), "%s at %p, %zu bytes: %s", name,
                     reinterpret_cast<const void*>(failure_.address), failure_.bytes, failure_.rule);
@@ -132,40 +134,33 @@ class simulated_calls {
   simulated_calls(const call_costs& costs, std::uint64_t fail_every, std::size_t log_calls)
       : costs_(costs), fail_every_(fail_every), log_calls_(log_calls) {}
 
-  /// The outcome of a call that was made to fail.
-  static constexpr simulated_outcome injected_failure{.broken = "the call is made to fail"};
-  /// Counts a call that can fail. Returns whether this call must fail.
-  [[nodiscard]] bool take_failure() noexcept {
-    const bool every = fail_every_ != 0 && ++since_failure_ == fail_every_;
-    const bool once = fail_in_ != 0 && --fail_in_ == 0;
-    if (every) since_failure_ = 0;
-    if (every || once) ++counts_.failed;
-    return every || once;
+  /// Makes a call, unless it must fail. Then counts it, adds its cost to the time and logs it.
+  ///   Returns:  the outcome of make_call() or of the failure
+  template <typename F>
+  simulated_outcome run(logged entry, F make_call) noexcept {
+    const simulated_outcome outcome =
+        take_failure() ? simulated_outcome{"the call is made to fail"} : make_call();
+    if (!outcome.works()) failure_ = {entry.kind, entry.address, entry.bytes, outcome.broken_rule};
+    if (outcome.out_of_memory) ++counts_.refused;
+    if (outcome.address != nullptr) entry.address = address_of(outcome.address);
+    const row& of_kind = row_of(entry.kind);
+    finish(
+        entry, outcome.works(),
+        costs_.*of_kind.cost + (of_kind.per_unit != nullptr ? costs_.*of_kind.per_unit * outcome.units : 0));
+    return outcome;
   }
   /// Counts a call, adds its cost to the time and logs it.
-  ///   Returns:  whether it worked
-  bool finish(std::uint64_t& count, const logged& logged_call, const simulated_outcome& outcome,
-              std::uint64_t cost, std::uint64_t cost_per_unit = 0) noexcept {
-    ++count;
-    const bool works = outcome.broken == nullptr;
-    if (!works) failure_ = {logged_call.kind, logged_call.address, logged_call.bytes, outcome.broken};
-    if (outcome.for_want_of_memory) ++counts_.refused;
-    advance(cost + cost_per_unit * outcome.units);
-    note({logged_call.kind, outcome.given != 0 ? outcome.given : logged_call.address, logged_call.bytes,
-          logged_call.stream, works, now_ns_});
-    return works;
-  }
-  void note(const logged& latest) {
+  void finish(logged entry, bool ok, std::uint64_t cost) noexcept {
+    ++(counts_.*row_of(entry.kind).count);
+    advance(cost);
+    entry.ok = ok;
+    entry.time_ns = now_ns_;
     if (log_calls_ == 0) return;
     if (log_.size() == log_calls_) log_.pop_front();
-    log_.push_back(latest);
+    log_.push_back(entry);
   }
-  void wait_until(std::uint64_t time_ns) noexcept {
-    if (time_ns > now_ns_) now_ns_ = time_ns;
-  }
-
-  call_costs costs_;
-  counts counts_;
+  void wait_until(std::uint64_t time_ns) noexcept { now_ns_ = (std::max)(now_ns_, time_ns); }
+  [[nodiscard]] const call_costs& costs() const noexcept { return costs_; }
 
  private:
   struct failure {
@@ -174,7 +169,52 @@ class simulated_calls {
     std::size_t bytes = 0;
     const char* rule = nullptr;
   };
+  /// The name of a call, its counter and its costs.
+  struct row {
+    const char* name;
+    std::uint64_t counts::* count;
+    std::uint64_t call_costs::* cost;
+    std::uint64_t call_costs::* per_unit = nullptr;
+  };
+  [[nodiscard]] static const row& row_of(call kind) noexcept {
+    using n = counts;
+    using c = call_costs;
+    static constexpr row rows[] = {
+        // in the order of `call`
+        {"acquire", &n::acquire, &c::acquire, &c::acquire_per_mib},
+        {"release", &n::release, &c::release, &c::release_per_mib},
+        {"record", &n::record, &c::record},
+        {"query", &n::query, &c::query},
+        {"wait", &n::wait, &c::wait},
+        {"discard", &n::discard, nullptr},
+        {"reserve", &n::reserve, &c::reserve},
+        {"unreserve", &n::unreserve, &c::unreserve},
+        {"create", &n::create, &c::create, &c::create_per_mib},
+        {"destroy", &n::destroy, &c::destroy},
+        {"map", &n::map, &c::map, &c::map_per_entry},
+        {"grant", &n::grant, &c::grant, &c::grant_per_entry},
+        {"unmap", &n::unmap, &c::unmap, &c::unmap_per_entry},
+        {"synchronize", &n::synchronize, &c::synchronize},
+        {"export_memory", &n::export_memory, &c::export_memory},
+        {"allow", &n::allow, &c::allow},
+        {"import_memory", &n::import_memory, &c::import_memory},
+        {"enable_peer_access", &n::enable_peer_access, &c::enable_peer_access},
+        {"make_wait", &n::make_wait, &c::make_wait},
+    };
+    return rows[static_cast<std::size_t>(kind)];
+  }
 
+  /// Counts a call that can fail. Returns whether this call must fail.
+  [[nodiscard]] bool take_failure() noexcept {
+    const bool every = fail_every_ != 0 && ++since_failure_ == fail_every_;
+    const bool once = fail_in_ != 0 && --fail_in_ == 0;
+    if (every) since_failure_ = 0;
+    if (every || once) ++counts_.failed;
+    return every || once;
+  }
+
+  call_costs costs_;
+  counts counts_;
   std::uint64_t now_ns_ = 0;
   std::uint64_t fail_every_;
   std::uint64_t since_failure_ = 0;
@@ -197,33 +237,28 @@ class simulated_streams : public simulated_calls {
   };
 
   bool record(stream_id stream, event& mark) noexcept {
-    const bool works = !take_failure();
-    if (works) mark = {end_of_work(stream), stream, position(stream), ++marks_};
-    return finish_stream_call(counts_.record, {.kind = call::record, .stream = stream}, works, costs_.record);
+    return run_on(call::record, stream,
+                  [&, this] { mark = {end_of_work(stream), stream, position(stream), ++marks_}; });
   }
   [[nodiscard]] bool query(event& mark) noexcept {
-    ++counts_.query;
-    const bool seen = !held_ || mark.serial <= waited_for(mark.stream).serial;
+    const bool seen = !holds_events_ || mark.serial <= waited_for(mark.stream).serial;
     const bool ready = seen && mark.ready_ns <= now_ns();
-    advance(costs_.query);
-    note({.kind = call::query, .ok = ready, .time_ns = now_ns()});
+    finish({.kind = call::query}, ready, costs().query);
     return ready;
   }
   bool wait(event& mark) noexcept {
-    const bool works = !take_failure();
-    if (works) wait_until(mark.ready_ns), note_wait(mark.stream, {mark.serial, mark.position + 1});
-    return finish_stream_call(counts_.wait, {.kind = call::wait}, works, costs_.wait);
+    return run_on(call::wait, {}, [&, this] {
+      wait_until(mark.ready_ns);
+      note_wait(mark.stream, {mark.serial, mark.position + 1});
+    });
   }
-  void discard(event&) noexcept {
-    ++counts_.discard;
-    note({.kind = call::discard, .time_ns = now_ns()});
-  }
+  void discard(event&) noexcept { finish({.kind = call::discard}, true, 0); }
   /// Waits until all work submitted to the stream is done. Returns at once if the stream has no work.
   bool synchronize(stream_id stream) noexcept {
-    const bool works = !take_failure();
-    if (works) wait_until(end_of_work(stream)), note_wait(stream, {marks_, position(stream) + 1});
-    return finish_stream_call(counts_.synchronize, {.kind = call::synchronize, .stream = stream}, works,
-                              costs_.synchronize);
+    return run_on(call::synchronize, stream, [&, this] {
+      wait_until(end_of_work(stream));
+      note_wait(stream, {marks_, position(stream) + 1});
+    });
   }
 
   [[nodiscard]] std::uint64_t position(stream_id stream) const noexcept {
@@ -232,19 +267,20 @@ class simulated_streams : public simulated_calls {
     return std::prev(behind)->first.second;
   }
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) const noexcept {
-    return (!held_ || at < waited_for(stream).positions) && end_of_work(stream, at) <= now_ns();
+    return (!holds_events_ || at < waited_for(stream).positions) && end_of_work(stream, at) <= now_ns();
   }
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other, std::uint64_t at) const noexcept {
     return order_.is_ordered_after(stream, other, at);
   }
   bool make_wait(stream_id stream, stream_id other, std::uint64_t at) noexcept {
-    const bool works = !take_failure() && order_.reserve(stream, other);
-    if (works && stream != other) {
+    const auto queue_wait = [&, this]() -> simulated_outcome {
+      if (!order_.reserve(stream, other)) return {"host memory for bookkeeping ran out"};
+      if (stream == other) return {};
       queue(stream, (std::max)(end_of_work(stream), end_of_work(other, at)));
       (void)order_.add(stream, position(stream), other, at);
-    }
-    return finish_stream_call(counts_.make_wait, {.kind = call::make_wait, .stream = stream}, works,
-                              costs_.make_wait);
+      return {};
+    };
+    return run({.kind = call::make_wait, .stream = stream}, queue_wait).works();
   }
   /// Makes all further work of a stream wait for an event, like cudaStreamWaitEvent.
   bool make_wait(stream_id stream, const event& mark) noexcept {
@@ -258,7 +294,7 @@ class simulated_streams : public simulated_calls {
   }
   /// While events are held, an event or position counts as done only after a wait for it, whatever the time.
   /// Waits still end.
-  void hold_events(bool held) noexcept { held_ = held; }
+  void hold_events(bool hold) noexcept { holds_events_ = hold; }
 
  protected:
   using simulated_calls::simulated_calls;
@@ -288,22 +324,28 @@ class simulated_streams : public simulated_calls {
   /// Submits a task that ends at this time. Erases tasks that have ended, except the last one, which stores
   /// the position.
   void queue(stream_id stream, std::uint64_t ends_ns) {
-    const stream_pair task{stream.handle, position(stream) + 1};
+    const std::pair task{stream.handle, position(stream) + 1};
     ends_ns_[task] = ends_ns;
     auto first = ends_ns_.lower_bound({stream.handle, 0});
     while (first->second <= now_ns() && first->first.second < task.second) first = ends_ns_.erase(first);
   }
 
-  bool finish_stream_call(std::uint64_t& count, const logged& logged_call, bool works,
-                          std::uint64_t cost) noexcept {
-    return finish(count, logged_call, works ? simulated_outcome{} : injected_failure, cost);
+  /// Makes a call on a stream, which fails only if it is made to fail.
+  template <typename F>
+  bool run_on(call kind, stream_id stream, F make_call) noexcept {
+    const auto succeed = [&] {
+      make_call();
+      return simulated_outcome{};
+    };
+    return run({.kind = kind, .stream = stream}, succeed).works();
   }
 
-  std::map<stream_pair, std::uint64_t> ends_ns_;  // end times of tasks, by stream and position
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>
+      ends_ns_;  // end times of tasks, by stream and position
   std::map<stream_id, waited> waited_;
   std::uint64_t marks_ = 0;
   stream_order order_;
-  bool held_ = false;
+  bool holds_events_ = false;
 };
 
 }  // namespace tessera::detail

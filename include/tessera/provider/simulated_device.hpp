@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -99,18 +100,12 @@ class simulated_device : public detail::simulated_streams {
   /// Segments start at a multiple of 2 MiB and of the page size. Also returns null if `bytes` is 0 or not a
   /// multiple of the granularity. Pages of 2 MiB and 1 GiB need a multiple of the page size, too.
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
-    const auto outcome =
-        take_failure() ? injected_failure : process_->addresses().acquire(bytes, kind, options_.granularity);
-    finish(counts_.acquire, {.kind = call::acquire, .bytes = bytes}, outcome, costs_.acquire,
-           costs_.acquire_per_mib);
-    return reinterpret_cast<void*>(outcome.given);
+    const auto make = [&] { return process_->addresses().acquire(bytes, kind, options_.granularity); };
+    return run({.kind = call::acquire, .bytes = bytes}, make).address;
   }
   /// False if no segment of this size begins at `p`.
   bool release(void* p, std::size_t bytes) noexcept {
-    const auto outcome =
-        take_failure() ? injected_failure : process_->addresses().release(address_of(p), bytes);
-    return finish(counts_.release, {call::release, address_of(p), bytes}, outcome, costs_.release,
-                  costs_.release_per_mib);
+    return run_at(call::release, p, bytes, [&] { return process_->addresses().release(p, bytes); });
   }
 
   /// Bytes of a page.
@@ -120,68 +115,55 @@ class simulated_device : public detail::simulated_streams {
   /// Ranges start at a multiple of 2 MiB and do not count against the capacity. Also returns null if `bytes`
   /// is not a multiple of 4 KiB.
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
-    const auto outcome = take_failure() ? injected_failure : process_->addresses().reserve(bytes, to);
-    finish(counts_.reserve, {.kind = call::reserve, .bytes = bytes}, outcome, costs_.reserve);
-    return reinterpret_cast<void*>(outcome.given);
+    const auto make = [&] { return process_->addresses().reserve(bytes, to); };
+    return run({.kind = call::reserve, .bytes = bytes}, make).address;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
-    const auto outcome =
-        take_failure() ? injected_failure : process_->addresses().unreserve(address_of(p), bytes);
-    return finish(counts_.unreserve, {call::unreserve, address_of(p), bytes}, outcome, costs_.unreserve);
+    return run_at(call::unreserve, p, bytes, [&] { return process_->addresses().unreserve(p, bytes); });
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
-    const auto outcome = take_failure() ? injected_failure : process_->create(bytes, kind, memory.number);
-    return finish(counts_.create, {.kind = call::create, .bytes = bytes}, outcome, costs_.create,
-                  costs_.create_per_mib);
+    return run_at(call::create, nullptr, bytes, [&] { return process_->create(bytes, kind, memory.number); });
   }
   /// Mapped memory stays until it is unmapped.
   bool destroy(const physical& memory) noexcept {
-    const auto outcome = take_failure() ? injected_failure : process_->destroy(memory.number);
-    return finish(counts_.destroy, {.kind = call::destroy}, outcome, costs_.destroy);
+    return run_at(call::destroy, nullptr, 0, [&] { return process_->destroy(memory.number); });
   }
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
     return map(p, bytes, memory, map_grants_access);
   }
   bool grant(void* p, std::size_t bytes) noexcept {
-    const auto outcome =
-        take_failure() ? injected_failure : process_->addresses().grant(address_of(p), bytes);
-    return finish(counts_.grant, {call::grant, address_of(p), bytes}, outcome, costs_.grant,
-                  costs_.grant_per_entry);
+    return run_at(call::grant, p, bytes, [&] { return process_->addresses().grant(p, bytes); });
   }
   bool unmap(void* p, std::size_t bytes) noexcept { return unmap(p, bytes, !unmap_wants_size); }
 
   /// The number by which other processes of the machine list this process.
   [[nodiscard]] std::int32_t process() const noexcept { return process_->number(); }
   bool export_memory(const physical& memory, importers who, shareable& name) noexcept {
-    const auto outcome = take_failure() ? injected_failure : process_->export_memory(memory.number, who);
-    if (outcome.broken == nullptr) name = {process(), memory};
-    return finish(counts_.export_memory, {.kind = call::export_memory}, outcome, costs_.export_memory);
+    const bool exported =
+        run_at(call::export_memory, nullptr, 0, [&] { return process_->export_memory(memory.number, who); });
+    if (exported) name = {process(), memory};
+    return exported;
   }
   /// Also returns false if 65,535 processes are listed already.
   bool allow(const shareable& name, std::int32_t importer) noexcept {
-    const auto outcome =
-        take_failure() ? injected_failure : process_->allow(name.process, name.memory.number, importer);
-    return finish(counts_.allow, {.kind = call::allow}, outcome, costs_.allow);
+    return run_at(call::allow, nullptr, 0,
+                  [&] { return process_->allow(name.process, name.memory.number, importer); });
   }
   ///   Requires:  enable_peer_access() was called if the memory is on another device
   bool import_memory(const shareable& name, physical& memory) noexcept {
-    const auto outcome = take_failure()
-                             ? injected_failure
-                             : process_->import_memory(name.process, name.memory.number, memory.number);
-    return finish(counts_.import_memory, {.kind = call::import_memory}, outcome, costs_.import_memory);
+    return run_at(call::import_memory, nullptr, 0,
+                  [&] { return process_->import_memory(name.process, name.memory.number, memory.number); });
   }
   /// Lets this process import memory of another device of the machine. A second call changes nothing.
   ///   Source:  CANN's acl.rt.mem_export_to_shareable_handle requires device_enable_peer_access across
   ///            devices
   bool enable_peer_access(unsigned device) noexcept {
-    const auto outcome = take_failure() ? injected_failure : process_->enable_peer_access(device);
-    return finish(counts_.enable_peer_access, {.kind = call::enable_peer_access}, outcome,
-                  costs_.enable_peer_access);
+    return run_at(call::enable_peer_access, nullptr, 0, [&] { return process_->enable_peer_access(device); });
   }
 
   /// Whether the device may access all these addresses: they lie in one segment, or are mapped with access.
   [[nodiscard]] bool can_use(const void* p, std::size_t bytes) const noexcept {
-    return process_->addresses().can_use(address_of(p), bytes);
+    return process_->addresses().can_use(p, bytes);
   }
   /// The memory and addresses that this process holds now.
   [[nodiscard]] holdings held() const noexcept {
@@ -195,14 +177,10 @@ class simulated_device : public detail::simulated_streams {
 
  protected:
   bool map(void* p, std::size_t bytes, const physical& memory, bool granted) noexcept {
-    const auto outcome =
-        take_failure() ? injected_failure : process_->map(address_of(p), bytes, memory.number, granted);
-    return finish(counts_.map, {call::map, address_of(p), bytes}, outcome, costs_.map, costs_.map_per_entry);
+    return run_at(call::map, p, bytes, [&] { return process_->map(p, bytes, memory.number, granted); });
   }
   bool unmap(void* p, std::size_t bytes, bool any_size) noexcept {
-    const auto outcome = take_failure() ? injected_failure : process_->unmap(address_of(p), bytes, any_size);
-    return finish(counts_.unmap, {call::unmap, address_of(p), bytes}, outcome, costs_.unmap,
-                  costs_.unmap_per_entry);
+    return run_at(call::unmap, p, bytes, [&] { return process_->unmap(p, bytes, any_size); });
   }
 
  private:
@@ -224,13 +202,14 @@ class simulated_device : public detail::simulated_streams {
 
   [[nodiscard]] static options checked(const options& o, const detail::simulated_machine& machine) {
     if (!std::has_single_bit(o.granularity) || o.granularity < min_alignment || o.granularity > 1_GiB)
-      detail::fatal("simulated_device: options.granularity is a power of two from 64 B to 1 GiB");
+      detail::fatal("simulated_device: options.granularity must be a power of two from 64 B to 1 GiB");
     if (!std::has_single_bit(o.page_granularity) || o.page_granularity < detail::simulated_ranges::min_page ||
         o.page_granularity > 1_GiB)
-      detail::fatal("simulated_device: options.page_granularity is a power of two from 4 KiB to 1 GiB");
+      detail::fatal("simulated_device: options.page_granularity must be a power of two from 4 KiB to 1 GiB");
     if (o.device >= detail::simulated_machine::max_devices)
-      detail::fatal("simulated_device: options.device is below 255");
-    if (machine.devices[o.device]) detail::fatal("simulated_device: a machine has one device of a number");
+      detail::fatal("simulated_device: options.device must be below 255");
+    if (machine.devices[o.device])
+      detail::fatal("simulated_device: the machine has a device of this number already");
     return o;
   }
   [[nodiscard]] static detail::simulated_budgets budgets_of(const options& o) noexcept {
@@ -242,8 +221,10 @@ class simulated_device : public detail::simulated_streams {
             o.low_bandwidth_budget,
             o.high_bandwidth_budget};
   }
-  [[nodiscard]] static std::uintptr_t address_of(const void* p) noexcept {
-    return reinterpret_cast<std::uintptr_t>(p);
+  /// Makes a call about the memory at `p`, and returns whether it worked.
+  template <typename F>
+  bool run_at(call kind, const void* p, std::size_t bytes, F make_call) noexcept {
+    return run({kind, detail::address_of(p), bytes}, make_call).works();
   }
 
   options options_;

@@ -6,15 +6,17 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/provider/importer_list.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/provider/range_map.hpp>
 #include <tessera/provider/simulated_calls.hpp>
 
 namespace tessera::detail {
@@ -40,10 +42,9 @@ class simulated_memory {
     if (taken.speed == page_kind::bandwidth::any)
       taken.speed = bytes <= left_.high_bandwidth ? page_kind::bandwidth::high : page_kind::bandwidth::low;
     if (bytes > left_.capacity) return lacks("the capacity is reached");
-    if (bytes > pages_left(taken)) return lacks("there are no more pages of this size");
-    if (bytes > bandwidth_left(taken)) return lacks("there is no more memory of this bandwidth");
-    if (taken.peer_to_peer && bytes > left_.peer_to_peer)
-      return lacks("there is no more peer-to-peer memory");
+    if (bytes > pages_left(taken)) return lacks("no pages of this size are left");
+    if (bytes > bandwidth_left(taken)) return lacks("no memory of this bandwidth is left");
+    if (taken.peer_to_peer && bytes > left_.peer_to_peer) return lacks("no peer-to-peer memory is left");
     left_.capacity -= bytes;
     pages_left(taken) -= bytes;
     bandwidth_left(taken) -= bytes;
@@ -71,7 +72,7 @@ class simulated_memory {
 
  private:
   [[nodiscard]] static simulated_outcome lacks(const char* why) noexcept {
-    return {.broken = why, .for_want_of_memory = true};
+    return {.broken_rule = why, .out_of_memory = true};
   }
   [[nodiscard]] std::size_t& pages_left(page_kind kind) noexcept {
     return kind.size == page_kind::page_size::huge_1g ? left_.giant
@@ -110,7 +111,7 @@ class simulated_piece {
   page_kind kind_;
 };
 
-/// The addresses of one process on a simulated device: reserved ranges, segments and mappings.
+/// The addresses of one process on a simulated device: segments, reserved ranges and mappings.
 ///
 /// Addresses only grow and are never reused. The destructor gives all memory back.
 ///   Cost:  logarithmic in the ranges, segments and mappings; can_use() is linear in the mappings that it
@@ -127,126 +128,119 @@ class simulated_ranges {
   simulated_ranges(const simulated_ranges&) = delete;
   simulated_ranges& operator=(const simulated_ranges&) = delete;
   ~simulated_ranges() {
-    for (const auto& [at, entry] : placed_) {
-      if (entry.is_segment()) memory_->give_back(entry.bytes, entry.kind);
-    }
+    segments_.for_each([this](void*, const segment& s) { memory_->give_back(s.bytes, s.kind); });
   }
 
   [[nodiscard]] simulated_outcome acquire(std::size_t bytes, page_kind kind, std::size_t granularity) {
     const std::size_t step = (std::max)(granularity, kind.granularity());
     if (bytes == 0 || (bytes & (step - 1)) != 0)
-      return {"a segment is a multiple of the granularity and of the page's size long, and not empty"};
-    if (!has_room(bytes, step)) return {"there are no addresses left", true};
+      return {"the size is 0, or no multiple of the granularity and of the page size"};
+    if (!has_room(bytes, step)) return {"no addresses are left", true};
     simulated_outcome outcome = memory_->take(bytes, kind);
-    if (outcome.broken != nullptr) return outcome;
-    const placed made{bytes, ((bytes - 1) >> std::countr_zero(memory_->page_size(kind))) + 1, kind};
-    outcome.given = take(bytes, step);
+    if (!outcome.works()) return outcome;
+    const std::size_t entries = ((bytes - 1) >> std::countr_zero(memory_->page_size(kind))) + 1;
+    outcome.address = take(bytes, step);
     outcome.units = bytes >> 20;
-    placed_.emplace(outcome.given, made);
-    entries_ += made.entries;
+    (void)segments_.insert(outcome.address, {bytes, entries, kind});
+    entries_ += entries;
     return outcome;
   }
-  [[nodiscard]] simulated_outcome release(std::uintptr_t at, std::size_t bytes) {
-    const auto found = placed_.find(at);
-    if (found == placed_.end() || !found->second.is_segment()) return {"no segment begins here"};
-    if (found->second.bytes != bytes) return {"a segment is released whole"};
-    memory_->give_back(bytes, found->second.kind);
-    entries_ -= found->second.entries;
-    placed_.erase(found);
+  [[nodiscard]] simulated_outcome release(const void* p, std::size_t bytes) {
+    const segment* const found = segments_.find(p);
+    if (found == nullptr) return {"no segment begins here"};
+    if (found->bytes != bytes) return {"the segment has another size"};
+    const segment released = segments_.extract(p);
+    memory_->give_back(bytes, released.kind);
+    entries_ -= released.entries;
     return {.units = bytes >> 20};
   }
 
   [[nodiscard]] simulated_outcome reserve(std::size_t bytes, std::size_t to) {
-    if (bytes == 0 || bytes % min_page != 0) return {"a range is a multiple of 4 KiB long, and not empty"};
-    if (!std::has_single_bit(to)) return {"an alignment is a power of two"};
-    if (!has_room(bytes, to)) return {"there are no addresses left", true};
-    const std::uintptr_t given = take(bytes, to);
-    ranges_.emplace(given, bytes);
-    reserved_ += bytes;
-    return {.given = given};
+    if (bytes == 0 || bytes % min_page != 0) return {"the size is 0 or no multiple of 4 KiB"};
+    if (!std::has_single_bit(to)) return {"the alignment is no power of two"};
+    if (!has_room(bytes, to)) return {"no addresses are left", true};
+    void* const p = take(bytes, to);
+    (void)ranges_.insert(p, {bytes});
+    return {.address = p};
   }
-  [[nodiscard]] simulated_outcome unreserve(std::uintptr_t at, std::size_t bytes) {
-    const auto found = ranges_.find(at);
-    if (found == ranges_.end()) return {"no range begins here"};
-    if (found->second != bytes) return {"a range is given back whole"};
-    if (is_taken(at, bytes)) return {"something is mapped in the range"};
-    reserved_ -= bytes;
-    ranges_.erase(found);
+  [[nodiscard]] simulated_outcome unreserve(const void* p, std::size_t bytes) {
+    const range* const found = ranges_.find(p);
+    if (found == nullptr) return {"no range begins here"};
+    if (found->bytes != bytes) return {"the range has another size"};
+    if (mappings_.overlaps(p, bytes)) return {"memory is mapped in the range"};
+    ranges_.extract(p);
     return {};
   }
 
-  ///   Requires:  `handle` is not 0
-  [[nodiscard]] simulated_outcome map(std::uintptr_t at, std::size_t bytes, std::uint64_t handle,
+  [[nodiscard]] simulated_outcome map(const void* p, std::size_t bytes, std::uint64_t handle,
                                       const std::shared_ptr<simulated_piece>& memory, bool granted) {
-    if (bytes != memory->bytes()) return {"memory is mapped whole"};
-    if (at % memory->page_size() != 0) return {"memory is mapped at a multiple of its page's size"};
-    const auto range = last_at_or_below(ranges_, at);
-    if (range == ranges_.end() || at - range->first >= range->second)
-      return {"the addresses are not reserved"};
-    if (bytes > range->second - (at - range->first)) return {"memory is mapped within one range"};
-    if (is_taken(at, bytes)) return {"something is mapped here already"};
-    const placed made{bytes, bytes / memory->page_size(), {}, handle, granted, memory};
-    placed_.emplace(at, made);
-    mapped_ += bytes;
+    if (bytes != memory->bytes()) return {"the memory has another size"};
+    if (address_of(p) % memory->page_size() != 0) return {"the address is no multiple of the page size"};
+    if (ranges_.around(p, 0) == nullptr) return {"the addresses are not reserved"};
+    if (ranges_.around(p, bytes) == nullptr) return {"the range ends before the memory does"};
+    if (mappings_.overlaps(p, bytes)) return {"memory is mapped here already"};
+    const std::size_t entries = bytes / memory->page_size();
+    (void)mappings_.insert(p, {bytes, address_of(p), entries, handle, granted, memory});
     if (!granted) not_granted_ += bytes;
-    entries_ += made.entries;
-    return {.units = made.entries};
+    entries_ += entries;
+    return {.units = entries};
   }
-  [[nodiscard]] simulated_outcome grant(std::uintptr_t at, std::size_t bytes) noexcept {
-    const auto found = placed_.find(at);
-    if (found == placed_.end() || found->second.is_segment()) return {"nothing that was mapped begins here"};
-    placed& entry = found->second;
-    if (entry.bytes != bytes) return {"access is granted to what one map put there, whole"};
-    if (!entry.granted) not_granted_ -= bytes;
-    entry.granted = true;
-    return {.units = entry.entries};
+  [[nodiscard]] simulated_outcome grant(const void* p, std::size_t bytes) noexcept {
+    mapping* const found = mappings_.find(p);
+    if (found == nullptr) return {"no mapping begins here"};
+    if (found->bytes != bytes) return {"the mapping has another size"};
+    if (!found->granted) not_granted_ -= bytes;
+    found->granted = true;
+    return {.units = found->entries};
   }
   /// Sets `handle` to the handle that was mapped.
-  [[nodiscard]] simulated_outcome unmap(std::uintptr_t at, std::size_t bytes, bool any_size,
+  [[nodiscard]] simulated_outcome unmap(const void* p, std::size_t bytes, bool any_size,
                                         std::uint64_t& handle) {
-    const auto found = placed_.find(at);
-    if (found == placed_.end() || found->second.is_segment()) return {"nothing that was mapped begins here"};
-    const placed& entry = found->second;
-    if (entry.bytes != bytes && !any_size) return {"what one map put there is unmapped whole, and alone"};
-    const simulated_outcome outcome{.units = entry.entries};
-    handle = entry.handle;
-    mapped_ -= entry.bytes;
-    if (!entry.granted) not_granted_ -= entry.bytes;
-    entries_ -= entry.entries;
-    placed_.erase(found);
-    return outcome;
+    const mapping* const found = mappings_.find(p);
+    if (found == nullptr) return {"no mapping begins here"};
+    if (found->bytes != bytes && !any_size) return {"the mapping has another size"};
+    const mapping removed = mappings_.extract(p);
+    handle = removed.handle;
+    if (!removed.granted) not_granted_ -= removed.bytes;
+    entries_ -= removed.entries;
+    return {.units = removed.entries};
   }
 
   /// Whether the device may access all these addresses: they lie in one segment, or are mapped with access.
-  [[nodiscard]] bool can_use(std::uintptr_t at, std::size_t bytes) const noexcept {
-    auto m = last_at_or_below(placed_, at);
-    while (m != placed_.end() && m->second.granted && at - m->first < m->second.bytes) {
-      const std::size_t here = m->second.bytes - (at - m->first);
+  [[nodiscard]] bool can_use(const void* p, std::size_t bytes) const noexcept {
+    if (segments_.around(p, bytes) != nullptr) return true;
+    const mapping* m = mappings_.around(p, 0);
+    for (; m != nullptr && m->granted; m = mappings_.around(p, 0)) {
+      const std::uintptr_t end = m->begin + m->bytes;
+      const std::size_t here = end - address_of(p);
       if (bytes <= here) return true;
-      if (m->second.is_segment()) return false;  // the next bytes may belong to another segment
-      at += here;
       bytes -= here;
-      ++m;
+      p = pointer_to(end);
     }
     return false;
   }
 
-  [[nodiscard]] std::size_t reserved() const noexcept { return reserved_; }
-  [[nodiscard]] std::size_t mapped() const noexcept { return mapped_; }
+  [[nodiscard]] std::size_t reserved() const noexcept { return ranges_.bytes(); }
+  [[nodiscard]] std::size_t mapped() const noexcept { return mappings_.bytes(); }
   [[nodiscard]] std::size_t not_granted() const noexcept { return not_granted_; }
   [[nodiscard]] std::size_t page_table_entries() const noexcept { return entries_; }
 
  private:
-  /// Memory at addresses: a segment, or one mapping.
-  struct placed {
+  struct range {
     std::size_t bytes;
-    std::size_t entries;
-    page_kind kind;            // of a segment
-    std::uint64_t handle = 0;  // of a mapping
-    bool granted = true;
-    std::shared_ptr<simulated_piece> memory{};
-
-    [[nodiscard]] bool is_segment() const noexcept { return handle == 0; }
+  };
+  struct segment {
+    std::size_t bytes;
+    std::size_t entries;  // of the page table
+    page_kind kind;
+  };
+  struct mapping {
+    std::size_t bytes;
+    std::uintptr_t begin;
+    std::size_t entries;  // of the page table
+    std::uint64_t handle;
+    bool granted;
+    std::shared_ptr<simulated_piece> memory;
   };
 
   [[nodiscard]] std::size_t gap(std::size_t to) const noexcept { return (0 - next_) & (to - 1); }
@@ -254,33 +248,22 @@ class simulated_ranges {
     const std::size_t skipped = gap(to);
     return skipped <= room_ && bytes <= room_ - skipped;
   }
-  /// Takes addresses that begin at a multiple of 2 MiB and of `alignment`, a power of two.
+  /// Takes addresses that begin at a multiple of 2 MiB and of `to`, a power of two.
   ///   Requires:  has_room()
-  [[nodiscard]] std::uintptr_t take(std::size_t bytes, std::size_t to) noexcept {
-    const std::uintptr_t given = next_ + gap(to);
+  [[nodiscard]] void* take(std::size_t bytes, std::size_t to) noexcept {
+    void* const p = pointer_to(next_ + gap(to));
     const std::size_t taken = gap(to) + align_up(bytes, alignment);
     next_ += taken;
     room_ -= taken;
-    return given;
-  }
-  /// The last entry that begins at or below `address`, or end().
-  template <typename Map>
-  [[nodiscard]] static auto last_at_or_below(Map& map, std::uintptr_t at) noexcept -> decltype(map.begin()) {
-    const auto above = map.upper_bound(at);
-    return above == map.begin() ? map.end() : std::prev(above);
-  }
-  [[nodiscard]] bool is_taken(std::uintptr_t at, std::size_t bytes) const noexcept {
-    const auto last = last_at_or_below(placed_, at + bytes - 1);
-    return last != placed_.end() && (last->first >= at || at - last->first < last->second.bytes);
+    return p;
   }
 
   std::shared_ptr<simulated_memory> memory_;
   std::uintptr_t next_;
   std::size_t room_;  // bytes of addresses left
-  std::map<std::uintptr_t, std::size_t> ranges_;
-  std::map<std::uintptr_t, placed> placed_;
-  std::size_t reserved_ = 0;
-  std::size_t mapped_ = 0;
+  range_map<range> ranges_;
+  range_map<segment> segments_;
+  range_map<mapping> mappings_;
   std::size_t not_granted_ = 0;
   std::size_t entries_ = 0;
 };
@@ -290,10 +273,6 @@ class simulated_process;
 /// The devices and processes of a simulated machine.
 struct simulated_machine {
   static constexpr std::size_t max_devices = 255;
-  /// The maximum number of processes that one export may list.
-  ///   Source:  aclrtMemSetPidToShareableHandle takes at most 65,535
-  static constexpr std::size_t max_listed = 65'535;
-
   std::array<bool, max_devices> devices{};    ///< whether a device has this number
   std::vector<simulated_process*> processes;  ///< by number, from 1; null if the process has ended
 };
@@ -317,9 +296,9 @@ class simulated_process {
 
   [[nodiscard]] simulated_outcome create(std::size_t bytes, page_kind kind, std::uint64_t& handle) {
     if (bytes == 0 || bytes % memory_->page_size(kind) != 0)
-      return {"memory is a multiple of its page's size long, and not empty"};
+      return {"the size is 0 or no multiple of the page size"};
     simulated_outcome outcome = memory_->take(bytes, kind);
-    if (outcome.broken != nullptr) return outcome;
+    if (!outcome.works()) return outcome;
     handle = hold({.memory = std::make_shared<simulated_piece>(memory_, bytes, kind)});
     outcome.units = bytes >> 20;
     return outcome;
@@ -331,70 +310,56 @@ class simulated_process {
     handles_.erase(found);
     return {};
   }
-  [[nodiscard]] simulated_outcome map(std::uintptr_t at, std::size_t bytes, std::uint64_t handle,
-                                      bool granted) {
-    const auto found = handles_.find(handle);
-    if (found == handles_.end()) return no_handle;
-    held& m = found->second;
-    if (m.mapped) return {"memory is mapped in one place at a time"};
-    const simulated_outcome outcome = addresses_.map(at, bytes, handle, m.memory, granted);
-    m.mapped = outcome.broken == nullptr;
+  [[nodiscard]] simulated_outcome map(const void* p, std::size_t bytes, std::uint64_t handle, bool granted) {
+    held* const m = find(handle);
+    if (m == nullptr) return no_handle;
+    if (m->mapped) return {"the memory is mapped already"};
+    const simulated_outcome outcome = addresses_.map(p, bytes, handle, m->memory, granted);
+    m->mapped = outcome.works();
     return outcome;
   }
-  [[nodiscard]] simulated_outcome unmap(std::uintptr_t at, std::size_t bytes, bool any_size) {
+  [[nodiscard]] simulated_outcome unmap(const void* p, std::size_t bytes, bool any_size) {
     std::uint64_t handle = 0;
-    const simulated_outcome outcome = addresses_.unmap(at, bytes, any_size, handle);
-    const auto found = handles_.find(handle);  // absent if the memory was destroyed while mapped
-    if (found != handles_.end()) found->second.mapped = false;
+    const simulated_outcome outcome = addresses_.unmap(p, bytes, any_size, handle);
+    held* const m = find(handle);  // null if the memory was destroyed while mapped
+    if (m != nullptr) m->mapped = false;
     return outcome;
   }
 
   [[nodiscard]] simulated_outcome export_memory(std::uint64_t handle, importers who) {
-    const auto found = handles_.find(handle);
-    if (found == handles_.end()) return no_handle;
-    held& m = found->second;
-    if (m.imported) return {"memory is exported where it was created"};
-    if (m.exported) return {"memory is exported once"};
-    m.exported = true;
-    m.who = who;
+    held* const m = find(handle);
+    if (m == nullptr) return no_handle;
+    if (m->imported) return {"imported memory cannot be exported"};
+    if (m->exported.has_value()) return {"the memory is exported already"};
+    m->exported.emplace(who);
     return {};
   }
   /// Lists a process as an importer of memory that this process exported.
   [[nodiscard]] simulated_outcome allow(std::int32_t exporter, std::uint64_t handle, std::int32_t importer) {
-    const auto found = handles_.find(handle);
-    if (exporter != number_ || found == handles_.end() || !found->second.exported) return not_exported;
-    if (found->second.who == importers::any) return {"every process may import this"};
-    if (importer <= 0) return {"the number of a process is above 0"};
-    auto& listed = found->second.listed;
-    const auto at = std::lower_bound(listed.begin(), listed.end(), importer);
-    if (at != listed.end() && *at == importer) return {};
-    if (listed.size() == simulated_machine::max_listed) return {"65535 processes are listed already"};
-    listed.insert(at, importer);
-    return {};
+    held* const m = find(handle);
+    if (exporter != number_ || m == nullptr || !m->exported.has_value()) return not_exported;
+    return {m->exported->allow(importer)};
   }
   /// Sets `handle` to memory that the process `exporter` exported under its own handle `theirs`.
   [[nodiscard]] simulated_outcome import_memory(std::int32_t exporter, std::uint64_t theirs,
                                                 std::uint64_t& handle) {
-    if (exporter == number_) return {"what a process exported it does not import"};
+    if (exporter == number_) return {"the memory belongs to this process"};
     const held* const m = exported_by(exporter, theirs);
     if (m == nullptr) return not_exported;
-    if (m->who == importers::listed && !std::binary_search(m->listed.begin(), m->listed.end(), number_))
-      return {"this process is not allowed to import this"};
+    if (!m->exported->may_import(number_)) return {"this process is not listed"};
     if (m->memory->device() != memory_->device() && !peers_[m->memory->device()])
-      return {"the memory is on another device, to which this one has no peer access"};
+      return {"the memory is on another device, without peer access"};
     handle = hold({.memory = m->memory, .imported = true});
     return {};
   }
   [[nodiscard]] simulated_outcome enable_peer_access(unsigned device) {
     if (device == memory_->device()) return {"a device is no peer of itself"};
-    if (!has_device(device)) return {"there is no such device on this machine"};
+    if (device >= simulated_machine::max_devices || !machine_->devices[device])
+      return {"the machine has no such device"};
     peers_[device] = true;
     return {};
   }
 
-  [[nodiscard]] bool has_device(unsigned device) const noexcept {
-    return device < simulated_machine::max_devices && machine_->devices[device];
-  }
   [[nodiscard]] const std::shared_ptr<simulated_machine>& machine() const noexcept { return machine_; }
   [[nodiscard]] const std::shared_ptr<simulated_memory>& memory() const noexcept { return memory_; }
   [[nodiscard]] std::int32_t number() const noexcept { return number_; }
@@ -409,14 +374,11 @@ class simulated_process {
     std::shared_ptr<simulated_piece> memory;
     bool imported = false;
     bool mapped = false;
-    bool exported = false;
-    importers who = importers::listed;
-    std::vector<std::int32_t> listed{};  // ascending
+    std::optional<importer_list> exported{};
   };
 
-  static constexpr simulated_outcome no_handle{.broken = "no memory has this handle here"};
-  static constexpr simulated_outcome not_exported{.broken =
-                                                      "nothing is exported under this name, or not any more"};
+  static constexpr simulated_outcome no_handle{"this process has no such handle"};
+  static constexpr simulated_outcome not_exported{"no memory is exported under this name"};
   /// Far above the addresses of a real process.
   static constexpr std::uintptr_t device_span = std::uintptr_t{1} << 56;
   /// The last addresses are never used, so that the end of a range never wraps.
@@ -425,13 +387,16 @@ class simulated_process {
   [[nodiscard]] std::int32_t next_number() const noexcept {
     return static_cast<std::int32_t>(machine_->processes.size() + 1);
   }
+  [[nodiscard]] held* find(std::uint64_t handle) noexcept {
+    const auto found = handles_.find(handle);
+    return found != handles_.end() ? &found->second : nullptr;
+  }
   [[nodiscard]] const held* exported_by(std::int32_t process, std::uint64_t handle) const noexcept {
     const auto& all = machine_->processes;
     if (process <= 0 || process > static_cast<std::int32_t>(all.size())) return nullptr;
-    const simulated_process* const other = all[static_cast<std::size_t>(process - 1)];
-    if (other == nullptr) return nullptr;
-    const auto found = other->handles_.find(handle);
-    return found != other->handles_.end() && found->second.exported ? &found->second : nullptr;
+    simulated_process* const other = all[static_cast<std::size_t>(process - 1)];
+    const held* const found = other != nullptr ? other->find(handle) : nullptr;
+    return found != nullptr && found->exported.has_value() ? found : nullptr;
   }
   [[nodiscard]] std::uintptr_t first_of_device() const noexcept {
     return (std::uintptr_t{memory_->device()} + 1) * device_span;

@@ -11,6 +11,7 @@
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
+namespace detail {
 
 /// The streams that a program has destroyed. Thread-safe.
 class ended_streams {
@@ -37,14 +38,16 @@ class ended_streams {
   std::set<stream_id> ended_;
 };
 
+}  // namespace detail
+
 /// Tells an allocator which streams have ended, for devices that do not know.
 ///
 /// The device receives no calls for an ended stream. The stream's work counts as done, so pending blocks
 /// become free. record_stream fails for an ended stream.
 ///
 ///     tessera::simulated_device device;
-///     tessera::ended_streams ended;
 ///     using registry = tessera::stream_registry<tessera::simulated_device>;
+///     registry::ended_streams ended;
 ///     tessera::caching_allocator<tessera::pytorch<>, registry> allocator{registry(device, ended)};
 ///     void* p = allocator.allocate(5_MiB);
 ///     if (!allocator.record_stream(p, tessera::stream_id{7})) return;
@@ -55,7 +58,8 @@ class ended_streams {
 template <event_provider Device>
 class stream_registry : public provider_adaptor<Device> {
  public:
-  static constexpr bool is_thread_safe = tessera::is_thread_safe<Device>;
+  static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
+  using ended_streams = detail::ended_streams;
   using typename provider_adaptor<Device>::event;
 
   stream_registry(Device& device, const ended_streams& ended) noexcept

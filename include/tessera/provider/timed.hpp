@@ -12,51 +12,50 @@
 
 namespace tessera {
 
-/// Durations of calls, in microseconds.
-struct call_time {
-  std::uint64_t count = 0;
-  std::uint64_t total = 0;
-  std::uint64_t max = 0;
-  std::uint64_t min = 0;  ///< 0 if there was no call
-
-  [[nodiscard]] constexpr double average() const noexcept {
-    return count > 0 ? static_cast<double>(total) / static_cast<double>(count) : 0.0;
-  }
-  constexpr void add(std::uint64_t microseconds) noexcept {
-    if (count == 0 || microseconds < min) min = microseconds;
-    if (microseconds > max) max = microseconds;
-    total += microseconds;
-    ++count;
-  }
-  bool operator==(const call_time&) const = default;
-};
-
 /// Collects the durations of a provider's successful calls, for each kind of call that may take long.
 /// Thread-safe.
 ///   Source:  acquire and release are PyTorch's host_alloc_time and host_free_time
 class call_times {
  public:
-  static constexpr std::size_t count = static_cast<std::size_t>(provider_call::synchronize) + 1;
+  /// The durations of one kind of call, in microseconds.
+  struct summary {
+    std::uint64_t count = 0;
+    std::uint64_t total = 0;
+    std::uint64_t max = 0;
+    std::uint64_t min = 0;  ///< 0 if there was no call
 
-  [[nodiscard]] call_time of(provider_call call) const noexcept {
+    [[nodiscard]] constexpr double average() const noexcept {
+      return count > 0 ? static_cast<double>(total) / static_cast<double>(count) : 0.0;
+    }
+    constexpr void add(std::uint64_t microseconds) noexcept {
+      if (count == 0 || microseconds < min) min = microseconds;
+      if (microseconds > max) max = microseconds;
+      total += microseconds;
+      ++count;
+    }
+    bool operator==(const summary&) const = default;
+  };
+  static constexpr std::size_t count = provider_call::synchronize + 1;
+
+  [[nodiscard]] summary of(provider_call call) const noexcept {
     const std::lock_guard lock(mutex_);
-    return times_[static_cast<std::size_t>(call)];
+    return times_[call];
   }
-  [[nodiscard]] call_time acquire() const noexcept { return of(provider_call::acquire); }
-  [[nodiscard]] call_time release() const noexcept { return of(provider_call::release); }
+  [[nodiscard]] summary acquire() const noexcept { return of(provider_call::acquire); }
+  [[nodiscard]] summary release() const noexcept { return of(provider_call::release); }
   void reset() noexcept {
     const std::lock_guard lock(mutex_);
     times_ = {};
   }
-  ///   Requires:  may_take_long(call)
+  ///   Requires:  call.may_take_long()
   void add(provider_call call, std::uint64_t microseconds) noexcept {
     const std::lock_guard lock(mutex_);
-    times_[static_cast<std::size_t>(call)].add(microseconds);
+    times_[call].add(microseconds);
   }
 
  private:
   mutable std::mutex mutex_;
-  std::array<call_time, count> times_{};
+  std::array<summary, count> times_{};
 };
 
 namespace detail {
@@ -71,7 +70,7 @@ class measure_calls {
 
   template <typename F>
   auto operator()(provider_call call, F f) noexcept {
-    if (!may_take_long(call)) return f();
+    if (!call.may_take_long()) return f();
     const auto start = Clock::now();
     const auto result = f();
     if (result) {

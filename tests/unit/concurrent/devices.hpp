@@ -142,9 +142,9 @@ class gated_ref : public tessera::provider_adaptor<gated_device> {
   static constexpr bool is_thread_safe = true;
   using provider_adaptor::provider_adaptor;
 };
-static_assert(tessera::event_provider<gated_ref> && tessera::is_thread_safe<gated_ref>);
+static_assert(tessera::event_provider<gated_ref> && tessera::detail::is_thread_safe<gated_ref>);
 static_assert(tessera::virtual_memory_provider<gated_ref>);
-static_assert(!tessera::is_thread_safe<tessera::simulated_device>);
+static_assert(!tessera::detail::is_thread_safe<tessera::simulated_device>);
 
 /// Bytes of a kind that a device gave and that were not returned; 0 for none.
 inline std::size_t outstanding(const tessera::simulated_device& d) {

@@ -81,8 +81,8 @@ struct liar : host_pinned {
   }
 };
 using checked = checked_provider<liar>;
-static_assert(is_host_visible<checked> && is_thread_safe<checked> && ordering_provider<checked> &&
-              sharing_provider<checked> && registering_provider<checked>);
+static_assert(detail::is_host_visible<checked> && detail::is_thread_safe<checked> &&
+              ordering_provider<checked> && sharing_provider<checked> && registering_provider<checked>);
 
 template <typename D>
 const char* broken_law(D& device, host_pinned& with_streams) {
@@ -97,7 +97,7 @@ const char* broken_law(D& device, host_pinned& with_streams) {
   };
   const auto found = law::work(device, {}, begin, [&over] { return over.load(); });
   (void)with_streams.host_pinned::synchronize({});
-  return found ? law::registering(device).broken : found.broken;
+  return found ? law::detail::registering(device).broken : found.broken;
 }
 const char* broken_law(lie told) {
   liar device(told);
@@ -141,19 +141,19 @@ struct row {
 const row rows[] = {
     {lie::segment_is_short, "the host can read a segment from end to end",
      "acquire gave memory that the host cannot read"},
-    {lie::segments_share_memory, "what the host writes to a segment stays there alone", nullptr},
-    {lie::maps_elsewhere, "grant gives access to what one map put there",
+    {lie::segments_share_memory, "a host write changes one segment, which keeps it", nullptr},
+    {lie::maps_elsewhere, "grant accepts a mapping", "map put memory where the host cannot read it"},
+    {lie::maps_with_no_access, "the host can read a mapping from end to end",
      "map put memory where the host cannot read it"},
-    {lie::maps_with_no_access, "the host can read memory from end to end where it was mapped",
-     "map put memory where the host cannot read it"},
-    {lie::memory_forgets, "memory keeps what was written to it wherever it is mapped", nullptr},
-    {lie::event_is_ready_early, "no event is ready before the work before it is done",
+    {lie::memory_forgets, "memory keeps its contents when it is mapped elsewhere", nullptr},
+    {lie::event_is_ready_early, "no event is ready before its work is done",
      "query says of an event that it is ready before the work before it is done"},
-    {lie::wait_returns_early, "wait returns once the work is done",
+    {lie::wait_returns_early, "wait returns after the work is done",
      "wait returns before the work before an event is done"},
-    {lie::synchronize_returns_early, "synchronize returns once the work is done",
+    {lie::synchronize_returns_early, "synchronize returns after the work is done",
      "synchronize returns before the work of a stream is done"},
-    {lie::registers_twice, "memory is registered once", "register_memory took what is registered"},
+    {lie::registers_twice, "register_memory refuses registered memory",
+     "register_memory took what is registered"},
 };
 
 TEST(checked_host_provider, an_honest_host_hears_no_word) {

@@ -192,7 +192,7 @@ struct liar : simulated_device {
   }
 };
 static_assert(ordering_provider<liar> && paged_provider<liar> && virtual_memory_provider<liar> &&
-              measured_provider<liar>);
+              detail::measured_provider<liar>);
 
 /// All laws of a device.
 const char* broken_law(lie told) {
@@ -203,7 +203,7 @@ const char* broken_law(lie told) {
   if (const auto found = law::work(device, stream_id{1}, begin, [&] { return device.now_ns() >= end; });
       !found)
     return found.broken;
-  return law::ordering(device, stream_id{1}, stream_id{2}).broken;
+  return law::detail::ordering(device, stream_id{1}, stream_id{2}).broken;
 }
 
 using checked = checked_provider<liar>;
@@ -294,18 +294,17 @@ struct row {
 constexpr auto not_seen = "";  // not detectable by the calls alone; the memory would have to be accessed
 
 const row rows[] = {
-    {lie::granularity_is_zero, "granularity is a power of two, at least min_alignment",
+    {lie::granularity_is_zero, "the granularity is a power of two, at least min_alignment",
      "the granularity is no power of two, or below min_alignment"},
-    {lie::granularity_is_no_power_of_two, "granularity is a power of two, at least min_alignment",
+    {lie::granularity_is_no_power_of_two, "the granularity is a power of two, at least min_alignment",
      "the granularity is no power of two, or below min_alignment"},
     {lie::granularity_changes, "capacity and granularity are constant", "the granularity has changed"},
     {lie::capacity_changes, "capacity and granularity are constant", "the capacity has changed"},
-    {lie::more_is_available_than_there_is, "no more is available than the capacity",
+    {lie::more_is_available_than_there_is, "available is at most the capacity",
      "more is available than the capacity"},
-    {lie::step_is_zero, "the page size is a power of two, and a multiple of the kind's granularity",
+    {lie::step_is_zero, "the page size is a power of two and a multiple of the kind's granularity",
      "page_size is no power of two, or no multiple of the kind's granularity"},
-    {lie::step_is_no_power_of_two,
-     "the page size is a power of two, and a multiple of the kind's granularity",
+    {lie::step_is_no_power_of_two, "the page size is a power of two and a multiple of the kind's granularity",
      "page_size is no power of two, or no multiple of the kind's granularity"},
 
     {lie::segment_is_misaligned, "segments start at a multiple of the granularity",
@@ -314,65 +313,65 @@ const row rows[] = {
      "memory was given that overlaps what was given before"},
     {lie::same_segment_twice, "segments do not overlap",
      "memory was given that overlaps what was given before"},
-    {lie::segment_is_a_sentinel, "segments end before the addresses do",
+    {lie::segment_is_a_sentinel, "segments end inside the address space",
      "memory was given that goes past the end of all addresses"},
-    {lie::segment_lies_in_a_range, "a range overlaps nothing given",
+    {lie::segment_lies_in_a_range, "ranges overlap no other range and no segment",
      "memory was given that overlaps what was given before"},
-    {lie::more_than_the_capacity, "acquire refuses what goes beyond the capacity",
+    {lie::more_than_the_capacity, "acquire refuses more than the capacity",
      "more was given than the capacity"},
-    {lie::takes_back_what_it_says_it_kept, "release takes back what was acquired",
+    {lie::takes_back_what_it_says_it_kept, "release accepts an acquired segment",
      "memory was given that overlaps what was given before"},
 
-    {lie::range_is_misaligned, "a range begins at a multiple of what was asked for",
+    {lie::range_is_misaligned, "a range begins at a multiple of the alignment",
      "reserve gave a range that begins at no multiple of what was asked for"},
-    {lie::range_overlaps_another, "a range overlaps nothing given",
+    {lie::range_overlaps_another, "ranges overlap no other range and no segment",
      "memory was given that overlaps what was given before"},
-    {lie::range_goes_with_what_is_mapped, "a range goes back only when nothing is mapped in it",
+    {lie::range_goes_with_what_is_mapped, "unreserve refuses a range with mapped memory",
      "unreserve took back a range in which something is mapped"},
-    {lie::range_that_was_not_there_goes, "a range goes back only when nothing is mapped in it",
+    {lie::range_that_was_not_there_goes, "unreserve refuses a range with mapped memory",
      "unreserve took back a range that was not given"},
 
-    {lie::memory_has_no_name, "memory that was created has a name",
+    {lie::memory_has_no_name, "the handle of created memory is not empty",
      "memory is said to be there, and has no name"},
-    {lie::memory_has_the_name_of_other_memory, "each memory has a name of its own",
+    {lie::memory_has_the_name_of_other_memory, "created memory has a handle of its own",
      "memory was given the name of other memory"},
-    {lie::memory_is_no_multiple_of_the_step, "memory is a multiple of the page size long, and not empty",
+    {lie::memory_is_no_multiple_of_the_step, "create refuses 0 bytes and parts of pages",
      "create made memory that is no multiple of the page size long"},
-    {lie::memory_beyond_the_capacity, "create refuses what goes beyond the capacity",
+    {lie::memory_beyond_the_capacity, "create refuses more than the capacity",
      "more was given than the capacity"},
-    {lie::unknown_memory_goes, "what names no memory is refused",
+    {lie::unknown_memory_goes, "destroy and map refuse an empty handle",
      "destroy let go of memory that was not created"},
-    {lie::unknown_memory_is_mapped, "what names no memory is refused", "map put there what names no memory"},
+    {lie::unknown_memory_is_mapped, "destroy and map refuse an empty handle",
+     "map put there what names no memory"},
     {lie::maps_outside_of_ranges, "map refuses addresses that are not reserved",
      "map put memory outside of the ranges that were given"},
-    {lie::maps_over_other_memory, "map refuses addresses at which something is mapped",
+    {lie::maps_over_other_memory, "map refuses addresses with mapped memory",
      "map put memory where something is mapped"},
-    {lie::maps_more_than_there_is, "no more is mapped than there is of the memory",
+    {lie::maps_more_than_there_is, "map refuses more bytes than the memory has",
      "map put more or less there than there is of the memory"},
-    {lie::maps_at_no_multiple_of_the_step, "memory is mapped at a multiple of the page size",
+    {lie::maps_at_no_multiple_of_the_step, "map refuses an address inside a page",
      "map put memory at no multiple of the page size"},
-    {lie::maps_elsewhere, "grant gives access to what one map put there", not_seen},
-    {lie::grants_where_nothing_is_mapped, "grant refuses addresses at which nothing is mapped",
+    {lie::maps_elsewhere, "grant accepts a mapping", not_seen},
+    {lie::grants_where_nothing_is_mapped, "grant refuses addresses without mapped memory",
      "grant gave access where nothing is mapped"},
-    {lie::unmaps_where_nothing_is_mapped, "unmap refuses addresses at which nothing is mapped",
+    {lie::unmaps_where_nothing_is_mapped, "unmap refuses addresses without mapped memory",
      "unmap took away what was not mapped"},
 
-    {lie::event_is_ready_early, "no event is ready before the work before it is done",
+    {lie::event_is_ready_early, "no event is ready before its work is done",
      "query says of an event that it is ready before the work before it is done"},
-    {lie::event_is_ready_no_more, "an event that was waited for is ready",
+    {lie::event_is_ready_no_more, "an event is ready after a wait for it",
      "query says of an event that was ready that it is not"},
-    {lie::event_is_ready_after_a_later_one,
-     "an event is ready, and stays so, once a later one of its stream is",
+    {lie::event_is_ready_after_a_later_one, "an event is ready if a later event of its stream is ready",
      "query says of an event that it is not ready where a later one was"},
-    {lie::wait_returns_early, "wait returns once the work is done",
+    {lie::wait_returns_early, "wait returns after the work is done",
      "wait returns before the work before an event is done"},
-    {lie::synchronize_returns_early, "synchronize returns once the work is done",
+    {lie::synchronize_returns_early, "synchronize returns after the work is done",
      "synchronize returns before the work of a stream is done"},
-    {lie::position_0_is_not_done, "the position 0 lies before all work",
+    {lie::position_0_is_not_done, "position 0 is before all work",
      "is_done says that the position 0 is not done"},
-    {lie::stream_is_not_behind_itself, "the position 0 lies before all work",
+    {lie::stream_is_not_behind_itself, "position 0 is before all work",
      "is_ordered_after says that a stream is not behind its own work, or none"},
-    {lie::let_wait_does_nothing, "a stream comes behind what it waits for",
+    {lie::let_wait_does_nothing, "a stream is behind the work that it waits for",
      "make_wait says that a stream waits, which is not behind"},
 };
 
@@ -396,7 +395,7 @@ struct doubtful : liar {
   using liar::liar;
   static constexpr bool may_see_late = true;
 };
-static_assert(may_see_late<provider_ref<doubtful>> && !may_see_late<provider_ref<liar>>);
+static_assert(detail::may_see_late<provider_ref<doubtful>> && !detail::may_see_late<provider_ref<liar>>);
 TEST(checked_provider, draws_no_conclusions_from_what_is_seen_late) {
   for (const lie told : {lie::event_is_ready_no_more, lie::event_is_ready_after_a_later_one}) {
     checked_provider device{doubtful(told)};

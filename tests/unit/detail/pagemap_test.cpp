@@ -16,6 +16,7 @@
 namespace {
 
 using namespace tessera;
+using detail::pagemap;
 constexpr auto no_owner = pagemap::no_owner;
 
 void* at(std::uint64_t address) { return reinterpret_cast<void*>(address); }

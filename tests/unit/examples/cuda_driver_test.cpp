@@ -73,8 +73,8 @@ TEST_F(cuda_driver_test, keeps_the_laws_of_providers) {
     gpu device(load(), number);
     EXPECT_EQ(device.capacity(), 256_MiB);
     EXPECT_STREQ(law::provider(device).broken, nullptr) << device.last_error();
-    EXPECT_STREQ(law::ordering(device, a, b).broken, nullptr);
-    EXPECT_STREQ(law::ordering(device, b, {}).broken, nullptr);
+    EXPECT_STREQ(law::detail::ordering(device, a, b).broken, nullptr);
+    EXPECT_STREQ(law::detail::ordering(device, b, {}).broken, nullptr);
     EXPECT_EQ(device.available(), 256_MiB);
     EXPECT_EQ(cuda.used(number), 0u);
   }
@@ -84,14 +84,14 @@ TEST_F(cuda_driver_test, keeps_the_laws_with_work_under_way) {
   for (const stream_id s : {stream_id{}, a, b}) cuda.submit(1, handle_of(s));
   gpu device(load(), 1);
   EXPECT_STREQ(law::provider(device).broken, nullptr) << device.last_error();
-  EXPECT_STREQ(law::ordering(device, a, b).broken, nullptr);
+  EXPECT_STREQ(law::detail::ordering(device, a, b).broken, nullptr);
 }
 
 TEST_F(cuda_driver_test, serves_segments_on_a_device_without_virtual_memory) {
   begin(1, 64_MiB, false);
   gpu device(load(), 0);
-  EXPECT_STREQ(law::memory(device).broken, nullptr);
-  EXPECT_STREQ(law::events(device).broken, nullptr);
+  EXPECT_STREQ(law::detail::memory(device).broken, nullptr);
+  EXPECT_STREQ(law::detail::events(device).broken, nullptr);
   gpu::physical memory;
   EXPECT_FALSE(device.create(2_MiB, page_kind::normal, memory));
   EXPECT_EQ(device.last_error(), "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED");

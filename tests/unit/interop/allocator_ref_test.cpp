@@ -46,16 +46,17 @@ static_assert(stream_allocator<per_device<pytorch<>, simulated_device>::front_ty
 static_assert(!stream_allocator<driver_pool<cuda_async, simulated_device>> && !stream_allocator<int>);
 
 // A provider declares host visibility. Adaptors, front ends and allocators over it inherit it.
-static_assert(is_host_visible<host_pinned> && !is_host_visible<simulated_device>);
-static_assert(is_host_visible<provider_ref<host_pinned>> && !is_host_visible<provider_ref<simulated_device>>);
-static_assert(is_host_visible<limiting<host_pinned>> && is_host_visible<timed<host_pinned>>);
-static_assert(is_host_visible<host_registering<host_pinned, host_pinned>>);
+static_assert(detail::is_host_visible<host_pinned> && !detail::is_host_visible<simulated_device>);
+static_assert(detail::is_host_visible<provider_ref<host_pinned>> &&
+              !detail::is_host_visible<provider_ref<simulated_device>>);
+static_assert(detail::is_host_visible<limiting<host_pinned>> && detail::is_host_visible<timed<host_pinned>>);
+static_assert(detail::is_host_visible<host_registering<host_pinned, host_pinned>>);
 struct registering_device : simulated_device {
   bool register_memory(void*, std::size_t) noexcept { return true; }
   bool unregister_memory(void*) noexcept { return true; }
 };
-static_assert(is_host_visible<host_registering<host_pinned, registering_device>>);
-static_assert(!is_host_visible<host_registering<simulated_device, host_pinned>>);
+static_assert(detail::is_host_visible<host_registering<host_pinned, registering_device>>);
+static_assert(!detail::is_host_visible<host_registering<simulated_device, host_pinned>>);
 
 static_assert(detail::host_allocator<pinned_memory> && !detail::host_allocator<torch>);
 static_assert(detail::host_allocator<locked<pinned_packed, host_pinned>>);

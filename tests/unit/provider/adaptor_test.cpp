@@ -29,20 +29,23 @@ struct least_provider {
 };
 template <typename D>
 constexpr unsigned capabilities =
-    (event_provider<D> ? 1u : 0) | (ordering_provider<D> ? 2u : 0) | (stream_listing_provider<D> ? 4u : 0) |
-    (limited_provider<D> ? 8u : 0) | (reclaiming_provider<D> ? 16u : 0) | (measured_provider<D> ? 32u : 0) |
+    (event_provider<D> ? 1u : 0) | (ordering_provider<D> ? 2u : 0) |
+    (detail::stream_listing_provider<D> ? 4u : 0) | (detail::limited_provider<D> ? 8u : 0) |
+    (detail::reclaiming_provider<D> ? 16u : 0) | (detail::measured_provider<D> ? 32u : 0) |
     (paged_provider<D> ? 64u : 0) | (virtual_memory_provider<D> ? 128u : 0) |
     (sharing_provider<D> ? 256u : 0) | (registering_provider<D> ? 512u : 0);
 template <typename D>
 constexpr bool keeps_capabilities =
     capabilities<provider_adaptor<D>> == capabilities<D> &&
-    is_host_visible<provider_adaptor<D>> == is_host_visible<D> &&
-    release_waits<provider_adaptor<D>> == release_waits<D> && !is_thread_safe<provider_adaptor<D>>;
+    detail::is_host_visible<provider_adaptor<D>> == detail::is_host_visible<D> &&
+    detail::release_waits<provider_adaptor<D>> == detail::release_waits<D> &&
+    !detail::is_thread_safe<provider_adaptor<D>>;
 static_assert(device_provider<provider_adaptor<least_provider>>);
 static_assert(keeps_capabilities<least_provider> && capabilities<least_provider> == 0);
 static_assert(keeps_capabilities<simulated_device> && keeps_capabilities<simulated_npu>);
 static_assert(keeps_capabilities<host_pinned> && capabilities<host_pinned> != capabilities<simulated_device>);
-static_assert(keeps_capabilities<limiting<simulated_device>> && limited_provider<limiting<simulated_device>>);
+static_assert(keeps_capabilities<limiting<simulated_device>> &&
+              detail::limited_provider<limiting<simulated_device>>);
 
 /// Logs each call, and makes every n-th call fail that can.
 struct log_and_fail {
@@ -52,8 +55,8 @@ struct log_and_fail {
 
   template <typename F>
   auto operator()(provider_call call, F f) {
-    log->emplace_back(name_of(call));
-    if (may_fail(call) && ++count % period == 0) return decltype(f()){};
+    log->emplace_back(call.name());
+    if (call.may_fail() && ++count % period == 0) return decltype(f()){};
     return f();
   }
 };
@@ -97,12 +100,14 @@ TEST(provider_adaptor, carries_an_allocator_that_recovers_from_its_failures) {
 }
 
 TEST(provider_adaptor, names_each_call) {
-  EXPECT_STREQ(name_of(provider_call::acquire), "acquire");
-  EXPECT_STREQ(name_of(provider_call::synchronize), "synchronize");
-  EXPECT_STREQ(name_of(provider_call::unregister_memory), "unregister_memory");
-  EXPECT_STREQ(name_of(provider_call::is_ordered_after), "is_ordered_after");
-  EXPECT_TRUE(may_take_long(provider_call::synchronize) && !may_take_long(provider_call::make_wait));
-  EXPECT_TRUE(may_fail(provider_call::unregister_memory) && !may_fail(provider_call::query));
+  EXPECT_STREQ(provider_call(provider_call::acquire).name(), "acquire");
+  EXPECT_STREQ(provider_call(provider_call::synchronize).name(), "synchronize");
+  EXPECT_STREQ(provider_call(provider_call::unregister_memory).name(), "unregister_memory");
+  EXPECT_STREQ(provider_call(provider_call::is_ordered_after).name(), "is_ordered_after");
+  EXPECT_TRUE(provider_call(provider_call::synchronize).may_take_long() &&
+              !provider_call(provider_call::make_wait).may_take_long());
+  EXPECT_TRUE(provider_call(provider_call::unregister_memory).may_fail() &&
+              !provider_call(provider_call::query).may_fail());
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ const auto given = [] { return true; };
 const auto refused = [] { return false; };
 
 TEST(byte_budget, allows_just_what_it_has) {
-  byte_budget budget(100);
+  detail::byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, given));
   EXPECT_FALSE(budget.would_exceed(40));
   EXPECT_TRUE(budget.would_exceed(41));
@@ -30,7 +30,7 @@ TEST(byte_budget, allows_just_what_it_has) {
 }
 
 TEST(byte_budget, says_what_is_left) {
-  byte_budget budget(100);
+  detail::byte_budget budget(100);
   EXPECT_EQ(budget.left(), 100u);
   EXPECT_TRUE(budget.take(60, 0, [] { return true; }));
   EXPECT_EQ(budget.left(), 40u);
@@ -41,14 +41,14 @@ TEST(byte_budget, says_what_is_left) {
 }
 
 TEST(byte_budget, does_not_count_what_was_not_given) {
-  byte_budget budget(100);
+  detail::byte_budget budget(100);
   EXPECT_FALSE(budget.take(100, 0, refused));
   EXPECT_EQ(budget.taken(), 0u);
   EXPECT_TRUE(budget.take(100, 0, given));
 }
 
 TEST(byte_budget, knows_the_most_that_was_taken_at_one_time) {
-  byte_budget budget(100);
+  detail::byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, given));
   budget.give_back(60);
   EXPECT_TRUE(budget.take(40, 0, given));
@@ -60,7 +60,7 @@ TEST(byte_budget, knows_the_most_that_was_taken_at_one_time) {
   EXPECT_EQ(budget.peak(), 70u);
 }
 TEST(byte_budget, what_goes_back_during_a_call_may_have_been_there_with_what_it_gave) {
-  byte_budget budget(100);
+  detail::byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, given));
   EXPECT_TRUE(budget.take(40, 0, [&budget] {
     budget.give_back(60);
@@ -71,7 +71,7 @@ TEST(byte_budget, what_goes_back_during_a_call_may_have_been_there_with_what_it_
 }
 
 TEST(byte_budget, a_lower_limit_takes_nothing_back) {
-  byte_budget budget(100);
+  detail::byte_budget budget(100);
   EXPECT_TRUE(budget.take(80, 0, given));
   budget.set_limit(50);
   EXPECT_EQ(budget.limit(), 50u);
@@ -81,9 +81,9 @@ TEST(byte_budget, a_lower_limit_takes_nothing_back) {
   EXPECT_TRUE(budget.take(50, 0, given));
 }
 
-/// Requests 60 of 100, and in another thread `other`, which returns before the first call has ended or after.
-///   Returns:  whether the other request succeeded
-bool got_beside_60(byte_budget& budget, std::size_t other, bool first_is_given) {
+/// Asks for 60 of 100 and meanwhile, in another thread, for `other`, which comes before the first call has ended or after.
+///   Returns:  whether the other one got it
+bool got_beside_60(detail::byte_budget& budget, std::size_t other, bool first_is_given) {
   std::thread second;
   bool got = false;
   EXPECT_EQ(budget.take(60, 0,
@@ -104,7 +104,7 @@ bool got_beside_60(byte_budget& budget, std::size_t other, bool first_is_given) 
 
 TEST(byte_budget, who_is_in_want_waits_for_calls_that_may_fail) {
   for (int round = 0; round < 50; ++round) {
-    byte_budget budget(100);
+    detail::byte_budget budget(100);
     EXPECT_TRUE(got_beside_60(budget, 50, false));
     EXPECT_EQ(budget.taken(), 50u);
   }
@@ -112,14 +112,14 @@ TEST(byte_budget, who_is_in_want_waits_for_calls_that_may_fail) {
 
 TEST(byte_budget, calls_that_overlap_do_not_pass_it_together) {
   for (int round = 0; round < 50; ++round) {
-    byte_budget budget(100);
+    detail::byte_budget budget(100);
     EXPECT_FALSE(got_beside_60(budget, 50, true));
     EXPECT_EQ(budget.taken(), 60u);
   }
 }
 
 TEST(byte_budget, nobody_waits_where_it_does_not_matter) {
-  byte_budget budget(100);
+  detail::byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, [&] {
     EXPECT_FALSE(budget.would_exceed(100));
     EXPECT_TRUE(budget.take(40, 0, given));   // fits in addition

@@ -45,7 +45,8 @@ using provider = host_registering<plain_memory, noting_device>;
 
 static_assert(event_provider<provider> && paged_provider<provider> && registering_provider<provider>);
 static_assert(!virtual_memory_provider<provider>);
-static_assert(is_thread_safe<host_registering<host_pinned, host_pinned>> && !is_thread_safe<provider>);
+static_assert(detail::is_thread_safe<host_registering<host_pinned, host_pinned>> &&
+              !detail::is_thread_safe<provider>);
 
 TEST(host_registering, keeps_the_law_of_providers) {
   host_pinned device{host_pinned::options{.pin = host_pinned::pinning::where_allowed}};

@@ -12,7 +12,6 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/law/provider.hpp>
-#include <tessera/law/virtual_memory.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -28,9 +27,9 @@ using adaptor_tests::gated_device;
 using adaptor_tests::gated_ref;
 
 using limited_simulated = limiting<simulated_device>;
-static_assert(limited_provider<limited_simulated> && paged_provider<limited_simulated> &&
+static_assert(detail::limited_provider<limited_simulated> && paged_provider<limited_simulated> &&
               event_provider<limited_simulated> && sharing_provider<limited_simulated>);
-static_assert(!is_thread_safe<limited_simulated> && is_thread_safe<limiting<gated_ref>>);
+static_assert(!detail::is_thread_safe<limited_simulated> && detail::is_thread_safe<limiting<gated_ref>>);
 static_assert(!registering_provider<limited_simulated>);
 
 TEST(limiting, keeps_the_laws_of_a_provider) {
@@ -75,7 +74,7 @@ TEST(limiting, says_what_is_available_under_the_limit) {
   EXPECT_EQ(device.available(), 100_MiB);
 
   caching_allocator<paddle_naive_best_fit, provider_ref<decltype(device)>> pool{provider_ref(device)};
-  void* const small = pool.allocate(1_MiB);  // of a chunk that is a share of the available memory
+  void* const small = pool.allocate(1_MiB);  // of a chunk that is a share of what is available
   EXPECT_GT(pool.current_usage().reserved, 80_MiB);
   pool.deallocate(small);
 }
@@ -99,7 +98,7 @@ TEST(limiting, a_failing_call_leaves_the_allowance_as_it_was) {
   EXPECT_EQ(device.taken(), 0u);
   ASSERT_TRUE(device.create(100_MiB, page_kind::normal, made));
   EXPECT_FALSE(device.create(2_MiB, page_kind::normal, made));
-  EXPECT_TRUE(device.inner().create(2_MiB, page_kind::normal, plain));  // above it, there is room
+  EXPECT_TRUE(device.inner().create(2_MiB, page_kind::normal, plain));  // past it, there is room
   device.inner().fail_call(1);
   EXPECT_FALSE(device.destroy(made));
   EXPECT_EQ(device.taken(), 100_MiB);

@@ -12,7 +12,7 @@
 namespace {
 
 using namespace tessera;
-using region = preallocated_region<simulated_device>;
+using region = preallocating<simulated_device>::region;
 using provider = preallocating<simulated_device>;
 static_assert(event_provider<provider> && paged_provider<provider>);
 

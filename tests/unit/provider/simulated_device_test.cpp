@@ -164,7 +164,7 @@ TEST(simulated_device, counts_each_kind_of_memory_against_its_budget) {
   simulated_device device{options{.capacity = 8_GiB, .giant_budget = 1_GiB}};
   void* const p = device.acquire(1_GiB, page_kind::huge_1g);
   EXPECT_EQ(number(p) % 1_GiB, 0u);
-  EXPECT_EQ(device.acquire(1_GiB, page_kind::huge_1g), nullptr);
+  EXPECT_EQ(device.acquire(1_GiB, huge_1g_pages), nullptr);
   EXPECT_NE(device.acquire(1_GiB, page_kind::huge), nullptr);
   EXPECT_TRUE(device.release(p, 1_GiB));
   EXPECT_NE(device.acquire(1_GiB, page_kind::huge_1g), nullptr);
@@ -174,10 +174,10 @@ TEST(simulated_device, takes_whole_pages_of_the_larger_kinds) {
   simulated_device device;
   EXPECT_EQ(device.acquire(512, page_kind::huge), nullptr);
   EXPECT_EQ(device.acquire(3_MiB, page_kind::huge), nullptr);
-  EXPECT_EQ(device.acquire(512_MiB, page_kind::huge_1g), nullptr);
+  EXPECT_EQ(device.acquire(512_MiB, huge_1g_pages), nullptr);
   EXPECT_EQ(device.calls().refused, 0u);
   EXPECT_NE(device.acquire(2_MiB, page_kind::huge), nullptr);
-  EXPECT_EQ(number(device.acquire(1_GiB, page_kind::huge_1g)) % 1_GiB, 0u);
+  EXPECT_EQ(number(device.acquire(1_GiB, huge_1g_pages)) % 1_GiB, 0u);
   EXPECT_EQ(device.used(), 1_GiB + 2_MiB);
 }
 
@@ -205,13 +205,12 @@ TEST(simulated_device, says_why_it_failed) {
   EXPECT_EQ(device.acquire(4_MiB), nullptr);
   EXPECT_STREQ(device.last_error(), "acquire, 4194304 bytes: the capacity is reached");
   EXPECT_EQ(device.acquire(2_MiB, page_kind::huge), nullptr);
-  EXPECT_STREQ(device.last_error(), "acquire, 2097152 bytes: there are no more pages of this size");
+  EXPECT_STREQ(device.last_error(), "acquire, 2097152 bytes: no pages of this size are left");
   EXPECT_FALSE(device.release(p, 512));
-  EXPECT_STREQ(device.last_error(), "release at 0x100000000000000, 512 bytes: a segment is released whole");
+  EXPECT_STREQ(device.last_error(), "release at 0x100000000000000, 512 bytes: the segment has another size");
   EXPECT_EQ(device.acquire(0), nullptr);
-  EXPECT_STREQ(
-      device.last_error(),
-      "acquire: a segment is a multiple of the granularity and of the page's size long, and not empty");
+  EXPECT_STREQ(device.last_error(),
+               "acquire: the size is 0, or no multiple of the granularity and of the page size");
   device.fail_call(1);
   simulated_device::event mark;
   EXPECT_FALSE(device.record({}, mark));
@@ -459,11 +458,13 @@ TEST(simulated_device, is_shared_by_reference) {
 
 TEST(simulated_device_death, names_options_that_no_device_has) {
   EXPECT_DEATH((simulated_device{options{.granularity = 0}}),
-               "simulated_device: options.granularity is a power of two from 64 B to 1 GiB");
-  EXPECT_DEATH((simulated_device{options{.granularity = 96}}), "options.granularity is a power of two");
-  EXPECT_DEATH((simulated_device{options{.granularity = 32}}), "options.granularity is a power of two");
-  EXPECT_DEATH((simulated_device{options{.granularity = 2_GiB}}), "options.granularity is a power of two");
-  EXPECT_DEATH((simulated_device{options{.device = 255}}), "simulated_device: options.device is below 255");
+               "simulated_device: options.granularity must be a power of two from 64 B to 1 GiB");
+  EXPECT_DEATH((simulated_device{options{.granularity = 96}}), "options.granularity must be a power of two");
+  EXPECT_DEATH((simulated_device{options{.granularity = 32}}), "options.granularity must be a power of two");
+  EXPECT_DEATH((simulated_device{options{.granularity = 2_GiB}}),
+               "options.granularity must be a power of two");
+  EXPECT_DEATH((simulated_device{options{.device = 255}}),
+               "simulated_device: options.device must be below 255");
 }
 
 }  // namespace

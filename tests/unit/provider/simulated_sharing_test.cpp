@@ -85,7 +85,7 @@ TYPED_TEST(sharing, lets_listed_processes_use_the_memory_until_all_let_go) {
   const shareable name = exported(first, memory, importers::listed);
   physical other;
   EXPECT_FALSE(second.import_memory(name, other));
-  EXPECT_EQ(rule(second), "this process is not allowed to import this");
+  EXPECT_EQ(rule(second), "this process is not listed");
   EXPECT_EQ(other, physical{});
   EXPECT_TRUE(first.allow(name, second.process()));
   EXPECT_TRUE(first.allow(name, second.process()));
@@ -115,7 +115,7 @@ TYPED_TEST(sharing, lets_any_process_import_what_is_exported_to_any) {
   TypeParam second = first.another_process();
   const shareable name = exported(first, created(first, 2_MiB), importers::any);
   EXPECT_FALSE(first.allow(name, second.process()));
-  EXPECT_EQ(rule(first), "every process may import this");
+  EXPECT_EQ(rule(first), "any process may import the memory");
   physical one, two;
   EXPECT_TRUE(second.import_memory(name, one) && second.import_memory(name, two));
   EXPECT_NE(one, two);  // each must be destroyed
@@ -132,13 +132,13 @@ TYPED_TEST(sharing, exports_once_and_only_what_was_created_here) {
   const shareable name = exported(first, memory, importers::any);
   shareable again{7, {7}};
   EXPECT_FALSE(first.export_memory(memory, importers::any, again));
-  EXPECT_EQ(rule(first), "memory is exported once");
+  EXPECT_EQ(rule(first), "the memory is exported already");
   EXPECT_FALSE(first.export_memory(physical{99}, importers::any, again));
-  EXPECT_EQ(rule(first), "no memory has this handle here");
+  EXPECT_EQ(rule(first), "this process has no such handle");
   physical imported;
   ASSERT_TRUE(second.import_memory(name, imported));
   EXPECT_FALSE(second.export_memory(imported, importers::any, again));
-  EXPECT_EQ(rule(second), "memory is exported where it was created");
+  EXPECT_EQ(rule(second), "imported memory cannot be exported");
   EXPECT_EQ(again, (shareable{7, {7}}));
 }
 
@@ -149,7 +149,7 @@ TYPED_TEST(sharing, does_not_import_at_home) {
   EXPECT_TRUE(first.allow(name, first.process()));
   physical memory;
   EXPECT_FALSE(first.import_memory(name, memory));
-  EXPECT_EQ(rule(first), "what a process exported it does not import");
+  EXPECT_EQ(rule(first), "the memory belongs to this process");
   EXPECT_EQ(first.held().handles, 1u);
 }
 
@@ -161,13 +161,13 @@ TYPED_TEST(sharing, lets_the_exporter_alone_list_importers) {
   ASSERT_EQ(memory, same_number);  // a handle is valid only in its own process
   const shareable name = exported(first, memory, importers::listed);
   EXPECT_FALSE(second.allow(name, second.process()));
-  EXPECT_EQ(rule(second), "nothing is exported under this name, or not any more");
+  EXPECT_EQ(rule(second), "no memory is exported under this name");
   (void)exported(second, same_number, importers::listed);
   EXPECT_FALSE(second.allow(name, second.process()));
   EXPECT_FALSE(first.allow({first.process(), unexported}, second.process()));
   EXPECT_FALSE(first.allow(name, 0));
   EXPECT_FALSE(first.allow(name, -1));
-  EXPECT_EQ(rule(first), "the number of a process is above 0");
+  EXPECT_EQ(rule(first), "the number of a process is not positive");
   physical imported;
   EXPECT_FALSE(second.import_memory(name, imported));
   EXPECT_TRUE(first.allow(name, second.process()));
@@ -181,8 +181,8 @@ TYPED_TEST(sharing, lists_at_most_65535_processes) {
   for (std::int32_t i = 0; i < 65'535; ++i) listed += first.allow(name, 70'000 - i) ? 1 : 0;
   EXPECT_EQ(listed, 65'535);
   EXPECT_FALSE(first.allow(name, 1));
-  EXPECT_EQ(rule(first), "65535 processes are listed already");
-  EXPECT_TRUE(first.allow(name, 70'000));  // unchanged
+  EXPECT_EQ(rule(first), "65,535 processes are listed already");
+  EXPECT_TRUE(first.allow(name, 70'000));  // as it is
 }
 
 TYPED_TEST(sharing, knows_no_names_that_are_stale_or_made_up) {
@@ -195,7 +195,7 @@ TYPED_TEST(sharing, knows_no_names_that_are_stale_or_made_up) {
                              {-1, memory}, {99, memory},          {0, memory}};
   for (const shareable& w : wrong) {
     EXPECT_FALSE(second.import_memory(w, imported));
-    EXPECT_EQ(rule(second), "nothing is exported under this name, or not any more");
+    EXPECT_EQ(rule(second), "no memory is exported under this name");
   }
   EXPECT_TRUE(first.destroy(memory));
   EXPECT_FALSE(second.import_memory(name, imported));
@@ -251,12 +251,12 @@ TYPED_TEST(sharing, wants_peer_access_across_devices) {
   const shareable name = exported(first, memory, importers::any);
   physical imported;
   EXPECT_FALSE(second.import_memory(name, imported));
-  EXPECT_EQ(rule(second), "the memory is on another device, to which this one has no peer access");
+  EXPECT_EQ(rule(second), "the memory is on another device, without peer access");
   EXPECT_FALSE(second.enable_peer_access(7));
   EXPECT_EQ(rule(second), "a device is no peer of itself");
   for (const unsigned none : {1u, 254u, 255u, 100'000u}) EXPECT_FALSE(second.enable_peer_access(none));
-  EXPECT_EQ(rule(second), "there is no such device on this machine");
-  EXPECT_TRUE(first.enable_peer_access(7));  // the other order, which does not help
+  EXPECT_EQ(rule(second), "the machine has no such device");
+  EXPECT_TRUE(first.enable_peer_access(7));  // the other way round, which does not help
   EXPECT_FALSE(second.import_memory(name, imported));
   EXPECT_TRUE(second.enable_peer_access(0));
   EXPECT_TRUE(second.enable_peer_access(0));
@@ -345,9 +345,9 @@ TYPED_TEST(sharing, and_virtual_memory_work_by_reference) {
 TEST(simulated_sharing_death, names_a_device_that_is_there_already) {
   const simulated_device first;
   EXPECT_DEATH((void)first.another_device({.device = 0}),
-               "simulated_device: a machine has one device of a number");
+               "simulated_device: the machine has a device of this number already");
   const simulated_device second = first.another_device({.device = 1});
-  EXPECT_DEATH((void)first.another_device({.device = 1}), "a machine has one device of a number");
+  EXPECT_DEATH((void)first.another_device({.device = 1}), "the machine has a device of this number already");
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ static_assert(!simulated_device::map_grants_access && simulated_device::unmap_wa
 static_assert(simulated_npu::map_grants_access && !simulated_npu::unmap_wants_size);
 static_assert(event_provider<simulated_npu> && paged_provider<simulated_npu>);
 
-constexpr page_kind every_kind[] = {page_kind::normal, page_kind::huge, page_kind::huge_1g};
+constexpr page_kind every_kind[] = {page_kind::normal, page_kind::huge, huge_1g_pages};
 
 std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 void* up(void* p, std::size_t bytes) { return reinterpret_cast<void*>(number(p) + bytes); }
@@ -82,7 +82,7 @@ TYPED_TEST(virtual_memory, has_pages_of_three_sizes) {
   const TypeParam device;
   EXPECT_EQ(device.page_size(page_kind::normal), 2_MiB);
   EXPECT_EQ(device.page_size(page_kind::huge), 2_MiB);
-  EXPECT_EQ(device.page_size(page_kind::huge_1g), 1_GiB);
+  EXPECT_EQ(device.page_size(huge_1g_pages), 1_GiB);
   TypeParam small{options{.page_granularity = 64_KiB}};
   EXPECT_EQ(small.page_size(page_kind::normal), 64_KiB);
   EXPECT_EQ(small.page_size({.peer_to_peer = true}), 64_KiB);
@@ -143,16 +143,15 @@ TYPED_TEST(virtual_memory, refuses_ranges_that_no_device_has) {
   TypeParam device{options{.device = 254}};
   EXPECT_EQ(device.reserve(0, 2_MiB), nullptr);
   EXPECT_EQ(device.reserve(4_KiB - 1, 2_MiB), nullptr);
-  EXPECT_STREQ(device.last_error(),
-               "reserve, 4095 bytes: a range is a multiple of 4 KiB long, and not empty");
+  EXPECT_STREQ(device.last_error(), "reserve, 4095 bytes: the size is 0 or no multiple of 4 KiB");
   EXPECT_EQ(device.reserve(2_MiB, 0), nullptr);
   EXPECT_EQ(device.reserve(2_MiB, 3_MiB), nullptr);
-  EXPECT_STREQ(device.last_error(), "reserve, 2097152 bytes: an alignment is a power of two");
+  EXPECT_STREQ(device.last_error(), "reserve, 2097152 bytes: the alignment is no power of two");
   EXPECT_EQ(device.calls().refused, 0u);
   EXPECT_EQ(device.reserve(unlimited / 4_KiB * 4_KiB, 2_MiB), nullptr);
   EXPECT_EQ(device.reserve(std::size_t{1} << 56, 2_MiB), nullptr);
   EXPECT_EQ(device.reserve(2_MiB, std::size_t{1} << 63), nullptr);
-  EXPECT_STREQ(device.last_error(), "reserve, 2097152 bytes: there are no addresses left");
+  EXPECT_STREQ(device.last_error(), "reserve, 2097152 bytes: no addresses are left");
   EXPECT_EQ(device.calls().refused, 3u);
   EXPECT_TRUE(is_empty(device));
 }
@@ -164,7 +163,7 @@ TYPED_TEST(virtual_memory, gives_ranges_back_whole_and_empty) {
   EXPECT_FALSE(device.unreserve(up(range, 2_MiB), 6_MiB));
   EXPECT_FALSE(device.unreserve(range, 6_MiB));
   EXPECT_STREQ(device.last_error(),
-               "unreserve at 0x100000000000000, 6291456 bytes: a range is given back whole");
+               "unreserve at 0x100000000000000, 6291456 bytes: the range has another size");
   const physical memory = created(device, 2_MiB);
   for (const std::size_t at : {0_MiB, 6_MiB}) {
     EXPECT_TRUE(device.map(up(range, at), 2_MiB, memory));
@@ -183,9 +182,9 @@ TYPED_TEST(virtual_memory, creates_only_what_there_can_be) {
   physical memory{77};
   EXPECT_FALSE(device.create(0, page_kind::normal, memory));
   EXPECT_FALSE(device.create(1_MiB, page_kind::normal, memory));
-  EXPECT_FALSE(device.create(1_GiB + 2_MiB, page_kind::huge_1g, memory));
+  EXPECT_FALSE(device.create(1_GiB + 2_MiB, huge_1g_pages, memory));
   EXPECT_STREQ(device.last_error(),
-               "create, 1075838976 bytes: memory is a multiple of its page's size long, and not empty");
+               "create, 1075838976 bytes: the size is 0 or no multiple of the page size");
   EXPECT_FALSE(device.create(unlimited, page_kind::normal, memory));
   EXPECT_EQ(device.calls().refused, 0u);
   for (const page_kind kind : every_kind) {
@@ -245,21 +244,21 @@ TYPED_TEST(virtual_memory, maps_only_whole_memory_to_free_addresses_of_one_range
     EXPECT_FALSE(device.map(p, bytes, memory));
     return std::string(device.last_error()).substr(std::string(device.last_error()).rfind(": ") + 2);
   };
-  EXPECT_EQ(broken_by(range, 4_MiB, physical{}), "no memory has this handle here");
-  EXPECT_EQ(broken_by(range, 4_MiB, physical{99}), "no memory has this handle here");
-  EXPECT_EQ(broken_by(range, 2_MiB, four), "memory is mapped whole");
-  EXPECT_EQ(broken_by(range, 8_MiB, four), "memory is mapped whole");
-  EXPECT_EQ(broken_by(range, 0, four), "memory is mapped whole");
-  EXPECT_EQ(broken_by(up(range, 1_MiB), 4_MiB, four), "memory is mapped at a multiple of its page's size");
+  EXPECT_EQ(broken_by(range, 4_MiB, physical{}), "this process has no such handle");
+  EXPECT_EQ(broken_by(range, 4_MiB, physical{99}), "this process has no such handle");
+  EXPECT_EQ(broken_by(range, 2_MiB, four), "the memory has another size");
+  EXPECT_EQ(broken_by(range, 8_MiB, four), "the memory has another size");
+  EXPECT_EQ(broken_by(range, 0, four), "the memory has another size");
+  EXPECT_EQ(broken_by(up(range, 1_MiB), 4_MiB, four), "the address is no multiple of the page size");
   EXPECT_EQ(broken_by(nullptr, 4_MiB, four), "the addresses are not reserved");
   EXPECT_EQ(broken_by(up(next, 8_MiB), 4_MiB, four), "the addresses are not reserved");
   EXPECT_EQ(broken_by(device.acquire(4_MiB), 4_MiB, four), "the addresses are not reserved");
-  EXPECT_EQ(broken_by(up(range, 6_MiB), 4_MiB, four), "memory is mapped within one range");
-  EXPECT_EQ(broken_by(up(next, 6_MiB), 4_MiB, four), "memory is mapped within one range");
+  EXPECT_EQ(broken_by(up(range, 6_MiB), 4_MiB, four), "the range ends before the memory does");
+  EXPECT_EQ(broken_by(up(next, 6_MiB), 4_MiB, four), "the range ends before the memory does");
   EXPECT_TRUE(device.map(up(range, 2_MiB), 4_MiB, four));
   for (const std::size_t at : {0_MiB, 2_MiB, 4_MiB})
-    EXPECT_EQ(broken_by(up(range, at), 4_MiB, other), "something is mapped here already");
-  EXPECT_EQ(broken_by(next, 4_MiB, four), "memory is mapped in one place at a time");
+    EXPECT_EQ(broken_by(up(range, at), 4_MiB, other), "memory is mapped here already");
+  EXPECT_EQ(broken_by(next, 4_MiB, four), "the memory is mapped already");
   EXPECT_EQ(device.held().mapped, 4_MiB);
   EXPECT_EQ(device.held().page_table_entries, 4u);
   EXPECT_TRUE(device.unmap(up(range, 2_MiB), 4_MiB));
@@ -274,9 +273,8 @@ TYPED_TEST(virtual_memory, grants_access_to_whole_mappings) {
   EXPECT_TRUE(device.map(up(range, 4_MiB), 2_MiB, created(device, 2_MiB)));
   const std::size_t before = device.held().not_granted;
   EXPECT_FALSE(device.grant(range, 2_MiB));
-  EXPECT_STREQ(
-      device.last_error(),
-      "grant at 0x100000000000000, 2097152 bytes: access is granted to what one map put there, whole");
+  EXPECT_STREQ(device.last_error(),
+               "grant at 0x100000000000000, 2097152 bytes: the mapping has another size");
   EXPECT_FALSE(device.grant(range, 6_MiB));
   EXPECT_FALSE(device.grant(up(range, 2_MiB), 2_MiB));
   EXPECT_FALSE(device.grant(up(range, 6_MiB), 2_MiB));
@@ -306,17 +304,15 @@ TYPED_TEST(virtual_memory, unmaps_what_one_map_put_there) {
   EXPECT_TRUE(device.map(range, 4_MiB, created(device, 4_MiB)));
   EXPECT_TRUE(device.map(up(range, 4_MiB), 2_MiB, created(device, 2_MiB)));
   EXPECT_FALSE(device.unmap(up(range, 2_MiB), 2_MiB));
-  EXPECT_STREQ(device.last_error(),
-               "unmap at 0x100000000200000, 2097152 bytes: nothing that was mapped begins here");
+  EXPECT_STREQ(device.last_error(), "unmap at 0x100000000200000, 2097152 bytes: no mapping begins here");
   EXPECT_FALSE(device.unmap(up(range, 6_MiB), 2_MiB));
   EXPECT_FALSE(device.unmap(nullptr, 4_MiB));
   EXPECT_EQ(device.held().mapped, 6_MiB);
   if constexpr (TypeParam::unmap_wants_size) {
     EXPECT_FALSE(device.unmap(range, 2_MiB));
     EXPECT_FALSE(device.unmap(range, 6_MiB));
-    EXPECT_STREQ(
-        device.last_error(),
-        "unmap at 0x100000000000000, 6291456 bytes: what one map put there is unmapped whole, and alone");
+    EXPECT_STREQ(device.last_error(),
+                 "unmap at 0x100000000000000, 6291456 bytes: the mapping has another size");
     EXPECT_EQ(device.held().mapped, 6_MiB);
     EXPECT_TRUE(device.unmap(range, 4_MiB));
   } else {
@@ -349,7 +345,7 @@ TYPED_TEST(virtual_memory, keeps_destroyed_memory_until_it_is_unmapped) {
   EXPECT_TRUE(device.map(range, 4_MiB, memory));
   EXPECT_TRUE(device.destroy(memory));
   EXPECT_FALSE(device.destroy(memory));
-  EXPECT_STREQ(device.last_error(), "destroy: no memory has this handle here");
+  EXPECT_STREQ(device.last_error(), "destroy: this process has no such handle");
   EXPECT_EQ(device.held().handles, 0u);
   EXPECT_EQ(device.held().mapped, 4_MiB);
   EXPECT_EQ(device.used(), 4_MiB);
@@ -444,7 +440,7 @@ TYPED_TEST(virtual_memory, charges_for_calls_by_their_work) {
   const physical memory = created(device, 6_MiB);
   EXPECT_EQ(took(), 610u);
   physical none;
-  EXPECT_FALSE(device.create(100_GiB, page_kind::normal, none));  // of which no part was mapped
+  EXPECT_FALSE(device.create(100_GiB, page_kind::normal, none));  // of which nothing came
   EXPECT_EQ(took(), 10u);
   EXPECT_TRUE(device.map(range, 6_MiB, memory));
   EXPECT_EQ(took(), 1009u);
@@ -569,7 +565,7 @@ TYPED_TEST(virtual_memory, agrees_with_a_model_over_random_calls) {
 TEST(simulated_virtual_memory_death, names_options_that_no_device_has) {
   for (const std::size_t bytes : {std::size_t{0}, 2_KiB, 96_KiB, 2_GiB}) {
     EXPECT_DEATH((simulated_device{options{.page_granularity = bytes}}),
-                 "simulated_device: options.page_granularity is a power of two from 4 KiB to 1 GiB");
+                 "simulated_device: options.page_granularity must be a power of two from 4 KiB to 1 GiB");
   }
 }
 

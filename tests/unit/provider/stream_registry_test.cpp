@@ -13,15 +13,15 @@ namespace {
 
 using namespace tessera;
 using told = stream_registry<simulated_device>;
-static_assert(stream_listing_provider<told> && ordering_provider<told> &&
-              !stream_listing_provider<simulated_device>);
+static_assert(detail::stream_listing_provider<told> && ordering_provider<told> &&
+              !detail::stream_listing_provider<simulated_device>);
 
 constexpr stream_id one{1}, two{2};
 constexpr std::uint64_t long_ns = 1'000'000'000;
 
 TEST(stream_registry, lets_blocks_come_back_that_only_wait_for_streams_that_have_ended) {
   simulated_device device;
-  ended_streams ended;
+  told::ended_streams ended;
   caching_allocator<pytorch<>, told> pool{told(device, ended)};
   void* const p = pool.allocate(5_MiB);
   EXPECT_TRUE(pool.record_stream(p, one));
@@ -29,7 +29,7 @@ TEST(stream_registry, lets_blocks_come_back_that_only_wait_for_streams_that_have
   const std::uint64_t records = device.calls().record;
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending, 0u);
-  EXPECT_EQ(device.calls().record, records);  // the device is not asked about streams that do not exist
+  EXPECT_EQ(device.calls().record, records);  // the device is not asked about what is not there
   void* const q = pool.allocate(5_MiB);
   EXPECT_EQ(q, p);
   EXPECT_FALSE(pool.record_stream(q, one));
@@ -42,7 +42,7 @@ TEST(stream_registry, lets_blocks_come_back_that_only_wait_for_streams_that_have
 
 TEST(stream_registry, are_there_again_once_they_begin) {
   simulated_device device;
-  ended_streams ended;
+  told::ended_streams ended;
   locked<pytorch<>, told> pool{told(device, ended)};
   ended.end(one);
   void* const p = pool.allocate(5_MiB);
@@ -56,7 +56,7 @@ TEST(stream_registry, are_there_again_once_they_begin) {
 
 TEST(stream_registry, have_done_all_their_work) {
   simulated_device device;
-  ended_streams ended;
+  told::ended_streams ended;
   told seen(device, ended);
   device.submit(one, long_ns);
   EXPECT_EQ(seen.position(one), 1u);
@@ -85,7 +85,7 @@ TEST(stream_registry, have_done_all_their_work) {
 
 TEST(stream_registry, leave_their_blocks_to_others_that_may_cross) {
   simulated_device device;
-  ended_streams ended;
+  told::ended_streams ended;
   caching_allocator<cuda_async, told> pool{told(device, ended)};
   device.submit(one, long_ns);
   void* const p = pool.allocate(5_MiB, one);

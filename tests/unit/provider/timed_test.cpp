@@ -40,25 +40,25 @@ TEST(timed, adds_up_the_calls_that_worked) {
     caching_allocator<pinned, timed<simulated_device, device_clock>> pool({device, times});
     void* const p = pool.allocate(512_KiB);
     (void)pool.allocate(256_KiB);
-    EXPECT_EQ(times.acquire(), (call_time{.count = 2, .total = 6, .max = 3, .min = 3}));
+    EXPECT_EQ(times.acquire(), (call_times::summary{.count = 2, .total = 6, .max = 3, .min = 3}));
     EXPECT_EQ(times.acquire().average(), 3.0);
     EXPECT_EQ(pool.try_allocate(2_MiB), nullptr);
     EXPECT_EQ(times.acquire().count, 2u);
-    EXPECT_EQ(times.release(), call_time{});
+    EXPECT_EQ(times.release(), call_times::summary{});
     pool.deallocate(p);
     pool.trim();
-    EXPECT_EQ(times.release(), (call_time{.count = 1, .total = 5, .max = 5, .min = 5}));
+    EXPECT_EQ(times.release(), (call_times::summary{.count = 1, .total = 5, .max = 5, .min = 5}));
     times.reset();
-    EXPECT_EQ(times.release(), call_time{});
+    EXPECT_EQ(times.release(), call_times::summary{});
   }
   EXPECT_EQ(times.release().count, 1u);
 }
 
 TEST(timed, keeps_the_longest_and_the_shortest) {
-  call_time seen;
+  call_times::summary seen;
   EXPECT_EQ(seen.average(), 0.0);
   for (std::uint64_t us : {4u, 1u, 7u}) seen.add(us);
-  EXPECT_EQ(seen, (call_time{.count = 3, .total = 12, .max = 7, .min = 1}));
+  EXPECT_EQ(seen, (call_times::summary{.count = 3, .total = 12, .max = 7, .min = 1}));
 }
 
 TEST(timed, times_pages_too) {
@@ -69,10 +69,10 @@ TEST(timed, times_pages_too) {
   using call = provider_call;
   caching_allocator<pytorch_expandable, timed<simulated_device, device_clock>> pool({device, times});
   pool.deallocate(pool.allocate(64_MiB));
-  EXPECT_EQ(times.acquire(), call_time{});
-  EXPECT_EQ(times.of(call::reserve), (call_time{.count = 1, .total = 7, .max = 7, .min = 7}));
-  EXPECT_EQ(times.of(call::create), (call_time{.count = 4, .total = 8, .max = 2, .min = 2}));
-  EXPECT_EQ(times.of(call::map), (call_time{.count = 4, .total = 16, .max = 4, .min = 4}));
+  EXPECT_EQ(times.acquire(), call_times::summary{});
+  EXPECT_EQ(times.of(call::reserve), (call_times::summary{.count = 1, .total = 7, .max = 7, .min = 7}));
+  EXPECT_EQ(times.of(call::create), (call_times::summary{.count = 4, .total = 8, .max = 2, .min = 2}));
+  EXPECT_EQ(times.of(call::map), (call_times::summary{.count = 4, .total = 16, .max = 4, .min = 4}));
   EXPECT_EQ(times.of(call::grant).count, simulated_device::map_grants_access ? 0u : 4u);
   EXPECT_EQ(times.of(call::unmap).count, 0u);
   pool.trim();
@@ -96,7 +96,7 @@ TEST(timed, times_events) {
   pool.trim();
   EXPECT_EQ(times.of(call::wait).count, 1u);
   times.reset();
-  EXPECT_EQ(times.of(call::record), call_time{});
+  EXPECT_EQ(times.of(call::record), call_times::summary{});
 }
 
 }  // namespace

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <tessera/provider/provider.hpp>
+#include <tessera/provider/range_map.hpp>
+
+namespace tessera::detail {
+
+/// The processes that may import exported memory.
+class importer_list {
+ public:
+  explicit importer_list(importers who) noexcept : who_(who) {}
+
+  /// Lists a process. Returns null on success, else the reason.
+  [[nodiscard]] const char* allow(std::int32_t process) noexcept {
+    if (who_ == importers::any) return "any process may import the memory";
+    if (process <= 0) return "the number of a process is not positive";
+    const auto at = std::lower_bound(listed_.begin(), listed_.end(), process);
+    if (at != listed_.end() && *at == process) return nullptr;
+    if (listed_.size() == max_listed) return "65,535 processes are listed already";
+    return try_run([&] { listed_.insert(at, process); }) ? nullptr : "host memory for bookkeeping ran out";
+  }
+  [[nodiscard]] bool may_import(std::int32_t process) const noexcept {
+    return who_ == importers::any || std::binary_search(listed_.begin(), listed_.end(), process);
+  }
+
+ private:
+  ///   Source:  aclrtMemSetPidToShareableHandle takes at most 65,535 processes
+  static constexpr std::size_t max_listed = 65'535;
+
+  importers who_;
+  std::vector<std::int32_t> listed_;  // ascending
+};
+
+}  // namespace tessera::detail
