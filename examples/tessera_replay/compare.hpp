@@ -33,7 +33,7 @@ struct recipe_result {
 
 /// A recorded GPU run, and its replay with PyTorch's recipe under the same settings.
 struct recorded_run {
-  tessera::config::pytorch_settings settings;
+  tessera::config::pytorch::settings settings;
   std::string conf;
   replay::verification outcome;
   std::size_t failures = 0;

@@ -19,7 +19,7 @@
 
 namespace {
 
-using tessera::config::detail::value_format;
+using value_format = tessera::config::pytorch::format;
 
 std::string shown(std::size_t value, value_format format) {
   if (value == tessera::unlimited) return format == value_format::gibibytes_or_never ? "never" : "unlimited";
@@ -51,9 +51,8 @@ std::string shown(const tessera::divisions& value, value_format) {
 }
 
 /// The value of a key, or its documented default.
-template <typename Settings, typename... More>
-std::string shown(const tessera::config::detail::key_definition<Settings, More...>& key,
-                  const Settings& given) {
+template <typename Key, typename Settings>
+std::string shown(const Key& key, const Settings& given) {
   std::string args(key.default_value);
   key.member.visit([&](auto member) {
     if (given.*member == Settings{}.*member) return;
@@ -76,10 +75,8 @@ int explain_in(const std::string& text) {
   if (const auto* const error = std::get_if<tessera::config::setting_error>(&parsed))
     return replay::print_error(tessera::config::bad_setting(Grammar::name, *error).what());
   const auto& given = std::get<typename Grammar::settings>(parsed);
-  for (std::size_t i = 0; i < Grammar::keys.size(); ++i) {
-    const auto& key = Grammar::keys[i];
-    const bool is_set = tessera::config::detail::differs_from_default<Grammar>(
-        given, static_cast<typename Grammar::key_name>(i));
+  for (const auto& key : Grammar::keys) {
+    const bool is_set = !key.is_equal(given, {});
     std::printf("%c %.*s = %s\n      %.*s\n", is_set ? '*' : ' ', static_cast<int>(key.name.size()),
                 key.name.data(), shown(key, given).c_str(), static_cast<int>(key.effect.size()),
                 key.effect.data());

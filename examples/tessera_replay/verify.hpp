@@ -61,11 +61,11 @@ struct verification {
 };
 
 /// The settings of a snapshot that affect decisions.
-[[nodiscard]] inline config::pytorch_settings settings_of(const snapshot& source) {
+[[nodiscard]] inline config::pytorch::settings settings_of(const snapshot& source) {
   const snapshot::settings& s = source.configured;
-  config::pytorch_settings found;
+  config::pytorch::settings found;
   const auto conf = config::parse<config::pytorch>(s.conf);
-  if (const auto* parsed = std::get_if<config::pytorch_settings>(&conf)) found = *parsed;
+  if (const auto* parsed = std::get_if<config::pytorch::settings>(&conf)) found = *parsed;
   found.max_split_size = s.max_split_size;
   found.expandable_segments = s.expandable_segments;
   std::copy(std::begin(s.roundup_power2_divisions), std::end(s.roundup_power2_divisions),
@@ -80,7 +80,7 @@ template <typename Segments = pytorch_native, typename Ranges = pytorch_expandab
 class recorded_replay {
  public:
   /// Uses the recorded settings, with address ranges of at most `range_size` bytes.
-  recorded_replay(const snapshot& source, std::size_t device, config::pytorch_settings settings,
+  recorded_replay(const snapshot& source, std::size_t device, config::pytorch::settings settings,
                   std::size_t range_size)
       : source_(source),
         device_(device),
@@ -113,7 +113,8 @@ class recorded_replay {
 
  private:
   /// The settings without those whose effects the history contains.
-  [[nodiscard]] static config::pytorch_settings replayed(config::pytorch_settings settings, bool in_ranges) {
+  [[nodiscard]] static config::pytorch::settings replayed(config::pytorch::settings settings,
+                                                          bool in_ranges) {
     settings.garbage_collection_threshold = fraction{};
     settings.expandable_segments = in_ranges;
     return settings;
@@ -363,7 +364,7 @@ class verifier {
 
   ///   Returns:  an error if the history contradicts itself, or another allocator made it
   [[nodiscard]] read_result<verification> run() const {
-    config::pytorch_settings settings = settings_of(source_);
+    config::pytorch::settings settings = settings_of(source_);
     if (settings.async_backend)
       return input_error{source_.name + ": device " + std::to_string(device_),
                          "was recorded under backend:cudaMallocAsync, where the driver decides, not PyTorch"};
@@ -379,7 +380,7 @@ class verifier {
   static constexpr int max_tries = 16;
 
   /// Replays with the rules of each release, and returns the result whose first difference comes last.
-  [[nodiscard]] read_result<verification> closest(const config::pytorch_settings& settings) const {
+  [[nodiscard]] read_result<verification> closest(const config::pytorch::settings& settings) const {
     read_result<verification> best = under<pytorch_native, pytorch_expandable>(settings);
     if (agree(best)) return best;
     read_result<verification> other = under<pytorch_2_14_native, pytorch_2_14_expandable>(settings);
@@ -398,7 +399,7 @@ class verifier {
   }
   /// Replays with the recipes of one release.
   template <typename Segments, typename Ranges>
-  [[nodiscard]] read_result<verification> under(const config::pytorch_settings& settings) const {
+  [[nodiscard]] read_result<verification> under(const config::pytorch::settings& settings) const {
     using rules = recorded_replay<Segments, Ranges>;
     // The size of the device's ranges is not recorded. A difference that depends on it limits it.
     read_result<verification> best = rules(source_, device_, settings, unlimited).run();

@@ -10,8 +10,8 @@
 #include <variant>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/config/environment.hpp>
 #include <tessera/config/grammar.hpp>
+#include <tessera/config/parse.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
@@ -94,7 +94,7 @@ consteval std::size_t first_supported(std::index_sequence<Index...>) {
 /// Choose it if users configure the allocator by an environment variable or a file. `Front` is the kind of
 /// allocator: unlocked_front, locked_front or per_stream_front.
 ///
-///     const tessera::config::torch_npu_settings settings{.expandable_segments = true};
+///     const tessera::config::torch_npu::settings settings{.expandable_segments = true};
 ///     tessera::configured<tessera::torch_npu_family, tessera::simulated_device> tuned(settings);
 ///     tuned.deallocate(tuned.allocate(5_MiB));
 ///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // without expandable_segments
@@ -181,7 +181,7 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
                                                         {},
                                                         "it does not support these settings",
                                                         0,
-                                                        config::error_code::excluded_by,
+                                                        config::setting_error::error_code::excluded_by,
                                                         "the provider"}));
     }
     return true;
@@ -196,7 +196,8 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
     for (const auto& key : grammar::keys) {
       settings_type with_it = settings_;
       settings_type without = wanted;
-      if (refused || !config::detail::swap_setting(key, with_it, without)) continue;
+      if (refused || key.is_equal(settings_, wanted)) continue;
+      key.swap(with_it, without);
       if (Family::index_for(with_it) != index) {
         refused = {{key.name, {}, "chooses another recipe, so it cannot change any more"}};
       } else if (same_recipe && recipe::configured(with_it) == recipe::configured(settings_) &&

@@ -249,7 +249,7 @@ TEST(peers_torch_host, statistics_count_what_comes_and_goes) {
 
 TEST(peers_torch_settings, change_while_the_program_runs_and_refuse_what_is_wrong) {
   // Divisions of powers of two are set and reset between requests of 83 MiB.
-  configured<pytorch_family, simulated_device> pool{config::pytorch_settings{}};
+  configured<pytorch_family, simulated_device> pool{config::pytorch::settings{}};
   const auto block_of = [&pool](std::size_t bytes) {
     const std::size_t before = pool.current_usage().live;
     void* const p = pool.allocate(bytes);

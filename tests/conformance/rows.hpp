@@ -43,8 +43,8 @@ using expandable = listened<tessera::pytorch_expandable>;
   return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};
 }
 /// The settings of a valid text.
-[[nodiscard]] constexpr tessera::config::pytorch_settings said(std::string_view text) {
-  return std::get<tessera::config::pytorch_settings>(tessera::config::parse<tessera::config::pytorch>(text));
+[[nodiscard]] constexpr tessera::config::pytorch::settings said(std::string_view text) {
+  return std::get<tessera::config::pytorch::settings>(tessera::config::parse<tessera::config::pytorch>(text));
 }
 
 [[nodiscard]] inline std::uintptr_t at(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }

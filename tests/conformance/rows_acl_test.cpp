@@ -47,7 +47,7 @@ TEST(paddle_row, n46_huge_first_takes_normal_pages_up_to_1M_and_huge_only_2M_for
 }
 
 TEST(paddle_row, n47_policy_0x1001_is_strict_huge_with_high_bandwidth_and_never_the_default) {
-  const auto read = config::parse_acl_malloc_policy(0x1001);
+  const auto read = acl_malloc_policy::parse(0x1001);
   ASSERT_TRUE(std::holds_alternative<page_choice>(read));
   EXPECT_EQ(std::get<page_choice>(read),
             (page_choice{.pages = page_plan::huge_only, .speed = page_kind::bandwidth::high}));

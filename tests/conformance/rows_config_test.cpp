@@ -14,7 +14,7 @@
 namespace {
 
 using namespace tessera::literals;
-using tessera::config::error_code;
+using error_code = tessera::config::setting_error::error_code;
 using tessera::config::pytorch;
 using tessera::config::setting_error;
 using tessera::config::torch_npu;

@@ -35,7 +35,7 @@ TEST(torch_row, n054_the_memory_fraction_is_what_was_set) {
     EXPECT_EQ(memory_fraction(torch), share);
     EXPECT_EQ(memory_fraction(ascend), share);
   }
-  constexpr config::torch_npu_settings half{.memory_fraction = percent(50)};
+  constexpr config::torch_npu::settings half{.memory_fraction = percent(50)};
   caching_allocator<torch_npu_family::under<half>, simulated_npu> begun;
   EXPECT_EQ(memory_fraction(begun), 0.5);
 }

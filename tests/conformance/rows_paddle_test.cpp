@@ -26,7 +26,7 @@ namespace {
 
 using namespace tessera;
 using namespace std::chrono_literals;
-using config::paddle_settings;
+using paddle_settings = config::paddle::settings;
 
 simulated_device device_of(std::size_t capacity) {
   return simulated_device({.capacity = capacity, .granularity = 256});
@@ -546,9 +546,9 @@ TEST(paddle_row, n38_addresses_do_not_run_out_as_in_paddle_while_memory_comes_an
 
 template <std::size_t Count>
 constexpr std::size_t collected(std::array<std::int64_t, Count> bytes, fraction share) {
-  std::array<collectable, Count> all{};
+  std::array<paddle_passes::variable, Count> all{};
   for (std::size_t i = 0; i < Count; ++i) all[i].bytes = bytes[i];
-  choose_collected(all, share);
+  paddle_passes::choose_collected(all, share);
   std::size_t mask = 0;
   for (std::size_t i = 0; i < Count; ++i) mask |= std::size_t{all[i].is_collected} << i;
   return mask;
@@ -590,12 +590,12 @@ TEST(paddle_row, n42_garbage_is_freed_together_at_a_threshold_at_once_or_never) 
 }
 
 TEST(paddle_row, n43_an_input_gives_its_memory_to_one_output_that_fits_which_paddle_does_not_check) {
-  EXPECT_TRUE(may_reuse({}, {}));
-  EXPECT_FALSE(may_reuse({.last_readers = 2}, {}));
-  EXPECT_FALSE(may_reuse({.uses = 2}, {}));
-  EXPECT_FALSE(may_reuse({.is_persistable = true}, {}));
-  EXPECT_FALSE(may_reuse({.is_pinned = true}, {}));
-  EXPECT_FALSE(may_reuse({.is_fetched = true}, {}));
+  EXPECT_TRUE(paddle_passes::may_reuse({}, {}));
+  EXPECT_FALSE(paddle_passes::may_reuse({.last_readers = 2}, {}));
+  EXPECT_FALSE(paddle_passes::may_reuse({.uses = 2}, {}));
+  EXPECT_FALSE(paddle_passes::may_reuse({.is_persistable = true}, {}));
+  EXPECT_FALSE(paddle_passes::may_reuse({.is_pinned = true}, {}));
+  EXPECT_FALSE(paddle_passes::may_reuse({.is_fetched = true}, {}));
 
   auto pool = auto_growth({});
   void* input = pool.allocate(1_MiB);

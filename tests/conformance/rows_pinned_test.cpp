@@ -21,7 +21,7 @@ using namespace tessera;
 using cache = caching_allocator<pinned, simulated_device>;
 using expandable = caching_allocator<pinned_expandable, simulated_device>;
 
-cache configured(const config::torch_npu_settings& settings) {
+cache configured(const config::torch_npu::settings& settings) {
   return cache(simulated_device{}, pinned::configured(settings));
 }
 host_statistics books_of(const cache& pool) { return host_statistics_of<pinned>(pool.statistics()); }

@@ -35,7 +35,7 @@ TEST(torch_row, n058_a_reserve_is_a_share_or_a_size_and_never_above_9_eighths_of
   EXPECT_EQ(range_of(reserving(40_GiB, 80_GiB)), 40_GiB);
   EXPECT_EQ(range_of(reserving(percent(100), 80_GiB)), 80_GiB);
   EXPECT_EQ(range_of(reserving(unlimited - 1, 80_GiB)), 90_GiB);
-  const config::pytorch_settings nothing_said;
+  const config::pytorch::settings nothing_said;
   EXPECT_EQ(range_of(reserving(nothing_said.expandable_segments_reserve, 80_GiB)), 90_GiB);
   EXPECT_EQ(range_of(reserving(100_GiB, 80_GiB)), 90_GiB);
   EXPECT_EQ(range_of(reserving(50_MiB, 80_GiB)), 60_MiB) << "in whole pages";

@@ -18,7 +18,7 @@ namespace {
 using namespace tessera;
 using namespace conformance;
 using action = allocator_event::action;
-using config::pytorch_settings;
+using pytorch_settings = config::pytorch::settings;
 
 native under(const pytorch_settings& settings, std::size_t capacity = 80_GiB) {
   return native{device_of(capacity), pytorch_native::configured(settings)};

@@ -129,9 +129,9 @@ TYPED_TEST(seed_examples, npu_7_pinned_memory_comes_20_mb_at_a_time_whatever_is_
 
 TYPED_TEST(seed_examples, acl_huge_pages_that_have_run_out_are_made_up_for_by_normal_ones) {
   TypeParam place;
-  on<backed<config::acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST")>, TypeParam> pool{
+  on<backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_FIRST")>, TypeParam> pool{
       provider_ref(place.device)};
-  on<backed<config::acl_malloc_policy("ACL_MEM_MALLOC_NORMAL_ONLY")>, TypeParam> other{
+  on<backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_NORMAL_ONLY")>, TypeParam> other{
       provider_ref(place.device)};
   for (int i = 0; i < 3; ++i) {
     void* const p = pool.allocate(30_MiB);

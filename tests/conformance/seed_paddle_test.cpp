@@ -18,7 +18,7 @@ namespace {
 using namespace tessera;
 using namespace conformance;
 using action = allocator_event::action;
-using config::paddle_settings;
+using paddle_settings = config::paddle::settings;
 
 template <typename Place>
 class seed_paddle : public testing::Test {};
@@ -76,7 +76,7 @@ TYPED_TEST(seed_paddle, a_limit_is_an_error_though_the_device_has_room_whichever
   constexpr paddle_settings said = paddle_flags<"FLAGS_gpu_memory_limit_mb=100">;
   TypeParam place;
   using bounded = limiting<provider_ref<typename TypeParam::device_type>>;
-  bounded device(provider_ref(place.device), limit_of(said));
+  bounded device(provider_ref(place.device), said.limit());
   caching_allocator<paddle_growing, provider_ref<bounded>> one{provider_ref(device)};
   caching_allocator<pytorch_expandable, provider_ref<bounded>> other{provider_ref(device)};
   EXPECT_NE(one.try_allocate(60_MiB), nullptr);
@@ -90,7 +90,8 @@ TYPED_TEST(seed_paddle, a_limit_is_an_error_though_the_device_has_room_whichever
 /// When garbage is freed under the flags.
 template <typename Pool>
 deferred_free_queue<Pool> collecting(Pool& pool, const paddle_settings& said, stream_id stream = {}) {
-  return deferred_free_queue<Pool>(pool, deferred_free_options_of(said, stream));
+  return deferred_free_queue<Pool>(
+      pool, {.threshold = said.garbage_threshold, .waits = !said.fast_eager_deletion, .stream = stream});
 }
 TYPED_TEST(seed_paddle, garbage_is_freed_at_once_or_a_gibibyte_at_a_time_or_never) {
   TypeParam place;
@@ -143,7 +144,7 @@ TYPED_TEST(seed_paddle, an_output_takes_its_inputs_memory_over) {
   void* const input = pool.allocate(8_MiB);
   place.write(place.compute, input, 8_MiB, 3);
   void* donor = input;
-  ASSERT_TRUE(may_reuse({}, {}));
+  ASSERT_TRUE(paddle_passes::may_reuse({}, {}));
   void* const output = allocate_in_place(pool, donor, 8_MiB, place.compute);
   EXPECT_EQ(output, input);
   EXPECT_EQ(donor, nullptr) << "given once";
@@ -157,8 +158,8 @@ TYPED_TEST(seed_paddle, an_output_takes_its_inputs_memory_over) {
 }
 TEST(seed_paddle_settings, a_fraction_of_0_6_collects_the_largest_variables_until_they_hold_60_percent) {
   const auto collected = [](fraction share) {
-    std::array<collectable, 4> all{{{10}, {50}, {25}, {15}}};
-    (void)choose_collected(all, share);
+    std::array<paddle_passes::variable, 4> all{{{10}, {50}, {25}, {15}}};
+    (void)paddle_passes::choose_collected(all, share);
     std::array<bool, 4> chosen{};
     for (std::size_t i = 0; i < 4; ++i) chosen[i] = all[i].is_collected;
     return chosen;

@@ -16,7 +16,6 @@ namespace {
 
 using namespace tessera;
 using namespace conformance;
-using config::acl_malloc_policy;
 
 /// A training step. It allocates blocks, lets another stream copy every second one, and frees them while that
 /// stream waits. Then it allocates as many again, which must be other memory. Returns whether each block kept
@@ -72,21 +71,22 @@ struct settings {
   using on_both = testing::Types<run<Recipe, simulated_place>..., run<Recipe, host_place>...>;
 };
 
-using everywhere =
-    settings<pytorch<>, pytorch<"expandable_segments:True">, npu_1, npu_2, npu_4, npu_5_number, npu_5_list,
-             npu_6, npu_7, npu_8, paddle_growing, paddle_ahead, paddle_ahead_by_0_4,
-             backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST")>,
-             backed<acl_malloc_policy("ACL_MEM_MALLOC_NORMAL_ONLY")>,
-             backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST_P2P")>,
-             backed<acl_malloc_policy("ACL_MEM_MALLOC_NORMAL_ONLY_P2P")>,
-             backed<acl_malloc_policy("ACL_MEM_TYPE_LOW_BAND_WIDTH")>,
-             backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_FIRST | ACL_MEM_TYPE_HIGH_BAND_WIDTH")>>::on_both;
+using everywhere = settings<
+    pytorch<>, pytorch<"expandable_segments:True">, npu_1, npu_2, npu_4, npu_5_number, npu_5_list, npu_6,
+    npu_7, npu_8, paddle_growing, paddle_ahead, paddle_ahead_by_0_4,
+    backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_FIRST")>,
+    backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_NORMAL_ONLY")>,
+    backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_FIRST_P2P")>,
+    backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_NORMAL_ONLY_P2P")>,
+    backed<acl_malloc_policy::choice("ACL_MEM_TYPE_LOW_BAND_WIDTH")>,
+    backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_FIRST | ACL_MEM_TYPE_HIGH_BAND_WIDTH")>>::on_both;
 // A machine may lack huge pages, and must not write to read-only memory.
-using where_pages_are = settings<npu_3, backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY")>,
-                                 backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY_P2P")>,
-                                 backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE1G_ONLY")>,
-                                 backed<acl_malloc_policy("ACL_MEM_MALLOC_HUGE1G_ONLY_P2P")>,
-                                 backed<acl_malloc_policy("ACL_MEM_ACCESS_USER_SPACE_READONLY")>>::simulated;
+using where_pages_are =
+    settings<npu_3, backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY")>,
+             backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY_P2P")>,
+             backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE1G_ONLY")>,
+             backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE1G_ONLY_P2P")>,
+             backed<acl_malloc_policy::choice("ACL_MEM_ACCESS_USER_SPACE_READONLY")>>::simulated;
 
 template <typename Run>
 void learn_and_leave_nothing() {

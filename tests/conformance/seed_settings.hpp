@@ -46,8 +46,8 @@ using npu_7 = tessera::torch_npu_pinned<"pin_memory_expandable_segments:True">;
 using npu_8 = tessera::torch_npu_pinned<"pinned_mem_register:True">;
 
 /// Paddle's FLAGS_*.
-template <tessera::config::fixed_string Flags>
-inline constexpr tessera::config::paddle_settings paddle_flags =
+template <tessera::config::detail::fixed_string Flags>
+inline constexpr tessera::config::paddle::settings paddle_flags =
     tessera::config::detail::settings_in<tessera::config::paddle, Flags>();
 using paddle_growing = tessera::paddle<"FLAGS_allocator_strategy=auto_growth">;
 using paddle_ahead = tessera::paddle<"FLAGS_allocator_strategy=naive_best_fit">;

@@ -96,9 +96,9 @@ TEST(stress_threads, pinned_memory_that_is_registered_and_retired_in_background)
   const watchdog guard("pinned_host");
   host_pinned host = unlocked(), device = unlocked();
   {
-    const config::pytorch_settings said{.pinned_use_background_threads = true,
-                                        .pinned_use_host_register = true,
-                                        .pinned_reserve_segment_size = 4_MiB};
+    const config::pytorch::settings said{.pinned_use_background_threads = true,
+                                         .pinned_use_host_register = true,
+                                         .pinned_reserve_segment_size = 4_MiB};
     tessera::pinned_host<pytorch_pinned_family, memory, host_pinned> pool(said, memory(host), device);
     stress<false>(pool, device, usual / 2);
   }

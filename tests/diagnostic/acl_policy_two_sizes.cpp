@@ -4,5 +4,5 @@
 
 #include <tessera/interop/acl_malloc_policy.hpp>
 
-tessera::back_with<tessera::config::acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_MALLOC_HUGE1G_ONLY")>
+tessera::back_with<tessera::acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_MALLOC_HUGE1G_ONLY")>
     pages;

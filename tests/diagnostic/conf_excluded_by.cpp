@@ -1,4 +1,5 @@
-// expect first: setting_refused<tessera::config::error_code::excluded_by, tessera::config::torch_npu_key::max_split_size_mb, tessera::config::torch_npu_key::expandable_segments, 25
+// expect first: setting_refused<tessera::config::setting_error::error_code::excluded_by, 25,
+// expect text: max_split_size_mb
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -1,4 +1,5 @@
-// expect first: setting_refused<tessera::config::error_code::malformed, tessera::config::paddle_key::FLAGS_free_idle_chunk, 23
+// expect first: setting_refused<tessera::config::setting_error::error_code::malformed, 23,
+// expect text: FLAGS_free_idle_chunk
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

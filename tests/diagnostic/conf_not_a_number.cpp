@@ -1,4 +1,5 @@
-// expect first: setting_refused<tessera::config::error_code::not_a_number, tessera::config::torch_npu_key::base_addr_aligned_kb, 21
+// expect first: setting_refused<tessera::config::setting_error::error_code::not_a_number, 21,
+// expect text: base_addr_aligned_kb
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

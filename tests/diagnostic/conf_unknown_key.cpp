@@ -1,4 +1,5 @@
-// expect first: setting_refused<tessera::config::error_code::unknown_key, 'm', 'a', 'x', '_', 's', 'p', 'l', 'i', 't', 0
+// expect first: setting_refused<tessera::config::setting_error::error_code::unknown_key, 0,
+// expect text: max_split
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

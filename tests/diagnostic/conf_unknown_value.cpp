@@ -1,4 +1,5 @@
-// expect first: setting_refused<tessera::config::error_code::unknown_value, tessera::config::pytorch_key::expandable_segments, 20
+// expect first: setting_refused<tessera::config::setting_error::error_code::unknown_value, 20,
+// expect text: expandable_segments
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -4,11 +4,11 @@
 
 #include <tessera/interop/acl_malloc_policy.hpp>
 
-using namespace tessera::config;
+using namespace tessera;
 
 struct my_recipe final : complete {
-  using pages =
-      tessera::back_with<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY_P2P", acl_product::atlas_training)>;
+  using pages = tessera::back_with<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY_P2P",
+                                                             acl_malloc_policy::product::atlas_training)>;
 };
 
 int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }

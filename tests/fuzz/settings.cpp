@@ -72,9 +72,9 @@ std::string words_of(const Key& k, const divisions& table) {
 
 /// Whether a key counts as written, whatever its value.
 template <typename Grammar>
-bool is_noted(std::size_t index) {
+bool is_noted(std::string_view key) {
   for (const auto& least : Grammar::min_sizes) {
-    if (static_cast<std::size_t>(least.size) == index) return true;
+    if (least.size == key) return true;
   }
   return false;
 }
@@ -82,11 +82,10 @@ bool is_noted(std::size_t index) {
 template <typename Grammar>
 void expect_kept(const typename Grammar::settings& given) {
   std::string text;
-  for (std::size_t i = 0; i < Grammar::keys.size(); ++i) {
-    const auto& k = Grammar::keys[i];
+  for (const auto& k : Grammar::keys) {
     bool possible = true;
     k.member.visit([&](auto member) {
-      if (given.*member == typename Grammar::settings{}.*member && !is_noted<Grammar>(i)) return;
+      if (given.*member == typename Grammar::settings{}.*member && !is_noted<Grammar>(k.name)) return;
       const std::string value = words_of(k, given.*member);
       possible = !value.empty();
       text.append(k.name).append(Grammar::assign).append(value) += ',';

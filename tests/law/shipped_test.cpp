@@ -76,10 +76,10 @@ constexpr auto obeys_the_laws = []<typename Recipe>(conformance::named<Recipe>) 
   static_assert(law::recipe<Recipe>());
 };
 static_assert((conformance::for_each_shipped(obeys_the_laws), true));
-static_assert(law::recipe<pinned>(pinned::configured(config::pytorch_settings{
+static_assert(law::recipe<pinned>(pinned::configured(config::pytorch::settings{
     .pinned_max_round_threshold = 300_MiB, .pinned_max_cached_size = 100_MiB})));
-static_assert(law::recipe<torch_npu_family::under<config::torch_npu_settings{.huge_1g_pages = true}>>() &&
-              law::recipe<torch_npu_family::under<config::torch_npu_settings{
+static_assert(law::recipe<torch_npu_family::under<config::torch_npu::settings{.huge_1g_pages = true}>>() &&
+              law::recipe<torch_npu_family::under<config::torch_npu::settings{
                   .expandable_segments = true, .base_addr_aligned = 3_KiB, .segment_size = 21_MiB}>>());
 static_assert(law::recipe<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());

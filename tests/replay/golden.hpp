@@ -36,7 +36,7 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
   const auto parsed = tessera::config::parse<tessera::config::pytorch>(conf);
   if (const auto* error = std::get_if<tessera::config::setting_error>(&parsed))
     return std::string(error->rule);
-  const auto& settings = std::get<tessera::config::pytorch_settings>(parsed);
+  const auto& settings = std::get<tessera::config::pytorch::settings>(parsed);
 
   char* written = nullptr;
   std::size_t size = 0;

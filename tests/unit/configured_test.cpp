@@ -50,7 +50,7 @@ TEST(configured, changes_what_its_policies_read) {
   pool.deallocate(pool.allocate(5_MiB));
   EXPECT_EQ(pool.current_usage().reserved, 84_MiB);  // the oversize block is not split
   EXPECT_FALSE(pool.change(""));
-  EXPECT_EQ(pool.settings(), config::pytorch_settings{});
+  EXPECT_EQ(pool.settings(), config::pytorch::settings{});
   void* const p = pool.allocate(30_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 84_MiB);
   pool.deallocate(p);
@@ -90,7 +90,7 @@ TEST(configured, reads_the_environment) {
   }
   ::unsetenv("TESSERA_TEST_CONF");
   auto plain = from_environment<pytorch_family, simulated_device>("TESSERA_TEST_CONF");
-  EXPECT_EQ(plain.settings(), config::pytorch_settings{});
+  EXPECT_EQ(plain.settings(), config::pytorch::settings{});
 }
 
 struct without_ranges : provider_adaptor<simulated_device> {
@@ -173,7 +173,8 @@ TEST(configured, goes_with_what_serves_other_allocators) {
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   pool.reset_peak_statistics();
   {
-    deferred_free_queue garbage(pool, deferred_free_options_of(pool.settings()));
+    deferred_free_queue garbage(pool, {.threshold = pool.settings().garbage_threshold,
+                                       .waits = !pool.settings().fast_eager_deletion});
     garbage.push(output, 10_MiB);
   }
   EXPECT_EQ(pool.current_usage().live, 0u);

@@ -49,7 +49,7 @@ TEST(cuda_async, rounds_to_512_bytes_and_grows_in_multiples_of_2_mib) {
 }
 
 TEST(cuda_async, begins_as_pytorch_sets_it_up) {
-  const config::pytorch_settings settings{.async_backend = true, .memory_fraction = percent(50)};
+  const config::pytorch::settings settings{.async_backend = true, .memory_fraction = percent(50)};
   caching_allocator<cuda_async, simulated_device> pool{device_of(64_MiB), cuda_async::configured(settings)};
   EXPECT_EQ(pool.policies().eviction.threshold.get(), unlimited);
   EXPECT_TRUE(pool.policies().streams.follow_dependencies && pool.policies().streams.opportunistic &&

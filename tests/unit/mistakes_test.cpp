@@ -145,7 +145,7 @@ std::vector<row> single_threaded() {
       {"configured",
        [](unsigned n) {
          return std::make_unique<stack_of<configured<torch_npu_family, simulated_device>>>(
-             config::torch_npu_settings{}, device(n));
+             config::torch_npu::settings{}, device(n));
        }},
       {"driver_pool", &make<driver>},
       {"deferred_free_queue", &make<collected>},
@@ -177,7 +177,7 @@ std::vector<row> several_threads() {
       {"pinned_host",
        [](unsigned) {
          return std::make_unique<stack_of<pinned_host<torch_npu_pinned_family, host_pinned>>>(
-             config::torch_npu_settings{}, host());
+             config::torch_npu::settings{}, host());
        }},
       {"guarded",
        [](unsigned) { return std::make_unique<stack_of<guarded<pytorch_pinned<>, host_pinned>>>(host()); }},

@@ -15,7 +15,7 @@
 namespace {
 
 using namespace tessera;
-using config::paddle_settings;
+using paddle_settings = config::paddle::settings;
 
 using auto_growth = caching_allocator<paddle_auto_growth, simulated_device>;
 using naive = caching_allocator<paddle_naive_best_fit, simulated_device>;

@@ -75,7 +75,7 @@ TEST(pinned, asks_the_device_again_once_the_cache_is_emptied) {
 
 TEST(pinned, gives_a_large_block_back_once_streams_have_come_past_it) {
   caching_allocator<pinned, simulated_device> pool(
-      simulated_device{}, pinned::configured(config::pytorch_settings{.pinned_max_cached_size = 32_MiB}));
+      simulated_device{}, pinned::configured(config::pytorch::settings{.pinned_max_cached_size = 32_MiB}));
   void* const p = pool.allocate(64_MiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
   pool.device().submit(stream_id{1}, 1'000'000'000);
@@ -105,16 +105,16 @@ TEST(pinned, is_what_a_text_for_the_device_chooses_for_the_host) {
 TEST(pinned, is_chosen_when_the_program_runs) {
   for (bool expandable : {false, true}) {
     configured<torch_npu_pinned_family, simulated_device> pool(
-        config::torch_npu_settings{.pin_memory_expandable_segments = expandable});
+        config::torch_npu::settings{.pin_memory_expandable_segments = expandable});
     EXPECT_NE(pool.allocate(40_MiB), nullptr);
     EXPECT_EQ(pool.current_usage().reserved, expandable ? 60_MiB : 64_MiB);
   }
 }
 
 TEST(pinned, refuses_settings_for_another_recipe) {
-  const config::torch_npu_settings expandable{.pin_memory_expandable_segments = true};
+  const config::torch_npu::settings expandable{.pin_memory_expandable_segments = true};
   EXPECT_DEATH((void)pinned::configured(expandable), "pinned::configured: settings for another recipe");
-  EXPECT_DEATH((void)pinned_expandable::configured(config::torch_npu_settings{}),
+  EXPECT_DEATH((void)pinned_expandable::configured(config::torch_npu::settings{}),
                "pinned_expandable::configured: settings for another recipe");
 }
 

@@ -187,7 +187,7 @@ TEST(pytorch_2_14, has_no_key_for_what_a_range_reserves) {
     EXPECT_EQ(config::parse<config::pytorch>(text).index(), 0u) << text;
     const auto read = config::parse<now>(text);
     ASSERT_EQ(read.index(), 1u) << text;
-    EXPECT_EQ(std::get<1>(read).code, config::error_code::unknown_key);
+    EXPECT_EQ(std::get<1>(read).code, config::setting_error::error_code::unknown_key);
   }
   EXPECT_EQ(config::parse<now>("max_split_size_mb:32,expandable_segments:True").index(), 0u);
 }

@@ -18,7 +18,7 @@
 namespace {
 
 using namespace tessera;
-using config::torch_npu_settings;
+using torch_npu_settings = config::torch_npu::settings;
 
 using native = caching_allocator<torch_npu_native, simulated_npu>;
 using expandable = caching_allocator<torch_npu_expandable, simulated_npu>;

@@ -26,11 +26,11 @@ namespace tessera {
 namespace detail {
 
 /// The name of the setting that registers pinned memory with the device; empty if it is off.
-[[nodiscard]] constexpr std::string_view registering_key(const config::pytorch_settings& settings) noexcept {
+[[nodiscard]] constexpr std::string_view registering_key(const config::pytorch::settings& settings) noexcept {
   return settings.pinned_use_host_register ? "pinned_use_cuda_host_register" : "";
 }
 [[nodiscard]] constexpr std::string_view registering_key(
-    const config::torch_npu_settings& settings) noexcept {
+    const config::torch_npu::settings& settings) noexcept {
   return settings.pinned_mem_register ? "pinned_mem_register" : "";
 }
 
@@ -67,7 +67,7 @@ struct pinned_pool {
 /// streams are those of `Device`, and the memory of `Host` need not be pinned.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     const tessera::config::pytorch_settings settings{.pinned_use_background_threads = true};
+///     const tessera::config::pytorch::settings settings{.pinned_use_background_threads = true};
 ///     using pinned_memory = tessera::pinned_host<tessera::pytorch_pinned_family, tessera::host_pinned>;
 ///     pinned_memory pinned(settings, tessera::host_pinned{});
 ///     void* batch = pinned.allocate(4_MiB);
@@ -92,9 +92,9 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
     } else if constexpr (sizeof...(Device) > 0) {
       pool_.template emplace<2>(settings, host_, device...);
     } else {
-      detail::raise(
-          config::bad_setting(Family::grammar::name, {key, "True", "there is no device to register with", 0,
-                                                      config::error_code::excluded_by, "the provider"}));
+      detail::raise(config::bad_setting(Family::grammar::name,
+                                        {key, "True", "there is no device to register with", 0,
+                                         config::setting_error::error_code::excluded_by, "the provider"}));
     }
   }
   pinned_host(const pinned_host&) = delete;

@@ -12,50 +12,34 @@
 
 namespace tessera::config {
 
-/// The settings of Paddle's FLAGS_* for its allocators. Sizes are in bytes.
-struct paddle_settings {
-  bool naive_best_fit = false;  ///< allocator_strategy; otherwise auto_growth
-  fraction fraction_of_gpu_memory = percent(92);
-  std::size_t initial_gpu_memory = 0;         ///< 0: by fraction_of_gpu_memory
-  std::size_t reallocate_gpu_memory = 0;      ///< 0: by fraction_of_gpu_memory
-  std::size_t gpu_memory_limit = 0;           ///< 0: no limit
-  std::uint64_t retry_milliseconds = 10'000;  ///< gpu_allocator_retry_time
-  std::size_t auto_growth_chunk_size = 0;     ///< 0: the size of the request
-  bool free_idle_chunk = false;
-  bool free_when_no_cache_hit = false;
-  std::size_t small_pool_size = 0;        ///< 0: one pool
-  std::size_t small_pool_chunk_size = 0;  ///< small_pool_auto_growth_chunk_size_in_mb
-  std::size_t large_pool_chunk_size = 0;  ///< large_pool_auto_growth_chunk_size_in_mb
-  std::size_t garbage_threshold = 0;      ///< eager_delete_tensor_gb; `unlimited` if negative: never freed
-  fraction memory_fraction_of_eager_deletion = percent(100);
-  bool fast_eager_deletion = true;
-  bool operator==(const paddle_settings&) const = default;
-};
-
-/// Paddle's flags, in the order of the table below.
-enum class paddle_key : unsigned char {
-  FLAGS_allocator_strategy,
-  FLAGS_fraction_of_gpu_memory_to_use,
-  FLAGS_initial_gpu_memory_in_mb,
-  FLAGS_reallocate_gpu_memory_in_mb,
-  FLAGS_gpu_memory_limit_mb,
-  FLAGS_gpu_allocator_retry_time,
-  FLAGS_auto_growth_chunk_size_in_mb,
-  FLAGS_free_idle_chunk,
-  FLAGS_free_when_no_cache_hit,
-  FLAGS_small_pool_size_in_mb,
-  FLAGS_small_pool_auto_growth_chunk_size_in_mb,
-  FLAGS_large_pool_auto_growth_chunk_size_in_mb,
-  FLAGS_eager_delete_tensor_gb,
-  FLAGS_memory_fraction_of_eager_deletion,
-  FLAGS_fast_eager_deletion_mode
-};
-
-/// The grammar of Paddle's flags: `FLAGS_name=value`, separated by commas. In the environment each flag is a variable.
+/// The grammar of Paddle's flags: `FLAGS_name=value`, separated by commas. In the environment, each flag is a
+/// variable.
 ///   Source:  Paddle's document on memory allocation, and its flags.cc
 struct paddle {
-  using settings = paddle_settings;
-  using key_name = paddle_key;
+  /// The settings of the flags for allocators. Sizes are in bytes.
+  struct settings {
+    bool naive_best_fit = false;  ///< allocator_strategy; otherwise auto_growth
+    fraction fraction_of_gpu_memory = percent(92);
+    std::size_t initial_gpu_memory = 0;         ///< 0: by fraction_of_gpu_memory
+    std::size_t reallocate_gpu_memory = 0;      ///< 0: by fraction_of_gpu_memory
+    std::size_t gpu_memory_limit = 0;           ///< 0: no limit
+    std::uint64_t retry_milliseconds = 10'000;  ///< gpu_allocator_retry_time
+    std::size_t auto_growth_chunk_size = 0;     ///< 0: the size of the request
+    bool free_idle_chunk = false;
+    bool free_when_no_cache_hit = false;
+    std::size_t small_pool_size = 0;        ///< 0: one pool
+    std::size_t small_pool_chunk_size = 0;  ///< small_pool_auto_growth_chunk_size_in_mb
+    std::size_t large_pool_chunk_size = 0;  ///< large_pool_auto_growth_chunk_size_in_mb
+    std::size_t garbage_threshold = 0;      ///< eager_delete_tensor_gb; `unlimited` if negative: never freed
+    fraction memory_fraction_of_eager_deletion = percent(100);
+    bool fast_eager_deletion = true;
+
+    /// gpu_memory_limit for `limiting`.
+    [[nodiscard]] constexpr std::size_t limit() const noexcept {
+      return gpu_memory_limit > 0 ? gpu_memory_limit : unlimited;
+    }
+    bool operator==(const settings&) const = default;
+  };
   static constexpr std::string_view name = "paddle";
   static constexpr std::array<const char*, 0> variables{};  // each key is a variable
   static constexpr std::string_view delimiters = ",=";
@@ -63,61 +47,52 @@ struct paddle {
   static constexpr std::string_view assign_rule = "a '=' must follow the flag";
 
   static constexpr std::string_view true_or_false = "False|false|0, True|true|1";
-  static constexpr std::string_view bool_rule = "must be True or False";
-  static constexpr std::string_view fraction_rule = "must be from 0 to 1";
-  using s = paddle_settings;
+  using s = settings;
   using format = detail::value_format;
-  static constexpr std::array<detail::key_definition<s>, 15> keys{{
+  using key = detail::key_definition<s>;
+  static constexpr std::array<key, 15> keys{{
       {"FLAGS_allocator_strategy", &s::naive_best_fit, format::choice, "auto_growth, naive_best_fit",
        "auto_growth",
        "auto_growth reserves memory on demand, naive_best_fit a large chunk in advance; Paddle's "
-       "thread_local is "
-       "not supported",
+       "thread_local is not supported",
        0, 0, "must be auto_growth or naive_best_fit"},
-      {"FLAGS_fraction_of_gpu_memory_to_use", &s::fraction_of_gpu_memory, format::decimal, "0 to 1", "0.92",
-       "naive_best_fit: chunk size as a fraction of the available memory; 0 allocates each request from the "
-       "device",
-       0, 1'000'000'000, fraction_rule},
-      {"FLAGS_initial_gpu_memory_in_mb", &s::initial_gpu_memory, format::mebibytes, "integer", "0",
-       "naive_best_fit: size of the first chunk; 0 for the fraction", 0, detail::max_mebibytes,
-       detail::below_2_to_40},
-      {"FLAGS_reallocate_gpu_memory_in_mb", &s::reallocate_gpu_memory, format::mebibytes, "integer", "0",
-       "naive_best_fit: size of further chunks; 0 for the fraction", 0, detail::max_mebibytes,
-       detail::below_2_to_40},
+      key::ratio("FLAGS_fraction_of_gpu_memory_to_use", &s::fraction_of_gpu_memory, "0.92",
+                 "naive_best_fit: chunk size as a fraction of the available memory; 0 allocates each request "
+                 "from the device"),
+      key::size("FLAGS_initial_gpu_memory_in_mb", &s::initial_gpu_memory,
+                "naive_best_fit: size of the first chunk; 0 for the fraction"),
+      key::size("FLAGS_reallocate_gpu_memory_in_mb", &s::reallocate_gpu_memory,
+                "naive_best_fit: size of further chunks; 0 for the fraction"),
       {"FLAGS_gpu_memory_limit_mb", &s::gpu_memory_limit, format::mebibytes, "integer", "0",
        "limiting: maximum bytes that all allocators of a device may reserve; 0 for no limit"},
       {"FLAGS_gpu_allocator_retry_time", &s::retry_milliseconds, format::integer, "integer, milliseconds",
        "10000", "waiting: how long a request waits for other threads to free memory; 0 for no wait", 0,
        (std::uint64_t{1} << 53) - 1, "must be less than 2^53"},
-      {"FLAGS_auto_growth_chunk_size_in_mb", &s::auto_growth_chunk_size, format::mebibytes, "integer", "0",
-       "auto_growth with one pool: minimum chunk size; 0 for the size of the request", 0,
-       detail::max_mebibytes, detail::below_2_to_40},
-      {"FLAGS_free_idle_chunk", &s::free_idle_chunk, format::choice, true_or_false, "False",
-       "auto_growth: each free releases idle chunks", 0, 0, bool_rule},
-      {"FLAGS_free_when_no_cache_hit", &s::free_when_no_cache_hit, format::choice, true_or_false, "False",
-       "auto_growth: idle chunks are released before a new chunk is reserved", 0, 0, bool_rule},
+      key::size("FLAGS_auto_growth_chunk_size_in_mb", &s::auto_growth_chunk_size,
+                "auto_growth with one pool: minimum chunk size; 0 for the size of the request"),
+      key::flag("FLAGS_free_idle_chunk", &s::free_idle_chunk, "auto_growth: each free releases idle chunks",
+                true_or_false),
+      key::flag("FLAGS_free_when_no_cache_hit", &s::free_when_no_cache_hit,
+                "auto_growth: idle chunks are released before a new chunk is reserved", true_or_false),
       {"FLAGS_small_pool_size_in_mb", &s::small_pool_size, format::mebibytes, "integer", "0",
        "auto_growth: maximum size of a block in the small pool; 0 for one pool"},
-      {"FLAGS_small_pool_auto_growth_chunk_size_in_mb", &s::small_pool_chunk_size, format::mebibytes,
-       "integer", "0", "auto_growth: chunk size of the small pool; 0 for the size of the request", 0,
-       detail::max_mebibytes, detail::below_2_to_40},
-      {"FLAGS_large_pool_auto_growth_chunk_size_in_mb", &s::large_pool_chunk_size, format::mebibytes,
-       "integer", "0", "auto_growth: chunk size of the large pool; 0 for the size of the request", 0,
-       detail::max_mebibytes, detail::below_2_to_40},
+      key::size("FLAGS_small_pool_auto_growth_chunk_size_in_mb", &s::small_pool_chunk_size,
+                "auto_growth: chunk size of the small pool; 0 for the size of the request"),
+      key::size("FLAGS_large_pool_auto_growth_chunk_size_in_mb", &s::large_pool_chunk_size,
+                "auto_growth: chunk size of the large pool; 0 for the size of the request"),
       {"FLAGS_eager_delete_tensor_gb", &s::garbage_threshold, format::gibibytes_or_never, "a number of GiB",
        "0",
        "deferred_free_queue: size at which collected memory is freed; 0 frees at once, a negative number "
        "never",
        0, (std::uint64_t{1'000'000'000} << 30) - 1, "must be less than 2^30"},
-      {"FLAGS_memory_fraction_of_eager_deletion", &s::memory_fraction_of_eager_deletion, format::decimal,
-       "0 to 1", "1.0",
-       "choose_collected: the fraction of all bytes that is collected, largest variables first", 0,
-       1'000'000'000, fraction_rule},
-      {"FLAGS_fast_eager_deletion_mode", &s::fast_eager_deletion, format::choice, true_or_false, "True",
-       "deferred_free_queue: memory is freed without waiting for the stream that uses it", 0, 0, bool_rule},
+      key::ratio("FLAGS_memory_fraction_of_eager_deletion", &s::memory_fraction_of_eager_deletion, "1.0",
+                 "choose_collected: the fraction of all bytes that is collected, largest variables first"),
+      key::flag("FLAGS_fast_eager_deletion_mode", &s::fast_eager_deletion,
+                "deferred_free_queue: memory is freed without waiting for the stream that uses it",
+                true_or_false, "True"),
   }};
-  static constexpr std::array<detail::exclusion<key_name>, 0> exclusions{};
-  static constexpr std::array<detail::min_size<key_name>, 0> min_sizes{};
+  static constexpr std::array<detail::exclusion, 0> exclusions{};
+  static constexpr std::array<detail::min_size, 0> min_sizes{};
   static constexpr void set_dependent_defaults(settings&, auto) noexcept {}
 };
 

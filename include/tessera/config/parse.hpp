@@ -4,9 +4,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string_view>
 #include <type_traits>
-#include <utility>
 #include <variant>
 
 #include <tessera/config/grammar.hpp>
@@ -15,11 +15,121 @@
 /// Reads configuration strings. A grammar is a struct that describes the strings of one system:
 ///
 ///   - `settings`, a struct whose defaults stand for an empty string;
-///   - `key_name`, an enumeration, and `keys`, a table with the definition of each enumerator, in order;
+///   - `keys`, a table with the definition of each key;
 ///   - `exclusions` and `min_sizes`, the rules between keys;
 ///   - `delimiters`: `assign` separates a key from its value, and `,` separates settings;
-///   - `set_dependent_defaults`, which sets keys whose default depends on other keys.
+///   - `set_dependent_defaults`, which sets keys whose default depends on other keys;
+///   - `name`, and `variables`, the environment variables that may hold a string.
 namespace tessera::config::detail {
+
+[[nodiscard]] constexpr bool is_blank(char c) noexcept { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+/// A delimiter, or the characters between two delimiters. Empty at the end of the string.
+struct token {
+  std::string_view text;
+  std::size_t offset = 0;
+
+  /// Whether the token equals `expected`. Ignores blanks inside the token.
+  [[nodiscard]] constexpr bool equals(std::string_view expected) const noexcept {
+    std::size_t matched = 0;
+    for (const char c : text) {
+      if (is_blank(c)) continue;
+      if (matched == expected.size() || expected[matched] != c) return false;
+      ++matched;
+    }
+    return matched == expected.size();
+  }
+
+  /// A parsed number. `value` saturates if the number does not fit.
+  struct number {
+    std::uint64_t value = 0;
+    bool valid = false;
+    bool fits = true;
+
+    constexpr void append(char digit) noexcept {
+      constexpr std::uint64_t max = ~std::uint64_t{0};
+      const auto next = static_cast<std::uint64_t>(digit - '0');
+      fits = fits && value <= (max - next) / 10;
+      value = fits ? value * 10 + next : max;
+    }
+  };
+
+  /// Reads digits only.
+  [[nodiscard]] constexpr number as_integer() const noexcept {
+    number result;
+    for (const char c : text) {
+      if (is_blank(c)) continue;
+      if (c < '0' || c > '9') return {};
+      result.append(c);
+      result.valid = true;
+    }
+    return result;
+  }
+  /// Reads a decimal number in billionths: digits, with at most 9 of them after a point.
+  [[nodiscard]] constexpr number as_billionths() const noexcept {
+    number result;
+    bool after_point = false;
+    std::size_t places = 0;
+    for (const char c : text) {
+      if (is_blank(c)) continue;
+      if (c == '.' && !after_point) {
+        after_point = true;
+        continue;
+      }
+      if (c < '0' || c > '9' || places == 9) return {};
+      result.append(c);
+      result.valid = true;
+      places += after_point;
+    }
+    for (; places < 9; ++places) result.append('0');
+    return result;
+  }
+};
+
+/// Splits a configuration string into tokens and drops the blanks around them.
+///   Source:  PyTorch's ConfigTokenizer
+class tokenizer {
+ public:
+  constexpr tokenizer(std::string_view text, std::string_view delimiters) noexcept
+      : text_(text), delimiters_(delimiters) {
+    skip_blanks();
+  }
+
+  [[nodiscard]] constexpr bool at_end() const noexcept { return offset_ == text_.size(); }
+  [[nodiscard]] constexpr bool is_delimiter(const token& t) const noexcept {
+    return t.text.size() == 1 && is_delimiter(t.text[0]);
+  }
+
+  /// Returns the next token without consuming it.
+  [[nodiscard]] constexpr token peek() const noexcept {
+    tokenizer copy = *this;
+    return copy.next();
+  }
+  constexpr token next() noexcept {
+    const std::size_t begin = offset_;
+    if (!at_end() && is_delimiter(text_[offset_])) {
+      ++offset_;
+    } else {
+      while (!at_end() && !is_delimiter(text_[offset_])) ++offset_;
+    }
+    std::size_t end = offset_;
+    while (end > begin && is_blank(text_[end - 1])) --end;
+    skip_blanks();
+    return {text_.substr(begin, end - begin), begin};
+  }
+
+ private:
+  [[nodiscard]] constexpr bool is_delimiter(char c) const noexcept {
+    return delimiters_.find(c) != std::string_view::npos;
+  }
+  constexpr void skip_blanks() noexcept {
+    while (!at_end() && is_blank(text_[offset_])) ++offset_;
+  }
+
+  std::string_view text_;
+  std::string_view delimiters_;
+  std::size_t offset_ = 0;
+};
 
 /// Reads values from tokens. After the first error, it ignores the rest.
 class value_reader {
@@ -35,8 +145,10 @@ class value_reader {
     std::uint64_t min;
     std::uint64_t max;
     std::string_view rule;
+    [[nodiscard]] constexpr bool contains(std::uint64_t n) const noexcept { return n >= min && n <= max; }
   };
 
+  /// Keeps the first error.
   constexpr void fail(const token& at, error_code code, std::string_view rule,
                       std::string_view other_key = {}) noexcept {
     if (failed_) return;
@@ -44,16 +156,20 @@ class value_reader {
     const bool in_key = at.offset == key_.offset;
     error_ = {key_.text, in_key ? std::string_view{} : at.text, rule, at.offset, code, other_key};
   }
+  constexpr void require(bool condition, const token& at, error_code code, std::string_view rule) noexcept {
+    if (!condition) fail(at, code, rule);
+  }
   constexpr bool expect(std::string_view delimiter, error_code code, std::string_view rule) noexcept {
     const token next = tokens_.next();
-    if (!next.equals(delimiter)) fail(next, code, rule);
+    require(next.equals(delimiter), next, code, rule);
     return !failed_;
   }
   /// Returns the next token. Fails if there is none. Fails with `code` if it is a delimiter.
   constexpr token next_value(error_code code, std::string_view rule) noexcept {
     const token value = tokens_.next();
-    if (value.text.empty()) fail(value, error_code::missing_value, rule);
-    if (tokens_.is_delimiter(value)) fail(value, value.text == "," ? error_code::missing_value : code, rule);
+    const bool is_missing = value.text.empty() || value.text == ",";
+    require(!is_missing, value, error_code::missing_value, rule);
+    require(!tokens_.is_delimiter(value), value, code, rule);
     return value;
   }
 
@@ -62,14 +178,12 @@ class value_reader {
   ///   Returns:  the index of the group
   constexpr std::size_t read_choice(std::string_view allowed, std::string_view rule) noexcept {
     const token value = next_value(error_code::unknown_value, rule);
-    std::size_t group = 0;
-    for (std::size_t begin = 0; begin <= allowed.size();) {
-      std::size_t end = begin;
-      while (end < allowed.size() && allowed[end] != ',' && allowed[end] != '|') ++end;
-      if (value.equals(allowed.substr(begin, end - begin))) return group;
-      group += end < allowed.size() && allowed[end] == ',';
-      begin = end + 1;
-      while (begin < allowed.size() && allowed[begin] == ' ') ++begin;
+    for (std::size_t group = 0; !allowed.empty();) {
+      const std::size_t end = allowed.find_first_of(",|");
+      if (value.equals(allowed.substr(0, end))) return group;
+      if (end == allowed.npos) break;
+      group += allowed[end] == ',';
+      allowed.remove_prefix(end + (allowed[end] == ',' ? 2 : 1));  // a blank follows a comma
     }
     fail(value, error_code::unknown_value, rule);
     return 0;
@@ -79,15 +193,12 @@ class value_reader {
                                        bool allow_leading_zeros = true) noexcept {
     const token value = next_value(error_code::not_a_number, rule);
     const token::number number = value.as_integer();
-    if (!number.valid) {
-      fail(value, error_code::not_a_number, rule);
-    } else if (!allow_leading_zeros && value.text.size() > 1 && value.text[0] == '0') {
-      fail(value, error_code::not_a_number, "must be written without leading zeros");
-    } else if (number.value < in.min || number.value > in.max) {
-      fail(value, error_code::out_of_range, in.rule);
-    } else if (!number.fits) {
-      fail(value, error_code::out_of_range, "must be less than 2^64");
-    }
+    const bool has_zeros = value.text.size() > 1 && value.text[0] == '0';
+    require(number.valid, value, error_code::not_a_number, rule);
+    require(allow_leading_zeros || !has_zeros, value, error_code::not_a_number,
+            "must be written without leading zeros");
+    require(in.contains(number.value), value, error_code::out_of_range, in.rule);
+    require(number.fits, value, error_code::out_of_range, "must be less than 2^64");
     return number.value;
   }
   constexpr std::size_t read_mebibytes(const range& in) noexcept {
@@ -97,17 +208,14 @@ class value_reader {
   constexpr std::size_t read_power_of_two(const range& in) noexcept {
     const token value = tokens_.peek();
     const std::uint64_t count = read_integer(in, "must be a whole number");
-    if (!std::has_single_bit(count)) fail(value, error_code::out_of_range, in.rule);
+    require(std::has_single_bit(count), value, error_code::out_of_range, in.rule);
     return static_cast<std::size_t>(count);
   }
   constexpr fraction read_decimal(const range& in) noexcept {
     const token value = next_value(error_code::not_a_number, not_decimal);
     const token::number number = value.as_billionths();
-    if (!number.valid) {
-      fail(value, error_code::not_a_number, not_decimal);
-    } else if (number.value < in.min || number.value > in.max) {
-      fail(value, error_code::out_of_range, in.rule);
-    }
+    require(number.valid, value, error_code::not_a_number, not_decimal);
+    require(in.contains(number.value), value, error_code::out_of_range, in.rule);
     return {number.value};
   }
   ///   Returns:  bytes; `unlimited` for a negative number
@@ -115,11 +223,8 @@ class value_reader {
     const token value = next_value(error_code::not_a_number, not_decimal);
     const bool negative = value.text.starts_with('-');
     const token::number number = token{value.text.substr(negative)}.as_billionths();
-    if (!number.valid) {
-      fail(value, error_code::not_a_number, not_decimal);
-    } else if (!negative && number.value > in.max) {
-      fail(value, error_code::out_of_range, in.rule);
-    }
+    require(number.valid, value, error_code::not_a_number, not_decimal);
+    require(negative || in.contains(number.value), value, error_code::out_of_range, in.rule);
     return negative && number.value > 0 ? unlimited : gibibytes(number.value);
   }
   constexpr memory_limit read_fraction_or_gibibytes() noexcept {
@@ -128,11 +233,8 @@ class value_reader {
     const token value = next_value(error_code::not_a_number, rule);
     const bool in_gib = value.text.ends_with('G') || value.text.ends_with('g');
     const token::number number = token{value.text.substr(0, value.text.size() - in_gib)}.as_billionths();
-    if (!number.valid) {
-      fail(value, error_code::not_a_number, rule);
-    } else if (number.value == 0) {
-      fail(value, error_code::out_of_range, rule);
-    }
+    require(number.valid, value, error_code::not_a_number, rule);
+    require(number.value > 0, value, error_code::out_of_range, rule);
     return in_gib ? memory_limit(gibibytes(number.value)) : memory_limit(fraction{number.value});
   }
 
@@ -143,31 +245,32 @@ class value_reader {
     std::size_t last_slot = 0;  // of the last size
     bool any_size = false;
     for (token size = tokens_.next(); !failed_ && !size.equals("]"); size = tokens_.next()) {
-      const bool rest = size.equals(">");
-      const std::size_t slot = rest ? divisions::slots - 1 : slot_of(size);
+      const bool is_rest = size.equals(">");
+      const std::size_t slot = is_rest ? divisions::slots - 1 : slot_of(size);
       if (failed_ || !expect(":", error_code::missing_value, "a ':' must follow the size")) break;
       const std::uint32_t count = division_count(tokens_.next(), true);
       // The first size also covers all smaller sizes; > covers all sizes above the last size.
-      const std::size_t first_slot = rest ? last_slot + 1 : any_size ? slot : 0;
+      const std::size_t first_slot = is_rest ? last_slot + 1 : any_size ? slot : 0;
       for (std::size_t i = first_slot; i <= slot; ++i) result.in_slot[i] = count;
-      if (!rest) {
+      if (!is_rest) {
         last_slot = slot;
         any_size = true;
       }
       const token after = tokens_.next();
       if (after.equals("]")) break;
-      if (!after.equals(","))
-        fail(after, error_code::malformed, "a ',' must separate entries, and a ']' must end them");
+      require(after.equals(","), after, error_code::malformed,
+              "a ',' must separate entries, and a ']' must end them");
     }
     return result;
   }
   constexpr void skip_list() noexcept {
     constexpr std::string_view rule = "must be a list in brackets";
-    const token first = tokens_.next();
-    if (!first.equals("["))
-      return fail(first, first.text.empty() ? error_code::missing_value : error_code::malformed, rule);
-    for (token t = tokens_.next(); !t.equals("]"); t = tokens_.next()) {
-      if (t.text.empty()) return fail(t, error_code::malformed, rule);
+    token t = tokens_.next();
+    require(!t.text.empty(), t, error_code::missing_value, rule);
+    require(t.equals("["), t, error_code::malformed, rule);
+    while (!failed_ && !t.equals("]")) {
+      t = tokens_.next();
+      require(!t.text.empty(), t, error_code::malformed, rule);
     }
   }
 
@@ -176,7 +279,6 @@ class value_reader {
 
  private:
   static constexpr std::string_view not_decimal = "must be a decimal number of at most 9 places";
-  static constexpr std::string_view size_rule = "a size must be a power of two in MiB, or >";
 
   [[nodiscard]] static constexpr std::size_t gibibytes(std::uint64_t billionths) noexcept {
     constexpr std::uint64_t one = 1'000'000'000;
@@ -184,14 +286,11 @@ class value_reader {
     return whole >= unlimited >> 30 ? unlimited - 1 : (whole << 30) + ((billionths % one) << 30) / one;
   }
   constexpr std::size_t slot_of(const token& size) noexcept {
+    constexpr std::string_view rule = "a size must be a power of two in MiB, or >";
     const token::number mib = size.as_integer();
-    if (size.text.empty()) {
-      fail(size, error_code::missing_value, size_rule);
-    } else if (!mib.valid) {
-      fail(size, error_code::not_a_number, size_rule);
-    } else if (!std::has_single_bit(mib.value)) {
-      fail(size, error_code::out_of_range, size_rule);
-    }
+    require(!size.text.empty(), size, error_code::missing_value, rule);
+    require(mib.valid, size, error_code::not_a_number, rule);
+    require(std::has_single_bit(mib.value), size, error_code::out_of_range, rule);
     const auto log2 = static_cast<std::size_t>(std::countr_zero(mib.value));
     return log2 < divisions::slots ? log2 : divisions::slots - 1;
   }
@@ -199,30 +298,17 @@ class value_reader {
     const std::string_view rule = allow_zero ? "divisions must be 0 or a power of two below 2^32"
                                              : "divisions must be a power of two below 2^32";
     const token::number count = value.as_integer();
-    const bool valid = std::has_single_bit(count.value) || (count.value == 0 && allow_zero);
-    if (value.text.empty() || tokens_.is_delimiter(value)) {
-      fail(value, error_code::missing_value, rule);
-    } else if (!count.valid) {
-      fail(value, error_code::not_a_number, rule);
-    } else if (count.value >= std::uint64_t{1} << 32 || !valid) {
-      fail(value, error_code::out_of_range, rule);
-    }
+    const bool is_missing = value.text.empty() || tokens_.is_delimiter(value);
+    const bool is_power = std::has_single_bit(count.value) || (count.value == 0 && allow_zero);
+    require(!is_missing, value, error_code::missing_value, rule);
+    require(count.valid, value, error_code::not_a_number, rule);
+    require(is_power && count.value >> 32 == 0, value, error_code::out_of_range, rule);
     return failed_ ? 0 : static_cast<std::uint32_t>(count.value);
   }
 
   setting_error error_{};
   bool failed_ = false;
 };
-
-/// Whether a key differs from its default.
-template <typename Grammar>
-[[nodiscard]] constexpr bool differs_from_default(const typename Grammar::settings& settings,
-                                                  typename Grammar::key_name key) noexcept {
-  bool differs = false;
-  Grammar::keys[static_cast<std::size_t>(key)].member.visit(
-      [&](auto member) { differs = !(settings.*member == typename Grammar::settings{}.*member); });
-  return differs;
-}
 
 /// The index of a key in the table; the size of the table if there is no such key.
 template <typename Grammar>
@@ -232,24 +318,10 @@ template <typename Grammar>
   return index;
 }
 
-/// Swaps the value of one key between two settings.
-///   Returns:  false if both had the same value
-template <typename Settings, typename... More>
-[[nodiscard]] constexpr bool swap_setting(const key_definition<Settings, More...>& key, Settings& one,
-                                          Settings& other) noexcept {
-  bool differ = false;
-  key.member.visit([&](auto member) {
-    differ = !(one.*member == other.*member);
-    if (differ) std::swap(one.*member, other.*member);
-  });
-  return differ;
-}
-
 /// Reads a configuration string of one grammar.
 template <typename Grammar>
 class grammar_reader : value_reader {
   using settings = typename Grammar::settings;
-  using key_name = typename Grammar::key_name;
   using definition = typename decltype(Grammar::keys)::value_type;
   static constexpr std::size_t count = Grammar::keys.size();
 
@@ -266,14 +338,14 @@ class grammar_reader : value_reader {
     if (failed()) return;
     tokens_ = tokenizer(text, Grammar::delimiters);
     key_ = {Grammar::keys[key].name, ~std::size_t{0}};
-    written_[key] = {true, key_, tokens_.peek()};
-    read_value(Grammar::keys[key]);
-    if (!tokens_.at_end()) fail(tokens_.next(), error_code::malformed, "nothing may follow the value");
+    read_value(key);
+    require(tokens_.at_end(), tokens_.peek(), error_code::malformed, "nothing may follow the value");
   }
   /// Sets dependent defaults and checks the rules between keys.
   [[nodiscard]] constexpr std::variant<settings, setting_error> finish() noexcept {
     if (!failed()) {
-      Grammar::set_dependent_defaults(settings_, [this](key_name k) { return written_[index(k)].present; });
+      Grammar::set_dependent_defaults(settings_,
+                                      [this](std::string_view key) { return written_[index(key)].present; });
       check_rules_between_keys();
     }
     if (failed()) return error();
@@ -287,23 +359,23 @@ class grammar_reader : value_reader {
     token key{};
     token value{};
   };
-  [[nodiscard]] static constexpr std::size_t index(key_name k) noexcept {
-    return static_cast<std::size_t>(k);
+  [[nodiscard]] static constexpr std::size_t index(std::string_view key) noexcept {
+    return key_index<Grammar>(token{key});
   }
 
   constexpr void read_setting() noexcept {
     key_ = tokens_.next();
-    const token key = key_;
-    if (tokens_.is_delimiter(key)) return fail(key, error_code::malformed, "a key is expected");
-    const std::size_t found = key_index<Grammar>(key);
-    if (found == count) return fail(key, error_code::unknown_key, "no such key");
-    if (!expect(Grammar::assign, error_code::missing_value, Grammar::assign_rule)) return;
-    written_[found] = {true, key, tokens_.peek()};
-    read_value(Grammar::keys[found]);
+    require(!tokens_.is_delimiter(key_), key_, error_code::malformed, "a key is expected");
+    const std::size_t key = key_index<Grammar>(key_);
+    require(key < count, key_, error_code::unknown_key, "no such key");
+    if (failed() || !expect(Grammar::assign, error_code::missing_value, Grammar::assign_rule)) return;
+    read_value(key);
     if (!failed() && !tokens_.at_end()) expect(",", error_code::malformed, "a ',' must separate settings");
   }
 
-  constexpr void read_value(const definition& key) noexcept {
+  constexpr void read_value(std::size_t index) noexcept {
+    const definition& key = Grammar::keys[index];
+    written_[index] = {true, key_, tokens_.peek()};
     if (key.format == value_format::ignored_list) return skip_list();
     key.member.visit([&](auto member) {
       using type = std::remove_cvref_t<decltype(settings_.*member)>;
@@ -334,24 +406,25 @@ class grammar_reader : value_reader {
   }
 
   constexpr void check_rules_between_keys() noexcept {
-    for (const auto& min : Grammar::min_sizes) {
+    for (const min_size& min : Grammar::min_sizes) {
       const occurrence& size = written_[index(min.size)];
       key_ = size.key;
-      if (size.present && size_of(min.size) < size_of(min.bound))
-        fail(size.value, error_code::out_of_range, min.rule);
+      require(!size.present || size_of(min.size) >= size_of(min.bound), size.value, error_code::out_of_range,
+              min.rule);
     }
-    for (const auto& pair : Grammar::exclusions) {
-      if (!differs_from_default<Grammar>(settings_, pair.one)) continue;
-      if (!differs_from_default<Grammar>(settings_, pair.other)) continue;
-      const occurrence& one = written_[index(pair.one)];
-      const occurrence& other = written_[index(pair.other)];
-      const bool one_is_later = one.key.offset > other.key.offset;
-      key_ = one_is_later ? one.key : other.key;
-      fail(key_, error_code::excluded_by, pair.rule, one_is_later ? other.key.text : one.key.text);
+    for (const exclusion& pair : Grammar::exclusions) {
+      const std::size_t one = index(pair.one), other = index(pair.other);
+      if (is_default(one) || is_default(other)) continue;
+      const bool one_is_later = written_[one].key.offset > written_[other].key.offset;
+      key_ = written_[one_is_later ? one : other].key;
+      fail(key_, error_code::excluded_by, pair.rule, written_[one_is_later ? other : one].key.text);
     }
   }
-  [[nodiscard]] constexpr std::size_t size_of(key_name k) const noexcept {
-    return settings_.*Grammar::keys[index(k)].member.template as<std::size_t>();
+  [[nodiscard]] constexpr std::size_t size_of(std::string_view key) const noexcept {
+    return settings_.*Grammar::keys[index(key)].member.template as<std::size_t>();
+  }
+  [[nodiscard]] constexpr bool is_default(std::size_t index) const noexcept {
+    return Grammar::keys[index].is_equal(settings_, settings{});
   }
 
   settings settings_{};
@@ -378,35 +451,54 @@ template <typename Grammar>
   return detail::grammar_reader<Grammar>(text).read();
 }
 
+/// Parses the settings in an environment variable. Returns the defaults if the variable is not set.
+///   Returns:  the settings, or the first error, whose texts point into the variable
+template <typename Grammar>
+[[nodiscard]] std::variant<typename Grammar::settings, setting_error> read_environment(
+    const char* variable) noexcept {
+  const char* const text = std::getenv(variable);
+  return parse<Grammar>(text != nullptr ? text : "");
+}
+
+/// Parses the settings in the variables that the system itself reads. That is the first variable that is set.
+/// For Paddle, it is one variable for each key.
+///
+///     const auto parsed = tessera::config::read_environment<tessera::config::pytorch>();
+///     if (const auto* settings = std::get_if<tessera::config::pytorch::settings>(&parsed))
+///       std::puts(settings->expandable_segments ? "expandable segments" : "segments");
+template <typename Grammar>
+[[nodiscard]] std::variant<typename Grammar::settings, setting_error> read_environment() noexcept {
+  for (const char* variable : Grammar::variables) {
+    if (std::getenv(variable) != nullptr) return read_environment<Grammar>(variable);
+  }
+  detail::grammar_reader<Grammar> reader("");
+  if constexpr (Grammar::variables.empty()) {
+    for (std::size_t i = 0; i < Grammar::keys.size(); ++i) {
+      const char* const text = std::getenv(Grammar::keys[i].name.data());
+      if (text != nullptr) reader.read_value(i, text);
+    }
+  }
+  return reader.finish();
+}
+
 namespace detail {
 
 /// Names the error when a string that is a template argument is rejected. Compilers print its arguments: the
-/// error, the key (character by character if it is unknown), the key that excludes it, and the offset. Never
-/// defined.
-template <error_code Code, auto... Details>
+/// kind of error, the position, the key and the rule. Never defined.
+template <error_code Code, std::size_t Offset, auto Key, auto Rule>
 struct setting_refused;
 
 /// Parses a string that is a template argument. Does not compile if the string is rejected.
 template <typename Grammar, auto Text>
 [[nodiscard]] consteval typename Grammar::settings settings_in() {
-  using key_name = typename Grammar::key_name;
-  constexpr auto name = [](std::string_view key) {
-    return static_cast<key_name>(key_index<Grammar>(token{key}));
-  };
   constexpr auto parsed = parse<Grammar>(Text.view());
   if constexpr (parsed.index() == 0) {
     return std::get<0>(parsed);
   } else {
     constexpr setting_error error = std::get<1>(parsed);
-    if constexpr (key_index<Grammar>(token{error.key}) == Grammar::keys.size()) {
-      return [error]<std::size_t... Index>(std::index_sequence<Index...>) {
-        return setting_refused<error.code, error.key[Index]..., error.offset>{};
-      }(std::make_index_sequence<error.key.size()>{});
-    } else if constexpr (error.code == error_code::excluded_by) {
-      return setting_refused<error.code, name(error.key), name(error.other_key), error.offset>{};
-    } else {
-      return setting_refused<error.code, name(error.key), error.offset>{};
-    }
+    constexpr fixed_string<error.key.size() + 1> key(error.key);
+    constexpr fixed_string<error.rule.size() + 1> rule(error.rule);
+    return setting_refused<error.code, error.offset, key, rule>{};
   }
 }
 

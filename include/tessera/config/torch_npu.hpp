@@ -11,67 +11,43 @@
 
 namespace tessera::config {
 
-/// The settings of PYTORCH_NPU_ALLOC_CONF. Sizes are in bytes.
-struct torch_npu_settings {
-  std::size_t max_split_size = unlimited;
-  std::size_t max_non_split_rounding = 20_MiB;
-  std::size_t large_segment_size = 20_MiB;
-  fraction garbage_collection_threshold{};
-  divisions roundup{};
-  bool expandable_segments = false;
-  std::size_t base_addr_aligned = 16_KiB;
-  bool huge_1g_pages = false;  ///< page_size:1g
-  std::size_t segment_size = 20_MiB;
-  bool multi_stream_lazy_reclaim = false;
-  fraction memory_fraction = percent(100);
-  bool throw_on_oom = false;
-  bool release_lock = false;
-  bool pinned_use_background_threads = false;
-  bool pin_memory_expandable_segments = false;
-  bool pinned_mem_register = false;
-  std::size_t pinned_max_round_threshold = unlimited;
-  std::size_t pinned_max_cached_size = unlimited;
-  std::size_t pinned_reserve_segment_size = 0;
-  bool operator==(const torch_npu_settings&) const = default;
-};
-
-/// The keys of PYTORCH_NPU_ALLOC_CONF, in the order of the table below.
-enum class torch_npu_key : unsigned char {
-  max_split_size_mb,
-  garbage_collection_threshold,
-  expandable_segments,
-  base_addr_aligned_kb,
-  page_size,
-  segment_size_mb,
-  roundup_power2_divisions,
-  pinned_use_background_threads,
-  pin_memory_expandable_segments,
-  pinned_mem_register,
-  max_non_split_rounding_mb,
-  large_segment_size_mb,
-  per_process_memory_fraction,
-  throw_on_npumalloc_oom,
-  release_lock_on_npumalloc,
-  multi_stream_lazy_reclaim,
-  pinned_max_round_threshold_mb,
-  pinned_max_cached_size_mb,
-  pinned_reserve_segment_size_mb
-};
-
 /// The grammar of PYTORCH_NPU_ALLOC_CONF.
 ///
 /// torch_npu's document says that page_size excludes all other keys. It also defines page_size together with
 /// expandable_segments and segment_size_mb. tessera allows page_size with these two keys and with
 /// base_addr_aligned_kb, which depends on them.
 ///   Source:  torch_npu's document for the first ten keys, its code for the others
-struct torch_npu : detail::torch_syntax<torch_npu_key> {
-  using settings = torch_npu_settings;
+struct torch_npu : detail::torch_syntax {
+  /// The settings of a string. Sizes are in bytes.
+  struct settings {
+    std::size_t max_split_size = unlimited;
+    std::size_t max_non_split_rounding = 20_MiB;
+    std::size_t large_segment_size = 20_MiB;
+    fraction garbage_collection_threshold{};
+    divisions roundup{};
+    bool expandable_segments = false;
+    std::size_t base_addr_aligned = 16_KiB;
+    bool huge_1g_pages = false;  ///< page_size:1g
+    std::size_t segment_size = 20_MiB;
+    bool multi_stream_lazy_reclaim = false;
+    fraction memory_fraction = percent(100);
+    bool throw_on_oom = false;
+    bool release_lock = false;
+    bool pinned_use_background_threads = false;
+    bool pin_memory_expandable_segments = false;
+    bool pinned_mem_register = false;
+    std::size_t pinned_max_round_threshold = unlimited;
+    std::size_t pinned_max_cached_size = unlimited;
+    std::size_t pinned_reserve_segment_size = 0;
+    bool operator==(const settings&) const = default;
+  };
   static constexpr std::string_view name = "torch_npu";
   static constexpr std::array<const char*, 1> variables{"PYTORCH_NPU_ALLOC_CONF"};
 
-  using s = torch_npu_settings;
+  using s = settings;
   using format = detail::value_format;
-  static constexpr std::array<detail::key_definition<s, divisions>, 19> keys{{
+  using key = detail::key_definition<s, divisions>;
+  static constexpr std::array<key, 19> keys{{
       {"max_split_size_mb", &s::max_split_size, format::mebibytes,
        "integer, more than 20, at least large_segment_size_mb", "unlimited",
        "blocks of at least this size are never split, and serve only requests of a similar size", 21, ~0ull,
@@ -79,11 +55,10 @@ struct torch_npu : detail::torch_syntax<torch_npu_key> {
       {"garbage_collection_threshold", &s::garbage_collection_threshold, format::decimal,
        "between 0 and 1, both excluded", "off",
        "if a memory fraction is set and more than this fraction of it is reserved, growth first releases "
-       "idle "
-       "segments of at least average age",
+       "idle segments of at least average age",
        1, 999'999'999, "must be greater than 0 and less than 1"},
-      {"expandable_segments", &s::expandable_segments, format::choice, "False, True", "False",
-       "maps pages into address ranges, so that blocks of all sizes share them", 0, 0, true_or_false},
+      key::flag("expandable_segments", &s::expandable_segments,
+                "maps pages into address ranges, so that blocks of all sizes share them"),
       {"base_addr_aligned_kb", &s::base_addr_aligned, format::kibibytes, "integer, 0 to 16", "16",
        "with expandable_segments, alignment of blocks of at least 2 MiB where there is room; 0 for 512 bytes",
        0, 16, "must be from 0 to 16"},
@@ -98,36 +73,33 @@ struct torch_npu : detail::torch_syntax<torch_npu_key> {
        "0, a power of two, or [size in MiB:divisions, ..., >:divisions]", "off",
        "number of block sizes between two powers of two; in a list, the first entry also covers all smaller "
        "sizes, > covers all above the entry before it, and other sizes are not divided"},
-      {"pinned_use_background_threads", &s::pinned_use_background_threads, format::choice, "False, True",
-       "False", "pinned_host: a thread polls events, so that requests need not", 0, 0, true_or_false},
-      {"pin_memory_expandable_segments", &s::pin_memory_expandable_segments, format::choice, "False, True",
-       "False", "pinned memory is mapped in pages of 20 MiB, and statistics omit its blocks", 0, 0,
-       true_or_false},
-      {"pinned_mem_register", &s::pinned_mem_register, format::choice, "False, True", "False",
-       "pinned_host: segments are registered with the device", 0, 0, true_or_false},
+      key::flag("pinned_use_background_threads", &s::pinned_use_background_threads,
+                "pinned_host: a thread polls events, so that requests need not"),
+      key::flag("pin_memory_expandable_segments", &s::pin_memory_expandable_segments,
+                "pinned memory is mapped in pages of 20 MiB, and statistics omit its blocks"),
+      key::flag("pinned_mem_register", &s::pinned_mem_register,
+                "pinned_host: segments are registered with the device"),
       {"max_non_split_rounding_mb", &s::max_non_split_rounding, format::mebibytes,
        "integer, at least large_segment_size_mb", "large_segment_size_mb",
        "the maximum by which an oversize block may exceed the request that it serves"},
-      {"large_segment_size_mb", &s::large_segment_size, format::mebibytes, "integer, more than 10", "20",
-       "size of segments for blocks of 1 to 10 MiB; if not 20, also of pages of expandable segments for "
-       "blocks "
-       "above 1 MiB, which overrides segment_size_mb",
-       11, detail::max_mebibytes, "must be greater than 10 and less than 2^40"},
-      {"per_process_memory_fraction", &s::memory_fraction, format::decimal, "0 to 1", "1.0",
-       "the fraction of the device that may be reserved", 0, 1'000'000'000, "must be from 0 to 1"},
-      {"throw_on_npumalloc_oom", &s::throw_on_oom, format::choice, "False, True", "False",
-       "a request over the limit fails at once; idle memory is not released first", 0, 0, true_or_false},
-      {"release_lock_on_npumalloc", &s::release_lock, format::choice, "False, True", "False",
-       "none: locked and per_stream never hold a lock during a device call", 0, 0, true_or_false},
-      {"multi_stream_lazy_reclaim", &s::multi_stream_lazy_reclaim, format::choice, "False, True", "False",
-       "a request polls events only if more than 512 are pending or nothing fits", 0, 0, true_or_false},
+      key::size("large_segment_size_mb", &s::large_segment_size,
+                "size of segments for blocks of 1 to 10 MiB; if not 20, also of pages of expandable segments "
+                "for blocks above 1 MiB, which overrides segment_size_mb",
+                "integer, more than 10", "20", 11, "must be greater than 10 and less than 2^40"),
+      key::ratio("per_process_memory_fraction", &s::memory_fraction, "1.0",
+                 "the fraction of the device that may be reserved"),
+      key::flag("throw_on_npumalloc_oom", &s::throw_on_oom,
+                "a request over the limit fails at once; idle memory is not released first"),
+      key::flag("release_lock_on_npumalloc", &s::release_lock,
+                "none: locked and per_stream never hold a lock during a device call"),
+      key::flag("multi_stream_lazy_reclaim", &s::multi_stream_lazy_reclaim,
+                "a request polls events only if more than 512 are pending or nothing fits"),
       {"pinned_max_round_threshold_mb", &s::pinned_max_round_threshold, format::mebibytes, "integer",
        "unlimited", "pinned requests above this size are not rounded up to a power of two"},
       {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, format::mebibytes, "integer", "unlimited",
        "pinned blocks above this size are released when they are freed"},
-      {"pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size, format::mebibytes, "integer", "0",
-       "pinned_host: bytes that the first request reserves; later requests split them", 0,
-       detail::max_mebibytes, detail::below_2_to_40},
+      key::size("pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size,
+                "pinned_host: bytes that the first request reserves; later requests split them"),
   }};
 
   static constexpr std::string_view expandable_rule =
@@ -136,16 +108,16 @@ struct torch_npu : detail::torch_syntax<torch_npu_key> {
       "page_size allows only expandable_segments, segment_size_mb and base_addr_aligned_kb beside it";
   static constexpr std::string_view pinned_rule =
       "pinned_mem_register and pin_memory_expandable_segments exclude each other";
-  static constexpr std::array<detail::exclusion<key_name>, 9> exclusions{
-      {{key_name::expandable_segments, key_name::max_split_size_mb, expandable_rule},
-       {key_name::expandable_segments, key_name::garbage_collection_threshold, expandable_rule},
-       {key_name::pin_memory_expandable_segments, key_name::pinned_mem_register, pinned_rule},
-       {key_name::page_size, key_name::max_split_size_mb, page_size_rule},
-       {key_name::page_size, key_name::garbage_collection_threshold, page_size_rule},
-       {key_name::page_size, key_name::roundup_power2_divisions, page_size_rule},
-       {key_name::page_size, key_name::pinned_use_background_threads, page_size_rule},
-       {key_name::page_size, key_name::pin_memory_expandable_segments, page_size_rule},
-       {key_name::page_size, key_name::pinned_mem_register, page_size_rule}}};
+  static constexpr std::array<detail::exclusion, 9> exclusions{
+      {{"expandable_segments", "max_split_size_mb", expandable_rule},
+       {"expandable_segments", "garbage_collection_threshold", expandable_rule},
+       {"pin_memory_expandable_segments", "pinned_mem_register", pinned_rule},
+       {"page_size", "max_split_size_mb", page_size_rule},
+       {"page_size", "garbage_collection_threshold", page_size_rule},
+       {"page_size", "roundup_power2_divisions", page_size_rule},
+       {"page_size", "pinned_use_background_threads", page_size_rule},
+       {"page_size", "pin_memory_expandable_segments", page_size_rule},
+       {"page_size", "pinned_mem_register", page_size_rule}}};
 };
 
 }  // namespace tessera::config

@@ -1,132 +1,116 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
 
-#include <tessera/concurrent/deferred_free_queue.hpp>
-#include <tessera/config/paddle.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 
-/// Paddle's flags as arguments of adaptors and front ends, and the memory reuse of its in-place pass.
+/// The decisions of Paddle's memory passes, and allocation in place.
+///
+/// Paddle's flags are arguments of a provider adaptor and of front ends:
 ///
 ///     #include <tessera/provider/limiting.hpp>
+///     #include <tessera/concurrent/deferred_free_queue.hpp>
 ///     #include <tessera/concurrent/locked.hpp>
 ///     #include <tessera/concurrent/waiting.hpp>
 ///     using namespace tessera;
 ///     using device = limiting<simulated_device>;
-///     const config::paddle_settings flags{.gpu_memory_limit = 8_GiB, .retry_milliseconds = 200};
-///     waiting<locked<paddle<>, device>> pool(timeout_of(flags), device({}, limit_of(flags)),
-///                                             paddle<>::configured(flags));
-///     deferred_free_queue garbage(pool, deferred_free_options_of(flags));
-///
-/// Pass memory_fraction_of_eager_deletion to choose_collected without conversion.
+///     const config::paddle::settings flags{.gpu_memory_limit = 8_GiB, .retry_milliseconds = 200};
+///     waiting<locked<paddle<>, device>> pool(std::chrono::milliseconds(flags.retry_milliseconds),
+///                                             device({}, flags.limit()), paddle<>::configured(flags));
+///     deferred_free_queue garbage(
+///         pool, {.threshold = flags.garbage_threshold, .waits = !flags.fast_eager_deletion});
 namespace tessera {
 
-/// FLAGS_gpu_memory_limit_mb for `limiting`, in bytes; `unlimited` if there is no limit.
-[[nodiscard]] constexpr std::size_t limit_of(const config::paddle_settings& settings) noexcept {
-  return settings.gpu_memory_limit > 0 ? settings.gpu_memory_limit : unlimited;
-}
-
-/// FLAGS_gpu_allocator_retry_time for `waiting`. 0 means no wait.
-[[nodiscard]] constexpr std::chrono::milliseconds timeout_of(
-    const config::paddle_settings& settings) noexcept {
-  constexpr auto max = static_cast<std::uint64_t>((std::chrono::milliseconds::max)().count());
-  const std::uint64_t count = settings.retry_milliseconds < max ? settings.retry_milliseconds : max;
-  return std::chrono::milliseconds(static_cast<std::chrono::milliseconds::rep>(count));
-}
-
-/// The flags of Paddle's garbage collection for a `deferred_free_queue` of memory that `stream` uses.
-[[nodiscard]] constexpr deferred_free_options deferred_free_options_of(
-    const config::paddle_settings& settings, stream_id stream = {}) noexcept {
-  return {.threshold = settings.garbage_threshold, .waits = !settings.fast_eager_deletion, .stream = stream};
-}
-
-/// A variable whose memory may be freed after its last use.
-struct collectable {
-  std::int64_t bytes = 0;  ///< negative if a dimension is unknown; the magnitude counts
-  bool is_collected = false;
-};
-
-/// Chooses the variables of one device to free after their last use: the largest, until they hold a fraction
-/// of all bytes. A fraction of 1 chooses all. A fraction that amounts to less than a byte chooses none. Among
-/// equal sizes, earlier variables come first.
-///   Returns:  the number of chosen variables
-///   Cost:     linear, 65 passes
-///   Source:   Paddle's memory_fraction_of_eager_deletion, for dense tensors; other variables are always
-///             freed
-constexpr std::size_t choose_collected(std::span<collectable> all, fraction share) noexcept {
-  const auto magnitude = [](const collectable& v) {
-    const auto bits = static_cast<std::uint64_t>(v.bytes);
-    return static_cast<std::size_t>(v.bytes < 0 ? ~bits + 1 : bits);
+/// The decisions of two passes of Paddle over a graph: which variables to free early, and which inputs an
+/// output may overwrite.
+struct paddle_passes {
+  /// A variable whose memory may be freed after its last use.
+  struct variable {
+    std::int64_t bytes = 0;  ///< negative if a dimension is unknown; the magnitude counts
+    bool is_collected = false;
   };
-  const auto sum_from = [&](std::size_t min_size) {
-    std::size_t sum = 0;
-    for (const collectable& v : all)
-      sum = magnitude(v) >= min_size ? detail::saturating_add(sum, magnitude(v)) : sum;
-    return sum;
+
+  /// Chooses the variables of one device to free after their last use: the largest, until they hold a
+  /// fraction of all bytes. A fraction of 1 chooses all. A fraction that amounts to less than a byte chooses
+  /// none. Among equal sizes, earlier variables come first.
+  ///   Returns:  the number of chosen variables
+  ///   Cost:     linear, 65 passes
+  ///   Source:   Paddle's memory_fraction_of_eager_deletion, for dense tensors; other variables are always
+  ///             freed
+  static constexpr std::size_t choose_collected(std::span<variable> all, fraction share) noexcept {
+    const auto magnitude = [](const variable& v) {
+      const auto bits = static_cast<std::uint64_t>(v.bytes);
+      return static_cast<std::size_t>(v.bytes < 0 ? ~bits + 1 : bits);
+    };
+    const auto sum_from = [&](std::size_t min_size) {
+      std::size_t sum = 0;
+      for (const variable& v : all) {
+        if (magnitude(v) >= min_size) sum = detail::saturating_add(sum, magnitude(v));
+      }
+      return sum;
+    };
+    const bool takes_all = share.billionths >= percent(100).billionths;
+    const std::size_t target = share.of(sum_from(0));
+    // The largest size such that variables of that size and above hold the target.
+    std::size_t min_size = 0;
+    for (std::size_t bit = std::size_t{1} << 63; bit > 0; bit /= 2) {
+      if (sum_from(min_size + bit) >= target) min_size += bit;
+    }
+    std::size_t collected = sum_from(min_size + 1);
+    std::size_t count = 0;
+    for (variable& v : all) {
+      const bool is_last = magnitude(v) == min_size && collected < target;
+      if (is_last) collected = detail::saturating_add(collected, min_size);
+      v.is_collected = takes_all || (target > 0 && (magnitude(v) > min_size || is_last));
+      count += v.is_collected;
+    }
+    return count;
+  }
+
+  /// An input of an operation whose memory an output might reuse.
+  struct input {
+    std::size_t last_readers = 1;  ///< how many operations may read it last
+    std::size_t uses = 1;          ///< how often this operation names it, as input or output
+    bool is_empty = false;
+    bool is_dense = true;
+    bool is_persistable = false;
+    bool is_pinned = false;
+    bool is_reused = false;   ///< by another output
+    bool is_fetched = false;  ///< by the user, after the run
   };
-  const bool takes_all = share.billionths >= percent(100).billionths;
-  const std::size_t target = share.of(sum_from(0));
-  // The largest size such that variables of that size and above hold the target.
-  std::size_t min_size = 0;
-  for (std::size_t bit = std::size_t{1} << 63; bit > 0; bit /= 2) {
-    if (sum_from(min_size + bit) >= target) min_size += bit;
+  /// An output of an operation that might reuse the memory of an input.
+  struct output {
+    std::size_t uses = 1;          ///< how often this operation names it, as output or input
+    bool is_first_version = true;  ///< no earlier variable has its name
+    bool is_same_variable = false;
+    bool is_empty = false;
+    bool is_dense = true;
+    bool is_persistable = false;
+    bool is_pinned = false;
+    bool has_memory = false;  ///< from another input
+  };
+
+  /// Whether an output may overwrite an input. Does not check whether it fits.
+  ///   Source:  Paddle's in-place pass
+  [[nodiscard]] static constexpr bool may_reuse(const input& in, const output& out) noexcept {
+    const bool input_allows = in.last_readers == 1 && in.uses == 1 && !in.is_empty && in.is_dense &&
+                              !in.is_persistable && !in.is_pinned && !in.is_reused && !in.is_fetched;
+    const bool output_allows = out.uses == 1 && out.is_first_version && !out.is_same_variable &&
+                               !out.is_empty && out.is_dense && !out.is_persistable && !out.is_pinned &&
+                               !out.has_memory;
+    return input_allows && output_allows;
   }
-  std::size_t chosen = sum_from(min_size + 1);
-  std::size_t count = 0;
-  for (collectable& v : all) {
-    const bool is_last = magnitude(v) == min_size && chosen < target;
-    if (is_last) chosen = detail::saturating_add(chosen, min_size);
-    v.is_collected = takes_all || (target > 0 && (magnitude(v) > min_size || is_last));
-    count += v.is_collected;
-  }
-  return count;
-}
-
-/// An input of an operation whose memory an output might reuse.
-struct reuse_input {
-  std::size_t last_readers = 1;  ///< how many operations may read it last
-  std::size_t uses = 1;          ///< how often this operation names it, as input or output
-  bool is_empty = false;
-  bool is_dense = true;
-  bool is_persistable = false;
-  bool is_pinned = false;
-  bool is_reused = false;   ///< by another output
-  bool is_fetched = false;  ///< by the user, after the run
 };
-
-/// An output of an operation that might reuse the memory of an input.
-struct reuse_output {
-  std::size_t uses = 1;          ///< how often this operation names it, as output or input
-  bool is_first_version = true;  ///< no earlier variable has its name
-  bool is_same_variable = false;
-  bool is_empty = false;
-  bool is_dense = true;
-  bool is_persistable = false;
-  bool is_pinned = false;
-  bool has_memory = false;  ///< from another input
-};
-
-/// Whether an output may overwrite an input. Does not check whether it fits.
-///   Source:  Paddle's in-place pass
-[[nodiscard]] constexpr bool may_reuse(const reuse_input& in, const reuse_output& out) noexcept {
-  const bool input_allows = in.last_readers == 1 && in.uses == 1 && !in.is_empty && in.is_dense &&
-                            !in.is_persistable && !in.is_pinned && !in.is_reused && !in.is_fetched;
-  const bool output_allows = out.uses == 1 && out.is_first_version && !out.is_same_variable &&
-                             !out.is_empty && out.is_dense && !out.is_persistable && !out.is_pinned &&
-                             !out.has_memory;
-  return input_allows && output_allows;
-}
 
 /// Allocates `bytes` in the block of `donor` if a request of this size would fit a free block like it
 /// exactly. Otherwise allocates, then deallocates the donor. `donor` is null afterwards. Choose it for an
-/// input that may_reuse permits.
+/// input that paddle_passes::may_reuse permits.
 ///
 ///     void* input = pool.allocate(30_MiB);
 ///     void* output = tessera::allocate_in_place(pool, input, 30_MiB);  // at the same address; input is null

@@ -25,17 +25,17 @@ struct cuda_async final {
   using eviction = evict_at_synchronize_above<>;
   using recovery = recover_by_emptying_cache;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return settings.async_backend;
   }
   /// Returns the policies for settings that it serves. Ignores keys of the native backend. By default,
   /// nothing is released automatically.
   [[nodiscard]] static constexpr policies<cuda_async> configured(
-      const config::pytorch_settings& settings) noexcept;
+      const config::pytorch::settings& settings) noexcept;
 };
 static_assert(recipe<cuda_async>);
 
-constexpr policies<cuda_async> cuda_async::configured(const config::pytorch_settings& settings) noexcept {
+constexpr policies<cuda_async> cuda_async::configured(const config::pytorch::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("cuda_async::configured: settings for another recipe");
   return {.growth = {.limit = settings.memory_fraction}, .eviction = {.threshold = unlimited}};
 }

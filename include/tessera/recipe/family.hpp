@@ -15,7 +15,7 @@ namespace tessera {
 /// The recipes of one system. Settings choose the first recipe R with R::serves(settings), and the policies
 /// R::configured(settings).
 ///
-///     constexpr tessera::config::pytorch_settings said{.max_split_size = 128_MiB, .expandable_segments = true};
+///     constexpr tessera::config::pytorch::settings said{.max_split_size = 128_MiB, .expandable_segments = true};
 ///     using recipe = tessera::pytorch_family::under<said>;  // a pytorch_expandable that begins with 128 MiB
 template <typename Grammar, typename... Recipe>
 struct family {

@@ -13,7 +13,7 @@ namespace tessera {
 using paddle_family = family<config::paddle, paddle_auto_growth, paddle_naive_best_fit>;
 
 /// The recipe for Paddle's flags, for example paddle<"FLAGS_allocator_strategy=naive_best_fit">.
-template <config::fixed_string Flags = "">
+template <config::detail::fixed_string Flags = "">
 using paddle = paddle_family::from<Flags>;
 
 }  // namespace tessera

@@ -32,17 +32,17 @@ struct paddle_auto_growth final {
   using eviction = evict_idle_segments<>;
   using recovery = recover_with_exact_size<>;
 
-  [[nodiscard]] static constexpr bool serves(const config::paddle_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::paddle::settings& settings) noexcept {
     return !settings.naive_best_fit;
   }
   /// Returns the policies for settings that it serves.
   [[nodiscard]] static constexpr policies<paddle_auto_growth> configured(
-      const config::paddle_settings& settings) noexcept;
+      const config::paddle::settings& settings) noexcept;
 };
 static_assert(recipe<paddle_auto_growth>);
 
 constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
-    const config::paddle_settings& settings) noexcept {
+    const config::paddle::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("paddle_auto_growth::configured: settings for another recipe");
   const bool two_pools = settings.small_pool_size > 0;  // then their chunk sizes override the general size
   const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;

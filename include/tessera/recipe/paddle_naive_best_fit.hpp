@@ -30,17 +30,17 @@ struct paddle_naive_best_fit final {
   using eviction = evict_at_free_above_plan<>;
   using recovery = recover_never;
 
-  [[nodiscard]] static constexpr bool serves(const config::paddle_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::paddle::settings& settings) noexcept {
     return settings.naive_best_fit;
   }
   /// Returns the policies for settings that it serves.
   [[nodiscard]] static constexpr policies<paddle_naive_best_fit> configured(
-      const config::paddle_settings& settings) noexcept;
+      const config::paddle::settings& settings) noexcept;
 };
 static_assert(recipe<paddle_naive_best_fit>);
 
 constexpr policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
-    const config::paddle_settings& settings) noexcept {
+    const config::paddle::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("paddle_naive_best_fit::configured: settings for another recipe");
   const chunk_plan plan{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
                         settings.fraction_of_gpu_memory};

@@ -28,15 +28,15 @@ struct pinned final {
   using eviction = evict_at_free_above<>;
   using recovery = recover_by_emptying_cache;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings&) noexcept { return true; }
-  [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings&) noexcept { return true; }
+  [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
     return !settings.pin_memory_expandable_segments;
   }
   /// Returns the policies for settings that it serves. Uses only keys for pinned memory.
   [[nodiscard]] static constexpr policies<pinned> configured(
-      const config::pytorch_settings& settings) noexcept;
+      const config::pytorch::settings& settings) noexcept;
   [[nodiscard]] static constexpr policies<pinned> configured(
-      const config::torch_npu_settings& settings) noexcept;
+      const config::torch_npu::settings& settings) noexcept;
 };
 static_assert(recipe<pinned>);
 
@@ -52,11 +52,11 @@ struct pinned_expandable final {
   using eviction = evict_never;
   using recovery = recover_by_emptying_cache;
 
-  [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
     return settings.pin_memory_expandable_segments;
   }
   [[nodiscard]] static constexpr policies<pinned_expandable> configured(
-      const config::torch_npu_settings& settings) noexcept;
+      const config::torch_npu::settings& settings) noexcept;
 };
 static_assert(recipe<pinned_expandable>);
 
@@ -94,17 +94,17 @@ template <typename Recipe>
 }
 }  // namespace detail
 
-constexpr policies<pinned> pinned::configured(const config::pytorch_settings& settings) noexcept {
+constexpr policies<pinned> pinned::configured(const config::pytorch::settings& settings) noexcept {
   return detail::with_pinned_settings<pinned>(settings.pinned_max_round_threshold,
                                               settings.pinned_max_cached_size);
 }
-constexpr policies<pinned> pinned::configured(const config::torch_npu_settings& settings) noexcept {
+constexpr policies<pinned> pinned::configured(const config::torch_npu::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("pinned::configured: settings for another recipe");
   return detail::with_pinned_settings<pinned>(settings.pinned_max_round_threshold,
                                               settings.pinned_max_cached_size);
 }
 constexpr policies<pinned_expandable> pinned_expandable::configured(
-    const config::torch_npu_settings& settings) noexcept {
+    const config::torch_npu::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("pinned_expandable::configured: settings for another recipe");
   return {};
 }
@@ -119,9 +119,9 @@ using torch_npu_pinned_family = family<config::torch_npu, pinned, pinned_expanda
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     using recipe = tessera::pytorch_pinned<"pinned_max_cached_size_mb:64">;
 ///     tessera::caching_allocator<recipe, tessera::host_pinned> pinned;
-template <config::fixed_string Conf = "">
+template <config::detail::fixed_string Conf = "">
 using pytorch_pinned = pytorch_pinned_family::from<Conf>;
-template <config::fixed_string Conf = "">
+template <config::detail::fixed_string Conf = "">
 using torch_npu_pinned = torch_npu_pinned_family::from<Conf>;
 
 }  // namespace tessera

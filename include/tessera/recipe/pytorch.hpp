@@ -28,12 +28,12 @@ struct pytorch_native final {
   using eviction = evict_idle_above_if_limited<>;
   using recovery = recover_by_releasing_oversize_then_all<>;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return !settings.async_backend && !settings.expandable_segments;
   }
   /// Returns the policies for settings that it serves.
   [[nodiscard]] static constexpr policies<pytorch_native> configured(
-      const config::pytorch_settings& settings) noexcept;
+      const config::pytorch::settings& settings) noexcept;
 };
 static_assert(recipe<pytorch_native>);
 
@@ -53,11 +53,11 @@ struct pytorch_expandable final {
   using eviction = evict_idle_above_if_limited<>;
   using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return !settings.async_backend && settings.expandable_segments;
   }
   [[nodiscard]] static constexpr policies<pytorch_expandable> configured(
-      const config::pytorch_settings& settings) noexcept;
+      const config::pytorch::settings& settings) noexcept;
 };
 static_assert(recipe<pytorch_expandable>);
 
@@ -65,7 +65,7 @@ namespace detail {
 /// Returns the policies of a recipe for PyTorch's settings.
 template <typename Recipe>
 [[nodiscard]] constexpr policies<Recipe> with_pytorch_settings(
-    const config::pytorch_settings& settings) noexcept {
+    const config::pytorch::settings& settings) noexcept {
   policies<Recipe> chosen{};
   chosen.rounding.table = settings.roundup;
   chosen.split.max = settings.max_split_size;
@@ -79,12 +79,12 @@ template <typename Recipe>
 }
 }  // namespace detail
 constexpr policies<pytorch_native> pytorch_native::configured(
-    const config::pytorch_settings& settings) noexcept {
+    const config::pytorch::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("pytorch_native::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_native>(settings);
 }
 constexpr policies<pytorch_expandable> pytorch_expandable::configured(
-    const config::pytorch_settings& settings) noexcept {
+    const config::pytorch::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("pytorch_expandable::configured: settings for another recipe");
   auto chosen = detail::with_pytorch_settings<pytorch_expandable>(settings);
   chosen.growth.reserve = settings.expandable_segments_reserve;
@@ -98,7 +98,7 @@ using pytorch_family = family<config::pytorch, pytorch_native, pytorch_expandabl
 ///
 ///     tessera::caching_allocator<tessera::pytorch<"max_split_size_mb:128">, tessera::simulated_device> tuned;
 ///     tuned.policies().split.slack = 64_MiB;  // changed while the program runs
-template <config::fixed_string Conf = "">
+template <config::detail::fixed_string Conf = "">
 using pytorch = pytorch_family::from<Conf>;
 
 }  // namespace tessera

@@ -37,12 +37,12 @@ struct pytorch_2_14_native final {
   using eviction = pytorch_native::eviction;
   using recovery = recover_unless_over_capacity<>;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return pytorch_native::serves(settings);
   }
   /// Returns the policies for settings that it serves.
   [[nodiscard]] static constexpr policies<pytorch_2_14_native> configured(
-      const config::pytorch_settings& settings) noexcept;
+      const config::pytorch::settings& settings) noexcept;
 };
 static_assert(recipe<pytorch_2_14_native>);
 
@@ -60,11 +60,11 @@ struct pytorch_2_14_expandable final {
   using eviction = pytorch_expandable::eviction;
   using recovery = recover_unless_over_capacity<tunable(false), false>;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return pytorch_expandable::serves(settings);
   }
   [[nodiscard]] static constexpr policies<pytorch_2_14_expandable> configured(
-      const config::pytorch_settings& settings) noexcept;
+      const config::pytorch::settings& settings) noexcept;
 };
 static_assert(recipe<pytorch_2_14_expandable>);
 
@@ -81,25 +81,25 @@ struct pinned_2_14 final {
   using eviction = pinned::eviction;
   using recovery = pinned::recovery;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return pinned::serves(settings);
   }
   [[nodiscard]] static constexpr policies<pinned_2_14> configured(
-      const config::pytorch_settings& settings) noexcept;
+      const config::pytorch::settings& settings) noexcept;
 };
 static_assert(recipe<pinned_2_14>);
 
 constexpr policies<pytorch_2_14_native> pytorch_2_14_native::configured(
-    const config::pytorch_settings& settings) noexcept {
+    const config::pytorch::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("pytorch_2_14_native::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_2_14_native>(settings);
 }
 constexpr policies<pytorch_2_14_expandable> pytorch_2_14_expandable::configured(
-    const config::pytorch_settings& settings) noexcept {
+    const config::pytorch::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("pytorch_2_14_expandable::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_2_14_expandable>(settings);
 }
-constexpr policies<pinned_2_14> pinned_2_14::configured(const config::pytorch_settings& settings) noexcept {
+constexpr policies<pinned_2_14> pinned_2_14::configured(const config::pytorch::settings& settings) noexcept {
   return detail::with_pinned_settings<pinned_2_14>(settings.pinned_max_round_threshold,
                                                    settings.pinned_max_cached_size);
 }
@@ -113,9 +113,9 @@ using pytorch_2_14_pinned_family = family<config::pytorch_2_14, pinned_2_14>;
 /// pytorch_2_14<"expandable_segments:True">.
 ///
 ///     tessera::caching_allocator<tessera::pytorch_2_14<>, tessera::simulated_device> pool;
-template <config::fixed_string Conf = "">
+template <config::detail::fixed_string Conf = "">
 using pytorch_2_14 = pytorch_2_14_family::from<Conf>;
-template <config::fixed_string Conf = "">
+template <config::detail::fixed_string Conf = "">
 using pytorch_2_14_pinned = pytorch_2_14_pinned_family::from<Conf>;
 
 }  // namespace tessera

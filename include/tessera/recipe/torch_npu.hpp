@@ -32,12 +32,12 @@ struct torch_npu_native final {
   using eviction = evict_idle_above_if_limited<>;
   using recovery = recover_by_releasing_oversize_then_all<>;
 
-  [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
     return !settings.expandable_segments;
   }
   /// Returns the policies for settings that it serves.
   [[nodiscard]] static constexpr policies<torch_npu_native> configured(
-      const config::torch_npu_settings& settings) noexcept;
+      const config::torch_npu::settings& settings) noexcept;
 };
 static_assert(recipe<torch_npu_native>);
 
@@ -54,11 +54,11 @@ struct torch_npu_expandable final {
   using eviction = evict_idle_above_if_limited<>;
   using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
 
-  [[nodiscard]] static constexpr bool serves(const config::torch_npu_settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
     return settings.expandable_segments;
   }
   [[nodiscard]] static constexpr policies<torch_npu_expandable> configured(
-      const config::torch_npu_settings& settings) noexcept;
+      const config::torch_npu::settings& settings) noexcept;
 };
 static_assert(recipe<torch_npu_expandable>);
 
@@ -66,7 +66,7 @@ namespace detail {
 /// Returns the policies of a recipe for torch_npu's settings.
 template <typename Recipe>
 [[nodiscard]] constexpr policies<Recipe> with_torch_npu_settings(
-    const config::torch_npu_settings& settings) noexcept {
+    const config::torch_npu::settings& settings) noexcept {
   constexpr std::size_t lazy_threshold = 512;  // pending blocks
   return {.rounding = {.inner = {.table = settings.roundup}},
           .streams = {{}, settings.multi_stream_lazy_reclaim ? lazy_threshold : 0},
@@ -81,12 +81,12 @@ template <typename Recipe>
 }
 }  // namespace detail
 constexpr policies<torch_npu_native> torch_npu_native::configured(
-    const config::torch_npu_settings& settings) noexcept {
+    const config::torch_npu::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("torch_npu_native::configured: settings for another recipe");
   return detail::with_torch_npu_settings<torch_npu_native>(settings);
 }
 constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
-    const config::torch_npu_settings& settings) noexcept {
+    const config::torch_npu::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("torch_npu_expandable::configured: settings for another recipe");
   auto chosen = detail::with_torch_npu_settings<torch_npu_expandable>(settings);
   chosen.growth.alignment = settings.base_addr_aligned;
@@ -102,7 +102,7 @@ constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
 using torch_npu_family = family<config::torch_npu, torch_npu_native, torch_npu_expandable>;
 
 /// The recipe for a PYTORCH_NPU_ALLOC_CONF, for example torch_npu<"max_split_size_mb:32">.
-template <config::fixed_string Conf = "">
+template <config::detail::fixed_string Conf = "">
 using torch_npu = torch_npu_family::from<Conf>;
 
 }  // namespace tessera

@@ -186,8 +186,8 @@ TYPED_TEST(pinned_host_of, reads_the_environment_of_its_system) {
   ::unsetenv(variable);
 }
 
-constexpr config::torch_npu_settings in_ranges{.pin_memory_expandable_segments = true,
-                                               .pinned_reserve_segment_size = 16_MiB};
+constexpr config::torch_npu::settings in_ranges{.pin_memory_expandable_segments = true,
+                                                .pinned_reserve_segment_size = 16_MiB};
 
 TEST(pinned_host, maps_pages_and_reserves_nothing_where_segments_are_expandable) {
   pinned_host<npu, simulated_device> pool(in_ranges, simulated_device{});
@@ -214,7 +214,7 @@ TEST(pinned_host, refuses_expandable_segments_without_virtual_memory_or_where_it
   pinned_host<npu, without_ranges> pool({}, without_ranges(host));
   pool.deallocate(pool.allocate(1));
   EXPECT_THROW((pinned_host<npu, without_ranges>(in_ranges, without_ranges(host))), config::bad_setting);
-  config::torch_npu_settings both = in_ranges;
+  config::torch_npu::settings both = in_ranges;
   both.pinned_mem_register = true;
   EXPECT_THROW((pinned_host<npu, host_pinned, host_pinned>(both, unlocked(), device)), config::bad_setting);
 }
@@ -258,7 +258,7 @@ TYPED_TEST(pinned_host_of, gives_no_block_away_that_a_stream_still_reads) {
   EXPECT_EQ(device.held().registered, 0u);
 }
 TEST(pinned_host, gives_no_block_away_that_a_stream_still_reads_where_segments_are_expandable) {
-  config::torch_npu_settings settings = in_ranges;
+  config::torch_npu::settings settings = in_ranges;
   settings.pinned_use_background_threads = true;
   pinned_host<npu, host_pinned> pool(settings, unlocked());
   stress(pool, *pool.with_host([](host_pinned& host) { return &host; }));

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/config/environment.hpp>
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/paddle.hpp>
+#include <tessera/config/parse.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
@@ -17,7 +17,7 @@
 namespace {
 
 using namespace tessera::literals;
-using tessera::config::error_code;
+using error_code = tessera::config::setting_error::error_code;
 using tessera::config::paddle;
 using tessera::config::pytorch;
 using tessera::config::read_environment;

@@ -24,6 +24,7 @@
 namespace {
 
 using namespace tessera::config;
+using error_code = setting_error::error_code;
 using config_test::flaw_of;
 
 /// Counts the results: one counter for each error, and one for success at the end.

@@ -19,9 +19,9 @@ using config_tests::both;
 using config_tests::refused;
 using tessera::percent;
 using tessera::unlimited;
-using tessera::config::error_code;
+using error_code = tessera::config::setting_error::error_code;
 using tessera::config::paddle;
-using tessera::config::paddle_settings;
+using paddle_settings = tessera::config::paddle::settings;
 
 constexpr bool is_legal(std::string_view text) { return config_tests::is_legal<paddle>(text); }
 constexpr paddle_settings settings(std::string_view text) { return config_tests::settings<paddle>(text); }

@@ -19,9 +19,9 @@ namespace {
 using namespace tessera::literals;
 using config_tests::both;
 using tessera::divisions;
-using tessera::config::error_code;
+using error_code = tessera::config::setting_error::error_code;
 using tessera::config::pytorch;
-using tessera::config::pytorch_settings;
+using pytorch_settings = tessera::config::pytorch::settings;
 using tessera::config::setting_error;
 
 constexpr bool is_legal(std::string_view text) { return config_tests::is_legal<pytorch>(text); }

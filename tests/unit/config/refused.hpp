@@ -56,7 +56,7 @@ constexpr tessera::config::setting_error error(std::string_view text) {
 }
 
 /// The settings of a legal text, which must be the same at compile time and at run time.
-template <typename Grammar, tessera::config::fixed_string Text>
+template <typename Grammar, tessera::config::detail::fixed_string Text>
 typename Grammar::settings both() {
   constexpr auto compiled = tessera::config::detail::settings_in<Grammar, Text>();
   EXPECT_EQ(settings<Grammar>(Text.view()), compiled) << Text.view();

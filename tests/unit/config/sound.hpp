@@ -6,12 +6,14 @@
 #include <string_view>
 
 #include <tessera/config/grammar.hpp>
+#include <tessera/config/parse.hpp>
 #include <tessera/core/bytes.hpp>
 
 /// Checks the result of a settings parser for any text.
 namespace config_test {
 
 using namespace tessera::config;
+using error_code = setting_error::error_code;
 using tessera::divisions;
 using tessera::fraction;
 using tessera::memory_limit;
@@ -55,6 +57,12 @@ bool is_in_range(const Key&, const memory_limit& most) {
   return most.bytes > 0 && most.share != fraction{};
 }
 
+/// The definition of a key that the grammar has.
+template <typename Grammar>
+const auto& definition(std::string_view name) {
+  return Grammar::keys.at(detail::key_index<Grammar>(detail::token{name}));
+}
+
 /// Returns a description of the error in the result, or null.
 template <typename Grammar>
 const char* flaw_of(const typename Grammar::settings& got) {
@@ -66,12 +74,12 @@ const char* flaw_of(const typename Grammar::settings& got) {
     if (!sound) return "a setting out of range";
   }
   for (const auto& pair : Grammar::exclusions) {
-    if (detail::differs_from_default<Grammar>(got, pair.one) &&
-        detail::differs_from_default<Grammar>(got, pair.other))
+    if (!definition<Grammar>(pair.one).is_equal(got, {}) &&
+        !definition<Grammar>(pair.other).is_equal(got, {}))
       return "settings that exclude each other";
   }
-  const auto size = [&](auto name) {
-    return got.*Grammar::keys[static_cast<std::size_t>(name)].member.template as<std::size_t>();
+  const auto size = [&](std::string_view name) {
+    return got.*definition<Grammar>(name).member.template as<std::size_t>();
   };
   for (const auto& least : Grammar::min_sizes) {
     if (size(least.size) < size(least.bound)) return "a size below its bound";

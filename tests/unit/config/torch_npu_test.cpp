@@ -18,10 +18,10 @@ using namespace tessera::literals;
 using config_tests::both;
 using config_tests::refused;
 using tessera::divisions;
-using tessera::config::error_code;
+using error_code = tessera::config::setting_error::error_code;
 using tessera::config::setting_error;
 using tessera::config::torch_npu;
-using tessera::config::torch_npu_settings;
+using torch_npu_settings = tessera::config::torch_npu::settings;
 
 constexpr bool is_legal(std::string_view text) { return config_tests::is_legal<torch_npu>(text); }
 constexpr torch_npu_settings settings(std::string_view text) {

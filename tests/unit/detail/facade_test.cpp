@@ -48,10 +48,10 @@ struct facade_of : ::testing::Test {
   std::unique_ptr<Pool> owned = [] {
     if constexpr (std::is_constructible_v<Pool, host_pinned>) {
       return std::make_unique<Pool>(host_memory());
-    } else if constexpr (std::is_constructible_v<Pool, config::pytorch_settings, host_pinned>) {
-      return std::make_unique<Pool>(config::pytorch_settings{}, host_memory());
-    } else if constexpr (std::is_constructible_v<Pool, config::pytorch_settings>) {
-      return std::make_unique<Pool>(config::pytorch_settings{});
+    } else if constexpr (std::is_constructible_v<Pool, config::pytorch::settings, host_pinned>) {
+      return std::make_unique<Pool>(config::pytorch::settings{}, host_memory());
+    } else if constexpr (std::is_constructible_v<Pool, config::pytorch::settings>) {
+      return std::make_unique<Pool>(config::pytorch::settings{});
     } else if constexpr (std::is_default_constructible_v<Pool> && !allocator_handle<Pool>) {
       return std::make_unique<Pool>();
     } else {

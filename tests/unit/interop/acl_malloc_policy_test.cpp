@@ -20,30 +20,30 @@ std::vector<std::string> reported_rules;
 }
 
 // A compiler stops here. A running program records the rule and continues.
-void tessera::config::detail::acl_policy_refused(const char* rule) { reported_rules.emplace_back(rule); }
+void tessera::detail::acl_policy_refused(const char* rule) { reported_rules.emplace_back(rule); }
 
 namespace {
 
 using namespace tessera;
-using namespace tessera::config;
+using config::setting_error;
 
 constexpr page_choice choice(std::uint32_t value) {
-  return std::get<page_choice>(parse_acl_malloc_policy(value));
+  return std::get<page_choice>(acl_malloc_policy::parse(value));
 }
 constexpr page_choice choice(std::string_view text) {
-  return std::get<page_choice>(parse_acl_malloc_policy(text));
+  return std::get<page_choice>(acl_malloc_policy::parse(text));
 }
 constexpr bool is_legal(std::uint32_t value) {
-  return std::holds_alternative<page_choice>(parse_acl_malloc_policy(value));
+  return std::holds_alternative<page_choice>(acl_malloc_policy::parse(value));
 }
 constexpr setting_error error(std::uint32_t value) {
-  return std::get<setting_error>(parse_acl_malloc_policy(value));
+  return std::get<setting_error>(acl_malloc_policy::parse(value));
 }
 
 static_assert(choice(0) == page_choice{} && choice("ACL_MEM_MALLOC_HUGE_FIRST") == page_choice{});
-static_assert(acl_malloc_policy("ACL_MEM_MALLOC_HUGE1G_ONLY", acl_product::atlas_a3) ==
-              acl_malloc_policy(6u));
-using fast = back_with<acl_malloc_policy("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_TYPE_HIGH_BAND_WIDTH")>;
+static_assert(acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE1G_ONLY", acl_malloc_policy::product::atlas_a3) ==
+              acl_malloc_policy::choice(6u));
+using fast = back_with<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_TYPE_HIGH_BAND_WIDTH")>;
 static_assert(pages_policy<fast> &&
               fast::initial == page_choice{page_plan::huge_only, page_kind::bandwidth::high});
 
@@ -66,7 +66,7 @@ TEST(acl_malloc_policy, numbers) {
 }
 
 TEST(acl_malloc_policy, a_name_equals_its_number) {
-  for (const config::detail::acl_enumerator& each : config::detail::acl_enumerators)
+  for (const tessera::detail::acl_enumerator& each : tessera::detail::acl_enumerators)
     EXPECT_EQ(choice(each.name), choice(each.value)) << each.name;
   EXPECT_EQ(
       choice(
@@ -86,19 +86,22 @@ TEST(acl_malloc_policy, legal_numbers_round_trip) {
     ASSERT_EQ(is_legal(value), allowed) << std::hex << value;
     if (!allowed) continue;
     ++legal;
-    ASSERT_EQ(acl_value(choice(value)), value);
+    ASSERT_EQ(acl_malloc_policy::number(choice(value)), value);
   }
   EXPECT_EQ(legal, (8 + 2 * 3) * 2);
 }
 
 TEST(acl_malloc_policy, a_page_kind_has_a_strict_number) {
-  EXPECT_EQ(acl_value(page_kind::normal), 2u);
-  EXPECT_EQ(acl_value(page_kind::huge), 1u);
-  EXPECT_EQ(acl_value(page_kind::huge_1g), 6u);
-  EXPECT_EQ(acl_value(page_kind{page_kind::page_size::huge, page_kind::bandwidth::low, false, true}),
+  EXPECT_EQ(acl_malloc_policy::number(page_kind::normal), 2u);
+  EXPECT_EQ(acl_malloc_policy::number(page_kind::huge), 1u);
+  EXPECT_EQ(acl_malloc_policy::number(page_kind::huge_1g), 6u);
+  EXPECT_EQ(acl_malloc_policy::number(
+                page_kind{page_kind::page_size::huge, page_kind::bandwidth::low, false, true}),
             0x100101u);
-  EXPECT_EQ(acl_value(page_kind{page_kind::page_size::normal, page_kind::bandwidth::any, true}), 5u);
-  EXPECT_EQ(acl_value(page_choice{.pages = page_plan::huge_1g_first}), 6u);
+  EXPECT_EQ(
+      acl_malloc_policy::number(page_kind{page_kind::page_size::normal, page_kind::bandwidth::any, true}),
+      5u);
+  EXPECT_EQ(acl_malloc_policy::number(page_choice{.pages = page_plan::huge_1g_first}), 6u);
 }
 
 // The document describes LOW as memory "with high bandwidth" and HIGH as memory "with low bandwidth".
@@ -152,7 +155,7 @@ using config_tests::refused;
 class acl_malloc_policy_errors : public testing::TestWithParam<refused> {};
 
 TEST_P(acl_malloc_policy_errors, say_names_rule_and_place) {
-  config_tests::expect_refusal(parse_acl_malloc_policy(GetParam().text), GetParam().why);
+  config_tests::expect_refusal(acl_malloc_policy::parse(GetParam().text), GetParam().why);
 }
 
 constexpr std::string_view huge_only = "ACL_MEM_MALLOC_HUGE_ONLY";
@@ -194,16 +197,18 @@ INSTANTIATE_TEST_SUITE_P(
 // Compilers print only literal arguments. So each rule has a call of its own, before the last call reports any rule.
 TEST_P(acl_malloc_policy_errors, are_reported_to_the_compiler_by_a_literal) {
   reported_rules.clear();
-  EXPECT_THROW((void)config::detail::acl_choice(GetParam().text), std::bad_variant_access);
+  EXPECT_THROW((void)acl_malloc_policy::checked(acl_malloc_policy::parse(GetParam().text)),
+               std::bad_variant_access);
   EXPECT_EQ(reported_rules, std::vector<std::string>(2, std::string(GetParam().why.rule)));
 }
 
 TEST(acl_malloc_policy, nothing_is_reported_for_legal_policies) {
   reported_rules.clear();
-  EXPECT_EQ(config::detail::acl_choice(std::string_view("ACL_MEM_MALLOC_HUGE1G_ONLY")),
-            config::detail::acl_choice(6u));
+  EXPECT_EQ(
+      acl_malloc_policy::checked(acl_malloc_policy::parse(std::string_view("ACL_MEM_MALLOC_HUGE1G_ONLY"))),
+      acl_malloc_policy::checked(acl_malloc_policy::parse(6u)));
   EXPECT_TRUE(reported_rules.empty());
-  EXPECT_THROW((void)config::detail::acl_choice(8u), std::bad_variant_access);
+  EXPECT_THROW((void)acl_malloc_policy::checked(acl_malloc_policy::parse(8u)), std::bad_variant_access);
   EXPECT_EQ(reported_rules, std::vector<std::string>(2, "a bit that no enumerator has"));
 }
 
@@ -211,10 +216,13 @@ TEST(acl_malloc_policy, nothing_is_reported_for_legal_policies) {
 TEST(acl_malloc_policy, products_support_what_the_document_says) {
   const auto row = [](std::string_view name) {
     std::string answers;
-    for (std::size_t i = 0; i < config::detail::acl_product_names.size(); ++i)
+    for (std::size_t i = 0; i < tessera::detail::acl_product_names.size(); ++i)
       answers +=
-          "yn?"[check_acl_support(choice(name), static_cast<acl_product>(i)).support == acl_support::yes ? 0
-                : check_acl_support(choice(name), static_cast<acl_product>(i)).support == acl_support::no
+          "yn?"[acl_malloc_policy::check_support(choice(name), static_cast<acl_malloc_policy::product>(i))
+                            .support == acl_malloc_policy::support::yes
+                    ? 0
+                : acl_malloc_policy::check_support(choice(name), static_cast<acl_malloc_policy::product>(i))
+                            .support == acl_malloc_policy::support::no
                     ? 1
                     : 2];
     return answers;
@@ -232,19 +240,24 @@ TEST(acl_malloc_policy, products_support_what_the_document_says) {
 
 TEST(acl_malloc_policy, the_worst_enumerator_decides) {
   const std::string_view both = "ACL_MEM_MALLOC_HUGE1G_ONLY|ACL_MEM_ACCESS_USER_SPACE_READONLY";
-  const acl_support_result undocumented = check_acl_support(choice(both), acl_product::atlas_a3);
-  EXPECT_EQ(undocumented.support, acl_support::not_documented);
+  const acl_malloc_policy::support_result undocumented =
+      acl_malloc_policy::check_support(choice(both), acl_malloc_policy::product::atlas_a3);
+  EXPECT_EQ(undocumented.support, acl_malloc_policy::support::not_documented);
   EXPECT_EQ(undocumented.enumerator, "ACL_MEM_ACCESS_USER_SPACE_READONLY");
-  const acl_support_result refused = check_acl_support(choice(both), acl_product::atlas_training);
-  EXPECT_EQ(refused, (acl_support_result{acl_support::no, "ACL_MEM_MALLOC_HUGE1G_ONLY",
-                                         "Atlas training products", "the product does not support it"}));
+  const acl_malloc_policy::support_result refused =
+      acl_malloc_policy::check_support(choice(both), acl_malloc_policy::product::atlas_training);
+  EXPECT_EQ(refused, (acl_malloc_policy::support_result{
+                         acl_malloc_policy::support::no, "ACL_MEM_MALLOC_HUGE1G_ONLY",
+                         "Atlas training products", "the product does not support it"}));
 }
 
 TEST(acl_malloc_policy, peers_on_inference_products_need_communicators_first) {
-  const acl_support_result peers = check_acl_support(choice(3), acl_product::atlas_inference);
-  EXPECT_EQ(peers.support, acl_support::yes);
+  const acl_malloc_policy::support_result peers =
+      acl_malloc_policy::check_support(choice(3), acl_malloc_policy::product::atlas_inference);
+  EXPECT_EQ(peers.support, acl_malloc_policy::support::yes);
   EXPECT_NE(peers.rule.find("initialize communicators before"), std::string_view::npos);
-  EXPECT_EQ(check_acl_support(choice(3), acl_product::atlas_training).rule, "supported");
+  EXPECT_EQ(acl_malloc_policy::check_support(choice(3), acl_malloc_policy::product::atlas_training).rule,
+            "supported");
 }
 
 }  // namespace

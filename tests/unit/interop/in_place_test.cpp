@@ -25,16 +25,24 @@ struct told {
   void on(const allocator_event& event) noexcept { events->push_back(event); }
 };
 
-static_assert(may_reuse({}, {}));
-static_assert(!may_reuse({.last_readers = 2}, {}) && !may_reuse({.last_readers = 0}, {}));
-static_assert(!may_reuse({.uses = 2}, {}) && !may_reuse({.is_empty = true}, {}));
-static_assert(!may_reuse({.is_dense = false}, {}) && !may_reuse({.is_persistable = true}, {}));
-static_assert(!may_reuse({.is_pinned = true}, {}) && !may_reuse({.is_reused = true}, {}));
-static_assert(!may_reuse({.is_fetched = true}, {}));
-static_assert(!may_reuse({}, {.uses = 2}) && !may_reuse({}, {.is_first_version = false}));
-static_assert(!may_reuse({}, {.is_same_variable = true}) && !may_reuse({}, {.is_empty = true}));
-static_assert(!may_reuse({}, {.is_dense = false}) && !may_reuse({}, {.is_persistable = true}));
-static_assert(!may_reuse({}, {.is_pinned = true}) && !may_reuse({}, {.has_memory = true}));
+static_assert(paddle_passes::may_reuse({}, {}));
+static_assert(!paddle_passes::may_reuse({.last_readers = 2}, {}) &&
+              !paddle_passes::may_reuse({.last_readers = 0}, {}));
+static_assert(!paddle_passes::may_reuse({.uses = 2}, {}) &&
+              !paddle_passes::may_reuse({.is_empty = true}, {}));
+static_assert(!paddle_passes::may_reuse({.is_dense = false}, {}) &&
+              !paddle_passes::may_reuse({.is_persistable = true}, {}));
+static_assert(!paddle_passes::may_reuse({.is_pinned = true}, {}) &&
+              !paddle_passes::may_reuse({.is_reused = true}, {}));
+static_assert(!paddle_passes::may_reuse({.is_fetched = true}, {}));
+static_assert(!paddle_passes::may_reuse({}, {.uses = 2}) &&
+              !paddle_passes::may_reuse({}, {.is_first_version = false}));
+static_assert(!paddle_passes::may_reuse({}, {.is_same_variable = true}) &&
+              !paddle_passes::may_reuse({}, {.is_empty = true}));
+static_assert(!paddle_passes::may_reuse({}, {.is_dense = false}) &&
+              !paddle_passes::may_reuse({}, {.is_persistable = true}));
+static_assert(!paddle_passes::may_reuse({}, {.is_pinned = true}) &&
+              !paddle_passes::may_reuse({}, {.has_memory = true}));
 
 TEST(in_place, an_output_gets_the_block_of_its_input_once) {
   torch pool;

@@ -25,15 +25,10 @@ namespace {
 
 using namespace tessera;
 using namespace std::chrono_literals;
-using config::paddle_settings;
+using paddle_settings = config::paddle::settings;
 
-static_assert(limit_of({}) == unlimited && limit_of({.gpu_memory_limit = 1_MiB}) == 1_MiB);
-static_assert(timeout_of({}) == 10s && timeout_of({.retry_milliseconds = 0}) == 0ms);
-static_assert(timeout_of({.retry_milliseconds = std::numeric_limits<std::uint64_t>::max()}) ==
-              std::chrono::milliseconds::max());
-static_assert(deferred_free_options_of({}).threshold == 0 && !deferred_free_options_of({}).waits);
-static_assert(deferred_free_options_of({.garbage_threshold = unlimited}, stream_id{3}).threshold ==
-              unlimited);
+static_assert(paddle_settings{}.limit() == unlimited);
+static_assert(paddle_settings{.gpu_memory_limit = 1_MiB}.limit() == 1_MiB);
 
 constexpr stream_id compute{1};
 constexpr std::uint64_t long_time = 1'000'000'000;
@@ -47,9 +42,9 @@ std::uint64_t refusals(allocator& pool) {
 
 template <std::size_t Count>
 constexpr std::array<bool, Count> chosen(const std::int64_t (&bytes)[Count], fraction share) {
-  std::array<collectable, Count> all{};
+  std::array<paddle_passes::variable, Count> all{};
   for (std::size_t i = 0; i < Count; ++i) all[i].bytes = bytes[i];
-  const std::size_t count = choose_collected(all, share);
+  const std::size_t count = paddle_passes::choose_collected(all, share);
   std::array<bool, Count> is{};
   std::size_t found = 0;
   for (std::size_t i = 0; i < Count; ++i) found += is[i] = all[i].is_collected;
@@ -68,8 +63,8 @@ static_assert(chosen({1, std::numeric_limits<std::int64_t>::min()}, percent(50))
 TEST(choose_collected, agrees_with_sorting) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 2'000; ++round) {
-    std::vector<collectable> all(random() % 20);
-    for (collectable& v : all) {
+    std::vector<paddle_passes::variable> all(random() % 20);
+    for (paddle_passes::variable& v : all) {
       v.bytes = static_cast<std::int64_t>(random() % 50) - 10;
       v.is_collected = random() % 2 == 0;
     }
@@ -89,7 +84,7 @@ TEST(choose_collected, agrees_with_sorting) {
       expected[order[count]] = true;
       held += static_cast<std::size_t>(std::abs(all[order[count]].bytes));
     }
-    EXPECT_EQ(choose_collected(all, share), count);
+    EXPECT_EQ(paddle_passes::choose_collected(all, share), count);
     for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i].is_collected, expected[i]) << i;
   }
 }
@@ -101,14 +96,16 @@ TEST(paddle_adaptors, do_what_the_flags_say) {
   ASSERT_EQ(read.index(), 0u);
   const paddle_settings& said = std::get<0>(read);
 
-  allocator pool(timeout_of(said), said, bounded(simulated_device{}, limit_of(said)));
-  deferred_free_queue<allocator> garbage(pool, deferred_free_options_of(said, compute));
+  allocator pool(std::chrono::milliseconds(said.retry_milliseconds), said,
+                 bounded(simulated_device{}, said.limit()));
+  deferred_free_queue<allocator> garbage(
+      pool, {.threshold = said.garbage_threshold, .waits = !said.fast_eager_deletion, .stream = compute});
   const auto submit = [&] {
     pool.with_device([](bounded& device) { device.inner().submit(compute, long_time); });
   };
 
-  std::array<collectable, 4> variables{{{700'000}, {100'000}, {500'000}, {200'000}}};
-  EXPECT_EQ(choose_collected(variables, said.memory_fraction_of_eager_deletion), 2u);
+  std::array<paddle_passes::variable, 4> variables{{{700'000}, {100'000}, {500'000}, {200'000}}};
+  EXPECT_EQ(paddle_passes::choose_collected(variables, said.memory_fraction_of_eager_deletion), 2u);
   EXPECT_TRUE(variables[0].is_collected && variables[2].is_collected);
   std::array<void*, 4> at{};
   for (std::size_t i = 0; i < 4; ++i)
@@ -139,8 +136,10 @@ TEST(paddle_adaptors, do_what_the_flags_say) {
 
 TEST(paddle_adaptors, change_nothing_where_the_flags_say_so) {
   const paddle_settings said{.retry_milliseconds = 0};
-  allocator pool(timeout_of(said), said, bounded(simulated_device({.capacity = 1_MiB}), limit_of(said)));
-  deferred_free_queue<allocator> garbage(pool, deferred_free_options_of(said));
+  allocator pool(std::chrono::milliseconds(said.retry_milliseconds), said,
+                 bounded(simulated_device({.capacity = 1_MiB}), said.limit()));
+  deferred_free_queue<allocator> garbage(
+      pool, {.threshold = said.garbage_threshold, .waits = !said.fast_eager_deletion});
   void* const all = pool.allocate(1_MiB);
   EXPECT_EQ(pool.try_allocate(1_MiB), nullptr);
   EXPECT_EQ(refusals(pool), 1u);

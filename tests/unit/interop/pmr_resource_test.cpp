@@ -181,7 +181,7 @@ TEST(pmr_resource, owns_an_allocator_that_is_shared) {
 
 TEST(pmr_resource, serves_from_what_settings_chose) {
   pinned_host<pytorch_pinned_family, host_pinned> pool(
-      config::pytorch_settings{.pinned_use_background_threads = true}, host_memory());
+      config::pytorch::settings{.pinned_use_background_threads = true}, host_memory());
   pmr_resource memory(pool);
   use_containers(&memory);
   EXPECT_EQ(pool.current_usage().live, 0u);
