@@ -19,7 +19,7 @@ using tessera::ignore_events;
 using tessera::simulated_device;
 
 /// All work runs in one order: the allocator needs no events and compares no streams.
-using one_stream = tessera::with<tessera::pytorch<>, tessera::reuse_ignoring_streams>;
+using one_stream = tessera::with<tessera::pytorch<>, tessera::reuse_immediately>;
 
 struct no_statistics {
   tessera::caching_allocator<tessera::pytorch<>, simulated_device, ignore_events, count_totals> pool{

@@ -29,8 +29,8 @@ struct inference_server final {
   using rounding = round_in_two_steps;
   using pools = tessera::pool_small_and_large<1_MiB>;
   using streams = tessera::reuse_on_same_stream;
-  using split = tessera::split_up_to<32_MiB>;
-  using pages = tessera::back_with_huge_pages_first;
+  using split = tessera::split_below<32_MiB>;
+  using pages = tessera::back_with<tessera::page_plan::huge_first>;
   using growth = tessera::grow_by_segments<2_MiB, 20_MiB>;
   using eviction = tessera::evict_idle_above<tessera::percent(60)>;
   using recovery = tessera::recover_by_releasing_oversize_then_all<>;

@@ -60,7 +60,7 @@ int main() {
   std::puts("the provider obeys the law of providers");
 
   // The provider has no events, so the streams policy must not need any. Otherwise this does not compile.
-  using recipe = tessera::with<tessera::pytorch<>, tessera::reuse_ignoring_streams>;
+  using recipe = tessera::with<tessera::pytorch<>, tessera::reuse_immediately>;
   tessera::caching_allocator<recipe, host_pages> pool{std::move(device)};
   auto* numbers = static_cast<int*>(pool.allocate(1000 * sizeof(int)));
   numbers[999] = 42;

@@ -82,7 +82,7 @@ using late = poll_events_lazily<reuse_on_same_stream>;
 using late_after_recorded = poll_events_lazily<reuse_on_same_stream_after_recorded>;
 using streams_choices =
     one_of<reuse_on_same_stream, reuse_on_same_stream_after_recorded, late, late_after_recorded,
-           reuse_after_recorded_streams, reuse_across_streams<>, reuse_ignoring_streams>;
+           reuse_after_recorded_streams, reuse_across_streams<>, reuse_immediately>;
 struct any_streams : streams_choices {
   any_streams() = default;
   template <typename P>
@@ -108,9 +108,9 @@ struct any_streams : streams_choices {
 template <std::size_t Rest, block_end End = block_end::low>
 using rest = split_if_remainder_at_least<Rest, End>;
 inline constexpr block_end high = block_end::high;
-using split_expandable = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
-using split_choices = one_of<split_up_to<>, split_expandable, split_never, split_never_and_fit_exactly,
-                             split_never_and_fit_within_power_of_two, rest<64>, rest<128>, rest<512>,
+using split_expandable = split_below<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
+using split_choices = one_of<split_below<>, split_expandable, split_never<>, split_never<block_fit::exact>,
+                             split_never<block_fit::same_power_of_two>, rest<64>, rest<128>, rest<512>,
                              rest<4_KiB>, rest<64_KiB>, rest<256_KiB>, rest<1_MiB>, rest<64, high>,
                              rest<512, high>, rest<64_KiB, high>, rest<1_MiB, high>>;
 struct any_split : split_choices {
@@ -136,7 +136,7 @@ struct any_split : split_choices {
 
 using any_choice_of_pages = back_with<tunable(page_choice{})>;
 struct any_pages : any_choice_of_pages {
-  any_pages() : any_pages(back_with_normal_pages{}) {}
+  any_pages() : any_pages(back_with<page_plan::normal_only>{}) {}
   template <auto Choice>
     requires(back_with<Choice>::initial == page_choice{.pages = back_with<Choice>::initial.pages})
   any_pages(const back_with<Choice>& p) : any_choice_of_pages{.choice = p.choice.get()} {}
@@ -223,9 +223,9 @@ struct any_growth : growth_choices {
 };
 
 using eviction_by_plan = evict_at_free_above_plan<>;
-using eviction_choices =
-    one_of<evict_idle_above_if_limited<>, evict_idle_above<>, evict_never, evict_at_free,
-           evict_at_free_above<>, eviction_by_plan, evict_idle_segments<>, evict_at_synchronize_above<>>;
+using eviction_choices = one_of<evict_idle_above<tunable(fraction{}), true>, evict_idle_above<>, evict_never,
+                                evict_at_free<>, evict_at_free<tunable(unlimited)>, eviction_by_plan,
+                                evict_idle_segments<>, evict_at_synchronize_above<>>;
 struct any_eviction : eviction_choices {
   any_eviction() = default;
   template <typename P>
@@ -238,15 +238,15 @@ struct any_eviction : eviction_choices {
   [[nodiscard]] bool is_candidate(std::size_t bytes, const usage& now) const noexcept {
     return ask([&](const auto& p) { return p.is_candidate(bytes, now); });
   }
-  [[nodiscard]] bool should_evict(const idle_segment& segment, const idle_survey& survey) const noexcept {
-    return ask([&](const auto& p) { return p.should_evict(segment, survey); });
+  [[nodiscard]] bool should_evict(const idle_segment& segment) const noexcept {
+    return ask([&](const auto& p) { return p.should_evict(segment); });
   }
   bool operator==(const any_eviction&) const = default;
 };
 
 using recovery_expandable = recover_by_releasing_oversize_then_all<tunable(false), false>;
 using recovery_choices = one_of<recover_by_releasing_oversize_then_all<>, recovery_expandable, recover_never,
-                                recover_by_emptying_cache, recover_with_exact_size<>>;
+                                recover_by_emptying_cache<>, recover_by_emptying_cache<tunable(false)>>;
 struct any_recovery : recovery_choices {
   any_recovery() = default;
   template <typename P>

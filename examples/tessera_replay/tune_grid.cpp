@@ -25,9 +25,9 @@ std::vector<Axis> roundings_to_try() {
 }
 
 std::vector<any_split> splits_to_try() {
-  std::vector<any_split> all = {split_never{},
-                                split_never_and_fit_exactly{},
-                                split_never_and_fit_within_power_of_two{},
+  std::vector<any_split> all = {split_never<>{},
+                                split_never<block_fit::exact>{},
+                                split_never<block_fit::same_power_of_two>{},
                                 rest<64>{},
                                 rest<512>{},
                                 rest<4_KiB>{},
@@ -40,10 +40,10 @@ std::vector<any_split> splits_to_try() {
                                 rest<1_MiB, high>{}};
   for (std::size_t max :
        {unlimited, 2_MiB, 4_MiB, 8_MiB, 16_MiB, 20_MiB, 32_MiB, 64_MiB, 128_MiB, 256_MiB, 512_MiB}) {
-    all.push_back(split_up_to<>{.max = max});
+    all.push_back(split_below<>{.max = max});
     all.push_back(split_expandable{.max = max});
     if (max != unlimited) {
-      all.push_back(split_up_to<>{.max = max, .slack = 128_MiB});
+      all.push_back(split_below<>{.max = max, .slack = 128_MiB});
     }
   }
   return all;
@@ -87,10 +87,10 @@ std::vector<any_growth> growths_to_try(const any_growth& now, const program_trai
 }
 
 std::vector<any_eviction> evictions_to_try(const program_traits& of) {
-  std::vector<any_eviction> all = {any_eviction{}, evict_never{}, evict_at_free{},
+  std::vector<any_eviction> all = {any_eviction{}, evict_never{}, evict_at_free<>{},
                                    evict_idle_segments<>{.before_growth = true}};
   for (std::size_t kept : {1_MiB, 2_MiB, 4_MiB, 8_MiB, 16_MiB, 32_MiB, 64_MiB, 128_MiB, 256_MiB, 512_MiB})
-    all.push_back(evict_at_free_above<>{.threshold = kept});
+    all.push_back(evict_at_free<tunable(unlimited)>{.threshold = kept});
   for (std::uint64_t share : {50u, 60u, 70u, 80u, 90u})
     if (of.has_capacity) all.push_back(evict_idle_above<>{.threshold = percent(share)});
   return all;
@@ -100,7 +100,7 @@ std::vector<any_eviction> evictions_to_try(const program_traits& of) {
 
 bool needs_program_changes(const composition& c, const program_traits& of) {
   return of.several_streams &&
-         (c.streams.is<reuse_ignoring_streams>() || c.streams.is<reuse_after_recorded_streams>());
+         (c.streams.is<reuse_immediately>() || c.streams.is<reuse_after_recorded_streams>());
 }
 
 composition simplified(composition c, const program_traits& of) {
@@ -111,7 +111,7 @@ composition simplified(composition c, const program_traits& of) {
   if (!of.several_streams || (streams != nullptr && streams->threshold.get() == 0))
     c.streams.chosen.emplace<reuse_on_same_stream>();
   const auto* const chunks = std::get_if<evict_idle_segments<>>(&c.eviction.chosen);
-  const auto* const above = std::get_if<evict_at_free_above<>>(&c.eviction.chosen);
+  const auto* const above = std::get_if<evict_at_free<tunable(unlimited)>>(&c.eviction.chosen);
   if (c.eviction.is<evict_never>() || c.eviction.is<evict_at_synchronize_above<>>() ||
       (chunks != nullptr && *chunks == evict_idle_segments<>{}) ||
       (above != nullptr && above->threshold.get() == unlimited))
@@ -143,9 +143,9 @@ std::vector<composition> neighbours(const composition& from, const program_trait
   }
   vary(&composition::split, splits_to_try());
   vary(&composition::pages,
-       std::vector<any_pages>{back_with_normal_pages{}, back_with_huge_pages_first{},
-                              back_with_huge_pages_only{}, back_with_huge_1g_pages_first{},
-                              back_with_huge_1g_pages_only{}});
+       std::vector<any_pages>{back_with<page_plan::normal_only>{}, back_with<page_plan::huge_first>{},
+                              back_with<page_plan::huge_only>{}, back_with<page_plan::huge_1g_first>{},
+                              back_with<page_plan::huge_1g_only>{}});
   for (const any_growth& growth : growths_to_try(c.growth, of)) {
     composition other = c;
     other.growth = growth;
@@ -155,9 +155,9 @@ std::vector<composition> neighbours(const composition& from, const program_trait
   vary(&composition::eviction, evictions_to_try(of));
   if (of.has_capacity)
     vary(&composition::recovery,
-         std::vector<any_recovery>{recover_by_releasing_oversize_then_all<>{}, recover_by_emptying_cache{},
-                                   recover_with_exact_size<>{},
-                                   recover_with_exact_size<>{.accepts_exact_size = true}, recover_never{}});
+         std::vector<any_recovery>{recover_by_releasing_oversize_then_all<>{}, recover_by_emptying_cache<>{},
+                                   recover_by_emptying_cache<tunable(false)>{.accepts_exact_size = true},
+                                   recover_never{}});
   return all;
 }
 

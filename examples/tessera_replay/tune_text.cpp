@@ -91,17 +91,18 @@ std::string cpp(const poll_events_lazily<Streams>& p) {
   return named("poll_events_lazily", {{cpp(Streams{})}, set(p.threshold.get(), std::size_t{0})});
 }
 std::string cpp(const reuse_after_recorded_streams&) { return "tessera::reuse_after_recorded_streams"; }
-std::string cpp(const reuse_ignoring_streams&) { return "tessera::reuse_ignoring_streams"; }
+std::string cpp(const reuse_immediately&) { return "tessera::reuse_immediately"; }
 std::string cpp(const reuse_across_streams<>& p) {
   return named("reuse_across_streams",
                {set(p.follow_dependencies.get(), true), set(p.opportunistic.get(), true),
                 set(p.insert_dependencies.get(), true)});
 }
 
-std::string cpp(const split_never&) { return "tessera::split_never"; }
-std::string cpp(const split_never_and_fit_exactly&) { return "tessera::split_never_and_fit_exactly"; }
-std::string cpp(const split_never_and_fit_within_power_of_two&) {
-  return "tessera::split_never_and_fit_within_power_of_two";
+template <block_fit Fit>
+std::string cpp(const split_never<Fit>&) {
+  const char* const names[] = {"any", "exact", "same_power_of_two"};
+  return named("split_never<>", {{std::string("tessera::block_fit::") + names[static_cast<std::size_t>(Fit)],
+                                  Fit == block_fit::any}});
 }
 template <std::size_t Rest, block_end End>
 std::string cpp(const split_if_remainder_at_least<Rest, End>&) {
@@ -109,8 +110,8 @@ std::string cpp(const split_if_remainder_at_least<Rest, End>&) {
                {plain(Rest), {"tessera::block_end::high", End == block_end::low}});
 }
 template <auto Max, auto Slack, std::size_t SmallLimit, std::size_t Waste>
-std::string cpp(const split_up_to<Max, Slack, SmallLimit, Waste>& p) {
-  return named("split_up_to", {set(p.max.get(), unlimited),
+std::string cpp(const split_below<Max, Slack, SmallLimit, Waste>& p) {
+  return named("split_below", {set(p.max.get(), unlimited),
                                set(p.slack.get(), 20_MiB),
                                {plain(SmallLimit).words, SmallLimit == 1_MiB},
                                {plain(Waste).words, Waste == SmallLimit}});
@@ -118,10 +119,10 @@ std::string cpp(const split_up_to<Max, Slack, SmallLimit, Waste>& p) {
 
 std::string cpp(const any_pages& p) {
   const page_choice chosen = p.choice.get();
-  const char* const names[] = {"normal_pages", "huge_pages_first", "huge_pages_only", "giant_pages_first",
-                               "giant_pages_only"};
+  const char* const names[] = {"normal_only", "huge_first", "huge_only", "huge_1g_first", "huge_1g_only"};
   if (chosen == page_choice{.pages = chosen.pages})
-    return std::string("tessera::back_with_") + names[static_cast<std::size_t>(chosen.pages)];
+    return std::string("tessera::back_with<tessera::page_plan::") +
+           names[static_cast<std::size_t>(chosen.pages)] + ">";
   return "";
 }
 
@@ -156,16 +157,14 @@ std::string cpp(const grow_by_stitching<>& p) {
                                      set(p.alignment.get(), std::size_t{1})});
 }
 
-std::string cpp(const evict_idle_above<>& p) {
-  return named("evict_idle_above", {set(p.threshold.get(), fraction{})});
-}
-std::string cpp(const evict_idle_above_if_limited<>& p) {
-  return named("evict_idle_above_if_limited", {set(p.threshold.get(), fraction{})});
+template <bool NeedsLimit>
+std::string cpp(const evict_idle_above<tunable(fraction{}), NeedsLimit>& p) {
+  return named("evict_idle_above", {set(p.threshold.get(), fraction{}), {"true", !NeedsLimit}});
 }
 std::string cpp(const evict_never&) { return "tessera::evict_never"; }
-std::string cpp(const evict_at_free&) { return "tessera::evict_at_free"; }
-std::string cpp(const evict_at_free_above<>& p) {
-  return named("evict_at_free_above", {set(p.threshold.get(), unlimited)});
+template <auto Threshold>
+std::string cpp(const evict_at_free<Threshold>& p) {
+  return named("evict_at_free<>", {set(p.threshold.get(), std::size_t{0})});
 }
 std::string cpp(const eviction_by_plan& p) {
   return named("evict_at_free_above_plan", {set(p.plan.get(), chunk_plan{})});
@@ -183,9 +182,9 @@ std::string cpp(const recover_by_releasing_oversize_then_all<tunable(false), Spa
                {set(p.fails_fast.get(), false), {"false", Sparing}});
 }
 std::string cpp(const recover_never&) { return "tessera::recover_never"; }
-std::string cpp(const recover_by_emptying_cache&) { return "tessera::recover_by_emptying_cache"; }
-std::string cpp(const recover_with_exact_size<>& p) {
-  return named("recover_with_exact_size", {set(p.accepts_exact_size.get(), false)});
+template <auto AcceptsExactSize>
+std::string cpp(const recover_by_emptying_cache<AcceptsExactSize>& p) {
+  return named("recover_by_emptying_cache<>", {set(p.accepts_exact_size.get(), false)});
 }
 
 template <typename... Policy>

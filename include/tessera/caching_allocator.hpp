@@ -332,9 +332,9 @@ class caching_allocator
     failure_reason why{};
     if (detail::block* const found = get_memory(want, why)) return found;
     const recovery_steps steps = policies_.recovery.steps(why);
-    for (const recovery_step step : steps) {
+    for (const recovery_steps::step step : steps) {
       if (!recover(step, want)) continue;
-      if (detail::block* const found = get_memory(want, why, step == recovery_step::grow_exactly))
+      if (detail::block* const found = get_memory(want, why, step == recovery_steps::step::grow_exactly))
         return found;
     }
     manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
@@ -371,9 +371,9 @@ class caching_allocator
   }
   /// Takes a recovery step.
   ///   Returns:  whether another try may succeed
-  bool recover(recovery_step step, request want) noexcept {
-    if (step == recovery_step::grow_exactly) return true;
-    if (step == recovery_step::evict_all) {
+  bool recover(recovery_steps::step step, request want) noexcept {
+    if (step == recovery_steps::step::grow_exactly) return true;
+    if (step == recovery_steps::step::evict_all) {
       empty_cache(0);
       if constexpr (detail::reclaiming_provider<Provider>) (void)device().reclaim();
       ++manager_.counters().num_alloc_retries;
@@ -424,20 +424,22 @@ class caching_allocator
     for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
       before = freed;
       sharing_.coalesce_idle();
-      idle_survey survey;
+      idle_segment totals;
       manager_.for_each_idle(
           [&](const detail::block& b) {
             if (!policy.is_candidate(backend_.releasable(b), now)) return false;
-            ++survey.count;
-            survey.total_age += manager_.age(b);
+            ++totals.candidates;
+            totals.total_age += manager_.age(b);
             return false;
           },
           min_size);
       manager_.for_each_idle(
           [&](detail::block& b) {
-            const idle_segment idle{backend_.releasable(b), manager_.age(b)};
-            survey.remaining = wanted > freed ? wanted - freed : 0;
-            if (!policy.is_candidate(idle.bytes, now) || !policy.should_evict(idle, survey)) return false;
+            idle_segment idle = totals;
+            idle.bytes = backend_.releasable(b);
+            idle.age = manager_.age(b);
+            idle.remaining = wanted > freed ? wanted - freed : 0;
+            if (!policy.is_candidate(idle.bytes, now) || !policy.should_evict(idle)) return false;
             freed += backend_.release(b);
             return true;
           },

@@ -55,29 +55,29 @@ using mixed_pages = grow_by_pages<256_KiB, 6_MiB>;
 constexpr chunk_plan small_chunks{.first = 20_MiB, .further = 3_MiB};
 using cases = testing::Types<
     under<pytorch<>>, under<passthrough>, under<power_of_two>,
-    under<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>,
+    under<with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(60)>>>,
     under<with<pytorch<>, split_if_remainder_at_least<512, block_end::high>, pool_together>>,
-    under<with<pytorch<>, reuse_ignoring_streams>>, under<with<passthrough, back_with_huge_pages_first>>,
+    under<with<pytorch<>, reuse_immediately>>, under<with<passthrough, back_with<page_plan::huge_first>>>,
     under<paddle_naive_best_fit>,
     under<with<paddle_auto_growth, pool_small_and_large<1_MiB>, grow_by_chunks<2_MiB, 10_MiB, 1_MiB>,
-               evict_idle_segments<true, true>, recover_with_exact_size<true>>>,
+               evict_idle_segments<true, true>, recover_by_emptying_cache<true>>>,
     under<with<paddle_naive_best_fit, grow_by_plan<small_chunks>, evict_at_free_above_plan<small_chunks>,
-               recover_by_emptying_cache>>,
+               recover_by_emptying_cache<>>>,
     // With the other rules, a block may go to a stream that waits. The device would report that as an error.
     under<with<cuda_async, reuse_across_streams<false, true, false>>>,
-    under<with<cuda_async, reuse_across_streams<false, true, false>, split_up_to<32_MiB>, evict_at_free>>,
+    under<with<cuda_async, reuse_across_streams<false, true, false>, split_below<32_MiB>, evict_at_free<>>>,
     under<pytorch_expandable>,
-    under<with<pytorch_expandable, split_up_to<32_MiB, 20_MiB, 1_MiB, 0>, evict_idle_above<percent(60)>>>,
+    under<with<pytorch_expandable, split_below<32_MiB, 20_MiB, 1_MiB, 0>, evict_idle_above<percent(60)>>>,
     under<with<pytorch_expandable, split_if_remainder_at_least<512, block_end::high>, pool_together,
                mixed_pages>>,
-    under<with<pytorch_expandable, reuse_ignoring_streams, evict_at_free>>,
-    under<with<pytorch_expandable, evict_at_free, grow_by_pages<2_MiB, 10_MiB>>>,
-    under<with<pytorch_expandable, back_with_huge_pages_first, pool_together, mixed_pages>>,
-    under<with<pytorch_expandable, recover_by_emptying_cache,
+    under<with<pytorch_expandable, reuse_immediately, evict_at_free<>>>,
+    under<with<pytorch_expandable, evict_at_free<>, grow_by_pages<2_MiB, 10_MiB>>>,
+    under<with<pytorch_expandable, back_with<page_plan::huge_first>, pool_together, mixed_pages>>,
+    under<with<pytorch_expandable, recover_by_emptying_cache<>,
                grow_by_pages<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>,
-    under<with<pytorch_expandable, back_with_huge_1g_pages_first, grow_by_pages<2_MiB, 1_GiB>>, 40>,
+    under<with<pytorch_expandable, back_with<page_plan::huge_1g_first>, grow_by_pages<2_MiB, 1_GiB>>, 40>,
     under<stitched>, under<with<stitched, pool_together, evict_idle_above<percent(60)>>>,
-    under<with<stitched, reuse_ignoring_streams, back_with_huge_pages_first>>>;
+    under<with<stitched, reuse_immediately, back_with<page_plan::huge_first>>>>;
 TYPED_TEST_SUITE(faults, cases);
 
 // Sanitizers make the test slow. Then it tries every fifth call, burst and length of a program.

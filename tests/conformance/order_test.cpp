@@ -234,8 +234,8 @@ TEST(order, holds_where_calls_fail) {
     ASSERT_EQ(after_random_program<cuda_async>(k, with_rules(7), k).broken, "") << "every call " << k;
 }
 TEST(order, holds_with_other_policies_on_the_other_axes) {
-  using in_pools = with<cuda_async, pool_small_and_large<64_KiB>, split_up_to<2_MiB, 512_KiB>>;
-  using whole = with<cuda_async, split_never>;
+  using in_pools = with<cuda_async, pool_small_and_large<64_KiB>, split_below<2_MiB, 512_KiB>>;
+  using whole = with<cuda_async, split_never<>>;
   ASSERT_EQ(after_random_program<in_pools>(1, {}).broken, "");
   ASSERT_EQ(after_random_program<whole>(1, {}).broken, "");
 }

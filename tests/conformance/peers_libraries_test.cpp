@@ -33,12 +33,12 @@ using detail::aligned_request;
 struct primary_pool final {
   using rounding = round_to_multiple<64>;
   using pools = pool_together;
-  using streams = reuse_ignoring_streams;
+  using streams = reuse_immediately;
   using split = split_if_remainder_at_least<64>;
-  using pages = back_with_normal_pages;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_by_chunks<tunable(std::size_t{0}), tunable(16_KiB)>;
   using eviction = evict_never;
-  using recovery = recover_by_emptying_cache;
+  using recovery = recover_by_emptying_cache<>;
 };
 using primary = caching_allocator<primary_pool, simulated_device>;
 

@@ -117,7 +117,7 @@ class upstream {
 TEST(peers_rmm_pool, may_have_a_pool_for_its_upstream) {
   caching_allocator<pytorch_native, simulated_device> outer;
   {
-    using recipe = with<paddle_auto_growth, reuse_ignoring_streams>;  // an upstream has no events here
+    using recipe = with<paddle_auto_growth, reuse_immediately>;  // an upstream has no events here
     caching_allocator<recipe, upstream<decltype(outer)>> inner{upstream(outer)};
     inner.deallocate(inner.allocate(1024));
     void* const kept = inner.allocate(3000);

@@ -162,7 +162,7 @@ using best_fit_from = caching_allocator<with<passthrough, split_if_remainder_at_
 /// place.
 using first_fit =
     caching_allocator<with<pytorch_expandable, round_to_multiple<4_KiB>, pool_together,
-                           split_if_remainder_at_least<4_KiB>, grow_by_pages<4_KiB, 4_KiB>, evict_at_free>,
+                           split_if_remainder_at_least<4_KiB>, grow_by_pages<4_KiB, 4_KiB>, evict_at_free<>>,
                       simulated_device>;
 
 /// One attack on a placement, and its result.

@@ -37,10 +37,11 @@ TEST(paddle_row, n46_huge_first_takes_normal_pages_up_to_1M_and_huge_only_2M_for
         simulated_npu{simulated_device::options{.huge_budget = bytes <= 1_MiB ? 0 : unlimited}}};
     return pool.try_allocate(bytes) != nullptr ? pool.device().used() : 0;
   };
-  EXPECT_EQ(used(back_with_huge_pages_first{}, 1_MiB), 1_MiB) << "as aclrtMallocAlign32, which adds nothing";
-  EXPECT_EQ(used(back_with_huge_pages_first{}, 1_MiB + 512), 2_MiB);
-  EXPECT_EQ(used(back_with_huge_pages_only{}, 1_KiB), 0u) << "no normal page serves";
-  caching_allocator<with<passthrough, back_with_huge_pages_only>, simulated_npu> pool;
+  EXPECT_EQ(used(back_with<page_plan::huge_first>{}, 1_MiB), 1_MiB)
+      << "as aclrtMallocAlign32, which adds nothing";
+  EXPECT_EQ(used(back_with<page_plan::huge_first>{}, 1_MiB + 512), 2_MiB);
+  EXPECT_EQ(used(back_with<page_plan::huge_only>{}, 1_KiB), 0u) << "no normal page serves";
+  caching_allocator<with<passthrough, back_with<page_plan::huge_only>>, simulated_npu> pool;
   ASSERT_NE(pool.try_allocate(1_KiB), nullptr);
   EXPECT_EQ(pool.device().used(), 2_MiB);
   EXPECT_EQ(pool.device().held().page_table_entries, 1u);

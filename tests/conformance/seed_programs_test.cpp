@@ -144,7 +144,7 @@ TEST(seed_programs_of_pinned_memory, npu_8_the_device_reaches_what_is_registered
 }
 
 TEST(seed_programs_can_fail, where_a_block_is_reused_too_early) {
-  using careless = with<pytorch<>, reuse_ignoring_streams>;
+  using careless = with<pytorch<>, reuse_immediately>;
   simulated_place simulated;
   host_place host;
   on<careless, simulated_place> there{provider_ref(simulated.device)};

@@ -63,7 +63,7 @@ TEST(streams, never_see_a_recorded_block_overwritten) {
 }
 
 TEST(streams, corrupt_where_a_recipe_ignores_them) {
-  using careless = with<pytorch<>, reuse_ignoring_streams>;
+  using careless = with<pytorch<>, reuse_immediately>;
   EXPECT_EQ(corrupted_rounds<careless>(20), 20);
 }
 

@@ -4,6 +4,6 @@
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using wrong = tessera::with<tessera::pytorch<>, tessera::split_up_to<-1>>;
+using wrong = tessera::with<tessera::pytorch<>, tessera::split_below<-1>>;
 
 int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

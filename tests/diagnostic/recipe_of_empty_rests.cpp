@@ -3,7 +3,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct unlawful : tessera::split_never {
+struct unlawful : tessera::split_never<> {
   static constexpr bool should_split(std::size_t, std::size_t) noexcept { return true; }
   bool operator==(const unlawful&) const = default;
 };

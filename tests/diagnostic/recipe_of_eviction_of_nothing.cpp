@@ -3,7 +3,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct unlawful : tessera::evict_at_free {
+struct unlawful : tessera::evict_at_free<> {
   static constexpr std::size_t bytes_to_evict(tessera::eviction_trigger, const tessera::usage&) noexcept {
     return 1;
   }

@@ -3,7 +3,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct unlawful : tessera::reuse_ignoring_streams {
+struct unlawful : tessera::reuse_immediately {
   static constexpr bool needs_event(tessera::stream_id, tessera::stream_id) noexcept { return true; }
   bool operator==(const unlawful&) const = default;
 };

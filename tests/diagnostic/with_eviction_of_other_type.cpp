@@ -3,7 +3,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct evict_a_half : tessera::evict_at_free {
+struct evict_a_half : tessera::evict_at_free<> {
   static constexpr int bytes_to_evict(tessera::eviction_trigger, const tessera::usage&) noexcept { return 0; }
   bool operator==(const evict_a_half&) const = default;
 };

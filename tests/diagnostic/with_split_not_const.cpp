@@ -3,7 +3,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct split_often : tessera::split_never {
+struct split_often : tessera::split_never<> {
   bool should_split(std::size_t, std::size_t) noexcept { return true; }
   bool operator==(const split_often&) const = default;
 };

@@ -3,6 +3,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-using wrong = tessera::with<tessera::pytorch<>, tessera::split_never, tessera::split_up_to<>>;
+using wrong = tessera::with<tessera::pytorch<>, tessera::split_never<>, tessera::split_below<>>;
 
 int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -253,7 +253,7 @@ void drive_configured(fuzz::input& in) {
 template <typename Recipe>
 using plain = caching_allocator<Recipe, simulated_device>;
 
-using eager = with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>;
+using eager = with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(60)>>;
 
 constexpr std::array<void (*)(fuzz::input&), 10> subjects{
     &drive<plain<passthrough>>,

@@ -217,7 +217,7 @@ struct evicts {
     return wants(now);
   }
   [[nodiscard]] bool is_candidate(std::size_t n, const usage&) const noexcept { return candidate(n); }
-  [[nodiscard]] static bool should_evict(const idle_segment&, const idle_survey&) noexcept { return true; }
+  [[nodiscard]] static bool should_evict(const idle_segment&) noexcept { return true; }
   bool operator==(const evicts&) const = default;
 };
 std::string eviction(const evicts& p) {

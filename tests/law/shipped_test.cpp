@@ -32,24 +32,26 @@ static_assert(law::rounding(round_padded<32, round_to_divisions<512>>{}) &&
                   .inner = {.table = divisions::all(4)}}));
 static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_MiB>{}) &&
               law::pools(pool_small_and_large<tunable(0_MiB)>{}));
-static_assert(law::streams(reuse_on_same_stream{}) && law::streams(reuse_ignoring_streams{}));
+static_assert(law::streams(reuse_on_same_stream{}) && law::streams(reuse_immediately{}));
 static_assert(law::streams(reuse_on_same_stream_after_recorded{}) &&
               law::streams(reuse_after_recorded_streams{}));
 static_assert(law::streams(poll_events_lazily<reuse_on_same_stream>{{}, 512}) &&
               law::streams(poll_events_lazily<reuse_on_same_stream_after_recorded, std::size_t{512}>{}));
-static_assert(law::split(split_never{}) && law::split(split_never_and_fit_exactly{}) &&
-              law::split(split_never_and_fit_within_power_of_two{}));
+static_assert(law::split(split_never<>{}) && law::split(split_never<block_fit::exact>{}) &&
+              law::split(split_never<block_fit::same_power_of_two>{}));
 static_assert(law::streams(reuse_across_streams<>{}) &&
               law::streams(reuse_across_streams<false, true, false>{}) &&
               law::streams(reuse_across_streams<>{.opportunistic = false}));
 static_assert(law::split(split_if_remainder_at_least<512>{}) &&
               law::split(split_if_remainder_at_least<64, block_end::high>{}));
-static_assert(law::split(split_up_to<>{}) && law::split(split_up_to<32_MiB>{}) &&
-              law::split(split_up_to<32_MiB, 20_MiB, 1_MiB, 0>{}) && !split_up_to<32_MiB>::splits_oversize &&
-              law::split(split_up_to<>{.max = 20_MiB}));
-static_assert(law::pages(back_with_normal_pages{}) && law::pages(back_with_huge_pages_first{}) &&
-              law::pages(back_with_huge_pages_only{}));
-static_assert(law::pages(back_with_huge_1g_pages_first{}) && law::pages(back_with_huge_1g_pages_only{}));
+static_assert(law::split(split_below<>{}) && law::split(split_below<32_MiB>{}) &&
+              law::split(split_below<32_MiB, 20_MiB, 1_MiB, 0>{}) && !split_below<32_MiB>::splits_oversize &&
+              law::split(split_below<>{.max = 20_MiB}));
+static_assert(law::pages(back_with<page_plan::normal_only>{}) &&
+              law::pages(back_with<page_plan::huge_first>{}) &&
+              law::pages(back_with<page_plan::huge_only>{}));
+static_assert(law::pages(back_with<page_plan::huge_1g_first>{}) &&
+              law::pages(back_with<page_plan::huge_1g_only>{}));
 static_assert(law::pages(back_with<>{}) &&
               law::pages(back_with<>{.choice = page_choice{.pages = page_plan::huge_1g_first}}));
 static_assert(law::pages(back_with<page_choice{.speed = page_kind::bandwidth::high, .read_only = true}>{}) &&
@@ -58,19 +60,20 @@ static_assert(law::growth(grow_exactly<>{}) && law::growth(grow_by_segments<2_Mi
 static_assert(law::growth(grow_by_chunks<>{}) && law::growth(grow_by_chunks<2_MiB, 16_MiB, 1_MiB>{}));
 static_assert(law::growth(grow_by_plan<>{}) && law::growth(grow_by_plan<chunk_plan{100_MiB, 50_MiB}>{}));
 static_assert(law::growth(grow_by_pages<>{}) && law::growth(grow_by_stitching<>{}));
-static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free{}));
+static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free<>{}));
 static_assert(law::eviction(evict_idle_segments<>{}) && law::eviction(evict_idle_segments<true, true>{}));
 static_assert(law::eviction(evict_at_free_above_plan<>{}) &&
               law::eviction(evict_at_free_above_plan<chunk_plan{.share = percent(0)}>{}));
-static_assert(law::eviction(evict_at_free_above<>{}) && law::eviction(evict_at_free_above<1_MiB>{}));
+static_assert(law::eviction(evict_at_free<tunable(unlimited)>{}) && law::eviction(evict_at_free<1_MiB>{}));
 static_assert(law::eviction(evict_idle_above<percent(60)>{}) &&
               law::eviction(evict_idle_above<>{.threshold = percent(99)}));
 static_assert(law::eviction(evict_at_synchronize_above<>{}) &&
               law::eviction(evict_at_synchronize_above<1_GiB>{}));
-static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_cache{}));
-static_assert(law::recovery(recover_with_exact_size<>{}) && law::recovery(recover_with_exact_size<true>{}));
+static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_cache<>{}));
+static_assert(law::recovery(recover_by_emptying_cache<tunable(false)>{}) &&
+              law::recovery(recover_by_emptying_cache<true>{}));
 static_assert(law::recovery(recover_by_releasing_oversize_then_all<>{}) &&
-              law::recovery(recover_unless_over_limit{}));
+              law::recovery(recover_by_releasing_oversize_then_all<true>{}));
 
 constexpr auto obeys_the_laws = []<typename Recipe>(conformance::named<Recipe>) {
   static_assert(law::recipe<Recipe>());
@@ -81,21 +84,21 @@ static_assert(law::recipe<pinned>(pinned::configured(config::pytorch::settings{
 static_assert(law::recipe<torch_npu_family::under<config::torch_npu::settings{.huge_1g_pages = true}>>() &&
               law::recipe<torch_npu_family::under<config::torch_npu::settings{
                   .expandable_segments = true, .base_addr_aligned = 3_KiB, .segment_size = 21_MiB}>>());
-static_assert(law::recipe<with<pytorch<>, split_up_to<32_MiB>, evict_idle_above<percent(60)>>>());
+static_assert(law::recipe<with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(60)>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
-static_assert(law::recipe<with<pytorch<>, back_with_huge_pages_first>>() &&
-              law::recipe<with<pytorch<>, back_with_huge_1g_pages_first>>());
+static_assert(law::recipe<with<pytorch<>, back_with<page_plan::huge_first>>>() &&
+              law::recipe<with<pytorch<>, back_with<page_plan::huge_1g_first>>>());
 
 // A number that is a template argument takes no memory and no time. A number set at run time is a member.
-static_assert(std::is_empty_v<split_up_to<32_MiB, 20_MiB>> && std::is_empty_v<evict_idle_above<percent(60)>>);
+static_assert(std::is_empty_v<split_below<32_MiB, 20_MiB>> && std::is_empty_v<evict_idle_above<percent(60)>>);
 static_assert(std::is_empty_v<grow_by_segments<2_MiB, 20_MiB, 10_MiB, unlimited>>);
 static_assert(std::is_empty_v<reuse_across_streams<true, false, true>> &&
               sizeof(reuse_across_streams<>) == 3 &&
               std::is_empty_v<evict_at_synchronize_above<std::size_t{0}>>);
-static_assert(sizeof(split_up_to<>) == 2 * sizeof(std::size_t));
+static_assert(sizeof(split_below<>) == 2 * sizeof(std::size_t));
 
 // No type answers the questions of two axes.
-static_assert(tessera::detail::axis_of<split_up_to<>> == tessera::detail::axis::split &&
+static_assert(tessera::detail::axis_of<split_below<>> == tessera::detail::axis::split &&
               tessera::detail::axis_of<evict_never> == tessera::detail::axis::eviction &&
               tessera::detail::axis_of<int> == tessera::detail::axis::none);
 

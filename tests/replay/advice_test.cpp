@@ -70,8 +70,8 @@ void try_all(tallies& count, const trace::program& source) {
     if constexpr (!growth::backend::has_ranges) {
       try_out<with<Recipe, grow_by_pages<>>>(count.in_place, oom_report::hint::grow_by_pages, *here, source,
                                              capacity);
-      try_out<with<Recipe, recover_with_exact_size<true>>>(count.exactly, oom_report::hint::grow_exactly,
-                                                           *here, source, capacity);
+      try_out<with<Recipe, recover_by_emptying_cache<true>>>(count.exactly, oom_report::hint::grow_exactly,
+                                                             *here, source, capacity);
     }
     try_out<with<Recipe, grow_by_stitching<>>>(count.stitched, oom_report::hint::stitch, *here, source,
                                                capacity);
@@ -102,7 +102,7 @@ TEST(advice_on_recorded_programs, mostly_serves_the_request_that_failed) {
   };
   expect("grow_by_pages", count.in_place, 8);
   expect("grow_by_stitching", count.stitched, 20);
-  expect("recover_with_exact_size<true>", count.exactly, 3);
+  expect("recover_by_emptying_cache<true>", count.exactly, 3);
   expect("round_to_multiple<512>", count.rounding, 5);
 }
 

@@ -39,21 +39,21 @@ expect(0 "resnet50_sgd, pytorch: completes with a capacity of 85899345920 bytes;
        85899345920)
 expect(1 "with a capacity of 1826989966 bytes, memory runs out at event 4947 of 37898, for id 2824; peak live is 1656527120 bytes\ntessera: out of memory: 8.00 MiB (8388608 bytes) requested on stream 0; needs a block of 8.00 MiB of pool 1, and a segment of 20.00 MiB for it\n"
        explain-oom ${trace} --capacity 1826989966)
-expect(1 "  hint: accept a segment of only 8.00 MiB: recover_with_exact_size<true> [policy/recovery.hpp]\n"
+expect(1 "  hint: accept a segment of only 8.00 MiB: recover_by_emptying_cache<true> [policy/recovery.hpp]\n"
        explain-oom ${trace} --capacity 1826989966)
 expect(1 "  the blocks that keep these segments, in the trace:\n    0x" explain-oom ${trace} --capacity 1826989966)
 expect(1 ": grow_by_stitching [policy/growth.hpp]\n  the blocks that keep these segments, " explain-oom ${trace} --capacity 1826989966)
 expect(1 ": grow_by_pages [policy/growth.hpp] (expandable_segments:True)\n" explain-oom ${TRACES}/gnn_sage.csv --capacity 1048576000 --recipe torch_npu)
 expect(1 ": grow_by_pages [policy/growth.hpp] (expandable_segments:True, no garbage_collection_threshold)\n" explain-oom ${streams}
        --capacity 950000000 --recipe torch_npu --conf garbage_collection_threshold:0.9)
-expect(1 ": back_with_normal_pages [policy/pages.hpp] (no page_size)\n" explain-oom ${streams} --capacity 930000000 --recipe torch_npu
+expect(1 ": back_with<page_plan::normal_only> [policy/pages.hpp] (no page_size)\n" explain-oom ${streams} --capacity 930000000 --recipe torch_npu
        --conf page_size:1g)
 set(limited --capacity 930000000 --conf max_split_size_mb:64,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.9)
 set(gpt ${TRACES}/gpt2_adamw.csv)
 expect(1 " [policy/growth.hpp] (per_process_memory_fraction, torch.cuda.set_per_process_memory_fraction)\n  hint: " explain-oom
        ${gpt} ${limited})
-expect(1 ": recover_by_emptying_cache [policy/recovery.hpp] (throw_on_cudamalloc_oom:False)\n" explain-oom ${gpt} ${limited})
-expect(1 ": split_up_to [policy/split.hpp] (max_split_size_mb:149)\n" explain-oom ${gpt} ${limited})
+expect(1 ": recover_by_emptying_cache<> [policy/recovery.hpp] (throw_on_cudamalloc_oom:False)\n" explain-oom ${gpt} ${limited})
+expect(1 ": split_below [policy/split.hpp] (max_split_size_mb:149)\n" explain-oom ${gpt} ${limited})
 expect(1 ": round_to_multiple<512> [policy/rounding.hpp] (no roundup_power2_divisions)\n" explain-oom ${gpt} --capacity 930000000
        --conf roundup_power2_divisions:4)
 expect(1 "gnn_sage_streams, stitched: with a capacity of 930000000 bytes, memory runs out " explain-oom ${streams} --recipe

@@ -60,8 +60,8 @@ struct native_by_hand {
   using rounding = round_padded<32, round_to_divisions<512, divisions::all(4)>>;
   using pools = pool_small_and_large<1_MiB>;
   using streams = reuse_on_same_stream_after_recorded;
-  using split = split_up_to<32_MiB, 20_MiB>;
-  using pages = back_with_huge_pages_first;
+  using split = split_below<32_MiB, 20_MiB>;
+  using pages = back_with<page_plan::huge_first>;
   using growth = grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(80))>;
   using eviction = evict_idle_above<percent(60)>;
   using recovery = recover_by_releasing_oversize_then_all<false>;
@@ -78,10 +78,10 @@ struct expandable_by_hand {
   using pools = pool_small_and_large<1_MiB>;
   using streams = reuse_on_same_stream_after_recorded;
   using split = split_if_remainder_at_least<512>;
-  using pages = back_with_huge_pages_first;
+  using pages = back_with<page_plan::huge_first>;
   using growth = grow_by_pages<2_MiB, 40_MiB, unlimited, 3_KiB>;
   using eviction = evict_never;
-  using recovery = recover_by_emptying_cache;
+  using recovery = recover_by_emptying_cache<>;
 };
 TEST(torch_npu_decisions, of_expandable_segments_too) {
   expect_the_same<torch_npu<"expandable_segments:True,segment_size_mb:40,base_addr_aligned_kb:3">,
@@ -89,7 +89,7 @@ TEST(torch_npu_decisions, of_expandable_segments_too) {
 }
 
 TEST(torch_npu_decisions, of_1_gib_pages_and_lazy_event_polls_too) {
-  expect_the_same<torch_npu<"page_size:1g">, with<torch_npu<>, back_with_huge_1g_pages_first>>(
+  expect_the_same<torch_npu<"page_size:1g">, with<torch_npu<>, back_with<page_plan::huge_1g_first>>>(
       {"-> 1+", "S+ 1 1073741824", "X", "OOM"});
   expect_the_same<
       torch_npu<"multi_stream_lazy_reclaim:True">,

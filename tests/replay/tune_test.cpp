@@ -120,27 +120,27 @@ static_assert(law::growth(grow_by_pages<>{.large = 128_MiB}));
 static_assert(law::growth(grow_by_stitching<>{.peak_parts = 4, .slack = percent(0)}));
 static_assert(law::rounding(multiple<64>{}) && law::rounding(multiple<2_MiB>{}));
 static_assert(law::rounding(round_to_power_of_two<512, tunable(unlimited)>{.threshold = 1_MiB}));
-static_assert(law::split(split_up_to<>{.max = 2_MiB, .slack = 128_MiB}));
+static_assert(law::split(split_below<>{.max = 2_MiB, .slack = 128_MiB}));
 static_assert(law::split(split_expandable{.max = 2_MiB}));
 static_assert(law::split(rest<1_MiB, high>{}));
-static_assert(law::eviction(evict_at_free_above<>{.threshold = 1_MiB}));
+static_assert(law::eviction(evict_at_free<tunable(unlimited)>{.threshold = 1_MiB}));
 
 TEST(tune_text, names_a_recipe_by_how_it_differs_from_pytorch) {
   EXPECT_EQ(as_variation({}), "pytorch<>");
   composition c;
   c.rounding = round_to_divisions<512>{.table = divisions::all(4)};
-  c.split = split_up_to<>{.max = 32_MiB};
+  c.split = split_below<>{.max = 32_MiB};
   c.growth = grow_by_stitching<>{.peak_parts = 32};
-  c.eviction = evict_at_free_above<>{.threshold = 5};
+  c.eviction = evict_at_free<tunable(unlimited)>{.threshold = 5};
   EXPECT_EQ(as_variation(c),
-            "with<pytorch<>, round_to_divisions<512, divisions::all(4)>, split_up_to<32_MiB>, "
-            "grow_by_stitching<std::size_t{32}>, evict_at_free_above<std::size_t{5}>>");
+            "with<pytorch<>, round_to_divisions<512, divisions::all(4)>, split_below<32_MiB>, "
+            "grow_by_stitching<std::size_t{32}>, evict_at_free<std::size_t{5}>>");
 }
 
 TEST(tune_text, is_a_complete_recipe) {
   composition c;
   c.growth = grow_by_plan<>{.plan = chunk_plan{1_GiB, 16_MiB}};
-  c.recovery = recover_with_exact_size<>{.accepts_exact_size = true};
+  c.recovery = recover_by_emptying_cache<tunable(false)>{.accepts_exact_size = true};
   EXPECT_EQ(
       as_recipe(c, "mine"),
       "#include <cstddef>\n"
@@ -151,11 +151,11 @@ TEST(tune_text, is_a_complete_recipe) {
       "  using rounding = tessera::round_to_divisions<512>;\n"
       "  using pools    = tessera::pool_small_and_large<1_MiB>;\n"
       "  using streams  = tessera::reuse_on_same_stream;\n"
-      "  using split    = tessera::split_up_to<>;\n"
-      "  using pages    = tessera::back_with_normal_pages;\n"
+      "  using split    = tessera::split_below<>;\n"
+      "  using pages    = tessera::back_with<tessera::page_plan::normal_only>;\n"
       "  using growth   = tessera::grow_by_plan<tessera::chunk_plan{1_GiB, 16_MiB, tessera::percent(92)}>;\n"
-      "  using eviction = tessera::evict_idle_above_if_limited<>;\n"
-      "  using recovery = tessera::recover_with_exact_size<true>;\n"
+      "  using eviction = tessera::evict_idle_above<tessera::percent(0), true>;\n"
+      "  using recovery = tessera::recover_by_emptying_cache<true>;\n"
       "};\n"
       "static_assert(tessera::recipe<mine>);\n");
 }
@@ -176,7 +176,7 @@ TEST(tune_grid, needs_no_changes_of_a_program_with_several_streams) {
   const program_traits known{.peak_live = 1_GiB, .several_streams = true};
   for (const composition& c : neighbours({}, known)) EXPECT_FALSE(needs_program_changes(c, known));
   composition ignoring;
-  ignoring.streams = reuse_ignoring_streams{};
+  ignoring.streams = reuse_immediately{};
   EXPECT_TRUE(needs_program_changes(ignoring, known));
   EXPECT_FALSE(needs_program_changes(ignoring, {.peak_live = 1_GiB}));
 }
@@ -273,7 +273,7 @@ TEST(tune, finds_a_recipe_whose_small_blocks_keep_no_large_segments) {
   const trace::program program(recording);
   const std::size_t live = program.peak_live();
   composition limited;
-  limited.split = split_up_to<>{.max = 64_MiB};
+  limited.split = split_below<>{.max = 64_MiB};
   const std::size_t pinned = replay_once(program, {}, 80_GiB).peak_reserved;
   const std::size_t with_limit = replay_once(program, limited, 80_GiB).peak_reserved;
   ASSERT_EQ(pinned, 900_MiB);

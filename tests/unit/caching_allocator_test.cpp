@@ -215,7 +215,7 @@ TEST(caching_allocator, hands_out_the_high_end_where_asked) {
 }
 
 TEST(caching_allocator, falls_back_from_huge_pages) {
-  using recipe = with<pytorch<>, back_with_huge_pages_first>;
+  using recipe = with<pytorch<>, back_with<page_plan::huge_first>>;
   caching_allocator<recipe, simulated_device> pool{
       simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
   (void)pool.allocate(20_MiB);

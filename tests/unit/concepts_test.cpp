@@ -58,7 +58,7 @@ struct streams_without_hold : tessera::detail::no_reuse_across_streams {
   stream_id reuse_key(stream_id s) const noexcept { return s; }
   bool operator==(const streams_without_hold&) const = default;
 };
-static_assert(streams_policy<reuse_ignoring_streams> && !streams_policy<streams_without_hold>);
+static_assert(streams_policy<reuse_immediately> && !streams_policy<streams_without_hold>);
 
 struct split_without_oversize {
   bool may_serve(std::size_t, std::size_t) const noexcept { return true; }
@@ -66,13 +66,13 @@ struct split_without_oversize {
   block_end allocated_end() const noexcept { return block_end::low; }
   bool operator==(const split_without_oversize&) const = default;
 };
-static_assert(split_policy<split_never> && !split_policy<split_without_oversize>);
+static_assert(split_policy<split_never<>> && !split_policy<split_without_oversize>);
 
 struct pages_without_flag {
   page_order backing(std::size_t) const noexcept { return {}; }
   bool operator==(const pages_without_flag&) const = default;
 };
-static_assert(pages_policy<back_with_normal_pages> && !pages_policy<pages_without_flag>);
+static_assert(pages_policy<back_with<page_plan::normal_only>> && !pages_policy<pages_without_flag>);
 
 struct growth_without_limit {
   std::size_t segment_size(std::size_t n, const usage&) const noexcept { return n; }
@@ -82,7 +82,7 @@ static_assert(growth_policy<grow_exactly<>> && !growth_policy<growth_without_lim
 
 struct eviction_without_candidates {
   std::size_t bytes_to_evict(eviction_trigger, const usage&) const noexcept { return 0; }
-  bool should_evict(const idle_segment&, const idle_survey&) const noexcept { return true; }
+  bool should_evict(const idle_segment&) const noexcept { return true; }
   bool operator==(const eviction_without_candidates&) const = default;
 };
 static_assert(eviction_policy<evict_never> && !eviction_policy<eviction_without_candidates>);
@@ -169,8 +169,8 @@ static_assert(!registering_provider<plain_device> && registering_provider<brings
               registering_provider<provider_ref<brings_memory_in>>);
 
 // Variations: the order does not matter, and axes that are not named stay.
-using one = with<pytorch<>, split_never, evict_never>;
-using other = with<pytorch<>, evict_never, split_never>;
+using one = with<pytorch<>, split_never<>, evict_never>;
+using other = with<pytorch<>, evict_never, split_never<>>;
 static_assert(std::is_same_v<one::split, other::split> && std::is_same_v<one::eviction, other::eviction>);
 static_assert(std::is_same_v<one::rounding, pytorch_native::rounding> && recipe<one>);
 

@@ -147,7 +147,7 @@ std::vector<void*> addresses_of(Pool& pool) {
 simulated_device small_device() { return simulated_device{simulated_device::options{.capacity = 600_MiB}}; }
 
 TEST(configured, decides_as_the_string_and_as_the_recipe_written_by_hand) {
-  using hand = with<pytorch_native, split_up_to<32_MiB>, evict_idle_above_if_limited<percent(60)>>;
+  using hand = with<pytorch_native, split_below<32_MiB>, evict_idle_above<percent(60), true>>;
   caching_allocator<hand, simulated_device> by_hand{small_device()};
   caching_allocator<pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">, simulated_device>
       by_string{small_device()};
@@ -182,11 +182,11 @@ TEST(configured, goes_with_what_serves_other_allocators) {
 
 TEST(preset, keeps_its_numbers_under_policies_put_over_it) {
   using base = torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6">;
-  constexpr policies<with<with<base, reuse_on_same_stream>, back_with_normal_pages>> kept;
+  constexpr policies<with<with<base, reuse_on_same_stream>, back_with<page_plan::normal_only>>> kept;
   static_assert(kept.split == policies<base>{}.split && kept.eviction == policies<base>{}.eviction);
-  constexpr policies<with<base, split_up_to<>>> replaced;
-  static_assert(replaced.split == split_up_to<>{} && replaced.eviction == policies<base>{}.eviction);
-  caching_allocator<with<base, back_with_normal_pages>, simulated_device> pool;
+  constexpr policies<with<base, split_below<>>> replaced;
+  static_assert(replaced.split == split_below<>{} && replaced.eviction == policies<base>{}.eviction);
+  caching_allocator<with<base, back_with<page_plan::normal_only>>, simulated_device> pool;
   pool.deallocate(pool.allocate(100_MiB));
   void* const p = pool.allocate(5_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 122_MiB);  // the oversize block was not split

@@ -76,7 +76,7 @@ TEST(cuda_async, takes_the_unused_rest_of_a_segment_though_its_stream_is_busy) {
 }
 
 TEST(cuda_async, takes_nothing_over_that_may_not_serve) {
-  using exact = with<cuda_async, split_never_and_fit_exactly>;
+  using exact = with<cuda_async, split_never<block_fit::exact>>;
   caching_allocator<exact, simulated_device> pool;
   void* const p = pool.allocate(4_MiB, a);
   (void)pool.allocate(512, b);
@@ -267,7 +267,7 @@ TEST(cuda_async, holds_what_was_recorded_until_its_event_and_frees_it_behind_its
 }
 
 TEST(cuda_async, gives_nothing_back_that_a_stream_still_uses) {
-  caching_allocator<with<cuda_async, evict_at_free>, simulated_device> pool;
+  caching_allocator<with<cuda_async, evict_at_free<>>, simulated_device> pool;
   (void)freed_behind_work(pool, 2_MiB, a);
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   EXPECT_EQ(pool.device().calls().release, 0u);

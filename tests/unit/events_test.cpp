@@ -82,7 +82,7 @@ TEST(events, tell_of_pages_and_ranges) {
 
 // A block that is allocated again at once is counted like any other.
 TEST(statistics, do_not_depend_on_when_somebody_looks) {
-  caching_allocator<with<pytorch<>, split_up_to<16_MiB>>, simulated_device> watched, left_alone;
+  caching_allocator<with<pytorch<>, split_below<16_MiB>>, simulated_device> watched, left_alone;
   std::mt19937_64 random(11);
   std::vector<std::pair<void*, void*>> live;
   for (int step = 0; step < 2000; ++step) {
@@ -126,9 +126,9 @@ TEST(statistics, count_no_call_that_gave_nothing_back) {
 /// Observes a random program and counts, independently of the allocator.
 template <typename Recipe>
 class statistics_of : public testing::Test {};
-using recipes = testing::Types<pytorch<>, with<pytorch<>, split_up_to<4_MiB, 1_MiB>>, paddle_auto_growth,
+using recipes = testing::Types<pytorch<>, with<pytorch<>, split_below<4_MiB, 1_MiB>>, paddle_auto_growth,
                                with<paddle_auto_growth, split_if_remainder_at_least<64>>, cuda_async,
-                               with<pytorch<>, reuse_ignoring_streams>>;
+                               with<pytorch<>, reuse_immediately>>;
 TYPED_TEST_SUITE(statistics_of, recipes);
 
 TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {

@@ -155,8 +155,8 @@ TEST(pytorch_expandable, pages_of_several_sizes_share_a_range_where_pools_do) {
 }
 
 TEST(pytorch_expandable, a_page_goes_only_where_it_can_lie) {
-  expandable<pool_together, back_with_huge_pages_first, grow_by_pages<256_KiB, 6_MiB>, recover_never> pool{
-      simulated_device{simulated_device::options{.capacity = 64_MiB, .page_granularity = 64_KiB}}};
+  expandable<pool_together, back_with<page_plan::huge_first>, grow_by_pages<256_KiB, 6_MiB>, recover_never>
+      pool{simulated_device{simulated_device::options{.capacity = 64_MiB, .page_granularity = 64_KiB}}};
   std::vector<void*> small;
   for (int i = 0; i < 8; ++i) small.push_back(pool.allocate(128_KiB));
   pool.deallocate(small[0]);

@@ -17,10 +17,10 @@ TEST(min_considered, is_the_smallest_size_that_a_policy_considers) {
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
   for (const std::size_t kept :
        {std::size_t{0}, std::size_t{64}, std::size_t{128}, 4_MiB, 5_MiB - 64, 3_GiB}) {
-    const evict_at_free_above<> policy{.threshold = kept};
+    const evict_at_free<tunable(unlimited)> policy{.threshold = kept};
     EXPECT_EQ(detail::min_considered(policy, now), kept + 64) << kept;
   }
-  EXPECT_EQ(detail::min_considered(evict_at_free{}, now), min_alignment);
+  EXPECT_EQ(detail::min_considered(evict_at_free<>{}, now), min_alignment);
   EXPECT_GT(detail::min_considered(evict_never{}, now), max_request);
 }
 
@@ -41,7 +41,7 @@ TEST(trim, stops_once_no_more_than_what_is_kept_is_reserved) {
 
 // Four idle segments, of which the older two are at least as old as the average.
 TEST(evict_idle, goes_no_further_than_is_wanted) {
-  using recipe = with<passthrough, split_never_and_fit_exactly, evict_idle_above<percent(50)>>;
+  using recipe = with<passthrough, split_never<block_fit::exact>, evict_idle_above<percent(50)>>;
   caching_allocator<recipe, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 100_MiB}}};
   pool.policies().growth.limit = 40_MiB;
@@ -58,7 +58,7 @@ TEST(evict_idle, goes_no_further_than_is_wanted) {
 
 // Two oversize blocks are just enough together; small blocks stay.
 TEST(recovery, releases_oversize_blocks_that_are_enough_and_nothing_else) {
-  caching_allocator<with<pytorch<>, split_up_to<16_MiB, 1_MiB>>, simulated_device> pool{
+  caching_allocator<with<pytorch<>, split_below<16_MiB, 1_MiB>>, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 62_MiB}}};
   void* const small = pool.allocate(1);
   void* const first = pool.allocate(20_MiB);

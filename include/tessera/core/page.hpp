@@ -67,11 +67,11 @@ template <typename Pages>
 
 /// Page sizes that may back a segment.
 enum class page_plan : unsigned char {
-  normal_only,
-  huge_first,     ///< 2 MiB, else normal
-  huge_only,      ///< 2 MiB
-  huge_1g_first,  ///< 1 GiB, else 2 MiB, else normal
-  huge_1g_only    ///< 1 GiB
+  normal_only,    ///< normal pages; every device has them
+  huge_first,     ///< 2 MiB pages, else normal ones; normal pages only for segments of at most 1 MiB
+  huge_only,      ///< 2 MiB pages, for small segments too
+  huge_1g_first,  ///< 1 GiB pages for segments above 2 MiB; else as huge_first
+  huge_1g_only    ///< 1 GiB pages; fewest page table entries, but at least 1 GiB for each segment
 };
 
 /// The pages a user wants; by default, 2 MiB pages first.

@@ -22,8 +22,8 @@ concept regular =
 
 /// Marks a template argument as the initial value of a parameter that each allocator object may set.
 ///
-///     tessera::split_up_to<128_MiB> fixed;                       // a constant
-///     tessera::split_up_to<tessera::tunable(128_MiB)> settable;  // a member, initially 128 MiB
+///     tessera::split_below<128_MiB> fixed;                       // a constant
+///     tessera::split_below<tessera::tunable(128_MiB)> settable;  // a member, initially 128 MiB
 ///     settable.max = 64_MiB;
 template <typename T>
 struct tunable {

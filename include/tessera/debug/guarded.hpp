@@ -37,11 +37,11 @@ struct one_segment_each final {
   using rounding = round_to_multiple<min_alignment>;
   using pools = pool_together;
   using streams = hold_for_all<typename Recipe::streams>;
-  using split = split_never;
-  using pages = back_with_normal_pages;
+  using split = split_never<>;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_exactly<>;
-  using eviction = evict_at_free;
-  using recovery = recover_by_emptying_cache;
+  using eviction = evict_at_free<>;
+  using recovery = recover_by_emptying_cache<>;
 
   [[nodiscard]] static constexpr policies<one_segment_each> from(const policies<Recipe>& settings,
                                                                  std::size_t capacity) noexcept {

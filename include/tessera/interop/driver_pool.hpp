@@ -58,7 +58,7 @@ class driver_pool {
   ///   Throws:   out_of_memory
   [[nodiscard]] void* allocate_async(std::size_t bytes, stream_id stream) {
     void* const p = try_allocate_async(bytes, stream);
-    if (p == nullptr && bytes != 0) raise(pool_.make_out_of_memory(bytes, stream));
+    if (p == nullptr && bytes != 0) detail::raise(pool_.make_out_of_memory(bytes, stream));
     return p;
   }
   /// Allocates memory like allocate_async, but returns null if allocate_async would throw.

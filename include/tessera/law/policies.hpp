@@ -21,7 +21,7 @@
 /// names the broken law.
 ///
 ///     static_assert(tessera::law::growth(tessera::grow_by_segments<4_MiB>{}));
-///     static_assert(tessera::law::split(tessera::split_up_to<64_MiB>{}));
+///     static_assert(tessera::law::split(tessera::split_below<64_MiB>{}));
 namespace tessera::law {
 
 namespace detail {

@@ -18,35 +18,31 @@ enum class eviction_trigger : unsigned char {
   after_synchronize  ///< a stream was synchronized, by a front end that offers that
 };
 
-/// A cached segment without live or pending blocks.
+/// A cached segment without live or pending blocks, and totals over all candidates.
 struct idle_segment {
-  std::size_t bytes;
-  std::uint64_t age;  ///< searches of its pool since it became idle
-};
-
-/// Totals over the idle segments that are candidates.
-struct idle_survey {
-  std::size_t count = 0;
-  std::uint64_t total_age = 0;
-  std::size_t remaining = 0;  ///< bytes still to be evicted
+  std::size_t bytes = 0;
+  std::uint64_t age = 0;        ///< searches of its pool since it became idle
+  std::size_t candidates = 0;   ///< number of idle segments that may be released
+  std::uint64_t total_age = 0;  ///< sum of their ages
+  std::size_t remaining = 0;    ///< bytes still to be evicted
 };
 
 /// Decides which idle segments are released to the device, and when.
 ///
 ///   p.bytes_to_evict(trigger, now)    bytes to release now; 0 for none
 ///   p.is_candidate(bytes, now)        whether an idle segment of `bytes` bytes may be released
-///   p.should_evict(segment, survey)   whether this candidate is released; called in passes, each with a new
-///                                     survey, until enough was released or a pass releases nothing
+///   p.should_evict(segment)           whether this candidate is released; called in passes, each with new
+///                                     totals, until enough was released or a pass releases nothing
 ///
 /// Laws, checked by law::eviction: with nothing reserved, nothing is evicted. If a segment of n bytes is a
 /// candidate, every larger size is too.
 template <typename P>
 concept eviction_policy =
     detail::regular<P> && requires(const P& p, eviction_trigger trigger, const usage& now, std::size_t bytes,
-                                   const idle_segment& segment, const idle_survey& survey) {
+                                   const idle_segment& segment) {
       { p.bytes_to_evict(trigger, now) } noexcept -> std::same_as<std::size_t>;
       { p.is_candidate(bytes, now) } noexcept -> std::same_as<bool>;
-      { p.should_evict(segment, survey) } noexcept -> std::same_as<bool>;
+      { p.should_evict(segment) } noexcept -> std::same_as<bool>;
     };
 
 /// Keeps every segment until recovery or the user releases it.
@@ -57,33 +53,18 @@ struct evict_never {
     return 0;
   }
   [[nodiscard]] static constexpr bool is_candidate(std::size_t, const usage&) noexcept { return false; }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
-    return false;
-  }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&) noexcept { return false; }
   bool operator==(const evict_never&) const = default;
-};
-
-/// Releases every segment as soon as it is idle. This reserves the least memory and calls the device most
-/// often.
-struct evict_at_free {
-  [[nodiscard]] static constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
-                                                            const usage& now) noexcept {
-    return trigger == eviction_trigger::after_free ? now.cached : 0;
-  }
-  [[nodiscard]] static constexpr bool is_candidate(std::size_t, const usage&) noexcept { return true; }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
-    return true;
-  }
-  bool operator==(const evict_at_free&) const = default;
 };
 
 /// Releases segments of more than `threshold` bytes as soon as they are idle.
 ///
-/// Choose it if large requests are rare and small requests are frequent.
+/// With the default, it releases every segment: this reserves the least memory and calls the device most often.
+/// Choose a threshold if large requests are rare and small requests are frequent.
 ///   Cost:    each free visits every free block above the threshold
 ///   Source:  PyTorch's pinned_max_cached_size_mb
-template <auto Threshold = tunable<std::size_t>{unlimited}>
-struct evict_at_free_above {
+template <auto Threshold = std::size_t{0}>
+struct evict_at_free {
   [[no_unique_address]] parameter<Threshold> threshold{};
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
@@ -93,10 +74,8 @@ struct evict_at_free_above {
   [[nodiscard]] constexpr bool is_candidate(std::size_t bytes, const usage&) const noexcept {
     return bytes > threshold;
   }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
-    return true;
-  }
-  bool operator==(const evict_at_free_above&) const = default;
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&) noexcept { return true; }
+  bool operator==(const evict_at_free&) const = default;
 };
 
 /// Releases every idle segment before growth, after a free, or both.
@@ -112,9 +91,7 @@ struct evict_idle_segments {
     return evicts ? now.cached : 0;
   }
   [[nodiscard]] static constexpr bool is_candidate(std::size_t, const usage&) noexcept { return true; }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
-    return true;
-  }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&) noexcept { return true; }
   bool operator==(const evict_idle_segments&) const = default;
 };
 
@@ -135,9 +112,7 @@ struct evict_at_free_above_plan {
   [[nodiscard]] constexpr bool is_candidate(std::size_t bytes, const usage& now) const noexcept {
     return bytes > align_up(plan.get().largest_pooled(now.limit), Step);
   }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey&) noexcept {
-    return true;
-  }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment&) noexcept { return true; }
   bool operator==(const evict_at_free_above_plan&) const = default;
 };
 
@@ -145,15 +120,15 @@ struct evict_at_free_above_plan {
 ///
 /// Choose it on a shared device, with a limit. A segment is old if its age is at least the average age of the
 /// candidates. Segments of up to `Ignored` bytes stay. A threshold of 0 switches the policy off. With
-/// `NeedsLimit`, it is off until a limit is set.
+/// `NeedsLimit`, it is off until a limit is set. In PyTorch, set_per_process_memory_fraction sets the limit.
 ///
 ///     constexpr tessera::evict_idle_above<tessera::percent(80)> above_80;
 ///     constexpr tessera::usage now{.reserved = 70_GiB, .limit = 80_GiB};
 ///     static_assert(above_80.bytes_to_evict(tessera::eviction_trigger::before_growth, now) == 6_GiB);
 ///
 ///   Source:  PyTorch's garbage_collection_threshold, which ignores the 2 MiB segments of small blocks
-template <auto Threshold = tunable<fraction>{fraction{}}, std::size_t Ignored = 2_MiB,
-          bool NeedsLimit = false>
+template <auto Threshold = tunable<fraction>{fraction{}}, bool NeedsLimit = false,
+          std::size_t Ignored = 2_MiB>
 struct evict_idle_above {
   static_assert(parameter<Threshold>{}.get().billionths <= percent(100).billionths,
                 "evict_idle_above<Threshold>: Threshold is at most percent(100) of the limit");
@@ -169,18 +144,12 @@ struct evict_idle_above {
   [[nodiscard]] static constexpr bool is_candidate(std::size_t bytes, const usage&) noexcept {
     return bytes > Ignored;
   }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment,
-                                                   const idle_survey& survey) noexcept {
-    const double average = static_cast<double>(survey.total_age) / static_cast<double>(survey.count);
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment) noexcept {
+    const double average = static_cast<double>(segment.total_age) / static_cast<double>(segment.candidates);
     return static_cast<double>(segment.age) >= average;
   }
   bool operator==(const evict_idle_above&) const = default;
 };
-
-/// Evicts like evict_idle_above, but only after a limit is set.
-///   Source:  PyTorch, whose set_per_process_memory_fraction sets the limit
-template <auto Threshold = tunable<fraction>{fraction{}}>
-using evict_idle_above_if_limited = evict_idle_above<Threshold, 2_MiB, true>;
 
 /// Releases idle segments when a stream is synchronized, while more than `threshold` bytes are reserved.
 ///   Source:  the release threshold of CUDA's memory pools
@@ -196,8 +165,8 @@ struct evict_at_synchronize_above {
   [[nodiscard]] static constexpr bool is_candidate(std::size_t bytes, const usage&) noexcept {
     return bytes > 0;
   }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment&, const idle_survey& survey) noexcept {
-    return survey.remaining > 0;
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment) noexcept {
+    return segment.remaining > 0;
   }
   bool operator==(const evict_at_synchronize_above&) const = default;
 };

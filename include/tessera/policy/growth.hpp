@@ -229,8 +229,8 @@ struct grow_by_pages {
 /// A chunk is also at most (limit - reserved) / `rest_parts` bytes. This leaves little memory unused below
 /// the limit. For both parameters, 0 means 1.
 ///
-/// Chunks are multiples of 2 MiB. Therefore, back_with_huge_1g_pages_first uses no page of 1 GiB, and
-/// back_with_huge_1g_pages_only uses only pages of 1 GiB.
+/// Chunks are multiples of 2 MiB. Therefore, back_with<page_plan::huge_1g_first> uses no page of 1 GiB, and
+/// back_with<page_plan::huge_1g_only> uses only pages of 1 GiB.
 ///   Source:  GMLake (arXiv 2401.08156) for the idea; replays of recorded programs for the numbers
 template <auto PeakParts = tunable<std::size_t>{64}, auto Slack = tunable<fraction>{percent(4)},
           auto Limit = tunable<memory_limit>{memory_limit::none}, auto RestParts = tunable<std::size_t>{1024},

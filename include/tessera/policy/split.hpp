@@ -35,35 +35,28 @@ concept split_policy = detail::regular<P> && requires(const P& p, std::size_t wa
   { p.oversize() } noexcept -> std::same_as<std::size_t>;
 };
 
+/// Which whole blocks may serve a request.
+enum class block_fit : unsigned char {
+  any,               ///< every block that is large enough
+  exact,             ///< blocks of exactly the wanted size
+  same_power_of_two  ///< blocks with the same next power of two as the wanted size
+};
+
 /// Serves with whole blocks.
 ///
-/// Choose it if splitting is not possible, or if sizes repeat exactly. A small request may take a large
-/// block.
+/// Choose it if splitting is not possible, or if sizes repeat exactly. With block_fit::any, a small request may
+/// take a large block. The others make size classes.
+///   Source:  PyTorch's pinned host memory, with block_fit::same_power_of_two
+template <block_fit Fit = block_fit::any>
 struct split_never {
-  [[nodiscard]] static constexpr bool may_serve(std::size_t, std::size_t) noexcept { return true; }
+  [[nodiscard]] static constexpr bool may_serve(std::size_t wanted, std::size_t block) noexcept {
+    if (Fit == block_fit::exact) return wanted == block;
+    return Fit == block_fit::any || std::bit_ceil(wanted) == std::bit_ceil(block);
+  }
   [[nodiscard]] static constexpr bool should_split(std::size_t, std::size_t) noexcept { return false; }
   [[nodiscard]] static constexpr block_end allocated_end() noexcept { return block_end::low; }
   [[nodiscard]] static constexpr std::size_t oversize() noexcept { return unlimited; }
   bool operator==(const split_never&) const = default;
-};
-
-/// Serves with whole blocks of exactly the wanted size, like a size-class allocator.
-struct split_never_and_fit_exactly : split_never {
-  [[nodiscard]] static constexpr bool may_serve(std::size_t wanted, std::size_t block) noexcept {
-    return wanted == block;
-  }
-  bool operator==(const split_never_and_fit_exactly&) const = default;
-};
-
-/// Serves with whole blocks that have the same next power of two as the wanted size.
-///
-/// Choose it for power-of-two size classes, if not every block size is rounded up to a power of two.
-///   Source:  the buckets of PyTorch's pinned host memory
-struct split_never_and_fit_within_power_of_two : split_never {
-  [[nodiscard]] static constexpr bool may_serve(std::size_t wanted, std::size_t block) noexcept {
-    return std::bit_ceil(wanted) == std::bit_ceil(block);
-  }
-  bool operator==(const split_never_and_fit_within_power_of_two&) const = default;
 };
 
 /// Splits a block if at least `Remainder` bytes remain.
@@ -72,7 +65,7 @@ struct split_never_and_fit_within_power_of_two : split_never {
 ///   Source:  Paddle. auto_growth serves with the high end; naive_best_fit serves with the low end and a
 ///            remainder above 64 bytes.
 template <std::size_t Remainder, block_end End = block_end::low>
-struct split_if_remainder_at_least : split_never {
+struct split_if_remainder_at_least : split_never<> {
   static constexpr const char* hint = "split_if_remainder_at_least";  ///< what explain() suggests
   static_assert(Remainder > 0, "split_if_remainder_at_least<Remainder>: a remainder of 0 bytes is no block");
 
@@ -91,22 +84,22 @@ struct split_if_remainder_at_least : split_never {
 ///   * An oversize block serves a request of at least `max` that leaves less than `slack` unused.
 ///   * An oversize block is split only with a `Waste` of 0; otherwise it serves as a whole.
 ///
-///     constexpr tessera::split_up_to<128_MiB> up_to;
-///     static_assert(!up_to.may_serve(5_MiB, 200_MiB) && up_to.may_serve(190_MiB, 200_MiB));
+///     constexpr tessera::split_below<128_MiB> below;
+///     static_assert(!below.may_serve(5_MiB, 200_MiB) && below.may_serve(190_MiB, 200_MiB));
 ///
 ///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; `Waste` is 1 MiB, or 0 with
 ///            expandable segments
 template <auto Max = tunable<std::size_t>{unlimited}, auto Slack = tunable<std::size_t>{20_MiB},
           std::size_t SmallLimit = 1_MiB, std::size_t Waste = SmallLimit>
-struct split_up_to {
-  static constexpr const char* hint = "split_up_to";  ///< what explain() suggests
+struct split_below {
+  static constexpr const char* hint = "split_below";  ///< what explain() suggests
   static_assert(
       detail::initial_bytes<Max>() > SmallLimit,
-      "split_up_to<Max, Slack, SmallLimit>: Max is in bytes and above SmallLimit (default 1 MiB), as smaller "
+      "split_below<Max, Slack, SmallLimit>: Max is in bytes and above SmallLimit (default 1 MiB), as smaller "
       "blocks are always split; write 32_MiB for 32 MiB");
   static_assert(
       detail::initial_bytes<Slack>() >= min_alignment,
-      "split_up_to<Max, Slack>: Slack is in bytes, at least min_alignment; write 20_MiB for 20 MiB");
+      "split_below<Max, Slack>: Slack is in bytes, at least min_alignment; write 20_MiB for 20 MiB");
 
   static constexpr std::size_t max_small_block = SmallLimit;
   static constexpr bool splits_oversize = Waste == 0;
@@ -123,24 +116,16 @@ struct split_up_to {
   }
   [[nodiscard]] static constexpr block_end allocated_end() noexcept { return block_end::low; }
   [[nodiscard]] constexpr std::size_t oversize() const noexcept { return max; }
-  bool operator==(const split_up_to&) const = default;
+  bool operator==(const split_below&) const = default;
 };
 
-/// Splits like `Split`. Among free blocks of equal size, a block in the oldest segment serves.
-///   Source:  PyTorch 2.14
-template <typename Split>
-struct oldest_segment_first : Split {
-  static constexpr free_order order = free_order::oldest_segment;
-  bool operator==(const oldest_segment_first&) const = default;
-};
-
-/// Splits like `Split`. Among free blocks up to the next power of two, the last freed block serves.
-///   Cost:  linear in the number of newer, too small blocks
-///   Source:  PyTorch 2.14's pinned host memory
-template <typename Split>
-struct newest_first : Split {
-  static constexpr free_order order = free_order::newest_in_class;
-  bool operator==(const newest_first&) const = default;
+/// Splits like `Split`. Another order decides which of the fitting free blocks serves.
+///   Cost:    with free_order::newest_in_class, linear in the number of newer, too small blocks
+///   Source:  PyTorch 2.14: oldest_segment for devices, newest_in_class for pinned host memory
+template <typename Split, free_order Order>
+struct with_order : Split {
+  static constexpr free_order order = Order;
+  bool operator==(const with_order&) const = default;
 };
 
 }  // namespace tessera

@@ -100,11 +100,11 @@ struct reuse_after_recorded_streams : detail::no_reuse_across_streams {
 /// Reuses any block at once.
 ///
 /// Choose it for one stream, or if the program synchronizes before every free.
-struct reuse_ignoring_streams : detail::no_reuse_across_streams {
+struct reuse_immediately : detail::no_reuse_across_streams {
   static constexpr bool uses_events = false;
   [[nodiscard]] static constexpr stream_id::any reuse_key(stream_id) noexcept { return {}; }
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept { return false; }
-  bool operator==(const reuse_ignoring_streams&) const = default;
+  bool operator==(const reuse_immediately&) const = default;
 };
 
 /// Reuses a block at once on its own stream. Three rules, which can be switched off, allow reuse on another

@@ -148,7 +148,8 @@ template <typename Recipe, typename Manager>
   const std::size_t capacity = manager.provider().capacity();
   if (manager.would_exceed(p.growth.limit.on(capacity), segment)) return failure_reason::by_limit;
   if constexpr (requires { Recipe::recovery::checks_capacity; }) {
-    if (manager.would_exceed(capacity, segment)) return failure_reason::by_capacity;
+    if (Recipe::recovery::checks_capacity && manager.would_exceed(capacity, segment))
+      return failure_reason::by_capacity;
   }
   return failure_reason::by_device;
 }

@@ -20,10 +20,10 @@ struct cuda_async final {
   using pools = pool_together;
   using streams = reuse_across_streams<>;
   using split = split_if_remainder_at_least<512>;
-  using pages = back_with_normal_pages;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_by_segments<2_MiB, 2_MiB, 0>;
   using eviction = evict_at_synchronize_above<>;
-  using recovery = recover_by_emptying_cache;
+  using recovery = recover_by_emptying_cache<>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return settings.async_backend;

@@ -27,10 +27,10 @@ struct paddle_auto_growth final {
   using pools = pool_small_and_large<tunable(std::size_t{0})>;
   using streams = reuse_on_same_stream;
   using split = split_if_remainder_at_least<min_alignment, block_end::high>;
-  using pages = back_with_normal_pages;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_by_chunks<>;
   using eviction = evict_idle_segments<>;
-  using recovery = recover_with_exact_size<>;
+  using recovery = recover_by_emptying_cache<tunable(false)>;
 
   [[nodiscard]] static constexpr bool serves(const config::paddle::settings& settings) noexcept {
     return !settings.naive_best_fit;

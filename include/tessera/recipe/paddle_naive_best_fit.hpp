@@ -25,7 +25,7 @@ struct paddle_naive_best_fit final {
   using pools = pool_together;
   using streams = reuse_after_recorded_streams;
   using split = split_if_remainder_at_least<128>;
-  using pages = back_with_normal_pages;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_by_plan<>;
   using eviction = evict_at_free_above_plan<>;
   using recovery = recover_never;

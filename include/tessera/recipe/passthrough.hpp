@@ -12,11 +12,11 @@ struct passthrough final {
   using rounding = round_to_multiple<512>;
   using pools = pool_together;
   using streams = reuse_on_same_stream;
-  using split = split_never;
-  using pages = back_with_normal_pages;
+  using split = split_never<>;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_exactly<>;
-  using eviction = evict_at_free;
-  using recovery = recover_by_emptying_cache;
+  using eviction = evict_at_free<>;
+  using recovery = recover_by_emptying_cache<>;
 };
 static_assert(recipe<passthrough>);
 

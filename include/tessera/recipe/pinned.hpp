@@ -22,11 +22,11 @@ struct pinned final {
   using rounding = round_to_power_of_two<4_KiB, tunable(unlimited)>;
   using pools = pool_together;
   using streams = reuse_after_recorded_streams;
-  using split = split_never_and_fit_within_power_of_two;
-  using pages = back_with_normal_pages;
+  using split = split_never<block_fit::same_power_of_two>;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_exactly<>;
-  using eviction = evict_at_free_above<>;
-  using recovery = recover_by_emptying_cache;
+  using eviction = evict_at_free<tunable(unlimited)>;
+  using recovery = recover_by_emptying_cache<>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings&) noexcept { return true; }
   [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
@@ -47,10 +47,10 @@ struct pinned_expandable final {
   using pools = pool_together;
   using streams = reuse_after_recorded_streams;
   using split = split_if_remainder_at_least<512>;
-  using pages = back_with_normal_pages;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_by_pages<20_MiB, 20_MiB>;
   using eviction = evict_never;
-  using recovery = recover_by_emptying_cache;
+  using recovery = recover_by_emptying_cache<>;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
     return settings.pin_memory_expandable_segments;
@@ -77,10 +77,10 @@ struct pinned_packed final {
   using pools = pool_together;
   using streams = reuse_after_recorded_streams;
   using split = split_if_remainder_at_least<512>;
-  using pages = back_with_normal_pages;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_by_segments<>;
-  using eviction = evict_at_free_above<>;
-  using recovery = recover_by_emptying_cache;
+  using eviction = evict_at_free<tunable(unlimited)>;
+  using recovery = recover_by_emptying_cache<>;
 };
 static_assert(recipe<pinned_packed>);
 

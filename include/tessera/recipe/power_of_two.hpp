@@ -12,11 +12,11 @@ struct power_of_two final {
   using rounding = round_to_power_of_two<512>;
   using pools = pool_together;
   using streams = reuse_on_same_stream;
-  using split = split_never_and_fit_exactly;
-  using pages = back_with_normal_pages;
+  using split = split_never<block_fit::exact>;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_exactly<>;
   using eviction = evict_never;
-  using recovery = recover_by_emptying_cache;
+  using recovery = recover_by_emptying_cache<>;
 };
 static_assert(recipe<power_of_two>);
 

@@ -22,10 +22,10 @@ struct pytorch_native final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;
   using streams = reuse_on_same_stream;
-  using split = split_up_to<>;
-  using pages = back_with_normal_pages;
+  using split = split_below<>;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_by_segments<>;
-  using eviction = evict_idle_above_if_limited<>;
+  using eviction = evict_idle_above<tunable(fraction{}), true>;
   using recovery = recover_by_releasing_oversize_then_all<>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
@@ -47,10 +47,10 @@ struct pytorch_expandable final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;
   using streams = reuse_on_same_stream;
-  using split = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
-  using pages = back_with_normal_pages;
+  using split = split_below<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_by_pages<>;
-  using eviction = evict_idle_above_if_limited<>;
+  using eviction = evict_idle_above<tunable(fraction{}), true>;
   using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {

@@ -30,12 +30,12 @@ struct pytorch_2_14_native final {
   using rounding = pytorch_native::rounding;
   using pools = pytorch_native::pools;
   using streams = pytorch_native::streams;
-  using split = oldest_segment_first<pytorch_native::split>;
+  using split = with_order<pytorch_native::split, free_order::oldest_segment>;
   using pages = pytorch_native::pages;
   using growth = grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}),
                                   memory_limit::rounding::nearest>;
   using eviction = pytorch_native::eviction;
-  using recovery = recover_unless_over_capacity<>;
+  using recovery = recover_by_releasing_oversize_then_all<tunable(false), true, failure_reason::by_capacity>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return pytorch_native::serves(settings);
@@ -52,13 +52,13 @@ struct pytorch_2_14_expandable final {
   using rounding = pytorch_expandable::rounding;
   using pools = pytorch_expandable::pools;
   using streams = pytorch_expandable::streams;
-  using split = oldest_segment_first<pytorch_expandable::split>;
+  using split = with_order<pytorch_expandable::split, free_order::oldest_segment>;
   using pages = pytorch_expandable::pages;
   using growth =
       grow_by_pages<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
                     tunable(memory_limit{fraction{1'125'000'000}}), memory_limit::rounding::nearest>;
   using eviction = pytorch_expandable::eviction;
-  using recovery = recover_unless_over_capacity<tunable(false), false>;
+  using recovery = recover_by_releasing_oversize_then_all<tunable(false), false, failure_reason::by_capacity>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return pytorch_expandable::serves(settings);
@@ -75,7 +75,7 @@ struct pinned_2_14 final {
   using rounding = pinned::rounding;
   using pools = pinned::pools;
   using streams = pinned::streams;
-  using split = newest_first<pinned::split>;
+  using split = with_order<pinned::split, free_order::newest_in_class>;
   using pages = pinned::pages;
   using growth = pinned::growth;
   using eviction = pinned::eviction;

@@ -124,7 +124,7 @@ consteval bool check_recipe() {
       has_eviction<Recipe>,
       "Recipe::eviction must name an eviction_policy: size_t bytes_to_evict(eviction_trigger, const usage&), "
       "bool "
-      "is_candidate(size_t bytes, const usage&), bool should_evict(const idle_segment&, const idle_survey&) "
+      "is_candidate(size_t bytes, const usage&), bool should_evict(const idle_segment&) "
       "const noexcept "
       "[tessera/policy/eviction.hpp]");
   static_assert(

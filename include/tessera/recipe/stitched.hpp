@@ -19,10 +19,10 @@ struct stitched final {
   using pools = pool_small_and_large<512_KiB>;
   using streams = reuse_on_same_stream;
   using split = split_if_remainder_at_least<512>;
-  using pages = back_with_normal_pages;
+  using pages = back_with<page_plan::normal_only>;
   using growth = grow_by_stitching<>;
   using eviction = evict_never;
-  using recovery = recover_by_emptying_cache;
+  using recovery = recover_by_emptying_cache<>;
 };
 static_assert(recipe<stitched>);
 

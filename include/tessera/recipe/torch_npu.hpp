@@ -26,10 +26,10 @@ struct torch_npu_native final {
   using rounding = round_padded<32, round_to_divisions<512>>;
   using pools = pool_small_and_large<1_MiB>;
   using streams = poll_events_lazily<reuse_on_same_stream_after_recorded>;
-  using split = split_up_to<>;
+  using split = split_below<>;
   using pages = back_with<tunable(page_choice{.pages = page_plan::huge_first})>;
   using growth = grow_by_segments<>;
-  using eviction = evict_idle_above_if_limited<>;
+  using eviction = evict_idle_above<tunable(fraction{}), true>;
   using recovery = recover_by_releasing_oversize_then_all<>;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
@@ -48,10 +48,10 @@ struct torch_npu_expandable final {
   using rounding = torch_npu_native::rounding;
   using pools = torch_npu_native::pools;
   using streams = torch_npu_native::streams;
-  using split = split_up_to<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
+  using split = split_below<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
   using pages = torch_npu_native::pages;
   using growth = grow_by_pages<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
-  using eviction = evict_idle_above_if_limited<>;
+  using eviction = evict_idle_above<tunable(fraction{}), true>;
   using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {

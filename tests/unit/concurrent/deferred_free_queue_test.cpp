@@ -172,7 +172,7 @@ class synchronous : public simulated_device {
 static_assert(!event_provider<synchronous>);
 
 TEST(deferred_free_queue, holds_the_caller_up_where_there_are_no_events) {
-  using pool_type = caching_allocator<with<pytorch<>, reuse_ignoring_streams>, synchronous>;
+  using pool_type = caching_allocator<with<pytorch<>, reuse_immediately>, synchronous>;
   pool_type pool;
   deferred_free_queue<pool_type> garbage(pool, {.waits = true, .stream = stream_id{3}});
   void* const p = pool.allocate(1_MiB);

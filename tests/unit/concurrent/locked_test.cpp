@@ -78,7 +78,7 @@ void decide_alone_as_without_a_lock() {
   }
 }
 TEST(locked_threads, decide_alone_as_without_a_lock) {
-  decide_alone_as_without_a_lock<with<pytorch<>, split_up_to<16_MiB>, evict_idle_above<percent(50)>>>();
+  decide_alone_as_without_a_lock<with<pytorch<>, split_below<16_MiB>, evict_idle_above<percent(50)>>>();
   decide_alone_as_without_a_lock<with<pytorch_expandable, evict_idle_above<percent(50)>>>();
 }
 
@@ -90,9 +90,9 @@ struct plain_device {
   std::size_t granularity() const noexcept { return 512; }
 };
 TEST(locked_threads, ask_of_a_device_what_the_recipe_asks) {
-  locked<with<pytorch<>, reuse_ignoring_streams>, plain_device> plain;
+  locked<with<pytorch<>, reuse_immediately>, plain_device> plain;
   EXPECT_EQ(plain.try_allocate(1), nullptr);
-  locked<with<pytorch<>, back_with_huge_pages_first>, simulated_device> paged{
+  locked<with<pytorch<>, back_with<page_plan::huge_first>>, simulated_device> paged{
       simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
   (void)paged.allocate(20_MiB);
   (void)paged.allocate(20_MiB);
@@ -140,12 +140,12 @@ TEST(locked_threads, let_no_block_cross_to_a_stream_too_early) {
 TEST(locked_threads, keep_every_promise_where_every_free_gives_back) {
   gated_device shared;
   run_threads_and_give_back<locked<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
-  using ranges = with<pytorch_expandable, evict_at_free>;
+  using ranges = with<pytorch_expandable, evict_at_free<>>;
   run_threads_and_give_back<locked<ranges, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
 }
 
 TEST(locked_threads, survive_calls_failing_again_and_again) {
-  run_threads_with_failing_calls<locked<with<pytorch<>, split_up_to<2_MiB>>, gated_ref>>();
+  run_threads_with_failing_calls<locked<with<pytorch<>, split_below<2_MiB>>, gated_ref>>();
   run_threads_with_failing_calls<locked<pytorch_expandable, gated_ref>>();
   run_threads_with_failing_calls<locked<cuda_async, gated_ref>>();
 }

@@ -105,8 +105,8 @@ void tell_a_limit_from_a_full_device() {
   EXPECT_TRUE(second_stream_is_served(100_MiB, {}));
 }
 TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
-  tell_a_limit_from_a_full_device<with<pytorch<>, recover_unless_over_limit>>();
-  tell_a_limit_from_a_full_device<with<pytorch_expandable, recover_unless_over_limit>>();
+  tell_a_limit_from_a_full_device<with<pytorch<>, recover_by_releasing_oversize_then_all<true>>>();
+  tell_a_limit_from_a_full_device<with<pytorch_expandable, recover_by_releasing_oversize_then_all<true>>>();
 }
 
 template <typename recipe>
@@ -170,12 +170,12 @@ TEST(per_stream_threads, take_no_page_from_under_a_stream) {
 TEST(per_stream_threads, keep_every_promise_where_every_free_gives_back) {
   gated_device shared;
   run_threads_and_give_back<per_stream<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
-  using ranges = with<pytorch_expandable, evict_at_free>;
+  using ranges = with<pytorch_expandable, evict_at_free<>>;
   run_threads_and_give_back<per_stream<ranges, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
 }
 
 TEST(per_stream_threads, survive_calls_failing_again_and_again) {
-  run_threads_with_failing_calls<per_stream<with<pytorch<>, split_up_to<2_MiB>>, gated_ref>>();
+  run_threads_with_failing_calls<per_stream<with<pytorch<>, split_below<2_MiB>>, gated_ref>>();
   run_threads_with_failing_calls<expandable>();
 }
 
@@ -423,7 +423,7 @@ TEST(per_stream_threads, share_lanes_where_streams_are_many) {
 }
 
 TEST(per_stream_threads, put_streams_that_share_blocks_into_one_lane) {
-  per_stream<with<pytorch<>, reuse_ignoring_streams>, simulated_device> pool;
+  per_stream<with<pytorch<>, reuse_immediately>, simulated_device> pool;
   void* const p = pool.allocate(1_KiB, stream_id{1});
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(1_KiB, stream_id{2}), p);

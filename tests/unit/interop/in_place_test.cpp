@@ -141,7 +141,7 @@ bool passes_on(std::size_t given, std::size_t wanted) {
   return output == at;
 }
 TEST(in_place, each_policy_has_its_say) {
-  using whole = with<pytorch<>, split_never>;
+  using whole = with<pytorch<>, split_never<>>;
   EXPECT_TRUE(passes_on<whole>(4_MiB, 2_MiB));
   EXPECT_FALSE(passes_on<whole>(12_MiB, 12_MiB + 1));
   EXPECT_FALSE(passes_on<whole>(4_MiB, 1_MiB));  // belongs to another pool

@@ -161,7 +161,7 @@ struct plain_device {
   std::size_t granularity() const noexcept { return inside.granularity(); }
 };
 TEST(stream_resource, serves_where_there_are_no_streams) {
-  caching_allocator<with<pytorch<>, reuse_ignoring_streams>, plain_device> pool;
+  caching_allocator<with<pytorch<>, reuse_immediately>, plain_device> pool;
   stream_resource memory(pool);
   void* const p = memory.allocate_sync(1000);
   memory.deallocate_sync(p, 1000);

@@ -140,7 +140,7 @@ TEST(explain, pages_between_live_blocks_could_go_back_or_move) {
 }
 
 TEST(explain, pages_are_advised_with_what_they_go_with) {
-  over<with<pytorch<>, split_up_to<64_MiB>>> limited_split{of(60_MiB)};
+  over<with<pytorch<>, split_below<64_MiB>>> limited_split{of(60_MiB)};
   limited_split.deallocate(limited_split.allocate(50_MiB));
   (void)limited_split.allocate(5_MiB);
   const oom_explanation with_limit = explain(limited_split, 46_MiB);
@@ -222,7 +222,7 @@ TEST(explain, a_block_behind_work_waits_for_that_where_no_stream_is_made_to_wait
 }
 
 TEST(explain, a_block_at_the_split_limit_is_kept_whole) {
-  using careless = with<pytorch<>, split_up_to<32_MiB>, recover_never>;
+  using careless = with<pytorch<>, split_below<32_MiB>, recover_never>;
   over<careless> pool{of(60_MiB)};
   pool.deallocate(pool.allocate(40_MiB));
   const oom_report told = refused(pool, 25_MiB);
@@ -231,10 +231,10 @@ TEST(explain, a_block_at_the_split_limit_is_kept_whole) {
   EXPECT_EQ(told.idle, 40_MiB);
   EXPECT_EQ(hints_of(told),
             (std::vector{oom_report::hint::empty_cache, oom_report::hint::raise_split_limit}));
-  over<with<careless, recover_by_emptying_cache>> emptying{of(60_MiB)};
+  over<with<careless, recover_by_emptying_cache<>>> emptying{of(60_MiB)};
   emptying.deallocate(emptying.allocate(40_MiB));
   EXPECT_NE(emptying.try_allocate(25_MiB), nullptr) << "the first advice is true";
-  over<with<careless, split_up_to<41_MiB>>> higher{of(60_MiB)};
+  over<with<careless, split_below<41_MiB>>> higher{of(60_MiB)};
   higher.deallocate(higher.allocate(40_MiB));
   EXPECT_NE(higher.try_allocate(25_MiB), nullptr) << "and so is the second";
 }
@@ -299,7 +299,7 @@ TEST(explain, rounding_and_rests_are_named_where_they_take_what_is_missing) {
   (void)exact.allocate(520_KiB);
   EXPECT_NE(exact.try_allocate(260_KiB), nullptr) << "the advice is true";
 
-  over<with<pytorch<>, split_never>> whole{of(22_MiB)};
+  over<with<pytorch<>, split_never<>>> whole{of(22_MiB)};
   (void)whole.allocate(3_MiB / 2);
   const oom_report rests = refused(whole, 5_MiB);
   EXPECT_EQ(rests.unsplit, 20_MiB - 3_MiB / 2);
@@ -315,24 +315,24 @@ TEST(explain, a_smaller_segment_could_do) {
   const oom_report told = refused(pool, 5_MiB);
   EXPECT_EQ(told.segment, 20_MiB);
   EXPECT_EQ(hints_of(told), std::vector{oom_report::hint::grow_exactly});
-  over<with<pytorch<>, recover_with_exact_size<true>>> settling{of(30_MiB)};
+  over<with<pytorch<>, recover_by_emptying_cache<true>>> settling{of(30_MiB)};
   (void)settling.allocate(15_MiB);
   EXPECT_NE(settling.try_allocate(5_MiB), nullptr) << "the advice is true";
   EXPECT_FALSE(advises(refused(settling, 11_MiB), oom_report::hint::grow_exactly));
 }
 
 TEST(explain, other_pages_could_do) {
-  over<with<passthrough, back_with_huge_pages_only>> huge{
+  over<with<passthrough, back_with<page_plan::huge_only>>> huge{
       simulated_device{simulated_device::options{.capacity = 100_MiB, .huge_budget = 2_MiB}}};
   const oom_report ran_out = refused(huge, 3_MiB);
   EXPECT_EQ(ran_out.segment, 4_MiB);
   EXPECT_EQ(ran_out.missing(), 0u);
   EXPECT_EQ(hints_of(ran_out), std::vector{oom_report::hint::use_other_pages});
-  over<with<passthrough, back_with_huge_pages_first>> falls_back{
+  over<with<passthrough, back_with<page_plan::huge_first>>> falls_back{
       simulated_device{simulated_device::options{.capacity = 100_MiB, .huge_budget = 2_MiB}}};
   EXPECT_NE(falls_back.try_allocate(3_MiB), nullptr) << "the advice is true";
 
-  over<with<passthrough, back_with_huge_1g_pages_only>> giant{of(500_MiB)};
+  over<with<passthrough, back_with<page_plan::huge_1g_only>>> giant{of(500_MiB)};
   EXPECT_EQ(hints_of(refused(giant, 20_MiB)), (std::vector{oom_report::hint::use_normal_pages}));
 }
 

@@ -26,15 +26,15 @@ using oom_tests::advises;
 
 template <typename Recipe>
 bool empties_the_cache(const policies<Recipe>& chosen, failure_reason why) {
-  for (const recovery_step step : chosen.recovery.steps(why)) {
-    if (step == recovery_step::evict_all) return true;
+  for (const recovery_steps::step step : chosen.recovery.steps(why)) {
+    if (step == recovery_steps::step::evict_all) return true;
   }
   return false;
 }
 template <typename Recipe>
 bool grows_exactly(const policies<Recipe>& chosen) {
-  for (const recovery_step step : chosen.recovery.steps(failure_reason::by_device)) {
-    if (step == recovery_step::grow_exactly) return true;
+  for (const recovery_steps::step step : chosen.recovery.steps(failure_reason::by_device)) {
+    if (step == recovery_steps::step::grow_exactly) return true;
   }
   return false;
 }
@@ -129,7 +129,8 @@ using recipes = testing::Types<
     pytorch<>, pytorch_expandable, cuda_async, torch_npu_native, torch_npu_expandable, paddle_auto_growth,
     paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed, stitched, power_of_two, passthrough,
     pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">, pytorch<"roundup_power2_divisions:4">,
-    torch_npu<"page_size:1g">, with<pytorch<>, recover_never>, with<pytorch<>, recover_with_exact_size<true>>,
+    torch_npu<"page_size:1g">, with<pytorch<>, recover_never>,
+    with<pytorch<>, recover_by_emptying_cache<true>>,
     with<pytorch<>, grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(50))>>,
     with<cuda_async, reuse_across_streams<true, false, false>>, with<pytorch_expandable, recover_never>>;
 TYPED_TEST_SUITE(advice, recipes);

@@ -14,8 +14,8 @@ using namespace tessera;
 template <typename Eviction>
 using pool_with = caching_allocator<with<power_of_two, Eviction>, simulated_device>;
 
-TEST(evict_at_free_above, gives_larger_segments_back_at_once_and_keeps_the_others) {
-  pool_with<evict_at_free_above<>> pool(simulated_device{}, {.eviction = {.threshold = 1_MiB}});
+TEST(evict_at_free<>, gives_larger_segments_back_at_once_and_keeps_the_others) {
+  pool_with<evict_at_free<tunable(unlimited)>> pool(simulated_device{}, {.eviction = {.threshold = 1_MiB}});
   void* const kept = pool.allocate(1_MiB);
   void* const first = pool.allocate(1_MiB + 1);
   void* const second = pool.allocate(4_MiB);
@@ -28,14 +28,14 @@ TEST(evict_at_free_above, gives_larger_segments_back_at_once_and_keeps_the_other
   EXPECT_EQ(pool.current_usage().cached, 1_MiB);
 }
 
-TEST(evict_at_free_above, keeps_everything_where_no_size_is_given) {
-  pool_with<evict_at_free_above<>> pool;
+TEST(evict_at_free<>, keeps_everything_where_no_size_is_given) {
+  pool_with<evict_at_free<tunable(unlimited)>> pool;
   pool.deallocate(pool.allocate(1_GiB));
   EXPECT_EQ(pool.current_usage().cached, 1_GiB);
 }
 
-TEST(evict_at_free_above, gives_a_segment_back_once_the_last_stream_is_done_with_it) {
-  pool_with<evict_at_free_above<1_MiB>> pool;
+TEST(evict_at_free<>, gives_a_segment_back_once_the_last_stream_is_done_with_it) {
+  pool_with<evict_at_free<1_MiB>> pool;
   void* const used = pool.allocate(4_MiB);
   ASSERT_TRUE(pool.record_stream(used, stream_id{7}));
   pool.device().submit(stream_id{7}, 1'000'000'000);
@@ -51,19 +51,20 @@ TEST(evict_never, wants_and_considers_nothing) {
        {eviction_trigger::before_growth, eviction_trigger::after_free, eviction_trigger::after_synchronize})
     EXPECT_EQ(evict_never::bytes_to_evict(when, now), 0u);
   EXPECT_FALSE(evict_never::is_candidate(1_GiB, now));
-  EXPECT_FALSE(evict_never::should_evict({1_GiB, 7}, {}));
+  EXPECT_FALSE(evict_never::should_evict({1_GiB, 7}));
 }
 
-TEST(evict_at_free, wants_what_is_cached_after_a_free_alone) {
+TEST(evict_at_free<>, wants_what_is_cached_after_a_free_alone) {
+  constexpr evict_at_free<> everything{};
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
-  EXPECT_EQ(evict_at_free::bytes_to_evict(eviction_trigger::after_free, now), 3_MiB);
-  EXPECT_EQ(evict_at_free::bytes_to_evict(eviction_trigger::before_growth, now), 0u);
-  EXPECT_EQ(evict_at_free::bytes_to_evict(eviction_trigger::after_synchronize, now), 0u);
-  EXPECT_TRUE(evict_at_free::is_candidate(1, now) && evict_at_free::should_evict({}, {}));
+  EXPECT_EQ(everything.bytes_to_evict(eviction_trigger::after_free, now), 3_MiB);
+  EXPECT_EQ(everything.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
+  EXPECT_EQ(everything.bytes_to_evict(eviction_trigger::after_synchronize, now), 0u);
+  EXPECT_TRUE(everything.is_candidate(1, now) && everything.should_evict({}));
 }
 
-TEST(evict_at_free_above, wants_something_where_more_than_its_size_is_cached) {
-  constexpr evict_at_free_above<4_MiB> eviction{};
+TEST(evict_at_free<>, wants_something_where_more_than_its_size_is_cached) {
+  constexpr evict_at_free<4_MiB> eviction{};
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 4_MiB}), 0u);
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 5_MiB}), 5_MiB);
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, {.cached = 5_MiB}), 0u);
@@ -78,7 +79,7 @@ TEST(evict_idle_segments, is_told_both_moments_apart) {
   EXPECT_EQ(before.bytes_to_evict(eviction_trigger::after_free, now), 0u);
   EXPECT_EQ(after.bytes_to_evict(eviction_trigger::after_free, now), 3_MiB);
   EXPECT_EQ(after.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
-  EXPECT_TRUE(before.is_candidate(1, now) && before.should_evict({}, {}));
+  EXPECT_TRUE(before.is_candidate(1, now) && before.should_evict({}));
 }
 
 TEST(evict_at_free_above_plan, considers_what_is_larger_than_any_chunk_in_whole_steps) {
@@ -89,7 +90,7 @@ TEST(evict_at_free_above_plan, considers_what_is_larger_than_any_chunk_in_whole_
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 50_MiB, .limit = 1_GiB}),
             50_MiB);
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, {.cached = 50_MiB, .limit = 1_GiB}), 0u);
-  EXPECT_TRUE(eviction.should_evict({}, {}));
+  EXPECT_TRUE(eviction.should_evict({}));
 }
 
 TEST(evict_idle_above, wants_what_lies_above_the_threshold_before_growth) {
@@ -108,11 +109,11 @@ TEST(evict_idle_above, lets_go_what_is_at_least_as_old_as_the_average) {
   constexpr evict_idle_above<> eviction{};
   EXPECT_FALSE(eviction.is_candidate(2_MiB, {}));
   EXPECT_TRUE(eviction.is_candidate(2_MiB + 1, {}));
-  EXPECT_TRUE(eviction.should_evict({4_MiB, 5}, {.count = 2, .total_age = 10}));
-  EXPECT_FALSE(eviction.should_evict({4_MiB, 4}, {.count = 2, .total_age = 10}));
-  EXPECT_FALSE(eviction.should_evict({4_MiB, 4}, {.count = 2, .total_age = 9}));
+  EXPECT_TRUE(eviction.should_evict({4_MiB, 5, 2, 10}));
+  EXPECT_FALSE(eviction.should_evict({4_MiB, 4, 2, 10}));
+  EXPECT_FALSE(eviction.should_evict({4_MiB, 4, 2, 9}));
 }
 
-static_assert(std::is_empty_v<evict_at_free_above<1_MiB>>);
+static_assert(std::is_empty_v<evict_at_free<1_MiB>>);
 
 }  // namespace

@@ -70,25 +70,26 @@ static_assert(paged_provider<recording_device>);
 
 /// One segment for each request, ignoring streams.
 template <typename Pages>
-using direct = caching_allocator<with<passthrough, reuse_ignoring_streams, Pages>, recording_device>;
+using direct = caching_allocator<with<passthrough, reuse_immediately, Pages>, recording_device>;
 
-static_assert(!back_with_normal_pages::uses_page_kinds && back_with_huge_pages_first::uses_page_kinds);
+static_assert(!back_with<page_plan::normal_only>::uses_page_kinds &&
+              back_with<page_plan::huge_first>::uses_page_kinds);
 static_assert(
     back_with<page_choice{page_plan::normal_only, page_kind::bandwidth::any, true}>::uses_page_kinds &&
     back_with<tunable(page_choice{page_plan::normal_only})>::uses_page_kinds);
-static_assert(std::is_empty_v<back_with_huge_1g_pages_only> && !std::is_empty_v<back_with<>>);
+static_assert(std::is_empty_v<back_with<page_plan::huge_1g_only>> && !std::is_empty_v<back_with<>>);
 static_assert(back_with<>{}.choice.get() == page_choice{.pages = page_plan::huge_first});
 
 TEST(pages, normal_only_asks_for_nothing_else) {
   for (std::size_t bytes : {std::size_t{1}, 1_MiB, 2_MiB, 5_GiB})
-    EXPECT_TRUE(back_with_normal_pages{}.backing(bytes) == just(page_kind::normal)) << bytes;
-  EXPECT_EQ(detail::in_whole_pages(back_with_normal_pages{}, 3_MiB + 512), 3_MiB + 512);
+    EXPECT_TRUE(back_with<page_plan::normal_only>{}.backing(bytes) == just(page_kind::normal)) << bytes;
+  EXPECT_EQ(detail::in_whole_pages(back_with<page_plan::normal_only>{}, 3_MiB + 512), 3_MiB + 512);
 }
 
 // According to ACL's document, huge-first memory is rounded to 2 MiB, and in the next paragraph up to 1 MiB
 // in normal pages.
 TEST(pages, huge_first_rounds_only_what_is_above_one_mebibyte) {
-  constexpr back_with_huge_pages_first pages;
+  constexpr back_with<page_plan::huge_first> pages;
   EXPECT_TRUE(pages.backing(1) == just(page_kind::normal));
   EXPECT_TRUE(pages.backing(1_MiB) == just(page_kind::normal));
   EXPECT_TRUE(pages.backing(1_MiB + 1) == both(page_kind::huge, page_kind::normal));
@@ -106,7 +107,7 @@ TEST(pages, huge_first_for_peers_has_the_small_rule_too) {
 }
 
 TEST(pages, huge_only_takes_a_huge_page_for_the_smallest_segment) {
-  constexpr back_with_huge_pages_only pages;
+  constexpr back_with<page_plan::huge_only> pages;
   EXPECT_TRUE(pages.backing(1_KiB) == just(page_kind::huge));
   EXPECT_EQ(detail::in_whole_pages(pages, 1_KiB), 2_MiB);
   EXPECT_EQ(detail::in_whole_pages(pages, 1_MiB), 2_MiB);
@@ -114,7 +115,7 @@ TEST(pages, huge_only_takes_a_huge_page_for_the_smallest_segment) {
 }
 
 TEST(pages, giant_only_rounds_to_gibibytes) {
-  constexpr back_with_huge_1g_pages_only pages;
+  constexpr back_with<page_plan::huge_1g_only> pages;
   EXPECT_TRUE(pages.backing(1_GiB) == just(page_kind::huge_1g));
   EXPECT_EQ(detail::in_whole_pages(pages, 1), 1_GiB);
   EXPECT_EQ(detail::in_whole_pages(pages, 1_GiB), 1_GiB);
@@ -122,7 +123,7 @@ TEST(pages, giant_only_rounds_to_gibibytes) {
 }
 
 TEST(pages, giant_first_leaves_what_one_huge_page_holds_to_smaller_pages) {
-  constexpr back_with_huge_1g_pages_first pages;
+  constexpr back_with<page_plan::huge_1g_first> pages;
   EXPECT_TRUE(pages.backing(1_MiB) == just(page_kind::normal));
   EXPECT_TRUE(pages.backing(2_MiB) == both(page_kind::huge, page_kind::normal));
   EXPECT_TRUE(
@@ -168,7 +169,7 @@ TEST(pages, the_choice_of_one_kind_asks_for_it_alone) {
 }
 
 TEST(pages, allocator_asks_for_huge_pages_then_normal_ones) {
-  direct<back_with_huge_pages_first> pool;
+  direct<back_with<page_plan::huge_first>> pool;
   pool.device().budget[page_kind::page_size::huge] = 4_MiB;
   using asked = std::vector<recording_device::asked>;
   (void)pool.allocate(1_MiB);
@@ -186,7 +187,7 @@ TEST(pages, allocator_asks_for_huge_pages_then_normal_ones) {
 }
 
 TEST(pages, allocator_has_no_fallback_from_huge_only) {
-  direct<back_with_huge_pages_only> pool;
+  direct<back_with<page_plan::huge_only>> pool;
   pool.device().budget[page_kind::page_size::huge] = 4_MiB;
   void* small = pool.allocate(1_KiB);
   (void)pool.allocate(2_MiB);
@@ -202,7 +203,7 @@ TEST(pages, allocator_has_no_fallback_from_huge_only) {
 }
 
 TEST(pages, allocator_has_no_fallback_from_giant_only) {
-  direct<back_with_huge_1g_pages_only> pool;
+  direct<back_with<page_plan::huge_1g_only>> pool;
   pool.device().budget[page_kind::page_size::huge_1g] = 3_GiB;
   pool.device().budget[page_kind::page_size::huge] = 64_GiB;
   (void)pool.allocate(19 * 1_GiB / 10);
@@ -215,7 +216,7 @@ TEST(pages, allocator_has_no_fallback_from_giant_only) {
 // torch_npu under page_size:1g: a small pool in segments of 2 MiB. If 1 GiB pages fail, smaller ones are
 // tried.
 TEST(pages, allocator_falls_back_from_giant_pages_twice) {
-  using recipe = with<pytorch<>, reuse_ignoring_streams, back_with_huge_1g_pages_first>;
+  using recipe = with<pytorch<>, reuse_immediately, back_with<page_plan::huge_1g_first>>;
   caching_allocator<recipe, recording_device> pool;
   pool.device().budget[page_kind::page_size::huge_1g] = 1_GiB;
   pool.device().budget[page_kind::page_size::huge] = 1_GiB + 2_MiB;
@@ -261,7 +262,7 @@ TEST(pages_death, a_choice_at_run_time_that_breaks_a_rule_ends_the_program) {
 
 TEST(pages, budget_of_the_simulated_device_runs_out) {
   const simulated_device::options options{.capacity = 1_GiB, .huge_budget = 4_MiB};
-  caching_allocator<with<passthrough, back_with_huge_pages_first>, simulated_device> first{
+  caching_allocator<with<passthrough, back_with<page_plan::huge_first>>, simulated_device> first{
       simulated_device(options)};
   (void)first.allocate(1_MiB);  // takes none of the budget
   (void)first.allocate(1_MiB + 1);
@@ -271,7 +272,7 @@ TEST(pages, budget_of_the_simulated_device_runs_out) {
   EXPECT_EQ(first.device().calls().refused, 1u);
   EXPECT_EQ(first.device().used(), 7_MiB);
 
-  caching_allocator<with<passthrough, back_with_huge_pages_only>, simulated_device> only{
+  caching_allocator<with<passthrough, back_with<page_plan::huge_only>>, simulated_device> only{
       simulated_device(options)};
   EXPECT_NE(only.try_allocate(1_MiB), nullptr);
   void* second = only.try_allocate(1);

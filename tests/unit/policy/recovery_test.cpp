@@ -11,7 +11,7 @@
 namespace {
 
 using namespace tessera;
-using steps = std::vector<recovery_step>;
+using steps = std::vector<recovery_steps::step>;
 
 template <typename Recovery>
 steps of(const Recovery& recovery, failure_reason why) {
@@ -20,13 +20,13 @@ steps of(const Recovery& recovery, failure_reason why) {
 }
 
 TEST(recovery_policy, says_what_is_tried_and_in_what_order) {
-  constexpr auto fitting = recovery_step::evict_fitting, all = recovery_step::evict_all,
-                 exactly = recovery_step::grow_exactly;
+  constexpr auto fitting = recovery_steps::step::evict_fitting, all = recovery_steps::step::evict_all,
+                 exactly = recovery_steps::step::grow_exactly;
   for (const failure_reason why : {failure_reason::by_device, failure_reason::by_limit}) {
     EXPECT_EQ(of(recover_never{}, why), steps{});
-    EXPECT_EQ(of(recover_by_emptying_cache{}, why), steps{all});
-    EXPECT_EQ(of(recover_with_exact_size<>{}, why), steps{all});
-    EXPECT_EQ(of(recover_with_exact_size<true>{}, why), (steps{all, exactly}));
+    EXPECT_EQ(of(recover_by_emptying_cache<>{}, why), steps{all});
+    EXPECT_EQ(of(recover_by_emptying_cache<tunable(false)>{}, why), steps{all});
+    EXPECT_EQ(of(recover_by_emptying_cache<true>{}, why), (steps{all, exactly}));
     EXPECT_EQ(of(recover_by_releasing_oversize_then_all<>{}, why), (steps{fitting, all}));
   }
   EXPECT_EQ(of(recover_by_releasing_oversize_then_all<true>{}, failure_reason::by_device),

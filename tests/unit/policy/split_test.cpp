@@ -10,8 +10,8 @@ namespace {
 
 using namespace tessera;
 
-TEST(split_never_and_fit_within_power_of_two, lets_larger_blocks_of_the_same_class_serve_and_no_others) {
-  constexpr split_never_and_fit_within_power_of_two split{};
+TEST(split_never<>, lets_larger_blocks_of_the_same_class_serve_and_no_others) {
+  constexpr split_never<block_fit::same_power_of_two> split{};
   EXPECT_TRUE(split.may_serve(64_MiB, 64_MiB));
   EXPECT_TRUE(split.may_serve(70_MiB, 100_MiB));
   EXPECT_TRUE(split.may_serve(64_MiB + 64, 128_MiB));
@@ -21,12 +21,12 @@ TEST(split_never_and_fit_within_power_of_two, lets_larger_blocks_of_the_same_cla
   EXPECT_FALSE(split.should_split(70_MiB, 100_MiB));
 }
 
-TEST(split_never, lets_any_block_serve_whole) {
-  EXPECT_TRUE(split_never::may_serve(1_MiB, 1_GiB));
-  EXPECT_FALSE(split_never::should_split(1_MiB, 1_GiB));
-  EXPECT_EQ(split_never::oversize(), unlimited);
-  EXPECT_TRUE(split_never_and_fit_exactly::may_serve(1_MiB, 1_MiB));
-  EXPECT_FALSE(split_never_and_fit_exactly::may_serve(1_MiB, 1_MiB + 512));
+TEST(split_never<>, lets_any_block_serve_whole) {
+  EXPECT_TRUE(split_never<>::may_serve(1_MiB, 1_GiB));
+  EXPECT_FALSE(split_never<>::should_split(1_MiB, 1_GiB));
+  EXPECT_EQ(split_never<>::oversize(), unlimited);
+  EXPECT_TRUE(split_never<block_fit::exact>::may_serve(1_MiB, 1_MiB));
+  EXPECT_FALSE(split_never<block_fit::exact>::may_serve(1_MiB, 1_MiB + 512));
 }
 
 TEST(split_if_remainder_at_least, cuts_where_just_so_much_remains) {
@@ -42,8 +42,8 @@ TEST(split_if_remainder_at_least, cuts_where_just_so_much_remains) {
   EXPECT_EQ(split.oversize(), unlimited);
 }
 
-TEST(split_up_to, keeps_oversize_blocks_for_oversize_requests) {
-  constexpr split_up_to<32_MiB, 20_MiB> split{};
+TEST(split_below, keeps_oversize_blocks_for_oversize_requests) {
+  constexpr split_below<32_MiB, 20_MiB> split{};
   EXPECT_TRUE(split.may_serve(1_MiB, 32_MiB - 512));
   EXPECT_FALSE(split.may_serve(1_MiB, 32_MiB));
   EXPECT_FALSE(split.may_serve(32_MiB - 512, 32_MiB));
@@ -51,11 +51,11 @@ TEST(split_up_to, keeps_oversize_blocks_for_oversize_requests) {
   EXPECT_TRUE(split.may_serve(32_MiB, 52_MiB - 512));
   EXPECT_FALSE(split.may_serve(32_MiB, 52_MiB));
   EXPECT_EQ(split.oversize(), 32_MiB);
-  EXPECT_TRUE(split_up_to<>{}.may_serve(1, unlimited - 1));
+  EXPECT_TRUE(split_below<>{}.may_serve(1, unlimited - 1));
 }
 
-TEST(split_up_to, cuts_small_blocks_anywhere_and_larger_ones_where_enough_remains) {
-  constexpr split_up_to<32_MiB, 20_MiB, 1_MiB, 256_KiB> split{};
+TEST(split_below, cuts_small_blocks_anywhere_and_larger_ones_where_enough_remains) {
+  constexpr split_below<32_MiB, 20_MiB, 1_MiB, 256_KiB> split{};
   EXPECT_TRUE(split.should_split(1_MiB, 1_MiB + 64));
   EXPECT_FALSE(split.should_split(1_MiB, 1_MiB));
   EXPECT_FALSE(split.should_split(1_MiB + 64, 1_MiB + 64 + 256_KiB));
@@ -65,6 +65,6 @@ TEST(split_up_to, cuts_small_blocks_anywhere_and_larger_ones_where_enough_remain
   EXPECT_EQ(split.allocated_end(), block_end::low);
 }
 
-static_assert(std::is_empty_v<split_never_and_fit_within_power_of_two>);
+static_assert(std::is_empty_v<split_never<block_fit::same_power_of_two>>);
 
 }  // namespace

@@ -59,9 +59,9 @@ TEST(streams_policy, lets_blocks_cross_by_the_rules_that_are_on) {
   EXPECT_EQ((reuse_across_streams<false, true, false>{}.reuse_rules()),
             (cross_stream_reuse{false, true, false}));
   EXPECT_EQ(reuse_on_same_stream{}.reuse_rules(), cross_stream_reuse{});
-  EXPECT_EQ(reuse_ignoring_streams{}.reuse_rules(), cross_stream_reuse{});
+  EXPECT_EQ(reuse_immediately{}.reuse_rules(), cross_stream_reuse{});
   EXPECT_TRUE(reuse_across_streams<>::reuses_across_streams && !reuse_on_same_stream::reuses_across_streams &&
-              !reuse_ignoring_streams::reuses_across_streams);
+              !reuse_immediately::reuses_across_streams);
 }
 
 TEST(streams_policy, shares_and_holds_in_order_as_on_the_same_stream) {
@@ -76,7 +76,7 @@ TEST(streams_policy, looks_at_events_late_where_more_than_its_patience_wait) {
   EXPECT_FALSE(late.should_poll_events(4));
   EXPECT_TRUE(late.should_poll_events(5));
   EXPECT_TRUE(reuse_on_same_stream::should_poll_events(1) && reuse_across_streams<>::should_poll_events(1));
-  EXPECT_FALSE(reuse_ignoring_streams::needs_event(stream_id{1}, stream_id{2}));
+  EXPECT_FALSE(reuse_immediately::needs_event(stream_id{1}, stream_id{2}));
   EXPECT_TRUE(reuse_on_same_stream::needs_event(stream_id{1}, stream_id{2}));
   EXPECT_FALSE(reuse_on_same_stream::needs_event(stream_id{1}, stream_id{1}));
 }
@@ -95,8 +95,8 @@ TEST(eviction_policy, lets_go_what_is_above_a_threshold_when_a_stream_was_synchr
   EXPECT_EQ(policy.bytes_to_evict(eviction_trigger::after_free, now), 0u);
   EXPECT_EQ(policy.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
   EXPECT_TRUE(policy.is_candidate(512, now) && !policy.is_candidate(0, now));
-  EXPECT_TRUE(policy.should_evict({1_MiB, 0}, {.remaining = 1}));
-  EXPECT_FALSE(policy.should_evict({1_MiB, 0}, {.count = 3}));
+  EXPECT_TRUE(policy.should_evict({.bytes = 1_MiB, .remaining = 1}));
+  EXPECT_FALSE(policy.should_evict({.bytes = 1_MiB, .candidates = 3}));
 }
 
 }  // namespace

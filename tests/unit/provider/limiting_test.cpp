@@ -169,7 +169,7 @@ TEST(limiting, holds_where_pages_are_stitched) {
 }
 
 TEST(limiting, a_refusal_for_the_limit_is_told_from_one_for_want_of_memory) {
-  using recipe = with<pytorch<>, recover_unless_over_limit>;
+  using recipe = with<pytorch<>, recover_by_releasing_oversize_then_all<true>>;
   caching_allocator<recipe, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
   pool.deallocate(pool.allocate(30_MiB));
   EXPECT_EQ(pool.try_allocate(35_MiB), nullptr);
