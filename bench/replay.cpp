@@ -15,8 +15,9 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
+#include "tessera_replay/files.hpp"
 
 #include "subjects.hpp"
 
@@ -38,8 +39,8 @@ void close(recording& run) {
   }
 }
 
-tessera::trace::read_result<recording> read(const std::string& path) {
-  auto text = tessera::trace::read_file(path);
+replay::read_result<recording> read(const std::string& path) {
+  auto text = replay::read_file(path);
   if (auto* wrong = std::get_if<tessera::trace::input_error>(&text)) return std::move(*wrong);
   auto run = tessera::trace::read_csv(std::get<std::string>(text), path);
   if (auto* read = std::get_if<recording>(&run)) close(*read);
@@ -47,7 +48,7 @@ tessera::trace::read_result<recording> read(const std::string& path) {
 }
 
 template <typename Subject>
-void replay(benchmark::State& state, const recording& run) {
+void run_replay(benchmark::State& state, const recording& run) {
   const tessera::trace::program program(run);
   Subject subject;
   for (auto _ : state) benchmark::DoNotOptimize(tessera::trace::replay(program, subject.pool));
@@ -60,7 +61,7 @@ template <typename Subject>
 void add(const char* subject, const std::string& title, const std::shared_ptr<const recording>& run) {
   const std::string name = std::string("replay<bench::") + subject + ">/" + title;
   benchmark::RegisterBenchmark(name.c_str(), [run](benchmark::State& state) {
-    replay<Subject>(state, *run);
+    run_replay<Subject>(state, *run);
   })->Unit(benchmark::kMillisecond);
 }
 

@@ -2,13 +2,14 @@
 // Shows what an allocator did: why it ran out of memory, its latest events under labels, its statistics, and a snapshot for
 // PyTorch's viewer. Usage: example_09_what_it_did [snapshot.pickle]
 #include <cstdio>
+#include <fstream>
 #include <string>
 
-#include <tessera/observe/capture.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/report.hpp>
-#include <tessera/observe/write_pickle.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/observe/to_pickle.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
@@ -41,15 +42,12 @@ int main(int count, char** arguments) {
       std::printf("%-8s %s %zu bytes\n", std::string(pool.observer().label_of(entry)).c_str(),
                   entry.event.what == action::oom ? "no room for" : "got", entry.event.bytes);
   });
-  std::puts(tessera::table_of(tessera::report_of(pool, &times)).c_str());
+  std::puts(tessera::memory_report(pool, &times).table().c_str());
 
   if (count > 1) {
-    const tessera::trace::snapshot snapshot = tessera::trace::capture(pool);
-    const auto error = tessera::trace::save(arguments[1], [&](auto& out) { write_pickle(snapshot, out); });
-    if (error) {
-      std::puts(error->text().c_str());
-      return 1;
-    }
+    std::ofstream file(arguments[1], std::ios::binary);
+    file << tessera::to_pickle(tessera::take_snapshot(pool));
+    if (!file.flush()) return 1;
   }
   for (void* p : {weights, batch, activations}) pool.deallocate(p);
   return pool.audit() == nullptr ? 0 : 1;

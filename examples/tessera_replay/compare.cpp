@@ -100,9 +100,9 @@ std::vector<replay::named_recipe> replay::add_compared_recipes(std::vector<named
   return recipes;
 }
 
-tessera::trace::read_result<replay::recorded_run> replay::run_as_recorded(
-    const tessera::trace::snapshot& source, std::size_t device) {
-  using action = tessera::trace::snapshot::action;
+replay::read_result<replay::recorded_run> replay::run_as_recorded(const tessera::snapshot& source,
+                                                                  std::size_t device) {
+  using action = tessera::snapshot::action;
   auto outcome = replay::verifier(source, device).run();
   const auto* const made = std::get_if<replay::verification>(&outcome);
   if (made == nullptr) return std::get<tessera::trace::input_error>(outcome);

@@ -41,8 +41,8 @@ struct recorded_run {
   [[nodiscard]] bool by_2_14() const { return outcome.rules == std::string_view("2.14"); }
 };
 /// Replays the run of one device of a snapshot.
-[[nodiscard]] tessera::trace::read_result<recorded_run> run_as_recorded(
-    const tessera::trace::snapshot& source, std::size_t device);
+[[nodiscard]] replay::read_result<recorded_run> run_as_recorded(const tessera::snapshot& source,
+                                                                std::size_t device);
 
 [[nodiscard]] inline double ratio(std::size_t part, std::size_t whole) {
   return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/observe/output.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/replay/recording.hpp>
+#include "files.hpp"
 #include "memory_map.hpp"
 #include "svg.hpp"
 
@@ -143,8 +143,7 @@ int replay::commands::draw(const arguments& args) {
     shown.results = std::move(std::get<std::vector<recipe_result>>(results));
   }
   progress_line::clear();
-  const auto wrong = tessera::trace::save(
-      args.out, [&](auto& out) { out.write(as_svg ? svg_text(shown) : html_report(shown)); });
+  const auto wrong = save(args.out, as_svg ? svg_text(shown) : html_report(shown));
   if (wrong) return print_error(wrong->text());
   std::printf("%s: %s\n", args.out.c_str(), replay::headline(shown).c_str());
   return done;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 #include "lifetimes.hpp"
 #include "read_snapshot.hpp"
@@ -28,7 +28,8 @@ std::string numbers_in(const std::vector<std::size_t>& numbers) {
 }
 
 /// Names a recording. One without allocations is an error.
-read_result<recording> named(read_result<recording> read, const std::string& path, const std::string& name) {
+replay::read_result<recording> named(replay::read_result<recording> read, const std::string& path,
+                                     const std::string& name) {
   auto* const made = std::get_if<recording>(&read);
   if (made == nullptr) return read;
   const auto allocates = [](const event& e) { return e.what == event::kind::allocate; };
@@ -40,16 +41,17 @@ read_result<recording> named(read_result<recording> read, const std::string& pat
 
 }  // namespace
 
-read_result<std::vector<std::size_t>> replay::select_devices(const std::string& path,
-                                                             const std::vector<std::size_t>& there,
-                                                             std::optional<std::size_t> device) {
+replay::read_result<std::vector<std::size_t>> replay::select_devices(const std::string& path,
+                                                                     const std::vector<std::size_t>& there,
+                                                                     std::optional<std::size_t> device) {
   if (!device) return there;
   if (std::find(there.begin(), there.end(), *device) != there.end()) return std::vector<std::size_t>{*device};
   return input_error{path, "has no device " + std::to_string(*device) + "; it has " +
                                (there.empty() ? "none" : numbers_in(there))};
 }
 
-read_result<replay::traces> replay::read_traces(const std::string& path, std::optional<std::size_t> device) {
+replay::read_result<replay::traces> replay::read_traces(const std::string& path,
+                                                        std::optional<std::size_t> device) {
   auto text = read_file(path, [&](std::string_view beginning) {
     if (is_pickle(beginning)) return std::optional<input_error>();
     auto packed = check_not_compressed(beginning, path);
@@ -66,7 +68,7 @@ read_result<replay::traces> replay::read_traces(const std::string& path, std::op
   }
   auto read = read_snapshot(bytes, path);
   if (auto* error = std::get_if<input_error>(&read)) return std::move(*error);
-  found.source = std::move(std::get<tessera::trace::snapshot>(read));
+  found.source = std::move(std::get<tessera::snapshot>(read));
   const std::vector<std::size_t> there = recorded_devices(*found.source);
   if (there.empty()) return input_error{path, "nothing is allocated"};
   auto selected = select_devices(path, there, device);
@@ -80,7 +82,7 @@ read_result<replay::traces> replay::read_traces(const std::string& path, std::op
   return found;
 }
 
-read_result<recording> replay::read_only_trace(const arguments& args) {
+replay::read_result<recording> replay::read_only_trace(const arguments& args) {
   const std::string& path = args.files[0];
   auto read = read_traces(path, args.device);
   if (auto* error = std::get_if<input_error>(&read)) return std::move(*error);

@@ -15,21 +15,17 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
-
 #include "capacity.hpp"
 #include "commands.hpp"
+#include "files.hpp"
 #include "recipes.hpp"
 #include "terminal.hpp"
 
 namespace replay {
-
-using tessera::trace::read_result;
-using tessera::trace::detail::json_text;
 
 /// The file name without folders and extension.
 [[nodiscard]] inline std::string title_of(std::string_view path) {
@@ -65,7 +61,7 @@ using tessera::trace::detail::json_text;
 
 /// The traces in a file: one, or one for each selected device of a snapshot.
 struct traces {
-  std::optional<tessera::trace::snapshot> source;
+  std::optional<tessera::snapshot> source;
   std::vector<std::size_t> devices;                          // of a snapshot; one for each trace
   std::vector<read_result<tessera::trace::recording>> each;  // with the name to print
 };

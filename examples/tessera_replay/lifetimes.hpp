@@ -11,8 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/replay/read.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
+
+#include "files.hpp"
+#include "read_rmm.hpp"
 
 namespace replay {
 
@@ -22,7 +26,6 @@ using tessera::trace::detail::csv_header;
 using tessera::trace::detail::field_reader;
 using tessera::trace::detail::lifetime_checker;
 using tessera::trace::detail::quoted_field;
-using tessera::trace::detail::rmm_header;
 
 inline constexpr std::string_view lifetimes_header = "id,lower,upper,size";
 inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper,size,offset";
@@ -98,13 +101,7 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
 
 /// Reads a text trace in the format that its header names.
 ///
-///     #include <tessera/replay/read.hpp>
 ///     using namespace tessera::trace;
-using tessera::trace::detail::csv_header;
-using tessera::trace::detail::field_reader;
-using tessera::trace::detail::lifetime_checker;
-using tessera::trace::detail::quoted_field;
-using tessera::trace::detail::rmm_header;
 ///     const auto text = read_file("examples/traces/gnn_sage.csv");
 ///     if (const auto* bytes = std::get_if<std::string>(&text)) {
 ///       const auto read = read_text_trace(*bytes, "gnn_sage");

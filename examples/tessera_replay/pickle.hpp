@@ -12,7 +12,9 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/replay/csv.hpp>
+
+#include "files.hpp"
 
 namespace replay {
 

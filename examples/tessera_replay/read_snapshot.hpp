@@ -25,13 +25,12 @@ namespace replay {
 using namespace tessera;
 using namespace tessera::trace;
 using tessera::trace::detail::max_live;
-using tessera::trace::detail::snapshot_actions;
 
 /// Adds to a table of call stacks, and finds equal entries.
 ///   Cost:  n log n; no hash map, since hostile files could cause collisions
 class call_stack_builder {
  public:
-  explicit call_stack_builder(call_stacks& to)
+  explicit call_stack_builder(snapshot::call_stacks& to)
       : to_(to), texts_(by_content{&to}), frames_(by_content{&to}), stacks_(by_content{&to}) {
     for (std::uint32_t i = 0; i < to.texts(); ++i) texts_.insert(text_number{i + 1});
     for (std::uint32_t i = 0; i < to.frames(); ++i) frames_.insert(frame_place{i});
@@ -49,7 +48,7 @@ class call_stack_builder {
     return number;
   }
   /// Returns the position of a frame.
-  std::uint32_t add_frame(const call_stacks::frame& frame) {
+  std::uint32_t add_frame(const snapshot::call_stacks::frame& frame) {
     if (const auto found = frames_.find(frame); found != frames_.end()) return found->place;
     const std::uint32_t place = to_.append_frame(frame);
     frames_.insert(frame_place{place});
@@ -78,12 +77,16 @@ class call_stack_builder {
   /// Orders and finds entries by their contents.
   struct by_content {
     using is_transparent = void;
-    const call_stacks* of;
+    const snapshot::call_stacks* of;
 
     [[nodiscard]] std::string_view content(text_number t) const noexcept { return of->text(t.number); }
     [[nodiscard]] std::string_view content(std::string_view t) const noexcept { return t; }
-    [[nodiscard]] call_stacks::frame content(frame_place f) const noexcept { return of->frame_at(f.place); }
-    [[nodiscard]] call_stacks::frame content(const call_stacks::frame& f) const noexcept { return f; }
+    [[nodiscard]] snapshot::call_stacks::frame content(frame_place f) const noexcept {
+      return of->frame_at(f.place);
+    }
+    [[nodiscard]] snapshot::call_stacks::frame content(const snapshot::call_stacks::frame& f) const noexcept {
+      return f;
+    }
     [[nodiscard]] std::span<const std::uint32_t> content(stack_number s) const noexcept {
       return of->stack(s.number);
     }
@@ -104,7 +107,7 @@ class call_stack_builder {
     }
   };
 
-  call_stacks& to_;
+  snapshot::call_stacks& to_;
   std::set<text_number, by_content> texts_;
   std::set<frame_place, by_content> frames_;
   std::set<stack_number, by_content> stacks_;
@@ -114,7 +117,7 @@ class call_stack_builder {
 /// read once; values of other types are ignored.
 class call_stack_reader {
  public:
-  call_stack_reader(const pickle& source, pickled_fields& in, call_stacks& to)
+  call_stack_reader(const pickle& source, pickled_fields& in, snapshot::call_stacks& to)
       : source_(source), in_(in), made_(to), table_(to) {}
 
   /// Returns the number of the stack in a dict, under 'frames' or, in old snapshots, in the first entry of
@@ -181,7 +184,7 @@ class call_stack_reader {
 
   const pickle& source_;
   pickled_fields& in_;
-  call_stacks& made_;
+  snapshot::call_stacks& made_;
   call_stack_builder table_;
   std::vector<std::uint32_t> done_;   // by value of the pickle: its number plus 1, or 0 if not read yet
   std::vector<std::uint32_t> calls_;  // of the stack being read
@@ -396,10 +399,10 @@ class snapshot_reader {
     return name == "inactive" ? state::free : pending ? state::pending : state::live;
   }
   [[nodiscard]] static snapshot::action action_of(std::string_view name) noexcept {
-    const auto& names = snapshot_actions;
-    const auto found = std::find(std::begin(names), std::end(names), name);
-    return found == std::end(names) ? snapshot::action::other
-                                    : static_cast<snapshot::action>(found - std::begin(names));
+    for (const auto& [action, known] : tessera::detail::pytorch_actions) {
+      if (known == name) return action;
+    }
+    return snapshot::action::other;
   }
 
   void read_settings(const pickled& dict) {

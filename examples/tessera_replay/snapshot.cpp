@@ -11,16 +11,15 @@
 #include <variant>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/observe/capture.hpp>
 #include <tessera/observe/history.hpp>
-#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/observe/write_chrome.hpp>
-#include <tessera/observe/write_pickle.hpp>
-#include <tessera/observe/write_rmm.hpp>
+#include <tessera/observe/to_pickle.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
+#include "files.hpp"
+#include "to_chrome.hpp"
+#include "to_rmm.hpp"
 
 #include "commands.hpp"
 #include "input.hpp"
@@ -66,24 +65,22 @@ capture_point find_capture_point(const program& trace, const tessera::policies<R
   return found;
 }
 
-std::optional<input_error> write(const tessera::trace::snapshot& seen, const std::string& path) {
-  return tessera::trace::save(path, [&](auto& out) -> std::optional<input_error> {
-    if (path.ends_with(".json")) return tessera::trace::write_chrome(seen, out);
-    if (path.ends_with(".csv")) return tessera::trace::write_rmm(seen, 0, out);
-    tessera::trace::write_pickle(seen, out);
-    return {};
-  });
+std::optional<input_error> write(const tessera::snapshot& seen, const std::string& path) {
+  if (path.ends_with(".pickle")) return replay::save(path, tessera::to_pickle(seen));
+  const auto text = path.ends_with(".json") ? replay::to_chrome(seen) : replay::to_rmm(seen, 0);
+  if (const auto* const error = std::get_if<input_error>(&text)) return *error;
+  return replay::save(path, std::get<std::string>(text));
 }
 
 /// Adds the recording's call stacks and labels to a snapshot. The time of an entry is the index of its
 /// operation.
-void add_origins(tessera::trace::snapshot& to, const tessera::trace::recording& source) {
+void add_origins(tessera::snapshot& to, const tessera::trace::recording& source) {
   if (source.origins.empty()) return;
-  using action = tessera::trace::snapshot::action;
+  using action = tessera::snapshot::action;
   to.stacks = source.stacks;
   std::map<std::pair<std::size_t, std::uint64_t>, std::uint32_t> blocks, segments;  // by device and address
   for (std::size_t device = 0; device < to.traces.size(); ++device) {
-    for (tessera::trace::snapshot::entry& e : to.traces[device]) {
+    for (tessera::snapshot::entry& e : to.traces[device]) {
       const tessera::trace::event& operation = source.events[static_cast<std::size_t>(e.time_us)];
       if (operation.what != tessera::trace::event::kind::allocate) continue;
       const tessera::trace::recording::origin from = source.origin_of(operation.id);
@@ -98,9 +95,9 @@ void add_origins(tessera::trace::snapshot& to, const tessera::trace::recording& 
     const auto found = known.find({static_cast<std::size_t>(device), address});
     return found != known.end() ? found->second : 0;
   };
-  for (tessera::trace::snapshot::segment& s : to.segments) {
+  for (tessera::snapshot::segment& s : to.segments) {
     s.stack = stack_in(segments, s.device, s.address);
-    for (tessera::trace::snapshot::block& b : s.blocks)
+    for (tessera::snapshot::block& b : s.blocks)
       if (b.active()) b.stack = stack_in(blocks, s.device, b.address);
   }
 }
@@ -141,7 +138,7 @@ int replay::commands::snapshot(const arguments& args) {
             device_of(args.capacity), settings, history(when.events, {&operation})};
         std::optional<input_error> error;
         const auto look = [&] {
-          tessera::trace::snapshot seen = tessera::trace::capture(pool);
+          tessera::snapshot seen = tessera::take_snapshot(pool);
           seen.name = trace.name();
           seen.configured.conf = args.conf;
           add_origins(seen, trace.source());

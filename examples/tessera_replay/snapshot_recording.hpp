@@ -17,16 +17,16 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/replay/recording.hpp>
 
+#include "blocks_at_start.hpp"
+#include "call_site.hpp"
+#include "read_rmm.hpp"
 #include "read_snapshot.hpp"
+#include "text.hpp"
 
 namespace replay {
 
 using namespace tessera;
 using namespace tessera::trace;
-using tessera::trace::detail::append_failed_request;
-using tessera::trace::detail::block_at_start;
-using tessera::trace::detail::blocks_at_start;
-using tessera::trace::detail::call_site;
 
 /// The bytes of the recorded device: reserved plus free when an allocation first failed. 0 if none failed, or
 /// the history does not match the segments.
@@ -54,7 +54,7 @@ using tessera::trace::detail::call_site;
 /// Collects the origins of a recording's allocations, in the order of ids.
 class origin_collector {
  public:
-  explicit origin_collector(call_stacks stacks) : stacks_(std::move(stacks)), table_(stacks_) {}
+  explicit origin_collector(snapshot::call_stacks stacks) : stacks_(std::move(stacks)), table_(stacks_) {}
 
   void add(std::uint32_t stack, std::string_view label) { made_.push_back({stack, table_.add_text(label)}); }
   /// Replaces the label of an allocation.
@@ -74,7 +74,7 @@ class origin_collector {
   }
 
  private:
-  call_stacks stacks_;
+  snapshot::call_stacks stacks_;
   call_stack_builder table_;
   std::vector<recording::origin> made_;
 };
@@ -87,7 +87,7 @@ class origin_collector {
   const std::string_view label = source.stacks.text(from.label);
   if (label.empty()) return text;
   (text += text.empty() ? "" : ", ") += "labelled '";
-  text += trace::detail::printable_text(label.substr(0, max_length));
+  text += printable_text(label.substr(0, max_length));
   return text += label.size() > max_length ? "...'" : "'";
 }
 

@@ -16,6 +16,8 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/replay/recording.hpp>
 
+#include "files.hpp"
+
 namespace replay {
 
 using namespace tessera;

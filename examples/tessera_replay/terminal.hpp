@@ -6,9 +6,8 @@
 #include <cstdio>
 #include <string>
 
-#include <tessera/observe/output.hpp>
-
 #include "commands.hpp"
+#include "text.hpp"
 
 namespace replay {
 
@@ -79,8 +78,8 @@ class json_list {
   void add_error(const char* key, const std::string& name, const std::string& wrong) {
     if (!wanted_) return;
     next();
-    std::printf("{\"%s\": \"%s\", \"error\": \"%s\"}", key, tessera::trace::detail::json_text(name).c_str(),
-                tessera::trace::detail::json_text(wrong).c_str());
+    std::printf("{\"%s\": \"%s\", \"error\": \"%s\"}", key, json_text(name).c_str(),
+                json_text(wrong).c_str());
   }
 
  private:

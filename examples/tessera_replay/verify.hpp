@@ -19,9 +19,10 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 
+#include "files.hpp"
 #include "recorded_pool.hpp"
 #include "start_state.hpp"
 
@@ -350,7 +351,7 @@ class recorded_replay {
 /// where they differ, through pytorch_2_14. Frees take effect where they completed, and memory goes back
 /// where it went back on the device, which knows its own limits.
 ///
-///     #include <tessera/replay/read.hpp>
+///     #include <tessera/replay/csv.hpp>
 ///     #include "read_snapshot.hpp"
 ///     using namespace tessera::trace;
 ///     const auto bytes = read_file("snapshot.pickle");

@@ -95,8 +95,10 @@ class typed_allocator;
 template <typename Allocator, typename... Properties>
 class stream_resource;
 struct memory_report;
+namespace detail {
 struct wall_time;
-template <typename Time = wall_time>
+}  // namespace detail
+template <typename Time = detail::wall_time>
 class history;
 
 }  // namespace tessera

@@ -86,10 +86,10 @@ bool serves_tools() {
   chosen.for_each_allocator([&blocks](auto& one) {
     for_each_block(one, [&blocks](const segment_view&, const block_view&) { ++blocks; });
   });
-  const trace::snapshot taken = trace::capture(chosen);
+  const snapshot taken = take_snapshot(chosen);
   per_device<stitched, simulated_device, per_stream> all(std::vector<simulated_device>(2));
   all.deallocate(all.allocate(5_MiB, 1));
-  return limits && blocks > 0 && !taken.traces.empty() && !table_of(report_of(chosen)).empty() &&
+  return limits && blocks > 0 && !taken.traces.empty() && !memory_report(chosen).table().empty() &&
          all.audit() == nullptr;
 }
 

@@ -13,8 +13,9 @@
 
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
+#include "tessera_replay/files.hpp"
 
 #include "shrink.hpp"
 #include "suite.hpp"
@@ -125,7 +126,7 @@ found run(const composition& of) {
 trace::recording named_in(const std::string& said) {
   const std::size_t from = said.find("also in ") + 8;
   const std::string path = said.substr(from, said.find(":\n", from) - from);
-  const auto text = trace::read_file(path);
+  const auto text = replay::read_file(path);
   auto read = trace::read_csv(std::get<std::string>(text), path);
   std::filesystem::remove(path);
   return std::get<trace::recording>(std::move(read));

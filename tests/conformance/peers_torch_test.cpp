@@ -219,7 +219,7 @@ TEST(peers_torch_host, a_block_in_a_running_copy_is_not_reused) {
 TEST(peers_torch_host, statistics_count_what_comes_and_goes) {
   // Three arrays of 10, 20 and 30 KiB floats take 64, 128 and 128 KiB. Then the first two are freed.
   caching_allocator<pinned, simulated_device> pool;
-  const auto books = [&pool] { return host_statistics_of<pinned>(pool.statistics()); };
+  const auto books = [&pool] { return host_statistics::from<pinned>(pool.statistics()); };
   EXPECT_EQ(books(), host_statistics{});
   std::vector<void*> live;
   std::int64_t bytes = 0;

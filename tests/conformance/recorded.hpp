@@ -8,8 +8,9 @@
 #include <vector>
 
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
+#include "tessera_replay/files.hpp"
 
 /// Recorded programs for allocators of any kind.
 namespace conformance {
@@ -18,7 +19,7 @@ namespace conformance {
 ///   Throws:  std::bad_variant_access where it cannot be read
 [[nodiscard]] inline tessera::trace::recording recorded(const std::string& name) {
   const std::string path = TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv";
-  const std::string text = std::get<std::string>(tessera::trace::read_file(path));
+  const std::string text = std::get<std::string>(replay::read_file(path));
   return std::get<tessera::trace::recording>(tessera::trace::read_csv(text, path));
 }
 

@@ -24,9 +24,9 @@ using expandable = caching_allocator<pinned_expandable, simulated_device>;
 cache configured(const config::torch_npu::settings& settings) {
   return cache(simulated_device{}, pinned::configured(settings));
 }
-host_statistics books_of(const cache& pool) { return host_statistics_of<pinned>(pool.statistics()); }
+host_statistics books_of(const cache& pool) { return host_statistics::from<pinned>(pool.statistics()); }
 host_statistics books_of(const expandable& pool) {
-  return host_statistics_of<pinned_expandable>(pool.statistics());
+  return host_statistics::from<pinned_expandable>(pool.statistics());
 }
 std::int64_t allocated_bytes(const auto& pool) { return books_of(pool).allocated_bytes.current; }
 std::int64_t active_bytes(const auto& pool) { return books_of(pool).active_bytes.current; }

@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include <tessera/observe/output.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
+#include "tessera_replay/files.hpp"
 
 namespace conformance {
 
@@ -218,11 +218,9 @@ std::string explained(const composition& of, program failing, const fault& found
   std::string name = of.name;
   std::replace(name.begin(), name.end(), '/', '_');
   const std::string path = (std::filesystem::temp_directory_path() / ("tessera_" + name + ".csv")).string();
-  tessera::trace::text_output csv;
-  write_csv(recording_of(shortest, of.name), csv);
-  std::string text = seen + "the shortest program that does it, also in " + path + ":\n" + csv.text;
-  if (const auto wrong = tessera::trace::save(path, [&csv](auto& out) { out.write(csv.text); }))
-    text += wrong->text() + "\n";
+  const std::string csv = to_csv(recording_of(shortest, of.name));
+  std::string text = seen + "the shortest program that does it, also in " + path + ":\n" + csv;
+  if (const auto wrong = replay::save(path, csv)) text += wrong->text() + "\n";
   if (!is_all_in_a_trace(shortest)) {
     text += "which a trace does not say in full:\n";
     for (const operation& o : shortest) text += "  " + in_words(o) + "\n";

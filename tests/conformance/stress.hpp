@@ -17,9 +17,9 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/interop/paddle.hpp>
-#include <tessera/observe/capture.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/report.hpp>
+#include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
@@ -175,14 +175,14 @@ struct stressed : subject {
   }
   void report() {
     if constexpr (IsCaptured) {
-      const tessera::memory_report told = tessera::report_of(pool);
+      const tessera::memory_report told(pool);
       EXPECT_EQ(told.now.live + told.now.pending + told.now.cached, told.now.reserved);
-      EXPECT_FALSE(tessera::json_of(told).empty());
+      EXPECT_FALSE(told.json().empty());
     }
   }
   void capture() {
     if constexpr (IsCaptured) {
-      const tessera::trace::snapshot seen = tessera::trace::capture(pool);
+      const tessera::snapshot seen = tessera::take_snapshot(pool);
       for (const auto& segment : seen.segments) {
         std::size_t bytes = 0;
         for (const auto& block : segment.blocks) bytes += block.size;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text formats. A rejected input has an error text. An accepted input is the same after it is written and
-// read again, and any allocator can run it.
+// The text formats. A rejected text gives an error with a message. An accepted text is read back as it was written, and any
+// allocator can replay it.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include <tessera/observe/output.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include "tessera_replay/files.hpp"
 #include "tessera_replay/lifetimes.hpp"
 
 #include "fuzz.hpp"
@@ -21,16 +21,16 @@ using namespace tessera;
 using trace::recording;
 
 void expect_same(const recording& one, const recording& other) {
-  fuzz::expect(one.events.size() == other.events.size(), "what was written is read again: as many events");
+  fuzz::expect(one.events.size() == other.events.size(), "a written trace is read back with as many events");
   for (std::size_t i = 0; i < one.events.size(); ++i) {
     const trace::event &a = one.events[i], &b = other.events[i];
     fuzz::expect(a.what == b.what && a.id == b.id && a.bytes == b.bytes && a.stream == b.stream,
-                 "what was written is read again: the same events");
+                 "a written trace is read back with the same events");
   }
 }
 
 template <typename Recipe>
-void put_through(const trace::program& source) {
+void replay_on(const trace::program& source) {
   caching_allocator<Recipe, simulated_device> pool;
   trace::replay(source, pool);
   const char* const broken = pool.audit();
@@ -45,17 +45,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto* const made = fuzz::accepted(read, "csv");
   if (made == nullptr) return 0;
 
-  trace::text_output written;
-  trace::write_csv(*made, written);
-  const auto again = trace::read_csv(written.text, "again");
+  const auto again = trace::read_csv(trace::to_csv(*made), "again");
   const auto* const same = fuzz::accepted(again, "again");
-  fuzz::expect(same != nullptr, "what was written is accepted");
+  fuzz::expect(same != nullptr, "a written trace is accepted");
   expect_same(*made, *same);
 
   const trace::program source(*made);
-  fuzz::expect(source.peak_live() <= trace::detail::max_live, "what lives at once is bounded");
+  fuzz::expect(source.peak_live() <= trace::detail::max_live, "peak live is at most 2^62 bytes");
   if (made->events.size() > 300) return 0;
-  put_through<pytorch<>>(source);
-  put_through<stitched>(source);
+  replay_on<pytorch<>>(source);
+  replay_on<stitched>(source);
   return 0;
 }

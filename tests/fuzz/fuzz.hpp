@@ -9,6 +9,7 @@
 #include <variant>
 
 #include <tessera/replay/recording.hpp>
+#include "tessera_replay/files.hpp"
 
 /// The function that a fuzzing engine calls with each input. replay_files.cpp calls it with files.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
@@ -31,7 +32,7 @@ inline void expect_sound(const tessera::trace::input_error& error, std::string_v
 
 /// The value that was read, or null after a valid error.
 template <typename T>
-const T* accepted(const tessera::trace::read_result<T>& read, std::string_view file) {
+const T* accepted(const replay::read_result<T>& read, std::string_view file) {
   if (const auto* const error = std::get_if<tessera::trace::input_error>(&read)) expect_sound(*error, file);
   return std::get_if<T>(&read);
 }

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 
 #include "fuzz.hpp"
 
@@ -27,7 +27,7 @@ int main(int count, char** paths) {
   }
   std::sort(files.begin(), files.end());
   for (const std::string& file : files) {
-    const auto read = tessera::trace::read_file(file);
+    const auto read = replay::read_file(file);
     const auto* const bytes = std::get_if<std::string>(&read);
     if (bytes == nullptr) return std::fprintf(stderr, "%s: cannot be read\n", file.c_str()), 2;
     // A copy of exactly this size, so that a sanitizer detects reads past its end.

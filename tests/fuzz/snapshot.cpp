@@ -9,17 +9,17 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/observe/output.hpp>
-#include <tessera/observe/write_chrome.hpp>
-#include <tessera/observe/write_pickle.hpp>
-#include <tessera/observe/write_rmm.hpp>
+#include <tessera/observe/to_pickle.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include "tessera_replay/files.hpp"
 #include "tessera_replay/pickle.hpp"
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/snapshot_recording.hpp"
+#include "tessera_replay/to_chrome.hpp"
+#include "tessera_replay/to_rmm.hpp"
 #include "tessera_replay/verify.hpp"
 
 #include "fuzz.hpp"
@@ -29,7 +29,6 @@ namespace {
 using namespace tessera;
 using replay::pickle;
 using replay::pickled;
-using trace::snapshot;
 
 /// Every reference is to an existing value.
 void walk(const pickle& plain, std::size_t bytes) {
@@ -47,17 +46,13 @@ void walk(const pickle& plain, std::size_t bytes) {
   }
 }
 
-std::string written(const snapshot& source) {
-  trace::text_output out;
-  trace::write_pickle(source, out);
-  return out.text;
-}
+std::string written(const snapshot& source) { return to_pickle(source); }
 
 void expect_same_when_read_again(const snapshot& source) {
   const std::string bytes = written(source);
   const auto again = replay::read_snapshot(bytes, "again");
   const auto* const same = fuzz::accepted(again, "again");
-  fuzz::expect(same != nullptr, "what was written is accepted");
+  fuzz::expect(same != nullptr, "a written snapshot is accepted");
   fuzz::expect(same->segments == source.segments, "what was written is read again");
   fuzz::expect(written(*same) == bytes, "what was read again is written the same");
 }
@@ -65,13 +60,12 @@ void expect_same_when_read_again(const snapshot& source) {
 void use(const snapshot& source, std::size_t device) {
   const auto found = replay::verifier(source, device).run();
   (void)fuzz::accepted(found, source.name);
-  trace::text_output rmm;
-  if (const auto wrong = trace::write_rmm(source, device, rmm)) {
+  const auto log = replay::to_rmm(source, device);
+  if (const auto* const wrong = std::get_if<trace::input_error>(&log)) {
     fuzz::expect_sound(*wrong, source.name);
   } else {
-    const auto read = trace::read_rmm(rmm.text, "rmm");
-    (void)fuzz::accepted(read,
-                         "rmm");  // PyTorch's history may not be a valid log: the size at a free may differ
+    const auto read = replay::read_rmm(std::get<std::string>(log), "rmm");
+    (void)fuzz::accepted(read, "rmm");  // may be rejected: the sizes of a free and its allocation may differ
   }
 }
 
@@ -87,15 +81,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   expect_same_when_read_again(*source);
   for (std::size_t device = 0; device < std::min<std::size_t>(source->devices(), 3); ++device)
     use(*source, device);
-  trace::text_output chrome;
-  if (const auto wrong = trace::write_chrome(*source, chrome)) fuzz::expect_sound(*wrong, "file");
+  const auto chrome = replay::to_chrome(*source);
+  if (const auto* const wrong = std::get_if<trace::input_error>(&chrome)) fuzz::expect_sound(*wrong, "file");
   const auto as_recording = replay::recording_of(*source);
   if (const auto* const made = fuzz::accepted(as_recording, "file")) {
     const trace::program program(*made);
     if (made->events.size() > 300) return 0;
     caching_allocator<pytorch<>, simulated_device> pool;
     trace::replay(program, pool);
-    fuzz::expect(pool.audit() == nullptr, "an allocator takes what was recorded");
+    fuzz::expect(pool.audit() == nullptr, "an allocator that replays a recording stays consistent");
   }
   return 0;
 }

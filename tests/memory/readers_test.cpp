@@ -17,13 +17,13 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/observe/capture.hpp>
-#include <tessera/observe/output.hpp>
-#include <tessera/observe/write_pickle.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/observe/to_pickle.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include "tessera_replay/files.hpp"
 #include "tessera_replay/lifetimes.hpp"
 #include "tessera_replay/pickle.hpp"
 #include "tessera_replay/read_snapshot.hpp"
@@ -92,7 +92,7 @@ bool as_lifetimes(const std::string& file) {
   return keeps_to(24, file, [](std::string_view text) { return replay::read_lifetimes(text, "file"); });
 }
 bool as_rmm(const std::string& file) {
-  return keeps_to(12, file, [](std::string_view text) { return trace::read_rmm(text, "file"); });
+  return keeps_to(12, file, [](std::string_view text) { return replay::read_rmm(text, "file"); });
 }
 bool as_pickle(const std::string& file) {
   return keeps_to(100, file, [](std::string_view bytes) { return replay::read_pickle(bytes, "file"); });
@@ -126,7 +126,7 @@ TEST(memory, of_recorded_programs) {
   std::size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(TESSERA_EXAMPLES_DIR "/traces")) {
     if (entry.path().extension() != ".csv") continue;
-    const auto text = trace::read_file(entry.path().string());
+    const auto text = replay::read_file(entry.path().string());
     EXPECT_TRUE(as_csv(std::get<std::string>(text))) << entry.path();
     ++files;
   }
@@ -167,7 +167,7 @@ TEST(memory, of_lifetimes) {
   EXPECT_FALSE(as_lifetimes(header + std::string(1'000'000, '\n') + "x"));
 }
 TEST(memory, of_rmm) {
-  const std::string header(trace::detail::rmm_header);
+  const std::string header(replay::rmm_header);
   const auto hex = [](std::size_t n) {
     char text[20];
     std::snprintf(text, sizeof text, "%zx", n);
@@ -311,30 +311,29 @@ TEST(memory, of_stacks_of_calls) {
 }
 
 TEST(memory, of_written_snapshots) {
-  const auto text = trace::read_file(TESSERA_EXAMPLES_DIR "/traces/gnn_sage_streams.csv");
+  const auto text = replay::read_file(TESSERA_EXAMPLES_DIR "/traces/gnn_sage_streams.csv");
   const auto read = trace::read_csv(std::get<std::string>(text), "file");
   const trace::program program(std::get<trace::recording>(read));
   caching_allocator<pytorch<>, simulated_device> pool;
   std::size_t at = 0;
-  trace::text_output out;
+  std::string bytes;
   trace::replay(
       program, pool, [](std::size_t) {},
       [&](std::size_t, void*) {
-        if (++at == program.events().size() / 2) trace::write_pickle(trace::capture(pool), out);
+        if (++at == program.events().size() / 2) bytes = to_pickle(take_snapshot(pool));
       });
-  ASSERT_FALSE(out.text.empty());
-  EXPECT_TRUE(
-      keeps_to(30, out.text, [](std::string_view bytes) { return replay::read_snapshot(bytes, "file"); }));
-  EXPECT_TRUE(as_recording(out.text));
+  ASSERT_FALSE(bytes.empty());
+  EXPECT_TRUE(keeps_to(30, bytes, [](std::string_view file) { return replay::read_snapshot(file, "file"); }));
+  EXPECT_TRUE(as_recording(bytes));
 }
 
 TEST(memory, of_a_file) {
   const std::string path = TESSERA_EXAMPLES_DIR "/traces/gnn_sage.csv";
   const std::size_t size = std::filesystem::file_size(path);
-  EXPECT_LE(peak_of([&] { (void)trace::read_file(path); }), size + 80_KiB);
-  // An endless input is rejected after its beginning, or after max_file_bytes.
+  EXPECT_LE(peak_of([&] { (void)replay::read_file(path); }), size + 80_KiB);
+  // What never ends is given up after its beginning, or after max_file_bytes.
   const std::size_t peak = peak_of([] {
-    const auto read = trace::read_file(
+    const auto read = replay::read_file(
         "/dev/zero", [](std::string_view begins) { return replay::check_text_trace(begins, "zero"); });
     EXPECT_TRUE(std::get<trace::input_error>(read).text().starts_with("zero:1: the header must be "));
   });

@@ -11,13 +11,14 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/replay/recording.hpp>
+#include "tessera_replay/blocks_at_start.hpp"
 
 namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
-using tessera::trace::detail::block_at_start;
-using tessera::trace::detail::blocks_at_start;
+using replay::block_at_start;
+using replay::blocks_at_start;
 using state = snapshot::block::state;
 using action = snapshot::action;
 using found = std::map<std::uint64_t, block_at_start>;

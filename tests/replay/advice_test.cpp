@@ -10,7 +10,7 @@
 
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
 #include "tessera_replay/lifetimes.hpp"
@@ -84,7 +84,7 @@ TEST(advice_on_recorded_programs, mostly_serves_the_request_that_failed) {
   tallies count;
   for (const char* const name : {"gnn_sage", "gpt2_adamw", "resnet50_sgd"}) {
     const std::string path = std::string(TESSERA_TESTS_DIR) + "/../examples/traces/" + name + ".csv";
-    const auto text = trace::read_file(path);
+    const auto text = replay::read_file(path);
     ASSERT_TRUE(std::holds_alternative<std::string>(text)) << path;
     const auto read = replay::read_text_trace(std::get<std::string>(text), name);
     ASSERT_TRUE(std::holds_alternative<trace::recording>(read)) << path;

@@ -9,20 +9,21 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/observe/write_chrome.hpp>
-#include <tessera/observe/write_pickle.hpp>
+#include <tessera/observe/to_pickle.hpp>
 #include <tessera/replay/recording.hpp>
+#include "tessera_replay/call_site.hpp"
+#include "tessera_replay/files.hpp"
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/snapshot_recording.hpp"
+#include "tessera_replay/to_chrome.hpp"
 
 namespace {
 
 using namespace tessera::trace;
-using tessera::trace::detail::call_site;
+using replay::call_site;
 using namespace replay;
-using tessera::trace::detail::pickle_writer;
+using tessera::detail::pickle_writer;
 using namespace std::string_literals;
 
 struct call {
@@ -33,7 +34,7 @@ struct call {
 
 /// The line that is shown for these calls, innermost first.
 std::string line_of(const std::vector<call>& calls) {
-  call_stacks table;
+  snapshot::call_stacks table;
   call_stack_builder to(table);
   std::vector<std::uint32_t> places;
   for (const call& c : calls)
@@ -42,7 +43,7 @@ std::string line_of(const std::vector<call>& calls) {
 }
 
 TEST(call_stacks, are_kept_once) {
-  call_stacks table;
+  snapshot::call_stacks table;
   call_stack_builder to(table);
   EXPECT_EQ(to.add_text(""), 0u);
   EXPECT_EQ(to.add_text("a"), 1u);
@@ -105,7 +106,7 @@ TEST(call_site, is_short_and_for_a_terminal) {
 /// A pickle of one device's history. Each entry has the value that `frames` writes under that key.
 template <typename Frames>
 snapshot history_of(std::size_t entries, Frames frames) {
-  text_output out;
+  std::string out;
   pickle_writer to(out);
   to.dict([&] {
     to.literal("segments"), to.empty_list();
@@ -122,14 +123,14 @@ snapshot history_of(std::size_t entries, Frames frames) {
     });
   });
   to.end();
-  auto read = read_snapshot(out.text, "file");
+  auto read = read_snapshot(out, "file");
   if (const auto* error = std::get_if<input_error>(&read)) {
     ADD_FAILURE() << error->text();
     return {};
   }
   return std::get<snapshot>(std::move(read));
 }
-void write_frame(pickle_writer<text_output>& to, const call& c) {
+void write_frame(pickle_writer& to, const call& c) {
   to.dict([&] {
     to.literal("name"), to.text(c.function);
     to.literal("filename"), to.text(c.file);
@@ -239,18 +240,18 @@ TEST(recording, has_no_origins_if_none_were_recorded) {
   EXPECT_EQ(origin_text(recorded(s), 0), "labelled '?" + std::string(79, 'x') + "...'");
 }
 
-TEST(write_chrome, has_the_source_lines_of_blocks) {
+TEST(to_chrome, has_the_source_lines_of_blocks) {
   using action = snapshot::action;
   snapshot s = with_lines();
   s.segments = {
       {.address = 0, .size = 512, .stack = 4, .blocks = {{0, 512, 512, snapshot::block::state::live, 2}}}};
   s.traces = {{{.what = action::segment_alloc, .stack = 4, .address = 0, .size = 512},
                {.what = action::alloc, .stack = 2, .address = 0, .size = 512, .block = 512}}};
-  text_output out;
-  EXPECT_FALSE(write_chrome(s, out));
-  EXPECT_NE(out.text.find("\"requested\":512,\"block\":512,\"at\":\"a.py:2 in f\"}"), std::string::npos)
-      << out.text;
-  EXPECT_NE(out.text.find("\"bytes\":512,\"at\":\"a.py:4 in f\"}"), std::string::npos) << out.text;
+  const auto made = replay::to_chrome(s);
+  ASSERT_TRUE(std::holds_alternative<std::string>(made));
+  const std::string& text = std::get<std::string>(made);
+  EXPECT_NE(text.find("\"requested\":512,\"block\":512,\"at\":\"a.py:2 in f\"}"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"bytes\":512,\"at\":\"a.py:4 in f\"}"), std::string::npos) << text;
 }
 
 }  // namespace

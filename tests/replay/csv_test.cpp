@@ -13,18 +13,18 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"
 
 namespace {
 
 using replay::read_lifetimes;
+using replay::read_result;
 using replay::read_text_trace;
 using tessera::trace::event;
 using tessera::trace::input_error;
 using tessera::trace::read_csv;
-using tessera::trace::read_result;
 using tessera::trace::recording;
 using kind = event::kind;
 
@@ -328,7 +328,7 @@ TEST(text_traces, any_mutation_is_answered) {
 
 TEST(text_traces, recorded_programs_are_read_whole) {
   for (const std::string name : {"gnn_sage", "gnn_sage_streams", "gpt2_adamw", "resnet50_sgd"}) {
-    const auto text = tessera::trace::read_file(TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv");
+    const auto text = replay::read_file(TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv");
     ASSERT_TRUE(std::holds_alternative<std::string>(text)) << name;
     const std::string& bytes = std::get<std::string>(text);
     const auto read = read_csv(bytes, "T");

@@ -12,7 +12,7 @@
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"
 
@@ -29,7 +29,7 @@ inline std::uint64_t digest(std::string_view text) {
 /// none.
 inline std::string decisions(const std::string& trace, const std::string& conf, std::size_t capacity) {
   namespace t = tessera::trace;
-  const auto text = t::read_file(trace);
+  const auto text = replay::read_file(trace);
   if (const auto* error = std::get_if<t::input_error>(&text)) return error->text();
   const auto read = replay::read_text_trace(std::get<std::string>(text), trace);
   if (const auto* error = std::get_if<t::input_error>(&read)) return error->text();

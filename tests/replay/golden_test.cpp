@@ -99,9 +99,9 @@ TEST(snapshots, of_real_devices_are_decided_the_same) {
     if (entry.path().extension() != ".pickle") continue;
     const std::string bytes = whole(entry.path());
     const auto read = replay::read_snapshot(bytes, entry.path().filename());
-    ASSERT_TRUE(std::holds_alternative<tessera::trace::snapshot>(read))
+    ASSERT_TRUE(std::holds_alternative<tessera::snapshot>(read))
         << std::get<tessera::trace::input_error>(read).text();
-    const auto outcome = replay::verifier(std::get<tessera::trace::snapshot>(read), 0).run();
+    const auto outcome = replay::verifier(std::get<tessera::snapshot>(read), 0).run();
     ASSERT_TRUE(std::holds_alternative<replay::verification>(outcome))
         << std::get<tessera::trace::input_error>(outcome).text();
     const auto& v = std::get<replay::verification>(outcome);

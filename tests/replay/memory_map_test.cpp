@@ -14,9 +14,10 @@
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/stitched.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include "tessera_replay/files.hpp"
 #include "tessera_replay/memory_map.hpp"
 
 namespace {
@@ -122,7 +123,7 @@ void compare_with_the_allocator(const program& source, std::size_t at) {
   EXPECT_EQ(map.sums.pending, now.pending);
   EXPECT_EQ(map.sums.non_releasable + map.sums.releasable, now.cached);
   if (now.pending == 0) {
-    EXPECT_EQ(map.sums.non_releasable, non_releasable_bytes(pool));
+    EXPECT_EQ(map.sums.non_releasable, tessera::detail::non_releasable_bytes(pool));
   }
   for (const std::size_t most : {1000u, 100u, 10u, 1u}) {
     map.coarsen(most);
@@ -143,7 +144,7 @@ void compare_with_the_allocator(const program& source, std::size_t at) {
 
 TEST(memory_map, agrees_with_the_allocator_on_a_recorded_program) {
   for (const char* const name : {"gnn_sage", "gnn_sage_streams"}) {
-    const auto text = read_file(std::string(TESSERA_EXAMPLES_DIR) + "/traces/" + name + ".csv");
+    const auto text = replay::read_file(std::string(TESSERA_EXAMPLES_DIR) + "/traces/" + name + ".csv");
     const auto read = read_csv(std::get<std::string>(text), name);
     const program source(std::get<recording>(read));
     for (const std::size_t at : {0u, 777u, 30929u}) {

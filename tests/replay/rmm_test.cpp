@@ -14,24 +14,24 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/observe/capture.hpp>
 #include <tessera/observe/history.hpp>
-#include <tessera/observe/output.hpp>
-#include <tessera/observe/write_rmm.hpp>
+#include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include "tessera_replay/files.hpp"
 #include "tessera_replay/lifetimes.hpp"
 #include "tessera_replay/snapshot_recording.hpp"
+#include "tessera_replay/to_rmm.hpp"
 
 namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
 using namespace replay;
+using replay::rmm_header;
 using tessera::trace::detail::csv_header;
-using tessera::trace::detail::rmm_header;
 using kind = event::kind;
 
 std::string rmm(const std::string& body) { return std::string(rmm_header) + "\n" + body; }
@@ -197,13 +197,15 @@ TEST(read_rmm, any_mutation_is_answered) {
 }
 
 std::string rmm_text(const snapshot& source) {
-  text_output out;
-  const auto error = write_rmm(source, 0, out);
-  if (error) ADD_FAILURE() << error->text();
-  return out.text;
+  const auto made = to_rmm(source, 0);
+  if (const auto* const error = std::get_if<input_error>(&made)) {
+    ADD_FAILURE() << error->text();
+    return {};
+  }
+  return std::get<std::string>(made);
 }
 
-TEST(write_rmm, logs_what_users_did) {
+TEST(to_rmm, logs_what_users_did) {
   struct hours {
     std::uint64_t operator()() noexcept { return now += 3'600'000'001; }
     std::uint64_t now = 22 * 3'600'000'000ull + 59 * 60'000'000ull;
@@ -213,19 +215,19 @@ TEST(write_rmm, logs_what_users_did) {
   void* const p = pool.allocate(1_MiB + 1, stream_id{255});
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
   pool.deallocate(p);
-  EXPECT_EQ(rmm_text(capture(pool)), rmm("0,00:59:00.000002,allocate,0x100000000000000,1048577,0xff\n"
-                                         "0,03:59:00.000005,allocate failure,(nil),26214400,0x0\n"
-                                         "0,04:59:00.000006,free,0x100000000000000,1048577,0xff\n"));
+  EXPECT_EQ(rmm_text(take_snapshot(pool)), rmm("0,00:59:00.000002,allocate,0x100000000000000,1048577,0xff\n"
+                                               "0,03:59:00.000005,allocate failure,(nil),26214400,0x0\n"
+                                               "0,04:59:00.000006,free,0x100000000000000,1048577,0xff\n"));
 }
 
-TEST(write_rmm, begins_with_the_blocks_live_at_the_start) {
+TEST(to_rmm, begins_with_the_blocks_live_at_the_start) {
   caching_allocator<pytorch_native, simulated_device, history<>> pool{simulated_device{}, {}, history<>(3)};
   void* const kept = pool.allocate(100);
   void* const freed = pool.allocate(200);
   (void)kept;
   pool.deallocate(freed);
   (void)pool.allocate(300);
-  const auto read = read_rmm(rmm_text(capture(pool)), "T");
+  const auto read = read_rmm(rmm_text(take_snapshot(pool)), "T");
   EXPECT_EQ(lines(read),
             (std::vector<line>{{'a', 0, 100, 0}, {'a', 1, 200, 0}, {'f', 1, 200, 0}, {'a', 2, 300, 0}}));
 }
@@ -256,7 +258,7 @@ void goes_round() {
       live.pop_back();
     }
   }
-  snapshot seen = capture(pool);
+  snapshot seen = take_snapshot(pool);
   seen.name = "T";
   // A block that was freed before the history begins is over for a log, but not yet for a recording.
   if (seen.traces[0].front().what == snapshot::action::free_completed)
@@ -269,27 +271,23 @@ void goes_round() {
   EXPECT_EQ(in_order(std::get<recording>(by_rmm)), in_order(std::get<recording>(by_snapshot)));
   EXPECT_EQ(program(std::get<recording>(by_rmm)).peak_live(),
             program(std::get<recording>(by_snapshot)).peak_live());
-  text_output csv;
-  write_csv(std::get<recording>(by_snapshot), csv);
-  const auto by_csv = read_text_trace(csv.text, "T");
+  const auto by_csv = read_text_trace(to_csv(std::get<recording>(by_snapshot)), "T");
   ASSERT_TRUE(std::holds_alternative<recording>(by_csv)) << error_of(by_csv);
   EXPECT_EQ(in_order(std::get<recording>(by_csv)), in_order(std::get<recording>(by_snapshot)));
 }
 
-TEST(write_rmm, is_read_as_the_same_program) {
+TEST(to_rmm, is_read_as_the_same_program) {
   goes_round<pytorch_native>();
   goes_round<pytorch_expandable>();  // the start of its history is found too
 }
 
-TEST(write_csv, writes_every_event) {
+TEST(to_csv, writes_every_event) {
   const std::string text =
       std::string(csv_header) +
       "\na,0,512,0,0\na,7,99,1,1\nr,7,0,2,2\ne,0,0,0,3\nf,7,0,1,4\ne,0,1,0,5\nc,0,0,0,6\n"
       "f,0,512,0,7\n";
   const auto read = read_csv(text, "T");
-  text_output out;
-  write_csv(std::get<recording>(read), out);
-  EXPECT_EQ(out.text, text);
+  EXPECT_EQ(to_csv(std::get<recording>(read)), text);
 }
 
 }  // namespace

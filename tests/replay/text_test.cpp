@@ -5,13 +5,13 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/observe/output.hpp>
+#include "tessera_replay/text.hpp"
 
 namespace {
 
 using namespace std::string_literals;
-using tessera::trace::detail::json_text;
-using tessera::trace::detail::utf8_text;
+using replay::json_text;
+using tessera::detail::utf8_text;
 
 const std::string unknown = "\xef\xbf\xbd";  // U+FFFD
 

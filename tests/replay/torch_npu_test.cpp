@@ -13,7 +13,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/recipe/with.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"
 
@@ -25,7 +25,7 @@ using namespace tessera;
 template <typename Recipe>
 std::string decisions(const char* trace, std::size_t capacity) {
   const std::string path = std::string(TESSERA_EXAMPLES_DIR "/traces/") + trace;
-  const auto text = trace::read_file(path);
+  const auto text = replay::read_file(path);
   if (const auto* error = std::get_if<trace::input_error>(&text)) return error->text();
   const auto read = replay::read_text_trace(std::get<std::string>(text), path);
   if (const auto* error = std::get_if<trace::input_error>(&read)) return error->text();

@@ -14,7 +14,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/law/policies.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"
 
@@ -56,7 +56,7 @@ std::vector<std::pair<std::string, composition>> shipped() {
 }
 
 trace::recording read(const std::string& name) {
-  const auto text = trace::read_file(TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv");
+  const auto text = replay::read_file(TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv");
   auto recording = replay::read_text_trace(std::get<std::string>(text), name);
   return std::get<trace::recording>(std::move(recording));
 }

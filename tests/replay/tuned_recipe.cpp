@@ -10,13 +10,13 @@
 #include <variant>
 
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"
 
 int main(int count, char** words) {
   if (count != 3) return 2;
-  const auto text = tessera::trace::read_file(words[1]);
+  const auto text = replay::read_file(words[1]);
   const auto read = replay::read_text_trace(std::get<std::string>(text), words[1]);
   const tessera::trace::program program(std::get<tessera::trace::recording>(read));
   tessera::caching_allocator<tuned, tessera::simulated_device> pool{tessera::simulated_device{

@@ -82,7 +82,7 @@ TEST(fwd, declares_what_the_headers_define) {
   void* const on_second = pools.allocate(5000, 1);
   EXPECT_EQ(device_of(pools, on_second), 1u);
   pools.deallocate(on_second);
-  static_assert(std::is_same_v<events, tessera::history<tessera::wall_time>>);
+  static_assert(std::is_same_v<events, tessera::history<tessera::detail::wall_time>>);
 }
 
 }  // namespace

@@ -26,5 +26,5 @@ template <typename... Types>
                    tessera::locked<tessera::pinned_packed, tessera::host_pinned, tessera::history<>>,
                    tessera::per_stream<tessera::pytorch_expandable, tessera::simulated_device>,
                    tessera::out_of_memory, tessera::detail::oom_numbers, tessera::allocator_event,
-                   tessera::stream_id, tessera::trace::snapshot>();
+                   tessera::stream_id, tessera::snapshot>();
 }

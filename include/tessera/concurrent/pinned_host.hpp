@@ -102,7 +102,7 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
 
   [[nodiscard]] host_statistics statistics() const noexcept {
     return visit([]<typename Recipe, typename... Rest>(const background_reclaiming<Recipe, Rest...>& pool) {
-      return host_statistics_of<Recipe>(pool.statistics());
+      return host_statistics::from<Recipe>(pool.statistics());
     });
   }
   [[nodiscard]] const settings_type& settings() const noexcept {

@@ -239,7 +239,7 @@ class pluggable {
   std::size_t statistics(int device, char* out, std::size_t size) noexcept {
     std::size_t length = copy_text("{}", out, size);
     with_report(device,
-                [&](const memory_report& report) { length = copy_text(json_of(report).c_str(), out, size); });
+                [&](const memory_report& report) { length = copy_text(report.json().c_str(), out, size); });
     return length;
   }
   template <typename DeviceStats>
@@ -311,7 +311,7 @@ class pluggable {
     if constexpr (requires(device_state& state) { state.allocator.statistics(); }) {
       device_state* const state = find(device);
       catch_errors<false>(state, [&] {
-        if (state != nullptr) f(report_of(state->allocator));
+        if (state != nullptr) f(memory_report(state->allocator));
       });
     }
   }

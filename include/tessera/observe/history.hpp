@@ -13,6 +13,7 @@
 
 namespace tessera {
 
+namespace detail {
 /// Returns the microseconds since 1970.
 struct wall_time {
   [[nodiscard]] std::uint64_t operator()() const noexcept {
@@ -20,6 +21,7 @@ struct wall_time {
     return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count());
   }
 };
+}  // namespace detail
 
 /// An observer that stores the latest events of an allocator, with times and labels. When full, it drops the
 /// oldest.

@@ -19,30 +19,30 @@ struct host_statistics {
   counter active_bytes{};
   std::uint64_t num_host_alloc = 0;
   std::uint64_t num_host_free = 0;
+
+  /// Converts an allocator's statistics.
+  ///
+  /// If the recipe maps pages, `allocated_bytes` counts mapped bytes, and the counts of segments and blocks
+  /// stay 0, as in torch_npu.
+  ///
+  ///     tessera::caching_allocator<tessera::pytorch_pinned<>, tessera::simulated_device> pinned;
+  ///     pinned.deallocate(pinned.allocate(4_MiB));
+  ///     const auto host = tessera::host_statistics::from<tessera::pytorch_pinned<>>(pinned.statistics());
+  ///     std::printf("peak reserved: %lld bytes\n", static_cast<long long>(host.allocated_bytes.peak));
+  template <recipe Recipe, std::size_t Pools>
+  [[nodiscard]] static constexpr host_statistics from(const statistics<Pools>& counts) noexcept {
+    host_statistics result;
+    result.allocated_bytes = counts.all.reserved_bytes;
+    result.active_bytes = counts.all.active_bytes;
+    if (!Recipe::growth::backend::has_ranges) {
+      result.allocations = counts.all.segment;
+      result.active_requests = counts.all.active;
+      result.num_host_alloc = counts.num_device_alloc;
+      result.num_host_free = counts.num_device_free;
+    }
+    return result;
+  }
   bool operator==(const host_statistics&) const = default;
 };
-
-/// Converts an allocator's statistics to host_statistics.
-///
-/// If the recipe maps pages, `allocated_bytes` counts mapped bytes, and the counts of segments and blocks
-/// stay 0, as in torch_npu.
-///
-///     tessera::caching_allocator<tessera::pytorch_pinned<>, tessera::simulated_device> pinned;
-///     pinned.deallocate(pinned.allocate(4_MiB));
-///     const auto host = tessera::host_statistics_of<tessera::pytorch_pinned<>>(pinned.statistics());
-///     std::printf("peak reserved: %lld bytes\n", static_cast<long long>(host.allocated_bytes.peak));
-template <recipe Recipe, std::size_t Pools>
-[[nodiscard]] constexpr host_statistics host_statistics_of(const statistics<Pools>& counts) noexcept {
-  host_statistics result;
-  result.allocated_bytes = counts.all.reserved_bytes;
-  result.active_bytes = counts.all.active_bytes;
-  if (!Recipe::growth::backend::has_ranges) {
-    result.allocations = counts.all.segment;
-    result.active_requests = counts.all.active;
-    result.num_host_alloc = counts.num_device_alloc;
-    result.num_host_free = counts.num_device_free;
-  }
-  return result;
-}
 
 }  // namespace tessera

@@ -18,6 +18,30 @@ namespace detail {
   const state is = b.tag.state == block::state::pending ? state::pending : state::live;
   return {b.address, b.size, b.request.bytes, is, b.list->key()};
 }
+
+/// Counts the cached bytes of a caching_allocator that trim() cannot release, because live or pending blocks
+/// share their segments or pages.
+///   Cost:  linear in the blocks, and in ranges in their pages
+template <typename Allocator>
+[[nodiscard]] std::size_t non_releasable_bytes(Allocator& pool) {
+  const auto blocks = pool.introspect();
+  constexpr bool has_ranges = decltype(blocks)::has_ranges;
+  std::size_t result = 0;
+  blocks.for_each_segment([&](const block& first, std::size_t) {
+    std::size_t free = 0;
+    bool any_used = has_ranges;
+    for (const block *b = &first, *end = first.below; b != end; b = b->above) {
+      if (b->is_free()) {
+        free += b->size;
+        if constexpr (has_ranges) free -= blocks.releasable(*b);
+      } else {
+        any_used = true;
+      }
+    }
+    if (any_used) result += free;
+  });
+  return result;
+}
 }  // namespace detail
 
 /// Calls f(const segment_view&, const block_view&) for each block of a caching_allocator.
@@ -64,79 +88,47 @@ template <typename Allocator>
 [[nodiscard]] block_view live_block_at(Allocator& pool, const void* p) noexcept {
   block_view result{};
   pool.with_owner(p, [&result, p](auto& in) {
-    if (const detail::block* const found = in.introspect().find_live(p)) result = detail::view_of(*found);
+    if (const detail::block* const live = in.introspect().find_live(p)) result = detail::view_of(*live);
   });
   return result;
 }
 
-/// The position of a live block in its segment.
-struct block_place {
-  segment_view segment;  ///< has 0 bytes if there is no such block
-  block_view block;
-  std::size_t offset = 0;  ///< bytes from the start of the segment to the block
-};
-
-/// Finds the segment of the live block at an address, and the block's offset in it, in any allocator.
+/// Finds the segment of the live block at an address, in any allocator.
 ///
 /// Interprocess handles of CUDA and ACL refer to segments. To share a block, send its segment's handle and
-/// its offset.
+/// its offset in the segment.
 ///
 ///     void* const p = pool.allocate(1000);
-///     const tessera::block_place place = tessera::place_of(pool, p);
-///     std::printf("%zu bytes into a segment of %zu\n", place.offset, place.segment.bytes);
+///     const tessera::segment_view segment = tessera::segment_of(pool, p);
+///     std::printf("%zu bytes into a segment of %zu\n",
+///                 reinterpret_cast<std::uintptr_t>(p) - segment.address, segment.bytes);
 ///     pool.deallocate(p);
 ///
-///   Cost:  linear in the blocks of that segment
+///   Returns:  the segment; a segment of 0 bytes if there is no such block
+///   Cost:     linear in the blocks of that segment
 template <typename Allocator>
-[[nodiscard]] block_place place_of(Allocator& pool, const void* p) noexcept {
-  block_place result{};
+[[nodiscard]] segment_view segment_of(Allocator& pool, const void* p) noexcept {
+  segment_view result{};
   pool.with_owner(p, [&result, p](auto& in) {
-    const detail::block* const found = in.introspect().find_live(p);
-    if (found == nullptr) return;
+    const detail::block* const live = in.introspect().find_live(p);
+    if (live == nullptr) return;
     const auto ends = [](const detail::block& b) {
       return b.is_unmapped() || b.tag.state == detail::block::state::segment;
     };
-    const detail::block* first = found;
+    const detail::block* first = live;
     while (!ends(*first->below)) first = first->below;
     std::size_t bytes = 0;
     for (const detail::block* b = first; !ends(*b); b = b->above) bytes += b->size;
     constexpr bool in_range = decltype(in.introspect())::has_ranges;
-    result = {{first->address, bytes, first->list->key(), first->list->pool(), in_range},
-              detail::view_of(*found),
-              found->address - first->address};
+    result = {first->address, bytes, first->list->key(), first->list->pool(), in_range};
   });
   return result;
 }
-/// Finds the block of an address that was allocated with an alignment. Such an address may lie inside its
-/// block.
+/// Finds the segment of a block that was allocated with an alignment. Its address may lie inside the block.
 template <typename Allocator>
-[[nodiscard]] block_place place_of(Allocator& pool, void* p, std::size_t bytes,
-                                   std::align_val_t alignment) noexcept {
-  return place_of(pool, detail::aligned_request(bytes, alignment).find(pool, p).address);
-}
-
-/// Counts the cached bytes of a caching_allocator that trim() cannot release, because live or pending blocks
-/// share their segments or pages. for_each_allocator reaches the caching_allocators inside other front ends.
-///   Cost:  linear in the blocks, and in ranges in their pages
-template <typename Allocator>
-[[nodiscard]] std::size_t non_releasable_bytes(Allocator& pool) {
-  const auto blocks = pool.introspect();
-  constexpr bool has_ranges = decltype(blocks)::has_ranges;
-  std::size_t result = 0;
-  blocks.for_each_segment([&](const detail::block& first, std::size_t) {
-    std::size_t free = 0;
-    bool any_used = has_ranges;
-    for (const detail::block *b = &first, *end = first.below; b != end; b = b->above) {
-      if (b->is_free()) {
-        free += b->size;
-        if constexpr (has_ranges) free -= blocks.releasable(*b);
-      } else {
-        any_used = true;
-      }
-    }
-    if (any_used) result += free;
-  });
-  return result;
+[[nodiscard]] segment_view segment_of(Allocator& pool, void* p, std::size_t bytes,
+                                      std::align_val_t alignment) noexcept {
+  return segment_of(pool, detail::aligned_request(bytes, alignment).find(pool, p).address);
 }
 
 }  // namespace tessera

@@ -24,14 +24,17 @@ namespace tessera {
 
 /// All statistics of one allocator at one time. Counters have PyTorch's names. Every recipe has the same
 /// counters.
+///
+///     std::puts(tessera::memory_report(pool).table().c_str());
 struct memory_report {
   struct count {
     const char* name;
     std::uint64_t value;
   };
   usage now{};
-  std::size_t non_releasable = 0;  ///< cached bytes that trim() cannot release; see non_releasable_bytes()
-  std::size_t footprint = 0;       ///< bytes of host memory that describe the blocks
+  std::size_t non_releasable =
+      0;  ///< cached bytes that trim() cannot release, as live blocks share their segments
+  std::size_t footprint = 0;  ///< bytes of host memory that describe the blocks
   pool_statistics all{};
   std::vector<pool_statistics> pools;
   counter oversize_allocations{};
@@ -42,41 +45,45 @@ struct memory_report {
   std::array<call_times::summary, call_times::count>
       calls{};  ///< in microseconds; only with a `timed` provider
 
+  /// Collects the statistics of an allocator. For a per_device, call it for each device's allocator.
+  ///   Cost:  linear in the blocks
+  template <typename Allocator>
+  explicit memory_report(Allocator& pool, const call_times* times = nullptr) {
+    static_assert(
+        !requires { pool.devices(); }, "memory_report: make one for each device's allocator of a per_device");
+    pool.for_each_device([this](auto& front, std::size_t) { add(front); });
+    for (std::size_t i = 0; times != nullptr && i < calls.size(); ++i)
+      calls[i] = times->of(static_cast<provider_call::kind>(i));
+  }
+
   [[nodiscard]] std::string pool_name(std::size_t number) const {
     if (pools.size() == 2) return number == 0 ? "small_pool" : "large_pool";
     return "pool_" + std::to_string(number);
   }
-};
+  /// Returns a table for people; sizes are rounded.
+  [[nodiscard]] std::string table() const;
+  /// Returns JSON, in bytes. PyTorch's counters have the keys of memory_stats_as_nested_dict().
+  [[nodiscard]] std::string json() const;
 
-/// Collects the statistics of an allocator. For a per_device, call it for each device's allocator.
-///
-///     std::puts(tessera::table_of(tessera::report_of(pool)).c_str());
-///
-///   Cost:  linear in the blocks
-template <typename Allocator>
-[[nodiscard]] memory_report report_of(Allocator& pool, const call_times* times = nullptr) {
-  static_assert(
-      !requires { pool.devices(); }, "report_of: call it for each device's allocator of a per_device");
-  memory_report report;
-  pool.for_each_device([&report, times](auto& front, std::size_t) {
-    report.now = front.current_usage();
-    report.footprint = front.footprint();
-    front.for_each_allocator([&report](auto& one) { report.non_releasable += non_releasable_bytes(one); });
-    const auto counts = front.statistics();
-    constexpr std::size_t pools = std::tuple_size_v<decltype(counts.pool)>;
-    report.all = counts.all;
-    report.pools.assign(counts.pool.begin(), counts.pool.end());
-    report.oversize_allocations = counts.oversize_allocations;
-    report.oversize_segments = counts.oversize_segments;
-    report.device_bytes = counts.device_bytes;
-    for (std::size_t i = 0; i < report.counts.size(); ++i)
-      report.counts[i] = {detail::event_counts<pools>[i].name, counts.*detail::event_counts<pools>[i].of};
-    report.max_split_size = counts.max_split_size;
-    for (std::size_t i = 0; times != nullptr && i < report.calls.size(); ++i)
-      report.calls[i] = times->of(static_cast<provider_call::kind>(i));
-  });
-  return report;
-}
+ private:
+  template <typename Front>
+  void add(Front& front) {
+    now = front.current_usage();
+    footprint = front.footprint();
+    front.for_each_allocator([this](auto& one) { non_releasable += detail::non_releasable_bytes(one); });
+    const auto statistics = front.statistics();
+    constexpr std::size_t pool_count = std::tuple_size_v<decltype(statistics.pool)>;
+    all = statistics.all;
+    pools.assign(statistics.pool.begin(), statistics.pool.end());
+    oversize_allocations = statistics.oversize_allocations;
+    oversize_segments = statistics.oversize_segments;
+    device_bytes = statistics.device_bytes;
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      counts[i] = {detail::event_counts<pool_count>[i].name,
+                   statistics.*detail::event_counts<pool_count>[i].of};
+    max_split_size = statistics.max_split_size;
+  }
+};
 
 namespace detail {
 
@@ -191,13 +198,7 @@ class report_formatter {
 
 }  // namespace detail
 
-/// Formats a report as a table for people; sizes are rounded.
-[[nodiscard]] inline std::string table_of(const memory_report& report) {
-  return detail::report_formatter(report).table();
-}
-/// Formats a report as JSON, in bytes. PyTorch's counters have the keys of memory_stats_as_nested_dict().
-[[nodiscard]] inline std::string json_of(const memory_report& report) {
-  return detail::report_formatter(report).json();
-}
+inline std::string memory_report::table() const { return detail::report_formatter(*this).table(); }
+inline std::string memory_report::json() const { return detail::report_formatter(*this).json(); }
 
 }  // namespace tessera

@@ -3,84 +3,86 @@
 
 #include <algorithm>
 #include <compare>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/observe/output.hpp>
+#include <tessera/facade.hpp>
+#include <tessera/observe/inspect.hpp>
+#include <tessera/recipe/recipe.hpp>
 
-namespace tessera::trace {
-
-/// A table of call stacks. Stacks and texts are numbered from 1; 0 means none.
-class call_stacks {
- public:
-  /// A call. `file` and `function` are the numbers of texts.
-  struct frame {
-    std::uint32_t file = 0;
-    std::uint32_t function = 0;
-    std::uint64_t line = 0;  ///< from 1; 0 or 2^64 - 1 if unknown
-    auto operator<=>(const frame&) const = default;
-  };
-
-  [[nodiscard]] std::size_t texts() const noexcept { return texts_.size(); }
-  [[nodiscard]] std::size_t frames() const noexcept { return frames_.size(); }
-  [[nodiscard]] std::size_t stacks() const noexcept { return ends_.size(); }
-  [[nodiscard]] std::string_view text(std::uint32_t number) const noexcept {
-    return number == 0 ? std::string_view{} : std::string_view(texts_[number - 1]);
-  }
-  [[nodiscard]] const frame& frame_at(std::uint32_t position) const noexcept { return frames_[position]; }
-  /// Returns the positions of a stack's frames, innermost first.
-  [[nodiscard]] std::span<const std::uint32_t> stack(std::uint32_t number) const noexcept {
-    if (number == 0) return {};
-    const std::size_t begin = number == 1 ? 0 : ends_[number - 2];
-    return {calls_.data() + begin, ends_[number - 1] - begin};
-  }
-
-  /// Appends a text without looking for an equal one, and returns its number.
-  std::uint32_t append_text(std::string_view text) {
-    texts_.emplace_back(text);
-    return static_cast<std::uint32_t>(texts_.size());
-  }
-  /// Appends a frame without looking for an equal one, and returns its position.
-  std::uint32_t append_frame(const frame& f) {
-    frames_.push_back(f);
-    return static_cast<std::uint32_t>(frames_.size() - 1);
-  }
-  /// Appends a stack, given by the positions of its frames, and returns its number.
-  std::uint32_t append_stack(std::span<const std::uint32_t> positions) {
-    calls_.insert(calls_.end(), positions.begin(), positions.end());
-    ends_.push_back(calls_.size());
-    return static_cast<std::uint32_t>(ends_.size());
-  }
-  bool operator==(const call_stacks&) const = default;
-
- private:
-  std::vector<std::string> texts_;
-  std::vector<frame> frames_;
-  std::vector<std::uint32_t> calls_;  // the positions of all stacks' frames
-  std::vector<std::size_t> ends_;     // the end of each stack in calls_
-};
+namespace tessera {
 
 /// A memory snapshot with the contents of a PyTorch snapshot: the state of an allocator, and the history that
 /// led to it.
 ///   Source:  torch.cuda.memory._dump_snapshot
 struct snapshot {
+  /// A table of call stacks. Stacks and texts are numbered from 1; 0 means none.
+  class call_stacks {
+   public:
+    /// A call. `file` and `function` are the numbers of texts.
+    struct frame {
+      std::uint32_t file = 0;
+      std::uint32_t function = 0;
+      std::uint64_t line = 0;  ///< from 1; 0 or 2^64 - 1 if unknown
+      auto operator<=>(const frame&) const = default;
+    };
+
+    [[nodiscard]] std::size_t texts() const noexcept { return texts_.size(); }
+    [[nodiscard]] std::size_t frames() const noexcept { return frames_.size(); }
+    [[nodiscard]] std::size_t stacks() const noexcept { return ends_.size(); }
+    [[nodiscard]] std::string_view text(std::uint32_t number) const noexcept {
+      return number == 0 ? std::string_view{} : std::string_view(texts_[number - 1]);
+    }
+    [[nodiscard]] const frame& frame_at(std::uint32_t position) const noexcept { return frames_[position]; }
+    /// Returns the positions of a stack's frames, innermost first.
+    [[nodiscard]] std::span<const std::uint32_t> stack(std::uint32_t number) const noexcept {
+      if (number == 0) return {};
+      const std::size_t begin = number == 1 ? 0 : ends_[number - 2];
+      return {calls_.data() + begin, ends_[number - 1] - begin};
+    }
+
+    /// Appends a text without looking for an equal one, and returns its number.
+    std::uint32_t append_text(std::string_view text) {
+      texts_.emplace_back(text);
+      return static_cast<std::uint32_t>(texts_.size());
+    }
+    /// Appends a frame without looking for an equal one, and returns its position.
+    std::uint32_t append_frame(const frame& f) {
+      frames_.push_back(f);
+      return static_cast<std::uint32_t>(frames_.size() - 1);
+    }
+    /// Appends a stack, given by the positions of its frames, and returns its number.
+    std::uint32_t append_stack(std::span<const std::uint32_t> positions) {
+      calls_.insert(calls_.end(), positions.begin(), positions.end());
+      ends_.push_back(calls_.size());
+      return static_cast<std::uint32_t>(ends_.size());
+    }
+    bool operator==(const call_stacks&) const = default;
+
+   private:
+    std::vector<std::string> texts_;
+    std::vector<frame> frames_;
+    std::vector<std::uint32_t> calls_;  // the positions of all stacks' frames
+    std::vector<std::size_t> ends_;     // the end of each stack in calls_
+  };
+
   /// The number of a pool of segments; (0, 0) is the default pool.
   using pool_id = std::pair<std::uint64_t, std::uint64_t>;
 
   struct block {
-    enum class state : unsigned char {
-      free,
-      live,    ///< allocated
-      pending  ///< freed, but a stream still uses it
-    };
+    using state = block_view::state;
     std::uint64_t address = 0;
     std::size_t size = 0;
     std::size_t requested = 0;
@@ -179,7 +181,7 @@ struct snapshot {
   std::vector<std::vector<entry>> traces;  ///< one per device, oldest entry first
   std::vector<annotation> annotations;
   settings configured;
-  call_stacks stacks;                             ///< the call stacks that blocks and entries refer to
+  call_stacks stacks;                             ///< the call stacks of blocks and entries
   std::vector<segment> host_segments{};           ///< pinned host memory, as PyTorch reports it
   std::vector<std::vector<entry>> host_traces{};  ///< the history of pinned host memory
 
@@ -203,128 +205,176 @@ struct snapshot {
 
 namespace detail {
 
-/// PyTorch's names of its actions, in the order of snapshot::action.
-inline constexpr std::string_view snapshot_actions[] = {
-    "alloc",        "free_requested", "free_completed", "segment_alloc",
-    "segment_free", "segment_map",    "segment_unmap",  "oom",
-    "snapshot",     "annotate"};
+/// PyTorch's names of its actions.
+inline constexpr std::pair<snapshot::action, std::string_view> pytorch_actions[] = {
+    {snapshot::action::alloc, "alloc"},
+    {snapshot::action::free_requested, "free_requested"},
+    {snapshot::action::free_completed, "free_completed"},
+    {snapshot::action::segment_alloc, "segment_alloc"},
+    {snapshot::action::segment_free, "segment_free"},
+    {snapshot::action::segment_map, "segment_map"},
+    {snapshot::action::segment_unmap, "segment_unmap"},
+    {snapshot::action::oom, "oom"},
+    {snapshot::action::snapshot, "snapshot"},
+    {snapshot::action::annotate, "annotate"}};
 
-/// A block that is active when a device's history begins.
-struct block_at_start {
-  std::size_t requested = 0;
-  std::size_t size = 0;  ///< 0 if unknown
-  stream_id stream{};
-  bool live = true;         ///< false: pending
-  std::uint32_t stack = 0;  ///< call stack of the allocation, in the snapshot's `stacks`
-};
-
-/// Finds the blocks that are live or pending when the history of one device begins, by address.
-///
-/// A history is bounded, so its oldest entries are lost. A block is active at the start if the history frees
-/// it without allocating it. So is a block that is active at the end and not in the history.
-///   Returns:  the blocks, or an error that names the entry or block that contradicts the history
-///   Cost:     n log n in the length of the history
-[[nodiscard]] inline read_result<std::map<std::uint64_t, block_at_start>> blocks_at_start(
-    const snapshot& source, std::size_t device) {
-  using state = snapshot::block::state;
-  using action = snapshot::action;
-  std::map<std::uint64_t, block_at_start> result;
-  std::map<std::uint64_t, state> now;  // the state at each address in the history
-  const auto error = [&](const char* subject, std::uint64_t number, const char* rule) {
-    return input_error{source.name + ": device " + std::to_string(device),
-                       subject + std::to_string(number) + rule};
-  };
-  const auto trace = source.trace_of(device);
-  for (std::size_t i = 0; i < trace.size(); ++i) {
-    const snapshot::entry& e = trace[i];
-    if (e.what != action::alloc && e.what != action::free_requested && e.what != action::free_completed)
-      continue;
-    const auto [at, is_new] = now.emplace(e.address, state::free);
-    if (e.what == action::alloc) {
-      if (at->second != state::free) return error("entry ", i, ": allocates a block that is live already");
-      at->second = state::live;
-      continue;
-    }
-    const bool requested = e.what == action::free_requested;
-    if (is_new) {
-      result[e.address] = {e.size, e.block, e.stream, requested};
-    } else if (at->second == state::free || (requested && at->second == state::pending)) {
-      return error("entry ", i, ": frees a block that is not live");
-    }
-    at->second = requested ? state::pending : state::free;
+/// Returns PyTorch's name of an action; empty if PyTorch has no such action.
+[[nodiscard]] constexpr std::string_view pytorch_name(snapshot::action what) noexcept {
+  for (const auto& [action, name] : pytorch_actions) {
+    if (action == what) return name;
   }
-  for (const snapshot::segment& s : source.segments_of(device)) {
-    for (const snapshot::block& b : s.blocks) {
-      const auto at = now.find(b.address);
-      if (at == now.end()) {
-        const bool known = b.requested != 0 && b.requested <= b.size;
-        if (b.active())
-          result[b.address] = {known ? b.requested : b.size, b.size, s.stream, b.is == state::live, b.stack};
-      } else if (b.active() == (at->second == state::free)) {
-        return error("the block at ", b.address,
-                     b.active() ? " is live and was freed" : " is free and was not freed");
-      } else {
-        now.erase(at);
+  return {};
+}
+
+/// An observer that stores events and can iterate over them, such as history.
+template <typename S>
+concept event_store =
+    event_observer<S> && requires(const S& observer) { observer.for_each(return_argument{}); };
+
+/// The C++ spelling of a type.
+template <typename T>
+[[nodiscard]] std::string_view type_name() noexcept {
+  const std::string_view signature = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
+  const std::size_t begin = signature.find("T = ") + 4;
+  return signature.substr(begin, (std::min)(signature.find(';', begin), signature.rfind(']')) - begin);
+}
+
+/// Builds a snapshot from one or more allocators.
+class snapshot_builder {
+ public:
+  template <typename Allocator>
+  void add_allocator(Allocator& pool, std::size_t device) {
+    const bool one_pool = number_of_pools(pool.policies()) == 1;
+    for_each_block(pool, [&](const segment_view& s, const block_view& b) {
+      if (result_.segments.empty() || result_.segments.back().address != s.address ||
+          result_.segments.back().device != device) {
+        result_.segments.push_back({.device = device,
+                                    .address = s.address,
+                                    .size = s.bytes,
+                                    .stream = s.stream,
+                                    .large = s.pool > 0 || one_pool,
+                                    .expandable = s.in_range});
       }
+      result_.segments.back().blocks.push_back({b.address, b.bytes, b.requested, b.is});
+    });
+    if (result_.configured.recipe.empty()) add_settings(pool.policies());
+    if constexpr (event_store<std::remove_cvref_t<decltype(pool.observer())>>)
+      add_history(pool.observer(), device);
+  }
+
+  /// Copies the events that an observer stores, and sends it a `snapshot` event.
+  template <typename Observer>
+  void add_history(Observer& observer, std::size_t device) {
+    if constexpr (event_store<Observer>) {
+      has_history_ = true;
+      if (result_.traces.size() <= device) result_.traces.resize(device + 1);
+      auto& trace = result_.traces[device];
+      observer.for_each([&](const auto& entry) {
+        trace.push_back(entry_of(entry.event, entry.time_us));
+        if constexpr (requires { trace.back().label = observer.label_of(entry); })
+          trace.back().label = observer.label_of(entry);
+      });
+      std::size_t active = 0;
+      for (const snapshot::segment& s : result_.segments)
+        active += s.device == device ? s.count_bytes().active : 0;
+      observer.on(allocator_event{.what = allocator_event::action::snapshot, .bytes = active});
     }
   }
-  for (const auto& [address, last] : now) {
-    if (last != state::free) return error("the block at ", address, " was not freed and is in no segment");
+  [[nodiscard]] bool has_history() const noexcept { return has_history_; }
+
+  [[nodiscard]] snapshot finish() && {
+    const auto key = [](const snapshot::segment& s) { return std::pair(s.device, s.address); };
+    std::sort(result_.segments.begin(), result_.segments.end(),
+              [&](const auto& a, const auto& b) { return key(a) < key(b); });
+    if (!result_.segments.empty() && result_.traces.size() <= result_.segments.back().device)
+      result_.traces.resize(static_cast<std::size_t>(result_.segments.back().device) + 1);
+    return std::move(result_);
   }
-  return result;
-}
 
-/// Whether a frame's file is Python: a source file, or a name such as "<stdin>". C++ frames have files such
-/// as "??" and "TensorImpl.cpp".
-[[nodiscard]] inline bool is_python_file(std::string_view file) noexcept {
-  return file.ends_with(".py") || (file.starts_with('<') && file.size() > 2);
-}
-
-/// Whether a Python file is part of PyTorch or generated by it.
-[[nodiscard]] inline bool is_torch_file(std::string_view file) {
-  if (file.starts_with("<eval_with_key>") || file.starts_with("<frozen ")) return true;
-  std::string_view parent;
-  while (!file.empty()) {
-    const std::size_t end = (std::min)(file.find_first_of("/\\"), file.size());
-    const std::string_view folder = file.substr(0, end);
-    file.remove_prefix((std::min)(file.size(), end + 1));
-    const bool holds_packages = parent == "site-packages" || parent == "dist-packages" || parent == "pytorch";
-    if (holds_packages && (folder == "torch" || folder == "torch_npu")) return !file.empty();
-    if (folder.starts_with("torchinductor_")) return !file.empty();
-    parent = folder;
+ private:
+  template <typename Recipe>
+  [[nodiscard]] static constexpr std::size_t number_of_pools(const policies<Recipe>&) noexcept {
+    return Recipe::pools::count;
   }
-  return false;
-}
+  [[nodiscard]] static snapshot::entry entry_of(const allocator_event& e, std::uint64_t time_us) {
+    snapshot::entry entry{.what = action_of(e.what), .size = e.bytes, .stream = e.stream, .time_us = time_us};
+    using action = allocator_event::action;
+    const bool is_oom = e.what == action::oom;
+    (is_oom ? entry.device_free : entry.address) = e.address;
+    const bool is_request =
+        e.what == action::alloc || e.what == action::free_requested || e.what == action::free_completed;
+    if (is_request || is_oom) entry.block = e.block;
+    return entry;
+  }
+  [[nodiscard]] static snapshot::action action_of(allocator_event::action what) noexcept {
+    using from = allocator_event::action;
+    using to = snapshot::action;
+    switch (what) {
+      case from::alloc: return to::alloc;
+      case from::free_requested: return to::free_requested;
+      case from::free_completed: return to::free_completed;
+      case from::segment_alloc: return to::segment_alloc;
+      case from::segment_free: return to::segment_free;
+      case from::segment_map: return to::segment_map;
+      case from::segment_unmap: return to::segment_unmap;
+      case from::range_reserve: return to::range_reserve;
+      case from::range_release: return to::range_release;
+      case from::refused: return to::refused;
+      case from::oom: return to::oom;
+      case from::snapshot: return to::snapshot;
+    }
+    return to::other;
+  }
 
-/// Returns the position of the frame that is most useful to the user. It is the innermost Python frame
-/// outside PyTorch, else the innermost Python frame, else the innermost frame with a file.
-///   Requires:  the stack is not empty
-[[nodiscard]] inline std::uint32_t most_useful_frame(const call_stacks& table, std::uint32_t stack) {
-  const std::span<const std::uint32_t> calls = table.stack(stack);
-  const auto file_of = [&](std::uint32_t position) { return table.text(table.frame_at(position).file); };
-  const auto first = [&](auto is_wanted) { return std::find_if(calls.begin(), calls.end(), is_wanted); };
-  auto found = first([&](auto f) { return is_python_file(file_of(f)) && !is_torch_file(file_of(f)); });
-  if (found == calls.end()) found = first([&](auto f) { return is_python_file(file_of(f)); });
-  if (found == calls.end()) found = first([&](auto f) { return !file_of(f).empty() && file_of(f) != "??"; });
-  return found == calls.end() ? calls.front() : *found;
-}
+  /// Converts the policies to PyTorch's settings. Omits settings that PyTorch does not have.
+  template <typename Recipe>
+  void add_settings(const policies<Recipe>& chosen) {
+    snapshot::settings& to = result_.configured;
+    to.recipe = type_name<Recipe>();
+    to.max_split_size = chosen.split.oversize();
+    to.expandable_segments = Recipe::growth::backend::has_ranges;
+    if constexpr (requires {
+                    { chosen.eviction.threshold } -> std::convertible_to<fraction>;
+                  })
+      to.garbage_collection_threshold = fraction(chosen.eviction.threshold).value();
+    if constexpr (requires { chosen.rounding.table.get().in_slot; }) {
+      const auto& table = chosen.rounding.table.get().in_slot;
+      std::copy(std::begin(table), std::end(table), std::begin(to.roundup_power2_divisions));
+    }
+  }
 
-/// Returns the source line of a call stack, such as "train.py:12 in forward"; empty if there is no stack.
-/// Long names are cut.
-[[nodiscard]] inline std::string call_site(const call_stacks& table, std::uint32_t stack) {
-  if (table.stack(stack).empty()) return {};
-  constexpr std::size_t max_file = 160, max_function = 80;    // bytes
-  constexpr std::uint64_t max_line = std::uint64_t{1} << 31;  // larger numbers mean an unknown line
-  const call_stacks::frame& f = table.frame_at(most_useful_frame(table, stack));
-  const std::string_view file = table.text(f.file), function = table.text(f.function);
-  std::string text = file.size() > max_file ? "..." : "";
-  text += file.substr(file.size() - (std::min)(file.size(), max_file));
-  if (f.line != 0 && f.line < max_line) text.append(":").append(std::to_string(f.line));
-  if (!function.empty()) text.append(text.empty() ? "" : " in ").append(function.substr(0, max_function));
-  if (function.size() > max_function) text += "...";
-  return printable_text(text);
-}
+  snapshot result_;
+  bool has_history_ = false;
+};
 
 }  // namespace detail
 
-}  // namespace tessera::trace
+/// Takes a snapshot of any allocator: its segments and blocks, and the history if it has a `history`
+/// observer.
+///
+/// Adjacent mapped pages form one segment. The history ends at the captured state, so memory_viz can replay
+/// it backward. The arenas of a per_stream are read one after the other. Its snapshot is consistent only if
+/// no other thread uses it meanwhile.
+///
+///     #include <tessera/observe/history.hpp>
+///     #include <tessera/concurrent/locked.hpp>
+///     tessera::locked<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> pool;
+///     const tessera::snapshot seen = tessera::take_snapshot(pool);
+///
+///   Throws:  std::bad_alloc
+///   Cost:    linear in the blocks and in the history
+template <typename Allocator>
+[[nodiscard]] snapshot take_snapshot(Allocator& pool) {
+  detail::snapshot_builder builder;
+  pool.for_each_device([&](auto& front, std::size_t device) {
+    front.for_each_allocator([&](auto& one) { builder.add_allocator(one, device); });
+  });
+  if (!builder.has_history()) {
+    pool.for_each_device([&](auto& front, std::size_t device) {
+      front.with_observer([&](auto& observer) { builder.add_history(observer, device); });
+    });
+  }
+  return std::move(builder).finish();
+}
+
+}  // namespace tessera

@@ -39,31 +39,13 @@ struct recording {
   std::string name;
   std::vector<event> events;  ///< without requests of 0 bytes
   std::size_t capacity = 0;   ///< bytes of the recorded device; 0 if unknown
-  call_stacks stacks{};
+  snapshot::call_stacks stacks{};
   std::vector<origin> origins{};  ///< origins of the allocations, by id; empty if unknown
 
   [[nodiscard]] origin origin_of(std::uint64_t id) const noexcept {
     return id < origins.size() ? origins[static_cast<std::size_t>(id)] : origin{};
   }
 };
-
-namespace detail {
-
-/// Appends a request that failed in the recorded program, as an allocation that is freed at once.
-inline void append_failed_request(recording& to, std::uint64_t id, std::size_t bytes, stream_id stream) {
-  to.events.push_back({event::kind::allocate, id, bytes, stream});
-  to.events.push_back({event::kind::free, id, bytes, stream});
-}
-
-/// The maximum live bytes of a recording. Sums of a few such numbers do not overflow.
-inline constexpr std::size_t max_live = std::size_t{1} << 62;
-
-/// The error text for a request above max_request.
-[[nodiscard]] inline std::string request_limit_text(std::uint64_t bytes) {
-  return std::to_string(bytes) + " bytes; less than 2^60 are allowed";
-}
-
-}  // namespace detail
 
 /// A recording prepared for replay. Numbers the allocations densely, so a replay needs no lookups.
 class program {

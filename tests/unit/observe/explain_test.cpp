@@ -37,7 +37,7 @@ oom_report refused(Allocator& pool, std::size_t bytes, stream_id stream = {}) {
   EXPECT_EQ(told.requested, bytes);
   EXPECT_EQ(told.stream, stream);
   EXPECT_EQ(told.now, pool.current_usage());
-  EXPECT_EQ(told.non_releasable, non_releasable_bytes(pool));
+  EXPECT_EQ(told.non_releasable, tessera::detail::non_releasable_bytes(pool));
   return told;
 }
 

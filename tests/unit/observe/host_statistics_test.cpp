@@ -17,7 +17,7 @@ TEST(host_statistics, counts_acquired_and_active_memory) {
   ASSERT_TRUE(pool.record_stream(second, stream_id{1}));
   pool.device().submit(stream_id{1}, 1'000'000);
   pool.deallocate(second);
-  host_statistics result = host_statistics_of<pinned>(pool.statistics());
+  host_statistics result = host_statistics::from<pinned>(pool.statistics());
   EXPECT_EQ(result.allocations, (counter{2, 2, 2, 0}));
   EXPECT_EQ(result.allocated_bytes, (counter{196'608, 196'608, 196'608, 0}));
   EXPECT_EQ(result.active_requests, (counter{1, 2, 2, 1}));
@@ -25,7 +25,7 @@ TEST(host_statistics, counts_acquired_and_active_memory) {
   EXPECT_EQ(result.num_host_alloc, 2u);
   EXPECT_EQ(result.num_host_free, 0u);
   pool.trim();
-  result = host_statistics_of<pinned>(pool.statistics());
+  result = host_statistics::from<pinned>(pool.statistics());
   EXPECT_EQ(result.allocations, (counter{0, 2, 2, 2}));
   EXPECT_EQ(result.active_bytes.current, 0);
   EXPECT_EQ(result.num_host_free, 2u);
@@ -34,7 +34,7 @@ TEST(host_statistics, counts_acquired_and_active_memory) {
 TEST(host_statistics, counts_only_bytes_if_pages_are_mapped) {
   caching_allocator<pinned_expandable, simulated_device> pool;
   void* const p = pool.allocate(64_MiB);
-  const host_statistics result = host_statistics_of<pinned_expandable>(pool.statistics());
+  const host_statistics result = host_statistics::from<pinned_expandable>(pool.statistics());
   host_statistics expected;
   expected.allocated_bytes = {83'886'080, 83'886'080, 83'886'080, 0};
   expected.active_bytes = {67'109'376, 67'109'376, 67'109'376, 0};

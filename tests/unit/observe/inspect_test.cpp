@@ -41,7 +41,7 @@ std::map<std::uintptr_t, seen> look_at(Pool& pool) {
 TEST(inspect, an_empty_allocator_holds_nothing) {
   caching_allocator<pytorch_native, simulated_device> pool;
   EXPECT_TRUE(look_at(pool).empty());
-  EXPECT_EQ(non_releasable_bytes(pool), 0u);
+  EXPECT_EQ(tessera::detail::non_releasable_bytes(pool), 0u);
 }
 
 TEST(inspect, finds_a_live_block_by_its_address_alone) {
@@ -59,20 +59,20 @@ TEST(inspect, finds_a_live_block_by_its_address_alone) {
   EXPECT_EQ(live_block_at(pool, p).bytes, 0u);
 }
 
-TEST(inspect, a_block_is_found_by_its_own_address_where_an_alignment_moved_the_users) {
+TEST(inspect, finds_the_segment_of_an_aligned_request) {
   caching_allocator<pytorch_native, simulated_device> pool;
   (void)pool.allocate(600);
   const std::align_val_t alignment{4096};
   void* const p = pool.allocate(1000, alignment);
-  EXPECT_EQ(place_of(pool, p).segment.bytes, 0u);
-  const block_place place = place_of(pool, p, 1000, alignment);
-  EXPECT_EQ(place.segment.bytes, 2_MiB);
-  EXPECT_EQ(place.offset, 1024u);
+  EXPECT_EQ(segment_of(pool, p).bytes, 0u) << "the address lies inside the block";
+  const segment_view segment = segment_of(pool, p, 1000, alignment);
+  EXPECT_EQ(segment.bytes, 2_MiB);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) - segment.address, 4096u);
 }
 
-/// A walk over all blocks finds every live block at the same place.
+/// Expects segment_of and live_block_at to agree with a walk over all blocks.
 template <typename Pool, typename Blocks>
-void expect_places(Pool& pool, Blocks& all_blocks) {
+void expect_segments(Pool& pool, Blocks& all_blocks) {
   std::vector<void*> live;
   for (std::size_t i = 0; i < 300; ++i) {
     live.push_back(pool.allocate(1 + i * 7919 % 3'000'000, stream_id{i % 3}));
@@ -82,16 +82,17 @@ void expect_places(Pool& pool, Blocks& all_blocks) {
   all_blocks([&](auto& inner) {
     for_each_block(inner, [&](const segment_view& segment, const block_view& block) {
       if (block.is != state::live) return;
-      const block_place place = place_of(pool, reinterpret_cast<void*>(block.address));
+      void* const p = reinterpret_cast<void*>(block.address);
+      const block_view same_block = live_block_at(pool, p);
+      const segment_view same = segment_of(pool, p);
       ++found;
-      shared += place.offset > 0;
-      EXPECT_EQ(place.block.address, block.address);
-      EXPECT_EQ(place.block.requested, block.requested);
-      EXPECT_EQ(place.segment.address, segment.address);
-      EXPECT_EQ(place.segment.bytes, segment.bytes);
-      EXPECT_EQ(place.segment.stream, segment.stream);
-      EXPECT_EQ(place.segment.in_range, segment.in_range);
-      EXPECT_EQ(place.offset, block.address - segment.address);
+      shared += block.address > segment.address;
+      EXPECT_EQ(same_block.address, block.address);
+      EXPECT_EQ(same_block.requested, block.requested);
+      EXPECT_EQ(same.address, segment.address);
+      EXPECT_EQ(same.bytes, segment.bytes);
+      EXPECT_EQ(same.stream, segment.stream);
+      EXPECT_EQ(same.in_range, segment.in_range);
     });
   });
   EXPECT_EQ(found, 200u);
@@ -99,56 +100,53 @@ void expect_places(Pool& pool, Blocks& all_blocks) {
   for (void* p : live) pool.deallocate(p);
 }
 template <typename Recipe>
-void expect_places_under() {
+void expect_segments_under() {
   caching_allocator<Recipe, simulated_device> pool;
   const auto blocks = [&pool](auto f) { f(pool); };
-  expect_places(pool, blocks);
+  expect_segments(pool, blocks);
   int elsewhere = 0;
-  EXPECT_EQ(place_of(pool, &elsewhere).segment.bytes, 0u);
-  EXPECT_EQ(place_of(pool, nullptr).segment.bytes, 0u);
+  EXPECT_EQ(segment_of(pool, &elsewhere).bytes, 0u);
+  EXPECT_EQ(segment_of(pool, nullptr).bytes, 0u);
 }
-TEST(inspect, finds_the_segment_and_offset_of_a_block) {
-  expect_places_under<pytorch_native>();
-  expect_places_under<pytorch_expandable>();
-  expect_places_under<stitched>();
-  expect_places_under<cuda_async>();
+TEST(inspect, finds_the_segment_of_a_block) {
+  expect_segments_under<pytorch_native>();
+  expect_segments_under<pytorch_expandable>();
+  expect_segments_under<stitched>();
+  expect_segments_under<cuda_async>();
 }
 template <typename Pool>
-void expect_places_in(Pool& pool) {
+void expect_segments_in(Pool& pool) {
   const auto blocks = [&pool](auto f) { pool.for_each_allocator(f); };
-  // The walk holds the mutex, so its function must not ask for places. It copies the blocks, and places are
-  // compared later.
-  std::map<std::uintptr_t, std::uintptr_t> segment_of;
+  // The walk holds the mutex, so segment_of is called after it.
+  std::map<std::uintptr_t, std::uintptr_t> segments;
   std::vector<void*> live;
   for (std::size_t i = 0; i < 60; ++i) live.push_back(pool.allocate(1 + i * 7919, stream_id{i % 3}));
   blocks([&](auto& one) {
-    for_each_block(one,
-                   [&](const segment_view& s, const block_view& b) { segment_of[b.address] = s.address; });
+    for_each_block(one, [&](const segment_view& s, const block_view& b) { segments[b.address] = s.address; });
   });
   for (void* p : live) {
     const auto address = reinterpret_cast<std::uintptr_t>(p);
-    const block_place place = place_of(pool, p);
-    EXPECT_EQ(place.segment.address, segment_of.at(address));
-    EXPECT_EQ(place.offset, address - place.segment.address);
+    EXPECT_EQ(segment_of(pool, p).address, segments.at(address));
     EXPECT_EQ(live_block_at(pool, p).address, address);
     pool.deallocate(p);
-    EXPECT_EQ(place_of(pool, p).block.bytes, 0u);
+    EXPECT_EQ(segment_of(pool, p).bytes, 0u);
+    EXPECT_EQ(live_block_at(pool, p).bytes, 0u);
   }
 }
 TEST(inspect, finds_blocks_through_every_front_end) {
   locked<pytorch<>, simulated_device> shared;
-  expect_places_in(shared);
+  expect_segments_in(shared);
   per_stream<pytorch<>, simulated_device> arenas;
-  expect_places_in(arenas);
+  expect_segments_in(arenas);
   auto owner = make_shared_allocator<per_stream<pytorch_expandable, simulated_device>>();
-  expect_places_in(owner);
+  expect_segments_in(owner);
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
   per_device<pytorch<>, simulated_device> all(std::move(two));
   (void)all.allocate(1000, 1);
   void* const p = all.allocate(1000, 1);
-  EXPECT_EQ(place_of(all, p).offset, 1024u);
-  EXPECT_EQ(place_of(all, &all).segment.bytes, 0u);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) - segment_of(all, p).address, 1024u);
+  EXPECT_EQ(segment_of(all, &all).bytes, 0u);
 }
 
 TEST(inspect, shows_each_block_of_a_segment_in_order) {
@@ -175,7 +173,7 @@ TEST(inspect, shows_each_block_of_a_segment_in_order) {
   EXPECT_EQ(only.blocks[2].is, state::free);
   EXPECT_EQ(only.blocks[2].requested, 0u);
   EXPECT_EQ(only.blocks[2].bytes, 2_MiB - 2048);
-  EXPECT_EQ(non_releasable_bytes(pool), 2_MiB - 2048);
+  EXPECT_EQ(tessera::detail::non_releasable_bytes(pool), 2_MiB - 2048);
 }
 
 TEST(inspect, shows_adjacent_mapped_pages_as_one_segment) {
@@ -185,7 +183,7 @@ TEST(inspect, shows_adjacent_mapped_pages_as_one_segment) {
   void* const high = pool.allocate(20_MiB);
   pool.deallocate(middle);
   EXPECT_EQ(look_at(pool).size(), 1u);
-  EXPECT_EQ(non_releasable_bytes(pool), 0u) << "a whole page lies free";
+  EXPECT_EQ(tessera::detail::non_releasable_bytes(pool), 0u) << "a whole page lies free";
   pool.trim();
   const auto found = look_at(pool);
   ASSERT_EQ(found.size(), 2u);
@@ -199,7 +197,7 @@ TEST(inspect, shows_adjacent_mapped_pages_as_one_segment) {
   }
   pool.deallocate(high);
   void* const small = pool.allocate(12_MiB);
-  EXPECT_EQ(non_releasable_bytes(pool), 8_MiB) << "the rest of its page";
+  EXPECT_EQ(tessera::detail::non_releasable_bytes(pool), 8_MiB) << "the rest of its page";
   pool.deallocate(small);
 }
 
@@ -273,14 +271,14 @@ void non_releasable_is_what_trim_keeps() {
     }
     ASSERT_EQ(reserved, pool.current_usage().reserved);
     if (i % 300 == 299) {
-      const std::size_t pinned = non_releasable_bytes(pool);
+      const std::size_t pinned = tessera::detail::non_releasable_bytes(pool);
       ASSERT_LE(pinned, pool.current_usage().cached);
       pool.trim();
       ASSERT_EQ(pool.current_usage().cached, pinned);
-      ASSERT_EQ(non_releasable_bytes(pool), pinned);
+      ASSERT_EQ(tessera::detail::non_releasable_bytes(pool), pinned);
     }
   }
-  EXPECT_GT(non_releasable_bytes(pool), 0u) << "nothing was tested";
+  EXPECT_GT(tessera::detail::non_releasable_bytes(pool), 0u) << "nothing was tested";
 }
 TEST(inspect, non_releasable_is_what_trim_keeps) {
   non_releasable_is_what_trim_keeps<pytorch_native>();

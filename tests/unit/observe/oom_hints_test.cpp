@@ -103,7 +103,7 @@ template <typename Allocator>
 std::string fault_of(const oom_report& told, Allocator& pool) {
   const usage now = pool.current_usage();
   if (told.now != now) return "usage";
-  if (told.non_releasable != non_releasable_bytes(pool)) return "pinned bytes";
+  if (told.non_releasable != tessera::detail::non_releasable_bytes(pool)) return "pinned bytes";
   if (told.idle + told.non_releasable != now.cached) return "all that is cached is idle or pinned";
   std::size_t largest = 0, used = 0, live_bytes = 0;
   for_each_block(pool, [&](const segment_view&, const block_view& b) {

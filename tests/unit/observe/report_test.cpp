@@ -34,7 +34,7 @@ TEST(report, has_the_statistics_of_each_pool) {
   pool.deallocate(small);
   pool.deallocate(pool.allocate(5_MiB));
   (void)pool.allocate(100);
-  const memory_report report = report_of(pool);
+  const memory_report report(pool);
   EXPECT_EQ(report.now, pool.current_usage());
   EXPECT_EQ(report.non_releasable, 2_MiB - 512);
   EXPECT_EQ(report.footprint, pool.footprint());
@@ -44,7 +44,7 @@ TEST(report, has_the_statistics_of_each_pool) {
   EXPECT_EQ(report.oversize_allocations.current, 1);
   EXPECT_EQ(report.max_split_size, 30_MiB);
 
-  const std::string table = table_of(report);
+  const std::string table = report.table();
   EXPECT_TRUE(has(table,
                   "reserved 62.00 MiB of 80.00 GiB: live 40.00 MiB (requested 40.00 MiB), pending 0 B, "
                   "cached 22.00 MiB (non-releasable 2.00 MiB)\n"))
@@ -60,7 +60,7 @@ TEST(report, has_the_statistics_of_each_pool) {
   EXPECT_TRUE(has(table, "\nmax_split_size                 30.00 MiB\n")) << table;
   EXPECT_FALSE(has(table, "device calls"));
 
-  const std::string json = json_of(report);
+  const std::string json = report.json();
   EXPECT_TRUE(has(json,
                   "\"allocation\": {\"all\": {\"current\": 2, \"peak\": 2, \"allocated\": 4, \"freed\": 2}, "
                   "\"small_pool\": {\"current\": 1, "))
@@ -73,9 +73,9 @@ TEST(report, peaks_can_be_reset) {
   caching_allocator<pytorch_native, simulated_device> pool;
   pool.deallocate(pool.allocate(5_MiB));
   pool.reset_peak_statistics();
-  EXPECT_EQ(report_of(pool).all.allocated_bytes.peak, 0);
-  EXPECT_EQ(report_of(pool).all.allocated_bytes.allocated, static_cast<std::int64_t>(5_MiB));
-  EXPECT_TRUE(has(json_of(report_of(pool)), "\"max_split_size\": -1,"));
+  EXPECT_EQ(memory_report(pool).all.allocated_bytes.peak, 0);
+  EXPECT_EQ(memory_report(pool).all.allocated_bytes.allocated, static_cast<std::int64_t>(5_MiB));
+  EXPECT_TRUE(has(memory_report(pool).json(), "\"max_split_size\": -1,"));
 }
 
 TEST(report, has_the_times_of_device_calls) {
@@ -83,28 +83,28 @@ TEST(report, has_the_times_of_device_calls) {
   call_times times;
   caching_allocator<pytorch_native, timed<simulated_device>> pool({device, times});
   (void)pool.allocate(5_MiB);
-  const memory_report report = report_of(pool, &times);
+  const memory_report report(pool, &times);
   EXPECT_EQ(report.calls[0].count, 1u);
-  EXPECT_TRUE(has(table_of(report), "\n  acquire                              1 ")) << table_of(report);
-  EXPECT_TRUE(has(json_of(report), "\"acquire\": {\"count\": 1, ")) << json_of(report);
+  EXPECT_TRUE(has(report.table(), "\n  acquire                              1 ")) << report.table();
+  EXPECT_TRUE(has(report.json(), "\"acquire\": {\"count\": 1, ")) << report.json();
 }
 
 TEST(report, works_with_any_allocator) {
   locked<passthrough, simulated_device> one;
   (void)one.allocate(1_MiB);
-  EXPECT_EQ(report_of(one).pools.size(), 1u);
-  EXPECT_TRUE(has(json_of(report_of(one)), "\"pool_0\": {"));
+  EXPECT_EQ(memory_report(one).pools.size(), 1u);
+  EXPECT_TRUE(has(memory_report(one).json(), "\"pool_0\": {"));
   per_stream<pytorch_native, simulated_device> arenas;
   (void)arenas.allocate(512, stream_id{1});
   (void)arenas.allocate(512, stream_id{2});
-  EXPECT_EQ(report_of(arenas).non_releasable, 4_MiB - 1024);
-  EXPECT_EQ(report_of(arenas).counts[4].value, 2u);
+  EXPECT_EQ(memory_report(arenas).non_releasable, 4_MiB - 1024);
+  EXPECT_EQ(memory_report(arenas).counts[4].value, 2u);
   configured<pytorch_family, simulated_device> chosen(pytorch_family::settings{});
   (void)chosen.allocate(512);
-  EXPECT_EQ(report_of(chosen).all.allocation.current, 1);
+  EXPECT_EQ(memory_report(chosen).all.allocation.current, 1);
   driver_pool<cuda_async, simulated_device> driver;
   (void)driver.allocate_async(512, {});
-  EXPECT_EQ(report_of(driver.pool()).all.allocation.current, 1);
+  EXPECT_EQ(memory_report(driver.pool()).all.allocation.current, 1);
 }
 
 }  // namespace

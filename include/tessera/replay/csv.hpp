@@ -2,15 +2,10 @@
 #pragma once
 
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,51 +16,27 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/observe/output.hpp>
 #include <tessera/replay/recording.hpp>
 
 namespace tessera::trace {
 
-namespace detail {
+/// An error in an input: its position and the broken rule.
+struct input_error {
+  std::string where;  ///< "FILE:LINE" or "FILE: byte N"
+  std::string rule;   ///< the broken rule, naming the offending value
 
-/// The largest file that read_file accepts, in bytes. It also limits endless pipes.
-inline constexpr std::size_t max_file_bytes = operator""_GiB(2);
-
-}  // namespace detail
-
-/// Reads a file. `check(beginning)` receives the first bytes, at most 64 KiB. If it returns an error, reading
-/// ends.
-///   Cost:  host memory of the file's size, or three times that if the system does not report the size
-template <typename Check>
-[[nodiscard]] read_result<std::string> read_file(const std::string& path, Check check) {
-  std::FILE* const file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return input_error{path, std::string("cannot be opened: ") + std::strerror(errno)};
-  const auto close = [](std::FILE* open) { std::fclose(open); };
-  const std::unique_ptr<std::FILE, decltype(close)> closer(file, close);
-  std::error_code unknown;  // pipes report no size
-  const auto size = std::filesystem::file_size(path, unknown);
-  std::string bytes;
-  if (!unknown && size <= detail::max_file_bytes) bytes.reserve(static_cast<std::size_t>(size));
-  char chunk[65536];
-  for (std::size_t count = sizeof chunk; count == sizeof chunk;) {
-    count = std::fread(chunk, 1, sizeof chunk, file);
-    if (bytes.empty() && count > 0) {
-      if (std::optional<input_error> error = check(std::string_view(chunk, count))) return std::move(*error);
-    }
-    if ((!unknown && size > detail::max_file_bytes) || count > detail::max_file_bytes - bytes.size())
-      return input_error{path,
-                         "is larger than the limit of " + std::to_string(detail::max_file_bytes) + " bytes"};
-    bytes.append(chunk, count);
-  }
-  if (std::ferror(file) != 0)
-    return input_error{path, std::string("cannot be read: ") + std::strerror(errno)};
-  return bytes;
-}
-[[nodiscard]] inline read_result<std::string> read_file(const std::string& path) {
-  return read_file(path, [](std::string_view) { return std::optional<input_error>(); });
-}
+  [[nodiscard]] std::string text() const { return where + ": " + rule; }
+};
 
 namespace detail {
+
+/// The maximum live bytes of a recording. Sums of a few such numbers do not overflow.
+inline constexpr std::size_t max_live = std::size_t{1} << 62;
+
+/// The error text for a request above max_request.
+[[nodiscard]] inline std::string request_limit_text(std::uint64_t bytes) {
+  return std::to_string(bytes) + " bytes; less than 2^60 are allowed";
+}
 
 /// Splits comma-separated text into lines and fields, and creates errors with line numbers.
 class field_reader {
@@ -199,6 +170,18 @@ class lifetime_checker {
   std::map<std::uint64_t, allocation> sparse_;  // no hash map: hostile ids could collide
 };
 
+/// Returns the letter of an operation in the CSV format.
+[[nodiscard]] constexpr char csv_letter(event::kind what) noexcept {
+  switch (what) {
+    case event::kind::allocate: return 'a';
+    case event::kind::free: return 'f';
+    case event::kind::record_stream: return 'r';
+    case event::kind::answer_events: return 'e';
+    case event::kind::empty_cache: return 'c';
+  }
+  return '?';
+}
+
 /// Reads a line of the CSV format into `e`.
 ///   Returns:  the error text, if the line is invalid
 [[nodiscard]] inline std::optional<std::string> read_event(const field_reader& line, event& e) {
@@ -245,7 +228,7 @@ class lifetime_checker {
 ///
 ///   Returns:  an error with its line for invalid lines, sizes of 2^60 bytes or more, and invalid lifetimes
 ///   Cost:     linear in the text if ids are small, else n log n; 12 bytes of host memory per byte of text
-[[nodiscard]] inline read_result<recording> read_csv(std::string_view text, std::string name) {
+[[nodiscard]] inline std::variant<recording, input_error> read_csv(std::string_view text, std::string name) {
   detail::field_reader line(text, std::move(name));
   if (!line.next_line() || line.text() != detail::csv_header)
     return line.error("the header must be '" + std::string(detail::csv_header) + "', not " +
@@ -266,126 +249,17 @@ class lifetime_checker {
 
 /// Writes a recording in the format of read_csv. The time of an event is its index, because a recording
 /// stores no times.
-template <detail::byte_output Out>
-void write_csv(const recording& source, Out& out) {
-  out.write(std::string(detail::csv_header) + '\n');
+[[nodiscard]] inline std::string to_csv(const recording& source) {
+  std::string text(detail::csv_header);
+  text += '\n';
   std::uint64_t number = 0;
   for (const event& e : source.events) {
-    out.write(std::string(1, "afrec"[static_cast<std::size_t>(e.what)]) + ',' + std::to_string(e.id) + ',' +
-              std::to_string(e.bytes) + ',' + std::to_string(e.stream.handle) + ',' +
-              std::to_string(number++) + '\n');
+    text += detail::csv_letter(e.what);
+    for (const std::uint64_t field : {e.id, std::uint64_t{e.bytes}, e.stream.handle, number++})
+      text.append(",").append(std::to_string(field));
+    text += '\n';
   }
-}
-
-namespace detail {
-
-inline constexpr std::string_view rmm_header = "Thread,Time,Action,Pointer,Size,Stream";
-
-/// Converts the lines of an RMM log to a recording.
-class rmm_reader {
- public:
-  rmm_reader(std::string_view text, std::string name) : line_(text, std::move(name)) {}
-
-  [[nodiscard]] read_result<recording> read() {
-    if (!line_.next_line() || line_.text() != rmm_header)
-      return line_.error("the header must be '" + std::string(rmm_header) + "', not " +
-                         quoted_field(line_.text()));
-    result_.name = line_.name();
-    while (line_.next_line()) {
-      if (auto rule = read_line()) return line_.error(std::move(*rule));
-    }
-    return std::move(result_);
-  }
-
- private:
-  struct allocation {
-    std::uint64_t id;
-    std::size_t bytes;
-  };
-  using error_text = std::optional<std::string>;
-
-  /// Reads one line.
-  ///   Returns:  the error text, if the line is invalid
-  [[nodiscard]] error_text read_line() {
-    if (line_.count() != 6) return "a line has 6 fields, this one " + std::to_string(line_.count());
-    const std::string_view action = line_[2];
-    std::uint64_t pointer = 0;
-    std::uint64_t bytes = 0;
-    stream_id stream{};
-    if (!read_pointer(line_[3], pointer)) return quoted_field(line_[3]) + " is not an address";
-    if (!line_.read_integer(4, bytes)) return quoted_field(line_[4]) + " is not a whole number below 2^64";
-    if (!read_stream(line_[5], stream.handle)) return quoted_field(line_[5]) + " is not a stream";
-    if (bytes > max_request) return "a request of " + request_limit_text(bytes);
-    if (action == "allocate") return allocate(pointer, bytes, stream);
-    if (action == "free") return free(pointer, bytes, stream);
-    if (action == "allocate failure") return fail(bytes, stream);
-    return "no such action: " + quoted_field(action) + "; there are allocate, free and allocate failure";
-  }
-
-  [[nodiscard]] error_text allocate(std::uint64_t pointer, std::uint64_t bytes, stream_id stream) {
-    if (bytes == 0) return {};  // a live block may have the same address
-    if (pointer == 0) return "an allocation without an address";
-    if (bytes > max_live - live_) return "more than 2^62 bytes would live at once";
-    if (!live_blocks_.emplace(pointer, allocation{next_id_, bytes}).second)
-      return quoted_field(line_[3]) + " is allocated twice";
-    live_ += bytes;
-    result_.events.push_back({event::kind::allocate, next_id_++, bytes, stream});
-    return {};
-  }
-  [[nodiscard]] error_text free(std::uint64_t pointer, std::uint64_t bytes, stream_id stream) {
-    if (bytes == 0) return {};
-    const auto found = live_blocks_.find(pointer);
-    if (found == live_blocks_.end()) return quoted_field(line_[3]) + " is freed but not allocated";
-    if (found->second.bytes != bytes)
-      return quoted_field(line_[3]) + " is freed with " + std::to_string(bytes) +
-             " bytes but was allocated with " + std::to_string(found->second.bytes);
-    live_ -= bytes;
-    result_.events.push_back({event::kind::free, found->second.id, bytes, stream});
-    live_blocks_.erase(found);
-    return {};
-  }
-  [[nodiscard]] error_text fail(std::uint64_t bytes, stream_id stream) {
-    if (bytes != 0) append_failed_request(result_, next_id_++, bytes, stream);
-    return {};
-  }
-
-  [[nodiscard]] static bool parse(std::string_view digits, int base, std::uint64_t& value) noexcept {
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
-    return error == std::errc{} && end == digits.data() + digits.size();
-  }
-  [[nodiscard]] static bool is_prefixed(std::string_view field) noexcept {
-    return field.starts_with("0x") || field.starts_with("0X");
-  }
-  /// Reads a hexadecimal address, with or without 0x. An empty field or "(nil)", which glibc prints, means
-  /// null.
-  [[nodiscard]] static bool read_pointer(std::string_view field, std::uint64_t& value) noexcept {
-    value = 0;
-    if (field.empty() || field == "(nil)") return true;
-    return parse(is_prefixed(field) ? field.substr(2) : field, 16, value);
-  }
-  /// Reads a stream: hexadecimal with 0x, or decimal, which older versions of RMM write.
-  [[nodiscard]] static bool read_stream(std::string_view field, std::uint64_t& value) noexcept {
-    return is_prefixed(field) ? parse(field.substr(2), 16, value) : parse(field, 10, value);
-  }
-
-  field_reader line_;
-  recording result_;
-  std::map<std::uint64_t, allocation>
-      live_blocks_;  // by address; no hash map: hostile addresses could collide
-  std::uint64_t live_ = 0;
-  std::uint64_t next_id_ = 0;
-};
-
-}  // namespace detail
-
-/// Reads a log of RMM's logging_resource_adaptor.
-///
-/// Ignores threads, times and sizes of 0. A failed allocation becomes an allocation that is freed at once.
-///   Returns:  an error with its line for invalid lines, sizes of 2^60 bytes or more, and frees of addresses
-///             not live
-///   Cost:     n log n; 12 bytes of host memory per byte of text
-[[nodiscard]] inline read_result<recording> read_rmm(std::string_view text, std::string name) {
-  return detail::rmm_reader(text, std::move(name)).read();
+  return text;
 }
 
 }  // namespace tessera::trace

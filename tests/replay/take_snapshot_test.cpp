@@ -19,10 +19,9 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/interop/driver_pool.hpp>
-#include <tessera/observe/capture.hpp>
 #include <tessera/observe/history.hpp>
-#include <tessera/observe/output.hpp>
-#include <tessera/observe/write_pickle.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/observe/to_pickle.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/pinned.hpp>
@@ -30,6 +29,7 @@
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include "tessera_replay/files.hpp"
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/snapshot_recording.hpp"
 #include "tessera_replay/verify.hpp"
@@ -39,8 +39,7 @@
 namespace {
 
 using namespace tessera;
-using trace::capture;
-using trace::snapshot;
+
 using state = snapshot::block::state;
 using action = snapshot::action;
 
@@ -72,7 +71,7 @@ total told_by(const Statistics& counted) {
           of(counted.all.allocation)};
 }
 
-TEST(capture, has_the_state_of_an_allocator) {
+TEST(take_snapshot, has_the_state_of_an_allocator) {
   caching_allocator<pytorch_native, simulated_device> pool;
   void* const kept = pool.allocate(1000, stream_id{3});
   void* const used = pool.allocate(600, stream_id{3});
@@ -80,7 +79,7 @@ TEST(capture, has_the_state_of_an_allocator) {
   (void)pool.record_stream(used, stream_id{4});
   pool.device().hold_events(true);
   pool.deallocate(used);
-  const snapshot seen = capture(pool);
+  const snapshot seen = take_snapshot(pool);
   ASSERT_EQ(seen.segments.size(), 2u);
   const snapshot::segment& small = seen.segments[0];
   EXPECT_FALSE(small.large);
@@ -102,21 +101,21 @@ TEST(capture, has_the_state_of_an_allocator) {
   pool.device().hold_events(false);
 }
 
-TEST(capture, of_nothing_is_empty) {
+TEST(take_snapshot, of_nothing_is_empty) {
   caching_allocator<pytorch_native, simulated_device> pool;
-  const snapshot seen = capture(pool);
+  const snapshot seen = take_snapshot(pool);
   EXPECT_TRUE(seen.segments.empty());
   EXPECT_TRUE(seen.traces.empty());
 }
 
-TEST(capture, has_the_history_with_times_and_labels) {
+TEST(take_snapshot, has_the_history_with_times_and_labels) {
   caching_allocator<pytorch_native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
   void* const p = pool.allocate(1_MiB + 1, stream_id{2});
   pool.observer().label("forward");
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
   pool.deallocate(p);
-  const auto before = capture(pool);
+  const auto before = take_snapshot(pool);
   const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(p);
   ASSERT_EQ(before.traces.size(), 1u);
   std::vector<action> all;
@@ -137,19 +136,19 @@ TEST(capture, has_the_history_with_times_and_labels) {
   EXPECT_EQ(trace[4].device_free, 10_MiB);
   EXPECT_EQ(trace[1].label, "");
   // The next call sees the polling of this one.
-  const auto after = capture(pool);
+  const auto after = take_snapshot(pool);
   ASSERT_EQ(after.traces[0].size(), trace.size() + 1);
   EXPECT_EQ(after.traces[0].back().what, action::snapshot);
   EXPECT_EQ(after.traces[0].back().size, 0u);
 }
 
-TEST(capture, translates_the_settings_to_those_of_pytorch) {
+TEST(take_snapshot, translates_the_settings_to_those_of_pytorch) {
   caching_allocator<
       pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.75,roundup_power2_divisions:[256:1,>:4]">,
       simulated_device>
       tuned;
   (void)tuned.allocate(1);
-  const auto native = capture(tuned).configured;
+  const auto native = take_snapshot(tuned).configured;
   EXPECT_EQ(native.max_split_size, 32_MiB);
   EXPECT_EQ(native.garbage_collection_threshold, 0.75);
   EXPECT_FALSE(native.expandable_segments);
@@ -158,22 +157,22 @@ TEST(capture, translates_the_settings_to_those_of_pytorch) {
   EXPECT_NE(native.recipe.find("pytorch"), std::string::npos) << native.recipe;
   caching_allocator<stitched, simulated_device> ranges;
   (void)ranges.allocate(1);
-  const auto in_ranges = capture(ranges).configured;
+  const auto in_ranges = take_snapshot(ranges).configured;
   EXPECT_TRUE(in_ranges.expandable_segments);
   EXPECT_EQ(in_ranges.max_split_size, unlimited);
   EXPECT_EQ(in_ranges.recipe, "tessera::stitched");
 }
 
-TEST(capture, joins_adjacent_mapped_pages_to_a_segment) {
+TEST(take_snapshot, joins_adjacent_mapped_pages_to_a_segment) {
   caching_allocator<pytorch_expandable, simulated_device, ticking> pool{
       simulated_device{}, {}, ticking(1000)};
   void* const low = pool.allocate(20_MiB);
   void* const middle = pool.allocate(20_MiB);
   void* const high = pool.allocate(20_MiB);
   pool.deallocate(middle);
-  EXPECT_EQ(capture(pool).segments.size(), 1u);
+  EXPECT_EQ(take_snapshot(pool).segments.size(), 1u);
   pool.trim();
-  const snapshot seen = capture(pool);
+  const snapshot seen = take_snapshot(pool);
   ASSERT_EQ(seen.segments.size(), 2u);
   for (const snapshot::segment& s : seen.segments) {
     EXPECT_TRUE(s.expandable);
@@ -185,9 +184,9 @@ TEST(capture, joins_adjacent_mapped_pages_to_a_segment) {
   EXPECT_EQ(viewer::backward(seen, 0).rule(), "");
 }
 
-TEST(capture, reaches_every_front_end) {
+TEST(take_snapshot, reaches_every_front_end) {
   const auto live = [](auto& pool) {
-    const snapshot seen = capture(pool);
+    const snapshot seen = take_snapshot(pool);
     for (std::size_t d = 0; d < seen.traces.size(); ++d) {
       const viewer::backward run(seen, d);
       EXPECT_EQ(run.rule(), "");
@@ -204,7 +203,7 @@ TEST(capture, reaches_every_front_end) {
   (void)arenas.allocate(2, stream_id{2});
   arenas.deallocate(arenas.allocate(5, stream_id{2}));
   EXPECT_EQ(live(arenas), found(3, 1));
-  EXPECT_EQ(capture(arenas).traces[0].size(), 8u)
+  EXPECT_EQ(take_snapshot(arenas).traces[0].size(), 8u)
       << "two segments, three blocks, a free in two steps, a look";
 
   configured<torch_npu_family, simulated_device, per_stream_front, ticking> npu(torch_npu_family::settings{});
@@ -220,7 +219,7 @@ TEST(capture, reaches_every_front_end) {
   (void)two.allocate(7, 0);
   (void)two.allocate(8, 1);
   EXPECT_EQ(live(two), found(15, 2));
-  const snapshot both = capture(two);
+  const snapshot both = take_snapshot(two);
   ASSERT_EQ(both.segments.size(), 2u);
   EXPECT_EQ(both.segments[0].device, 0u);
   EXPECT_EQ(both.segments[1].device, 1u);
@@ -291,7 +290,7 @@ TYPED_TEST(capture_of, undone_history_leads_to_an_empty_allocator) {
     random_program<TypeParam> program(150_MiB, 1 << 20, fail_every, 5);
     for (int part = 0; part < 8; ++part) {
       program.run(400);
-      const snapshot seen = capture(program.pool());
+      const snapshot seen = take_snapshot(program.pool());
       ASSERT_EQ(count_bytes(seen), told_by(program.pool().statistics()));
       const viewer::backward run(seen, 0);
       ASSERT_EQ(run.rule(), "") << "where every k-th call fails, k = " << fail_every;
@@ -307,7 +306,7 @@ TYPED_TEST(capture_of, undone_bounded_history_leads_to_its_start) {
     program.run(500);
     for (int part = 0; part < 12; ++part) {
       program.run(100);
-      const snapshot seen = capture(program.pool());
+      const snapshot seen = take_snapshot(program.pool());
       ASSERT_EQ(seen.traces[0].size(), kept);
       const viewer::backward run(seen, 0);
       ASSERT_EQ(run.rule(), "");
@@ -320,17 +319,17 @@ TYPED_TEST(capture_of, undone_bounded_history_leads_to_its_start) {
 TYPED_TEST(capture_of, goes_through_a_pickle_unchanged) {
   random_program<TypeParam> program(150_MiB, 1000, 0, 7);
   program.run(2000);
-  snapshot seen = capture(program.pool());
-  trace::text_output out;
-  trace::write_pickle(seen, out);
-  EXPECT_EQ(viewer::refuses(out.text), "");
-  const auto read = replay::read_snapshot(out.text, "");
+  snapshot seen = take_snapshot(program.pool());
+  const std::string bytes = to_pickle(seen);
+  EXPECT_EQ(viewer::refuses(bytes), "");
+  const auto read = replay::read_snapshot(bytes, "");
   ASSERT_TRUE(std::holds_alternative<snapshot>(read)) << std::get<trace::input_error>(read).text();
-  std::erase_if(seen.traces[0], [](const snapshot::entry& e) { return e.what > action::snapshot; });
+  std::erase_if(seen.traces[0],
+                [](const snapshot::entry& e) { return detail::pytorch_name(e.what).empty(); });
   EXPECT_EQ(std::get<snapshot>(read), seen);
 }
 
-TEST(capture, of_a_locked_allocator_is_consistent_under_concurrent_use) {
+TEST(take_snapshot, of_a_locked_allocator_is_consistent_under_concurrent_use) {
   locked<pytorch_native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 300_MiB}}, {}, ticking(5000)};
   std::atomic<bool> done{false};
@@ -347,7 +346,7 @@ TEST(capture, of_a_locked_allocator_is_consistent_under_concurrent_use) {
   }
   std::string rule;
   for (int i = 0; i < 200; ++i) {
-    const snapshot seen = capture(pool);
+    const snapshot seen = take_snapshot(pool);
     const viewer::backward run(seen, 0);
     if (rule.empty()) rule = run.rule();
   }
@@ -360,7 +359,7 @@ template <typename Recipe>
 void expect_to_be_what_it_decides() {
   random_program<Recipe> program(80_GiB, 1 << 20, 0, 8);
   program.run(3000);
-  const snapshot seen = capture(program.pool());
+  const snapshot seen = take_snapshot(program.pool());
   const auto outcome = replay::verifier(seen, 0).run();
   ASSERT_TRUE(std::holds_alternative<replay::verification>(outcome))
       << std::get<trace::input_error>(outcome).text();
@@ -369,19 +368,19 @@ void expect_to_be_what_it_decides() {
   EXPECT_EQ(found.same_address, found.allocations);
   EXPECT_TRUE(found.agrees()) << found.first_other_segment;
 }
-TEST(capture, of_the_pytorch_recipe_is_what_that_recipe_decides) {
+TEST(take_snapshot, of_the_pytorch_recipe_is_what_that_recipe_decides) {
   expect_to_be_what_it_decides<pytorch_native>();
 }
-TEST(capture, of_the_expandable_recipe_is_what_that_recipe_decides) {
+TEST(take_snapshot, of_the_expandable_recipe_is_what_that_recipe_decides) {
   expect_to_be_what_it_decides<pytorch_expandable>();
 }
 
-TEST(capture, a_recording_of_it_repeats_failed_requests) {
+TEST(take_snapshot, a_recording_of_it_repeats_failed_requests) {
   caching_allocator<pytorch_native, simulated_device, history<>> pool{
       simulated_device{simulated_device::options{.capacity = 1_GiB}}};
   (void)pool.allocate(300_MiB);
   EXPECT_EQ(pool.try_allocate(900_MiB), nullptr);
-  const auto made = replay::recording_of(capture(pool));
+  const auto made = replay::recording_of(take_snapshot(pool));
   const auto& events = std::get<trace::recording>(made).events;
   ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(events[1].what, trace::event::kind::allocate);

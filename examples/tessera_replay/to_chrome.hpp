@@ -17,18 +17,21 @@
 
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
 
-namespace tessera::trace {
+#include "blocks_at_start.hpp"
+#include "call_site.hpp"
+#include "files.hpp"
 
-namespace detail {
+namespace replay {
+
+using namespace tessera;
+using namespace tessera::trace;
 
 /// Writes the history of one device as events of a Chrome trace, one per line.
-template <byte_output Out>
 class chrome_device {
  public:
-  chrome_device(Out& out, const snapshot& source, std::size_t device, std::uint64_t& next_id)
+  chrome_device(std::string& out, const snapshot& source, std::size_t device, std::uint64_t& next_id)
       : out_(out),
         device_(device),
         next_id_(next_id),
@@ -140,7 +143,7 @@ class chrome_device {
       case action::range_reserve: return "range_reserve";
       case action::range_release: return "range_release";
       case action::refused: return "refused";
-      default: return snapshot_actions[static_cast<std::size_t>(kind)];
+      default: return tessera::detail::pytorch_name(kind);
     }
   }
 
@@ -186,15 +189,18 @@ class chrome_device {
 
   void event(const char* phase, std::size_t thread, std::uint64_t time, std::string_view name,
              const std::string& more) {
-    out_.write(",\n{\"ph\":\"");
-    out_.write(phase);
-    out_.write("\",\"pid\":" + std::to_string(device_) + ",\"tid\":" + std::to_string(thread));
-    if (*phase != 'M') out_.write(",\"ts\":" + std::to_string(time));
-    out_.write(",\"name\":\"");
-    out_.write(json_text(name));
-    out_.write("\",");
-    out_.write(more);
-    out_.write("}");
+    out_ += ",\n{\"ph\":\"";
+    out_ += phase;
+    out_.append("\",\"pid\":")
+        .append(std::to_string(device_))
+        .append(",\"tid\":")
+        .append(std::to_string(thread));
+    if (*phase != 'M') out_.append(",\"ts\":").append(std::to_string(time));
+    out_ += ",\"name\":\"";
+    out_ += json_text(name);
+    out_ += "\",";
+    out_ += more;
+    out_ += "}";
   }
 
   [[nodiscard]] static std::string hexadecimal(std::uint64_t n) {
@@ -203,11 +209,11 @@ class chrome_device {
     return {text, static_cast<std::size_t>(length)};
   }
 
-  Out& out_;
+  std::string& out_;
   std::size_t device_;
   std::uint64_t& next_id_;
   std::span<const snapshot::entry> trace_;
-  const call_stacks& stacks_;
+  const snapshot::call_stacks& stacks_;
   bool has_times_ = false;
   bool has_live_ = true;  // the sizes of all blocks are known
   std::uint64_t reserved_ = 0, requested_ = 0, live_ = 0;
@@ -215,47 +221,34 @@ class chrome_device {
   std::map<std::uint64_t, std::size_t> threads_;  // by stream
 };
 
-}  // namespace detail
-
-/// Writes a snapshot's history in Chrome's trace event format, for chrome://tracing and ui.perfetto.dev.
+/// Converts a snapshot's history to Chrome's trace event format, for chrome://tracing and ui.perfetto.dev.
 ///
 /// Each device has counters of reserved and requested bytes, and of live bytes if all block sizes are known.
 /// Each block is a slice, named by its size and label. Each device call is an instant. If a block is active
 /// before or after the history, its slice extends to that end.
-///
-///     #include <tessera/observe/capture.hpp>
-///     #include <tessera/observe/output.hpp>
-///     const tessera::trace::snapshot seen = tessera::trace::capture(pool);
-///     const auto error = tessera::trace::save("memory.json", [&](auto& out) { return write_chrome(seen, out); });
-///     if (error) std::puts(error->text().c_str());
-///
-///   Returns:  an error if the history contradicts itself
-///   Cost:     n log n in the history; host memory for the blocks that are live at once
-template <detail::byte_output Out>
-[[nodiscard]] std::optional<input_error> write_chrome(const snapshot& source, Out& out) {
-  out.write("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"name\":\"");
-  out.write(detail::json_text(source.name));
-  out.write("\",\"recipe\":\"");
-  out.write(detail::json_text(source.configured.recipe));
-  out.write("\",\"conf\":\"");
-  out.write(detail::json_text(source.configured.conf));
-  out.write(
+///   Returns:  the text, or an error if the history contradicts itself
+///   Cost:     n log n in the history
+[[nodiscard]] inline read_result<std::string> to_chrome(const snapshot& source) {
+  std::string out = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"name\":\"";
+  out.append(json_text(source.name)).append("\",\"recipe\":\"").append(json_text(source.configured.recipe));
+  out.append("\",\"conf\":\"").append(json_text(source.configured.conf));
+  out +=
       "\"},\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"process_sort_index\",\"args\":{\"sort_"
-      "index\":0}}");
+      "index\":0}}";
   std::map<std::uint64_t, std::vector<const snapshot::annotation*>> annotations;  // by device
   for (const snapshot::annotation& a : source.annotations) annotations[a.device].push_back(&a);
   std::uint64_t next_id = 1;
   for (std::size_t device = 0; device < source.devices(); ++device) {
     if (source.trace_of(device).empty() && source.segments_of(device).empty()) continue;
-    const auto at_start = detail::blocks_at_start(source, device);
+    const auto at_start = blocks_at_start(source, device);
     if (const auto* error = std::get_if<input_error>(&at_start)) return *error;
-    detail::chrome_device<Out> to(out, source, device, next_id);
-    to.write(std::get<std::map<std::uint64_t, detail::block_at_start>>(at_start));
+    chrome_device to(out, source, device, next_id);
+    to.write(std::get<std::map<std::uint64_t, block_at_start>>(at_start));
     for (const snapshot::annotation* const a : annotations[device])
       to.instant(a->time_us, 0, a->name, a->begins ? "\"stage\":\"START\"" : "\"stage\":\"END\"");
   }
-  out.write("\n]}\n");
-  return {};
+  out += "\n]}\n";
+  return out;
 }
 
-}  // namespace tessera::trace
+}  // namespace replay

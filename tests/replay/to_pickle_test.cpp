@@ -13,15 +13,15 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/observe/write_chrome.hpp>
-#include <tessera/observe/write_pickle.hpp>
-#include <tessera/observe/write_rmm.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/observe/to_pickle.hpp>
+#include <tessera/replay/csv.hpp>
+#include "tessera_replay/files.hpp"
 #include "tessera_replay/pickle.hpp"
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/snapshot_recording.hpp"
+#include "tessera_replay/to_chrome.hpp"
+#include "tessera_replay/to_rmm.hpp"
 
 #include "viewer.hpp"
 
@@ -29,18 +29,14 @@ namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
-using tessera::trace::detail::snapshot_actions;
+using tessera::detail::pytorch_actions;
 using namespace replay;
-using tessera::trace::detail::pickle_writer;
+using tessera::detail::pickle_writer;
 using kind = pickled::kind;
 using state = snapshot::block::state;
 using action = snapshot::action;
 
-std::string pickled_text(const snapshot& source) {
-  text_output out;
-  write_pickle(source, out);
-  return out.text;
-}
+std::string pickled_text(const snapshot& source) { return to_pickle(source); }
 snapshot read_back(const std::string& bytes, const std::string& name = "") {
   auto read = read_snapshot(bytes, name);
   if (const auto* error = std::get_if<input_error>(&read)) {
@@ -60,12 +56,12 @@ TEST(pickle_writer, writes_every_integer) {
   }
   all.push_back(std::numeric_limits<std::int64_t>::max());
   all.push_back(std::numeric_limits<std::int64_t>::min());
-  text_output out;
+  std::string out;
   pickle_writer to(out);
   to.list(all, [&](std::int64_t n) { to.integer(n); });
   to.end();
-  EXPECT_EQ(viewer::refuses(out.text), "");
-  const auto read = read_pickle(out.text, "file");
+  EXPECT_EQ(viewer::refuses(out), "");
+  const auto read = read_pickle(out, "file");
   ASSERT_TRUE(std::holds_alternative<pickle>(read)) << std::get<input_error>(read).text();
   const pickle& plain = std::get<pickle>(read);
   ASSERT_EQ(plain.root().items.size(), all.size());
@@ -74,9 +70,9 @@ TEST(pickle_writer, writes_every_integer) {
 
 TEST(pickle_writer, an_integer_takes_few_bytes) {
   const auto bytes_of = [](std::int64_t n) {
-    text_output out;
+    std::string out;
     pickle_writer(out).integer(n);
-    return out.text.substr(2);
+    return out.substr(2);
   };
   EXPECT_EQ(bytes_of(255), "K\xff");
   EXPECT_EQ(bytes_of(256), std::string("M\0\1", 3));
@@ -86,7 +82,7 @@ TEST(pickle_writer, an_integer_takes_few_bytes) {
 }
 
 TEST(pickle_writer, texts_and_numbers_that_do_not_fit) {
-  text_output out;
+  std::string out;
   pickle_writer to(out);
   to.dict([&] {
     to.text("long"), to.text(std::string(300, 'x'));
@@ -98,8 +94,8 @@ TEST(pickle_writer, texts_and_numbers_that_do_not_fit) {
     to.text("none"), to.none();
   });
   to.end();
-  EXPECT_EQ(viewer::refuses(out.text), "");
-  const auto read = read_pickle(out.text, "file");
+  EXPECT_EQ(viewer::refuses(out), "");
+  const auto read = read_pickle(out, "file");
   const pickle& plain = std::get<pickle>(read);
   EXPECT_EQ(plain.find(plain.root(), "long")->text, std::string(300, 'x'));
   EXPECT_EQ(plain.find(plain.root(), "longest")->text.size(), 1_MiB);
@@ -111,7 +107,7 @@ TEST(pickle_writer, texts_and_numbers_that_do_not_fit) {
 }
 
 TEST(pickle_writer, literals_are_written_once) {
-  text_output out;
+  std::string out;
   pickle_writer to(out);
   std::vector<std::string> words;
   for (int i = 0; i < 100; ++i) words.push_back("word " + std::to_string(i));
@@ -121,14 +117,14 @@ TEST(pickle_writer, literals_are_written_once) {
     }
   });
   to.end();
-  EXPECT_EQ(viewer::refuses(out.text), "");
-  const auto read = read_pickle(out.text, "file");
+  EXPECT_EQ(viewer::refuses(out), "");
+  const auto read = read_pickle(out, "file");
   ASSERT_TRUE(std::holds_alternative<pickle>(read)) << std::get<input_error>(read).text();
   for (const std::string& w : words) {
     ASSERT_NE(std::get<pickle>(read).find(std::get<pickle>(read).root(), w), nullptr) << w;
     EXPECT_EQ(std::get<pickle>(read).find(std::get<pickle>(read).root(), w)->integer, 1);
   }
-  EXPECT_EQ(out.text.find("word 7"), out.text.rfind("word 7\x71")) << "the second time it is named by number";
+  EXPECT_EQ(out.find("word 7"), out.rfind("word 7\x71")) << "the second time it is named by number";
 }
 
 /// A snapshot with a value in every field.
@@ -154,7 +150,7 @@ snapshot full() {
                                    {(std::uint64_t{1} << 47) + 10_MiB, 10_MiB, 0, state::free}}});
   s.segments.push_back({.device = 2, .address = 4096, .size = 2_MiB, .blocks = {{4096, 2_MiB}}});
   s.traces.resize(3);
-  for (std::size_t what = 0; what < std::size(snapshot_actions); ++what) {
+  for (std::size_t what = 0; what < std::size(pytorch_actions); ++what) {
     snapshot::entry e{.what = static_cast<action>(what),
                       .stack = static_cast<std::uint32_t>((what + 2) % 4),
                       .size = 100 + what,
@@ -181,13 +177,13 @@ snapshot full() {
   return s;
 }
 
-TEST(write_pickle, keeps_every_field) {
+TEST(to_pickle, keeps_every_field) {
   const std::string bytes = pickled_text(full());
   EXPECT_EQ(viewer::refuses(bytes), "");
   EXPECT_EQ(read_back(bytes), full());
 }
 
-TEST(write_pickle, writes_each_stack_once) {
+TEST(to_pickle, writes_each_stack_once) {
   snapshot s = full();
   const std::size_t once = pickled_text(s).size();
   for (std::size_t i = 0; i < 1000; ++i)
@@ -209,7 +205,7 @@ TEST(write_pickle, writes_each_stack_once) {
   EXPECT_EQ(read_back(pickled_text(many)), many);
 }
 
-TEST(write_pickle, host_memory_is_of_no_device) {
+TEST(to_pickle, host_memory_is_of_no_device) {
   const std::string bytes = pickled_text(full());
   const auto read = read_pickle(bytes, "file");
   const pickle& plain = std::get<pickle>(read);
@@ -224,7 +220,7 @@ TEST(write_pickle, host_memory_is_of_no_device) {
 
 TEST(read_snapshot, host_memory_of_another_form_is_left_out) {
   const auto with_host = [](auto segments, auto traces) {
-    text_output out;
+    std::string out;
     pickle_writer to(out);
     to.dict([&] {
       to.literal("segments"), to.empty_list();
@@ -233,7 +229,7 @@ TEST(read_snapshot, host_memory_of_another_form_is_left_out) {
       to.literal("host_traces"), traces(to);
     });
     to.end();
-    return read_back(out.text);
+    return read_back(out);
   };
   const std::vector<int> one{1};
   const auto none = [](auto& to) { to.none(); };
@@ -256,7 +252,7 @@ TEST(read_snapshot, host_memory_of_another_form_is_left_out) {
   EXPECT_EQ(with_host(none, [&](auto& to) { to.list(one, [&](int) { to.none(); }); }), snapshot{});
 }
 
-TEST(write_pickle, has_the_keys_that_viewers_read) {
+TEST(to_pickle, has_the_keys_that_viewers_read) {
   const std::string bytes = pickled_text(full());
   const auto read = read_pickle(bytes, "file");
   const pickle& plain = std::get<pickle>(read);
@@ -281,7 +277,7 @@ TEST(write_pickle, has_the_keys_that_viewers_read) {
     EXPECT_EQ(plain.find(plain[blocks.items[i]], "frames")->is, kind::list);
   }
   const pickled& trace = first_of(*plain.find(plain.root(), "device_traces"));
-  ASSERT_EQ(trace.items.size(), std::size(snapshot_actions));
+  ASSERT_EQ(trace.items.size(), std::size(pytorch_actions));
   for (const std::uint32_t item : trace.items) {
     const pickled& entry = plain[item];
     const bool is_oom = plain.find(entry, "action")->text == "oom";
@@ -300,13 +296,13 @@ TEST(write_pickle, has_the_keys_that_viewers_read) {
   EXPECT_EQ(other.find(settings, "garbage_collection_threshold")->is, kind::real);
 }
 
-TEST(write_pickle, a_device_without_history_has_an_empty_one) {
+TEST(to_pickle, a_device_without_history_has_an_empty_one) {
   snapshot s = full();
   s.traces.clear();
   EXPECT_EQ(read_back(pickled_text(s)).traces.size(), 3u) << "the viewer shows devices that have a list";
 }
 
-TEST(write_pickle, omits_actions_that_pytorch_does_not_have) {
+TEST(to_pickle, omits_actions_that_pytorch_does_not_have) {
   snapshot s = full();
   const auto kept = s.traces[0];
   for (const action what : {action::range_reserve, action::range_release, action::refused, action::other})
@@ -314,7 +310,7 @@ TEST(write_pickle, omits_actions_that_pytorch_does_not_have) {
   EXPECT_EQ(read_back(pickled_text(s)).traces[0], kept);
 }
 
-TEST(write_pickle, writes_long_lists_in_batches) {
+TEST(to_pickle, writes_long_lists_in_batches) {
   snapshot s;
   s.traces.resize(1);
   for (std::size_t i = 0; i < 12'345; ++i)
@@ -328,7 +324,7 @@ TEST(write_pickle, writes_long_lists_in_batches) {
   EXPECT_LT(bytes.size(), 3'000'000u) << "keys are not written again and again";
 }
 
-TEST(write_pickle, keeps_snapshots_of_real_devices) {
+TEST(to_pickle, keeps_snapshots_of_real_devices) {
   const std::filesystem::path folder = TESSERA_SHARED_DIR "/snapshots";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "the snapshots do not lie beside the checkout";
   int seen = 0;
@@ -375,7 +371,7 @@ TEST(read_snapshot, reads_what_version_differs_in) {
 }
 
 TEST(read_snapshot, what_no_decision_depends_on_may_be_anything) {
-  text_output out;
+  std::string out;
   pickle_writer to(out);
   const std::vector<int> one{1};
   const std::vector<int> three{1, 2, 3}, four{1, 2, 3, 4};
@@ -410,7 +406,7 @@ TEST(read_snapshot, what_no_decision_depends_on_may_be_anything) {
     to.literal("allocator_settings"), to.dict([&] { to.literal("expandable_segments"), to.integer(1); });
   });
   to.end();
-  const snapshot seen = read_back(out.text);
+  const snapshot seen = read_back(out);
   ASSERT_EQ(seen.traces.size(), 1u);
   EXPECT_EQ(seen.traces[0],
             (std::vector<snapshot::entry>{{.what = action::alloc, .address = 7, .size = 8, .stream = {9}},
@@ -473,11 +469,11 @@ TEST(read_snapshot, any_mutation_is_answered_and_what_is_read_can_be_written) {
     const std::string again = pickled_text(seen);
     ASSERT_EQ(viewer::refuses(again), "");
     ASSERT_TRUE(pickled_text(read_back(again, "file")) == again);
-    text_output out;
-    if (!write_chrome(seen, out)) {
-      ASSERT_TRUE(out.text.ends_with("]}\n"));
+    const auto chrome = to_chrome(seen);
+    if (const auto* const text = std::get_if<std::string>(&chrome)) {
+      ASSERT_TRUE(text->ends_with("]}\n"));
     }
-    (void)write_rmm(seen, 0, out);
+    (void)to_rmm(seen, 0);
     (void)recording_of(seen);
   }
   EXPECT_GT(accepted, 3000);

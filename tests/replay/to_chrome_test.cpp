@@ -13,36 +13,36 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/observe/capture.hpp>
 #include <tessera/observe/history.hpp>
-#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/observe/write_chrome.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/stitched.hpp>
-#include <tessera/replay/read.hpp>
+#include <tessera/replay/csv.hpp>
 #include <tessera/tessera.hpp>
+#include "tessera_replay/files.hpp"
 #include "tessera_replay/read_snapshot.hpp"
+#include "tessera_replay/to_chrome.hpp"
 
 #include "json.hpp"
 
 namespace {
 
 using namespace tessera;
-using trace::snapshot;
 using state = snapshot::block::state;
 using action = snapshot::action;
 
 std::string chrome_text(const snapshot& source) {
-  trace::text_output out;
-  const auto error = trace::write_chrome(source, out);
-  if (error) ADD_FAILURE() << error->text();
-  return out.text;
+  const auto made = replay::to_chrome(source);
+  if (const auto* const error = std::get_if<trace::input_error>(&made)) {
+    ADD_FAILURE() << error->text();
+    return {};
+  }
+  return std::get<std::string>(made);
 }
 std::string refused(const snapshot& source) {
-  trace::text_output out;
-  const auto error = trace::write_chrome(source, out);
-  return error ? error->text() : "accepted";
+  const auto made = replay::to_chrome(source);
+  const auto* const error = std::get_if<trace::input_error>(&made);
+  return error != nullptr ? error->text() : "accepted";
 }
 
 /// The state that a viewer shows at the end of a trace.
@@ -129,7 +129,7 @@ struct ticks {
 };
 using ticking = history<ticks>;
 
-TEST(write_chrome, shows_blocks_counters_and_calls) {
+TEST(to_chrome, shows_blocks_counters_and_calls) {
   caching_allocator<pytorch_native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
   pool.observer().label("say \"forward\"\xff");
@@ -141,7 +141,7 @@ TEST(write_chrome, shows_blocks_counters_and_calls) {
   pool.deallocate(p);
   void* const q = pool.allocate(100);
   (void)q;
-  const std::string text = chrome_text(trace::capture(pool));
+  const std::string text = chrome_text(take_snapshot(pool));
   const shown found = show(text);
   EXPECT_EQ(found.names, (std::set<std::string>{"1.00 MiB say \"forward\"\xef\xbf\xbd", "100 B"}));
   EXPECT_EQ(found.slices, 2u);
@@ -180,7 +180,7 @@ void expect_counters_of_statistics(std::size_t kept) {
       pool.device().hold_events(choice == 95);
     }
   }
-  const snapshot seen = trace::capture(pool);
+  const snapshot seen = take_snapshot(pool);
   const auto counted = pool.statistics().all;
   const shown found = show(chrome_text(seen));
   EXPECT_EQ(found.counters.at("reserved"), static_cast<double>(counted.reserved_bytes.current));
@@ -198,7 +198,7 @@ void expect_counters_of_statistics(std::size_t kept) {
   }
 }
 
-TEST(write_chrome, counters_end_as_the_statistics) {
+TEST(to_chrome, counters_end_as_the_statistics) {
   for (const std::size_t kept : {100'000u, 500u}) {
     expect_counters_of_statistics<pytorch_native>(kept);
     expect_counters_of_statistics<pytorch_expandable>(kept);
@@ -216,7 +216,7 @@ snapshot plain() {
   return s;
 }
 
-TEST(write_chrome, a_state_without_history_is_shown_too) {
+TEST(to_chrome, a_state_without_history_is_shown_too) {
   const shown found = show(chrome_text(plain()));
   EXPECT_EQ(found.slices, 1u);
   EXPECT_EQ(found.names, std::set<std::string>{"976.56 KiB"});
@@ -225,7 +225,7 @@ TEST(write_chrome, a_state_without_history_is_shown_too) {
   EXPECT_EQ(show(chrome_text(snapshot{})).slices, 0u);
 }
 
-TEST(write_chrome, omits_unknown_values) {
+TEST(to_chrome, omits_unknown_values) {
   snapshot s = plain();
   s.traces.resize(1);
   s.traces[0] = {{.what = action::alloc, .address = 1_MiB, .size = 1'000'000}};
@@ -238,13 +238,13 @@ TEST(write_chrome, omits_unknown_values) {
   EXPECT_NE(chrome_text(s).find("\"ts\":1,"), std::string::npos) << "without times, entries come one by one";
 }
 
-TEST(write_chrome, shows_annotations) {
+TEST(to_chrome, shows_annotations) {
   snapshot s = plain();
   s.annotations = {{"optimizer\n", true, 0, 5}, {"optimizer\n", false, 0, 6}, {"elsewhere", true, 4, 7}};
   EXPECT_EQ(show(chrome_text(s)).instants, (std::vector<std::string>{"optimizer\n", "optimizer\n"}));
 }
 
-TEST(write_chrome, refuses_a_history_that_contradicts_itself) {
+TEST(to_chrome, refuses_a_history_that_contradicts_itself) {
   const auto with = [](std::vector<snapshot::entry> entries) {
     snapshot s = plain();
     s.traces.push_back(std::move(entries));
@@ -267,7 +267,7 @@ TEST(write_chrome, refuses_a_history_that_contradicts_itself) {
   EXPECT_EQ(with({other}), "file: device 0: the block at 5242880 was not freed and is in no segment");
 }
 
-TEST(write_chrome, inconsistent_numbers_do_no_harm) {
+TEST(to_chrome, inconsistent_numbers_do_no_harm) {
   snapshot s = plain();
   s.traces.resize(1);
   for (int i = 0; i < 100; ++i)
@@ -275,11 +275,11 @@ TEST(write_chrome, inconsistent_numbers_do_no_harm) {
   EXPECT_EQ(show(chrome_text(s)).counters.at("reserved"), 2097152.0);
 }
 
-TEST(write_chrome, shows_snapshots_of_real_devices) {
+TEST(to_chrome, shows_snapshots_of_real_devices) {
   const std::filesystem::path folder = TESSERA_SHARED_DIR "/snapshots";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "the snapshots do not lie beside the checkout";
   for (const char* const name : {"decomfl.pickle", "magma_transformer.pickle", "state_only_oom.pickle"}) {
-    const auto file = trace::read_file((folder / name).string());
+    const auto file = replay::read_file((folder / name).string());
     const auto read = replay::read_snapshot(std::get<std::string>(file), name);
     const auto& source = std::get<snapshot>(read);
     std::size_t reserved = 0, requested = 0;

@@ -15,18 +15,45 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/observe/output.hpp>
 #include <tessera/observe/snapshot.hpp>
 
-namespace tessera::trace {
+namespace tessera {
 
 namespace detail {
 
+/// The length in bytes of the first UTF-8 character of `text`; 0 if that character is invalid.
+///   Requires:  text is not empty
+[[nodiscard]] inline std::size_t utf8_length(std::string_view text) noexcept {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
+  // The second byte excludes overlong encodings, surrogates and code points above U+10FFFF.
+  const unsigned min = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+  const unsigned max = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  if (byte(1) < min || byte(1) > max) return 0;
+  for (std::size_t i = 2; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  return length;
+}
+
+/// Converts any bytes to valid UTF-8. An invalid byte becomes U+FFFD.
+[[nodiscard]] inline std::string utf8_text(std::string_view text) {
+  std::string safe;
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    safe += length != 0 ? text.substr(0, length) : std::string_view("\xef\xbf\xbd");
+    text.remove_prefix(length != 0 ? length : 1);
+  }
+  return safe;
+}
+
 /// Writes plain data as a Python pickle of protocol 4. Uses only the opcodes that PyTorch's viewer reads.
-template <byte_output Out>
 class pickle_writer {
  public:
-  explicit pickle_writer(Out& out) : out_(out) { code(0x80).code(4); }
+  explicit pickle_writer(std::string& out) : out_(out) { code(0x80).code(4); }
 
   void none() { code('N'); }
   void boolean(bool value) { code(value ? 0x88 : 0x89); }
@@ -62,7 +89,7 @@ class pickle_writer {
     } else {
       code('X').little_endian(valid.size(), 4);
     }
-    out_.write(valid);
+    out_ += valid;
   }
   /// Writes a text that is used repeatedly. Each use after the first takes two bytes.
   ///   Requires:  an ASCII literal
@@ -130,15 +157,14 @@ class pickle_writer {
     code(is_short ? 'h' : 'j').little_endian(memo - 1, is_short ? 1 : 4);
   }
   pickle_writer& code(unsigned char byte) {
-    const char c = static_cast<char>(byte);
-    out_.write({&c, 1});
+    out_ += static_cast<char>(byte);
     return *this;
   }
   void little_endian(std::uint64_t value, std::size_t length) {
     for (std::size_t i = 0; i < length; ++i) code(static_cast<unsigned char>(value >> 8 * i & 0xff));
   }
 
-  Out& out_;
+  std::string& out_;
   struct written_literal {
     std::string_view text;
     std::uint32_t memo = 0;
@@ -149,10 +175,9 @@ class pickle_writer {
 };
 
 /// Writes a snapshot as nested dicts and lists with PyTorch's keys.
-template <byte_output Out>
 class snapshot_writer {
  public:
-  snapshot_writer(const snapshot& source, Out& out)
+  snapshot_writer(const snapshot& source, std::string& out)
       : source_(source),
         table_(source.stacks),
         texts_(table_.texts()),
@@ -192,7 +217,7 @@ class snapshot_writer {
              [&] { to_.list(table_.stack(stack), [&](std::uint32_t position) { frame(position); }); });
   }
   void frame(std::uint32_t position) {
-    const call_stacks::frame& f = table_.frame_at(position);
+    const snapshot::call_stacks::frame& f = table_.frame_at(position);
     to_.once(frames_[position], [&] {
       to_.dict([&] {
         to_.literal("name");
@@ -223,14 +248,13 @@ class snapshot_writer {
   void history(std::span<const snapshot::entry> trace) {
     to_.list(
         trace, [&](const snapshot::entry& e) { entry(e); },
-        [](const snapshot::entry& e) {
-          return static_cast<std::size_t>(e.what) < std::size(snapshot_actions);
-        });
+        [](const snapshot::entry& e) { return !pytorch_name(e.what).empty(); });
   }
   void segment(const snapshot::segment& s, std::int64_t device) {
     const snapshot::byte_counts counts = s.count_bytes();
     to_.dict([&] {
-      to_.literal("device"), to_.integer(device);
+      to_.literal("device");
+      to_.integer(device);
       number("address", s.address);
       number("total_size", s.size);
       number("allocated_size", counts.allocated);
@@ -264,9 +288,12 @@ class snapshot_writer {
   void entry(const snapshot::entry& e) {
     to_.dict([&] {
       to_.literal("action");
-      to_.literal(snapshot_actions[static_cast<std::size_t>(e.what)]);
-      const bool is_oom = e.what == snapshot::action::oom;
-      is_oom ? number("device_free", e.device_free) : number("addr", e.address);
+      to_.literal(pytorch_name(e.what));
+      if (e.what == snapshot::action::oom) {
+        number("device_free", e.device_free);
+      } else {
+        number("addr", e.address);
+      }
       number("size", e.size);
       stream(e.stream);
       number("time_us", e.time_us);
@@ -289,7 +316,11 @@ class snapshot_writer {
         to_.text(s.recipe);
       }
       to_.literal("max_split_size");
-      s.max_split_size == unlimited ? to_.integer(-1) : to_.natural(s.max_split_size);
+      if (s.max_split_size == unlimited) {
+        to_.integer(-1);
+      } else {
+        to_.natural(s.max_split_size);
+      }
       to_.literal("garbage_collection_threshold");
       to_.real(s.garbage_collection_threshold);
       to_.literal("expandable_segments");
@@ -315,27 +346,29 @@ class snapshot_writer {
   }
 
   const snapshot& source_;
-  const call_stacks& table_;
+  const snapshot::call_stacks& table_;
   std::vector<std::uint32_t> texts_, frames_, stacks_;  // memos, 0 if not written yet
-  pickle_writer<Out> to_;
+  pickle_writer to_;
 };
 
 }  // namespace detail
 
-/// Writes a snapshot for pytorch.org/memory_viz and torch.cuda._memory_viz.
+/// Converts a snapshot to a pickle for pytorch.org/memory_viz and torch.cuda._memory_viz.
 ///
 /// Omits actions that PyTorch does not have. Adds the keys "block_size" and "recipe", which both viewers
 /// ignore.
 ///
-///     #include <tessera/observe/capture.hpp>
-///     const tessera::trace::snapshot seen = tessera::trace::capture(pool);
-///     const auto error = tessera::trace::save("memory.pickle", [&](auto& out) { write_pickle(seen, out); });
-///     if (error) std::puts(error->text().c_str());
+///     #include <fstream>
+///     std::ofstream file("memory.pickle", std::ios::binary);
+///     file << tessera::to_pickle(tessera::take_snapshot(pool));
 ///
-///   Cost:  linear; 4 bytes of host memory for each call stack, frame and text
-template <detail::byte_output Out>
-void write_pickle(const snapshot& source, Out& out) {
-  detail::snapshot_writer<Out>(source, out).write();
+///   Returns:  the bytes of the file
+///   Throws:   std::bad_alloc
+///   Cost:     linear
+[[nodiscard]] inline std::string to_pickle(const snapshot& source) {
+  std::string bytes;
+  detail::snapshot_writer(source, bytes).write();
+  return bytes;
 }
 
-}  // namespace tessera::trace
+}  // namespace tessera
