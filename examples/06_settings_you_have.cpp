@@ -20,8 +20,8 @@ int main() try {
   std::printf("torch_npu, tuned:       %3zu MiB reserved\n", tuned.current_usage().reserved >> 20);
 
   // Reads the user's environment at run time. A string that breaks a rule is an exception.
-  auto configured = tessera::from_environment<tessera::torch_npu_family, tessera::simulated_device>(
-      "PYTORCH_NPU_ALLOC_CONF");
+  using configured_type = tessera::configured<tessera::torch_npu_family, tessera::simulated_device>;
+  auto configured = configured_type::from_environment("PYTORCH_NPU_ALLOC_CONF");
   configured.deallocate(configured.allocate(40_MiB));
   if (const auto refused = configured.change("expandable_segments:True,segment_size_mb:40"))
     std::printf("torch_npu, later:       %.*s %.*s\n", static_cast<int>(refused->key.size()),

@@ -24,8 +24,8 @@ struct on_gpus {
     return {*library, number};
   }
   static auto make_allocator(auto device) {
-    return tessera::configured<tessera::pytorch_family, decltype(device), tessera::locked_front>(
-        tessera::settings_from_environment<tessera::pytorch_family>(), std::move(device));
+    using allocator = tessera::configured<tessera::pytorch_family, decltype(device), tessera::locked>;
+    return allocator::from_environment(std::move(device));
   }
 };
 

@@ -23,49 +23,58 @@
 
 namespace tessera {
 
-/// Makes `configured` a caching_allocator, for one thread at a time.
-struct unlocked_front {
-  template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-  using allocator = caching_allocator<Recipe, Provider, Observer, Counting>;
-};
-
 namespace detail {
 
-/// Builds the allocator of one recipe of a family. A front end with its own settings reads them from the same
-/// settings object.
-template <typename Recipe, typename Front, typename Pool>
-struct recipe_front {
+/// Holds the allocator of one recipe of a family. A front end with options reads them from the same settings.
+template <typename Recipe, typename Allocator>
+struct recipe_holder {
   using recipe = Recipe;
-  Pool pool;
-  recipe_front(auto device, const auto& settings, auto observer)
+  Allocator pool;
+  recipe_holder(auto device, const auto& settings, auto observer)
       : pool(std::move(device), Recipe::configured(settings), std::move(observer)) {}
-  recipe_front(auto device, const auto& settings, auto observer)
-    requires requires { Front::options_from(settings); }
+  recipe_holder(auto device, const auto& settings, auto observer)
+    requires requires { Allocator::options_from(settings); }
       : pool(std::move(device), Recipe::configured(settings), std::move(observer),
-             Front::options_from(settings)) {}
+             Allocator::options_from(settings)) {}
 };
-/// Replaces the allocator of a recipe that the provider cannot support.
-template <std::size_t>
-struct no_front {};
 
-template <std::size_t Index, typename Family, typename Provider, typename Front, typename Observer,
+/// The variant of the allocators of a family. It has std::monostate for a recipe that the provider does not
+/// support.
+template <typename Family, typename Provider,
+          template <typename, typename, typename, typename> typename Front, typename Observer,
           typename Counting>
-using front_at = std::conditional_t<
-    provider_for<Provider, typename Family::template recipe_at<Index>>,
-    recipe_front<typename Family::template recipe_at<Index>, Front,
-                 typename Front::template allocator<typename Family::template recipe_at<Index>, Provider,
-                                                    Observer, Counting>>,
-    no_front<Index>>;
-template <typename Family, typename Provider, typename Front, typename Observer, typename Counting,
-          std::size_t... Index>
-auto any_front(std::index_sequence<Index...>)
-    -> std::variant<std::monostate, front_at<Index, Family, Provider, Front, Observer, Counting>...>;
+struct family_allocators {
+  template <std::size_t Index, typename Recipe = typename Family::template recipe_at<Index>>
+  struct alternative {
+    using type = std::monostate;
+  };
+  template <std::size_t Index, typename Recipe>
+    requires provider_for<Provider, Recipe>
+  struct alternative<Index, Recipe> {
+    using type = recipe_holder<Recipe, Front<Recipe, Provider, Observer, Counting>>;
+  };
+  template <std::size_t... Index>
+  static auto any_of(std::index_sequence<Index...>)
+      -> std::variant<std::monostate, typename alternative<Index>::type...>;
+};
 
-/// Calls f(holder) with the active alternative of a variant. A holder contains an allocator; `First` is the
-/// type of the first holder.
-template <typename First, typename Variant, typename F>
-decltype(auto) visit_pool(Variant& pools, F f) {
-  using result = decltype(f(std::declval<First&>()));
+/// The index of the first alternative of a variant that holds an allocator; 0 if there is none.
+template <typename Variant, std::size_t Index = 1>
+consteval std::size_t first_allocator() {
+  if constexpr (Index == std::variant_size_v<Variant>) {
+    return 0;
+  } else if constexpr (std::is_same_v<std::variant_alternative_t<Index, Variant>, std::monostate>) {
+    return first_allocator<Variant, Index + 1>();
+  } else {
+    return Index;
+  }
+}
+
+/// Calls f(holder) with the active alternative of a variant. A holder contains an allocator `pool`.
+template <typename Variant, typename F>
+decltype(auto) visit_holder(Variant& holders, F f) {
+  constexpr std::size_t first = first_allocator<std::remove_const_t<Variant>>();
+  using result = decltype(f(std::declval<std::variant_alternative_t<first, Variant>&>()));
   return std::visit(
       [&f](auto& in) -> result {
         if constexpr (requires { in.pool; }) {
@@ -74,16 +83,21 @@ decltype(auto) visit_pool(Variant& pools, F f) {
           fatal("configured: there is no allocator");
         }
       },
-      pools);
+      holders);
 }
 
-/// Finds the first recipe that a provider supports.
-template <typename Family, device_provider Provider, std::size_t... Index>
-consteval std::size_t first_supported(std::index_sequence<Index...>) {
-  constexpr bool supported[] = {provider_for<Provider, typename Family::template recipe_at<Index>>...};
-  std::size_t index = 0;
-  while (index < sizeof...(Index) && !supported[index]) ++index;
-  return index;
+/// Reads a family's settings from an environment variable. Without a name, it reads the variables of the
+/// original system. Absent settings have their defaults.
+///   Throws:  config::bad_setting if a setting is refused
+template <typename Family, std::same_as<const char*>... Variable>
+  requires(sizeof...(Variable) <= 1)
+[[nodiscard]] typename Family::settings settings_from_environment(Variable... variable) {
+  const auto read = config::read_environment<typename Family::grammar>(variable...);
+  if (const auto* const error = std::get_if<config::setting_error>(&read)) {
+    const std::string_view names[] = {variable..., Family::grammar::name};
+    raise(config::bad_setting(names[0], *error));
+  }
+  return std::get<typename Family::settings>(read);
 }
 
 }  // namespace detail
@@ -92,7 +106,7 @@ consteval std::size_t first_supported(std::index_sequence<Index...>) {
 /// equal the decisions of that recipe's allocator.
 ///
 /// Choose it if users configure the allocator by an environment variable or a file. `Front` is the kind of
-/// allocator: unlocked_front, locked_front or per_stream_front.
+/// allocator: caching_allocator, locked, per_stream, or another template with the same arguments.
 ///
 ///     const tessera::config::torch_npu::settings settings{.expandable_segments = true};
 ///     tessera::configured<tessera::torch_npu_family, tessera::simulated_device> tuned(settings);
@@ -101,7 +115,8 @@ consteval std::size_t first_supported(std::index_sequence<Index...>) {
 ///       std::printf("%.*s\n", static_cast<int>(refused->rule.size()), refused->rule.data());
 ///
 ///   Cost:  a branch at each call
-template <typename Family, device_provider Provider, typename Front, event_observer Observer,
+template <typename Family, device_provider Provider,
+          template <typename, typename, typename, typename> typename Front, event_observer Observer,
           typename Counting>
 class configured : public facade<configured<Family, Provider, Front, Observer, Counting>> {
   using facade_type = facade<configured>;
@@ -114,6 +129,24 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
   explicit configured(const settings_type& settings, Provider device = Provider{}, Observer observer = {})
       : settings_(settings) {
     make(indices{}, device, observer);
+  }
+  /// Reads the settings from an environment variable. Without its name, it reads the variables of the original
+  /// system, such as PYTORCH_CUDA_ALLOC_CONF. Absent settings have their defaults.
+  ///
+  ///     #include <tessera/concurrent/locked.hpp>
+  ///     using tessera::configured;
+  ///     using shared_type = configured<tessera::pytorch_family, tessera::simulated_device, tessera::locked>;
+  ///     auto shared = shared_type::from_environment();
+  ///     shared.deallocate(shared.allocate(5_MiB));
+  ///
+  ///   Throws:  config::bad_setting if a setting is refused, or as the constructor
+  [[nodiscard]] static configured from_environment(const char* variable, Provider device = Provider{},
+                                                   Observer observer = {}) {
+    return configured(detail::settings_from_environment<Family>(variable), std::move(device),
+                      std::move(observer));
+  }
+  [[nodiscard]] static configured from_environment(Provider device = Provider{}, Observer observer = {}) {
+    return configured(detail::settings_from_environment<Family>(), std::move(device), std::move(observer));
   }
   configured(const configured&) = delete;
   configured& operator=(const configured&) = delete;
@@ -131,7 +164,7 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
   ///              that
   ///   Returns:   nothing, or the error, which names the refused key; then nothing has changed
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
-    return detail::visit_pool<first_holder>(pool_, [&](auto& in) { return change_in(in, wanted); });
+    return detail::visit_holder(any_, [&](auto& in) { return change_in(in, wanted); });
   }
   /// Replaces the settings by those in a text. Keys that it does not name return to their defaults, as in
   /// PyTorch.
@@ -155,15 +188,14 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
   friend facade_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
-    return detail::visit_pool<std::conditional_t<std::is_const_v<Me>, const first_holder, first_holder>>(
-        me.pool_, [&f](auto& in) -> decltype(auto) { return f(in.pool); });
+    return detail::visit_holder(me.any_, [&f](auto& in) -> decltype(auto) { return f(in.pool); });
   }
 
   using indices = std::make_index_sequence<Family::count>;
-  using any = decltype(detail::any_front<Family, Provider, Front, Observer, Counting>(indices{}));
-  static constexpr std::size_t first = detail::first_supported<Family, Provider>(indices{});
-  static_assert(first < Family::count, "configured: the provider supports no recipe of the family");
-  using first_holder = std::variant_alternative_t<first + 1, any>;
+  using any =
+      decltype(detail::family_allocators<Family, Provider, Front, Observer, Counting>::any_of(indices{}));
+  static_assert(detail::first_allocator<any>() != 0,
+                "configured: the provider supports no recipe of the family");
 
   // Not inlined: g++ would warn that the allocators of other recipes are not initialized.
   template <std::size_t... Index>
@@ -173,16 +205,16 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
   }
   template <std::size_t Index>
   bool make_one(Provider& device, Observer& observer) {
-    using recipe = typename Family::template recipe_at<Index>;
-    if constexpr (provider_for<Provider, recipe>) {
-      pool_.template emplace<Index + 1>(std::move(device), settings_, std::move(observer));
+    if constexpr (provider_for<Provider, typename Family::template recipe_at<Index>>) {
+      any_.template emplace<Index + 1>(std::move(device), settings_, std::move(observer));
     } else {
-      detail::raise(config::bad_setting(grammar::name, {{},
-                                                        {},
-                                                        "it does not support these settings",
-                                                        0,
-                                                        config::setting_error::error_code::excluded_by,
-                                                        "the provider"}));
+      const config::setting_error error{{},
+                                        {},
+                                        "it does not support these settings",
+                                        0,
+                                        config::setting_error::error_code::excluded_by,
+                                        "the provider"};
+      detail::raise(config::bad_setting(grammar::name, error));
     }
     return true;
   }
@@ -214,41 +246,7 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
   }
 
   settings_type settings_;
-  any pool_;
+  any any_;
 };
-
-/// Reads a family's settings from an environment variable. Without a name, it reads the variables of the
-/// original system. Absent settings have their defaults.
-///   Throws:  config::bad_setting if a setting is refused
-template <typename Family, std::same_as<const char*>... Variable>
-  requires(sizeof...(Variable) <= 1)
-[[nodiscard]] typename Family::settings settings_from_environment(Variable... variable) {
-  const auto read = config::read_environment<typename Family::grammar>(variable...);
-  if (const auto* const error = std::get_if<config::setting_error>(&read)) {
-    const std::string_view names[] = {variable..., Family::grammar::name};
-    detail::raise(config::bad_setting(names[0], *error));
-  }
-  return std::get<typename Family::settings>(read);
-}
-
-/// Makes a configured allocator from an environment variable. Example: from_environment<torch_npu_family,
-/// simulated_device>("PYTORCH_NPU_ALLOC_CONF").
-///
-///     #include <tessera/concurrent/locked.hpp>
-///     using namespace tessera;
-///     // reads PYTORCH_CUDA_ALLOC_CONF
-///     auto shared = from_environment<pytorch_family, simulated_device, locked_front>();
-///     shared.deallocate(shared.allocate(5_MiB));
-///
-///   Throws:  config::bad_setting if a setting is refused
-template <typename Family, device_provider Provider, typename Front = unlocked_front>
-[[nodiscard]] configured<Family, Provider, Front> from_environment(const char* variable,
-                                                                   Provider device = Provider{}) {
-  return configured<Family, Provider, Front>(settings_from_environment<Family>(variable), std::move(device));
-}
-template <typename Family, device_provider Provider, typename Front = unlocked_front>
-[[nodiscard]] configured<Family, Provider, Front> from_environment(Provider device = Provider{}) {
-  return configured<Family, Provider, Front>(settings_from_environment<Family>(), std::move(device));
-}
 
 }  // namespace tessera

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -12,7 +11,6 @@
 #include <tessera/detail/common_calls.hpp>
 #include <tessera/detail/handle.hpp>
 
-/// The public interface of every allocator, written once.
 namespace tessera {
 
 namespace detail {

@@ -66,11 +66,11 @@ template <typename Recipe, device_provider Provider, event_observer Observer = i
           typename Counting = count_everything>
 class per_stream;
 template <typename Recipe, device_provider Provider,
-          template <typename, device_provider, event_observer, typename> typename Front = locked,
+          template <typename, typename, typename, typename> typename Front = locked,
           event_observer Observer = ignore_events, typename Counting = count_everything>
 class per_device;
-struct unlocked_front;
-template <typename Family, device_provider Provider, typename Front = unlocked_front,
+template <typename Family, device_provider Provider,
+          template <typename, typename, typename, typename> typename Front = caching_allocator,
           event_observer Observer = ignore_events, typename Counting = count_everything>
 class configured;
 template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,

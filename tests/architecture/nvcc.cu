@@ -79,7 +79,7 @@ bool serves_composed() {
 
 /// Configured allocators, an allocator for two devices, and the functions for tools.
 bool serves_tools() {
-  configured<pytorch_family, simulated_device, locked_front, history<>> chosen(config::pytorch::settings{});
+  configured<pytorch_family, simulated_device, locked, history<>> chosen(config::pytorch::settings{});
   const bool limits = set_memory_fraction(chosen, 0.5) && memory_fraction(chosen) == 0.5;
   chosen.deallocate(chosen.allocate(5_MiB));
   std::size_t blocks = 0;

@@ -60,7 +60,7 @@ struct patient {
 };
 struct under_settings {
   static constexpr std::uint64_t threads = 3;
-  configured<pytorch_family, device_type, per_stream_front> pool{{}, of(room)};
+  configured<pytorch_family, device_type, per_stream> pool{{}, of(room)};
 };
 struct for_the_host {
   static constexpr std::uint64_t threads = 3;

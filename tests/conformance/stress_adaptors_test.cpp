@@ -78,7 +78,7 @@ TEST(stress_threads, configured_while_settings_change) {
   host_pinned device = unlocked();
   {
     using family = pytorch_family;
-    configured<family, memory, per_stream_front> pool({}, memory(device));
+    configured<family, memory, per_stream> pool({}, memory(device));
     stressed<decltype(pool), false> stressing(pool);
     std::thread changing([&pool] {
       for (int i = 0; i < 200; ++i) {

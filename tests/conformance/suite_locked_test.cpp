@@ -119,7 +119,7 @@ compositions of_host_memory() {
 /// Every recipe that settings choose.
 template <typename Family, typename Recipe>
 composition chosen(const char* name, const typename Family::settings& said) {
-  using pool = configured<Family, any_device, locked_front>;
+  using pool = configured<Family, any_device, locked>;
   return {name, [said] { return over<pool, simulated>(said); }, promises_of<Recipe>(), simulated_habits(),
           0.05};
 }

@@ -206,7 +206,7 @@ TEST(take_snapshot, reaches_every_front_end) {
   EXPECT_EQ(take_snapshot(arenas).traces[0].size(), 8u)
       << "two segments, three blocks, a free in two steps, a look";
 
-  configured<torch_npu_family, simulated_device, per_stream_front, ticking> npu(torch_npu_family::settings{});
+  configured<torch_npu_family, simulated_device, per_stream, ticking> npu(torch_npu_family::settings{});
   (void)npu.allocate(5, stream_id{1});
   (void)npu.allocate(6, stream_id{2});
   EXPECT_EQ(live(npu), found(11, 1));

@@ -77,11 +77,11 @@ TEST(configured, refuses_a_change_that_it_cannot_make_and_says_of_which_key) {
 
 TEST(configured, reads_the_environment) {
   ::setenv("TESSERA_TEST_CONF", "expandable_segments:True", 1);
-  auto pool = from_environment<pytorch_family, simulated_device>("TESSERA_TEST_CONF");
+  auto pool = configured<pytorch_family, simulated_device>::from_environment("TESSERA_TEST_CONF");
   EXPECT_TRUE(pool.settings().expandable_segments);
   ::setenv("TESSERA_TEST_CONF", "max_split_size_mb:2", 1);
   try {
-    (void)from_environment<pytorch_family, simulated_device>("TESSERA_TEST_CONF");
+    (void)configured<pytorch_family, simulated_device>::from_environment("TESSERA_TEST_CONF");
     ADD_FAILURE();
   } catch (const config::bad_setting& error) {
     EXPECT_STREQ(error.what(),
@@ -89,7 +89,7 @@ TEST(configured, reads_the_environment) {
                  "large_segment_size_mb");
   }
   ::unsetenv("TESSERA_TEST_CONF");
-  auto plain = from_environment<pytorch_family, simulated_device>("TESSERA_TEST_CONF");
+  auto plain = configured<pytorch_family, simulated_device>::from_environment("TESSERA_TEST_CONF");
   EXPECT_EQ(plain.settings(), config::pytorch::settings{});
 }
 
@@ -108,7 +108,7 @@ TEST(configured, throws_where_the_provider_has_not_what_the_settings_need) {
 }
 
 TEST(configured, serves_threads) {
-  configured<pytorch_family, simulated_device, locked_front> shared({.expandable_segments = true});
+  configured<pytorch_family, simulated_device, locked> shared({.expandable_segments = true});
   EXPECT_FALSE(shared.change("expandable_segments:True,max_split_size_mb:64"));
   shared.visit([](auto& pool) {
     pool.with_policies([](auto& s) {
@@ -117,7 +117,7 @@ TEST(configured, serves_threads) {
       }
     });
   });
-  configured<pytorch_family, simulated_device, per_stream_front> arenas({});
+  configured<pytorch_family, simulated_device, per_stream> arenas({});
   void* const p = arenas.allocate(5_MiB, stream_id{1});
   EXPECT_TRUE(arenas.record_stream(p, stream_id{2}));
   EXPECT_TRUE(arenas.try_deallocate(p));

@@ -21,17 +21,15 @@
 /// The arena of per_stream: an allocator for few streams, and the objects that all arenas share.
 namespace tessera::detail {
 
-// Sums over arenas. The peak of a sum is the sum of the peaks. It is an upper bound, because the arenas may
-// reach their peaks at different times.
+// Results of several arenas, combined. The peak of a sum is the sum of the peaks. It is an upper bound, because
+// the arenas may reach their peaks at different times.
 
-inline void add_to(usage& sum, const usage& part) noexcept {
-  sum.requested += part.requested;
-  sum.live += part.live;
-  sum.pending += part.pending;
-  sum.cached += part.cached;
-  sum.reserved += part.reserved;
+inline void add_to(std::size_t& sum, std::size_t part) noexcept { sum += part; }
+inline void add_to(usage& sum, const usage& part) noexcept { sum += part; }
+/// Keeps the first text that is not null.
+inline void add_to(const char*& first, const char* text) noexcept {
+  if (first == nullptr) first = text;
 }
-
 inline void add_to(counter& sum, const counter& part) noexcept {
   sum.current += part.current;
   sum.peak += part.peak;
@@ -85,10 +83,10 @@ class remote_free_queue {
     slot& oldest = slots_[at % capacity];
     void* const address = oldest.address.load(std::memory_order_acquire);
     if (address == nullptr) return {};
-    const item taken{address, oldest.bytes};
+    const item removed{address, oldest.bytes};
     oldest.address.store(nullptr, std::memory_order_relaxed);
     begin_.store(at + 1, std::memory_order_release);
-    return taken;
+    return removed;
   }
   /// Takes the items that were pushed before this call, and calls f(item) for each. Waits for each push()
   /// that has begun but not finished.
@@ -97,8 +95,8 @@ class remote_free_queue {
   void take_all(F f) noexcept {
     const std::size_t end = end_.load(std::memory_order_acquire);
     while (static_cast<std::ptrdiff_t>(end - begin_.load(std::memory_order_relaxed)) > 0) {
-      if (const item taken = take(); taken.address != nullptr) {
-        f(taken);
+      if (const item next = take(); next.address != nullptr) {
+        f(next);
       } else {
         std::this_thread::yield();  // another thread is between its two stores
       }
@@ -186,53 +184,28 @@ class shared_callbacks {
   std::atomic<bool> running_{false};
 };
 
-/// An observer that the arenas share. Only one arena reports at a time.
-template <event_observer Observer>
-class shared_observer {
- public:
-  shared_observer(Observer& to, std::mutex& mutex, reentrancy_guard& guard) noexcept
-      : to_(&to), mutex_(&mutex), guard_(&guard) {}
-  void on(const allocator_event& event) noexcept {
-    guard_->check<Observer>(reentrancy_guard::lock::observer);
-    const std::lock_guard lock(*mutex_);
-    guard_->report(*to_, event);
-  }
-
- private:
-  Observer* to_;
-  std::mutex* mutex_;
-  reentrancy_guard* guard_;
-};
-template <>
-class shared_observer<ignore_events> : public ignore_events {
- public:
-  shared_observer(ignore_events&, std::mutex&, reentrancy_guard&) noexcept {}
-};
-
 /// An allocator for few streams. Other threads push their frees into its queue, so they need not wait for its
 /// mutex.
 template <typename Recipe, typename Device, event_observer Observer, typename Counting>
 class alignas(64) arena {
-  using pool_type = mutex_guarded<Recipe, arena_device<Device>, shared_observer<Observer>, Counting>;
+  using inner_type = mutex_guarded<Recipe, arena_device<Device>, forwarding_observer<Observer>, Counting>;
 
  public:
-  using allocator = typename pool_type::allocator;
+  using allocator = typename inner_type::allocator;
 
   arena(stream_id key, reentrancy_guard& guard, arena_device<Device> device, policies<Recipe> settings,
-        shared_observer<Observer> observer)
-      : key_(key), pool_(guard, std::move(device), std::move(settings), std::move(observer)) {}
+        forwarding_observer<Observer> observer)
+      : key_(key), inner_(guard, std::move(device), std::move(settings), std::move(observer)) {}
   arena(const arena&) = delete;
   arena& operator=(const arena&) = delete;
   /// Processes the queued frees, so that the observer sees them.
-  ~arena() {
-    look([](allocator&) {});
-  }
+  ~arena() { process_queue(); }
 
   /// The first stream of this arena.
   [[nodiscard]] stream_id key() const noexcept { return key_; }
 
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream) noexcept {
-    return pool_.try_allocate(bytes, stream, [this](allocator& in) {
+    const auto prepare = [this](allocator& in) {
       for (std::size_t n = 0; n < remote_free_queue::capacity; ++n) {
         const remote_free_queue::item next = freed_.take();
         if (next.address == nullptr) break;
@@ -241,7 +214,8 @@ class alignas(64) arena {
       if (has_uses_.load(std::memory_order_relaxed)) has_uses_.store(in.has_recorded_streams());
       const std::thread::id me = std::this_thread::get_id();
       if (user_.load(std::memory_order_relaxed) != me) user_.store(me, std::memory_order_relaxed);
-    });
+    };
+    return inner_.try_allocate(bytes, stream, prepare, [](allocator&) {});
   }
 
   /// Frees a block at once if no other thread uses the arena; else queues the free. The next call that enters
@@ -252,63 +226,58 @@ class alignas(64) arena {
     const bool may_queue = user_.load(std::memory_order_relaxed) != std::this_thread::get_id() &&
                            !has_uses_.load(std::memory_order_relaxed);
     if (may_queue && freed_.push(freed)) return;
-    pool_.enter([&](allocator& in) {
-      if (may_queue) drain(in);
+    inner_type::enter(inner_, [&](allocator& in) {
+      if (may_queue) process_queue(in);
       free(in, freed);
     });
   }
 
   /// Processes the queued frees, then calls f(allocator) with the mutex held.
   template <typename F>
-  decltype(auto) look(F&& f) noexcept {
-    return pool_.enter([&](allocator& in) -> decltype(auto) {
-      drain(in);
+  decltype(auto) enter(F&& f) noexcept {
+    return inner_type::enter(inner_, [&](allocator& in) -> decltype(auto) {
+      process_queue(in);
+      const at_scope_end note_uses([&] {
+        if (in.has_recorded_streams()) has_uses_.store(true);
+      });
       return std::forward<F>(f)(in);
-    });
-  }
-  /// Processes the queued frees, then calls f(allocator), which records a stream. Returns the result of f.
-  template <typename F>
-  [[nodiscard]] bool look_and_record(F f) noexcept {
-    return look([&](allocator& in) {
-      const bool recorded = f(in);
-      if (in.has_recorded_streams()) has_uses_.store(true);
-      return recorded;
     });
   }
   /// Processes the queued frees, then calls a user function with the mutex held.
   template <typename F>
-  void look_for_user(const char* rule, F&& f) {
-    look([](allocator&) {});
-    pool_.enter_for_user(rule, std::forward<F>(f));
-  }
-  void watch(int change) noexcept { pool_.watch(change); }
-  /// Calls f(allocator) with the mutex held. Queued frees stay queued.
-  template <typename F>
-  decltype(auto) enter(F&& f) noexcept {
-    return pool_.enter(std::forward<F>(f));
+  void enter_for_user(const char* rule, F&& f) {
+    process_queue();
+    inner_.enter_for_user(rule, std::forward<F>(f));
   }
   /// Waits for the device calls in progress, then empties the cache for another arena. Returns whether it
   /// released memory.
-  bool empty() noexcept {
-    look([](allocator&) {});
-    return pool_.trim_after_calls();
+  bool empty_cache() noexcept {
+    process_queue();
+    return inner_.trim_after_calls();
   }
   [[nodiscard]] bool on_pressure(bool (*callback)(void* context) noexcept, void* context) noexcept {
-    return pool_.on_pressure(callback, context);
+    return inner_.on_pressure(callback, context);
   }
 
  private:
   static void free(allocator& in, remote_free_queue::item freed) noexcept {
-    freed.bytes == unlimited ? in.deallocate(freed.address) : in.deallocate(freed.address, freed.bytes);
+    if (freed.bytes == unlimited) {
+      in.deallocate(freed.address);
+    } else {
+      in.deallocate(freed.address, freed.bytes);
+    }
   }
-  void drain(allocator& in) noexcept {
+  void process_queue(allocator& in) noexcept {
     freed_.take_all([&in](remote_free_queue::item next) { free(in, next); });
+  }
+  void process_queue() noexcept {
+    enter([](allocator&) {});
   }
 
   const stream_id key_;
   std::atomic<std::thread::id> user_{};  // the thread that allocated here most recently
   std::atomic<bool> has_uses_{false};    // false: no block here has a recorded stream
-  alignas(64) pool_type pool_;
+  alignas(64) inner_type inner_;
   remote_free_queue freed_;
 };
 

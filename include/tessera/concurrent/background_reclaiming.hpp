@@ -37,7 +37,11 @@ class round_worker {
   void wake() noexcept {
     const std::lock_guard lock(mutex_);
     if (stopped_ || std::exchange(has_work_, true)) return;
-    is_running() ? changed_.notify_one() : start();
+    if (is_running()) {
+      changed_.notify_one();
+    } else {
+      start();
+    }
   }
   /// Ends the thread for good: wake() does not start it again.
   void stop() noexcept {
@@ -90,48 +94,44 @@ class round_worker {
   std::thread thread_;
 };
 
-/// A provider adaptor. Once the worker runs, only calls that reclaim query events. Each record() wakes the
-/// worker.
-template <typename Device>
-class background_events : public provider_adaptor<Device> {
+/// State that a background_reclaiming allocator shares with its provider.
+struct background_state {
+  round_worker worker;
+  bool is_reclaiming = false;  ///< guarded by the allocator's mutex
+};
+
+/// The hook of background_events. Without a state, it changes nothing.
+class leave_queries_to_worker {
  public:
-  static constexpr bool is_thread_safe = tessera::detail::is_thread_safe<Device>;
-  using typename provider_adaptor<Device>::event;
+  static constexpr bool is_thread_safe = true;
+  leave_queries_to_worker(background_state* state) noexcept : state_(state) {}  // implicit
 
-  /// State that the allocator shares with its provider.
-  struct shared {
-    round_worker worker;
-    bool is_reclaiming = false;  ///< guarded by the allocator's mutex
-  };
-
-  /// If `with` is null, all calls query events.
-  background_events(Device& to, shared* with) noexcept : provider_adaptor<Device>(to), with_(with) {}
-
-  bool record(stream_id stream, event& mark) noexcept
-    requires requires(Device& d) { d.record(stream, mark); }
-  {
-    const bool recorded = this->inner().record(stream, mark);
-    if (with_ != nullptr) with_->worker.wake();
-    return recorded;
-  }
-  [[nodiscard]] bool query(event& mark) noexcept
-    requires requires(Device& d) { d.query(mark); }
-  {
-    const bool is_left_to_worker = with_ != nullptr && !with_->is_reclaiming && with_->worker.is_running();
-    return !is_left_to_worker && this->inner().query(mark);
+  template <typename F>
+  auto operator()(provider_call call, F f) noexcept {
+    using result_type = decltype(f());
+    if (state_ == nullptr) return f();
+    if (call == provider_call::query && !state_->is_reclaiming && state_->worker.is_running())
+      return result_type();
+    const result_type result = f();
+    if (call == provider_call::record) state_->worker.wake();
+    return result;
   }
 
  private:
-  shared* with_;
+  background_state* state_;
+};
+
+/// A provider adaptor. Each record() wakes the worker. Once the worker runs, only calls that reclaim query
+/// events.
+template <typename Device>
+using background_events = provider_adaptor<Device, leave_queries_to_worker>;
+
+struct background_options {
+  bool enabled = true;                   ///< whether a thread reclaims blocks
+  std::chrono::microseconds pause{100};  ///< between its rounds
 };
 
 }  // namespace detail
-
-/// Whether a thread reclaims blocks in the background, and its pause between rounds.
-struct background_options {
-  bool enabled = true;
-  std::chrono::microseconds pause{100};
-};
 
 /// A locked allocator with a thread that frees blocks whose events have completed, so that a cache hit
 /// queries no events.
@@ -153,69 +153,70 @@ template <typename Recipe, device_provider Provider, event_observer Observer, ty
 class background_reclaiming
     : public facade<background_reclaiming<Recipe, Provider, Observer, Counting>,
                     locked<Recipe, detail::background_events<Provider>, Observer, Counting>> {
-  using events = detail::background_events<Provider>;
-  using pool_type = locked<Recipe, events, Observer, Counting>;
-  using facade_type = facade<background_reclaiming, pool_type>;
+  using locked_type = locked<Recipe, detail::background_events<Provider>, Observer, Counting>;
+  using facade_type = facade<background_reclaiming, locked_type>;
 
  public:
+  using options = detail::background_options;
+  /// The options that the settings of PyTorch or torch_npu choose.
+  [[nodiscard]] static constexpr options options_from(const auto& settings) noexcept
+    requires requires { settings.pinned_use_background_threads; }
+  {
+    return {.enabled = settings.pinned_use_background_threads};
+  }
+
   background_reclaiming() : background_reclaiming(Provider{}) {}
   explicit background_reclaiming(Provider device, policies<Recipe> settings = {}, Observer observer = {},
-                                 background_options options = {})
+                                 options worker = {})
       : device_(std::move(device)),
-        shared_{{&run_round, this, options.pause}},
-        pool_(events(device_, options.enabled ? &shared_ : nullptr), std::move(settings),
-              std::move(observer)) {
+        state_{{&run_round, this, worker.pause}},
+        locked_(detail::background_events<Provider>(device_, worker.enabled ? &state_ : nullptr),
+                std::move(settings), std::move(observer)) {
     const auto reclaim = [](void* self) noexcept {
       return static_cast<background_reclaiming*>(self)->process_events();
     };
-    if (options.enabled) (void)this->on_pressure(reclaim, this);
+    if (worker.enabled) (void)this->on_pressure(reclaim, this);
   }
-  ~background_reclaiming() { shared_.worker.stop(); }
+  ~background_reclaiming() { state_.worker.stop(); }
 
   bool process_events() noexcept {
-    return reclaim([](auto& pool) { return pool.process_events(); });
+    return reclaim([](auto& in) { return in.process_events(); });
   }
   void trim_without_waiting(std::size_t keep = 0) noexcept {
-    reclaim([keep](auto& pool) { pool.trim_without_waiting(keep); });
+    reclaim([keep](auto& in) { in.trim_without_waiting(keep); });
   }
   /// Whether the thread has started.
-  [[nodiscard]] bool has_worker() const noexcept { return shared_.worker.is_running(); }
+  [[nodiscard]] bool has_worker() const noexcept { return state_.worker.is_running(); }
 
   template <typename F>
   decltype(auto) with_device(F f) {
-    return pool_.with_device([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
+    return locked_.with_device([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
   }
 
  private:
   friend facade_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.pool_);
+    return std::forward<F>(f)(me.locked_);
   }
 
   template <typename F>
   decltype(auto) reclaim(F f) {
-    struct marked {
-      explicit marked(bool& to) noexcept : flag(to) { flag = true; }
-      ~marked() { flag = false; }
-      marked(const marked&) = delete;
-      marked& operator=(const marked&) = delete;
-      bool& flag;
-    };
-    return pool_type::enter(pool_, [&](auto& pool) {
-      const marked while_reclaiming(shared_.is_reclaiming);
-      return f(pool);
+    return locked_type::enter(locked_, [&](auto& in) {
+      state_.is_reclaiming = true;
+      const detail::at_scope_end reset([this] { state_.is_reclaiming = false; });
+      return f(in);
     });
   }
   static bool run_round(void* self) noexcept {
-    auto& pool = *static_cast<background_reclaiming*>(self);
-    (void)pool.process_events();
-    return pool.current_usage().pending > 0;
+    auto& me = *static_cast<background_reclaiming*>(self);
+    (void)me.process_events();
+    return me.current_usage().pending > 0;
   }
 
   Provider device_;
-  typename events::shared shared_;
-  pool_type pool_;
+  detail::background_state state_;
+  locked_type locked_;
 };
 
 }  // namespace tessera

@@ -14,12 +14,14 @@
 
 namespace tessera {
 
+namespace detail {
 struct deferred_free_options {
-  std::size_t threshold =
-      0;  ///< bytes to queue before they are freed; 0 frees at once; `unlimited` frees only at the end
+  /// Bytes to queue before they are freed. 0 frees at once; `unlimited` frees only at the end.
+  std::size_t threshold = 0;
   bool waits = false;  ///< free only after the work on `stream` that uses the blocks
   stream_id stream{};
 };
+}  // namespace detail
 
 /// Queues blocks that a program no longer uses, and frees them together once they have `threshold` bytes.
 ///
@@ -39,10 +41,12 @@ struct deferred_free_options {
 template <typename Allocator>
 class deferred_free_queue {
  public:
-  explicit deferred_free_queue(Allocator& pool, deferred_free_options options = {}) noexcept
-      : pool_(&pool), options_(options) {
+  using options = detail::deferred_free_options;
+
+  explicit deferred_free_queue(Allocator& pool, detail::deferred_free_options chosen = {}) noexcept
+      : pool_(&pool), options_(chosen) {
     if constexpr (!event_provider<device> && !can_synchronize) {
-      if (options.waits) detail::fatal("deferred_free_queue: to wait, the device must be an event_provider");
+      if (chosen.waits) detail::fatal("deferred_free_queue: to wait, the device must be an event_provider");
     }
   }
   deferred_free_queue(const deferred_free_queue&) = delete;
@@ -156,7 +160,7 @@ class deferred_free_queue {
   }
 
   Allocator* pool_;
-  deferred_free_options options_;
+  options options_;
   item* queued_ = nullptr;
   std::size_t bytes_ = 0;
   batch* oldest_ = nullptr;

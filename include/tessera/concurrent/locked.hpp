@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
@@ -13,14 +15,8 @@
 
 namespace tessera {
 
-namespace detail {
-template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using locked_pool =
-    mutex_guarded<Recipe, detail::shared_provider<Provider>, reported_observer<Observer>, Counting>;
-}  // namespace detail
-
 /// A caching_allocator with a mutex, for several threads. It has the same template arguments and makes the
-/// same decisions. Instead of settings(), observer() and device(), call with_policies, with_observer and
+/// same decisions. Instead of policies(), observer() and device(), call with_policies, with_observer and
 /// with_device. Call for_each_allocator for introspect, restore and synchronize.
 ///
 /// Choose it by default if threads share an allocator. per_stream scales better if each thread has its own
@@ -52,45 +48,59 @@ using locked_pool =
 /// * A provider that is not thread-safe receives calls from one thread at a time. Then neither the provider
 ///   nor a function passed to with_device may use the allocator.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-class locked : public facade<locked<Recipe, Provider, Observer, Counting>,
-                             typename detail::locked_pool<Recipe, Provider, Observer, Counting>::allocator> {
-  using pool_type = detail::locked_pool<Recipe, Provider, Observer, Counting>;
-  using facade_type = facade<locked, typename pool_type::allocator>;
+class locked
+    : public facade<
+          locked<Recipe, Provider, Observer, Counting>,
+          typename detail::mutex_guarded<Recipe, detail::shared_provider<Provider>,
+                                         detail::forwarding_observer<Observer>, Counting>::allocator> {
+  using inner_type = detail::mutex_guarded<Recipe, detail::shared_provider<Provider>,
+                                           detail::forwarding_observer<Observer>, Counting>;
+  using allocator = typename inner_type::allocator;
+  using facade_type = facade<locked, allocator>;
 
  public:
   locked() : locked(Provider{}) {}
   explicit locked(Provider device, policies<Recipe> settings = {}, Observer observer = {})
-      : pool_(guard_, std::move(device), std::move(settings),
-              detail::reported_observer<Observer>(std::move(observer), guard_)) {}
+      : observer_(std::move(observer)),
+        inner_(guard_, std::move(device), std::move(settings),
+               detail::forwarding_observer<Observer>(observer_, guard_)) {}
 
-  using facade_type::try_allocate;
+  using facade_type::allocate, facade_type::try_allocate;
+  /// Serves a request like caching_allocator. The numbers of the exception are those of the moment when the
+  /// request failed.
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    std::optional<out_of_memory> error;
+    void* const p = inner_.try_allocate(
+        bytes, stream, [](allocator&) {},
+        [&](allocator& in) { error = in.make_out_of_memory(bytes, stream); });
+    if (error) locked::raise(*error);
+    return p;
+  }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    return pool_.try_allocate(bytes, stream, [](auto&) {});
+    return inner_.try_allocate(bytes, stream, [](allocator&) {}, [](allocator&) {});
   }
   [[nodiscard]] bool on_pressure(bool (*callback)(void* context) noexcept, void* context) noexcept {
-    return pool_.on_pressure(callback, context);
+    return inner_.on_pressure(callback, context);
   }
 
   template <typename F>
   decltype(auto) with_policies(F f) {
-    return pool_.enter_for_user("with_policies: the function must not use the allocator",
-                                [&f](auto& pool) -> decltype(auto) { return f(pool.policies()); });
+    return inner_.enter_for_user("with_policies: the function must not use the allocator",
+                                 [&f](allocator& in) -> decltype(auto) { return f(in.policies()); });
   }
   template <typename F>
   decltype(auto) with_observer(F f) {
-    return pool_.enter_for_user(
-        "with_observer: the function must not use the allocator",
-        [&f](auto& pool) -> decltype(auto) { return f(static_cast<Observer&>(pool.observer())); });
+    return inner_.enter_for_user("with_observer: the function must not use the allocator",
+                                 [&](allocator&) -> decltype(auto) { return f(observer_); });
   }
   template <typename F>
   decltype(auto) with_device(F f) {
     if constexpr (detail::is_thread_safe<Provider>) {
-      return pool_.device().with_device(f);
+      return inner_.device().with_device(f);
     } else {
       using guard = detail::reentrancy_guard;
       guard_.template check<Observer>(guard::lock::device);
-      return pool_.device().with_device([&](Provider& device) -> decltype(auto) {
-        const detail::scoped_watch<pool_type> watch(pool_);
+      return inner_.device().with_device([&](Provider& device) -> decltype(auto) {
         const guard::call running(guard_, guard::lock::device,
                                   "with_device: the function must not use the allocator");
         return f(device);
@@ -99,7 +109,7 @@ class locked : public facade<locked<Recipe, Provider, Observer, Counting>,
   }
   template <typename F>
   void for_each_allocator(F f) {
-    pool_.enter_for_user("for_each_allocator: the function must not use the allocator that is locked", f);
+    inner_.enter_for_user("for_each_allocator: the function must not use the allocator that is locked", f);
   }
   template <typename F>
   void for_each_device(F f) {
@@ -112,17 +122,12 @@ class locked : public facade<locked<Recipe, Provider, Observer, Counting>,
   friend class background_reclaiming;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
-    return me.pool_.enter(std::forward<F>(f));
+    return inner_type::enter(me.inner_, std::forward<F>(f));
   }
 
   detail::reentrancy_guard guard_;
-  pool_type pool_;
-};
-
-/// Makes `configured` [tessera/configured.hpp] a `locked` allocator.
-struct locked_front {
-  template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-  using allocator = locked<Recipe, Provider, Observer, Counting>;
+  Observer observer_;
+  inner_type inner_;
 };
 
 }  // namespace tessera

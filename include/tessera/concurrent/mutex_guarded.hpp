@@ -2,20 +2,18 @@
 #pragma once
 
 #include <atomic>
-#include <concepts>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
@@ -23,6 +21,16 @@
 /// A caching_allocator with a mutex that is unlocked during slow device calls. Also checks that user
 /// functions do not re-enter the allocator while a lock is held.
 namespace tessera::detail {
+
+/// Calls a function at the end of its lifetime.
+template <typename F>
+struct at_scope_end {
+  F call;
+  explicit at_scope_end(F f) noexcept : call(std::move(f)) {}
+  at_scope_end(const at_scope_end&) = delete;
+  at_scope_end& operator=(const at_scope_end&) = delete;
+  ~at_scope_end() { call(); }
+};
 
 /// Lists the threads that run a user function while they hold a lock of an allocator. Such a function would
 /// deadlock if it used the allocator. The program aborts with a message instead.
@@ -36,28 +44,24 @@ class reentrancy_guard {
    public:
     call(reentrancy_guard& guard, lock held, const char* rule) noexcept
         : guard_(guard), held_(held), rule_(rule) {
-      insert();
+      const std::lock_guard changing(guard_.mutex_);
+      next_ = guard_.first_.exchange(this, std::memory_order_relaxed);
     }
     call(const call&) = delete;
     call& operator=(const call&) = delete;
     ~call() {
       const std::lock_guard changing(guard_.mutex_);
-      if (guard_.first_.load(std::memory_order_relaxed) == this) {
+      call* before = guard_.first_.load(std::memory_order_relaxed);
+      if (before == this) {
         guard_.first_.store(next_, std::memory_order_relaxed);
-      } else {
-        call* before = guard_.first_.load(std::memory_order_relaxed);
-        while (before->next_ != this) before = before->next_;
-        before->next_ = next_;
+        return;
       }
+      while (before->next_ != this) before = before->next_;
+      before->next_ = next_;
     }
 
    private:
     friend reentrancy_guard;
-    void insert() noexcept {
-      const std::lock_guard changing(guard_.mutex_);
-      next_ = guard_.first_.exchange(this, std::memory_order_relaxed);
-    }
-
     reentrancy_guard& guard_;
     lock held_;
     const char* rule_;
@@ -104,48 +108,32 @@ class reentrancy_guard {
   mutable std::mutex mutex_;  // guards the list
 };
 
-/// During its lifetime, each call of an allocator checks for re-entrancy.
-template <typename Allocator>
-class scoped_watch {
- public:
-  explicit scoped_watch(Allocator& pool) noexcept : pool_(pool) { pool_.watch(1); }
-  scoped_watch(const scoped_watch&) = delete;
-  scoped_watch& operator=(const scoped_watch&) = delete;
-  ~scoped_watch() { pool_.watch(-1); }
-
- private:
-  Allocator& pool_;
-};
-
-/// An observer with a mutex. The guard knows which thread the observer runs in.
+/// Passes events to an observer. With a mutex, several allocators share the observer, and one at a time
+/// reports.
 template <event_observer Observer>
-class reported_observer : public Observer {
+class forwarding_observer {
  public:
-  reported_observer(Observer to, reentrancy_guard& guard) noexcept
-      : Observer(std::move(to)), guard_(&guard) {}
-  void on(const allocator_event& event) noexcept { guard_->report(static_cast<Observer&>(*this), event); }
+  forwarding_observer(Observer& to, reentrancy_guard& guard, std::mutex* mutex = nullptr) noexcept
+      : to_(&to), guard_(&guard), mutex_(mutex) {}
+  void on(const allocator_event& event) noexcept {
+    std::unique_lock<std::mutex> lock;
+    if (mutex_ != nullptr) {
+      guard_->check<Observer>(reentrancy_guard::lock::observer);
+      lock = std::unique_lock(*mutex_);
+    }
+    guard_->report(*to_, event);
+  }
 
  private:
+  Observer* to_;
   reentrancy_guard* guard_;
-};
-/// The specialization for an observer class that is final.
-template <event_observer Observer>
-  requires std::is_final_v<Observer>
-class reported_observer<Observer> {
- public:
-  reported_observer(Observer to, reentrancy_guard& guard) noexcept : to_(std::move(to)), guard_(&guard) {}
-  void on(const allocator_event& event) noexcept { guard_->report(to_, event); }
-  explicit operator Observer&() noexcept { return to_; }
-
- private:
-  Observer to_;
-  reentrancy_guard* guard_;
+  std::mutex* mutex_;
 };
 /// The specialization without an observer: does nothing.
 template <>
-class reported_observer<ignore_events> : public ignore_events {
+class forwarding_observer<ignore_events> : public ignore_events {
  public:
-  reported_observer(ignore_events, reentrancy_guard&) noexcept {}
+  forwarding_observer(ignore_events&, reentrancy_guard&, std::mutex* = nullptr) noexcept {}
 };
 
 /// A mutex that its holder unlocks during a call, and a list of the calls in progress.
@@ -159,7 +147,7 @@ class unlockable_mutex {
    public:
     explicit call(unlockable_mutex& of) noexcept : of_(of), serial_(++of.latest_), previous_(of.newest_) {
       if (previous_ != nullptr) ++of.counts_.overlaps;
-      (previous_ != nullptr ? previous_->next_ : of.oldest_) = this;
+      link_before() = this;
       of.newest_ = this;
       of.mutex.unlock();
     }
@@ -167,13 +155,22 @@ class unlockable_mutex {
     call& operator=(const call&) = delete;
     ~call() {
       of_.mutex.lock();
-      (previous_ != nullptr ? previous_->next_ : of_.oldest_) = next_;
-      (next_ != nullptr ? next_->previous_ : of_.newest_) = previous_;
+      link_before() = next_;
+      if (next_ != nullptr) {
+        next_->previous_ = previous_;
+      } else {
+        of_.newest_ = previous_;
+      }
       of_.ended_.notify_all();
     }
 
    private:
     friend unlockable_mutex;
+    /// The pointer to this call in the list.
+    [[nodiscard]] call*& link_before() noexcept {
+      return previous_ != nullptr ? previous_->next_ : of_.oldest_;
+    }
+
     unlockable_mutex& of_;
     std::uint64_t serial_;
     std::thread::id thread_ = std::this_thread::get_id();
@@ -181,28 +178,23 @@ class unlockable_mutex {
     call* next_ = nullptr;
   };
 
+  // The members below require that the calling thread holds the mutex.
+
   /// Unlocks the mutex while f() runs. wait_for_calls() does not wait for f(), so f() may wait for calls of
   /// other allocators.
-  ///   Requires:  the calling thread holds the mutex
   template <typename F>
-  auto without(F f) noexcept {
+  auto run_unlocked(F f) noexcept {
     mutex.unlock();
-    struct locks_at_its_end {
-      std::mutex& left;
-      ~locks_at_its_end() { left.lock(); }
-    } const back{mutex};
-    return f();
+    const auto result = f();
+    mutex.lock();
+    return result;
   }
-
-  /// Unlocks the mutex while f() runs, and counts these calls. f() makes other allocators release cached
-  /// memory.
+  /// Like run_unlocked, for an f() that makes other allocators release cached memory. Counts these calls.
   template <typename F>
-  bool reclaim(F f) noexcept {
+  auto reclaim(F f) noexcept {
     ++counts_.reclaims;
-    return without(f);
+    return run_unlocked(f);
   }
-
-  // The members below require that the calling thread holds the mutex.
 
   struct counts {
     std::uint64_t overlaps;  ///< calls that began while another call was in progress
@@ -212,13 +204,15 @@ class unlockable_mutex {
   [[nodiscard]] bool any_in_progress() const noexcept { return oldest_ != nullptr; }
   /// Waits until the calls that are in progress now have ended.
   ///   Requires:  the calling thread made none of these calls; aborts otherwise
-  void wait_for_calls(std::unique_lock<std::mutex>& held) {
+  void wait_for_calls() {
     for (const call* c = oldest_; c != nullptr; c = c->next_) {
       if (c->thread_ == std::this_thread::get_id())
         fatal("a provider must not use the allocator that calls it");
     }
     const std::uint64_t latest = latest_;
+    std::unique_lock held(mutex, std::adopt_lock);
     ended_.wait(held, [this, latest] { return oldest_ == nullptr || oldest_->serial_ > latest; });
+    held.release();
   }
 
  private:
@@ -229,42 +223,34 @@ class unlockable_mutex {
   counts counts_{};
 };
 
-/// A provider adaptor that unlocks the allocator's mutex during calls that may take long. The mutex stays
-/// locked during map, unmap and the synchronize before them, because the allocator does all of these in one
-/// step.
-template <typename Device>
-class unlocking_provider : public provider_adaptor<Device> {
+/// The hook of unlocking_provider.
+class unlock_slow_calls {
  public:
-  using typename provider_adaptor<Device>::event;
+  unlock_slow_calls(unlockable_mutex& mutex) noexcept : mutex_(&mutex) {}  // implicit, for unlocking_provider
 
-  unlocking_provider(Device& to, unlockable_mutex& mutex) noexcept
-      : provider_adaptor<Device>(to), mutex_(&mutex) {}
-
-  template <std::same_as<page_kind>... Kind>
-    requires requires(Device& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); }
-  [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
-    const unlockable_mutex::call unlocked(*mutex_);
-    return this->inner().acquire(bytes, kind...);
-  }
-  bool release(void* p, std::size_t bytes) noexcept {
-    const unlockable_mutex::call unlocked(*mutex_);
-    return this->inner().release(p, bytes);
-  }
-  bool reclaim() noexcept
-    requires requires(Device& d) { d.reclaim(); }
-  {
-    return mutex_->reclaim([this] { return this->inner().reclaim(); });
-  }
-  bool wait(event& mark) noexcept
-    requires requires(Device& d) { d.wait(mark); }
-  {
-    const unlockable_mutex::call unlocked(*mutex_);
-    return this->inner().wait(mark);
+  template <typename F>
+  auto operator()(provider_call call, F f) noexcept {
+    switch (call) {
+      case provider_call::acquire:
+      case provider_call::release:
+      case provider_call::wait: {
+        const unlockable_mutex::call unlocked(*mutex_);
+        return f();
+      }
+      case provider_call::reclaim: return mutex_->reclaim(f);
+      default: return f();
+    }
   }
 
  private:
   unlockable_mutex* mutex_;
 };
+
+/// A provider adaptor that unlocks the allocator's mutex during calls that may take long. The mutex stays
+/// locked during map, unmap and the synchronize before them, because the allocator does all of these in one
+/// step.
+template <typename Device>
+using unlocking_provider = provider_adaptor<Device, unlock_slow_calls>;
 
 /// A caching allocator and its mutex. The mutex is unlocked while the device acquires or releases segments or
 /// waits for events, and while a callback of on_pressure runs. `Device` must accept concurrent calls.
@@ -277,135 +263,115 @@ class mutex_guarded {
   template <typename From>
   mutex_guarded(reentrancy_guard& guard, From&& device, policies<Recipe> settings, Observer observer)
       : device_(std::forward<From>(device)),
-        allocator_(unlocking_provider<Device>(device_, mutex_), std::move(settings), std::move(observer)),
+        allocator_(std::in_place, unlocking_provider<Device>(device_, mutex_), std::move(settings),
+                   std::move(observer)),
         guard_(&guard) {}
   mutex_guarded(const mutex_guarded&) = delete;
   mutex_guarded& operator=(const mutex_guarded&) = delete;
   ~mutex_guarded() {
     while (callbacks_ != nullptr) delete std::exchange(callbacks_, callbacks_->next);
-    mutex_.mutex.lock();  // the allocator unlocks it when it releases its segments
+    const std::lock_guard lock(mutex_.mutex);  // the allocator unlocks it when it releases its segments
+    allocator_.reset();
   }
 
   /// Calls f(allocator) with the mutex held. Slow device calls and callbacks unlock it, as described for the
-  /// class.
-  template <typename F>
-  decltype(auto) enter(F&& f) {
-    check();
-    const std::lock_guard lock(mutex_.mutex);
-    return std::forward<F>(f)(allocator_);
-  }
-  template <typename F>
-  decltype(auto) enter(F&& f) const {
-    check();
-    const std::lock_guard lock(mutex_.mutex);
-    return std::forward<F>(f)(std::as_const(allocator_));
+  /// class. `Me` is mutex_guarded or const mutex_guarded.
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& f) {
+    me.check();
+    const std::lock_guard lock(me.mutex_.mutex);
+    return std::forward<F>(f)(*me.allocator_);
   }
   /// Calls f(allocator) with the mutex held, for a user function. If f uses the allocator, the program aborts
   /// with the message `rule`.
   template <typename F>
   decltype(auto) enter_for_user(const char* rule, F&& f) {
-    return enter([&](allocator& in) -> decltype(auto) {
-      const scoped_watch<mutex_guarded> watch(*this);
+    return enter(*this, [&](allocator& in) -> decltype(auto) {
       const reentrancy_guard::call running(*guard_, reentrancy_guard::lock::blocks, rule);
       return std::forward<F>(f)(in);
     });
   }
-  /// Between watch(1) and watch(-1), each call checks for re-entrancy.
-  void watch(int change) noexcept { watches_.fetch_add(change, relaxed); }
 
-  /// Calls f(allocator), then try_allocate, which may be retried:
+  /// Calls prepare(allocator), then try_allocate, which may be retried:
   ///
   /// * If it failed while other threads were in device calls, waits for these calls and retries once. The
   ///   calls may have released enough memory.
   /// * If it still fails, and other allocators were asked to release cached memory, asks them again and
   ///   retries up to eight times. They may have cached the memory again meanwhile.
   ///
-  /// The statistics count each try.
-  template <typename F>
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, F&& f) noexcept {
-    check();
-    const std::lock_guard lock(mutex_.mutex);
-    f(allocator_);
-    const unlockable_mutex::counts before = mutex_.counted();
-    void* const p = allocator_.try_allocate(bytes, stream);
-    return p != nullptr ? p : try_again(bytes, stream, before);
+  /// The statistics count each try. Calls fail(allocator) with the mutex held if the last try fails.
+  template <typename Prepare, typename Fail>
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, Prepare prepare, Fail fail) noexcept {
+    return enter(*this, [&](allocator& in) {
+      prepare(in);
+      const unlockable_mutex::counts before = mutex_.counted();
+      void* p = in.try_allocate(bytes, stream);
+      if (p != nullptr || bytes == 0) return p;
+      p = try_again(bytes, stream, before);
+      if (p == nullptr) fail(in);
+      return p;
+    });
   }
   /// Waits for the device calls in progress, then empties the cache. Returns whether it released memory.
   bool trim_after_calls() noexcept {
-    check();
-    std::unique_lock lock(mutex_.mutex);
-    mutex_.wait_for_calls(lock);
-    const std::size_t before = allocator_.current_usage().reserved;
-    allocator_.trim();
-    return allocator_.current_usage().reserved < before;
+    return enter(*this, [this](allocator& in) {
+      mutex_.wait_for_calls();
+      const std::size_t before = in.current_usage().reserved;
+      in.trim();
+      return in.current_usage().reserved < before;
+    });
   }
 
   using callback = bool (*)(void* context) noexcept;
   [[nodiscard]] bool on_pressure(callback call, void* context) noexcept {
-    check();
-    const std::lock_guard lock(mutex_.mutex);
-    auto* const added = new (std::nothrow) unlocked_callback{this, call, context, callbacks_};
-    if (added == nullptr) return false;
-    callbacks_ = added;
-    return allocator_.on_pressure(
-        [](void* added_before) noexcept {
-          auto& self = *static_cast<unlocked_callback*>(added_before);
-          return self.pool->mutex_.without([&self] { return self.call(self.context); });
-        },
-        added);
+    return enter(*this, [=, this](allocator& in) {
+      auto* const added = new (std::nothrow) unlocked_callback{this, call, context, callbacks_};
+      if (added == nullptr) return false;
+      callbacks_ = added;
+      return in.on_pressure(&unlocked_callback::run, added);
+    });
   }
 
   [[nodiscard]] Device& device() noexcept { return device_; }
 
  private:
-  static constexpr std::memory_order relaxed = std::memory_order_relaxed;
   static constexpr int max_tries = 8;
 
   [[nodiscard, gnu::noinline]] void* try_again(std::size_t bytes, stream_id stream,
                                                unlockable_mutex::counts before) noexcept {
-    if (bytes == 0 || bytes > max_request) return nullptr;
-    std::unique_lock held(mutex_.mutex, std::adopt_lock);
+    if (bytes > max_request) return nullptr;
     void* p = nullptr;
     if (before.overlaps != mutex_.counted().overlaps || mutex_.any_in_progress()) {
-      mutex_.wait_for_calls(held);
-      p = allocator_.try_allocate(bytes, stream);
+      mutex_.wait_for_calls();
+      p = allocator_->try_allocate(bytes, stream);
     }
     if constexpr (detail::reclaiming_provider<unlocking_provider<Device>>) {
       const bool may_help = before.reclaims != mutex_.counted().reclaims;
-      for (int i = 0; p == nullptr && may_help && i < max_tries && allocator_.device().reclaim(); ++i)
-        p = allocator_.try_allocate(bytes, stream);
+      for (int i = 0; p == nullptr && may_help && i < max_tries && allocator_->device().reclaim(); ++i)
+        p = allocator_->try_allocate(bytes, stream);
     }
-    held.release();
     return p;
   }
-  /// Checks for re-entrancy before it takes the mutex, because this thread may hold it in a user function.
-  [[gnu::always_inline]] void check() const noexcept {
-    if (is_heard<Observer> || watches_.load(relaxed) != 0) [[unlikely]]
-      check_reentrancy();
-  }
-  [[gnu::noinline, gnu::cold]] void check_reentrancy() const noexcept {
-    guard_->template check<Observer>(reentrancy_guard::lock::blocks);
-  }
+  /// Checks for re-entrancy before the mutex is taken, because this thread may hold it in a user function.
+  void check() const noexcept { guard_->template check<Observer>(reentrancy_guard::lock::blocks); }
 
   struct unlocked_callback {
-    mutex_guarded* pool;
+    mutex_guarded* caller;
     callback call;
     void* context;
     unlocked_callback* next;
-  };
 
-  struct unlocks_at_its_end {
-    std::mutex& held;
-    ~unlocks_at_its_end() { held.unlock(); }
+    static bool run(void* callback) noexcept {
+      auto& self = *static_cast<unlocked_callback*>(callback);
+      return self.caller->mutex_.run_unlocked([&self] { return self.call(self.context); });
+    }
   };
 
   mutable unlockable_mutex mutex_;
   Device device_;
-  unlocks_at_its_end end_{mutex_.mutex};  // unlocks; destroyed after the allocator
-  allocator allocator_;
+  std::optional<allocator> allocator_;
   unlocked_callback* callbacks_ = nullptr;
   reentrancy_guard* guard_;
-  std::atomic<int> watches_{0};
 };
 
 }  // namespace tessera::detail

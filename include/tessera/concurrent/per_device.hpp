@@ -19,34 +19,49 @@
 
 namespace tessera {
 
-namespace detail {
-
-/// The allocators of several devices.
-template <typename Front, typename Provider, typename Settings, typename Observer>
-class device_fronts : private facade<device_fronts<Front, Provider, Settings, Observer>> {
-  using facade_type = facade<device_fronts>;
+/// Holds one allocator for each of several devices, numbered from 0. A free finds the device from the
+/// address.
+///
+/// Choose it if one program uses several devices. `Front` is the allocator of one device. front(device)
+/// returns it; use it for all other calls, such as statistics.
+///
+///     std::vector<tessera::simulated_device> devices;
+///     for (unsigned d = 0; d < 2; ++d)
+///       devices.emplace_back(tessera::simulated_device::options{.device = d});
+///     tessera::per_device<tessera::pytorch<>, tessera::simulated_device> all(std::move(devices));
+///     void* p = all.allocate(5_MiB, 1);  // on the second device
+///     all.deallocate(p);
+///     std::printf("%zu bytes reserved there\n", all.front(1).current_usage().reserved);
+///
+///   Requires:  the devices' addresses do not overlap
+template <typename Recipe, device_provider Provider,
+          template <typename, typename, typename, typename> typename Front, event_observer Observer,
+          typename Counting>
+class per_device : private facade<per_device<Recipe, Provider, Front, Observer, Counting>> {
+  using facade_type = facade<per_device>;
 
  public:
-  using front_type = Front;
+  /// The allocator of one device.
+  using front_type = Front<Recipe, detail::indexed<Provider>, Observer, Counting>;
 
   /// Makes one allocator for each device, with a copy of the settings and of the observer.
-  explicit device_fronts(std::vector<Provider> devices, const Settings& settings = {},
-                         const Observer& observer = {})
+  explicit per_device(std::vector<Provider> devices, const policies<Recipe>& settings = {},
+                      const Observer& observer = {})
       : devices_(std::move(devices)) {
-    if (devices_.size() > detail::pagemap::max_owners) fatal("per_device: too many devices");
+    if (devices_.size() > detail::pagemap::max_owners) detail::fatal("per_device: too many devices");
     for (Provider& device : devices_) {
       const auto number = static_cast<detail::pagemap::owner_number>(fronts_.size());
       fronts_.emplace_back(detail::indexed<Provider>(device, map_, number), settings, observer);
     }
   }
-  device_fronts(const device_fronts&) = delete;
-  device_fronts& operator=(const device_fronts&) = delete;
+  per_device(const per_device&) = delete;
+  per_device& operator=(const per_device&) = delete;
 
   [[nodiscard]] std::size_t devices() const noexcept { return fronts_.size(); }
   /// The allocator of one device.
   ///   Requires:  device < devices(); aborts otherwise. The same holds for the members below.
   [[nodiscard]] front_type& front(std::size_t device) noexcept {
-    if (device >= fronts_.size()) fatal("per_device: there is no device of this number");
+    if (device >= fronts_.size()) detail::fatal("per_device: there is no device of this number");
     return fronts_[device];
   }
 
@@ -90,56 +105,24 @@ class device_fronts : private facade<device_fronts<Front, Provider, Settings, Ob
 
  private:
   friend facade_type;
-  friend common_calls<device_fronts>;
+  friend detail::common_calls<per_device>;
 
   template <typename F>
-  static void enter(device_fronts& me, F&& f) {
+  static void enter(per_device& me, F&& f) {
     for (front_type& front : me.fronts_) f(front);
   }
   template <typename F>
-  static auto enter_owner(device_fronts& me, const void* p, const char* call, F&& f) {
+  static auto enter_owner(per_device& me, const void* p, const char* call, F&& f) {
     const std::size_t device = me.device_of(p);
     using result = decltype(f(me.fronts_[device]));
     if (device < me.fronts_.size()) return f(me.fronts_[device]);
-    if (call != nullptr && p != nullptr) refuse_stranger(call, p);
+    if (call != nullptr && p != nullptr) detail::refuse_stranger(call, p);
     return result();
   }
 
   std::vector<Provider> devices_;
   detail::pagemap map_;
   std::deque<front_type> fronts_;
-};
-
-}  // namespace detail
-
-/// Holds one allocator for each of several devices, numbered from 0. A free finds the device from the
-/// address.
-///
-/// Choose it if one program uses several devices. `Front` is the allocator of one device. front(device)
-/// returns it; use it for all other calls, such as statistics.
-///
-///     std::vector<tessera::simulated_device> devices;
-///     for (unsigned d = 0; d < 2; ++d)
-///       devices.emplace_back(tessera::simulated_device::options{.device = d});
-///     tessera::per_device<tessera::pytorch<>, tessera::simulated_device> all(std::move(devices));
-///     void* p = all.allocate(5_MiB, 1);  // on the second device
-///     all.deallocate(p);
-///     std::printf("%zu bytes reserved there\n", all.front(1).current_usage().reserved);
-///
-///   Requires:  the devices' addresses do not overlap
-template <typename Recipe, device_provider Provider,
-          template <typename, device_provider, event_observer, typename> typename Front,
-          event_observer Observer, typename Counting>
-class per_device : public detail::device_fronts<Front<Recipe, detail::indexed<Provider>, Observer, Counting>,
-                                                Provider, policies<Recipe>, Observer> {
-  using fronts = detail::device_fronts<Front<Recipe, detail::indexed<Provider>, Observer, Counting>, Provider,
-                                       policies<Recipe>, Observer>;
-
- public:
-  /// Gives each device a copy of the settings and of the observer.
-  explicit per_device(std::vector<Provider> devices, const policies<Recipe>& settings = {},
-                      const Observer& observer = {})
-      : fronts(std::move(devices), settings, observer) {}
 };
 
 }  // namespace tessera

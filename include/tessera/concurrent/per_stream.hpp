@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <new>
+#include <type_traits>
 #include <utility>
 
 #include <tessera/concurrent/arena.hpp>
@@ -24,11 +25,6 @@
 #include <tessera/provider/shared_provider.hpp>
 
 namespace tessera {
-
-namespace detail {
-template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using arena_of = arena<Recipe, detail::shared_provider<Provider>, Observer, Counting>;
-}  // namespace detail
 
 /// A caching_allocator for several threads. Each stream has an arena, which is an allocator with its own
 /// mutex.
@@ -57,9 +53,10 @@ using arena_of = arena<Recipe, detail::shared_provider<Provider>, Observer, Coun
 ///
 /// Apart from this list, it makes the same decisions as a caching_allocator if one thread uses it.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting>,
-                                 detail::arena_of<Recipe, Provider, Observer, Counting>> {
-  using arena = detail::arena_of<Recipe, Provider, Observer, Counting>;
+class per_stream
+    : public facade<per_stream<Recipe, Provider, Observer, Counting>,
+                    detail::arena<Recipe, detail::shared_provider<Provider>, Observer, Counting>> {
+  using arena = detail::arena<Recipe, detail::shared_provider<Provider>, Observer, Counting>;
   using allocator = typename arena::allocator;
   using facade_type = facade<per_stream, arena>;
   using guard = detail::reentrancy_guard;
@@ -80,33 +77,20 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     for (auto& slot : arenas_) delete slot.load();
   }
 
-  using facade_type::try_allocate, facade_type::deallocate, facade_type::record_stream;
+  using facade_type::try_allocate, facade_type::deallocate;
   /// Also returns null if host memory for the first arena ran out.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    arena* const at = arena_of(stream);
-    return at != nullptr ? at->try_allocate(bytes, stream) : nullptr;
+    arena* const own = get_arena(stream);
+    return own != nullptr ? own->try_allocate(bytes, stream) : nullptr;
   }
   void deallocate(void* p) noexcept { free({p, unlimited}); }
   void deallocate(void* p, std::size_t bytes) noexcept {
     if (p != nullptr && bytes > max_request) detail::fatal("deallocate: not the requested size", p);
     free({p, bytes});
   }
-  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
-    arena* const at = owner_of(p, "record_stream");
-    return at != nullptr && at->look_and_record([=](allocator& in) { return in.record_stream(p, stream); });
-  }
-  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
-    arena* const at = owner_of(p);
-    return at != nullptr &&
-           at->look_and_record([=](allocator& in) { return in.try_record_stream(p, stream); });
-  }
-  [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
-    arena* const owner = owner_of(p);
-    return owner != nullptr && owner == arena_of(stream) && facade_type::reuse_in_place(p, bytes, stream);
-  }
   /// Trims one arena after the other.
   void trim(std::size_t keep = 0) noexcept {
-    look_at_each([&](allocator& in) {
+    enter(*this, [&](allocator& in) {
       const std::size_t here = in.current_usage().reserved;
       const std::size_t all = budget_.taken();
       const std::size_t elsewhere = all > here ? all - here : 0;
@@ -130,10 +114,9 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   }
   /// Adds up the arenas, one after the other.
   [[nodiscard]] usage current_usage() const noexcept {
-    usage sum;
-    look_at_each([&](allocator& in) { detail::add_to(sum, in.current_usage()); });
+    usage sum = facade_type::current_usage();
     const std::size_t limit = budget_.limit();
-    sum.limit = limit < device_.capacity() ? limit : device_.capacity();
+    sum.limit = (std::min)(limit, device_.capacity());
     sum.has_limit = limit != unlimited;
     return sum;
   }
@@ -142,34 +125,23 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {
-    tessera::statistics<Recipe::pools::count> sum;
-    look_at_each([&](allocator& in) { detail::add_to(sum, in.statistics()); });
+    tessera::statistics<Recipe::pools::count> sum =
+        enter(*this, [](const allocator& in) { return in.statistics(); });
     const auto peak = static_cast<std::int64_t>(budget_.peak());
     for (counter* c : {&sum.device_bytes, &sum.all.reserved_bytes}) c->peak = (std::min)(c->peak, peak);
     return sum;
   }
   void reset_peak_statistics() noexcept {
-    look_at_each([](allocator& in) { in.reset_peak_statistics(); });
+    facade_type::reset_peak_statistics();
     budget_.reset_peak();
   }
-  void reset_accumulated_statistics() noexcept {
-    look_at_each([](allocator& in) { in.reset_accumulated_statistics(); });
-  }
   [[nodiscard]] std::size_t footprint() const noexcept {
-    std::size_t bytes = map_.footprint();
-    look_at_each([&](allocator& in) { bytes += sizeof(arena) + in.footprint(); });
-    return bytes;
+    return map_.footprint() + arena_count() * sizeof(arena) + facade_type::footprint();
   }
-  [[nodiscard]] const char* audit() const noexcept {
-    const char* broken = nullptr;
-    look_at_each([&](allocator& in) {
-      if (broken == nullptr) broken = in.audit();
-    });
-    return broken;
-  }
-  [[nodiscard]] std::size_t arenas() const noexcept {
-    return static_cast<std::size_t>(
-        std::count_if(arenas_.begin(), arenas_.end(), [](auto& slot) { return slot.load(); }));
+  [[nodiscard]] std::size_t arena_count() const noexcept {
+    std::size_t count = 0;
+    for_each_arena([&count](arena&) { ++count; });
+    return count;
   }
 
   /// Calls f(policies), then copies the policies to all arenas, one after the other. The streams policy does
@@ -179,7 +151,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     call_for_user("with_policies: the function must not use the allocator", [&] { f(settings_); });
     const std::lock_guard lock(mutex_);
     budget_.set_limit(settings_.growth.limit.on(device_.capacity()));
-    for_each_arena([&](arena& a) { a.enter([&](allocator& in) { in.policies() = settings_; }); });
+    enter(*this, [this](allocator& in) { in.policies() = settings_; });
   }
   template <typename F>
   decltype(auto) with_device(F f) {
@@ -200,7 +172,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   template <typename F>
   void for_each_allocator(F f) {
     for_each_arena(
-        [&](arena& a) { a.look_for_user("for_each_allocator: the function must not use all arenas", f); });
+        [&](arena& a) { a.enter_for_user("for_each_allocator: the function must not use all arenas", f); });
   }
   template <typename F>
   void for_each_device(F f) {
@@ -210,47 +182,54 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   /// for it ran out.
   template <typename F>
   bool with_arena(stream_id stream, F f) noexcept {
-    arena* const own = arena_of(stream);
-    if (own != nullptr) own->look([&f](allocator& in) { f(in); });
+    arena* const own = get_arena(stream);
+    if (own != nullptr) own->enter([&f](allocator& in) { f(in); });
     return own != nullptr;
   }
   /// Calls f(caching_allocator) for each arena except the arena of a stream, one after the other, with its
   /// mutex held.
   template <typename F>
   void for_each_other_arena(stream_id stream, F f) noexcept {
-    arena* const own = arena_of(stream);
+    const arena* const own = get_arena(stream);
     for_each_arena([&](arena& a) {
-      if (&a != own) a.look([&f](allocator& in) { f(in); });
+      if (&a != own) a.enter([&f](allocator& in) { f(in); });
     });
   }
 
  private:
   friend facade_type;
-  friend detail::scoped_watch<per_stream>;
   static constexpr std::size_t max_probes = 8;
 
+  /// Calls f(allocator) for each arena, one after the other, and combines the results.
+  template <typename F>
+  static auto enter(const per_stream& me, F f) {
+    using result = std::remove_cvref_t<std::invoke_result_t<F&, allocator&>>;
+    if constexpr (std::is_void_v<result>) {
+      me.for_each_arena([&f](arena& a) { a.enter(f); });
+    } else {
+      result sum{};
+      me.for_each_arena([&](arena& a) { detail::add_to(sum, a.enter(f)); });
+      return sum;
+    }
+  }
   template <typename F>
   static auto enter_owner(per_stream& me, const void* p, const char* call, F f) {
-    arena* const at = me.owner_of(p, call);
-    using result = decltype(at->look(f));
-    return at != nullptr ? at->look(f) : result();
-  }
-  void watch(int change) noexcept {
-    for_each_arena([=](arena& a) { a.watch(change); });
+    arena* const owner = call != nullptr ? me.find_owner_or_abort(p, call) : me.find_owner(p);
+    using result = decltype(owner->enter(f));
+    return owner != nullptr ? owner->enter(f) : result();
   }
   /// Calls the user function f, and prevents the creation of arenas meanwhile.
   template <typename F>
   decltype(auto) call_for_user(const char* rule, F f) {
     guard_.check<Observer>(guard::lock::settings);
     const std::lock_guard lock(mutex_);
-    const detail::scoped_watch<per_stream> watch(*this);
     const guard::call running(guard_, guard::lock::device, rule);
     return f();
   }
 
-  /// Returns the arena of a stream: in the first of eight slots that holds the stream or is empty. If other
+  /// Finds or creates the arena of a stream: in the first of eight slots that holds the stream or is empty. If other
   /// streams own all eight, one of them is shared. Null if host memory for the very first arena ran out.
-  [[nodiscard]] arena* arena_of(stream_id stream) noexcept {
+  [[nodiscard]] arena* get_arena(stream_id stream) noexcept {
     const stream_id key = streams_.reuse_key(stream);
     const auto first = static_cast<std::size_t>((key.handle * 0x9E3779B97F4A7C15u) >> 56);
     for (std::size_t probe = 0; probe < max_probes; ++probe) {
@@ -271,7 +250,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
       const auto owner = static_cast<detail::pagemap::owner_number>(number);
       auto* const created = new (std::nothrow)
           arena(key, guard_, {budget_, device_, map_, owner, &empty_others, this}, settings_,
-                detail::shared_observer<Observer>(observer_, observer_mutex_, guard_));
+                detail::forwarding_observer<Observer>(observer_, guard_, &observer_mutex_));
       if (created != nullptr && created->on_pressure(&detail::shared_callbacks::run, &callbacks_)) {
         arenas_[number].store(created, std::memory_order_release);
         return created;
@@ -285,25 +264,24 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     return nullptr;
   }
   void free(detail::remote_free_queue::item freed) noexcept {
-    if (arena* const at = owner_of(freed.address, "deallocate")) at->deallocate(freed);
+    if (arena* const owner = find_owner_or_abort(freed.address, "deallocate")) owner->deallocate(freed);
   }
-  /// Returns the arena whose segments contain an address, or null. If `call` is not null and no arena
-  /// contains a non-null address, aborts instead.
-  [[nodiscard]] arena* owner_of(const void* p, const char* call = nullptr) const noexcept {
+  /// Returns the arena whose segments contain an address, or null.
+  [[nodiscard]] arena* find_owner(const void* p) const noexcept {
     const detail::pagemap::owner_number owner = map_.owner_of(p);
-    if (owner != detail::pagemap::no_owner) return arenas_[owner].load(std::memory_order_acquire);
-    if (call != nullptr && p != nullptr) detail::refuse_stranger(call, p);
-    return nullptr;
+    return owner != detail::pagemap::no_owner ? arenas_[owner].load(std::memory_order_acquire) : nullptr;
+  }
+  /// Like find_owner, but aborts if no arena contains a non-null address. The message names `call`.
+  [[nodiscard]] arena* find_owner_or_abort(const void* p, const char* call) const noexcept {
+    arena* const owner = find_owner(p);
+    if (owner == nullptr && p != nullptr) detail::refuse_stranger(call, p);
+    return owner;
   }
   template <typename F>
   void for_each_arena(F f) const {
     for (const auto& slot : arenas_) {
       if (arena* const a = slot.load(std::memory_order_acquire)) f(*a);
     }
-  }
-  template <typename F>
-  void look_at_each(F f) const {
-    for_each_arena([&f](arena& a) { a.look(f); });
   }
 
   /// An arena that can get no memory calls this without its mutex.
@@ -312,7 +290,7 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
     auto& arenas = static_cast<per_stream*>(self)->arenas_;
     for (std::size_t i = 0; i < max_arenas; ++i) {
       arena* const other = i != except ? arenas[i].load(std::memory_order_acquire) : nullptr;
-      if (other != nullptr) any = other->empty() || any;
+      if (other != nullptr) any = other->empty_cache() || any;
     }
     return any;
   }
@@ -328,12 +306,6 @@ class per_stream : public facade<per_stream<Recipe, Provider, Observer, Counting
   detail::shared_callbacks callbacks_;
   detail::reentrancy_guard guard_;
   std::array<std::atomic<arena*>, max_arenas> arenas_{};
-};
-
-/// Makes `configured` [tessera/configured.hpp] a per_stream allocator.
-struct per_stream_front {
-  template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-  using allocator = per_stream<Recipe, Provider, Observer, Counting>;
 };
 
 }  // namespace tessera

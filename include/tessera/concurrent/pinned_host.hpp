@@ -34,21 +34,12 @@ namespace detail {
   return settings.pinned_mem_register ? "pinned_mem_register" : "";
 }
 
-/// Makes `configured` a background_reclaiming allocator. The settings enable its thread.
-struct background_front {
-  template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
-  using allocator = background_reclaiming<Recipe, Provider, Observer, Counting>;
-  [[nodiscard]] static constexpr background_options options_from(const auto& settings) noexcept {
-    return {.enabled = settings.pinned_use_background_threads};
-  }
-};
-
 /// An allocator of pinned memory, with its provider and region, which outlive it.
 template <typename Family, device_provider Memory>
 struct pinned_pool {
   Memory memory;
   detail::preallocated_region<Memory> region;
-  configured<Family, preallocating<Memory, true>, background_front> pool;
+  configured<Family, preallocating<Memory, true>, background_reclaiming> pool;
 
   pinned_pool(const typename Family::settings& settings, auto&... from)
       : memory(from...),
@@ -88,14 +79,19 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
   explicit pinned_host(const settings_type& settings, Host host, Device&... device) : host_(std::move(host)) {
     const std::string_view key = detail::registering_key(settings);
     if (key.empty()) {
-      pool_.template emplace<1>(settings, host_);
+      any_.template emplace<1>(settings, host_);
     } else if constexpr (sizeof...(Device) > 0) {
-      pool_.template emplace<2>(settings, host_, device...);
+      any_.template emplace<2>(settings, host_, device...);
     } else {
       detail::raise(config::bad_setting(Family::grammar::name,
                                         {key, "True", "there is no device to register with", 0,
                                          config::setting_error::error_code::excluded_by, "the provider"}));
     }
+  }
+  /// Reads the settings from the environment variables that the family's system reads.
+  ///   Throws:  config::bad_setting if a setting is refused, or as the constructor
+  [[nodiscard]] static pinned_host from_environment(Host host, Device&... device) {
+    return pinned_host(detail::settings_from_environment<Family>(), std::move(host), device...);
   }
   pinned_host(const pinned_host&) = delete;
   pinned_host& operator=(const pinned_host&) = delete;
@@ -133,26 +129,15 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
 
  private:
   friend facade_type;
-  using unregistered = detail::pinned_pool<Family, provider_ref<Host>>;
-
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
-    return detail::visit_pool<std::conditional_t<std::is_const_v<Me>, const unregistered, unregistered>>(
-        me.pool_, [&f](auto& in) -> decltype(auto) { return f(in.pool); });
+    return detail::visit_holder(me.any_, [&f](auto& in) -> decltype(auto) { return f(in.pool); });
   }
 
   Host host_;
-  std::variant<std::monostate, unregistered, detail::pinned_pool<Family, host_registering<Host, Device>>...>
-      pool_;
+  std::variant<std::monostate, detail::pinned_pool<Family, provider_ref<Host>>,
+               detail::pinned_pool<Family, host_registering<Host, Device>>...>
+      any_;
 };
-
-/// Makes a pinned_host from the environment variables that the family's system reads.
-///   Throws:  config::bad_setting, too, if a setting is refused
-template <typename Family, device_provider Host, registering_provider... Device>
-[[nodiscard]] pinned_host<Family, Host, Device...> pinned_host_from_environment(Host host,
-                                                                                Device&... device) {
-  return pinned_host<Family, Host, Device...>(settings_from_environment<Family>(), std::move(host),
-                                              device...);
-}
 
 }  // namespace tessera

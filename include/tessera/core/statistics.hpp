@@ -20,6 +20,15 @@ struct usage {
   std::size_t limit = 0;      ///< bytes that may be reserved
   bool has_limit = true;      ///< whether the user set the limit; otherwise it is the device's capacity
   bool operator==(const usage&) const = default;
+  /// Adds the bytes of another allocator with the same limit.
+  usage& operator+=(const usage& other) noexcept {
+    requested += other.requested;
+    live += other.live;
+    pending += other.pending;
+    cached += other.cached;
+    reserved += other.reserved;
+    return *this;
+  }
 };
 
 /// The state that a growth policy sees if idle pages may move to avoid growth. All members are in bytes.

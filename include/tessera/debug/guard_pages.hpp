@@ -24,10 +24,10 @@
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
 /// How blocks are guarded.
-struct guarding {
+struct guard_options {
   std::size_t guard = 1;             ///< bytes before and after each block's pages, in whole pages
   std::size_t quarantine = 256_MiB;  ///< bytes of addresses of freed blocks that are not reused
   /// Whether a free unmaps the block's pages, so that later accesses fault. Otherwise the pages are filled
@@ -37,10 +37,6 @@ struct guarding {
   /// mapping. 0 means 15/16 of the system's limit.
   std::size_t max_mappings = 0;
 };
-
-}  // namespace tessera
-
-namespace tessera::detail {
 
 /// A block between guard pages, and its state. Writers hold the mutex. A signal handler reads it without the
 /// mutex.
@@ -331,7 +327,7 @@ class guard_memory {
                 "[tessera/provider/provider.hpp]");
 
  public:
-  guard_memory(Device& device, guarding how) noexcept : device_(&device), how_(how) {
+  guard_memory(Device& device, guard_options how) noexcept : device_(&device), how_(how) {
     const std::size_t system = how.max_mappings == 0 ? host_max_mappings() : 0;
     if (how.max_mappings == 0) how_.max_mappings = system - system / 16;
   }
@@ -445,11 +441,11 @@ class guard_memory {
   }
   static constexpr const char* no_mappings =
       "guarded: more blocks would take mappings that the process must spare; the system administrator raises "
-      "/proc/sys/vm/max_map_count, or the program guarding::max_mappings";
+      "/proc/sys/vm/max_map_count, or the program guarded::options::max_mappings";
   [[nodiscard]] static void* pages_of(const guarded_block& b) noexcept { return host_pointer(b.pages); }
 
   Device* device_;
-  guarding how_;
+  guard_options how_;
   guard_shadow shadow_;
   std::atomic<const char*> failure_reason_{nullptr};
 };

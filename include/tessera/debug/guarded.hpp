@@ -91,7 +91,7 @@ using guarded_pool = locked<one_segment_each<Recipe>, detail::guard_pages<Provid
 /// | mappings       | up to three while the block is live; one in quarantine     |
 ///
 /// A process has a limited number of mappings (/proc/sys/vm/max_map_count, usually 65,530).
-/// guarding::max_mappings limits the use of one allocator. Divide the number if there are several guarded
+/// options::max_mappings limits the use of one allocator. Divide the number if there are several guarded
 /// allocators.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
@@ -100,11 +100,13 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   using facade_type = facade<guarded, guarded_type>;
 
  public:
+  using options = detail::guard_options;
+
   guarded() : guarded(Provider{}) {}
   explicit guarded(Provider device, const policies<Recipe>& settings = {}, Observer observer = {},
-                   guarding options = {})
+                   options guarding = {})
       : source_(std::move(device)),
-        memory_(source_, options),
+        memory_(source_, guarding),
         pool_(detail::guard_pages<Provider>(memory_),
               detail::one_segment_each<Recipe>::from(settings, source_.capacity()), std::move(observer)) {}
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -15,32 +16,6 @@
 
 namespace tessera {
 
-/// The live blocks of an allocator.
-struct live_blocks {
-  struct block {
-    std::uintptr_t address = 0;
-    std::size_t bytes = 0;  ///< requested bytes
-    stream_id stream{};     ///< the stream that may reuse it
-    std::string_view label{};
-  };
-  std::size_t count = 0;
-  std::size_t bytes = 0;         ///< requested bytes of all live blocks
-  std::array<block, 8> first{};  ///< the blocks at the lowest addresses
-  [[nodiscard]] std::size_t shown() const noexcept { return count < first.size() ? count : first.size(); }
-
-  void add(block b) noexcept {
-    ++count;
-    bytes += b.bytes;
-    for (std::size_t i = 0; i < shown(); ++i) {
-      if (i + 1 == count) {
-        first[i] = b;
-        return;
-      }
-      if (b.address < first[i].address) std::swap(b, first[i]);
-    }
-  }
-};
-
 namespace detail {
 /// An observer that stores the label of each event, such as `history`.
 template <typename Observer>
@@ -53,35 +28,62 @@ concept keeps_labels =
 ///     #include <tessera/concurrent/locked.hpp>
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> shared;
 ///     void* p = shared.allocate(1000);
-///     std::printf("%zu bytes are live\n", tessera::live_blocks_of(shared).bytes);
+///     std::printf("%zu bytes are live\n", tessera::live_blocks(shared).bytes);
 ///     shared.deallocate(p);
-///
-///   Cost:  linear in the blocks, and in the stored events of the history
-template <typename Allocator>
-[[nodiscard]] live_blocks live_blocks_of(Allocator& pool) {
-  live_blocks found;
-  pool.for_each_allocator([&found](auto& one) {
-    for_each_block(one, [&found](const segment_view&, const block_view& b) {
-      if (b.is == block_view::state::live) found.add({b.address, b.requested, b.stream, {}});
+struct live_blocks {
+  struct block {
+    std::uintptr_t address = 0;
+    std::size_t bytes = 0;  ///< requested bytes
+    stream_id stream{};     ///< the stream that may reuse it
+    std::string_view label{};
+  };
+  std::size_t count = 0;
+  std::size_t bytes = 0;         ///< requested bytes of all live blocks
+  std::array<block, 8> first{};  ///< the blocks at the lowest addresses
+  [[nodiscard]] std::size_t shown() const noexcept { return count < first.size() ? count : first.size(); }
+
+  live_blocks() = default;
+  /// Lists the blocks that are live now.
+  ///   Cost:  linear in the blocks, and in the stored events of the history
+  template <typename Allocator>
+    requires(!std::same_as<Allocator, live_blocks>)
+  explicit live_blocks(Allocator& allocator) {
+    allocator.for_each_allocator([this](auto& one) {
+      for_each_block(one, [this](const segment_view&, const block_view& b) {
+        if (b.is == block_view::state::live) add({b.address, b.requested, b.stream, {}});
+      });
     });
-  });
-  for (std::size_t i = 0; i < found.shown(); ++i) {
-    live_blocks::block& b = found.first[i];
-    if constexpr (requires { pool.label_of(static_cast<const void*>(nullptr)); })
-      b.label = pool.label_of(reinterpret_cast<const void*>(b.address));
+    if constexpr (requires { allocator.label_of(static_cast<const void*>(nullptr)); }) {
+      for (std::size_t i = 0; i < shown(); ++i)
+        first[i].label = allocator.label_of(reinterpret_cast<const void*>(first[i].address));
+    }
+    allocator.with_observer([this](auto& observer) { add_labels(observer); });
   }
-  pool.with_observer([&found]<typename Observer>(Observer& observer) {
+
+ private:
+  void add(block b) noexcept {
+    ++count;
+    bytes += b.bytes;
+    for (std::size_t i = 0; i < shown(); ++i) {
+      if (i + 1 == count) {
+        first[i] = b;
+        return;
+      }
+      if (b.address < first[i].address) std::swap(b, first[i]);
+    }
+  }
+  template <typename Observer>
+  void add_labels(const Observer& observer) {
     if constexpr (detail::keeps_labels<Observer>) {
-      observer.for_each([&](const auto& seen) {
-        if (seen.event.what != allocator_event::action::alloc) return;
-        for (std::size_t i = 0; i < found.shown(); ++i) {
-          if (found.first[i].address == seen.event.address) found.first[i].label = observer.label_of(seen);
+      observer.for_each([&](const auto& entry) {
+        if (entry.event.what != allocator_event::action::alloc) return;
+        for (std::size_t i = 0; i < shown(); ++i) {
+          if (first[i].address == entry.event.address) first[i].label = observer.label_of(entry);
         }
       });
     }
-  });
-  return found;
-}
+  }
+};
 
 namespace detail {
 /// Writes live blocks to standard error.
@@ -124,7 +126,7 @@ class leak_checked : public Allocator {
   using Allocator::Allocator;
   ~leak_checked() {
     if constexpr (requires { this->attach_to_thread(); }) this->attach_to_thread();
-    const live_blocks left = live_blocks_of(static_cast<Allocator&>(*this));
+    const live_blocks left(static_cast<Allocator&>(*this));
     if (left.count > 0) report_(left);
   }
 

@@ -357,12 +357,7 @@ template <typename Allocator>
 /// Adds the report of another arena of the same allocator.
 inline void add_arena(oom_report& report, const oom_report& other) noexcept {
   const std::size_t wanted_rounding = oom_report::above(report.block, align_up(report.requested, 512));
-  usage& now = report.now;
-  now.requested += other.now.requested;
-  now.live += other.now.live;
-  now.pending += other.now.pending;
-  now.cached += other.now.cached;
-  now.reserved += other.now.reserved;
+  report.now += other.now;
   report.elsewhere += other.now.cached;
   report.rounding += oom_report::above(other.rounding, wanted_rounding);
   report.unsplit += other.unsplit;

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -115,6 +116,33 @@ TEST(locked_threads, explain_out_of_memory) {
   EXPECT_FALSE(pool.try_deallocate(&pool));
   pool.deallocate(p, 5_MiB);
   EXPECT_EQ(pool.statistics().num_ooms, 1u);
+}
+
+struct call_at_oom {
+  std::function<void()> call;
+  void on(const allocator_event& event) noexcept {
+    if (event.what == allocator_event::action::oom) call();
+  }
+};
+// Another thread frees a block as soon as the failed request unlocks the mutex.
+TEST(locked_threads, throws_the_numbers_of_the_failure) {
+  for (int i = 0; i < 20; ++i) {
+    locked<pytorch<>, simulated_device, call_at_oom> pool{
+        simulated_device{simulated_device::options{.capacity = 30_MiB}}};
+    void* const block = pool.allocate(5_MiB);
+    std::thread freeing;
+    pool.with_observer([&](call_at_oom& observer) {
+      observer.call = [&] { freeing = std::thread([&] { pool.deallocate(block); }); };
+    });
+    try {
+      (void)pool.allocate(25_MiB);
+      ADD_FAILURE();
+    } catch (const out_of_memory& error) {
+      EXPECT_EQ(error.at_failure().live, 5_MiB);
+    }
+    freeing.join();
+    EXPECT_EQ(pool.current_usage().live, 0u);
+  }
 }
 
 TEST(locked_threads, keep_every_promise_on_a_device_for_one_thread) {

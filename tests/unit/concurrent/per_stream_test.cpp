@@ -38,7 +38,7 @@ TEST(per_stream_threads, serve_as_one_allocator) {
   per_stream<pytorch<>, simulated_device> pool;
   void* weights = pool.allocate(300_MiB);
   void* batch = pool.allocate(5_MiB, stream_id{1});
-  EXPECT_EQ(pool.arenas(), 2u);
+  EXPECT_EQ(pool.arena_count(), 2u);
   EXPECT_TRUE(pool.record_stream(weights, stream_id{1}));
   pool.deallocate(batch, 5_MiB);
   pool.deallocate(weights);
@@ -407,8 +407,8 @@ TEST(per_stream_threads, share_lanes_where_streams_are_many) {
   per_stream<pytorch<>, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 1000_GiB}}};
   for (std::uint64_t s = 0; s < 10'000; ++s) pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64}));
-  EXPECT_LE(pool.arenas(), pool.max_arenas);
-  EXPECT_GT(pool.arenas(), 200u);
+  EXPECT_LE(pool.arena_count(), pool.max_arenas);
+  EXPECT_GT(pool.arena_count(), 200u);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   const std::size_t before = pool.footprint();
@@ -427,7 +427,7 @@ TEST(per_stream_threads, put_streams_that_share_blocks_into_one_lane) {
   void* const p = pool.allocate(1_KiB, stream_id{1});
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(1_KiB, stream_id{2}), p);
-  EXPECT_EQ(pool.arenas(), 1u);
+  EXPECT_EQ(pool.arena_count(), 1u);
 }
 
 TEST(per_stream_threads, give_back_what_cannot_be_registered) {

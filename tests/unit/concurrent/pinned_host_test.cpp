@@ -179,10 +179,11 @@ TYPED_TEST(pinned_host_of, changes_the_numbers_that_its_recipe_reads_and_nothing
 TYPED_TEST(pinned_host_of, reads_the_environment_of_its_system) {
   const char* const variable = TypeParam::grammar::variables[0];
   ::setenv(variable, "pinned_reserve_segment_size_mb:2", 1);
-  auto pool = pinned_host_from_environment<TypeParam>(simulated_device{});
+  auto pool = pinned_host<TypeParam, simulated_device>::from_environment(simulated_device{});
   EXPECT_EQ(pool.settings().pinned_reserve_segment_size, 2_MiB);
   ::setenv(variable, "pinned_reserve_segment_size_mb:none", 1);
-  EXPECT_THROW((void)pinned_host_from_environment<TypeParam>(simulated_device{}), config::bad_setting);
+  using pool_type = pinned_host<TypeParam, simulated_device>;
+  EXPECT_THROW((void)pool_type::from_environment(simulated_device{}), config::bad_setting);
   ::unsetenv(variable);
 }
 

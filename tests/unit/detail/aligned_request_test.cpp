@@ -127,7 +127,7 @@ TEST(aligned_request, is_served_by_every_adaptor) {
   serve_at_random(arenas, 16_KiB);
   waiting<locked<packed_tightly, simulated_device>> patient;
   serve_at_random(patient, 4_KiB);
-  configured<pytorch_family, simulated_device, locked_front> chosen(config::pytorch::settings{});
+  configured<pytorch_family, simulated_device, locked> chosen(config::pytorch::settings{});
   serve_at_random(chosen, 4_KiB);
   auto shared = make_shared_allocator<locked<packed_tightly, simulated_device>>();
   serve_at_random(shared, 4_KiB);

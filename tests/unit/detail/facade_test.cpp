@@ -180,7 +180,7 @@ TEST(facade, reaches_the_allocators_inside) {
   (void)arenas.allocate(2, stream_id{2});
   EXPECT_EQ(live_of(arenas), one_device{3});
 
-  configured<torch_npu_family, simulated_device, per_stream_front> npu(torch_npu_family::settings{});
+  configured<torch_npu_family, simulated_device, per_stream> npu(torch_npu_family::settings{});
   (void)npu.allocate(5, stream_id{1});
   (void)npu.allocate(6, stream_id{2});
   EXPECT_EQ(live_of(npu), one_device{11});

@@ -64,7 +64,7 @@ static_assert(!detail::host_allocator<locked<pytorch<>, simulated_device>>);
 static_assert(detail::host_allocator<per_stream<pinned_packed, host_pinned>>);
 static_assert(detail::host_allocator<background_reclaiming<pinned_packed, host_pinned>>);
 static_assert(detail::host_allocator<waiting<locked<pinned_packed, host_pinned>>>);
-static_assert(detail::host_allocator<configured<pytorch_pinned_family, host_pinned, locked_front>>);
+static_assert(detail::host_allocator<configured<pytorch_pinned_family, host_pinned, locked>>);
 static_assert(!detail::host_allocator<configured<pytorch_pinned_family, simulated_device>>);
 static_assert(detail::host_allocator<pinned_host<torch_npu_pinned_family, host_pinned, registering_device>>);
 static_assert(!detail::host_allocator<pinned_host<pytorch_pinned_family, simulated_device>>);

@@ -56,8 +56,8 @@ struct throwing : of<pytorch<>> {
 struct chosen_at_run_time {
   static gated_ref make_device(int number) { return reach_device(number); }
   static auto make_allocator(auto device) {
-    return configured<pytorch_family, decltype(device), locked_front>({.expandable_segments = true},
-                                                                      std::move(device));
+    return configured<pytorch_family, decltype(device), locked>({.expandable_segments = true},
+                                                                std::move(device));
   }
 };
 
