@@ -231,17 +231,17 @@ class recorded_pool {
   [[nodiscard]] std::size_t range_limit(std::uint64_t there, const void* here, bool large, stream_id stream) {
     const tessera::detail::block* const chosen_here = allocator_.introspect().find_live(here);
     const tessera::detail::segment* range = nullptr;
-    allocator_.introspect().for_each_segment([&](const tessera::detail::block& first, std::size_t) {
+    allocator_.introspect().for_each_segment([&](const tessera::detail::block& first) {
       const tessera::detail::segment& whole = tessera::detail::segment_of(first);
       const bool is_asked = first.list->pool() == (large ? 1 : 0) && first.list->key() == stream;
       if (is_asked && there >= whole.address && there - whole.address < whole.size) range = &whole;
     });
     if (range == nullptr || chosen_here == nullptr || chosen_here->list != range->first().list) return 0;
-    const tessera::detail::block* const last = range->below;
-    const tessera::detail::block* const end = last->is_unmapped() ? last->below : nullptr;
+    const tessera::detail::block* const last = range->prev;
+    const tessera::detail::block* const end = last->is_unmapped() ? last->prev : nullptr;
     if (end == nullptr || end->address != there || !end->is_free()) return 0;
-    const tessera::detail::block* hole = chosen_here->above;
-    while (!hole->is_unmapped() && hole != range) hole = hole->above;
+    const tessera::detail::block* hole = chosen_here->next;
+    while (!hole->is_unmapped() && hole != range) hole = hole->next;
     if (hole == range || hole == last) return 0;
     const std::size_t page = chosen().growth.page_size(unlimited);
     return (there - range->address + hole->end() - chosen_here->address) / page * page;

@@ -35,7 +35,7 @@ struct recipe_traits : manager_traits {
   using backend = typename Recipe::growth::backend;
   static constexpr std::size_t pools = Recipe::pools::count;
   static constexpr bool uses_events = Recipe::streams::uses_events;
-  static constexpr bool shares_streams = Recipe::streams::reuses_across_streams;
+  static constexpr bool reuses_across_streams = Recipe::streams::reuses_across_streams;
   static constexpr bool has_ranges = backend::has_ranges;
   static constexpr bool places_blocks = backend::places_blocks;
   static constexpr free_order order = free_order_of<typename Recipe::split>;
@@ -44,17 +44,16 @@ struct recipe_traits : manager_traits {
 /// Collects the numbers of a request that fails now.
 ///   Cost:  linear in the blocks
 template <typename Recipe, typename Introspection>
-[[nodiscard, gnu::noinline, gnu::cold]] oom_numbers numbers_of(const Introspection& blocks,
-                                                               const policies<Recipe>& p, std::size_t bytes,
-                                                               stream_id stream) noexcept {
+[[nodiscard, gnu::noinline, gnu::cold]] oom_numbers make_oom_numbers(const Introspection& blocks,
+                                                                     const policies<Recipe>& p,
+                                                                     std::size_t bytes,
+                                                                     stream_id stream) noexcept {
   oom_numbers numbers{.requested = bytes, .segment = bytes, .stream = stream};
   numbers.now = usage_of(blocks, p.growth);
   numbers.capacity = blocks.provider().capacity();
   numbers.available = left_on(blocks.provider(), numbers.now.reserved);
-  blocks.for_each_segment([&numbers](const block& first, std::size_t) {
-    for (const block *b = &first, *end = first.below; b != end; b = b->above) {
-      if (b->is_free() && b->size > numbers.largest_free) numbers.largest_free = b->size;
-    }
+  blocks.for_each_block([&numbers](const block& b) {
+    if (b.is_free() && b.size > numbers.largest_free) numbers.largest_free = b.size;
   });
   if (bytes > max_request) return numbers;
   numbers.block = p.rounding.block_size(bytes);
@@ -64,8 +63,8 @@ template <typename Recipe, typename Introspection>
 
 /// Finds the smallest candidate size of an eviction policy by bisection. Every larger size is a candidate,
 /// too.
-[[nodiscard]] constexpr std::size_t min_considered(const eviction_policy auto& policy,
-                                                   const usage& now) noexcept {
+[[nodiscard]] constexpr std::size_t min_candidate_size(const eviction_policy auto& policy,
+                                                       const usage& now) noexcept {
   std::size_t min = min_alignment;
   if (policy.is_candidate(min, now)) return min;
   for (std::size_t step = std::size_t{1} << 60; step >= min_alignment; step /= 2) {
@@ -100,8 +99,8 @@ class caching_allocator
   /// Serves a request of `bytes` on `stream`.
   ///   Returns:  null for 0 bytes, and if allocate would throw
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    const detail::block* const given = serve<false>(bytes, stream);
-    return given != nullptr ? reinterpret_cast<void*>(given->address) : nullptr;
+    const detail::block* const served = serve<false>(bytes, stream);
+    return served != nullptr ? reinterpret_cast<void*>(served->address) : nullptr;
   }
   /// Serves a request and returns a handle. A free by handle looks nothing up.
   ///   Returns:  an empty handle if try_allocate would return null
@@ -118,10 +117,11 @@ class caching_allocator
   /// Frees a block and checks the size of its request.
   ///   Requires:  `p` as in deallocate(p); `bytes` is the requested size; otherwise the program aborts
   void deallocate(void* p, std::size_t bytes) noexcept {
-    const detail::block* const live = manager_.find_live(p);
-    if (live != nullptr && live->request.bytes != bytes)
-      detail::refuse_size(introspect(), "deallocate", p, bytes);
-    deallocate(p);
+    detail::block* const live = manager_.remove_live(p);
+    if (live == nullptr && p == nullptr) return;
+    if (live == nullptr) detail::refuse_address(introspect(), "deallocate", p);
+    if (live->request.bytes != bytes) detail::refuse_size(introspect(), "deallocate", p, bytes);
+    (void)finish_free(manager_.finish_deallocate(*live));
   }
   /// Frees a block by its handle. An empty handle is ignored.
   ///   Requires:  the handle of a live block of this allocator. Some invalid handles are not detected.
@@ -145,7 +145,7 @@ class caching_allocator
   ///             and would not be split.
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     detail::block* const live = bytes > 0 && bytes <= max_request ? manager_.find_live(p) : nullptr;
-    if (live == nullptr || live->flags().has_uses) return false;
+    if (live == nullptr || live->flags().has_recorded_streams) return false;
     const std::size_t size = policies_.rounding.block_size(bytes);
     const bool fits = live->size >= size && policies_.split.may_serve(size, live->size) &&
                       !policies_.split.should_split(size, live->size) &&
@@ -217,7 +217,7 @@ class caching_allocator
   /// Makes the error that allocate would throw.
   ///   Cost:  linear in the blocks
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
-    return out_of_memory(detail::numbers_of(introspect(), policies_, bytes, stream));
+    return out_of_memory(detail::make_oom_numbers(introspect(), policies_, bytes, stream));
   }
   [[nodiscard]] usage current_usage() const noexcept { return detail::usage_of(manager_, policies_.growth); }
   [[nodiscard]] auto statistics() const noexcept
@@ -293,19 +293,19 @@ class caching_allocator
     if (policies_.streams.should_poll_events(manager_.pending_events()) && manager_.process_events())
       evict(eviction_trigger::after_free);
     const request want = make_request(bytes, stream);
-    detail::block* found = find_free(want);
-    if (found == nullptr) found = grow(bytes, stream);
+    detail::block* found = choose_cached(want);
+    if (found == nullptr) found = serve_miss(bytes, stream);
     return found != nullptr ? &allocate_from<ByHandle>(*found, want) : nullptr;
   }
-  [[gnu::always_inline]] detail::block* find_free(request want) noexcept {
-    detail::free_list* const list = manager_.find_or_create_list(want.pool, want.key);
-    if (list == nullptr || !manager_.reserve_blocks()) return nullptr;
-    detail::block* const found = backend_.best_fit(*list, want.size, policies_);
+  [[gnu::always_inline]] detail::block* choose_cached(request want) noexcept {
+    detail::free_list* const list = manager_.prepare_list(want.pool, want.key);
+    if (list == nullptr) return nullptr;
+    detail::block* const found = backend_.choose_block(*list, want.size, policies_);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
   }
   template <bool ByHandle>
   [[gnu::always_inline]] detail::block& allocate_from(detail::block& found, request want) noexcept {
-    const std::size_t gap = backend_.offset_in(found, want.size, policies_);
+    const std::size_t gap = backend_.take_offset(found, want.size, policies_);
     const std::size_t room = found.size - gap;
     const std::size_t size = policies_.split.should_split(want.size, room) ? want.size : room;
     const std::size_t offset = policies_.split.allocated_end() == block_end::low ? gap : found.size - size;
@@ -323,19 +323,19 @@ class caching_allocator
 
   // The miss path.
 
-  [[gnu::noinline]] detail::block* grow(std::size_t bytes, stream_id stream) noexcept {
+  [[gnu::noinline]] detail::block* serve_miss(std::size_t bytes, stream_id stream) noexcept {
     const request want = make_request(bytes, stream);  // computed again: passing it would slow the hit path
     if (relieve_pressure()) {
-      if (detail::block* const found = find_free(want)) return found;
+      if (detail::block* const found = choose_cached(want)) return found;
     }
     evict(eviction_trigger::before_growth);
     failure_reason why{};
-    if (detail::block* const found = get_memory(want, why)) return found;
+    if (detail::block* const found = grow(want, why)) return found;
     const recovery_steps steps = policies_.recovery.steps(why);
     for (const recovery_steps::step step : steps) {
       if (!recover(step, want)) continue;
-      if (detail::block* const found = get_memory(want, why, step == recovery_steps::step::grow_exactly))
-        return found;
+      const bool exactly = step == recovery_steps::step::grow_exactly;
+      if (detail::block* const found = grow(want, why, exactly)) return found;
     }
     manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
     return nullptr;
@@ -344,28 +344,27 @@ class caching_allocator
   ///   Returns:  whether memory was freed
   bool relieve_pressure() noexcept {
     const bool freed = pressure_.run();
-    const bool looks_now = !policies_.streams.should_poll_events(manager_.pending_events());
-    return (looks_now && manager_.process_events()) || freed;
+    const bool polls_here = !policies_.streams.should_poll_events(manager_.pending_events());
+    return (polls_here && manager_.process_events()) || freed;
   }
-  detail::block* get_memory(request want, failure_reason& why, bool exactly = false) noexcept {
+  /// Gets memory from other streams or the device. Sets `why` to the predicted reason of a failure.
+  detail::block* grow(request want, failure_reason& why, bool exactly = false) noexcept {
     if (detail::block* const found = borrow(want)) return found;
     const std::size_t segment = detail::segment_size_for(manager_, policies_, want.size, exactly);
     why = detail::predict_failure(manager_, policies_, segment);
-    if (need_not_ask(why)) return nullptr;
-    detail::free_list* const list = manager_.find_or_create_list(want.pool, want.key);
-    const bool has_room = list != nullptr && manager_.reserve_blocks();
-    return has_room ? backend_.grow(*list, want.size, segment, policies_) : nullptr;
+    if (is_growth_pointless(why)) return nullptr;
+    detail::free_list* const list = manager_.prepare_list(want.pool, want.key);
+    return list != nullptr ? backend_.grow(*list, want.size, segment, policies_) : nullptr;
   }
   /// Finds a free block of another stream that the recipe lets serve this request, or null.
   detail::block* borrow(request want) noexcept {
     if constexpr (!Recipe::streams::reuses_across_streams) return nullptr;
-    detail::free_list* const list = manager_.find_or_create_list(want.pool, want.key);
-    const bool has_room = list != nullptr && manager_.reserve_blocks();
-    return has_room ? sharing_.borrow(*list, want.size, policies_) : nullptr;
+    detail::free_list* const list = manager_.prepare_list(want.pool, want.key);
+    return list != nullptr ? sharing_.borrow(*list, want.size, policies_) : nullptr;
   }
   /// Whether a predicted failure makes growth pointless. A backend that moves memory may succeed even at the
   /// limit.
-  [[nodiscard]] bool need_not_ask(failure_reason why) const noexcept {
+  [[nodiscard]] bool is_growth_pointless(failure_reason why) const noexcept {
     if (why == failure_reason::by_limit) return !Recipe::growth::backend::moves_memory;
     return why == failure_reason::by_capacity && policies_.recovery.steps(why).count == 0;
   }
@@ -397,10 +396,10 @@ class caching_allocator
   }
   /// Releases idle segments until at most `keep` bytes are reserved.
   void release_idle(std::size_t keep) noexcept {
-    if (manager_.remaining() <= keep) return;
+    if (manager_.reserved_after_releases() <= keep) return;
     sharing_.coalesce_idle();
     manager_.for_each_idle([&](detail::block& idle) {
-      if (manager_.remaining() <= keep || backend_.releasable(idle) == 0) return false;
+      if (manager_.reserved_after_releases() <= keep || backend_.releasable(idle) == 0) return false;
       (void)backend_.release(idle);
       return true;
     });
@@ -420,16 +419,17 @@ class caching_allocator
   /// released nothing.
   [[gnu::noinline]] void evict_bytes(const usage& now, std::size_t wanted) noexcept {
     const auto& policy = policies_.eviction;
-    const std::size_t min_size = detail::min_considered(policy, now);
+    const std::size_t min_size = detail::min_candidate_size(policy, now);
     for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
       before = freed;
       sharing_.coalesce_idle();
       idle_segment totals;
       manager_.for_each_idle(
           [&](const detail::block& b) {
-            if (!policy.is_candidate(backend_.releasable(b), now)) return false;
-            ++totals.candidates;
-            totals.total_age += manager_.age(b);
+            if (policy.is_candidate(backend_.releasable(b), now)) {
+              ++totals.candidates;
+              totals.total_age += manager_.age(b);
+            }
             return false;
           },
           min_size);

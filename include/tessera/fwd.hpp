@@ -51,36 +51,38 @@ template <device_provider Provider>
 class provider_ref;
 
 // Statistics that an allocator keeps: its template argument `Counting`.
-struct count_everything;
 struct count_totals;
+namespace detail {
+struct count_everything;
+}  // namespace detail
 
 // Front ends
 class handle;
 template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+          typename Counting = detail::count_everything>
 class caching_allocator;
 template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+          typename Counting = detail::count_everything>
 class locked;
 template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+          typename Counting = detail::count_everything>
 class per_stream;
 template <typename Recipe, device_provider Provider,
           template <typename, typename, typename, typename> typename Front = locked,
-          event_observer Observer = ignore_events, typename Counting = count_everything>
+          event_observer Observer = ignore_events, typename Counting = detail::count_everything>
 class per_device;
 template <typename Family, device_provider Provider,
           template <typename, typename, typename, typename> typename Front = caching_allocator,
-          event_observer Observer = ignore_events, typename Counting = count_everything>
+          event_observer Observer = ignore_events, typename Counting = detail::count_everything>
 class configured;
 template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+          typename Counting = detail::count_everything>
 class background_reclaiming;
 template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+          typename Counting = detail::count_everything>
 class guarded;
 template <typename Recipe, ordering_provider Provider, event_observer Observer = ignore_events,
-          typename Counting = count_everything>
+          typename Counting = detail::count_everything>
 class driver_pool;
 
 // interop/ and observe/

@@ -121,8 +121,8 @@ class ordered_device : public simulated_device {
 template <typename Pool>
 bool counts_split_blocks(Pool& pool) {
   std::int64_t count = 0, bytes = 0;
-  pool.introspect().for_each_segment([&](const detail::block& head, std::size_t) {
-    for (const detail::block* b = &head; b != head.below; b = b->above) {
+  pool.introspect().for_each_segment([&](const detail::block& head) {
+    for (const detail::block* b = &head; b != head.prev; b = b->next) {
       if (!b->is_free() || !b->is_split()) continue;
       ++count;
       bytes += static_cast<std::int64_t>(b->size);

@@ -171,13 +171,8 @@ TEST(torch_row, n116_a_walk_over_the_segments_finds_the_block_with_what_was_requ
   native pool;
   void* const p = pool.allocate(floats);
   std::size_t found = 0;
-  pool.introspect().for_each_segment([&](const detail::block& head, std::size_t bytes) {
-    const std::uintptr_t end = head.address + bytes;
-    for (const detail::block* each = &head; each->address < end; each = each->above) {
-      if (each->tag.state == detail::block::state::live && each->address == at(p))
-        found = each->request.bytes;
-      if (each->end() == end) break;
-    }
+  pool.introspect().for_each_block([&](const detail::block& each) {
+    if (each.status.state == detail::block::state::live && each.address == at(p)) found = each.request.bytes;
   });
   EXPECT_EQ(found, floats);
 }

@@ -1,4 +1,4 @@
-// expect first: grow_by_segments<Small, Large, Own>: Own is in bytes
+// expect first: grow_by_segments<Small, Large, DedicatedFrom>: DedicatedFrom is in bytes
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -180,13 +180,17 @@ struct grows {
   [[nodiscard]] std::size_t page_size(std::size_t n) const noexcept { return page(n); }
   [[nodiscard]] std::size_t range_size(std::size_t capacity) const noexcept { return range(capacity); }
   [[nodiscard]] std::size_t base_alignment(std::size_t n) const noexcept { return alignment(n); }
-  [[nodiscard]] std::size_t move_threshold(const growth_state& s) const noexcept { return freely(s.limit); }
-  [[nodiscard]] std::size_t max_chunk(const growth_state& s) const noexcept { return piece(s.limit); }
+  [[nodiscard]] std::size_t move_threshold(const stitching_backend::growth_state& s) const noexcept {
+    return freely(s.limit);
+  }
+  [[nodiscard]] std::size_t max_chunk(const stitching_backend::growth_state& s) const noexcept {
+    return piece(s.limit);
+  }
   [[nodiscard]] static std::size_t min_chunk(std::size_t) noexcept { return 0; }
   [[nodiscard]] static bool should_save_pages(std::size_t, std::size_t) noexcept { return false; }
   bool operator==(const grows&) const = default;
 };
-static_assert(stitching_growth_policy<grows>);
+static_assert(growth_policy<grows> && stitching_backend::accepts_growth<grows>);
 std::string growth(const grows& p) {
   return words([&p] { return law::growth(p); });
 }

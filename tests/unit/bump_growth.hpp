@@ -35,12 +35,12 @@ struct bump_backend : tessera::detail::backend_defaults {
     }
 
     template <typename Policies>
-    [[nodiscard]] block* best_fit(free_list& list, std::size_t size, const Policies&) noexcept {
+    [[nodiscard]] block* choose_block(free_list& list, std::size_t size, const Policies&) noexcept {
       const arena& current = arenas_[key_of(list)];
       return current.end - current.next >= size ? block_at(current) : nullptr;
     }
     template <typename Policies>
-    [[nodiscard]] std::size_t offset_in(const block& free, std::size_t size, const Policies& p) noexcept {
+    [[nodiscard]] std::size_t take_offset(const block& free, std::size_t size, const Policies& p) noexcept {
       arena& current = arenas_[key_of(*free.list)];
       const std::size_t offset = current.next - free.address;
       const std::size_t room = free.size - offset;
@@ -83,10 +83,10 @@ struct bump_backend : tessera::detail::backend_defaults {
     /// The free block that contains the next address.
     [[nodiscard]] block* block_at(const arena& current) const noexcept {
       block* found = nullptr;
-      manager_.for_each_segment([&](block& first, std::size_t) {
+      manager_.for_each_segment([&](block& first) {
         if (first.address != current.begin) return;
         found = &first;
-        while (found->end() <= current.next) found = found->above;
+        while (found->end() <= current.next) found = found->next;
       });
       return found;
     }

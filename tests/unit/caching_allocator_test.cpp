@@ -339,7 +339,7 @@ TEST(caching_allocator, takes_over_a_segment_in_pieces) {
     ASSERT_TRUE(pool.restore({.bytes = 30_MiB, .pool = 1}, 12_MiB, blocks));
     void* segment = nullptr;
     pool.introspect().for_each_segment(
-        [&](const detail::block& first, std::size_t) { segment = reinterpret_cast<void*>(first.address); });
+        [&](const detail::block& first) { segment = reinterpret_cast<void*>(first.address); });
     EXPECT_EQ(pool.statistics().oversize_segments.current, oversize ? 1 : 0);
     EXPECT_EQ(pool.current_usage().requested, 11_MiB);
     EXPECT_EQ(pool.current_usage().live, 12_MiB);

@@ -235,11 +235,15 @@ TEST(stitched, takes_0_for_its_knobs_as_1) {
 }
 
 struct one_piece_each : grow_by_stitching<> {
-  [[nodiscard]] static constexpr std::size_t max_chunk(const growth_state&) noexcept { return unlimited / 2; }
+  [[nodiscard]] static constexpr std::size_t max_chunk(const stitching_backend::growth_state&) noexcept {
+    return unlimited / 2;
+  }
   bool operator==(const one_piece_each&) const = default;
 };
 struct least_pieces : grow_by_stitching<> {
-  [[nodiscard]] static constexpr std::size_t max_chunk(const growth_state&) noexcept { return 1; }
+  [[nodiscard]] static constexpr std::size_t max_chunk(const stitching_backend::growth_state&) noexcept {
+    return 1;
+  }
   bool operator==(const least_pieces&) const = default;
 };
 TEST(stitched, makes_pieces_of_any_size_that_a_policy_names) {

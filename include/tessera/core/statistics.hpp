@@ -31,14 +31,6 @@ struct usage {
   }
 };
 
-/// The state that a growth policy sees if idle pages may move to avoid growth. All members are in bytes.
-struct growth_state {
-  std::size_t reserved = 0;       ///< reserved now
-  std::size_t limit = 0;          ///< bytes that may be reserved
-  std::size_t peak_active = 0;    ///< peak of live, pending and wanted bytes, at times of growth
-  std::size_t peak_reserved = 0;  ///< peak reserved; only shrink() with nothing reserved resets the peaks
-};
-
 /// A quantity over time.
 struct counter {
   std::int64_t current = 0;

@@ -14,7 +14,7 @@ namespace tessera::detail {
 ///   Cost:     linear in the blocks; logarithmic for each free block in a treap
 template <typename Manager>
 [[nodiscard]] const char* audit(const Manager& manager, const usage& expected) {
-  constexpr bool shares = Manager::traits::shares_streams;
+  constexpr bool shares = Manager::traits::reuses_across_streams;
   const char* broken = nullptr;
   const auto require = [&broken](bool holds, const char* rule) {
     if (!holds && broken == nullptr) broken = rule;
@@ -23,20 +23,20 @@ template <typename Manager>
   std::size_t live = 0;
   std::size_t free = 0;
   std::size_t in_lists = 0;
-  manager.for_each_segment([&](const block& head, std::size_t) {
-    const block* const end = head.below;
+  manager.for_each_segment([&](const block& head) {
+    const block* const end = head.prev;
     require(!end->is_free(), "a segment closes its list of blocks");
-    for (const block* b = &head; b != end; b = b->above) {
+    for (const block* b = &head; b != end; b = b->next) {
       require(b->size > 0, "no block is empty");
       require(b->list == head.list || (shares && b->list->pool() == head.list->pool()),
               "all blocks of a segment share one pool, and one stream unless streams share blocks");
       in_lists += shares ? 1 : 0;
-      require(b->above->below == b, "neighbours agree");
-      if (b->above != end) {
-        require(b->above->address == b->address + b->size, "neighbours touch");
-        require(!b->is_free() || !b->above->is_free() || b->list != b->above->list,
+      require(b->next->prev == b, "neighbours agree");
+      if (b->next != end) {
+        require(b->next->address == b->address + b->size, "neighbours touch");
+        require(!b->is_free() || !b->next->is_free() || b->list != b->next->list,
                 "free neighbours are coalesced");
-        require(!b->is_unmapped() || !b->above->is_unmapped(), "unmapped neighbours are joined");
+        require(!b->is_unmapped() || !b->next->is_unmapped(), "unmapped neighbours are joined");
       }
       if (b->is_unmapped()) continue;
       found.reserved += b->size;
@@ -47,7 +47,7 @@ template <typename Manager>
       }
       found.requested += b->request.bytes;
       require(b->request.bytes <= b->size, "a block holds what was requested");
-      if (b->tag.state == block::state::pending) {
+      if (b->status.state == block::state::pending) {
         found.pending += b->size;
         require(b->request.pending_events > 0, "a pending block awaits an event");
       } else {
@@ -62,7 +62,7 @@ template <typename Manager>
   std::size_t indexed = 0;
   manager.for_each_list([&](const free_list& list) {
     if (shares) in_lists -= list.segments;
-    if (const block* const cached = list.cached_block(); cached != nullptr) {
+    if (const block* const cached = list.last_resized(); cached != nullptr) {
       ++indexed;
       require(cached->is_free() && cached->list == &list, "the cached block is free");
     }

@@ -17,23 +17,23 @@
 ///
 /// | member of the struct      |                                                                    |
 /// |---------------------------|--------------------------------------------------------------------|
-/// | B::has_ranges             | segments are ranges, in which memory is mapped page by page        |
-/// | B::places_blocks          | offset_in may return a value other than 0                          |
+/// | B::has_ranges             | segments are ranges, in which memory is mapped page by page; the   |
+/// |                           | provider must be a virtual_memory_provider                         |
+/// | B::places_blocks          | take_offset may return a value other than 0                        |
 /// | B::moves_memory           | idle memory moves, so that growth may work at the limit            |
-/// | B::shares_streams         | free blocks may serve other streams, see stream_sharing            |
+/// | B::supports_stream_reuse  | free blocks may serve other streams, see stream_sharing            |
 /// | B::accepts_order(order)   | whether it supports an order of free blocks                        |
-/// | B::accepts_provider<D>    | whether it works on a provider                                     |
 /// | B::accepts_growth<P>      | whether a growth policy has all members that it needs              |
-/// | B::require_provider<D>()  | a static_assert that names the missing members of a provider       |
-/// | B::require_growth<P>()    | a static_assert that names the missing members of a growth policy  |
 ///
 /// | member of an instance(Manager&)       |                                                            |
 /// |---------------------------------------|------------------------------------------------------------|
-/// | best_fit(list, size, policies)        | the free block that serves `size` bytes, or null           |
-/// | offset_in(block, size, policies)      | bytes to leave free at the start of that block             |
+/// | choose_block(list, size, policies)    | the free block that serves `size` bytes, or null; may map  |
+/// |                                       | memory for it                                              |
+/// | take_offset(block, size, policies)    | bytes to leave free at the start of that block; called     |
+/// |                                       | once, just before the block is allocated                   |
 /// | grow(list, size, segment, policies)   | gets memory for `size` bytes by a segment of `segment`     |
 /// |                                       | bytes; returns the free block that holds them, or null     |
-/// | releasable(block)                     | bytes that release() would give back                       |
+/// | releasable(block)                     | bytes that release() would give back; may query the device |
 /// | release(block)                        | gives an idle block's memory back; returns its bytes, or 0 |
 /// | restore(segment, size, policies)      | gets memory at a recorded address; a free block, or null   |
 /// | release_idle_at(address, bytes)       | gives back idle memory in recorded addresses; its bytes    |
@@ -60,21 +60,15 @@ struct backend_defaults {
   static constexpr bool has_ranges = false;
   static constexpr bool places_blocks = false;
   static constexpr bool moves_memory = false;
-  static constexpr bool shares_streams = false;
+  static constexpr bool supports_stream_reuse = false;
   [[nodiscard]] static constexpr bool accepts_order(free_order) noexcept { return true; }
-  template <typename Provider>
-  static constexpr bool accepts_provider = true;
   template <typename Growth>
   static constexpr bool accepts_growth = true;
-  template <typename Provider>
-  static consteval void require_provider() {}
-  template <typename Growth>
-  static consteval void require_growth() {}
 };
 
 /// Acquires and releases whole segments.
 struct segment_backend : backend_defaults {
-  static constexpr bool shares_streams = true;
+  static constexpr bool supports_stream_reuse = true;
 
   template <typename Manager>
   class instance {
@@ -88,13 +82,13 @@ struct segment_backend : backend_defaults {
     }
 
     template <typename Policies>
-    [[nodiscard, gnu::always_inline]] block* best_fit(free_list& list, std::size_t size,
-                                                      const Policies&) noexcept {
+    [[nodiscard, gnu::always_inline]] block* choose_block(free_list& list, std::size_t size,
+                                                          const Policies&) noexcept {
       return manager_.best_fit(list, size);
     }
     template <typename Policies>
-    [[nodiscard]] static constexpr std::size_t offset_in(const block&, std::size_t,
-                                                         const Policies&) noexcept {
+    [[nodiscard]] static constexpr std::size_t take_offset(const block&, std::size_t,
+                                                           const Policies&) noexcept {
       return 0;
     }
     template <typename Policies>

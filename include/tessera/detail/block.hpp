@@ -27,7 +27,7 @@ struct block {
     free,
     live,
     live_by_handle,  ///< live; its address finds nothing
-    live_flagged,    ///< live; `tag.flags` holds its properties
+    live_flagged,    ///< live; `status.flags` holds its properties
     pending,
     unmapped,  ///< addresses of a range, without memory
     segment    ///< not a block: the segment that closes the circular list
@@ -42,11 +42,11 @@ struct block {
   };
 
   struct flag_set {
-    bool oversize : 1;   ///< it was allocated under the oversize rule
-    bool has_uses : 1;   ///< streams are recorded for it
-    bool by_handle : 1;  ///< its address finds nothing
+    bool oversize : 1;              ///< it was allocated under the oversize rule
+    bool has_recorded_streams : 1;  ///< streams are recorded for it
+    bool by_handle : 1;             ///< its address finds nothing
   };
-  struct tag_type {
+  struct status_type {
     union {
       std::uint16_t bin;  ///< while free: the bin of its free list
       flag_set flags;     ///< while live_flagged
@@ -57,78 +57,92 @@ struct block {
 
   std::uintptr_t address;
   std::size_t size;  ///< bytes
-  block* below;      ///< the lower neighbour in the segment, or the segment
-  block* above;
+  block* prev;       ///< the lower neighbour in the segment, or the segment
+  block* next;       ///< the upper neighbour in the segment, or the segment
   union {
-    block* links[2];       ///< while free: links in its bin; while unmapped: links in its range
+    block* links[2];       ///< while free: previous and next in its bin; while unmapped: in its range
     request_info request;  ///< while live or pending
   };
   free_list* list;  ///< the free list that it joins when free
-  tag_type tag;
+  status_type status;
   union {
     std::uint32_t segment_number;  ///< if blocks are ordered by segment: the segment's number
     std::uint32_t free_since;      ///< while free in a range: searches of its pool before, modulo 2^32
     /// While free, if streams share free blocks: the modulo-2^32 position of its stream after which it is
     /// reusable. It may be conservative, that is, later than necessary.
-    std::uint32_t free_behind;
+    std::uint32_t free_after;
   };
 
   [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
   [[nodiscard]] std::uintptr_t end() const noexcept { return address + size; }
   /// Whether other blocks share the segment.
-  [[nodiscard]] bool is_split() const noexcept { return below != above; }
-  [[nodiscard]] bool is_free() const noexcept { return tag.state == state::free; }
-  [[nodiscard]] bool is_unmapped() const noexcept { return tag.state == state::unmapped; }
+  [[nodiscard]] bool is_split() const noexcept { return prev != next; }
+  [[nodiscard]] bool is_free() const noexcept { return status.state == state::free; }
+  [[nodiscard]] bool is_unmapped() const noexcept { return status.state == state::unmapped; }
   [[nodiscard]] bool is_unused() const noexcept { return is_free() || is_unmapped(); }
   [[nodiscard]] bool is_by_handle() const noexcept {
-    return tag.state == state::live_by_handle || (tag.state == state::live_flagged && tag.flags.by_handle);
+    return status.state == state::live_by_handle ||
+           (status.state == state::live_flagged && status.flags.by_handle);
   }
   /// Makes the handle of the block stale, before the block becomes anything else.
   void clear_handle() noexcept {
-    if (tag.state == state::live_by_handle) tag.state = state::live;
-    tag.flags.by_handle = false;
+    if (status.state == state::live_by_handle) status.state = state::live;
+    status.flags.by_handle = false;
   }
   /// The flags of a live block.
   [[nodiscard]] flag_set flags() const noexcept {
-    return tag.state == state::live_flagged ? tag.flags
-                                            : flag_set{false, false, tag.state == state::live_by_handle};
+    return status.state == state::live_flagged
+               ? status.flags
+               : flag_set{false, false, status.state == state::live_by_handle};
   }
   void set_flags(flag_set flags) noexcept {
-    tag.flags = flags;
-    tag.state = state::live_flagged;
+    status.flags = flags;
+    status.state = state::live_flagged;
   }
 
   /// Inserts the block between two neighbours of its segment.
   void link(block& low, block& high) noexcept {
-    below = &low;
-    above = &high;
-    low.above = high.below = this;
+    prev = &low;
+    next = &high;
+    low.next = this;
+    high.prev = this;
   }
   /// Removes the block from its segment.
   void unlink() noexcept {
-    below->above = above;
-    above->below = below;
+    prev->next = next;
+    next->prev = prev;
   }
 };
 static_assert(sizeof(block) <= 64);
 
-/// Memory that the device gave as a whole, or a range of addresses. In the circular list, it lies between the
-/// last block and the first block. It is never free. A range also closes the circular list of its unmapped
-/// blocks, and has an address and a size.
+/// Memory that the device gave as a whole, or a range of addresses.
+///
+/// A segment is a block only to be the sentinel of its circular list, between the last and the first block.
+/// Its state is state::segment, so it never coalesces. A range is also the sentinel of the list of its
+/// unmapped blocks, and has an address and a size.
 struct segment : block {
-  segment* previous;
-  segment* next;
+  segment* previous_segment;
+  segment* next_segment;
   std::uint64_t idle_since;  ///< the pool's searches when the last block became free
   bool oversize;             ///< it was acquired under the oversize rule
   std::uint32_t number;      ///< counts acquisitions, modulo 2^32
   segment* next_range;       ///< for a range: the next range of its free list, in the order of addresses
 
-  [[nodiscard]] block& first() const noexcept { return *above; }
+  [[nodiscard]] block& first() noexcept { return *next; }
+  [[nodiscard]] const block& first() const noexcept { return *next; }
 };
+
+/// Returns the bytes of a segment.
+///   Cost:  linear in its blocks
+[[nodiscard]] inline std::size_t segment_bytes(const block& first) noexcept {
+  std::size_t bytes = 0;
+  for (const block *b = &first, *end = first.prev; b != end; b = b->next) bytes += b->size;
+  return bytes;
+}
 
 /// Returns the segment of a block that fills it.
 [[nodiscard]] inline segment& segment_of(const block& whole) noexcept {
-  return static_cast<segment&>(*whole.below);
+  return static_cast<segment&>(*whole.prev);
 }
 
 /// The segments of one allocator, in no particular order. A segment is hidden while the device is asked to
@@ -141,7 +155,7 @@ class segment_list {
   ///   Requires:  a preceding reserve_one()
   [[nodiscard]] segment& insert(std::uint64_t idle_since, bool oversize) noexcept {
     segment& fresh = *nodes_.take();
-    fresh.tag.state = block::state::segment;
+    fresh.status.state = block::state::segment;
     fresh.idle_since = idle_since;
     fresh.oversize = oversize;
     link(fresh, first_);
@@ -161,23 +175,27 @@ class segment_list {
     hidden_bytes_ -= bytes;
   }
   /// Erases a hidden segment.
-  void erase(segment& gone, std::size_t bytes) noexcept {
-    unlink(gone, hidden_);
+  void erase(segment& released, std::size_t bytes) noexcept {
+    unlink(released, hidden_);
     hidden_bytes_ -= bytes;
-    nodes_.give_back(&gone);
+    nodes_.give_back(&released);
   }
 
-  /// Calls f(const segment&) for each segment. f may not change the segments.
+  /// Calls f(segment&) for each segment that is not hidden. f may not insert or erase segments.
+  template <typename F>
+  void for_each(F f) {
+    for (segment* s = first_; s != nullptr; s = s->next_segment) f(*s);
+  }
   template <typename F>
   void for_each(bool with_hidden, F f) const {
-    for (const segment* s = first_; s != nullptr; s = s->next) f(*s);
-    for (const segment* s = with_hidden ? hidden_ : nullptr; s != nullptr; s = s->next) f(*s);
+    for (const segment* s = first_; s != nullptr; s = s->next_segment) f(*s);
+    for (const segment* s = with_hidden ? hidden_ : nullptr; s != nullptr; s = s->next_segment) f(*s);
   }
   /// Finds the segment that begins at an address, or null.
   ///   Cost:  linear in the segments
-  [[nodiscard]] const segment* find(std::uintptr_t address) const noexcept {
-    const segment* s = first_;
-    while (s != nullptr && s->first().address != address) s = s->next;
+  [[nodiscard]] segment* find(std::uintptr_t address) const noexcept {
+    segment* s = first_;
+    while (s != nullptr && s->first().address != address) s = s->next_segment;
     return s;
   }
   /// Number of segments that are not hidden.
@@ -188,14 +206,15 @@ class segment_list {
 
  private:
   static void link(segment& s, segment*& first) noexcept {
-    s.previous = nullptr;
-    s.next = first;
-    if (first != nullptr) first->previous = &s;
+    s.previous_segment = nullptr;
+    s.next_segment = first;
+    if (first != nullptr) first->previous_segment = &s;
     first = &s;
   }
   static void unlink(segment& s, segment*& first) noexcept {
-    (s.previous != nullptr ? s.previous->next : first) = s.next;
-    if (s.next != nullptr) s.next->previous = s.previous;
+    segment*& reference = s.previous_segment != nullptr ? s.previous_segment->next_segment : first;
+    reference = s.next_segment;
+    if (s.next_segment != nullptr) s.next_segment->previous_segment = s.previous_segment;
   }
 
   slab<segment> nodes_;

@@ -26,8 +26,8 @@ namespace tessera::detail {
 /// Compile-time settings of a block_manager. Derive from it and redefine members.
 struct manager_traits {
   static constexpr std::size_t pools = 1;
-  static constexpr bool uses_events = true;      ///< streams are recorded; frees wait for their events
-  static constexpr bool shares_streams = false;  ///< free blocks may serve other streams: see stream_sharing
+  static constexpr bool uses_events = true;             ///< streams are recorded; frees wait for their events
+  static constexpr bool reuses_across_streams = false;  ///< free blocks may serve other streams
   static constexpr bool has_ranges = false;  ///< segments are ranges in which memory is mapped page by page
   static constexpr bool places_blocks = false;  ///< a block may be split from the middle of a free block
   static constexpr free_order order = free_order::lowest_address;
@@ -55,10 +55,11 @@ struct manager_traits {
 template <device_provider Provider, event_observer Observer, typename Counting,
           typename Traits = manager_traits>
 class block_manager {
-  static_assert(!(Traits::has_ranges && Traits::shares_streams),
-                "a free block stores its age, or the work behind which it is free");
-  static_assert(!Traits::shares_streams || Traits::order == free_order::lowest_address,
-                "blocks that streams share are ordered by address");
+  static_assert(!Traits::has_ranges || !Traits::reuses_across_streams,
+                "ranges do not support reuse across streams: a free block has no room for both its age and "
+                "the position of its stream");
+  static_assert(!Traits::reuses_across_streams || Traits::order == free_order::lowest_address,
+                "reuse across streams requires free_order::lowest_address");
 
  public:
   using provider_type = Provider;
@@ -100,6 +101,13 @@ class block_manager {
   [[nodiscard]] free_list* find_or_create_list(std::size_t pool, Key key) noexcept {
     return lists_[pool].find_or_create(pool, key);
   }
+  /// Finds or creates a free list, and reserves host memory for a request. Returns null if host memory ran
+  /// out.
+  template <typename Key>
+  [[nodiscard, gnu::always_inline]] free_list* prepare_list(std::size_t pool, Key key) noexcept {
+    free_list* const list = find_or_create_list(pool, key);
+    return list != nullptr && reserve_blocks() ? list : nullptr;
+  }
   template <typename F>
   void for_each_list(F f) const {
     for (const free_list_map& of_pool : lists_) {
@@ -131,42 +139,42 @@ class block_manager {
     const std::size_t pool = from.list->pool();
     const std::uintptr_t address = from.address + offset;
     count_split_off(from, size, offset);
-    block& given = extract(from, address, size);
+    block& served = extract(from, address, size);
     if constexpr (ByHandle) {
-      given.tag.state = block::state::live_by_handle;
+      served.status.state = block::state::live_by_handle;
     } else {
-      given.tag.state = block::state::live;
-      live_.insert(address, given);
+      served.status.state = block::state::live;
+      live_.insert(address, served);
     }
-    given.request.bytes = requested;
+    served.request.bytes = requested;
     counters_.allocated(pool, requested, size);
     if (oversize) {
       counters_.oversize_allocations.increase(1);
-      given.set_flags({true, false, ByHandle});
+      served.set_flags({true, false, ByHandle});
     }
     report(action::alloc, address, requested, size, stream);
-    return given;
+    return served;
   }
 
   /// Frees the live block at an address, or makes it pending.
   [[nodiscard]] free_result deallocate(const void* p) noexcept {
-    block* const live = take_live(p);
-    return live != nullptr ? end(*live) : free_result::unknown;
+    block* const live = remove_live(p);
+    return live != nullptr ? finish_deallocate(*live) : free_result::unknown;
   }
   /// Frees the live block of a handle, or makes it pending.
   [[nodiscard]] free_result deallocate(block& live) noexcept {
     if (!live.is_by_handle()) return free_result::unknown;
     live.clear_handle();
-    return end(live);
+    return finish_deallocate(live);
   }
   /// The first half of deallocate. Afterwards, the address does not find the block any more.
-  [[nodiscard]] block* take_live(const void* p) noexcept {
+  [[nodiscard]] block* remove_live(const void* p) noexcept {
     return live_.remove(reinterpret_cast<std::uintptr_t>(p));
   }
   /// The second half of deallocate: frees the block, or makes it pending.
-  [[gnu::always_inline]] free_result end(block& live) noexcept {
+  [[gnu::always_inline]] free_result finish_deallocate(block& live) noexcept {
     report(action::free_requested, live.address, live.request.bytes, live.size, live.list->key());
-    if (live.tag.state != block::state::live && defer_free(live)) return free_result::pending;
+    if (live.status.state != block::state::live && defer_free(live)) return free_result::pending;
     counters_.freed(live.list->pool(), live.request.bytes, live.size);
     complete_free(live);
     return free_result::free;
@@ -223,24 +231,25 @@ class block_manager {
     pending_.wait(provider_, [this](block& b) { complete_pending(b); });
   }
   [[nodiscard]] pending_frees<Provider, Traits::uses_events>& pending() noexcept { return pending_; }
-  [[nodiscard]] bool has_recorded_streams() const noexcept { return pending_.has_uses(); }
+  [[nodiscard]] bool has_recorded_streams() const noexcept { return pending_.has_recorded_streams(); }
   [[nodiscard]] std::size_t pending_events() const noexcept { return pending_.count(); }
 
   /// Whether the work before the free of a block is done; true if streams do not share blocks.
   [[nodiscard]] bool is_done(const block& free) noexcept {
-    if constexpr (Traits::shares_streams) return provider_.is_done(free.list->key(), position_of(free));
+    if constexpr (Traits::reuses_across_streams)
+      return provider_.is_done(free.list->key(), position_of(free));
     return true;
   }
   /// If streams share blocks: the position after which a block is free. The position may be conservative.
   [[nodiscard]] std::uint64_t position_of(const block& free) noexcept {
     const std::uint64_t now = provider_.position(free.list->key());
-    const std::uint32_t since = static_cast<std::uint32_t>(now) - free.free_behind;
+    const std::uint32_t since = static_cast<std::uint32_t>(now) - free.free_after;
     return since <= now ? now - since : now;
   }
   /// If streams share blocks: marks a block as free after all work submitted to its list's stream.
-  [[gnu::always_inline]] void mark_free_behind(block& b) noexcept {
-    if constexpr (Traits::shares_streams)
-      b.free_behind = static_cast<std::uint32_t>(provider_.position(b.list->key()));
+  [[gnu::always_inline]] void mark_free_after_submitted(block& b) noexcept {
+    if constexpr (Traits::reuses_across_streams)
+      b.free_after = static_cast<std::uint32_t>(provider_.position(b.list->key()));
   }
 
   // Segments.
@@ -259,9 +268,8 @@ class block_manager {
       }
     }
     const auto address = reinterpret_cast<std::uintptr_t>(given);
-    free_list* const list = given != nullptr ? find_or_create_list(pool, key) : nullptr;
-    const bool has_room = list != nullptr && reserve_blocks();
-    block* const whole = has_room ? insert_segment(*list, address, bytes, oversize) : nullptr;
+    free_list* const list = given != nullptr ? prepare_list(pool, key) : nullptr;
+    block* const whole = list != nullptr ? insert_segment(*list, address, bytes, oversize) : nullptr;
     if (whole != nullptr) {
       counters_.segment_acquired(pool, bytes);
       if (oversize) counters_.oversize_segments.increase(1);
@@ -298,9 +306,9 @@ class block_manager {
   }
   /// Releases every segment when the allocator is destroyed, even if blocks are live.
   void release_all() noexcept {
-    for_each_segment([this](const block& first, std::size_t bytes) {
+    for_each_segment([this](block& first) {
       (void)wait_before_release(provider_, first.list->key());
-      (void)provider_.release(reinterpret_cast<void*>(first.address), bytes);
+      (void)provider_.release(reinterpret_cast<void*>(first.address), segment_bytes(first));
     });
   }
   /// Inserts a segment that the device gave, as one free block. Returns null if host memory ran out.
@@ -315,7 +323,7 @@ class block_manager {
     whole.address = address;
     whole.size = bytes;
     whole.list = &list;
-    if constexpr (Traits::shares_streams) whole.free_behind = 0;  // after no work
+    if constexpr (Traits::reuses_across_streams) whole.free_after = 0;  // after no work
     ++list.segments;
     list.template insert<order>(whole);
     return &whole;
@@ -334,20 +342,22 @@ class block_manager {
     segments_.hide(range, 0);
     segments_.erase(range, 0);
   }
-  /// Calls f(first block, bytes) for each segment, in no particular order. With `hidden`, includes the
-  /// segments that the device is being asked to take back.
+  /// Calls f(block&) with the first block of each segment, in no particular order. `first.prev` is the
+  /// segment, which ends the list of its blocks.
+  template <typename F>
+  void for_each_segment(F f) {
+    segments_.for_each([&f](segment& s) { f(s.first()); });
+  }
+  /// Calls f(const block&) likewise. With `hidden`, includes the segments that the device is being asked to
+  /// take back.
   template <typename F>
   void for_each_segment(F f, bool hidden = false) const {
-    segments_.for_each(hidden, [&f](const segment& s) {
-      std::size_t bytes = 0;
-      for (const block* b = s.above; b != &s; b = b->above) bytes += b->size;
-      f(s.first(), bytes);
-    });
+    segments_.for_each(hidden, [&f](const segment& s) { f(s.first()); });
   }
   /// Finds the block at the start of the segment at an address, or null.
   ///   Cost:  linear in the segments
   [[nodiscard]] block* segment_at(std::uintptr_t address) const noexcept {
-    const segment* const s = segments_.find(address);
+    segment* const s = segments_.find(address);
     return s != nullptr ? &s->first() : nullptr;
   }
   /// Bytes of the hidden segments, which the device is being asked to take back.
@@ -389,19 +399,19 @@ class block_manager {
     if constexpr (numbers_blocks) part.segment_number = rest.segment_number;
     count_in(*rest.list, 1);
     if (low_end) {
-      part.link(*rest.below, rest);
+      part.link(*rest.prev, rest);
       rest.list->template resize<order>(rest, address + size, rest.size - size);
     } else {
-      part.link(rest, *rest.above);
+      part.link(rest, *rest.next);
       rest.list->template resize<order>(rest, rest.address, rest.size - size);
     }
     return part;
   }
   /// Inserts a block into the free blocks, and coalesces it with its free neighbours.
   [[gnu::always_inline]] void make_free(block& freed) noexcept {
-    if (may_coalesce(*freed.below, freed)) return coalesce_down(freed);
-    if (may_coalesce(*freed.above, freed))
-      return coalesce(*freed.above, freed.address, freed, freed.above->size, 1);
+    if (may_coalesce(*freed.prev, freed)) return coalesce_down(freed);
+    if (may_coalesce(*freed.next, freed))
+      return coalesce(*freed.next, freed.address, freed, freed.next->size, 1);
     freed.list->template insert<order>(freed);
     if (!mark_idle(freed)) count_split(freed.list->pool(), 1, freed.size);
   }
@@ -428,9 +438,13 @@ class block_manager {
   ///   Requires:  size < rest.size
   block& split_free(block& rest, std::size_t size) noexcept {
     const std::size_t pool = rest.list->pool();
-    rest.is_split() ? counters_.split_grew(pool, 1, 0) : counters_.split_grew(pool, 2, rest.size);
+    if (rest.is_split()) {
+      counters_.inactive_split_grew(pool, 1, 0);
+    } else {
+      counters_.inactive_split_grew(pool, 2, rest.size);
+    }
     block& part = split(rest, rest.address, size, true);
-    part.free_behind = rest.free_behind;
+    part.free_after = rest.free_after;
     part.list->template insert<order>(part);
     return part;
   }
@@ -442,7 +456,7 @@ class block_manager {
     int count = 0;
     std::size_t bytes = 0;
     for (block *b = &whole, *following = nullptr; b != end; b = following, ++count) {
-      following = b->above;
+      following = b->next;
       bytes += b->size;
       b->list->template erase<order>(*b);
       count_in(*b->list, -1);
@@ -456,9 +470,9 @@ class block_manager {
     list.template insert<order>(whole);
     if (!was_split) return;
     if (mark_idle(whole)) {
-      counters_.split_shrank(pool, count, bytes);
+      counters_.inactive_split_shrank(pool, count, bytes);
     } else {
-      counters_.split_grew(pool, 1 - count, 0);
+      counters_.inactive_split_grew(pool, 1 - count, 0);
     }
   }
 
@@ -504,10 +518,12 @@ class block_manager {
     return now;
   }
   /// Reserved bytes without the segments that the device is being asked to take back.
-  [[nodiscard]] std::size_t remaining() const noexcept { return counters_.reserved() - hidden_bytes(); }
+  [[nodiscard]] std::size_t reserved_after_releases() const noexcept {
+    return counters_.reserved() - hidden_bytes();
+  }
   /// Whether `bytes` more would exceed `limit`, or a limit that the provider knows. Segments that the device
   /// is being asked for count as reserved.
-  [[nodiscard]] bool would_exceed(std::size_t limit, std::size_t bytes) const noexcept {
+  [[nodiscard]] bool would_exceed_limit(std::size_t limit, std::size_t bytes) const noexcept {
     if (saturating_add(saturating_add(counters_.reserved(), requested_from_device_), bytes) > limit)
       return true;
     if constexpr (detail::limited_provider<Provider>) return provider_.would_exceed_limit(bytes);
@@ -530,10 +546,10 @@ class block_manager {
 
   /// If streams share blocks, a free list counts its blocks.
   [[gnu::always_inline]] static void count_in(free_list& list, int more) noexcept {
-    if constexpr (Traits::shares_streams) list.segments += static_cast<std::size_t>(more);
+    if constexpr (Traits::reuses_across_streams) list.segments += static_cast<std::size_t>(more);
   }
   [[gnu::always_inline]] void count_split(std::size_t pool, int count, std::size_t bytes) noexcept {
-    if constexpr (!Traits::has_ranges) counters_.split_grew(pool, count, bytes);
+    if constexpr (!Traits::has_ranges) counters_.inactive_split_grew(pool, count, bytes);
   }
   /// Counts the free blocks that allocate() splits off.
   [[gnu::always_inline]] void count_split_off(const block& from, std::size_t size,
@@ -543,20 +559,20 @@ class block_manager {
     const std::size_t rest = from.size - size;
     const bool in_middle = Traits::places_blocks && offset > 0 && offset < rest;
     if (!from.is_split()) {
-      if (rest > 0) counters_.split_grew(pool, in_middle ? 2 : 1, rest);
+      if (rest > 0) counters_.inactive_split_grew(pool, in_middle ? 2 : 1, rest);
       return;
     }
-    if (in_middle) counters_.split_grew(pool, 1, 0);
-    counters_.split_shrank(pool, rest == 0, size);
+    if (in_middle) counters_.inactive_split_grew(pool, 1, 0);
+    counters_.inactive_split_shrank(pool, rest == 0, size);
   }
 
   [[nodiscard, gnu::always_inline]] static bool may_coalesce(const block& neighbour,
                                                              const block& freed) noexcept {
-    return neighbour.is_free() && (!Traits::shares_streams || neighbour.list == freed.list);
+    return neighbour.is_free() && (!Traits::reuses_across_streams || neighbour.list == freed.list);
   }
   [[gnu::noinline]] void coalesce_down(block& freed) noexcept {
-    block& low = *freed.below;
-    block& high = *freed.above;
+    block& low = *freed.prev;
+    block& high = *freed.next;
     if (!may_coalesce(high, freed)) return coalesce(low, low.address, freed, low.size, 1);
     const std::size_t before = low.size + high.size;
     high.list->template erase<order>(high);
@@ -573,15 +589,15 @@ class block_manager {
     const std::size_t added = freed.size;
     into.list->template resize<order>(into, address, before + added);
     count_in(*into.list, -1);
-    if constexpr (Traits::shares_streams) into.free_behind = freed.free_behind;  // the latest
+    if constexpr (Traits::reuses_across_streams) into.free_after = freed.free_after;  // the latest
     freed.unlink();
     blocks_.give_back(&freed);
     const bool is_idle = mark_idle(into);
     if constexpr (!Traits::has_ranges) {
       if (is_idle) {
-        counters_.split_shrank(pool, joined, before);
+        counters_.inactive_split_shrank(pool, joined, before);
       } else {
-        counters_.split_grew(pool, 1 - joined, added);
+        counters_.inactive_split_grew(pool, 1 - joined, added);
       }
     }
   }
@@ -589,8 +605,8 @@ class block_manager {
   /// Makes a flagged block pending when it is freed, if streams are recorded for it.
   ///   Returns:  whether it is pending
   [[gnu::noinline]] bool defer_free(block& freed) noexcept {
-    if (freed.tag.flags.oversize) counters_.oversize_allocations.decrease(1);
-    if (!freed.tag.flags.has_uses || !pending_.defer(freed, provider_)) return false;
+    if (freed.status.flags.oversize) counters_.oversize_allocations.decrease(1);
+    if (!freed.status.flags.has_recorded_streams || !pending_.defer(freed, provider_)) return false;
     counters_.free_deferred(freed.list->pool(), freed.size);
     return true;
   }
@@ -608,7 +624,7 @@ class block_manager {
   }
   [[gnu::always_inline]] void complete_free(block& freed) noexcept {
     report(action::free_completed, freed.address, freed.request.bytes, freed.size, freed.list->key());
-    mark_free_behind(freed);
+    mark_free_after_submitted(freed);
     make_free(freed);
   }
 

@@ -9,7 +9,6 @@
 #include <tessera/core/text.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
-#include <tessera/detail/handle.hpp>
 
 /// Messages for calls with a wrong address, handle or size.
 namespace tessera::detail {
@@ -22,12 +21,10 @@ template <typename Introspection>
 bool add_block_at(fixed_text& text, const Introspection& blocks, const void* p) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(p);
   const block* found = nullptr;
-  const auto look = [&found, address](const block& first, std::size_t) {
-    for (const block *b = &first, *end = first.below; b != end; b = b->above) {
-      if (address - b->address < b->size) found = b;
-    }
+  const auto look = [&found, address](const block& b) {
+    if (address - b.address < b.size) found = &b;
   };
-  blocks.for_each_segment(look, true);
+  blocks.for_each_block(look, true);
   if (found == nullptr) return false;
   if (found->is_unmapped()) {
     text.add("it lies in a range of addresses, where nothing is mapped");
@@ -36,7 +33,7 @@ bool add_block_at(fixed_text& text, const Introspection& blocks, const void* p) 
   const bool is_free = found->is_free();
   const std::size_t inside = address - found->address;
   text.add("it lies ").add(inside).add(inside == 1 ? " byte into a " : " bytes into a ");
-  text.add(is_free ? "free" : found->tag.state == block::state::pending ? "freed, still used" : "live");
+  text.add(is_free ? "free" : found->status.state == block::state::pending ? "freed, still used" : "live");
   text.add(" block of ").add(is_free ? found->size : found->request.bytes).add(" bytes at ");
   text.add_address(found->address).add(", stream ").add(stream_id(found->list->key()).handle);
   if (!is_free && found->is_by_handle()) text.add(", which was given as a handle");

@@ -51,13 +51,13 @@ class full_counters {
   }
   /// Counts an increase, by `count` blocks and `bytes` bytes, of the free blocks that share their segment. A
   /// negative count is a decrease.
-  void split_grew(std::size_t pool, int count, std::size_t bytes) noexcept {
+  void inactive_split_grew(std::size_t pool, int count, std::size_t bytes) noexcept {
     if (count > 0) increase(pool, split, count);
     if (count < 0) decrease(pool, split, -count);
     increase(pool, split_bytes, as_signed(bytes));
   }
   /// Counts a decrease of these free blocks.
-  void split_shrank(std::size_t pool, int count, std::size_t bytes) noexcept {
+  void inactive_split_shrank(std::size_t pool, int count, std::size_t bytes) noexcept {
     if (count > 0) decrease(pool, split, count);
     decrease(pool, split_bytes, as_signed(bytes));
   }
@@ -270,8 +270,8 @@ class usage_counters {
     now_.requested -= requested;
     now_.pending -= block;
   }
-  static constexpr void split_grew(std::size_t, int, std::size_t) noexcept {}
-  static constexpr void split_shrank(std::size_t, int, std::size_t) noexcept {}
+  static constexpr void inactive_split_grew(std::size_t, int, std::size_t) noexcept {}
+  static constexpr void inactive_split_shrank(std::size_t, int, std::size_t) noexcept {}
   void segment_acquired(std::size_t pool, std::size_t bytes) noexcept { mapped(pool, bytes); }
   void segment_released(std::size_t pool, std::size_t bytes) noexcept { unmapped(pool, bytes); }
   static constexpr void segment_rejected(std::size_t, bool) noexcept {}
@@ -289,14 +289,15 @@ class usage_counters {
   usage now_;
 };
 
-}  // namespace detail
-
 /// Counts all of PyTorch's statistics for each pool, with peaks. This is the default.
 struct count_everything {
   static constexpr bool keeps_statistics = true;
   template <std::size_t Pools>
-  using counters = detail::full_counters<Pools>;
+  using counters = full_counters<Pools>;
 };
+
+}  // namespace detail
+
 /// Counts only the bytes that current_usage() returns. Choose it, as the fourth argument of an allocator, if
 /// statistics() is not read. statistics() does not exist then, and resetting peaks does nothing.
 ///

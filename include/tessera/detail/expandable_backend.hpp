@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/backend.hpp>
 #include <tessera/detail/block.hpp>
@@ -19,12 +18,6 @@ namespace tessera::detail {
 struct expandable_backend : range_backend_defaults {
   template <typename Growth>
   static constexpr bool accepts_growth = answers_range_questions<Growth>;
-  template <typename Growth>
-  static consteval void require_growth() {
-    static_assert(accepts_growth<Growth>,
-                  "Recipe::growth must answer what its backend needs: a range_growth_policy's questions "
-                  "[tessera/policy/growth.hpp]");
-  }
 
   template <typename Manager>
   class instance {
@@ -38,9 +31,9 @@ struct expandable_backend : range_backend_defaults {
     /// less room to grow.
     ///   Source:  PyTorch's get_free_block
     template <typename Policies>
-    [[nodiscard]] block* best_fit(free_list& list, std::size_t size, const Policies&) noexcept {
+    [[nodiscard]] block* choose_block(free_list& list, std::size_t size, const Policies&) noexcept {
       block* found = manager_.best_fit(list, size);
-      if (found == nullptr || !found->above->is_unmapped()) return found;
+      if (found == nullptr || !found->next->is_unmapped()) return found;
       list.template flush<order>();
       for (block* next = list.template after<order>(*found);
            next != nullptr && size_in_place(*next) < size_in_place(*found);) {
@@ -50,8 +43,8 @@ struct expandable_backend : range_backend_defaults {
       return found;
     }
     template <typename Policies>
-    [[nodiscard]] static std::size_t offset_in(const block& free, std::size_t size,
-                                               const Policies& p) noexcept {
+    [[nodiscard]] static std::size_t take_offset(const block& free, std::size_t size,
+                                                 const Policies& p) noexcept {
       return mapped_ranges<Manager>::offset_to(free, size, p.growth.base_alignment(size));
     }
     /// Makes `size` contiguous bytes free, at the lowest possible place of the list's ranges, or in a new
@@ -59,17 +52,14 @@ struct expandable_backend : range_backend_defaults {
     ///   Source:  PyTorch's try_allocate_expandable_block
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
-      range_growth how = growth_for(size, p);
-      if (how.page == 0 || how.page % min_alignment != 0 || how.page > max_request)
-        fatal("Recipe::growth: page_size is a multiple of min_alignment, up to max_request");
+      const range_growth how = ranges_.growth_for(size, p);
       ranges_.chunks().retry_orphaned(manager_.provider());
       const std::size_t granularity = ranges_.granularity(how.kinds);
-      how.page = align_up(how.page, granularity);
       ranges_.note_page(how.page);
       block* at = lowest_place(list, size, granularity);
       if (at == nullptr) at = ranges_.reserve_range(list, size, how);
       while (at != nullptr && (at->is_unmapped() || at->size < size)) {
-        block& hole = at->is_unmapped() ? *at : *at->above;
+        block& hole = at->is_unmapped() ? *at : *at->next;
         const std::size_t missing = at->is_unmapped() ? size : size - at->size;
         at = ranges_.map_new(hole, hole.address, missing < hole.size ? missing : hole.size, how);
       }
@@ -82,9 +72,7 @@ struct expandable_backend : range_backend_defaults {
     std::size_t release(block& idle) noexcept { return ranges_.release(idle); }
     template <typename Policies>
     [[nodiscard]] block* restore(const segment_view& s, std::size_t size, const Policies& p) noexcept {
-      free_list* const list = manager_.find_or_create_list(s.pool, s.stream);
-      if (list == nullptr || !manager_.reserve_blocks()) return nullptr;
-      return ranges_.map_at(*list, s.address, s.bytes, growth_for(size, p));
+      return ranges_.restore(s, ranges_.growth_for(size, p));
     }
     std::size_t release_idle_at(std::uintptr_t address, std::size_t bytes) noexcept {
       return ranges_.release_idle_at(address, bytes);
@@ -98,14 +86,9 @@ struct expandable_backend : range_backend_defaults {
    private:
     using order = typename Manager::order;
 
-    template <typename Policies>
-    [[nodiscard]] range_growth growth_for(std::size_t size, const Policies& p) const noexcept {
-      const std::size_t page = p.growth.page_size(size);
-      return {page, p.growth.range_size(manager_.provider().capacity()), p.pages.backing(page)};
-    }
     /// Bytes of a free block and the unmapped block above it.
     [[nodiscard]] static std::size_t size_in_place(const block& free) noexcept {
-      return free.size + (free.above->is_unmapped() ? free.above->size : 0);
+      return free.size + (free.next->is_unmapped() ? free.next->size : 0);
     }
     /// Finds the lowest place with `size` contiguous bytes in free and unmapped blocks. Returns its lowest
     /// block, or null. A single free block may suffice: recovery made it large enough, or the policy refused
@@ -115,9 +98,9 @@ struct expandable_backend : range_backend_defaults {
       block* found = nullptr;
       for_each_unmapped(list, [&found, size, granularity](block& unmapped) {
         if (unmapped.address % granularity != 0) return false;  // kept for smaller pages
-        block& first = unmapped.below->is_free() ? *unmapped.below : unmapped;
+        block& first = unmapped.prev->is_free() ? *unmapped.prev : unmapped;
         std::size_t room = 0;
-        for (const block* b = &first; room < size; b = b->above) {
+        for (const block* b = &first; room < size; b = b->next) {
           const std::size_t usable = mapped_ranges<Manager>::usable(*b, granularity);
           room += usable;
           if (usable < b->size) break;

@@ -17,7 +17,7 @@ namespace tessera::detail {
 
 /// Orders free blocks by size, then by address. All calls of a free list use the same order, so the list
 /// stores no order.
-struct by_address {
+struct by_size_and_address {
   static constexpr bool is_by_size = true;
   /// Whether `a` comes before `b`. It has no branches, because the processor would mispredict them.
   [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
@@ -31,7 +31,7 @@ struct by_address {
 
 /// Orders free blocks by size, then by segment, the oldest first, then by address.
 template <bool Ranges>
-struct by_segment {
+struct by_size_and_segment {
   static constexpr bool is_by_size = true;
   [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
     if (a.size != b.size) return a.size < b.size;
@@ -59,8 +59,8 @@ struct by_recency {
 
 template <free_order Order, bool Ranges>
 using block_order = std::conditional_t<
-    Order == free_order::lowest_address, by_address,
-    std::conditional_t<Order == free_order::oldest_segment, by_segment<Ranges>, by_recency>>;
+    Order == free_order::lowest_address, by_size_and_address,
+    std::conditional_t<Order == free_order::oldest_segment, by_size_and_segment<Ranges>, by_recency>>;
 
 /// The free blocks of one size class, in order.
 ///
@@ -73,14 +73,14 @@ class bin {
 
   /// Inserts a block.
   ///   Returns:  whether it is now the only block
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   bool insert(block& b) noexcept {
     if (top_ == nullptr) {
       top_ = b.links[0] = b.links[1] = &b;
       return true;
     }
     block& first = *top_;
-    if (first.tag.in_treap) {
+    if (first.status.in_treap) {
       insert_in_treap<Order>(b);
       return false;
     }
@@ -103,9 +103,9 @@ class bin {
 
   /// Erases a block.
   ///   Returns:  whether the bin is now empty
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   bool erase(block& b) noexcept {
-    if (b.tag.in_treap) {
+    if (b.status.in_treap) {
       erase_from_treap<Order>(b);
       return top_ == nullptr;
     }
@@ -122,33 +122,27 @@ class bin {
 
   /// Returns the first block, or null.
   [[nodiscard]] block* first() const noexcept {
-    return top_ == nullptr || !top_->tag.in_treap ? top_ : end(0);
+    return top_ == nullptr || !top_->status.in_treap ? top_ : end(0);
   }
   [[nodiscard]] block* last() const noexcept {
-    return top_ == nullptr ? nullptr : !top_->tag.in_treap ? top_->links[0] : end(1);
+    return top_ == nullptr ? nullptr : !top_->status.in_treap ? top_->links[0] : end(1);
   }
   /// Finds the first block of at least `size` bytes, or null.
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   [[nodiscard]] block* best_fit(std::size_t size) noexcept {
     if (top_ == nullptr) return nullptr;
-    return !top_->tag.in_treap && top_->size >= size ? top_ : search<Order>(size);
+    return !top_->status.in_treap && top_->size >= size ? top_ : search<Order>(size);
   }
   /// Returns the next block in order, or null.
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   [[nodiscard]] block* after(const block& b) const noexcept {
-    if (!b.tag.in_treap) return b.links[1] != top_ ? b.links[1] : nullptr;
+    if (!b.status.in_treap) return b.links[1] != top_ ? b.links[1] : nullptr;
     return outermost(0, [&b](const block& at) { return Order::precedes(b, at); });
   }
-  [[nodiscard]] block* last_before(std::size_t size, std::uintptr_t address) const noexcept {
-    block wanted;
-    wanted.size = size;
-    wanted.address = address;
-    return last_before(wanted);
-  }
   /// Finds the last block that precedes `wanted`, or null. `wanted` need not be in the bin.
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   [[nodiscard]] block* last_before(const block& wanted) const noexcept {
-    if (top_ == nullptr || top_->tag.in_treap)
+    if (top_ == nullptr || top_->status.in_treap)
       return outermost(1, [&wanted](const block& at) { return Order::precedes(at, wanted); });
     block* found = top_->links[0];
     for (; !Order::precedes(*found, wanted); found = found->links[0]) {
@@ -187,7 +181,7 @@ class bin {
       }
       return nullptr;
     }
-    if (!top_->tag.in_treap) {
+    if (!top_->status.in_treap) {
       block* low = top_;
       if (low->links[0]->size < size) return nullptr;
       for (int step = 0; step < max_steps; ++step) {
@@ -242,7 +236,7 @@ class bin {
     while (*at != nullptr && priority_of(**at) >= priority) at = &(*at)->links[!Order::precedes(b, **at)];
     block* const below = *at;
     *at = &b;
-    b.tag.in_treap = true;
+    b.status.in_treap = true;
     split_treap<Order>(b, below);
   }
   template <typename Order>
@@ -250,7 +244,7 @@ class bin {
     block** at = &top_;
     while (*at != &b) at = &(*at)->links[!Order::precedes(b, **at)];
     *at = join(b.links[0], b.links[1]);
-    b.tag.in_treap = false;
+    b.status.in_treap = false;
   }
   /// Splits a tree into the blocks before `b` and the blocks after it. They become the subtrees of `b`.
   template <typename Order>
@@ -299,72 +293,67 @@ class free_list {
   [[nodiscard]] std::uint64_t map_key() const noexcept { return key_.handle; }
 
   /// Finds the first block in order of at least `size` bytes, or null.
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   [[nodiscard]] block* best_fit(std::size_t size) noexcept {
-    const std::size_t in = bin_of<Order>(size);
-    block* found = at(in).template best_fit<Order>(size);
-    if (found == nullptr) found = at(next_bin(in)).first();
-    if (cached_ == nullptr || cached_->size < size) return found;
-    return found == nullptr || Order::precedes(*cached_, *found) ? cached_ : found;
+    const std::size_t number = bin_of<Order>(size);
+    block* found = bin_at(number).template best_fit<Order>(size);
+    if (found == nullptr) found = bin_at(next_bin(number)).first();
+    if (last_resized_ == nullptr || last_resized_->size < size) return found;
+    return found == nullptr || Order::precedes(*last_resized_, *found) ? last_resized_ : found;
   }
 
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   void insert(block& b) noexcept {
-    b.tag.state = block::state::free;
-    b.tag.in_treap = false;
+    b.status.state = block::state::free;
+    b.status.in_treap = false;
     insert_in_bin<Order>(b);
   }
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   void erase(block& b) noexcept {
-    if (&b == cached_) {
-      cached_ = nullptr;
+    if (&b == last_resized_) {
+      last_resized_ = nullptr;
     } else {
       erase_from_bin<Order>(b);
     }
   }
   /// Changes the address and size of a free block, and keeps it outside the bins.
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   void resize(block& b, std::uintptr_t address, std::size_t size) noexcept {
-    if (&b != cached_) {
+    if (&b != last_resized_) {
       flush<Order>();
       erase_from_bin<Order>(b);
-      cached_ = &b;
+      last_resized_ = &b;
     }
     b.address = address;
     b.size = size;
   }
 
   /// The last resized block, which is outside the bins, or null.
-  [[nodiscard]] const block* cached_block() const noexcept { return cached_; }
+  [[nodiscard]] const block* last_resized() const noexcept { return last_resized_; }
   /// Inserts the last resized block into its bin, so that first() and after() reach every block.
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   void flush() noexcept {
-    if (cached_ != nullptr) insert_in_bin<Order>(*cached_);
-    cached_ = nullptr;
+    if (last_resized_ != nullptr) insert_in_bin<Order>(*last_resized_);
+    last_resized_ = nullptr;
   }
   /// The first block in the bins, or null.
-  [[nodiscard]] block* first() const noexcept { return at(next_bin(first_bin)).first(); }
+  [[nodiscard]] block* first() const noexcept { return bin_at(next_bin(first_bin)).first(); }
   /// The block after `b`, or null.
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   [[nodiscard]] block* after(const block& b) const noexcept {
-    block* const found = at(b.tag.bin).template after<Order>(b);
-    return found != nullptr ? found : at(next_bin(b.tag.bin)).first();
+    block* const found = bin_at(b.status.bin).template after<Order>(b);
+    return found != nullptr ? found : bin_at(next_bin(b.status.bin)).first();
   }
   /// Finds the last block in the bins that precedes `wanted`, or null. `wanted` need not be in the list.
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   [[nodiscard]] block* last_before(const block& wanted) const noexcept {
-    const std::size_t in = bin_of<Order>(wanted.size);
-    if (block* const found = at(in).template last_before<Order>(wanted); found != nullptr) return found;
-    std::size_t word = word_of(in);
-    std::uint64_t below = words_[word] & ((std::uint64_t{1} << (in % 64)) - 1);
+    const std::size_t number = bin_of<Order>(wanted.size);
+    if (block* const found = bin_at(number).template last_before<Order>(wanted); found != nullptr)
+      return found;
+    std::size_t word = word_of(number);
+    std::uint64_t below = words_[word] & ((std::uint64_t{1} << (number % 64)) - 1);
     while (below == 0 && word > 0) below = words_[--word];
-    return below != 0 ? at(first_bin + word * 64 + std::bit_width(below) - 1).last() : nullptr;
-  }
-  [[nodiscard]] block* last_before(std::size_t size, std::uintptr_t address) const noexcept {
-    block wanted;
-    wanted.size = size;
-    wanted.address = address;
-    return last_before(wanted);
+    return below != 0 ? bin_at(first_bin + word * 64 + std::bit_width(below) - 1).last() : nullptr;
   }
 
   std::size_t segments = 0;   ///< segments whose blocks join this list; if streams share blocks: blocks
@@ -383,12 +372,12 @@ class free_list {
   template <typename Order>
   [[nodiscard]] static std::size_t bin_of(std::size_t size) noexcept {
     static_assert(std::numeric_limits<double>::is_iec559);
-    if constexpr (!Order::is_by_size) return bin_of<by_address>(size - 1) >> step_bits << step_bits;
+    if constexpr (!Order::is_by_size) return bin_of<by_size_and_address>(size - 1) >> step_bits << step_bits;
     return std::bit_cast<std::uint64_t>(static_cast<double>(static_cast<std::int64_t>(size))) >>
            (52 - step_bits);
   }
-  [[nodiscard]] bin& at(std::size_t in) noexcept { return bins_[in - first_bin]; }
-  [[nodiscard]] const bin& at(std::size_t in) const noexcept { return bins_[in - first_bin]; }
+  [[nodiscard]] bin& bin_at(std::size_t number) noexcept { return bins_[number - first_bin]; }
+  [[nodiscard]] const bin& bin_at(std::size_t number) const noexcept { return bins_[number - first_bin]; }
   /// Returns the index of the lowest set bit.
   ///   Requires:  bits != 0
   [[nodiscard]] static unsigned lowest_bit(std::uint64_t bits) noexcept {
@@ -396,37 +385,39 @@ class free_list {
     return static_cast<unsigned>(std::countr_zero(bits));
   }
 
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   void insert_in_bin(block& b) noexcept {
-    const std::size_t in = bin_of<Order>(b.size);
-    b.tag.bin = static_cast<std::uint16_t>(in);
-    if (at(in).template insert<Order>(b)) set_bit(in);
+    const std::size_t number = bin_of<Order>(b.size);
+    b.status.bin = static_cast<std::uint16_t>(number);
+    if (bin_at(number).template insert<Order>(b)) set_bit(number);
   }
-  template <typename Order = by_address>
+  template <typename Order = by_size_and_address>
   void erase_from_bin(block& b) noexcept {
-    const std::size_t in = b.tag.bin;
-    if (at(in).template erase<Order>(b)) clear_bit(in);
+    const std::size_t number = b.status.bin;
+    if (bin_at(number).template erase<Order>(b)) clear_bit(number);
   }
-  [[nodiscard]] static std::size_t word_of(std::size_t in) noexcept { return in / 64 - first_bin / 64; }
-  void set_bit(std::size_t in) noexcept {
-    words_[word_of(in)] |= std::uint64_t{1} << (in % 64);
-    summary_ |= std::uint64_t{1} << word_of(in);
+  [[nodiscard]] static std::size_t word_of(std::size_t number) noexcept {
+    return number / 64 - first_bin / 64;
   }
-  void clear_bit(std::size_t in) noexcept {
-    const std::uint64_t left = words_[word_of(in)] &= ~(std::uint64_t{1} << (in % 64));
-    if (left == 0) summary_ &= ~(std::uint64_t{1} << word_of(in));
+  void set_bit(std::size_t number) noexcept {
+    words_[word_of(number)] |= std::uint64_t{1} << (number % 64);
+    summary_ |= std::uint64_t{1} << word_of(number);
   }
-  /// Finds the first non-empty bin above `in`. The last bin is always marked, which ends each search.
-  [[nodiscard]] std::size_t next_bin(std::size_t in) const noexcept {
-    const std::uint64_t here = words_[word_of(in)] & (~std::uint64_t{1} << (in % 64));
-    if (here != 0) return (in & ~std::size_t{63}) + lowest_bit(here);
-    const std::size_t later = lowest_bit(summary_ & (~std::uint64_t{1} << word_of(in)));
+  void clear_bit(std::size_t number) noexcept {
+    const std::uint64_t left = words_[word_of(number)] &= ~(std::uint64_t{1} << (number % 64));
+    if (left == 0) summary_ &= ~(std::uint64_t{1} << word_of(number));
+  }
+  /// Finds the first non-empty bin above `number`. The last bin is always marked, which ends each search.
+  [[nodiscard]] std::size_t next_bin(std::size_t number) const noexcept {
+    const std::uint64_t here = words_[word_of(number)] & (~std::uint64_t{1} << (number % 64));
+    if (here != 0) return (number & ~std::size_t{63}) + lowest_bit(here);
+    const std::size_t later = lowest_bit(summary_ & (~std::uint64_t{1} << word_of(number)));
     return first_bin + later * 64 + lowest_bit(words_[later]);
   }
 
   std::size_t pool_;
   stream_id key_;
-  block* cached_ = nullptr;
+  block* last_resized_ = nullptr;
   std::uint64_t summary_ = 0;
   std::array<std::uint64_t, word_count> words_{};
   std::array<bin, bin_count + 1> bins_{};

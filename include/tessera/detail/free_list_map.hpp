@@ -114,7 +114,6 @@ template <typename Order, bool Ranges, typename F>
 /// go during the call.
 ///   Returns:  whether `wanted` bytes were released
 ///   Source:   PyTorch's release_available_cached_blocks
-///   Source:   PyTorch's release_available_cached_blocks
 template <typename Order, bool Ranges, typename F>
 [[nodiscard]] bool release_largest(free_list& list, std::size_t wanted, std::size_t oversize, F& release) {
   const std::size_t min_size = wanted > oversize ? wanted : oversize;

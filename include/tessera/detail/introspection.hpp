@@ -20,21 +20,28 @@ class introspection {
   /// Whether segments are ranges of addresses in which memory is mapped and unmapped.
   static constexpr bool has_ranges = Manager::traits::has_ranges;
 
-  /// Calls f(first block, bytes) for each segment, in no particular order. With `leaving`, includes the
-  /// segments that the device is being asked to take back. `first.below` is the segment, which ends the list
-  /// of its blocks.
+  /// Calls f(const block&) with the first block of each segment, in no particular order. `first.prev` is the
+  /// segment, which ends the list of its blocks. With `hidden`, includes the segments that the device is
+  /// being asked to take back.
   template <typename F>
-  void for_each_segment(F f, bool leaving = false) const {
-    manager_->for_each_segment(f, leaving);
+  void for_each_segment(F f, bool hidden = false) const {
+    manager_->for_each_segment(f, hidden);
+  }
+  /// Calls f(const block&) for each block of these segments.
+  template <typename F>
+  void for_each_block(F f, bool hidden = false) const {
+    manager_->for_each_segment(
+        [&f](const block& first) {
+          for (const block *b = &first, *end = first.prev; b != end; b = b->next) f(*b);
+        },
+        hidden);
   }
   /// Calls f(block, age) for each free block that is a whole segment. In ranges, calls it for each free
   /// block. The age is the number of searches of its pool since the block became free.
   template <typename F>
   void for_each_idle(F f) const {
-    for_each_segment([this, &f](const block& first, std::size_t) {
-      for (const block *b = &first, *end = first.below; b != end; b = b->above) {
-        if (b->is_free() && (has_ranges || !b->is_split())) f(*b, manager_->age(*b));
-      }
+    for_each_block([this, &f](const block& b) {
+      if (b.is_free() && (has_ranges || !b.is_split())) f(b, manager_->age(b));
     });
   }
   /// Finds the live block that begins at an address, or null.
@@ -59,8 +66,8 @@ class introspection {
   [[nodiscard]] const auto& provider() const noexcept { return manager_->provider(); }
   [[nodiscard]] usage usage_under(std::size_t limit) const noexcept { return manager_->usage_under(limit); }
   /// Whether reserving `bytes` more would exceed `limit`, or a limit that the provider knows.
-  [[nodiscard]] bool would_exceed(std::size_t limit, std::size_t bytes) const noexcept {
-    return manager_->would_exceed(limit, bytes);
+  [[nodiscard]] bool would_exceed_limit(std::size_t limit, std::size_t bytes) const noexcept {
+    return manager_->would_exceed_limit(limit, bytes);
   }
 
  private:

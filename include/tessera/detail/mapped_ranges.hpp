@@ -5,9 +5,8 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/detail/backend.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
@@ -28,14 +27,6 @@ concept answers_range_questions = requires(const P& p, std::size_t bytes) {
 struct range_backend_defaults : backend_defaults {
   static constexpr bool has_ranges = true;
   static constexpr bool places_blocks = true;
-  template <typename Provider>
-  static constexpr bool accepts_provider = virtual_memory_provider<Provider>;
-  template <typename Provider>
-  static consteval void require_provider() {
-    static_assert(
-        virtual_memory_provider<Provider>,
-        "Provider must be a virtual_memory_provider for Recipe::growth [tessera/provider/provider.hpp]");
-  }
 };
 
 /// Calls f(block) for each unmapped block in the ranges of a free list, in the order of addresses. Stops if f
@@ -51,7 +42,7 @@ void for_each_unmapped(const free_list& list, F f) {
 
 /// How a range grows.
 struct range_growth {
-  std::size_t page;   ///< bytes to map at once
+  std::size_t page;   ///< bytes to map at once, a multiple of the granularity
   std::size_t range;  ///< bytes of addresses to reserve if no range has room
   page_order kinds;   ///< kinds of pages to ask for
 };
@@ -76,9 +67,9 @@ class mapped_ranges {
   /// Releases all memory and all ranges when the allocator is destroyed.
   void release_all() noexcept {
     manager_.wait_for_pending();
-    for_each_range([this](const segment& range) {
+    for_each_range([this](segment& range) {
       (void)finish_work_of(*range.first().list);
-      for (const block* b = &range.first(); b != &range; b = b->above) {
+      for (const block* b = &range.first(); b != &range; b = b->next) {
         if (!b->is_unmapped()) destroy_from(b->address, b->end());
       }
     });
@@ -114,7 +105,8 @@ class mapped_ranges {
   [[nodiscard]] static std::size_t offset_to(const block& free, std::size_t size,
                                              std::size_t alignment) noexcept {
     if (alignment != 1 && (alignment == 0 || alignment % min_alignment != 0))
-      fatal("Recipe::growth: base_alignment is 1 or a multiple of min_alignment");
+      refuse_answer("growth: base_alignment", size, alignment,
+                    "base_alignment is 1 or a multiple of min_alignment");
     const std::size_t offset = align_up(free.address, alignment) - free.address;
     return offset + size <= free.size ? offset : 0;
   }
@@ -144,11 +136,11 @@ class mapped_ranges {
     erase_range(whole);
     manager_.report(action::range_release, address, bytes, bytes, key);
   }
-  /// Calls f(const segment&) for each range. f may erase that range.
+  /// Calls f(segment&) for each range. f may erase that range.
   template <typename F>
   void for_each_range(F f) {
     manager_.for_each_list([&f](const free_list& list) {
-      for (const segment *range = list.ranges, *next = nullptr; range != nullptr; range = next) {
+      for (segment *range = list.ranges, *next = nullptr; range != nullptr; range = next) {
         next = range->next_range;
         f(*range);
       }
@@ -184,19 +176,32 @@ class mapped_ranges {
     manager_.counters().mapped(pool, end - begin);
     return &mark_mapped(unmapped, begin, end - begin);
   }
-  /// Maps pages at an address, in the list's range that contains it. If there is none, reserves a new range.
-  /// Returns null if neither range contains the address, or the device refuses.
-  [[nodiscard]] block* map_at(free_list& list, std::uintptr_t address, std::size_t bytes,
-                              const range_growth& how) noexcept {
+  /// Asks the policies how a range grows for a block of `size` bytes. Aborts if the page is invalid.
+  template <typename Policies>
+  [[nodiscard]] range_growth growth_for(std::size_t size, const Policies& p) const noexcept {
+    const std::size_t page = p.growth.page_size(size);
+    if (page == 0 || page % min_alignment != 0 || page > max_request)
+      refuse_answer("growth: page_size", size, page,
+                    "page_size is a multiple of min_alignment, up to max_request");
+    const page_order kinds = p.pages.backing(page);
+    return {align_up(page, granularity(kinds)), p.growth.range_size(manager_.provider().capacity()), kinds};
+  }
+  /// Maps the pages of a recorded segment at their address, in the range that contains it. If there is none,
+  /// reserves a new range. Returns null if neither range contains the address, or the device refuses.
+  [[nodiscard]] block* restore(const segment_view& s, const range_growth& how) noexcept {
+    free_list* const list = manager_.prepare_list(s.pool, s.stream);
+    if (list == nullptr) return nullptr;
     note_page(how.page);
     block* hole = nullptr;
-    const auto holds = [=](const block& b) { return address >= b.address && address + bytes <= b.end(); };
-    for_each_unmapped(list, [&](block& b) {
+    const auto holds = [&s](const block& b) {
+      return s.address >= b.address && s.address + s.bytes <= b.end();
+    };
+    for_each_unmapped(*list, [&](block& b) {
       if (holds(b)) hole = &b;
       return hole != nullptr;
     });
-    if (hole == nullptr) hole = reserve_range(list, bytes, how);
-    return hole != nullptr && holds(*hole) ? map_new(*hole, address, bytes, how) : nullptr;
+    if (hole == nullptr) hole = reserve_range(*list, s.bytes, how);
+    return hole != nullptr && holds(*hole) ? map_new(*hole, s.address, s.bytes, how) : nullptr;
   }
   /// Returns the bytes of a free block. For an unmapped block, returns the bytes at its start that pages of
   /// `granularity` bytes can fill.
@@ -221,7 +226,7 @@ class mapped_ranges {
       is_done = is_done || finish_work_of(list);
       if (!is_done || !manager_.reserve_blocks() || !chunks_.unmap(provider(), c)) return false;
       block& hole = mark_unmapped(*left, address, bytes);
-      left = hole.above;
+      left = hole.next;
       manager_.report(action::segment_unmap, address, bytes, bytes, list.key());
       unmapped += bytes;
       then(c, hole);
@@ -288,7 +293,7 @@ class mapped_ranges {
       part->size = bytes;
     }
     unlink_unmapped(*part);
-    block& kept = part->below->is_free() ? *part->below : part->above->is_free() ? *part->above : *part;
+    block& kept = part->prev->is_free() ? *part->prev : part->next->is_free() ? *part->next : *part;
     manager_.make_free(*part);
     return kept;
   }
@@ -298,14 +303,14 @@ class mapped_ranges {
   ///   Requires:  the part lies in the block
   block& mark_unmapped(block& free, std::uintptr_t address, std::size_t bytes) noexcept {
     block* hole = &manager_.extract(free, address, bytes);
-    hole->tag.state = block::state::unmapped;
-    block* before = hole->below;
-    while (!before->is_unmapped() && before->tag.state != block::state::segment) before = before->below;
+    hole->status.state = block::state::unmapped;
+    block* before = hole->prev;
+    while (!before->is_unmapped() && before->status.state != block::state::segment) before = before->prev;
     link_unmapped(*before, *hole, *before->links[1]);
-    if (hole->above->is_unmapped()) join(*hole, *hole->above);
-    if (hole->below->is_unmapped()) {
-      hole = hole->below;
-      join(*hole, *hole->above);
+    if (hole->next->is_unmapped()) join(*hole, *hole->next);
+    if (hole->prev->is_unmapped()) {
+      hole = hole->prev;
+      join(*hole, *hole->next);
     }
     return *hole;
   }
@@ -364,8 +369,8 @@ class mapped_ranges {
   /// Finds the block that contains an address of mapped memory, or null.
   [[nodiscard]] block* mapped_block_at(std::uintptr_t address) noexcept {
     block* found = nullptr;
-    for_each_range([&found, address](const segment& range) {
-      for (block* b = &range.first(); b != &range && b->address <= address; b = b->above) {
+    for_each_range([&found, address](segment& range) {
+      for (block* b = &range.first(); b != &range && b->address <= address; b = b->next) {
         if (address < b->end() && !b->is_unmapped()) found = b;
       }
     });
@@ -388,8 +393,8 @@ class mapped_ranges {
     made.address = address;
     made.size = bytes;
     made.list = below.list;
-    made.tag.state = block::state::unmapped;
-    made.link(below, *below.above);
+    made.status.state = block::state::unmapped;
+    made.link(below, *below.next);
     link_unmapped(below, made, *below.links[1]);
     return made;
   }

@@ -57,8 +57,8 @@ class pagemap {
     const std::lock_guard lock(mutex_);
     const auto first = reinterpret_cast<std::uintptr_t>(begin);
     const range added{first + (bytes - 1), owner};
-    if (!reserve(frames_of(first, added.last)) || !remember(first, added)) return false;
-    write(first, added.last, owner);
+    if (!reserve(frames_of(first, added.last)) || !add_to_map(first, added)) return false;
+    update_table(first, added.last, owner);
     return true;
   }
   /// Takes a range out until put_back() or forget(). Another range may then use its addresses.
@@ -66,8 +66,8 @@ class pagemap {
   [[nodiscard]] taken take_out(const void* begin) noexcept {
     const std::lock_guard lock(mutex_);
     taken out = ranges_.extract(reinterpret_cast<std::uintptr_t>(begin));
-    aside_ += frames_of(out.key(), out.mapped().last);
-    write(out.key(), out.mapped().last, no_owner);
+    taken_frames_ += frames_of(out.key(), out.mapped().last);
+    update_table(out.key(), out.mapped().last, no_owner);
     return out;
   }
   /// Adds a range again that was taken out. It needs no host memory.
@@ -76,12 +76,12 @@ class pagemap {
     const std::uintptr_t first = out.key();
     const range again = out.mapped();
     ranges_.insert(std::move(out));
-    aside_ -= frames_of(first, again.last);
-    write(first, again.last, again.owner);
+    taken_frames_ -= frames_of(first, again.last);
+    update_table(first, again.last, again.owner);
   }
   void forget(taken&& out) noexcept {
     const std::lock_guard lock(mutex_);
-    aside_ -= frames_of(out.key(), out.mapped().last);
+    taken_frames_ -= frames_of(out.key(), out.mapped().last);
     out = {};
   }
 
@@ -95,7 +95,7 @@ class pagemap {
       const word found = read != nullptr ? read->find(frame_of(address)) : word{0};
       if (version_.load(std::memory_order_relaxed) != version) continue;
       if (code_of(found) >= first_owner) return code_of(found) - first_owner;
-      return code_of(found) == several ? ask_map(address) : no_owner;
+      return code_of(found) == several ? look_up_in_map(address) : no_owner;
     }
   }
 
@@ -112,9 +112,9 @@ class pagemap {
   // A word holds a frame's number and, in the lower bits, a code. 0 marks an empty slot.
   using word = std::uint64_t;
   static constexpr int code_bits = 21;
-  static constexpr owner_number gone = 1, several = 2, first_owner = 3;
-  static constexpr std::size_t smallest = 64;  // words
-  static constexpr std::size_t most_frames = std::size_t{1} << 26;
+  static constexpr owner_number removed = 1, several = 2, first_owner = 3;
+  static constexpr std::size_t min_capacity = 64;  // words
+  static constexpr std::size_t max_frames = std::size_t{1} << 26;
 
   struct table {
     explicit table(std::size_t capacity) noexcept
@@ -140,12 +140,12 @@ class pagemap {
       std::atomic<word>* place = nullptr;
       for (std::size_t at = place_of(frame);; at = (at + 1) & mask) {
         const word w = words[at].load(std::memory_order_relaxed);
-        if (place == nullptr && (w == 0 || code_of(w) == gone)) place = &words[at];
+        if (place == nullptr && (w == 0 || code_of(w) == removed)) place = &words[at];
         if (w != 0 && frame_in(w) == frame) place = &words[at];
         if (w == 0 || frame_in(w) == frame) break;
       }
       const bool was_empty = place->load(std::memory_order_relaxed) == 0;
-      if (was_empty && code == gone) return false;
+      if (was_empty && code == removed) return false;
       place->store(frame << code_bits | code, std::memory_order_release);
       return was_empty;
     }
@@ -163,14 +163,14 @@ class pagemap {
     return static_cast<std::size_t>(frame_of(last) - frame_of(first)) + 1;
   }
 
-  [[nodiscard]] owner_number ask_map(std::uintptr_t address) const noexcept {
+  [[nodiscard]] owner_number look_up_in_map(std::uintptr_t address) const noexcept {
     const std::lock_guard lock(mutex_);
-    const auto behind = ranges_.upper_bound(address);
-    if (behind == ranges_.begin()) return no_owner;
-    const range& found = std::prev(behind)->second;
+    const auto above = ranges_.upper_bound(address);
+    if (above == ranges_.begin()) return no_owner;
+    const range& found = std::prev(above)->second;
     return found.last >= address ? found.owner : no_owner;
   }
-  [[nodiscard]] bool remember(std::uintptr_t first, const range& added) noexcept {
+  [[nodiscard]] bool add_to_map(std::uintptr_t first, const range& added) noexcept {
 #if defined(__cpp_exceptions)
     try {
       return ranges_.emplace(first, added).second;
@@ -185,19 +185,19 @@ class pagemap {
   /// Computes the code of a frame from the map.
   [[nodiscard]] owner_number code_in_map(std::uint64_t frame) const noexcept {
     const std::uintptr_t first = frame << 21;
-    owner_number code = gone;
+    owner_number code = removed;
     for (auto at = ranges_.upper_bound(first | ((1u << 21) - 1)); at != ranges_.begin();) {
       const range& r = (--at)->second;
       if (r.last < first) break;
-      if (code != gone && code != r.owner + first_owner) return several;
+      if (code != removed && code != r.owner + first_owner) return several;
       code = r.owner + first_owner;
     }
     return code;
   }
   /// Updates the table for a range whose owner just changed in the map. Only the first and last frame can be
   /// shared.
-  void write(std::uintptr_t first, std::uintptr_t last, owner_number owner) noexcept {
-    const owner_number inside = owner == no_owner ? gone : owner + first_owner;
+  void update_table(std::uintptr_t first, std::uintptr_t last, owner_number owner) noexcept {
+    const owner_number inside = owner == no_owner ? removed : owner + first_owner;
     table& t = *current_.load(std::memory_order_relaxed);
     for (std::uint64_t f = frame_of(first); f <= frame_of(last); ++f) {
       const bool at_end = f == frame_of(first) || f == frame_of(last);
@@ -209,16 +209,19 @@ class pagemap {
   /// ran out.
   [[nodiscard]] bool reserve(std::size_t more) noexcept {
     const table* const old = current_.load(std::memory_order_relaxed);
-    if (old != nullptr && used_ + aside_ + more <= old->mask / 2) return true;
-    std::size_t wanted = aside_ + more;
+    if (old != nullptr && used_ + taken_frames_ + more <= old->mask / 2) return true;
+    std::size_t wanted = taken_frames_ + more;
     for_each_frame([&wanted](std::uint64_t, owner_number) { ++wanted; });
-    if (wanted > most_frames) return false;
-    const std::size_t capacity = std::bit_ceil(4 * wanted > smallest ? 4 * wanted : smallest);
+    if (wanted > max_frames) return false;
+    const std::size_t capacity = std::bit_ceil(4 * wanted > min_capacity ? 4 * wanted : min_capacity);
     auto& pair = tables_[static_cast<std::size_t>(std::countr_zero(capacity))];
     std::unique_ptr<table>& next = pair[pair[0] != nullptr && pair[0].get() == old ? 1 : 0];
     if (next == nullptr) {
       next.reset(new (std::nothrow) table(capacity));
-      if (next == nullptr || next->words == nullptr) return next.reset(), false;
+      if (next == nullptr || next->words == nullptr) {
+        next.reset();
+        return false;
+      }
     } else {
       version_.fetch_add(1, std::memory_order_acq_rel);
       next->clear();
@@ -246,7 +249,7 @@ class pagemap {
   mutable std::mutex mutex_;
   map ranges_;
   std::size_t used_ = 0;                                          // words that are not empty
-  std::size_t aside_ = 0;                                         // frames of ranges taken out
+  std::size_t taken_frames_ = 0;                                  // frames of ranges taken out
   std::array<std::array<std::unique_ptr<table>, 2>, 64> tables_;  // by log2 of their capacity
 };
 

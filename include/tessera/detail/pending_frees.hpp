@@ -46,13 +46,13 @@ class pending_frees {
   /// Number of uses whose completion has not been observed.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Whether streams are recorded for any block, live or pending.
-  [[nodiscard]] bool has_uses() const noexcept { return queues_.size() > 0; }
+  [[nodiscard]] bool has_recorded_streams() const noexcept { return queues_.size() > 0; }
 
   /// Records that `stream` uses a live block; a second record changes nothing. Returns false if host memory
   /// ran out.
   [[nodiscard]] bool record(block& used, stream_id stream) noexcept {
     block::flag_set flags = used.flags();
-    stream_use* const earlier = flags.has_uses ? used.request.uses : nullptr;
+    stream_use* const earlier = flags.has_recorded_streams ? used.request.uses : nullptr;
     for (const stream_use* u = earlier; u != nullptr; u = u->next) {
       if (u->queue->stream == stream) return true;
     }
@@ -70,7 +70,7 @@ class pending_frees {
     fresh->next = earlier;
     fresh->recorded = false;
     used.request.uses = fresh;
-    flags.has_uses = true;
+    flags.has_recorded_streams = true;
     used.set_flags(flags);
     ++queue->uses;
     return true;
@@ -81,13 +81,13 @@ class pending_frees {
   template <typename F>
   void drop_uses_if(block& used, F f) noexcept {
     block::flag_set flags = used.flags();
-    if (!flags.has_uses) return;
+    if (!flags.has_recorded_streams) return;
     while (stream_use* const u = used.request.uses) {
       if (!f(u->queue->stream)) return;
       used.request.uses = u->next;
       drop(*u);
     }
-    flags.has_uses = false;
+    flags.has_recorded_streams = false;
     used.set_flags(flags);
   }
 
@@ -115,7 +115,7 @@ class pending_frees {
       ++count_;
       u = following;
     }
-    if (freed.request.pending_events > 0) freed.tag.state = block::state::pending;
+    if (freed.request.pending_events > 0) freed.status.state = block::state::pending;
     return freed.request.pending_events > 0;
   }
 
@@ -124,7 +124,7 @@ class pending_frees {
   void process(Provider& device, F completed) noexcept {
     for (use_queue** at = &waiting_; *at != nullptr;) {
       use_queue& queue = **at;
-      while (use* const front = recorded_front(queue, device)) {
+      while (use* const front = record_front(queue, device)) {
         if (front->recorded && !device.query(front->event)) break;
         queue.oldest = front->next;
         complete(*front, device, completed);
@@ -143,7 +143,7 @@ class pending_frees {
     for (use_queue* queue = waiting_; queue != nullptr;) {
       ++queue->waiters;
       for (std::size_t left = queue->uses; left > 0; --left) {
-        use* const front = recorded_front(*queue, device);
+        use* const front = record_front(*queue, device);
         if (front == nullptr) break;
         queue->oldest = front->next;
         if (front->recorded && !device.wait(front->event)) {
@@ -175,7 +175,7 @@ class pending_frees {
 
   /// Returns the oldest use of a queue if its event is recorded or its stream has ended. Otherwise returns
   /// null.
-  [[nodiscard]] use* recorded_front(use_queue& queue, Provider& device) noexcept {
+  [[nodiscard]] use* record_front(use_queue& queue, Provider& device) noexcept {
     use* const front = static_cast<use*>(queue.oldest);
     if (front == nullptr) return nullptr;
     if (!front->recorded) front->recorded = device.record(queue.stream, front->event);
@@ -226,7 +226,7 @@ class pending_frees<Provider, false> {
  public:
   [[nodiscard]] static constexpr bool empty() noexcept { return true; }
   [[nodiscard]] static constexpr std::size_t count() noexcept { return 0; }
-  [[nodiscard]] static constexpr bool has_uses() noexcept { return false; }
+  [[nodiscard]] static constexpr bool has_recorded_streams() noexcept { return false; }
   [[nodiscard]] static constexpr bool record(block&, stream_id) noexcept { return true; }
   [[nodiscard]] static constexpr bool defer(block&, Provider&) noexcept { return false; }
   template <typename F>

@@ -28,8 +28,8 @@ class physical_chunks {
     typename Provider::physical memory;
     bool is_created;  ///< whether the memory exists
     bool is_mapped;
-    bool is_chosen;  ///< for callers that select chunks
-    chunk* next;     ///< for callers that keep a list
+    bool is_selected;  ///< for callers that select chunks
+    chunk* next;       ///< for callers that keep a list
     [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
   };
 

@@ -27,7 +27,7 @@ struct placement {
   std::uintptr_t end = 0;
   block* first = nullptr;                  ///< the block in which it begins; null for no placement
   std::size_t unmapped_bytes = unlimited;  ///< bytes to be mapped
-  std::size_t pages_consumed =
+  std::size_t consumed_page_bytes =
       0;                       ///< bytes of whole free pages that it would break into, and those to be mapped
   std::size_t free_bytes = 0;  ///< bytes of the free blocks that it overlaps
 };
@@ -45,8 +45,8 @@ class placement_search {
   /// addresses.
   [[nodiscard]] placement best(const free_list& list) noexcept {
     for_each_unmapped(list, [this](block& b) {
-      const bool is_first = !b.below->is_free() || !b.below->below->is_unmapped();
-      if (is_first) consider_run(b.below->is_free() ? *b.below : b);
+      const bool is_first = !b.prev->is_free() || !b.prev->prev->is_unmapped();
+      if (is_first) consider_run(b.prev->is_free() ? *b.prev : b);
       return false;
     });
     return best_;
@@ -56,22 +56,22 @@ class placement_search {
   /// Considers a run of free and unmapped blocks between blocks in use, from its lowest block.
   void consider_run(block& lowest) noexcept {
     block* highest = &lowest;
-    while (highest->above->is_unused()) highest = highest->above;
+    while (highest->next->is_unused()) highest = highest->next;
     const std::uintptr_t begin = lowest.address;
     const std::uintptr_t end = highest->end();
-    const bool is_open_ended = highest->is_unmapped() && highest->above->tag.state == block::state::segment;
-    for (block* b = &lowest; end - b->address >= size_; b = b->above) {
+    const bool is_open_ended = highest->is_unmapped() && highest->next->status.state == block::state::segment;
+    for (block* b = &lowest; end - b->address >= size_; b = b->next) {
       if (b->is_free() || b == &lowest || (b == highest && is_open_ended)) consider_upwards(*b);
       if (b == highest) break;
     }
-    for (block* b = highest; b->end() - begin >= size_; b = b->below) {
+    for (block* b = highest; b->end() - begin >= size_; b = b->prev) {
       if (b->is_free() || (b == highest && !is_open_ended)) consider_downwards(*b);
       if (b == &lowest) break;
     }
   }
   void consider_upwards(block& from) noexcept {
     placement p{.begin = from.address, .end = from.address + size_, .first = &from, .unmapped_bytes = 0};
-    for (const block* b = &from; b->is_unused() && b->address < p.end; b = b->above)
+    for (const block* b = &from; b->is_unused() && b->address < p.end; b = b->next)
       add(p, *b, align_up(p.end - b->address, page_));
     consider(p);
   }
@@ -80,7 +80,7 @@ class placement_search {
     while (true) {
       add(p, *p.first, align_up(p.first->end() - p.begin, page_));
       if (p.first->address <= p.begin) return consider(p);
-      p.first = p.first->below;
+      p.first = p.first->prev;
     }
   }
   /// Adds the cost of a block to a placement. At most `to_map` bytes of the block would be mapped.
@@ -89,14 +89,14 @@ class placement_search {
       p.unmapped_bytes += to_map < b.size ? to_map : b.size;
     } else {
       p.free_bytes += b.size;
-      p.pages_consumed += whole_pages_in(b.address, b.end()) - whole_pages_in(b.address, p.begin) -
-                          whole_pages_in(p.end, b.end());
+      p.consumed_page_bytes += whole_pages_in(b.address, b.end()) - whole_pages_in(b.address, p.begin) -
+                               whole_pages_in(p.end, b.end());
     }
   }
   void consider(placement& p) noexcept {
-    p.pages_consumed += p.unmapped_bytes;
+    p.consumed_page_bytes += p.unmapped_bytes;
     const auto cost = [this](const placement& of) {
-      return std::tuple(saves_pages_ ? of.pages_consumed : 0, of.unmapped_bytes, of.free_bytes);
+      return std::tuple(saves_pages_ ? of.consumed_page_bytes : 0, of.unmapped_bytes, of.free_bytes);
     };
     if (best_.first == nullptr || cost(p) < cost(best_)) best_ = p;
   }

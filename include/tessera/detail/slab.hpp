@@ -20,7 +20,7 @@ class slab {
   ~slab() {
     while (chunks_ != nullptr) {
       chunk* const following = chunks_->next;
-      to_host(*chunks_);
+      free_chunk(*chunks_);
       chunks_ = following;
     }
   }
@@ -64,7 +64,7 @@ class slab {
         continue;
       }
       *at = here.next;
-      to_host(here);
+      free_chunk(here);
       --held_;
       spare_ -= per_chunk;
     }
@@ -87,15 +87,15 @@ class slab {
   };
   static constexpr std::size_t chunk_bytes = 4096;  // size and alignment of a chunk
   static constexpr std::size_t header = 64;         // keeps each node of 64 bytes on its own cache line
-  static constexpr std::size_t heaps_own = 64;      // left to the host heap for its metadata between blocks
-  static constexpr std::size_t per_chunk = (chunk_bytes - heaps_own - header) / sizeof(Node);
+  static constexpr std::size_t heap_header = 64;    // left to the host heap for its metadata between blocks
+  static constexpr std::size_t per_chunk = (chunk_bytes - heap_header - header) / sizeof(Node);
   static_assert(sizeof(chunk) <= header && header % alignof(Node) == 0 && per_chunk > 1);
 
   // Not inlined, because rare paths must not keep the hit path from being inlined.
   [[gnu::noinline]] bool grow(std::size_t count) noexcept {
     while (spare_ < count) {
       void* const memory =
-          ::operator new(chunk_bytes - heaps_own, std::align_val_t{chunk_bytes}, std::nothrow);
+          ::operator new(chunk_bytes - heap_header, std::align_val_t{chunk_bytes}, std::nothrow);
       if (memory == nullptr) return false;
       chunks_ = ::new (memory) chunk{chunks_, 0};
       auto* const nodes = static_cast<unsigned char*>(memory) + header;
@@ -109,7 +109,7 @@ class slab {
   [[nodiscard]] static chunk& chunk_of(const slot* s) noexcept {
     return *reinterpret_cast<chunk*>(reinterpret_cast<std::uintptr_t>(s) & ~(chunk_bytes - 1));
   }
-  static void to_host(chunk& one) noexcept {
+  static void free_chunk(chunk& one) noexcept {
     ::operator delete(static_cast<void*>(&one), std::align_val_t{chunk_bytes});
   }
 

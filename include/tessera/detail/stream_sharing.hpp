@@ -7,6 +7,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
+#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 
@@ -17,8 +18,7 @@ namespace tessera::detail {
 /// Frees coalesce only blocks of one list. A block ordered after the work of two streams could serve neither
 /// stream at once. Neighbouring free blocks of several lists are a run. If memory is wanted or released, a
 /// run counts as one block and is coalesced.
-/// memory is wanted, or is to go back, and is coalesced then.
-template <typename Manager, bool Enabled = Manager::traits::shares_streams>
+template <typename Manager, bool Enabled = Manager::traits::reuses_across_streams>
 class stream_sharing {
  public:
   explicit stream_sharing(Manager& manager) noexcept : manager_(manager) {}
@@ -26,18 +26,18 @@ class stream_sharing {
   /// Frees the block at an address after the work of a stream, which may reuse it at once. That stream waits
   /// for the other recorded streams and for the block's own stream. If it cannot wait, the block is pending
   /// until those streams have reached the free.
-  [[nodiscard]] free_result deallocate_after(const void* p, stream_id behind) noexcept {
-    block* const live = p != nullptr ? manager_.take_live(p) : nullptr;
+  [[nodiscard]] free_result deallocate_after(const void* p, stream_id after) noexcept {
+    block* const live = p != nullptr ? manager_.remove_live(p) : nullptr;
     if (live == nullptr) return free_result::unknown;
     const stream_id own = live->list->key();
-    const bool has_uses = live->flags().has_uses;
-    if (free_list* const list = manager_.find_or_create_list(live->list->pool(), behind))
+    const bool has_recorded_streams = live->flags().has_recorded_streams;
+    if (free_list* const list = manager_.find_or_create_list(live->list->pool(), after))
       manager_.move_to(*live, *list);
-    const stream_id to = live->list->key();  // equals `behind`, unless host memory ran out
-    manager_.pending().drop_uses_if(*live, [&](stream_id user) { return wait_for_submitted(to, user); });
-    if (to != behind && !wait_for_submitted(to, behind)) (void)wait_for(behind);
-    if (has_uses && to != own && !wait_for_submitted(to, own)) (void)wait_for(own);
-    return manager_.end(*live);
+    const stream_id to = live->list->key();  // equals `after`, unless host memory ran out
+    manager_.pending().drop_uses_if(*live, [&](stream_id user) { return make_wait_for_submitted(to, user); });
+    if (to != after && !make_wait_for_submitted(to, after)) (void)wait_for(after);
+    if (has_recorded_streams && to != own && !make_wait_for_submitted(to, own)) (void)wait_for(own);
+    return manager_.finish_deallocate(*live);
   }
 
   /// Moves free blocks of any list to `list`, by the first rule that yields enough contiguous bytes. Takes
@@ -58,13 +58,13 @@ class stream_sharing {
       });
       if (found.first == nullptr) continue;
       block* last = found.first;
-      for (found.bytes = last->size; found.bytes < size; found.bytes += last->size) last = last->above;
-      if (last->above->is_free() && last->above->list == &list) {  // it would coalesce with the rest
-        last = last->above;
+      for (found.bytes = last->size; found.bytes < size; found.bytes += last->size) last = last->next;
+      if (last->next->is_free() && last->next->list == &list) {  // it would coalesce with the rest
+        last = last->next;
         found.bytes += last->size;
       }
       if (!p.split.may_serve(size, found.bytes)) continue;
-      found.end = last->above;
+      found.end = last->next;
       const bool leaves_rest = last->list != &list && p.split.should_split(size, found.bytes);
       return take_over(found, *last, leaves_rest ? found.bytes - size : 0, list, rules);
     }
@@ -74,10 +74,10 @@ class stream_sharing {
   /// Coalesces each segment in which all blocks are free and all work is done. The block stays with the list
   /// of its first part, because no stream has a prior claim to it.
   void coalesce_idle() noexcept {
-    manager_.for_each_segment([this](block& first, std::size_t) {
+    manager_.for_each_segment([this](block& first) {
       if (!first.is_split()) return;
-      const block* const end = first.below;
-      for (block* b = &first; b != end; b = b->above) {
+      const block* const end = first.prev;
+      for (block* b = &first; b != end; b = b->next) {
         if (!b->is_free() || !manager_.is_done(*b)) return;
       }
       manager_.coalesce_run(first, end, *first.list);
@@ -90,21 +90,16 @@ class stream_sharing {
     stream_id last;
     while (free_list* const next = list_after(any, last)) {  // lists may come and go during a wait
       last = next->key();
-      if (has_undone(*next)) (void)wait_for(last);
+      if (has_unfinished_work(last)) (void)wait_for(last);
       any = true;
     }
   }
   /// Waits for all work submitted to the stream so far. Returns false if the device failed.
   bool wait_for(stream_id stream) noexcept {
-    auto& provider = manager_.provider();
-    typename Manager::provider_type::event mark{};
-    if (!provider.record(stream, mark)) return false;
-    const bool is_over = provider.wait(mark);
-    provider.discard(mark);
-    return is_over;
+    return wait_for_event(manager_.provider(), stream).value_or(false);
   }
 
-  // The steps of borrowing; tests call them separately.
+  // The search of borrow.
 
   /// Neighbouring free blocks.
   struct run {
@@ -126,12 +121,12 @@ class stream_sharing {
   /// lowest.
   ///   Cost:  linear in the blocks
   template <typename F>
-  [[nodiscard]] run smallest_run(std::size_t pool, std::size_t size, F usable) const noexcept {
+  [[nodiscard]] run smallest_run(std::size_t pool, std::size_t size, F usable) noexcept {
     run best;
-    manager_.for_each_segment([&](block& head, std::size_t) {
+    manager_.for_each_segment([&](block& head) {
       if (head.list->pool() != pool) return;
       run current;
-      for (block* b = &head; current.end != head.below; b = b->above) {
+      for (block* b = &head; current.end != head.prev; b = b->next) {
         if (b->is_free() && usable(*b)) {
           if (current.first == nullptr) current.first = b;
           current.bytes += b->size;
@@ -148,7 +143,7 @@ class stream_sharing {
  private:
   using order = typename Manager::order;
 
-  [[nodiscard]] bool wait_for_submitted(stream_id stream, stream_id user) noexcept {
+  [[nodiscard]] bool make_wait_for_submitted(stream_id stream, stream_id user) noexcept {
     auto& provider = manager_.provider();
     return provider.make_wait(stream, user, provider.position(user));
   }
@@ -161,7 +156,7 @@ class stream_sharing {
   /// Moves a run to a list, except for `surplus` bytes at its high end.
   block* take_over(run found, block& last, std::size_t surplus, free_list& list,
                    const cross_stream_reuse& rules) noexcept {
-    for (block* b = found.first; b != found.end; b = b->above) {
+    for (block* b = found.first; b != found.end; b = b->next) {
       if (b->list != &list && !may_serve_now(*b, list.key(), rules) &&
           !manager_.provider().make_wait(list.key(), b->list->key(), manager_.position_of(*b)))
         return nullptr;
@@ -172,7 +167,7 @@ class stream_sharing {
       found.end = &last;
     }
     manager_.coalesce_run(*found.first, found.end, list);
-    manager_.mark_free_behind(*found.first);
+    manager_.mark_free_after_submitted(*found.first);
     return found.first;
   }
 
@@ -185,11 +180,12 @@ class stream_sharing {
     });
     return found;
   }
-  [[nodiscard]] bool has_undone(const free_list& of_stream) noexcept {
+  /// Whether a free block of a stream, in any pool, is ordered after work that is not done.
+  [[nodiscard]] bool has_unfinished_work(stream_id stream) noexcept {
     bool any = false;
-    manager_.for_each_list([&](free_list& list) {
-      if (list.key() != of_stream.key()) return;
-      list.template flush<order>();
+    manager_.for_each_list([&](const free_list& list) {
+      if (list.key() != stream) return;
+      if (const block* const b = list.last_resized(); b != nullptr) any = any || !manager_.is_done(*b);
       for (const block* b = list.first(); b != nullptr && !any; b = list.template after<order>(*b))
         any = !manager_.is_done(*b);
     });

@@ -130,7 +130,7 @@ constexpr bool growth(const P& p) {
     detail::require(p.segment_size(size, usage{}) >= size, "growth covers: segment_size(n) >= n");
     detail::require(p.segment_size(size, usage{}) <= unlimited / 2,
                     "growth stays in range: segment_size(n) < 2^63");
-    if constexpr (range_growth_policy<P>) {
+    if constexpr (expandable_backend::accepts_growth<P>) {
       detail::require(p.page_size(size) > 0 && p.page_size(size) % min_alignment == 0,
                       "growth maps pages: page_size(n) is a multiple of min_alignment");
       const std::size_t to = p.base_alignment(size);
@@ -138,8 +138,9 @@ constexpr bool growth(const P& p) {
                       "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
       detail::require(p.range_size(size) >= size, "growth reserves what can be mapped: range_size(c) >= c");
     }
-    if constexpr (stitching_growth_policy<P>) {
-      const growth_state full{.reserved = n, .limit = n, .peak_active = n, .peak_reserved = n};
+    if constexpr (stitching_backend::accepts_growth<P>) {
+      const stitching_backend::growth_state full{
+          .reserved = n, .limit = n, .peak_active = n, .peak_reserved = n};
       detail::require(p.move_threshold(full) <= n,
                       "growth takes freely at most its limit: move_threshold(s) <= s.limit");
       detail::require(p.max_chunk(full) > 0, "growth maps physical chunks: max_chunk(s) > 0");

@@ -97,11 +97,11 @@ class failure_survey {
 
   /// Adds the free blocks and why they could not serve, and the bytes that live blocks waste.
   void add_blocks() noexcept {
-    blocks_.for_each_segment([this](const block& first, std::size_t) {
+    blocks_.for_each_segment([this](const block& first) {
       std::size_t usable = 0;  // adjacent bytes that are free, or pending and free later
-      for (const block *b = &first, *end = first.below; b != end; b = b->above) {
+      for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
         if (b->is_free()) add_free(*b);
-        const bool is_used = !b->is_unused() && b->tag.state != block::state::pending;
+        const bool is_used = !b->is_unused() && b->status.state != block::state::pending;
         if (is_used) add_live(*b);
         const bool is_usable =
             !is_used && !b->is_unmapped() && b->list->pool() == report_.pool && b->list->key() == key_;
@@ -147,11 +147,11 @@ class failure_survey {
 
   /// Adds the segments or chunks that cannot be released, and the blocks that prevent it.
   void add_units() noexcept {
-    blocks_.for_each_segment([this](const block& first, std::size_t bytes) {
+    blocks_.for_each_segment([this](const block& first) {
       if constexpr (has_segments) {
-        add_unit(first, first.address, first.address + bytes);
+        add_unit(first, first.address, first.address + segment_bytes(first));
       } else {
-        add_chunks(first, first.below);
+        add_chunks(first, first.prev);
       }
     });
   }
@@ -161,7 +161,7 @@ class failure_survey {
       const std::uintptr_t after = b->is_unmapped() ? b->end() : blocks_.end_of_chunk(address);
       if (!b->is_unmapped()) add_unit(*b, address, after);
       address = after > address ? after : b->end();
-      while (b != end && b->end() <= address) b = b->above;
+      while (b != end && b->end() <= address) b = b->next;
     }
   }
   /// Adds a segment or physical chunk, which can only be released as a whole.
@@ -179,7 +179,7 @@ class failure_survey {
       ++unit.blocks;
       unit.used += b.size;
       largest = (std::max)(largest, b.size);
-      if (b.tag.state == block::state::pending) {
+      if (b.status.state == block::state::pending) {
         pending += high - low;
       } else {
         ++live;
@@ -208,7 +208,7 @@ class failure_survey {
   /// `begin`.
   template <typename F>
   static void for_each_part(const block& lowest, std::uintptr_t begin, std::uintptr_t end, F f) noexcept {
-    for (const block* b = &lowest; b->tag.state != block::state::segment && b->address < end; b = b->above)
+    for (const block* b = &lowest; b->status.state != block::state::segment && b->address < end; b = b->next)
       f(*b, (std::max)(b->address, begin) - begin, (std::min)(b->end(), end) - begin);
   }
 

@@ -15,7 +15,7 @@ namespace detail {
 [[nodiscard]] inline block_view view_of(const block& b) noexcept {
   using state = block_view::state;
   if (b.is_free()) return {b.address, b.size, 0, state::free, b.list->key()};
-  const state is = b.tag.state == block::state::pending ? state::pending : state::live;
+  const state is = b.status.state == block::state::pending ? state::pending : state::live;
   return {b.address, b.size, b.request.bytes, is, b.list->key()};
 }
 
@@ -27,10 +27,10 @@ template <typename Allocator>
   const auto blocks = pool.introspect();
   constexpr bool has_ranges = decltype(blocks)::has_ranges;
   std::size_t result = 0;
-  blocks.for_each_segment([&](const block& first, std::size_t) {
+  blocks.for_each_segment([&](const block& first) {
     std::size_t free = 0;
     bool any_used = has_ranges;
-    for (const block *b = &first, *end = first.below; b != end; b = b->above) {
+    for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
       if (b->is_free()) {
         free += b->size;
         if constexpr (has_ranges) free -= blocks.releasable(*b);
@@ -59,17 +59,17 @@ template <typename Allocator>
 template <typename Allocator, typename F>
 void for_each_block(Allocator& pool, F f) {
   const auto blocks = pool.introspect();
-  const auto look = [&f, in_range = blocks.has_ranges](const detail::block& first, std::size_t) {
-    const detail::block* const end = first.below;
+  const auto look = [&f, in_range = blocks.has_ranges](const detail::block& first) {
+    const detail::block* const end = first.prev;
     for (const detail::block* b = &first; b != end;) {
       if (b->is_unmapped()) {
-        b = b->above;
+        b = b->next;
         continue;
       }
       segment_view whole{b->address, 0, b->list->key(), b->list->pool(), in_range};
       const detail::block* after = b;
-      for (; after != end && !after->is_unmapped(); after = after->above) whole.bytes += after->size;
-      for (; b != after; b = b->above) f(static_cast<const segment_view&>(whole), detail::view_of(*b));
+      for (; after != end && !after->is_unmapped(); after = after->next) whole.bytes += after->size;
+      for (; b != after; b = b->next) f(static_cast<const segment_view&>(whole), detail::view_of(*b));
     }
   };
   blocks.for_each_segment(look, true);
@@ -113,12 +113,12 @@ template <typename Allocator>
     const detail::block* const live = in.introspect().find_live(p);
     if (live == nullptr) return;
     const auto ends = [](const detail::block& b) {
-      return b.is_unmapped() || b.tag.state == detail::block::state::segment;
+      return b.is_unmapped() || b.status.state == detail::block::state::segment;
     };
     const detail::block* first = live;
-    while (!ends(*first->below)) first = first->below;
+    while (!ends(*first->prev)) first = first->prev;
     std::size_t bytes = 0;
-    for (const detail::block* b = first; !ends(*b); b = b->above) bytes += b->size;
+    for (const detail::block* b = first; !ends(*b); b = b->next) bytes += b->size;
     constexpr bool in_range = decltype(in.introspect())::has_ranges;
     result = {first->address, bytes, first->list->key(), first->list->pool(), in_range};
   });

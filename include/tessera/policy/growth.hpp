@@ -9,7 +9,6 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/backend.hpp>
 #include <tessera/detail/expandable_backend.hpp>
-#include <tessera/detail/mapped_ranges.hpp>
 #include <tessera/detail/stitching_backend.hpp>
 
 namespace tessera {
@@ -20,11 +19,32 @@ using detail::stitching_backend;
 
 /// Decides how a pool grows if no cached block fits.
 ///
-/// | question                   |                                                                   |
-/// |----------------------------|-------------------------------------------------------------------|
-/// | P::backend                 | the backend that grows [tessera/detail/backend.hpp]               |
-/// | p.segment_size(block, now) | bytes to ask the device for, so that `block` bytes fit            |
-/// | p.limit.on(capacity)       | bytes that may be reserved; `unlimited` for no limit              |
+/// | question                     |                                                                 |
+/// |------------------------------|-----------------------------------------------------------------|
+/// | P::backend                   | the backend that grows [tessera/detail/backend.hpp]             |
+/// | p.segment_size(block, now)   | bytes to ask the device for, so that `block` bytes fit          |
+/// | p.limit.on(capacity)         | bytes that may be reserved; `unlimited` for no limit            |
+///
+/// For expandable_backend and stitching_backend, it must also answer:
+///
+/// | question                     |                                                                 |
+/// |------------------------------|-----------------------------------------------------------------|
+/// | p.page_size(block)           | bytes to map at once for a block of `block` bytes; for          |
+/// |                              | stitching, the granularity of mapped memory                     |
+/// | p.range_size(capacity)       | bytes of addresses to reserve at once                           |
+/// | p.base_alignment(block)      | alignment of the block's address if there is room; 1 or a       |
+/// |                              | multiple of min_alignment                                       |
+///
+/// For stitching_backend, it must also answer; `state` is a stitching_backend::growth_state:
+///
+/// | question                     |                                                                 |
+/// |------------------------------|-----------------------------------------------------------------|
+/// | p.move_threshold(state)      | reserved bytes up to which new memory is taken; above it, idle  |
+/// |                              | memory moves first                                              |
+/// | p.max_chunk(state)           | largest size of a chunk, below 2^63 bytes                       |
+/// | p.min_chunk(block)           | smallest size of a new chunk, if addresses allow it             |
+/// | p.should_save_pages(r, l)    | whether a request maps new memory to keep whole free pages, if  |
+/// |                              | `r` bytes are reserved under a limit of `l` bytes               |
 ///
 /// A memory_limit may be the `limit`. Law, checked by law::growth: segment_size(n, now) >= n.
 template <typename P>
@@ -33,30 +53,6 @@ concept growth_policy = detail::regular<P> && requires(const P& p, std::size_t b
   { p.segment_size(block, now) } noexcept -> std::same_as<std::size_t>;
   { p.limit.on(block) } noexcept -> std::same_as<std::size_t>;
 };
-
-/// A growth_policy for a backend that maps pages into ranges must also answer:
-///
-/// | question                   |                                                                   |
-/// |----------------------------|-------------------------------------------------------------------|
-/// | p.page_size(block)         | bytes to map at once for a block of `block` bytes                 |
-/// | p.range_size(capacity)     | bytes of addresses to reserve at once                             |
-/// | p.base_alignment(block)    | alignment of the block's address if there is room; 1 or a         |
-/// |                            | multiple of min_alignment                                         |
-template <typename P>
-concept range_growth_policy = growth_policy<P> && detail::answers_range_questions<P>;
-
-/// A range_growth_policy for stitching must also answer:
-///
-/// | question                   |                                                                   |
-/// |----------------------------|-------------------------------------------------------------------|
-/// | p.page_size(block)         | granularity of mapped memory, in bytes                            |
-/// | p.move_threshold(state)       | reserved bytes up to which new memory is taken; above it,         |
-/// |                            | idle memory moves first                                           |
-/// | p.max_chunk(state)     | largest size of a chunk, below 2^63 bytes                         |
-/// | p.min_chunk(block)        | smallest size of a new chunk, if addresses allow it               |
-/// | p.should_save_pages(now, limit)  | whether a request maps new memory to keep whole free pages        |
-template <typename P>
-concept stitching_growth_policy = range_growth_policy<P> && detail::answers_stitching_questions<P>;
 
 namespace detail {
 /// The limit of a growth policy: bytes, or a share of the device. A `tunable` limit may be assigned.
@@ -86,7 +82,7 @@ struct grow_exactly {
 
 /// Takes a segment of one of two sizes, or of the block's size. All sizes are in bytes.
 ///   * A block of at most half of `Small` gets a segment of `Small` bytes.
-///   * Another block below `Own` gets a segment of `large` bytes.
+///   * Another block below `DedicatedFrom` gets a segment of `large` bytes.
 ///   * A larger block gets a segment of its own size, rounded up to a multiple of `Small`.
 ///
 ///     constexpr tessera::grow_by_segments<> like_pytorch;
@@ -95,18 +91,18 @@ struct grow_exactly {
 ///
 ///   Source:  PyTorch, with 2, 20 and 10 MiB. Its large_segment_size_mb sets `large`. PyTorch 2.6 truncates a
 ///            share of the device; 2.14 rounds it to the nearest byte.
-template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB}, std::size_t Own = 10_MiB,
-          auto Limit = tunable<memory_limit>{memory_limit::none},
+template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
+          std::size_t DedicatedFrom = 10_MiB, auto Limit = tunable<memory_limit>{memory_limit::none},
           memory_limit::rounding Rule = memory_limit::rounding::truncate>
 struct grow_by_segments {
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
                 "grow_by_segments<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
   static_assert(detail::initial_bytes<Large>() >= Small,
                 "grow_by_segments<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
-  static_assert(
-      Own == 0 || Own > Small / 2,
-      "grow_by_segments<Small, Large, Own>: Own is in bytes, more than half of Small, up to which blocks "
-      "are small, or 0; 10 MiB are 10_MiB");
+  static_assert(DedicatedFrom == 0 || DedicatedFrom > Small / 2,
+                "grow_by_segments<Small, Large, DedicatedFrom>: DedicatedFrom is in bytes, more than half of "
+                "Small, up to which blocks "
+                "are small, or 0; 10 MiB are 10_MiB");
   using backend = segment_backend;
   static constexpr std::size_t max_small_block = Small / 2;
   [[no_unique_address]] parameter<Large> large{};
@@ -114,7 +110,8 @@ struct grow_by_segments {
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
     if (block <= Small / 2) return Small;
-    return Own > 0 && block < Own && block <= large ? large.get() : align_up(block, Small);
+    return DedicatedFrom > 0 && block < DedicatedFrom && block <= large ? large.get()
+                                                                        : align_up(block, Small);
   }
   bool operator==(const grow_by_segments&) const = default;
 };
@@ -197,8 +194,8 @@ struct grow_by_pages {
   [[no_unique_address]] parameter<Reserve> reserve{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
-    constexpr std::size_t own = Small / 2 < 10_MiB ? 10_MiB : 0;
-    return grow_by_segments<Small, Large, own>{.large = large}.segment_size(block, {});
+    constexpr std::size_t dedicated_from = Small / 2 < 10_MiB ? 10_MiB : 0;
+    return grow_by_segments<Small, Large, dedicated_from>{.large = large}.segment_size(block, {});
   }
   [[nodiscard]] constexpr std::size_t page_size(std::size_t block) const noexcept {
     return block <= Small / 2 ? Small : large.get();
@@ -238,9 +235,9 @@ template <auto PeakParts = tunable<std::size_t>{64}, auto Slack = tunable<fracti
 struct grow_by_stitching {
   static constexpr const char* hint = "grow_by_stitching";  ///< what explain() suggests
   using backend = stitching_backend;
+  using growth_state = backend::growth_state;
   [[no_unique_address]] parameter<PeakParts> peak_parts{};
-  [[no_unique_address]] parameter<Slack>
-      slack{};  ///< fraction of peak active bytes that may be reserved on top
+  [[no_unique_address]] parameter<Slack> slack{};  ///< fraction of peak active that may be reserved on top
   [[no_unique_address]] detail::growth_limit<Limit> limit{};
   [[no_unique_address]] parameter<RestParts> rest_parts{};
   [[no_unique_address]] parameter<Alignment> alignment{};

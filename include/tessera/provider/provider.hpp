@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 #include <tessera/core/page.hpp>
@@ -308,16 +309,22 @@ template <device_provider D>
   return true;
 }
 
+/// Waits for an event recorded on a stream. Returns whether the wait succeeded; nothing if no event was
+/// recorded.
+template <event_provider D>
+std::optional<bool> wait_for_event(D& device, stream_id stream) noexcept {
+  typename D::event event{};
+  if (!device.record(stream, event)) return std::nullopt;
+  const bool is_done = device.wait(event);
+  device.discard(event);
+  return is_done;
+}
+
 /// Waits until the work submitted to a stream is done. Returns false if this cannot be known.
 template <device_provider D>
 bool finish_work(D& device, stream_id stream) noexcept {
   if constexpr (event_provider<D>) {
-    typename D::event event;
-    if (device.record(stream, event)) {
-      const bool done = device.wait(event);
-      device.discard(event);
-      return done;
-    }
+    if (const std::optional<bool> is_done = wait_for_event(device, stream)) return *is_done;
   }
   // No event can be recorded on a stream that has ended. synchronize knows that it has no work.
   if constexpr (requires { device.synchronize(stream); }) return device.synchronize(stream);

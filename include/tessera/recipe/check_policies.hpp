@@ -40,14 +40,14 @@ constexpr int ask_once(const P& p) {
   }
   if constexpr (pages_policy<P>) (void)p.backing(min_alignment);
   if constexpr (growth_policy<P>) (void)p.segment_size(min_alignment, usage{});
-  if constexpr (range_growth_policy<P>) {
+  if constexpr (expandable_backend::accepts_growth<P>) {
     (void)p.page_size(min_alignment);
     (void)p.base_alignment(min_alignment);
     (void)p.range_size(min_alignment);
   }
-  if constexpr (stitching_growth_policy<P>) {
-    (void)p.move_threshold(growth_state{});
-    (void)p.max_chunk(growth_state{});
+  if constexpr (stitching_backend::accepts_growth<P>) {
+    (void)p.move_threshold(stitching_backend::growth_state{});
+    (void)p.max_chunk(stitching_backend::growth_state{});
   }
   if constexpr (eviction_policy<P>) {
     (void)p.bytes_to_evict(eviction_trigger::before_growth, usage{});
@@ -146,9 +146,9 @@ template <typename Recipe, typename Manager>
 [[nodiscard]] failure_reason predict_failure(const Manager& manager, const policies<Recipe>& p,
                                              std::size_t segment) noexcept {
   const std::size_t capacity = manager.provider().capacity();
-  if (manager.would_exceed(p.growth.limit.on(capacity), segment)) return failure_reason::by_limit;
+  if (manager.would_exceed_limit(p.growth.limit.on(capacity), segment)) return failure_reason::by_limit;
   if constexpr (requires { Recipe::recovery::checks_capacity; }) {
-    if (Recipe::recovery::checks_capacity && manager.would_exceed(capacity, segment))
+    if (Recipe::recovery::checks_capacity && manager.would_exceed_limit(capacity, segment))
       return failure_reason::by_capacity;
   }
   return failure_reason::by_device;

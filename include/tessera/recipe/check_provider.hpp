@@ -16,7 +16,7 @@ template <typename Provider, typename Recipe>
 concept has_pages_for = !Recipe::pages::uses_page_kinds || paged_provider<Provider>;
 
 template <typename Provider, typename Recipe>
-concept has_memory_for = Recipe::growth::backend::template accepts_provider<Provider>;
+concept has_memory_for = !Recipe::growth::backend::has_ranges || virtual_memory_provider<Provider>;
 
 }  // namespace detail
 
@@ -38,7 +38,9 @@ consteval bool check_provider() {
                 "Provider must be an ordering_provider for Recipe::streams [tessera/provider/provider.hpp]");
   static_assert(has_pages_for<Provider, Recipe>,
                 "Provider must be a paged_provider for Recipe::pages [tessera/provider/provider.hpp]");
-  Recipe::growth::backend::template require_provider<Provider>();
+  static_assert(
+      has_memory_for<Provider, Recipe>,
+      "Provider must be a virtual_memory_provider for Recipe::growth [tessera/provider/provider.hpp]");
   return provider_for<Provider, Recipe>;
 }
 

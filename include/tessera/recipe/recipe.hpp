@@ -39,7 +39,7 @@ concept has_backend_answers =
 /// If streams share free blocks, the backend must support it.
 template <typename R>
 concept has_sharing_backend = !has_streams<R> || !has_growth<R> || !bool(R::streams::reuses_across_streams) ||
-                              R::growth::backend::shares_streams;
+                              R::growth::backend::supports_stream_reuse;
 
 /// The backend must support the order of free blocks. With reuse across streams, the order must be
 /// lowest_address.
@@ -112,8 +112,8 @@ consteval bool check_recipe() {
                 "Recipe::growth must name a growth_policy: a type backend, size_t segment_size(size_t block, "
                 "const usage&), a member limit with size_t on(size_t capacity) const noexcept "
                 "[tessera/policy/growth.hpp]");
-  if constexpr (has_growth<Recipe>)
-    Recipe::growth::backend::template require_growth<typename Recipe::growth>();
+  static_assert(!has_growth<Recipe> || has_backend_answers<Recipe>,
+                "Recipe::growth must answer what its backend needs [tessera/policy/growth.hpp]");
   static_assert(has_sharing_backend<Recipe>,
                 "Recipe::growth must take segments where Recipe::streams lets blocks cross "
                 "[tessera/policy/streams.hpp]");

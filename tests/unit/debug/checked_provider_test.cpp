@@ -71,7 +71,7 @@ enum class lie : unsigned char {
   synchronize_returns_early,
   position_0_is_not_done,
   stream_is_not_behind_itself,
-  let_wait_does_nothing,
+  make_wait_does_nothing,
 };
 
 /// A simulated device that violates one rule from some call on.
@@ -188,7 +188,7 @@ struct liar : simulated_device {
            simulated_device::is_ordered_after(stream, of, upto);
   }
   bool make_wait(stream_id stream, stream_id of, std::uint64_t upto) noexcept {
-    return is(lie::let_wait_does_nothing) || simulated_device::make_wait(stream, of, upto);
+    return is(lie::make_wait_does_nothing) || simulated_device::make_wait(stream, of, upto);
   }
 };
 static_assert(ordering_provider<liar> && paged_provider<liar> && virtual_memory_provider<liar> &&
@@ -371,7 +371,7 @@ const row rows[] = {
      "is_done says that the position 0 is not done"},
     {lie::stream_is_not_behind_itself, "position 0 is before all work",
      "is_ordered_after says that a stream is not behind its own work, or none"},
-    {lie::let_wait_does_nothing, "a stream is behind the work that it waits for",
+    {lie::make_wait_does_nothing, "a stream is behind the work that it waits for",
      "make_wait says that a stream waits, which is not behind"},
 };
 
@@ -381,7 +381,7 @@ TEST(checked_provider, an_honest_device_hears_no_word) {
 }
 
 TEST(checked_provider, no_lie_is_missing_in_the_table) {
-  std::vector<int> seen(static_cast<std::size_t>(lie::let_wait_does_nothing) + 1, 0);
+  std::vector<int> seen(static_cast<std::size_t>(lie::make_wait_does_nothing) + 1, 0);
   for (const row& r : rows) ++seen[static_cast<std::size_t>(r.told)];
   for (std::size_t i = 1; i < seen.size(); ++i) EXPECT_EQ(seen[i], 1) << "lie " << i;
 }

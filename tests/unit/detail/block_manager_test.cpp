@@ -122,10 +122,10 @@ TEST(block_manager, splits_from_the_middle_and_counts_both_rests) {
   block* const whole = manager.acquire(0, stream_id{}, 10_MiB, false, normal);
   ASSERT_TRUE(whole != nullptr && manager.reserve_blocks(4));
   const block& middle = manager.allocate(*whole, 2_MiB, 2_MiB, 4_MiB, false, {});
-  EXPECT_EQ(middle.below->size, 4_MiB);
-  EXPECT_EQ(middle.above->size, 4_MiB);
+  EXPECT_EQ(middle.prev->size, 4_MiB);
+  EXPECT_EQ(middle.next->size, 4_MiB);
   EXPECT_EQ(manager.counters().report(0).all.inactive_split, (counter{2, 2, 2, 0}));
-  const block& inner = manager.allocate(*middle.above, 1_MiB, 1_MiB, 1_MiB, false, {});
+  const block& inner = manager.allocate(*middle.next, 1_MiB, 1_MiB, 1_MiB, false, {});
   EXPECT_EQ(manager.counters().report(0).all.inactive_split.current, 3);
   EXPECT_EQ(manager.counters().report(0).all.inactive_split_bytes.current, std::int64_t{7_MiB});
   EXPECT_EQ(manager.deallocate(reinterpret_cast<void*>(inner.address)), free_result::free);
@@ -188,18 +188,18 @@ TEST(mapped_ranges, keep_the_age_of_what_lies_beside_a_block_in_the_middle) {
   block& free = ranges.mark_mapped(*range, 1_GiB, 10_MiB);
   for (int i = 0; i < 7; ++i) (void)manager.best_fit(*list, 10_MiB);
   const block& middle = manager.extract(free, 1_GiB + 4_MiB, 2_MiB);
-  EXPECT_EQ(manager.age(*middle.below), 7u);
-  EXPECT_EQ(manager.age(*middle.above), 7u);
+  EXPECT_EQ(manager.age(*middle.prev), 7u);
+  EXPECT_EQ(manager.age(*middle.next), 7u);
 }
 
 struct sharing_traits : manager_traits {
   static constexpr std::size_t pools = 2;
-  static constexpr bool shares_streams = true;
+  static constexpr bool reuses_across_streams = true;
 };
 TEST(stream_sharing, finds_the_smallest_run_and_the_lowest_among_equals) {
   using sharing_manager = manager_of<sharing_traits>;
   sharing_manager manager{simulated_device{}, {}};
-  const stream_sharing<sharing_manager> sharing(manager);
+  stream_sharing<sharing_manager> sharing(manager);
   free_list* const list = manager.find_or_create_list(0, stream_id{1});
   free_list* const elsewhere = manager.find_or_create_list(1, stream_id{1});
   std::uintptr_t address = 1_GiB;

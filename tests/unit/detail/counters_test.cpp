@@ -139,32 +139,32 @@ TEST(full_counters, keeps_what_counting_every_change_gives) {
         plain.end(in, number(requested), number(block));
         break;
       case 6:
-        counters.split_grew(in, 1, 2 * block);
+        counters.inactive_split_grew(in, 1, 2 * block);
         plain.split(in, 1, number(2 * block));
         splits[in] += 2 * block;
         break;
       case 7:
         if (splits[in] < 512) break;
-        counters.split_grew(in, -1, 512);  // fewer blocks, with more bytes: two were coalesced
+        counters.inactive_split_grew(in, -1, 512);  // fewer blocks, with more bytes: two were coalesced
         plain.split(in, -1, 512);
         splits[in] += 512;
         break;
       case 8:
         if (splits[in] < 512) break;
-        counters.split_shrank(in, 1, 512);
+        counters.inactive_split_shrank(in, 1, 512);
         plain.split(in, -1, -512);
         splits[in] -= 512;
         break;
       case 9:
         if (splits[in] < 512) break;
-        counters.split_shrank(in, 1, 512);
-        counters.split_grew(in, 1, 512);
+        counters.inactive_split_shrank(in, 1, 512);
+        counters.inactive_split_grew(in, 1, 512);
         plain.split(in, -1, -512);
         plain.split(in, 1, 512);
         break;
       case 10:
-        counters.split_grew(in, 1, block);
-        counters.split_shrank(in, 1, block);
+        counters.inactive_split_grew(in, 1, block);
+        counters.inactive_split_shrank(in, 1, block);
         plain.split(in, 1, number(block));
         plain.split(in, -1, -number(block));
         break;
@@ -207,15 +207,15 @@ TEST(full_counters, keeps_what_counting_every_change_gives) {
 // Temporary changes may set a peak of the number without one of the bytes, and vice versa.
 TEST(full_counters, raises_a_peak_of_either_quantity) {
   full_counters<1> counters;
-  counters.split_grew(0, 2, 4096);
-  counters.split_shrank(0, 0, 2048);
-  counters.split_grew(0, 1, 512);
-  counters.split_shrank(0, 1, 512);
+  counters.inactive_split_grew(0, 2, 4096);
+  counters.inactive_split_shrank(0, 0, 2048);
+  counters.inactive_split_grew(0, 1, 512);
+  counters.inactive_split_shrank(0, 1, 512);
   EXPECT_EQ(counters.report(0).all.inactive_split, (counter{2, 3, 3, 1}));
   EXPECT_EQ(counters.report(0).all.inactive_split_bytes, (counter{2048, 4096, 4608, 2560}));
-  counters.split_shrank(0, 2, 0);
-  counters.split_grew(0, 1, 8192);
-  counters.split_shrank(0, 1, 8192);
+  counters.inactive_split_shrank(0, 2, 0);
+  counters.inactive_split_grew(0, 1, 8192);
+  counters.inactive_split_shrank(0, 1, 8192);
   EXPECT_EQ(counters.report(0).all.inactive_split, (counter{0, 3, 4, 4}));
   EXPECT_EQ(counters.report(0).all.inactive_split_bytes.peak, 10240);
   counters.allocated(0, 100, 4096);

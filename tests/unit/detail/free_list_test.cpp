@@ -25,6 +25,13 @@ struct by_key {
 };
 using ordered = std::set<block*, by_key>;
 
+/// A block to search for, which is in no list.
+block key_of(std::size_t size, std::uintptr_t address) {
+  block key;
+  key.size = size;
+  key.address = address;
+  return key;
+}
 block* first_not_before(const ordered& reference, std::size_t size, std::uintptr_t address) {
   block wanted{};
   wanted.size = size;
@@ -91,9 +98,9 @@ TEST(bin, answers_as_an_ordered_set_does) {
       const std::size_t size = 4096 + random() % 5 * 64;
       const std::uintptr_t address = random() % 1000 * 512;
       ASSERT_EQ(tested.best_fit(size), first_not_before(reference, size, 0));
-      ASSERT_EQ(tested.last_before(size, address), last_before(reference, size, address));
+      ASSERT_EQ(tested.last_before(key_of(size, address)), last_before(reference, size, address));
       if (i % 100 == 0) expect_walk(tested, reference);
-      for (const block* kept : reference) any_treap = any_treap || kept->tag.in_treap;
+      for (const block* kept : reference) any_treap = any_treap || kept->status.in_treap;
     }
     EXPECT_EQ(any_treap, most == 400);
   }
@@ -111,7 +118,7 @@ TEST(bin, finds_a_block_in_a_treap_in_few_steps) {
     storage[i].size = 4096 + at * 64;
     tested.insert(storage[i]);
   }
-  ASSERT_TRUE(storage[0].tag.in_treap);
+  ASSERT_TRUE(storage[0].status.in_treap);
   std::set<const block*> below_others;
   for (const block& b : storage) {
     for (const block* below : b.links) below_others.insert(below);
@@ -142,15 +149,15 @@ TEST(free_list, find_the_largest_before_a_size_however_far_below) {
   small.size = 512;
   large.size = std::size_t{1} << 40;
   index->insert(small);
-  EXPECT_EQ(index->last_before(512, 0), nullptr);
-  EXPECT_EQ(index->last_before(576, 0), &small);
-  EXPECT_EQ(index->last_before(large.size, 0), &small);
+  EXPECT_EQ(index->last_before(key_of(512, 0)), nullptr);
+  EXPECT_EQ(index->last_before(key_of(576, 0)), &small);
+  EXPECT_EQ(index->last_before(key_of(large.size, 0)), &small);
   index->insert(large);
-  EXPECT_EQ(index->last_before(large.size, 0), &small);
-  EXPECT_EQ(index->last_before(std::size_t{1} << 50, 0), &large);
+  EXPECT_EQ(index->last_before(key_of(large.size, 0)), &small);
+  EXPECT_EQ(index->last_before(key_of(std::size_t{1} << 50, 0)), &large);
   index->erase(small);
-  EXPECT_EQ(index->last_before(large.size, 0), nullptr);
-  EXPECT_EQ(index->last_before(64, 0), nullptr);
+  EXPECT_EQ(index->last_before(key_of(large.size, 0)), nullptr);
+  EXPECT_EQ(index->last_before(key_of(64, 0)), nullptr);
 }
 
 TEST(free_list, answer_as_an_ordered_set_does) {
@@ -178,16 +185,16 @@ TEST(free_list, answer_as_an_ordered_set_does) {
         reference.erase(b);
         index->resize(*b, b->address, size);
         reference.insert(b);
-        ASSERT_EQ(index->cached_block(), b);
+        ASSERT_EQ(index->last_resized(), b);
       }
     }
     const std::size_t wanted = any_size(random);
     ASSERT_EQ(index->best_fit(wanted), first_not_before(reference, wanted, 0));
     if (i % 16 == 0) {
       index->flush();
-      ASSERT_EQ(index->cached_block(), nullptr);
+      ASSERT_EQ(index->last_resized(), nullptr);
       const std::uintptr_t address = random() % 100000 * 512;
-      ASSERT_EQ(index->last_before(wanted, address), last_before(reference, wanted, address));
+      ASSERT_EQ(index->last_before(key_of(wanted, address)), last_before(reference, wanted, address));
     }
     if (i % 1008 == 0) expect_walk(*index, reference);  // just flushed
   }

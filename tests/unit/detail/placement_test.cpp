@@ -106,12 +106,12 @@ TEST_F(placements, that_save_pages_leave_whole_ones_alone) {
   const placement saving = best(5_MiB, true);
   EXPECT_EQ(saving.begin, base + 41_MiB);
   EXPECT_EQ(saving.unmapped_bytes, 4_MiB);
-  EXPECT_EQ(saving.pages_consumed, 4_MiB);
+  EXPECT_EQ(saving.consumed_page_bytes, 4_MiB);
 }
 
 /// The cost of a placement, computed page by page and block by block.
 struct price {
-  std::size_t pages_consumed = 0, unmapped_bytes = 0, free_bytes = 0;
+  std::size_t consumed_page_bytes = 0, unmapped_bytes = 0, free_bytes = 0;
 };
 bool overlap(std::uintptr_t begin, std::uintptr_t end, std::uintptr_t low, std::uintptr_t high) {
   return begin < high && low < end;
@@ -124,7 +124,7 @@ price price_of(const std::vector<const block*>& row, std::uintptr_t begin, std::
     if (b->is_free()) sum.free_bytes += b->size;
     for (std::uintptr_t at = align_up(b->address, page); at + page <= b->end(); at += page) {
       if (!overlap(begin, end, at, at + page)) continue;
-      sum.pages_consumed += page;
+      sum.consumed_page_bytes += page;
       if (b->is_unmapped()) sum.unmapped_bytes += page;
     }
   }
@@ -163,8 +163,8 @@ TEST(placements_at_random, are_the_cheapest_of_all_that_begin_or_end_with_what_i
       (void)manager.allocate(*from, bytes, bytes, at - from->address, false, {});
     }
     std::vector<std::vector<const block*>> rows(1);
-    manager.for_each_segment([&](const block& head, std::size_t) {
-      for (const block *b = &head, *end = head.below; b != end; b = b->above) {
+    manager.for_each_segment([&](const block& head) {
+      for (const block *b = &head, *end = head.prev; b != end; b = b->next) {
         if (b->is_unused()) {
           rows.back().push_back(b);
         } else {
@@ -183,7 +183,7 @@ TEST(placements_at_random, are_the_cheapest_of_all_that_begin_or_end_with_what_i
           for (const block* b : row) has_hole = has_hole || b->is_unmapped();
           if (!has_hole) continue;
           const block &low = *row.front(), &high = *row.back();
-          const bool is_open_ended = high.is_unmapped() && high.above->tag.state == block::state::segment;
+          const bool is_open_ended = high.is_unmapped() && high.next->status.state == block::state::segment;
           std::vector<std::uintptr_t> begins{low.address};
           if (is_open_ended) begins.push_back(high.address);
           if (!is_open_ended) begins.push_back(high.end() - size);
@@ -193,7 +193,7 @@ TEST(placements_at_random, are_the_cheapest_of_all_that_begin_or_end_with_what_i
           for (const std::uintptr_t begin : begins) {
             if (begin < low.address || begin + size > high.end() || begin + size < begin) continue;
             const price p = price_of(row, begin, begin + size, page);
-            const cost here{saves ? p.pages_consumed : 0, p.unmapped_bytes, p.free_bytes};
+            const cost here{saves ? p.consumed_page_bytes : 0, p.unmapped_bytes, p.free_bytes};
             if (!any || here < least) least = here;
             any = true;
           }
@@ -204,13 +204,13 @@ TEST(placements_at_random, are_the_cheapest_of_all_that_begin_or_end_with_what_i
         ++found_any;
         EXPECT_EQ(w.end, w.begin + size);
         EXPECT_TRUE(w.first->is_unused() && w.first->address <= w.begin && w.begin < w.first->end());
-        ASSERT_EQ((cost{saves ? w.pages_consumed : 0, w.unmapped_bytes, w.free_bytes}), least)
+        ASSERT_EQ((cost{saves ? w.consumed_page_bytes : 0, w.unmapped_bytes, w.free_bytes}), least)
             << "round " << round;
         for (const auto& row : rows) {
           if (row.empty() || w.begin < row.front()->address || w.begin >= row.back()->end()) continue;
           const price p = price_of(row, w.begin, w.end, page);
-          ASSERT_EQ(std::tuple(w.pages_consumed, w.unmapped_bytes, w.free_bytes),
-                    std::tuple(p.pages_consumed, p.unmapped_bytes, p.free_bytes));
+          ASSERT_EQ(std::tuple(w.consumed_page_bytes, w.unmapped_bytes, w.free_bytes),
+                    std::tuple(p.consumed_page_bytes, p.unmapped_bytes, p.free_bytes));
         }
       }
     }

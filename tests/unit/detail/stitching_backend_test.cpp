@@ -30,26 +30,20 @@ struct traits : manager_traits {
   static constexpr bool places_blocks = true;
 };
 using manager_type = block_manager<simulated_device, keep_events, count_everything, traits>;
-using backend_type = stitching_backend::instance<manager_type>;
+using ranges_type = stitched_ranges<manager_type>;
 
-/// The policies that offset_in asks.
-struct aligned_to {
-  struct {
-    std::size_t alignment;
-    [[nodiscard]] std::size_t base_alignment(std::size_t) const noexcept { return alignment; }
-  } growth;
-};
-constexpr page_order normal{{page_kind::normal}, 1};
+/// Pages of 2 MiB in ranges of some bytes.
+constexpr range_growth pages(std::size_t range) { return {2_MiB, range, {{page_kind::normal}, 1}}; }
 
 void* address_of(const block& b) { return reinterpret_cast<void*>(b.address); }
 
-/// Executes the steps of growth one by one, in pages of 2 MiB.
+/// Moves chunks step by step, in pages of 2 MiB.
 class stitching : public testing::Test {
  protected:
   void SetUp() override { ASSERT_NE(list, nullptr); }
-  placement find(std::size_t size) { return backend.find_placement(*list, size, 2_MiB, 1_GiB, false); }
+  placement find(std::size_t size) { return ranges.prepare_placement(*list, size, pages(1_GiB), false); }
   block* map(const placement& w, std::size_t piece = unlimited, std::size_t least = 0, std::size_t room = 0) {
-    return backend.map(w, *list, normal, 2_MiB, least, room, [piece](std::size_t) { return piece; });
+    return ranges.map(w, *list, pages(0), least, room, [piece](std::size_t) { return piece; });
   }
   void* use(std::size_t size, std::size_t piece = unlimited) {
     block* const found = map(find(size), piece);
@@ -66,16 +60,20 @@ class stitching : public testing::Test {
     }
   }
   std::size_t take(std::size_t wanted, std::size_t needed = 0) {
-    const std::size_t taken = backend.detach_idle(placement{}, wanted, needed);
-    backend.release_detached();
+    const std::size_t taken = ranges.detach_idle(placement{}, wanted, needed);
+    ranges.release_detached();
     return taken;
+  }
+  std::size_t peak_active_with(std::size_t size) {
+    ranges.raise_peak_active(size);
+    return ranges.peak_active();
   }
   std::size_t reserved() { return manager.counters().current_usage().reserved; }
 
   std::vector<allocator_event> events;
   manager_type manager{simulated_device{simulated_device::options{.capacity = 200_MiB}},
                        keep_events{&events}};
-  backend_type backend{manager};
+  ranges_type ranges{manager};
   free_list* list = manager.find_or_create_list(0, stream_id{});
 };
 
@@ -104,8 +102,8 @@ TEST_F(stitching, detaches_no_chunk_that_lies_in_the_placement) {
   make_idle({4_MiB, 4_MiB, 4_MiB});
   const std::uintptr_t base = manager.best_fit(*list, 64)->address;
   const placement middle{.begin = base + 4_MiB, .end = base + 8_MiB};
-  EXPECT_EQ(backend.detach_idle(middle, 12_MiB, 0), 8_MiB);
-  backend.release_detached();
+  EXPECT_EQ(ranges.detach_idle(middle, 12_MiB, 0), 8_MiB);
+  ranges.release_detached();
   EXPECT_EQ(manager.best_fit(*list, 64)->address, base + 4_MiB);
 }
 TEST_F(stitching, maps_a_detached_chunk_again) {
@@ -116,7 +114,7 @@ TEST_F(stitching, maps_a_detached_chunk_again) {
   ASSERT_NE(p, nullptr);
   EXPECT_EQ(manager.provider().calls().create, created + 1);
   ASSERT_EQ(manager.deallocate(p), free_result::free);
-  ASSERT_EQ(backend.detach_idle(placement{}, 8_MiB, 8_MiB), 8_MiB);
+  ASSERT_EQ(ranges.detach_idle(placement{}, 8_MiB, 8_MiB), 8_MiB);
   void* const q = use(8_MiB);
   ASSERT_NE(q, nullptr);
   EXPECT_EQ(manager.provider().calls().create, created + 1) << "it was detached";
@@ -136,7 +134,7 @@ TEST_F(stitching, stretches_the_last_chunk_as_far_as_there_is_room) {
   EXPECT_EQ(map(find(6_MiB), unlimited, 4_MiB, unlimited)->size, 6_MiB) << "it is longer already";
 }
 TEST_F(stitching, stretches_no_chunk_beyond_its_range) {
-  const placement w = backend.find_placement(*list, 4_MiB, 2_MiB, 10_MiB, false);
+  const placement w = ranges.prepare_placement(*list, 4_MiB, pages(10_MiB), false);
   block* const found = map(w, unlimited, 16_MiB, unlimited);
   ASSERT_NE(found, nullptr);
   EXPECT_EQ(found->size, 10_MiB);
@@ -158,25 +156,25 @@ TEST_F(stitching, reports_what_the_device_refused) {
 TEST_F(stitching, places_only_the_next_block_at_its_placement) {
   make_idle({20_MiB});
   const block& free = *manager.best_fit(*list, 20_MiB);
-  backend.place_next_at({.begin = free.address + 4_MiB});
-  EXPECT_EQ(backend.offset_in(free, 16_MiB, aligned_to{{1}}), 4_MiB);
-  EXPECT_EQ(backend.offset_in(free, 16_MiB, aligned_to{{1}}), 0u);
-  backend.place_next_at({.begin = free.address + 4_MiB});
-  EXPECT_EQ(backend.offset_in(free, 17_MiB, aligned_to{{1}}), 0u) << "it is too large for that";
-  backend.place_next_at({.begin = free.address + 64});
-  EXPECT_EQ(backend.offset_in(free, 1_MiB, aligned_to{{512}}), 0u) << "it is not aligned there";
-  backend.place_next_at({.begin = free.address - 4_MiB});
-  EXPECT_EQ(backend.offset_in(free, 1_MiB, aligned_to{{1}}), 0u);
-  backend.place_next_at({.begin = free.end() + 4_MiB});
-  EXPECT_EQ(backend.offset_in(free, 1_MiB, aligned_to{{1}}), 0u);
+  ranges.place_next_at({.begin = free.address + 4_MiB});
+  EXPECT_EQ(ranges.take_next_offset(free, 16_MiB, 1), 4_MiB);
+  EXPECT_EQ(ranges.take_next_offset(free, 16_MiB, 1), 0u);
+  ranges.place_next_at({.begin = free.address + 4_MiB});
+  EXPECT_EQ(ranges.take_next_offset(free, 17_MiB, 1), 0u) << "it is too large for that";
+  ranges.place_next_at({.begin = free.address + 64});
+  EXPECT_EQ(ranges.take_next_offset(free, 1_MiB, 512), 0u) << "it is not aligned there";
+  ranges.place_next_at({.begin = free.address - 4_MiB});
+  EXPECT_EQ(ranges.take_next_offset(free, 1_MiB, 1), 0u);
+  ranges.place_next_at({.begin = free.end() + 4_MiB});
+  EXPECT_EQ(ranges.take_next_offset(free, 1_MiB, 1), 0u);
 }
 TEST_F(stitching, knows_how_many_bytes_of_whole_pages_a_block_breaks) {
   make_idle({20_MiB});
   const block& free = *manager.best_fit(*list, 20_MiB);
-  EXPECT_EQ(backend.pages_broken(free, 1, 2_MiB), 2_MiB);
-  EXPECT_EQ(backend.pages_broken(free, 2_MiB, 2_MiB), 2_MiB);
-  EXPECT_EQ(backend.pages_broken(free, 2_MiB + 1, 2_MiB), 4_MiB);
-  EXPECT_EQ(backend.pages_broken(free, 20_MiB, 2_MiB), 20_MiB);
+  EXPECT_EQ(ranges.broken_page_bytes(free, 1, 2_MiB), 2_MiB);
+  EXPECT_EQ(ranges.broken_page_bytes(free, 2_MiB, 2_MiB), 2_MiB);
+  EXPECT_EQ(ranges.broken_page_bytes(free, 2_MiB + 1, 2_MiB), 4_MiB);
+  EXPECT_EQ(ranges.broken_page_bytes(free, 20_MiB, 2_MiB), 20_MiB);
 }
 
 // To save pages, a placement may lie in a free block above an unmapped one. Then nothing is mapped.
@@ -187,9 +185,9 @@ TEST_F(stitching, finds_the_first_block_of_a_placement_that_is_mapped) {
   ASSERT_EQ(manager.deallocate(low), free_result::free);
   ASSERT_EQ(manager.deallocate(high), free_result::free);
   const auto begin = reinterpret_cast<std::uintptr_t>(high);
-  ASSERT_EQ(backend.detach_idle({.begin = begin, .end = begin + 8_MiB}, 4_MiB, 4_MiB), 4_MiB);
-  backend.release_detached();
-  const placement w = backend.find_placement(*list, 4_MiB, 2_MiB, 0, true);
+  ASSERT_EQ(ranges.detach_idle({.begin = begin, .end = begin + 8_MiB}, 4_MiB, 4_MiB), 4_MiB);
+  ranges.release_detached();
+  const placement w = ranges.prepare_placement(*list, 4_MiB, pages(0), true);
   EXPECT_EQ(w.unmapped_bytes, 0u);
   block* const found = map(w);
   ASSERT_NE(found, nullptr);
@@ -199,34 +197,30 @@ TEST_F(stitching, finds_the_first_block_of_a_placement_that_is_mapped) {
 
 TEST_F(stitching, remembers_the_peaks) {
   void* const p = use(40_MiB);
-  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_active, 50_MiB);
+  EXPECT_EQ(peak_active_with(10_MiB), 50_MiB);
   ASSERT_EQ(manager.deallocate(p), free_result::free);
-  const growth_state now = backend.state_with(1_MiB, 100_MiB);
-  EXPECT_EQ(now.peak_active, 50_MiB);
-  EXPECT_EQ(now.peak_reserved, 40_MiB);
-  EXPECT_EQ(now.reserved, 40_MiB);
-  EXPECT_EQ(now.limit, 100_MiB);
-  EXPECT_EQ(backend.state_with(1_MiB, unlimited).limit, 200_MiB);
+  EXPECT_EQ(peak_active_with(1_MiB), 50_MiB);
+  EXPECT_EQ(ranges.peak_reserved(), 40_MiB);
   EXPECT_EQ(take(40_MiB), 40_MiB);
-  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_reserved, 40_MiB);
+  EXPECT_EQ(ranges.peak_reserved(), 40_MiB);
 }
 
 TEST_F(stitching, forgets_the_peaks_once_nothing_is_reserved) {
   void* const p = use(40_MiB);
   void* const small = use(2_MiB);
-  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_active, 52_MiB);
+  EXPECT_EQ(peak_active_with(10_MiB), 52_MiB);
   ASSERT_EQ(manager.deallocate(p), free_result::free);
   EXPECT_EQ(take(40_MiB), 40_MiB);
-  backend.shrink();
-  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_active, 52_MiB) << "something lives";
-  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_reserved, 42_MiB);
+  ranges.shrink();
+  EXPECT_EQ(peak_active_with(1_MiB), 52_MiB) << "something lives";
+  EXPECT_EQ(ranges.peak_reserved(), 42_MiB);
   ASSERT_EQ(manager.deallocate(small), free_result::free);
-  backend.shrink();
-  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_active, 52_MiB) << "something is cached";
+  ranges.shrink();
+  EXPECT_EQ(peak_active_with(1_MiB), 52_MiB) << "something is cached";
   EXPECT_EQ(take(2_MiB), 2_MiB);
-  backend.shrink();
-  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_active, 1_MiB);
-  EXPECT_EQ(backend.state_with(1_MiB, unlimited).peak_reserved, 0u);
+  ranges.shrink();
+  EXPECT_EQ(peak_active_with(1_MiB), 1_MiB);
+  EXPECT_EQ(ranges.peak_reserved(), 0u);
 }
 
 TEST_F(stitching, counts_pending_blocks_as_live) {
@@ -234,7 +228,7 @@ TEST_F(stitching, counts_pending_blocks_as_live) {
   ASSERT_TRUE(manager.record_stream(*manager.find_live(p), stream_id{1}));
   manager.provider().hold_events(true);
   ASSERT_EQ(manager.deallocate(p), free_result::pending);
-  EXPECT_EQ(backend.state_with(10_MiB, unlimited).peak_active, 50_MiB);
+  EXPECT_EQ(peak_active_with(10_MiB), 50_MiB);
   manager.provider().hold_events(false);
 }
 
@@ -242,14 +236,13 @@ TEST_F(stitching, counts_pending_blocks_as_live) {
 // unmapped.
 TEST_F(stitching, maps_a_placement_in_any_range) {
   manager_type small{simulated_device{simulated_device::options{.capacity = 200_MiB}}, keep_events{&events}};
-  backend_type of_small{small};
+  ranges_type of_small{small};
   free_list* const in = small.find_or_create_list(0, stream_id{});
   std::vector<void*> used;
   for (int i = 0; i < 12; ++i) {
-    const placement w = of_small.find_placement(*in, 4_MiB, 2_MiB, 12_MiB, false);
+    const placement w = of_small.prepare_placement(*in, 4_MiB, pages(12_MiB), false);
     ASSERT_NE(w.first, nullptr);
-    block* const found =
-        of_small.map(w, *in, normal, 2_MiB, 0, 0, [](std::size_t) { return std::size_t{2_MiB}; });
+    block* const found = of_small.map(w, *in, pages(0), 0, 0, [](std::size_t) { return std::size_t{2_MiB}; });
     ASSERT_TRUE(found != nullptr && small.reserve_blocks());
     used.push_back(address_of(small.allocate(*found, 4_MiB, 4_MiB, 0, false, stream_id{})));
   }
@@ -258,14 +251,14 @@ TEST_F(stitching, maps_a_placement_in_any_range) {
   ASSERT_EQ(of_small.detach_idle(placement{}, 20_MiB, 0), 20_MiB);
   of_small.release_detached();
   for (int i = 0; i < 5; ++i) {
-    const placement w = of_small.find_placement(*in, 4_MiB, 2_MiB, 0, false);
+    const placement w = of_small.prepare_placement(*in, 4_MiB, pages(0), false);
     ASSERT_NE(w.first, nullptr);
-    block* const found = of_small.map(w, *in, normal, 2_MiB, 0, 0, [](std::size_t) { return unlimited; });
+    block* const found = of_small.map(w, *in, pages(0), 0, 0, [](std::size_t) { return unlimited; });
     ASSERT_TRUE(found != nullptr && small.reserve_blocks());
     EXPECT_EQ(small.allocate(*found, 4_MiB, 4_MiB, 0, false, stream_id{}).address, w.begin);
     EXPECT_TRUE(small.provider().can_use(reinterpret_cast<void*>(w.begin), 4_MiB));
   }
-  EXPECT_EQ(of_small.find_placement(*in, 4_MiB, 2_MiB, 0, false).first, nullptr);
+  EXPECT_EQ(of_small.prepare_placement(*in, 4_MiB, pages(0), false).first, nullptr);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ gated_ref reach_device(int number) {
 
 template <typename Recipe,
           template <typename, device_provider, event_observer, typename> typename Front = locked,
-          typename Counting = count_everything>
+          typename Counting = detail::count_everything>
 struct of {
   static gated_ref make_device(int number) { return reach_device(number); }
   static auto make_allocator(auto device) {

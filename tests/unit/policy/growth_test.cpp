@@ -196,7 +196,7 @@ TEST(grow_by_stitching, takes_freely_what_lived_at_most_and_some_slack) {
 
 TEST(grow_by_stitching, maps_a_part_of_the_peak_as_one_and_less_near_the_limit) {
   constexpr grow_by_stitching<std::size_t{64}, percent(4), memory_limit{}, std::size_t{16}> growth{};
-  const auto largest = [&](growth_state state) { return growth.max_chunk(state); };
+  const auto largest = [&](stitching_backend::growth_state state) { return growth.max_chunk(state); };
   EXPECT_EQ(largest({.limit = 8_GiB}), 16_MiB);
   EXPECT_EQ(largest({.limit = 8_GiB, .peak_active = 2_GiB}), 32_MiB);
   EXPECT_EQ(largest({.limit = 8_GiB, .peak_active = 2_GiB, .peak_reserved = 3_GiB}), 48_MiB);
