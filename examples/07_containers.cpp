@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/interop/containers.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>

@@ -97,7 +97,7 @@ bool serves_tools() {
 bool serves_other_libraries() {
   using pool_type = shared_allocator<locked<pinned_packed, host_pinned>>;
   const host_pinned::options options{.pin = host_pinned::pinning::never};
-  pool_type pool = make_shared_allocator<locked<pinned_packed, host_pinned>>(host_pinned{options});
+  pool_type pool = shared_allocator<locked<pinned_packed, host_pinned>>::make(host_pinned{options});
   {
     pmr_resource memory(pool);
     std::pmr::vector<int> numbers({1, 2, 3}, &memory);

@@ -69,7 +69,7 @@ struct for_the_host {
 struct in_a_copy {
   static constexpr std::uint64_t threads = 3;
   shared_allocator<locked<pytorch<>, device_type>> pool =
-      make_shared_allocator<locked<pytorch<>, device_type>>(of(room));
+      shared_allocator<locked<pytorch<>, device_type>>::make(of(room));
 };
 
 template <typename Pool>

@@ -25,6 +25,7 @@
 namespace {
 
 using namespace tessera;
+using pool_attribute = driver_pool<cuda_async, simulated_device>::attribute;
 
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr int operations = 40'000;

@@ -15,7 +15,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/detail/aligned_request.hpp>
-#include <tessera/interop/containers.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>

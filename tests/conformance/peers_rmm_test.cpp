@@ -23,6 +23,7 @@
 namespace {
 
 using namespace tessera;
+using pool_attribute = driver_pool<cuda_async, simulated_device>::attribute;
 
 constexpr std::size_t cuda_alignment = 256;  // CUDA_ALLOCATION_ALIGNMENT
 

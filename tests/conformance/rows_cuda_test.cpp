@@ -15,6 +15,7 @@
 namespace {
 
 using namespace tessera;
+using pool_attribute = driver_pool<cuda_async, simulated_device>::attribute;
 using driver = driver_pool<cuda_async, simulated_device>;
 constexpr stream_id a{1}, b{2};
 

@@ -112,8 +112,8 @@ TEST(stress_threads, copies_of_a_shared_allocator_with_a_history) {
   host_pinned device = unlocked();
   call_times times;
   {
-    auto pool = make_shared_allocator<pool_type>(timed<host_pinned>(device, times), policies<pytorch<>>{},
-                                                 history<>(1000));
+    auto pool = shared_allocator<pool_type>::make(timed<host_pinned>(device, times), policies<pytorch<>>{},
+                                                  history<>(1000));
     stressed<decltype(pool)> stressing(pool);
     std::thread beside([same = pool]() mutable {
       for (int i = 0; i < 500; ++i) {

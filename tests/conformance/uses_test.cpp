@@ -104,7 +104,7 @@ class model {
   [[nodiscard]] std::size_t size() const noexcept { return weights_.size(); }
 
  private:
-  shared_allocator<shared> pool_ = make_shared_allocator<shared>();
+  shared_allocator<shared> pool_ = shared_allocator<shared>::make();
   unique_block<shared_allocator<shared>> weights_;
 };
 

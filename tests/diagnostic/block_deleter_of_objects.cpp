@@ -1,4 +1,4 @@
-// expect: block_deleter: the type must be void or trivially destructible
+// expect: unique_block::deleter: the type must be void or trivially destructible
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
 #include <string>
@@ -8,8 +8,9 @@
 #include <tessera/tessera.hpp>
 
 using pool_type = tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned>;
+using deleter = tessera::unique_block<pool_type>::deleter;
 
 int main() {
   pool_type pool;
-  std::unique_ptr<std::string, tessera::block_deleter<pool_type>> text(nullptr, tessera::block_deleter(pool));
+  std::unique_ptr<std::string, deleter> text(nullptr, deleter(pool));
 }

@@ -1,4 +1,4 @@
-// expect: A must be a stream_allocator. For a per_device, use front(d) of one device
+// expect: A must be an allocator with the calls of caching_allocator. For a per_device, use front(d) of one device
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/interop/ownership.hpp>
 #include <tessera/provider/simulated_device.hpp>

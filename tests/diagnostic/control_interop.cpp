@@ -5,8 +5,8 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/interop/cccl.hpp>
-#include <tessera/interop/containers.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -20,5 +20,6 @@ int main() {
   numbers.push_back(1);
   tessera::stream_resource<pool_type, host_accessible> resource(pool);
   tessera::unique_block<pool_type> held;
-  std::unique_ptr<int, tessera::block_deleter<pool_type>> number(nullptr, tessera::block_deleter(pool));
+  using deleter = tessera::unique_block<pool_type>::deleter;
+  std::unique_ptr<int, deleter> number(nullptr, deleter(pool));
 }

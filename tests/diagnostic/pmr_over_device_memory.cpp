@@ -1,6 +1,6 @@
 // expect: A must allocate host memory, because objects are constructed in it: its provider must set is_host_visible
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/interop/containers.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

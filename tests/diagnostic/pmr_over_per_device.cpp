@@ -1,7 +1,7 @@
-// expect: A must be a stream_allocator. For a per_device, use front(d) of one device
+// expect: A must be an allocator with the calls of caching_allocator. For a per_device, use front(d) of one device
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/concurrent/per_device.hpp>
-#include <tessera/interop/containers.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/interop/containers.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -43,7 +43,7 @@ bool serves(Resource& memory, pool_type& pool) {
 }
 
 int use() {
-  auto pool = tessera::make_shared_allocator<pool_type>();
+  auto pool = tessera::shared_allocator<pool_type>::make();
   memory_type memory(pool);
   cuda::mr::resource_ref<cuda::mr::device_accessible> ref{memory};
   if (!serves(memory, *pool) || !serves(ref, *pool)) return 1;

@@ -7,7 +7,7 @@
 #include <entt/entt.hpp>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/interop/containers.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/interop/containers.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 

@@ -41,7 +41,7 @@ int main() {
   const bool is_one_program =
       layout_by_the_other_standard() == layout() && other_standard_frees(simple, simple.allocate(1000));
   const bool serves = serve_other_libraries(
-      tessera::make_shared_allocator<tessera::locked<tessera::pinned_packed, tessera::host_pinned>>(
+      tessera::shared_allocator<tessera::locked<tessera::pinned_packed, tessera::host_pinned>>::make(
           tessera::host_pinned{tessera::host_pinned::options{.pin = tessera::host_pinned::pinning::never}}));
   return serves && is_one_program && safe.audit() == nullptr && simple.audit() == nullptr && refuses &&
                  pool.audit() == nullptr && pool.current_usage().reserved == 0

@@ -12,7 +12,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/facade.hpp>
-#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -55,7 +55,7 @@ using plain = caching_allocator<pytorch<>, simulated_device>;
 using shared = locked<pytorch<>, simulated_device>;
 using streamed = per_stream<pytorch<>, simulated_device>;
 
-static_assert(stream_allocator<counted<plain>> && stream_allocator<counted<streamed>>);
+static_assert(detail::stream_allocator<counted<plain>> && detail::stream_allocator<counted<streamed>>);
 
 template <typename Pool>
 concept gives_handles = requires(Pool& pool) {

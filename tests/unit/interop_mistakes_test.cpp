@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/cccl.hpp>
-#include <tessera/interop/containers.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
@@ -97,7 +97,7 @@ class as_unique : public shaped {
 class as_deleter : public shaped {
  public:
   void* take(std::size_t bytes) override { return pool.allocate(bytes); }
-  void give(void* p) override { block_deleter<pool_type>{pool}(p); }
+  void give(void* p) override { unique_block<pool_type>::deleter{pool}(p); }
   bool give(void*, std::size_t) override { return false; }
 };
 
@@ -150,8 +150,8 @@ TEST(mistakes_death, are_named_by_shapes) {
                  {"pmr_resource, aligned to 4096", &make<as_pmr<4096>>},
                  {"typed_allocator", &make<as_typed>},
                  {"unique_block", &make<as_unique<pool_type>>},
-                 {"unique_block of an allocator_ref", &make<as_unique<allocator_ref<pool_type>>>},
-                 {"block_deleter", &make<as_deleter>},
+                 {"unique_block of an allocator_ref", &make<as_unique<detail::allocator_ref<pool_type>>>},
+                 {"unique_block::deleter", &make<as_deleter>},
                  {"stream_resource", &make<as_stream_resource<64>>},
                  {"stream_resource, aligned to 256", &make<as_stream_resource<256>>},
                  {"pluggable", &make<as_functions>},

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
@@ -12,7 +13,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/aligned_request.hpp>
 #include <tessera/facade.hpp>
-#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/allocator_handle.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// Memory resources for CCCL and RMM: stream_resource, and rethrowing for libraries with exceptions of their
@@ -23,8 +24,8 @@ namespace tessera {
 /// pmr_resource, for a library that catches its own exception type. All other calls behave like the calls of
 /// `Allocator`.
 ///
-/// `Raise` is called with the exception that would be thrown, an out_of_memory or a wait_failed, and throws
-/// the other library's type. If it returns, the original exception is thrown.
+/// `Raise` is called with the exception that would be thrown, and throws the other library's type. If it
+/// returns, the original exception is thrown.
 ///
 ///     #include <stdexcept>
 ///     #include <tessera/concurrent/locked.hpp>
@@ -64,14 +65,6 @@ class rethrowing : public facade<rethrowing<Allocator, Raise>, Allocator> {
   }
 
   Allocator allocator_;
-};
-
-/// Thrown if the device cannot wait for a stream.
-class wait_failed final : public std::exception {
- public:
-  [[nodiscard]] const char* what() const noexcept override {
-    return "tessera: allocate_sync: the device could not wait for the stream of synchronous calls";
-  }
 };
 
 namespace detail {
@@ -164,12 +157,14 @@ class stream_resource {
   void deallocate(void* p, std::size_t bytes, std::size_t alignment) = delete;
 
   /// Allocates memory that every stream may use at once.
-  ///   Throws:  the exceptions of the allocator's allocate, and wait_failed
+  ///   Throws:  the exceptions of the allocator's allocate, and std::runtime_error if the device cannot
+  ///            wait for the stream of synchronous calls
   [[nodiscard]] void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
     void* const p = detail::aligned_request(bytes, alignment).allocate(allocator_.get(), sync_stream_);
     if (wait_for(sync_stream_)) return p;
     deallocate_sync(p, bytes, alignment);
-    detail::allocator_of<A>::raise(wait_failed());
+    detail::allocator_of<A>::raise(std::runtime_error(
+        "tessera: allocate_sync: the device could not wait for the stream of synchronous calls"));
   }
   ///   Requires:  all work that uses the memory has completed; the same bytes and alignment as in the
   ///              allocation

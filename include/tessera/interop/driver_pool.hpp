@@ -18,6 +18,8 @@
 
 namespace tessera {
 
+namespace detail {
+
 /// The attributes of a driver_pool, with the numbers of CUDA's CUmemPool_attribute.
 enum class pool_attribute : unsigned char {
   follow_event_dependencies = 1,    ///< 0 or 1
@@ -30,6 +32,8 @@ enum class pool_attribute : unsigned char {
   used_high = 8                     ///< maximum bytes since it was set to 0
 };
 
+}  // namespace detail
+
 /// A caching_allocator with the interface of CUDA's memory pools, for code written against cudaMallocAsync.
 /// Allocations and frees are ordered by streams. A synchronization releases reserved memory above a
 /// threshold. A free of an unknown address aborts, as in every tessera allocator.
@@ -38,8 +42,9 @@ enum class pool_attribute : unsigned char {
 ///   Requires:  the provider knows all waits between streams
 ///
 ///     constexpr tessera::stream_id stream{1};
-///     tessera::driver_pool<tessera::cuda_async, tessera::simulated_device> driver;
-///     (void)driver.set(tessera::pool_attribute::release_threshold, 2_GiB);
+///     using pool_type = tessera::driver_pool<tessera::cuda_async, tessera::simulated_device>;
+///     pool_type driver;
+///     (void)driver.set(pool_type::attribute::release_threshold, 2_GiB);
 ///     void* p = driver.allocate_async(5_MiB, stream);
 ///     driver.free_async(p, stream);
 ///     driver.synchronize(stream);  // releases what is reserved above 2 GiB
@@ -49,6 +54,8 @@ class driver_pool {
                 "driver_pool: Recipe::streams must allow reuse across streams [tessera/policy/streams.hpp]");
 
  public:
+  using attribute = detail::pool_attribute;
+
   driver_pool() : driver_pool(Provider{}) {}
   explicit driver_pool(Provider device, policies<Recipe> settings = {}, Observer observer = {})
       : pool_(std::move(device), std::move(settings), std::move(observer)) {}
@@ -101,36 +108,35 @@ class driver_pool {
   /// Releases idle memory until at most `keep` bytes are reserved. Does not wait for pending blocks.
   void trim_to(std::size_t keep) noexcept { pool_.trim_without_waiting(keep); }
 
-  [[nodiscard]] std::uint64_t get(pool_attribute attribute) noexcept {
+  [[nodiscard]] std::uint64_t get(attribute name) noexcept {
     const policies<Recipe>& settings = pool_.policies();
-    switch (attribute) {
-      case pool_attribute::follow_event_dependencies: return settings.streams.follow_dependencies ? 1 : 0;
-      case pool_attribute::allow_opportunistic: return settings.streams.opportunistic ? 1 : 0;
-      case pool_attribute::allow_internal_dependencies: return settings.streams.insert_dependencies ? 1 : 0;
-      case pool_attribute::release_threshold: return settings.eviction.threshold;
-      case pool_attribute::reserved_current: return pool_.current_usage().reserved;
-      case pool_attribute::reserved_high: return reserved_high_;
-      case pool_attribute::used_current: return used(pool_.current_usage());
-      case pool_attribute::used_high: return used_high_;
+    switch (name) {
+      case attribute::follow_event_dependencies: return settings.streams.follow_dependencies ? 1 : 0;
+      case attribute::allow_opportunistic: return settings.streams.opportunistic ? 1 : 0;
+      case attribute::allow_internal_dependencies: return settings.streams.insert_dependencies ? 1 : 0;
+      case attribute::release_threshold: return settings.eviction.threshold;
+      case attribute::reserved_current: return pool_.current_usage().reserved;
+      case attribute::reserved_high: return reserved_high_;
+      case attribute::used_current: return used(pool_.current_usage());
+      case attribute::used_high: return used_high_;
     }
     return 0;
   }
   /// Sets an attribute. Switches accept 0 and 1; maxima accept 0, which restarts them at the current value.
   ///   Returns:  false, without a change, for any other value and for the current values
-  [[nodiscard]] bool set(pool_attribute attribute, std::uint64_t value) noexcept {
+  [[nodiscard]] bool set(attribute name, std::uint64_t value) noexcept {
     policies<Recipe>& settings = pool_.policies();
-    switch (attribute) {
-      case pool_attribute::follow_event_dependencies:
+    switch (name) {
+      case attribute::follow_event_dependencies:
         return set_switch(settings.streams.follow_dependencies, value);
-      case pool_attribute::allow_opportunistic: return set_switch(settings.streams.opportunistic, value);
-      case pool_attribute::allow_internal_dependencies:
+      case attribute::allow_opportunistic: return set_switch(settings.streams.opportunistic, value);
+      case attribute::allow_internal_dependencies:
         return set_switch(settings.streams.insert_dependencies, value);
-      case pool_attribute::release_threshold: settings.eviction.threshold = value; return true;
-      case pool_attribute::reserved_high:
-        return restart(reserved_high_, pool_.current_usage().reserved, value);
-      case pool_attribute::used_high: return restart(used_high_, used(pool_.current_usage()), value);
-      case pool_attribute::reserved_current:
-      case pool_attribute::used_current: return false;
+      case attribute::release_threshold: settings.eviction.threshold = value; return true;
+      case attribute::reserved_high: return restart(reserved_high_, pool_.current_usage().reserved, value);
+      case attribute::used_high: return restart(used_high_, used(pool_.current_usage()), value);
+      case attribute::reserved_current:
+      case attribute::used_current: return false;
     }
     return false;
   }

@@ -9,13 +9,13 @@
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/facade.hpp>
-#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/allocator_handle.hpp>
 
-/// Owners of blocks and of allocators: unique_block, block_deleter and shared_allocator.
+/// Owners of blocks and of allocators: unique_block and shared_allocator.
 namespace tessera {
 
 /// Owns a block and deallocates it in its destructor. A default constructed or moved-from unique_block owns
-/// no block.
+/// no block. make_block allocates one.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool;
@@ -76,6 +76,29 @@ class unique_block {
   }
   friend void swap(unique_block& a, unique_block& b) noexcept { a.swap(b); }
 
+  /// A deleter for std::unique_ptr and std::shared_ptr that returns the memory to an allocator. It calls no
+  /// destructor.
+  ///
+  ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
+  ///     using deleter = tessera::unique_block<decltype(pool)>::deleter;
+  ///     std::unique_ptr<float[], deleter> row(static_cast<float*>(pool.allocate(4000)), deleter(pool));
+  ///
+  ///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
+  class deleter {
+   public:
+    deleter() = default;
+    explicit deleter(detail::handle_argument<A> allocator) noexcept : allocator_(allocator) {}
+    template <typename T>
+    void operator()(T* p) const noexcept {
+      static_assert(std::is_void_v<T> || std::is_trivially_destructible_v<T>,
+                    "unique_block::deleter: the type must be void or trivially destructible");
+      allocator_.get().deallocate(const_cast<std::remove_cv_t<T>*>(p));
+    }
+
+   private:
+    detail::handle_of<A> allocator_{};
+  };
+
  private:
   detail::handle_of<A> allocator_{};
   void* p_ = nullptr;
@@ -88,56 +111,19 @@ unique_block(A&&, void*, std::size_t, stream_id = {}) -> unique_block<std::remov
 /// Allocates a block of `bytes` on `stream`; none for 0 bytes.
 ///   Throws:  the exceptions of the allocator's allocate
 template <typename A>
-  requires(std::is_lvalue_reference_v<A> || allocator_handle<A>)
+  requires(std::is_lvalue_reference_v<A> || detail::allocator_handle<A>)
 [[nodiscard]] unique_block<std::remove_cvref_t<A>> make_block(A&& allocator, std::size_t bytes,
                                                               stream_id stream = {}) {
   detail::handle_of<std::remove_cvref_t<A>> handle(allocator);
   return {allocator, handle.get().allocate(bytes, stream), bytes, stream};
 }
-/// Allocates a block like make_block, but returns an empty unique_block if make_block would throw.
-template <typename A>
-  requires(std::is_lvalue_reference_v<A> || allocator_handle<A>)
-[[nodiscard]] unique_block<std::remove_cvref_t<A>> try_make_block(A&& allocator, std::size_t bytes,
-                                                                  stream_id stream = {}) noexcept {
-  detail::handle_of<std::remove_cvref_t<A>> handle(allocator);
-  return {allocator, handle.get().try_allocate(bytes, stream), bytes, stream};
-}
-
-/// A deleter for std::unique_ptr and std::shared_ptr that returns the memory to an allocator. It calls no
-/// destructor.
-///
-///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
-///     using deleter = tessera::block_deleter<decltype(pool)>;
-///     std::unique_ptr<float[], deleter> row(static_cast<float*>(pool.allocate(4000)), deleter(pool));
-///
-///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
-template <typename A>
-class block_deleter {
-  static_assert(detail::check_allocator<detail::allocator_of<A>>());
-
- public:
-  block_deleter() = default;
-  explicit block_deleter(detail::handle_argument<A> allocator) noexcept : allocator_(allocator) {}
-  template <typename T>
-  void operator()(T* p) const noexcept {
-    static_assert(std::is_void_v<T> || std::is_trivially_destructible_v<T>,
-                  "block_deleter: the type must be void or trivially destructible");
-    allocator_.get().deallocate(const_cast<std::remove_cv_t<T>*>(p));
-  }
-
- private:
-  detail::handle_of<A> allocator_{};
-};
-template <typename A>
-block_deleter(A&&) -> block_deleter<std::remove_cvref_t<A>>;
-
 /// Shares the ownership of an allocator among its copies. The last copy destroys the allocator. Choose it if
 /// memory may outlive the scope that made the allocator. It has the common interface of allocators; `->`
 /// reaches the rest of `A`.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     using pool_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-///     auto pool = tessera::make_shared_allocator<pool_type>();
+///     auto pool = tessera::shared_allocator<pool_type>::make();
 ///     auto same = pool;
 ///     same.deallocate(pool.allocate(1000));
 ///     std::printf("%zu bytes reserved\n", pool->current_usage().reserved);
@@ -150,6 +136,12 @@ template <typename A>
 class shared_allocator : public facade<shared_allocator<A>, A> {
  public:
   shared_allocator() = default;
+  /// Makes an allocator from `args` and returns its first handle.
+  ///   Throws:  std::bad_alloc if host memory is exhausted, and the exceptions of the constructor of `A`
+  template <typename... Args>
+  [[nodiscard]] static shared_allocator make(Args&&... args) {
+    return shared_allocator(std::make_shared<A>(std::forward<Args>(args)...));
+  }
   ///   Requires:  not null; aborts otherwise
   explicit shared_allocator(std::shared_ptr<A> allocator) noexcept : allocator_(std::move(allocator)) {
     if (allocator_ == nullptr) detail::fatal("shared_allocator: the pointer is null");
@@ -171,12 +163,5 @@ class shared_allocator : public facade<shared_allocator<A>, A> {
 
   std::shared_ptr<A> allocator_;
 };
-
-/// Makes an allocator from `args` and returns its first handle.
-///   Throws:  std::bad_alloc if host memory is exhausted, and the exceptions of the constructor of `A`
-template <typename A, typename... Args>
-[[nodiscard]] shared_allocator<A> make_shared_allocator(Args&&... args) {
-  return shared_allocator<A>(std::make_shared<A>(std::forward<Args>(args)...));
-}
 
 }  // namespace tessera

@@ -54,21 +54,12 @@
 /// that PyTorch reports an error if alloc throws.
 namespace tessera {
 
-/// Defines the allocators of a program. `D` has two static functions:
-///
-///   D::make_device(number)     returns a provider for the device, or throws a reason why there is none
-///   D::make_allocator(device)  returns a thread-safe allocator over a movable provider
-///
-/// Devices are made one at a time. These functions may use only devices that were made before.
-///
-/// If D::throws_out_of_memory is true, alloc throws instead of returning null. Set it for a host in C++:
-/// PyTorch converts the exception to a RuntimeError, but takes null for the address of a tensor.
+namespace detail {
+
 template <typename D>
 concept pluggable_definition = requires(int number) {
   { D::make_device(number) } -> device_provider;
 };
-
-namespace detail {
 
 template <typename D>
 inline constexpr bool throws_out_of_memory = false;
@@ -116,8 +107,6 @@ template <typename DeviceStats>
   return result;
 }
 
-}  // namespace detail
-
 /// A stand-in for c10_npu::NPUCachingAllocator::DeviceStats of torch_npu 2.8, if its header is not available.
 /// A group has three counters: for all pools, for the small pool and for the large pool.
 struct npu_device_stats {
@@ -131,16 +120,29 @@ struct npu_device_stats {
 };
 static_assert(sizeof(npu_device_stats) == 952 && offsetof(npu_device_stats, num_alloc_retries) == 864);
 
+}  // namespace detail
+
 /// The allocators of a program's devices, behind functions that C can call. The first use of a device makes
 /// its allocator. A device is a number; a stream is a pointer, and null is the default stream.
+///
+/// `Definition` has two static functions:
+///
+///   make_device(number)     returns a provider for the device, or throws a reason why there is none
+///   make_allocator(device)  returns a thread-safe allocator over a movable provider
+///
+/// Devices are made one at a time. These functions may use only devices that were made before.
+///
+/// If Definition::throws_out_of_memory is true, alloc throws instead of returning null. Set it for a host in
+/// C++: PyTorch converts the exception to a RuntimeError, but takes null for the address of a tensor.
 ///
 /// Errors that a caller can handle are kept for last_error(), with the provider's own error if the provider
 /// is thread-safe. Standard error also shows the 1st, 2nd, 4th, 8th error and so on. An invalid free aborts,
 /// as in every tessera allocator.
-template <pluggable_definition Definition>
+template <detail::pluggable_definition Definition>
 class pluggable {
  public:
   using provider = decltype(Definition::make_device(0));
+  using npu_device_stats = detail::npu_device_stats;
   static constexpr int max_devices = 128;
   static constexpr bool throws = detail::throws_out_of_memory<Definition>;
 
@@ -417,7 +419,7 @@ struct torch_pool_id {
 /// Defines the same functions for torch_npu's NPUPluggableAllocator, and _erase_stream, _get_device_stats and
 /// _reset_peak_status. `stream_type` is void* if _record_stream of your torch_npu takes an aclrtStream, else
 /// c10_npu::NPUStream. `stats_type` is c10_npu::NPUCachingAllocator::DeviceStats, or
-/// tessera::npu_device_stats if its header is not available. _erase_stream does nothing: recorded uses are
+/// tessera::pluggable<definition>::npu_device_stats if its header is not available. _erase_stream does nothing: recorded uses are
 /// awaited, which is safe.
 #define TESSERA_TORCH_NPU_FUNCTIONS(prefix, definition, stream_type, stats_type)                         \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                                 \

@@ -17,9 +17,9 @@
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/debug/fault_reports.hpp>
 #include <tessera/debug/guarded.hpp>
-#include <tessera/interop/containers.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/paddle.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>

@@ -129,7 +129,7 @@ TEST(aligned_request, is_served_by_every_adaptor) {
   serve_at_random(patient, 4_KiB);
   configured<pytorch_family, simulated_device, locked> chosen(config::pytorch::settings{});
   serve_at_random(chosen, 4_KiB);
-  auto shared = make_shared_allocator<locked<packed_tightly, simulated_device>>();
+  auto shared = shared_allocator<locked<packed_tightly, simulated_device>>::make();
   serve_at_random(shared, 4_KiB);
 }
 

@@ -19,7 +19,7 @@
 #include <tessera/debug/guarded.hpp>
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/thread_checked.hpp>
-#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/cccl.hpp>
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/interop/ownership.hpp>
@@ -52,10 +52,10 @@ struct facade_of : ::testing::Test {
       return std::make_unique<Pool>(config::pytorch::settings{}, host_memory());
     } else if constexpr (std::is_constructible_v<Pool, config::pytorch::settings>) {
       return std::make_unique<Pool>(config::pytorch::settings{});
-    } else if constexpr (std::is_default_constructible_v<Pool> && !allocator_handle<Pool>) {
+    } else if constexpr (std::is_default_constructible_v<Pool> && !detail::allocator_handle<Pool>) {
       return std::make_unique<Pool>();
     } else {
-      return std::make_unique<Pool>(make_shared_allocator<tight_locked>());
+      return std::make_unique<Pool>(shared_allocator<tight_locked>::make());
     }
   }();
 };

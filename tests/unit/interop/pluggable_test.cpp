@@ -296,7 +296,7 @@ TEST_F(pluggable_test, needs_no_statistics) {
   pluggable<of<pytorch<>, locked, count_totals>> pool;
   pool.free(pool.alloc(1, 0, nullptr), 1, 0, nullptr);
   EXPECT_EQ(statistics_of(pool, 0), "{}");
-  EXPECT_EQ(pool.device_stats<npu_device_stats>(0).allocation[0].allocated, 0);
+  EXPECT_EQ(pool.device_stats<detail::npu_device_stats>(0).allocation[0].allocated, 0);
 }
 
 TEST_F(pluggable_test, serves_other_recipes) {
@@ -306,8 +306,8 @@ TEST_F(pluggable_test, serves_other_recipes) {
   EXPECT_EQ(direct.base_alloc(p, &bytes), p);
   EXPECT_EQ(bytes, 3_MiB);
   EXPECT_FALSE(has(statistics_of(direct, 0), "small_pool"));
-  EXPECT_EQ(direct.device_stats<npu_device_stats>(0).allocation[0].current, 1);
-  EXPECT_EQ(direct.device_stats<npu_device_stats>(0).allocation[1].current, 0);
+  EXPECT_EQ(direct.device_stats<detail::npu_device_stats>(0).allocation[0].current, 1);
+  EXPECT_EQ(direct.device_stats<detail::npu_device_stats>(0).allocation[1].current, 0);
   direct.free(p, 3_MiB, 0, nullptr);
   EXPECT_EQ(here.device[0]->used(), 0u);
 
@@ -400,7 +400,7 @@ struct other_device_stats {
 
 TESSERA_TORCH_FUNCTIONS(unit_cuda, of<pytorch<>>);
 TESSERA_TORCH_NPU_FUNCTIONS(unit_npu, of<pytorch<>>, npu_stream, other_device_stats);
-TESSERA_TORCH_NPU_FUNCTIONS(unit_npu_plain, throwing, void*, npu_device_stats);
+TESSERA_TORCH_NPU_FUNCTIONS(unit_npu_plain, throwing, void*, pluggable<throwing>::npu_device_stats);
 
 namespace {
 

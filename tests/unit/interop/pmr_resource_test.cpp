@@ -18,8 +18,8 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/pinned_host.hpp>
-#include <tessera/interop/containers.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -169,13 +169,13 @@ TEST(pmr_resource, has_nodes_that_share_blocks_behind_a_pool) {
 }
 
 TEST(pmr_resource, owns_an_allocator_that_is_shared) {
-  auto pool = make_shared_allocator<locked<pinned_packed, host_pinned>>(host_memory());
+  auto pool = shared_allocator<locked<pinned_packed, host_pinned>>::make(host_memory());
   pmr_resource memory(pool);
   EXPECT_EQ(memory.allocator(), pool);
   pool = {};
   use_containers(&memory);
   EXPECT_EQ(memory.allocator()->current_usage().live, 0u);
-  pmr_resource of_its_own(make_shared_allocator<host_pool>(host_memory()));
+  pmr_resource of_its_own(shared_allocator<host_pool>::make(host_memory()));
   use_containers(&of_its_own);
 }
 

@@ -12,8 +12,8 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/interop/cccl.hpp>
-#include <tessera/interop/containers.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -78,7 +78,7 @@ TEST(rethrowing, throws_the_allocators_own_where_nothing_else_is_thrown) {
 
 TEST(rethrowing, throws_so_through_every_shape) {
   using pool_type = rethrowing<locked<shape_tests::packed_tightly, host_pinned>, their_errors>;
-  auto pool = make_shared_allocator<pool_type>(shape_tests::host_memory());
+  auto pool = shared_allocator<pool_type>::make(shape_tests::host_memory());
   stream_resource<shared_allocator<pool_type>, cccl_stand_ins::device_accessible> resource(pool);
   static_assert(cccl_stand_ins::resource_with<decltype(resource), cccl_stand_ins::device_accessible>);
   for (const std::size_t alignment : {std::size_t{64}, std::size_t{4096}}) {

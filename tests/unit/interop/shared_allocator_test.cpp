@@ -36,7 +36,7 @@ static_assert(std::is_nothrow_move_constructible_v<shared_torch> &&
 TEST(shared_allocator, lives_as_long_as_its_last_copy) {
   simulated_device device;
   using pool_type = caching_allocator<pytorch<>, provider_ref<simulated_device>>;
-  auto first = make_shared_allocator<pool_type>(provider_ref(device));
+  auto first = shared_allocator<pool_type>::make(provider_ref(device));
   shared_allocator<pool_type> second;
   {
     const auto third = first;
@@ -62,8 +62,8 @@ TEST(shared_allocator, lives_as_long_as_its_last_copy) {
 }
 
 TEST(shared_allocator, is_equal_to_what_owns_the_same) {
-  const auto a = make_shared_allocator<torch>();
-  const auto b = make_shared_allocator<torch>();
+  const auto a = shared_allocator<torch>::make();
+  const auto b = shared_allocator<torch>::make();
   const shared_torch same = a, none;
   EXPECT_EQ(a, same);
   EXPECT_NE(a, b);
@@ -73,7 +73,7 @@ TEST(shared_allocator, is_equal_to_what_owns_the_same) {
 }
 
 TEST(shared_allocator, has_the_calls_of_any_allocator) {
-  auto pool = make_shared_allocator<torch>();
+  auto pool = shared_allocator<torch>::make();
   void* const p = pool.allocate(1000, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
   EXPECT_EQ(pool.statistics().all.allocation.current, 1);
@@ -92,7 +92,7 @@ TEST(shared_allocator, has_the_calls_of_any_allocator) {
 }
 
 TEST(shared_allocator, is_reached_by_tools) {
-  auto pool = make_shared_allocator<locked<pytorch<>, simulated_device>>();
+  auto pool = shared_allocator<locked<pytorch<>, simulated_device>>::make();
   void* const p = pool.allocate(100);
   std::size_t live = 0;
   pool.for_each_allocator([&](auto& in) { live += in.current_usage().live; });
@@ -118,7 +118,7 @@ TEST(shared_allocator, may_own_one_of_many) {
 
 TEST(shared_allocator, does_what_its_comment_shows) {
   using pool_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-  auto pool = tessera::make_shared_allocator<pool_type>();
+  auto pool = tessera::shared_allocator<pool_type>::make();
   auto same = pool;
   same.deallocate(pool.allocate(1000));
   std::printf("%zu bytes reserved\n", pool->current_usage().reserved);
@@ -136,7 +136,7 @@ void end_with_the_last_thread() {
   for (int round = 0; round < 20; ++round) {
     std::vector<std::thread> running;
     {
-      const auto pool = make_shared_allocator<Pool>(adaptor_tests::gated_ref(device));
+      const auto pool = shared_allocator<Pool>::make(adaptor_tests::gated_ref(device));
       for (std::uint64_t t = 0; t < 4; ++t) {
         running.emplace_back([given = pool, t]() mutable {
           std::vector<shared_allocator<Pool>> copies;
@@ -160,7 +160,7 @@ TEST(shared_allocator_threads, end_it_with_the_last_of_them) {
 }
 
 TEST(shared_allocator_threads, keep_every_promise) {
-  auto pool = make_shared_allocator<locked<pytorch<>, simulated_device>>();
+  auto pool = shared_allocator<locked<pytorch<>, simulated_device>>::make();
   adaptor_tests::run_threads(pool, 4, 2000, 1_MiB);
   EXPECT_EQ(pool.current_usage().live, 0u);
 }

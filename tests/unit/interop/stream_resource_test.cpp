@@ -148,7 +148,7 @@ TEST(stream_resource, says_that_the_device_could_not_wait) {
   caching_allocator<pytorch<>, broken_device> pool;
   stream_resource memory(pool);
   pool.device().broken = true;
-  EXPECT_THROW((void)memory.allocate_sync(1000), wait_failed);
+  EXPECT_THROW((void)memory.allocate_sync(1000), std::runtime_error);
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
@@ -222,12 +222,12 @@ TEST(stream_resource, keeps_a_shared_allocator_as_long_as_it_is_kept) {
   {
     using pool_type = locked<pytorch<>, provider_ref<simulated_device>>;
     using memory = stream_resource<shared_allocator<pool_type>, device_accessible>;
-    auto pool = make_shared_allocator<pool_type>(provider_ref(device));
+    auto pool = shared_allocator<pool_type>::make(provider_ref(device));
     cccl_stand_ins::any_resource<device_accessible> kept{memory(pool)};
     pool = {};
     auto copy = kept;
     void* const p = kept.allocate(stream(1), 1000, 256);
-    kept = memory(make_shared_allocator<pool_type>(provider_ref(device)));
+    kept = memory(shared_allocator<pool_type>::make(provider_ref(device)));
     EXPECT_NE(kept, copy);
     EXPECT_EQ(device.used(), 2_MiB);
     copy.deallocate(stream(1), p, 1000, 256);
@@ -238,7 +238,7 @@ TEST(stream_resource, keeps_a_shared_allocator_as_long_as_it_is_kept) {
 
 TEST(stream_resource_threads, share_one_allocator_by_copies) {
   using pool_type = locked<packed_tightly, host_pinned>;
-  const stream_resource memory(make_shared_allocator<pool_type>(host_memory()));
+  const stream_resource memory(shared_allocator<pool_type>::make(host_memory()));
   std::vector<std::thread> running;
   for (std::uint64_t t = 0; t < 3; ++t) {
     running.emplace_back([mine = memory, t]() mutable {

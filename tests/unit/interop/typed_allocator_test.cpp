@@ -20,8 +20,8 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/interop/containers.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/interop/std_allocators.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -106,7 +106,7 @@ TEST(typed_allocator, serves_containers) {
 }
 
 TEST(typed_allocator, owns_an_allocator_that_is_shared) {
-  auto pool = make_shared_allocator<locked<packed_tightly, host_pinned>>(host_memory());
+  auto pool = shared_allocator<locked<packed_tightly, host_pinned>>::make(host_memory());
   typed_allocator<int, shared_pool> own(pool);
   pool = {};
   use_containers(own);

@@ -63,10 +63,10 @@ TEST(unique_block, may_hold_none) {
   none.reset();
   block of_no_bytes = make_block(pool, 0);
   EXPECT_FALSE(of_no_bytes);
-  block too_large = try_make_block(pool, 1_GiB);
+  block too_large(pool, pool.try_allocate(1_GiB), 1_GiB);
   EXPECT_FALSE(too_large);
   EXPECT_EQ(too_large.size(), 0u);
-  too_large = try_make_block(pool, 1000);
+  too_large = block(pool, pool.try_allocate(1000), 1000);
   EXPECT_EQ(too_large.size(), 1000u);
   EXPECT_THROW((void)make_block(pool, 1_GiB), out_of_memory);
   swap(none, too_large);
@@ -128,7 +128,7 @@ TEST(unique_block, checks_the_size_it_took_over) {
 TEST(unique_block, keeps_a_shared_allocator) {
   simulated_device device;
   using pool_type = locked<pytorch<>, provider_ref<simulated_device>>;
-  auto pool = make_shared_allocator<pool_type>(provider_ref(device));
+  auto pool = shared_allocator<pool_type>::make(provider_ref(device));
   unique_block held = make_block(pool, 1000);
   unique_block second = make_block(std::move(pool), 1000);
   pool = {};
@@ -136,7 +136,7 @@ TEST(unique_block, keeps_a_shared_allocator) {
   EXPECT_EQ(device.used(), 2_MiB);
   second = {};
   EXPECT_EQ(device.used(), 0u);
-  const unique_block alone = make_block(make_shared_allocator<torch>(), 1000);
+  const unique_block alone = make_block(shared_allocator<torch>::make(), 1000);
   EXPECT_TRUE(alone);
 }
 
@@ -159,13 +159,13 @@ TEST(unique_block_threads, hold_blocks_of_one_allocator) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(block_deleter, gives_back_what_smart_pointers_own) {
+TEST(unique_block_deleter, gives_back_what_smart_pointers_own) {
   locked<pinned_packed, host_pinned> pool{host_memory()};
-  using deleter = block_deleter<decltype(pool)>;
+  using deleter = unique_block<decltype(pool)>::deleter;
   {
     std::unique_ptr<float[], deleter> row(static_cast<float*>(pool.allocate(4000)), deleter(pool));
     row[999] = 1;
-    const std::shared_ptr<void> shared(pool.allocate(100), block_deleter(pool));
+    const std::shared_ptr<void> shared(pool.allocate(100), deleter(pool));
     const std::unique_ptr<const int, deleter> one(static_cast<int*>(pool.allocate(4)), row.get_deleter());
     EXPECT_EQ(pool.statistics().all.allocation.current, 3);
     std::unique_ptr<float[], deleter> none;
@@ -184,7 +184,7 @@ TEST(unique_block, does_what_its_comment_shows) {
   }
   tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
   {
-    using deleter = tessera::block_deleter<decltype(pool)>;
+    using deleter = tessera::unique_block<decltype(pool)>::deleter;
     std::unique_ptr<float[], deleter> row(static_cast<float*>(pool.allocate(4000)), deleter(pool));
     EXPECT_EQ(pool.current_usage().live, 4096u);
   }

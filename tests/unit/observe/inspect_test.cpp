@@ -138,7 +138,7 @@ TEST(inspect, finds_blocks_through_every_front_end) {
   expect_segments_in(shared);
   per_stream<pytorch<>, simulated_device> arenas;
   expect_segments_in(arenas);
-  auto owner = make_shared_allocator<per_stream<pytorch_expandable, simulated_device>>();
+  auto owner = shared_allocator<per_stream<pytorch_expandable, simulated_device>>::make();
   expect_segments_in(owner);
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});

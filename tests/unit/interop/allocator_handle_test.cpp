@@ -10,7 +10,7 @@
 #include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/provider/host_pinned.hpp>
@@ -27,23 +27,27 @@ using namespace tessera;
 using torch = caching_allocator<pytorch<>, simulated_device>;
 using pinned_memory = caching_allocator<pinned_packed, host_pinned>;
 
-static_assert(!allocator_handle<torch> && !allocator_handle<locked<pytorch<>, simulated_device>>);
-static_assert(allocator_handle<allocator_ref<torch>> && allocator_handle<shared_allocator<torch>>);
-static_assert(std::is_same_v<detail::handle_of<torch>, allocator_ref<torch>>);
+static_assert(!detail::allocator_handle<torch> &&
+              !detail::allocator_handle<locked<pytorch<>, simulated_device>>);
+static_assert(detail::allocator_handle<detail::allocator_ref<torch>> &&
+              detail::allocator_handle<shared_allocator<torch>>);
+static_assert(std::is_same_v<detail::handle_of<torch>, detail::allocator_ref<torch>>);
 static_assert(std::is_same_v<detail::handle_of<shared_allocator<torch>>, shared_allocator<torch>>);
 static_assert(std::is_same_v<detail::allocator_of<torch>, torch>);
 static_assert(std::is_same_v<detail::allocator_of<shared_allocator<torch>>, torch>);
 
-static_assert(stream_allocator<torch> && stream_allocator<locked<pytorch<>, simulated_device>>);
-static_assert(stream_allocator<per_stream<pytorch<>, simulated_device>>);
-static_assert(stream_allocator<background_reclaiming<pytorch<>, simulated_device>>);
-static_assert(stream_allocator<waiting<locked<pytorch<>, simulated_device>>>);
-static_assert(stream_allocator<configured<pytorch_family, simulated_device>>);
-static_assert(stream_allocator<pinned_host<pytorch_pinned_family, host_pinned>>);
-static_assert(stream_allocator<shared_allocator<torch>>);
-static_assert(!stream_allocator<per_device<pytorch<>, simulated_device>>);
-static_assert(stream_allocator<per_device<pytorch<>, simulated_device>::front_type>);
-static_assert(!stream_allocator<driver_pool<cuda_async, simulated_device>> && !stream_allocator<int>);
+static_assert(detail::stream_allocator<torch> &&
+              detail::stream_allocator<locked<pytorch<>, simulated_device>>);
+static_assert(detail::stream_allocator<per_stream<pytorch<>, simulated_device>>);
+static_assert(detail::stream_allocator<background_reclaiming<pytorch<>, simulated_device>>);
+static_assert(detail::stream_allocator<waiting<locked<pytorch<>, simulated_device>>>);
+static_assert(detail::stream_allocator<configured<pytorch_family, simulated_device>>);
+static_assert(detail::stream_allocator<pinned_host<pytorch_pinned_family, host_pinned>>);
+static_assert(detail::stream_allocator<shared_allocator<torch>>);
+static_assert(!detail::stream_allocator<per_device<pytorch<>, simulated_device>>);
+static_assert(detail::stream_allocator<per_device<pytorch<>, simulated_device>::front_type>);
+static_assert(!detail::stream_allocator<driver_pool<cuda_async, simulated_device>> &&
+              !detail::stream_allocator<int>);
 
 // A provider declares host visibility. Adaptors, front ends and allocators over it inherit it.
 static_assert(detail::is_host_visible<host_pinned> && !detail::is_host_visible<simulated_device>);
@@ -73,12 +77,12 @@ static_assert(detail::host_allocator<shared_allocator<pinned_memory>> &&
 
 TEST(allocator_ref, stands_for_one_allocator) {
   torch a, b;
-  const allocator_ref<torch> to_a(a), again(a), to_b(b), to_none;
+  const detail::allocator_ref<torch> to_a(a), again(a), to_b(b), to_none;
   EXPECT_EQ(&to_a.get(), &a);
   EXPECT_EQ(to_a, again);
   EXPECT_NE(to_a, to_b);
   EXPECT_NE(to_a, to_none);
-  allocator_ref<torch> assigned;
+  detail::allocator_ref<torch> assigned;
   assigned = to_b;
   EXPECT_EQ(&assigned.get(), &b);
 }

@@ -11,11 +11,23 @@
 #include <tessera/facade.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// Handles of allocators, and the concepts that the headers of interop/ require of an allocator.
+/// Handles of allocators, and what the headers of interop/ require of an allocator. Front ends of interop/
+/// accept a handle in place of an allocator and keep a copy of it: a shared_allocator, an allocator_from, or a
+/// type of your own with the same functions.
 namespace tessera {
 
+/// A handle of the allocator that `Function` returns. Choose it for libraries that default construct their
+/// allocators. It has no state.
+///   Requires:  `Function` returns a reference to the same allocator at each call
+template <auto Function>
+struct allocator_from {
+  [[nodiscard]] auto& get() const noexcept { return Function(); }
+  bool operator==(const allocator_from&) const = default;
+};
+
+namespace detail {
+
 /// A copyable handle of an allocator: h.get() is the allocator, and equal handles have the same allocator.
-/// Front ends of interop/ accept a handle in place of an allocator and keep a copy of it.
 template <typename H>
 concept allocator_handle = std::copyable<H> && std::equality_comparable<H> && requires(const H& h) {
   { h.get() } noexcept;
@@ -36,15 +48,6 @@ class allocator_ref {
   A* allocator_ = nullptr;
 };
 
-/// A handle of the allocator that `Function` returns. Choose it for libraries that default construct their
-/// allocators. It has no state.
-///   Requires:  `Function` returns a reference to the same allocator at each call
-template <auto Function>
-struct allocator_from {
-  [[nodiscard]] auto& get() const noexcept { return Function(); }
-  bool operator==(const allocator_from&) const = default;
-};
-
 /// Serves requests on streams, as a caching_allocator does.
 template <typename A>
 concept stream_allocator = requires(A& a, void* p, std::size_t bytes, stream_id s) {
@@ -56,8 +59,6 @@ concept stream_allocator = requires(A& a, void* p, std::size_t bytes, stream_id 
   { a.record_stream(p, s) } noexcept -> std::same_as<bool>;
   { a.try_record_stream(p, s) } noexcept -> std::same_as<bool>;
 };
-
-namespace detail {
 
 /// A handle whose type alone identifies the allocator.
 template <typename H>
@@ -91,9 +92,10 @@ concept host_allocator = detail::is_host_visible<A> || detail::is_host_visible<d
 /// Explains in one sentence which requirement an allocator does not meet.
 template <typename A>
 consteval bool check_allocator() {
-  static_assert(stream_allocator<A>,
-                "A must be a stream_allocator. For a per_device, use front(d) of one device "
-                "[tessera/interop/allocator_ref.hpp]");
+  static_assert(
+      stream_allocator<A>,
+      "A must be an allocator with the calls of caching_allocator. For a per_device, use front(d) of "
+      "one device [tessera/interop/allocator_handle.hpp]");
   return stream_allocator<A>;
 }
 template <typename A>

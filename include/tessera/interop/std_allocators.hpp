@@ -10,7 +10,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/aligned_request.hpp>
-#include <tessera/interop/allocator_ref.hpp>
+#include <tessera/interop/allocator_handle.hpp>
 
 /// Allocators for C++ containers in host memory: pmr_resource for std::pmr, and typed_allocator as a template
 /// argument.
