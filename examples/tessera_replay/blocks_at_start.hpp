@@ -28,8 +28,8 @@ struct block_at_start {
 
 /// Finds the blocks that are live or pending when the history of one device begins, by address.
 ///
-/// A history is bounded, so its oldest entries are lost. A block is active at the start in two cases: the
-/// history frees it without allocating it, or the block is active at the end and not in the history.
+/// A history is bounded, so its oldest entries are lost. A block is active at the start if the history frees
+/// it without allocating it. So is a block that is active at the end and not in the history.
 ///   Returns:  the blocks, or an error that names the entry or block that contradicts the history
 ///   Cost:     n log n in the length of the history
 [[nodiscard]] inline read_result<std::map<std::uint64_t, block_at_start>> blocks_at_start(

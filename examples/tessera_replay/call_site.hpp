@@ -38,8 +38,8 @@ using tessera::snapshot;
   return false;
 }
 
-/// Returns the position of the frame that is most useful to the user: the innermost Python frame outside
-/// PyTorch, else the innermost Python frame, else the innermost frame with a file.
+/// Returns the position of the frame that is most useful to the user. It is the innermost Python frame
+/// outside PyTorch, else the innermost Python frame, else the innermost frame with a file.
 ///   Requires:  the stack is not empty
 [[nodiscard]] inline std::uint32_t most_useful_frame(const snapshot::call_stacks& table,
                                                      std::uint32_t stack) {

@@ -194,7 +194,7 @@ TEST(callbacks_in_threads, a_function_given_a_device_for_many_threads_uses_the_a
   use(background_reclaiming<pytorch<>, host_pinned>{memory()});
 }
 
-TEST(callbacks_in_threads, a_function_under_one_lock_takes_those_behind_it) {
+TEST(callbacks_in_threads, a_function_under_one_lock_takes_later_locks) {
   const watchdog guard("with_device within with_policies");
   const auto use = [](auto&& pool) {
     std::size_t seen = 0;
@@ -227,7 +227,7 @@ void free_from_work_on_a_stream() {
   }
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
-TEST(callbacks_in_threads, work_on_a_stream_frees_what_lies_in_segments) {
+TEST(callbacks_in_threads, work_on_a_stream_frees_blocks_of_segments) {
   free_from_work_on_a_stream<locked<pytorch<>, provider_ref<host_pinned>>>();
   free_from_work_on_a_stream<per_stream<pytorch<>, provider_ref<host_pinned>>>();
 }
@@ -273,7 +273,7 @@ class callbacks_in_threads_death : public testing::Test {
   }
 };
 
-TEST_F(callbacks_in_threads_death, no_sink_uses_its_allocator) {
+TEST_F(callbacks_in_threads_death, no_observer_uses_its_allocator) {
   expect_that_no_sink_uses<caching_allocator<pytorch<>, device_type, meddling>>();
   expect_that_no_sink_uses<locked<pytorch<>, device_type, meddling>>();
   expect_that_no_sink_uses<per_stream<pytorch<>, device_type, meddling>>();
@@ -384,7 +384,7 @@ void let_a_provider_give_back() {
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(p);
 }
-TEST(callbacks_in_reclaim, may_give_back) {
+TEST(callbacks_in_reclaim, may_free) {
   let_a_provider_give_back<caching_allocator<pytorch<>, giving_back>>();
   let_a_provider_give_back<caching_allocator<pytorch_expandable, giving_back>>();
   let_a_provider_give_back<locked<pytorch<>, giving_back>>();
@@ -404,7 +404,7 @@ device_type device_that_needs_another::make_device(int number) {
   if (number == 2) (void)all_devices().alloc(1, 3, nullptr);
   return of(room);
 }
-TEST_F(callbacks_in_threads_death, no_device_is_made_with_another_that_is_not) {
+TEST_F(callbacks_in_threads_death, no_device_is_made_while_another_is_made) {
   auto& all = all_devices();
   EXPECT_NE(all.alloc(1, 0, nullptr), nullptr);
   EXPECT_NE(all.alloc(1, 1, nullptr), nullptr);

@@ -34,7 +34,7 @@ const std::vector<stream_id> streams{stream_id{0}, stream_id{1}, stream_id{2}};
 
 /// Whether a program makes the same calls with the same results over both devices.
 template <typename Recipe, typename Device>
-void goes_the_same_way() {
+void makes_the_same_decisions() {
   const simulated_device::options how{.capacity = 700_MiB, .page_granularity = 64_KiB, .log_calls = 100'000};
   caching_allocator<Recipe, Device> plain{Device(how)};
   caching_allocator<Recipe, checked_provider<Device>> watched{checked_provider(Device(how))};
@@ -58,9 +58,11 @@ class checked_kinds : public testing::Test {};
 using kinds = testing::Types<pytorch_native, pytorch_expandable, stitched, cuda_async>;
 TYPED_TEST_SUITE(checked_kinds, kinds);
 
-TYPED_TEST(checked_kinds, go_the_same_way) { goes_the_same_way<TypeParam, simulated_device>(); }
+TYPED_TEST(checked_kinds, make_the_same_decisions) {
+  makes_the_same_decisions<TypeParam, simulated_device>();
+}
 
-TYPED_TEST(checked, hears_no_word) {
+TYPED_TEST(checked, reports_nothing) {
   const simulated_device::options how{.capacity = 700_MiB, .page_granularity = 64_KiB};
   caching_allocator<TypeParam, checked_provider<simulated_device>> pool{
       checked_provider(simulated_device(how))};
@@ -68,9 +70,11 @@ TYPED_TEST(checked, hears_no_word) {
   ASSERT_EQ(misbehaviour(pool, small, streams), "");
 }
 
-TEST(checked_npu, goes_the_same_way) { goes_the_same_way<torch_npu_expandable, simulated_npu>(); }
+TEST(checked_npu, makes_the_same_decisions) {
+  makes_the_same_decisions<torch_npu_expandable, simulated_npu>();
+}
 
-TYPED_TEST(checked, refusals_hear_no_word) {
+TYPED_TEST(checked, refusals_are_not_reported) {
   using device = checked_provider<simulated_device>;
   for (const std::uint64_t every : {3u, 7u, 50u}) {
     caching_allocator<TypeParam, device> pool{
@@ -94,7 +98,7 @@ TYPED_TEST(checked, refusals_hear_no_word) {
 }
 
 /// A checked provider keeps the laws and the properties of the provider.
-TEST(checked_devices, keep_the_laws) {
+TEST(checked_devices, obey_the_laws) {
   checked_provider<simulated_device> simulated;
   EXPECT_STREQ(law::provider(simulated).broken, nullptr);
   checked_provider npu{simulated_npu{}};

@@ -25,34 +25,21 @@ using conformance::named;
 
 std::int64_t number(std::size_t bytes) { return static_cast<std::int64_t>(bytes); }
 
-/// The first wrong counter of one allocator, or nothing.
-template <typename Recipe, typename Pool>
-std::string misstatement(Pool& pool, const simulated_device& device) {
-  const auto told = pool.statistics();
-  if (told.device_bytes.current != number(device.used())) return "not all that the device gave is counted";
-  if (told.device_bytes.peak != number(device.peak_used())) return "the device once gave more or less";
+/// The first wrong counter, or nothing. `reserved_bytes` is compared only for one allocator.
+template <typename Recipe, bool IsOneAllocator, typename Pool>
+std::string wrong_counter(Pool& pool, const simulated_device& device) {
+  const auto counted = pool.statistics();
+  const auto& reserved = counted.all.reserved_bytes;
+  if (counted.device_bytes.current != number(device.used())) return "device_bytes differ from the device's";
+  if (counted.device_bytes.peak != number(device.peak_used())) return "the peak of device_bytes differs";
   // A range that grows page by page, as PyTorch's do, does not count the pages of a failed growth as
   // reserved.
   if (Recipe::growth::backend::has_ranges && !Recipe::growth::backend::moves_memory &&
       device.calls().refused > 0)
     return {};
-  if (told.all.reserved_bytes.current != number(device.used()))
-    return "what is reserved is not what was given";
-  if (told.all.reserved_bytes.peak != number(device.peak_used()))
-    return "more was given than reserved at most";
-  return {};
-}
-/// The first wrong counter of a front end with several allocators, or nothing.
-template <typename Recipe, typename Pool>
-std::string misstatement_of_several(Pool& pool, const simulated_device& device) {
-  const auto told = pool.statistics();
-  if (told.device_bytes.current != number(device.used())) return "not all that the device gave is counted";
-  if (told.device_bytes.peak != number(device.peak_used())) return "the device once gave more or less";
-  if (Recipe::growth::backend::has_ranges && !Recipe::growth::backend::moves_memory &&
-      device.calls().refused > 0)
-    return {};
-  if (told.all.reserved_bytes.peak != number(device.peak_used()))
-    return "more or less was given than reserved at most";
+  if (IsOneAllocator && reserved.current != number(device.used()))
+    return "reserved_bytes differ from the device's";
+  if (reserved.peak != number(device.peak_used())) return "the peak of reserved_bytes differs";
   return {};
 }
 
@@ -124,7 +111,7 @@ using plain = caching_allocator<Recipe, provider_ref<simulated_device>>;
 TEST(device_bytes, are_counted_by_every_recipe_over_random_programs) {
   for_each_shipped([]<typename Recipe>(named<Recipe> r) {
     using pool = plain<Recipe>;
-    EXPECT_EQ(over_random_programs<pool>(&misstatement<Recipe, pool>), "") << r.name;
+    EXPECT_EQ(over_random_programs<pool>(&wrong_counter<Recipe, true, pool>), "") << r.name;
   });
 }
 
@@ -133,11 +120,11 @@ TEST(device_bytes, are_counted_by_every_recipe_over_a_recorded_program) {
   const trace::program source(recording);
   for_each_shipped([&]<typename Recipe>(named<Recipe> r) {
     using pool = plain<Recipe>;
-    EXPECT_EQ(over_recorded_program<pool>(source, &misstatement<Recipe, pool>), "") << r.name;
+    EXPECT_EQ(over_recorded_program<pool>(source, &wrong_counter<Recipe, true, pool>), "") << r.name;
   });
 }
 
-TEST(device_bytes, are_counted_where_calls_fail) {
+TEST(device_bytes, are_counted_if_calls_fail) {
   for_each_shipped([]<typename Recipe>(named<Recipe> r) {
     const auto wrong = [](auto& pool, const simulated_device& device) -> std::string {
       const counter told = pool.statistics().device_bytes;
@@ -150,23 +137,23 @@ TEST(device_bytes, are_counted_where_calls_fail) {
   });
 }
 
-TEST(device_bytes, are_counted_behind_a_mutex) {
+TEST(device_bytes, are_counted_by_locked) {
   for_each_shipped([]<typename Recipe>(named<Recipe> r) {
     using pool = locked<Recipe, provider_ref<simulated_device>>;
-    EXPECT_EQ(over_random_programs<pool>(&misstatement<Recipe, pool>), "") << r.name;
+    EXPECT_EQ(over_random_programs<pool>(&wrong_counter<Recipe, true, pool>), "") << r.name;
   });
 }
 
-TEST(device_bytes, are_counted_by_lanes_together) {
+TEST(device_bytes, are_counted_by_arenas_together) {
   for_each_shipped([]<typename Recipe>(named<Recipe> r) {
     using pool = per_stream<Recipe, provider_ref<simulated_device>>;
-    EXPECT_EQ(over_random_programs<pool>(&misstatement_of_several<Recipe, pool>), "") << r.name;
+    EXPECT_EQ(over_random_programs<pool>(&wrong_counter<Recipe, false, pool>), "") << r.name;
   });
 }
 
 // Others use the device too. Three of five pages are granted; they are returned because the fourth is
 // refused.
-TEST(device_bytes, have_the_peak_of_what_came_in_vain) {
+TEST(device_bytes, have_the_peak_of_a_failed_growth) {
   simulated_device device{simulated_device::options{.capacity = 200_MiB}};
   void* const others = device.acquire(130_MiB);
   plain<pytorch_expandable> pool{provider_ref(device)};

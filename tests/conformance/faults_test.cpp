@@ -117,7 +117,7 @@ TYPED_TEST(faults, of_every_call_from_one_on_are_survived) {
 }
 
 // The destructor of an allocator tries each chunk twice, and each segment and range once.
-TYPED_TEST(faults, at_the_end_cost_no_more_than_what_failed) {
+TYPED_TEST(faults, in_the_destructor_leak_only_memory_whose_release_failed) {
   for (std::size_t length = 20; length <= this->plan().size(); length += 25 * every) {
     const program part(this->plan().begin(), this->plan().begin() + static_cast<std::ptrdiff_t>(length));
     std::vector<usage> standing;

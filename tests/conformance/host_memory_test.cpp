@@ -67,7 +67,7 @@ TYPED_TEST_SUITE(host_memory, recipes);
 
 const std::vector<stream_id> streams{stream_id{0}, stream_id{1}, stream_id{2}};
 
-TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_promise) {
+TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_rule) {
   for (const std::uint64_t calls : {1u, 3u}) {
     for (std::uint64_t k = 1; k <= 60; ++k) {
       simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
@@ -131,7 +131,7 @@ struct refusals {
     if (e.what == allocator_event::action::refused) ++told, have_address = have_address || e.address != 0;
   }
 };
-TEST(host_memory_for_segments, that_has_run_out_gives_them_back_and_tells_no_address) {
+TEST(host_memory_for_segments, that_has_run_out_releases_them_and_reports_no_address) {
   std::size_t in_vain = 0;
   for (std::uint64_t k = 1; k <= 10; ++k) {
     caching_allocator<pytorch<>, simulated_device, refusals> pool;
@@ -150,7 +150,7 @@ TEST(host_memory_for_segments, that_has_run_out_gives_them_back_and_tells_no_add
 }
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
-TYPED_TEST(host_memory, is_given_back_in_the_end) {
+TYPED_TEST(host_memory, is_freed_at_the_end) {
   const auto run = [] {
     caching_allocator<TypeParam, simulated_device> pool;
     (void)pool.on_pressure([](void*) noexcept { return false; }, nullptr);
@@ -169,7 +169,7 @@ TYPED_TEST(host_memory, is_given_back_in_the_end) {
 #endif
 
 // stream_order records a wait completely or not at all. A failed wait inserts nothing into a stream.
-TEST(host_memory_for_stream_order, that_runs_out_anywhere_notes_nothing) {
+TEST(host_memory_for_stream_order, that_runs_out_anywhere_records_nothing) {
   static_assert(noexcept(std::declval<stream_order&>().add({}, 1, {}, 1)));
   for (std::uint64_t k = 1; k <= 40; ++k) {
     stream_order order;

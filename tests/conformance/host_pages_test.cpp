@@ -261,7 +261,7 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
   }
 }
 
-TYPED_TEST(host_pages, are_locked_where_that_is_required) {
+TYPED_TEST(host_pages, are_locked_if_required) {
   if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
   const std::size_t before = number_in("/proc/self/status", "VmLck");
   told books;
@@ -297,7 +297,7 @@ TYPED_TEST(host_pages, are_locked_where_that_is_required) {
 
 // Streams write and read while blocks are allocated and freed. If memory moves or is reused too early, a read
 // finds wrong data.
-TYPED_TEST(host_pages, keep_what_streams_put_there) {
+TYPED_TEST(host_pages, keep_their_contents) {
   told books;
   host_pinned made = this->device(pinning::never);
   const std::array streams{stream_id{}, made.create_stream(), made.create_stream()};

@@ -151,7 +151,7 @@ trace::recording expect(const char* name, const std::string& what, std::size_t o
   return read;
 }
 
-TEST(model, finds_nothing_where_nothing_is_wrong) {
+TEST(model, accepts_a_correct_allocator) {
   EXPECT_EQ(conformance::misbehaviour(planted<sound>("sound"), 20'000, 1), "");
 }
 
@@ -159,7 +159,7 @@ TEST(model, shows_overlapping_blocks_in_three_frees_and_two_allocations_more) {
   const trace::recording read = expect<overlapping>("overlapping", "a block overlaps one in use", 8);
   EXPECT_EQ(read.events.back().what, event::kind::allocate);
 }
-TEST(model, shows_a_forgotten_stream_by_who_is_given_its_block) {
+TEST(model, detects_a_forgotten_stream) {
   // Events are held. A block is allocated, recorded for another stream, freed, and allocated again.
   const trace::recording read =
       expect<forgetful>("forgetful", "a block is reused that another stream still uses", 5);
@@ -179,7 +179,7 @@ TEST(model, shows_a_lost_block_by_an_allocation_and_a_free) {
 }
 
 // Does the same with the file as tessera-replay.
-TEST(model, writes_what_can_be_replayed) {
+TEST(model, writes_files_that_can_be_replayed) {
   const trace::recording read = expect<overlapping>("overlapping_again", "a block overlaps one in use", 8);
   const trace::program source(read);
   simulated_device device;
@@ -195,7 +195,7 @@ TEST(model, writes_what_can_be_replayed) {
   EXPECT_TRUE(overlapped);
 }
 
-TEST(model, says_in_words_what_a_trace_does_not) {
+TEST(model, describes_operations_that_a_trace_lacks) {
   const program all{{.what = kind::trim, .amount = 50},
                     {.what = kind::retune, .amount = 3},
                     {.by_handle = true, .id = 7, .bytes = 100, .stream = stream_id{2}},

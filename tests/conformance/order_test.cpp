@@ -218,7 +218,7 @@ policies<cuda_async> with_rules(unsigned bits) {
   return chosen;
 }
 
-TEST(order, holds_under_each_choice_of_rules) {
+TEST(order, holds_under_each_rule) {
   for (unsigned rules = 0; rules < 8; ++rules) {
     for (const std::uint64_t seed : {1u, 2u, 3u}) {
       const outcome came = after_random_program<cuda_async>(seed, with_rules(rules));
@@ -230,7 +230,7 @@ TEST(order, holds_under_each_choice_of_rules) {
     }
   }
 }
-TEST(order, holds_where_calls_fail) {
+TEST(order, holds_if_calls_fail) {
   for (std::uint64_t k = 1; k <= 8; ++k)
     ASSERT_EQ(after_random_program<cuda_async>(k, with_rules(7), k).broken, "") << "every call " << k;
 }
@@ -240,7 +240,7 @@ TEST(order, holds_with_other_policies_on_the_other_axes) {
   ASSERT_EQ(after_random_program<in_pools>(1, {}).broken, "");
   ASSERT_EQ(after_random_program<whole>(1, {}).broken, "");
 }
-TEST(order, is_seen_to_break_where_the_device_lies) {
+TEST(order, is_broken_if_the_device_ignores_waits) {
   using lie = ordered_device::lie;
   EXPECT_NE(after_random_program<cuda_async>(1, with_rules(1), 0, lie::is_ordered_after).broken, "");
   EXPECT_NE(after_random_program<cuda_async>(1, with_rules(2), 0, lie::is_done).broken, "");
@@ -281,7 +281,7 @@ struct thinks_all_is_behind : host_pinned {
   using host_pinned::host_pinned;
   static bool is_ordered_after(stream_id, stream_id, std::uint64_t) noexcept { return true; }
 };
-TEST(order, keeps_data_apart) {
+TEST(order, keeps_data_separate) {
   EXPECT_FALSE(is_corrupted<host_pinned>());
 #if !defined(__SANITIZE_THREAD__)  // a data race by design
   EXPECT_TRUE(is_corrupted<thinks_all_is_behind>());
@@ -289,7 +289,7 @@ TEST(order, keeps_data_apart) {
 }
 
 // Each block is filled and read on its stream, again and again, while other streams do the same.
-TEST(order, keeps_data_apart_in_a_random_program) {
+TEST(order, keeps_data_separate_in_a_random_program) {
   for (unsigned rules = 1; rules < 8; ++rules) {
     host_pinned device{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}};
     std::array<stream_id, streams> on{};

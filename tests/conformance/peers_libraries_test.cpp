@@ -83,7 +83,7 @@ TEST(peers_umpire, parts_split_and_become_one_again) {
   EXPECT_EQ(parts_of(pool).free, 0u);
 }
 
-TEST(peers_umpire, tells_sizes_and_how_high_they_went) {
+TEST(peers_umpire, reports_sizes_and_peaks) {
   primary pool;
   const std::size_t size = 16_KiB - 1;
   void* const first = pool.allocate(size);
@@ -98,7 +98,7 @@ TEST(peers_umpire, tells_sizes_and_how_high_they_went) {
   pool.deallocate(second);
 }
 
-TEST(peers_umpire, the_largest_free_part_is_what_is_left) {
+TEST(peers_umpire, the_largest_free_part_is_the_rest) {
   primary pool;
   pool.deallocate(pool.allocate(1024));
   EXPECT_EQ(parts_of(pool).largest_free, 16_KiB);
@@ -117,7 +117,7 @@ TEST(peers_umpire, the_largest_free_part_is_what_is_left) {
   }
 }
 
-TEST(peers_umpire, what_lives_keeps_its_chunk_when_the_rest_goes) {
+TEST(peers_umpire, a_live_block_keeps_its_chunk_when_the_rest_is_released) {
   primary pool;
   void* const one = pool.allocate(62);
   pool.deallocate(pool.allocate(16_KiB));
@@ -130,7 +130,7 @@ TEST(peers_umpire, what_lives_keeps_its_chunk_when_the_rest_goes) {
   EXPECT_EQ(pool.current_usage().live + pool.current_usage().reserved, 0u);
 }
 
-TEST(peers_umpire, a_pool_over_a_limit_makes_room_for_what_grows_a_little) {
+TEST(peers_umpire, a_pool_with_a_limit_serves_slowly_growing_requests) {
   // 4 MiB of memory. A part of the first chunk stays in use. Each request is 1 KiB larger than all before.
   caching_allocator<primary_pool, limiting<simulated_device>> pool{limiting<simulated_device>({}, 4_MiB)};
   pool.deallocate(pool.allocate(100));
@@ -157,7 +157,7 @@ class reluctant : public provider_adaptor<simulated_device> {
   inline static bool refuses = false;
 };
 
-TEST(peers_umf, memory_that_could_not_go_back_goes_later) {
+TEST(peers_umf, memory_whose_release_failed_is_released_later) {
   simulated_device device;
   {
     caching_allocator<passthrough, reluctant> pool{reluctant(device)};
@@ -174,7 +174,7 @@ TEST(peers_umf, memory_that_could_not_go_back_goes_later) {
   EXPECT_EQ(device.used(), 0u);
 }
 
-TEST(peers_umf, trims_to_as_much_as_is_to_be_kept) {
+TEST(peers_umf, trims_to_the_bytes_to_keep) {
   caching_allocator<power_of_two, simulated_device> pool;
   std::vector<void*> four;
   for (int i = 0; i < 4; ++i) four.push_back(pool.allocate(4_KiB));
@@ -186,7 +186,7 @@ TEST(peers_umf, trims_to_as_much_as_is_to_be_kept) {
   }
 }
 
-TEST(peers_umf, two_pools_share_a_limit_and_give_all_back_at_their_end) {
+TEST(peers_umf, two_pools_share_a_limit_and_release_all_at_the_end) {
   limiting<simulated_device> common({}, 8 * 1_KiB);
   {
     using pool = caching_allocator<power_of_two, provider_ref<limiting<simulated_device>>>;
@@ -227,7 +227,7 @@ TEST(peers_mimalloc, serves_every_size_at_every_alignment) {
   EXPECT_EQ(pool.audit(), nullptr);
 }
 
-TEST(peers_mimalloc, refuses_sizes_that_cannot_be_and_goes_on) {
+TEST(peers_mimalloc, refuses_impossible_sizes) {
   caching_allocator<pytorch_native, simulated_device> pool;
   volatile std::size_t most = unlimited;  // so that no compiler warns of it
   for (const std::size_t bytes : {most, most / 2, most / 2 + 1, most / 1000}) {
@@ -277,7 +277,7 @@ TEST(peers_mimalloc, a_block_that_grows_step_by_step_does_not_spread) {
   EXPECT_EQ(parts_of(pool).free, 1u);
 }
 
-TEST(peers_snmalloc, what_one_page_kept_alive_holds_is_bounded) {
+TEST(peers_snmalloc, the_memory_kept_by_one_live_page_is_bounded) {
   // Thousands of blocks are allocated and freed; one of each round stays live.
   caching_allocator<pytorch_native, simulated_device> pool;
   std::vector<void*> garbage, kept;
@@ -308,7 +308,7 @@ TEST(peers_snmalloc, addresses_are_new_and_allocators_strangers) {
   }
 }
 
-TEST(peers_snmalloc, what_describes_the_blocks_goes_back_too) {
+TEST(peers_snmalloc, host_memory_of_blocks_is_freed_too) {
   caching_allocator<stitched, simulated_device> in_pages;
   caching_allocator<pytorch_native, simulated_device> in_segments;
   const auto fill_and_empty = [](auto& pool) {
@@ -333,7 +333,7 @@ TEST(peers_snmalloc, what_describes_the_blocks_goes_back_too) {
   fill_and_empty(in_pages), fill_and_empty(in_segments);
 }
 
-TEST(peers_d3d12ma, a_block_of_16_mib_serves_8_and_4_and_another_8_once_the_4_are_gone) {
+TEST(peers_d3d12ma, a_block_of_16_mib_serves_8_and_4_and_another_8_after_the_4_are_freed) {
   using whole = with<primary_pool, round_to_multiple<256>, grow_exactly<>>;
   simulated_device device(simulated_device::options{.capacity = 16_MiB});
   caching_allocator<whole, provider_ref<simulated_device>> block{provider_ref(device)};
@@ -368,7 +368,7 @@ struct costly {
   std::array<char, 500> more{};
 };
 
-TEST(peers_pmr, nothing_is_lost_where_an_element_throws) {
+TEST(peers_pmr, nothing_leaks_if_an_element_throws) {
   host_pinned host(host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never});
   caching_allocator<pinned_packed, host_pinned> pool{std::move(host)};
   pmr_resource memory(pool);
@@ -388,7 +388,7 @@ TEST(peers_pmr, nothing_is_lost_where_an_element_throws) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(peers_pmr, the_standard_resources_return_to_it_what_they_took) {
+TEST(peers_pmr, the_standard_resources_free_all_their_memory) {
   host_pinned host(host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never});
   caching_allocator<pinned_packed, host_pinned> pool{std::move(host)};
   pmr_resource memory(pool);

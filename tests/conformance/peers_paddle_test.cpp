@@ -28,7 +28,7 @@ struct of_a_device {
   std::size_t requests[4];
 };
 
-TEST(peers_paddle_buddy, allocates_from_what_others_left) {
+TEST(peers_paddle_buddy, allocates_from_the_rest_of_others) {
   constexpr of_a_device cases[] = {
       {16_GiB, 0, percent(1), {10, 10_KiB, 1_MiB, 500_MiB}},
       {16_GiB, 8_GiB, percent(70), {10, 10_KiB, 10_MiB, 1_GiB}},
@@ -54,7 +54,7 @@ TEST(peers_paddle_buddy, allocates_from_what_others_left) {
   }
 }
 
-TEST(peers_paddle_buddy, refills_by_the_same_share_of_what_is_left) {
+TEST(peers_paddle_buddy, refills_by_the_same_share_of_the_rest) {
   ahead pool(
       simulated_device(simulated_device::options{.capacity = 16_GiB}),
       paddle_naive_best_fit::configured({.naive_best_fit = true, .fraction_of_gpu_memory = percent(60)}));
@@ -72,7 +72,7 @@ TEST(peers_paddle_buddy, refills_by_the_same_share_of_what_is_left) {
   pool.deallocate(first), pool.deallocate(second);
 }
 
-TEST(peers_paddle_facade, serves_small_and_huge_requests_side_by_side) {
+TEST(peers_paddle_facade, serves_small_and_huge_requests_together) {
   // 512 MiB at first, 4 MiB for each further chunk, and 2 GiB at once.
   ahead pool(simulated_device{}, paddle_naive_best_fit::configured({.naive_best_fit = true,
                                                                     .fraction_of_gpu_memory = percent(0),
@@ -87,7 +87,7 @@ TEST(peers_paddle_facade, serves_small_and_huge_requests_side_by_side) {
   pool.deallocate(small);
 }
 
-TEST(peers_paddle_streams, nothing_has_no_stream_and_a_block_knows_its_own) {
+TEST(peers_paddle_streams, a_block_has_a_stream_and_null_has_none) {
   per_stream<paddle_auto_growth, simulated_device> pool;
   EXPECT_EQ(pool.allocate(0, stream_id{3}), nullptr);
   EXPECT_FALSE(pool.record_stream(static_cast<void*>(nullptr), stream_id{4}));
@@ -103,7 +103,7 @@ TEST(peers_paddle_streams, nothing_has_no_stream_and_a_block_knows_its_own) {
   EXPECT_EQ(pool.allocate(256, stream_id{}), p);
 }
 
-TEST(peers_paddle_streams, what_one_thread_freed_serves_another_on_another_stream) {
+TEST(peers_paddle_streams, a_block_freed_by_one_thread_serves_another_on_another_stream) {
   // Three quarters of the device are freed but cached for one stream. Another stream then requests them.
   locked<paddle_auto_growth, simulated_device> pool{
       simulated_device(simulated_device::options{.capacity = 1_GiB})};
@@ -172,7 +172,7 @@ TEST(peers_paddle_streams, keep_a_workspace_until_the_neighbours_work_is_done) {
   add_up_neighbours<per_stream<paddle_auto_growth, view>>(true);
 }
 
-TEST(peers_paddle_thread_local, blocks_outlive_threads_that_gave_back_what_they_cached) {
+TEST(peers_paddle_thread_local, blocks_outlive_threads_that_emptied_their_cache) {
   per_stream<paddle_auto_growth, simulated_device> pool;
   std::vector<void*> blocks(5);
   std::vector<std::thread> threads;

@@ -53,7 +53,7 @@ using resources = ::testing::Types<caching_allocator<passthrough, simulated_devi
                                    per_stream<pytorch_expandable, simulated_device>>;  // arena
 TYPED_TEST_SUITE(peers_rmm, resources);
 
-TYPED_TEST(peers_rmm, serves_any_size_on_any_stream_and_says_what_is_too_much) {
+TYPED_TEST(peers_rmm, serves_any_size_on_any_stream_and_reports_too_large_ones) {
   for (const stream_id stream : {stream_id{}, stream_id{7}}) {
     void* const nothing = this->memory.allocate(stream, 0, cuda_alignment);
     this->memory.deallocate(stream, nothing, 0, cuda_alignment);
@@ -77,7 +77,7 @@ TYPED_TEST(peers_rmm, serves_any_size_on_any_stream_and_says_what_is_too_much) {
   EXPECT_EQ(this->owned->audit(), nullptr);
 }
 
-TYPED_TEST(peers_rmm, serves_a_hundred_of_random_sizes_and_takes_them_back_in_any_order) {
+TYPED_TEST(peers_rmm, serves_a_hundred_random_sizes_freed_in_any_order) {
   struct allocation {
     std::uintptr_t at;
     std::size_t bytes;
@@ -163,7 +163,7 @@ TEST(peers_rmm_pool, outlives_the_streams_it_served) {
   EXPECT_EQ(pool.audit(), nullptr);
 }
 
-TEST(peers_rmm_limiting, counts_what_is_taken_and_refuses_what_passes_it) {
+TEST(peers_rmm_limiting, counts_and_refuses_requests_above_it) {
   using inner = limiting<simulated_device>;
   caching_allocator<passthrough, inner> pool{inner({}, 10_MiB)};
   void* const first = pool.allocate(4_MiB);
@@ -186,7 +186,7 @@ TEST(peers_rmm_limiting, counts_what_is_taken_and_refuses_what_passes_it) {
   EXPECT_EQ(both.device().taken(), 0u);
 }
 
-TEST(peers_rmm_statistics, know_value_peak_and_total) {
+TEST(peers_rmm_statistics, have_value_peak_and_total) {
   caching_allocator<pytorch_native, simulated_device> pool;
   const auto bytes = [&pool] { return pool.statistics().all.requested_bytes; };
   const auto pieces = [&pool] { return pool.statistics().all.allocation; };
@@ -216,7 +216,7 @@ TEST(peers_rmm_statistics, know_value_peak_and_total) {
   pool.deallocate(before);
 }
 
-TEST(peers_rmm_tracking, tells_what_is_outstanding) {
+TEST(peers_rmm_tracking, reports_live_blocks) {
   caching_allocator<pytorch_native, simulated_device> pool;
   std::vector<void*> live;
   for (int i = 0; i < 10; ++i) live.push_back(pool.allocate(10_MiB + 100));
@@ -280,7 +280,7 @@ TEST(peers_rmm_arena, merges_with_the_neighbours_on_either_side) {
   merge(cuda_async{});
 }
 
-TEST(peers_cuda_pools, keep_memory_over_synchronizations_up_to_the_threshold) {
+TEST(peers_cuda_pools, keep_memory_up_to_the_threshold_at_synchronizations) {
   // Twenty iterations of allocate, compute, free and synchronize on one stream.
   constexpr stream_id stream{1};
   for (const std::size_t threshold : {std::size_t{0}, unlimited}) {

@@ -125,7 +125,7 @@ TYPED_TEST(peers_torch, statistics_are_those_of_the_snapshot_after_each_step) {
   EXPECT_EQ(pool.audit(), nullptr);
 }
 
-TYPED_TEST(peers_torch, what_another_stream_holds_back_is_there_when_memory_runs_out) {
+TYPED_TEST(peers_torch, pending_blocks_are_waited_for_when_memory_runs_out) {
   // A hundred times 160 MiB on a device of 1 GiB. Each block stays pending because of work on another stream.
   caching_allocator<TypeParam, simulated_device> pool(device_of(1_GiB));
   constexpr stream_id other{9};
@@ -142,7 +142,7 @@ TYPED_TEST(peers_torch, what_another_stream_holds_back_is_there_when_memory_runs
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-TYPED_TEST(peers_torch, a_failure_leaves_all_as_it_was_and_a_retry_is_counted) {
+TYPED_TEST(peers_torch, a_failure_changes_nothing_and_a_retry_is_counted) {
   caching_allocator<TypeParam, simulated_device> pool(device_of(1_GiB));
   void* const kept = pool.allocate(100_MiB);
   const auto before = pool.statistics();
@@ -179,7 +179,7 @@ TEST(peers_torch_npu, garbage_is_collected_above_a_tenth_of_the_device) {
   pool.deallocate(x);
 }
 
-TEST(peers_torch_host, knows_a_block_by_its_address_alone) {
+TEST(peers_torch_host, finds_a_block_by_its_address) {
   caching_allocator<pinned, simulated_device> pool;
   constexpr stream_id stream{1};
   auto* const p = static_cast<std::byte*>(pool.allocate(100));
@@ -216,7 +216,7 @@ TEST(peers_torch_host, a_block_in_a_running_copy_is_not_reused) {
   }
 }
 
-TEST(peers_torch_host, statistics_count_what_comes_and_goes) {
+TEST(peers_torch_host, statistics_count_allocations_and_frees) {
   // Three arrays of 10, 20 and 30 KiB floats take 64, 128 and 128 KiB. Then the first two are freed.
   caching_allocator<pinned, simulated_device> pool;
   const auto books = [&pool] { return host_statistics::from<pinned>(pool.statistics()); };
@@ -247,7 +247,7 @@ TEST(peers_torch_host, statistics_count_what_comes_and_goes) {
   EXPECT_EQ(books().num_host_alloc, 0u);
 }
 
-TEST(peers_torch_settings, change_while_the_program_runs_and_refuse_what_is_wrong) {
+TEST(peers_torch_settings, change_at_run_time_and_reject_errors) {
   // Divisions of powers of two are set and reset between requests of 83 MiB.
   configured<pytorch_family, simulated_device> pool{config::pytorch::settings{}};
   const auto block_of = [&pool](std::size_t bytes) {
@@ -274,7 +274,7 @@ TEST(peers_torch_settings, change_while_the_program_runs_and_refuse_what_is_wron
   }
 }
 
-TEST(peers_torch_history, tells_where_a_request_and_its_free_came_from) {
+TEST(peers_torch_history, records_the_call_stacks_of_a_request_and_its_free) {
   caching_allocator<pytorch_native, simulated_device, history<>> pool;
   {
     pool.observer().label("forward");

@@ -47,7 +47,7 @@ TYPED_TEST_SUITE(pressure, recipes);
 
 constexpr std::size_t percents[] = {130, 110, 105};
 
-TYPED_TEST(pressure, is_met_by_lanes_as_by_one_allocator) {
+TYPED_TEST(pressure, is_handled_by_arenas_like_one_allocator) {
   const trace::recording recording = conformance::recorded("gnn_sage");
   const trace::program source(recording);
   std::uint64_t refused = 0;
@@ -62,7 +62,7 @@ TYPED_TEST(pressure, is_met_by_lanes_as_by_one_allocator) {
 }
 
 // An arena polls events later, so its cache may differ until all caches are emptied.
-TYPED_TEST(pressure, is_met_by_lanes_whose_blocks_other_streams_use) {
+TYPED_TEST(pressure, is_handled_by_arenas_whose_blocks_other_streams_use) {
   const trace::recording recording = conformance::recorded("gnn_sage_streams");
   const trace::program source(recording);
   for (const std::size_t percent : percents) {
@@ -75,7 +75,7 @@ TYPED_TEST(pressure, is_met_by_lanes_whose_blocks_other_streams_use) {
 }
 
 // With stitching, an arena does not know the idle pages of others. It gets them when all caches are emptied.
-TEST(pressure_on_pages, is_met_by_lanes_that_stitch) {
+TEST(pressure_on_pages, is_handled_by_arenas_that_stitch) {
   for (const char* const name : {"gnn_sage", "gnn_sage_streams"}) {
     const trace::recording recording = conformance::recorded(name);
     const trace::program source(recording);
@@ -118,12 +118,12 @@ void have_others_give_back_what_they_cache() {
   pool.deallocate(small);
   pool.deallocate(large);
 }
-TEST(pressure_on_shared_devices, has_others_give_back_what_they_cache) {
+TEST(pressure_on_shared_devices, makes_others_release_their_caches) {
   have_others_give_back_what_they_cache<caching_allocator<pytorch<>, shared_with_another>>();
   have_others_give_back_what_they_cache<locked<pytorch<>, shared_with_another>>();
   have_others_give_back_what_they_cache<per_stream<pytorch<>, shared_with_another>>();
 }
-TEST(pressure_on_shared_devices, asks_nobody_where_the_recipe_does_not_empty_its_cache) {
+TEST(pressure_on_shared_devices, asks_no_other_if_the_recipe_keeps_its_cache) {
   simulated_device device{simulated_device::options{.capacity = 100_MiB}};
   caching_allocator<with<pytorch<>, recover_never>, shared_with_another> pool{shared_with_another(device)};
   EXPECT_EQ(pool.try_allocate(60_MiB), nullptr);
@@ -132,7 +132,7 @@ TEST(pressure_on_shared_devices, asks_nobody_where_the_recipe_does_not_empty_its
 
 // Each thread has one block of at most 32 MiB, so there is room for all. Most of the time all blocks are in
 // use.
-TEST(pressure_threads, on_lanes_lets_hardly_a_request_fail_that_has_room) {
+TEST(pressure_threads, in_arenas_fails_few_requests_that_have_room) {
   constexpr unsigned threads = 4, requests = 2000;
   simulated_device::options options{.capacity = threads * 32_MiB};
   per_stream<power_of_two, simulated_device> pool{simulated_device(options)};

@@ -261,7 +261,7 @@ const composition& shipped(const compositions& all, const std::string& name) {
   return *std::find_if(all.begin(), all.end(), [&name](const composition& c) { return c.name == name; });
 }
 
-TEST(robson, classes_keep_memory_each_for_itself) {
+TEST(robson, size_classes_share_no_memory) {
   const compositions all = shipped_on_simulated_devices();
   constexpr size s{1024, 256};
   for (const auto& [name, word] : {std::pair("power_of_two", std::size_t{512}), std::pair("pinned", 4_KiB)}) {
@@ -282,7 +282,7 @@ TEST(robson, pages_that_move_leave_nothing_unusable) {
   tell("stitched, whole pages", "any", s, least, came, least * 1.04 + 1);
 }
 
-TEST(robson, who_gives_back_at_each_free_keeps_nothing) {
+TEST(robson, a_recipe_that_releases_at_each_free_keeps_nothing) {
   const compositions all = shipped_on_simulated_devices();
   constexpr size s{1024, 64};
   const double came = reserved_under(shipped(all, "passthrough"), 512, &attack_any, s);
@@ -293,7 +293,7 @@ TEST(robson, who_gives_back_at_each_free_keeps_nothing) {
 // Also with segments and pools: the most that each recipe reserves. At most 16 MiB are live, in requests of
 // up to 1 MiB; less in a slow build. Blocks with segments of their own have no neighbours, so the worse of
 // two programs counts.
-TEST(robson, no_recipe_that_keeps_memory_escapes) {
+TEST(robson, every_recipe_that_caches_has_a_worst_case) {
   const size s = is_slow() ? size{8192, 512} : size{32768, 2048};
   for (const composition& c : shipped_on_simulated_devices()) {
     const double came =

@@ -58,7 +58,7 @@ TEST(paddle_row, n47_policy_0x1001_is_strict_huge_with_high_bandwidth_and_never_
   EXPECT_EQ(pool.try_allocate(4_MiB), nullptr) << "strict: there are normal pages";
 }
 
-TEST(paddle_row, n49_virtual_memory_and_sharing_refuse_what_breaks_their_order) {
+TEST(paddle_row, n49_virtual_memory_and_sharing_refuse_calls_in_a_wrong_order) {
   simulated_npu device, other = device.another_process();
   simulated_npu::physical memory;
   ASSERT_TRUE(device.create(4_MiB, page_kind::huge, memory));

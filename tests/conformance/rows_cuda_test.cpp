@@ -46,7 +46,7 @@ TEST(paddle_row, n53_mapping_over_a_mapping_fails_and_access_must_be_granted) {
   EXPECT_TRUE(device.can_use(range, 2_MiB));
 }
 
-TEST(paddle_row, n54_mappings_and_ranges_go_whole) {
+TEST(paddle_row, n54_mappings_and_ranges_are_removed_whole) {
   simulated_device device;
   simulated_device::physical memory;
   void* const range = device.reserve(8_MiB, 2_MiB);
@@ -73,7 +73,7 @@ TEST(paddle_row, n55_memory_without_a_name_stays_until_it_is_unmapped) {
   EXPECT_EQ(device.used(), 0u);
 }
 
-TEST(paddle_row, n55_data_is_intact_where_memory_is_real) {
+TEST(paddle_row, n55_data_is_intact_in_real_memory) {
   host_pinned device{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}};
   host_pinned::physical memory;
   auto* const range = static_cast<char*>(device.reserve(2_MiB, 2_MiB));
@@ -85,7 +85,7 @@ TEST(paddle_row, n55_data_is_intact_where_memory_is_real) {
 }
 
 // Memory that is never exported stands for a handle of type NONE, which other processes cannot use.
-TEST(paddle_row, n56_what_was_exported_is_imported_and_let_go_without_the_exporter_losing_it) {
+TEST(paddle_row, n56_exported_memory_is_imported_and_destroyed_without_effect_on_the_exporter) {
   simulated_device device, other = device.another_process();
   simulated_device::physical memory, imported;
   simulated_device::shareable name;
@@ -99,7 +99,7 @@ TEST(paddle_row, n56_what_was_exported_is_imported_and_let_go_without_the_export
   EXPECT_TRUE(device.map(range, 2_MiB, memory));
 }
 
-TEST(paddle_row, n57_threshold_0_gives_back_at_a_synchronization_and_unlimited_keeps) {
+TEST(paddle_row, n57_threshold_0_releases_at_a_synchronization_and_unlimited_keeps) {
   driver pool;
   pool.free_async(pool.allocate_async(3_MiB, a), a);
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 4_MiB);
@@ -113,7 +113,7 @@ TEST(paddle_row, n57_threshold_0_gives_back_at_a_synchronization_and_unlimited_k
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 4_MiB);
 }
 
-TEST(paddle_row, n58_trim_to_takes_no_less_than_the_minimum_and_not_what_is_outstanding) {
+TEST(paddle_row, n58_trim_to_keeps_the_minimum_and_live_blocks) {
   driver pool;
   void* const p = pool.allocate_async(2_MiB, a);
   pool.free_async(pool.allocate_async(4_MiB, a), a);
@@ -175,7 +175,7 @@ TEST(paddle_row, n59_with_all_three_rules_off_only_the_same_stream_reuses) {
 }
 
 // There is no default pool to destroy and no imported pool. Of the row, the attributes remain.
-TEST(paddle_row, n60_what_was_highest_is_reset_to_zero_only) {
+TEST(paddle_row, n60_peaks_can_be_reset_to_zero_only) {
   driver pool;
   void* const p = pool.allocate_async(3_MiB, a);
   pool.free_async(pool.allocate_async(5_MiB, a), a);

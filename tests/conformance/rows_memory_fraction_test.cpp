@@ -26,7 +26,7 @@ Provider of_capacity(std::size_t bytes) {
   return Provider{simulated_device::options{.capacity = bytes}};
 }
 
-TEST(torch_row, n054_the_memory_fraction_is_what_was_set) {
+TEST(torch_row, n054_the_memory_fraction_is_the_one_that_was_set) {
   cuda torch;
   npu ascend;
   EXPECT_EQ(memory_fraction(torch), 1.0);
@@ -74,7 +74,7 @@ TEST(torch_row, n061_npu_a_fifth_is_too_much_for_a_tenth) {
 
 // In the row, one of the 40M is in an expandable segment, which release_available ignores. Here one is on
 // another stream, which it ignores too.
-TEST(torch_row, n063_where_one_streams_blocks_are_not_enough_everything_is_flushed) {
+TEST(torch_row, n063_if_one_streams_blocks_are_not_enough_everything_is_flushed) {
   cuda pool{of_capacity(480_MiB), {.split = {.max = 40_MiB}}};
   ASSERT_TRUE(set_memory_fraction(pool, 0.25));
   std::vector<void*> held{pool.allocate(40_MiB), pool.allocate(40_MiB, stream_id{1}), pool.allocate(40_MiB)};
@@ -115,7 +115,7 @@ TEST(torch_row, n069_npu_a_request_above_the_fraction_is_rejected_at_once) {
   EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
 }
 
-TEST(torch_row, n122_below_the_threshold_a_miss_collects_nothing_and_ages_what_is_idle) {
+TEST(torch_row, n122_below_the_threshold_a_miss_collects_nothing_and_ages_idle_blocks) {
   cuda pool{of_capacity(1_GiB), {.eviction = {.threshold = percent(90)}}};
   ASSERT_TRUE(set_memory_fraction(pool, 0.5));
   pool.deallocate(pool.allocate(40_MiB));

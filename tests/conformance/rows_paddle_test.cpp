@@ -68,7 +68,7 @@ TEST(paddle_row, n01_a_request_of_192_takes_256_and_one_of_193_takes_512) {
   pool.deallocate(first), pool.deallocate(second);
 }
 
-TEST(paddle_row, n02_the_first_chunk_is_92_percent_of_what_is_free_less_a_twentieth) {
+TEST(paddle_row, n02_the_first_chunk_is_92_percent_of_free_memory_less_a_twentieth) {
   auto pool = preallocating({}, 1000_MiB);
   pool.deallocate(pool.allocate(1));
   EXPECT_EQ(pool.current_usage().reserved, 874_MiB);
@@ -93,7 +93,7 @@ TEST(paddle_row, n03_of_chunks_of_100_and_50_the_larger_one_is_the_threshold_bef
   pool.deallocate(kept);
 }
 
-TEST(paddle_row, n04_the_threshold_is_held_against_the_padded_size) {
+TEST(paddle_row, n04_the_threshold_is_compared_with_the_padded_size) {
   auto pool = preallocating({.initial_gpu_memory = 100_MiB, .reallocate_gpu_memory = 50_MiB});
   EXPECT_TRUE(is_pooled(pool, 100_MiB - 64));
   EXPECT_FALSE(is_pooled(pool, 100_MiB - 63));
@@ -119,7 +119,7 @@ TEST(paddle_row, n06_a_direct_block_is_one_call_of_the_device_each_way) {
   pool.deallocate(pooled);
 }
 
-TEST(paddle_row, n07_with_a_fraction_of_0_every_request_goes_to_the_device_and_back) {
+TEST(paddle_row, n07_with_a_fraction_of_0_every_request_acquires_and_every_free_releases) {
   auto pool = preallocating({.fraction_of_gpu_memory = percent(0)});
   std::vector<void*> blocks;
   for (std::size_t i = 1; i <= 10; ++i) {
@@ -146,7 +146,7 @@ TEST(paddle_row, n08_a_first_chunk_larger_than_the_device_fails_a_request_of_1_b
   }
 }
 
-TEST(paddle_row, n09_a_chunk_goes_back_when_told_so_as_a_whole_and_the_next_one_is_a_first_one) {
+TEST(paddle_row, n09_a_chunk_is_released_whole_and_the_next_one_is_a_first_one) {
   auto pool = preallocating({.initial_gpu_memory = 10_MiB, .reallocate_gpu_memory = 2_MiB});
   void* p = pool.allocate(1_MiB);
   void* const other = pool.allocate(1_MiB);
@@ -164,7 +164,7 @@ TEST(paddle_row, n09_a_chunk_goes_back_when_told_so_as_a_whole_and_the_next_one_
   pool.deallocate(p);
 }
 
-TEST(paddle_row, n10_a_miss_takes_a_further_chunk_or_what_the_block_needs_if_that_is_more) {
+TEST(paddle_row, n10_a_miss_takes_a_further_chunk_or_the_size_of_a_larger_block) {
   auto pool = preallocating({.initial_gpu_memory = 10_MiB, .reallocate_gpu_memory = 2_MiB});
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(pool.allocate(1_MiB));
@@ -194,7 +194,7 @@ TEST(paddle_row, n11_neighbours_merge_in_either_order_and_a_second_free_is_found
   }
 }
 
-TEST(paddle_row, n12_after_an_uncut_block_came_back_nothing_is_used_where_paddle_counts_below_zero) {
+TEST(paddle_row, n12_after_a_whole_block_is_freed_nothing_is_used_although_paddle_counts_below_zero) {
   // 64 bytes more than two blocks, so that the second request gets its block whole.
   naive pool(simulated_device({.capacity = 1_GiB, .granularity = 64}),
              paddle_naive_best_fit::configured(
@@ -235,7 +235,7 @@ TEST(paddle_row, n14_the_limit_itself_may_be_reached) {
   own.deallocate(all);
 }
 
-TEST(paddle_row, n15_idle_chunks_count_and_go_back_for_a_request_that_the_limit_refuses) {
+TEST(paddle_row, n15_idle_chunks_count_and_are_released_if_the_limit_refuses) {
   limited_pool pool(limited_device(device_of(16_GiB), 100_MiB));
   void* const first = pool.allocate(30_MiB);
   void* const second = pool.allocate(30_MiB);
@@ -249,7 +249,7 @@ TEST(paddle_row, n15_idle_chunks_count_and_go_back_for_a_request_that_the_limit_
   pool.deallocate(p);
 }
 
-TEST(paddle_row, n16_within_10_mib_5_go_and_20_do_not) {
+TEST(paddle_row, n16_within_10_mib_5_succeed_and_20_fail) {
   limited_pool pool(limited_device(device_of(16_GiB), 10_MiB));
   void* const p = pool.try_allocate(5_MiB);
   EXPECT_NE(p, nullptr);
@@ -257,7 +257,7 @@ TEST(paddle_row, n16_within_10_mib_5_go_and_20_do_not) {
   pool.deallocate(p);
 }
 
-TEST(paddle_row, n17_the_limit_holds_for_virtual_memory_which_paddle_does_not_hold_to_it) {
+TEST(paddle_row, n17_the_limit_includes_virtual_memory_unlike_paddles) {
   caching_allocator<pytorch_expandable, limited_device> pool(limited_device(device_of(16_GiB), 100_MiB));
   void* const live = pool.allocate(60_MiB);
   EXPECT_EQ(pool.try_allocate(50_MiB), nullptr);
@@ -268,7 +268,7 @@ TEST(paddle_row, n17_the_limit_holds_for_virtual_memory_which_paddle_does_not_ho
   pool.deallocate(live), pool.deallocate(rest);
 }
 
-TEST(paddle_row, n18_threads_that_race_never_exceed_the_limit_which_they_may_in_paddle) {
+TEST(paddle_row, n18_racing_threads_never_exceed_the_limit_unlike_in_paddle) {
   using shared = limiting<host_pinned>;
   static_assert(detail::is_thread_safe<shared>);
   shared device(
@@ -333,7 +333,7 @@ TEST(paddle_row, n22_a_chunk_that_is_refused_fails_a_request_unless_it_settles_f
   content.deallocate(p);
 }
 
-TEST(paddle_row, n23_idle_chunks_go_before_growth_or_when_memory_runs_out) {
+TEST(paddle_row, n23_idle_chunks_are_released_before_growth_or_when_memory_runs_out) {
   // A chunk is padded by 256 for its alignment.
   using padded = with<paddle_auto_growth, round_padded<256, round_to_multiple<256>>>;
   for (const bool before_growth : {false, true}) {
@@ -402,7 +402,7 @@ TEST(paddle_row, n27_a_sweep_frees_nothing_of_a_chunk_with_a_live_block) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-TEST(paddle_row, n28_a_request_of_0_bytes_gives_null_without_a_call_and_null_may_be_freed) {
+TEST(paddle_row, n28_a_request_of_0_bytes_returns_null_without_a_call_and_null_may_be_freed) {
   auto pool = auto_growth({.auto_growth_chunk_size = 10_MiB});
   void* const nothing = pool.allocate(0);
   EXPECT_EQ(nothing, nullptr);
@@ -452,7 +452,7 @@ TEST(paddle_row, n31_four_threads_that_wait_for_the_same_memory_all_get_it) {
   EXPECT_NE(got[0], nullptr);
 }
 
-TEST(paddle_row, n32_where_nobody_frees_it_fails_no_earlier_than_the_deadline_with_the_first_failure) {
+TEST(paddle_row, n32_without_a_free_it_fails_at_the_deadline_with_the_first_failure) {
   waiting_pool pool(50ms, device_of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   const auto begin = std::chrono::steady_clock::now();
@@ -466,7 +466,7 @@ TEST(paddle_row, n32_where_nobody_frees_it_fails_no_earlier_than_the_deadline_wi
   pool.deallocate(held);
 }
 
-TEST(paddle_row, n33_a_recorded_stream_holds_a_block_back_and_its_own_stream_does_not) {
+TEST(paddle_row, n33_a_recorded_stream_keeps_a_block_pending_and_its_own_stream_does_not) {
   auto pool = auto_growth({.free_idle_chunk = true});
   void* p = pool.allocate(1_MiB, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{1}));
@@ -487,7 +487,7 @@ TEST(paddle_row, n33_a_recorded_stream_holds_a_block_back_and_its_own_stream_doe
   pool.deallocate(next);
 }
 
-TEST(paddle_row, n34_what_another_stream_is_done_with_serves_where_memory_ran_out) {
+TEST(paddle_row, n34_a_completed_block_of_another_stream_serves_if_memory_ran_out) {
   auto pool = auto_growth({}, 10_MiB);
   void* const other = pool.allocate(8_MiB, stream_id{2});
   EXPECT_TRUE(pool.record_stream(other, stream_id{3}));
@@ -502,7 +502,7 @@ TEST(paddle_row, n34_what_another_stream_is_done_with_serves_where_memory_ran_ou
   pool.deallocate(p);
 }
 
-TEST(paddle_row, n35_a_block_outlives_the_thread_that_asked_for_it_and_goes_back_once) {
+TEST(paddle_row, n35_a_block_outlives_its_thread_and_is_released_once) {
   per_stream<paddle_auto_growth, simulated_device> pool(device_of(1_GiB));
   void* p = nullptr;
   std::thread([&] { p = pool.allocate(1_MiB, stream_id{1}); }).join();
@@ -515,7 +515,7 @@ TEST(paddle_row, n35_a_block_outlives_the_thread_that_asked_for_it_and_goes_back
 }
 
 // Growth in place takes only the pages that a block needs. Paddle backs 2 MiB with 4.
-TEST(paddle_row, n36_growth_in_place_asks_for_what_is_missing_behind_a_free_block_alone) {
+TEST(paddle_row, n36_growth_in_place_maps_only_the_missing_bytes_after_a_free_block) {
   using in_pages = with<paddle_auto_growth, grow_by_pages<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   caching_allocator<in_pages, simulated_device> pool(simulated_device({.page_granularity = 1_MiB}));
   void* const first = pool.allocate(2_MiB);
@@ -529,7 +529,7 @@ TEST(paddle_row, n36_growth_in_place_asks_for_what_is_missing_behind_a_free_bloc
   pool.deallocate(first), pool.deallocate(large);
 }
 
-TEST(paddle_row, n38_addresses_do_not_run_out_as_in_paddle_while_memory_comes_and_goes) {
+TEST(paddle_row, n38_addresses_do_not_run_out_unlike_in_paddle) {
   using in_pages = with<paddle_auto_growth, grow_by_pages<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   constexpr std::size_t total = 64_MiB, size = 8_MiB;
   caching_allocator<in_pages, simulated_device> pool(simulated_device({.capacity = total}));
@@ -589,7 +589,7 @@ TEST(paddle_row, n42_garbage_is_freed_together_at_a_threshold_at_once_or_never) 
   EXPECT_EQ(pool.current_usage().requested, 2_GiB);
 }
 
-TEST(paddle_row, n43_an_input_gives_its_memory_to_one_output_that_fits_which_paddle_does_not_check) {
+TEST(paddle_row, n43_an_input_gives_its_memory_to_one_output_that_fits) {
   EXPECT_TRUE(paddle_passes::may_reuse({}, {}));
   EXPECT_FALSE(paddle_passes::may_reuse({.last_readers = 2}, {}));
   EXPECT_FALSE(paddle_passes::may_reuse({.uses = 2}, {}));

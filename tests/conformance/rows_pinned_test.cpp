@@ -64,7 +64,7 @@ TEST(torch_row, n108_round_threshold_128M_request_10M_takes_16M) {
   EXPECT_EQ(allocated_bytes(pool), bytes(16_MiB));
 }
 
-TEST(torch_row, n109_cached_limit_32M_a_freed_block_of_64M_goes_back_at_once) {
+TEST(torch_row, n109_cached_limit_32M_a_freed_block_of_64M_is_released_at_once) {
   cache pool = configured({.pinned_max_cached_size = 32_MiB});
   void* const large = pool.allocate(64_MiB);
   EXPECT_EQ(allocated_bytes(pool), bytes(64_MiB));
@@ -74,7 +74,7 @@ TEST(torch_row, n109_cached_limit_32M_a_freed_block_of_64M_goes_back_at_once) {
   EXPECT_EQ(allocated_bytes(pool), bytes(32_MiB));
 }
 
-TEST(torch_row, n110_round_256M_cached_128M_request_130M_is_exact_and_goes_back) {
+TEST(torch_row, n110_round_256M_cached_128M_request_130M_is_exact_and_released) {
   cache pool = configured({.pinned_max_round_threshold = 256_MiB, .pinned_max_cached_size = 128_MiB});
   void* const exact = pool.allocate(130_MiB);
   EXPECT_EQ(allocated_bytes(pool), bytes(130_MiB));
@@ -114,7 +114,7 @@ TEST(torch_row, n111_npu_expandable_64M_maps_80M_and_smaller_blocks_share_it) {
   EXPECT_EQ(books_of(pool).num_host_alloc, 0u);
 }
 
-TEST(torch_row, n112_npu_expandable_freed_blocks_serve_a_larger_one_and_whole_pages_go_back) {
+TEST(torch_row, n112_npu_expandable_freed_blocks_serve_a_larger_one_and_whole_pages_are_released) {
   expandable pool;
   void* const first = pool.allocate(40_MiB);
   void* const second = pool.allocate(40_MiB);

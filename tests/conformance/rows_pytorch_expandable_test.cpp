@@ -52,7 +52,7 @@ TEST(torch_row, n071_a_request_beyond_the_reserve_is_out_of_memory_and_changes_n
   EXPECT_EQ(pool.device().held().reserved, 0u);
   EXPECT_STREQ(pool.device().last_error(), "") << "the device was not asked for what cannot be";
 }
-TEST(torch_row, n071_what_fits_the_reserve_takes_range_after_range) {
+TEST(torch_row, n071_requests_within_the_reserve_take_range_after_range) {
   expandable pool = reserving(percent(5), 80_GiB);
   void* const first = pool.allocate(3_GiB);
   EXPECT_THROW((void)pool.allocate(5_GiB), out_of_memory) << "a range beside the first would hold 4 GiB";

@@ -44,7 +44,7 @@ TEST(torch_row, n062_a_second_half_is_served_from_the_first_once_that_is_freed) 
   EXPECT_EQ(pool.device().calls().acquire, asked);
 }
 
-TEST(torch_row, n063_a_limit_with_max_split_holds_in_ranges_alone) {
+TEST(torch_row, n063_a_limit_with_max_split_applies_only_in_ranges) {
   expandable pool = expandable_under({.max_split_size = 40_MiB}, 1_GiB);
   pool.policies().growth.limit = 120_MiB;
   std::vector<void*> held;
@@ -65,7 +65,7 @@ TEST(torch_row, n065_small_requests_do_not_take_oversize_blocks) {
   (void)pool.allocate(5_MiB);
   EXPECT_EQ(reserved(pool), 50_MiB);
 }
-TEST(torch_row, n066_oversize_blocks_serve_what_wastes_less_than_the_slack) {
+TEST(torch_row, n066_oversize_blocks_serve_requests_that_waste_less_than_the_slack) {
   native pool = under({.max_split_size = 20_MiB, .max_non_split_rounding = 20_MiB});
   void* const p = pool.allocate(60_MiB);
   pool.deallocate(p);
@@ -96,7 +96,7 @@ struct aging {
   }
 };
 
-TEST(torch_row, n067_all_blocks_as_old_as_the_average_go_in_one_pass_though_the_first_would_do) {
+TEST(torch_row, n067_all_blocks_as_old_as_the_average_are_released_in_one_pass) {
   aging a;
   std::array<void*, 3> blocks{};
   for (std::size_t i = 0; i < 3; ++i) blocks[i] = a.pool.allocate((50 + 2 * i) * 1_MiB);
@@ -109,7 +109,7 @@ TEST(torch_row, n067_all_blocks_as_old_as_the_average_go_in_one_pass_though_the_
   ASSERT_EQ(reserved(a.pool), 176_MiB);
   EXPECT_EQ(a.miss(60_MiB), (std::vector<std::size_t>{50_MiB, 52_MiB})) << "26 MiB were wanted";
 }
-TEST(torch_row, n068_blocks_of_one_age_all_go_in_the_first_pass) {
+TEST(torch_row, n068_blocks_of_one_age_are_all_released_in_the_first_pass) {
   aging a;
   std::array<void*, 3> blocks{};
   for (std::size_t i = 0; i < 3; ++i) blocks[i] = a.pool.allocate((50 + 2 * i) * 1_MiB);
@@ -130,7 +130,7 @@ TEST(torch_row, n069_a_request_above_the_limit_is_rejected_without_trying_to_rec
   EXPECT_NE(pool.allocate(1_KiB), nullptr);
   EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
 }
-TEST(torch_row, n070_who_listens_hears_once_of_an_impossible_request) {
+TEST(torch_row, n070_an_observer_gets_one_event_for_an_impossible_request) {
   native pool;
   EXPECT_THROW((void)pool.allocate(1_GiB * 1_MiB), out_of_memory);
   EXPECT_EQ(pool.observer().count(action::oom), 1u);
@@ -160,7 +160,7 @@ class falling_device : public simulated_device {
  private:
   void* kept_ = nullptr;
 };
-TEST(torch_row, n124_of_two_equal_blocks_the_lower_address_serves_as_in_2_6_where_newer_ones_take_the_older) {
+TEST(torch_row, n124_of_two_equal_blocks_the_lower_address_serves_as_in_2_6) {
   listened<pytorch_native, falling_device> pool;
   void* const x = pool.allocate(30_MiB);
   void* const y = pool.allocate(30_MiB);

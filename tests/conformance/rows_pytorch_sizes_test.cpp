@@ -93,7 +93,7 @@ TEST(torch_row, n017_a_byte_above_10M_splits_12M) {
   EXPECT_EQ(first(10_MiB + 1, pool), (service{10_MiB + 512, 12_MiB, large}));
   EXPECT_EQ(split_off(pool), (parts{1, 2_MiB - 512}));
 }
-TEST(torch_row, n018_19M_take_20M_whole_as_a_rest_of_1M_is_not_cut_off) {
+TEST(torch_row, n018_19M_take_20M_whole_because_a_rest_of_1M_is_not_split_off) {
   native pool;
   EXPECT_EQ(first(19_MiB, pool), (service{20_MiB, 20_MiB, large}));
   EXPECT_EQ(split_off(pool), parts{});
@@ -124,7 +124,7 @@ TEST(torch_row, n023_a_freed_block_merges_with_the_rest) {
   EXPECT_EQ(pool.allocate(20_MiB), p) << "one block of 20 MiB";
   EXPECT_EQ(reserved(pool), 20_MiB);
 }
-TEST(torch_row, n024_emptying_the_cache_gives_all_back_and_ends_the_trace_so) {
+TEST(torch_row, n024_emptying_the_cache_releases_all_at_the_end_of_the_trace) {
   native pool;
   pool.deallocate(pool.allocate(5_MiB));
   pool.trim();
@@ -141,7 +141,7 @@ TEST(torch_row, n025_a_segment_with_a_live_block_stays) {
   EXPECT_EQ(reserved(pool), 2_MiB);
   pool.deallocate(kept);
 }
-TEST(torch_row, n026_800000000_GiB_are_out_of_memory_in_these_words) {
+TEST(torch_row, n026_800000000_GiB_are_out_of_memory_with_this_message) {
   native pool;
   try {
     (void)pool.allocate(800'000'000_GiB);
@@ -154,7 +154,7 @@ TEST(torch_row, n026_800000000_GiB_are_out_of_memory_in_these_words) {
   }
   EXPECT_GT(pool.device().calls().refused, 0u);
 }
-TEST(torch_row, n027_1_EiB_and_more_are_refused_before_the_device_is_asked) {
+TEST(torch_row, n027_1_EiB_and_more_are_refused_without_a_device_call) {
   native pool;
   EXPECT_THROW((void)pool.allocate(std::size_t{1} << 60), out_of_memory);
   EXPECT_THROW((void)pool.allocate(~std::size_t{0}), out_of_memory);

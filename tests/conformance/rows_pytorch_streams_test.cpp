@@ -72,7 +72,7 @@ TEST(torch_row, n075_the_next_request_completes_the_free_and_reuses_the_block) {
   EXPECT_EQ(h.pool.observer().events[0].address, at(h.p));
   EXPECT_EQ(h.pool.current_usage().pending, 0u);
 }
-TEST(torch_row, n076_cuda_its_own_stream_holds_no_block_back) {
+TEST(torch_row, n076_cuda_its_own_stream_keeps_no_block_pending) {
   native pool;
   void* const p = pool.allocate(1_KiB, a);
   EXPECT_TRUE(pool.record_stream(p, a));
@@ -119,7 +119,7 @@ TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
   EXPECT_EQ(live(never), 40_MiB) << "one block each";
   EXPECT_EQ(segments(ordinary), 1u);
 }
-TEST(torch_row, n088_a_pool_empties_another_ones_cache_where_the_device_is_full) {
+TEST(torch_row, n088_a_pool_empties_the_cache_of_another_if_the_device_is_full) {
   simulated_device device = device_of(80_MiB);
   sharing ordinary{provider_ref(device)}, pool{provider_ref(device)};
   ordinary.deallocate(ordinary.allocate(60_MiB));
@@ -158,7 +158,7 @@ TEST(torch_row, n093_a_pool_that_another_thread_uses_takes_4_segments_or_2_range
 
 constexpr std::size_t floats = std::size_t{311} * 411 * sizeof(float);
 
-TEST(torch_row, n115_the_trace_tells_the_unrounded_size) {
+TEST(torch_row, n115_the_trace_has_the_unrounded_size) {
   native pool;
   void* const p = pool.allocate(floats);
   const allocator_event latest = pool.observer().events.back();
@@ -167,7 +167,7 @@ TEST(torch_row, n115_the_trace_tells_the_unrounded_size) {
   EXPECT_EQ(latest.address, at(p));
   EXPECT_EQ(latest.block, align_up(floats, 512));
 }
-TEST(torch_row, n116_a_walk_over_the_segments_finds_the_block_with_what_was_requested) {
+TEST(torch_row, n116_a_walk_over_the_segments_finds_the_block_with_its_request) {
   native pool;
   void* const p = pool.allocate(floats);
   std::size_t found = 0;

@@ -88,12 +88,12 @@ TEST(torch_row, n015_npu_request_10M_less_544_B) { expect_first(10_MiB - 544, 10
 TEST(torch_row, n016_npu_request_10M_has_a_segment_of_12M) { expect_first(10_MiB, 10_MiB + 512, 12_MiB); }
 TEST(torch_row, n017_npu_request_10M_and_1_B) { expect_first(10_MiB + 1, 10_MiB + 512, 12_MiB); }
 TEST(torch_row, n018_npu_request_19M_takes_20M_whole) { expect_first(19_MiB, 20_MiB, 20_MiB); }
-TEST(torch_row, n019_npu_request_18_5M_is_cut_off) {
+TEST(torch_row, n019_npu_request_18_5M_is_split_off) {
   expect_first(18_MiB + 512_KiB, 18_MiB + 512_KiB + 512, 20_MiB);
 }
 TEST(torch_row, n020_npu_request_33M_takes_34M_whole) { expect_first(33_MiB, 34_MiB, 34_MiB); }
-TEST(torch_row, n021_npu_40M_floats_are_cut_off_162M) { expect_first(160_MiB, 160_MiB + 512, 162_MiB); }
-TEST(torch_row, n022_npu_64M_leave_66M_from_which_63_5M_are_cut_off) {
+TEST(torch_row, n021_npu_40M_floats_are_split_off_162M) { expect_first(160_MiB, 160_MiB + 512, 162_MiB); }
+TEST(torch_row, n022_npu_64M_leave_66M_from_which_63_5M_are_split_off) {
   native pool;
   void* const p = pool.allocate(64_MiB);
   EXPECT_EQ(pool.current_usage().live, 64_MiB + 512);
@@ -174,7 +174,7 @@ TEST(torch_row, n039_npu_four_divisions_make_1M_large) {
   expect_first(1_MiB, 1_MiB + 256_KiB, 20_MiB, {.roundup = divisions::all(4)});
 }
 
-TEST(torch_row, n076_npu_its_own_stream_recorded_holds_a_block_back) {
+TEST(torch_row, n076_npu_its_own_stream_recorded_keeps_a_block_pending) {
   native pool;
   void* const p = pool.allocate(5_MiB, stream_id{3});
   ASSERT_TRUE(pool.record_stream(p, stream_id{3}));
@@ -185,7 +185,7 @@ TEST(torch_row, n076_npu_its_own_stream_recorded_holds_a_block_back) {
   pool.device().advance(1'000'000'000);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{3}), p);
 }
-TEST(torch_row, n077_npu_a_recorded_block_is_reused_once_the_device_has_come_past) {
+TEST(torch_row, n077_npu_a_recorded_block_is_reused_once_its_event_completes) {
   native pool;
   void* const p = pool.allocate(5_MiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
@@ -194,7 +194,7 @@ TEST(torch_row, n077_npu_a_recorded_block_is_reused_once_the_device_has_come_pas
   pool.device().synchronize(stream_id{1});
   EXPECT_EQ(pool.allocate(5_MiB), p);
 }
-TEST(torch_row, n078_npu_lazy_reclaim_looks_first_once_513_events_wait) {
+TEST(torch_row, n078_npu_lazy_reclaim_polls_first_once_513_events_wait) {
   for (const std::size_t waiting : {512u, 513u}) {
     native pool{simulated_npu{}, torch_npu_native::configured({.multi_stream_lazy_reclaim = true})};
     void* const room = pool.allocate(3_MiB);  // 17 MiB next to it stay free
@@ -230,7 +230,7 @@ TEST(torch_row, n098_npu_large_segment_size_mb_counts_before_segment_size_mb) {
 TEST(torch_row, n099_npu_large_segment_size_mb_50) {
   expect_first(5_MiB, 5_MiB + 512, 50_MiB, {.large_segment_size = 50_MiB});
 }
-TEST(torch_row, n100_npu_only_whole_free_pages_go_back) {
+TEST(torch_row, n100_npu_only_whole_free_pages_are_unmapped) {
   expandable pool;
   void* const kept = pool.allocate(5_MiB - 512);
   void* const rest = pool.allocate(35_MiB - 512);
@@ -243,7 +243,7 @@ TEST(torch_row, n100_npu_only_whole_free_pages_go_back) {
   EXPECT_EQ(pool.allocate(15_MiB - 512), rest);
   EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
 }
-TEST(torch_row, n101_npu_pages_of_a_huge_block_go_back_and_none_stays_behind_the_books) {
+TEST(torch_row, n101_npu_pages_of_a_huge_block_are_unmapped_and_counted) {
   expandable pool;
   void* const p = pool.allocate(10_GiB);
   const std::int64_t peak = pool.statistics().all.reserved_bytes.current;
@@ -257,7 +257,7 @@ TEST(torch_row, n101_npu_pages_of_a_huge_block_go_back_and_none_stays_behind_the
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
-TEST(torch_row, n103_npu_what_cannot_grow_is_taken_first) {
+TEST(torch_row, n103_npu_a_block_that_cannot_grow_is_preferred) {
   expandable pool;
   void* const low = pool.allocate(12_MiB - 512);
   void* const wall = pool.allocate(8_MiB - 512);

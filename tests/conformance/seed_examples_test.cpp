@@ -23,7 +23,7 @@ using places = testing::Types<simulated_place, host_place>;
 TYPED_TEST_SUITE(seed_examples, places);
 
 // torch_npu adds 32 bytes to each request. So its blocks are 512 bytes larger than the requests here.
-TYPED_TEST(seed_examples, npu_1_blocks_above_32_mb_are_not_cut) {
+TYPED_TEST(seed_examples, npu_1_blocks_above_32_mb_are_not_split) {
   TypeParam place;
   on<npu_1, TypeParam> pool{provider_ref(place.device)};
   void* const large = pool.allocate(60_MiB);
@@ -34,7 +34,7 @@ TYPED_TEST(seed_examples, npu_1_blocks_above_32_mb_are_not_cut) {
   EXPECT_EQ(pool.current_usage().live, 62_MiB + 5_MiB + 512) << "the 62 MiB serve whole";
   place.finish();
 }
-TYPED_TEST(seed_examples, npu_1_what_is_long_idle_goes_before_more_than_0_6_of_the_limit_is_passed) {
+TYPED_TEST(seed_examples, npu_1_old_idle_memory_is_released_above_0_6_of_the_limit) {
   TypeParam place;
   on<npu_1, TypeParam> pool{provider_ref(place.device)};
   pool.policies().growth.limit = 100_MiB;
@@ -75,7 +75,7 @@ TYPED_TEST(seed_examples, npu_3_giant_pages_leave_requests_up_to_1_mb_alone) {
   }
   place.finish();
 }
-TYPED_TEST(seed_examples, npu_4_memory_comes_40_mb_at_a_time) {
+TYPED_TEST(seed_examples, npu_4_segments_have_40_mb) {
   TypeParam place;
   on<npu_4, TypeParam> pool{provider_ref(place.device)};
   (void)pool.allocate(5_MiB);
@@ -111,7 +111,7 @@ TYPED_TEST(seed_examples, npu_5_a_list_rounds_large_sizes_alone) {
   EXPECT_EQ(reserved(pool), 34_MiB);
 }
 
-TYPED_TEST(seed_examples, npu_7_pinned_memory_comes_20_mb_at_a_time_whatever_is_asked_for) {
+TYPED_TEST(seed_examples, npu_7_pinned_segments_have_20_mb) {
   TypeParam place;
   on<npu_7, TypeParam> pool{provider_ref(place.device)};
   void* const first = pool.allocate(1_KiB);
@@ -127,7 +127,7 @@ TYPED_TEST(seed_examples, npu_7_pinned_memory_comes_20_mb_at_a_time_whatever_is_
   EXPECT_EQ(reserved(pool), 40_MiB);
 }
 
-TYPED_TEST(seed_examples, acl_huge_pages_that_have_run_out_are_made_up_for_by_normal_ones) {
+TYPED_TEST(seed_examples, acl_normal_pages_replace_huge_pages_that_ran_out) {
   TypeParam place;
   on<backed<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_FIRST")>, TypeParam> pool{
       provider_ref(place.device)};
@@ -171,7 +171,7 @@ TYPED_TEST(seed_examples, native_the_smallest_block_that_fits_serves_its_own_str
   EXPECT_EQ(pool.allocate(22_MiB, place.compute), b);
   EXPECT_EQ(at(pool.allocate(2_MiB, place.compute)), at(b) + 22_MiB) << "and is cut";
 }
-TYPED_TEST(seed_examples, native_what_ran_out_is_got_back_one_block_first_and_then_all) {
+TYPED_TEST(seed_examples, native_recovery_releases_one_block_first_and_then_all) {
   TypeParam place{200_MiB};
   on<pytorch<"max_split_size_mb:32">, TypeParam> pool{provider_ref(place.device)};
   void* const kept = pool.allocate(100_MiB);
@@ -194,7 +194,7 @@ TYPED_TEST(seed_examples, native_what_ran_out_is_got_back_one_block_first_and_th
   place.finish();
   EXPECT_TRUE(place.is_good());
 }
-TYPED_TEST(seed_examples, native_a_range_is_large_holds_nothing_and_takes_memory_as_it_needs_it) {
+TYPED_TEST(seed_examples, native_a_large_range_maps_memory_as_needed) {
   TypeParam place;
   on<pytorch<"expandable_segments:True">, TypeParam> pool{provider_ref(place.device)};
   char* const first = static_cast<char*>(pool.allocate(5_MiB));

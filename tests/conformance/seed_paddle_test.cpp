@@ -25,7 +25,7 @@ class seed_paddle : public testing::Test {};
 using places = testing::Types<simulated_place, host_place>;
 TYPED_TEST_SUITE(seed_paddle, places);
 
-TYPED_TEST(seed_paddle, auto_growth_takes_what_it_needs_and_cuts_what_it_has) {
+TYPED_TEST(seed_paddle, auto_growth_acquires_exactly_and_splits_free_blocks) {
   TypeParam place;
   on<paddle_growing, TypeParam> pool{provider_ref(place.device)};
   char* const chunk = static_cast<char*>(pool.allocate(30_MiB));
@@ -42,7 +42,7 @@ TYPED_TEST(seed_paddle, auto_growth_takes_what_it_needs_and_cuts_what_it_has) {
   place.finish();
   EXPECT_TRUE(place.is_good());
 }
-TYPED_TEST(seed_paddle, a_fraction_of_0_4_is_taken_ahead_and_what_is_larger_goes_straight_back) {
+TYPED_TEST(seed_paddle, a_fraction_of_0_4_is_preallocated_and_larger_blocks_are_released) {
   TypeParam place{512_MiB};
   on<paddle_ahead_by_0_4, TypeParam> pool{provider_ref(place.device)};
   void* const p = pool.allocate(1_MiB);
@@ -60,7 +60,7 @@ TYPED_TEST(seed_paddle, a_fraction_of_0_4_is_taken_ahead_and_what_is_larger_goes
   EXPECT_EQ(reserved(pool), chunk);
   pool.deallocate(p);
 }
-TYPED_TEST(seed_paddle, a_fraction_of_0_asks_the_device_each_time) {
+TYPED_TEST(seed_paddle, a_fraction_of_0_acquires_each_time) {
   TypeParam place;
   on<paddle_ahead_by_0, TypeParam> pool{provider_ref(place.device)};
   for (std::size_t i = 1; i <= 5; ++i) {

@@ -119,7 +119,7 @@ TYPED_TEST_SUITE(seed_programs_on_special_pages, where_pages_are);
 TYPED_TEST(seed_programs_on_special_pages, learn_and_leave_nothing) { learn_and_leave_nothing<TypeParam>(); }
 
 // These tests use the device from several threads, or register memory. The simulated device supports neither.
-TEST(seed_programs_of_pinned_memory, npu_6_a_thread_retires_what_streams_have_come_past) {
+TEST(seed_programs_of_pinned_memory, npu_6_a_thread_processes_completed_events) {
   host_place place;
   {
     pinned_host<torch_npu_pinned_family, provider_ref<host_pinned>> pool(npu_6::settings,
@@ -129,7 +129,7 @@ TEST(seed_programs_of_pinned_memory, npu_6_a_thread_retires_what_streams_have_co
   }
   EXPECT_EQ(place.device.used(), 0u);
 }
-TEST(seed_programs_of_pinned_memory, npu_8_the_device_reaches_what_is_registered_with_it) {
+TEST(seed_programs_of_pinned_memory, npu_8_the_device_accesses_registered_memory) {
   host_place place, memory;
   {
     pinned_host<torch_npu_pinned_family, provider_ref<host_pinned>, host_pinned> pool(
@@ -143,7 +143,7 @@ TEST(seed_programs_of_pinned_memory, npu_8_the_device_reaches_what_is_registered
   EXPECT_EQ(memory.device.used(), 0u);
 }
 
-TEST(seed_programs_can_fail, where_a_block_is_reused_too_early) {
+TEST(seed_programs_can_fail, if_a_block_is_reused_too_early) {
   using careless = with<pytorch<>, reuse_immediately>;
   simulated_place simulated;
   host_place host;

@@ -83,7 +83,7 @@ TYPED_TEST(shipped_faults, of_all_calls_of_a_kind_are_survived) {
 }
 
 /// From any operation on, until the end of the program.
-TYPED_TEST(shipped_faults, of_streams_that_never_come_past_are_survived) {
+TYPED_TEST(shipped_faults, of_streams_that_never_complete_are_tolerated) {
   const auto heal = [](watched_device& device) { device.stick(false); };
   for (std::size_t begin = 0; begin < this->plan().size(); begin += 5) {
     std::vector<usage> standing;
@@ -103,7 +103,7 @@ TYPED_TEST(shipped_faults, of_streams_that_never_come_past_are_survived) {
 }
 
 /// The destructor of an allocator releases what the device accepts, whatever its streams do.
-TYPED_TEST(shipped_faults, of_streams_that_never_come_past_end_with_the_allocator) {
+TYPED_TEST(shipped_faults, of_streams_that_never_complete_end_with_the_allocator) {
   for (std::size_t length = 20; length <= this->plan().size(); length += 10) {
     patient<typename TestFixture::kept> p;
     std::vector<usage> standing;
@@ -117,7 +117,7 @@ TYPED_TEST(shipped_faults, of_streams_that_never_come_past_end_with_the_allocato
 
 /// Blocks of streams that never complete are not reused. A request that needs them fails for that reason, and
 /// succeeds once the streams complete.
-TYPED_TEST(shipped_faults, of_streams_that_never_come_past_keep_what_they_use) {
+TYPED_TEST(shipped_faults, of_streams_that_never_complete_keep_their_blocks) {
   if constexpr (TypeParam::streams::uses_events) {
     watched_device device{simulated_device::options{.capacity = 72_MiB, .page_granularity = 64_KiB}};
     {

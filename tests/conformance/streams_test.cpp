@@ -62,7 +62,7 @@ TEST(streams, never_see_a_recorded_block_overwritten) {
   EXPECT_EQ(corrupted_rounds<pinned_expandable>(20), 0);
 }
 
-TEST(streams, corrupt_where_a_recipe_ignores_them) {
+TEST(streams, corrupt_data_if_a_recipe_ignores_them) {
   using careless = with<pytorch<>, reuse_immediately>;
   EXPECT_EQ(corrupted_rounds<careless>(20), 20);
 }

@@ -46,7 +46,7 @@ TEST(stress_threads, background_reclaiming) {
   expect_all_back(device);
 }
 
-TEST(stress_threads, waiting_where_memory_is_short) {
+TEST(stress_threads, waiting_if_memory_is_short) {
   const watchdog guard("waiting");
   host_pinned device = unlocked(24_MiB);
   {
@@ -92,7 +92,7 @@ TEST(stress_threads, configured_while_settings_change) {
   expect_all_back(device);
 }
 
-TEST(stress_threads, pinned_memory_that_is_registered_and_retired_in_background) {
+TEST(stress_threads, pinned_memory_that_is_registered_and_processed_in_background) {
   const watchdog guard("pinned_host");
   host_pinned host = unlocked(), device = unlocked();
   {
@@ -176,13 +176,13 @@ void begin_and_end_threads(const char* what, int threads) {
   EXPECT_LE(pool.footprint(), described + 64_KiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
-TEST(stress_threads, that_end_leave_nothing_behind) {
+TEST(stress_threads, that_end_leak_nothing) {
   begin_and_end_threads<locked<pytorch<>, simulated_device>>("locked", 1000);
   begin_and_end_threads<per_stream<pytorch<>, simulated_device>>("per_stream",
                                                                  is_instrumented ? 2000 : 10'000);
 }
 
-TEST(stress_threads, that_end_free_what_they_handed_over) {
+TEST(stress_threads, that_end_free_blocks_of_others) {
   simulated_device device;
   books kept;
   struct teller {

@@ -10,7 +10,7 @@
 
 namespace conformance {
 
-TEST_P(suite, keeps_every_promise) {
+TEST_P(suite, obeys_the_model) {
   const composition& c = GetParam();
   const auto operations = static_cast<std::size_t>(static_cast<double>(operations_asked_for()) * c.share);
   EXPECT_EQ(misbehaviour(c, std::max<std::size_t>(operations, 300)), "");

@@ -42,7 +42,7 @@ using all = ::testing::Types<plain, shared, waiting<shared>, per_stream<pytorch_
                              background_reclaiming<pytorch_native, simulated_device>>;
 TYPED_TEST_SUITE(uses, all);
 
-TYPED_TEST(uses, allocators_begin_as_members_and_elements) {
+TYPED_TEST(uses, allocators_are_members_and_elements) {
   owner<TypeParam> aggregate{};
   TypeParam array[2] = {};
   std::array<TypeParam, 2> elements{};
@@ -54,13 +54,13 @@ TYPED_TEST(uses, allocators_begin_as_members_and_elements) {
   static_assert(!std::is_copy_constructible_v<TypeParam> && !std::is_move_constructible_v<TypeParam>);
 }
 
-TEST(uses, a_driver_pool_begins_as_a_member) {
+TEST(uses, a_driver_pool_is_a_member) {
   owner<driver_pool<cuda_async, simulated_device>> aggregate{};
   aggregate.pool.free_async(aggregate.pool.allocate_async(1000, stream_id{1}), stream_id{1});
   EXPECT_EQ(aggregate.pool.current_usage().live, 0u);
 }
 
-TEST(uses, allocators_stay_where_containers_put_them) {
+TEST(uses, allocators_are_elements_of_containers) {
   std::deque<plain> row;
   for (int i = 0; i < 3; ++i) row.emplace_back();
   std::map<int, plain> by_number;
@@ -81,7 +81,7 @@ TEST(uses, allocators_stay_where_containers_put_them) {
 template <typename Count>
 concept counts_percent = requires(Count count) { percent(count); };
 
-TEST(uses, limits_are_written_as_any_whole_number) {
+TEST(uses, limits_may_be_any_integer_type) {
   // 0.5 would be 0 bytes, not half of the device.
   static_assert(!std::is_convertible_v<double, memory_limit>);
   static_assert(!std::is_assignable_v<decltype(policies<pytorch_native>::growth.limit)&, double>);
@@ -120,7 +120,7 @@ TEST(uses, classes_that_own_an_allocator_and_its_blocks_move) {
   EXPECT_EQ(last.pool().audit(), nullptr);
 }
 
-TEST(uses, blocks_live_in_containers_and_lambdas) {
+TEST(uses, blocks_are_members_of_containers_and_lambdas) {
   shared pool;
   using block = unique_block<shared>;
   std::vector<block> row;

@@ -78,7 +78,7 @@ struct falls_back : simulated_device {
   int waits = 0;
 };
 
-TEST(ordering_law, names_what_is_broken) {
+TEST(ordering_law, names_the_broken_rule) {
   EXPECT_STREQ(broken_by(without_events{}), "record and wait succeed on a stream");
   EXPECT_STREQ(broken_by(never_done{}), "work is done after a wait for it");
   EXPECT_STREQ(broken_by(never_behind{}), "a stream is behind its own work");

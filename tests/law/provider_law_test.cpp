@@ -51,7 +51,7 @@ const char* broken_by(D device) {
   return law::provider(device).broken;
 }
 
-TEST(provider_law, holds_and_leaves_the_device_as_it_was) {
+TEST(provider_law, holds_and_leaves_the_device_unchanged) {
   honest device;
   EXPECT_TRUE(law::provider(device));
   EXPECT_EQ(device.in_use(), 0u);

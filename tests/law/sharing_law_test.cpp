@@ -27,7 +27,7 @@ class sharing_law : public testing::Test {};
 using both = testing::Types<simulated_device, simulated_npu>;
 TYPED_TEST_SUITE(sharing_law, both);
 
-TYPED_TEST(sharing_law, holds_between_processes_and_leaves_them_as_they_were) {
+TYPED_TEST(sharing_law, holds_between_processes_and_leaves_them_unchanged) {
   for (const std::size_t capacity : {4_MiB, 64_MiB, 80_GiB, unlimited}) {
     TypeParam first{options{.capacity = capacity}};
     TypeParam second = first.another_process();
@@ -52,7 +52,7 @@ TYPED_TEST(sharing_law, holds_between_devices_that_may_reach_each_other) {
 
 /// A call fails once, at any place. The law then returns what it can, and does not retry a failed call that
 /// returns memory.
-TYPED_TEST(sharing_law, gives_everything_back_after_it_is_broken) {
+TYPED_TEST(sharing_law, frees_everything_after_it_is_broken) {
   using call = simulated_device::call;
   for (const bool exporter_fails : {true, false}) {
     TypeParam first{options{.capacity = 32_MiB, .log_calls = 10'000}};
@@ -214,7 +214,7 @@ struct forgets : lawful {
            (calls().export_memory == 0 || lawful::create(16_MiB, page_kind::normal, lost));
   }
 };
-TEST(sharing_laws, letting_go) {
+TEST(sharing_laws, destroying) {
   constexpr auto as_any_other = "imported memory can be used after the exporter destroyed its handle";
   EXPECT_STREQ(broken_by<keeps_exports>(), "exported memory can be destroyed");
   EXPECT_STREQ(broken_by<keeps_imports>(), as_any_other);

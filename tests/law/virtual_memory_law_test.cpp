@@ -31,7 +31,7 @@ class virtual_memory_law : public testing::Test {};
 using both = testing::Types<simulated_device, simulated_npu>;
 TYPED_TEST_SUITE(virtual_memory_law, both);
 
-TYPED_TEST(virtual_memory_law, holds_and_leaves_the_device_as_it_was) {
+TYPED_TEST(virtual_memory_law, holds_and_leaves_the_device_unchanged) {
   for (const std::size_t capacity : {4_GiB, 80_GiB, 1'000'000_GiB, unlimited}) {
     for (const std::size_t page : {4_KiB, 64_KiB, 2_MiB, 1_GiB}) {
       TypeParam device{options{.capacity = capacity, .page_granularity = page}};
@@ -75,7 +75,7 @@ TYPED_TEST(virtual_memory_law, is_one_of_the_laws_of_providers) {
 
 /// A call fails once, at any place. The law then returns what it can, and does not retry a failed call that
 /// returns memory.
-TYPED_TEST(virtual_memory_law, gives_everything_back_after_it_is_broken) {
+TYPED_TEST(virtual_memory_law, frees_everything_after_it_is_broken) {
   using call = simulated_device::call;
   TypeParam lawful{options{.capacity = 64_MiB, .log_calls = 10'000}};
   EXPECT_STREQ(law::detail::virtual_memory(lawful).broken, nullptr);

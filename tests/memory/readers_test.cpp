@@ -202,7 +202,7 @@ TEST(memory, of_pickles_that_refer_to_themselves) {
   EXPECT_TRUE(as_pickle(protocol + "]" + repeated("2\x86", many) + "."));
   EXPECT_TRUE(as_pickle(protocol + "]\x94" + repeated("h\0a"s, many) + "."));
 }
-TEST(memory, of_pickles_that_announce_more_than_they_hold) {
+TEST(memory, of_pickles_with_too_large_counts) {
   for (const std::string& op : {"\x8d\0\0\0\0\0\1\0\0"s, "\x8e\xff\xff\xff\xff\xff\xff\xff\x7f"s,
                                 "\x95\0\0\0\0\0\1\0\0\x8d\0\0\0\0\0\1\0\0"s, "X\xff\xff\xff\xff"s,
                                 "\x8b\xff\xff\xff\x7f"s, "Nr\xff\xff\xff\xff"s, "j\xff\xff\xff\xff"s})
@@ -331,7 +331,7 @@ TEST(memory, of_a_file) {
   const std::string path = TESSERA_EXAMPLES_DIR "/traces/gnn_sage.csv";
   const std::size_t size = std::filesystem::file_size(path);
   EXPECT_LE(peak_of([&] { (void)replay::read_file(path); }), size + 80_KiB);
-  // What never ends is given up after its beginning, or after max_file_bytes.
+  // An endless input is rejected after its beginning, or after max_file_bytes.
   const std::size_t peak = peak_of([] {
     const auto read = replay::read_file(
         "/dev/zero", [](std::string_view begins) { return replay::check_text_trace(begins, "zero"); });

@@ -39,7 +39,7 @@ found start_of(const snapshot& s, std::size_t device = 0) {
   return std::get<found>(start);
 }
 
-TEST(blocks_at_start, is_what_the_history_does_not_mention) {
+TEST(blocks_at_start, contains_blocks_absent_from_the_history) {
   const found start = start_of(with(
       {{4096, 1024, 1000, state::live}, {5120, 1024, 0, state::pending}, {6144, 2048, 3, state::free}}, {}));
   ASSERT_EQ(start.size(), 2u);
@@ -51,7 +51,7 @@ TEST(blocks_at_start, is_what_the_history_does_not_mention) {
   EXPECT_FALSE(start.at(5120).live);
 }
 
-TEST(blocks_at_start, is_what_the_history_frees_first) {
+TEST(blocks_at_start, contains_blocks_that_the_history_frees_first) {
   const found start = start_of(
       with({{4096, 4096}},
            {
@@ -72,7 +72,7 @@ TEST(blocks_at_start, is_what_the_history_frees_first) {
   EXPECT_FALSE(start.at(4608).live) << "its user had freed it already";
 }
 
-TEST(blocks_at_start, is_not_what_the_history_makes) {
+TEST(blocks_at_start, does_not_contain_blocks_of_the_history) {
   EXPECT_TRUE(start_of(with({{4096, 4096, 4000, state::live}},
                             {{.what = action::segment_map, .address = 4096, .size = 4096},
                              {.what = action::alloc, .address = 4096, .size = 4000}}))

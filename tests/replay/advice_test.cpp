@@ -80,7 +80,7 @@ void try_all(tallies& count, const trace::program& source) {
   }
 }
 
-TEST(advice_on_recorded_programs, mostly_serves_the_request_that_failed) {
+TEST(advice_on_recorded_programs, usually_serves_the_failed_request) {
   tallies count;
   for (const char* const name : {"gnn_sage", "gpt2_adamw", "resnet50_sgd"}) {
     const std::string path = std::string(TESSERA_TESTS_DIR) + "/../examples/traces/" + name + ".csv";

@@ -42,7 +42,7 @@ std::string line_of(const std::vector<call>& calls) {
   return call_site(table, to.add_stack(places));
 }
 
-TEST(call_stacks, are_kept_once) {
+TEST(call_stacks, are_stored_once) {
   snapshot::call_stacks table;
   call_stack_builder to(table);
   EXPECT_EQ(to.add_text(""), 0u);
@@ -80,7 +80,7 @@ TEST(call_site, is_that_of_the_innermost_call_outside_pytorch) {
   EXPECT_EQ(line_of({{"??", 0, "_start"}}), "?? in _start");
   EXPECT_EQ(line_of({}), "");
 }
-TEST(call_site, knows_what_belongs_to_pytorch) {
+TEST(call_site, recognizes_files_of_pytorch) {
   const call ours{"train.py", 1, "f"};
   for (const char* const file :
        {"/x/site-packages/torch/functional.py", "D:\\x\\Lib\\site-packages\\torch\\functional.py",

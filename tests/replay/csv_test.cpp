@@ -326,7 +326,7 @@ TEST(text_traces, any_mutation_is_answered) {
   EXPECT_GT(accepted, 1000);  // otherwise the mutations test only the header
 }
 
-TEST(text_traces, recorded_programs_are_read_whole) {
+TEST(text_traces, recorded_programs_are_read_completely) {
   for (const std::string name : {"gnn_sage", "gnn_sage_streams", "gpt2_adamw", "resnet50_sgd"}) {
     const auto text = replay::read_file(TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv");
     ASSERT_TRUE(std::holds_alternative<std::string>(text)) << name;

@@ -92,7 +92,7 @@ TEST(memory_map, splits_free_blocks_at_releasable_pages) {
   EXPECT_EQ(map.sums.keeping_blocks, 2u);
 }
 
-TEST(memory_map, shows_what_a_stream_still_uses) {
+TEST(memory_map, shows_pending_blocks) {
   const memory_map map = map_of<pytorch<>>({{kind::answer_events, 0, 0},
                                             {kind::allocate, 7, 1000},
                                             {kind::allocate, 8, 3_MiB},

@@ -52,7 +52,7 @@ std::string error_of(const read_result<recording>& read) {
   return error != nullptr ? error->text() : "accepted";
 }
 
-TEST(read_rmm, reads_what_the_adaptor_logs) {
+TEST(read_rmm, reads_logs_of_the_adaptor) {
   const std::string text =
       rmm("4242,10:11:12.123456,allocate,0x7f0000000000,1000,0x0\n"
           "4242,10:11:12.123457,allocate,0x7f0000000400,2000,0x7f8a38001020\n"
@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "1,t,allocate,5,1152921504606846975,0\n",
                 "6: more than 2^62 bytes would live at once"}));
 
-TEST(read_rmm, wants_its_header) {
+TEST(read_rmm, requires_its_header) {
   EXPECT_EQ(error_of(read_rmm("", "T")),
             "T:1: the header must be 'Thread,Time,Action,Pointer,Size,Stream', not ''");
   EXPECT_EQ(error_of(read_rmm("thread,time\n", "T")),
@@ -205,7 +205,7 @@ std::string rmm_text(const snapshot& source) {
   return std::get<std::string>(made);
 }
 
-TEST(to_rmm, logs_what_users_did) {
+TEST(to_rmm, logs_calls_of_users) {
   struct hours {
     std::uint64_t operator()() noexcept { return now += 3'600'000'001; }
     std::uint64_t now = 22 * 3'600'000'000ull + 59 * 60'000'000ull;

@@ -103,7 +103,7 @@ TEST(snapshot, reads_segments_and_traces) {
   EXPECT_EQ(s.configured.max_split_size, unlimited);
 }
 
-TEST(snapshot, accepts_any_number_where_no_decision_depends_on_it) {
+TEST(snapshot, accepts_any_number_that_no_decision_depends_on) {
   // A frame without a line has line 2^64 - 1. Future versions may add such keys.
   std::string bytes =
       snapshot_of(base, 2 * mib, "small", {{2_MiB, "inactive"}}, {{"segment_alloc", base, 2 * mib}});
@@ -172,7 +172,7 @@ TEST(snapshot, knows_the_capacity_of_its_device) {
   EXPECT_EQ(recorded_capacity(s, 0), 0u);
 }
 
-TEST(snapshot, is_cut_short_anywhere_without_harm) {
+TEST(snapshot, may_be_truncated_anywhere) {
   const std::string whole = snapshot_of(base, 2 * mib, "small", {{2_MiB, "inactive"}}, {{"alloc", base, 5}});
   for (std::size_t length = 0; length < whole.size(); ++length)
     EXPECT_NE(refused(whole.substr(0, length)), "accepted");
@@ -312,7 +312,7 @@ TEST(recorded_device, never_returns_memory_twice) {
   EXPECT_EQ(device.acquire(unlimited), nullptr);
 }
 
-TEST(snapshot_recording, begins_with_what_was_live) {
+TEST(snapshot_recording, begins_with_the_live_blocks) {
   const auto read = read_snapshot_recording(
       snapshot_of(base, 20 * mib, "large", {{5_MiB, "active_allocated", 5_MiB}, {15_MiB, "inactive"}},
                   {{"alloc", base + 5 * mib, 2 * mib},

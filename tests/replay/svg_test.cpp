@@ -17,7 +17,7 @@ using namespace tessera::literals;
 using namespace tessera::trace;
 using namespace replay;
 
-TEST(markup, escapes_what_has_a_meaning) {
+TEST(markup, escapes_special_characters) {
   EXPECT_EQ(markup_text("a <b> & \"c\" 'd'\n\x7f"), "a &lt;b&gt; &amp; &quot;c&quot; &#39;d&#39;  ");
   EXPECT_EQ(markup_text("\u00d7"), "\u00d7");
 }
@@ -89,7 +89,7 @@ TEST(svg, draws_each_line_and_names_it) {
 
 // The plot is from 76 to 564 in x and from 364 up to 82 in y, where 42 MiB is. It has four events, each in
 // its own bucket.
-TEST(svg, lines_are_where_the_bytes_are) {
+TEST(svg, lines_have_the_right_positions) {
   const timeline over = steps({0, 21_MiB, 21_MiB, 40_MiB});
   const std::string text = svg_writer::write({"", "", "", 10_MiB, {{"one", &over}}});
   EXPECT_EQ(element(text, "<path class=\"line c0\""),

@@ -35,7 +35,7 @@ TEST(utf8_text, replaces_what_is_none) {
   EXPECT_EQ(utf8_text("\xf0\x9f\x98"), unknown + unknown + unknown);
 }
 
-TEST(utf8_text, reads_no_byte_behind_the_text) {
+TEST(utf8_text, reads_no_byte_after_the_text) {
   const std::string whole = "\xf0\x9f\x98\x80";
   for (std::size_t n = 1; n < whole.size(); ++n) {
     const std::string cut(whole.data(), n);
@@ -43,7 +43,7 @@ TEST(utf8_text, reads_no_byte_behind_the_text) {
   }
 }
 
-TEST(json_text, escapes_what_may_not_stand_in_a_string) {
+TEST(json_text, escapes_special_characters) {
   EXPECT_EQ(json_text("say \"no\" \\ go/on"), "say \\\"no\\\" \\\\ go/on");
   EXPECT_EQ(json_text("\0\n\x1f\x7f"s), "\\u0000\\u000a\\u001f\x7f");
   EXPECT_EQ(json_text("\xc3\xbc\xff"), "\xc3\xbc" + unknown);

@@ -342,7 +342,7 @@ TEST(to_pickle, keeps_snapshots_of_real_devices) {
   EXPECT_GE(seen, 10);
 }
 
-TEST(read_snapshot, reads_what_version_differs_in) {
+TEST(read_snapshot, reads_all_versions) {
   snapshot s = full();
   s.traces[0][8].label.clear();
   const std::string bytes = pickled_text(s);
@@ -370,7 +370,7 @@ TEST(read_snapshot, reads_what_version_differs_in) {
   EXPECT_EQ(rule(replaced("external_annotations", "externalXannotations")), "accepted");
 }
 
-TEST(read_snapshot, what_no_decision_depends_on_may_be_anything) {
+TEST(read_snapshot, accepts_any_value_that_no_decision_depends_on) {
   std::string out;
   pickle_writer to(out);
   const std::vector<int> one{1};
@@ -444,7 +444,7 @@ TEST(read_snapshot, refuses_segments_that_overlap) {
   EXPECT_EQ(std::get<input_error>(read).rule, "two segments overlap");
 }
 
-TEST(read_snapshot, any_mutation_is_answered_and_what_is_read_can_be_written) {
+TEST(read_snapshot, handles_any_mutation_and_accepted_ones_can_be_written) {
   const std::string whole = pickled_text(full());
   constexpr std::string_view letters =
       std::string_view("KMJGNX}](eu.qh\x86\x88\x89\x8a\x8c\0\1\2\x7f\xff", 23);

@@ -66,7 +66,7 @@ struct native_by_hand {
   using eviction = evict_idle_above<percent(60)>;
   using recovery = recover_by_releasing_oversize_then_all<false>;
 };
-TEST(torch_npu_decisions, of_a_text_are_those_of_what_is_written_by_hand) {
+TEST(torch_npu_decisions, of_a_text_equal_those_of_the_recipe) {
   expect_the_same<
       torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6,roundup_power2_divisions:4,"
                 "per_process_memory_fraction:0.8">,
@@ -97,7 +97,7 @@ TEST(torch_npu_decisions, of_1_gib_pages_and_lazy_event_polls_too) {
       {"-> 1+", "S-", "OOM"});
 }
 
-TEST(torch_npu_decisions, differ_where_a_text_does) {
+TEST(torch_npu_decisions, differ_if_the_text_does) {
   EXPECT_FALSE(decisions<torch_npu<"roundup_power2_divisions:8">>("gpt2_adamw.csv", 6_GiB) ==
                decisions<torch_npu<"roundup_power2_divisions:4">>("gpt2_adamw.csv", 6_GiB));
 }

@@ -201,7 +201,7 @@ timed_candidate costing(std::size_t memory, std::uint64_t device_ns, double host
   return r;
 }
 
-TEST(tune_front, keeps_what_none_surpasses) {
+TEST(tune_front, keeps_the_pareto_front) {
   const std::vector<timed_candidate> front =
       front_of({costing(1000, 1000, 30), costing(1000, 2000, 40),   // worse in two: removed
                 costing(2000, 500, 40), costing(3000, 600, 20),     // better in one: kept
@@ -214,7 +214,7 @@ TEST(tune_front, keeps_what_none_surpasses) {
   EXPECT_EQ(front[3].what.memory, 3000u);
 }
 
-TEST(tune_front, does_not_count_what_lies_within_the_noise) {
+TEST(tune_front, ignores_differences_within_the_noise) {
   EXPECT_FALSE(beats(costing(1000, 100, 30), costing(1000, 100, 34), 0.2));
   EXPECT_TRUE(beats(costing(1000, 100, 30), costing(1000, 100, 34), 0.01));
   EXPECT_FALSE(beats(costing(1000, 100, 30), costing(1004, 100, 30), 0.01));
@@ -294,7 +294,7 @@ TEST(tune, finds_a_recipe_whose_small_blocks_keep_no_large_segments) {
   EXPECT_LE(given.front.front().what.memory, given.winner.what.memory);
 }
 
-TEST(tune, finds_what_completes_with_a_capacity_with_which_pytorch_does_not) {
+TEST(tune, finds_a_recipe_for_a_capacity_with_which_pytorch_fails) {
   const trace::recording recording = pinning();
   const trace::program program(recording);
   const std::size_t capacity = 700_MiB;
@@ -321,7 +321,7 @@ TEST(tune, reports_that_nothing_is_fast_enough) {
   EXPECT_TRUE(given.winner.what.completes);
 }
 
-TEST(tune, searches_on_where_nothing_completes_that_caches) {
+TEST(tune, continues_if_no_caching_recipe_completes) {
   trace::recording recording = read("gnn_sage");
   recording.events.resize(recording.events.size() / 4);
   const trace::program program(recording);
@@ -341,7 +341,7 @@ TEST(tune, searches_on_where_nothing_completes_that_caches) {
   EXPECT_LE(given.shipped.what.memory, given.pytorch.what.memory);
 }
 
-TEST(tune, keeps_the_limit_of_host_time_where_none_keeps_that_of_device_time) {
+TEST(tune, keeps_the_host_limit_if_no_recipe_keeps_the_device_limit) {
   trace::recording recording = read("gnn_sage");
   recording.events.resize(recording.events.size() / 4);
   const trace::program program(recording);

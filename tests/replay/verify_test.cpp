@@ -111,7 +111,7 @@ TEST(verify, finds_the_release_whose_rules_match) {
   EXPECT_STREQ(by_age.rules, "2.14");
 }
 
-TEST(verify, begins_in_the_middle_of_what_was_mapped) {
+TEST(verify, begins_with_mapped_memory) {
   // At the start [0, 20) and [40, 60) MiB are mapped. The hole is then mapped, and the upper part unmapped.
   const snapshot source =
       recorded({segment_at(large_range, true, true, {{15_MiB, 15_MiB}, {20_MiB, 20_MiB}, {5_MiB, 0}})},
@@ -188,7 +188,7 @@ TEST(verify, refuses_recordings_of_the_drivers_pools_and_impossible_pages) {
             "file: device 0: more than 262144 pages are mapped");
 }
 
-TEST(verify, names_the_recipe_that_decided_where_it_is_not_PyTorchs) {
+TEST(verify, names_a_recipe_other_than_PyTorchs) {
   // PyTorch acquires a segment of 20 MiB for a request of 5.
   snapshot source =
       recorded({segment_at(large_range, true, false, {{5_MiB, 5_MiB}})},

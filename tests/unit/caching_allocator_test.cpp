@@ -105,7 +105,7 @@ TEST(caching_allocator, gives_everything_back_at_its_end) {
   EXPECT_EQ(shared.used(), 0u);
 }
 
-TEST(caching_allocator, trims_to_what_is_to_be_kept) {
+TEST(caching_allocator, trims_to_the_bytes_to_keep) {
   torch pool;
   std::vector<void*> blocks;
   for (int i = 0; i < 4; ++i) blocks.push_back(pool.allocate(30_MiB));
@@ -171,7 +171,7 @@ TEST(caching_allocator, counts_oversize_by_the_setting_of_their_time) {
   EXPECT_EQ(pool.statistics().oversize_segments, (counter{0, 1, 1, 1}));
 }
 
-TEST(caching_allocator, counts_as_oversize_what_is_just_that_large) {
+TEST(caching_allocator, counts_a_block_of_exactly_the_limit_as_oversize) {
   torch pool{simulated_device{}, {.split = {.max = 30_MiB}}};
   (void)pool.allocate(28_MiB);
   EXPECT_EQ(pool.statistics().oversize_allocations.current, 0);
@@ -184,7 +184,7 @@ struct memory {
   std::vector<allocator_event>* told;
   void on(const allocator_event& event) noexcept { told->push_back(event); }
 };
-TEST(caching_allocator, tells_its_sink) {
+TEST(caching_allocator, reports_to_its_observer) {
   std::vector<allocator_event> told;
   caching_allocator<pytorch<>, simulated_device, memory> pool{
       simulated_device{simulated_device::options{.capacity = 4_MiB}}, {}, {&told}};
@@ -203,7 +203,7 @@ TEST(caching_allocator, tells_its_sink) {
                 sizeof(caching_allocator<pytorch<>, simulated_device, memory>));
 }
 
-TEST(caching_allocator, hands_out_the_high_end_where_asked) {
+TEST(caching_allocator, allocates_from_the_high_end_if_the_policy_reports_so) {
   using high = with<pytorch<>, split_if_remainder_at_least<512, block_end::high>>;
   caching_allocator<high, simulated_device> pool;
   auto* first = static_cast<char*>(pool.allocate(1_KiB));
@@ -263,7 +263,7 @@ TEST(caching_allocator, names_the_segment_that_the_device_was_asked_for) {
 }
 
 // Then a block of 512 bytes gets a segment of 64 KiB, which the same request reuses.
-TEST(caching_allocator, reuses_whole_blocks_where_the_device_is_coarser_than_their_classes) {
+TEST(caching_allocator, reuses_whole_blocks_if_the_granularity_exceeds_their_size) {
   caching_allocator<power_of_two, simulated_device> pool{
       simulated_device{simulated_device::options{.granularity = 64_KiB}}};
   void* const first = pool.allocate(100);

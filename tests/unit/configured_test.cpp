@@ -56,7 +56,7 @@ TEST(configured, changes_what_its_policies_read) {
   pool.deallocate(p);
 }
 
-TEST(configured, refuses_a_change_that_it_cannot_make_and_says_of_which_key) {
+TEST(configured, refuses_an_impossible_change_and_names_the_key) {
   chosen pool({.max_split_size = 64_MiB});
   const auto other_recipe = pool.change("max_split_size_mb:32,expandable_segments:True");
   ASSERT_TRUE(other_recipe);
@@ -97,7 +97,7 @@ struct without_ranges : provider_adaptor<simulated_device> {
   using provider_adaptor::provider_adaptor;
   void* reserve(std::size_t, std::size_t) noexcept = delete;
 };
-TEST(configured, throws_where_the_provider_has_not_what_the_settings_need) {
+TEST(configured, throws_if_the_provider_lacks_functions_that_the_settings_need) {
   static_assert(!virtual_memory_provider<without_ranges> && event_provider<without_ranges>);
   simulated_device device;
   configured<pytorch_family, without_ranges> pool({}, without_ranges(device));

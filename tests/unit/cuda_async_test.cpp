@@ -123,7 +123,7 @@ TEST(cuda_async, does_not_follow_a_wait_for_what_was_before) {
   EXPECT_NE(pool.allocate(2_MiB, b), p);
 }
 
-TEST(cuda_async, inserts_a_wait_where_nothing_else_helps) {
+TEST(cuda_async, inserts_a_wait_if_nothing_else_helps) {
   async pool{simulated_device{}, only(false, false, true)};
   void* const p = freed_behind_work(pool, 2_MiB, a);
   EXPECT_EQ(pool.allocate(2_MiB, b), p);
@@ -131,7 +131,7 @@ TEST(cuda_async, inserts_a_wait_where_nothing_else_helps) {
   EXPECT_TRUE(pool.device().is_ordered_after(b, a, pool.device().position(a)));
 }
 
-TEST(cuda_async, asks_the_device_where_a_wait_cannot_be_inserted) {
+TEST(cuda_async, acquires_if_a_wait_cannot_be_inserted) {
   async pool{simulated_device{}, only(false, false, true)};
   void* const p = freed_behind_work(pool, 2_MiB, a);
   pool.device().fail_call(1);
@@ -255,7 +255,7 @@ TEST(cuda_async, waits_before_it_gives_up) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-TEST(cuda_async, holds_what_was_recorded_until_its_event_and_frees_it_behind_its_own_stream) {
+TEST(cuda_async, keeps_recorded_blocks_until_their_event_and_orders_others_after_their_stream) {
   async pool{simulated_device{}, only(true, false, false)};
   void* const p = pool.allocate(2_MiB, a);
   ASSERT_TRUE(pool.record_stream(p, b));
@@ -303,7 +303,7 @@ TEST(cuda_async, knows_the_order_when_32_bits_have_run_over) {
   }
 }
 
-TEST(cuda_async, works_behind_the_adaptors_for_threads) {
+TEST(cuda_async, works_in_front_ends_for_threads) {
   locked<cuda_async, simulated_device> one;
   void* const p = one.allocate(2_MiB, a);
   one.deallocate(p);
@@ -318,7 +318,7 @@ TEST(cuda_async, works_behind_the_adaptors_for_threads) {
   EXPECT_NE(arenas.allocate(2_MiB, b), nullptr);
 }
 
-TEST(cuda_async, what_was_waited_for_goes_back_also_while_events_are_held) {
+TEST(cuda_async, memory_is_released_after_a_wait_even_while_events_are_held) {
   caching_allocator<cuda_async, simulated_device> pool;
   pool.device().hold_events(true);
   pool.deallocate(pool.allocate(60_MiB, stream_id{3}));

@@ -89,7 +89,7 @@ TYPED_TEST(ended_streams, leave_others_waiting_on_host_pinned) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-TYPED_TEST(ended_streams, whose_events_were_recorded_are_past_them_on_host_pinned) {
+TYPED_TEST(ended_streams, complete_their_recorded_events_on_host_pinned) {
   TypeParam pool(host());
   const stream_id user = begin_stream(pool);
   void* const p = pool.allocate(5_MiB);

@@ -35,7 +35,7 @@ template <typename Recipe>
 using told_pool = caching_allocator<Recipe, simulated_device, keep_events>;
 constexpr stream_id own{3};
 
-TEST(events, tell_what_was_requested_and_the_block_that_serves_it) {
+TEST(events, contain_the_request_and_its_block) {
   told_pool<pytorch<>> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
   std::vector<allocator_event>& kept = pool.observer().kept;
   void* const p = pool.allocate(1000, own);

@@ -29,7 +29,7 @@ TEST(handle, stands_for_a_block_that_no_address_finds) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(handle, is_empty_where_nothing_was_allocated) {
+TEST(handle, is_empty_after_a_failed_allocation) {
   pool_type pool{simulated_device{{.capacity = 1_MiB}}};
   EXPECT_FALSE(pool.allocate_by_handle(0));
   EXPECT_FALSE(pool.allocate_by_handle(1_GiB));
@@ -43,7 +43,7 @@ struct c_block {
   void* data;
   void* context;
 };
-TEST(handle, goes_through_a_pointer_of_c) {
+TEST(handle, converts_to_a_pointer_for_c) {
   pool_type pool;
   const handle h = pool.allocate_by_handle(1_MiB);
   const c_block kept{h.data(), h.to_pointer()};
@@ -199,13 +199,13 @@ TEST(block_freed_at_once, is_reported_in_order) {
                                      action::free_completed};
   EXPECT_EQ(pool.observer().told, expected);
 }
-TEST(block_freed_at_once, is_released_where_the_recipe_evicts_at_free) {
+TEST(block_freed_at_once, is_released_if_the_recipe_evicts_at_free) {
   caching_allocator<passthrough, simulated_device> pool;
   pool.deallocate(pool.allocate(1_MiB));
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.device().used(), 0u);
 }
-TEST(trim, evicts_what_was_pending_where_the_recipe_says_so) {
+TEST(trim, evicts_completed_blocks_if_the_recipe_reports_so) {
   caching_allocator<passthrough, simulated_device> pool;
   void* const p = pool.allocate(5_MiB);
   (void)pool.record_stream(p, stream_id{1});

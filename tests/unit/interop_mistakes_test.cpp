@@ -167,7 +167,7 @@ TEST(mistakes_death, are_named_by_functions_of_several_devices) {
   functions.free(p, large, 0, nullptr);
 }
 
-TEST(mistakes_death, are_named_where_an_alignment_is_none) {
+TEST(mistakes_death, are_named_if_an_alignment_is_invalid) {
   pool_type pool(host());
   pmr_resource memory(pool);
   for (const std::size_t alignment : {std::size_t{0}, std::size_t{3}, std::size_t{96}})

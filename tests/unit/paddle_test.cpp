@@ -95,14 +95,14 @@ TEST(paddle_auto_growth, two_pools_have_chunk_sizes_of_their_own_and_none_means_
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(paddle_auto_growth, the_chunk_of_a_pool_counts_only_where_there_are_two) {
+TEST(paddle_auto_growth, the_chunk_of_a_pool_counts_only_with_two_pools) {
   auto pool = growing(
       {.auto_growth_chunk_size = 4_MiB, .small_pool_chunk_size = 2_MiB, .large_pool_chunk_size = 16_MiB});
   pool.deallocate(pool.allocate(1));
   EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
 }
 
-TEST(paddle_auto_growth, hands_out_the_high_end_of_whatever_is_cut) {
+TEST(paddle_auto_growth, splits_from_the_high_end) {
   auto pool = growing({.auto_growth_chunk_size = 1_MiB});
   void* const high = pool.allocate(256);
   void* const below = pool.allocate(512);
@@ -111,7 +111,7 @@ TEST(paddle_auto_growth, hands_out_the_high_end_of_whatever_is_cut) {
   EXPECT_EQ(pool.allocate(100), high);
 }
 
-TEST(paddle_auto_growth, sweeps_idle_chunks_after_every_free_where_told_so) {
+TEST(paddle_auto_growth, releases_idle_chunks_after_every_free_if_configured) {
   auto pool = growing({.auto_growth_chunk_size = 1_MiB, .free_idle_chunk = true});
   void* const a = pool.allocate(1_MiB);
   void* const b = pool.allocate(512_KiB);
@@ -125,7 +125,7 @@ TEST(paddle_auto_growth, sweeps_idle_chunks_after_every_free_where_told_so) {
   EXPECT_EQ(pool.device().calls().release, 2u);
 }
 
-TEST(paddle_auto_growth, settles_for_just_the_block_where_told_so_and_only_after_all_is_given_back) {
+TEST(paddle_auto_growth, requests_only_the_block_if_configured_after_all_is_released) {
   auto chosen = paddle_auto_growth::configured({.auto_growth_chunk_size = 10_MiB});
   chosen.recovery.accepts_exact_size = true;
   auto_growth pool(of(18_MiB), chosen);
@@ -155,7 +155,7 @@ TEST(paddle_auto_growth, settles_within_its_limit_alone) {
   EXPECT_EQ(content.current_usage().reserved, 8_MiB);
 }
 
-TEST(chunk_plan, leaves_a_twentieth_and_what_is_too_little) {
+TEST(chunk_plan, leaves_a_twentieth_and_small_rests) {
   EXPECT_EQ(chunk_plan::available(1000_MiB), 950_MiB);
   EXPECT_EQ(chunk_plan::available(1039), 988u);
   EXPECT_EQ(chunk_plan::available(268), 0u);
@@ -171,7 +171,7 @@ TEST(chunk_plan, takes_numbers_before_shares) {
   EXPECT_EQ(plan.largest_pooled(2_MiB), 5_MiB);
 }
 
-TEST(chunk_plan, asks_for_more_than_there_is_where_a_chunk_cannot_be_had) {
+TEST(chunk_plan, fails_if_a_chunk_cannot_be_acquired) {
   constexpr chunk_plan plan{.first = 980_MiB, .further = 2000_MiB};
   EXPECT_EQ(plan.next(1000_MiB, true), 1000_MiB + 1);
   EXPECT_EQ(plan.next(1000_MiB, false), 2000_MiB);
@@ -190,7 +190,7 @@ TEST(paddle_naive_best_fit, takes_its_numbers_from_the_settings) {
   EXPECT_EQ(chosen.growth.limit.on(16_GiB), 3_GiB);
 }
 
-TEST(paddle_naive_best_fit, further_chunks_are_a_share_of_what_is_left) {
+TEST(paddle_naive_best_fit, further_chunks_are_a_share_of_the_rest) {
   auto pool = preallocating({.fraction_of_gpu_memory = percent(50)}, 1000_MiB);
   void* const first = pool.allocate(475_MiB - 64);
   EXPECT_EQ(pool.current_usage().reserved, 475_MiB);
@@ -211,7 +211,7 @@ TEST(paddle_naive_best_fit, a_chunk_that_cannot_be_had_fails_a_request_that_need
   EXPECT_EQ(pool.current_usage().reserved, 700_MiB);
 }
 
-TEST(paddle_naive_best_fit, refuses_everything_where_its_chunks_can_never_be_had) {
+TEST(paddle_naive_best_fit, refuses_everything_if_its_chunks_are_impossible) {
   auto pool = preallocating({.initial_gpu_memory = 980_MiB}, 1000_MiB);
   EXPECT_EQ(pool.try_allocate(1), nullptr);
   EXPECT_EQ(pool.try_allocate(990_MiB), nullptr);
@@ -226,7 +226,7 @@ TEST(paddle_naive_best_fit, its_limit_stands_for_the_memory_of_the_device) {
   EXPECT_EQ(pool.current_usage().reserved, 874_MiB);
 }
 
-TEST(paddle_naive_best_fit, direct_memory_held_by_a_stream_goes_back_when_that_is_done) {
+TEST(paddle_naive_best_fit, a_pending_direct_segment_is_released_once_its_stream_completes) {
   auto pool = preallocating({.initial_gpu_memory = 10_MiB, .reallocate_gpu_memory = 10_MiB});
   void* const kept = pool.allocate(1);
   void* const direct = pool.allocate(20_MiB);
@@ -266,7 +266,7 @@ TEST(paddle_naive_best_fit, serves_all_streams_from_one_chunk) {
   pool.deallocate(large);
 }
 
-TEST(paddle_naive_best_fit, takes_its_share_of_what_others_leave) {
+TEST(paddle_naive_best_fit, takes_its_share_of_the_memory_that_others_leave) {
   simulated_device one{simulated_device::options{.capacity = 10_GiB}};
   simulated_device other = one.another_process();
   void* const theirs = other.acquire(5_GiB);

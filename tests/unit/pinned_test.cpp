@@ -19,7 +19,7 @@ class pinned_recipes : public testing::Test {};
 using all = testing::Types<pinned, pinned_packed, pinned_expandable>;
 TYPED_TEST_SUITE(pinned_recipes, all);
 
-TYPED_TEST(pinned_recipes, reuse_a_block_at_once_on_any_stream_where_none_was_recorded) {
+TYPED_TEST(pinned_recipes, reuse_a_block_at_once_on_any_stream_if_none_was_recorded) {
   caching_allocator<TypeParam, simulated_device> pool;
   pool.device().hold_events(true);
   void* const p = pool.allocate(1_MiB, stream_id{1});
@@ -27,7 +27,7 @@ TYPED_TEST(pinned_recipes, reuse_a_block_at_once_on_any_stream_where_none_was_re
   EXPECT_EQ(pool.allocate(1_MiB, stream_id{2}), p);
 }
 
-TYPED_TEST(pinned_recipes, hold_a_block_back_for_the_stream_it_was_allocated_on_too) {
+TYPED_TEST(pinned_recipes, keep_a_block_pending_for_its_own_stream_too) {
   caching_allocator<TypeParam, simulated_device> pool;
   for (stream_id stream : {stream_id{}, stream_id{3}}) {
     void* const p = pool.allocate(1_MiB, stream);
@@ -63,7 +63,7 @@ TEST(pinned, takes_and_reuses_whole_pages_of_the_host) {
   EXPECT_EQ(pool.current_usage().reserved, 64_KiB);
 }
 
-TEST(pinned, asks_the_device_again_once_the_cache_is_emptied) {
+TEST(pinned, acquires_again_after_the_cache_is_emptied) {
   caching_allocator<pinned, simulated_device> pool(
       simulated_device{simulated_device::options{.capacity = 6_MiB}});
   pool.deallocate(pool.allocate(4_MiB));
@@ -73,7 +73,7 @@ TEST(pinned, asks_the_device_again_once_the_cache_is_emptied) {
   EXPECT_EQ(pool.current_usage().reserved, 3_MiB);
 }
 
-TEST(pinned, gives_a_large_block_back_once_streams_have_come_past_it) {
+TEST(pinned, releases_a_large_block_once_its_streams_complete) {
   caching_allocator<pinned, simulated_device> pool(
       simulated_device{}, pinned::configured(config::pytorch::settings{.pinned_max_cached_size = 32_MiB}));
   void* const p = pool.allocate(64_MiB);
@@ -87,7 +87,7 @@ TEST(pinned, gives_a_large_block_back_once_streams_have_come_past_it) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-TEST(pinned, is_what_a_text_for_the_device_chooses_for_the_host) {
+TEST(pinned, is_configured_by_the_text_for_the_device) {
   static_assert(std::is_same_v<pytorch_pinned<>, pinned> && std::is_same_v<torch_npu_pinned<>, pinned>);
   caching_allocator<pytorch_pinned<"max_split_size_mb:64,pinned_max_round_threshold_mb:64">, simulated_device>
       cuda;
@@ -118,7 +118,7 @@ TEST(pinned, refuses_settings_for_another_recipe) {
                "pinned_expandable::configured: settings for another recipe");
 }
 
-TEST(pinned_packed, pins_what_is_asked_for_where_classes_pin_the_next_power_of_two) {
+TEST(pinned_packed, pins_exactly_the_request_and_classes_the_next_power_of_two) {
   caching_allocator<pinned, simulated_device> classes;
   caching_allocator<pinned_packed, simulated_device> packed;
   (void)classes.allocate(5_GiB);

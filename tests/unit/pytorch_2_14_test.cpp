@@ -174,13 +174,13 @@ TEST(pytorch_2_14, throw_on_oom_refuses_at_once_what_exceeds_the_device) {
     EXPECT_EQ(told.all.reserved_bytes.current, std::int64_t{40} << 20) << "nothing was given back";
   }
 }
-TEST(pytorch_2_14, throw_on_oom_lets_recovery_try_where_a_fraction_refuses) {
+TEST(pytorch_2_14, throw_on_oom_runs_recovery_if_a_fraction_refuses) {
   const auto told = tried<pytorch_2_14_native>(0.9);
   EXPECT_EQ(told.num_oom_rejections, 0u);
   EXPECT_EQ(told.num_alloc_retries, 1u);
 }
 
-TEST(pytorch_2_14, has_no_key_for_what_a_range_reserves) {
+TEST(pytorch_2_14, has_no_key_for_the_size_of_a_range) {
   using now = config::pytorch_2_14;
   for (const char* const text :
        {"expandable_segments_reserve:0.5", "expandable_segments_reserve_by_class:[a:1]"}) {

@@ -108,7 +108,7 @@ TEST(pytorch_expandable, idle_pages_of_one_pool_make_room_for_the_other) {
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
 }
 
-TEST(pytorch_expandable, a_range_goes_back_with_its_last_page) {
+TEST(pytorch_expandable, a_range_is_released_with_its_last_page) {
   std::vector<allocator_event> seen;
   caching_allocator<pytorch_expandable, simulated_device, events> pool{small_device(1_GiB), {}, {&seen}};
   void* const p = pool.allocate(30_MiB);
@@ -141,7 +141,7 @@ TEST(pytorch_expandable, a_request_larger_than_a_range_is_refused) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(pytorch_expandable, pages_of_several_sizes_share_a_range_where_pools_do) {
+TEST(pytorch_expandable, pages_of_several_sizes_share_a_range_if_pools_do) {
   expandable<pool_together> pool{small_device(1_GiB)};
   std::vector<void*> held;
   for (std::size_t i = 0; i < 12; ++i) {
@@ -154,7 +154,7 @@ TEST(pytorch_expandable, pages_of_several_sizes_share_a_range_where_pools_do) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(pytorch_expandable, a_page_goes_only_where_it_can_lie) {
+TEST(pytorch_expandable, a_page_is_mapped_only_at_valid_addresses) {
   expandable<pool_together, back_with<page_plan::huge_first>, grow_by_pages<256_KiB, 6_MiB>, recover_never>
       pool{simulated_device{simulated_device::options{.capacity = 64_MiB, .page_granularity = 64_KiB}}};
   std::vector<void*> small;
@@ -168,7 +168,7 @@ TEST(pytorch_expandable, a_page_goes_only_where_it_can_lie) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(pytorch_expandable, a_page_is_cut_short_where_another_begins) {
+TEST(pytorch_expandable, a_page_ends_at_the_next_mapping) {
   expandable<> pool;
   pool.policies().growth.large = 10_MiB;
   void* const low = pool.allocate(10_MiB);
@@ -183,7 +183,7 @@ TEST(pytorch_expandable, a_page_is_cut_short_where_another_begins) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(pytorch_expandable_death, settings_that_no_range_can_have_end_the_program_in_words) {
+TEST(pytorch_expandable_death, invalid_settings_of_ranges_abort) {
   expandable<> pool;
   pool.policies().growth.large = 0;
   EXPECT_DEATH((void)pool.try_allocate(5_MiB), "page_size is a multiple of min_alignment");
@@ -218,7 +218,7 @@ TEST(pytorch_expandable, a_block_beside_a_hole_serves_although_it_is_kept_for_la
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(pytorch_expandable, large_blocks_are_cut_and_stay_until_all_goes_back) {
+TEST(pytorch_expandable, large_blocks_are_split_and_stay_until_all_are_released) {
   using recipe = pytorch<"expandable_segments:True,max_split_size_mb:32,garbage_collection_threshold:0.5">;
   caching_allocator<recipe, simulated_device> pool{small_device(100_MiB)};
   ASSERT_TRUE(set_memory_fraction(pool, 1));
@@ -233,7 +233,7 @@ TEST(pytorch_expandable, large_blocks_are_cut_and_stay_until_all_goes_back) {
 }
 
 // Neither PyTorch nor torch_npu can combine these with expandable segments.
-TEST(pytorch_expandable, idle_pages_above_a_threshold_go_back) {
+TEST(pytorch_expandable, idle_pages_above_a_threshold_are_released) {
   expandable<evict_idle_above<percent(50)>, grow_by_pages<2_MiB, tunable(20_MiB), 100_MiB>> pool{
       small_device(1_GiB)};
   pool.deallocate(pool.allocate(1_MiB));

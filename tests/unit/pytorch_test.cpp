@@ -63,7 +63,7 @@ TEST(pytorch, counts_inactive_split) {
             pool.statistics().all.inactive_split_bytes.allocated);
 }
 
-TEST(pytorch, holds_a_block_until_the_recorded_stream_has_come_past) {
+TEST(pytorch, keeps_a_block_pending_until_the_recorded_stream_completes) {
   torch pool;
   void* p = pool.allocate(1_KiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
@@ -95,7 +95,7 @@ TEST(pytorch, recovers_by_emptying_the_cache) {
   EXPECT_EQ(reserved(pool), 60_MiB);
 }
 
-TEST(pytorch, gives_back_one_fitting_oversize_block_before_everything) {
+TEST(pytorch, releases_one_fitting_oversize_block_before_everything) {
   torch pool{device_of(120_MiB), {.split = {.max = 30_MiB}}};
   void* a = pool.allocate(40_MiB);
   void* b = pool.allocate(40_MiB, stream_id{1});
@@ -126,7 +126,7 @@ TEST(pytorch, has_no_blocks_above_a_limit_that_no_block_reaches) {
   EXPECT_NE(pool.try_allocate(20_MiB), nullptr) << "after it gave back all";
 }
 
-TEST(pytorch, collects_what_is_older_than_average_above_the_threshold) {
+TEST(pytorch, collects_memory_older_than_average_above_the_threshold) {
   torch pool{device_of(100_MiB), {.eviction = {.threshold = percent(50)}}};
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   void* old_one = pool.allocate(20_MiB);
@@ -155,7 +155,7 @@ TEST(pytorch, respects_a_limit_below_the_device) {
   EXPECT_NE(pool.try_allocate(20_MiB), nullptr);
 }
 
-TEST(pytorch, rejects_at_once_where_the_limit_refused) {
+TEST(pytorch, rejects_at_once_if_the_limit_refused) {
   using strict = with<pytorch<>, recover_by_releasing_oversize_then_all<true>>;
   caching_allocator<strict, simulated_device> pool{device_of(1_GiB), {.growth = {.limit = 40_MiB}}};
   void* p = pool.allocate(30_MiB);

@@ -24,7 +24,7 @@ TEST(min_considered, is_the_smallest_size_that_a_policy_considers) {
   EXPECT_GT(detail::min_considered(evict_never{}, now), max_request);
 }
 
-TEST(trim, stops_once_no_more_than_what_is_kept_is_reserved) {
+TEST(trim, stops_at_the_bytes_to_keep) {
   caching_allocator<power_of_two, simulated_device> pool;
   std::vector<void*> used;
   for (int i = 0; i < 4; ++i) used.push_back(pool.allocate(1_MiB));
@@ -40,7 +40,7 @@ TEST(trim, stops_once_no_more_than_what_is_kept_is_reserved) {
 }
 
 // Four idle segments, of which the older two are at least as old as the average.
-TEST(evict_idle, goes_no_further_than_is_wanted) {
+TEST(evict_idle, releases_no_more_than_requested) {
   using recipe = with<passthrough, split_never<block_fit::exact>, evict_idle_above<percent(50)>>;
   caching_allocator<recipe, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 100_MiB}}};

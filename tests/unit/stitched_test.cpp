@@ -23,7 +23,7 @@ simulated_device device_of(std::size_t capacity) {
 }
 bool is_whole(const auto& pool) { return pool.audit() == nullptr; }
 
-TEST(stitched, takes_what_is_wanted_and_little_more) {
+TEST(stitched, maps_little_more_than_requested) {
   pool_of<> pool;
   void* const p = pool.allocate(100_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
@@ -34,7 +34,7 @@ TEST(stitched, takes_what_is_wanted_and_little_more) {
 }
 
 // Two idle parts of 40 MiB, with 20 in use between them, serve 70 MiB.
-TEST(stitched, puts_idle_pages_side_by_side) {
+TEST(stitched, joins_idle_pages) {
   pool_of<> pool{device_of(110_MiB)};
   void* const low = pool.allocate(40_MiB);
   void* const used = pool.allocate(20_MiB);
@@ -72,7 +72,7 @@ TEST(stitched, moves_idle_pages_from_pool_to_pool) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-TEST(stitched, leaves_pages_where_they_are_as_long_as_little_is_reserved) {
+TEST(stitched, moves_no_pages_while_little_is_reserved) {
   pool_of<> pool;
   void* const first = pool.allocate(64_MiB);
   (void)pool.allocate(64_MiB);
@@ -118,7 +118,7 @@ TEST(stitched, gets_along_with_less_than_the_device_has) {
   EXPECT_TRUE(shared.release(others, 100_MiB));
 }
 
-TEST(stitched, gives_back_ranges_whose_pages_moved_away) {
+TEST(stitched, unreserves_ranges_without_pages) {
   pool_of<> pool{device_of(64_MiB)};
   for (std::uint64_t s = 0; s < 50; ++s) pool.deallocate(pool.allocate(60_MiB, stream_id{s}));
   pool.trim();
@@ -127,7 +127,7 @@ TEST(stitched, gives_back_ranges_whose_pages_moved_away) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-TEST(stitched, takes_more_than_is_wanted_only_where_more_has_lived) {
+TEST(stitched, maps_more_than_requested_only_below_the_earlier_peak) {
   pool_of<> pool;
   (void)pool.allocate(1_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
@@ -161,7 +161,7 @@ std::uint64_t calls_of_a_run(auto& pool) {
   const auto after = pool.device().calls();
   return after.map + after.unmap - before.map - before.unmap;
 }
-TEST(stitched, costs_as_much_again_once_all_is_given_back) {
+TEST(stitched, needs_as_many_calls_after_everything_is_released) {
   pool_of<> pool;
   const std::uint64_t first = calls_of_a_run(pool);
   const std::size_t peak = pool.device().peak_used();
@@ -186,7 +186,7 @@ TEST(stitched, costs_less_again_while_something_is_reserved) {
 }
 
 // 5 MiB would break three whole pages, or map two new ones after a rest of 1 MiB.
-TEST(stitched, saves_whole_pages_only_where_more_than_half_is_reserved) {
+TEST(stitched, saves_whole_pages_only_if_more_than_half_is_reserved) {
   for (const bool is_tight : {false, true}) {
     pool_of<> pool{device_of(is_tight ? 60_MiB : 600_MiB)};
     void* const free = pool.allocate(20_MiB);
@@ -224,7 +224,7 @@ TEST(stitched, trades_memory_for_calls_at_one_knob) {
   EXPECT_LT(many.second, few.second);
 }
 
-TEST(stitched, takes_0_for_its_knobs_as_1) {
+TEST(stitched, treats_parameters_of_0_as_1) {
   pool_of<> pool{device_of(1_GiB)};
   pool.policies().growth.peak_parts = 0;
   pool.policies().growth.rest_parts = 0;
@@ -255,7 +255,7 @@ TEST(stitched, makes_pieces_of_any_size_that_a_policy_names) {
   EXPECT_EQ(cut.device().calls().map, 50u) << "in pages, as nothing smaller is mapped";
 }
 
-TEST(stitched, aligns_the_base_of_large_blocks_where_there_is_room) {
+TEST(stitched, aligns_the_base_of_large_blocks_if_there_is_room) {
   pool_of<> pool;
   pool.policies().growth.alignment = 16_KiB;
   (void)pool.allocate(3_MiB + 512);

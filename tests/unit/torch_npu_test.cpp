@@ -36,7 +36,7 @@ expandable made<expandable>(const torch_npu_settings& settings, const simulated_
 
 std::uintptr_t at(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
-TEST(torch_npu, begins_with_its_own_defaults) {
+TEST(torch_npu, has_its_own_defaults) {
   constexpr torch_npu_settings none;
   EXPECT_TRUE(torch_npu_native::configured(none).rounding == torch_npu_native::rounding{});
   EXPECT_TRUE(torch_npu_native::configured(none).pages == policies<torch_npu_native>{}.pages);
@@ -79,7 +79,7 @@ TEST(torch_npu, segments_are_in_pages_of_2_MiB_as_long_as_there_are_any) {
   EXPECT_EQ(pool.device().held().page_table_entries, 10u + 512u) << "2 MiB in normal pages";
 }
 
-TEST(torch_npu, a_segment_size_that_is_odd_is_booked_as_the_pages_that_it_takes) {
+TEST(torch_npu, an_odd_segment_size_is_counted_in_whole_pages) {
   auto pool = made<native>({.large_segment_size = 21_MiB});
   (void)pool.allocate(5_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 22_MiB);
@@ -105,7 +105,7 @@ TEST(torch_npu, page_size_1g_leaves_small_requests_alone) {
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB + 1_GiB);
 }
 
-TEST(torch_npu, page_size_1g_takes_smaller_pages_where_1_GiB_ones_are_not_to_be_had) {
+TEST(torch_npu, page_size_1g_takes_smaller_pages_if_1_GiB_ones_fail) {
   auto pool = made<native>({.huge_1g_pages = true}, {.giant_budget = 1_GiB});
   (void)pool.allocate(5_MiB);
   (void)pool.allocate(1020_MiB);
@@ -139,7 +139,7 @@ TEST(torch_npu, page_size_1g_is_the_page_of_large_ranges_alone) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(torch_npu, pages_of_large_ranges_have_the_size_that_is_said) {
+TEST(torch_npu, pages_of_large_ranges_have_the_configured_size) {
   const auto page = [](const torch_npu_settings& settings) {
     auto pool = made<expandable>(settings);
     (void)pool.allocate(2_MiB);
@@ -152,7 +152,7 @@ TEST(torch_npu, pages_of_large_ranges_have_the_size_that_is_said) {
             64_MiB);
 }
 
-TEST(torch_npu, large_blocks_begin_at_multiples_of_what_is_said_and_of_512_otherwise) {
+TEST(torch_npu, large_blocks_begin_at_configured_multiples_and_at_512_otherwise) {
   for (const std::size_t step : {0_KiB, 1_KiB, 3_KiB, 11_KiB, 16_KiB}) {
     auto pool = made<expandable>({.expandable_segments = true, .base_addr_aligned = step});
     std::vector<void*> held;
@@ -167,7 +167,7 @@ TEST(torch_npu, large_blocks_begin_at_multiples_of_what_is_said_and_of_512_other
     EXPECT_EQ(pool.current_usage().reserved, 0u) << "what was left out has merged again";
   }
 }
-TEST(torch_npu, a_block_begins_anywhere_where_there_is_no_room_to_align_it) {
+TEST(torch_npu, a_block_is_not_aligned_if_there_is_no_room) {
   auto pool = made<expandable>({.expandable_segments = true});
   void* const first = pool.allocate(15_MiB - 512);
   void* const second = pool.allocate(2_MiB);
@@ -178,7 +178,7 @@ TEST(torch_npu, a_block_begins_anywhere_where_there_is_no_room_to_align_it) {
   for (void* p : {first, second, third}) pool.deallocate(p);
 }
 
-TEST(torch_npu, lazy_reclaim_looks_at_events_before_it_asks_the_device) {
+TEST(torch_npu, lazy_reclaim_polls_events_before_it_acquires) {
   for (const bool lazy : {false, true}) {
     auto pool = made<native>({.multi_stream_lazy_reclaim = lazy});
     void* const p = pool.allocate(40_MiB);
@@ -198,7 +198,7 @@ TEST(torch_npu, lazy_reclaim_looks_at_events_before_it_asks_the_device) {
   }
 }
 
-TEST(torch_npu, lazy_reclaim_serves_from_what_comes_free_in_one_search_more) {
+TEST(torch_npu, lazy_reclaim_searches_once_more_after_events_complete) {
   auto pool = made<native>({.multi_stream_lazy_reclaim = true});
   std::vector<void*> held;
   for (int i = 0; i < 600; ++i) held.push_back(pool.allocate(1_MiB));
@@ -234,7 +234,7 @@ TEST(torch_npu, collects_above_the_threshold_of_its_share_of_the_device) {
 
 // aclrtFree does not wait, so torch_npu waits for the whole device before it releases a segment. Here each
 // segment waits only for the streams that may still use it.
-TEST(torch_npu, segments_go_back_once_the_work_of_their_stream_is_done) {
+TEST(torch_npu, segments_are_released_once_their_stream_completes) {
   const auto waited = [](auto give_back) {
     auto pool = made<native>({}, {.capacity = 100_MiB});
     void* const p = pool.allocate(40_MiB, stream_id{5});
@@ -275,7 +275,7 @@ TEST(torch_npu_threads, segments_wait_in_every_kind_of_allocator) {
   waits_before_a_segment_goes_back<locked<torch_npu_native, shared>>();
   waits_before_a_segment_goes_back<per_stream<torch_npu_native, shared>>();
 }
-TEST(torch_npu, a_segment_stays_where_its_stream_cannot_be_waited_for) {
+TEST(torch_npu, a_segment_stays_if_its_stream_cannot_be_waited_for) {
   auto pool = made<native>({});
   pool.deallocate(pool.allocate(40_MiB));
   for (const std::uint64_t failing : {2u, 3u}) {  // wait and release
@@ -294,7 +294,7 @@ TEST(torch_npu, a_segment_stays_where_its_stream_cannot_be_waited_for) {
   EXPECT_EQ(pool.device().calls().synchronize, 2u);
 }
 
-TEST(torch_npu, a_preset_begins_with_its_settings) {
+TEST(torch_npu, a_preset_has_its_settings) {
   constexpr torch_npu_settings settings{.expandable_segments = true, .segment_size = 128_MiB};
   caching_allocator<torch_npu_family::under<settings>, simulated_npu> pool;
   (void)pool.allocate(8_MiB);

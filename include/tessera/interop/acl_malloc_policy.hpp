@@ -185,8 +185,9 @@ struct acl_malloc_policy {
     bool operator==(const support_result&) const = default;
   };
 
-  /// Whether a product supports a legal choice: `no` if it does not support one of the enumerators, `yes` if
-  /// the document says that it supports all of them. For huge_1g_first, only the first page kind counts.
+  /// Whether a product supports a legal choice. Returns `no` if it does not support one of the enumerators,
+  /// and `yes` if the document states support for all of them. For huge_1g_first, only the first page kind
+  /// counts.
   [[nodiscard]] static constexpr support_result check_support(const page_choice& choice,
                                                               product target) noexcept {
     const auto column = static_cast<std::size_t>(target);

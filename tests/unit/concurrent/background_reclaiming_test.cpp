@@ -129,7 +129,7 @@ TEST_F(background_queries, come_from_the_thread_alone) {
   EXPECT_GT(counted_queries::by_others, 0);
 }
 
-TEST_F(background_queries, come_from_the_caller_where_no_thread_is_wanted) {
+TEST_F(background_queries, come_from_the_caller_without_a_thread) {
   background_reclaiming<pinned, counted_queries> pool({}, {}, {}, {.enabled = false});
   const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
@@ -155,7 +155,7 @@ TEST(background_reclaiming, begins_its_thread_when_a_block_is_first_held_back) {
 }
 
 // Its thread sleeps for an hour, so a request that needs memory finds completed events itself.
-TEST(background_reclaiming, serves_a_miss_from_what_streams_have_come_past) {
+TEST(background_reclaiming, serves_a_miss_from_completed_blocks) {
   background_reclaiming<pinned, host_pinned> pool{
       host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};
   const stream_id stream = pool.with_device([](auto& device) { return device.create_stream(); });

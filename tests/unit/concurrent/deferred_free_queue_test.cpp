@@ -149,7 +149,7 @@ TEST(deferred_free_queue, an_event_that_fails_is_tried_again) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(deferred_free_queue, waits_for_the_oldest_where_too_many_wait) {
+TEST(deferred_free_queue, waits_for_the_oldest_if_too_many_wait) {
   torch pool;
   deferred_free_queue<torch> garbage(pool, {.waits = true});
   std::vector<void*> blocks;
@@ -171,7 +171,7 @@ class synchronous : public simulated_device {
 };
 static_assert(!event_provider<synchronous>);
 
-TEST(deferred_free_queue, holds_the_caller_up_where_there_are_no_events) {
+TEST(deferred_free_queue, blocks_the_caller_without_events) {
   using pool_type = caching_allocator<with<pytorch<>, reuse_immediately>, synchronous>;
   pool_type pool;
   deferred_free_queue<pool_type> garbage(pool, {.waits = true, .stream = stream_id{3}});

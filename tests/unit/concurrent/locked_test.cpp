@@ -26,7 +26,7 @@ using namespace tessera;
 using adaptor_tests::gated_device;
 using adaptor_tests::gated_ref;
 using adaptor_tests::run_streams_in_host_memory;
-using adaptor_tests::run_threads_and_give_back;
+using adaptor_tests::run_threads_over_recipes;
 using adaptor_tests::run_threads_with_failing_calls;
 using torch = locked<pytorch<>, gated_ref>;
 
@@ -145,16 +145,9 @@ TEST(locked_threads, throws_the_numbers_of_the_failure) {
   }
 }
 
-TEST(locked_threads, keep_every_promise_on_a_device_for_one_thread) {
-  using recipe = with<pytorch<>, evict_idle_above<percent(50)>>;
-  simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
-  run_threads_and_give_back<locked<recipe, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
-                                                                            8_MiB);
-  using ranges = with<pytorch_expandable, evict_idle_above<percent(50)>>;
-  run_threads_and_give_back<locked<ranges, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
-                                                                            8_MiB);
-  run_threads_and_give_back<locked<cuda_async, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
-                                                                                8_MiB);
+TEST(locked_threads, keep_all_rules_with_every_kind_of_recipe) {
+  run_threads_over_recipes<locked, with<pytorch<>, evict_idle_above<percent(50)>>,
+                           with<pytorch_expandable, evict_idle_above<percent(50)>>, cuda_async>();
 }
 
 TEST(locked_threads, take_no_page_from_under_a_stream) {
@@ -163,13 +156,6 @@ TEST(locked_threads, take_no_page_from_under_a_stream) {
 
 TEST(locked_threads, let_no_block_cross_to_a_stream_too_early) {
   run_streams_in_host_memory<locked<cuda_async, provider_ref<host_pinned>>>(3, 2000);
-}
-
-TEST(locked_threads, keep_every_promise_where_every_free_gives_back) {
-  gated_device shared;
-  run_threads_and_give_back<locked<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
-  using ranges = with<pytorch_expandable, evict_at_free<>>;
-  run_threads_and_give_back<locked<ranges, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
 }
 
 TEST(locked_threads, survive_calls_failing_again_and_again) {
@@ -236,7 +222,7 @@ struct release_under_way {
   std::thread trimming;
 };
 
-TEST(locked_threads, do_not_hand_out_what_is_being_given_back) {
+TEST(locked_threads, do_not_allocate_memory_during_its_release) {
   release_under_way now;
   auto& pool = now.pool;
   EXPECT_EQ(pool.current_usage().reserved, 100_MiB);  // the device has not released it yet
@@ -261,7 +247,7 @@ TEST(locked_threads, keep_what_the_device_fails_to_take_back) {
   pool.deallocate(now.cached);
 }
 
-TEST(locked_threads, wait_for_memory_that_another_gives_back) {
+TEST(locked_threads, wait_for_memory_that_another_thread_releases) {
   release_under_way now(120_MiB);
   auto& pool = now.pool;
   void* p = nullptr;

@@ -29,7 +29,7 @@ using namespace tessera;
 using adaptor_tests::gated_device;
 using adaptor_tests::gated_ref;
 using adaptor_tests::run_streams_in_host_memory;
-using adaptor_tests::run_threads_and_give_back;
+using adaptor_tests::run_threads_over_recipes;
 using adaptor_tests::run_threads_with_failing_calls;
 using torch = per_stream<pytorch<>, gated_ref>;
 using expandable = per_stream<pytorch_expandable, gated_ref>;
@@ -110,7 +110,7 @@ TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
 }
 
 template <typename recipe>
-void decide_alone_on_one_stream_as_without_lanes(std::size_t capacity, std::size_t limit) {
+void decide_on_one_stream_like_a_caching_allocator(std::size_t capacity, std::size_t limit) {
   for (std::uint64_t seed : {1u, 2u}) {
     const simulated_device::options options{.capacity = capacity};
     policies<recipe> settings;
@@ -146,32 +146,20 @@ void decide_alone_on_one_stream_as_without_lanes(std::size_t capacity, std::size
     EXPECT_GT(counted.num_ooms, 0u);
   }
 }
-TEST(per_stream_threads, decide_alone_on_one_stream_as_without_lanes) {
-  decide_alone_on_one_stream_as_without_lanes<pytorch<>>(150_MiB, unlimited);
-  decide_alone_on_one_stream_as_without_lanes<pytorch<>>(1_GiB, 150_MiB);
-  decide_alone_on_one_stream_as_without_lanes<pytorch_expandable>(150_MiB, unlimited);
-  decide_alone_on_one_stream_as_without_lanes<pytorch_expandable>(1_GiB, 155_MiB);
+TEST(per_stream_threads, decide_on_one_stream_like_a_caching_allocator) {
+  decide_on_one_stream_like_a_caching_allocator<pytorch<>>(150_MiB, unlimited);
+  decide_on_one_stream_like_a_caching_allocator<pytorch<>>(1_GiB, 150_MiB);
+  decide_on_one_stream_like_a_caching_allocator<pytorch_expandable>(150_MiB, unlimited);
+  decide_on_one_stream_like_a_caching_allocator<pytorch_expandable>(1_GiB, 155_MiB);
 }
 
-TEST(per_stream_threads, keep_every_promise_on_a_device_for_one_thread) {
-  using recipe = with<pytorch<>, evict_idle_above<percent(20)>>;
-  simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
-  run_threads_and_give_back<per_stream<recipe, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
-                                                                                8_MiB);
-  using ranges = with<pytorch_expandable, evict_idle_above<percent(20)>>;
-  run_threads_and_give_back<per_stream<ranges, provider_ref<simulated_device>>>(provider_ref(shared), 4, 4000,
-                                                                                8_MiB);
+TEST(per_stream_threads, keep_all_rules_with_every_kind_of_recipe) {
+  run_threads_over_recipes<per_stream, with<pytorch<>, evict_idle_above<percent(20)>>,
+                           with<pytorch_expandable, evict_idle_above<percent(20)>>>();
 }
 
 TEST(per_stream_threads, take_no_page_from_under_a_stream) {
   run_streams_in_host_memory<per_stream<pytorch_expandable, provider_ref<host_pinned>>>(3, 600);
-}
-
-TEST(per_stream_threads, keep_every_promise_where_every_free_gives_back) {
-  gated_device shared;
-  run_threads_and_give_back<per_stream<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
-  using ranges = with<pytorch_expandable, evict_at_free<>>;
-  run_threads_and_give_back<per_stream<ranges, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
 }
 
 TEST(per_stream_threads, survive_calls_failing_again_and_again) {
@@ -371,7 +359,7 @@ TEST(per_stream_threads, count_pages_against_the_limit_as_long_as_they_are_there
   EXPECT_NE(pool.try_allocate(48_MiB, stream_id{5}), nullptr) << "of the limit nothing is lost";
 }
 
-TEST(per_stream_threads, keep_pages_within_their_lane) {
+TEST(per_stream_threads, keep_pages_within_their_arena) {
   gated_device shared;
   expandable pool{gated_ref(shared)};
   pool.deallocate(pool.allocate(40_MiB, stream_id{1}));
@@ -383,7 +371,7 @@ TEST(per_stream_threads, keep_pages_within_their_lane) {
 }
 
 template <typename recipe>
-void get_what_other_lanes_cache() {
+void get_memory_that_other_arenas_cache() {
   gated_device shared(100_MiB);
   per_stream<recipe, gated_ref> pool{gated_ref(shared)};
   for (std::uint64_t s = 0; s < 4; ++s) pool.deallocate(pool.allocate(20_MiB, stream_id{s}));
@@ -398,12 +386,12 @@ void get_what_other_lanes_cache() {
   unwilling.deallocate(unwilling.allocate(90_MiB, stream_id{1}));
   EXPECT_EQ(unwilling.try_allocate(90_MiB, stream_id{2}), nullptr);
 }
-TEST(per_stream_threads, get_what_other_lanes_cache) {
-  get_what_other_lanes_cache<pytorch<>>();
-  get_what_other_lanes_cache<pytorch_expandable>();
+TEST(per_stream_threads, get_memory_that_other_arenas_cache) {
+  get_memory_that_other_arenas_cache<pytorch<>>();
+  get_memory_that_other_arenas_cache<pytorch_expandable>();
 }
 
-TEST(per_stream_threads, share_lanes_where_streams_are_many) {
+TEST(per_stream_threads, share_arenas_if_there_are_many_streams) {
   per_stream<pytorch<>, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 1000_GiB}}};
   for (std::uint64_t s = 0; s < 10'000; ++s) pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64}));
@@ -422,7 +410,7 @@ TEST(per_stream_threads, share_lanes_where_streams_are_many) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(per_stream_threads, put_streams_that_share_blocks_into_one_lane) {
+TEST(per_stream_threads, put_streams_that_share_blocks_into_one_arena) {
   per_stream<with<pytorch<>, reuse_immediately>, simulated_device> pool;
   void* const p = pool.allocate(1_KiB, stream_id{1});
   pool.deallocate(p);
@@ -430,7 +418,7 @@ TEST(per_stream_threads, put_streams_that_share_blocks_into_one_lane) {
   EXPECT_EQ(pool.arena_count(), 1u);
 }
 
-TEST(per_stream_threads, give_back_what_cannot_be_registered) {
+TEST(per_stream_threads, release_memory_that_cannot_be_registered) {
   simulated_device shared{simulated_device::options{.capacity = 500'000_GiB}};
   per_stream<pytorch<>, provider_ref<simulated_device>> pool{provider_ref(shared)};
   EXPECT_EQ(pool.try_allocate(200'000_GiB), nullptr);
@@ -449,7 +437,7 @@ struct tally {
   std::size_t told = 0;
   void on(const allocator_event&) noexcept { ++told; }
 };
-TEST(per_stream_threads, tell_one_sink) {
+TEST(per_stream_threads, report_to_one_observer) {
   gated_device shared;
   per_stream<pytorch<>, gated_ref, tally> pool{gated_ref(shared)};
   std::vector<std::thread> running;
@@ -462,7 +450,7 @@ TEST(per_stream_threads, tell_one_sink) {
   EXPECT_EQ(pool.with_observer([](tally& t) { return t.told; }), 4u + 4 * 3 * 1000);
 }
 
-TEST(per_stream_threads, explain_out_of_memory_with_what_all_lanes_hold) {
+TEST(per_stream_threads, explain_out_of_memory_with_the_numbers_of_all_arenas) {
   gated_device shared(64_MiB);
   torch pool{gated_ref(shared)};
   (void)pool.allocate(5_MiB, stream_id{1});
@@ -497,7 +485,7 @@ TEST(per_stream_threads, explain_out_of_memory_with_what_all_lanes_hold) {
   EXPECT_NE(pool.allocate(18_MiB, stream_id{3}), nullptr);
 }
 
-TEST(per_stream_threads, have_the_peak_of_what_the_device_gave_to_all_lanes) {
+TEST(per_stream_threads, have_the_peak_of_the_device_bytes_of_all_arenas) {
   per_stream<pytorch<>, simulated_device> pool;
   for (std::size_t arena = 0; arena < 5; ++arena) pool.deallocate(pool.allocate(70_GiB, stream_id{arena}));
   const auto told = pool.statistics();
@@ -518,7 +506,7 @@ TEST(per_stream_threads, a_limit_of_growth_is_no_limit_of_the_device) {
   EXPECT_EQ(told.hints[0].what, oom_report::hint::raise_limit);
 }
 
-TEST(per_stream_threads, advise_one_lock_where_blocks_may_cross) {
+TEST(per_stream_threads, suggest_one_lock_if_blocks_may_change_streams) {
   gated_device shared(20_MiB);
   per_stream<cuda_async, gated_ref> pool{gated_ref(shared)};
   pool.deallocate(pool.allocate(20_MiB, stream_id{1}));

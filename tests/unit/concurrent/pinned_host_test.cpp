@@ -92,7 +92,7 @@ TYPED_TEST(pinned_host_of, holds_a_block_back_for_the_streams_that_were_recorded
   EXPECT_EQ(pool.statistics().active_requests, (counter{1, 1, 2, 1}));
 }
 
-TYPED_TEST(pinned_host_of, has_a_thread_retire_blocks_where_that_is_wanted) {
+TYPED_TEST(pinned_host_of, has_a_thread_for_events_if_configured) {
   for (const char* text : {"pinned_use_background_threads:False", "pinned_use_background_threads:True"}) {
     const auto settings = said<TypeParam>(text);
     pinned_host<TypeParam, host_pinned> pool(settings, unlocked());
@@ -190,7 +190,7 @@ TYPED_TEST(pinned_host_of, reads_the_environment_of_its_system) {
 constexpr config::torch_npu::settings in_ranges{.pin_memory_expandable_segments = true,
                                                 .pinned_reserve_segment_size = 16_MiB};
 
-TEST(pinned_host, maps_pages_and_reserves_nothing_where_segments_are_expandable) {
+TEST(pinned_host, maps_pages_and_preallocates_nothing_if_segments_are_expandable) {
   pinned_host<npu, simulated_device> pool(in_ranges, simulated_device{});
   void* const p = pool.allocate(64_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
@@ -210,7 +210,7 @@ struct without_ranges : provider_adaptor<host_pinned> {
   static constexpr bool is_thread_safe = true;
   void* reserve(std::size_t, std::size_t) noexcept = delete;
 };
-TEST(pinned_host, refuses_expandable_segments_without_virtual_memory_or_where_it_is_to_register) {
+TEST(pinned_host, refuses_expandable_segments_without_virtual_memory_or_with_registration) {
   host_pinned host = unlocked(), device = unlocked();
   pinned_host<npu, without_ranges> pool({}, without_ranges(host));
   pool.deallocate(pool.allocate(1));
@@ -258,7 +258,7 @@ TYPED_TEST(pinned_host_of, gives_no_block_away_that_a_stream_still_reads) {
   }
   EXPECT_EQ(device.held().registered, 0u);
 }
-TEST(pinned_host, gives_no_block_away_that_a_stream_still_reads_where_segments_are_expandable) {
+TEST(pinned_host, reuses_no_block_that_a_stream_still_reads_with_expandable_segments) {
   config::torch_npu::settings settings = in_ranges;
   settings.pinned_use_background_threads = true;
   pinned_host<npu, host_pinned> pool(settings, unlocked());

@@ -38,7 +38,7 @@ TEST(reentrancy_guard_threads, end_in_any_order) {
   users.check<counting_sink>(lock::settings);
 }
 
-TEST(reentrancy_guard_threads, may_take_the_locks_behind_theirs) {
+TEST(reentrancy_guard_threads, may_take_later_locks) {
   reentrancy_guard users;
   const reentrancy_guard::call here(users, lock::blocks, "here");
   users.check<counting_sink>(lock::observer);
@@ -71,7 +71,7 @@ struct asking_sink {
 };
 
 using reentrancy_guard_threads_death = testing::Test;
-TEST(reentrancy_guard_threads_death, end_the_program_with_their_rule) {
+TEST(reentrancy_guard_threads_death, abort_with_their_rule) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   reentrancy_guard users;
   const reentrancy_guard::call here(users, lock::blocks, "the rule of here");

@@ -83,7 +83,7 @@ using patient = waiting<locked<paddle_auto_growth, simulated_device>, still_cloc
 simulated_device of(std::size_t capacity) { return simulated_device({.capacity = capacity}); }
 std::chrono::nanoseconds passed() { return still_clock::time.time_since_epoch(); }
 
-TEST(waiting_deadline, is_kept_to_the_nanosecond_where_nobody_frees) {
+TEST(waiting_deadline, is_kept_to_the_nanosecond_without_frees) {
   patient pool(7ms, of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   scripted::begin({});
@@ -117,7 +117,7 @@ TEST(waiting_deadline, is_kept_however_often_others_free_too_little) {
 }
 
 /// As if each try, or the return from a wait, took longer than the time left.
-TEST(waiting_deadline, is_kept_where_time_passes_while_it_is_woken) {
+TEST(waiting_deadline, is_kept_if_time_passes_during_wake_ups) {
   patient pool(7ms, of(2_MiB));
   void* const held = pool.allocate(1_MiB);
   void* const little = pool.allocate(512);
@@ -223,7 +223,7 @@ TEST(waiting_deadline, holds_for_handles) {
 }
 
 /// The report states the time of the wait. For an impossible request, it states that there was no wait.
-TEST(waiting_deadline, is_what_the_failure_tells) {
+TEST(waiting_deadline, is_in_the_report) {
   patient pool(7ms, of(1_MiB));
   void* const held = pool.allocate(1_MiB);
   scripted::begin({});

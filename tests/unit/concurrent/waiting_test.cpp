@@ -192,7 +192,7 @@ TEST(waiting, waits_for_handles_too) {
   pool.deallocate(got);
 }
 
-TEST(waiting, is_as_patient_as_paddle_where_nothing_is_said) {
+TEST(waiting, waits_as_long_as_paddle_by_default) {
   EXPECT_EQ(one_mutex(of(1_MiB)).timeout(), 10s);
   EXPECT_EQ(arenas().timeout(), 10s);
   EXPECT_EQ(one_mutex(std::chrono::milliseconds::max()).timeout(), std::chrono::hours(24 * 365));

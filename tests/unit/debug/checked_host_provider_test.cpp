@@ -156,7 +156,7 @@ const row rows[] = {
      "register_memory took what is registered"},
 };
 
-TEST(checked_host_provider, an_honest_host_hears_no_word) {
+TEST(checked_host_provider, reports_nothing_about_a_correct_host) {
   EXPECT_STREQ(broken_law(lie::none), nullptr);
   liar device;
   checked over{std::move(device)};
@@ -175,7 +175,7 @@ class checked_host : public testing::Test {};
 using kinds = testing::Types<pinned_packed, pinned_expandable, stitched, cuda_async>;
 TYPED_TEST_SUITE(checked_host, kinds);
 
-TYPED_TEST(checked_host, hears_no_word) {
+TYPED_TEST(checked_host, reports_nothing) {
   using device = checked_provider<host_pinned>;
   caching_allocator<TypeParam, device> pool{
       device(host_pinned({.capacity = 400_MiB, .pin = host_pinned::pinning::never}))};
@@ -205,7 +205,7 @@ TEST(checked_host_provider, lets_a_stream_wait_for_one_that_has_ended) {
 
 /// Threads use a range, physical memory, a segment, user memory and a stream, repeatedly. The system gives
 /// each thread the addresses that another one has just returned.
-TEST(checked_host_provider, hears_no_word_where_threads_share_it) {
+TEST(checked_host_provider, reports_nothing_if_threads_share_it) {
   checked device{liar()};
   alignas(64_KiB) static std::array<char, 64_KiB> users;
   std::atomic<std::uint64_t> latest{0};
@@ -238,7 +238,7 @@ TEST(checked_host_provider, hears_no_word_where_threads_share_it) {
   EXPECT_EQ(rounds, 4 * 150);
 }
 
-TEST(checked_host_provider_death_test, each_lie_ends_the_program_in_words) {
+TEST(checked_host_provider_death_test, each_violation_aborts) {
   for (const row& r : rows) {
     if (r.checked == nullptr) {
       misuse(r.told);

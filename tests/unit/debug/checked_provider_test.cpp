@@ -375,7 +375,7 @@ const row rows[] = {
      "make_wait says that a stream waits, which is not behind"},
 };
 
-TEST(checked_provider, an_honest_device_hears_no_word) {
+TEST(checked_provider, reports_nothing_about_a_correct_device) {
   EXPECT_STREQ(broken_law(lie::none), nullptr);
   misuse(lie::none);
 }
@@ -396,7 +396,7 @@ struct doubtful : liar {
   static constexpr bool may_see_late = true;
 };
 static_assert(detail::may_see_late<provider_ref<doubtful>> && !detail::may_see_late<provider_ref<liar>>);
-TEST(checked_provider, draws_no_conclusions_from_what_is_seen_late) {
+TEST(checked_provider, accepts_late_answers) {
   for (const lie told : {lie::event_is_ready_no_more, lie::event_is_ready_after_a_later_one}) {
     checked_provider device{doubtful(told)};
     for (int i = 0; i < 3; ++i) {
@@ -456,7 +456,7 @@ struct checked_slow_device : testing::Test {
 };
 using checked_slow_device_death_test = checked_slow_device;
 
-TEST_F(checked_slow_device_death_test, may_give_a_range_anew_before_unreserve_comes_back) {
+TEST_F(checked_slow_device_death_test, may_reuse_a_range_before_unreserve_returns) {
   reserve(), create(), meanwhile([this] { reserve(), map(); });
   EXPECT_TRUE(device.unreserve(range, 4_MiB));
   EXPECT_DEATH((void)device.reserve(4_MiB, 2_MiB), "overlaps what was given before");
@@ -471,7 +471,7 @@ TEST_F(checked_slow_device, may_take_back_a_range_once_others_have_emptied_it) {
   EXPECT_TRUE(device.unreserve(range, 4_MiB));
 }
 
-TEST_F(checked_slow_device_death_test, may_give_a_segment_anew_before_release_comes_back) {
+TEST_F(checked_slow_device_death_test, may_reuse_a_segment_before_release_returns) {
   void* const segment = device.acquire(4_MiB);
   meanwhile([this, segment] { EXPECT_EQ(device.acquire(4_MiB), segment); });
   EXPECT_TRUE(device.release(segment, 4_MiB));
@@ -479,19 +479,19 @@ TEST_F(checked_slow_device_death_test, may_give_a_segment_anew_before_release_co
   EXPECT_DEATH(create(), "more was given than the capacity");
 }
 
-TEST_F(checked_slow_device_death_test, may_give_a_name_anew_before_destroy_comes_back) {
+TEST_F(checked_slow_device_death_test, may_reuse_a_handle_before_destroy_returns) {
   create(), meanwhile([this] { create(); });
   EXPECT_TRUE(device.destroy(memory));
   EXPECT_DEATH(create(), "was given the name of other memory");
 }
 
-TEST_F(checked_slow_device_death_test, may_map_anew_before_unmap_comes_back) {
+TEST_F(checked_slow_device_death_test, may_map_again_before_unmap_returns) {
   reserve(), create(), map(), meanwhile([this] { map(); });
   EXPECT_TRUE(device.unmap(range, 4_MiB));
   EXPECT_DEATH(map(), "where something is mapped");
 }
 
-TEST_F(checked_slow_device_death_test, may_take_away_what_map_and_grant_used_before_they_come_back) {
+TEST_F(checked_slow_device_death_test, may_remove_memory_before_map_and_grant_return) {
   reserve(), create(), meanwhile([this] { EXPECT_TRUE(device.destroy(memory)); });
   EXPECT_TRUE(device.map(range, 4_MiB, memory));
   meanwhile([this] { unmap(); });
@@ -500,7 +500,7 @@ TEST_F(checked_slow_device_death_test, may_take_away_what_map_and_grant_used_bef
   EXPECT_DEATH((void)device.map(range, 4_MiB, memory), "what names no memory");
 }
 
-TEST_F(checked_slow_device_death_test, may_register_anew_before_unregister_comes_back) {
+TEST_F(checked_slow_device_death_test, may_register_again_before_unregister_returns) {
   const auto again = [this] { ASSERT_TRUE(device.register_memory(users, 64_KiB)); };
   again(), meanwhile(again);
   EXPECT_TRUE(device.unregister_memory(users));
@@ -512,7 +512,7 @@ TEST_F(checked_slow_device_death_test, may_register_anew_before_unregister_comes
   again();
 }
 
-TEST_F(checked_slow_device_death_test, gives_to_nobody_what_it_says_it_kept) {
+TEST_F(checked_slow_device_death_test, does_not_reuse_memory_that_it_failed_to_release) {
   const auto keep = [this](std::function<void()> others) {
     device.inner().refuses = true;
     meanwhile([this, others] { device.inner().refuses = false, others(), device.inner().refuses = true; });
@@ -529,7 +529,7 @@ TEST_F(checked_slow_device_death_test, gives_to_nobody_what_it_says_it_kept) {
   EXPECT_DEATH(unmapped(), words);
 }
 
-TEST(checked_provider_death_test, each_lie_ends_the_program_in_words) {
+TEST(checked_provider_death_test, each_violation_aborts) {
   for (const row& r : rows) {
     if (std::string_view(r.checked).empty()) {
       misuse(r.told);

@@ -94,7 +94,7 @@ TEST(guarded_host_pinned, gives_everything_back_when_it_ends_live_blocks_include
   EXPECT_EQ(device.held(), host_pinned::holdings{});
 }
 
-TEST(guarded_host_pinned, never_gives_the_addresses_of_a_block_anew_that_is_in_quarantine) {
+TEST(guarded_host_pinned, never_reuses_the_addresses_of_a_quarantined_block) {
   pool_type pool(host_memory());
   std::vector<void*> seen;
   for (int i = 0; i < 100; ++i) {
@@ -118,7 +118,7 @@ TEST(guarded_host_pinned, keeps_to_the_limit_of_growth_and_to_the_capacity) {
   EXPECT_STREQ(full.audit(), nullptr);
 }
 
-TEST(guarded_host_pinned, waits_for_the_work_of_a_block_s_own_and_recorded_streams_and_nobody_waits_for_it) {
+TEST(guarded_host_pinned, waits_for_the_streams_of_a_block_without_blocking_others) {
   streamed pool(host_memory());
   const stream_id own = pool.with_device([](host_pinned& d) { return d.create_stream(); });
   const stream_id other = pool.with_device([](host_pinned& d) { return d.create_stream(); });
@@ -281,7 +281,7 @@ TEST(guarded_host_pinned, loses_nothing_when_the_device_fails) {
 
 // Errors that are detected when a block is freed. A forked process shares the memory, so each process has
 // blocks of its own.
-TEST(guarded_death, names_what_was_written_past_the_end_and_before_the_begin) {
+TEST(guarded_death, names_writes_past_the_end_and_before_the_begin) {
   pool_type pool(host_memory());
   pool.label("batch");
   const auto written = [&pool](std::ptrdiff_t offset) {
@@ -310,7 +310,7 @@ TEST(guarded_death, names_what_was_written_past_the_end_and_before_the_begin) {
   pool.check();
 }
 
-TEST(guarded_death, names_a_double_free_and_what_is_no_block) {
+TEST(guarded_death, names_double_and_foreign_frees) {
   pool_type pool(host_memory()), other(host_memory());
   pool.label("batch");
   void* const p = pool.allocate(1000);
@@ -391,7 +391,7 @@ TEST(guarded_host_pinned, spares_mappings_so_that_frees_go_on_and_then_serves_ag
   }
 }
 
-TEST(guarded_host_pinned, says_what_the_device_refuses_where_mappings_are_left) {
+TEST(guarded_host_pinned, reports_refused_calls_if_mappings_remain) {
   pool_type pool(host_memory(64_KiB));
   EXPECT_EQ(pool.try_allocate(128_KiB), nullptr);
   EXPECT_NE(pool.last_error().find("capacity"), std::string::npos) << pool.last_error();

@@ -62,7 +62,7 @@ using pools =
                    per_stream<pytorch<>, device_ref>>;
 TYPED_TEST_SUITE(leak_checked_test, pools);
 
-TYPED_TEST(leak_checked_test, reports_what_is_live_while_all_memory_goes_back_to_the_device) {
+TYPED_TEST(leak_checked_test, reports_live_blocks_while_all_memory_is_released) {
   simulated_device device({.capacity = 1_GiB});
   const live_blocks told = leave<TypeParam>(device);
   const bool by_handle = requires(TypeParam& p) { p.allocate_by_handle(1); };
@@ -76,7 +76,7 @@ TYPED_TEST(leak_checked_test, reports_what_is_live_while_all_memory_goes_back_to
   EXPECT_EQ(device.calls().reserve, device.calls().unreserve);
 }
 
-TEST(leak_checked, says_nothing_where_nothing_is_live) {
+TEST(leak_checked, reports_nothing_without_live_blocks) {
   live_blocks told;
   {
     leak_checked<caching_allocator<pytorch<>, simulated_device>, keep> pool;
@@ -91,7 +91,7 @@ TEST(leak_checked, says_nothing_where_nothing_is_live) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(leak_checked, says_it_on_standard_error_unless_told_otherwise) {
+TEST(leak_checked, reports_to_standard_error_by_default) {
   using watched = caching_allocator<pytorch<>, simulated_device, history<>>;
   testing::internal::CaptureStderr();
   {
@@ -115,7 +115,7 @@ TEST(leak_checked, says_it_on_standard_error_unless_told_otherwise) {
   EXPECT_EQ(said.substr(said.size() - 13), "  and 2 more\n") << said;
 }
 
-TEST(leak_checked, says_one_block_of_one) {
+TEST(leak_checked, reports_one_block_in_the_singular) {
   testing::internal::CaptureStderr();
   {
     leak_checked<caching_allocator<pytorch<>, simulated_device>> pool;
@@ -124,7 +124,7 @@ TEST(leak_checked, says_one_block_of_one) {
   EXPECT_EQ(testing::internal::GetCapturedStderr().find("tessera: 1 live block of 1000 bytes when"), 0u);
 }
 
-TEST(leak_checked, finds_labels_behind_a_mutex_and_between_guard_pages) {
+TEST(leak_checked, finds_labels_in_locked_and_in_guarded) {
   std::vector<std::string> labels;
   {
     leak_checked<locked<pytorch<>, simulated_device, history<>>, keep> pool;

@@ -53,7 +53,7 @@ TEST(thread_checked_threads, serves_its_thread_as_the_allocator_does) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(thread_checked_threads, belongs_to_the_first_that_uses_it_and_then_to_whom_it_is_handed) {
+TEST(thread_checked_threads, belongs_to_the_first_user_until_it_is_passed_on) {
   checked pool;  // created here, used there
   void* p = nullptr;
   elsewhere([&] { p = pool.allocate(5_MiB), pool.detach_from_thread(); });
@@ -63,7 +63,7 @@ TEST(thread_checked_threads, belongs_to_the_first_that_uses_it_and_then_to_whom_
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(thread_checked_threads, may_end_anywhere) {
+TEST(thread_checked_threads, may_be_destroyed_in_any_thread) {
   auto* const pool = new checked;
   pool->deallocate(pool->allocate(5_MiB));
   elsewhere([pool] { delete pool; });
@@ -89,7 +89,7 @@ std::size_t left_where_it_ends_elsewhere() {
   elsewhere([&] { pool.reset(); });
   return live;
 }
-TEST(thread_checked_threads, may_end_anywhere_with_its_leaks_told) {
+TEST(thread_checked_threads, reports_leaks_when_destroyed_in_any_thread) {
   EXPECT_EQ((left_where_it_ends_elsewhere<leak_checked<checked, count_live>>()), 1u);
   EXPECT_EQ((left_where_it_ends_elsewhere<thread_checked<leak_checked<plain, count_live>>>()), 1u);
 }

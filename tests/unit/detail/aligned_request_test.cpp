@@ -33,7 +33,7 @@ void* shift_by_64(tight& pool) {
   return first;
 }
 
-TEST(aligned_request, takes_just_the_bytes_where_they_happen_to_be_aligned) {
+TEST(aligned_request, takes_no_extra_bytes_if_the_block_is_aligned) {
   caching_allocator<pytorch<>, simulated_device> pool;
   const aligned_request request(1000, 256);
   void* const p = request.allocate(pool, {});
@@ -44,7 +44,7 @@ TEST(aligned_request, takes_just_the_bytes_where_they_happen_to_be_aligned) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(aligned_request, takes_a_larger_block_where_they_are_not) {
+TEST(aligned_request, takes_a_larger_block_otherwise) {
   tight pool;
   void* const first = shift_by_64(pool);
   const aligned_request request(100, 256);
@@ -74,7 +74,7 @@ TEST(aligned_request, of_no_bytes_has_an_address_of_its_own) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(aligned_request, that_cannot_be_served_throws_what_allocate_does) {
+TEST(aligned_request, that_fails_throws_the_exception_of_allocate) {
   tight pool{simulated_device{simulated_device::options{.capacity = 64_MiB}}};
   EXPECT_THROW((void)aligned_request(1, 128_MiB).allocate(pool, {}), out_of_memory);
   EXPECT_THROW((void)aligned_request(unlimited, 4096).allocate(pool, {}), out_of_memory);
@@ -149,7 +149,7 @@ TEST(aligned_request, is_found_by_its_address) {
   pool.deallocate(first);
 }
 
-TEST(aligned_request, is_reused_behind_the_stream_it_is_freed_on) {
+TEST(aligned_request, is_reused_in_order_of_the_stream_that_freed_it) {
   for (const std::size_t alignment : {std::size_t{8}, std::size_t{256}, std::size_t{4_KiB}}) {
     caching_allocator<pytorch<>, simulated_device> pool;
     const aligned_request request(1000, alignment);
@@ -174,7 +174,7 @@ struct forgetful : tight {
   bool record_stream(void*, stream_id) noexcept { return false; }
   bool try_record_stream(void*, stream_id) noexcept { return false; }
 };
-TEST(aligned_request, stays_live_where_no_stream_can_be_noted_or_waited_for) {
+TEST(aligned_request, stays_live_if_no_stream_can_be_recorded_or_waited_for) {
   forgetful pool;
   for (const std::size_t alignment : {std::size_t{64}, std::size_t{128}, std::size_t{1024}}) {
     const aligned_request request(100, alignment);

@@ -177,7 +177,7 @@ TEST(mapped_ranges, are_in_the_order_of_addresses) {
   EXPECT_EQ(found, (sizes{1_GiB, 2_GiB, 3_GiB, 4_GiB}));
 }
 
-TEST(mapped_ranges, keep_the_age_of_what_lies_beside_a_block_in_the_middle) {
+TEST(mapped_ranges, keep_the_age_of_both_rests_beside_a_block) {
   range_manager manager{simulated_device{}, {}};
   mapped_ranges<range_manager> ranges(manager);
   free_list* const list = manager.find_or_create_list(0, stream_id{});

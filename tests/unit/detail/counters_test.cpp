@@ -81,7 +81,7 @@ held take_any(std::vector<held>& from, std::mt19937_64& random) {
 }
 std::int64_t number(std::size_t n) { return static_cast<std::int64_t>(n); }
 
-TEST(full_counters, keeps_what_counting_every_change_gives) {
+TEST(full_counters, equals_the_count_of_every_change) {
   std::mt19937_64 random(3);
   full_counters<pools> counters;
   usage_counters sums;
@@ -227,7 +227,7 @@ TEST(full_counters, raises_a_peak_of_either_quantity) {
 }
 
 // Memory that is mapped and unmapped is counted when it is created and destroyed.
-TEST(full_counters, counts_what_the_device_has_given) {
+TEST(full_counters, counts_the_bytes_of_the_device) {
   full_counters<1> counters;
   counters.segment_acquired(0, 2048);
   counters.mapped(0, 1024);
@@ -243,7 +243,7 @@ TEST(full_counters, counts_what_the_device_has_given) {
   EXPECT_EQ(counters.report(0).device_bytes, (counter{2560, 2560, 0, 0}));
 }
 
-TEST(full_counters, counts_what_the_device_was_asked_for_until_it_is_reset) {
+TEST(full_counters, counts_device_calls_until_it_is_reset) {
   full_counters<1> counters;
   counters.segment_acquired(0, 2048);
   counters.mapped(0, 1024);

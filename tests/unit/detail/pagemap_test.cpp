@@ -21,7 +21,7 @@ constexpr auto no_owner = pagemap::no_owner;
 
 void* at(std::uint64_t address) { return reinterpret_cast<void*>(address); }
 
-TEST(directory_threads, know_whose_range_an_address_is_in) {
+TEST(directory_threads, find_the_owner_of_an_address) {
   pagemap where;
   EXPECT_EQ(where.owner_of(at(0)), no_owner);
   EXPECT_EQ(where.owner_of(at(4_MiB)), no_owner);
@@ -64,7 +64,7 @@ TEST(directory_threads, tell_owners_in_one_frame_apart) {
   EXPECT_EQ(where.owner_of(at(frame + 3_MiB)), no_owner);
 }
 
-TEST(directory_threads, put_back_what_was_taken_out) {
+TEST(directory_threads, restore_removed_owners) {
   pagemap where;
   std::vector<pagemap::taken> out;
   for (std::uint64_t i = 1; i <= 100; ++i) ASSERT_TRUE(where.add(at(i * 16_MiB), 3_MiB, 1));
@@ -78,7 +78,7 @@ TEST(directory_threads, put_back_what_was_taken_out) {
   }
 }
 
-TEST(directory_threads, refuse_what_cannot_be_noted) {
+TEST(directory_threads, refuse_ranges_that_cannot_be_added) {
   pagemap where;
   ASSERT_TRUE(where.add(at(2_MiB), 2_MiB, 1));
   EXPECT_FALSE(where.add(at(std::uint64_t{1} << 62), std::size_t{1} << 62, 2));

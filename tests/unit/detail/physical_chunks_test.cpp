@@ -33,7 +33,7 @@ class stubborn : public provider_ref<simulated_device> {
 };
 using expandable = caching_allocator<pytorch_expandable, stubborn>;
 
-TEST(physical_chunks, are_given_back_in_the_end_though_the_device_fails_first) {
+TEST(physical_chunks, are_released_at_the_end_after_device_failures) {
   simulated_device device;
   failures left;
   {
@@ -59,7 +59,7 @@ TEST(physical_chunks, may_stay_though_the_allocator_ends) {
   EXPECT_EQ(device.held().mapped, 60_MiB);
 }
 
-TEST(physical_chunks, are_tried_again_where_neither_map_nor_unmap_worked) {
+TEST(physical_chunks, are_retried_if_map_and_unmap_failed) {
   simulated_device device;
   failures left{.grants = 1, .unmaps = 3};
   {
@@ -78,7 +78,7 @@ TEST(physical_chunks, are_tried_again_where_neither_map_nor_unmap_worked) {
   EXPECT_EQ(device.held().reserved, 0u);
 }
 
-TEST(physical_chunks, that_stay_are_not_counted_as_given_back) {
+TEST(physical_chunks, that_stay_are_not_counted_as_released) {
   simulated_device device;
   failures left;
   expandable pool{stubborn(device, left)};

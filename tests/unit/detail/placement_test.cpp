@@ -89,7 +89,7 @@ TEST_F(placements, end_with_a_free_block_below_one_in_use) {
   EXPECT_EQ(w.end, base + 21_MiB);
   EXPECT_EQ(w.unmapped_bytes, 6_MiB);
 }
-TEST_F(placements, bridge_what_is_unmapped_between_free_blocks) {
+TEST_F(placements, span_unmapped_parts_between_free_blocks) {
   map(0, 4_MiB);
   map(6_MiB, 10_MiB);
   use(9_MiB, 1_MiB);
@@ -98,7 +98,7 @@ TEST_F(placements, bridge_what_is_unmapped_between_free_blocks) {
   EXPECT_EQ(w.unmapped_bytes, 2_MiB);
   EXPECT_EQ(w.free_bytes, 7_MiB);
 }
-TEST_F(placements, that_save_pages_leave_whole_ones_alone) {
+TEST_F(placements, that_save_pages_use_no_whole_page) {
   map(0, 20_MiB);       // whole free pages
   map(40_MiB, 42_MiB);  // and a rest of 1 MiB next to a block in use
   use(40_MiB, 1_MiB);
@@ -132,7 +132,7 @@ price price_of(const std::vector<const block*>& row, std::uintptr_t begin, std::
 }
 
 // Tries all begins and ends of a placement, in ranges that were mapped and used at random.
-TEST(placements_at_random, are_the_cheapest_of_all_that_begin_or_end_with_what_is_free) {
+TEST(placements_at_random, are_the_cheapest_of_all_that_begin_or_end_in_free_memory) {
   constexpr std::size_t page = 4_KiB, unit = 1_KiB;
   std::mt19937_64 random(17);
   int found_any = 0;

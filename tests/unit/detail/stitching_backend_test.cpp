@@ -85,20 +85,20 @@ TEST_F(stitching, detaches_the_smallest_chunk_that_is_enough) {
   EXPECT_EQ(reserved(), 12_MiB);
   EXPECT_EQ(manager.provider().used(), 12_MiB);
 }
-TEST_F(stitching, detaches_the_largest_chunks_first_where_none_is_enough) {
+TEST_F(stitching, detaches_the_largest_chunks_first_if_none_is_enough) {
   make_idle({2_MiB, 10_MiB, 4_MiB, 20_MiB, 6_MiB, 8_MiB});
   EXPECT_EQ(take(33_MiB), 34_MiB);  // 20, 10, and enough of the rest
   EXPECT_EQ(reserved(), 16_MiB);    // 2, 6 and 8
   EXPECT_EQ(take(15_MiB), 16_MiB);
   EXPECT_EQ(reserved(), 0u);
 }
-TEST_F(stitching, detaches_nothing_where_there_is_not_enough) {
+TEST_F(stitching, detaches_nothing_if_there_is_not_enough) {
   make_idle({2_MiB, 10_MiB});
   EXPECT_EQ(take(20_MiB, 13_MiB), 0u);
   EXPECT_EQ(reserved(), 12_MiB);
   EXPECT_EQ(take(20_MiB, 12_MiB), 12_MiB);
 }
-TEST_F(stitching, detaches_no_chunk_that_lies_in_the_placement) {
+TEST_F(stitching, detaches_no_chunk_of_the_placement) {
   make_idle({4_MiB, 4_MiB, 4_MiB});
   const std::uintptr_t base = manager.best_fit(*list, 64)->address;
   const placement middle{.begin = base + 4_MiB, .end = base + 8_MiB};
@@ -140,7 +140,7 @@ TEST_F(stitching, stretches_no_chunk_beyond_its_range) {
   EXPECT_EQ(found->size, 10_MiB);
 }
 
-TEST_F(stitching, reports_what_the_device_refused) {
+TEST_F(stitching, reports_refused_device_calls) {
   ASSERT_NE(use(150_MiB), nullptr);
   const placement w = find(60_MiB);
   events.clear();
@@ -168,7 +168,7 @@ TEST_F(stitching, places_only_the_next_block_at_its_placement) {
   ranges.place_next_at({.begin = free.end() + 4_MiB});
   EXPECT_EQ(ranges.take_next_offset(free, 1_MiB, 1), 0u);
 }
-TEST_F(stitching, knows_how_many_bytes_of_whole_pages_a_block_breaks) {
+TEST_F(stitching, counts_the_bytes_of_whole_pages_that_a_block_breaks) {
   make_idle({20_MiB});
   const block& free = *manager.best_fit(*list, 20_MiB);
   EXPECT_EQ(ranges.broken_page_bytes(free, 1, 2_MiB), 2_MiB);

@@ -41,17 +41,17 @@ std::string thrown_by(F f) {
 
 class cuda_driver_test : public with_fake_cuda {};
 
-TEST_F(cuda_driver_test, says_which_library_is_missing) {
+TEST_F(cuda_driver_test, reports_which_library_is_missing) {
   const std::string text = thrown_by([] { const driver none("libno_such_driver.so.1"); });
   EXPECT_NE(text.find("the CUDA driver cannot be loaded: libno_such_driver.so.1: "), std::string::npos)
       << text;
 }
-TEST_F(cuda_driver_test, says_which_function_is_missing) {
+TEST_F(cuda_driver_test, reports_which_function_is_missing) {
   const std::string other = loaded_library::path_of("pinned");
   EXPECT_EQ(thrown_by([&] { const driver none(other.c_str()); }),
             "the CUDA driver " + other + " has no function cuInit");
 }
-TEST_F(cuda_driver_test, says_that_there_is_no_device) {
+TEST_F(cuda_driver_test, reports_that_there_is_no_device) {
   begin(0);
   EXPECT_EQ(thrown_by([] { (void)load(); }),
             "cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected");
@@ -97,7 +97,7 @@ TEST_F(cuda_driver_test, serves_segments_on_a_device_without_virtual_memory) {
   EXPECT_EQ(device.last_error(), "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED");
 }
 
-TEST_F(cuda_driver_test, says_what_failed) {
+TEST_F(cuda_driver_test, reports_what_failed) {
   gpu device(load(), 0);
   EXPECT_EQ(device.last_error(), "");
   EXPECT_EQ(device.acquire(1_GiB), nullptr);
@@ -141,7 +141,7 @@ TEST_F(cuda_driver_test, does_nothing_in_another_context) {
   EXPECT_EQ(cuda.used(0), 0u);
 }
 
-TEST_F(cuda_driver_test, waits_for_all_work_where_a_stream_has_ended) {
+TEST_F(cuda_driver_test, waits_for_all_work_if_a_stream_has_ended) {
   gpu device(load(), 0);
   cuda.hold(1);
   cuda.submit(0, handle_of(a));
@@ -217,7 +217,7 @@ TEST_F(cuda_driver_test, takes_no_error_for_an_answer) {
   EXPECT_TRUE(device.is_done(a, at));
   device.discard(mark);
 }
-TEST_F(cuda_driver_test, keeps_few_marks_of_a_stream_that_is_far_behind) {
+TEST_F(cuda_driver_test, keeps_few_positions_of_a_slow_stream) {
   gpu device(load(), 0);
   cuda.hold(1);
   std::vector<std::uint64_t> at;

@@ -66,7 +66,7 @@ TEST(pluggable_library, serves_two_devices) {
   EXPECT_EQ(library.count("allocation.all.allocated", 0), 0);
 }
 
-TEST(pluggable_library, tells_why_it_gives_null) {
+TEST(pluggable_library, reports_why_it_returns_null) {
   const pinned_library library;
   testing::internal::CaptureStderr();
   EXPECT_EQ(library.alloc(257_MiB, 0, nullptr), nullptr);

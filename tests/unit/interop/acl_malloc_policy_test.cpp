@@ -213,7 +213,7 @@ TEST(acl_malloc_policy, nothing_is_reported_for_legal_policies) {
 }
 
 // The statements of the document, for each enumerator in the order of the products: yes, no, not documented.
-TEST(acl_malloc_policy, products_support_what_the_document_says) {
+TEST(acl_malloc_policy, product_support_equals_the_document) {
   const auto row = [](std::string_view name) {
     std::string answers;
     for (std::size_t i = 0; i < tessera::detail::acl_product_names.size(); ++i)

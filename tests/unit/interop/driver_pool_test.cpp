@@ -39,7 +39,7 @@ TEST(driver_pool, serves_and_refuses_as_any_allocator_here) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-TEST(driver_pool, frees_behind_the_stream_that_frees) {
+TEST(driver_pool, frees_in_order_of_the_stream_that_frees) {
   driver pool;
   only_same_stream(pool);
   void* const p = pool.allocate_async(2_MiB, a);
@@ -67,7 +67,7 @@ TEST(driver_pool, lets_the_stream_that_frees_wait_for_those_that_were_recorded) 
   EXPECT_TRUE(is_whole(pool));
 }
 
-TEST(driver_pool, holds_a_block_where_the_join_fails) {
+TEST(driver_pool, keeps_a_block_pending_if_the_join_fails) {
   driver pool;
   void* const p = pool.allocate_async(2_MiB, a);
   ASSERT_TRUE(pool.record_stream(p, b));
@@ -82,7 +82,7 @@ TEST(driver_pool, holds_a_block_where_the_join_fails) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-TEST(driver_pool, gives_back_only_what_is_above_the_threshold_and_idle) {
+TEST(driver_pool, releases_only_idle_memory_above_the_threshold) {
   driver pool;
   ASSERT_TRUE(pool.set(pool_attribute::release_threshold, 5_MiB));
   void* const small = pool.allocate_async(2_MiB, a);
@@ -108,7 +108,7 @@ TEST(driver_pool, stops_giving_back_at_the_threshold) {
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 2_MiB);
 }
 
-TEST(driver_pool, says_that_a_stream_could_not_be_waited_for) {
+TEST(driver_pool, reports_that_a_stream_could_not_be_waited_for) {
   driver pool;
   pool.free_async(pool.allocate_async(2_MiB, a), a);
   pool.device().fail_call(1);

@@ -108,7 +108,7 @@ TEST(in_place, counts_oversize_blocks_too) {
   EXPECT_EQ(pool.statistics().oversize_allocations, (counter{0, 1, 2, 2}));
 }
 
-TEST(in_place, what_does_not_fit_is_allocated_and_then_the_donor_is_freed) {
+TEST(in_place, an_output_that_does_not_fit_is_allocated_before_the_donor_is_freed) {
   torch pool;
   const auto goes_elsewhere = [&](std::size_t given, std::size_t wanted, stream_id stream = {}) {
     void* donor = pool.allocate(given);
@@ -140,7 +140,7 @@ bool passes_on(std::size_t given, std::size_t wanted) {
   pool.deallocate(output);
   return output == at;
 }
-TEST(in_place, each_policy_has_its_say) {
+TEST(in_place, each_policy_may_forbid_it) {
   using whole = with<pytorch<>, split_never<>>;
   EXPECT_TRUE(passes_on<whole>(4_MiB, 2_MiB));
   EXPECT_FALSE(passes_on<whole>(12_MiB, 12_MiB + 1));
@@ -149,7 +149,7 @@ TEST(in_place, each_policy_has_its_say) {
   EXPECT_FALSE(passes_on<power_of_two>(1000, 512));  // only its own size may serve
 }
 
-TEST(in_place, what_another_stream_uses_is_not_written_over) {
+TEST(in_place, a_block_that_another_stream_uses_is_not_overwritten) {
   torch pool;
   void* donor = pool.allocate(1_MiB);
   void* const at = donor;
@@ -181,7 +181,7 @@ TEST(in_place, a_failure_leaves_the_donor_as_it_was) {
   pool.deallocate(donor);
 }
 
-TEST(in_place_death, a_donor_that_is_no_live_block_ends_the_program) {
+TEST(in_place_death, a_donor_that_is_not_live_aborts) {
   torch pool;
   void* donor = pool.allocate(512);
   pool.deallocate(donor);
@@ -200,7 +200,7 @@ TEST(in_place, works_in_ranges_too) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(in_place, works_behind_locks_and_in_lanes) {
+TEST(in_place, works_with_locks_and_in_arenas) {
   locked<pytorch<>, simulated_device> one;
   void* donor = one.allocate(3_MiB);
   void* at = donor;
@@ -217,7 +217,7 @@ TEST(in_place, works_behind_locks_and_in_lanes) {
 }
 
 /// All current statistics equal those of an allocator that allocates and frees instead.
-TEST(in_place, what_is_counted_is_as_after_allocate_and_free) {
+TEST(in_place, counters_are_as_after_allocate_and_free) {
   torch in_place, plain;
   std::mt19937_64 random(7);
   std::vector<std::pair<void*, void*>> live;

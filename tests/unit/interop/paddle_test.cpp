@@ -89,7 +89,7 @@ TEST(choose_collected, agrees_with_sorting) {
   }
 }
 
-TEST(paddle_adaptors, do_what_the_flags_say) {
+TEST(paddle_adaptors, obey_the_flags) {
   const auto read = config::parse<config::paddle>(
       "FLAGS_gpu_memory_limit_mb=100,FLAGS_gpu_allocator_retry_time=50,FLAGS_eager_delete_tensor_gb=0.001,"
       "FLAGS_memory_fraction_of_eager_deletion=0.6,FLAGS_fast_eager_deletion_mode=False");
@@ -134,7 +134,7 @@ TEST(paddle_adaptors, do_what_the_flags_say) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(paddle_adaptors, change_nothing_where_the_flags_say_so) {
+TEST(paddle_adaptors, change_nothing_if_the_flags_disable_them) {
   const paddle_settings said{.retry_milliseconds = 0};
   allocator pool(std::chrono::milliseconds(said.retry_milliseconds), said,
                  bounded(simulated_device({.capacity = 1_MiB}), said.limit()));

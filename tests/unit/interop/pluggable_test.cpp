@@ -124,7 +124,7 @@ TEST_F(pluggable_test, gives_null_for_nothing_and_takes_it_back) {
   EXPECT_EQ(last_error(pool), "");
 }
 
-TEST_F(pluggable_test, says_that_a_device_is_not_there) {
+TEST_F(pluggable_test, reports_a_missing_device) {
   pluggable<of<pytorch<>>> pool;
   testing::internal::CaptureStderr();
   EXPECT_EQ(pool.alloc(1, 2, nullptr), nullptr);
@@ -136,7 +136,7 @@ TEST_F(pluggable_test, says_that_a_device_is_not_there) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "device 2 is not plugged in\nthere is no device -1\n");
 }
 
-TEST_F(pluggable_test, gives_null_where_memory_is_full_and_says_why_now_and_then) {
+TEST_F(pluggable_test, returns_null_if_memory_is_full_and_prints_some_of_the_reasons) {
   pluggable<of<pytorch<>>> pool;
   void* const p = pool.alloc(700_MiB, 0, nullptr);
   testing::internal::CaptureStderr();
@@ -154,7 +154,7 @@ TEST_F(pluggable_test, gives_null_where_memory_is_full_and_says_why_now_and_then
   EXPECT_NE(pool.alloc(400_MiB, 0, nullptr), nullptr);
 }
 
-TEST_F(pluggable_test, tells_a_length_above_the_room) {
+TEST_F(pluggable_test, returns_a_length_above_the_buffer) {
   pluggable<of<pytorch<>>> pool;
   testing::internal::CaptureStderr();
   EXPECT_EQ(pool.alloc(1, 7, nullptr), nullptr);
@@ -166,7 +166,7 @@ TEST_F(pluggable_test, tells_a_length_above_the_room) {
   EXPECT_EQ(little[6], 'x');
 }
 
-TEST_F(pluggable_test, throws_where_the_host_takes_it) {
+TEST_F(pluggable_test, throws_if_the_host_supports_exceptions) {
   pluggable<throwing> pool;
   static_assert(!noexcept(pool.alloc(1, 0, nullptr)));
   static_assert(noexcept(std::declval<pluggable<of<pytorch<>>>&>().alloc(1, 0, nullptr)));
@@ -218,7 +218,7 @@ TEST_F(pluggable_test, knows_the_segment_of_a_block) {
   EXPECT_EQ(pool.base_alloc(nullptr, &bytes), nullptr);
 }
 
-TEST_F(pluggable_test, knows_what_is_mapped_side_by_side) {
+TEST_F(pluggable_test, reports_neighbouring_mappings) {
   pluggable<chosen_at_run_time> pool;
   void* const first = pool.alloc(40_MiB, 0, nullptr);
   void* const second = pool.alloc(20_MiB, 0, nullptr);
@@ -234,7 +234,7 @@ TEST_F(pluggable_test, knows_what_is_mapped_side_by_side) {
   EXPECT_TRUE(has(statistics_of(pool, 0), "\"num_device_alloc\": "));
 }
 
-TEST_F(pluggable_test, holds_what_another_stream_uses) {
+TEST_F(pluggable_test, keeps_blocks_of_other_streams_pending) {
   pluggable<of<pytorch<>>> pool;
   void* const p = pool.alloc(5_MiB, 0, stream(7));
   here.device[0]->with([](auto& d) { d.submit(stream_id{9}, 1'000'000'000); });
@@ -319,7 +319,7 @@ TEST_F(pluggable_test, serves_other_recipes) {
 }
 
 using pluggable_death = pluggable_test;
-TEST_F(pluggable_death, ends_the_program_that_frees_what_is_not_there) {
+TEST_F(pluggable_death, aborts_on_a_foreign_free) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   pluggable<of<pytorch<>>> pool;
   void* const p = pool.alloc(1000, 0, nullptr);

@@ -110,7 +110,7 @@ TEST(pmr_resource, serves_any_alignment_and_no_bytes) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(pmr_resource, says_that_memory_ran_out) {
+TEST(pmr_resource, reports_out_of_memory) {
   host_pool pool{host_memory(4_MiB)};
   pmr_resource memory(pool);
   EXPECT_THROW((void)memory.allocate(8_MiB), out_of_memory);
@@ -133,7 +133,7 @@ TEST(pmr_resource, works_on_its_stream) {
   there.deallocate(q, 1000);
 }
 
-TEST(pmr_resource, is_equal_to_what_gives_from_the_same_allocator) {
+TEST(pmr_resource, is_equal_to_resources_of_the_same_allocator) {
   host_pool a{host_memory()}, b{host_memory()};
   pmr_resource to_a(a), on_stream(a, stream_id{1}), to_b(b);
   EXPECT_TRUE(to_a.is_equal(to_a));
@@ -153,7 +153,7 @@ TEST(pmr_resource, is_equal_to_what_gives_from_the_same_allocator) {
   EXPECT_GT(b.current_usage().live, 0u);
 }
 
-TEST(pmr_resource, has_nodes_that_share_blocks_behind_a_pool) {
+TEST(pmr_resource, has_nodes_that_share_blocks_of_a_pool_resource) {
   const auto live_with_nodes = [](auto& pool, auto& memory) {
     std::pmr::map<int, float> by_number(&memory);
     for (int i = 0; i < 1000; ++i) by_number.emplace(i, 1.0f);
@@ -179,7 +179,7 @@ TEST(pmr_resource, owns_an_allocator_that_is_shared) {
   use_containers(&of_its_own);
 }
 
-TEST(pmr_resource, serves_from_what_settings_chose) {
+TEST(pmr_resource, serves_from_a_configured_allocator) {
   pinned_host<pytorch_pinned_family, host_pinned> pool(
       config::pytorch::settings{.pinned_use_background_threads = true}, host_memory());
   pmr_resource memory(pool);
@@ -200,7 +200,7 @@ TEST(pmr_resource_threads, have_containers_over_one_allocator) {
   shape_tests::serve_threads<per_stream<with<packed_tightly, reuse_on_same_stream>, host_pinned>>(fill_texts);
 }
 
-TEST(pmr_resource, does_what_its_comment_shows) {
+TEST(pmr_resource, compiles_the_example_of_its_comment) {
   tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool{host_memory()};
   tessera::pmr_resource memory(pool);
   std::pmr::vector<float> batch(1000, &memory);

@@ -66,12 +66,12 @@ void throws_theirs() {
   pool.deallocate(p, 1_MiB);
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
-TEST(rethrowing, throws_what_another_library_catches) {
+TEST(rethrowing, throws_the_exception_of_another_library) {
   throws_theirs<caching_allocator<pytorch<>, simulated_device>>();
   throws_theirs<locked<pytorch<>, simulated_device>>();
   throws_theirs<per_stream<pytorch<>, simulated_device>>();
 }
-TEST(rethrowing, throws_the_allocators_own_where_nothing_else_is_thrown) {
+TEST(rethrowing, throws_the_allocators_own_exception_by_default) {
   rethrowing<caching_allocator<pytorch<>, simulated_device>, errors_of_ours> pool;
   EXPECT_THROW((void)pool.allocate(1024_GiB), out_of_memory);
 }
@@ -98,7 +98,7 @@ struct broken_device : simulated_device {
   bool record(stream_id, event&) noexcept { return false; }
   bool synchronize(stream_id) noexcept { return false; }
 };
-TEST(rethrowing, throws_so_where_the_device_cannot_wait) {
+TEST(rethrowing, throws_it_if_the_device_cannot_wait) {
   rethrowing<caching_allocator<pytorch<>, broken_device>, their_errors> pool;
   stream_resource resource(pool);
   EXPECT_EQ(

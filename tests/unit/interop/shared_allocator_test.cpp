@@ -61,7 +61,7 @@ TEST(shared_allocator, lives_as_long_as_its_last_copy) {
   EXPECT_EQ(device.used(), 0u);
 }
 
-TEST(shared_allocator, is_equal_to_what_owns_the_same) {
+TEST(shared_allocator, is_equal_to_copies) {
   const auto a = shared_allocator<torch>::make();
   const auto b = shared_allocator<torch>::make();
   const shared_torch same = a, none;
@@ -116,7 +116,7 @@ TEST(shared_allocator, may_own_one_of_many) {
   pool.deallocate(p);
 }
 
-TEST(shared_allocator, does_what_its_comment_shows) {
+TEST(shared_allocator, compiles_the_example_of_its_comment) {
   using pool_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
   auto pool = tessera::shared_allocator<pool_type>::make();
   auto same = pool;
@@ -125,7 +125,7 @@ TEST(shared_allocator, does_what_its_comment_shows) {
   EXPECT_EQ(pool->current_usage().cached, 2_MiB);
 }
 
-TEST(shared_allocator_death, made_of_nothing_ends_the_program) {
+TEST(shared_allocator_death, from_an_empty_handle_aborts) {
   EXPECT_DEATH(shared_torch(std::shared_ptr<torch>()), "the pointer is null");
 }
 
@@ -159,7 +159,7 @@ TEST(shared_allocator_threads, end_it_with_the_last_of_them) {
   end_with_the_last_thread<per_stream<pytorch<>, adaptor_tests::gated_ref>>();
 }
 
-TEST(shared_allocator_threads, keep_every_promise) {
+TEST(shared_allocator_threads, keep_all_rules) {
   auto pool = shared_allocator<locked<pytorch<>, simulated_device>>::make();
   adaptor_tests::run_threads(pool, 4, 2000, 1_MiB);
   EXPECT_EQ(pool.current_usage().live, 0u);

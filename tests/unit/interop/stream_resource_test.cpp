@@ -111,7 +111,7 @@ TEST(stream_resource, allocates_and_frees_in_the_order_of_a_stream) {
   EXPECT_EQ(pool.current_usage().live, 2048u);
 }
 
-TEST(stream_resource, reuses_behind_the_stream_it_was_freed_on) {
+TEST(stream_resource, reuses_in_order_of_the_stream_that_freed_it) {
   torch pool;
   stream_resource memory(pool);
   void* const p = memory.allocate(stream(1), 1000);
@@ -124,7 +124,7 @@ TEST(stream_resource, reuses_behind_the_stream_it_was_freed_on) {
   EXPECT_EQ(memory.allocate(stream(1), 1000), p);
 }
 
-TEST(stream_resource, waits_where_memory_is_for_any_stream_at_once) {
+TEST(stream_resource, waits_if_memory_is_for_any_stream_at_once) {
   torch pool;
   stream_resource memory(pool, stream_id{9});
   void* const p = memory.allocate(stream(9), 1000);
@@ -144,7 +144,7 @@ struct broken_device : simulated_device {
   bool record(stream_id s, event& e) noexcept { return !broken && simulated_device::record(s, e); }
   bool synchronize(stream_id s) noexcept { return !broken && simulated_device::synchronize(s); }
 };
-TEST(stream_resource, says_that_the_device_could_not_wait) {
+TEST(stream_resource, reports_that_the_device_could_not_wait) {
   caching_allocator<pytorch<>, broken_device> pool;
   stream_resource memory(pool);
   pool.device().broken = true;
@@ -160,7 +160,7 @@ struct plain_device {
   std::size_t capacity() const noexcept { return inside.capacity(); }
   std::size_t granularity() const noexcept { return inside.granularity(); }
 };
-TEST(stream_resource, serves_where_there_are_no_streams) {
+TEST(stream_resource, serves_without_streams) {
   caching_allocator<with<pytorch<>, reuse_immediately>, plain_device> pool;
   stream_resource memory(pool);
   void* const p = memory.allocate_sync(1000);
@@ -191,7 +191,7 @@ TEST(stream_resource, serves_any_alignment_and_no_bytes) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(stream_resource, is_equal_to_what_gives_from_the_same_allocator) {
+TEST(stream_resource, is_equal_to_resources_of_the_same_allocator) {
   torch a, b;
   on_device to_a(a), with_its_stream(a, stream_id{1}), to_b(b);
   EXPECT_EQ(to_a, with_its_stream);
@@ -200,7 +200,7 @@ TEST(stream_resource, is_equal_to_what_gives_from_the_same_allocator) {
   EXPECT_EQ(to_a, to_b);
 }
 
-TEST(stream_resource, is_kept_by_what_keeps_any_resource) {
+TEST(stream_resource, can_be_stored_as_any_resource) {
   torch pool;
   cccl_stand_ins::any_resource<device_accessible> kept{on_device(pool)}, copy = kept;
   EXPECT_EQ(kept, copy);
@@ -217,7 +217,7 @@ TEST(stream_resource, is_kept_by_what_keeps_any_resource) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(stream_resource, keeps_a_shared_allocator_as_long_as_it_is_kept) {
+TEST(stream_resource, owns_a_shared_allocator) {
   simulated_device device;
   {
     using pool_type = locked<pytorch<>, provider_ref<simulated_device>>;
@@ -258,7 +258,7 @@ TEST(stream_resource_threads, share_one_allocator_by_copies) {
   EXPECT_EQ(memory.allocator()->current_usage().live, 0u);
 }
 
-TEST(stream_resource, does_what_its_comment_shows) {
+TEST(stream_resource, compiles_the_example_of_its_comment) {
   tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
   tessera::stream_resource memory(pool);
   void* p = memory.allocate(tessera::stream_id{1}, 1000, 256);

@@ -164,7 +164,7 @@ struct alignas(4096) page_of_floats {
 struct alignas(128) two_lines {
   std::uint64_t number;
 };
-TEST(typed_allocator, aligns_what_is_over_aligned) {
+TEST(typed_allocator, aligns_over_aligned_types) {
   host_pool pool{host_memory()};
   void* const shift = pool.allocate(64);
   {
@@ -184,7 +184,7 @@ TEST(typed_allocator, aligns_what_is_over_aligned) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(typed_allocator, refuses_what_has_no_size) {
+TEST(typed_allocator, refuses_incomplete_types) {
   host_pool pool{host_memory()};
   in_pool<std::uint64_t> a(pool);
   EXPECT_EQ(a.max_size(), max_request / 8);
@@ -198,7 +198,7 @@ TEST(typed_allocator, refuses_what_has_no_size) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(typed_allocator, gives_back_by_size_and_has_an_address_for_no_elements) {
+TEST(typed_allocator, frees_by_size_and_has_an_address_for_no_elements) {
   host_pool pool{host_memory()};
   in_pool<std::uint64_t> a(pool);
   std::uint64_t* const none = a.allocate(0);
@@ -294,7 +294,7 @@ TEST(typed_allocator_threads, have_containers_over_one_allocator) {
       use_them_in);
 }
 
-TEST(typed_allocator, does_what_its_comment_shows) {
+TEST(typed_allocator, compiles_the_example_of_its_comment) {
   tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool{host_memory()};
   using floats = tessera::typed_allocator<float, decltype(pool)>;
   std::vector<float, floats> batch(1000, floats(pool));

@@ -159,7 +159,7 @@ TEST(unique_block_threads, hold_blocks_of_one_allocator) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(unique_block_deleter, gives_back_what_smart_pointers_own) {
+TEST(unique_block_deleter, frees_the_blocks_of_smart_pointers) {
   locked<pinned_packed, host_pinned> pool{host_memory()};
   using deleter = unique_block<decltype(pool)>::deleter;
   {
@@ -174,7 +174,7 @@ TEST(unique_block_deleter, gives_back_what_smart_pointers_own) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
-TEST(unique_block, does_what_its_comment_shows) {
+TEST(unique_block, compiles_the_example_of_its_comment) {
   {
     tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool;
     tessera::unique_block weights = tessera::make_block(pool, 1000, tessera::stream_id{1});

@@ -59,7 +59,7 @@ class segments_alone {
   simulated_device device_;
 };
 
-TEST(explain, says_what_was_asked_for) {
+TEST(explain, names_the_request) {
   over<pytorch<>> pool{of(30_MiB)};
   (void)pool.allocate(5_MiB);
   const oom_report told = refused(pool, 25_MiB - 100, stream_id{3});
@@ -122,7 +122,7 @@ TEST(explain, sets_rank_by_what_freeing_them_is_worth) {
   }
 }
 
-TEST(explain, pages_between_live_blocks_could_go_back_or_move) {
+TEST(explain, pages_between_live_blocks_could_be_released_or_moved) {
   over<pytorch<>> pool{of(60_MiB)};
   void* const large = pool.allocate(50_MiB);
   pool.deallocate(large);
@@ -203,7 +203,7 @@ TEST(explain, a_block_of_another_pool_serves_that_one_alone) {
   EXPECT_NE(together.try_allocate(512), nullptr) << "the advice is true";
 }
 
-TEST(explain, a_block_behind_work_waits_for_that_where_no_stream_is_made_to_wait) {
+TEST(explain, a_pending_block_waits_if_streams_do_not_wait) {
   const stream_id one{1}, two{2};
   using never_waits = with<cuda_async, reuse_across_streams<true, false, false>, recover_never>;
   const auto prepare = [&](auto& pool) {
@@ -289,7 +289,7 @@ TEST(explain, what_lives_may_be_too_much_for_any_policy) {
   EXPECT_EQ(told.hints[0].bytes, 2_MiB);
 }
 
-TEST(explain, rounding_and_rests_are_named_where_they_take_what_is_missing) {
+TEST(explain, rounding_and_rests_are_named_if_they_use_the_missing_bytes) {
   over<power_of_two> rounding{of(1_MiB + 256_KiB)};
   (void)rounding.allocate(520_KiB);
   const oom_report told = refused(rounding, 260_KiB);
@@ -421,7 +421,7 @@ TEST(explain, what_streams_let_go_of_after_the_search_serves_the_next_try) {
   EXPECT_NE(pool.try_allocate(7_MiB), nullptr) << "the advice is true";
 }
 
-TEST(explain, idle_memory_behind_work_goes_back_later) {
+TEST(explain, idle_memory_of_pending_work_is_released_later) {
   const stream_id one{1};
   over<cuda_async> pool{of(100_MiB)};
   pool.device().submit(one, 1'000'000'000);

@@ -47,7 +47,7 @@ oom_report of_wide_numbers() {
   return told;
 }
 
-TEST(oom_report, holds_the_widest_numbers_in_any_case) {
+TEST(oom_report, fits_the_widest_numbers_in_any_case) {
   constexpr auto kinds = static_cast<std::size_t>(oom_report::hint::free_memory);
   for (std::size_t is = 0; is <= static_cast<std::size_t>(oom_report::reason::size_class); ++is) {
     for (std::size_t what = 0; what <= static_cast<std::size_t>(oom_report::hint::free_memory); ++what) {
@@ -74,7 +74,7 @@ TEST(oom_report, holds_the_widest_numbers_in_any_case) {
   }
 }
 
-TEST(oom_report, is_whole_where_it_is_short) {
+TEST(oom_report, is_complete_if_it_is_short) {
   oom_report told;
   told.requested = 1000;
   told.block = 1_KiB;
@@ -114,7 +114,7 @@ oom_report of_device(std::size_t requested, std::size_t live, std::size_t free =
   return told;
 }
 
-TEST(oom_report, says_no_policy_only_where_more_is_asked_for_than_the_device_has) {
+TEST(oom_report, names_no_policy_only_if_the_request_exceeds_the_device) {
   EXPECT_EQ(last_line(of_device(50_MiB, 60_MiB)),
             "no policy would help: live blocks and this request need 110.00 MiB: free 10.00 MiB, or enlarge "
             "the device");
@@ -140,7 +140,7 @@ TEST(oom_report, says_no_policy_only_where_more_is_asked_for_than_the_device_has
             "above, or add 10.00 MiB of memory");
 }
 
-TEST(oom_report, never_asks_for_more_to_be_freed_than_lives) {
+TEST(oom_report, never_suggests_to_free_more_than_is_live) {
   EXPECT_EQ(last_line(of_device(200_MiB, 0)),
             "no policy would help: the request alone exceeds the device, 100.00 MiB");
   EXPECT_EQ(last_line(of_device(200_MiB, 60_MiB)),
@@ -199,7 +199,7 @@ TEST(out_of_memory, is_a_bad_alloc_of_three_lines_with_a_text_of_its_own) {
                "[tessera/observe/explain.hpp]");
 }
 
-TEST(out_of_memory, holds_the_widest_numbers) {
+TEST(out_of_memory, fits_the_widest_numbers) {
   constexpr auto widest = std::numeric_limits<std::uint64_t>::max();
   constexpr std::size_t wide = 1_GiB - 1;  // 1024.00 MiB
   const detail::oom_numbers numbers{.requested = max_request,
@@ -232,7 +232,7 @@ oom_report::hint first_of(oom_report told) {
   return told.hints[0].what;
 }
 
-TEST(oom_hints, frees_come_later_where_streams_were_waited_for_in_vain) {
+TEST(oom_hints, frees_come_later_if_streams_were_waited_for_in_vain) {
   oom_report told = short_of(10_MiB, 10_MiB);
   told.now.pending = told.after_pending = 5_MiB;
   told.empties_cache = true;
@@ -244,7 +244,7 @@ TEST(oom_hints, frees_come_later_where_streams_were_waited_for_in_vain) {
   EXPECT_EQ(first_of(told), oom_report::hint::free_memory) << "who waited already need not be told to";
 }
 
-TEST(oom_hints, lanes_could_share_where_streams_may) {
+TEST(oom_hints, arenas_could_share_if_streams_may) {
   oom_report told = short_of(10_MiB, 10_MiB);
   told.elsewhere = 6_MiB;
   EXPECT_EQ(first_of(told), oom_report::hint::free_memory);

@@ -45,7 +45,7 @@ TEST(evict_at_free<>, gives_a_segment_back_once_the_last_stream_is_done_with_it)
   pool.deallocate(pool.allocate(512));
   EXPECT_EQ(pool.current_usage().reserved, 512u);
 }
-TEST(evict_never, wants_and_considers_nothing) {
+TEST(evict_never, releases_nothing) {
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
   for (const eviction_trigger when :
        {eviction_trigger::before_growth, eviction_trigger::after_free, eviction_trigger::after_synchronize})
@@ -72,7 +72,7 @@ TEST(evict_at_free<>, wants_something_where_more_than_its_size_is_cached) {
   EXPECT_TRUE(eviction.is_candidate(4_MiB + 1, {}));
 }
 
-TEST(evict_idle_segments, is_told_both_moments_apart) {
+TEST(evict_idle_segments, distinguishes_both_triggers) {
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
   const evict_idle_segments<> before{.before_growth = true}, after{.at_free = true};
   EXPECT_EQ(before.bytes_to_evict(eviction_trigger::before_growth, now), 3_MiB);
@@ -82,7 +82,7 @@ TEST(evict_idle_segments, is_told_both_moments_apart) {
   EXPECT_TRUE(before.is_candidate(1, now) && before.should_evict({}));
 }
 
-TEST(evict_at_free_above_plan, considers_what_is_larger_than_any_chunk_in_whole_steps) {
+TEST(evict_at_free_above_plan, considers_segments_larger_than_any_chunk) {
   constexpr evict_at_free_above_plan<chunk_plan{.first = 40_MiB + 512, .further = 5_MiB}> eviction{};
   EXPECT_FALSE(eviction.is_candidate(41_MiB, {.limit = 1_GiB}));
   EXPECT_TRUE(eviction.is_candidate(41_MiB + 1, {.limit = 1_GiB}));
@@ -93,7 +93,7 @@ TEST(evict_at_free_above_plan, considers_what_is_larger_than_any_chunk_in_whole_
   EXPECT_TRUE(eviction.should_evict({}));
 }
 
-TEST(evict_idle_above, wants_what_lies_above_the_threshold_before_growth) {
+TEST(evict_idle_above, releases_memory_above_the_threshold_before_growth) {
   evict_idle_above<> eviction{.threshold = percent(50)};
   usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 16_MiB};
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, now), 2_MiB);
@@ -105,7 +105,7 @@ TEST(evict_idle_above, wants_what_lies_above_the_threshold_before_growth) {
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
 }
 
-TEST(evict_idle_above, lets_go_what_is_at_least_as_old_as_the_average) {
+TEST(evict_idle_above, releases_segments_at_least_as_old_as_the_average) {
   constexpr evict_idle_above<> eviction{};
   EXPECT_FALSE(eviction.is_candidate(2_MiB, {}));
   EXPECT_TRUE(eviction.is_candidate(2_MiB + 1, {}));

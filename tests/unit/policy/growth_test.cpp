@@ -31,7 +31,7 @@ TEST(fraction, of_more_than_a_whole_does_not_wrap) {
   EXPECT_EQ(percent(100).of(unlimited), unlimited);
 }
 
-TEST(grow_exactly, takes_the_block_and_no_more) {
+TEST(grow_exactly, acquires_exactly_the_block) {
   EXPECT_EQ(grow_exactly<>::segment_size(7 * step, {}), 7 * step);
   EXPECT_EQ((grow_exactly<1_GiB>{}.limit.on(4_GiB)), 1_GiB);
 }
@@ -42,7 +42,7 @@ struct grow_too_little : grow_exactly<> {
   }
   bool operator==(const grow_too_little&) const = default;
 };
-TEST(growth_policy_death, a_segment_that_cannot_hold_its_block_ends_the_program) {
+TEST(growth_policy_death, a_segment_smaller_than_its_block_aborts) {
   caching_allocator<with<pytorch<>, grow_too_little>, simulated_device> pool;
   EXPECT_DEATH((void)pool.try_allocate(1_MiB), "a segment must hold the block it is taken for");
 }
@@ -75,13 +75,13 @@ TEST(grow_by_chunks, takes_the_chunk_of_the_blocks_side_of_the_boundary) {
   EXPECT_EQ((grow_by_chunks<>{.limit = percent(25)}.limit.on(4_GiB)), 1_GiB);
 }
 
-TEST(chunk_plan, leaves_a_twentieth_and_what_is_too_little) {
+TEST(chunk_plan, leaves_a_twentieth_and_small_rests) {
   EXPECT_EQ(chunk_plan::available(2000), 1900u);
   EXPECT_EQ(chunk_plan::available(269), 256u);
   EXPECT_EQ(chunk_plan::available(268), 0u);
 }
 
-TEST(chunk_plan, takes_what_is_said_and_else_a_share) {
+TEST(chunk_plan, takes_the_configured_size_or_a_share) {
   constexpr chunk_plan said{.first = 40_MiB, .further = 5_MiB};
   EXPECT_EQ(said.first_chunk(1_GiB), 40_MiB);
   EXPECT_EQ(said.further_chunk(1_GiB), 5_MiB);
@@ -92,7 +92,7 @@ TEST(chunk_plan, takes_what_is_said_and_else_a_share) {
   EXPECT_EQ(half.further_chunk(2000), 950u);
 }
 
-TEST(chunk_plan, asks_for_more_than_there_is_where_the_chunk_cannot_be_had) {
+TEST(chunk_plan, fails_if_the_chunk_cannot_be_acquired) {
   constexpr chunk_plan said{.first = 1900, .further = 1000};
   EXPECT_EQ(said.next(2000, true), 1900u);
   EXPECT_EQ(said.next(2000, false), 1000u);
@@ -101,7 +101,7 @@ TEST(chunk_plan, asks_for_more_than_there_is_where_the_chunk_cannot_be_had) {
   EXPECT_EQ((chunk_plan{.first = 1}.next(200, true)), 201u);
 }
 
-TEST(grow_by_plan, takes_the_first_chunk_where_nothing_is_reserved_and_further_ones_later) {
+TEST(grow_by_plan, takes_the_first_chunk_if_nothing_is_reserved_and_further_ones_later) {
   constexpr grow_by_plan<chunk_plan{.first = 40_MiB, .further = 5_MiB}> growth{};
   usage now{.limit = 1_GiB};
   EXPECT_EQ(growth.segment_size(step, now), 40_MiB);
@@ -117,7 +117,7 @@ TEST(grow_by_plan, takes_the_first_chunk_where_nothing_is_reserved_and_further_o
   EXPECT_EQ((grow_by_plan<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
 }
 
-TEST(grow_by_plan, is_refused_for_any_block_where_the_plan_is_larger_than_the_device) {
+TEST(grow_by_plan, is_refused_for_any_block_if_the_plan_exceeds_the_device) {
   constexpr grow_by_plan<chunk_plan{.first = 2_GiB, .further = 5_MiB}> growth{};
   usage now{.limit = 1_GiB};
   EXPECT_EQ(growth.segment_size(step, now), 2_GiB);
@@ -129,7 +129,7 @@ TEST(grow_by_plan, is_refused_for_any_block_where_the_plan_is_larger_than_the_de
   EXPECT_EQ(just_too_large.segment_size(step, now), 1_GiB + 1);
 }
 
-TEST(grow_by_pages, holds_the_limit_against_the_segment_of_grow_by_segments) {
+TEST(grow_by_pages, compares_the_limit_with_the_segment_of_grow_by_segments) {
   constexpr grow_by_pages<> growth{};
   EXPECT_EQ(growth.segment_size(1_MiB, {}), 2_MiB);
   EXPECT_EQ(growth.segment_size(1_MiB + step, {}), 20_MiB);
@@ -148,7 +148,7 @@ TEST(grow_by_pages, has_small_pages_for_small_blocks) {
   EXPECT_EQ(growth.page_size(1_MiB + step), 6_MiB);
 }
 
-TEST(grow_by_pages, reserves_as_many_addresses_as_are_said_up_to_nine_eighths_of_the_device) {
+TEST(grow_by_pages, reserves_the_configured_addresses_up_to_nine_eighths_of_the_device) {
   EXPECT_EQ(grow_by_pages<>{}.range_size(8_GiB), 9_GiB);
   EXPECT_EQ((grow_by_pages<>{.reserve = 3_GiB}.range_size(8_GiB)), 3_GiB);
   EXPECT_EQ((grow_by_pages<>{.reserve = percent(50)}.range_size(8_GiB)), 4_GiB);
@@ -182,7 +182,7 @@ TEST(grow_by_stitching, maps_multiples_of_two_mebibytes) {
   EXPECT_EQ((grow_by_stitching<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
 }
 
-TEST(grow_by_stitching, takes_freely_what_lived_at_most_and_some_slack) {
+TEST(grow_by_stitching, takes_freely_up_to_the_peak_and_some_slack) {
   constexpr grow_by_stitching<std::size_t{64}, percent(10)> growth{};
   EXPECT_EQ(growth.move_threshold({.limit = 8_GiB, .peak_active = 100_MiB}), 110_MiB);
   EXPECT_EQ(growth.move_threshold({.limit = 8_GiB, .peak_active = 111_MiB}), 122_MiB);  // 122.1

@@ -80,7 +80,7 @@ static_assert(
 static_assert(std::is_empty_v<back_with<page_plan::huge_1g_only>> && !std::is_empty_v<back_with<>>);
 static_assert(back_with<>{}.choice.get() == page_choice{.pages = page_plan::huge_first});
 
-TEST(pages, normal_only_asks_for_nothing_else) {
+TEST(pages, normal_only_requests_nothing_else) {
   for (std::size_t bytes : {std::size_t{1}, 1_MiB, 2_MiB, 5_GiB})
     EXPECT_TRUE(back_with<page_plan::normal_only>{}.backing(bytes) == just(page_kind::normal)) << bytes;
   EXPECT_EQ(detail::in_whole_pages(back_with<page_plan::normal_only>{}, 3_MiB + 512), 3_MiB + 512);
@@ -88,7 +88,7 @@ TEST(pages, normal_only_asks_for_nothing_else) {
 
 // According to ACL's document, huge-first memory is rounded to 2 MiB, and in the next paragraph up to 1 MiB
 // in normal pages.
-TEST(pages, huge_first_rounds_only_what_is_above_one_mebibyte) {
+TEST(pages, huge_first_rounds_only_above_one_mebibyte) {
   constexpr back_with<page_plan::huge_first> pages;
   EXPECT_TRUE(pages.backing(1) == just(page_kind::normal));
   EXPECT_TRUE(pages.backing(1_MiB) == just(page_kind::normal));
@@ -122,7 +122,7 @@ TEST(pages, giant_only_rounds_to_gibibytes) {
   EXPECT_EQ(detail::in_whole_pages(pages, 19 * 1_GiB / 10), 2_GiB);
 }
 
-TEST(pages, giant_first_leaves_what_one_huge_page_holds_to_smaller_pages) {
+TEST(pages, giant_first_uses_smaller_pages_up_to_one_huge_page) {
   constexpr back_with<page_plan::huge_1g_first> pages;
   EXPECT_TRUE(pages.backing(1_MiB) == just(page_kind::normal));
   EXPECT_TRUE(pages.backing(2_MiB) == both(page_kind::huge, page_kind::normal));
@@ -159,7 +159,7 @@ TEST(pages, bandwidth_goes_with_three_plans_and_no_peers) {
   }
 }
 
-TEST(pages, the_choice_of_one_kind_asks_for_it_alone) {
+TEST(pages, the_choice_of_one_kind_requests_only_that) {
   for (page_kind::page_size size :
        {page_kind::page_size::normal, page_kind::page_size::huge, page_kind::page_size::huge_1g}) {
     const page_kind kind{size, page_kind::bandwidth::high, true, true};
@@ -168,7 +168,7 @@ TEST(pages, the_choice_of_one_kind_asks_for_it_alone) {
   }
 }
 
-TEST(pages, allocator_asks_for_huge_pages_then_normal_ones) {
+TEST(pages, allocator_requests_huge_pages_then_normal_ones) {
   direct<back_with<page_plan::huge_first>> pool;
   pool.device().budget[page_kind::page_size::huge] = 4_MiB;
   using asked = std::vector<recording_device::asked>;
@@ -237,7 +237,7 @@ TEST(pages, allocator_falls_back_from_giant_pages_twice) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(pages, allocator_asks_for_what_is_chosen_at_run_time) {
+TEST(pages, allocator_requests_the_kind_chosen_at_run_time) {
   direct<back_with<>> pool;
   pool.device().budget[page_kind::page_size::huge_1g] = 1_GiB;
   pool.policies().pages.choice =
@@ -254,7 +254,7 @@ TEST(pages, allocator_asks_for_what_is_chosen_at_run_time) {
             (recording_device::asked{512, {page_kind::page_size::normal, page_kind::bandwidth::low}}));
 }
 
-TEST(pages_death, a_choice_at_run_time_that_breaks_a_rule_ends_the_program) {
+TEST(pages_death, an_invalid_choice_at_run_time_aborts) {
   direct<back_with<>> pool;
   pool.policies().pages.choice = page_choice{.speed = page_kind::bandwidth::low, .peer_to_peer = true};
   EXPECT_DEATH((void)pool.try_allocate(1), "low or high bandwidth does not go with peer-to-peer memory");

@@ -19,7 +19,7 @@ steps of(const Recovery& recovery, failure_reason why) {
   return {tried.begin(), tried.end()};
 }
 
-TEST(recovery_policy, says_what_is_tried_and_in_what_order) {
+TEST(recovery_policy, names_the_steps_in_order) {
   constexpr auto fitting = recovery_steps::step::evict_fitting, all = recovery_steps::step::evict_all,
                  exactly = recovery_steps::step::grow_exactly;
   for (const failure_reason why : {failure_reason::by_device, failure_reason::by_limit}) {
@@ -34,7 +34,7 @@ TEST(recovery_policy, says_what_is_tried_and_in_what_order) {
   EXPECT_EQ(of(recover_by_releasing_oversize_then_all<true>{}, failure_reason::by_limit), steps{});
 }
 
-TEST(pools_policy, puts_the_boundary_itself_among_the_small) {
+TEST(pools_policy, counts_the_boundary_as_small) {
   constexpr pool_small_and_large<1_MiB> pools{};
   EXPECT_EQ(pools.select(512), 0u);
   EXPECT_EQ(pools.select(1_MiB), 0u);

@@ -27,7 +27,7 @@ TEST(round_padded, serves_the_largest_request) {
   EXPECT_EQ(paddle.block_size(max_request), max_request + 257);
 }
 
-TEST(round_padded, has_the_numbers_of_what_it_pads) {
+TEST(round_padded, has_the_parameters_of_the_padded_policy) {
   round_padded<32, round_to_divisions<512>> npu;
   EXPECT_EQ(npu.block_size(1_MiB + 1), 1_MiB + 512);
   npu.inner.table = divisions::all(4);

@@ -29,7 +29,7 @@ TEST(split_never<>, lets_any_block_serve_whole) {
   EXPECT_FALSE(split_never<block_fit::exact>::may_serve(1_MiB, 1_MiB + 512));
 }
 
-TEST(split_if_remainder_at_least, cuts_where_just_so_much_remains) {
+TEST(split_if_remainder_at_least, splits_if_exactly_this_much_remains) {
   constexpr split_if_remainder_at_least<64, block_end::high> split{};
   EXPECT_TRUE(split.may_serve(1_MiB, 1_GiB));
   EXPECT_TRUE(split.should_split(1_MiB, 1_MiB + 64));
@@ -54,7 +54,7 @@ TEST(split_below, keeps_oversize_blocks_for_oversize_requests) {
   EXPECT_TRUE(split_below<>{}.may_serve(1, unlimited - 1));
 }
 
-TEST(split_below, cuts_small_blocks_anywhere_and_larger_ones_where_enough_remains) {
+TEST(split_below, splits_small_blocks_always_and_larger_ones_if_enough_remains) {
   constexpr split_below<32_MiB, 20_MiB, 1_MiB, 256_KiB> split{};
   EXPECT_TRUE(split.should_split(1_MiB, 1_MiB + 64));
   EXPECT_FALSE(split.should_split(1_MiB, 1_MiB));

@@ -18,7 +18,7 @@ template <typename Streams>
 using pool_with = caching_allocator<with<pytorch<>, Streams>, simulated_device>;
 constexpr stream_id own{1}, other{2};
 
-TEST(reuse_on_same_stream_after_recorded, holds_a_block_back_for_its_own_stream_once_that_is_recorded) {
+TEST(reuse_on_same_stream_after_recorded, keeps_a_block_pending_for_its_own_stream_once_recorded) {
   pool_with<reuse_on_same_stream_after_recorded> pool;
   pool.device().hold_events(true);
   void* const p = pool.allocate(10_MiB, own);
@@ -64,14 +64,14 @@ TEST(streams_policy, lets_blocks_cross_by_the_rules_that_are_on) {
               !reuse_immediately::reuses_across_streams);
 }
 
-TEST(streams_policy, shares_and_holds_in_order_as_on_the_same_stream) {
+TEST(streams_policy, shares_and_orders_as_on_the_same_stream) {
   const reuse_across_streams<> policy;
   EXPECT_EQ(policy.reuse_key(stream_id{7}), stream_id{7});
   EXPECT_TRUE(policy.needs_event(stream_id{1}, stream_id{2}));
   EXPECT_FALSE(policy.needs_event(stream_id{1}, stream_id{1}));
 }
 
-TEST(streams_policy, looks_at_events_late_where_more_than_its_patience_wait) {
+TEST(streams_policy, polls_events_if_more_than_its_maximum_wait) {
   poll_events_lazily<reuse_on_same_stream, std::size_t{4}> late;
   EXPECT_FALSE(late.should_poll_events(4));
   EXPECT_TRUE(late.should_poll_events(5));
@@ -81,7 +81,7 @@ TEST(streams_policy, looks_at_events_late_where_more_than_its_patience_wait) {
   EXPECT_FALSE(reuse_on_same_stream::needs_event(stream_id{1}, stream_id{1}));
 }
 
-TEST(eviction_policy, lets_go_what_is_above_a_threshold_when_a_stream_was_synchronized) {
+TEST(eviction_policy, releases_memory_above_a_threshold_at_a_synchronization) {
   evict_at_synchronize_above<> policy;
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
   EXPECT_EQ(policy.bytes_to_evict(eviction_trigger::after_synchronize, now), 10_MiB);

@@ -14,7 +14,7 @@ using namespace tessera;
 const auto given = [] { return true; };
 const auto refused = [] { return false; };
 
-TEST(byte_budget, allows_just_what_it_has) {
+TEST(byte_budget, allows_exactly_its_bytes) {
   detail::byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, given));
   EXPECT_FALSE(budget.would_exceed(40));
@@ -29,7 +29,7 @@ TEST(byte_budget, allows_just_what_it_has) {
   EXPECT_TRUE(budget.would_exceed(unlimited));
 }
 
-TEST(byte_budget, says_what_is_left) {
+TEST(byte_budget, reports_the_rest) {
   detail::byte_budget budget(100);
   EXPECT_EQ(budget.left(), 100u);
   EXPECT_TRUE(budget.take(60, 0, [] { return true; }));
@@ -40,14 +40,14 @@ TEST(byte_budget, says_what_is_left) {
   EXPECT_EQ(budget.left(), 50u);
 }
 
-TEST(byte_budget, does_not_count_what_was_not_given) {
+TEST(byte_budget, does_not_count_failed_calls) {
   detail::byte_budget budget(100);
   EXPECT_FALSE(budget.take(100, 0, refused));
   EXPECT_EQ(budget.taken(), 0u);
   EXPECT_TRUE(budget.take(100, 0, given));
 }
 
-TEST(byte_budget, knows_the_most_that_was_taken_at_one_time) {
+TEST(byte_budget, records_its_peak) {
   detail::byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, given));
   budget.give_back(60);
@@ -59,7 +59,7 @@ TEST(byte_budget, knows_the_most_that_was_taken_at_one_time) {
   EXPECT_TRUE(budget.take(30, 0, given));
   EXPECT_EQ(budget.peak(), 70u);
 }
-TEST(byte_budget, what_goes_back_during_a_call_may_have_been_there_with_what_it_gave) {
+TEST(byte_budget, a_release_during_a_call_counts_into_the_peak) {
   detail::byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, given));
   EXPECT_TRUE(budget.take(40, 0, [&budget] {
@@ -70,7 +70,7 @@ TEST(byte_budget, what_goes_back_during_a_call_may_have_been_there_with_what_it_
   EXPECT_EQ(budget.peak(), 100u);
 }
 
-TEST(byte_budget, a_lower_limit_takes_nothing_back) {
+TEST(byte_budget, a_lower_limit_releases_nothing) {
   detail::byte_budget budget(100);
   EXPECT_TRUE(budget.take(80, 0, given));
   budget.set_limit(50);
@@ -102,7 +102,7 @@ bool got_beside_60(detail::byte_budget& budget, std::size_t other, bool first_is
   return got;
 }
 
-TEST(byte_budget, who_is_in_want_waits_for_calls_that_may_fail) {
+TEST(byte_budget, a_blocked_request_waits_for_calls_that_may_fail) {
   for (int round = 0; round < 50; ++round) {
     detail::byte_budget budget(100);
     EXPECT_TRUE(got_beside_60(budget, 50, false));
@@ -118,7 +118,7 @@ TEST(byte_budget, calls_that_overlap_do_not_pass_it_together) {
   }
 }
 
-TEST(byte_budget, nobody_waits_where_it_does_not_matter) {
+TEST(byte_budget, no_request_waits_without_need) {
   detail::byte_budget budget(100);
   EXPECT_TRUE(budget.take(60, 0, [&] {
     EXPECT_FALSE(budget.would_exceed(100));

@@ -16,7 +16,7 @@ using namespace tessera;
 using options = host_pinned::options;
 using pinning = host_pinned::pinning;
 
-TEST(host_pinned, gives_memory_that_can_be_written_and_is_locked) {
+TEST(host_pinned, gives_writable_and_locked_memory) {
   host_pinned device{options{.capacity = 1_MiB}};
   void* p = device.acquire(64_KiB);
   if (p == nullptr) GTEST_SKIP() << device.last_error();
@@ -28,7 +28,7 @@ TEST(host_pinned, gives_memory_that_can_be_written_and_is_locked) {
   EXPECT_NE(device.last_error().find(": not a segment of this provider"), std::string::npos);
 }
 
-TEST(host_pinned, says_what_hinders_it) {
+TEST(host_pinned, reports_why_it_failed) {
   host_pinned device{options{.capacity = 64_KiB, .pin = pinning::never}};
   EXPECT_EQ(device.acquire(128_KiB), nullptr);
   EXPECT_EQ(device.last_error(), "acquire 131072 bytes: the capacity of this provider is reached");
@@ -41,7 +41,7 @@ TEST(host_pinned, says_what_hinders_it) {
   EXPECT_TRUE(device.release(all, 64_KiB));
 }
 
-TEST(host_pinned, gives_huge_pages_or_says_how_to_get_them) {
+TEST(host_pinned, gives_huge_pages_or_names_the_setting) {
   host_pinned device{options{.capacity = 16_MiB, .pin = pinning::never}};
   void* p = device.acquire(4096, page_kind::huge);
   if (p == nullptr) {
@@ -64,7 +64,7 @@ TEST(host_pinned, runs_a_streams_tasks_in_order) {
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(order[static_cast<std::size_t>(i)], i);
 }
 
-TEST(host_pinned, has_events_that_tell_how_far_a_stream_is) {
+TEST(host_pinned, has_events_that_complete_in_order) {
   host_pinned device{options{.capacity = 1_MiB, .pin = pinning::never}};
   const stream_id side = device.create_stream();
   std::atomic<bool> go = false;

@@ -57,7 +57,7 @@ TEST(host_registering, keeps_the_law_of_providers) {
   EXPECT_EQ(unlocked.used(), 0u);
 }
 
-TEST(host_registering, registers_each_segment_as_long_as_it_is_given) {
+TEST(host_registering, registers_each_segment_until_its_release) {
   plain_memory memory;
   noting_device device;
   {
@@ -79,7 +79,7 @@ TEST(host_registering, registers_each_segment_as_long_as_it_is_given) {
   EXPECT_EQ(device.used(), 0u);
 }
 
-TEST(host_registering, says_of_the_memory_what_is_available) {
+TEST(host_registering, reports_the_available_bytes_of_the_memory) {
   plain_memory memory(simulated_device::options{.capacity = 100_MiB});
   noting_device device;
   provider both(memory, device);
@@ -89,7 +89,7 @@ TEST(host_registering, says_of_the_memory_what_is_available) {
   EXPECT_TRUE(both.release(p, 60_MiB));
 }
 
-TEST(host_registering, gives_memory_back_that_cannot_be_registered) {
+TEST(host_registering, releases_memory_that_cannot_be_registered) {
   plain_memory memory;
   noting_device device;
   device.most = 1;
@@ -103,7 +103,7 @@ TEST(host_registering, gives_memory_back_that_cannot_be_registered) {
   EXPECT_EQ(device.count, 1);
 }
 
-TEST(host_registering, keeps_a_segment_registered_that_fails_to_go_back) {
+TEST(host_registering, keeps_a_segment_registered_if_its_release_fails) {
   plain_memory memory;
   noting_device device;
   provider both(memory, device);
@@ -120,7 +120,7 @@ TEST(host_registering, keeps_a_segment_registered_that_fails_to_go_back) {
   EXPECT_EQ(device.count, 0);
 }
 
-TEST(host_registering, hands_nobody_memory_that_is_not_registered) {
+TEST(host_registering, returns_only_registered_memory) {
   plain_memory memory;
   noting_device device;
   caching_allocator<pinned, provider> pool(provider(memory, device));
@@ -135,7 +135,7 @@ TEST(host_registering, hands_nobody_memory_that_is_not_registered) {
   memory.refuses = false;
 }
 
-TEST(host_registering, lets_streams_of_the_device_hold_blocks_back) {
+TEST(host_registering, keeps_blocks_pending_for_streams_of_the_device) {
   host_pinned memory{host_pinned::options{.capacity = 1_MiB, .pin = host_pinned::pinning::never}};
   host_pinned device{host_pinned::options{.pin = host_pinned::pinning::where_allowed}};
   const stream_id copies = device.create_stream();

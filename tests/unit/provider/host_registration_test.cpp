@@ -35,7 +35,7 @@ class users_memory {
   std::size_t bytes_;
 };
 
-TEST(host_pinned_registering, locks_what_the_user_brought_until_it_is_unregistered) {
+TEST(host_pinned_registering, locks_memory_of_the_user_until_it_is_unregistered) {
   if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
   host_pinned device{options{.capacity = 64_KiB}};
   const users_memory mine(1_MiB);
@@ -112,7 +112,7 @@ int register_beyond_the_lock_limit() {
   if (loose.held() != holdings{.registered = 1_MiB} || mine.smaps().locked != 0) return 6;
   return loose.unregister_memory(mine.data()) ? 0 : 7;
 }
-TEST(host_pinned_registering, says_how_to_lock_more) {
+TEST(host_pinned_registering, names_the_limit_of_locked_memory) {
   if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
   EXPECT_EQ(host_process::end_of(host_process::start(register_beyond_the_lock_limit)), 0);
 }

@@ -228,7 +228,7 @@ TEST(host_pinned_sharing, keeps_its_page_kind) {
   for (const std::uint32_t code : {3u, 12u, 64u, ~0u}) EXPECT_FALSE(detail::host_decode(code, unchanged));
 }
 
-TEST(host_pinned_sharing, waits_no_longer_than_it_is_told_to) {
+TEST(host_pinned_sharing, keeps_its_deadline) {
   channel way;
   const ::pid_t exporter = host_process::start(way, [&] { return export_to_any(way); });
   host_pinned device{options{.capacity = 1_MiB, .pin = loose.pin, .import_timeout = 20ms}};
@@ -305,7 +305,7 @@ TEST(host_pinned_sharing, bears_clients_of_every_sort) {
   EXPECT_EQ(host_process::end_of(exporter), 0);
 }
 
-TEST(host_pinned_sharing, drops_a_client_that_says_nothing) {
+TEST(host_pinned_sharing, disconnects_a_silent_client) {
   channel way;
   const ::pid_t exporter = host_process::start(way, [&] { return export_to_any(way); });
   shareable shared;
@@ -408,7 +408,7 @@ TEST(host_pinned_sharing, believes_no_exporter) {
   EXPECT_EQ(host_process::end_of(exporter), 0);
 }
 
-TEST(host_pinned_sharing, leaves_nothing_to_programs_that_are_started_and_nothing_behind) {
+TEST(host_pinned_sharing, leaks_nothing_to_started_programs_and_files) {
   const std::size_t files = host_process::open_files();
   std::array<bool, 64> inherited{};
   for (int file = 0; file < 64; ++file)

@@ -18,7 +18,7 @@ void await(const std::atomic<bool>& flag) {
   while (!flag) std::this_thread::yield();
 }
 
-TEST(host_stream_threads, work_that_would_wait_for_itself_is_told_so) {
+TEST(host_stream_threads, work_that_would_wait_for_itself_gets_an_error) {
   host_pinned device = unlocked();
   const stream_id own = device.create_stream(), other = device.create_stream();
   bool waited = true, synchronized = true, reached = false, waited_for_other = false;
@@ -39,7 +39,7 @@ TEST(host_stream_threads, work_that_would_wait_for_itself_is_told_so) {
   EXPECT_TRUE(waited_for_other);
 }
 
-TEST(host_stream_threads, a_stream_that_ends_has_its_work_until_that_is_done) {
+TEST(host_stream_threads, a_destroyed_stream_completes_its_work) {
   host_pinned device = unlocked();
   const stream_id ending = device.create_stream();
   std::atomic<bool> begun = false, go_on = false;
@@ -65,7 +65,7 @@ TEST(host_stream_threads, a_stream_that_ends_has_its_work_until_that_is_done) {
 }
 
 // The thread of a stream must not destroy it, because it would wait for itself.
-TEST(host_stream_threads, a_stream_ends_though_its_work_asks_for_it) {
+TEST(host_stream_threads, a_stream_ends_while_its_work_uses_it) {
   host_pinned device = unlocked();
   for (int round = 0; round < 100; ++round) {
     const stream_id asked = device.create_stream();
@@ -76,7 +76,7 @@ TEST(host_stream_threads, a_stream_ends_though_its_work_asks_for_it) {
   }
 }
 
-TEST(host_stream_threads, a_provider_ends_while_work_asks_for_streams) {
+TEST(host_stream_threads, a_provider_is_destroyed_while_work_uses_streams) {
   std::atomic<bool> asked = false;
   {
     detail::host_streams streams;

@@ -65,7 +65,7 @@ TEST(host_pinned_virtual_memory, keeps_addresses_and_memory_apart) {
   EXPECT_EQ(host_process::open_files(), files);
 }
 
-TEST(host_pinned_virtual_memory, is_in_memory_and_locked_as_the_books_say) {
+TEST(host_pinned_virtual_memory, is_resident_and_locked_as_counted) {
   if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
   host_pinned device{options{.capacity = 64_MiB}};
   std::byte* const p = reserved(device, 8_MiB);
@@ -102,7 +102,7 @@ TEST(host_pinned_virtual_memory, is_in_memory_though_nothing_locks_it) {
   EXPECT_EQ(device.held().locked, 0u);
 }
 
-TEST(host_pinned_virtual_memory, lives_until_it_is_mapped_no_more) {
+TEST(host_pinned_virtual_memory, exists_until_its_last_unmap) {
   host_pinned device{loose};
   std::byte* const p = reserved(device, 4_MiB);
   physical memory;
@@ -193,11 +193,11 @@ int create_more_than_there_is() {
   if (device.last_error().find("too little memory") == std::string::npos) return 3;
   return device.held() == holdings{} && host_process::open_files() == files ? 0 : 4;
 }
-TEST(host_pinned_virtual_memory, is_refused_where_the_system_has_too_little) {
+TEST(host_pinned_virtual_memory, is_refused_if_the_system_has_too_little) {
   EXPECT_EQ(host_process::end_of(host_process::start(create_more_than_there_is)), 0);
 }
 
-TEST(host_pinned_virtual_memory, is_refused_where_too_many_files_are_open) {
+TEST(host_pinned_virtual_memory, is_refused_if_too_many_files_are_open) {
   EXPECT_EQ(host_process::end_of(host_process::start([] {
               host_pinned device{loose};
               const rlimit few{16, 16};
@@ -234,7 +234,7 @@ int map_beyond_the_lock_limit() {
   }
   return 0;
 }
-TEST(host_pinned_virtual_memory, says_how_to_lock_more_and_unmaps_what_it_cannot_lock) {
+TEST(host_pinned_virtual_memory, names_the_limit_and_unmaps_memory_that_it_cannot_lock) {
   if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
   EXPECT_EQ(host_process::end_of(host_process::start(map_beyond_the_lock_limit)), 0);
 }
@@ -256,7 +256,7 @@ void write_to_read_only_memory(bool mapped) {
   std::fputs("written\n", stderr);
   std::exit(0);
 }
-TEST(host_pinned_virtual_memory, cannot_be_written_where_it_is_read_only) {
+TEST(host_pinned_virtual_memory, cannot_be_written_if_it_is_read_only) {
   EXPECT_DEATH(write_to_read_only_memory(true), "read");
   EXPECT_DEATH(write_to_read_only_memory(false), "read");
 }
@@ -315,14 +315,14 @@ void try_pages_with_one_more(page_kind kind, const std::string& folder) {
   if (code == there_are_none) GTEST_SKIP() << "the system has no such pages, and none can be had from it";
   EXPECT_EQ(code, 0);
 }
-TEST(host_pinned_virtual_memory, comes_in_huge_pages_or_says_how_to_get_them) {
+TEST(host_pinned_virtual_memory, has_huge_pages_or_names_the_setting) {
   try_pages_with_one_more(page_kind::huge, "hugepages-2048kB");
 }
-TEST(host_pinned_virtual_memory, comes_in_giant_pages_or_says_how_to_get_them) {
+TEST(host_pinned_virtual_memory, has_giant_pages_or_names_the_setting) {
   try_pages_with_one_more(page_kind::huge_1g, "hugepages-1048576kB");
 }
 
-TEST(host_pinned_virtual_memory, says_how_to_get_larger_pages_where_there_are_none) {
+TEST(host_pinned_virtual_memory, names_the_setting_if_there_are_no_larger_pages) {
   host_pinned device{options{.capacity = 3_GiB, .pin = pinning::never}};
   for (const auto& [kind, folder] :
        {std::pair{page_kind::huge, "2048kB"}, std::pair{page_kind::huge_1g, "1048576kB"}}) {

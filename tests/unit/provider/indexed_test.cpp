@@ -12,7 +12,7 @@ namespace {
 using namespace tessera;
 constexpr auto no_owner = pagemap::no_owner;
 
-TEST(indexed, keeps_what_is_mapped_in_the_directory) {
+TEST(indexed, records_mappings_in_the_pagemap) {
   simulated_device device;
   pagemap where;
   detail::indexed<simulated_device> as_seven(device, where, 7);
@@ -42,7 +42,7 @@ TEST(indexed, keeps_what_is_mapped_in_the_directory) {
 }
 
 // An allocator may try this if its device could not unmap earlier memory.
-TEST(indexed, refuses_to_map_where_something_is) {
+TEST(indexed, refuses_to_map_over_a_mapping) {
   simulated_device device;
   pagemap where;
   detail::indexed<simulated_device> as_seven(device, where, 7);

@@ -43,7 +43,7 @@ TEST(limiting, keeps_the_laws_of_a_provider) {
   EXPECT_EQ(npu.taken(), 0u);
 }
 
-TEST(limiting, refuses_where_the_device_has_room) {
+TEST(limiting, refuses_although_the_device_has_room) {
   limited_simulated device(simulated_device{}, 100_MiB);
   EXPECT_EQ(device.limit(), 100_MiB);
   EXPECT_EQ(device.capacity(), 100_MiB);
@@ -62,7 +62,7 @@ TEST(limiting, refuses_where_the_device_has_room) {
 }
 
 /// The smaller of the device's memory and the limit.
-TEST(limiting, says_what_is_available_under_the_limit) {
+TEST(limiting, reports_the_bytes_available_under_the_limit) {
   simulated_device under({.capacity = 1_GiB});
   limiting<provider_ref<simulated_device>> device(provider_ref<simulated_device>(under), 100_MiB);
   EXPECT_EQ(device.available(), 100_MiB);
@@ -79,7 +79,7 @@ TEST(limiting, says_what_is_available_under_the_limit) {
   pool.deallocate(small);
 }
 
-TEST(limiting, a_failing_call_leaves_the_allowance_as_it_was) {
+TEST(limiting, a_failed_call_leaves_the_count_unchanged) {
   limited_simulated device(simulated_device{}, 100_MiB);
   device.inner().fail_call(1);
   EXPECT_EQ(device.acquire(100_MiB), nullptr);
@@ -106,7 +106,7 @@ TEST(limiting, a_failing_call_leaves_the_allowance_as_it_was) {
   EXPECT_EQ(device.taken(), 0u);
 }
 
-TEST(limiting, what_another_process_made_counts_there) {
+TEST(limiting, imported_memory_counts_in_its_own_process) {
   limiting<simulated_device> device(simulated_device{}, 10_MiB);
   limiting<simulated_device> other(device.inner().another_process(), 2_MiB);
   limited_simulated::physical made, imported;
@@ -120,7 +120,7 @@ TEST(limiting, what_another_process_made_counts_there) {
   EXPECT_TRUE(device.destroy(made));
 }
 
-TEST(limiting, moves_with_what_it_holds) {
+TEST(limiting, moves_with_its_memory) {
   limited_simulated device(simulated_device{}, 10_MiB);
   void* const p = device.acquire(8_MiB);
   limited_simulated moved = std::move(device);
@@ -140,7 +140,7 @@ TEST(limiting, the_lower_of_two_limits_counts) {
   EXPECT_TRUE(device.destroy(made));
 }
 
-TEST(limiting, holds_for_pages_too) {
+TEST(limiting, limits_pages_too) {
   for (const std::size_t limit : {50_MiB, 64_MiB}) {
     caching_allocator<pytorch_expandable, limited_simulated> pool(
         limited_simulated(simulated_device{}, limit));
@@ -156,7 +156,7 @@ TEST(limiting, holds_for_pages_too) {
   }
 }
 
-TEST(limiting, holds_where_pages_are_stitched) {
+TEST(limiting, limits_stitched_pages) {
   caching_allocator<stitched, limited_simulated> pool(limited_simulated(simulated_device{}, 64_MiB));
   std::vector<void*> blocks;
   for (std::size_t bytes : {5_MiB, 9_MiB, 13_MiB, 3_MiB}) blocks.push_back(pool.allocate(bytes));
@@ -168,7 +168,7 @@ TEST(limiting, holds_where_pages_are_stitched) {
   pool.deallocate(blocks.front());
 }
 
-TEST(limiting, a_refusal_for_the_limit_is_told_from_one_for_want_of_memory) {
+TEST(limiting, a_refusal_because_of_the_limit_differs_from_a_full_device) {
   using recipe = with<pytorch<>, recover_by_releasing_oversize_then_all<true>>;
   caching_allocator<recipe, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
   pool.deallocate(pool.allocate(30_MiB));
@@ -189,7 +189,7 @@ TEST(limiting, several_allocators_on_a_device_share_it) {
   second.deallocate(now);
 }
 
-TEST(limiting, threads_that_race_never_pass_it) {
+TEST(limiting, racing_threads_never_exceed_it) {
   gated_device device(1_GiB);
   limiting<gated_ref> shared(gated_ref(device), 10_MiB);
   std::atomic<std::size_t> most{0};
@@ -213,7 +213,7 @@ TEST(limiting, threads_that_race_never_pass_it) {
   EXPECT_EQ(device.used(), 0u);
 }
 
-TEST(limiting, holds_for_lanes_together) {
+TEST(limiting, limits_all_arenas_together) {
   per_stream<pytorch<>, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
   void* const a = pool.allocate(20_MiB, stream_id{1});
   void* const b = pool.allocate(20_MiB, stream_id{2});
@@ -227,7 +227,7 @@ TEST(limiting, holds_for_lanes_together) {
   EXPECT_EQ(pool.with_device([](auto& d) { return d.taken(); }), 0u);
 }
 
-TEST(limiting, is_named_where_memory_runs_out) {
+TEST(limiting, is_named_when_memory_runs_out) {
   caching_allocator<pytorch<>, limited_simulated> pool{limited_simulated(simulated_device{}, 30_MiB)};
   (void)pool.allocate(5_MiB);
   const oom_explanation error = explain(pool, 12_MiB);

@@ -45,7 +45,7 @@ TEST(preallocating, serves_many_segments_with_one_call_and_then_asks_the_device)
   EXPECT_EQ(device.used(), 0u);
 }
 
-TEST(preallocating, uses_again_what_was_given_back_behind_the_last_segment) {
+TEST(preallocating, reuses_memory_released_after_the_last_segment) {
   simulated_device device;
   region reserved(device, 1_MiB);
   provider from(reserved);
@@ -66,7 +66,7 @@ TEST(preallocating, uses_again_what_was_given_back_behind_the_last_segment) {
 }
 
 // A device waits for work before it releases memory. A region does not, and would give it to another stream.
-TEST(preallocating, lets_no_stream_have_what_another_one_still_works_on) {
+TEST(preallocating, gives_no_stream_memory_that_another_one_uses) {
   constexpr stream_id first{1}, second{2};
   simulated_device device;
   region reserved(device, 4_MiB);
@@ -79,7 +79,7 @@ TEST(preallocating, lets_no_stream_have_what_another_one_still_works_on) {
   EXPECT_GE(device.now_ns(), end);
 }
 
-TEST(preallocating, waits_for_nothing_where_work_uses_only_what_is_recorded) {
+TEST(preallocating, does_not_wait_if_all_uses_are_recorded) {
   constexpr stream_id first{1}, second{2};
   simulated_device device;
   region reserved(device, 4_MiB);
@@ -92,7 +92,7 @@ TEST(preallocating, waits_for_nothing_where_work_uses_only_what_is_recorded) {
   EXPECT_LT(device.now_ns(), 1'000'000'000u);
 }
 
-TEST(preallocating, asks_the_device_where_there_is_no_region) {
+TEST(preallocating, uses_the_device_without_a_region) {
   simulated_device device(simulated_device::options{.capacity = 1_MiB});
   region none(device, 0), too_large(device, 2_MiB);
   for (region* reserved : {&none, &too_large}) {

@@ -32,7 +32,7 @@ static_assert(device_provider<provider_ref<plain_device>> && !event_provider<pro
 
 std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
-TEST(simulated_device, has_80_gib_in_granules_of_512_unless_told) {
+TEST(simulated_device, has_80_gib_in_granules_of_512_by_default) {
   simulated_device device;
   EXPECT_EQ(device.capacity(), 80_GiB);
   EXPECT_EQ(device.granularity(), 512u);
@@ -92,7 +92,7 @@ TEST(simulated_device, ends_with_its_addresses_and_does_not_wrap) {
   EXPECT_EQ(device.calls().refused, 3u);
 }
 
-TEST(simulated_device, refuses_what_is_no_size) {
+TEST(simulated_device, refuses_invalid_sizes) {
   simulated_device device;
   EXPECT_EQ(device.acquire(0), nullptr);
   EXPECT_EQ(device.acquire(513), nullptr);
@@ -120,7 +120,7 @@ TEST(simulated_device, refuses_beyond_its_capacity) {
   EXPECT_EQ(device.calls().failed, 0u);
 }
 
-TEST(simulated_device, takes_back_only_what_it_gave) {
+TEST(simulated_device, releases_only_its_own_segments) {
   simulated_device device;
   void* const p = device.acquire(4_MiB);
   EXPECT_FALSE(device.release(nullptr, 4_MiB));
@@ -170,7 +170,7 @@ TEST(simulated_device, counts_each_kind_of_memory_against_its_budget) {
   EXPECT_NE(device.acquire(1_GiB, page_kind::huge_1g), nullptr);
 }
 
-TEST(simulated_device, takes_whole_pages_of_the_larger_kinds) {
+TEST(simulated_device, uses_whole_pages_of_the_larger_kinds) {
   simulated_device device;
   EXPECT_EQ(device.acquire(512, page_kind::huge), nullptr);
   EXPECT_EQ(device.acquire(3_MiB, page_kind::huge), nullptr);
@@ -197,7 +197,7 @@ TEST(simulated_device, takes_any_bandwidth_from_the_high_one_first) {
   EXPECT_NE(device.acquire(4_MiB, high), nullptr);
 }
 
-TEST(simulated_device, says_why_it_failed) {
+TEST(simulated_device, reports_why_it_failed) {
   simulated_device device{options{.capacity = 4_MiB, .huge_budget = 0}};
   EXPECT_STREQ(device.last_error(), "");
   void* const p = device.acquire(2_MiB);
@@ -418,7 +418,7 @@ TEST(simulated_device, logs_the_latest_calls) {
   EXPECT_EQ(device.calls().discard, 1u);
 }
 
-TEST(simulated_device, logs_nothing_unless_told) {
+TEST(simulated_device, logs_nothing_by_default) {
   simulated_device device;
   (void)device.acquire(2_MiB);
   EXPECT_TRUE(device.log().empty());

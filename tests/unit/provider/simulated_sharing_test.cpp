@@ -42,7 +42,7 @@ class sharing : public testing::Test {};
 using both = testing::Types<simulated_device, simulated_npu>;
 TYPED_TEST_SUITE(sharing, both);
 
-TYPED_TEST(sharing, gives_processes_one_memory_and_addresses_of_their_own) {
+TYPED_TEST(sharing, shares_memory_at_different_addresses) {
   TypeParam first{options{.capacity = 10_MiB, .huge_budget = 4_MiB}};
   TypeParam second = first.another_process();
   EXPECT_NE(first.process(), second.process());
@@ -78,7 +78,7 @@ TYPED_TEST(sharing, starts_a_process_at_the_time_it_is) {
   EXPECT_TRUE(first.log().empty());
 }
 
-TYPED_TEST(sharing, lets_listed_processes_use_the_memory_until_all_let_go) {
+TYPED_TEST(sharing, shares_with_listed_processes_until_all_release) {
   TypeParam first;
   TypeParam second = first.another_process(), third = first.another_process();
   const physical memory = created(first, 4_MiB);
@@ -142,7 +142,7 @@ TYPED_TEST(sharing, exports_once_and_only_what_was_created_here) {
   EXPECT_EQ(again, (shareable{7, {7}}));
 }
 
-TYPED_TEST(sharing, does_not_import_at_home) {
+TYPED_TEST(sharing, does_not_import_in_the_exporting_process) {
   TypeParam first;
   TypeParam second = first.another_process();
   const shareable name = exported(first, created(first, 2_MiB), importers::listed);
@@ -185,7 +185,7 @@ TYPED_TEST(sharing, lists_at_most_65535_processes) {
   EXPECT_TRUE(first.allow(name, 70'000));  // as it is
 }
 
-TYPED_TEST(sharing, knows_no_names_that_are_stale_or_made_up) {
+TYPED_TEST(sharing, refuses_stale_and_invalid_handles) {
   TypeParam first;
   TypeParam second = first.another_process();
   physical imported{5};
@@ -205,7 +205,7 @@ TYPED_TEST(sharing, knows_no_names_that_are_stale_or_made_up) {
   EXPECT_EQ(first.used(), 0u);
 }
 
-TYPED_TEST(sharing, lets_go_of_everything_when_a_process_ends) {
+TYPED_TEST(sharing, releases_everything_when_a_process_ends) {
   TypeParam first{options{.capacity = 1_GiB}};
   shareable name;
   physical imported;
@@ -242,7 +242,7 @@ TYPED_TEST(sharing, outlives_the_first_process) {
   EXPECT_EQ(processes[0].used(), 4_MiB);
 }
 
-TYPED_TEST(sharing, wants_peer_access_across_devices) {
+TYPED_TEST(sharing, needs_peer_access_across_devices) {
   TypeParam first{options{.capacity = 1_GiB}};
   TypeParam second = first.another_device({.capacity = 2_GiB, .page_granularity = 64_KiB, .device = 7});
   EXPECT_EQ(second.capacity(), 2_GiB);

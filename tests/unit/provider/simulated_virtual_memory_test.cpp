@@ -45,7 +45,7 @@ class virtual_memory : public testing::Test {};
 using both = testing::Types<simulated_device, simulated_npu>;
 TYPED_TEST_SUITE(virtual_memory, both);
 
-TYPED_TEST(virtual_memory, comes_and_goes_in_the_order_that_every_device_takes) {
+TYPED_TEST(virtual_memory, is_created_and_destroyed_in_the_common_order) {
   for (const page_kind kind : every_kind) {
     TypeParam device;
     const std::size_t step = device.page_size(kind);
@@ -128,7 +128,7 @@ TYPED_TEST(virtual_memory, has_addresses_apart_from_its_capacity) {
   EXPECT_NE(device.acquire(1_GiB), nullptr);
 }
 
-TYPED_TEST(virtual_memory, reserves_at_the_alignment_asked_for) {
+TYPED_TEST(virtual_memory, reserves_at_the_requested_alignment) {
   TypeParam device;
   for (const std::size_t to : {std::size_t{1}, 4_KiB, 2_MiB, 1_GiB, std::size_t{1} << 55}) {
     void* const range = device.reserve(4_KiB, to);
@@ -156,7 +156,7 @@ TYPED_TEST(virtual_memory, refuses_ranges_that_no_device_has) {
   EXPECT_TRUE(is_empty(device));
 }
 
-TYPED_TEST(virtual_memory, gives_ranges_back_whole_and_empty) {
+TYPED_TEST(virtual_memory, unreserves_only_whole_empty_ranges) {
   TypeParam device;
   void* const range = device.reserve(8_MiB, 2_MiB);
   EXPECT_FALSE(device.unreserve(nullptr, 8_MiB));
@@ -177,7 +177,7 @@ TYPED_TEST(virtual_memory, gives_ranges_back_whole_and_empty) {
   EXPECT_EQ(device.held().reserved, 2_MiB);
 }
 
-TYPED_TEST(virtual_memory, creates_only_what_there_can_be) {
+TYPED_TEST(virtual_memory, creates_only_valid_sizes) {
   TypeParam device{options{.capacity = 2_GiB}};
   physical memory{77};
   EXPECT_FALSE(device.create(0, page_kind::normal, memory));
@@ -298,7 +298,7 @@ TYPED_TEST(virtual_memory, forgets_access_when_it_is_unmapped) {
   }
 }
 
-TYPED_TEST(virtual_memory, unmaps_what_one_map_put_there) {
+TYPED_TEST(virtual_memory, unmaps_exactly_one_mapping) {
   TypeParam device;
   void* const range = device.reserve(8_MiB, 2_MiB);
   EXPECT_TRUE(device.map(range, 4_MiB, created(device, 4_MiB)));
@@ -359,7 +359,7 @@ TYPED_TEST(virtual_memory, keeps_destroyed_memory_until_it_is_unmapped) {
   EXPECT_NE(created(device, 4_MiB), memory);
 }
 
-TYPED_TEST(virtual_memory, knows_what_may_be_used) {
+TYPED_TEST(virtual_memory, reports_accessible_addresses) {
   TypeParam device;
   void* const p = device.acquire(4_MiB);
   void* const next = device.acquire(2_MiB);
@@ -387,7 +387,7 @@ TYPED_TEST(virtual_memory, knows_what_may_be_used) {
   EXPECT_FALSE(device.can_use(up(range, 4_MiB), 1));
 }
 
-TYPED_TEST(virtual_memory, changes_nothing_where_a_call_is_made_to_fail) {
+TYPED_TEST(virtual_memory, changes_nothing_if_a_call_fails) {
   TypeParam device;
   const auto fails = [&](auto try_it) {
     const auto before = device.held();
@@ -486,7 +486,7 @@ TYPED_TEST(virtual_memory, counts_and_logs_its_calls) {
   EXPECT_EQ(c.unreserve, 2u);
 }
 
-TYPED_TEST(virtual_memory, moves_with_everything_it_holds) {
+TYPED_TEST(virtual_memory, moves_with_all_its_memory) {
   TypeParam device;
   void* const range = device.reserve(2_MiB, 2_MiB);
   const physical memory = created(device, 2_MiB);

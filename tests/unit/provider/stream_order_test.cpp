@@ -16,7 +16,7 @@ namespace {
 using namespace tessera;
 constexpr stream_id a{1}, b{2}, c{3};
 
-TEST(stream_order, knows_waits_and_what_those_waited_for) {
+TEST(stream_order, records_waits_and_the_waits_before_them) {
   stream_order order;
   EXPECT_FALSE(order.is_ordered_after(b, a, 1));
   EXPECT_TRUE(order.is_ordered_after(b, a, 0));
@@ -30,7 +30,7 @@ TEST(stream_order, knows_waits_and_what_those_waited_for) {
   EXPECT_FALSE(order.is_ordered_after(c, a, 4));
 }
 
-TEST(stream_order, passes_on_only_what_came_before_the_mark) {
+TEST(stream_order, passes_on_only_work_before_the_event) {
   stream_order order;
   order.add(b, 5, a, 3);
   order.add(b, 9, a, 8);
@@ -95,7 +95,7 @@ TEST(simulated_device, lets_a_stream_wait_as_long_as_the_other_one_works) {
   EXPECT_FALSE(device.is_ordered_after(b, a, 2));
 }
 
-TEST(simulated_device, leaves_the_order_where_a_wait_fails) {
+TEST(simulated_device, keeps_the_order_if_a_wait_fails) {
   simulated_device device;
   device.submit(a, 1000);
   device.fail_call(1);

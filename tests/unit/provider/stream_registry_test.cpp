@@ -19,7 +19,7 @@ static_assert(detail::stream_listing_provider<told> && ordering_provider<told> &
 constexpr stream_id one{1}, two{2};
 constexpr std::uint64_t long_ns = 1'000'000'000;
 
-TEST(stream_registry, lets_blocks_come_back_that_only_wait_for_streams_that_have_ended) {
+TEST(stream_registry, completes_blocks_that_wait_only_for_ended_streams) {
   simulated_device device;
   told::ended_streams ended;
   caching_allocator<pytorch<>, told> pool{told(device, ended)};
@@ -40,7 +40,7 @@ TEST(stream_registry, lets_blocks_come_back_that_only_wait_for_streams_that_have
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(stream_registry, are_there_again_once_they_begin) {
+TEST(stream_registry, exist_again_once_they_begin) {
   simulated_device device;
   told::ended_streams ended;
   locked<pytorch<>, told> pool{told(device, ended)};
