@@ -32,7 +32,7 @@ int main(int count, char** arguments) {
   try {
     activations = pool.allocate(490_MiB);
   } catch (const tessera::out_of_memory& error) {
-    std::puts(tessera::explain(pool, error.requested(), error.stream()).text());
+    std::puts(tessera::explain(pool, error.requested(), error.stream()).text().c_str());
   }
 
   // The latest events, oldest first.

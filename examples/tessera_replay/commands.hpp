@@ -32,6 +32,7 @@ struct arguments {
   std::optional<double> memory_fraction;  // the argument of set_per_process_memory_fraction
   std::size_t max_ns = 0;                 // host nanoseconds per operation; 0 for no limit
   bool json = false;
+  bool as_recorded = false;  // convert a snapshot without a replay
 };
 
 /// Exit codes: 0 done, 1 a verification found a difference or a trace did not complete, 2 invalid input.

@@ -34,7 +34,7 @@ using tessera::trace::program;
 /// The first allocation that failed, and the blocks that keep memory from being released then.
 struct failure {
   std::size_t event;
-  tessera::oom_explanation error;
+  oom_report report;
   std::string blocks;        // lines of text
   std::string source_lines;  // lines of text
 };
@@ -117,7 +117,7 @@ std::optional<failure> first_failure(const program& source, Allocator& pool) {
       return;
     }
     found = failure{i, tessera::explain(pool, e.bytes, e.stream), {}, {}};
-    for (const oom_report::non_releasable_unit& pin : found->error.report().units) {
+    for (const oom_report::non_releasable_unit& pin : found->report.units) {
       if (pin.blocks > 0) found->blocks += blocks_of(pin, source, live);
     }
     found->source_lines = source_lines_of(source, pool, live);
@@ -137,11 +137,10 @@ std::string setting_for(oom_report::hint_for advised, const oom_report& report,
     return advised.what == hint::share_pool ? "FLAGS_small_pool_size_in_mb=0" : "";
   }
   const bool is_npu = recipe.starts_with("torch_npu");
-  if (recipe == "pinned")
-    return advised.what == hint::grow_by_pages ? "pin_memory_expandable_segments:True" : "";
+  if (recipe == "pinned") return advised.what == hint::map_pages ? "pin_memory_expandable_segments:True" : "";
   if (!is_npu && !recipe.starts_with("pytorch") && recipe != "cuda_async") return "";
   switch (advised.what) {
-    case hint::grow_by_pages:
+    case hint::map_pages:
       if (is_npu && is_set("garbage_collection_threshold"))
         return "expandable_segments:True, no garbage_collection_threshold";
       return report.reuses_across_streams ? "backend:native,expandable_segments:True"
@@ -160,12 +159,12 @@ std::string setting_for(oom_report::hint_for advised, const oom_report& report,
   }
 }
 
-/// The text of an explanation, with configuration settings after the hints.
-std::string text_of(const tessera::oom_explanation& error, const replay::arguments& args) {
-  const oom_report& report = error.report();
+/// The text of a report, with configuration settings after the hints.
+std::string text_of(const oom_report& report, const replay::arguments& args) {
+  const std::string explanation = report.text().c_str();
   std::string text;
   std::size_t advised = 0;
-  for (std::string_view rest = error.text(); !rest.empty();) {
+  for (std::string_view rest = explanation; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(line.size() < rest.size() ? line.size() + 1 : line.size());
     text += line;
@@ -201,8 +200,8 @@ int explain_one(replay::arguments args, const tessera::trace::recording& recordi
                     "; peak live is %zu bytes\n%s",
                     title.c_str(), args.capacity, assumed, found->event, source.events().size(),
                     source.events()[found->event].id, source.peak_live(),
-                    text_of(found->error, args).c_str());
-        const std::size_t limit = found->error.report().now.limit;
+                    text_of(found->report, args).c_str());
+        const std::size_t limit = found->report.now.limit;
         if (limit < source.peak_live())
           std::printf("  this is about one request; peak live of the program exceeds this %s\n",
                       limit < args.capacity ? "limit" : "capacity");

@@ -88,6 +88,6 @@ replay::read_result<recording> replay::read_only_trace(const arguments& args) {
   if (auto* error = std::get_if<input_error>(&read)) return std::move(*error);
   auto& found = std::get<traces>(read);
   if (found.each.size() > 1)
-    return input_error{path, "tells of the devices " + numbers_in(found.devices) + "; name one by --device"};
+    return input_error{path, "has the devices " + numbers_in(found.devices) + "; select one with --device"};
   return std::move(found.each[0]);
 }

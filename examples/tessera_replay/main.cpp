@@ -103,6 +103,11 @@ constexpr option options[] = {
     {"--system", "NAME", "the system of the configuration string: pytorch (default), torch_npu or paddle",
      &read_system},
     {"--at", "peak|end", "when to take the snapshot: at peak reserved, or at the end of the trace", &read_at},
+    {"--as-recorded", "", "convert the snapshot TRACE to another format, without a replay",
+     [](arguments& args, std::string_view) {
+       args.as_recorded = true;
+       return std::string();
+     }},
     {"--out", "FILE", "the file to write; its extension selects the format", &read_out},
     {"--json", "", "print the result as JSON", [](arguments& args, std::string_view) {
        args.json = true;
@@ -166,7 +171,7 @@ constexpr command commands[] = {
      "wrong\n",
      ""},
     {"snapshot", &replay::commands::snapshot, "TRACE",
-     "--out --at --recipe --conf --capacity --memory-fraction --device", "--out",
+     "--out --at --recipe --conf --capacity --memory-fraction --device --as-recorded", "--out",
      "    writes a snapshot for viewers of other tools: .pickle for pytorch.org/memory_viz (default: at "
      "peak\n"
      "    reserved), .json for ui.perfetto.dev or .csv in RMM's log format (default: the whole trace)\n",
@@ -230,7 +235,7 @@ std::string described_operand(std::string_view operand) {
     return described(
         "TRACE", "op,id,bytes,stream,t_us or id,lower,upper,size (CSV), an RMM log, or a PyTorch snapshot");
   if (operand.starts_with("SNAPSHOT"))
-    return described("SNAPSHOT", "what torch.cuda.memory._dump_snapshot writes");
+    return described("SNAPSHOT", "a snapshot written by torch.cuda.memory._dump_snapshot");
   return described("TEXT", "a configuration string, as in PYTORCH_CUDA_ALLOC_CONF");
 }
 

@@ -65,9 +65,10 @@ capture_point find_capture_point(const program& trace, const tessera::policies<R
   return found;
 }
 
-std::optional<input_error> write(const tessera::snapshot& seen, const std::string& path) {
+/// Writes a snapshot in the format of the extension. RMM's format has only one device.
+std::optional<input_error> write(const tessera::snapshot& seen, std::size_t device, const std::string& path) {
   if (path.ends_with(".pickle")) return replay::save(path, tessera::to_pickle(seen));
-  const auto text = path.ends_with(".json") ? replay::to_chrome(seen) : replay::to_rmm(seen, 0);
+  const auto text = path.ends_with(".json") ? replay::to_chrome(seen) : replay::to_rmm(seen, device);
   if (const auto* const error = std::get_if<input_error>(&text)) return *error;
   return replay::save(path, std::get<std::string>(text));
 }
@@ -102,6 +103,19 @@ void add_origins(tessera::snapshot& to, const tessera::trace::recording& source)
   }
 }
 
+/// Converts a snapshot to another format, without a replay.
+int convert(const replay::arguments& args) {
+  const auto read = replay::read_traces(args.files[0], args.device);
+  if (const auto* const wrong = std::get_if<input_error>(&read)) return replay::print_error(wrong->text());
+  const auto& source = std::get<replay::traces>(read).source;
+  if (!source) return replay::print_error(args.files[0] + ": is not a snapshot; --as-recorded needs one");
+  const std::size_t device = std::get<replay::traces>(read).devices.front();
+  if (const auto error = write(*source, device, args.out)) return replay::print_error(error->text());
+  std::printf("%s: %zu devices, %zu events of device %zu\n", args.out.c_str(), source->devices(),
+              source->trace_of(device).size(), device);
+  return replay::done;
+}
+
 template <typename Pool>
 void report(const std::string& path, Pool& pool, const capture_point& when, const program& trace) {
   const auto counted = pool.statistics().all;
@@ -122,9 +136,11 @@ int replay::commands::snapshot(const arguments& args) {
   if (path.empty()) return print_error("snapshot: --out FILE is missing");
   const bool is_pickle = path.ends_with(".pickle");
   if (!is_pickle && !path.ends_with(".json") && !path.ends_with(".csv"))
-    return print_error("--out " + args.out + ": must end in .pickle, .json or .csv, which says the format");
+    return print_error("--out " + args.out +
+                       ": must end in .pickle, .json or .csv, which selects the format");
   if (is_same_file(args.files[0], args.out))
     return print_error("--out " + args.out + ": is the trace itself");
+  if (args.as_recorded) return convert(args);
   const bool at_peak = args.at.empty() ? is_pickle : args.at == "peak";
   const auto read = read_only_trace(args);
   if (const auto* const wrong = std::get_if<input_error>(&read)) return print_error(wrong->text());
@@ -142,7 +158,7 @@ int replay::commands::snapshot(const arguments& args) {
           seen.name = trace.name();
           seen.configured.conf = args.conf;
           add_origins(seen, trace.source());
-          error = write(seen, args.out);
+          error = write(seen, 0, args.out);
           if (!error) report(args.out, pool, when, trace);
         };
         const std::size_t failures = tessera::trace::replay(

@@ -131,7 +131,7 @@ struct stressed : subject {
       case 3: return set(random);
       case 4:
         pool.for_each_device([random](auto& front, std::size_t) {
-          const tessera::oom_report told = explain(front, random % 10'000'000).report();
+          const tessera::oom_report told = explain(front, random % 10'000'000);
           EXPECT_EQ(told.now.live + told.now.pending + told.now.cached, told.now.reserved);
           front.reset_peak_statistics();
         });

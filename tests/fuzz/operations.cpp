@@ -183,7 +183,7 @@ class user {
     const std::size_t bytes = size_in(in_);
     const stream_id stream = stream_in(in_);
     expect(!std::string_view(pool_.make_out_of_memory(bytes, stream).what()).empty(), "a failure has a text");
-    expect(!std::string_view(tessera::explain(pool_, bytes, stream).text()).empty(),
+    expect(!std::string_view(tessera::explain(pool_, bytes, stream).text().c_str()).empty(),
            "so has its explanation");
   }
   void set() {

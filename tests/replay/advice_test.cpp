@@ -34,7 +34,7 @@ std::optional<failure> first_failure(const trace::program& source, std::size_t c
   const auto after = [&](std::size_t i, void* p) {
     const trace::event& e = source.events()[i];
     if (p != nullptr || e.what != trace::event::kind::allocate || found) return;
-    found = failure{i, explain(pool, e.bytes, e.stream).report()};
+    found = failure{i, explain(pool, e.bytes, e.stream)};
   };
   (void)trace::replay(source, pool, [](std::size_t) {}, after);
   return found;
@@ -68,7 +68,7 @@ void try_all(tallies& count, const trace::program& source) {
     if (!here) continue;
     using growth = typename Recipe::growth;
     if constexpr (!growth::backend::has_ranges) {
-      try_out<with<Recipe, grow_by_pages<>>>(count.in_place, oom_report::hint::grow_by_pages, *here, source,
+      try_out<with<Recipe, grow_by_pages<>>>(count.in_place, oom_report::hint::map_pages, *here, source,
                                              capacity);
       try_out<with<Recipe, recover_by_emptying_cache<true>>>(count.exactly, oom_report::hint::grow_exactly,
                                                              *here, source, capacity);

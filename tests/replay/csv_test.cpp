@@ -17,8 +17,13 @@
 #include <tessera/replay/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"
 
+#include "recording_lines.hpp"
+
 namespace {
 
+using recording_lines::error_of;
+using recording_lines::line;
+using recording_lines::lines;
 using replay::read_lifetimes;
 using replay::read_result;
 using replay::read_text_trace;
@@ -27,25 +32,6 @@ using tessera::trace::input_error;
 using tessera::trace::read_csv;
 using tessera::trace::recording;
 using kind = event::kind;
-
-// An event as its op, id, bytes and stream.
-using line = std::tuple<char, std::uint64_t, std::uint64_t, std::uint64_t>;
-
-std::vector<line> lines(const read_result<recording>& read) {
-  if (const auto* error = std::get_if<input_error>(&read)) {
-    ADD_FAILURE() << error->text();
-    return {};
-  }
-  std::vector<line> all;
-  for (const event& e : std::get<recording>(read).events)
-    all.emplace_back("afrec"[static_cast<std::size_t>(e.what)], e.id, e.bytes, e.stream.handle);
-  return all;
-}
-
-std::string error_of(const read_result<recording>& read) {
-  const auto* error = std::get_if<input_error>(&read);
-  return error != nullptr ? error->text() : "no error";
-}
 
 std::string csv(std::string_view body) { return "op,id,bytes,stream,t_us\n" + std::string(body); }
 std::string lifetimes(std::string_view body) { return "id,lower,upper,size\n" + std::string(body); }

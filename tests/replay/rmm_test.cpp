@@ -25,34 +25,22 @@
 #include "tessera_replay/snapshot_recording.hpp"
 #include "tessera_replay/to_rmm.hpp"
 
+#include "recording_lines.hpp"
+
 namespace {
 
 using namespace tessera;
 using namespace tessera::trace;
 using namespace replay;
-using replay::rmm_header;
+using recording_lines::error_of;
+using recording_lines::line;
+using recording_lines::lines;
 using tessera::trace::detail::csv_header;
 using kind = event::kind;
 
 std::string rmm(const std::string& body) { return std::string(rmm_header) + "\n" + body; }
 
-using line = std::tuple<char, std::uint64_t, std::size_t, std::uint64_t>;  // op, id, bytes, stream
-std::vector<line> lines(const read_result<recording>& read) {
-  std::vector<line> all;
-  if (const auto* error = std::get_if<input_error>(&read)) {
-    ADD_FAILURE() << error->text();
-    return all;
-  }
-  for (const event& e : std::get<recording>(read).events)
-    all.emplace_back(e.what == kind::allocate ? 'a' : 'f', e.id, e.bytes, e.stream.handle);
-  return all;
-}
-std::string error_of(const read_result<recording>& read) {
-  const auto* error = std::get_if<input_error>(&read);
-  return error != nullptr ? error->text() : "accepted";
-}
-
-TEST(read_rmm, reads_logs_of_the_adaptor) {
+TEST(read_rmm, reads_a_log_of_the_adaptor) {
   const std::string text =
       rmm("4242,10:11:12.123456,allocate,0x7f0000000000,1000,0x0\n"
           "4242,10:11:12.123457,allocate,0x7f0000000400,2000,0x7f8a38001020\n"

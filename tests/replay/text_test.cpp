@@ -22,7 +22,7 @@ TEST(utf8_text, keeps_characters) {
     EXPECT_EQ(utf8_text(text), text);
 }
 
-TEST(utf8_text, replaces_what_is_none) {
+TEST(utf8_text, replaces_invalid_bytes) {
   EXPECT_EQ(utf8_text("a\x80z"), "a" + unknown + "z");
   EXPECT_EQ(utf8_text("\xc1\xbf"), unknown + unknown) << "written too long";
   EXPECT_EQ(utf8_text("\xe0\x9f\xbf"), unknown + unknown + unknown) << "written too long";

@@ -220,7 +220,7 @@ TEST(configured, explains_a_failure_as_the_recipe_that_was_chosen) {
                 simulated_device{simulated_device::options{.capacity = 60_MiB}});
     pool.deallocate(pool.allocate(50_MiB));
     (void)pool.allocate(5_MiB, stream_id{1});
-    const oom_report told = explain(pool, 56_MiB, stream_id{2}).report();
+    const oom_report told = explain(pool, 56_MiB, stream_id{2});
     EXPECT_EQ(told.stream, stream_id{2});
     EXPECT_EQ(told.has_segments, !expandable);
     EXPECT_THROW((void)pool.allocate(56_MiB, stream_id{2}), out_of_memory);

@@ -10,13 +10,13 @@
 /// Helpers for tests of out-of-memory reports.
 namespace oom_tests {
 
-inline std::vector<tessera::oom_report::hint> hints_of(const tessera::oom_report& told) {
+inline std::vector<tessera::oom_report::hint> hints_of(const tessera::oom_report& report) {
   std::vector<tessera::oom_report::hint> named;
-  for (std::size_t i = 0; i < told.hint_count; ++i) named.push_back(told.hints[i].what);
+  for (std::size_t i = 0; i < report.hint_count; ++i) named.push_back(report.hints[i].what);
   return named;
 }
-inline bool advises(const tessera::oom_report& told, tessera::oom_report::hint what) {
-  const std::vector<tessera::oom_report::hint> named = hints_of(told);
+inline bool advises(const tessera::oom_report& report, tessera::oom_report::hint what) {
+  const std::vector<tessera::oom_report::hint> named = hints_of(report);
   return std::find(named.begin(), named.end(), what) != named.end();
 }
 

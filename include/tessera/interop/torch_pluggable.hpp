@@ -330,7 +330,7 @@ class pluggable {
       f();
     } catch (const out_of_memory& error) {
       record_error_of(state, state != nullptr
-                                 ? explain(state->allocator, error.requested(), error.stream()).text()
+                                 ? explain(state->allocator, error.requested(), error.stream()).text().c_str()
                                  : error.what());
       if constexpr (Rethrow) throw;
     } catch (const std::exception& error) {

@@ -16,6 +16,7 @@
 #include <tessera/detail/introspection.hpp>
 #include <tessera/detail/placement.hpp>
 #include <tessera/observe/oom_report.hpp>
+#include <tessera/observe/policy_hints.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/check_policies.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -57,12 +58,11 @@ class failure_survey {
     report_.wanted = report_.segment;
     if constexpr (!has_segments) report_.wanted = align_up(size, settings_.growth.page_size(size));
     report_.exact_segment = has_segments ? segment_size_for(blocks_, settings_, size, true) : report_.wanted;
-    report_.page_in_place = grow_by_pages<>{}.page_size(size);
+    report_.page_in_place = mapped_page_size(size);
     report_.rounding = oom_report::above(size, align_up(report_.requested, 512));
     const std::size_t unpaged =
         align_up(settings_.growth.segment_size(size, report_.now), blocks_.provider().granularity());
-    report_.unpaged_segment =
-        has_segments ? oom_report::smaller_of(unpaged, report_.segment) : report_.wanted;
+    report_.unpaged_segment = has_segments ? (std::min)(unpaged, report_.segment) : report_.wanted;
   }
 
   void add_policies() noexcept {
@@ -88,7 +88,7 @@ class failure_survey {
     if constexpr (!has_segments) {
       backed = settings_.growth.page_size(report_.block);
       const std::size_t range = settings_.growth.range_size(report_.capacity);
-      report_.range = align_up(oom_report::smaller_of(range, max_request), backed);
+      report_.range = align_up((std::min)(range, max_request), backed);
     }
     for (const page_kind& kind : settings_.pages.backing(backed))
       report_.pages_fall_back = kind.size == page_kind::page_size::normal;
@@ -114,7 +114,7 @@ class failure_survey {
   void add_live(const block& b) noexcept {
     const std::size_t requested = b.request.bytes;
     if (requested == 0) return;
-    const std::size_t rounded = oom_report::smaller_of(settings_.rounding.block_size(requested), b.size);
+    const std::size_t rounded = (std::min)(settings_.rounding.block_size(requested), b.size);
     report_.rounding += oom_report::above(rounded, align_up(requested, 512));
     report_.unsplit += b.size - rounded;
   }
@@ -197,8 +197,8 @@ class failure_survey {
     ++report_.non_releasable_units;
     report_.add_unit(unit);
     // Pages would be acquired for the largest of these blocks, not for the block that is wanted now.
-    const std::size_t in_place = grow_by_pages<>{}.page_size(largest);
-    const std::size_t stitched = grow_by_stitching<>{}.page_size(largest);
+    const std::size_t in_place = mapped_page_size(largest);
+    const std::size_t stitched = stitched_page_size(largest);
     for_each_part(lowest, begin, end, [&](const block& b, std::size_t low, std::size_t high) {
       if (b.is_free()) report_.pages_in_place += whole_pages(low, high, in_place);
       if (b.is_free()) report_.pages_stitched += whole_pages(low, high, stitched);
@@ -288,8 +288,8 @@ class oom_advisor {
     };
     const bool has_segments = report_.has_segments;
     const bool can_stitch = is_enough(report_.pages_stitched, 0);
-    // With grow_by_pages, part of the last page stays unused.
-    add(has_segments && is_enough(report_.pages_in_place, report_.page_in_place), hint::grow_by_pages,
+    // Part of the last page stays unused.
+    add(has_segments && is_enough(report_.pages_in_place, report_.page_in_place), hint::map_pages,
         report_.pages_in_place);
     add(can_stitch && !report_.stitches, hint::stitch, report_.pages_stitched);
     add(can_stitch && report_.stitches, hint::use_smaller_chunks, report_.pages_stitched);
@@ -331,7 +331,7 @@ class oom_advisor {
 /// | hint          | the request succeeded | the program completed |
 /// |---------------|-----------------------|-----------------------|
 /// | stitch        | 99 %                  | 83 %                  |
-/// | grow_by_pages | 92 %                  | 80 %                  |
+/// | map_pages     | 92 %                  | 80 %                  |
 /// | round_less    | 92 %                  | 81 %                  |
 /// | grow_exactly  | 100 %                 | 54 %                  |
 ///
@@ -381,8 +381,7 @@ template <typename Allocator>
   pool.for_each_other_arena(stream, [&](auto& arena) {
     if (!report.exceeds_max_request()) add_arena(report, survey_of(arena, bytes, stream));
   });
-  report.available =
-      oom_report::smaller_of(report.available, oom_report::above(report.capacity, report.now.reserved));
+  report.available = (std::min)(report.available, oom_report::above(report.capacity, report.now.reserved));
   report.device_is_limited = false;  // that limit is the arenas' shared budget, set by growth
   return report;
 }
@@ -424,15 +423,15 @@ template <typename Allocator>
 ///     try {
 ///       pool.deallocate(pool.allocate(100_GiB));
 ///     } catch (const tessera::out_of_memory& error) {
-///       std::puts(tessera::explain(pool, error.requested(), error.stream()).text());
+///       std::puts(tessera::explain(pool, error.requested(), error.stream()).text().c_str());
 ///     }
 ///
 ///   Cost:  linear in the blocks, and in ranges in their pages
 template <typename Allocator>
-[[nodiscard]] oom_explanation explain(Allocator& pool, std::size_t bytes, stream_id stream = {}) noexcept {
+[[nodiscard]] oom_report explain(Allocator& pool, std::size_t bytes, stream_id stream = {}) noexcept {
   oom_report report = detail::survey_of_any(pool, bytes, stream);
   detail::add_hints(report);
-  return oom_explanation(report);
+  return report;
 }
 
 }  // namespace tessera

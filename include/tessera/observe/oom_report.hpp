@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cinttypes>
 #include <cstdarg>
@@ -15,15 +16,13 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/policy/growth.hpp>
-#include <tessera/policy/pages.hpp>
-#include <tessera/policy/pools.hpp>
-#include <tessera/policy/recovery.hpp>
-#include <tessera/policy/rounding.hpp>
-#include <tessera/policy/split.hpp>
-#include <tessera/policy/streams.hpp>
+#include <tessera/observe/policy_hints.hpp>
 
 namespace tessera {
+
+namespace detail {
+class oom_text;
+}  // namespace detail
 
 /// The numbers of a failed request: its sizes, the state of the memory, and the obstacles. Sizes are in
 /// bytes.
@@ -38,32 +37,7 @@ struct oom_report {
     split_limit,  ///< it or the request is oversize; it serves only requests of about its size
     size_class    ///< it serves only requests of its size
   };
-  /// A change that would have helped.
-  enum class hint : unsigned char {
-    raise_limit,           ///< growth's limit is below the device's capacity
-    raise_device_limit,    ///< the provider refused because of its own limit
-    empty_cache,           ///< idle memory could be released first
-    release_later,         ///< idle memory was not released, because of unfinished work or a device failure
-    wait_for_streams,      ///< pending blocks could be waited for
-    try_again,             ///< a pending block became free after the search
-    try_later,             ///< streams were waited for, but still use pending blocks
-    grow_exactly,          ///< a smaller segment would have fitted
-    use_other_pages,       ///< the device may have pages of another kind
-    use_normal_pages,      ///< less than a page is left
-    reuse_across_streams,  ///< a block of another stream is large enough
-    insert_dependencies,   ///< such a block is large enough, but work that uses it has not completed
-    share_pool,            ///< a block of another pool is large enough
-    raise_split_limit,     ///< an oversize block is large enough
-    split_blocks,          ///< a block reserved for its own size is large enough
-    enlarge_range,         ///< no range of addresses is long enough
-    grow_by_pages,         ///< pages between live blocks could be released
-    stitch,                ///< these pages could be used for the request
-    use_smaller_chunks,    ///< stitching moves idle physical chunks, and smaller chunks would be idle
-    share_arenas,          ///< other arenas have free memory
-    round_less,            ///< rounding uses as many bytes as are missing
-    split_off_remainders,  ///< the unused ends of whole blocks use as many bytes as are missing
-    free_memory            ///< nothing else is known to help: free blocks, or add memory
-  };
+  using hint = detail::oom_hint;
   struct hint_for {
     hint what{};
     std::size_t bytes = 0;  ///< the number in the text of the hint
@@ -121,9 +95,9 @@ struct oom_report {
   std::size_t non_releasable = 0;              ///< free bytes in units shared with live or pending blocks
   std::size_t non_releasable_units = 0;        ///< number of these units
   std::array<non_releasable_unit, 3> units{};  ///< the units with the highest worth()
-  std::size_t pages_in_place = 0;              ///< non_releasable bytes in whole pages of grow_by_pages
+  std::size_t pages_in_place = 0;              ///< non_releasable bytes in whole pages of the hint map_pages
   std::size_t page_in_place = 0;               ///< size of such a page
-  std::size_t pages_stitched = 0;              ///< non_releasable bytes in whole pages of grow_by_stitching
+  std::size_t pages_stitched = 0;              ///< non_releasable bytes in whole pages of the hint stitch
   std::size_t idle = 0;                        ///< free bytes in units without live or pending blocks
   std::size_t idle_later = 0;                  ///< additional idle bytes once pending blocks are free
   std::size_t rounding = 0;  ///< bytes above multiples of 512, in live blocks and the wanted block
@@ -148,6 +122,9 @@ struct oom_report {
   std::array<hint_for, max_hints> hints{};
   std::size_t hint_count = 0;
 
+  /// Returns the report as text of at most 12 lines.
+  [[nodiscard]] detail::oom_text text() const noexcept;
+
   /// Stores a unit if its worth() is among the highest.
   void add_unit(non_releasable_unit unit) noexcept {
     for (non_releasable_unit& other : units) {
@@ -159,11 +136,11 @@ struct oom_report {
   [[nodiscard]] bool exceeds_max_request() const noexcept { return requested > max_request; }
   /// Returns the bytes that could still be reserved within the limit.
   [[nodiscard]] std::size_t room() const noexcept {
-    return smaller_of(above(now.limit, now.reserved), available);
+    return (std::min)(above(now.limit, now.reserved), available);
   }
   /// Returns the bytes that could still be reserved without the limit.
   [[nodiscard]] std::size_t device_room() const noexcept {
-    return smaller_of(above(capacity, now.reserved), available);
+    return (std::min)(above(capacity, now.reserved), available);
   }
   /// Returns the bytes that this allocator could reserve in total without the limit.
   [[nodiscard]] std::size_t all() const noexcept {
@@ -187,20 +164,27 @@ struct oom_report {
   [[nodiscard]] static constexpr std::size_t above(std::size_t a, std::size_t b) noexcept {
     return a > b ? a - b : 0;
   }
-  [[nodiscard]] static constexpr std::size_t smaller_of(std::size_t a, std::size_t b) noexcept {
-    return a < b ? a : b;
-  }
 };
 
 namespace detail {
 
-/// Capacity of the text of any report, with its terminating zero.
-inline constexpr std::size_t oom_text_bytes = 2048;
-
-/// Writes an oom_report as text: at most 12 lines of up to 160 characters, unless numbers are extreme.
-class oom_writer {
+/// The text of an oom_report: at most 12 lines of up to 160 characters, unless numbers are extreme.
+class oom_text {
  public:
-  oom_writer(const oom_report& report, char (&text)[oom_text_bytes]) noexcept : report_(report), text_(text) {
+  static constexpr std::size_t capacity = 2048;  ///< of any text, with its terminating zero
+
+  explicit oom_text(const oom_report& report) noexcept : report_(&report) {
+    write();
+    report_ = nullptr;
+  }
+  [[nodiscard]] const char* c_str() const noexcept { return text_; }
+
+ private:
+  using hint = oom_report::hint;
+  using reason = oom_report::reason;
+
+  void write() noexcept {
+    const oom_report& report = *report_;
     if (report.exceeds_max_request()) {
       put("tessera: out of memory: %zu bytes requested", report.requested);
       put_stream(report.stream);
@@ -212,26 +196,15 @@ class oom_writer {
     put_missing();
     put_largest_free_block();
     put_non_releasable();
-    for (std::size_t i = 0; i < report.hint_count; ++i) {
-      if (report.hints[i].what == hint::free_memory) {
-        put_last_resort(report.hints[i].bytes);
-      } else {
-        put_hint(report.hints[i].what, report.hints[i].bytes);
-      }
-    }
+    for (std::size_t i = 0; i < report.hint_count; ++i) put_hint(report.hints[i].what, report.hints[i].bytes);
   }
-
- private:
-  using hint = oom_report::hint;
-  using reason = oom_report::reason;
 
   [[gnu::format(printf, 2, 3)]] void put(const char* format, ...) noexcept {
     std::va_list values;
     va_start(values, format);
-    const int length = std::vsnprintf(text_ + used_, oom_text_bytes - used_, format, values);
+    const int length = std::vsnprintf(text_ + used_, capacity - used_, format, values);
     va_end(values);
-    if (length > 0)
-      used_ += oom_report::smaller_of(static_cast<std::size_t>(length), oom_text_bytes - used_ - 1);
+    if (length > 0) used_ += (std::min)(static_cast<std::size_t>(length), capacity - used_ - 1);
   }
 
   /// Writes small handles in decimal, and large handles, which are addresses, in hexadecimal.
@@ -243,7 +216,7 @@ class oom_writer {
     }
   }
   void put_pool(std::size_t pool) noexcept {
-    if (report_.pools > 1) put(" of pool %zu", pool);
+    if (report_->pools > 1) put(" of pool %zu", pool);
   }
 
   [[nodiscard]] static const char* plural(std::size_t count, const char* one, const char* more) noexcept {
@@ -251,70 +224,70 @@ class oom_writer {
   }
 
   void put_request() noexcept {
-    put("tessera: out of memory: %s (%zu bytes) requested", format_bytes(report_.requested).text(),
-        report_.requested);
-    put_stream(report_.stream);
-    put("; needs a block of %s", format_bytes(report_.block).text());
-    put_pool(report_.pool);
-    put(report_.has_segments ? ", and a segment of %s for it" : ", and up to %s of new pages for it",
-        format_bytes(report_.wanted).text());
+    put("tessera: out of memory: %s (%zu bytes) requested", format_bytes(report_->requested).text(),
+        report_->requested);
+    put_stream(report_->stream);
+    put("; needs a block of %s", format_bytes(report_->block).text());
+    put_pool(report_->pool);
+    put(report_->has_segments ? ", and a segment of %s for it" : ", and up to %s of new pages for it",
+        format_bytes(report_->wanted).text());
   }
   void put_usage() noexcept {
-    const usage& now = report_.now;
+    const usage& now = report_->now;
     put("\n  reserved %s of at most %s", format_bytes(now.reserved).text(), format_bytes(now.limit).text());
-    if (now.limit < report_.capacity) put(" (device: %s)", format_bytes(report_.capacity).text());
+    if (now.limit < report_->capacity) put(" (device: %s)", format_bytes(report_->capacity).text());
     put(": live %s, pending (freed, but in use) %s, cached %s; requested %s", format_bytes(now.live).text(),
         format_bytes(now.pending).text(), format_bytes(now.cached).text(),
         format_bytes(now.requested).text());
   }
   void put_missing() noexcept {
-    put("\n  could still be reserved: %s, which is ", format_bytes(report_.room()).text());
-    if (report_.missing() > 0) {
-      put("%s too little", format_bytes(report_.missing()).text());
+    put("\n  could still be reserved: %s, which is ", format_bytes(report_->room()).text());
+    if (report_->missing() > 0) {
+      put("%s too little", format_bytes(report_->missing()).text());
     } else {
-      put("enough, but %s", report_.range < report_.block ? "no range of addresses is long enough"
-                            : report_.largest.bytes >= report_.block && report_.largest_is == reason::none
+      put("enough, but %s", report_->range < report_->block ? "no range of addresses is long enough"
+                            : report_->largest.bytes >= report_->block && report_->largest_is == reason::none
                                 ? "memory became free only after the request"
                                 : "the device refused it");
     }
-    if (report_.available < oom_report::above(report_.now.limit, report_.now.reserved))
+    if (report_->available < oom_report::above(report_->now.limit, report_->now.reserved))
       put("; others use the device, too");
-    if (report_.waited_ms >= 0) put("; waited %" PRId64 " ms for other threads", report_.waited_ms);
-    if (report_.elsewhere > 0)
-      put("; %s of the cache belong to other arenas", format_bytes(report_.elsewhere).text());
+    if (report_->waited_ms >= 0) put("; waited %" PRId64 " ms for other threads", report_->waited_ms);
+    if (report_->elsewhere > 0)
+      put("; %s of the cache belong to other arenas", format_bytes(report_->elsewhere).text());
   }
   void put_largest_free_block() noexcept {
-    if (report_.largest.bytes == 0) return put("\n  largest free block: none");
-    put("\n  largest free block: %s at 0x%" PRIxPTR, format_bytes(report_.largest.bytes).text(),
-        report_.largest.address);
-    put_pool(report_.largest.pool);
-    put_stream(report_.largest.stream);
+    if (report_->largest.bytes == 0) return put("\n  largest free block: none");
+    put("\n  largest free block: %s at 0x%" PRIxPTR, format_bytes(report_->largest.bytes).text(),
+        report_->largest.address);
+    put_pool(report_->largest.pool);
+    put_stream(report_->largest.stream);
     put(": ");
-    switch (report_.largest_is) {
+    switch (report_->largest_is) {
       case reason::none: put("would serve now"); break;
       case reason::too_small:
-        put("%s too small", format_bytes(report_.block - report_.largest.bytes).text());
+        put("%s too small", format_bytes(report_->block - report_->largest.bytes).text());
         break;
       case reason::pool: put("serves only its pool"); break;
       case reason::stream: put("serves only its stream"); break;
       case reason::unfinished: put("the work before its free has not completed"); break;
       case reason::split_limit:
-        put("oversize (from %s on), never split", format_bytes(report_.split_limit).text());
+        put("oversize (from %s on), never split", format_bytes(report_->split_limit).text());
         break;
       case reason::size_class: put("serves only its own size"); break;
     }
-    const std::size_t sharing = report_.largest_neighbours;
-    if (sharing == 0 || report_.largest_is == reason::none) return;
+    const std::size_t sharing = report_->largest_neighbours;
+    if (sharing == 0 || report_->largest_is == reason::none) return;
     put("; not releasable, as %zu live block%s its %s", sharing, sharing == 1 ? " shares" : "s share",
-        report_.has_segments ? "segment" : "pages");
+        report_->has_segments ? "segment" : "pages");
   }
   void put_non_releasable() noexcept {
-    if (report_.non_releasable == 0) return;
-    const char* const unit = report_.has_segments ? "segment" : "physical chunk";
+    if (report_->non_releasable == 0) return;
+    const char* const unit = report_->has_segments ? "segment" : "physical chunk";
     put("\n  non-releasable: %s of the cache, in %zu %s%s that live blocks share; most in:",
-        format_bytes(report_.non_releasable).text(), report_.non_releasable_units, unit,
-        plural(report_.non_releasable_units, "", "s"));
-    for (const oom_report::non_releasable_unit& u : report_.units) {
+        format_bytes(report_->non_releasable).text(), report_->non_releasable_units, unit,
+        plural(report_->non_releasable_units, "", "s"));
+    for (const oom_report::non_releasable_unit& u : report_->units) {
       if (u.bytes == 0) break;
       put("\n    a %s of %s: %s free beside %zu %s %s, %s 0x%" PRIxPTR, unit, format_bytes(u.length).text(),
           format_bytes(u.bytes).text(), u.blocks, plural(u.blocks, "block of", "blocks of together"),
@@ -322,106 +295,59 @@ class oom_writer {
     }
   }
   void put_hint(hint what, std::size_t bytes) noexcept {
+    if (what == hint::free_memory) return put_last_resort(bytes);
     put("\n  hint: ");
-    const format_bytes amount(what == hint::raise_limit ? report_.now.limit : bytes);
-    const hint_text& text = text_of[static_cast<std::size_t>(what)];
+    const format_bytes amount(what == hint::raise_limit ? report_->now.limit : bytes);
+    const hint_text text = text_of(what);
     const char* const gap = std::strstr(text.sentence, "%s");
     if (gap == nullptr) {
       put("%s", text.sentence);
     } else {
       put("%.*s%s%s", static_cast<int>(gap - text.sentence), text.sentence, amount.text(), gap + 2);
     }
-    const bool maps_pages = what == hint::grow_by_pages || what == hint::stitch;
+    const bool maps_pages = what == hint::map_pages || what == hint::stitch;
     put(": %s", text.change);
-    if (maps_pages && report_.split_limit != unlimited) put(", with no split limit");
-    if (maps_pages && report_.reuses_across_streams) put(", with reuse_on_same_stream");
-    if (maps_pages && !report_.device_has_ranges) put(", over a virtual_memory_provider");
-    if (what == hint::reuse_across_streams && !report_.device_has_order) put(", over an ordering_provider");
+    if (maps_pages && report_->split_limit != unlimited) put(", with no split limit");
+    if (maps_pages && report_->reuses_across_streams) put(", with %s", streams_with_mapped_pages);
+    if (maps_pages && !report_->device_has_ranges) put(", over a virtual_memory_provider");
+    if (what == hint::reuse_across_streams && !report_->device_has_order) put(", over an ordering_provider");
     put(" [%s.hpp]", text.header);
   }
   void put_last_resort(std::size_t lacking) noexcept {
-    const bool is_by_limit = report_.allowed() < report_.all();
-    put(report_.exceeds_device() ? "\n  no policy would help: " : "\n  no policy is known to help: ");
-    if (report_.exceeds_device_alone()) {
-      const bool is_shared = report_.all() < report_.capacity;
+    const bool is_by_limit = report_->allowed() < report_->all();
+    put(report_->exceeds_device() ? "\n  no policy would help: " : "\n  no policy is known to help: ");
+    if (report_->exceeds_device_alone()) {
+      const bool is_shared = report_->all() < report_->capacity;
       put("the request alone exceeds %s, %s",
-          is_by_limit                 ? "the limit"
-          : report_.device_is_limited ? "the provider's limit"
-          : is_shared                 ? "what others leave of the device"
-                                      : "the device",
-          format_bytes(report_.allowed()).text());
-    } else if (report_.needed() > report_.allowed()) {
+          is_by_limit                  ? "the limit"
+          : report_->device_is_limited ? "the provider's limit"
+          : is_shared                  ? "what others leave of the device"
+                                       : "the device",
+          format_bytes(report_->allowed()).text());
+    } else if (report_->needed() > report_->allowed()) {
       put("live blocks and this request need %s: free %s, or enlarge the %s",
-          format_bytes(report_.needed()).text(), format_bytes(lacking).text(),
-          is_by_limit                 ? report_.needed() > report_.all() ? "limit and the device" : "limit"
-          : report_.device_is_limited ? "provider's limit"
-                                      : "device");
+          format_bytes(report_->needed()).text(), format_bytes(lacking).text(),
+          is_by_limit                  ? report_->needed() > report_->all() ? "limit and the device" : "limit"
+          : report_->device_is_limited ? "provider's limit"
+                                       : "device");
     } else {
-      put(report_.now.cached == 0                 ? "nothing is free"
-          : report_.largest.bytes < report_.block ? "all free blocks are too small"
-                                                  : "no free block may serve this request");
-      put(report_.non_releasable > 0 ? "; free some of the blocks above, or add %s of memory"
-          : report_.now.live > 0     ? "; free some blocks, or add %s of memory"
-                                     : "; add %s of memory",
+      put(report_->now.cached == 0                  ? "nothing is free"
+          : report_->largest.bytes < report_->block ? "all free blocks are too small"
+                                                    : "no free block may serve this request");
+      put(report_->non_releasable > 0 ? "; free some of the blocks above, or add %s of memory"
+          : report_->now.live > 0     ? "; free some blocks, or add %s of memory"
+                                      : "; add %s of memory",
           format_bytes(lacking).text());
     }
   }
 
-  struct hint_text {
-    const char* sentence;  // %s stands for the number of bytes
-    const char* change;    // the change in code, with the policy's names
-    const char* header;
-  };
-  static constexpr hint_text text_of[] = {
-      {"raise the limit above %s, as the device has more", "growth.limit", "policy/growth"},
-      {"the provider's own limit refused %s", "a higher limit", "provider/limiting"},
-      {"release %s of idle cache first", recover_by_emptying_cache<>::hint, "policy/recovery"},
-      {"try again once streams are done; %s is idle but was not released, or the device failed", "waiting",
-       "concurrent/waiting"},
-      {"wait for the streams that use %s of freed blocks", recover_by_emptying_cache<>::hint,
-       "policy/recovery"},
-      {"try again; a block of %s became free after the search", "waiting", "concurrent/waiting"},
-      {"try later; streams still use %s of freed blocks", "waiting", "concurrent/waiting"},
-      {"accept a segment of only %s", recover_by_emptying_cache<true>::hint, "policy/recovery"},
-      {"use other pages if those of one kind run out", back_with<page_plan::huge_first>::hint,
-       "policy/pages"},
-      {"a segment of %s fits in smaller pages", back_with<page_plan::normal_only>::hint, "policy/pages"},
-      {"a free block of another stream has %s", reuse_across_streams<>::hint, "policy/streams"},
-      {"a stream could wait for a free block of %s", "streams.insert_dependencies", "policy/streams"},
-      {"a free block of another pool has %s", pool_together::hint, "policy/pools"},
-      {"raise the split limit above %s, the size of a free block", split_below<>::hint, "policy/split"},
-      {"split larger free blocks, of up to %s", split_if_remainder_at_least<1>::hint, "policy/split"},
-      {"no more than %s of addresses are reserved at once", "a larger growth.reserve", "policy/growth"},
-      {"map pages, of which %s between live blocks could be released", grow_by_pages<>::hint,
-       "policy/growth"},
-      {"map pages, of which %s could move to this request", grow_by_stitching<>::hint, "policy/growth"},
-      {"move smaller physical chunks, as %s are whole free pages", "a larger growth.pieces", "policy/growth"},
-      {"share one cache among all threads, as other arenas have %s", "locked instead of per_stream",
-       "concurrent/locked"},
-      {"round less; rounding adds %s to live blocks", round_to_multiple<512>::hint, "policy/rounding"},
-      {"split off unused ends, %s of live blocks", split_if_remainder_at_least<1>::hint, "policy/split"}};
-  static_assert(std::size(text_of) == static_cast<std::size_t>(hint::free_memory));
-
-  const oom_report& report_;
-  char* text_;
+  const oom_report* report_;  // only while the text is written
+  char text_[capacity];
   std::size_t used_ = 0;
 };
 
 }  // namespace detail
 
-/// An oom_report with its text; explain() makes it.
-class oom_explanation {
- public:
-  explicit oom_explanation(const oom_report& report) noexcept : report_(report) {
-    detail::oom_writer(report_, text_);
-  }
-  [[nodiscard]] const oom_report& report() const noexcept { return report_; }
-  /// The report as text of at most 12 lines.
-  [[nodiscard]] const char* text() const noexcept { return text_; }
-
- private:
-  oom_report report_;
-  char text_[detail::oom_text_bytes];
-};
+inline detail::oom_text oom_report::text() const noexcept { return detail::oom_text(*this); }
 
 }  // namespace tessera

@@ -52,6 +52,7 @@ struct no_reuse_across_streams {
 /// Choose it for programs that call record_stream, as PyTorch does.
 ///   Source:  PyTorch
 struct reuse_on_same_stream : detail::no_reuse_across_streams {
+  static constexpr const char* hint = "reuse_on_same_stream";  ///< what explain() suggests
   static constexpr bool uses_events = true;
   [[nodiscard]] static constexpr stream_id reuse_key(stream_id stream) noexcept { return stream; }
   [[nodiscard]] static constexpr bool needs_event(stream_id key, stream_id user) noexcept {

@@ -389,7 +389,7 @@ TEST(locked, retires_and_trims_without_waiting) {
 TEST(locked_threads, explain_out_of_memory_of_a_stream) {
   locked<pytorch<>, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
   (void)pool.allocate(5_MiB, stream_id{4});
-  const oom_report told = explain(pool, 12_MiB, stream_id{9}).report();
+  const oom_report told = explain(pool, 12_MiB, stream_id{9});
   EXPECT_EQ(told.stream, stream_id{9});
   EXPECT_EQ(told.largest.stream, stream_id{4});
   EXPECT_EQ(told.largest_is, oom_report::reason::stream);
@@ -412,7 +412,7 @@ TEST(locked_threads, explain_out_of_memory_while_others_work) {
     for (std::size_t i = 0; !stop; ++i) pool.deallocate(pool.try_allocate(i % 7 * 1_MiB + 1));
   });
   for (int i = 0; i < 200; ++i) {
-    const oom_report told = explain(pool, 100_MiB).report();
+    const oom_report told = explain(pool, 100_MiB);
     EXPECT_EQ(told.now.live + told.now.pending + told.now.cached, told.now.reserved);
     EXPECT_EQ(told.idle + told.non_releasable, told.now.cached);
     EXPECT_LE(told.largest.bytes, told.now.cached);

@@ -460,8 +460,8 @@ TEST(per_stream_threads, explain_out_of_memory_with_the_numbers_of_all_arenas) {
     (void)pool.allocate(18_MiB, stream_id{3});
     FAIL();
   } catch (const out_of_memory& error) {
-    const oom_explanation explanation = explain(pool, error.requested(), error.stream());
-    const oom_report& told = explanation.report();
+    const oom_report explanation = explain(pool, error.requested(), error.stream());
+    const oom_report& told = explanation;
     EXPECT_EQ(error.numbers().now, pool.current_usage());
     EXPECT_EQ(told.stream, stream_id{3});
     EXPECT_EQ(told.segment, 18_MiB);
@@ -475,9 +475,10 @@ TEST(per_stream_threads, explain_out_of_memory_with_the_numbers_of_all_arenas) {
     EXPECT_EQ(told.units[1].bytes, 15_MiB);
     EXPECT_EQ(told.largest.bytes, 0u) << "in its own arena";
     EXPECT_FALSE(told.device_is_limited);
-    EXPECT_NE(std::string_view(explanation.text()).find("33.00 MiB of the cache belong to other arenas"),
-              std::string_view::npos)
-        << explanation.text();
+    EXPECT_NE(
+        std::string_view(explanation.text().c_str()).find("33.00 MiB of the cache belong to other arenas"),
+        std::string_view::npos)
+        << explanation.text().c_str();
     for (std::size_t i = 0; i < told.hint_count; ++i)
       EXPECT_NE(told.hints[i].what, oom_report::hint::share_arenas);
   }
@@ -500,7 +501,7 @@ TEST(per_stream_threads, a_limit_of_growth_is_no_limit_of_the_device) {
   gated_device shared(100_MiB);
   torch pool{gated_ref(shared), {.growth = {.limit = 40_MiB}}};
   (void)pool.allocate(30_MiB, stream_id{1});
-  const oom_report told = explain(pool, 20_MiB, stream_id{2}).report();
+  const oom_report told = explain(pool, 20_MiB, stream_id{2});
   EXPECT_EQ(told.now.limit, 40_MiB);
   ASSERT_EQ(told.hint_count, 1u);
   EXPECT_EQ(told.hints[0].what, oom_report::hint::raise_limit);
@@ -511,7 +512,7 @@ TEST(per_stream_threads, suggest_one_lock_if_blocks_may_change_streams) {
   per_stream<cuda_async, gated_ref> pool{gated_ref(shared)};
   pool.deallocate(pool.allocate(20_MiB, stream_id{1}));
   void* const kept = pool.allocate(1_MiB, stream_id{1});
-  const oom_report told = explain(pool, 10_MiB, stream_id{2}).report();
+  const oom_report told = explain(pool, 10_MiB, stream_id{2});
   EXPECT_EQ(pool.try_allocate(10_MiB, stream_id{2}), nullptr);
   ASSERT_GT(told.hint_count, 0u);
   EXPECT_EQ(told.hints[0].what, oom_report::hint::share_arenas);

@@ -37,7 +37,7 @@ TEST(thread_checked_threads, serves_its_thread_as_the_allocator_does) {
   EXPECT_FALSE(pool.try_deallocate(p));
   EXPECT_EQ(pool.try_allocate(2_GiB), nullptr);
   EXPECT_THROW((void)pool.allocate(2_GiB), out_of_memory);
-  EXPECT_EQ(explain(pool, 2_GiB).report().requested, 2_GiB);
+  EXPECT_EQ(explain(pool, 2_GiB).requested, 2_GiB);
   EXPECT_EQ(pool.statistics().num_ooms, 2u);
   pool.reset_peak_statistics(), pool.reset_accumulated_statistics();
   EXPECT_EQ(pool.statistics().num_ooms, 0u);

@@ -48,13 +48,13 @@ bool rounds_little(const policies<Recipe>& chosen) {
 
 /// The hint that contradicts the recipe, or -1.
 template <typename Recipe>
-int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
+int contradiction(const oom_report& report, const policies<Recipe>& chosen) {
   using growth = typename Recipe::growth;
   const bool empties = empties_the_cache(chosen, failure_reason::by_device) &&
                        empties_the_cache(chosen, failure_reason::by_limit);
   std::array<bool, static_cast<std::size_t>(oom_report::hint::free_memory)> on{};
   const auto is_on = [&on](oom_report::hint what) -> bool& { return on[static_cast<std::size_t>(what)]; };
-  is_on(oom_report::hint::grow_by_pages) = growth::backend::has_ranges;
+  is_on(oom_report::hint::map_pages) = growth::backend::has_ranges;
   is_on(oom_report::hint::stitch) = growth::backend::moves_memory;
   is_on(oom_report::hint::use_smaller_chunks) = !growth::backend::moves_memory;
   is_on(oom_report::hint::empty_cache) = is_on(oom_report::hint::wait_for_streams) = empties;
@@ -75,17 +75,18 @@ int contradiction(const oom_report& told, const policies<Recipe>& chosen) {
   is_on(oom_report::hint::raise_limit) = chosen.growth.limit.on(1_GiB) >= 1_GiB;
   is_on(oom_report::hint::raise_device_limit) = true;  // the device has none
   is_on(oom_report::hint::share_arenas) = true;        // there are none
-  for (std::size_t i = 0; i < told.hint_count; ++i) {
-    const oom_report::hint what = told.hints[i].what;
+  for (std::size_t i = 0; i < report.hint_count; ++i) {
+    const oom_report::hint what = report.hints[i].what;
     if (what != oom_report::hint::free_memory && is_on(what)) return static_cast<int>(what);
   }
   return -1;
 }
 
 /// The first error in the text of an exception, or nothing.
-std::string fault_of(const oom_explanation& error) {
-  const std::string_view text = error.text();
-  if (text.size() + 1 >= tessera::detail::oom_text_bytes) return "the text is cut short";
+std::string fault_of(const oom_report& error) {
+  const tessera::detail::oom_text whole = error.text();
+  const std::string_view text = whole.c_str();
+  if (text.size() + 1 >= tessera::detail::oom_text::capacity) return "the text is cut short";
   std::size_t lines = 0;
   for (std::size_t at = 0; at <= text.size(); ++lines) {
     const std::size_t end = text.find('\n', at);
@@ -100,26 +101,26 @@ std::string fault_of(const oom_explanation& error) {
 
 /// The first wrong statement of a report about blocks, or nothing.
 template <typename Allocator>
-std::string fault_of(const oom_report& told, Allocator& pool) {
+std::string fault_of(const oom_report& report, Allocator& pool) {
   const usage now = pool.current_usage();
-  if (told.now != now) return "usage";
-  if (told.non_releasable != tessera::detail::non_releasable_bytes(pool)) return "pinned bytes";
-  if (told.idle + told.non_releasable != now.cached) return "all that is cached is idle or pinned";
+  if (report.now != now) return "usage";
+  if (report.non_releasable != tessera::detail::non_releasable_bytes(pool)) return "pinned bytes";
+  if (report.idle + report.non_releasable != now.cached) return "all that is cached is idle or pinned";
   std::size_t largest = 0, used = 0, live_bytes = 0;
   for_each_block(pool, [&](const segment_view&, const block_view& b) {
     if (b.is == block_view::state::free && b.bytes > largest) largest = b.bytes;
     if (b.is == block_view::state::live) live_bytes += b.bytes;
     if (b.is != block_view::state::free) ++used;
   });
-  if (told.largest.bytes != largest) return "the largest free block";
-  if (told.rounding + told.unsplit > live_bytes + told.block) return "waste";
-  for (std::size_t i = 0; i < told.units.size(); ++i) {
-    const oom_report::non_releasable_unit& p = told.units[i];
-    if (i > 0 && p.worth() > told.units[i - 1].worth()) return "the order of pins";
+  if (report.largest.bytes != largest) return "the largest free block";
+  if (report.rounding + report.unsplit > live_bytes + report.block) return "waste";
+  for (std::size_t i = 0; i < report.units.size(); ++i) {
+    const oom_report::non_releasable_unit& p = report.units[i];
+    if (i > 0 && p.worth() > report.units[i - 1].worth()) return "the order of pins";
     if (p.bytes > 0 && (p.blocks == 0 || p.blocks > used || p.bytes > p.length)) return "a pin";
-    if (p.bytes == 0 && told.non_releasable_units > i) return "a pin is missing";
+    if (p.bytes == 0 && report.non_releasable_units > i) return "a pin is missing";
   }
-  if (told.missing() > 0 && told.hint_count == 0) return "no advice";
+  if (report.missing() > 0 && report.hint_count == 0) return "no advice";
   return {};
 }
 
@@ -135,7 +136,7 @@ using recipes = testing::Types<
     with<cuda_async, reuse_across_streams<true, false, false>>, with<pytorch_expandable, recover_never>>;
 TYPED_TEST_SUITE(advice, recipes);
 
-TYPED_TEST(advice, never_names_what_is_on_and_fits_twelve_lines) {
+TYPED_TEST(advice, suggests_only_changes_and_fits_twelve_lines) {
   std::size_t failures = 0;
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     std::mt19937_64 random(seed);
@@ -159,10 +160,10 @@ TYPED_TEST(advice, never_names_what_is_on_and_fits_twelve_lines) {
         continue;
       }
       ++failures;
-      const oom_explanation error = explain(pool, bytes, stream);
-      ASSERT_EQ(contradiction<TypeParam>(error.report(), pool.policies()), -1) << error.text();
-      ASSERT_EQ(fault_of(error), "") << error.text();
-      ASSERT_EQ(fault_of(error.report(), pool), "") << error.text();
+      const oom_report error = explain(pool, bytes, stream);
+      ASSERT_EQ(contradiction<TypeParam>(error, pool.policies()), -1) << error.text().c_str();
+      ASSERT_EQ(fault_of(error), "") << error.text().c_str();
+      ASSERT_EQ(fault_of(error, pool), "") << error.text().c_str();
       ASSERT_STREQ(pool.audit(), nullptr);
       if (pick(4) == 0) {
         for (std::size_t k = live.size() / 2; k > 0; --k) {

@@ -16,35 +16,31 @@ namespace {
 
 using namespace tessera;
 
-std::string words(const oom_report& told) {
-  char text[tessera::detail::oom_text_bytes];
-  tessera::detail::oom_writer(told, text);
-  return text;
-}
+std::string text_of(const oom_report& report) { return report.text().c_str(); }
 
 /// A report in which every number has as many characters as possible.
 oom_report of_wide_numbers() {
   constexpr std::uint64_t handle = std::numeric_limits<std::uint64_t>::max();
   constexpr std::size_t wide = 1_GiB - 1;  // 1024.00 MiB
-  oom_report told;
-  told.requested = max_request;
-  told.stream = stream_id{handle};
-  told.block = 3 * wide;
-  told.pools = told.pool = handle;
-  told.segment = told.wanted = told.exact_segment = handle;
-  told.now = {wide, wide, wide, wide, wide, wide};
-  told.capacity = handle;
-  told.available = 0;
-  told.elsewhere = wide;
-  told.waited_ms = std::numeric_limits<std::int64_t>::max();
-  told.largest = {handle, wide, handle, stream_id{handle}};
-  told.largest_neighbours = handle;
-  told.split_limit = wide;
-  told.non_releasable = wide;
-  told.non_releasable_units = handle;
-  for (oom_report::non_releasable_unit& p : told.units) p = {wide, handle, wide, handle, handle, wide};
-  told.reuses_across_streams = true;
-  return told;
+  oom_report report;
+  report.requested = max_request;
+  report.stream = stream_id{handle};
+  report.block = 3 * wide;
+  report.pools = report.pool = handle;
+  report.segment = report.wanted = report.exact_segment = handle;
+  report.now = {wide, wide, wide, wide, wide, wide};
+  report.capacity = handle;
+  report.available = 0;
+  report.elsewhere = wide;
+  report.waited_ms = std::numeric_limits<std::int64_t>::max();
+  report.largest = {handle, wide, handle, stream_id{handle}};
+  report.largest_neighbours = handle;
+  report.split_limit = wide;
+  report.non_releasable = wide;
+  report.non_releasable_units = handle;
+  for (oom_report::non_releasable_unit& p : report.units) p = {wide, handle, wide, handle, handle, wide};
+  report.reuses_across_streams = true;
+  return report;
 }
 
 TEST(oom_report, fits_the_widest_numbers_in_any_case) {
@@ -52,16 +48,16 @@ TEST(oom_report, fits_the_widest_numbers_in_any_case) {
   for (std::size_t is = 0; is <= static_cast<std::size_t>(oom_report::reason::size_class); ++is) {
     for (std::size_t what = 0; what <= static_cast<std::size_t>(oom_report::hint::free_memory); ++what) {
       for (const bool has_segments : {true, false}) {
-        oom_report told = of_wide_numbers();
-        told.largest_is = static_cast<oom_report::reason>(is);
-        told.has_segments = has_segments;
-        told.hint_count = oom_report::max_hints;
+        oom_report report = of_wide_numbers();
+        report.largest_is = static_cast<oom_report::reason>(is);
+        report.has_segments = has_segments;
+        report.hint_count = oom_report::max_hints;
         const bool is_last = what == static_cast<std::size_t>(oom_report::hint::free_memory);
-        for (std::size_t i = 0; i < told.hints.size(); ++i)  // these never repeat
-          told.hints[i] = {static_cast<oom_report::hint>(is_last ? what : (what + i) % kinds), 1_GiB - 1};
-        if (is_last) told.hint_count = 1;
-        const std::string text = words(told);
-        ASSERT_LT(text.size() + 1, tessera::detail::oom_text_bytes) << text;
+        for (std::size_t i = 0; i < report.hints.size(); ++i)  // these never repeat
+          report.hints[i] = {static_cast<oom_report::hint>(is_last ? what : (what + i) % kinds), 1_GiB - 1};
+        if (is_last) report.hint_count = 1;
+        const std::string text = text_of(report);
+        ASSERT_LT(text.size() + 1, tessera::detail::oom_text::capacity) << text;
         std::size_t lines = 1, at = 0;
         for (std::size_t next; (next = text.find('\n', at)) != std::string::npos; at = next + 1, ++lines)
           ASSERT_LT(next - at, 230u) << text.substr(at, next - at);
@@ -74,16 +70,16 @@ TEST(oom_report, fits_the_widest_numbers_in_any_case) {
   }
 }
 
-TEST(oom_report, is_complete_if_it_is_short) {
-  oom_report told;
-  told.requested = 1000;
-  told.block = 1_KiB;
-  told.segment = told.wanted = told.exact_segment = told.unpaged_segment = 2_MiB;
-  told.now = {.limit = 1_MiB};
-  told.capacity = 1_MiB;
-  told.available = 1_MiB;
-  tessera::detail::add_hints(told);
-  EXPECT_EQ(words(told),
+TEST(oom_report, is_complete_for_small_numbers) {
+  oom_report report;
+  report.requested = 1000;
+  report.block = 1_KiB;
+  report.segment = report.wanted = report.exact_segment = report.unpaged_segment = 2_MiB;
+  report.now = {.limit = 1_MiB};
+  report.capacity = 1_MiB;
+  report.available = 1_MiB;
+  tessera::detail::add_hints(report);
+  EXPECT_EQ(text_of(report),
             "tessera: out of memory: 1000 B (1000 bytes) requested on stream 0; needs a block of 1.00 KiB, "
             "and a segment of 2.00 MiB for it\n"
             "  reserved 0 B of at most 1.00 MiB: live 0 B, pending (freed, but in use) 0 B, cached 0 B; "
@@ -94,24 +90,24 @@ TEST(oom_report, is_complete_if_it_is_short) {
 }
 
 /// The last line about a request that no hint helps, without the common beginning of such lines.
-std::string last_line(oom_report told) {
-  tessera::detail::add_hints(told);
-  EXPECT_EQ(told.hint_count, 1u);
-  EXPECT_EQ(told.hints[0].what, oom_report::hint::free_memory);
-  const std::string text = words(told);
+std::string last_line(oom_report report) {
+  tessera::detail::add_hints(report);
+  EXPECT_EQ(report.hint_count, 1u);
+  EXPECT_EQ(report.hints[0].what, oom_report::hint::free_memory);
+  const std::string text = text_of(report);
   return text.substr(text.rfind('\n') + 3);
 }
 /// A device of 100 MiB, with `live` bytes live and `free` non-releasable bytes, in parts of 1 MiB.
 oom_report of_device(std::size_t requested, std::size_t live, std::size_t free = 0) {
-  oom_report told;
-  told.requested = told.block = told.segment = told.wanted = told.exact_segment = told.unpaged_segment =
-      requested;
-  told.now = {.requested = live, .live = live, .cached = free, .reserved = live + free, .limit = 100_MiB};
-  told.non_releasable = free;
-  told.largest.bytes = free > 0 ? 1_MiB : 0;
-  told.capacity = 100_MiB;
-  told.accepts_exact_size = told.empties_cache = true;
-  return told;
+  oom_report report;
+  report.requested = report.block = report.segment = report.wanted = report.exact_segment =
+      report.unpaged_segment = requested;
+  report.now = {.requested = live, .live = live, .cached = free, .reserved = live + free, .limit = 100_MiB};
+  report.non_releasable = free;
+  report.largest.bytes = free > 0 ? 1_MiB : 0;
+  report.capacity = 100_MiB;
+  report.accepts_exact_size = report.empties_cache = true;
+  return report;
 }
 
 TEST(oom_report, names_no_policy_only_if_the_request_exceeds_the_device) {
@@ -218,50 +214,50 @@ TEST(out_of_memory, fits_the_widest_numbers) {
 
 // The parts that arenas and waits add to a report, which one allocator alone cannot cause.
 oom_report short_of(std::size_t reserved, std::size_t limit) {
-  oom_report told;
-  told.requested = told.block = told.segment = told.wanted = told.exact_segment = told.unpaged_segment =
-      4_MiB;
-  told.now = {.reserved = reserved, .limit = limit};
-  told.capacity = told.available = limit;
-  told.device_has_ranges = told.device_has_order = true;
-  return told;
+  oom_report report;
+  report.requested = report.block = report.segment = report.wanted = report.exact_segment =
+      report.unpaged_segment = 4_MiB;
+  report.now = {.reserved = reserved, .limit = limit};
+  report.capacity = report.available = limit;
+  report.device_has_ranges = report.device_has_order = true;
+  return report;
 }
-oom_report::hint first_of(oom_report told) {
-  tessera::detail::add_hints(told);
-  EXPECT_GT(told.hint_count, 0u);
-  return told.hints[0].what;
-}
-
-TEST(oom_hints, frees_come_later_if_streams_were_waited_for_in_vain) {
-  oom_report told = short_of(10_MiB, 10_MiB);
-  told.now.pending = told.after_pending = 5_MiB;
-  told.empties_cache = true;
-  EXPECT_EQ(first_of(told), oom_report::hint::try_later);
-  told.empties_cache = false;
-  EXPECT_EQ(first_of(told), oom_report::hint::wait_for_streams);
-  told.empties_cache = true;
-  told.waited_ms = 10;
-  EXPECT_EQ(first_of(told), oom_report::hint::free_memory) << "who waited already need not be told to";
+oom_report::hint first_of(oom_report report) {
+  tessera::detail::add_hints(report);
+  EXPECT_GT(report.hint_count, 0u);
+  return report.hints[0].what;
 }
 
-TEST(oom_hints, arenas_could_share_if_streams_may) {
-  oom_report told = short_of(10_MiB, 10_MiB);
-  told.elsewhere = 6_MiB;
-  EXPECT_EQ(first_of(told), oom_report::hint::free_memory);
-  told.shares_streams = told.reuses_across_streams = true;
-  EXPECT_EQ(first_of(told), oom_report::hint::share_arenas);
+TEST(oom_hints, suggests_to_try_later_after_a_wait) {
+  oom_report report = short_of(10_MiB, 10_MiB);
+  report.now.pending = report.after_pending = 5_MiB;
+  report.empties_cache = true;
+  EXPECT_EQ(first_of(report), oom_report::hint::try_later);
+  report.empties_cache = false;
+  EXPECT_EQ(first_of(report), oom_report::hint::wait_for_streams);
+  report.empties_cache = true;
+  report.waited_ms = 10;
+  EXPECT_EQ(first_of(report), oom_report::hint::free_memory) << "after a wait, no hint to wait";
 }
 
-TEST(oom_hints, a_provider_with_a_limit_could_have_a_higher_one) {
-  oom_report told = short_of(8_MiB, 10_MiB);
-  told.device_is_limited = true;
-  EXPECT_EQ(first_of(told), oom_report::hint::raise_device_limit);
-  told.now.live = 8_MiB;
-  tessera::detail::add_hints(told);
-  EXPECT_EQ(told.hints[0].what, oom_report::hint::free_memory);
-  EXPECT_TRUE(words(told).ends_with(
+TEST(oom_hints, suggests_to_share_arenas) {
+  oom_report report = short_of(10_MiB, 10_MiB);
+  report.elsewhere = 6_MiB;
+  EXPECT_EQ(first_of(report), oom_report::hint::free_memory);
+  report.shares_streams = report.reuses_across_streams = true;
+  EXPECT_EQ(first_of(report), oom_report::hint::share_arenas);
+}
+
+TEST(oom_hints, suggests_to_raise_the_providers_limit) {
+  oom_report report = short_of(8_MiB, 10_MiB);
+  report.device_is_limited = true;
+  EXPECT_EQ(first_of(report), oom_report::hint::raise_device_limit);
+  report.now.live = 8_MiB;
+  tessera::detail::add_hints(report);
+  EXPECT_EQ(report.hints[0].what, oom_report::hint::free_memory);
+  EXPECT_TRUE(text_of(report).ends_with(
       "live blocks and this request need 12.00 MiB: free 2.00 MiB, or enlarge the provider's limit"))
-      << words(told);
+      << text_of(report);
 }
 
 }  // namespace

@@ -230,15 +230,15 @@ TEST(limiting, limits_all_arenas_together) {
 TEST(limiting, is_named_when_memory_runs_out) {
   caching_allocator<pytorch<>, limited_simulated> pool{limited_simulated(simulated_device{}, 30_MiB)};
   (void)pool.allocate(5_MiB);
-  const oom_explanation error = explain(pool, 12_MiB);
-  EXPECT_TRUE(error.report().device_is_limited);
-  EXPECT_EQ(error.report().room(), 10_MiB);
-  EXPECT_EQ(error.report().hints[0].what, oom_report::hint::raise_device_limit);
+  const oom_report error = explain(pool, 12_MiB);
+  EXPECT_TRUE(error.device_is_limited);
+  EXPECT_EQ(error.room(), 10_MiB);
+  EXPECT_EQ(error.hints[0].what, oom_report::hint::raise_device_limit);
   EXPECT_NE(
-      std::string_view(error.text())
+      std::string_view(error.text().c_str())
           .find("hint: the provider's own limit refused 12.00 MiB: a higher limit [provider/limiting.hpp]"),
       std::string_view::npos)
-      << error.text();
+      << error.text().c_str();
 }
 
 }  // namespace
