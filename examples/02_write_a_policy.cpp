@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recipe names eight policies, one for each decision of an allocator. This example writes a rounding policy and checks its
-// law at compile time. Two recipes use it: a variation of pytorch<>, and a recipe that names all eight policies.
+// A recipe names eight policies, one for each decision of an allocator. This example writes a rounding policy and a growth
+// policy, and checks their laws at compile time. Two recipes use them: a variation of pytorch<>, and a recipe that names all
+// eight policies.
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 
@@ -20,6 +22,20 @@ struct round_in_two_steps {
 static_assert(tessera::rounding_policy<round_in_two_steps>);  // has the required members
 static_assert(tessera::law::rounding(round_in_two_steps{}));  // obeys the law of rounding
 
+/// Doubles the reserved memory with each segment. So the number of device calls is logarithmic in the peak.
+struct grow_by_doubling {
+  using backend = tessera::segment_backend;  // acquires whole segments
+  static constexpr tessera::memory_limit limit{};
+
+  [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block,
+                                                          const tessera::usage& now) noexcept {
+    return std::max(tessera::align_up(block, 2_MiB), tessera::align_up(now.reserved, 2_MiB));
+  }
+  bool operator==(const grow_by_doubling&) const = default;
+};
+static_assert(tessera::growth_policy<grow_by_doubling>);
+static_assert(tessera::law::growth(grow_by_doubling{}));
+
 // Replaces two policies of a known recipe. Their order does not matter.
 using variation =
     tessera::with<tessera::pytorch<>, round_in_two_steps, tessera::evict_idle_above<tessera::percent(60)>>;
@@ -31,7 +47,7 @@ struct inference_server final {
   using streams = tessera::reuse_on_same_stream;
   using split = tessera::split_below<32_MiB>;
   using pages = tessera::back_with<tessera::page_plan::huge_first>;
-  using growth = tessera::grow_by_segments<2_MiB, 20_MiB>;
+  using growth = grow_by_doubling;
   using eviction = tessera::evict_idle_above<tessera::percent(60)>;
   using recovery = tessera::recover_by_releasing_oversize_then_all<>;
 };

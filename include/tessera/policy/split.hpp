@@ -19,7 +19,7 @@ enum class block_end : unsigned char { low, high };
 ///   p.may_serve(wanted, block)      whether a free block of `block` bytes serves; if not, larger blocks are
 ///                                   not tried, and the request is a miss
 ///   p.should_split(wanted, block)   whether the block is split at `wanted` bytes; if not, it serves whole
-///   p.allocated_end()                    the end that serves when a block is split
+///   p.allocated_end()               the end that serves when a block is split
 ///   p.oversize()                    size in bytes from which a block is oversize; an oversize block is split
 ///                                   only if the policy has `splits_oversize`; `unlimited` for none
 ///
